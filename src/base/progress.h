@@ -1,0 +1,20 @@
+/* progress.h - a progress bar for work that takes long: on a terminal only, on stderr, erased at the end. */
+#ifndef BASE_PROGRESS_H
+#define BASE_PROGRESS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct Progress {
+    FILE *out; /* NULL: silent */
+    const char *what;
+    int64_t n_total;
+    double start_s, drawn_s;
+} Progress;
+
+/* Draws on `out` where that is a terminal, else stays silent. `what` must outlive the bar. */
+void progress_begin(Progress *p, FILE *out, const char *what, int64_t n_total);
+void progress_update(Progress *p, int64_t n_done); /* at most ten times a second; cheap to call often */
+void progress_end(Progress *p);
+
+#endif

@@ -1,0 +1,29 @@
+/* rng.h - counter-based random numbers: a pure function of (seed, stream, counter), no state to carry.
+ *
+ * Philox4x32-10 (Salmon et al. 2011) from the Random123 library. A draw depends on its key alone, so the
+ * same position of the same request sees the same noise whatever was drafted, batched or retried.
+ */
+#ifndef BASE_RNG_H
+#define BASE_RNG_H
+
+#include <stdint.h>
+
+/* What a draw is for: two purposes never share noise. */
+typedef enum RngStream {
+    RNG_TARGET = 0, /* the target's own choice: counter = (output position, token id) */
+    RNG_DRAFT = 1,  /* a drafter's choice that is not coupled to the target */
+    RNG_VERIFY = 2, /* coins of ratio verifiers */
+    RNG_TEST = 3,
+} RngStream;
+
+/* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */
+void rng_words(uint64_t seed, RngStream stream, uint64_t a, uint32_t b, uint32_t out[4]);
+
+/* Uniform in the open interval (0,1): (word + 1/2) / 2^32. */
+double rng_uniform(uint64_t seed, RngStream stream, uint64_t a, uint32_t b);
+
+/* Standard Gumbel noise -log(-log(U)) for element b; at most RNG_GUMBEL_MAX. */
+double rng_gumbel(uint64_t seed, RngStream stream, uint64_t a, uint32_t b);
+#define RNG_GUMBEL_MAX 22.9
+
+#endif

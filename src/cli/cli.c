@@ -1,0 +1,57 @@
+#include "cli/cli.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_fail(const fr_error *err) {
+    fprintf(stderr, "forerun: %s\n", err->message);
+    return err->code == FR_ERR_ARGUMENT ? CLI_USAGE : CLI_FAILED;
+}
+
+int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err) {
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    if (!f) return error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    Buf text = {.max_bytes = max_bytes};
+    char chunk[65536];
+    size_t got;
+    bool fits = buf_append(&text, "", 0);
+    while (fits && (got = fread(chunk, 1, sizeof chunk, f)) > 0) fits = buf_append(&text, chunk, got);
+    bool broken = ferror(f) != 0;
+    if (f != stdin) fclose(f);
+    if (fits && !broken) {
+        *out = text.data;
+        *n = text.n;
+        return FR_OK;
+    }
+    buf_free(&text);
+    if (broken) return error_set(err, FR_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
+    return error_set(err, FR_ERR_MEMORY, "%s: is larger than the %zu bytes taken here, or memory ran out", path,
+                     max_bytes);
+}
+
+int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err) {
+    int32_t *values = malloc((strlen(text) + 1) * sizeof *values); /* each number takes a character at least */
+    if (!values) return error_memory(err, "a list of numbers", strlen(text));
+    int64_t count = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        errno = 0;
+        long long v = strtoll(p, &end, 10);
+        if (end == p || errno || v < min || v > max || (*end && *end != ',')) {
+            free(values);
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "'%.40s' is not a list of whole numbers from %lld to %lld separated by commas", text,
+                             (long long)min, (long long)max);
+        }
+        values[count++] = (int32_t)v;
+        p = end;
+        if (!*p) break;
+    }
+    *out = values;
+    *n = count;
+    return FR_OK;
+}

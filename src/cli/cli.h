@@ -1,0 +1,34 @@
+/* cli.h - what the subcommands of `forerun` share. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include "base/error.h"
+
+/* Exit statuses of the program. */
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* A subcommand: argv[0] is "forerun NAME". Returns an exit status. */
+typedef struct CliCommand {
+    const char *name;
+    const char *summary; /* one line for `forerun --help` */
+    int (*run)(int argc, char **argv);
+} CliCommand;
+
+int cmd_tokenize(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
+int cmd_run(int argc, char **argv);
+int cmd_compare(int argc, char **argv);
+int cmd_logits(int argc, char **argv);
+int cmd_perf(int argc, char **argv);
+
+/* Prints "forerun: <sentence>" on stderr and returns CLI_FAILED (CLI_USAGE for FR_ERR_ARGUMENT). */
+int cli_fail(const fr_error *err);
+
+/* The whole of a file ("-": standard input), malloc'ed, with a '\0' after it; at most max_bytes. */
+int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
+
+/* "1,2,3" into a malloc'ed array of numbers in [min, max]. */
+int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err);
+
+#endif

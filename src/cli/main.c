@@ -1,0 +1,42 @@
+/* main.c - `forerun`: finds the subcommand and hands over. */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const CliCommand commands[] = {
+    {NULL, NULL, NULL},
+};
+
+static void print_help(FILE *out) {
+    fputs("Usage: forerun COMMAND [OPTION...]\n"
+          "Run language models from GGUF files faster than one token at a time, with not one token changed.\n\n"
+          "Commands:\n",
+          out);
+    for (const CliCommand *c = commands; c->name; c++) fprintf(out, "  %-10s %s\n", c->name, c->summary);
+    fputs("\n`forerun COMMAND --help` explains a command; `man forerun` tells the rest.\n", out);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("forerun " FORERUN_VERSION);
+        return CLI_OK;
+    }
+    for (const CliCommand *c = commands; c->name; c++)
+        if (strcmp(argv[1], c->name) == 0) {
+            char name[64];
+            snprintf(name, sizeof name, "forerun %s", c->name);
+            argv[1] = name;
+            return c->run(argc - 1, argv + 1);
+        }
+    fprintf(stderr, "forerun: there is no command '%s'; `forerun --help` lists them\n", argv[1]);
+    return CLI_USAGE;
+}

@@ -1,0 +1,74 @@
+/* gguf.h - GGUF v2/v3 files: typed key-values and tensors, memory-mapped, trusting nothing.
+ *
+ * gguf_open checks every count, length, offset, type, shape and string of the file before anything is
+ * handed out, so that the accessors cannot fail on a damaged file: they only say that a key is missing or
+ * of another type. All pointers handed out belong to the Gguf and live until gguf_close.
+ */
+#ifndef FORMAT_GGUF_H
+#define FORMAT_GGUF_H
+
+#include "base/error.h"
+#include "format/tensor_type.h"
+
+typedef struct Gguf Gguf;
+
+/* The value types of the format, with the numbers of the format. */
+typedef enum GgufType {
+    GGUF_U8 = 0, GGUF_I8 = 1, GGUF_U16 = 2, GGUF_I16 = 3, GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6,
+    GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11, GGUF_F64 = 12,
+} GgufType;
+
+/* Bytes of a string in the file: valid UTF-8? not promised (token pieces may be raw bytes); no '\0' after. */
+typedef struct GgufString {
+    const char *data;
+    size_t n;
+} GgufString;
+
+enum { GGUF_MAX_DIMS = 4 };
+
+typedef struct GgufTensor {
+    const char *name;                /* '\0'-terminated, unique in the file */
+    TensorType type;
+    int n_dims;
+    int64_t dims[GGUF_MAX_DIMS];     /* dims[0] is the contiguous one (row length); unused ones are 1 */
+    const void *data;                /* aligned as the file says (at least 8) */
+    size_t bytes;
+} GgufTensor;
+
+/* Maps the file. On failure *out is NULL and err says why, starting with the path. */
+int gguf_open(Gguf **out, const char *path, fr_error *err);
+/* The same over bytes in memory, which must outlive the Gguf. `name` stands in messages. */
+int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);
+void gguf_close(Gguf *g); /* NULL is fine */
+
+const char *gguf_path(const Gguf *g);
+uint32_t gguf_version(const Gguf *g);
+size_t gguf_file_bytes(const Gguf *g);
+
+/* Tensors. */
+int64_t gguf_n_tensors(const Gguf *g);
+const GgufTensor *gguf_tensor(const Gguf *g, int64_t i);
+const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name); /* NULL when there is none; O(1) */
+
+/* Key-values, for listing. */
+int64_t gguf_n_kv(const Gguf *g);
+const char *gguf_key(const Gguf *g, int64_t i); /* '\0'-terminated, unique */
+GgufType gguf_kv_type(const Gguf *g, int64_t i);
+GgufType gguf_kv_element_type(const Gguf *g, int64_t i); /* of arrays; else the type itself */
+int64_t gguf_kv_count(const Gguf *g, int64_t i);         /* of arrays; else 1 */
+int64_t gguf_find_key(const Gguf *g, const char *key);   /* index or -1; O(1) */
+
+/* Values by key. True when the key is there with a fitting type; integers are taken from any integer type
+ * whose value fits, floats from F32 and F64. *out is untouched otherwise. */
+bool gguf_get_u32(const Gguf *g, const char *key, uint32_t *out);
+bool gguf_get_i64(const Gguf *g, const char *key, int64_t *out);
+bool gguf_get_f32(const Gguf *g, const char *key, float *out);
+bool gguf_get_bool(const Gguf *g, const char *key, bool *out);
+bool gguf_get_string(const Gguf *g, const char *key, GgufString *out);
+
+/* Elements of an array key-value; i must be below gguf_kv_count and the element type must fit. O(1). */
+bool gguf_array_string(const Gguf *g, int64_t kv, int64_t i, GgufString *out);
+bool gguf_array_f32(const Gguf *g, int64_t kv, int64_t i, float *out);
+bool gguf_array_i64(const Gguf *g, int64_t kv, int64_t i, int64_t *out);
+
+#endif

@@ -1,0 +1,31 @@
+/* gguf_write.h - writes GGUF v3 files. Key-values and tensor infos are gathered in memory, tensor data is
+ * borrowed until gguf_writer_finish, which writes to a temporary neighbour and renames it into place. */
+#ifndef FORMAT_GGUF_WRITE_H
+#define FORMAT_GGUF_WRITE_H
+
+#include "format/gguf.h"
+
+typedef struct GgufWriter GgufWriter;
+
+GgufWriter *gguf_writer_new(void); /* NULL: no memory */
+void gguf_writer_free(GgufWriter *w);
+
+/* Setters remember the first failure; gguf_writer_finish reports it. */
+void gguf_set_u32(GgufWriter *w, const char *key, uint32_t v);
+void gguf_set_u64(GgufWriter *w, const char *key, uint64_t v);
+void gguf_set_f32(GgufWriter *w, const char *key, float v);
+void gguf_set_bool(GgufWriter *w, const char *key, bool v);
+void gguf_set_string(GgufWriter *w, const char *key, const char *v, size_t n);
+void gguf_set_strings(GgufWriter *w, const char *key, const GgufString *v, int64_t n);
+void gguf_set_f32s(GgufWriter *w, const char *key, const float *v, int64_t n);
+void gguf_set_i32s(GgufWriter *w, const char *key, const int32_t *v, int64_t n);
+/* Every key-value of `g` whose key does not start with `except_prefix` (NULL: all) and is not set yet. */
+void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix);
+
+/* `data` holds the rows in the encoding of `type` and is borrowed until finish. */
+void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
+                     const void *data);
+
+int gguf_writer_finish(GgufWriter *w, const char *path, fr_error *err);
+
+#endif

@@ -1,0 +1,110 @@
+/* kernels.h - the arithmetic of a forward pass: one table of function pointers, chosen once at run time.
+ *
+ * The numeric contract. Every function here fixes the exact sequence of IEEE-754 single-precision
+ * operations for each output element; ref.c is that specification in plain C. An output element depends on
+ * its own inputs and the inner dimension only: never on the number of rows, on tile edges, on the part of
+ * the outputs a call was asked for, or on what stands beside it. All tables give the same bits, with one
+ * exception that is named: BF16 matrices under a table whose bf16_native is set (vdpbf16ps rounds in its
+ * own way). Fused multiply-adds are explicit (fmaf or intrinsic); contraction by the compiler is off.
+ *
+ * Reductions (norms, attention scores, softmax sums) use 16 running sums, element i going to sum i%16 in
+ * ascending i, folded at the end as 16 -> 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. Missing
+ * elements of a last group of 16 add nothing (they are zeros).
+ */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include "base/error.h"
+#include "format/tensor_type.h"
+
+enum {
+    TILE_ROWS = 16,  /* output rows interleaved in one tile of a packed matrix */
+    ACT_BLOCK = 32,  /* inputs that share one scale in quantised activations */
+};
+
+/* Weights of y = W x, [n_out][n_in], repacked in tiles of TILE_ROWS output rows so that one load brings
+ * the same inputs of 16 outputs. The layout of each type is drawn in pack.c; it is the same for all
+ * tables. The last tile is filled up with zero rows. */
+typedef struct PackedMatrix {
+    TensorType type;
+    int64_t n_out, n_in;
+    size_t tile_bytes; /* one tile: TILE_ROWS rows of n_in inputs */
+    void *data;        /* mem_alloc'ed; [n_tiles][tile_bytes] */
+} PackedMatrix;
+
+static inline int64_t packed_n_tiles(const PackedMatrix *m) { return (m->n_out + TILE_ROWS - 1) / TILE_ROWS; }
+
+/* Sets the shape and allocates. Fails on memory, or when n_in is not whole blocks of the type. */
+int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, fr_error *err);
+/* Fills tiles [tile_begin, tile_end) from rows as they lie in the file ([n_out][row_bytes], unaligned). */
+void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
+void packed_free(PackedMatrix *m);
+
+/* Activations in the form that a weight type wants. */
+typedef enum ActForm {
+    ACT_F32,  /* F32, F16 weights: float as it is */
+    ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
+    ACT_Q8,   /* all block types: int8 with one float scale per 32, and sums of each 16 */
+} ActForm;
+
+ActForm act_form(TensorType weight_type);
+/* Bytes of one activation row in that form, a multiple of 64. Row layout of ACT_Q8, n = n_in:
+ *   float   scale[n/32], padded to 64 bytes; int16_t sum[n/16], padded to 64 bytes; int8_t q[n]. */
+size_t act_row_bytes(ActForm form, int64_t n_in);
+
+typedef enum KvType { KV_F16, KV_F32 } KvType;
+static inline size_t kv_type_bytes(KvType t) { return t == KV_F16 ? 2 : 4; }
+
+typedef enum RopeStyle {
+    ROPE_PAIRS,  /* rotates (x[2i], x[2i+1]): architecture llama */
+    ROPE_HALVES, /* rotates (x[i], x[i + n/2]): qwen2, qwen3 ("neox") */
+} RopeStyle;
+
+typedef struct Kernels {
+    const char *name; /* "ref", "avx2", "avx512", "avx512-bf16" */
+    bool bf16_native; /* BF16 products by vdpbf16ps: differ in the last bits from the other tables */
+
+    /* One row of activations into `form`. Q8 of a block of 32: amax = max|x|; scale = amax/127;
+     * inv = amax > 0 ? 127/amax : 0; q = round-to-nearest-even(x*inv); sums are of q. */
+    void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
+
+    /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles
+     * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(form, n_in) apart. The order of
+     * operations of each type stands in ref.c. */
+    void (*matmul)(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
+                   int64_t tile_begin, int64_t tile_end);
+
+    /* y = x / sqrt(mean(x^2) + eps) * w, one row; y may be x. */
+    void (*rmsnorm)(float *y, const float *x, const float *w, int64_t n, float eps);
+    /* x += y */
+    void (*add)(float *x, const float *y, int64_t n);
+    /* gate = silu(gate) * up, silu(x) = x / (1 + exp(-x)) with the exp of ref.c */
+    void (*silu_mul)(float *gate, const float *up, int64_t n);
+    /* Rotates n_heads heads of head_dim in place over their first n_rot components; cos_sin holds
+     * cos, sin pairs [n_rot/2][2] of this row's position. */
+    void (*rope)(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
+                 const float *cos_sin);
+    /* dst[i] = x[i] in the cache's type (round to nearest even). */
+    void (*kv_store)(KvType type, const float *x, int64_t n, void *dst);
+
+    /* Attention of one row, one KV head and the n_q query heads that share it.
+     * scores[h*score_stride + i] = scale * dot(q[h], K[slots[i]]) for i < n_keys;
+     * q: [n_q][head_dim]; K of slot s starts at k + s*slot_bytes. */
+    void (*attn_scores)(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
+                        size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
+                        int64_t score_stride);
+    /* In place: x[i] = exp(x[i] - max) / sum. The index i is the key's logical position. */
+    void (*softmax)(float *x, int64_t n);
+    /* out[h][d] += sum_i w[h*w_stride + i] * V[slots[i]][d], one fused multiply-add per key in ascending
+     * i, so that two calls over adjacent ranges equal one call over both. out: [n_q][head_dim]. */
+    void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim,
+                     const void *v, size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
+} Kernels;
+
+/* The best table this machine can run, or the one named (NULL or "auto": best). NULL result: the name is
+ * unknown or this CPU lacks the instructions. */
+const Kernels *kernels_select(const char *name);
+/* All tables this CPU can run, from "ref" upwards; *n their number. For tests and `perf`. */
+const Kernels *const *kernels_available(int *n);
+
+#endif

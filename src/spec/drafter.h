@@ -1,0 +1,66 @@
+/* drafter.h - what a drafting method implements. One file and one line in drafter_registry.c each.
+ *
+ * The engine calls, per sequence: begin (the prompt), then in every step propose and observe (the tokens
+ * just committed, in order), then end. A drafter writes trees and nothing else: it cannot emit a token.
+ */
+#ifndef SPEC_DRAFTER_H
+#define SPEC_DRAFTER_H
+
+#include "spec/tree.h"
+
+typedef struct Drafter Drafter;
+
+/* "method:key=value,key=value" as the user wrote it, split. Owned by the caller; strings borrowed. */
+typedef struct DraftSpec {
+    char method[32];
+    int n_options;
+    struct { char key[32]; char value[256]; } options[16];
+} DraftSpec;
+
+typedef struct DrafterEnv { /* what a method may know about the target; extended as methods need it */
+    int32_t n_vocab;
+    int32_t max_sequences; /* sequence ids are below this */
+} DrafterEnv;
+
+typedef struct DrafterOption { /* for --help and for refusing unknown keys */
+    const char *key, *default_value, *help;
+} DrafterOption;
+
+typedef struct DrafterClass {
+    const char *name;
+    const char *summary;           /* one line for --help */
+    const DrafterOption *options;  /* ends with key == NULL */
+    int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
+    void (*close)(Drafter *d);
+    /* A sequence starts with this context; the last of its tokens is the pending one. */
+    int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+    /* Tokens committed since: the accepted path and the target's own token. */
+    int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+    /* For each i < n: trees[i] holds the pending token of sequences[i] (node 0); add at most budgets[i]
+     * nodes below it. */
+    int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err);
+    void (*end)(Drafter *d, int32_t sequence);
+} DrafterClass;
+
+struct Drafter {
+    const DrafterClass *class; /* first member of every method's own struct */
+    int32_t source;            /* what it writes into TreeNode.source */
+};
+
+/* Splits "method:key=value,..."; refuses bad syntax. */
+int draft_spec_parse(const char *text, DraftSpec *out, fr_error *err);
+/* The value of a key, or its default. Integers are checked against [min, max]. */
+const char *draft_spec_get(const DraftSpec *spec, const DrafterClass *class, const char *key);
+int draft_spec_get_int(const DraftSpec *spec, const DrafterClass *class, const char *key, int64_t min,
+                       int64_t max, int64_t *out, fr_error *err);
+
+/* All methods, ending with NULL; and one by name (NULL: unknown). */
+const DrafterClass *const *drafter_classes(void);
+const DrafterClass *drafter_find(const char *name);
+/* Parses the spec, refuses unknown methods and keys (naming the known ones) and opens. "none" opens
+ * nothing: *out is NULL and the result 0. */
+int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);
+void drafter_close(Drafter *d);
+
+#endif

@@ -1,0 +1,32 @@
+/* verifier.h - reads a verified tree: which path the target would have taken, and its own next token.
+ *
+ * A verifier is a pure function of the tree, the target's logits of its nodes, the sampling options and
+ * the context; it does not know who drafted.
+ */
+#ifndef SPEC_VERIFIER_H
+#define SPEC_VERIFIER_H
+
+#include "spec/sampler.h"
+#include "spec/tree.h"
+
+typedef struct VerifyInput {
+    const Tree *tree;
+    const float *const *logits; /* [tree->n] rows [n_vocab]: the target's logits after each node */
+    int32_t n_vocab;
+    const SamplingOptions *sampling;
+    uint64_t position; /* output position of the first token to be decided (the one after node 0) */
+    int32_t *context;  /* the context up to and including node 0's token; room for TREE_MAX_NODES + 1 more,
+                        * which is used as scratch */
+    int64_t n_context;
+} VerifyInput;
+
+typedef struct VerifyResult {
+    int32_t n_path;                 /* accepted nodes, node 0 not counted */
+    int32_t path[TREE_MAX_NODES];   /* their indices, from the root's child down */
+    int32_t next_token;             /* the target's own token after the last accepted node */
+} VerifyResult;
+
+/* The sampled verifier: exact for every drafter and every sampling option. */
+void verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out);
+
+#endif

@@ -1,0 +1,22 @@
+/* detokenizer.h - token ids to text as they come: whole characters only. */
+#ifndef TEXT_DETOKENIZER_H
+#define TEXT_DETOKENIZER_H
+
+#include "text/tokenizer.h"
+
+/* Holds back at most the 3 bytes of an unfinished UTF-8 character. Bytes that can never become one come
+ * out as U+FFFD. Zero-initialise with the tokenizer set. */
+typedef struct Detokenizer {
+    const Tokenizer *tokenizer;
+    bool with_special;   /* print control tokens too */
+    bool strip_space;    /* set it to drop the space that encoding put before the first word */
+    unsigned char held[4];
+    int n_held;
+} Detokenizer;
+
+/* The text that `token` completes; borrowed until the next call. Never half a character. */
+const char *detokenizer_next(Detokenizer *d, int32_t token, size_t *n_bytes);
+/* What is still held at the end of a text (as U+FFFD), usually nothing. */
+const char *detokenizer_finish(Detokenizer *d, size_t *n_bytes);
+
+#endif

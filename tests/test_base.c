@@ -1,0 +1,114 @@
+/* Unit tests of src/base. */
+#include "testing.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/threads.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static void error_is_filled_and_optional(void **state) {
+    (void)state;
+    fr_error err = {0};
+    assert_int_equal(error_set(&err, FR_ERR_IO, "%s: gone", "x.gguf"), FR_ERR_IO);
+    assert_int_equal(err.code, FR_ERR_IO);
+    assert_string_equal(err.message, "x.gguf: gone");
+    assert_int_equal(error_set(NULL, FR_ERR_MEMORY, "nobody listens"), FR_ERR_MEMORY);
+}
+
+static void sizes_do_not_wrap(void **state) {
+    (void)state;
+    size_t out;
+    assert_true(size_mul(3, 5, &out) && out == 15);
+    assert_false(size_mul(SIZE_MAX / 2, 3, &out));
+    assert_false(size_add(SIZE_MAX, 1, &out));
+    assert_null(mem_calloc(SIZE_MAX / 2, 4));
+}
+
+static void buffers_grow_to_their_maximum_and_no_further(void **state) {
+    (void)state;
+    Buf b = {.max_bytes = 200};
+    for (int i = 0; i < 20; i++) assert_true(buf_append(&b, "0123456789", 10));
+    assert_int_equal(b.n, 200);
+    assert_false(buf_append(&b, "x", 1));
+    assert_int_equal(b.data[200], '\0');
+    buf_clear(&b);
+    assert_true(buf_append(&b, "x", 1));
+    assert_string_equal(b.data, "x");
+    buf_free(&b);
+}
+
+static void random_words_follow_the_published_vectors(void **state) {
+    (void)state;
+    /* philox4x32-10 known answer: counter 0, key 0. */
+    uint32_t w[4];
+    rng_words(0, 0, 0, 0, w);
+    assert_int_equal(w[0], 0x6627e8d5u);
+    assert_int_equal(w[1], 0xe169c58du);
+    assert_int_equal(w[2], 0xbc57ac4cu);
+    assert_int_equal(w[3], 0x9b00dbd8u);
+}
+
+static void gumbel_noise_has_its_mean_and_its_bound(void **state) {
+    (void)state;
+    double sum = 0;
+    for (uint32_t i = 0; i < 100000; i++) {
+        double g = rng_gumbel(7, RNG_TEST, 3, i);
+        assert_true(isfinite(g) && g <= RNG_GUMBEL_MAX);
+        sum += g;
+    }
+    assert_true(fabs(sum / 100000 - 0.5772156649) < 0.02);
+    assert_true(rng_gumbel(7, RNG_TEST, 3, 5) == rng_gumbel(7, RNG_TEST, 3, 5));
+    assert_true(rng_gumbel(7, RNG_TEST, 3, 5) != rng_gumbel(8, RNG_TEST, 3, 5));
+    assert_true(rng_gumbel(7, RNG_TEST, 3, 5) != rng_gumbel(7, RNG_TARGET, 3, 5));
+}
+
+static void hashes_chain(void **state) {
+    (void)state;
+    assert_true(hash64("ab", 2, 0) != hash64("ba", 2, 0));
+    assert_true(hash64("b", 1, hash64("a", 1, 0)) != hash64("a", 1, hash64("b", 1, 0)));
+}
+
+enum { N_ITEMS = 1000 };
+typedef struct Region {
+    int counts[N_ITEMS];
+    int64_t sums[THREADS_MAX];
+    int64_t total;
+} Region;
+
+static void region_body(void *ctx, int i_thread, int n_threads) {
+    Region *r = ctx;
+    int64_t begin, end;
+    threads_split(N_ITEMS, 16, i_thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) r->counts[i]++, r->sums[i_thread] += i;
+    threads_barrier();
+    if (i_thread == 0)
+        for (int t = 0; t < n_threads; t++) r->total += r->sums[t];
+}
+
+static void every_item_belongs_to_one_thread(void **state) {
+    (void)state;
+    for (int n = 1; n <= 9; n++) {
+        Region r;
+        memset(&r, 0, sizeof r);
+        threads_run(n, region_body, &r);
+        for (int i = 0; i < N_ITEMS; i++) assert_int_equal(r.counts[i], 1);
+        assert_int_equal(r.total, N_ITEMS * (N_ITEMS - 1) / 2);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(error_is_filled_and_optional),
+        cmocka_unit_test(sizes_do_not_wrap),
+        cmocka_unit_test(buffers_grow_to_their_maximum_and_no_further),
+        cmocka_unit_test(random_words_follow_the_published_vectors),
+        cmocka_unit_test(gumbel_noise_has_its_mean_and_its_bound),
+        cmocka_unit_test(hashes_chain),
+        cmocka_unit_test(every_item_belongs_to_one_thread),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

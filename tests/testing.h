@@ -1,0 +1,24 @@
+/* testing.h - what every test file includes: cmocka, and the ways to find data. */
+#ifndef TESTS_TESTING_H
+#define TESTS_TESTING_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/error.h"
+
+/* Tests run from the root of the project. Is the workplace's ../shared there? Where it is not, a test that
+ * needs it says so and counts as skipped. */
+int testing_has_shared(void);
+#define need_shared() \
+    do { \
+        if (!testing_has_shared()) { \
+            print_message("skipped: no ../shared\n"); \
+            skip(); \
+        } \
+    } while (0)
+
+#endif
