@@ -1,6 +1,7 @@
 #include "gguf_build.h"
 
 #include "base/error.h"
+#include "format/blocks.h"
 
 #include <string.h>
 
@@ -143,7 +144,9 @@ uint64_t touch_everything(const Gguf *g) {
         const GgufTensor *t = gguf_tensor(g, i);
         fr_assert(gguf_find_tensor(g, t->name) == t);
         const uint8_t *data = t->data;
-        sum += data[0] + data[t->bytes - 1];
+        float x[256];
+        blocks_dequantize(t->type, data, tensor_type_info(t->type)->block_n, x);
+        sum += (uint64_t)(data[0] + data[t->bytes - 1] + (x[0] > 0));
     }
     return sum;
 }
