@@ -295,3 +295,34 @@ static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_Q8)
         for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
 }
+
+/* ---- peak --------------------------------------------------------------------------------------- */
+
+/* Eight chains of each step that the passes are made of, long enough to hide its latency. */
+static double peak_loop(PeakKind kind, int64_t n_rounds) {
+    enum { N = 8 };
+    volatile int32_t source = 0x01020304; /* small positive numbers, as bytes and as floats */
+    volatile float sink;
+    Vi w[4], t[N];
+    Vf f[N];
+    int8_t q[16] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8};
+    UNROLL for (int j = 0; j < 4; j++) w[j] = v_set_int(source);
+    UNROLL for (int j = 0; j < N; j++) {
+        t[j] = v_set_int(0);
+        f[j] = v_zero();
+    }
+    for (int64_t i = 0; i < n_rounds; i++) {
+        UNROLL for (int j = 0; j < N; j++) {
+            if (kind == PEAK_INT8)
+                t[j] = v_dot_4_groups(15, w, q, t[j]);
+            else if (kind == PEAK_BF16)
+                f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
+            else
+                f[j] = v_fma(v_as_float(w[0]), v_as_float(w[1]), f[j]);
+        }
+    }
+    UNROLL for (int j = 0; j < N; j++) sink = v_fold(v_add(f[j], v_from_int(t[j])));
+    (void)sink;
+    double per_lane = kind == PEAK_INT8 ? 4 * 4 * 2 : kind == PEAK_BF16 ? 2 * 2 : 2;
+    return (double)n_rounds * N * LANES * per_lane;
+}

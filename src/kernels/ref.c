@@ -205,4 +205,5 @@ const Kernels kernels_ref = {
     .attn_scores = ref_attn_scores,
     .softmax = ref_softmax,
     .attn_mix = ref_attn_mix,
+    .peak_loop = ref_peak_loop,
 };

@@ -30,7 +30,10 @@ INLINE void v_store_half(void *p, Vf a) {
 }
 
 /* The first n of LANES elements; the others are zero, or stay as they are. */
-INLINE __mmask16 first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
+INLINE __mmask16 first(int64_t n) {
+    uint32_t bits = n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1;
+    return (__mmask16)bits;
+}
 INLINE Vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
 INLINE void v_store_n(float *p, int64_t n, Vf a) { _mm512_mask_storeu_ps(p, first(n), a); }
 INLINE Vf v_load_half_n(const void *p, int64_t n) {
