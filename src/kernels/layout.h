@@ -7,11 +7,12 @@
 
 #include "kernels/kernels.h"
 
-/* 32 activations as the block types want them. A row of ACT_Q8 is n/32 of these. */
+/* 32 activations, 48 bytes, as the block types want them. A row of ACT_Q8 is n/32 of these. */
 typedef struct ActBlock {
-    float scale;      /* x ~ scale * q */
-    float scaled_sum; /* scale * (float)(sum of all 32 q): what a minimum per block is multiplied with */
-    int16_t sum[2];   /* of q[0..15] and q[16..31]: what a biased code is corrected with */
+    float scale;           /* x ~ scale * q */
+    float scaled_sum;      /* scale * (float)(sum of q): what a minimum per block is multiplied with */
+    int32_t minus_sum;     /* of q: what the bias of codes is multiplied with */
+    int32_t minus_sum_low; /* of q[0..15] */
     int8_t q[ACT_BLOCK];
 } ActBlock;
 

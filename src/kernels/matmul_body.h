@@ -25,7 +25,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { COLUMNS_PER_TILE = TILE_ROWS / LANES };
+enum {
+    COLUMNS_PER_TILE = TILE_ROWS / LANES,
+    AHEAD_CODES = 8192, /* bytes between what is computed and what is asked for from memory */
+    AHEAD_SCALES = 1024,
+};
 
 /* One call of a micro kernel. */
 typedef struct Pass {
@@ -96,30 +100,37 @@ INLINE void unpack_scales(TensorType type, const unsigned char *record, int i_su
     }
 }
 
-/* Two int16 weights of -bias for the sums of the two halves, as one 32-bit constant. */
-INLINE Vi minus_bias(TensorType type, bool low, bool high) {
-    uint32_t b = (uint16_t) - (int)step_forms[type].bias;
-    return v_set_int((int32_t)((low ? b : 0) | (high ? b << 16 : 0)));
+/* -bias times a sum of activations: every bias is a power of two. */
+INLINE Vi bias_times(TensorType type, Vi minus_sum) {
+    uint32_t bias = step_forms[type].bias;
+    if (bias == 0 || (type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS)) return v_set_int(0);
+    return v_shift_left(minus_sum, __builtin_ctz(bias));
 }
 
 INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
     uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
     Vf da = v_set(x->scale);
-    bool biased = step_forms[type].bias != 0 && !(type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS);
+    Vi minus_sum = v_set_int(x->minus_sum), minus_sum_low = v_set_int(x->minus_sum_low);
     if (type == TYPE_Q6_K) {
-        Vi sums = v_set_4_bytes(x->sum);
-        Vi t0 = v_dot_4_groups(code_max, u->w, x->q, v_pair_products(minus_bias(type, true, false), sums));
-        Vi t1 = v_dot_4_groups(code_max, u->w + 4, x->q + 16,
-                               v_pair_products(minus_bias(type, false, true), sums));
+        Vi t0 = bias_times(type, minus_sum_low), t1 = bias_times(type, v_sub_int(minus_sum, minus_sum_low));
+        t0 = v_dot_4_groups(code_max, u->w, x->q, t0);
+        t1 = v_dot_4_groups(code_max, u->w + 4, x->q + 16, t1);
         acc = v_fma(v_from_int(t0), v_mul(u->scale[0], da), acc);
         return v_fma(v_from_int(t1), v_mul(u->scale[1], da), acc);
     }
-    Vi t = biased ? v_pair_products(minus_bias(type, true, true), v_set_4_bytes(x->sum)) : v_set_int(0);
-    t = v_dot_4_groups(code_max, u->w, x->q, t);
+    Vi t = v_dot_4_groups(code_max, u->w, x->q, bias_times(type, minus_sum));
     t = v_dot_4_groups(code_max, u->w + 4, x->q + 16, t);
     acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
     bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
+}
+
+/* The line of code_bytes that a step uses up is asked for again AHEAD bytes later: with several rows to
+ * compute in between, neither the CPU's window nor its own prefetcher reaches far enough. Beyond the end of a
+ * tile lies the next one; beyond the last, nothing is harmed. */
+INLINE void prefetch_step(const StepForm *f, const unsigned char *codes, const unsigned char *record) {
+    UNROLL for (uint32_t j = 0; j < f->code_bytes; j += 64) __builtin_prefetch(codes + AHEAD_CODES + j);
+    __builtin_prefetch(record + AHEAD_SCALES);
 }
 
 INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
@@ -132,6 +143,7 @@ INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
     UNROLL for (int r = 0; r < n_rows; r++) acc[r] = v_zero();
     for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
         for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += sizeof(ActBlock)) {
+            prefetch_step(f, codes, record);
             Unpacked u;
             unpack_codes(type, codes, u.w);
             unpack_scales(type, record, s, p->column, &u);
@@ -164,6 +176,10 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
     }
     UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
     for (int64_t k = 0; k < n_steps; k++) {
+#ifdef PP
+        UNROLL for (int c = 0; c < n_columns; c++)
+            __builtin_prefetch(columns[c] + (k + PP) * (type == TYPE_F16 ? 32 : 64));
+#endif
         if (type == TYPE_BF16) {
             Vi w[COLUMNS_NARROW];
             UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
@@ -267,16 +283,17 @@ INLINE void convert_block(const float *x, ActBlock *b) {
     }
     float amax = v_max_all(max);
     Vf inverse = v_set(amax >= ACT_TINY ? 127.0f / amax : 0.0f);
-    int32_t sums[N];
+    int32_t sum = 0, sum_low = 0;
     UNROLL for (int i = 0; i < N; i++) {
         Vi q = v_round(v_mul(v[i], inverse));
         v_store_i8(b->q + i * LANES, q);
-        sums[i] = v_sum_int(q);
+        sum += v_sum_int(q);
+        if (i == N / 2 - 1) sum_low = sum;
     }
     b->scale = amax / 127.0f;
-    for (int h = 0; h < 2; h++)
-        b->sum[h] = (int16_t)(LANES == 16 ? sums[h] : sums[h * 2 % N] + sums[(h * 2 + 1) % N]);
-    b->scaled_sum = b->scale * (float)(b->sum[0] + b->sum[1]);
+    b->scaled_sum = b->scale * (float)sum;
+    b->minus_sum = -sum;
+    b->minus_sum_low = -sum_low;
 }
 
 static void convert_bf16(const float *x, int64_t n, uint16_t *h) {

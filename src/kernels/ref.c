@@ -52,12 +52,13 @@ static void convert_block(const float *x, ActBlock *b) {
     for (int i = 0; i < ACT_BLOCK; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
     float inverse = amax >= ACT_TINY ? 127.0f / amax : 0.0f;
     b->scale = amax / 127.0f;
-    b->sum[0] = b->sum[1] = 0;
+    b->minus_sum = b->minus_sum_low = 0;
     for (int i = 0; i < ACT_BLOCK; i++) {
         b->q[i] = (int8_t)lrintf(x[i] * inverse);
-        b->sum[i / 16] = (int16_t)(b->sum[i / 16] + b->q[i]);
+        b->minus_sum -= b->q[i];
+        if (i < 16) b->minus_sum_low -= b->q[i];
     }
-    b->scaled_sum = b->scale * (float)(b->sum[0] + b->sum[1]);
+    b->scaled_sum = b->scale * (float)-b->minus_sum;
 }
 
 static uint16_t bf16_operand(float x) { return float_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x); }
