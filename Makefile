@@ -14,7 +14,7 @@ PKGS    := libpcre2-8 libutf8proc jansson libxxhash
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
-ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fopenmp -fPIC -fvisibility=hidden \
+ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -fopenmp -fPIC -fvisibility=hidden \
              -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
