@@ -5,6 +5,9 @@
 #include <string.h>
 
 static const CliCommand commands[] = {
+    {"run", "generate text, drafters running ahead", cmd_run},
+    {"compare", "the same prompt plainly and with each drafter, side by side", cmd_compare},
+    {"logits", "raw logits of every position of given tokens", cmd_logits},
     {NULL, NULL, NULL},
 };
 
