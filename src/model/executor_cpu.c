@@ -92,6 +92,9 @@ void executor_close(Executor *e) {
     mem_free(e);
 }
 
+int32_t executor_max_rows(const Executor *e) { return e->options.max_rows; }
+int32_t executor_n_vocab(const Executor *e) { return e->model->hparams.n_vocab; }
+
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) { return kv_sequence_open(&e->kv, out, err); }
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {
     return kv_sequence_fork(&e->kv, from, out, err);
