@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-fr_model *rig_model(const char *path, const char *kernels) {
+fr_model *rig_open_model(const char *path, const char *kernels) {
     fr_model_options options = {.kernels = kernels, .n_threads = 2};
     fr_error err;
     fr_model *model;
@@ -13,7 +13,7 @@ fr_model *rig_model(const char *path, const char *kernels) {
     return model;
 }
 
-fr_engine *rig_engine(const fr_model *model, const fr_engine_options *options) {
+fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options) {
     fr_error err;
     fr_engine *engine;
     if (fr_engine_open(&engine, model, options, &err)) fail_msg("%s", err.message);
@@ -40,7 +40,7 @@ void rig_collect(const fr_request *request, Stream *out) {
     out->finish = fr_request_finish(request);
 }
 
-void rig_run(fr_engine *engine, const fr_request_options *options, Stream *out) {
+void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out) {
     fr_error err;
     fr_request *request;
     if (fr_request_open(&request, engine, options, &err)) fail_msg("%s", err.message);
