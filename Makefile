@@ -41,6 +41,7 @@ TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRCS))
 TOOLS    := $(patsubst tools/%.c,$(BUILD)/%,$(TOOL_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
 FUZZERS  := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRCS))
+REPLAYS  := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/fuzz/replay_%,$(FUZZ_SRCS))
 
 .PHONY: all
 all: build/forerun $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(TOOLS)
@@ -80,9 +81,9 @@ $(RUNNER): tests/run_tests.c
 
 # ---- test ----------------------------------------------------------------------------------------
 .PHONY: test tests asan ubsan tsan
-tests: $(TESTS) $(RUNNER) $(BUILD)/forerun $(TOOLS)
+tests: $(TESTS) $(REPLAYS) $(RUNNER) $(BUILD)/forerun $(TOOLS)
 test: tests
-	@$(RUNNER) $(TESTS)
+	@$(RUNNER) $(TESTS) $(REPLAYS)
 asan ubsan:
 	$(MAKE) MODE=$@ test
 # clang's OpenMP run time comes with archer, which tells ThreadSanitizer about its barriers.
@@ -90,8 +91,30 @@ tsan:
 	OMP_TOOL_LIBRARIES=$(firstword $(wildcard /usr/lib/llvm-*/lib/libarcher.so)) TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
 	  $(MAKE) MODE=tsan CC=clang test
 
+# ---- fuzz ----------------------------------------------------------------------------------------
+# tests/fuzz/fuzz_NAME.c is a libFuzzer target with its corpus in tests/fuzz/corpus/NAME. `make fuzz` hunts with
+# clang and keeps what is new under build/fuzz; the corpus itself is replayed by every `make test`.
+FUZZ_SECONDS ?= 600
+.PHONY: fuzz fuzzers fuzz-replay
+$(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
+	@mkdir -p $(@D)
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -fopenmp $^ $(LDLIBS) -o $@
+$(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(AUX_OBJS) $(BUILD)/forerun-all.a
+	@mkdir -p $(@D)
+	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
+fuzzers: $(FUZZERS)
+fuzz:
+	$(MAKE) MODE=fuzz CC=clang fuzzers
+	@set -e; for name in $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRCS)); do \
+	  mkdir -p build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
+	  build/fuzz/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/$$name- build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
+	done
+fuzz-replay: $(REPLAYS) $(RUNNER)
+	@$(RUNNER) $(REPLAYS)
+
 .PHONY: clean
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(FUZZ_SRCS)))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(FUZZ_SRCS) tests/fuzz/replay.c))

@@ -5,6 +5,7 @@
 #include <string.h>
 
 static const CliCommand commands[] = {
+    {"inspect", "show what is in a GGUF file", cmd_inspect},
     {NULL, NULL, NULL},
 };
 
