@@ -6,6 +6,7 @@
 
 static const CliCommand commands[] = {
     {"inspect", "show what is in a GGUF file", cmd_inspect},
+    {"tokenize", "token ids of a text, and back", cmd_tokenize},
     {NULL, NULL, NULL},
 };
 
