@@ -40,11 +40,20 @@ int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, f
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m);
 
-/* Activations in the form that a weight type wants. */
+/* Activations in the form that a weight type wants. The three int8 forms are those that GGUF types are meant
+ * to meet, so that quantised models say here what they say elsewhere. With amax = max|x| of the group,
+ * inv = 127/amax and q = x*inv rounded to the nearest integer (ties to even):
+ *   Q8_0  groups of 32: scale = half(amax/127)
+ *   Q8_1  the same, and the sum that minima are multiplied with is half(amax/127 * sum of q)
+ *   Q8_K  groups of 256: scale = 1/inv
+ * half() rounds to IEEE half precision; what is too large for one stays as it is. */
 typedef enum ActForm {
     ACT_F32,  /* F32, F16 weights: float as it is */
-    ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even, subnormals to zero), n_in padded to even */
-    ACT_Q8,   /* all block types: int8 with one float scale and the sums per 32 (layout.h) */
+    ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
+    ACT_Q8_0, /* Q8_0, Q4_0, Q5_0 weights */
+    ACT_Q8_1, /* Q4_1, Q5_1 weights */
+    ACT_Q8_K, /* Q4_K, Q5_K, Q6_K weights */
+    ACT_FORM_COUNT,
 } ActForm;
 
 ActForm act_form(TensorType weight_type);
@@ -62,8 +71,7 @@ typedef enum RopeStyle {
 typedef struct Kernels {
     const char *name; /* "ref", "avx2", "avx512", "avx512-bf16" */
 
-    /* One row of activations into `form`. Q8 of a block of 32: amax = max|x|; scale = amax/127;
-     * inv = amax >= 2^-100 ? 127/amax : 0; q = round-to-nearest-even(x*inv); sums are of q. */
+    /* One row of activations into `form`; a group whose amax is below 2^-100 becomes zeros. */
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
 
     /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles

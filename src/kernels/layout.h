@@ -7,7 +7,8 @@
 
 #include "kernels/kernels.h"
 
-/* 32 activations as the block types want them. A row of ACT_Q8 is n/32 of these. */
+/* 32 activations as the block types want them. A row of an int8 form is n/32 of these,
+ * whatever its group. */
 typedef struct ActBlock {
     float scale;      /* x ~ scale * q */
     float scaled_sum; /* scale * (float)(sum of all 32 q): what a minimum per block is multiplied with */

@@ -223,7 +223,7 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_
 static void mul_tiles(const PackedMatrix *w, const unsigned char *x, size_t x_stride, int n_rows, float *y,
                       int64_t y_stride, int64_t begin, int64_t end) {
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE;
-    int64_t wide = act_form(w->type) == ACT_Q8 ? 1 : COLUMNS(n_rows);
+    int64_t wide = act_form(w->type) >= ACT_Q8_0 ? 1 : COLUMNS(n_rows);
     for (int64_t c = 0, step; c < n_columns; c += step) {
         step = c + wide <= n_columns ? wide : 1;
         int64_t output = begin * TILE_ROWS + c * LANES;
@@ -258,25 +258,32 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
 
 /* ---- activations -------------------------------------------------------------------------------- */
 
-INLINE void convert_block(const float *x, ActBlock *b) {
+static float max_magnitude(const float *x, int64_t n) { /* n: whole vectors */
+    Vf max = v_zero();
+    for (int64_t i = 0; i < n; i += LANES) max = v_max(v_abs(v_load(x + i)), max);
+    return v_max_all(max);
+}
+
+INLINE void convert_block(ActForm form, const float *x, float amax, ActBlock *b) {
     enum { N = ACT_BLOCK / LANES };
-    Vf v[N], max = v_zero();
-    UNROLL for (int i = 0; i < N; i++) {
-        v[i] = v_load(x + i * LANES);
-        max = v_max(v_abs(v[i]), max);
-    }
-    float amax = v_max_all(max);
-    Vf inverse = v_set(amax >= ACT_TINY ? 127.0f / amax : 0.0f);
+    Vf inverse = v_set(act_inverse(amax));
     int32_t sums[N];
     UNROLL for (int i = 0; i < N; i++) {
-        Vi q = v_round(v_mul(v[i], inverse));
+        Vi q = v_round(v_mul(v_load(x + i * LANES), inverse));
         v_store_i8(b->q + i * LANES, q);
         sums[i] = v_sum_int(q);
     }
-    b->scale = amax / 127.0f;
     for (int h = 0; h < 2; h++)
         b->sum[h] = (int16_t)(LANES == 16 ? sums[h] : sums[h * 2 % N] + sums[(h * 2 + 1) % N]);
-    b->scaled_sum = b->scale * (float)(b->sum[0] + b->sum[1]);
+    act_finish(form, amax, b);
+}
+
+static void convert_blocks(ActForm form, const float *x, int64_t n, ActBlock *b) {
+    int64_t group = act_group(form);
+    for (int64_t i = 0; i < n; i += group) {
+        float amax = max_magnitude(x + i, group);
+        for (int64_t k = i; k < i + group; k += ACT_BLOCK) convert_block(form, x + k, amax, b + k / ACT_BLOCK);
+    }
 }
 
 static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
@@ -291,7 +298,6 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
 
 static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
-    if (form == ACT_BF16) convert_bf16(x, n, out);
-    if (form == ACT_Q8)
-        for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
+    else if (form == ACT_BF16) convert_bf16(x, n, out);
+    else convert_blocks(form, x, n, out);
 }

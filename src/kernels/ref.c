@@ -35,8 +35,12 @@
 /* ---- activations -------------------------------------------------------------------------------- */
 
 ActForm act_form(TensorType weight_type) {
-    if (weight_type == TYPE_F32 || weight_type == TYPE_F16) return ACT_F32;
-    return weight_type == TYPE_BF16 ? ACT_BF16 : ACT_Q8;
+    static const ActForm forms[TYPE_COUNT] = {
+        [TYPE_F32] = ACT_F32,   [TYPE_F16] = ACT_F32,   [TYPE_BF16] = ACT_BF16, [TYPE_Q8_0] = ACT_Q8_0,
+        [TYPE_Q4_0] = ACT_Q8_0, [TYPE_Q4_1] = ACT_Q8_1, [TYPE_Q5_0] = ACT_Q8_0, [TYPE_Q5_1] = ACT_Q8_1,
+        [TYPE_Q4_K] = ACT_Q8_K, [TYPE_Q5_K] = ACT_Q8_K, [TYPE_Q6_K] = ACT_Q8_K,
+    };
+    return forms[weight_type];
 }
 
 size_t act_row_bytes(ActForm form, int64_t n_in) {
@@ -47,30 +51,41 @@ size_t act_row_bytes(ActForm form, int64_t n_in) {
     return (bytes + 63) & ~(size_t)63;
 }
 
-static void convert_block(const float *x, ActBlock *b) {
+static float max_magnitude(const float *x, int64_t n) {
     float amax = 0;
-    for (int i = 0; i < ACT_BLOCK; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-    float inverse = amax >= ACT_TINY ? 127.0f / amax : 0.0f;
-    b->scale = amax / 127.0f;
+    for (int64_t i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
+    return amax;
+}
+
+static void convert_block(ActForm form, const float *x, float amax, ActBlock *b) {
+    float inverse = act_inverse(amax);
     b->sum[0] = b->sum[1] = 0;
     for (int i = 0; i < ACT_BLOCK; i++) {
         b->q[i] = (int8_t)lrintf(x[i] * inverse);
         b->sum[i / 16] = (int16_t)(b->sum[i / 16] + b->q[i]);
     }
-    b->scaled_sum = b->scale * (float)(b->sum[0] + b->sum[1]);
+    act_finish(form, amax, b);
+}
+
+static void convert_blocks(ActForm form, const float *x, int64_t n, ActBlock *b) {
+    int64_t group = act_group(form);
+    for (int64_t i = 0; i < n; i += group) {
+        float amax = max_magnitude(x + i, group);
+        for (int64_t k = i; k < i + group; k += ACT_BLOCK) convert_block(form, x + k, amax, b + k / ACT_BLOCK);
+    }
 }
 
 static uint16_t bf16_operand(float x) { return float_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x); }
 
+static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
+    for (int64_t i = 0; i < n; i++) h[i] = bf16_operand(x[i]);
+    if (n % 2) h[n] = 0;
+}
+
 static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
-    if (form == ACT_Q8)
-        for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
-    if (form == ACT_BF16) {
-        uint16_t *h = out;
-        for (int64_t i = 0; i < n; i++) h[i] = bf16_operand(x[i]);
-        if (n % 2) h[n] = 0;
-    }
+    else if (form == ACT_BF16) convert_bf16(x, n, out);
+    else convert_blocks(form, x, n, out);
 }
 
 /* ---- plain types -------------------------------------------------------------------------------- */
@@ -183,7 +198,7 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
     size_t x_stride = act_row_bytes(form, w->n_in);
     int64_t end = tile_end * TILE_ROWS < w->n_out ? tile_end * TILE_ROWS : w->n_out;
     for (int64_t o = tile_begin * TILE_ROWS; o < end; o++) {
-        if (form == ACT_Q8) {
+        if (form >= ACT_Q8_0) {
             rows_blocks(w, o, x, x_stride, n_rows, y + o, y_stride);
             continue;
         }
