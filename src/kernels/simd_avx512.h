@@ -3,8 +3,9 @@
 #ifndef KERNELS_SIMD_AVX512_H
 #define KERNELS_SIMD_AVX512_H
 
+#include "kernels/simd_common.h"
+
 #include <immintrin.h>
-#include <stdint.h>
 
 enum {
     LANES = 16,
@@ -12,13 +13,12 @@ enum {
     ROWS_NARROW = 2, /* up to so many rows of a plain type take COLUMNS_NARROW vectors at once, more: */
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
-    MIX_COLUMNS = 4, /* vectors of a value row that attn_mix holds for four heads */
+    MIX_COLUMNS = 4,          /* vectors of a value row that attn_mix holds for four heads */
+    BYTE_CODES_LOSE_BIAS = 0, /* v_dot_4_groups multiplies 8-bit codes as they are, not less 128 */
 };
 
 typedef __m512 Vf;
 typedef __m512i Vi;
-
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE Vf v_zero(void) { return _mm512_setzero_ps(); }
 INLINE Vf v_set(float x) { return _mm512_set1_ps(x); }
@@ -65,11 +65,11 @@ INLINE float v_fold(Vf a) {
  * order. */
 INLINE Vf v_fold_all(const Vf a[16]) {
     Vf b[8], c[4], d[2];
-    for (int i = 0; i < 8; i++) /* b: 8 sums of a[i] | 8 of a[i+8] */
+    UNROLL for (int i = 0; i < 8; i++) /* b: 8 sums of a[i] | 8 of a[i+8] */
         b[i] = v_add(_mm512_shuffle_f32x4(a[i], a[i + 8], 0x44), _mm512_shuffle_f32x4(a[i], a[i + 8], 0xee));
-    for (int i = 0; i < 4; i++) /* 4 of a[i] | a[i+8] | a[i+4] | a[i+12] */
+    UNROLL for (int i = 0; i < 4; i++) /* 4 of a[i] | a[i+8] | a[i+4] | a[i+12] */
         c[i] = v_add(_mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd));
-    for (int i = 0; i < 2; i++) /* in each quarter, 2 of c[i], 2 of c[i+2] */
+    UNROLL for (int i = 0; i < 2; i++) /* in each quarter, 2 of c[i], 2 of c[i+2] */
         d[i] = v_add(_mm512_shuffle_ps(c[i], c[i + 2], 0x44), _mm512_shuffle_ps(c[i], c[i + 2], 0xee));
     Vf e = v_add(_mm512_shuffle_ps(d[0], d[1], 0x88), _mm512_shuffle_ps(d[0], d[1], 0xdd));
     /* quarters hold a[0 2 1 3], a[8..], a[4..], a[12..] */
@@ -97,16 +97,49 @@ INLINE Vi v_round(Vf a) { return _mm512_cvtps_epi32(a); }
 INLINE Vf v_load_u8(const void *p) { return v_from_int(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
 INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
-INLINE void v_store_u16(uint16_t *p, Vi a) { _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
 
 /* Per lane, a[0]*b[0] + a[1]*b[1] of signed 16-bit pairs. */
 INLINE Vi v_pair_products(Vi a, Vi b) { return _mm512_dpwssd_epi32(_mm512_setzero_si512(), a, b); }
 
+/* BF16, see ref.c. This header serves two tables: with the instruction and without. */
+#if defined(__AVX512BF16__)
+INLINE void v_store_bf16(uint16_t *p, Vf a) {
+    __m256bh h = _mm512_cvtneps_pbh(a);
+    __builtin_memcpy(p, &h, sizeof h);
+}
+INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
+INLINE unsigned bf16_begin(bool is_bf16) { return is_bf16; }
+INLINE void bf16_end(unsigned state) { (void)state; }
+#else
+INLINE void v_store_bf16(uint16_t *p, Vf a) {
+    Vi bits = v_as_int(a), odd = v_and(v_shift_right(bits, 16), v_set_int(1));
+    Vi h = v_shift_right(v_add_int(bits, v_add_int(odd, v_set_int(0x7fff))), 16);
+    __mmask16 tiny = _mm512_cmp_ps_mask(v_abs(a), v_set(0x1p-126f), _CMP_LT_OQ);
+    __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    h = _mm512_mask_and_epi32(h, tiny, h, v_set_int(0x8000));
+    h = _mm512_mask_or_epi32(h, nan, v_shift_right(bits, 16), v_set_int(0x40));
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(h));
+}
+/* The odd inputs are the upper halves as they stand, the even ones are shifted up. */
+INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
+    Vi upper = v_set_int((int32_t)0xffff0000);
+    acc = v_fma(v_as_float(v_and(w, upper)), v_as_float(v_and(x, upper)), acc);
+    return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
+}
+/* Between these two, subnormal results become zero: the flush of vdpbf16ps. */
+INLINE unsigned bf16_begin(bool is_bf16) {
+    unsigned state = _mm_getcsr();
+    if (is_bf16) _mm_setcsr(state | 0x8040);
+    return state;
+}
+INLINE void bf16_end(unsigned state) { _mm_setcsr(state); }
+#endif
+
 /* t + the products of four groups of codes w with the 16 activations q, exactly. */
 INLINE Vi v_dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
     (void)code_max;
-    for (int g = 0; g < 4; g++) t = _mm512_dpbusd_epi32(t, w[g], v_set_4_bytes(q + 4 * g));
+    UNROLL for (int g = 0; g < 4; g++) t = _mm512_dpbusd_epi32(t, w[g], v_set_4_bytes(q + 4 * g));
     return t;
 }
 
