@@ -4,8 +4,10 @@
  * 1.5 times the peer's own plus 1e-5. The peer's figure is recomputed from the files, over prompt and
  * continuation together; where the manifest states it, both must agree. (stories260k states none.)
  *
- * BF16 weights: our inputs are rounded to bfloat16 as the peer's are. The greedy continuation must be the
- * stored one, token for token. */
+ * The greedy continuation must be the stored one, token for token. One exception is named: with 8-bit
+ * activations two logits may be nearer to each other than what the rounding of inputs moves them apart,
+ * about sqrt(2) * (the peer's rms error). Where the exact logits of the two tokens lie within twice that,
+ * the other one is taken for a near tie, said so, and the stored token is fed; twice a case at most. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -28,7 +30,7 @@ typedef struct Golden {
 
 static json_t *read_json(const char *path) {
     json_error_t error;
-    json_t *j = json_load_file(path, 0, &error);
+    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &error);
     if (!j) fail_msg("%s: %s", path, error.text);
     return j;
 }
@@ -54,7 +56,7 @@ static Golden read_golden(const json_t *entry) {
     snprintf(c.name, sizeof c.name, "%s", text_of(entry, "case"));
     snprintf(c.model, sizeof c.model, GOLDEN "%s", text_of(entry, "model"));
     json_t *stated = json_object_get(entry, "peer_vs_exact_rel_rms"), *files = json_object_get(entry, "files");
-    if (stated) c.stated_rel_rms = json_number_value(stated);
+    if (json_is_number(stated)) c.stated_rel_rms = json_number_value(stated);
     char path[512];
     snprintf(path, sizeof path, GOLDEN "%s.json", c.name);
     json_t *own = read_json(path);
@@ -103,9 +105,17 @@ static int32_t argmax(const float *x, int32_t n) {
 /* What the peer is off by: the measure of what an engine with rounded inputs may be off by. */
 static double peer_error(const Golden *c) {
     double error = rel_rms(c->peer, c->exact, (size_t)(c->n_prompt + c->n_gen) * (size_t)c->n_vocab);
-    if (c->stated_rel_rms >= 0 && fabs(error - c->stated_rel_rms) > 1e-3 * error)
+    /* the exact logits lie rounded to float in their files: 2^-24 / sqrt(3) more */
+    if (c->stated_rel_rms >= 0 && fabs(error - c->stated_rel_rms) > 1e-3 * error + 4e-8)
         fail_msg("%s: the peer's error is %.4e by its files and %.4e by the manifest", c->name, error, c->stated_rel_rms);
     return error;
+}
+
+static bool has_8_bit_inputs(const Model *m) {
+    if (act_form(m->output.type) == ACT_Q8) return true;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        if (act_form(m->layers[i].q.type) == ACT_Q8) return true;
+    return false;
 }
 
 static void check_values(const Golden *c, const Kernels *kernels) {
@@ -129,21 +139,35 @@ static void check_values(const Golden *c, const Kernels *kernels) {
     gguf_close(g);
 }
 
+/* May our token stand for the golden one at row `row` of the golden logits? */
+static bool is_near_tie(const Golden *c, const Model *m, int32_t row, int32_t ours, int32_t golden) {
+    if (!has_8_bit_inputs(m)) return false;
+    size_t n_all = (size_t)(c->n_prompt + c->n_gen) * (size_t)c->n_vocab;
+    double squares = 0;
+    for (size_t i = 0; i < n_all; i++) squares += (double)c->exact[i] * (double)c->exact[i];
+    double noise = peer_error(c) * sqrt(squares / (double)n_all);
+    const float *exact = c->exact + (size_t)row * (size_t)c->n_vocab;
+    double gap = (double)exact[golden] - (double)exact[ours];
+    print_message("%-18s row %d: token %d for %d, exact gap %.3f, noise of a difference %.3f\n", c->name, row, ours,
+                  golden, gap, sqrt(2) * noise);
+    return gap < 2 * sqrt(2) * noise;
+}
+
 static void check_greedy(const Golden *c, const Kernels *kernels) {
     Gguf *g = rig_gguf(c->model);
     Model *m = rig_model(g, kernels);
     ExecutorOptions o = rig_options(c->n_prompt + c->n_gen, 64);
     Executor *e = rig_executor(m, &o);
-    int32_t sequence = rig_sequence(e);
-    float *logits = calloc((size_t)(c->n_prompt + 1) * (size_t)c->n_vocab, sizeof *logits);
+    int32_t sequence = rig_sequence(e), n_ties = 0;
+    float *logits = calloc((size_t)c->n_prompt * (size_t)c->n_vocab, sizeof *logits);
     rig_append(e, sequence, c->tokens, c->n_prompt, 64, c->n_vocab, logits);
     const float *last = logits + (size_t)(c->n_prompt - 1) * (size_t)c->n_vocab;
     for (int32_t i = 0; i < c->n_gen; i++) {
         int32_t token = argmax(last, c->n_vocab), golden = c->tokens[c->n_prompt + i];
-        if (token != golden)
+        if (token != golden && (!is_near_tie(c, m, c->n_prompt - 1 + i, token, golden) || ++n_ties > 2))
             fail_msg("%s with %s: token %d of the continuation is %d (logit %g) and should be %d (logit %g)", c->name,
                      kernels->name, i, token, (double)last[token], golden, (double)last[golden]);
-        rig_append(e, sequence, &token, 1, 1, c->n_vocab, logits);
+        rig_append(e, sequence, &golden, 1, 1, c->n_vocab, logits);
         last = logits;
     }
     free(logits);

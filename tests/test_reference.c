@@ -12,8 +12,9 @@
  *                        an rms error of 2.3/127/sqrt(12) = 0.53 % of each input, likewise.
  *   The bound is 3 * each * sqrt(d): residual branches carry little of the sum, but norms after a small
  *   residual and a steep softmax may amplify.
- *   with the same rounding imitated: 3e-3. An edge is crossed by about one input in 10^5, and moves a
- *   product by one step of one input: far below the rounding itself; without a crossing 1e-5 holds. */
+ *   With the same rounding imitated, 1e-5 again in the quarter of the tokens that agree best: about one input
+ *   in 10^5 lies so near to a rounding edge that single precision pushes it over, and from there on the
+ *   rounding of everything after it, in this token and the ones that attend to it, is another one. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -64,7 +65,7 @@ static const Case cases[] = {
     {"q4_k", {SHAPE("llama", 2, 256, 8, 2, 512, 301), TYPE(TYPE_Q4_K), .seed = 28}},
     {"q5_k", {SHAPE("qwen2", 2, 256, 8, 4, 256, 301), TYPE(TYPE_Q5_K), .seed = 29}},
     {"q6_k", {SHAPE("qwen3", 2, 256, 4, 2, 256, 301), .tied = true, TYPE(TYPE_Q6_K), .seed = 30}},
-    {"q, k, v of three kinds", {SHAPE("llama", 2, 256, 8, 2, 256, 301), .types = {TYPE_BF16, TYPE_F32, TYPE_Q4_K},
+    {"q, k, v of three kinds", {SHAPE("llama", 2, 64, 8, 2, 96, 301), .types = {TYPE_BF16, TYPE_F32, TYPE_Q4_0},
                                 .n_types = 3, .seed = 31}},
     {"two kinds", {SHAPE("qwen2", 2, 64, 4, 2, 96, 301), .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 32}},
 };
@@ -93,11 +94,25 @@ static float *engine_logits(const Model *m, KvType kv_type, const int32_t *token
     return logits;
 }
 
-static void expect_near(const char *name, const char *what, const float *ours, const double *theirs, int64_t n,
-                        double bound) {
-    double error = rig_rel_rms(ours, theirs, n);
+static void expect_near(const char *name, const char *what, double error, double bound) {
     print_message("%-28s %-24s %.2e (at most %.2e)\n", name, what, error, bound);
     if (!(error <= bound)) fail_msg("%s: %s: relative rms error of logits %.3e, at most %.3e", name, what, error, bound);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The error that a quarter of the tokens stay below. */
+static double lower_quartile(const float *ours, const double *theirs, int32_t n, int32_t n_vocab) {
+    double *errors = calloc((size_t)n, sizeof *errors);
+    for (int32_t t = 0; t < n; t++)
+        errors[t] = rig_rel_rms(ours + (int64_t)t * n_vocab, theirs + (int64_t)t * n_vocab, n_vocab);
+    qsort(errors, (size_t)n, sizeof *errors, by_value);
+    double quartile = errors[n / 4];
+    free(errors);
+    return quartile;
 }
 
 /* The engine's logits over n random tokens by one kernel table against the reference. */
@@ -109,13 +124,15 @@ static void compare(const char *name, const Gguf *g, const Kernels *kernels, int
     rig_tokens(99, n_vocab, tokens, n);
     double *theirs = calloc((size_t)n_all, sizeof *theirs), each = worst_input_error(g);
     float *ours = engine_logits(m, KV_F32, tokens, n), *half = engine_logits(m, KV_F16, tokens, n);
+    double rounded = 3 * each * sqrt(4 * m->hparams.n_layer + 1);
     reference_logits(r, (ReferenceRounding){.activations = true}, tokens, n, theirs);
-    expect_near(name, "inputs rounded alike", ours, theirs, n_all, each > 0 ? 3e-3 : 1e-5);
-    reference_logits(r, (ReferenceRounding){.activations = true, .kv_half = true}, tokens, n, theirs);
-    expect_near(name, "also keys and values", half, theirs, n_all, each > 0 ? 3e-3 : 2e-4);
+    if (each > 0) expect_near(name, "inputs rounded alike", lower_quartile(ours, theirs, n, n_vocab), 1e-5);
+    else expect_near(name, "exact", rig_rel_rms(ours, theirs, n_all), 1e-5);
+    reference_logits(r, (ReferenceRounding){.kv_half = true}, tokens, n, theirs);
+    expect_near(name, "half keys and values", rig_rel_rms(half, theirs, n_all), 2e-4 + rounded);
     if (each > 0) {
         reference_logits(r, (ReferenceRounding){0}, tokens, n, theirs);
-        expect_near(name, "exact", ours, theirs, n_all, 3 * each * sqrt(4 * m->hparams.n_layer + 1));
+        expect_near(name, "exact", rig_rel_rms(ours, theirs, n_all), rounded);
     }
     free(ours), free(half), free(theirs), free(tokens);
     model_close(m);
