@@ -72,7 +72,9 @@ $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
+	$(CC) $(MODE_FLAGS) -fopenmp $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
+# A tool that outgrows one file keeps its other files in a folder of its name.
+$(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
 $(RUNNER): tests/run_tests.c
@@ -184,4 +186,4 @@ fuzz-replay: $(REPLAYS) $(RUNNER)
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(FUZZ_SRCS) tests/fuzz/replay.c))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay.c))
