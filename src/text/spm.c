@@ -1,10 +1,11 @@
-/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): the row starts as characters, any two neighbours whose
- * joined text is a piece may merge, the piece of the highest score first; characters that are in no piece fall
- * back to their bytes.
+/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): the row starts as characters, any two neighbours
+ * whose joined text is a piece may merge, the piece of the highest score first; characters that are in no
+ * piece fall back to their bytes.
  *
- * SentencePiece writes spaces as U+2581 before it looks pieces up. Here the pieces were rewritten instead (see
- * vocab.h): texts hold plain spaces, and a U+2581 in the input, which the model cannot tell from a space, becomes
- * one. Bytes that are not UTF-8 are symbols of one byte, in no piece, and so become their byte tokens. */
+ * SentencePiece writes spaces as U+2581 before it looks pieces up. Here the pieces were rewritten instead
+ * (see vocab.h): texts hold plain spaces, and a U+2581 in the input, which the model cannot tell from a
+ * space, becomes one. Bytes that are not UTF-8 are symbols of one byte, in no piece, and so become their byte
+ * tokens. */
 #include "text/spm.h"
 
 #include "text/utf8.h"
@@ -58,11 +59,13 @@ static bool split_characters(const Vocab *v, Encoding *e) {
 }
 
 int spm_encode(const Vocab *v, const char *text, size_t n, bool prefixed, Encoding *e, fr_error *err) {
-    bool fits = normalise(e, text, n, prefixed) && split_characters(v, e) && merger_run(&e->merger, e->text.data, pair, v);
+    bool fits = normalise(e, text, n, prefixed) && split_characters(v, e) &&
+                merger_run(&e->merger, e->text.data, pair, v);
     bool unknown_run = false;
     for (int32_t i = e->merger.n_symbols > 0 ? 0 : -1; fits && i >= 0; i = e->merger.symbols[i].next) {
         const MergeSymbol *s = &e->merger.symbols[i];
-        if (s->id < 0) fits = encoding_add_bytes(e, v, e->text.data + s->at, s->n, &unknown_run);
+        if (s->id < 0)
+            fits = encoding_add_bytes(e, v, e->text.data + s->at, s->n, &unknown_run);
         else {
             fits = encoding_add(e, s->id);
             unknown_run = false;
