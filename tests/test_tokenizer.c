@@ -273,6 +273,30 @@ static void scores_and_keys_decide(void **state) {
     tokenizer_close(t);
 }
 
+/* Words are merged one by one only where no piece has a space within. */
+static void pieces_may_cross_words(void **state) {
+    (void)state;
+    static const char *const tokens[] = {"<unk>",
+                                         "\xE2\x96\x81",
+                                         "a",
+                                         "b",
+                                         "a\xE2\x96\x81",
+                                         "a\xE2\x96\x81"
+                                         "b"};
+    static const int32_t types[] = {2, 1, 1, 1, 1, 1};
+    static const float scores[] = {0, -1, -2, -3, -4, -5};
+    VocabSpec spec = {.model = "llama",
+                      .tokens = tokens,
+                      .n_tokens = 6,
+                      .types = types,
+                      .n_types = 6,
+                      .scores = scores,
+                      .n_scores = 6};
+    Tokenizer *t = open_spec(&spec);
+    expect(t, "a ba b", 0, " |a b|a b");
+    tokenizer_close(t);
+}
+
 static void damaged_vocabularies_are_refused(void **state) {
     (void)state;
     static const float nan_scores[] = {0, 0, 0, NAN, 0, 0, 0, 0, 0};
@@ -367,6 +391,7 @@ int main(void) {
         cmocka_unit_test(the_heap_merges_as_the_plain_search_does),
         cmocka_unit_test(long_texts_take_their_time_and_no_more),
         cmocka_unit_test(scores_and_keys_decide),
+        cmocka_unit_test(pieces_may_cross_words),
         cmocka_unit_test(damaged_vocabularies_are_refused),
         cmocka_unit_test(odd_vocabularies_are_handled),
     };

@@ -173,6 +173,12 @@ static Piece make_text(const Vocab *v, int32_t i, char *end, bool *pure) {
     return (Piece){end, n};
 }
 
+static bool has_space_within(Piece text) {
+    for (uint32_t i = 1; i < text.n; i++)
+        if (text.data[i] == ' ' && text.data[i - 1] != ' ') return true;
+    return false;
+}
+
 static int build_tables(Vocab *v, fr_error *err) {
     char *end = (char *)v->spelling[v->n - 1].data + v->spelling[v->n - 1].n;
     memset(v->byte_token, -1, sizeof v->byte_token);
@@ -184,6 +190,7 @@ static int build_tables(Vocab *v, fr_error *err) {
         if (s.n) fits = piece_table_add(&v->by_spelling, s.data, s.n, i, &id);
         bool ordinary =
             v->type[i] == TOKEN_NORMAL || v->type[i] == TOKEN_UNUSED || v->type[i] == TOKEN_UNDEFINED;
+        if (ordinary) v->space_within = v->space_within || has_space_within(t);
         if (fits && ordinary && pure && t.n) fits = piece_table_add(&v->by_text, t.data, t.n, i, &id);
         if (!fits) return error_memory(err, "the table of a vocabulary", sizeof(PieceSlot) * (size_t)v->n);
         if (v->type[i] == TOKEN_BYTE && v->byte_token[(unsigned char)t.data[0]] < 0)

@@ -41,6 +41,7 @@ typedef struct Vocab {
     bool *strips_after;        /* [n]: as a special token it swallows the white space behind it (Phi-3) */
     int32_t bos, eos, unknown; /* -1: none */
     bool adds_bos, adds_eos, adds_space_prefix;
+    bool space_within;       /* some ordinary token has a space behind another character */
     int32_t byte_token[256]; /* the token that stands for a byte where no other piece does; -1: none */
     PieceTable by_spelling;  /* every token; of duplicates the lowest id */
     PieceTable by_text; /* the tokens that running text may become: no control, unknown, byte, user-defined */
