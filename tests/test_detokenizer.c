@@ -52,20 +52,23 @@ static void characters_come_whole(void **state) {
         {"\xC3\xA9", "|\xC3\xA9|$"},
         {"\xE2\x82\xAC", "||\xE2\x82\xAC|$"},
         {"\xF0\x9F\xA6\x99", "|||\xF0\x9F\xA6\x99|$"},
-        {"\xE2\x82", "||$" R},       /* unfinished at the end: one U+FFFD */
-        {"\xE2\x82" "a", "||" R "a|$"},
+        {"\xE2\x82", "||$" R}, /* unfinished at the end: one U+FFFD */
+        {"\xE2\x82"
+         "a",
+         "||" R "a|$"},
         {"\xE2\xC3\xA9", "|" R "|\xC3\xA9|$"},
         {"\x80\xFF", R "|" R "|$"},
-        {"\xC0\xAF", R "|" R "|$"},          /* overlong */
-        {"\xE0\x80\xAF", "|" R R "|" R "|$"}, /* E0 is begun, 80 cannot follow it */
-        {"\xED\xA0\x80", "|" R R "|" R "|$"}, /* a surrogate */
-        {"\xF4\x90\x80\x80", "|" R R "|" R "|" R "|$"}, /* above U+10FFFF */
+        {"\xC0\xAF", R "|" R "|$"},                          /* overlong */
+        {"\xE0\x80\xAF", "|" R R "|" R "|$"},                /* E0 is begun, 80 cannot follow it */
+        {"\xED\xA0\x80", "|" R R "|" R "|$"},                /* a surrogate */
+        {"\xF4\x90\x80\x80", "|" R R "|" R "|" R "|$"},      /* above U+10FFFF */
         {"\xF1\x80\x80\xE1\x80\xC2", "|||" R "||" R "|$" R}, /* the standard's example of maximal subparts */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char got[128];
         feed(cases[i].text, strlen(cases[i].text), got);
-        if (strcmp(got, cases[i].want) != 0) fail_msg("case %zu: want \"%s\", got \"%s\"", i, cases[i].want, got);
+        if (strcmp(got, cases[i].want) != 0)
+            fail_msg("case %zu: want \"%s\", got \"%s\"", i, cases[i].want, got);
     }
 }
 
@@ -115,7 +118,8 @@ static void the_first_space_can_be_dropped(void **state) {
 /* Bytes in any order: what comes is always well-formed, and well-formed text comes through unchanged. */
 static void random_bytes_come_out_well_formed(void **state) {
     (void)state;
-    static const unsigned char leads[] = {'a', 0x80, 0xBF, 0xC2, 0xE0, 0xA0, 0xED, 0x9F, 0xF0, 0x90, 0xF4, 0x8F, 0xFF};
+    static const unsigned char leads[] = {'a',  0x80, 0xBF, 0xC2, 0xE0, 0xA0, 0xED,
+                                          0x9F, 0xF0, 0x90, 0xF4, 0x8F, 0xFF};
     for (uint32_t seed = 0; seed < 500; seed++) {
         Detokenizer d = {.tokenizer = bytes};
         size_t expected_starts = 0;

@@ -1,5 +1,5 @@
-/* SentencePiece BPE on the vocabulary that ships (models/target.gguf), against a plain search for the best pair, and
- * on small vocabularies made here; and vocabularies that are damaged. */
+/* SentencePiece BPE on the vocabulary that ships (models/target.gguf), against a plain search for the best
+ * pair, and on small vocabularies made here; and vocabularies that are damaged. */
 #include "testing.h"
 #include "vocab_build.h"
 
@@ -68,10 +68,12 @@ static void our_vocabulary_says_what_it_is(void **state) {
     assert_int_equal(tokenizer_n_vocab(target), 4096);
     assert_int_equal(tokenizer_bos(target), 1);
     assert_int_equal(tokenizer_eos(target), 2);
-    assert_true(tokenizer_adds_bos(target) && tokenizer_adds_space_prefix(target) && !tokenizer_adds_eos(target));
-    assert_true(tokenizer_is_eog(target, 2) && tokenizer_is_special(target, 1) && tokenizer_is_special(target, 0));
-    assert_false(tokenizer_is_eog(target, 1) || tokenizer_is_special(target, 100) || tokenizer_is_eog(target, -1) ||
-                 tokenizer_is_eog(target, 4096));
+    assert_true(tokenizer_adds_bos(target) && tokenizer_adds_space_prefix(target) &&
+                !tokenizer_adds_eos(target));
+    assert_true(tokenizer_is_eog(target, 2) && tokenizer_is_special(target, 1) &&
+                tokenizer_is_special(target, 0));
+    assert_false(tokenizer_is_eog(target, 1) || tokenizer_is_special(target, 100) ||
+                 tokenizer_is_eog(target, -1) || tokenizer_is_eog(target, 4096));
     assert_int_equal(tokenizer_find(target, "</s>", 4), 2);
     assert_int_equal(tokenizer_find(target, "<0x0A>", 6), 13);
     size_t n;
@@ -90,7 +92,8 @@ static void our_vocabulary_encodes(void **state) {
     expect(target, "the", 0, " the");
     expect(target, "\x01", 0, " |<0x01>");
     expect(target, "", TOKENIZE_BOS | TOKENIZE_EOS, "<s>|</s>");
-    expect(target, "the</s>the", TOKENIZE_SPECIAL, " the|</s>| the"); /* the space again behind a special token */
+    expect(target, "the</s>the", TOKENIZE_SPECIAL,
+           " the|</s>| the"); /* the space again behind a special token */
     expect(target, "<s> the", TOKENIZE_SPECIAL, "<s>| | the");
     expect(target, "\xF0\x9F\xA6\x99", 0, " |<0xF0>|<0x9F>|<0xA6>|<0x99>");
     expect(target, "the\xE2\x96\x81the", 0, " the| the"); /* U+2581 is the mark of a space and becomes one */
@@ -113,8 +116,9 @@ static size_t decode(const int32_t *ids, int64_t n, char *out) {
 }
 
 static size_t random_text(uint32_t seed, char *text, size_t max) {
-    static const char *const parts[] = {"the", " ", "and ", "e", "t", "a", "\n", "ing", "A", "12", ".", "  ", "\xC3\xA9",
-                                        "\xE4\xBD\xA0", "\xFF", "\xE2\x82", "USER: ", "\t", "on", "there"};
+    static const char *const parts[] = {"the",  " ",        "and ",   "e",  "t",  "a",        "\n",
+                                        "ing",  "A",        "12",     ".",  "  ", "\xC3\xA9", "\xE4\xBD\xA0",
+                                        "\xFF", "\xE2\x82", "USER: ", "\t", "on", "there"};
     size_t n = 0;
     for (uint32_t i = 0;; i++) {
         uint32_t w[4];
@@ -140,8 +144,8 @@ static void pieces_give_back_the_text(void **state) {
     }
 }
 
-/* The definition: as long as there is one, the best pair of neighbours is merged, the leftmost of equals. Spellings
- * are given to `at`, `n` holds their lengths. Well-formed UTF-8 only. Returns how many are left. */
+/* The definition: as long as there is one, the best pair of neighbours is merged, the leftmost of equals.
+ * Spellings are given to `at`, `n` holds their lengths. Well-formed UTF-8 only. Returns how many are left. */
 static int merge_plainly(const char *text, size_t n_text, size_t *n_bytes) {
     int n = 0;
     for (size_t i = 0; i < n_text; n++) {
@@ -200,7 +204,8 @@ static void the_heap_merges_as_the_plain_search_does(void **state) {
 static void long_texts_take_their_time_and_no_more(void **state) {
     (void)state;
     enum { N = 200000 };
-    static const char *const fills[] = {"a", " ", "the ", "there", "\xE4\xBD\xA0", "\xFF", "\xE2\x96\x81", "<s"};
+    static const char *const fills[] = {"a", " ", "the ", "there", "\xE4\xBD\xA0", "\xFF", "\xE2\x96\x81",
+                                        "<s"};
     char *text = malloc(N);
     for (size_t f = 0; f < sizeof fills / sizeof *fills; f++) {
         size_t n_fill = strlen(fills[f]);
@@ -216,13 +221,27 @@ static void long_texts_take_their_time_and_no_more(void **state) {
 }
 
 /* A small SentencePiece vocabulary: <unk> <s> </s>, pieces, no byte tokens. */
-static const char *const spm_tokens[] = {"<unk>", "<s>", "</s>", "\xE2\x96\x81", "a", "b", "ab", "\xE2\x96\x81" "a", "bb"};
+static const char *const spm_tokens[] = {"<unk>",
+                                         "<s>",
+                                         "</s>",
+                                         "\xE2\x96\x81",
+                                         "a",
+                                         "b",
+                                         "ab",
+                                         "\xE2\x96\x81"
+                                         "a",
+                                         "bb"};
 static const int32_t spm_types[] = {2, 3, 3, 1, 1, 1, 1, 1, 1};
 static const float spm_scores[] = {0, 0, 0, -1, -2, -3, -4, -5, -4};
 
 static VocabSpec spm_spec(void) {
-    return (VocabSpec){.model = "llama", .tokens = spm_tokens, .n_tokens = 9, .types = spm_types, .n_types = 9,
-                       .scores = spm_scores, .n_scores = 9};
+    return (VocabSpec){.model = "llama",
+                       .tokens = spm_tokens,
+                       .n_tokens = 9,
+                       .types = spm_types,
+                       .n_types = 9,
+                       .scores = spm_scores,
+                       .n_scores = 9};
 }
 
 static Tokenizer *open_spec(const VocabSpec *spec) {
@@ -238,8 +257,8 @@ static void scores_and_keys_decide(void **state) {
     Tokenizer *t = open_spec(&spec);
     assert_int_equal(tokenizer_bos(t), 1); /* ids without keys: where SentencePiece has them */
     assert_int_equal(tokenizer_eos(t), 2);
-    expect(t, "ab", 0, " |ab");     /* -4 beats -5 */
-    expect(t, "abb", 0, " |ab|b");  /* equal scores: the leftmost */
+    expect(t, "ab", 0, " |ab");    /* -4 beats -5 */
+    expect(t, "abb", 0, " |ab|b"); /* equal scores: the leftmost */
     expect(t, "a a", 0, " a| a");
     expect(t, "axyb", 0, " a|<unk>|b"); /* no byte tokens: one unknown for the run */
     tokenizer_close(t);
@@ -251,6 +270,30 @@ static void scores_and_keys_decide(void **state) {
     spec.types = NULL; /* the types are guessed: <s> does not become an ordinary piece */
     t = open_spec(&spec);
     assert_true(tokenizer_is_special(t, 0) && tokenizer_is_special(t, 1) && tokenizer_is_special(t, 2));
+    tokenizer_close(t);
+}
+
+/* Words are merged one by one only where no piece has a space within. */
+static void pieces_may_cross_words(void **state) {
+    (void)state;
+    static const char *const tokens[] = {"<unk>",
+                                         "\xE2\x96\x81",
+                                         "a",
+                                         "b",
+                                         "a\xE2\x96\x81",
+                                         "a\xE2\x96\x81"
+                                         "b"};
+    static const int32_t types[] = {2, 1, 1, 1, 1, 1};
+    static const float scores[] = {0, -1, -2, -3, -4, -5};
+    VocabSpec spec = {.model = "llama",
+                      .tokens = tokens,
+                      .n_tokens = 6,
+                      .types = types,
+                      .n_types = 6,
+                      .scores = scores,
+                      .n_scores = 6};
+    Tokenizer *t = open_spec(&spec);
+    expect(t, "a ba b", 0, " |a b|a b");
     tokenizer_close(t);
 }
 
@@ -309,12 +352,19 @@ static void odd_vocabularies_are_handled(void **state) {
     static const char *const tokens[] = {"a", "a", "", "<0xZZ>", "ab", "ab", "b", "<0x41>"};
     static const int32_t types[] = {1, 1, 1, 6, 99, -3, 1, 6};
     static const float scores[] = {0, 0, 0, 0, -1, -INFINITY, 0, 0};
-    VocabSpec spec = {.model = "llama", .tokens = tokens, .n_tokens = 8, .types = types, .n_types = 8, .scores = scores,
-                      .n_scores = 8, .ids = {{"bos_token_id", UINT32_MAX}}};
+    VocabSpec spec = {.model = "llama",
+                      .tokens = tokens,
+                      .n_tokens = 8,
+                      .types = types,
+                      .n_types = 8,
+                      .scores = scores,
+                      .n_scores = 8,
+                      .ids = {{"bos_token_id", UINT32_MAX}}};
     Tokenizer *t = open_spec(&spec);
     int32_t *ids;
     assert_int_equal(tokenizer_bos(t), -1);
-    assert_int_equal(encode(t, "ab", 2, TOKENIZE_BOS, &ids), 1); /* the prefix space is no piece and no byte: left out */
+    assert_int_equal(encode(t, "ab", 2, TOKENIZE_BOS, &ids),
+                     1); /* the prefix space is no piece and no byte: left out */
     assert_int_equal(ids[0], 4);
     free(ids);
     assert_int_equal(encode(t, "A", 1, 0, &ids), 1);
@@ -341,6 +391,7 @@ int main(void) {
         cmocka_unit_test(the_heap_merges_as_the_plain_search_does),
         cmocka_unit_test(long_texts_take_their_time_and_no_more),
         cmocka_unit_test(scores_and_keys_decide),
+        cmocka_unit_test(pieces_may_cross_words),
         cmocka_unit_test(damaged_vocabularies_are_refused),
         cmocka_unit_test(odd_vocabularies_are_handled),
     };

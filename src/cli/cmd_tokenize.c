@@ -25,7 +25,8 @@ static const struct argp_option options[] = {
     {"bos", OPTION_BOS, NULL, 0, "Begin with the vocabulary's BOS token, where it has one", 0},
     {"special", OPTION_SPECIAL, NULL, 0,
      "Take text such as </s> for the special token of that name; with --decode, print special tokens", 0},
-    {"pieces", OPTION_PIECES, NULL, 0, "Print one token a line: its id, a tab and what it stands for, escaped", 0},
+    {"pieces", OPTION_PIECES, NULL, 0,
+     "Print one token a line: its id, a tab and what it stands for, escaped", 0},
     {"decode", 'd', "IDS", 0, "Print the text of these ids (separated by spaces or commas) instead", 0},
     {"json", OPTION_JSON, NULL, 0, "Print one JSON object, for programs", 0},
     {0},
@@ -42,22 +43,41 @@ static const char doc[] =
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     Options *o = state->input;
     switch (key) {
-    case 'm': o->model = arg; return 0;
-    case 'p': o->text = arg; return 0;
-    case 'f': o->file = arg; return 0;
-    case 'd': o->ids = arg; return 0;
-    case OPTION_BOS: o->bos = true; return 0;
-    case OPTION_SPECIAL: o->special = true; return 0;
-    case OPTION_PIECES: o->pieces = true; return 0;
-    case OPTION_JSON: o->json = true; return 0;
-    case ARGP_KEY_ARG: argp_error(state, "'%s' is too much; give the text with -p or -f", arg); return 0;
+    case 'm':
+        o->model = arg;
+        return 0;
+    case 'p':
+        o->text = arg;
+        return 0;
+    case 'f':
+        o->file = arg;
+        return 0;
+    case 'd':
+        o->ids = arg;
+        return 0;
+    case OPTION_BOS:
+        o->bos = true;
+        return 0;
+    case OPTION_SPECIAL:
+        o->special = true;
+        return 0;
+    case OPTION_PIECES:
+        o->pieces = true;
+        return 0;
+    case OPTION_JSON:
+        o->json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s' is too much; give the text with -p or -f", arg);
+        return 0;
     case ARGP_KEY_END:
         if (!o->model) argp_error(state, "which vocabulary? Name a model with -m");
         if ((o->text != NULL) + (o->file != NULL) + (o->ids != NULL) > 1)
             argp_error(state, "-p, -f and -d exclude each other");
         if (o->ids && (o->bos || o->pieces)) argp_error(state, "--bos and --pieces do not go with --decode");
         return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -70,9 +90,12 @@ static bool append_escaped(Buf *out, const char *piece, size_t n) {
         char escape[8];
         bool plain = need > 0 && got == need && c >= ' ' && c != 0x7F && c != '\\';
         length = plain ? need : 1;
-        if (c == '\n') snprintf(escape, sizeof escape, "\\n");
-        else if (c == '\\') snprintf(escape, sizeof escape, "\\\\");
-        else snprintf(escape, sizeof escape, "\\x%02X", c);
+        if (c == '\n')
+            snprintf(escape, sizeof escape, "\\n");
+        else if (c == '\\')
+            snprintf(escape, sizeof escape, "\\\\");
+        else
+            snprintf(escape, sizeof escape, "\\x%02X", c);
         fits = plain ? buf_append(out, piece + i, length) : buf_append(out, escape, strlen(escape));
     }
     return fits;
@@ -107,7 +130,8 @@ static int print_ids_json(const Tokenizer *t, const int32_t *ids, int64_t n, boo
         const char *piece = tokenizer_piece(t, ids[i], true, &n_piece);
         buf_clear(&line);
         fits = json_array_append_new(tokens, json_integer(ids[i])) == 0 && buf_append(&line, "", 0) &&
-               append_escaped(&line, piece, n_piece) && json_array_append_new(spelled, json_string(line.data)) == 0;
+               append_escaped(&line, piece, n_piece) &&
+               json_array_append_new(spelled, json_string(line.data)) == 0;
     }
     buf_free(&line);
     json_t *all = fits ? json_pack("{s:I, s:O}", "n_tokens", (json_int_t)n, "tokens", tokens) : NULL;
@@ -130,7 +154,9 @@ static int encode(const Tokenizer *t, const Options *o, fr_error *err) {
     int64_t n_ids;
     rc = tokenizer_encode(t, o->text ? o->text : read, n, flags, &ids, &n_ids, err);
     free(read);
-    if (!rc) rc = o->json ? print_ids_json(t, ids, n_ids, o->pieces, err) : print_ids(t, ids, n_ids, o->pieces, err);
+    if (!rc)
+        rc = o->json ? print_ids_json(t, ids, n_ids, o->pieces, err)
+                     : print_ids(t, ids, n_ids, o->pieces, err);
     free(ids);
     return rc;
 }
@@ -151,7 +177,8 @@ static char *with_commas(const char *ids) {
 }
 
 static bool append_text(const Tokenizer *t, const int32_t *ids, int64_t n_ids, bool with_special, Buf *text) {
-    Detokenizer d = {.tokenizer = t, .with_special = with_special, .strip_space = tokenizer_adds_space_prefix(t)};
+    Detokenizer d = {
+        .tokenizer = t, .with_special = with_special, .strip_space = tokenizer_adds_space_prefix(t)};
     bool fits = buf_append(text, "", 0);
     size_t n;
     for (int64_t i = 0; i < n_ids && fits; i++) {
@@ -174,7 +201,8 @@ static int decode(const Tokenizer *t, const Options *o, fr_error *err) {
         json_t *all = json_pack("{s:s%}", "text", text.data, text.n);
         if (!all || json_dumpf(all, stdout, 0)) rc = error_memory(err, "a text as JSON", text.n);
         json_decref(all);
-    } else if (!rc) fwrite(text.data, 1, text.n, stdout);
+    } else if (!rc)
+        fwrite(text.data, 1, text.n, stdout);
     if (!rc) putchar('\n');
     buf_free(&text);
     free(ids);
