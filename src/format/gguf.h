@@ -31,13 +31,14 @@ typedef struct GgufTensor {
     TensorType type;
     int n_dims;
     int64_t dims[GGUF_MAX_DIMS];     /* dims[0] is the contiguous one (row length); unused ones are 1 */
-    const void *data;                /* aligned as the file says (at least 8) */
+    const void *data;                /* aligned as the file says (at least 8, at most a page) */
     size_t bytes;
 } GgufTensor;
 
 /* Maps the file. On failure *out is NULL and err says why, starting with the path. */
 int gguf_open(Gguf **out, const char *path, fr_error *err);
-/* The same over bytes in memory, which must outlive the Gguf. `name` stands in messages. */
+/* The same over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
+ * are. `name` stands in messages. */
 int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);
 void gguf_close(Gguf *g); /* NULL is fine */
 

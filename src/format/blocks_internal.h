@@ -1,0 +1,43 @@
+/* blocks_internal.h - what the families of block formats share, and their entries for the table in blocks.c.
+ */
+#ifndef FORMAT_BLOCKS_INTERNAL_H
+#define FORMAT_BLOCKS_INTERNAL_H
+
+#include "format/blocks.h"
+
+#include <string.h>
+
+/* One block: bytes to floats, and floats to bytes. Bytes need no alignment. */
+typedef void (*BlockDecode)(const uint8_t *src, float *dst);
+typedef void (*BlockEncode)(const float *src, uint8_t *dst);
+
+static inline float load_half(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return half_to_float(h);
+}
+
+/* Stores f as a half, kept finite, and returns what a reader will see: quantisers go on with that value. */
+static inline float store_half(uint8_t *p, float f) {
+    uint16_t h = float_to_half(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
+    memcpy(p, &h, sizeof h);
+    return half_to_float(h);
+}
+
+static inline float inverse(float f) { return f != 0.0f ? 1.0f / f : 0.0f; }
+
+/* The nearest whole number in [low, high]; NaN gives low. */
+static inline int nearest(float x, int low, int high) {
+    if (!(x > (float)low)) return low;
+    if (x >= (float)high) return high;
+    return (int)(x - (float)low + 0.5f) + low; /* cut towards zero above zero: rounds halves up */
+}
+
+void q4_k_decode(const uint8_t *src, float *dst);
+void q5_k_decode(const uint8_t *src, float *dst);
+void q6_k_decode(const uint8_t *src, float *dst);
+void q4_k_encode(const float *src, uint8_t *dst);
+void q5_k_encode(const float *src, uint8_t *dst);
+void q6_k_encode(const float *src, uint8_t *dst);
+
+#endif

@@ -1,0 +1,246 @@
+/* gguf.c - opens GGUF files and hands out what gguf_parse found in them. */
+#define _DEFAULT_SOURCE
+#include "format/gguf.h"
+
+#include "base/mem.h"
+#include "format/gguf_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+enum { CHUNK_BYTES = 16 << 10 };
+
+struct Chunk {
+    Chunk *next;
+    size_t used, capacity; /* of the bytes after this struct */
+    _Alignas(max_align_t) unsigned char bytes[];
+};
+
+void *gguf_allocate(Gguf *g, size_t bytes) {
+    size_t align = _Alignof(max_align_t), padded, total;
+    if (!size_add(bytes, align - 1, &padded)) return NULL;
+    padded -= padded % align;
+    Chunk *c = g->chunks;
+    if (!c || c->capacity - c->used < padded) {
+        size_t capacity = padded > CHUNK_BYTES ? padded : CHUNK_BYTES;
+        if (!size_add(capacity, sizeof *c, &total) || !(c = mem_alloc(total))) return NULL;
+        *c = (Chunk){.next = g->chunks, .capacity = capacity};
+        g->chunks = c;
+    }
+    void *p = c->bytes + c->used;
+    c->used += padded;
+    return p;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err) {
+    *out = NULL;
+    Gguf *g = mem_calloc(1, sizeof *g);
+    if (!g) return error_memory(err, "an open file", sizeof *g);
+    g->bytes = bytes;
+    g->n_bytes = n;
+    g->path = gguf_allocate(g, strlen(name) + 1);
+    int rc = FR_OK;
+    if (!g->path)
+        rc = error_memory(err, "a path", strlen(name) + 1);
+    else {
+        strcpy(g->path, name);
+        rc = gguf_parse(g, err);
+    }
+    if (rc)
+        gguf_close(g);
+    else
+        *out = g;
+    return rc;
+}
+
+/* The whole file, mapped; the descriptor may be closed afterwards. */
+static int map_file(int fd, const char *path, void **bytes, size_t *n, fr_error *err) {
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return error_set(err, FR_ERR_IO, "%s: cannot be examined: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return error_set(err, FR_ERR_IO, "%s: is not a regular file", path);
+    if (st.st_size == 0) return error_set(err, FR_ERR_FORMAT, "%s: is empty", path);
+    *n = (size_t)st.st_size;
+    *bytes = mmap(NULL, *n, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (*bytes == MAP_FAILED)
+        return error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
+    return FR_OK;
+}
+
+int gguf_open(Gguf **out, const char *path, fr_error *err) {
+    *out = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    void *bytes = NULL;
+    size_t n = 0;
+    int rc = map_file(fd, path, &bytes, &n, err);
+    close(fd);
+    if (rc) return rc;
+    rc = gguf_open_memory(out, bytes, n, path, err);
+    if (rc)
+        munmap(bytes, n);
+    else
+        (*out)->mapped = true;
+    return rc;
+}
+
+void gguf_close(Gguf *g) {
+    if (!g) return;
+    name_index_free(&g->keys);
+    name_index_free(&g->names);
+    if (g->mapped) munmap((void *)(uintptr_t)g->bytes, g->n_bytes);
+    for (Chunk *c = g->chunks, *next; c; c = next) {
+        next = c->next;
+        mem_free(c);
+    }
+    mem_free(g);
+}
+
+const char *gguf_path(const Gguf *g) { return g->path; }
+uint32_t gguf_version(const Gguf *g) { return g->version; }
+size_t gguf_file_bytes(const Gguf *g) { return g->n_bytes; }
+
+/* ---- tensors and keys ------------------------------------------------------------------------ */
+
+int64_t gguf_n_tensors(const Gguf *g) { return g->n_tensors; }
+
+const GgufTensor *gguf_tensor(const Gguf *g, int64_t i) {
+    fr_assert(i >= 0 && i < g->n_tensors);
+    return &g->tensors[i];
+}
+
+const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name) {
+    int64_t i = name_index_find(&g->names, name);
+    return i < 0 ? NULL : &g->tensors[i];
+}
+
+static const KeyValue *kv_at(const Gguf *g, int64_t i) {
+    fr_assert(i >= 0 && i < g->n_kv);
+    return &g->kvs[i];
+}
+
+int64_t gguf_n_kv(const Gguf *g) { return g->n_kv; }
+const char *gguf_key(const Gguf *g, int64_t i) { return kv_at(g, i)->key; }
+GgufType gguf_kv_type(const Gguf *g, int64_t i) { return kv_at(g, i)->type; }
+GgufType gguf_kv_element_type(const Gguf *g, int64_t i) { return kv_at(g, i)->element; }
+int64_t gguf_kv_count(const Gguf *g, int64_t i) { return kv_at(g, i)->count; }
+int64_t gguf_find_key(const Gguf *g, const char *key) { return name_index_find(&g->keys, key); }
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+size_t gguf_scalar_bytes(uint32_t type) {
+    static const uint8_t bytes[] = {
+        [GGUF_U8] = 1,  [GGUF_I8] = 1,   [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
+        [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
+    };
+    return type < sizeof bytes ? bytes[type] : 0;
+}
+
+/* An integer of any width; false for other types, and for U64 beyond INT64_MAX. */
+static bool load_i64(GgufType type, const uint8_t *p, int64_t *out) {
+    uint64_t v = 0;
+    size_t n = gguf_scalar_bytes(type);
+    if (type == GGUF_F32 || type == GGUF_F64 || type == GGUF_BOOL || n == 0) return false;
+    memcpy(&v, p, n);
+    if (type == GGUF_U64 && v > INT64_MAX) return false;
+    bool is_signed = type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64;
+    uint64_t sign = (uint64_t)1 << (8 * n - 1);
+    *out = (int64_t)(is_signed ? (v ^ sign) - sign : v); /* xor and subtract extend the sign bit upwards */
+    return true;
+}
+
+/* A float; false for other types, and for finite F64 that F32 cannot hold. */
+static bool load_f32(GgufType type, const uint8_t *p, float *out) {
+    double d;
+    if (type == GGUF_F32) {
+        memcpy(out, p, sizeof *out);
+        return true;
+    }
+    if (type != GGUF_F64) return false;
+    memcpy(&d, p, sizeof d);
+    if (isfinite(d) && fabs(d) > (double)FLT_MAX) return false;
+    *out = (float)d;
+    return true;
+}
+
+static GgufString load_string(const uint8_t *p) {
+    uint64_t n;
+    memcpy(&n, p, sizeof n);
+    return (GgufString){(const char *)p + sizeof n, (size_t)n};
+}
+
+/* The key-value of that name, or NULL. An array never answers a getter of a scalar: its type is GGUF_ARRAY.
+ */
+static const KeyValue *find(const Gguf *g, const char *key) {
+    int64_t i = gguf_find_key(g, key);
+    return i < 0 ? NULL : &g->kvs[i];
+}
+
+bool gguf_get_i64(const Gguf *g, const char *key, int64_t *out) {
+    const KeyValue *kv = find(g, key);
+    return kv && load_i64(kv->type, kv->payload, out);
+}
+
+bool gguf_get_u32(const Gguf *g, const char *key, uint32_t *out) {
+    int64_t v;
+    if (!gguf_get_i64(g, key, &v) || v < 0 || v > UINT32_MAX) return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+bool gguf_get_f32(const Gguf *g, const char *key, float *out) {
+    const KeyValue *kv = find(g, key);
+    return kv && load_f32(kv->type, kv->payload, out);
+}
+
+bool gguf_get_bool(const Gguf *g, const char *key, bool *out) {
+    const KeyValue *kv = find(g, key);
+    if (!kv || kv->type != GGUF_BOOL) return false;
+    *out = kv->payload[0] != 0;
+    return true;
+}
+
+bool gguf_get_string(const Gguf *g, const char *key, GgufString *out) {
+    const KeyValue *kv = find(g, key);
+    if (!kv || kv->type != GGUF_STRING) return false;
+    *out = load_string(kv->payload);
+    return true;
+}
+
+/* Element i of an array of scalars, or NULL when the key-value is no array. */
+static const uint8_t *element_at(const Gguf *g, int64_t kv_i, int64_t i, GgufType *type) {
+    const KeyValue *kv = kv_at(g, kv_i);
+    fr_assert(i >= 0 && i < kv->count);
+    *type = kv->element;
+    return kv->type == GGUF_ARRAY ? kv->payload + (size_t)i * gguf_scalar_bytes(kv->element) : NULL;
+}
+
+bool gguf_array_string(const Gguf *g, int64_t kv_i, int64_t i, GgufString *out) {
+    const KeyValue *kv = kv_at(g, kv_i);
+    fr_assert(i >= 0 && i < kv->count);
+    if (!kv->strings) return false;
+    *out = load_string(kv->payload + kv->strings[i]);
+    return true;
+}
+
+bool gguf_array_f32(const Gguf *g, int64_t kv, int64_t i, float *out) {
+    GgufType type;
+    const uint8_t *p = element_at(g, kv, i, &type);
+    return p && load_f32(type, p, out);
+}
+
+bool gguf_array_i64(const Gguf *g, int64_t kv, int64_t i, int64_t *out) {
+    GgufType type;
+    const uint8_t *p = element_at(g, kv, i, &type);
+    return p && load_i64(type, p, out);
+}

@@ -1,0 +1,56 @@
+/* gguf_internal.h - the inside of a Gguf, shared by the reader's files and the writer. */
+#ifndef FORMAT_GGUF_INTERNAL_H
+#define FORMAT_GGUF_INTERNAL_H
+
+#include "format/gguf.h"
+#include "format/name_index.h"
+
+/* What a file may claim at most, far above every real file. With these, and because each entry takes bytes
+ * of the file, the memory of an opened file is proportional to the size of its header. */
+enum {
+    GGUF_MAX_ENTRIES = 1 << 20, /* key-values, and tensors */
+    GGUF_MAX_KEY_BYTES = 1024,
+    GGUF_MAX_TENSOR_NAME_BYTES = 255,
+    GGUF_MIN_ALIGNMENT = 8,
+    GGUF_DEFAULT_ALIGNMENT = 32,
+    GGUF_MAX_ALIGNMENT = 65536,
+};
+
+typedef struct KeyValue {
+    const char *key;
+    GgufType type;
+    GgufType element;       /* of arrays; else the type itself */
+    int64_t count;          /* of arrays; else 1 */
+    const uint8_t *payload; /* the value as it stands in the file, for arrays the first element; unaligned */
+    size_t payload_bytes;
+    const size_t *strings; /* of string arrays: where each element starts, from payload */
+} KeyValue;
+
+/* Parse-time memory comes in chunks that are freed together. */
+typedef struct Chunk Chunk;
+
+struct Gguf {
+    char *path;
+    const uint8_t *bytes;
+    size_t n_bytes;
+    bool mapped;
+    uint32_t version;
+    size_t alignment;
+    KeyValue *kvs;
+    int64_t n_kv;
+    GgufTensor *tensors;
+    int64_t n_tensors;
+    NameIndex keys, names;
+    Chunk *chunks;
+};
+
+/* Fills everything after `mapped`; what it allocated before a failure is freed by gguf_close. */
+int gguf_parse(Gguf *g, fr_error *err);
+
+/* Bytes of a scalar of the type in the file; 0 for strings, arrays and numbers that are no type. */
+size_t gguf_scalar_bytes(uint32_t type);
+
+/* Memory that lives until gguf_close, aligned for any object; NULL when there is none. */
+void *gguf_allocate(Gguf *g, size_t bytes);
+
+#endif
