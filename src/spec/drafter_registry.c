@@ -1,5 +1,6 @@
 /* drafter_registry.c - the list of drafting methods, and "method:key=value,..." from text to an open drafter.
  */
+#include "spec/draft_ngram_trie.h"
 #include "spec/drafter.h"
 
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 static const DrafterClass *const classes[] = {
+    &draft_ngram_trie_class,
     NULL,
 };
 
