@@ -72,8 +72,10 @@ build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
+# test_model refuses allocations on purpose.
+$(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) -fopenmp $(TEST_LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 $(RUNNER): tests/run_tests.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(CFLAGS) $< -o $@
