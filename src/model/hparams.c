@@ -86,11 +86,13 @@ static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_
     p->factor = 1;
     GgufString type = {"none", 4};
     bool named = gguf_get_string(r->g, full_key(r, "rope.scaling.type"), &type);
-    if (!named && gguf_find_key(r->g, full_key(r, "rope.scale_linear")) >= 0) { /* files before 2023-10 */
-        p->scaling = ROPE_SCALING_LINEAR;
-        p->factor = read_float(r, "rope.scale_linear", 1, 1e-3, 1e6);
-        return;
-    }
+    static const char *const linear_keys[] = {"rope.scaling.factor", "rope.scale_linear"};
+    for (int i = 0; !named && i < 2; i++) /* a factor without a type is a linear one (files before 2023-10) */
+        if (gguf_find_key(r->g, full_key(r, linear_keys[i])) >= 0) {
+            p->scaling = ROPE_SCALING_LINEAR;
+            p->factor = read_float(r, linear_keys[i], 1, 1e-3, 1e6);
+            return;
+        }
     if (type.n == 4 && memcmp(type.data, "none", 4) == 0) return;
     p->factor = read_float(r, "rope.scaling.factor", 1, 1e-3, 1e6);
     if (type.n == 6 && memcmp(type.data, "linear", 6) == 0) {
