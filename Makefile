@@ -82,7 +82,7 @@ $(RUNNER): tests/run_tests.c
 
 # ---- test ----------------------------------------------------------------------------------------
 .PHONY: test tests asan ubsan tsan
-tests: $(TESTS) $(RUNNER) $(BUILD)/forerun $(TOOLS)
+tests: $(TESTS) $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(TOOLS)
 test: tests
 	@$(RUNNER) $(TESTS)
 asan ubsan:
