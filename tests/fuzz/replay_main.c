@@ -1,4 +1,4 @@
-/* replay.c - runs a fuzz target over its committed corpus without libFuzzer, as a part of `make test`.
+/* replay_main.c - runs a fuzz target over its committed corpus without libFuzzer, as a part of `make test`.
  *
  * The program replay_NAME reads tests/fuzz/corpus/NAME, or the files and folders named on its command line,
  * and reports in the words that run_tests.c counts. */
