@@ -5,6 +5,7 @@
 #include <string.h>
 
 static const CliCommand commands[] = {
+    {"replay", "run a drafter against recorded answers, without the model", cmd_replay},
     {NULL, NULL, NULL},
 };
 

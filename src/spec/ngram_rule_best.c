@@ -29,7 +29,7 @@
  * order 0 takes the latest places of its token instead. Ties: the candidate made first, which is the one
  * seen latest in the text.
  *
- *     text  the cat sat . the dog sat . the|         "the" matched 2 tokens (". the") at 4, 1 at 0
+ *     text  the cat sat . the dog ran . the|         "the" matched 2 tokens (". the") at 4, 1 at 0
  *     n_1 = 2, n_2 = 1; lambda_2 = 1/(1+3) = 0.25; lambda_1 = 0.75 * 2/(2+2) = 0.375; lambda_0 = 0.375
  *     dog: 0.25/1 + 0.375/2 = 0.4375, cat: 0.375/2 = 0.1875, each + 0.375 P_0
  *
