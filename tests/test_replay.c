@@ -5,6 +5,7 @@
 
 #include "devil.h"
 #include "spec/replay.h"
+#include "text/tokenizer.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -86,6 +87,22 @@ static const char *program(void) {
     return path;
 }
 
+/* Tokens of a text under the model that ships, without BOS and EOS. */
+static int64_t n_tokens_of(const char *text) {
+    Gguf *g;
+    Tokenizer *t;
+    int32_t *tokens;
+    int64_t n;
+    assert_int_equal(gguf_open(&g, "models/target.gguf", NULL), FR_OK);
+    assert_int_equal(tokenizer_open(&t, g, NULL), FR_OK);
+    assert_int_equal(tokenizer_encode(t, text, strlen(text), 0, &tokens, &n, NULL), FR_OK);
+    assert_true(tokenizer_bos(t) >= 0 && tokenizer_eos(t) >= 0); /* the tests below count on both */
+    free(tokens);
+    tokenizer_close(t);
+    gguf_close(g);
+    return n;
+}
+
 /* Runs `forerun replay ARGUMENTS` with `trace` on standard input; the output of both streams in text. */
 static int run(const char *arguments, const char *trace, char *text, size_t capacity) {
     char name[] = "/tmp/forerun-test-XXXXXX", command[8192];
@@ -122,6 +139,7 @@ static void a_good_trace_is_counted(void **state) {
                steps = json_number_value(json_object_get(c, "steps")),
                length = json_number_value(json_object_get(c, "acceptance_length"));
         assert_int_equal(json_integer_value(json_object_get(c, "records")), 2);
+        assert_int_equal(tokens, 2 * (n_tokens_of(" three. One two three.") + 1)); /* EOS is drafted too */
         assert_true(steps >= 2 && tokens > 2 * steps && fabs(length - tokens / steps) < 1e-6);
         assert_true(json_is_real(json_object_get(c, "drafted_per_step")));
         assert_true(json_is_real(json_object_get(c, "propose_us")));
@@ -130,6 +148,8 @@ static void a_good_trace_is_counted(void **state) {
     assert_int_equal(run(VOCAB "- --draft none", GOOD, text, sizeof text), 0);
     assert_non_null(strstr(text, "none, 32 nodes, 1 records"));
     assert_non_null(strstr(text, "1.000"));
+    const char *from_nothing = "{\"prompt\": \"\", \"response\": \"One\"}"; /* BOS is context enough */
+    assert_int_equal(run(VOCAB "-", from_nothing, text, sizeof text), 0);
 }
 
 static void bad_calls_and_traces_are_refused(void **state) {
