@@ -67,6 +67,15 @@ static void a_text_knows_its_places_and_contexts(void **state) {
     assert_int_equal(t.n, 0);
 }
 
+static void equals_stand_latest_first(void **state) {
+    (void)state;
+    NgramText t = {.n = 0};
+    assert_int_equal(ngram_text_append(&t, (int32_t[]){1, 2, 3, 2, 1, 3}, 6, V, true, NULL), FR_OK);
+    const int32_t want[] = {3, 1, 2}; /* two contexts each: 3 reached its second last */
+    for (int32_t i = 0; i < 3; i++) assert_int_equal(t.top[i].token, want[i]);
+    ngram_text_free(&t);
+}
+
 static void matches_are_counted_backwards(void **state) {
     (void)state;
     const int32_t text[] = {1, 2, 3, 9, 2, 3, 1, 2, 3};
@@ -95,6 +104,7 @@ static void unindexed_tokens_stay_out_of_the_chains(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_knows_its_places_and_contexts),
+        cmocka_unit_test(equals_stand_latest_first),
         cmocka_unit_test(matches_are_counted_backwards),
         cmocka_unit_test(unindexed_tokens_stay_out_of_the_chains),
     };
