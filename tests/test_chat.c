@@ -1,4 +1,5 @@
-/* Unit tests of text/chat: whole conversations as the published templates write them, and which is recognised. */
+/* Unit tests of text/chat: whole conversations as the published templates write them, and which is
+ * recognised. */
 #include "testing.h"
 
 #include "text/chat.h"
@@ -12,8 +13,7 @@ static const struct {
     ChatFamily family;
     const char *with_system, *without, *one;
 } expected[] = {
-    {CHAT_LLAMA2,
-     "[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\nHi [/INST] Hello! </s><s>[INST] Bye? [/INST]",
+    {CHAT_LLAMA2, "[INST] <<SYS>>\nBe kind.\n<</SYS>>\n\nHi [/INST] Hello! </s><s>[INST] Bye? [/INST]",
      "[INST] Hi [/INST] Hello! </s><s>[INST] Bye? [/INST]", "[INST] Hi [/INST]"},
     {CHAT_LLAMA3,
      "<|start_header_id|>system<|end_header_id|>\n\nBe kind.<|eot_id|>"
@@ -25,24 +25,26 @@ static const struct {
      "<|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
      "<|start_header_id|>user<|end_header_id|>\n\nBye?<|eot_id|>"
      "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {CHAT_VICUNA,
-     "Be kind. USER: Hi ASSISTANT: Hello!</s>USER: Bye? ASSISTANT:",
+     "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
+     "\n\n"},
+    {CHAT_VICUNA, "Be kind. USER: Hi ASSISTANT: Hello!</s>USER: Bye? ASSISTANT:",
      "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
-     "detailed, and polite answers to the user's questions. USER: Hi ASSISTANT: Hello!</s>USER: Bye? ASSISTANT:",
+     "detailed, and polite answers to the user's questions. USER: Hi ASSISTANT: Hello!</s>USER: Bye? "
+     "ASSISTANT:",
      "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
      "detailed, and polite answers to the user's questions. USER: Hi ASSISTANT:"},
     {CHAT_CHATML,
-     "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
+     "<|im_start|>system\nBe "
+     "kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
      "<|im_start|>user\nBye?<|im_end|>\n<|im_start|>assistant\n",
      "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello!<|im_end|>\n"
      "<|im_start|>user\nBye?<|im_end|>\n<|im_start|>assistant\n",
      "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
-    {CHAT_MISTRAL,
-     "[INST] Be kind.\n\nHi [/INST] Hello!</s>[INST] Bye? [/INST]",
+    {CHAT_MISTRAL, "[INST] Be kind.\n\nHi [/INST] Hello!</s>[INST] Bye? [/INST]",
      "[INST] Hi [/INST] Hello!</s>[INST] Bye? [/INST]", "[INST] Hi [/INST]"},
     {CHAT_ZEPHYR,
-     "<|system|>\nBe kind.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye?</s>\n<|assistant|>\n",
+     "<|system|>\nBe "
+     "kind.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye?</s>\n<|assistant|>\n",
      "<|user|>\nHi</s>\n<|assistant|>\nHello!</s>\n<|user|>\nBye?</s>\n<|assistant|>\n",
      "<|user|>\nHi</s>\n<|assistant|>\n"},
     {CHAT_GEMMA,
@@ -56,15 +58,15 @@ static const struct {
      "<|assistant|>\n",
      "<|user|>\nHi<|end|>\n<|assistant|>\nHello!<|end|>\n<|user|>\nBye?<|end|>\n<|assistant|>\n",
      "<|user|>\nHi<|end|>\n<|assistant|>\n"},
-    {CHAT_PLAIN,
-     "Be kind.\nUSER: Hi\nASSISTANT: Hello!</s>\nUSER: Bye?\nASSISTANT:",
+    {CHAT_PLAIN, "Be kind.\nUSER: Hi\nASSISTANT: Hello!</s>\nUSER: Bye?\nASSISTANT:",
      "USER: Hi\nASSISTANT: Hello!</s>\nUSER: Bye?\nASSISTANT:", "USER: Hi\nASSISTANT:"},
 };
 
 static void check(ChatFamily family, const ChatMessage *messages, int n, const char *want) {
     Buf out = {.max_bytes = 4096};
     fr_error err = {0};
-    if (chat_format(family, messages, n, &out, &err)) fail_msg("%s: %s", chat_family_name(family), err.message);
+    if (chat_format(family, messages, n, &out, &err))
+        fail_msg("%s: %s", chat_family_name(family), err.message);
     if (strcmp(out.data, want) != 0)
         fail_msg("%s:\nwant \"%s\"\ngot  \"%s\"", chat_family_name(family), want, out.data);
     buf_free(&out);
@@ -130,23 +132,32 @@ static void templates_are_recognised(void **state) {
         ChatFamily family;
         const char *text;
     } cases[] = {
-        {CHAT_LLAMA2, "{% set content = '<<SYS>>\\n' + system_message %}{{ bos_token + '[INST] ' + content + ' [/INST]' }}"},
-        {CHAT_LLAMA3, "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}"},
-        {CHAT_CHATML, "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"},
-        {CHAT_MISTRAL, "{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token}}"},
+        {CHAT_LLAMA2, "{% set content = '<<SYS>>\\n' + system_message %}{{ bos_token + '[INST] ' + content + "
+                      "' [/INST]' }}"},
+        {CHAT_LLAMA3,
+         "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}"},
+        {CHAT_CHATML,
+         "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"},
+        {CHAT_MISTRAL,
+         "{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token}}"},
         {CHAT_NONE, "{{ '[INST]' + message['content'] + '[/INST]' }}"},
         {CHAT_ZEPHYR, "{{ '<|user|>\\n' + message['content'] + eos_token }}"},
-        {CHAT_PHI3, "{{'<|user|>' + '\\n' + message['content'] + '<|end|>' + '\\n' + '<|assistant|>' + '\\n'}}"},
-        {CHAT_GEMMA, "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}"},
-        {CHAT_VICUNA, "{{ 'USER: ' + message['content'] + ' ' }}{{ 'ASSISTANT: ' + message['content'] + eos_token }}"},
-        {CHAT_PLAIN, "{{ 'USER: ' + m['content'] + '\\n' }}{{ 'ASSISTANT: ' + m['content'] + eos_token + '\\n' }}"},
+        {CHAT_PHI3,
+         "{{'<|user|>' + '\\n' + message['content'] + '<|end|>' + '\\n' + '<|assistant|>' + '\\n'}}"},
+        {CHAT_GEMMA,
+         "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}"},
+        {CHAT_VICUNA,
+         "{{ 'USER: ' + message['content'] + ' ' }}{{ 'ASSISTANT: ' + message['content'] + eos_token }}"},
+        {CHAT_PLAIN,
+         "{{ 'USER: ' + m['content'] + '\\n' }}{{ 'ASSISTANT: ' + m['content'] + eos_token + '\\n' }}"},
         {CHAT_NONE, "{{ message['content'] }}"},
         {CHAT_NONE, ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ChatFamily got = chat_family_detect(cases[i].text, strlen(cases[i].text));
         if (got != cases[i].family)
-            fail_msg("\"%s\": want %s, got %s", cases[i].text, chat_family_name(cases[i].family), chat_family_name(got));
+            fail_msg("\"%s\": want %s, got %s", cases[i].text, chat_family_name(cases[i].family),
+                     chat_family_name(got));
     }
 }
 

@@ -1,6 +1,5 @@
 /* Unit tests of src/spec/replay.c and of `forerun replay`: the loop against devils, the program's answers
  * to good and bad traces, and the reference figures on recorded answers (with ../shared). */
-#define _GNU_SOURCE
 #include "testing.h"
 
 #include "devil.h"

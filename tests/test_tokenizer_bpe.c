@@ -41,14 +41,14 @@ static void merges_go_by_rank(void **state) {
     VocabSpec spec = vocab_build_tiny_bpe("gpt-2");
     Tokenizer *t = open_spec(&spec);
     expect(t, "", 0, "");
-    expect(t, "hello", 0, "259");            /* h+e, l+l, he+ll, hell+o */
-    expect(t, "hello world", 0, "259 264");  /* "Ġworld" */
+    expect(t, "hello", 0, "259");           /* h+e, l+l, he+ll, hell+o */
+    expect(t, "hello world", 0, "259 264"); /* "Ġworld" */
     expect(t, "hell", 0, "258");
-    expect(t, "elll", 0, "101 257 108");     /* of equal ranks the leftmost */
+    expect(t, "elll", 0, "101 257 108"); /* of equal ranks the leftmost */
     expect(t, "abc", 0, "269");
     expect(t, "bcab", 0, "98 99 268");
     expect(t, "\xC3\xA9", 0, "267");
-    expect(t, "a  b", 0, "97 32 32 98");     /* the words are "a", "Ġ", "Ġb": no merge across */
+    expect(t, "a  b", 0, "97 32 32 98"); /* the words are "a", "Ġ", "Ġb": no merge across */
     expect(t, "a   b", 0, "97 265 32 98");
     expect(t, "x12", 0, "120 266");
     assert_string_equal(encode(t, "a\0b", 3, 0), "97 0 98");
@@ -62,7 +62,8 @@ static void words_in_the_vocabulary_are_taken_whole_where_merges_are_ignored(voi
     vocab_build_alphabet(tokens);
     tokens[256] = "ab";
     tokens[257] = "abcd"; /* no merge leads there */
-    VocabSpec spec = {.model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 258, .merges = merges, .n_merges = 1};
+    VocabSpec spec = {
+        .model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 258, .merges = merges, .n_merges = 1};
     Tokenizer *t = open_spec(&spec);
     expect(t, "abcd", 0, "256 99 100");
     tokenizer_close(t);
@@ -79,7 +80,8 @@ static void strings_between_that_are_no_tokens_fall_apart(void **state) {
     static const char *const merges[] = {"x y", "xy z"};
     vocab_build_alphabet(tokens);
     tokens[256] = "xyz";
-    VocabSpec spec = {.model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 257, .merges = merges, .n_merges = 2};
+    VocabSpec spec = {
+        .model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 257, .merges = merges, .n_merges = 2};
     Tokenizer *t = open_spec(&spec);
     expect(t, "xyz", 0, "256");
     expect(t, "xyy", 0, "120 121 121");
@@ -113,8 +115,14 @@ static void longest_special_token_wins(void **state) {
     vocab_build_alphabet(tokens);
     tokens[256] = "<<", tokens[257] = "<<x>>", tokens[258] = "<<x", tokens[259] = "ab";
     for (int i = 0; i < 260; i++) types[i] = i >= 256 && i < 259 ? 4 : 1;
-    VocabSpec spec = {.model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 260, .types = types,
-                      .n_types = 260, .merges = merges, .n_merges = 1};
+    VocabSpec spec = {.model = "gpt2",
+                      .pre = "gpt-2",
+                      .tokens = tokens,
+                      .n_tokens = 260,
+                      .types = types,
+                      .n_types = 260,
+                      .merges = merges,
+                      .n_merges = 1};
     Tokenizer *t = open_spec(&spec);
     expect(t, "<<x>>", 0, "257");
     expect(t, "<<x>", 0, "258 62");
@@ -166,8 +174,15 @@ static void unknown_bytes_become_the_unknown_token(void **state) {
     static const char *const tokens[] = {"a", "b", "<unk>"};
     static const int32_t types[] = {1, 1, 2};
     static const char *const merges[] = {"x y"};
-    VocabSpec spec = {.model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 3, .types = types, .n_types = 3,
-                      .merges = merges, .n_merges = 1, .ids = {{"unknown_token_id", 2}}};
+    VocabSpec spec = {.model = "gpt2",
+                      .pre = "gpt-2",
+                      .tokens = tokens,
+                      .n_tokens = 3,
+                      .types = types,
+                      .n_types = 3,
+                      .merges = merges,
+                      .n_merges = 1,
+                      .ids = {{"unknown_token_id", 2}}};
     Tokenizer *t = open_spec(&spec);
     expect(t, "axyzb", 0, "0 2 1"); /* one for the run */
     tokenizer_close(t);
@@ -188,7 +203,8 @@ static void expect_cut(const char *pre, const char *text, const char *want) {
     if (pretokenizer_open(&p, pre, strlen(pre), "test", &err)) fail_msg("%s", err.message);
     if (pretokenizer_split(p, text, strlen(text), &e, &ends, &n_ends, &err)) fail_msg("%s", err.message);
     for (size_t i = 0, begin = 0; i < n_ends; begin = ends[i++])
-        at += (size_t)snprintf(got + at, sizeof got - at, "%s%.*s", i ? "|" : "", (int)(ends[i] - begin), text + begin);
+        at += (size_t)snprintf(got + at, sizeof got - at, "%s%.*s", i ? "|" : "", (int)(ends[i] - begin),
+                               text + begin);
     if (strcmp(got, want) != 0) fail_msg("%s \"%s\": want \"%s\", got \"%s\"", pre, text, want, got);
     encoding_close(&e);
     pretokenizer_close(p);
@@ -215,16 +231,21 @@ static void texts_are_cut_as_each_pattern_says(void **state) {
         {"gpt-2", "a \xE1\xA0\x8E", "a| \xE1\xA0\x8E"},
         {"gpt-2", "a\xFF\xC3(b", "a|\xFF\xC3(|b"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_cut(cases[i].pre, cases[i].text, cases[i].want);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect_cut(cases[i].pre, cases[i].text, cases[i].want);
 }
 
 static void kin_share_their_pattern(void **state) {
     (void)state;
     static const char *const names[] = {
-        "default",   "gpt-2",  "phi-2",     "mpt",       "olmo",     "jais",           "llama3",       "llama-v3",
-        "llama-bpe", "dbrx",   "smaug-bpe", "glm4",      "qwen2",    "stablelm2",      "qwen35",       "deepseek-r1-qwen",
-        "falcon",    "refact", "starcoder", "command-r", "smollm",   "codeshell",      "deepseek-llm", "deepseek-coder",
-        "exaone",    "tekken", "gpt-4o",    "llama4",    "minerva-7b", "deepseek-v3",
+        "default",    "gpt-2",       "phi-2",        "mpt",
+        "olmo",       "jais",        "llama3",       "llama-v3",
+        "llama-bpe",  "dbrx",        "smaug-bpe",    "glm4",
+        "qwen2",      "stablelm2",   "qwen35",       "deepseek-r1-qwen",
+        "falcon",     "refact",      "starcoder",    "command-r",
+        "smollm",     "codeshell",   "deepseek-llm", "deepseek-coder",
+        "exaone",     "tekken",      "gpt-4o",       "llama4",
+        "minerva-7b", "deepseek-v3",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) expect_cut(names[i], "ab cd", "ab| cd");
 }
@@ -256,15 +277,18 @@ static void broken_utf8_comes_back_byte_for_byte(void **state) {
 static void long_texts_take_their_time_and_no_more(void **state) {
     (void)state;
     enum { N = 200000 };
-    static const char *const fills[] = {"a", "l", " ", "A", "1", "\n", "ab c", " \xE4\xBD\xA0", "\xFF", "'", "  1", "\t \n"};
-    static const char *const pres[] = {"gpt-2", "default", "llama-bpe", "deepseek-llm", "deepseek-v3", "tekken", "gpt-4o"};
+    static const char *const fills[] = {"a",    "l", " ",   "A",    "1", "\n", "ab c", " \xE4\xBD\xA0",
+                                        "\xFF", "'", "  1", "\t \n"};
+    static const char *const pres[] = {"gpt-2",       "default", "llama-bpe", "deepseek-llm",
+                                       "deepseek-v3", "tekken",  "gpt-4o"};
     char *text = malloc(N);
     for (size_t p = 0; p < sizeof pres / sizeof *pres; p++) {
         VocabSpec spec = vocab_build_tiny_bpe(pres[p]);
         Tokenizer *t = open_spec(&spec);
         for (size_t f = 0; f < sizeof fills / sizeof *fills; f++) {
             size_t n_fill = strlen(fills[f]);
-            for (size_t i = 0; i < N; i++) text[i] = i + 2 < N ? fills[f][i % n_fill] : 'Z'; /* an end that fits ill */
+            for (size_t i = 0; i < N; i++)
+                text[i] = i + 2 < N ? fills[f][i % n_fill] : 'Z'; /* an end that fits ill */
             int32_t *ids;
             int64_t n;
             double start_s = clock_s();

@@ -1,4 +1,4 @@
-/* Vectors of other people's tokenizers: ../shared/data/tokenizers and ../shared/data/golden/tokenizer.json. */
+/* Vectors of other people's tokenizers: ../shared/data/{tokenizers,golden/tokenizer.json}. */
 #include "testing.h"
 
 #include "format/gguf.h"
@@ -38,8 +38,8 @@ static void print_ids(const char *what, const int32_t *ids, int64_t n) {
 }
 
 /* 1 where the ids differ, after saying so. */
-static int differs(const Tokenizer *t, const char *name, const char *text, size_t n, unsigned flags, const int32_t *want,
-                   int64_t n_want) {
+static int differs(const Tokenizer *t, const char *name, const char *text, size_t n, unsigned flags,
+                   const int32_t *want, int64_t n_want) {
     int32_t *got;
     int64_t n_got;
     fr_error err = {0};
@@ -84,10 +84,12 @@ static int count_wrong(const char *name, int *n_cases) {
 static void vectors_of_llama_cpp_hold(void **state) {
     (void)state;
     need_shared();
-    static const char *const names[] = {"llama-spm", "gpt-2", "starcoder", "falcon", "deepseek-llm", "deepseek-coder"};
+    static const char *const names[] = {"llama-spm", "gpt-2",        "starcoder",
+                                        "falcon",    "deepseek-llm", "deepseek-coder"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int n_cases, wrong = count_wrong(names[i], &n_cases);
-        if (wrong || n_cases < 40) fail_msg("%s: %d of %d texts are encoded otherwise", names[i], wrong, n_cases);
+        if (wrong || n_cases < 40)
+            fail_msg("%s: %d of %d texts are encoded otherwise", names[i], wrong, n_cases);
     }
 }
 
@@ -139,7 +141,8 @@ static void golden_ids_and_texts_hold(void **state) {
     if (!all) fail_msg("tokenizer.json: %s", je.text);
     static const struct {
         const char *key, *path;
-    } sets[] = {{"stories260k-512", "../shared/data/models/stories260K.gguf"}, {"llama-spm-32000", VOCABS "llama-spm.gguf"}};
+    } sets[] = {{"stories260k-512", "../shared/data/models/stories260K.gguf"},
+                {"llama-spm-32000", VOCABS "llama-spm.gguf"}};
     for (size_t i = 0; i < 2; i++) {
         const json_t *cases = json_object_get(json_object_get(all, sets[i].key), "cases");
         int wrong = count_wrong_golden(sets[i].path, cases);

@@ -3,13 +3,13 @@
  * The numeric contract. Every function here fixes the exact sequence of IEEE-754 single-precision
  * operations for each output element; ref.c is that specification in plain C. An output element depends on
  * its own inputs and the inner dimension only: never on the number of rows, on tile edges, on the part of
- * the outputs a call was asked for, or on what stands beside it. All tables give the same bits, with one
- * exception that is named: BF16 matrices under a table whose bf16_native is set (vdpbf16ps rounds in its
- * own way). Fused multiply-adds are explicit (fmaf or intrinsic); contraction by the compiler is off.
+ * the outputs a call was asked for, or on what stands beside it. All tables give the same bits; for BF16
+ * that is the arithmetic of vdpbf16ps, which ref.c spells out. Fused multiply-adds are explicit (fmaf or
+ * intrinsic); contraction by the compiler is off. NaN and infinity get no special care.
  *
  * Reductions (norms, attention scores, softmax sums) use 16 running sums, element i going to sum i%16 in
  * ascending i, folded at the end as 16 -> 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. Missing
- * elements of a last group of 16 add nothing (they are zeros).
+ * elements of a last group of 16 are zeros.
  */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
@@ -18,8 +18,8 @@
 #include "format/tensor_type.h"
 
 enum {
-    TILE_ROWS = 16,  /* output rows interleaved in one tile of a packed matrix */
-    ACT_BLOCK = 32,  /* inputs that share one scale in quantised activations */
+    TILE_ROWS = 16, /* output rows interleaved in one tile of a packed matrix */
+    ACT_BLOCK = 32, /* inputs that share one scale in quantised activations */
 };
 
 /* Weights of y = W x, [n_out][n_in], repacked in tiles of TILE_ROWS output rows so that one load brings
@@ -40,16 +40,24 @@ int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, f
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m);
 
-/* Activations in the form that a weight type wants. */
+/* Activations in the form that a weight type wants. The three int8 forms are those that GGUF types are meant
+ * to meet, so that quantised models say here what they say elsewhere. With amax = max|x| of the group,
+ * inv = 127/amax and q = x*inv rounded to the nearest integer (ties to even):
+ *   Q8_0  groups of 32: scale = half(amax/127)
+ *   Q8_1  the same, and the sum that minima are multiplied with is half(amax/127 * sum of q)
+ *   Q8_K  groups of 256: scale = 1/inv
+ * half() rounds to IEEE half precision; what is too large for one stays as it is. */
 typedef enum ActForm {
     ACT_F32,  /* F32, F16 weights: float as it is */
     ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
-    ACT_Q8,   /* all block types: int8 with one float scale per 32, and sums of each 16 */
+    ACT_Q8_0, /* Q8_0, Q4_0, Q5_0 weights */
+    ACT_Q8_1, /* Q4_1, Q5_1 weights */
+    ACT_Q8_K, /* Q4_K, Q5_K, Q6_K weights */
+    ACT_FORM_COUNT,
 } ActForm;
 
 ActForm act_form(TensorType weight_type);
-/* Bytes of one activation row in that form, a multiple of 64. Row layout of ACT_Q8, n = n_in:
- *   float   scale[n/32], padded to 64 bytes; int16_t sum[n/16], padded to 64 bytes; int8_t q[n]. */
+/* Bytes of one activation row in that form, a multiple of 64. */
 size_t act_row_bytes(ActForm form, int64_t n_in);
 
 typedef enum KvType { KV_F16, KV_F32 } KvType;
@@ -62,10 +70,8 @@ typedef enum RopeStyle {
 
 typedef struct Kernels {
     const char *name; /* "ref", "avx2", "avx512", "avx512-bf16" */
-    bool bf16_native; /* BF16 products by vdpbf16ps: differ in the last bits from the other tables */
 
-    /* One row of activations into `form`. Q8 of a block of 32: amax = max|x|; scale = amax/127;
-     * inv = amax > 0 ? 127/amax : 0; q = round-to-nearest-even(x*inv); sums are of q. */
+    /* One row of activations into `form`; a group whose amax is below 2^-100 becomes zeros. */
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
 
     /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles

@@ -1,9 +1,9 @@
-/* bpe.c - byte-level BPE (Radford et al. 2019): words start as single bytes, the pair of the lowest rank merges
- * first, ranks are lines of the merges file.
+/* bpe.c - byte-level BPE (Radford et al. 2019): words start as single bytes, the pair of the lowest rank
+ * merges first, ranks are lines of the merges file.
  *
  * A merge is spelled "left right". Both sides and what they make are given numbers at open (see Bpe), so that
- * encoding looks up pairs of numbers and builds no string. Strings that are no token may occur on the way ("Ġfo" to
- * "Ġfoo"); one that is left over at the end falls apart into its bytes' tokens. */
+ * encoding looks up pairs of numbers and builds no string. Strings that are no token may occur on the way
+ * ("Ġfo" to "Ġfoo"); one that is left over at the end falls apart into its bytes' tokens. */
 #include "text/bpe.h"
 
 #include "base/mem.h"
@@ -34,15 +34,15 @@ static bool symbol_of(Bpe *b, Vocab *v, const char *text, size_t n, int32_t *id)
     return true;
 }
 
-/* Reads merge number `rank`; its text goes to *end. Merges that the alphabet cannot spell can never happen and are
- * left out, and of equal ones the first stands. */
+/* Reads merge number `rank`; its text goes to *end. Merges that the alphabet cannot spell can never happen
+ * and are left out, and of equal ones the first stands. */
 static int read_merge(Bpe *b, Vocab *v, const Gguf *g, int64_t kv, int64_t rank, char **end, fr_error *err) {
     GgufString s;
     const char *space = NULL;
     if (gguf_array_string(g, kv, rank, &s) && s.n >= 3) space = memchr(s.data + 1, ' ', s.n - 2);
     if (!space)
-        return error_set(err, FR_ERR_FORMAT, "%s: %s[%lld] is not two pieces with a space between them", gguf_path(g),
-                         KEY_MERGES, (long long)rank);
+        return error_set(err, FR_ERR_FORMAT, "%s: %s[%lld] is not two pieces with a space between them",
+                         gguf_path(g), KEY_MERGES, (long long)rank);
     bool left_pure, right_pure;
     size_t n_spelled = (size_t)(space - s.data);
     size_t n_left = byte_map_decode(s.data, n_spelled, *end, &left_pure);
@@ -61,8 +61,9 @@ static int read_merge(Bpe *b, Vocab *v, const Gguf *g, int64_t kv, int64_t rank,
 static int read_merges(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     int64_t kv = gguf_find_key(g, KEY_MERGES);
     if (kv < 0 || gguf_kv_type(g, kv) != GGUF_ARRAY || gguf_kv_element_type(g, kv) != GGUF_STRING)
-        return error_set(err, FR_ERR_FORMAT, "%s: a byte-level BPE vocabulary without a list of strings %s; convert "
-                                             "the model again",
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: a byte-level BPE vocabulary without a list of strings %s; convert "
+                         "the model again",
                          gguf_path(g), KEY_MERGES);
     int64_t n = gguf_kv_count(g, kv);
     size_t bytes = 1;
@@ -71,12 +72,13 @@ static int read_merges(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
         if (gguf_array_string(g, kv, i, &s)) bytes += s.n;
     }
     if (n > INT32_MAX / 8 || bytes > INT32_MAX)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: %s with %lld entries is too large", gguf_path(g), KEY_MERGES,
-                         (long long)n);
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: %s with %lld entries is too large", gguf_path(g),
+                         KEY_MERGES, (long long)n);
     for (b->n_slots = 16; b->n_slots < 2 * (size_t)n;) b->n_slots *= 2;
     b->pairs = mem_alloc(b->n_slots * sizeof *b->pairs);
     b->bytes = mem_alloc(bytes);
-    if (!b->pairs || !b->bytes) return error_memory(err, "the merges of a vocabulary", b->n_slots * sizeof *b->pairs);
+    if (!b->pairs || !b->bytes)
+        return error_memory(err, "the merges of a vocabulary", b->n_slots * sizeof *b->pairs);
     memset(b->pairs, -1, b->n_slots * sizeof *b->pairs);
     char *end = b->bytes;
     int rc = FR_OK;
@@ -90,10 +92,12 @@ int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     gguf_get_string(g, "tokenizer.ggml.pre", &pre);
     int rc = pretokenizer_open(&b->pre, pre.data, pre.n, gguf_path(g), err);
     if (rc) return rc;
-    if (!gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &file_says)) v->adds_bos = pretokenizer_adds_bos(b->pre);
+    if (!gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &file_says))
+        v->adds_bos = pretokenizer_adds_bos(b->pre);
     b->n_symbols = v->n;
     if ((rc = read_merges(b, v, g, err))) return rc;
-    for (int c = 0; c < 256; c++) b->byte_symbol[c] = piece_table_find(&v->by_text, (const char[]){(char)c}, 1);
+    for (int c = 0; c < 256; c++)
+        b->byte_symbol[c] = piece_table_find(&v->by_text, (const char[]){(char)c}, 1);
     return FR_OK;
 }
 
@@ -129,7 +133,8 @@ static bool encode_word(const Bpe *b, const Vocab *v, const char *word, size_t n
         const MergeSymbol *s = &e->merger.symbols[i];
         bool token = s->id >= 0 && s->id < v->n;
         if (token) unknown_run = false;
-        if (!(token ? encoding_add(e, s->id) : encoding_add_bytes(e, v, word + s->at, s->n, &unknown_run))) return false;
+        if (!(token ? encoding_add(e, s->id) : encoding_add_bytes(e, v, word + s->at, s->n, &unknown_run)))
+            return false;
     }
     return true;
 }
@@ -139,6 +144,7 @@ int bpe_encode(const Bpe *b, const Vocab *v, const char *text, size_t n, Encodin
     size_t n_ends;
     int rc = pretokenizer_split(b->pre, text, n, e, &ends, &n_ends, err);
     for (size_t i = 0, begin = 0; i < n_ends && !rc; begin = ends[i++])
-        if (!encode_word(b, v, text + begin, ends[i] - begin, e)) rc = error_memory(err, "the tokens of a text", 64 * n);
+        if (!encode_word(b, v, text + begin, ends[i] - begin, e))
+            rc = error_memory(err, "the tokens of a text", 64 * n);
     return rc;
 }

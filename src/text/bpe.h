@@ -16,13 +16,14 @@ typedef struct Bpe {
     Pretokenizer *pre;
     BpePair *pairs; /* open addressing, n_slots is a power of two */
     size_t n_slots;
-    char *bytes; /* the texts of the merges; keys of v->by_text point here too: encode no more once it is closed */
+    char *bytes; /* the texts of the merges; keys of v->by_text point here too: encode no more once it is
+                    closed */
     int32_t n_symbols;
     int32_t byte_symbol[256];
 } Bpe;
 
-/* Reads tokenizer.ggml.merges and .pre; adds the strings in between to v->by_text, sets v->adds_bos where the file
- * leaves it to the pre-tokenizer. */
+/* Reads tokenizer.ggml.merges and .pre; adds the strings in between to v->by_text, sets v->adds_bos where the
+ * file leaves it to the pre-tokenizer. */
 int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err);
 void bpe_close(Bpe *b);
 

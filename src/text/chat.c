@@ -1,8 +1,8 @@
 /* chat.c - conversations as the published templates write them.
  *
- * Templates are little programs (Jinja). Those of the common families all do the same thing, so a family is a row
- * of strings here: what stands before and after a message of each role, and what opens the answer. The strings are
- * those of the model cards; tests/test_chat.c states whole conversations of each. */
+ * Templates are little programs (Jinja). Those of the common families all do the same thing, so a family is a
+ * row of strings here: what stands before and after a message of each role, and what opens the answer. The
+ * strings are those of the model cards; tests/test_chat.c states whole conversations of each. */
 #include "text/chat.h"
 
 #include <ctype.h>
@@ -28,33 +28,89 @@ typedef struct ChatStyle {
 static const ChatStyle styles[CHAT_FAMILY_COUNT] = {
     [CHAT_NONE] = {.name = "none"},
     /* The first <s> is the BOS that the encoder writes; those between the turns are text. */
-    [CHAT_LLAMA2] = {"llama2", SYSTEM_IN_USER, true, true, NULL,
-                     {"<<SYS>>\n", "\n<</SYS>>\n\n"}, {"[INST] ", " [/INST]"}, {" ", " </s><s>"}, ""},
-    [CHAT_LLAMA3] = {"llama3", SYSTEM_TURN, false, true, NULL,
+    [CHAT_LLAMA2] = {"llama2",
+                     SYSTEM_IN_USER,
+                     true,
+                     true,
+                     NULL,
+                     {"<<SYS>>\n", "\n<</SYS>>\n\n"},
+                     {"[INST] ", " [/INST]"},
+                     {" ", " </s><s>"},
+                     ""},
+    [CHAT_LLAMA3] = {"llama3",
+                     SYSTEM_TURN,
+                     false,
+                     true,
+                     NULL,
                      {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
                      {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
                      {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
                      "<|start_header_id|>assistant<|end_header_id|>\n\n"},
-    [CHAT_VICUNA] = {"vicuna", SYSTEM_FIRST, false, false,
-                     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
-                     "helpful, detailed, and polite answers to the user's questions.",
-                     {"", " "}, {"USER: ", " "}, {"ASSISTANT: ", "</s>"}, "ASSISTANT:"},
-    [CHAT_CHATML] = {"chatml", SYSTEM_TURN, false, false, NULL,
-                     {"<|im_start|>system\n", "<|im_end|>\n"}, {"<|im_start|>user\n", "<|im_end|>\n"},
-                     {"<|im_start|>assistant\n", "<|im_end|>\n"}, "<|im_start|>assistant\n"},
-    [CHAT_MISTRAL] = {"mistral", SYSTEM_IN_USER, true, false, NULL,
-                      {"", "\n\n"}, {"[INST] ", " [/INST]"}, {" ", "</s>"}, ""},
-    [CHAT_ZEPHYR] = {"zephyr", SYSTEM_TURN, false, false, NULL,
-                     {"<|system|>\n", "</s>\n"}, {"<|user|>\n", "</s>\n"}, {"<|assistant|>\n", "</s>\n"},
+    [CHAT_VICUNA] =
+        {"vicuna",
+         SYSTEM_FIRST,
+         false,
+         false,
+         "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+         "helpful, detailed, and polite answers to the user's questions.",
+         {"", " "},
+         {"USER: ", " "},
+         {"ASSISTANT: ", "</s>"},
+         "ASSISTANT:"},
+    [CHAT_CHATML] = {"chatml",
+                     SYSTEM_TURN,
+                     false,
+                     false,
+                     NULL,
+                     {"<|im_start|>system\n", "<|im_end|>\n"},
+                     {"<|im_start|>user\n", "<|im_end|>\n"},
+                     {"<|im_start|>assistant\n", "<|im_end|>\n"},
+                     "<|im_start|>assistant\n"},
+    [CHAT_MISTRAL] = {"mistral",
+                      SYSTEM_IN_USER,
+                      true,
+                      false,
+                      NULL,
+                      {"", "\n\n"},
+                      {"[INST] ", " [/INST]"},
+                      {" ", "</s>"},
+                      ""},
+    [CHAT_ZEPHYR] = {"zephyr",
+                     SYSTEM_TURN,
+                     false,
+                     false,
+                     NULL,
+                     {"<|system|>\n", "</s>\n"},
+                     {"<|user|>\n", "</s>\n"},
+                     {"<|assistant|>\n", "</s>\n"},
                      "<|assistant|>\n"},
-    [CHAT_GEMMA] = {"gemma", SYSTEM_IN_USER, true, true, NULL,
-                    {"", "\n\n"}, {"<start_of_turn>user\n", "<end_of_turn>\n"},
-                    {"<start_of_turn>model\n", "<end_of_turn>\n"}, "<start_of_turn>model\n"},
-    [CHAT_PHI3] = {"phi3", SYSTEM_TURN, false, false, NULL,
-                   {"<|system|>\n", "<|end|>\n"}, {"<|user|>\n", "<|end|>\n"}, {"<|assistant|>\n", "<|end|>\n"},
+    [CHAT_GEMMA] = {"gemma",
+                    SYSTEM_IN_USER,
+                    true,
+                    true,
+                    NULL,
+                    {"", "\n\n"},
+                    {"<start_of_turn>user\n", "<end_of_turn>\n"},
+                    {"<start_of_turn>model\n", "<end_of_turn>\n"},
+                    "<start_of_turn>model\n"},
+    [CHAT_PHI3] = {"phi3",
+                   SYSTEM_TURN,
+                   false,
+                   false,
+                   NULL,
+                   {"<|system|>\n", "<|end|>\n"},
+                   {"<|user|>\n", "<|end|>\n"},
+                   {"<|assistant|>\n", "<|end|>\n"},
                    "<|assistant|>\n"},
-    [CHAT_PLAIN] = {"plain", SYSTEM_FIRST, false, false, NULL,
-                    {"", "\n"}, {"USER: ", "\n"}, {"ASSISTANT: ", "</s>\n"}, "ASSISTANT:"},
+    [CHAT_PLAIN] = {"plain",
+                    SYSTEM_FIRST,
+                    false,
+                    false,
+                    NULL,
+                    {"", "\n"},
+                    {"USER: ", "\n"},
+                    {"ASSISTANT: ", "</s>\n"},
+                    "ASSISTANT:"},
 };
 
 const char *chat_family_name(ChatFamily family) {
@@ -79,14 +135,14 @@ ChatFamily chat_family_detect(const char *t, size_t n) {
     if (contains(t, n, "<|start_header_id|>")) return CHAT_LLAMA3;
     if (contains(t, n, "<start_of_turn>")) return CHAT_GEMMA;
     if (contains(t, n, "[INST] ") && contains(t, n, "<<SYS>>")) return CHAT_LLAMA2;
-    /* Later Mistral models put no space before [/INST], or none after [INST]: other tokens, another family. */
+    /* Later Mistral models put no space before [/INST], or none after [INST]: another family. */
     if (contains(t, n, "[INST] ") && contains(t, n, " [/INST]")) return CHAT_MISTRAL;
     if (contains(t, n, "<|user|>")) {
         if (contains(t, n, "<|end|>")) return CHAT_PHI3;
         if (contains(t, n, "</s>") || contains(t, n, "eos_token")) return CHAT_ZEPHYR;
     }
     if (contains(t, n, "USER:") && contains(t, n, "ASSISTANT:"))
-        return contains(t, n, "\\n") ? CHAT_PLAIN : CHAT_VICUNA; /* turns end in a written \n, or in a space */
+        return contains(t, n, "\\n") ? CHAT_PLAIN : CHAT_VICUNA; /* what ends a turn: a \n or a space */
     return CHAT_NONE;
 }
 
@@ -103,24 +159,27 @@ static int check_place(const ChatStyle *style, const ChatMessage *messages, int 
     const ChatMessage *m = &messages[i];
     bool system = is_role(m, "system");
     if (!system && !is_role(m, "user") && !is_role(m, "assistant"))
-        return error_set(err, FR_ERR_ARGUMENT, "message %d has the role '%.40s'; system, user and assistant are known",
-                         i + 1, m->role);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "message %d has the role '%.40s'; system, user and assistant are known", i + 1,
+                         m->role);
     if (system && i > 0 && style->system_place != SYSTEM_TURN)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "message %d is a system message; the %s format takes one only as the first message", i + 1,
-                         style->name);
+                         "message %d is a system message; the %s format takes one only as the first message",
+                         i + 1, style->name);
     if (system && style->system_place == SYSTEM_IN_USER && (n == 1 || !is_role(&messages[1], "user")))
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "the %s format writes the system message into the user's first, which must follow it",
-                         style->name);
+        return error_set(
+            err, FR_ERR_ARGUMENT,
+            "the %s format writes the system message into the user's first, which must follow it",
+            style->name);
     if (style->alternates && !system) {
         int turn = i - (is_role(&messages[0], "system") ? 1 : 0);
         bool users = turn % 2 == 0;
         if (is_role(m, "user") != users || (i == n - 1 && !users))
-            return error_set(err, FR_ERR_ARGUMENT,
-                             "message %d is of the role %s; in the %s format user and assistant take turns, the user "
-                             "first and last",
-                             i + 1, m->role, style->name);
+            return error_set(
+                err, FR_ERR_ARGUMENT,
+                "message %d is of the role %s; in the %s format user and assistant take turns, the user "
+                "first and last",
+                i + 1, m->role, style->name);
     }
     return FR_OK;
 }
@@ -145,7 +204,8 @@ static bool put_user_with_system(Buf *out, const ChatStyle *style, const char *s
 static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messages, int i) {
     const ChatMessage *m = &messages[i];
     if (is_role(m, "system"))
-        return style->system_place == SYSTEM_IN_USER || put_message(out, style->system, m->content, style->trims);
+        return style->system_place == SYSTEM_IN_USER ||
+               put_message(out, style->system, m->content, style->trims);
     if (is_role(m, "assistant")) return put_message(out, style->assistant, m->content, style->trims);
     if (i == 1 && style->system_place == SYSTEM_IN_USER && is_role(&messages[0], "system"))
         return put_user_with_system(out, style, messages[0].content, m->content);
@@ -154,8 +214,9 @@ static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messag
 
 int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
     if ((unsigned)family >= CHAT_FAMILY_COUNT || family == CHAT_NONE)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "the model has no chat template that forerun knows; name a family or give a plain prompt");
+        return error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "the model has no chat template that forerun knows; name a family or give a plain prompt");
     if (n_messages < 1) return error_set(err, FR_ERR_ARGUMENT, "a conversation has at least one message");
     const ChatStyle *style = &styles[family];
     for (int i = 0; i < n_messages; i++) {
@@ -167,6 +228,9 @@ int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, 
         fits = put_message(out, style->system, style->default_system, false);
     for (int i = 0; i < n_messages && fits; i++) fits = put_turn(out, style, messages, i);
     fits = fits && put(out, style->opening);
-    return fits ? FR_OK : error_set(err, FR_ERR_MEMORY, "the conversation is longer than the %zu bytes taken here, or "
-                                                        "memory ran out", out->max_bytes);
+    return fits ? FR_OK
+                : error_set(err, FR_ERR_MEMORY,
+                            "the conversation is longer than the %zu bytes taken here, or "
+                            "memory ran out",
+                            out->max_bytes);
 }

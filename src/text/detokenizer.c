@@ -1,8 +1,8 @@
 /* detokenizer.c - tokens need not end where characters do; a reader must never see half of one.
  *
- * Bytes are read one by one. Those that begin a character which is not whole yet are held back; a byte that cannot
- * go on with them turns them into one U+FFFD (they are a "maximal subpart", Unicode 15 section 3.9) and is looked
- * at afresh. So what comes out in pieces is what a decoder of the whole would have written. */
+ * Bytes are read one by one. Those that begin a character which is not whole yet are held back; a byte that
+ * cannot go on with them turns them into one U+FFFD (they are a "maximal subpart", Unicode 15 section 3.9)
+ * and is looked at afresh. So what comes out in pieces is what a decoder of the whole would have written. */
 #include "text/detokenizer.h"
 
 #include "text/utf8.h"
@@ -38,8 +38,10 @@ const char *detokenizer_next(Detokenizer *d, int32_t token, size_t *n_bytes) {
     const char *piece = tokenizer_piece(d->tokenizer, token, d->with_special, &n);
     d->n_text = 0;
     size_t from = d->strip_space && n > 0 && piece[0] == ' ' ? 1 : 0;
-    if (n > 0 && !tokenizer_is_special(d->tokenizer, token)) d->strip_space = false;
-    else from = 0;
+    if (n > 0 && !tokenizer_is_special(d->tokenizer, token))
+        d->strip_space = false;
+    else
+        from = 0;
     for (size_t i = from; i < n; i++) take_byte(d, piece[i]);
     *n_bytes = (size_t)d->n_text;
     return d->text;

@@ -11,9 +11,9 @@ enum { DETOKENIZER_MAX_TEXT = 3 * (1024 + 4) };
  * out as U+FFFD. Zero-initialise with the tokenizer set. */
 typedef struct Detokenizer {
     const Tokenizer *tokenizer;
-    bool with_special;   /* print control tokens too */
-    bool strip_space;    /* set it to drop the space that encoding put before the first
-                         * word; the first text that comes clears it */
+    bool with_special; /* print control tokens too */
+    bool strip_space;  /* set it to drop the space that encoding put before the first
+                        * word; the first text that comes clears it */
     char held[4];
     int n_held;
     char text[DETOKENIZER_MAX_TEXT]; /* what the last call returned */

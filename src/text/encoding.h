@@ -17,8 +17,8 @@ typedef struct Encoding {
 
 bool encoding_add(Encoding *e, int32_t id); /* false: no memory */
 
-/* Adds what stands for bytes that no piece covers: the byte tokens where the vocabulary has them; else the unknown
- * token, once for a run of such bytes (*unknown_run tells); else nothing. */
+/* Adds what stands for bytes that no piece covers: the byte tokens where the vocabulary has them; else the
+ * unknown token, once for a run of such bytes (*unknown_run tells); else nothing. */
 bool encoding_add_bytes(Encoding *e, const Vocab *v, const char *bytes, size_t n, bool *unknown_run);
 
 void encoding_close(Encoding *e); /* frees all but ids */

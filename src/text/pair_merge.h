@@ -1,4 +1,4 @@
-/* pair_merge.h - the greedy merging of neighbours that both kinds of BPE are. The essay is in pair_merge.c. */
+/* pair_merge.h - the greedy merging of neighbours that both kinds of BPE are. pair_merge.c has the essay. */
 #ifndef TEXT_PAIR_MERGE_H
 #define TEXT_PAIR_MERGE_H
 
@@ -30,8 +30,8 @@ typedef struct Merger {
 
 /* May left and right (neighbours, left.at + left.n == right.at) be merged? Then *priority (small: early) and
  * *result, the id of the merged symbol. */
-typedef bool (*MergePairFn)(const void *ctx, const char *text, const MergeSymbol *left, const MergeSymbol *right,
-                            uint32_t *priority, int32_t *result);
+typedef bool (*MergePairFn)(const void *ctx, const char *text, const MergeSymbol *left,
+                            const MergeSymbol *right, uint32_t *priority, int32_t *result);
 
 void merger_clear(Merger *m);
 bool merger_add(Merger *m, uint32_t at, uint32_t n, int32_t id); /* appends a symbol; false: no memory */

@@ -1,15 +1,16 @@
 /* pretokenizer.c - byte-level BPE never merges across words; what a word is, a few patterns say.
  *
- * The first pattern cuts the text into its matches and what lies between them; each further pattern cuts the pieces
- * of the one before in the same way (a piece is all that a pattern sees, so look-ahead stops at its edge).
+ * The first pattern cuts the text into its matches and what lies between them; each further pattern cuts the
+ * pieces of the one before in the same way (a piece is all that a pattern sees, so look-ahead stops at its
+ * edge).
  *
- * Patterns match Unicode; texts may be any bytes. They are run over a copy in which each byte that is no UTF-8 is
- * replaced by U+001A SUBSTITUTE, of one byte too, so that positions stay the same and the cut is applied to the
- * text as it is. U+180E, which PCRE2 still takes as white space and Unicode since 6.3 does not, is replaced by
- * U+200B, of the same length and of its category.
+ * Patterns match Unicode; texts may be any bytes. They are run over a copy in which each byte that is no
+ * UTF-8 is replaced by U+001A SUBSTITUTE, of one byte too, so that positions stay the same and the cut is
+ * applied to the text as it is. U+180E, which PCRE2 still takes as white space and Unicode since 6.3 does
+ * not, is replaced by U+200B, of the same length and of its category.
  *
- * Each pattern is tried once at each place and no alternative of ours backtracks more than it has taken, so the
- * cost is linear in the text. */
+ * Each pattern is tried once at each place and no alternative of ours backtracks more than it has taken, so
+ * the cost is linear in the text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -47,8 +48,9 @@ static int refuse_name(const char *name, size_t n, const char *path, fr_error *e
         buf_append(&known, i ? ", " : "", i ? 2 : 0);
         buf_append(&known, first, strcspn(first, " "));
     }
-    error_set(err, FR_ERR_UNSUPPORTED, "%s: its pre-tokenizer '%s' is not known here; known are %s and their kin",
-              path, printable(&p, name, n), known.data ? known.data : "others");
+    error_set(err, FR_ERR_UNSUPPORTED,
+              "%s: its pre-tokenizer '%s' is not known here; known are %s and their kin", path,
+              printable(&p, name, n), known.data ? known.data : "others");
     buf_free(&known);
     return FR_ERR_UNSUPPORTED;
 }
@@ -57,10 +59,11 @@ static int compile(Pretokenizer *p, fr_error *err) {
     for (int i = 0; i < PRE_MAX_PATTERNS && p->family->patterns[i]; i++) {
         int code;
         PCRE2_SIZE where;
-        p->codes[i] = pcre2_compile((PCRE2_SPTR)p->family->patterns[i], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
-                                    &code, &where, NULL);
+        p->codes[i] = pcre2_compile((PCRE2_SPTR)p->family->patterns[i], PCRE2_ZERO_TERMINATED,
+                                    PCRE2_UTF | PCRE2_UCP, &code, &where, NULL);
         if (!p->codes[i])
-            return error_set(err, FR_ERR_INTERNAL, "pattern %d of pre-tokenizer %s does not compile (PCRE2 error %d)", i,
+            return error_set(err, FR_ERR_INTERNAL,
+                             "pattern %d of pre-tokenizer %s does not compile (PCRE2 error %d)", i,
                              p->family->names, code);
         p->n_codes = i + 1;
         pcre2_jit_compile(p->codes[i], PCRE2_JIT_COMPLETE); /* without JIT it is interpreted, only slower */
@@ -83,8 +86,8 @@ int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char
         pretokenizer_close(p);
         return rc;
     }
-    /* The patterns are ours and linear: the limits of PCRE2, which are there against wild ones, would only cut off
-     * long texts. */
+    /* The patterns are ours and linear: the limits of PCRE2, which are there against wild ones, would only
+     * cut off long texts. */
     pcre2_set_match_limit(p->limits, UINT32_MAX);
     *out = p;
     return FR_OK;
@@ -122,17 +125,19 @@ static bool make_matchable(const char *text, size_t n, Encoding *e) {
         if (need == 0 || got != need) {
             e->text.data[at] = 0x1A;
             need = 1;
-        } else if (need == 3 && memcmp(text + at, "\xE1\xA0\x8E", 3) == 0) memcpy(e->text.data + at, "\xE2\x80\x8B", 3);
+        } else if (need == 3 && memcmp(text + at, "\xE1\xA0\x8E", 3) == 0)
+            memcpy(e->text.data + at, "\xE2\x80\x8B", 3);
     }
     return true;
 }
 
 /* One match in piece[0..n) from `from` on: its start and end. 1: found, 0: none, negative: PCRE2's error. */
-static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size_t from, pcre2_match_data *data,
-                 size_t *start, size_t *end) {
+static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size_t from,
+                 pcre2_match_data *data, size_t *start, size_t *end) {
     int rc = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK, data, p->limits);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, p->limits);
+        rc = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
+                         p->limits);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) return rc;
     *start = pcre2_get_ovector_pointer(data)[0];
@@ -141,7 +146,8 @@ static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size
 }
 
 /* Cuts the piece text[begin..end) by pattern i into `list`. */
-static int cut(const Pretokenizer *p, int i, size_t begin, size_t end, pcre2_match_data *data, Encoding *e, int list) {
+static int cut(const Pretokenizer *p, int i, size_t begin, size_t end, pcre2_match_data *data, Encoding *e,
+               int list) {
     const char *piece = e->text.data + begin;
     size_t n = end - begin, at = 0, from, to;
     int rc;
@@ -168,6 +174,7 @@ int pretokenizer_split(const Pretokenizer *p, const char *text, size_t n, Encodi
     *ends = e->ends[list];
     *n_ends = e->n_ends[list];
     if (rc == PCRE2_ERROR_NOMEMORY) return error_memory(err, "the words of a text", n);
-    if (rc) return error_set(err, FR_ERR_INTERNAL, "PCRE2 failed with error %d on a text of %zu bytes", rc, n);
+    if (rc)
+        return error_set(err, FR_ERR_INTERNAL, "PCRE2 failed with error %d on a text of %zu bytes", rc, n);
     return FR_OK;
 }

@@ -16,7 +16,8 @@ static int compare(const void *a, const void *b) {
 
 static bool wanted(const Vocab *v, int32_t id, bool all) {
     if (v->spelling[id].n == 0) return false;
-    return v->type[id] == TOKEN_USER_DEFINED || (all && (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN));
+    return v->type[id] == TOKEN_USER_DEFINED ||
+           (all && (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN));
 }
 
 int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err) {
@@ -40,12 +41,14 @@ void special_set_close(SpecialSet *s) {
     *s = (SpecialSet){0};
 }
 
-/* The first of sorted[lo..hi), which agree in their first `depth` bytes and are longer, whose next is >= c. */
+/* The first of sorted[lo..hi), equal in `depth` bytes and longer, whose next byte is >= c. */
 static int32_t lower_bound(const SpecialSet *s, int32_t lo, int32_t hi, uint32_t depth, unsigned c) {
     while (lo < hi) {
         int32_t mid = lo + (hi - lo) / 2;
-        if ((unsigned char)s->sorted[mid].piece.data[depth] < c) lo = mid + 1;
-        else hi = mid;
+        if ((unsigned char)s->sorted[mid].piece.data[depth] < c)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo;
 }
@@ -66,7 +69,8 @@ static const SpecialPiece *longest(const SpecialSet *s, const char *text, size_t
     return best;
 }
 
-size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id, size_t *n_bytes) {
+size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id,
+                        size_t *n_bytes) {
     for (size_t i = from; s->n > 0 && i < n; i++) {
         unsigned c = (unsigned char)text[i];
         if (s->first[c] == s->first[c + 1]) continue;

@@ -1,10 +1,11 @@
-/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): the row starts as characters, any two neighbours whose
- * joined text is a piece may merge, the piece of the highest score first; characters that are in no piece fall
- * back to their bytes.
+/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): the row starts as characters, any two neighbours
+ * whose joined text is a piece may merge, the piece of the highest score first; characters that are in no
+ * piece fall back to their bytes.
  *
- * SentencePiece writes spaces as U+2581 before it looks pieces up. Here the pieces were rewritten instead (see
- * vocab.h): texts hold plain spaces, and a U+2581 in the input, which the model cannot tell from a space, becomes
- * one. Bytes that are not UTF-8 are symbols of one byte, in no piece, and so become their byte tokens. */
+ * SentencePiece writes spaces as U+2581 before it looks pieces up. Here the pieces were rewritten instead
+ * (see vocab.h): texts hold plain spaces, and a U+2581 in the input, which the model cannot tell from a
+ * space, becomes one. Bytes that are not UTF-8 are symbols of one byte, in no piece, and so become their byte
+ * tokens. */
 #include "text/spm.h"
 
 #include "text/utf8.h"
@@ -45,28 +46,46 @@ static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
     return true;
 }
 
-static bool split_characters(const Vocab *v, Encoding *e) {
-    merger_clear(&e->merger);
-    const char *text = e->text.data;
-    for (size_t at = 0, n; at < e->text.n; at += n) {
-        size_t need, got = utf8_scan(text + at, e->text.n - at, &need);
+/* Where the stretch from `at` on ends that can be merged by itself. Where no piece has a space behind another
+ * character, no merge ever crosses such a place, so words are merged one by one: the same tokens from a heap
+ * that stays in the cache (nine times faster on 1 MB). */
+static size_t stretch_end(const Vocab *v, const Buf *text, size_t at) {
+    if (v->space_within) return text->n;
+    size_t end = at + 1;
+    while (end < text->n && (text->data[end] != ' ' || text->data[end - 1] == ' ')) end++;
+    return end;
+}
+
+static bool split_characters(const Vocab *v, const char *text, size_t at, size_t end, Merger *m) {
+    merger_clear(m);
+    for (size_t n; at < end; at += n) {
+        size_t need, got = utf8_scan(text + at, end - at, &need);
         n = need > 0 && got == need ? need : 1;
-        if (!merger_add(&e->merger, (uint32_t)at, (uint32_t)n, piece_table_find(&v->by_text, text + at, n)))
-            return false;
+        int32_t id = piece_table_find(&v->by_text, text + at, n);
+        if (!merger_add(m, (uint32_t)at, (uint32_t)n, id)) return false;
+    }
+    return true;
+}
+
+static bool encode_stretch(const Vocab *v, size_t at, size_t end, Encoding *e, bool *unknown_run) {
+    Merger *m = &e->merger;
+    const char *text = e->text.data;
+    if (!split_characters(v, text, at, end, m) || !merger_run(m, text, pair, v)) return false;
+    for (int32_t i = 0; i >= 0; i = m->symbols[i].next) {
+        const MergeSymbol *s = &m->symbols[i];
+        if (s->id >= 0) *unknown_run = false;
+        bool fits =
+            s->id >= 0 ? encoding_add(e, s->id) : encoding_add_bytes(e, v, text + s->at, s->n, unknown_run);
+        if (!fits) return false;
     }
     return true;
 }
 
 int spm_encode(const Vocab *v, const char *text, size_t n, bool prefixed, Encoding *e, fr_error *err) {
-    bool fits = normalise(e, text, n, prefixed) && split_characters(v, e) && merger_run(&e->merger, e->text.data, pair, v);
-    bool unknown_run = false;
-    for (int32_t i = e->merger.n_symbols > 0 ? 0 : -1; fits && i >= 0; i = e->merger.symbols[i].next) {
-        const MergeSymbol *s = &e->merger.symbols[i];
-        if (s->id < 0) fits = encoding_add_bytes(e, v, e->text.data + s->at, s->n, &unknown_run);
-        else {
-            fits = encoding_add(e, s->id);
-            unknown_run = false;
-        }
+    bool fits = normalise(e, text, n, prefixed), unknown_run = false;
+    for (size_t at = 0, end; fits && at < e->text.n; at = end) {
+        end = stretch_end(v, &e->text, at);
+        fits = encode_stretch(v, at, end, e, &unknown_run);
     }
     return fits ? FR_OK : error_memory(err, "the tokens of a text", 64 * n);
 }

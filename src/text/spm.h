@@ -4,7 +4,7 @@
 
 #include "text/encoding.h"
 
-/* Appends the tokens of text[0..n), of less than 2^31 bytes; `prefixed` puts the word-start space before it. */
+/* Appends the tokens of text[0..n), n < 2^31; `prefixed` puts the word-start space before it. */
 int spm_encode(const Vocab *v, const char *text, size_t n, bool prefixed, Encoding *e, fr_error *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* tokenizer.c - opens a vocabulary, cuts special tokens out of a text and hands the rest to the right kind of BPE. */
+/* tokenizer.c - opens a vocabulary, cuts special tokens out of a text and hands the rest to the right kind of
+ * BPE. */
 #include "text/tokenizer.h"
 
 #include "text/bpe.h"
@@ -22,8 +23,10 @@ int tokenizer_open(Tokenizer **out, const Gguf *g, fr_error *err) {
     if (!rc && t->vocab.kind == VOCAB_BPE) rc = bpe_open(&t->bpe, &t->vocab, g, err);
     if (!rc) rc = special_set_open(&t->user_defined, &t->vocab, false, err);
     if (!rc) rc = special_set_open(&t->all_special, &t->vocab, true, err);
-    if (rc) tokenizer_close(t);
-    else *out = t;
+    if (rc)
+        tokenizer_close(t);
+    else
+        *out = t;
     return rc;
 }
 
@@ -44,7 +47,8 @@ static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding
     return spm_encode(&t->vocab, text, n, t->vocab.adds_space_prefix, e, err);
 }
 
-static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, Encoding *e, fr_error *err) {
+static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, Encoding *e,
+                       fr_error *err) {
     const SpecialSet *set = special ? &t->all_special : &t->user_defined;
     int rc = FR_OK;
     for (size_t at = 0; at < n && !rc;) {
@@ -65,8 +69,9 @@ int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned fl
     *out_tokens = NULL;
     *out_n = 0;
     if (n > INT32_MAX - 1)
-        return error_set(err, FR_ERR_ARGUMENT, "a text of %zu bytes is too long to be encoded at once; at most %d are",
-                         n, INT32_MAX - 1);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a text of %zu bytes is too long to be encoded at once; at most %d are", n,
+                         INT32_MAX - 1);
     Encoding e = {0};
     bool fits = true;
     if ((flags & TOKENIZE_BOS) && t->vocab.bos >= 0) fits = encoding_add(&e, t->vocab.bos);
@@ -95,7 +100,8 @@ static bool known(const Tokenizer *t, int32_t token) { return token >= 0 && toke
 bool tokenizer_is_eog(const Tokenizer *t, int32_t token) { return known(t, token) && t->vocab.is_eog[token]; }
 
 bool tokenizer_is_special(const Tokenizer *t, int32_t token) {
-    return known(t, token) && (t->vocab.type[token] == TOKEN_CONTROL || t->vocab.type[token] == TOKEN_UNKNOWN);
+    return known(t, token) &&
+           (t->vocab.type[token] == TOKEN_CONTROL || t->vocab.type[token] == TOKEN_UNKNOWN);
 }
 
 int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n) {

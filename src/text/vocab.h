@@ -1,7 +1,7 @@
 /* vocab.h - the vocabulary of a GGUF file, checked and copied: pieces, types, scores, special ids.
  *
  * A token has a spelling (as the file writes it) and a text (what it stands for: word-start marks are
- * spaces, spelled bytes are bytes). Text is encoded by looking up texts, so nothing has to be escaped then. */
+ * spaces, spelled bytes are bytes). Text is encoded by looking up texts, so nothing is escaped then. */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
 
@@ -9,14 +9,20 @@
 #include "format/gguf.h"
 #include "text/piece_table.h"
 
-enum { VOCAB_MAX_PIECE = 1024 }; /* bytes of a spelling; bounds the detokenizer's buffer and hostile look-ups */
+/* Bytes of a spelling: bounds the detokenizer's buffer and what hostile look-ups cost. */
+enum { VOCAB_MAX_PIECE = 1024 };
 
 typedef enum VocabKind { VOCAB_SPM, VOCAB_BPE } VocabKind;
 
 /* tokenizer.ggml.token_type, with the numbers of the format. */
 typedef enum TokenType {
-    TOKEN_UNDEFINED = 0, TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4,
-    TOKEN_UNUSED = 5, TOKEN_BYTE = 6,
+    TOKEN_UNDEFINED = 0,
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN = 2,
+    TOKEN_CONTROL = 3,
+    TOKEN_USER_DEFINED = 4,
+    TOKEN_UNUSED = 5,
+    TOKEN_BYTE = 6,
 } TokenType;
 
 typedef struct Piece {
@@ -27,17 +33,18 @@ typedef struct Piece {
 typedef struct Vocab {
     VocabKind kind;
     int32_t n;
-    char *bytes;            /* what the pieces point into */
-    Piece *spelling, *text; /* [n] */
-    float *score;           /* [n], SPM only; no NaN */
-    uint8_t *type;          /* [n] TokenType */
-    bool *is_eog;           /* [n] */
-    bool *strips_after;     /* [n]: as a special token it swallows the white space behind it (Phi-3) */
+    char *bytes;               /* what the pieces point into */
+    Piece *spelling, *text;    /* [n] */
+    float *score;              /* [n], SPM only; no NaN */
+    uint8_t *type;             /* [n] TokenType */
+    bool *is_eog;              /* [n] */
+    bool *strips_after;        /* [n]: as a special token it swallows the white space behind it (Phi-3) */
     int32_t bos, eos, unknown; /* -1: none */
     bool adds_bos, adds_eos, adds_space_prefix;
+    bool space_within;       /* some ordinary token has a space behind another character */
     int32_t byte_token[256]; /* the token that stands for a byte where no other piece does; -1: none */
     PieceTable by_spelling;  /* every token; of duplicates the lowest id */
-    PieceTable by_text;      /* the tokens that running text may become: no control, unknown, byte, user-defined */
+    PieceTable by_text; /* the tokens that running text may become: no control, unknown, byte, user-defined */
 } Vocab;
 
 /* Everything but adds_bos of BPE files without the key, which is the pre-tokenizer's to say. Zeroed before;

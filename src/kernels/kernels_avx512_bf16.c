@@ -1,0 +1,22 @@
+/* kernels_avx512_bf16.c - table "avx512-bf16". */
+#if defined(__x86_64__)
+#include "kernels/simd_avx512.h"
+
+#include "kernels/matmul_body.h"
+#include "kernels/vector_body.h"
+#include "kernels/tables.h"
+
+const Kernels kernels_avx512_bf16 = {
+    .name = "avx512-bf16",
+    .act_convert = act_convert,
+    .matmul = matmul,
+    .rmsnorm = rmsnorm,
+    .add = add,
+    .silu_mul = silu_mul,
+    .rope = rope,
+    .kv_store = kv_store,
+    .attn_scores = attn_scores,
+    .softmax = softmax,
+    .attn_mix = attn_mix,
+};
+#endif

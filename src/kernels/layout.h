@@ -1,0 +1,57 @@
+/* layout.h - how packed weights and quantised activations lie in memory; pack.c draws it.
+ *
+ * Private to src/kernels: the rest of the engine sees PackedMatrix and act_row_bytes.
+ */
+#ifndef KERNELS_LAYOUT_H
+#define KERNELS_LAYOUT_H
+
+#include "kernels/kernels.h"
+
+/* 32 activations as the block types want them. A row of an int8 form is n/32 of these,
+ * whatever its group. */
+typedef struct ActBlock {
+    float scale;      /* x ~ scale * q */
+    float scaled_sum; /* scale * (float)(sum of all 32 q): what a minimum per block is multiplied with */
+    int16_t sum[2];   /* of q[0..15] and q[16..31]: what a biased code is corrected with */
+    int8_t q[ACT_BLOCK];
+} ActBlock;
+
+/* How one step along k is coded. For the block types a step is 32 inputs: an ActBlock. */
+typedef struct StepForm {
+    uint32_t n;           /* inputs per step */
+    uint32_t code_bytes;  /* of one step of a tile (16 rows) */
+    uint32_t bias;        /* weight = (code - bias) * scale */
+    uint32_t high_bits;   /* bits of a code beyond the four in the nibble plane; 0 for Q8_0 too */
+    uint32_t scale_steps; /* steps that share one record of scales */
+    uint32_t scale_bytes; /* of one record of scales of a tile, 0: none */
+} StepForm;
+
+static const StepForm step_forms[TYPE_COUNT] = {
+    [TYPE_F32] = {1, 64, 0, 0, 1, 0},       [TYPE_F16] = {1, 32, 0, 0, 1, 0},
+    [TYPE_BF16] = {2, 64, 0, 0, 1, 0},      [TYPE_Q8_0] = {32, 512, 128, 0, 1, 32},
+    [TYPE_Q4_0] = {32, 256, 8, 0, 1, 32},   [TYPE_Q4_1] = {32, 256, 0, 0, 1, 64},
+    [TYPE_Q5_0] = {32, 320, 16, 1, 1, 32},  [TYPE_Q5_1] = {32, 320, 0, 1, 1, 64},
+    [TYPE_Q4_K] = {32, 256, 0, 0, 8, 320},  [TYPE_Q5_K] = {32, 320, 0, 1, 8, 320},
+    [TYPE_Q6_K] = {32, 384, 32, 2, 8, 288},
+};
+
+static inline int64_t tile_n_steps(TensorType type, int64_t n_in) {
+    return (n_in + step_forms[type].n - 1) / step_forms[type].n;
+}
+
+/* Where the scales of a tile begin: behind the codes of all its steps. */
+static inline size_t tile_scales_offset(TensorType type, int64_t n_in) {
+    return (size_t)tile_n_steps(type, n_in) * step_forms[type].code_bytes;
+}
+
+static inline size_t tile_size(TensorType type, int64_t n_in) {
+    const StepForm *f = &step_forms[type];
+    size_t scales = (size_t)tile_n_steps(type, n_in) / f->scale_steps * f->scale_bytes;
+    return (tile_scales_offset(type, n_in) + scales + 63) & ~(size_t)63;
+}
+
+static inline unsigned char *packed_tile(const PackedMatrix *m, int64_t i_tile) {
+    return (unsigned char *)m->data + (size_t)i_tile * m->tile_bytes;
+}
+
+#endif

@@ -1,0 +1,303 @@
+/* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c behind its
+ * simd_*.h. The operations and their order are those of ref.c, done for LANES outputs side by side.
+ *
+ * The shape of the work. A "column" is LANES outputs: a whole tile under AVX-512, half of one under AVX2. One
+ * call of a micro kernel takes one column of a block type, or a few of a plain type, through all steps along
+ * k for a fixed number of activation rows (a constant, so that every accumulator is a register):
+ *
+ *     for each step:   unpack 32 inputs of the column's codes into w[8], and their scales    once
+ *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])           rows times
+ *
+ * Unpacking is paid once for all rows, and the bytes come from memory once: a pass over a tile costs the same
+ * for one row as for a few, which is what verifying a token tree lives on.
+ *
+ * Block types need no more than one column: the dot products of different steps are independent, so the CPU
+ * overlaps them and the one fma per step is no bottleneck. A plain type is a bare chain of fma, four cycles
+ * each; several columns at once keep the units busy.
+ *
+ * More rows than ROWS_MAX are cut into passes over a group of tiles that stays in the cache of the core.
+ * While a pass computes, it asks for the next group's bytes, so that memory does not rest.
+ */
+#include "kernels/layout.h"
+
+#include "kernels/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { COLUMNS_PER_TILE = TILE_ROWS / LANES };
+
+/* One call of a micro kernel. */
+typedef struct Pass {
+    const unsigned char *tile; /* the first of the tiles */
+    size_t tile_bytes;
+    int column; /* the first column, counted from that tile */
+    int64_t n_in;
+    const unsigned char *x; /* the first of the rows */
+    size_t x_stride;
+    float *y; /* first output of the first row */
+    int64_t y_stride;
+    int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
+} Pass;
+
+/* ---- block types -------------------------------------------------------------------------------- */
+
+typedef struct Unpacked {
+    Vi w[8]; /* unsigned codes, groups of four inputs */
+    Vf scale[2], min;
+} Unpacked;
+
+INLINE Vi nibbles(Vi a) { return v_and(a, v_set_int(0x0f0f0f0f)); }
+
+/* Four groups of high bits from one vector of them, to where they belong above the nibbles. */
+INLINE void add_high_bits(int n_bits, Vi high, int first_bit, Vi w[4]) {
+    Vi mask = v_set_int(n_bits == 1 ? 0x10101010 : 0x30303030);
+    UNROLL for (int g = 0; g < 4; g++) {
+        int shift = 4 - first_bit - g * n_bits;
+        w[g] = v_or(w[g], v_and(shift >= 0 ? v_shift_left(high, shift) : v_shift_right(high, -shift), mask));
+    }
+}
+
+INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
+    if (type == TYPE_Q8_0) {
+        UNROLL for (int g = 0; g < 8; g++) w[g] = v_load_int(codes + g * 64);
+        return;
+    }
+    UNROLL for (int g = 0; g < 4; g++) {
+        Vi both = v_load_int(codes + g * 64);
+        w[g] = nibbles(both);
+        w[g + 4] = nibbles(v_shift_right(both, 4));
+    }
+    uint32_t n_bits = step_forms[type].high_bits;
+    if (n_bits == 1) {
+        Vi high = v_load_int(codes + 256);
+        add_high_bits(1, high, 0, w);
+        add_high_bits(1, high, 4, w + 4);
+    }
+    if (n_bits == 2) {
+        add_high_bits(2, v_load_int(codes + 256), 0, w);
+        add_high_bits(2, v_load_int(codes + 320), 0, w + 4);
+    }
+}
+
+/* column: within the tile. The record's items are 16 rows wide. */
+INLINE void unpack_scales(TensorType type, const unsigned char *record, int i_sub, int column, Unpacked *u) {
+    const unsigned char *halves = record + column * LANES * 2, *bytes = record + column * LANES + i_sub * 32;
+    Vf d = v_load_half(halves);
+    u->scale[0] = u->scale[1] = d;
+    if (type == TYPE_Q4_1 || type == TYPE_Q5_1) u->min = v_load_half(halves + 32);
+    if (type == TYPE_Q4_K || type == TYPE_Q5_K) {
+        u->scale[0] = v_mul(d, v_load_u8(bytes + 64));
+        u->min = v_sub(v_zero(), v_mul(v_load_half(halves + 32), v_load_u8(bytes + 80)));
+    }
+    if (type == TYPE_Q6_K) {
+        u->scale[0] = v_mul(d, v_load_i8(bytes + 32));
+        u->scale[1] = v_mul(d, v_load_i8(bytes + 48));
+    }
+}
+
+/* Two int16 weights of -bias for the sums of the two halves, as one 32-bit constant. */
+INLINE Vi minus_bias(TensorType type, bool low, bool high) {
+    uint32_t b = (uint16_t) - (int)step_forms[type].bias;
+    return v_set_int((int32_t)((low ? b : 0) | (high ? b << 16 : 0)));
+}
+
+INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
+    uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
+    Vf da = v_set(x->scale);
+    bool biased = step_forms[type].bias != 0 && !(type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS);
+    if (type == TYPE_Q6_K) {
+        Vi sums = v_set_4_bytes(x->sum);
+        Vi t0 = v_dot_4_groups(code_max, u->w, x->q, v_pair_products(minus_bias(type, true, false), sums));
+        Vi t1 = v_dot_4_groups(code_max, u->w + 4, x->q + 16,
+                               v_pair_products(minus_bias(type, false, true), sums));
+        acc = v_fma(v_from_int(t0), v_mul(u->scale[0], da), acc);
+        return v_fma(v_from_int(t1), v_mul(u->scale[1], da), acc);
+    }
+    Vi t = biased ? v_pair_products(minus_bias(type, true, true), v_set_4_bytes(x->sum)) : v_set_int(0);
+    t = v_dot_4_groups(code_max, u->w, x->q, t);
+    t = v_dot_4_groups(code_max, u->w + 4, x->q + 16, t);
+    acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
+    bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
+    return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
+}
+
+INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
+    const StepForm *f = &step_forms[type];
+    int64_t n_steps = tile_n_steps(type, p->n_in);
+    const unsigned char *codes = p->tile + p->column * LANES * 4;
+    const unsigned char *record = p->tile + tile_scales_offset(type, p->n_in);
+    const unsigned char *x = p->x;
+    Vf acc[ROWS_MAX];
+    UNROLL for (int r = 0; r < n_rows; r++) acc[r] = v_zero();
+    for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
+        for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += sizeof(ActBlock)) {
+            Unpacked u;
+            unpack_codes(type, codes, u.w);
+            unpack_scales(type, record, s, p->column, &u);
+            UNROLL for (int r = 0; r < n_rows; r++) acc[r] =
+                add_step(type, &u, (const ActBlock *)(const void *)(x + (size_t)r * p->x_stride), acc[r]);
+        }
+    UNROLL for (int r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride, p->n_valid, acc[r]);
+}
+
+/* ---- plain types -------------------------------------------------------------------------------- */
+
+INLINE Vf plain_weight(TensorType type, const unsigned char *column, int64_t k) {
+    return type == TYPE_F32 ? v_load((const float *)(const void *)column + k * 16)
+                            : v_load_half(column + k * 32);
+}
+
+INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p) {
+    enum {
+        N_ACC = ROWS_MAX * COLUMNS_WIDE > ROWS_NARROW * COLUMNS_NARROW ? ROWS_MAX * COLUMNS_WIDE
+                                                                       : ROWS_NARROW * COLUMNS_NARROW
+    };
+    size_t column_bytes = LANES * (type == TYPE_F32 ? 4 : type == TYPE_F16 ? 2 : 4);
+    int64_t n_steps = tile_n_steps(type, p->n_in);
+    const unsigned char *columns[COLUMNS_NARROW];
+    Vf acc[N_ACC];
+    UNROLL for (int c = 0; c < n_columns; c++) {
+        int column = p->column + c;
+        columns[c] = p->tile + (size_t)(column / COLUMNS_PER_TILE) * p->tile_bytes +
+                     (size_t)(column % COLUMNS_PER_TILE) * column_bytes;
+    }
+    UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
+    for (int64_t k = 0; k < n_steps; k++) {
+        if (type == TYPE_BF16) {
+            Vi w[COLUMNS_NARROW];
+            UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
+            UNROLL for (int r = 0; r < n_rows; r++) {
+                Vi x = v_set_4_bytes(p->x + (size_t)r * p->x_stride + k * 4);
+                UNROLL for (int c = 0; c < n_columns; c++) acc[r * n_columns + c] =
+                    v_dot_bf16_pair(w[c], x, acc[r * n_columns + c]);
+            }
+            continue;
+        }
+        Vf w[COLUMNS_NARROW];
+        UNROLL for (int c = 0; c < n_columns; c++) w[c] = plain_weight(type, columns[c], k);
+        UNROLL for (int r = 0; r < n_rows; r++) {
+            Vf x = v_set(((const float *)(const void *)(p->x + (size_t)r * p->x_stride))[k]);
+            UNROLL for (int c = 0; c < n_columns; c++) acc[r * n_columns + c] =
+                v_fma(w[c], x, acc[r * n_columns + c]);
+        }
+    }
+    UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < n_columns; c++)
+        v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r * n_columns + c]);
+}
+
+/* ---- one function for each type and number of rows ---------------------------------------------- */
+
+typedef void (*PassFn)(const Pass *);
+
+#define EACH_ROWS(X, type)                                                                                   \
+    X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
+#define EACH_BLOCK_TYPE(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
+#define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
+_Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
+
+#define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)
+#define DEFINE_BLOCK_PASS(type, rows)                                                                        \
+    static void pass_##type##_##rows(const Pass *p) { pass_blocks(TYPE_##type, rows, p); }
+#define DEFINE_PLAIN_PASS(type, rows)                                                                        \
+    static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); }     \
+    static void pass_##type##_##rows##_single(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
+#define DEFINE_BLOCK_PASSES(type) EACH_ROWS(DEFINE_BLOCK_PASS, type)
+#define DEFINE_PLAIN_PASSES(type) EACH_ROWS(DEFINE_PLAIN_PASS, type)
+EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
+EACH_PLAIN_TYPE(DEFINE_PLAIN_PASSES)
+
+#define NAME_PASS(type, rows) pass_##type##_##rows,
+#define NAME_SINGLE_PASS(type, rows) pass_##type##_##rows##_single,
+#define LIST_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_PASS, type)},
+#define LIST_SINGLE_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
+/* [type][rows - 1]: the passes over COLUMNS(rows) columns, or one of a block type; then over one column */
+static const PassFn passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_PASSES)
+                                                        EACH_PLAIN_TYPE(LIST_PASSES)};
+static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_PASSES)
+                                                               EACH_PLAIN_TYPE(LIST_SINGLE_PASSES)};
+
+/* ---- the product -------------------------------------------------------------------------------- */
+
+/* n_rows <= ROWS_MAX rows through tiles [begin, end). */
+static void mul_tiles(const PackedMatrix *w, const unsigned char *x, size_t x_stride, int n_rows, float *y,
+                      int64_t y_stride, int64_t begin, int64_t end) {
+    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE;
+    int64_t wide = act_form(w->type) >= ACT_Q8_0 ? 1 : COLUMNS(n_rows);
+    for (int64_t c = 0, step; c < n_columns; c += step) {
+        step = c + wide <= n_columns ? wide : 1;
+        int64_t output = begin * TILE_ROWS + c * LANES;
+        Pass p = {.tile = packed_tile(w, begin + c / COLUMNS_PER_TILE),
+                  .tile_bytes = w->tile_bytes,
+                  .column = (int)(c % COLUMNS_PER_TILE),
+                  .n_in = w->n_in,
+                  .x = x,
+                  .x_stride = x_stride,
+                  .y = y + output,
+                  .y_stride = y_stride,
+                  .n_valid = w->n_out - output};
+        (step == wide ? passes : single_passes)[w->type][n_rows - 1](&p);
+    }
+}
+
+enum { GROUP_BYTES = 256 << 10 }; /* of weights that several passes share: well inside a 1 MB L2 cache */
+
+static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
+                   int64_t tile_begin, int64_t tile_end) {
+    size_t x_stride = act_row_bytes(act_form(w->type), w->n_in);
+    int64_t group = n_rows <= ROWS_MAX ? tile_end - tile_begin : GROUP_BYTES / (int64_t)w->tile_bytes;
+    if (group < COLUMNS_NARROW) group = COLUMNS_NARROW;
+    unsigned float_state = bf16_begin(w->type == TYPE_BF16);
+    for (int64_t t = tile_begin; t < tile_end; t += group)
+        for (int64_t r = 0; r < n_rows; r += ROWS_MAX)
+            mul_tiles(w, (const unsigned char *)x + (size_t)r * x_stride, x_stride,
+                      n_rows - r < ROWS_MAX ? (int)(n_rows - r) : ROWS_MAX, y + r * y_stride, y_stride, t,
+                      t + group < tile_end ? t + group : tile_end);
+    bf16_end(float_state);
+}
+
+/* ---- activations -------------------------------------------------------------------------------- */
+
+static float max_magnitude(const float *x, int64_t n) { /* n: whole vectors */
+    Vf max = v_zero();
+    for (int64_t i = 0; i < n; i += LANES) max = v_max(v_abs(v_load(x + i)), max);
+    return v_max_all(max);
+}
+
+INLINE void convert_block(ActForm form, const float *x, float amax, ActBlock *b) {
+    enum { N = ACT_BLOCK / LANES };
+    Vf inverse = v_set(act_inverse(amax));
+    int32_t sums[N];
+    UNROLL for (int i = 0; i < N; i++) {
+        Vi q = v_round(v_mul(v_load(x + i * LANES), inverse));
+        v_store_i8(b->q + i * LANES, q);
+        sums[i] = v_sum_int(q);
+    }
+    for (int h = 0; h < 2; h++)
+        b->sum[h] = (int16_t)(LANES == 16 ? sums[h] : sums[h * 2 % N] + sums[(h * 2 + 1) % N]);
+    act_finish(form, amax, b);
+}
+
+static void convert_blocks(ActForm form, const float *x, int64_t n, ActBlock *b) {
+    int64_t group = act_group(form);
+    for (int64_t i = 0; i < n; i += group) {
+        float amax = max_magnitude(x + i, group);
+        for (int64_t k = i; k < i + group; k += ACT_BLOCK) convert_block(form, x + k, amax, b + k / ACT_BLOCK);
+    }
+}
+
+static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store_bf16(h + i, v_load(x + i));
+    if (i < n) {
+        uint16_t last[LANES]; /* and a zero to go with an odd last input */
+        v_store_bf16(last, v_load_n(x + i, n - i));
+        memcpy(h + i, last, (size_t)(n - i + n % 2) * sizeof *h);
+    }
+}
+
+static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
+    if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
+    else if (form == ACT_BF16) convert_bf16(x, n, out);
+    else convert_blocks(form, x, n, out);
+}

@@ -1,0 +1,244 @@
+/* pack.c - weights repacked so that one vector load brings the same inputs of 16 outputs.
+ *
+ * The problem. A file stores a matrix row by row. A kernel that follows a row sums many products into the
+ * lanes of one vector and must fold the lanes at the end; how it folds depends on the width of the vector,
+ * and so do the last bits of the result. And a 4-bit code is unpacked again for each activation row.
+ *
+ * The idea. Let a vector lane be an output. 16 output rows form a tile, and within the tile the inputs of
+ * the 16 rows are interleaved along k. Each lane then adds up its own output, alone, in ascending k: no
+ * folding, and vectors of 16, 8 or 1 lanes give the same bits. The activation is the same for all lanes: a
+ * broadcast. Codes are unpacked once per step and used for all activation rows at hand.
+ *
+ * A tile is one plane of codes and, for the block types, one plane of scales behind it:
+ *
+ *     [step 0: code_bytes][step 1]...[last step] [scales record 0][record 1]...  (up to 64-byte multiple)
+ *
+ * F32, F16. A step is one input: the 16 rows' weights of input k.      r0 r1 r2 ... r15
+ * BF16. A step is two inputs, in pairs for vdpbf16ps:                   r0k0 r0k1 r1k0 r1k1 ... r15k1
+ *   The last input is paired with zero when n_in is odd. Subnormal weights become zero: the instruction
+ *   takes them for zero, and the other tables must not know better.
+ * Block types. A step is 32 inputs, cut into 8 groups of 4 neighbours: the 4 bytes that vpdpbusd multiplies
+ *   and adds in one lane. Every weight becomes an unsigned code; weight = (code - bias) * scale.
+ *
+ *     byte of group g:      | row 0: k=4g 4g+1 4g+2 4g+3 | row 1: ... | ... | row 15 |     = 64 bytes
+ *
+ *   Q8_0: 8 such groups, whole bytes (bias 128).                                           512 bytes a step
+ *   4-bit types: 4 groups; the low nibbles are group g, the high nibbles group g+4,        256 bytes
+ *     that is inputs k and k+16, as in the files of Q4_0.
+ *   5-bit types: the same and one more 64-byte group; bit g of byte (row, j) is the fifth
+ *     bit of input 4g+j. Shifted and masked, it meets its nibble in the right byte.        320 bytes
+ *   Q6_K: the same with two more groups; bits 2g, 2g+1 of the first belong to groups 0-3,
+ *     of the second to groups 4-7.                                                         384 bytes
+ *
+ * Records of scales, each item 16 rows wide:
+ *   Q8_0 Q4_0 Q5_0   half d[16]                                                            every step
+ *   Q4_1 Q5_1        half d[16], half m[16]                                                every step
+ *   Q4_K Q5_K        half d[16], half dmin[16], then 8 x { u8 scale[16], u8 min[16] }      every 8 steps
+ *   Q6_K             half d[16], then 8 x { i8 scale of inputs 0-15 [16], of 16-31 [16] }  every 8 steps
+ *
+ * Example. Q4_0, row 3 of a tile, its first 32 inputs coded 0,1,2,...,15,0,1,2,...,15: input 5 is in group 1,
+ * j = 1, so it is the low nibble of byte 64*1 + 4*3 + 1 = 77; input 21 is its high nibble: byte 77 = 0x55.
+ *
+ * Cost: bytes per weight as in the file, except Q4_K (148 for 144 in 256 weights) and Q5_K (180 for 176):
+ * their 6-bit scales are unpacked to bytes. Rows missing in the last tile are zero bytes, so their scale is
+ * 0.
+ *
+ * Quantised activations lie as an array of ActBlock (layout.h), one for each step.
+ * Proof: tests/test_pack.c unpacks every type and compares with blocks_dequantize.
+ */
+#include "kernels/layout.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, fr_error *err) {
+    size_t row_bytes, bytes;
+    memset(m, 0, sizeof *m);
+    if (n_out < 1 || n_in < 1 || n_in > INT32_MAX || n_out > INT32_MAX ||
+        !tensor_type_row_bytes(type, n_in, &row_bytes))
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "a %lld x %lld matrix cannot be of type %s: its rows are not whole blocks",
+                         (long long)n_out, (long long)n_in, tensor_type_info(type)->name);
+    m->type = type;
+    m->n_out = n_out;
+    m->n_in = n_in;
+    m->tile_bytes = tile_size(type, n_in);
+    if (!size_mul(m->tile_bytes, (size_t)packed_n_tiles(m), &bytes) || !(m->data = mem_alloc(bytes)))
+        return error_memory(err, "a weight matrix", m->tile_bytes * (size_t)packed_n_tiles(m));
+    return FR_OK;
+}
+
+void packed_free(PackedMatrix *m) {
+    mem_free(m->data);
+    memset(m, 0, sizeof *m);
+}
+
+/* ---- the block types: file bytes to codes ------------------------------------------------------- */
+
+/* Nibbles as the files of the 32-wide types have them: input j low, input j+16 high. */
+static void codes_from_nibbles(const unsigned char *q, unsigned char *codes) {
+    for (int j = 0; j < 16; j++) {
+        codes[j] = q[j] & 15;
+        codes[j + 16] = q[j] >> 4;
+    }
+}
+
+/* ... and the fifth bits: bit j of a 32-bit little-endian word belongs to input j. */
+static void codes_add_fifth_bits(const unsigned char *bits, unsigned char *codes) {
+    for (int j = 0; j < 32; j++) codes[j] = (unsigned char)(codes[j] | ((bits[j / 8] >> (j % 8)) & 1) << 4);
+}
+
+/* Q4_K, Q5_K: 64 inputs share 32 bytes; the even step has the low nibbles. */
+static void codes_from_k_nibbles(const unsigned char *q, int step, unsigned char *codes) {
+    q += step / 2 * 32;
+    for (int j = 0; j < 32; j++) codes[j] = step & 1 ? q[j] >> 4 : q[j] & 15;
+}
+
+/* Q6_K: 128 inputs share 64 bytes of low nibbles and 32 bytes of high bits. Step s of such a half has the
+ * low (s < 2) or high nibbles of 32-byte part s%2, and bits 2s, 2s+1 of the high bytes. */
+static void codes_from_q6_k(const unsigned char *low, const unsigned char *high, int step,
+                            unsigned char *codes) {
+    int half = step / 4, s = step % 4;
+    low += half * 64 + (s % 2) * 32;
+    high += half * 32;
+    for (int j = 0; j < 32; j++) {
+        int nibble = s < 2 ? low[j] & 15 : low[j] >> 4;
+        codes[j] = (unsigned char)(nibble | ((high[j] >> (2 * s)) & 3) << 4);
+    }
+}
+
+/* The 32 codes of step `step` of the block at `b`. */
+static void codes_read(TensorType type, const unsigned char *b, int step, unsigned char *codes) {
+    switch (type) {
+    case TYPE_Q8_0:
+        for (int j = 0; j < 32; j++) codes[j] = b[2 + j] ^ 0x80;
+        break;
+    case TYPE_Q4_0:
+        codes_from_nibbles(b + 2, codes);
+        break;
+    case TYPE_Q4_1:
+        codes_from_nibbles(b + 4, codes);
+        break;
+    case TYPE_Q5_0:
+        codes_from_nibbles(b + 6, codes);
+        codes_add_fifth_bits(b + 2, codes);
+        break;
+    case TYPE_Q5_1:
+        codes_from_nibbles(b + 8, codes);
+        codes_add_fifth_bits(b + 4, codes);
+        break;
+    case TYPE_Q4_K:
+        codes_from_k_nibbles(b + 16, step, codes);
+        break;
+    case TYPE_Q5_K:
+        codes_from_k_nibbles(b + 48, step, codes);
+        for (int j = 0; j < 32; j++) codes[j] = (unsigned char)(codes[j] | ((b[16 + j] >> step) & 1) << 4);
+        break;
+    default:
+        codes_from_q6_k(b, b + 128, step, codes);
+    }
+}
+
+/* Puts 32 codes of row `row` into the planes of its step, which start as zeros. */
+static void codes_write(TensorType type, const unsigned char *codes, int row, unsigned char *step) {
+    unsigned high_bits = step_forms[type].high_bits;
+    for (int k = 0; k < 32; k++) {
+        int g = k / 4, lane = row * 4 + k % 4;
+        if (type == TYPE_Q8_0) {
+            step[g * 64 + lane] = codes[k];
+            continue;
+        }
+        step[(g % 4) * 64 + lane] |= (unsigned char)((codes[k] & 15) << (g < 4 ? 0 : 4));
+        int high = codes[k] >> 4;
+        if (high_bits == 1) step[256 + lane] |= (unsigned char)(high << g);
+        if (high_bits == 2) step[256 + g / 4 * 64 + lane] |= (unsigned char)(high << (2 * (g % 4)));
+    }
+}
+
+/* ---- the block types: scales -------------------------------------------------------------------- */
+
+/* The six-bit scale and minimum of step s (0-7) in the 12 bytes of a Q4_K or Q5_K block. */
+static void k_scale_min(const unsigned char *b, int s, unsigned char *scale, unsigned char *min) {
+    if (s < 4) {
+        *scale = b[s] & 63;
+        *min = b[s + 4] & 63;
+    } else {
+        *scale = (unsigned char)((b[s + 4] & 15) | (b[s - 4] >> 6) << 4);
+        *min = (unsigned char)((b[s + 4] >> 4) | (b[s] >> 6) << 4);
+    }
+}
+
+/* The scales of the block at `b`, row `row`, into its record. */
+static void scales_write(TensorType type, const unsigned char *b, int row, unsigned char *record) {
+    switch (type) {
+    case TYPE_Q4_1:
+    case TYPE_Q5_1:
+        memcpy(record + row * 2, b, 2);
+        memcpy(record + 32 + row * 2, b + 2, 2);
+        break;
+    case TYPE_Q4_K:
+    case TYPE_Q5_K:
+        memcpy(record + row * 2, b, 2);
+        memcpy(record + 32 + row * 2, b + 2, 2);
+        for (int s = 0; s < 8; s++)
+            k_scale_min(b + 4, s, &record[64 + s * 32 + row], &record[64 + s * 32 + 16 + row]);
+        break;
+    case TYPE_Q6_K:
+        memcpy(record + row * 2, b + 208, 2);
+        for (int s = 0; s < 16; s++) record[32 + s * 16 + row] = b[192 + s];
+        break;
+    default:
+        memcpy(record + row * 2, b, 2); /* Q8_0, Q4_0, Q5_0 */
+    }
+}
+
+static void fill_block_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
+    const StepForm *f = &step_forms[m->type];
+    uint32_t block_bytes = tensor_type_info(m->type)->block_bytes;
+    unsigned char *scales = tile + tile_scales_offset(m->type, m->n_in);
+    int64_t n_blocks = tile_n_steps(m->type, m->n_in) / f->scale_steps;
+    for (int64_t i = 0; i < n_blocks; i++, row += block_bytes, scales += f->scale_bytes) {
+        scales_write(m->type, row, i_row, scales);
+        for (int s = 0; s < (int)f->scale_steps; s++, tile += f->code_bytes) {
+            unsigned char codes[32];
+            codes_read(m->type, row, s, codes);
+            codes_write(m->type, codes, i_row, tile);
+        }
+    }
+}
+
+/* ---- the plain types ---------------------------------------------------------------------------- */
+
+static void fill_plain_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
+    size_t each = m->type == TYPE_F32 ? 4 : 2;
+    for (int64_t k = 0; k < m->n_in; k++)
+        memcpy(tile + ((size_t)k * 16 + (size_t)i_row) * each, row + (size_t)k * each, each);
+}
+
+static void fill_bf16_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
+    for (int64_t k = 0; k < m->n_in; k++) {
+        uint16_t w;
+        memcpy(&w, row + 2 * k, 2);
+        if ((w & 0x7f80) == 0) w &= 0x8000;
+        memcpy(tile + k / 2 * 64 + i_row * 4 + k % 2 * 2, &w, 2);
+    }
+}
+
+void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end) {
+    size_t row_bytes;
+    fr_assert(tensor_type_row_bytes(m->type, m->n_in, &row_bytes));
+    for (int64_t t = tile_begin; t < tile_end; t++) {
+        unsigned char *tile = packed_tile(m, t);
+        memset(tile, 0, m->tile_bytes);
+        for (int i = 0; i < TILE_ROWS && t * TILE_ROWS + i < m->n_out; i++) {
+            const unsigned char *row = (const unsigned char *)rows + (size_t)(t * TILE_ROWS + i) * row_bytes;
+            if (m->type == TYPE_F32 || m->type == TYPE_F16)
+                fill_plain_row(m, row, i, tile);
+            else if (m->type == TYPE_BF16)
+                fill_bf16_row(m, row, i, tile);
+            else
+                fill_block_row(m, row, i, tile);
+        }
+    }
+}

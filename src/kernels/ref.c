@@ -1,0 +1,223 @@
+/* ref.c - the specification of the matrix products, in plain C. Slow, and the judge of the fast tables.
+ *
+ * Below, "fma" is one fused multiply-add with one rounding; every other operation rounds on its own. An
+ * output owns one accumulator, acc, which starts as +0 and takes the inputs in ascending order.
+ *
+ * F32, F16: for each input k   acc = fma(w[k], x[k], acc)                     (halves widened exactly)
+ *
+ * BF16: for each pair of inputs (2i, 2i+1), the odd one first, as vdpbf16ps does:
+ *     acc = ftz(fma(w[2i+1], x[2i+1], acc));  acc = ftz(fma(w[2i], x[2i], acc))
+ *   where ftz makes a subnormal result a zero of its sign. Subnormal weights and activations were made
+ *   zero when they were packed or converted.
+ *
+ * Block types: for each 32 inputs, with the activations' q and scale da (and ds = da * (sum of q)):
+ *     t = sum of (code - bias) * q: an exact integer below 2^24, so its order is free
+ *   Q8_0 Q4_0 Q5_0:   acc = fma(t, d * da, acc)
+ *   Q4_1 Q5_1:        acc = fma(t, d * da, acc);             acc = fma(m, ds, acc)
+ *   Q4_K Q5_K:        acc = fma(t, (d * scale) * da, acc);   acc = fma(-(dmin * min), ds, acc)
+ *   Q6_K:             acc = fma(t0, (d * scale0) * da, acc); acc = fma(t1, (d * scale1) * da, acc)
+ *                     with t0, scale0 of the first 16 of the 32 inputs, t1, scale1 of the last 16.
+ *
+ * Why the tables agree: the sequence above belongs to one output and one row, no operation of it looks at
+ * another, and a vector of any width does it for several outputs side by side.
+ * Proof: tests/test_kernels.c compares this file with double precision, and the tables with this file.
+ */
+#include "kernels/ref.h"
+
+#include "format/blocks.h"
+#include "kernels/layout.h"
+#include "kernels/tables.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- activations -------------------------------------------------------------------------------- */
+
+ActForm act_form(TensorType weight_type) {
+    static const ActForm forms[TYPE_COUNT] = {
+        [TYPE_F32] = ACT_F32,   [TYPE_F16] = ACT_F32,   [TYPE_BF16] = ACT_BF16, [TYPE_Q8_0] = ACT_Q8_0,
+        [TYPE_Q4_0] = ACT_Q8_0, [TYPE_Q4_1] = ACT_Q8_1, [TYPE_Q5_0] = ACT_Q8_0, [TYPE_Q5_1] = ACT_Q8_1,
+        [TYPE_Q4_K] = ACT_Q8_K, [TYPE_Q5_K] = ACT_Q8_K, [TYPE_Q6_K] = ACT_Q8_K,
+    };
+    return forms[weight_type];
+}
+
+size_t act_row_bytes(ActForm form, int64_t n_in) {
+    size_t n = (size_t)n_in;
+    size_t bytes = form == ACT_F32    ? 4 * n
+                   : form == ACT_BF16 ? 2 * (n + n % 2)
+                                      : n / ACT_BLOCK * sizeof(ActBlock);
+    return (bytes + 63) & ~(size_t)63;
+}
+
+static float max_magnitude(const float *x, int64_t n) {
+    float amax = 0;
+    for (int64_t i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
+    return amax;
+}
+
+static void convert_block(ActForm form, const float *x, float amax, ActBlock *b) {
+    float inverse = act_inverse(amax);
+    b->sum[0] = b->sum[1] = 0;
+    for (int i = 0; i < ACT_BLOCK; i++) {
+        b->q[i] = (int8_t)lrintf(x[i] * inverse);
+        b->sum[i / 16] = (int16_t)(b->sum[i / 16] + b->q[i]);
+    }
+    act_finish(form, amax, b);
+}
+
+static void convert_blocks(ActForm form, const float *x, int64_t n, ActBlock *b) {
+    int64_t group = act_group(form);
+    for (int64_t i = 0; i < n; i += group) {
+        float amax = max_magnitude(x + i, group);
+        for (int64_t k = i; k < i + group; k += ACT_BLOCK) convert_block(form, x + k, amax, b + k / ACT_BLOCK);
+    }
+}
+
+static uint16_t bf16_operand(float x) { return float_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x); }
+
+static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
+    for (int64_t i = 0; i < n; i++) h[i] = bf16_operand(x[i]);
+    if (n % 2) h[n] = 0;
+}
+
+static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
+    if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
+    else if (form == ACT_BF16) convert_bf16(x, n, out);
+    else convert_blocks(form, x, n, out);
+}
+
+/* ---- plain types -------------------------------------------------------------------------------- */
+
+/* fma with the flush of a subnormal result. x86 decides "subnormal" after rounding to 24 bits with an
+ * unbounded exponent; a sum in double shows it exactly, since it errs by far less than 2^-151 there. */
+static float fma_flushed(float a, float b, float c) {
+    float y = fmaf(a, b, c);
+    if (fabsf(y) > 2 * FLT_MIN) return y;
+    double exact = (double)a * b + c;
+    return exact != 0 && fabs(exact) < (double)FLT_MIN * (1 - 0x1p-25) ? copysignf(0, (float)exact) : y;
+}
+
+static float dot_plain(TensorType type, const unsigned char *tile, int row, const void *x, int64_t n) {
+    const float *xf = x;
+    const uint16_t *xh = x, *wh = (const uint16_t *)(const void *)tile;
+    const float *wf = (const float *)(const void *)tile;
+    float acc = 0;
+    if (type == TYPE_F32)
+        for (int64_t k = 0; k < n; k++) acc = fmaf(wf[k * 16 + row], xf[k], acc);
+    else if (type == TYPE_F16)
+        for (int64_t k = 0; k < n; k++) acc = fmaf(half_to_float(wh[k * 16 + row]), xf[k], acc);
+    else
+        for (int64_t k = 0; k < n; k += 2, wh += 32)
+            for (int odd = 1; odd >= 0; odd--)
+                acc = fma_flushed(bf16_to_float(wh[row * 2 + odd]), bf16_to_float(xh[k + odd]), acc);
+    return acc;
+}
+
+/* ---- block types -------------------------------------------------------------------------------- */
+
+typedef struct Step {
+    int w[ACT_BLOCK]; /* code - bias */
+    float scale[2];   /* of the first and last 16 inputs; equal except in Q6_K */
+    float min;        /* what is added per unit of activation */
+} Step;
+
+static int code_at(TensorType type, const unsigned char *step, int row, int k) {
+    int g = k / 4, lane = row * 4 + k % 4;
+    if (type == TYPE_Q8_0) return step[g * 64 + lane];
+    int code = g < 4 ? step[g * 64 + lane] & 15 : step[(g - 4) * 64 + lane] >> 4;
+    if (step_forms[type].high_bits == 1) code |= ((step[256 + lane] >> g) & 1) << 4;
+    if (step_forms[type].high_bits == 2) code |= ((step[256 + g / 4 * 64 + lane] >> (2 * (g % 4))) & 3) << 4;
+    return code;
+}
+
+static float half_at(const unsigned char *p, int i) {
+    uint16_t h;
+    memcpy(&h, p + 2 * i, 2);
+    return half_to_float(h);
+}
+
+static void step_read(TensorType type, const unsigned char *codes, const unsigned char *record, int i_sub,
+                      int row, Step *s) {
+    for (int k = 0; k < ACT_BLOCK; k++) s->w[k] = code_at(type, codes, row, k) - (int)step_forms[type].bias;
+    float d = half_at(record, row);
+    s->scale[0] = s->scale[1] = d;
+    s->min = 0;
+    switch (type) {
+    case TYPE_Q4_1:
+    case TYPE_Q5_1:
+        s->min = half_at(record, 16 + row);
+        break;
+    case TYPE_Q4_K:
+    case TYPE_Q5_K:
+        s->scale[0] = s->scale[1] = d * (float)record[64 + i_sub * 32 + row];
+        s->min = -(half_at(record, 16 + row) * (float)record[64 + i_sub * 32 + 16 + row]);
+        break;
+    case TYPE_Q6_K:
+        s->scale[0] = d * (float)(int8_t)record[32 + i_sub * 32 + row];
+        s->scale[1] = d * (float)(int8_t)record[32 + i_sub * 32 + 16 + row];
+        break;
+    default:
+        break;
+    }
+}
+
+static float step_add(TensorType type, const Step *s, const ActBlock *x, float acc) {
+    int t[2] = {0, 0};
+    for (int k = 0; k < ACT_BLOCK; k++) t[k / 16] += s->w[k] * x->q[k];
+    if (type == TYPE_Q6_K) {
+        acc = fmaf((float)t[0], s->scale[0] * x->scale, acc);
+        return fmaf((float)t[1], s->scale[1] * x->scale, acc);
+    }
+    acc = fmaf((float)(t[0] + t[1]), s->scale[0] * x->scale, acc);
+    bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
+    return has_min ? fmaf(s->min, x->scaled_sum, acc) : acc;
+}
+
+static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x, size_t x_stride,
+                        int64_t n_rows, float *y, int64_t y_stride) {
+    const StepForm *f = &step_forms[w->type];
+    const unsigned char *tile = packed_tile(w, o / TILE_ROWS);
+    const unsigned char *scales = tile + tile_scales_offset(w->type, w->n_in);
+    for (int64_t r = 0; r < n_rows; r++) y[r * y_stride] = 0;
+    for (int64_t i = 0; i < tile_n_steps(w->type, w->n_in); i++) {
+        Step s;
+        step_read(w->type, tile + (size_t)i * f->code_bytes, scales + i / f->scale_steps * f->scale_bytes,
+                  (int)(i % f->scale_steps), (int)(o % TILE_ROWS), &s);
+        for (int64_t r = 0; r < n_rows; r++) {
+            const ActBlock *b = (const ActBlock *)(const void *)(x + (size_t)r * x_stride) + i;
+            y[r * y_stride] = step_add(w->type, &s, b, y[r * y_stride]);
+        }
+    }
+}
+
+static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
+                   int64_t tile_begin, int64_t tile_end) {
+    ActForm form = act_form(w->type);
+    size_t x_stride = act_row_bytes(form, w->n_in);
+    int64_t end = tile_end * TILE_ROWS < w->n_out ? tile_end * TILE_ROWS : w->n_out;
+    for (int64_t o = tile_begin * TILE_ROWS; o < end; o++) {
+        if (form >= ACT_Q8_0) {
+            rows_blocks(w, o, x, x_stride, n_rows, y + o, y_stride);
+            continue;
+        }
+        for (int64_t r = 0; r < n_rows; r++)
+            y[r * y_stride + o] = dot_plain(w->type, packed_tile(w, o / TILE_ROWS), (int)(o % TILE_ROWS),
+                                            (const unsigned char *)x + (size_t)r * x_stride, w->n_in);
+    }
+}
+
+const Kernels kernels_ref = {
+    .name = "ref",
+    .act_convert = act_convert,
+    .matmul = matmul,
+    .rmsnorm = ref_rmsnorm,
+    .add = ref_add,
+    .silu_mul = ref_silu_mul,
+    .rope = rope_rotate,
+    .kv_store = ref_kv_store,
+    .attn_scores = ref_attn_scores,
+    .softmax = ref_softmax,
+    .attn_mix = ref_attn_mix,
+};

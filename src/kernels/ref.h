@@ -1,0 +1,69 @@
+/* ref.h - the parts of table "ref", and the constants that all tables share. */
+#ifndef KERNELS_REF_H
+#define KERNELS_REF_H
+
+#include "format/blocks.h"
+#include "kernels/layout.h"
+
+#include <math.h>
+
+/* A block of activations whose largest magnitude is below this becomes zeros: 127/amax must not overflow. */
+#define ACT_TINY 0x1p-100f
+
+/* Activations that share one scale in an int8 form. */
+static inline int64_t act_group(ActForm form) { return form == ACT_Q8_K ? 256 : ACT_BLOCK; }
+
+static inline float act_inverse(float amax) { return amax >= ACT_TINY ? 127.0f / amax : 0.0f; }
+
+/* The number as a half would keep it; one too large for a half stays as it is. */
+static inline float act_half(float x) { return fabsf(x) <= 65504.0f ? half_to_float(float_to_half(x)) : x; }
+
+/* The floats of a block whose q and sums are set. */
+static inline void act_finish(ActForm form, float amax, ActBlock *b) {
+    float inverse = act_inverse(amax), scale = amax / 127.0f, sum = (float)(b->sum[0] + b->sum[1]);
+    if (form == ACT_Q8_K) scale = inverse > 0 ? 1.0f / inverse : 0.0f;
+    b->scale = form == ACT_Q8_K ? scale : act_half(scale);
+    b->scaled_sum = form == ACT_Q8_1 ? act_half(scale * sum) : b->scale * sum;
+}
+
+/* exp(x): ref_vector.c explains. Below EXP_LOW the result is 0, above EXP_HIGH that of EXP_HIGH. */
+#define EXP_LOW -87.33f
+#define EXP_HIGH 88.37f
+#define EXP_LOG2E 0x1.715476p+0f /* 1/ln 2 */
+#define EXP_ROUND 0x1.8p23f      /* adding it rounds to an integer, which then stands in the low bits */
+#define EXP_LN2_HIGH 0x1.62e4p-1f
+#define EXP_LN2_LOW 0x1.7f7d1cp-20f
+/* exp(r) ~ 1 + r + r^2 (C2 + C3 r + C4 r^2 + C5 r^3 + C6 r^4), |r| <= ln(2)/2: interpolated at the Chebyshev
+ * nodes of that interval, relative error 1.1e-8 */
+#define EXP_C2 0x1p-1f
+#define EXP_C3 0x1.5554dcp-3f
+#define EXP_C4 0x1.55551ap-5f
+#define EXP_C5 0x1.120ba2p-7f
+#define EXP_C6 0x1.6d113cp-10f
+
+/* Kernels.rope, in every table: compiled once for each instruction set. */
+static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
+                               const float *cos_sin) {
+    int64_t step = style == ROPE_PAIRS ? 2 : 1, partner = style == ROPE_PAIRS ? 1 : n_rot / 2;
+    for (int64_t h = 0; h < n_heads; h++, x += head_dim)
+        for (int64_t i = 0; i < n_rot / 2; i++) {
+            float *a = x + i * step, *b = a + partner, a0 = *a, b0 = *b;
+            float c = cos_sin[2 * i], s = cos_sin[2 * i + 1];
+            *a = fmaf(a0, c, -(b0 * s));
+            *b = fmaf(a0, s, b0 * c);
+        }
+}
+
+float ref_exp(float x);
+void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps);
+void ref_add(float *x, const float *y, int64_t n);
+void ref_silu_mul(float *gate, const float *up, int64_t n);
+void ref_kv_store(KvType type, const float *x, int64_t n, void *dst);
+void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
+                     size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
+                     int64_t score_stride);
+void ref_softmax(float *x, int64_t n);
+void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
+                  size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
+
+#endif

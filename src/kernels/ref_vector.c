@@ -1,0 +1,125 @@
+/* ref_vector.c - the specification of everything but the matrix products: norms, activation functions,
+ * rotary positions, the KV cache and attention. Operations are single precision, in the order written.
+ */
+#include "kernels/ref.h"
+
+#include "format/blocks.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- sums --------------------------------------------------------------------------------------- */
+
+/* Sixteen running sums. Element i goes to sum i%16; the elements missing in the last sixteen are zeros, and
+ * are added like the others. */
+typedef struct Sums {
+    float s[16];
+} Sums;
+
+static float sums_fold(Sums *a) {
+    for (int n = 8; n >= 1; n /= 2)
+        for (int i = 0; i < n; i++) a->s[i] += a->s[i + n];
+    return a->s[0];
+}
+
+static int64_t round_up_16(int64_t n) { return (n + 15) / 16 * 16; }
+
+/* sum of a[i]*b[i], each step one fma */
+static float dot(const float *a, const float *b, int64_t n) {
+    Sums sums = {{0}};
+    for (int64_t i = 0; i < round_up_16(n); i++)
+        sums.s[i % 16] = fmaf(i < n ? a[i] : 0.0f, i < n ? b[i] : 0.0f, sums.s[i % 16]);
+    return sums_fold(&sums);
+}
+
+/* ---- elementwise -------------------------------------------------------------------------------- */
+
+void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps) {
+    float scale = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] * scale) * w[i];
+}
+
+void ref_add(float *x, const float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] += y[i];
+}
+
+/* x = n ln2 + r with n the nearest integer; exp(x) = 2^n exp(r). ln2 is split in two so that n*ln2_high is
+ * exact, and 2^n is added into the exponent: between EXP_LOW and EXP_HIGH the result is a normal number. */
+float ref_exp(float x) {
+    float v = x < EXP_HIGH ? x : EXP_HIGH;
+    float rounded = fmaf(v, EXP_LOG2E, EXP_ROUND);
+    float n = rounded - EXP_ROUND;
+    float r = fmaf(n, -EXP_LN2_HIGH, v);
+    r = fmaf(n, -EXP_LN2_LOW, r);
+    float p = fmaf(EXP_C6, r, EXP_C5);
+    p = fmaf(p, r, EXP_C4);
+    p = fmaf(p, r, EXP_C3);
+    p = fmaf(p, r, EXP_C2);
+    float e = fmaf(p, r * r, r) + 1.0f;
+    uint32_t e_bits, n_bits;
+    memcpy(&e_bits, &e, 4);
+    memcpy(&n_bits, &rounded, 4);
+    e_bits += n_bits << 23;
+    memcpy(&e, &e_bits, 4);
+    return v >= EXP_LOW ? e : 0.0f;
+}
+
+void ref_silu_mul(float *gate, const float *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) gate[i] = gate[i] / (1.0f + ref_exp(0.0f - gate[i])) * up[i];
+}
+
+/* ---- KV cache and attention --------------------------------------------------------------------- */
+
+void ref_kv_store(KvType type, const float *x, int64_t n, void *dst) {
+    if (type == KV_F32)
+        memcpy(dst, x, (size_t)n * sizeof *x);
+    else
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)dst)[i] = float_to_half(x[i]);
+}
+
+static float kv_at(KvType type, const void *row, int64_t i) {
+    return type == KV_F32 ? ((const float *)row)[i] : half_to_float(((const uint16_t *)row)[i]);
+}
+
+static const void *kv_row(const void *base, size_t slot_bytes, int32_t slot) {
+    return (const unsigned char *)base + (size_t)slot * slot_bytes;
+}
+
+void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
+                     size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
+                     int64_t score_stride) {
+    for (int64_t i = 0; i < n_keys; i++) {
+        const void *key = kv_row(k, slot_bytes, slots[i]);
+        for (int64_t h = 0; h < n_q; h++) {
+            Sums sums = {{0}};
+            for (int64_t d = 0; d < round_up_16(head_dim); d++)
+                sums.s[d % 16] = fmaf(d < head_dim ? q[h * head_dim + d] : 0.0f,
+                                      d < head_dim ? kv_at(type, key, d) : 0.0f, sums.s[d % 16]);
+            scores[h * score_stride + i] = sums_fold(&sums) * scale;
+        }
+    }
+}
+
+void ref_softmax(float *x, int64_t n) {
+    Sums sums = {{0}};
+    float max = -INFINITY;
+    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (int64_t i = 0; i < round_up_16(n); i++) {
+        float e = i < n ? ref_exp(x[i] - max) : 0.0f;
+        sums.s[i % 16] += e;
+        if (i < n) x[i] = e;
+    }
+    float sum = sums_fold(&sums);
+    for (int64_t i = 0; i < n; i++) x[i] /= sum;
+}
+
+void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
+                  size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out) {
+    for (int64_t i = 0; i < n_keys; i++) {
+        const void *value = kv_row(v, slot_bytes, slots[i]);
+        for (int64_t h = 0; h < n_q; h++)
+            for (int64_t d = 0; d < head_dim; d++)
+                out[h * head_dim + d] =
+                    fmaf(w[h * w_stride + i], kv_at(type, value, d), out[h * head_dim + d]);
+    }
+}

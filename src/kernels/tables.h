@@ -1,0 +1,14 @@
+/* tables.h - the tables of this build, for select.c. Each is defined by the file of its name. */
+#ifndef KERNELS_TABLES_H
+#define KERNELS_TABLES_H
+
+#include "kernels/kernels.h"
+
+extern const Kernels kernels_ref;
+#if defined(__x86_64__)
+extern const Kernels kernels_avx2;        /* AVX2, FMA, F16C */
+extern const Kernels kernels_avx512;      /* AVX-512 F, BW, VL, DQ, VNNI */
+extern const Kernels kernels_avx512_bf16; /* and BF16 */
+#endif
+
+#endif

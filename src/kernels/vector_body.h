@@ -1,0 +1,264 @@
+/* vector_body.h - everything but the matrix products, for every vector table; included once by each
+ * kernels_*.c behind its simd_*.h. The operations and their order are those of ref_vector.c.
+ *
+ * Reductions keep 16 running sums: PARTS vectors of LANES. Where many dot products are needed at once
+ * (attention scores), LANES of them are folded together, each level of folding joining two vectors.
+ */
+#include "kernels/ref.h"
+
+#include <string.h>
+
+enum { PARTS = 16 / LANES };
+
+/* ---- elementwise -------------------------------------------------------------------------------- */
+
+INLINE Vf v_exp(Vf x) {
+    Vf v = v_min(x, v_set(EXP_HIGH));
+    Vf rounded = v_fma(v, v_set(EXP_LOG2E), v_set(EXP_ROUND));
+    Vf n = v_sub(rounded, v_set(EXP_ROUND));
+    Vf r = v_fma(n, v_set(-EXP_LN2_HIGH), v);
+    r = v_fma(n, v_set(-EXP_LN2_LOW), r);
+    Vf p = v_fma(v_set(EXP_C6), r, v_set(EXP_C5));
+    p = v_fma(p, r, v_set(EXP_C4));
+    p = v_fma(p, r, v_set(EXP_C3));
+    p = v_fma(p, r, v_set(EXP_C2));
+    Vf e = v_add(v_fma(p, v_mul(r, r), r), v_set(1));
+    e = v_as_float(v_add_int(v_as_int(e), v_shift_left(v_as_int(rounded), 23)));
+    return v_where_ge(v, EXP_LOW, e);
+}
+
+/* The 16 sums of a[i]*b[i], folded. */
+INLINE float dot(const float *a, const float *b, int64_t n) {
+    Vf s[PARTS];
+    UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        UNROLL for (int j = 0; j < PARTS; j++) s[j] =
+            v_fma(v_load(a + i + j * LANES), v_load(b + i + j * LANES), s[j]);
+    if (i < n) UNROLL for (int j = 0; j < PARTS; j++) {
+            int64_t left = n - i - j * LANES;
+            s[j] = v_fma(v_load_n(a + i + j * LANES, left), v_load_n(b + i + j * LANES, left), s[j]);
+        }
+    return v_fold(PARTS == 1 ? s[0] : v_add(s[0], s[PARTS - 1]));
+}
+
+static void rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps) {
+    Vf scale = v_set(1.0f / sqrtf(dot(x, x, n) / (float)n + eps));
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(y + i, v_mul(v_mul(v_load(x + i), scale), v_load(w + i)));
+    v_store_n(y + i, n - i, v_mul(v_mul(v_load_n(x + i, n - i), scale), v_load_n(w + i, n - i)));
+}
+
+static void add(float *x, const float *y, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(x + i, v_add(v_load(x + i), v_load(y + i)));
+    v_store_n(x + i, n - i, v_add(v_load_n(x + i, n - i), v_load_n(y + i, n - i)));
+}
+
+INLINE Vf silu(Vf x) { return v_div(x, v_add(v_set(1), v_exp(v_sub(v_zero(), x)))); }
+
+static void silu_mul(float *gate, const float *up, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(gate + i, v_mul(silu(v_load(gate + i)), v_load(up + i)));
+    v_store_n(gate + i, n - i, v_mul(silu(v_load_n(gate + i, n - i)), v_load_n(up + i, n - i)));
+}
+
+static void rope(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
+                 const float *cos_sin) {
+    rope_rotate(style, x, n_heads, head_dim, n_rot, cos_sin);
+}
+
+/* x[i] = exp(x[i] - max), each added to its sum; the last ones in a row filled up with -inf: exp gives 0. */
+INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
+    UNROLL for (int j = 0; j < PARTS; j++) {
+        Vf e = v_exp(v_sub(v_load(x + j * LANES), max));
+        s[j] = v_add(s[j], e);
+        v_store(x + j * LANES, e);
+    }
+}
+
+static void softmax(float *x, int64_t n) {
+    Vf max = v_set(-INFINITY), s[PARTS];
+    float last[16];
+    int64_t i = 0, n_whole = n / 16 * 16;
+    for (int j = 0; j < 16; j++) last[j] = n_whole + j < n ? x[n_whole + j] : -INFINITY;
+    for (i = 0; i < n_whole; i += LANES) max = v_max(v_load(x + i), max);
+    for (int j = 0; j < 16; j += LANES) max = v_max(v_load(last + j), max);
+    max = v_set(v_max_all(max));
+    UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
+    for (i = 0; i < n_whole; i += 16) softmax_16(x + i, max, s);
+    if (n_whole < n) {
+        softmax_16(last, max, s);
+        memcpy(x + n_whole, last, (size_t)(n - n_whole) * sizeof *x);
+    }
+    Vf sum = v_set(v_fold(PARTS == 1 ? s[0] : v_add(s[0], s[PARTS - 1])));
+    for (i = 0; i + LANES <= n; i += LANES) v_store(x + i, v_div(v_load(x + i), sum));
+    v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), sum));
+}
+
+/* ---- KV cache ----------------------------------------------------------------------------------- */
+
+static void kv_store(KvType type, const float *x, int64_t n, void *dst) {
+    if (type == KV_F32) {
+        memcpy(dst, x, (size_t)n * sizeof *x);
+        return;
+    }
+    uint16_t *h = dst;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store_half(h + i, v_load(x + i));
+    v_store_half_n(h + i, n - i, v_load_n(x + i, n - i));
+}
+
+/* n (up to LANES) elements of a cache row from element i on. */
+INLINE Vf kv_load(KvType type, const unsigned char *row, int64_t i, int64_t n) {
+    const float *f = (const float *)(const void *)row + i;
+    const unsigned char *h = row + 2 * i;
+    if (type == KV_F32) return n >= LANES ? v_load(f) : v_load_n(f, n);
+    return n >= LANES ? v_load_half(h) : v_load_half_n(h, n);
+}
+
+typedef struct Keys {
+    const unsigned char *base; /* K or V of slot 0 */
+    size_t slot_bytes;
+    const int32_t *slots;
+    int64_t n;
+} Keys;
+
+INLINE const unsigned char *key_row(const Keys *k, int64_t i) {
+    return k->base + (size_t)k->slots[i] * k->slot_bytes;
+}
+
+/* ---- attention: scores -------------------------------------------------------------------------- */
+
+typedef struct ScoreJob {
+    const float *q;
+    int64_t head_dim;
+    Keys keys;
+    float scale;
+    float *scores;
+    int64_t score_stride;
+} ScoreJob;
+
+/* acc[h*n_keys + i] += 16 elements (n of them there) of q[h] * key i, part j of the sums */
+INLINE void scores_step(KvType type, int n_keys, int n_heads, const ScoreJob *job,
+                        const unsigned char *const *rows, int64_t d, int64_t n, Vf *acc) {
+    Vf key[LANES], q[LANES];
+    UNROLL for (int i = 0; i < n_keys; i++) key[i] = kv_load(type, rows[i], d, n);
+    UNROLL for (int h = 0; h < n_heads; h++) {
+        const float *head = job->q + h * job->head_dim + d;
+        q[h] = n >= LANES ? v_load(head) : v_load_n(head, n);
+    }
+    UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int i = 0; i < n_keys; i++) acc[h * n_keys + i] =
+        v_fma(q[h], key[i], acc[h * n_keys + i]);
+}
+
+/* Keys from i0 on against heads 0 .. n_heads-1; n_keys * n_heads == LANES dot products in one go. Keys beyond
+ * the last are taken to be the last: read, and not stored. */
+INLINE void scores_block(KvType type, int n_keys, int n_heads, const ScoreJob *job, int64_t i0) {
+    const unsigned char *rows[LANES];
+    Vf total[LANES], acc[LANES];
+    int64_t n_left = job->keys.n - i0;
+    for (int i = 0; i < n_keys; i++) rows[i] = key_row(&job->keys, i < n_left ? i0 + i : job->keys.n - 1);
+    UNROLL for (int part = 0; part < PARTS; part++) {
+        UNROLL for (int i = 0; i < LANES; i++) acc[i] = v_zero();
+        int64_t d = part * LANES;
+        for (; d + LANES <= job->head_dim; d += 16)
+            scores_step(type, n_keys, n_heads, job, rows, d, LANES, acc);
+        if (d < (job->head_dim + 15) / 16 * 16)
+            scores_step(type, n_keys, n_heads, job, rows, d, job->head_dim - d, acc);
+        UNROLL for (int i = 0; i < LANES; i++) total[i] = part == 0 ? acc[i] : v_add(total[i], acc[i]);
+    }
+    float out[LANES];
+    v_store(out, v_mul(v_fold_all(total), v_set(job->scale)));
+    for (int h = 0; h < n_heads; h++)
+        for (int i = 0; i < n_keys && i < n_left; i++)
+            job->scores[h * job->score_stride + i0 + i] = out[h * n_keys + i];
+}
+
+INLINE void scores_heads(KvType type, int n_heads, const ScoreJob *job) {
+    for (int64_t i = 0; i < job->keys.n; i += LANES / n_heads)
+        scores_block(type, LANES / n_heads, n_heads, job, i);
+}
+
+INLINE void scores_all(KvType type, ScoreJob *job, int64_t n_q) {
+    for (int64_t h = 0, step; h < n_q; h += step) {
+        step = n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
+        if (step == 4)
+            scores_heads(type, 4, job);
+        else if (step == 2)
+            scores_heads(type, 2, job);
+        else
+            scores_heads(type, 1, job);
+        job->q += step * job->head_dim;
+        job->scores += step * job->score_stride;
+    }
+}
+
+static void attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
+                        size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
+                        int64_t score_stride) {
+    ScoreJob job = {q, head_dim, {k, slot_bytes, slots, n_keys}, scale, scores, score_stride};
+    if (type == KV_F16)
+        scores_all(KV_F16, &job, n_q);
+    else
+        scores_all(KV_F32, &job, n_q);
+}
+
+/* ---- attention: weighted values ----------------------------------------------------------------- */
+
+typedef struct MixJob {
+    const float *w;
+    int64_t w_stride;
+    int64_t head_dim;
+    Keys keys;
+    float *out;
+} MixJob;
+
+/* n_columns vectors from element d on (n elements in the last of them) of n_heads heads, all keys. */
+INLINE void mix_columns(KvType type, int n_heads, int n_columns, const MixJob *job, int64_t d, int64_t n) {
+    Vf acc[4 * MIX_COLUMNS], v[MIX_COLUMNS];
+    UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int c = 0; c < n_columns; c++)
+        acc[h * n_columns + c] = v_load_n(job->out + h * job->head_dim + d + c * LANES, n);
+    for (int64_t i = 0; i < job->keys.n; i++) {
+        const unsigned char *row = key_row(&job->keys, i);
+        UNROLL for (int c = 0; c < n_columns; c++) v[c] = kv_load(type, row, d + c * LANES, n);
+        UNROLL for (int h = 0; h < n_heads; h++) {
+            Vf w = v_set(job->w[h * job->w_stride + i]);
+            UNROLL for (int c = 0; c < n_columns; c++) acc[h * n_columns + c] =
+                v_fma(w, v[c], acc[h * n_columns + c]);
+        }
+    }
+    UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int c = 0; c < n_columns; c++)
+        v_store_n(job->out + h * job->head_dim + d + c * LANES, n, acc[h * n_columns + c]);
+}
+
+INLINE void mix_heads(KvType type, int n_heads, const MixJob *job) {
+    int64_t d = 0, n = job->head_dim;
+    for (; d + MIX_COLUMNS * LANES <= n; d += MIX_COLUMNS * LANES)
+        mix_columns(type, n_heads, MIX_COLUMNS, job, d, LANES);
+    for (; d + LANES <= n; d += LANES) mix_columns(type, n_heads, 1, job, d, LANES);
+    if (d < n) mix_columns(type, n_heads, 1, job, d, n - d);
+}
+
+INLINE void mix_all(KvType type, MixJob *job, int64_t n_q) {
+    for (int64_t h = 0, step; h < n_q; h += step) {
+        step = n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
+        if (step == 4)
+            mix_heads(type, 4, job);
+        else if (step == 2)
+            mix_heads(type, 2, job);
+        else
+            mix_heads(type, 1, job);
+        job->w += step * job->w_stride;
+        job->out += step * job->head_dim;
+    }
+}
+
+static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim,
+                     const void *v, size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out) {
+    MixJob job = {w, w_stride, head_dim, {v, slot_bytes, slots, n_keys}, out};
+    if (type == KV_F16)
+        mix_all(KV_F16, &job, n_q);
+    else
+        mix_all(KV_F32, &job, n_q);
+}
