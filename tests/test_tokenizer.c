@@ -228,8 +228,8 @@ static const char *const spm_tokens[] = {"<unk>",
                                          "a",
                                          "b",
                                          "ab",
-                                         "\xE2\x96\x81"
-                                         "a",
+                                         ("\xE2\x96\x81"
+                                          "a"),
                                          "bb"};
 static const int32_t spm_types[] = {2, 3, 3, 1, 1, 1, 1, 1, 1};
 static const float spm_scores[] = {0, 0, 0, -1, -2, -3, -4, -5, -4};
@@ -281,8 +281,8 @@ static void pieces_may_cross_words(void **state) {
                                          "a",
                                          "b",
                                          "a\xE2\x96\x81",
-                                         "a\xE2\x96\x81"
-                                         "b"};
+                                         ("a\xE2\x96\x81"
+                                          "b")};
     static const int32_t types[] = {2, 1, 1, 1, 1, 1};
     static const float scores[] = {0, -1, -2, -3, -4, -5};
     VocabSpec spec = {.model = "llama",

@@ -15,7 +15,6 @@ int reader_refuse(Reader *r, fr_code code, const char *fmt, ...) {
 
 size_t reader_left(const Reader *r) { return r->g->n_bytes - r->at; }
 
-/* The next n bytes, or NULL with the error set. */
 const uint8_t *reader_take(Reader *r, size_t n, const char *what) {
     if (n > reader_left(r)) {
         reader_refuse(r, FR_ERR_FORMAT,
@@ -42,7 +41,6 @@ int reader_u64(Reader *r, const char *what, uint64_t *out) {
     return FR_OK;
 }
 
-/* A key or a tensor name: short, not empty, without '\0', copied to where it gets one at its end. */
 int reader_name(Reader *r, const char *what, size_t max_bytes, const char **out) {
     uint64_t n;
     if (reader_u64(r, what, &n)) return FR_ERR_FORMAT;

@@ -6,8 +6,12 @@
 #include "text/detokenizer.h"
 
 #include "text/utf8.h"
+#include "text/vocab.h"
 
 #include <string.h>
+
+_Static_assert(DETOKENIZER_MAX_TEXT >= 3 * (VOCAB_MAX_PIECE + 4),
+               "every byte of a piece may become a U+FFFD");
 
 static void put(Detokenizer *d, const char *bytes, int n) {
     memcpy(d->text + d->n_text, bytes, (size_t)n);
