@@ -75,8 +75,10 @@ $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -fopenmp $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
 # A tool that outgrows one file keeps its other files in a folder of its name.
 $(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
+# test_model refuses allocations on purpose.
+$(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) -fopenmp $(TEST_LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 $(RUNNER): tests/run_tests.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(CFLAGS) $< -o $@

@@ -33,13 +33,18 @@ Gguf *rig_random_gguf(const RandomModel *m) {
 Model *rig_model(const Gguf *g, const Kernels *kernels) {
     fr_error err = {0};
     Model *m = NULL;
-    if (model_open(&m, g, &(ModelOptions){.kernels = kernels, .n_threads = 1}, &err)) fail_msg("%s", err.message);
+    if (model_open(&m, g, &(ModelOptions){.kernels = kernels, .n_threads = 1}, &err))
+        fail_msg("%s", err.message);
     return m;
 }
 
 ExecutorOptions rig_options(int32_t n_ctx, int32_t max_rows) {
-    return (ExecutorOptions){.n_threads = 1, .kv_type = KV_F32, .page_size = 16, .n_ctx = n_ctx,
-                             .max_sequences = 1, .max_rows = max_rows};
+    return (ExecutorOptions){.n_threads = 1,
+                             .kv_type = KV_F32,
+                             .page_size = 16,
+                             .n_ctx = n_ctx,
+                             .max_sequences = 1,
+                             .max_rows = max_rows};
 }
 
 Executor *rig_executor(const Model *m, const ExecutorOptions *options) {
@@ -56,8 +61,8 @@ int32_t rig_sequence(Executor *e) {
     return s;
 }
 
-void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk, int32_t n_vocab,
-                float *logits) {
+void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk,
+                int32_t n_vocab, float *logits) {
     Row *rows = calloc((size_t)chunk, sizeof *rows);
     int32_t *all = calloc((size_t)chunk, sizeof *all);
     for (int32_t done = 0; done < n; done += chunk) {

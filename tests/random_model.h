@@ -7,20 +7,20 @@
 #include "format/tensor_type.h"
 
 typedef struct RandomModel {
-    const char *arch;                    /* "llama", "qwen2" (adds biases), "qwen3" (adds head norms) */
+    const char *arch; /* "llama", "qwen2" (adds biases), "qwen3" (adds head norms) */
     int32_t n_layer, n_embd, n_head, n_head_kv;
-    int32_t head_dim;                    /* 0: n_embd / n_head, and no key_length in the file */
+    int32_t head_dim; /* 0: n_embd / n_head, and no key_length in the file */
     int32_t n_ff, n_vocab;
-    bool tied;                           /* no output.weight */
-    bool biases;                         /* on q, k, v, whatever the architecture */
-    TensorType types[3];                 /* matrices take these in turn; all TYPE_F32 when n_types is 0 */
+    bool tied;           /* no output.weight */
+    bool biases;         /* on q, k, v, whatever the architecture */
+    TensorType types[3]; /* matrices take these in turn; all TYPE_F32 when n_types is 0 */
     int n_types;
-    double rope_base;                    /* 0: not in the file */
-    int32_t n_rot;                       /* 0: not in the file, all of head_dim */
-    const char *rope_scaling;            /* NULL (not in the file), "none", "linear", "yarn" */
+    double rope_base;         /* 0: not in the file */
+    int32_t n_rot;            /* 0: not in the file, all of head_dim */
+    const char *rope_scaling; /* NULL (not in the file), "none", "linear", "yarn" */
     double rope_factor;
-    int32_t rope_n_ctx_orig;             /* yarn */
-    bool rope_factors;                   /* a tensor rope_freqs.weight as Llama 3.1 has it */
+    int32_t rope_n_ctx_orig; /* yarn */
+    bool rope_factors;       /* a tensor rope_freqs.weight as Llama 3.1 has it */
     uint64_t seed;
 } RandomModel;
 

@@ -51,8 +51,8 @@ static float *values_of(const GgufTensor *t) {
     int64_t n = t->dims[0] * t->dims[1];
     float *w = zeros(n, sizeof *w);
     for (int64_t o = 0; o < t->dims[1]; o++)
-        blocks_dequantize(t->type, (const char *)t->data + (size_t)o * (t->bytes / (size_t)t->dims[1]), t->dims[0],
-                          w + o * t->dims[0]);
+        blocks_dequantize(t->type, (const char *)t->data + (size_t)o * (t->bytes / (size_t)t->dims[1]),
+                          t->dims[0], w + o * t->dims[0]);
     return w;
 }
 
@@ -79,14 +79,16 @@ static Matrix matrix(const Gguf *g, int32_t layer, const char *what) {
 /* Angles per position. YaRN as published (arXiv 2309.00071 and its code): pairs are counted in the index i
  * at which b^(-2i/d) makes `beta` turns in the original context L, i = d ln(L / (2 pi beta)) / (2 ln b). */
 static void read_rope(Reference *r, const Gguf *g, const char *arch) {
-    double base = key_number(g, arch, "rope.freq_base", 10000), scale = key_number(g, arch, "rope.scaling.factor", 1);
-    double context = key_number(g, arch, "rope.scaling.original_context_length",
-                                key_number(g, arch, "context_length", 0));
+    double base = key_number(g, arch, "rope.freq_base", 10000),
+           scale = key_number(g, arch, "rope.scaling.factor", 1);
+    double context =
+        key_number(g, arch, "rope.scaling.original_context_length", key_number(g, arch, "context_length", 0));
     char key[64];
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
     GgufString type = {"none", 4};
     gguf_get_string(g, key, &type);
-    bool linear = type.n == 6 && !memcmp(type.data, "linear", 6), yarn = type.n == 4 && !memcmp(type.data, "yarn", 4);
+    bool linear = type.n == 6 && !memcmp(type.data, "linear", 6),
+         yarn = type.n == 4 && !memcmp(type.data, "yarn", 4);
     const GgufTensor *freqs = gguf_find_tensor(g, "rope_freqs.weight");
     float *factors = freqs ? values_of(freqs) : NULL;
     double fast = floor(r->n_rot * log(context / (2 * M_PI * 32)) / (2 * log(base)));
@@ -127,22 +129,28 @@ Reference *reference_open(const Gguf *g) {
     r->output_norm = values_of(gguf_find_tensor(g, "output_norm.weight"));
     r->layers = zeros(r->n_layer, sizeof *r->layers);
     for (int32_t i = 0; i < r->n_layer; i++)
-        r->layers[i] = (Layer){
-            .q = matrix(g, i, "attn_q.weight"), .k = matrix(g, i, "attn_k.weight"),
-            .v = matrix(g, i, "attn_v.weight"), .o = matrix(g, i, "attn_output.weight"),
-            .gate = matrix(g, i, "ffn_gate.weight"), .up = matrix(g, i, "ffn_up.weight"),
-            .down = matrix(g, i, "ffn_down.weight"), .attn_norm = vector(g, i, "attn_norm.weight"),
-            .ffn_norm = vector(g, i, "ffn_norm.weight"), .q_bias = vector(g, i, "attn_q.bias"),
-            .k_bias = vector(g, i, "attn_k.bias"), .v_bias = vector(g, i, "attn_v.bias"),
-            .q_norm = vector(g, i, "attn_q_norm.weight"), .k_norm = vector(g, i, "attn_k_norm.weight")};
+        r->layers[i] = (Layer){.q = matrix(g, i, "attn_q.weight"),
+                               .k = matrix(g, i, "attn_k.weight"),
+                               .v = matrix(g, i, "attn_v.weight"),
+                               .o = matrix(g, i, "attn_output.weight"),
+                               .gate = matrix(g, i, "ffn_gate.weight"),
+                               .up = matrix(g, i, "ffn_up.weight"),
+                               .down = matrix(g, i, "ffn_down.weight"),
+                               .attn_norm = vector(g, i, "attn_norm.weight"),
+                               .ffn_norm = vector(g, i, "ffn_norm.weight"),
+                               .q_bias = vector(g, i, "attn_q.bias"),
+                               .k_bias = vector(g, i, "attn_k.bias"),
+                               .v_bias = vector(g, i, "attn_v.bias"),
+                               .q_norm = vector(g, i, "attn_q_norm.weight"),
+                               .k_norm = vector(g, i, "attn_k_norm.weight")};
     return r;
 }
 
 void reference_close(Reference *r) {
     for (int32_t i = 0; i < r->n_layer; i++) {
         Layer *l = &r->layers[i];
-        float *all[] = {l->q.w, l->k.w, l->v.w, l->o.w, l->gate.w, l->up.w, l->down.w, l->attn_norm, l->ffn_norm,
-                        l->q_bias, l->k_bias, l->v_bias, l->q_norm, l->k_norm};
+        float *all[] = {l->q.w,       l->k.w,      l->v.w,    l->o.w,    l->gate.w, l->up.w,   l->down.w,
+                        l->attn_norm, l->ffn_norm, l->q_bias, l->k_bias, l->v_bias, l->q_norm, l->k_norm};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) free(all[k]);
     }
     if (r->output.w != r->embd.w) free(r->output.w);
@@ -167,7 +175,7 @@ static void round_inputs(TensorType type, double *x, int64_t n) {
     for (int64_t b = 0; b < n; b += 32) {
         double largest = 0;
         for (int64_t i = b; i < b + 32; i++) largest = fmax(largest, fabs(x[i]));
-        for (int64_t i = b; i < b + 32 && largest > 0; i++) x[i] = rint(x[i] * 127 / largest) * largest / 127;
+        for (int64_t i = b; i < b + 32 && largest > 0; i++) x[i] = rint(x[i] * 32512 / largest) * largest / 32512;
     }
 }
 
@@ -198,16 +206,18 @@ static void finish_heads(const Reference *r, double *x, int32_t n_heads, const f
         if (norm) normalise(r, y, norm, r->head_dim, y);
         for (int32_t i = 0; rotate && i < r->n_rot / 2; i++) {
             double *a = r->halves ? &y[i] : &y[2 * i], *b = r->halves ? &y[i + r->n_rot / 2] : &y[2 * i + 1];
-            double c = cos(position * r->theta[i]) * r->magnitude, s = sin(position * r->theta[i]) * r->magnitude;
+            double c = cos(position * r->theta[i]) * r->magnitude,
+                   s = sin(position * r->theta[i]) * r->magnitude;
             double re = *a * c - *b * s, im = *a * s + *b * c;
             *a = re, *b = im;
         }
     }
 }
 
-/* Query head h over keys and values 0..position of its group; keys, values: [position + 1][n_head_kv * head_dim]. */
-static void attend(const Reference *r, const double *q, const double *keys, const double *values, int32_t position,
-                   int32_t h, double *out) {
+/* Query head h over keys and values 0..position of its group; keys, values: [position + 1][n_head_kv *
+ * head_dim]. */
+static void attend(const Reference *r, const double *q, const double *keys, const double *values,
+                   int32_t position, int32_t h, double *out) {
     int64_t width = (int64_t)r->n_head_kv * r->head_dim, at = h / (r->n_head / r->n_head_kv) * r->head_dim;
     double *p = zeros(position + 1, sizeof *p), largest = -INFINITY, total = 0;
     for (int32_t t = 0; t <= position; t++) {
@@ -228,7 +238,8 @@ static void attend(const Reference *r, const double *q, const double *keys, cons
 static void run_layer(const Reference *r, const Layer *l, ReferenceRounding rounding, int32_t n, double *x) {
     int64_t q_dim = l->q.n_out, kv_dim = l->k.n_out, n_ff = l->gate.n_out, embd = r->n_embd;
     double *keys = zeros(n * kv_dim, sizeof *keys), *values = zeros(n * kv_dim, sizeof *values);
-    double *q = zeros(q_dim, sizeof *q), *mixed = zeros(q_dim, sizeof *mixed), *normed = zeros(embd, sizeof *normed);
+    double *q = zeros(q_dim, sizeof *q), *mixed = zeros(q_dim, sizeof *mixed),
+           *normed = zeros(embd, sizeof *normed);
     double *gate = zeros(n_ff, sizeof *gate), *up = zeros(n_ff, sizeof *up), *out = zeros(embd, sizeof *out);
     for (int32_t t = 0; t < n; t++, x += embd) {
         double *k = keys + t * kv_dim, *v = values + t * kv_dim;

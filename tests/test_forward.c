@@ -13,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHAPE(a, layers, embd, heads, kv, ff, vocab) \
-    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = vocab
+#define SHAPE(a, layers, embd, heads, kv, ff, vocab)                                                         \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff,              \
+    .n_vocab = vocab
 
 static const struct {
     const char *name;
@@ -24,11 +25,14 @@ static const struct {
     {"f16, qwen2", {SHAPE("qwen2", 2, 48, 6, 3, 70, 61), .types = {TYPE_F16}, .n_types = 1, .seed = 2}},
     {"bf16", {SHAPE("llama", 2, 48, 4, 2, 51, 61), .types = {TYPE_BF16}, .n_types = 1, .seed = 3}},
     {"q8_0, qwen3", {SHAPE("qwen3", 2, 64, 4, 2, 96, 61), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 4}},
-    {"q4_0 and q5_1", {SHAPE("llama", 2, 64, 4, 4, 96, 61), .types = {TYPE_Q4_0, TYPE_Q5_1}, .n_types = 2, .seed = 5}},
-    {"q4_k and q6_k", {SHAPE("llama", 1, 256, 4, 2, 256, 61), .tied = true, .types = {TYPE_Q4_K, TYPE_Q6_K},
-                       .n_types = 2, .seed = 6}},
-    {"q5_k, yarn", {SHAPE("qwen2", 1, 256, 4, 2, 256, 61), .rope_scaling = "yarn", .rope_factor = 4,
-                    .rope_n_ctx_orig = 64, .types = {TYPE_Q5_K}, .n_types = 1, .seed = 7}},
+    {"q4_0 and q5_1",
+     {SHAPE("llama", 2, 64, 4, 4, 96, 61), .types = {TYPE_Q4_0, TYPE_Q5_1}, .n_types = 2, .seed = 5}},
+    {"q4_k and q6_k",
+     {SHAPE("llama", 1, 256, 4, 2, 256, 61), .tied = true, .types = {TYPE_Q4_K, TYPE_Q6_K}, .n_types = 2,
+      .seed = 6}},
+    {"q5_k, yarn",
+     {SHAPE("qwen2", 1, 256, 4, 2, 256, 61), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 64,
+      .types = {TYPE_Q5_K}, .n_types = 1, .seed = 7}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
 
@@ -46,9 +50,9 @@ static void expect_bits(const Where *w, const char *kind, const float *ours, con
     if (memcmp(ours, theirs, (size_t)n * sizeof *ours) == 0) return;
     int32_t i = 0;
     while (memcmp(&ours[i], &theirs[i], sizeof *ours) == 0) i++;
-    fail_msg("%s, %s, table %s, seed %llu, %d %d: %s %d is %.9g (%a), plainly %.9g (%a)", w->model, w->what, w->table,
-             (unsigned long long)w->seed, w->a, w->b, kind, i, (double)ours[i], (double)ours[i], (double)theirs[i],
-             (double)theirs[i]);
+    fail_msg("%s, %s, table %s, seed %llu, %d %d: %s %d is %.9g (%a), plainly %.9g (%a)", w->model, w->what,
+             w->table, (unsigned long long)w->seed, w->a, w->b, kind, i, (double)ours[i], (double)ours[i],
+             (double)theirs[i], (double)theirs[i]);
 }
 
 static float *new_logits(const Model *m, int32_t n) {
@@ -97,13 +101,15 @@ static void with_the_target(ModelTest test) {
 enum { N_CHAIN = 64 };
 
 /* A chain of 64 tokens appended in some way, against the same chain run plainly. */
-static void expect_chain(const Model *m, Where w, const ExecutorOptions *o, int32_t chunk, const float *judge) {
+static void expect_chain(const Model *m, Where w, const ExecutorOptions *o, int32_t chunk,
+                         const float *judge) {
     int32_t tokens[N_CHAIN], n_vocab = m->hparams.n_vocab;
     rig_tokens(5, n_vocab, tokens, N_CHAIN);
     Executor *e = rig_executor(m, o);
     float *logits = new_logits(m, N_CHAIN);
     rig_append(e, rig_sequence(e), tokens, N_CHAIN, chunk, n_vocab, logits);
-    for (int32_t i = 0; i < N_CHAIN; i++) expect_bits(&w, "logit", row_of(m, logits, i), row_of(m, judge, i), n_vocab);
+    for (int32_t i = 0; i < N_CHAIN; i++)
+        expect_bits(&w, "logit", row_of(m, logits, i), row_of(m, judge, i), n_vocab);
     free(logits);
     executor_close(e);
 }
@@ -167,9 +173,11 @@ static void vary_siblings(const Model *m, Where w) {
             Row rows[64];
             w.b = k == 0 ? 0 : k == 1 ? w.a / 2 : w.a - 1;
             for (int i = 0; i < w.a; i++)
-                rows[i] = (Row){i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), s, -1, i == w.b};
+                rows[i] =
+                    (Row){i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), s, -1, i == w.b};
             fr_error err = {0};
-            if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err)) fail_msg("%s", err.message);
+            if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err))
+                fail_msg("%s", err.message);
             expect_bits(&w, "logit", executor_logits(e, w.b), row_of(m, judge, N_PREFIX), n_vocab);
             for (int i = 0; i < w.a; i++)
                 if (i != w.b) assert_null(executor_logits(e, i));
@@ -235,7 +243,8 @@ static void stir(World *w) {
         if (!l->alive && other->alive && what < 4) {
             fr_error err = {0};
             *l = *other;
-            if (executor_sequence_fork(w->e, other->sequence, &l->sequence, &err)) fail_msg("%s", err.message);
+            if (executor_sequence_fork(w->e, other->sequence, &l->sequence, &err))
+                fail_msg("%s", err.message);
         } else if (!l->alive) {
             start_life(w, l);
         } else if (what == 0 || l->n > N_CTX - MAX_ROWS) {
@@ -264,7 +273,8 @@ static void draw_rows(World *w) {
     }
     fr_error err = {0};
     for (int i = 0; i < MAX_LIVES; i++)
-        if (n_of[i] && executor_reserve(w->e, w->lives[i].sequence, n_of[i], &err)) fail_msg("%s", err.message);
+        if (n_of[i] && executor_reserve(w->e, w->lives[i].sequence, n_of[i], &err))
+            fail_msg("%s", err.message);
 }
 
 /* The path from the committed tokens to a row: row numbers to path, its length returned. */
@@ -296,7 +306,8 @@ static void expect_rows_of(World *w, int life) {
             rig_append(judge, s, &w->rows[path[k]].token, 1, 1, n_vocab, k == n_path - 1 ? logits : NULL);
         w->where.b = i;
         expect_bits(&w->where, "logit", executor_logits(w->e, i), logits, n_vocab);
-        expect_bits(&w->where, "hidden", executor_hidden(w->e, i), executor_hidden(judge, 0), w->m->hparams.n_embd);
+        expect_bits(&w->where, "hidden", executor_hidden(w->e, i), executor_hidden(judge, 0),
+                    w->m->hparams.n_embd);
         executor_sequence_truncate(judge, s, l->n);
     }
     free(logits);
@@ -397,7 +408,11 @@ static void impossible_batches_are_refused(void **state) {
     fr_error err = {0};
     assert_int_equal(executor_reserve(e, s, 2, &err), FR_OK);
     assert_int_equal(executor_reserve(e, t, 2, &err), FR_OK);
-    const struct { Row rows[5]; int32_t n; const char *why; } cases[] = {
+    const struct {
+        Row rows[5];
+        int32_t n;
+        const char *why;
+    } cases[] = {
         {{{1, s, -1, true}}, 0, "a batch of 0 rows"},
         {{{1, s, -1, true}}, 5, "a batch of 5 rows"},
         {{{-1, s, -1, true}}, 1, "token -1"},
@@ -408,7 +423,9 @@ static void impossible_batches_are_refused(void **state) {
         {{{1, s, 0, true}}, 1, "parent 0"},
         {{{1, s, -2, true}}, 1, "parent -2"},
         {{{1, s, -1, true}, {1, t, 0, true}}, 2, "row 1 of a batch of 2"},
-        {{{1, s, -1, true}, {1, s, 0, true}, {1, s, 1, true}}, 3, "more rows in the batch than the 2 reserved"},
+        {{{1, s, -1, true}, {1, s, 0, true}, {1, s, 1, true}},
+         3,
+         "more rows in the batch than the 2 reserved"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         err = (fr_error){0};

@@ -70,7 +70,7 @@ static float kind_value(Kind kind) {
 
 static void make_row(TensorType type, Kind kind, int64_t n, unsigned char *row) {
     const TensorTypeInfo *info = tensor_type_info(type);
-    if (kind != PLAIN && act_form(type) >= ACT_Q8_0) {
+    if (kind != PLAIN && act_form(type) == ACT_Q16) {
         for (int64_t i = 0; i < n / info->block_n; i++) make_block(type, kind, row + i * info->block_bytes);
         return;
     }
@@ -145,7 +145,7 @@ static double act_value(const Problem *p, int64_t r, int64_t k) {
         memcpy(&h, row + k * 2, 2);
         return (double)bf16_to_float(h);
     default:
-        return (double)b->scale * b->q[k % ACT_BLOCK];
+        return (double)b->scale * (256 * b->high[k % ACT_BLOCK] + b->low[k % ACT_BLOCK]);
     }
 }
 
@@ -168,7 +168,7 @@ static void check_against_double(TensorType type, int64_t n_out, int64_t n_in) {
                 magnitude += 4 * w_max * fabs(x);
             }
             double error = fabs((double)p.want[r * n_out + o] - sum);
-            double bound = magnitude * ((double)(n_in + 8) * 0x1p-24 + (act_form(type) == ACT_Q8_1 ? 0x1p-12 : 0));
+            double bound = magnitude * (double)(n_in + 8) * 0x1p-24;
             worst = fmax(worst, error / magnitude * 0x1p24);
             if (error > bound)
                 fail_msg("%s %lldx%lld output (%lld,%lld): %.9g, in double %.9g; error %g above %g",
@@ -177,8 +177,8 @@ static void check_against_double(TensorType type, int64_t n_out, int64_t n_in) {
         }
     }
     /* A kernel that loses terms of 1/1000 would stay below a bound for thousands of roundings; this would
-     * not. ACT_Q8_1 keeps the sums of its blocks as halves: 2^-12 of what the minima add. */
-    if (worst > (act_form(type) == ACT_Q8_1 ? 512 : 8))
+     * not. */
+    if (worst > 8)
         fail_msg("%s: an error of %.1f * 2^-24 of the magnitude", tensor_type_info(type)->name, worst);
     free(w);
     problem_close(&p);

@@ -1,6 +1,6 @@
 /* The values of the forward: against a double-precision reference of another hand (reference.c).
  *
- * Two comparisons a model. The reference that rounds nothing tells how much the engine's choice of 8-bit
+ * Two comparisons a model. The reference that rounds nothing tells how much the engine's rounding of
  * activations costs; the one that rounds activations just so leaves only what single precision costs, and
  * the few activations that single precision pushes over a rounding edge.
  *
@@ -8,8 +8,8 @@
  *   F32, F16 weights     1e-5   some hundred float roundings (2^-24 each) on the way, seen up to 2e-6
  *   BF16 weights         2^-9 / sqrt(3) rms error of each rounded input: 0.11 %. A token passes
  *                        d = 4 n_layer + 1 products in a row, whose errors add as squares.
- *   block types          32 Gaussian inputs have a largest of about 2.3 sigma, a step of 2.3/127 sigma and so
- *                        an rms error of 2.3/127/sqrt(12) = 0.53 % of each input, likewise.
+ *   block types          32 Gaussian inputs have a largest of about 2.3 sigma, a step of 2.3/32512 sigma and so
+ *                        an rms error of 2.3/32512/sqrt(12) = 0.002 % of each input, likewise.
  *   The bound is 3 * each * sqrt(d): residual branches carry little of the sum, but norms after a small
  *   residual and a steep softmax may amplify.
  *   With the same rounding imitated, 1e-5 again in the quarter of the tokens that agree best: about one input
@@ -29,8 +29,9 @@ typedef struct Case {
     RandomModel m;
 } Case;
 
-#define SHAPE(a, layers, embd, heads, kv, ff, vocab) \
-    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = vocab
+#define SHAPE(a, layers, embd, heads, kv, ff, vocab)                                                         \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff,              \
+    .n_vocab = vocab
 #define TYPE(t) .types = {t}, .n_types = 1
 
 static const Case cases[] = {
@@ -45,18 +46,22 @@ static const Case cases[] = {
     {"rope base", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_base = 500000, .seed = 9}},
     {"linear", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_scaling = "linear", .rope_factor = 4, .seed = 10}},
     {"none", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_scaling = "none", .rope_factor = 4, .seed = 10}},
-    {"yarn", {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_scaling = "yarn", .rope_factor = 4,
-              .rope_n_ctx_orig = 512, .seed = 11}},
-    {"yarn, qwen2", {SHAPE("qwen2", 2, 64, 2, 1, 90, 61), .rope_scaling = "yarn", .rope_factor = 8,
-                     .rope_n_ctx_orig = 4096, .rope_base = 1e6, .seed = 12}},
-    {"llama 3 factors", {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_factors = true, .rope_base = 5e5, .seed = 13}},
+    {"yarn",
+     {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 512,
+      .seed = 11}},
+    {"yarn, qwen2",
+     {SHAPE("qwen2", 2, 64, 2, 1, 90, 61), .rope_scaling = "yarn", .rope_factor = 8, .rope_n_ctx_orig = 4096,
+      .rope_base = 1e6, .seed = 12}},
+    {"llama 3 factors",
+     {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_factors = true, .rope_base = 5e5, .seed = 13}},
     {"qwen2", {SHAPE("qwen2", 2, 56, 7, 1, 99, 300), .seed = 14}},
     {"qwen2 tied", {SHAPE("qwen2", 2, 64, 4, 2, 99, 300), .tied = true, .rope_base = 1e6, .seed = 15}},
     {"qwen3", {SHAPE("qwen3", 2, 64, 4, 2, 99, 300), .seed = 16}},
     {"qwen3, wide heads", {SHAPE("qwen3", 3, 48, 4, 2, 99, 300), .head_dim = 32, .tied = true, .seed = 17}},
     {"f16", {SHAPE("llama", 2, 72, 6, 3, 101, 301), TYPE(TYPE_F16), .seed = 20}},
     {"bf16", {SHAPE("llama", 2, 72, 6, 3, 102, 301), TYPE(TYPE_BF16), .seed = 21}},
-    {"bf16, odd inner sizes", {SHAPE("llama", 2, 45, 3, 1, 77, 61), .head_dim = 10, TYPE(TYPE_BF16), .seed = 22}},
+    {"bf16, odd inner sizes",
+     {SHAPE("llama", 2, 45, 3, 1, 77, 61), .head_dim = 10, TYPE(TYPE_BF16), .seed = 22}},
     {"q8_0", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q8_0), .seed = 23}},
     {"q4_0", {SHAPE("qwen2", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q4_0), .seed = 24}},
     {"q4_1", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q4_1), .seed = 25}},
@@ -65,15 +70,19 @@ static const Case cases[] = {
     {"q4_k", {SHAPE("llama", 2, 256, 8, 2, 512, 301), TYPE(TYPE_Q4_K), .seed = 28}},
     {"q5_k", {SHAPE("qwen2", 2, 256, 8, 4, 256, 301), TYPE(TYPE_Q5_K), .seed = 29}},
     {"q6_k", {SHAPE("qwen3", 2, 256, 4, 2, 256, 301), .tied = true, TYPE(TYPE_Q6_K), .seed = 30}},
-    {"q, k, v of three kinds", {SHAPE("llama", 2, 64, 8, 2, 96, 301), .types = {TYPE_BF16, TYPE_F32, TYPE_Q4_0},
-                                .n_types = 3, .seed = 31}},
-    {"two kinds", {SHAPE("qwen2", 2, 64, 4, 2, 96, 301), .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 32}},
+    {"q, k, v of three kinds",
+     {SHAPE("llama", 2, 64, 8, 2, 96, 301), .types = {TYPE_BF16, TYPE_F32, TYPE_Q4_0}, .n_types = 3,
+      .seed = 31}},
+    {"two kinds",
+     {SHAPE("qwen2", 2, 64, 4, 2, 96, 301), .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 32}},
 };
 enum { N_CASES = sizeof cases / sizeof *cases, N_TOKENS = 24, N_LONG = 330 };
 
 /* rms error of one rounded input, from the head of this file. */
 static double input_error(TensorType t) {
-    return t == TYPE_F32 || t == TYPE_F16 ? 0 : t == TYPE_BF16 ? ldexp(1, -9) / sqrt(3) : 2.3 / 127 / sqrt(12);
+    return t == TYPE_F32 || t == TYPE_F16 ? 0
+           : t == TYPE_BF16               ? ldexp(1, -9) / sqrt(3)
+                                          : 2.3 / 32512 / sqrt(12);
 }
 
 static double worst_input_error(const Gguf *g) {
@@ -96,7 +105,8 @@ static float *engine_logits(const Model *m, KvType kv_type, const int32_t *token
 
 static void expect_near(const char *name, const char *what, double error, double bound) {
     print_message("%-28s %-24s %.2e (at most %.2e)\n", name, what, error, bound);
-    if (!(error <= bound)) fail_msg("%s: %s: relative rms error of logits %.3e, at most %.3e", name, what, error, bound);
+    if (!(error <= bound))
+        fail_msg("%s: %s: relative rms error of logits %.3e, at most %.3e", name, what, error, bound);
 }
 
 static int by_value(const void *a, const void *b) {
@@ -126,8 +136,10 @@ static void compare(const char *name, const Gguf *g, const Kernels *kernels, int
     float *ours = engine_logits(m, KV_F32, tokens, n), *half = engine_logits(m, KV_F16, tokens, n);
     double rounded = 3 * each * sqrt(4 * m->hparams.n_layer + 1);
     reference_logits(r, (ReferenceRounding){.activations = true}, tokens, n, theirs);
-    if (each > 0) expect_near(name, "inputs rounded alike", lower_quartile(ours, theirs, n, n_vocab), 1e-5);
-    else expect_near(name, "exact", rig_rel_rms(ours, theirs, n_all), 1e-5);
+    if (each > 0)
+        expect_near(name, "inputs rounded alike", lower_quartile(ours, theirs, n, n_vocab), 1e-5);
+    else
+        expect_near(name, "exact", rig_rel_rms(ours, theirs, n_all), 1e-5);
     reference_logits(r, (ReferenceRounding){.kv_half = true}, tokens, n, theirs);
     expect_near(name, "half keys and values", rig_rel_rms(half, theirs, n_all), 2e-4 + rounded);
     if (each > 0) {
@@ -197,8 +209,44 @@ static void another_rope_is_seen(void **state) {
     gguf_close(a), gguf_close(b);
 }
 
+/* Random models must be worth testing with: logits of a sensible size, greedy texts that go somewhere. */
+static void random_models_do_not_degenerate(void **state) {
+    (void)state;
+    enum { N_TEXT = 96 };
+    for (int c = 0; c < N_CASES; c++) {
+        if (cases[c].m.n_embd < 40) continue;
+        Gguf *g = rig_random_gguf(&cases[c].m);
+        Model *m = rig_model(g, NULL);
+        ExecutorOptions o = rig_options(N_TEXT, 1);
+        Executor *e = rig_executor(m, &o);
+        int32_t s = rig_sequence(e), token = 1, n_vocab = m->hparams.n_vocab, n_seen = 0;
+        float *logits = calloc((size_t)n_vocab, sizeof *logits);
+        bool *seen = calloc((size_t)n_vocab, sizeof *seen);
+        double squares = 0;
+        for (int32_t i = 0; i < N_TEXT; i++) {
+            rig_append(e, s, &token, 1, 1, n_vocab, logits);
+            token = 0;
+            for (int32_t k = 0; k < n_vocab; k++) {
+                squares += (double)logits[k] * (double)logits[k];
+                if (logits[k] > logits[token]) token = k;
+            }
+            n_seen += !seen[token];
+            seen[token] = true;
+        }
+        double rms = sqrt(squares / N_TEXT / n_vocab);
+        if (rms < 2 || rms > 4 || n_seen < 5)
+            fail_msg("%s: logits of rms %.2f (2 to 4), %d tokens in a text of %d (5 or more)", cases[c].name,
+                     rms, n_seen, N_TEXT);
+        free(seen), free(logits);
+        executor_close(e);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_models_do_not_degenerate),
         cmocka_unit_test(random_models_have_the_values_of_the_formulas),
         cmocka_unit_test(every_kernel_table_has_them),
         cmocka_unit_test(a_long_text_has_them),

@@ -24,8 +24,10 @@ static RopeParams plain(int32_t n_rot, double base) {
 
 static void plain_and_linear_frequencies(void **state) {
     (void)state;
-    static const struct { int32_t n_rot; double base, factor; } cases[] = {
-        {2, 10000, 1}, {64, 10000, 1}, {128, 1e6, 1}, {128, 10000, 4}, {6, 500000, 2.5}};
+    static const struct {
+        int32_t n_rot;
+        double base, factor;
+    } cases[] = {{2, 10000, 1}, {64, 10000, 1}, {128, 1e6, 1}, {128, 10000, 4}, {6, 500000, 2.5}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         RopeParams p = plain(cases[c].n_rot, cases[c].base);
         if (cases[c].factor > 1) p.scaling = ROPE_SCALING_LINEAR, p.factor = cases[c].factor;
@@ -49,7 +51,7 @@ static void llama_3_factors(void **state) {
     for (int i = 0; i < N_ROT / 2; i++) {
         double theta = pow(base, -2.0 * i / N_ROT), length = 2 * M_PI / theta;
         double smooth = (old / length - low) / (high - low);
-        bool fast = length < old / high, slow = length > old / low;
+        bool fast = length<old / high, slow = length> old / low;
         wanted[i] = fast ? theta : slow ? theta / factor : (1 - smooth) * theta / factor + smooth * theta;
         factors[i] = (float)(theta / wanted[i]);
         n_kept += fast, n_divided += slow;
@@ -66,30 +68,41 @@ static void llama_3_factors(void **state) {
 /* arXiv 2309.00071, eq. 17-23, with the ramp over the pair index, as its code and all files mean it. */
 static void yarn_frequencies(void **state) {
     (void)state;
-    static const struct { int32_t n_rot; double base, factor; int32_t old; double ext, attn, fast, slow; } cases[] = {
-        {128, 1e6, 4, 32768, 1, 1, 32, 1},
-        {128, 10000, 16, 4096, 1, 1, 32, 1},
-        {64, 10000, 8, 2048, 1, 1.5, 16, 2},
-        {64, 10000, 8, 2048, 0.5, 1, 32, 1},
-        {64, 10000, 8, 2048, 0, 0.75, 32, 1},
-        {8, 10000, 2, 64, 1, 1, 32, 1},
+    static const struct {
+        int32_t n_rot;
+        double base, factor;
+        int32_t old;
+        double ext, attn, fast, slow;
+    } cases[] = {
+        {128, 1e6, 4, 32768, 1, 1, 32, 1},    {128, 10000, 16, 4096, 1, 1, 32, 1},
+        {64, 10000, 8, 2048, 1, 1.5, 16, 2},  {64, 10000, 8, 2048, 0.5, 1, 32, 1},
+        {64, 10000, 8, 2048, 0, 0.75, 32, 1}, {8, 10000, 2, 64, 1, 1, 32, 1},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         double d = cases[c].n_rot, b = cases[c].base, s = cases[c].factor, turn = cases[c].old / (2 * M_PI);
         double first = fmax(0, floor(d / 2 * log(turn / cases[c].fast) / log(b)));
         double last = fmin(d - 1, ceil(d / 2 * log(turn / cases[c].slow) / log(b)));
-        RopeParams p = {.n_rot = cases[c].n_rot, .base = b, .scaling = ROPE_SCALING_YARN, .factor = s,
-                        .n_ctx_orig = cases[c].old, .ext_factor = cases[c].ext, .attn_factor = cases[c].attn,
-                        .beta_fast = cases[c].fast, .beta_slow = cases[c].slow};
+        RopeParams p = {.n_rot = cases[c].n_rot,
+                        .base = b,
+                        .scaling = ROPE_SCALING_YARN,
+                        .factor = s,
+                        .n_ctx_orig = cases[c].old,
+                        .ext_factor = cases[c].ext,
+                        .attn_factor = cases[c].attn,
+                        .beta_fast = cases[c].fast,
+                        .beta_slow = cases[c].slow};
         Rope rope = open_rope(&p, NULL);
         for (int i = 0; i < p.n_rot / 2; i++) {
-            double theta = pow(b, -2.0 * i / d), keep = i <= first ? 1 : i >= last ? 0 : (last - i) / (last - first);
+            double theta = pow(b, -2.0 * i / d), keep = i <= first  ? 1
+                                                        : i >= last ? 0
+                                                                    : (last - i) / (last - first);
             keep *= cases[c].ext;
             double wanted = keep * theta + (1 - keep) * theta / s;
             if (fabs(rope.freqs[i] / wanted - 1) > 1e-9)
                 fail_msg("case %zu, pair %d: %.12g, should be %.12g", c, i, rope.freqs[i], wanted);
         }
-        expect_close("magnitude", (int)c, rope.magnitude, cases[c].attn * (cases[c].ext > 0 ? 0.1 * log(s) + 1 : 1));
+        expect_close("magnitude", (int)c, rope.magnitude,
+                     cases[c].attn * (cases[c].ext > 0 ? 0.1 * log(s) + 1 : 1));
         rope_free(&rope);
     }
 }
@@ -98,8 +111,15 @@ static void yarn_frequencies(void **state) {
  * keeps pairs up to 23, divides pairs from 40 on, and scales by 0.1 ln 4 + 1. */
 static void yarn_of_a_known_model(void **state) {
     (void)state;
-    RopeParams p = {.n_rot = 128, .base = 1e6, .scaling = ROPE_SCALING_YARN, .factor = 4, .n_ctx_orig = 32768,
-                    .ext_factor = 1, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1};
+    RopeParams p = {.n_rot = 128,
+                    .base = 1e6,
+                    .scaling = ROPE_SCALING_YARN,
+                    .factor = 4,
+                    .n_ctx_orig = 32768,
+                    .ext_factor = 1,
+                    .attn_factor = 1,
+                    .beta_fast = 32,
+                    .beta_slow = 1};
     Rope rope = open_rope(&p, NULL);
     expect_close("kept", 23, rope.freqs[23], pow(1e6, -23.0 / 64));
     expect_close("divided", 40, rope.freqs[40], pow(1e6, -40.0 / 64) / 4);
@@ -131,8 +151,10 @@ static void angles_are_rounded_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_and_linear_frequencies), cmocka_unit_test(llama_3_factors),
-        cmocka_unit_test(yarn_frequencies),             cmocka_unit_test(yarn_of_a_known_model),
+        cmocka_unit_test(plain_and_linear_frequencies),
+        cmocka_unit_test(llama_3_factors),
+        cmocka_unit_test(yarn_frequencies),
+        cmocka_unit_test(yarn_of_a_known_model),
         cmocka_unit_test(angles_are_rounded_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,19 +40,11 @@ int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, f
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m);
 
-/* Activations in the form that a weight type wants. The three int8 forms are those that GGUF types are meant
- * to meet, so that quantised models say here what they say elsewhere. With amax = max|x| of the group,
- * inv = 127/amax and q = x*inv rounded to the nearest integer (ties to even):
- *   Q8_0  groups of 32: scale = half(amax/127)
- *   Q8_1  the same, and the sum that minima are multiplied with is half(amax/127 * sum of q)
- *   Q8_K  groups of 256: scale = 1/inv
- * half() rounds to IEEE half precision; what is too large for one stays as it is. */
+/* Activations in the form that a weight type wants. */
 typedef enum ActForm {
     ACT_F32,  /* F32, F16 weights: float as it is */
     ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
-    ACT_Q8_0, /* Q8_0, Q4_0, Q5_0 weights */
-    ACT_Q8_1, /* Q4_1, Q5_1 weights */
-    ACT_Q8_K, /* Q4_K, Q5_K, Q6_K weights */
+    ACT_Q16,  /* all block types: 16-bit integers with one float scale per 32; layout.h */
     ACT_FORM_COUNT,
 } ActForm;
 

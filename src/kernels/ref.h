@@ -2,29 +2,14 @@
 #ifndef KERNELS_REF_H
 #define KERNELS_REF_H
 
-#include "format/blocks.h"
-#include "kernels/layout.h"
+#include "kernels/kernels.h"
 
 #include <math.h>
 
-/* A block of activations whose largest magnitude is below this becomes zeros: 127/amax must not overflow. */
+/* A block of activations whose largest magnitude is below this becomes zeros: ACT_STEPS/amax must not overflow. */
 #define ACT_TINY 0x1p-100f
 
-/* Activations that share one scale in an int8 form. */
-static inline int64_t act_group(ActForm form) { return form == ACT_Q8_K ? 256 : ACT_BLOCK; }
-
-static inline float act_inverse(float amax) { return amax >= ACT_TINY ? 127.0f / amax : 0.0f; }
-
-/* The number as a half would keep it; one too large for a half stays as it is. */
-static inline float act_half(float x) { return fabsf(x) <= 65504.0f ? half_to_float(float_to_half(x)) : x; }
-
-/* The floats of a block whose q and sums are set. */
-static inline void act_finish(ActForm form, float amax, ActBlock *b) {
-    float inverse = act_inverse(amax), scale = amax / 127.0f, sum = (float)(b->sum[0] + b->sum[1]);
-    if (form == ACT_Q8_K) scale = inverse > 0 ? 1.0f / inverse : 0.0f;
-    b->scale = form == ACT_Q8_K ? scale : act_half(scale);
-    b->scaled_sum = form == ACT_Q8_1 ? act_half(scale * sum) : b->scale * sum;
-}
+#define ACT_STEPS 32512.0f /* 127 * 256: the integer that the largest magnitude of a block becomes */
 
 /* exp(x): ref_vector.c explains. Below EXP_LOW the result is 0, above EXP_HIGH that of EXP_HIGH. */
 #define EXP_LOW -87.33f

@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct { const char *name; RopeStyle rope; } archs[] = {
+static const struct {
+    const char *name;
+    RopeStyle rope;
+} archs[] = {
     [ARCH_LLAMA] = {"llama", ROPE_PAIRS},
     [ARCH_QWEN2] = {"qwen2", ROPE_HALVES},
     [ARCH_QWEN3] = {"qwen3", ROPE_HALVES},
@@ -51,7 +54,8 @@ static double read_float(Reader *r, const char *what, double fallback, double mi
     const char *key = full_key(r, what);
     if (!gguf_get_f32(r->g, key, &v) && (isnan(fallback) || gguf_find_key(r->g, key) >= 0)) {
         if (!r->status)
-            r->status = error_set(r->err, FR_ERR_FORMAT, "%s: key %s is missing or no number", gguf_path(r->g), key);
+            r->status =
+                error_set(r->err, FR_ERR_FORMAT, "%s: key %s is missing or no number", gguf_path(r->g), key);
         return min;
     }
     if (!(v >= (float)min && v <= (float)max)) {
@@ -66,15 +70,16 @@ static double read_float(Reader *r, const char *what, double fallback, double mi
 static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
     GgufString name;
     if (!gguf_get_string(g, "general.architecture", &name))
-        return error_set(err, FR_ERR_FORMAT, "%s: there is no general.architecture; this is no model file", gguf_path(g));
+        return error_set(err, FR_ERR_FORMAT, "%s: there is no general.architecture; this is no model file",
+                         gguf_path(g));
     for (int i = 0; i < N_ARCHS; i++)
         if (name.n == strlen(archs[i].name) && memcmp(name.data, archs[i].name, name.n) == 0) {
             *out = (Arch)i;
             return FR_OK;
         }
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: architecture '%.*s' is not supported; forerun runs llama, qwen2 and qwen3", gguf_path(g),
-                     (int)(name.n > 40 ? 40 : name.n), name.data);
+                     "%s: architecture '%.*s' is not supported; forerun runs llama, qwen2 and qwen3",
+                     gguf_path(g), (int)(name.n > 40 ? 40 : name.n), name.data);
 }
 
 static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_train) {
@@ -86,11 +91,13 @@ static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_
     p->factor = 1;
     GgufString type = {"none", 4};
     bool named = gguf_get_string(r->g, full_key(r, "rope.scaling.type"), &type);
-    if (!named && gguf_find_key(r->g, full_key(r, "rope.scale_linear")) >= 0) { /* files before 2023-10 */
-        p->scaling = ROPE_SCALING_LINEAR;
-        p->factor = read_float(r, "rope.scale_linear", 1, 1e-3, 1e6);
-        return;
-    }
+    static const char *const linear_keys[] = {"rope.scaling.factor", "rope.scale_linear"};
+    for (int i = 0; !named && i < 2; i++) /* a factor without a type is a linear one (files before 2023-10) */
+        if (gguf_find_key(r->g, full_key(r, linear_keys[i])) >= 0) {
+            p->scaling = ROPE_SCALING_LINEAR;
+            p->factor = read_float(r, linear_keys[i], 1, 1e-3, 1e6);
+            return;
+        }
     if (type.n == 4 && memcmp(type.data, "none", 4) == 0) return;
     p->factor = read_float(r, "rope.scaling.factor", 1, 1e-3, 1e6);
     if (type.n == 6 && memcmp(type.data, "linear", 6) == 0) {
@@ -132,11 +139,12 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     if (n_expert > 0)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: mixture-of-experts models are not supported", path);
     if (h->n_head % h->n_head_kv)
-        return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
-                         h->n_head_kv);
+        return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path,
+                         h->n_head, h->n_head_kv);
     if (value_dim != h->head_dim)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: value heads of %d beside key heads of %d are not supported",
-                         path, value_dim, h->head_dim);
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: value heads of %d beside key heads of %d are not supported", path, value_dim,
+                         h->head_dim);
     const GgufTensor *embd = gguf_find_tensor(g, "token_embd.weight");
     if (!embd) return error_set(err, FR_ERR_FORMAT, "%s: tensor token_embd.weight is missing", path);
     if (embd->n_dims != 2 || embd->dims[1] > (1 << 24))
