@@ -169,10 +169,10 @@ FUZZ_SECONDS ?= 600
 .PHONY: fuzz fuzzers fuzz-replay
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -fopenmp $^ $(LDLIBS) -o $@
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
+	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
 fuzzers: $(FUZZERS)
 fuzz: deps-clang
 	$(MAKE) MODE=fuzz CC=clang fuzzers
