@@ -5,6 +5,32 @@
 
 #include <stdlib.h>
 
+static void add_matrix(const PackedMatrix *m, CostWork *w) {
+    double ops = 2.0 * (double)m->n_out * (double)m->n_in;
+    ActForm form = act_form(m->type);
+    /* 16-bit activations are two byte planes */
+    if (form == ACT_Q16) w->ops_per_row[PEAK_INT8] += 2 * ops;
+    else w->ops_per_row[form == ACT_BF16 ? PEAK_BF16 : PEAK_F32] += ops;
+}
+
+void cost_work(const Model *m, KvType kv_type, CostWork *out) {
+    const Hparams *h = &m->hparams;
+    *out = (CostWork){.weight_bytes = (double)m->weight_bytes};
+    out->kv_bytes_per_key = 2.0 * h->n_layer * (double)hparams_kv_dim(h) * (double)kv_type_bytes(kv_type);
+    add_matrix(&m->output, out);
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const LayerWeights *l = &m->layers[i];
+        const PackedMatrix *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) add_matrix(all[k], out);
+    }
+}
+
+double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
+    double read_s = (work->weight_bytes + n_context * work->kv_bytes_per_key) / (speed->read_gb_s * 1e9), compute_s = 0;
+    for (int k = 0; k < PEAK_COUNT; k++) compute_s += n_rows * work->ops_per_row[k] / (speed->peak_gop_s[k] * 1e9);
+    return read_s > compute_s ? read_s : compute_s;
+}
+
 enum { MIN_ROUNDS = 3, MAX_ROUNDS = 200 };
 
 /* Any tokens do: the cost of a forward does not depend on what is read. */
