@@ -5,6 +5,11 @@
 #include <string.h>
 
 static const CliCommand commands[] = {
+    {"run", "generate text, drafters running ahead", cmd_run},
+    {"compare", "the same prompt plainly and with each drafter, side by side", cmd_compare},
+    {"tokenize", "token ids of a text, and back", cmd_tokenize},
+    {"inspect", "what is in a GGUF file", cmd_inspect},
+    {"logits", "raw logits of every position of given tokens", cmd_logits},
     {NULL, NULL, NULL},
 };
 

@@ -96,28 +96,29 @@ INLINE void unpack_scales(TensorType type, const unsigned char *record, int i_su
     }
 }
 
-/* Two int16 weights of -bias for the sums of the two halves, as one 32-bit constant. */
-INLINE Vi minus_bias(TensorType type, bool low, bool high) {
-    uint32_t b = (uint16_t) - (int)step_forms[type].bias;
-    return v_set_int((int32_t)((low ? b : 0) | (high ? b << 16 : 0)));
+/* Sum of (code - bias) * q over 16 * n inputs from group of four vectors `first` on: the products with both
+ * bytes of q, put together, less the bias (a power of two) times the sum of q. */
+INLINE Vi dot_codes(TensorType type, const Unpacked *u, const ActBlock *x, int first, int n) {
+    uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
+    uint32_t bias = type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS ? 0 : step_forms[type].bias;
+    Vi high = v_set_int(0), low = v_set_int(0);
+    int32_t sum = 0;
+    UNROLL for (int i = first; i < first + n; i++) {
+        high = v_dot_4_groups(code_max, u->w + 4 * i, x->high + 16 * i, high);
+        low = v_dot_4_groups(code_max, u->w + 4 * i, x->low + 16 * i, low);
+        sum += x->sum[i];
+    }
+    Vi t = v_add_int(v_shift_left(high, 8), low);
+    return bias ? v_sub_int(t, v_set_int((int32_t)bias * sum)) : t;
 }
 
 INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
-    uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
     Vf da = v_set(x->scale);
-    bool biased = step_forms[type].bias != 0 && !(type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS);
     if (type == TYPE_Q6_K) {
-        Vi sums = v_set_4_bytes(x->sum);
-        Vi t0 = v_dot_4_groups(code_max, u->w, x->q, v_pair_products(minus_bias(type, true, false), sums));
-        Vi t1 = v_dot_4_groups(code_max, u->w + 4, x->q + 16,
-                               v_pair_products(minus_bias(type, false, true), sums));
-        acc = v_fma(v_from_int(t0), v_mul(u->scale[0], da), acc);
-        return v_fma(v_from_int(t1), v_mul(u->scale[1], da), acc);
+        acc = v_fma(v_from_int(dot_codes(type, u, x, 0, 1)), v_mul(u->scale[0], da), acc);
+        return v_fma(v_from_int(dot_codes(type, u, x, 1, 1)), v_mul(u->scale[1], da), acc);
     }
-    Vi t = biased ? v_pair_products(minus_bias(type, true, true), v_set_4_bytes(x->sum)) : v_set_int(0);
-    t = v_dot_4_groups(code_max, u->w, x->q, t);
-    t = v_dot_4_groups(code_max, u->w + 4, x->q + 16, t);
-    acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
+    acc = v_fma(v_from_int(dot_codes(type, u, x, 0, 2)), v_mul(u->scale[0], da), acc);
     bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
 }
@@ -223,7 +224,7 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_
 static void mul_tiles(const PackedMatrix *w, const unsigned char *x, size_t x_stride, int n_rows, float *y,
                       int64_t y_stride, int64_t begin, int64_t end) {
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE;
-    int64_t wide = act_form(w->type) == ACT_Q8 ? 1 : COLUMNS(n_rows);
+    int64_t wide = act_form(w->type) == ACT_Q16 ? 1 : COLUMNS(n_rows);
     for (int64_t c = 0, step; c < n_columns; c += step) {
         step = c + wide <= n_columns ? wide : 1;
         int64_t output = begin * TILE_ROWS + c * LANES;
@@ -266,16 +267,18 @@ INLINE void convert_block(const float *x, ActBlock *b) {
         max = v_max(v_abs(v[i]), max);
     }
     float amax = v_max_all(max);
-    Vf inverse = v_set(amax >= ACT_TINY ? 127.0f / amax : 0.0f);
+    Vf inverse = v_set(amax >= ACT_TINY ? ACT_STEPS / amax : 0.0f);
     int32_t sums[N];
     UNROLL for (int i = 0; i < N; i++) {
         Vi q = v_round(v_mul(v[i], inverse));
-        v_store_i8(b->q + i * LANES, q);
-        sums[i] = v_sum_int(q);
+        Vi high = v_shift_right_signed(v_add_int(q, v_set_int(128)), 8);
+        Vi low = v_max_int(v_sub_int(q, v_shift_left(high, 8)), v_set_int(-127));
+        v_store_i8(b->high + i * LANES, high);
+        v_store_i8(b->low + i * LANES, low);
+        sums[i] = v_sum_int(v_add_int(v_shift_left(high, 8), low));
     }
-    b->scale = amax / 127.0f;
-    for (int h = 0; h < 2; h++)
-        b->sum[h] = (int16_t)(LANES == 16 ? sums[h] : sums[h * 2 % N] + sums[(h * 2 + 1) % N]);
+    b->scale = amax / ACT_STEPS;
+    for (int h = 0; h < 2; h++) b->sum[h] = LANES == 16 ? sums[h] : sums[h * 2 % N] + sums[(h * 2 + 1) % N];
     b->scaled_sum = b->scale * (float)(b->sum[0] + b->sum[1]);
 }
 
@@ -292,6 +295,6 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
 static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
     if (form == ACT_BF16) convert_bf16(x, n, out);
-    if (form == ACT_Q8)
+    if (form == ACT_Q16)
         for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
 }

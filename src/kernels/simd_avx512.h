@@ -89,6 +89,9 @@ INLINE Vi v_or(Vi a, Vi b) { return _mm512_or_si512(a, b); }
 INLINE Vi v_xor(Vi a, Vi b) { return _mm512_xor_si512(a, b); }
 INLINE Vi v_shift_left(Vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 INLINE Vi v_shift_right(Vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
+INLINE Vi v_shift_right_signed(Vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
+INLINE Vi v_sub_int(Vi a, Vi b) { return _mm512_sub_epi32(a, b); }
+INLINE Vi v_max_int(Vi a, Vi b) { return _mm512_max_epi32(a, b); }
 INLINE Vi v_add_int(Vi a, Vi b) { return _mm512_add_epi32(a, b); }
 INLINE Vf v_as_float(Vi a) { return _mm512_castsi512_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm512_castps_si512(a); }
@@ -99,8 +102,6 @@ INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
 
-/* Per lane, a[0]*b[0] + a[1]*b[1] of signed 16-bit pairs. */
-INLINE Vi v_pair_products(Vi a, Vi b) { return _mm512_dpwssd_epi32(_mm512_setzero_si512(), a, b); }
 
 /* BF16, see ref.c. This header serves two tables: with the instruction and without. */
 #if defined(__AVX512BF16__)

@@ -35,6 +35,8 @@ typedef struct Executor Executor; /* used by one thread at a time */
 /* The model must outlive the executor. All memory is taken here. */
 int executor_open(Executor **out, const Model *model, const ExecutorOptions *options, fr_error *err);
 void executor_close(Executor *e);
+int32_t executor_max_rows(const Executor *e);
+int32_t executor_n_vocab(const Executor *e);
 
 /* Sequences (see kv_cache.h). */
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);

@@ -48,7 +48,7 @@ static int allocate(Executor *e, fr_error *err) {
         if (!p) return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit", e->options.max_rows);
         memcpy(wants[i].out, &p, sizeof p);
     }
-    for (int i = 0; i < ACT_FORMS; i++)
+    for (int i = 0; i < ACT_FORM_COUNT; i++)
         if (!(e->acts[i] = mem_alloc(rows * act))) return error_memory(err, "activations", rows * act);
     return FR_OK;
 }
@@ -87,10 +87,13 @@ void executor_close(Executor *e) {
     void *all[] = {e->rows, e->cos_sin, e->x, e->normed, e->q, e->k, e->v, e->attended, e->gate, e->up, e->delta,
                    e->hidden, e->logits, e->scores, e->path_slots, e->offsets};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
-    for (int i = 0; i < ACT_FORMS; i++) mem_free(e->acts[i]);
+    for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(e->acts[i]);
     if (e->kv.sequences) kv_close(&e->kv);
     mem_free(e);
 }
+
+int32_t executor_max_rows(const Executor *e) { return e->options.max_rows; }
+int32_t executor_n_vocab(const Executor *e) { return e->model->hparams.n_vocab; }
 
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) { return kv_sequence_open(&e->kv, out, err); }
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {

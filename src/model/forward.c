@@ -51,7 +51,7 @@ typedef struct Product {
 
 /* Converts row i of x ([n_in] floats each) into every form the products want. */
 static void convert_row(const Worker *w, const Product *products, int n_products, const float *x, int64_t i) {
-    bool done[ACT_FORMS] = {false};
+    bool done[ACT_FORM_COUNT] = {false};
     for (int k = 0; k < n_products; k++) {
         ActForm form = act_form(products[k].m->type);
         if (done[form]) continue;

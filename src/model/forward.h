@@ -4,8 +4,6 @@
 
 #include "model/executor.h"
 
-enum { ACT_FORMS = ACT_Q8 + 1 };
-
 /* Where a row stands and what it sees: keys at logical positions 0 .. position. */
 typedef struct RowPlace {
     int32_t token, position;
@@ -33,7 +31,7 @@ struct Executor {
     float *hidden;                /* [n_results][n_embd] after the final norm */
     float *logits;                /* [n_results][n_vocab] */
     float *scores;                /* [n_threads][heads of a group][score_stride] */
-    void *acts[ACT_FORMS];        /* [max_rows][widest row] activations in each form */
+    void *acts[ACT_FORM_COUNT];        /* [max_rows][widest row] activations in each form */
 };
 
 /* The forward of e->rows, run by every thread of a team (a ThreadFn). */

@@ -1,0 +1,336 @@
+/* Norms, activation functions, rotary positions, cache and attention: the specification (table "ref") against
+ * double precision, and every other table against the specification, bit for bit. */
+#include "testing.h"
+
+#include "base/rng.h"
+#include "format/blocks.h"
+#include "kernels/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t counter;
+static uint32_t random_u32(void) {
+    static uint32_t w[4];
+    if (counter % 4 == 0) rng_words(77, RNG_TEST, 0, counter / 4, w);
+    return w[counter++ % 4];
+}
+static float random_float(void) { return (float)(int32_t)random_u32() * 0x1p-31f; }
+
+static float *random_floats(size_t n, float scale) {
+    float *x = malloc((n ? n : 1) * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++) x[i] = random_float() * scale;
+    return x;
+}
+
+static const Kernels *ref(void) { return kernels_select("ref"); }
+
+/* ---- the specification against double ----------------------------------------------------------- */
+
+static void close_to(const char *what, int64_t i, float got, double want, double tolerance) {
+    if (!(fabs((double)got - want) <= tolerance))
+        fail_msg("%s [%lld]: %.9g, in double %.9g, off by %.3g", what, (long long)i, (double)got, want,
+                 (double)got - want);
+}
+
+static void exp_is_within_two_ulp(void **state) {
+    (void)state;
+    double worst = 0, at = 0;
+    for (int64_t i = 0; i <= 4000000; i++) {
+        float x = (float)(-87.33 + (double)i / 4000000 * (88.37 + 87.33));
+        double want = exp((double)x), ulp = ldexp(1, ilogb(want) - 23);
+        double error = fabs((double)ref_exp(x) - want) / ulp;
+        if (error > worst) worst = error, at = (double)x;
+    }
+    print_message("exp: at most %.3f ulp off, at %.6f\n", worst, at);
+    assert_true(worst < 2);
+    assert_true(ref_exp(0) == 1);
+    assert_true(ref_exp(-88) == 0 && ref_exp(-1e30f) == 0 && ref_exp(-INFINITY) == 0);
+    assert_true(ref_exp(89) == ref_exp(1e30f) && ref_exp(1e30f) == ref_exp(INFINITY) &&
+                isfinite(ref_exp(1e30f)));
+}
+
+static void elementwise_functions_are_right(void **state) {
+    (void)state;
+    enum { N = 1001 };
+    float *x = random_floats(N, 30), *w = random_floats(N, 2), *y = random_floats(N, 1),
+          *z = random_floats(N, 1);
+    double squares = 0;
+    for (int i = 0; i < N; i++) squares += (double)x[i] * (double)x[i];
+    ref()->rmsnorm(y, x, w, N, 1e-5f);
+    for (int i = 0; i < N; i++) {
+        double want = (double)x[i] / sqrt(squares / N + 1e-5) * (double)w[i];
+        close_to("rmsnorm", i, y[i], want, fabs(want) * 1e-6);
+    }
+    memcpy(z, x, N * sizeof *x);
+    ref()->add(z, w, N);
+    for (int i = 0; i < N; i++) close_to("add", i, z[i], (double)(x[i] + w[i]), 0);
+    memcpy(z, x, N * sizeof *x);
+    ref()->silu_mul(z, w, N);
+    for (int i = 0; i < N; i++) {
+        double want = (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i];
+        close_to("silu", i, z[i], want, fabs(want) * 1e-6);
+    }
+    float edges[4] = {-100, -3e38f, 100, 0}, ones[4] = {1, 1, 1, 1};
+    ref()->silu_mul(edges, ones, 4);
+    assert_true(fabsf(edges[0]) < 1e-30f && isfinite(edges[1]) && edges[2] == 100 && edges[3] == 0);
+    free(x), free(w), free(y), free(z);
+}
+
+static void softmax_is_right(void **state) {
+    (void)state;
+    float *x = random_floats(777, 20), *y = random_floats(777, 1);
+    memcpy(y, x, 777 * sizeof *x);
+    y[5] = x[5] = -INFINITY;
+    ref()->softmax(y, 777);
+    double sum = 0, total = 0;
+    for (int i = 0; i < 777; i++) sum += exp((double)x[i]);
+    for (int i = 0; i < 777; i++) {
+        double want = exp((double)x[i]) / sum;
+        close_to("softmax", i, y[i], want, want * 1e-5 + 1e-37); /* x - max rounds: 40 * 2^-24 */
+        total += (double)y[i];
+    }
+    close_to("sum of softmax", 0, (float)total, 1, 1e-5);
+    float one[1] = {-1e30f};
+    ref()->softmax(one, 1);
+    assert_true(one[0] == 1);
+    free(x), free(y);
+}
+
+static void rope_rotates_the_right_pairs(void **state) {
+    (void)state;
+    enum { HEADS = 3, DIM = 10, ROT = 8 };
+    for (int style = ROPE_PAIRS; style <= ROPE_HALVES; style++) {
+        float *x = random_floats(HEADS * DIM, 1), cos_sin[ROT], y[HEADS * DIM];
+        for (int i = 0; i < ROT / 2; i++) {
+            cos_sin[2 * i] = (float)cos(0.3 * (i + 1));
+            cos_sin[2 * i + 1] = (float)sin(0.3 * (i + 1));
+        }
+        memcpy(y, x, sizeof y);
+        ref()->rope((RopeStyle)style, y, HEADS, DIM, ROT, cos_sin);
+        for (int h = 0; h < HEADS; h++) {
+            for (int i = 0; i < ROT / 2; i++) {
+                int a = h * DIM + (style == ROPE_PAIRS ? 2 * i : i),
+                    b = style == ROPE_PAIRS ? a + 1 : a + ROT / 2;
+                double c = cos(0.3 * (i + 1)), s = sin(0.3 * (i + 1)), xa = (double)x[a], xb = (double)x[b];
+                close_to("rope", a, y[a], xa * c - xb * s, 3e-7);
+                close_to("rope", b, y[b], xa * s + xb * c, 3e-7);
+            }
+            for (int i = ROT; i < DIM; i++) assert_true(y[h * DIM + i] == x[h * DIM + i]);
+        }
+        free(x);
+    }
+}
+
+/* ---- attention ---------------------------------------------------------------------------------- */
+
+enum { N_SLOTS = 50, SLOT_PAD = 6 }; /* elements between two slots */
+
+typedef struct Attention {
+    KvType type;
+    int64_t n_q, head_dim, n_keys;
+    size_t slot_bytes;
+    float *q, *kv; /* [n_q][head_dim], [N_SLOTS][head_dim] as the cache rounds them */
+    unsigned char *cache;
+    int32_t slots[N_SLOTS];
+    float *w; /* [n_q][n_keys] */
+} Attention;
+
+static void attention_open(Attention *a, KvType type, int64_t n_q, int64_t head_dim, int64_t n_keys) {
+    *a = (Attention){.type = type, .n_q = n_q, .head_dim = head_dim, .n_keys = n_keys};
+    a->slot_bytes = kv_type_bytes(type) * (size_t)(head_dim + SLOT_PAD);
+    a->q = random_floats((size_t)(n_q * head_dim), 1);
+    a->kv = random_floats((size_t)(N_SLOTS * head_dim), 2);
+    a->w = random_floats((size_t)(n_q * n_keys), 1);
+    /* exactly to the last element: a read beyond it is a read beyond the allocation */
+    a->cache = calloc(1, (N_SLOTS - 1) * a->slot_bytes + kv_type_bytes(type) * (size_t)head_dim);
+    assert_non_null(a->cache);
+    for (int64_t s = 0; s < N_SLOTS; s++) {
+        unsigned char *row = a->cache + (size_t)s * a->slot_bytes;
+        ref()->kv_store(type, a->kv + s * head_dim, head_dim, row);
+        for (int64_t d = 0; d < head_dim && type == KV_F16; d++)
+            a->kv[s * head_dim + d] = half_to_float(float_to_half(a->kv[s * head_dim + d]));
+    }
+    for (int i = 0; i < N_SLOTS; i++) a->slots[i] = i;
+    for (int i = N_SLOTS - 1; i > 0; i--) {
+        int j = (int)(random_u32() % (uint32_t)(i + 1));
+        int32_t t = a->slots[i];
+        a->slots[i] = a->slots[j], a->slots[j] = t;
+    }
+}
+
+static void attention_close(Attention *a) { free(a->q), free(a->kv), free(a->cache), free(a->w); }
+
+enum { CANARY = 0x7fc0dead };
+
+static float *canaries(size_t n) {
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    uint32_t c = CANARY;
+    for (size_t i = 0; i < n; i++) memcpy(x + i, &c, 4);
+    return x;
+}
+
+static void same(const char *what, const Kernels *t, int64_t n, const float *got, const float *want,
+                 size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (memcmp(got + i, want + i, 4) != 0)
+            fail_msg("%s %s, n = %lld: [%zu] is %a, not %a", t->name, what, (long long)n, i, (double)got[i],
+                     (double)want[i]);
+}
+
+static void scores_of(const Kernels *t, const Attention *a, float *scores, int64_t stride) {
+    t->attn_scores(a->type, a->q, a->n_q, a->head_dim, a->cache, a->slot_bytes, a->slots, a->n_keys, 0.125f,
+                   scores, stride);
+}
+
+/* Keys [begin, end) into out. */
+static void mix_of(const Kernels *t, const Attention *a, int64_t begin, int64_t end, float *out) {
+    t->attn_mix(a->type, a->w + begin, a->n_keys, a->n_q, a->head_dim, a->cache, a->slot_bytes,
+                a->slots + begin, end - begin, out);
+}
+
+static void check_attention_in_double(const Attention *a, const float *scores, int64_t stride,
+                                      const float *out) {
+    for (int64_t h = 0; h < a->n_q; h++) {
+        for (int64_t i = 0; i < a->n_keys; i++) {
+            double sum = 0, magnitude = 0;
+            for (int64_t d = 0; d < a->head_dim; d++) {
+                double p = (double)a->q[h * a->head_dim + d] * (double)a->kv[a->slots[i] * a->head_dim + d];
+                sum += p, magnitude += fabs(p);
+            }
+            close_to("score", i, scores[h * stride + i], sum * 0.125, magnitude * 0.125 * 3e-6);
+        }
+        for (int64_t d = 0; d < a->head_dim; d++) {
+            double sum = 1, magnitude = 1;
+            for (int64_t i = 0; i < a->n_keys; i++) {
+                double p = (double)a->w[h * a->n_keys + i] * (double)a->kv[a->slots[i] * a->head_dim + d];
+                sum += p, magnitude += fabs(p);
+            }
+            close_to("mix", d, out[h * a->head_dim + d], sum, magnitude * 4e-6);
+        }
+    }
+}
+
+static float *ones_and_canaries(int64_t n) {
+    float *x = canaries((size_t)n + 16);
+    for (int64_t i = 0; i < n; i++) x[i] = 1;
+    return x;
+}
+
+static void check_attention(KvType type, int64_t n_q, int64_t head_dim, int64_t n_keys) {
+    Attention a;
+    attention_open(&a, type, n_q, head_dim, n_keys);
+    int64_t stride = n_keys + 3, n_out = n_q * head_dim;
+    size_t n_scores = (size_t)(n_q * stride);
+    float *scores = canaries(n_scores), *out = ones_and_canaries(n_out);
+    scores_of(ref(), &a, scores, stride);
+    mix_of(ref(), &a, 0, n_keys, out);
+    check_attention_in_double(&a, scores, stride, out);
+    int n_tables;
+    const Kernels *const *tables = kernels_available(&n_tables);
+    for (int i = 0; i < n_tables; i++) {
+        float *s = canaries(n_scores);
+        scores_of(tables[i], &a, s, stride);
+        same("attn_scores", tables[i], head_dim, s, scores, n_scores);
+        free(s);
+        for (int64_t split = 0; split <= n_keys; split += 1 + n_keys / 5) {
+            float *o = ones_and_canaries(n_out);
+            mix_of(tables[i], &a, 0, split, o);
+            mix_of(tables[i], &a, split, n_keys, o);
+            same("attn_mix", tables[i], head_dim, o, out, (size_t)n_out + 16);
+            free(o);
+        }
+    }
+    free(scores), free(out);
+    attention_close(&a);
+}
+
+static void attention_is_right_and_the_same(void **state) {
+    (void)state;
+    static const int64_t dims[] = {2, 6, 8, 18, 24, 64, 80, 96, 128, 256};
+    static const int64_t keys[] = {1, 2, 3, 5, 8, 15, 16, 17, 31, 50};
+    for (int type = KV_F16; type <= KV_F32; type++)
+        for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
+            for (int64_t n_q = 1; n_q <= 16; n_q++)
+                check_attention((KvType)type, n_q, dims[d],
+                                keys[(d + (size_t)n_q * 3) % (sizeof keys / sizeof *keys)]);
+}
+
+/* ---- the other kernels, table against ref ------------------------------------------------------- */
+
+typedef void (*VectorFn)(const Kernels *t, float *x, const float *y, int64_t n);
+
+static void run_rmsnorm(const Kernels *t, float *x, const float *y, int64_t n) {
+    t->rmsnorm(x, x, y, n, 1e-6f);
+}
+static void run_add(const Kernels *t, float *x, const float *y, int64_t n) { t->add(x, y, n); }
+static void run_silu(const Kernels *t, float *x, const float *y, int64_t n) { t->silu_mul(x, y, n); }
+static void run_softmax(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->softmax(x, n); }
+static void run_store(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F16, y, n, x); }
+static void run_store_f32(const Kernels *t, float *x, const float *y, int64_t n) {
+    t->kv_store(KV_F32, y, n, x);
+}
+static void run_rope(const Kernels *t, float *x, const float *y, int64_t n) {
+    t->rope(n % 4 ? ROPE_PAIRS : ROPE_HALVES, x, 1, n, n / 2 * 2, y);
+}
+
+static void check_vector(const char *what, VectorFn fn, int64_t n, float scale) {
+    int n_tables;
+    const Kernels *const *tables = kernels_available(&n_tables);
+    size_t size = (size_t)n + 18;
+    float *x = random_floats(size, scale), *y = random_floats(size, scale), *want = canaries(size),
+          *got = canaries(size);
+    memcpy(want + 1, x, (size_t)n * sizeof *x); /* from 1 on: aligned to nothing */
+    fn(ref(), want + 1, y + 1, n);
+    for (int i = 1; i < n_tables; i++) {
+        free(got);
+        got = canaries(size);
+        memcpy(got + 1, x, (size_t)n * sizeof *x);
+        fn(tables[i], got + 1, y + 1, n);
+        same(what, tables[i], n, got, want, size);
+    }
+    free(x), free(y), free(want), free(got);
+}
+
+static void vector_kernels_are_the_same(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        VectorFn fn;
+        float scale;
+    } cases[] = {
+        {"rmsnorm", run_rmsnorm, 1},
+        {"rmsnorm", run_rmsnorm, 1e18f},
+        {"add", run_add, 1},
+        {"silu_mul", run_silu, 3},
+        {"silu_mul", run_silu, 200},
+        {"silu_mul", run_silu, 1e-38f},
+        {"softmax", run_softmax, 5},
+        {"softmax", run_softmax, 120},
+        {"kv_store f16", run_store, 1},
+        {"kv_store f16", run_store, 1e5f},
+        {"kv_store f16", run_store, 1e-6f},
+        {"kv_store f32", run_store_f32, 1},
+        {"rope", run_rope, 1},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (int64_t n = 1; n <= 70; n++) check_vector(cases[c].name, cases[c].fn, n, cases[c].scale);
+        check_vector(cases[c].name, cases[c].fn, 2048, cases[c].scale);
+        check_vector(cases[c].name, cases[c].fn, 4097, cases[c].scale);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exp_is_within_two_ulp),
+        cmocka_unit_test(elementwise_functions_are_right),
+        cmocka_unit_test(softmax_is_right),
+        cmocka_unit_test(rope_rotates_the_right_pairs),
+        cmocka_unit_test(attention_is_right_and_the_same),
+        cmocka_unit_test(vector_kernels_are_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
