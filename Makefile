@@ -31,6 +31,7 @@ CLI_SRCS  := $(sort $(wildcard src/cli/*.c))
 TOOL_SRCS := $(sort $(wildcard tools/*.c))
 TEST_SRCS := $(sort $(wildcard tests/test_*.c))
 AUX_SRCS  := $(filter-out $(TEST_SRCS) tests/run_tests.c,$(sort $(wildcard tests/*.c)))
+BENCH_SRCS := $(sort $(wildcard bench/bench_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
@@ -39,6 +40,7 @@ CLI_OBJS := $(call obj,$(CLI_SRCS))
 AUX_OBJS := $(call obj,$(AUX_SRCS))
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRCS))
 TOOLS    := $(patsubst tools/%.c,$(BUILD)/%,$(TOOL_SRCS))
+BENCHES  := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
 FUZZERS  := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRCS))
 REPLAYS  := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/fuzz/replay_%,$(FUZZ_SRCS))
@@ -77,6 +79,8 @@ $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
 $(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
+	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -fopenmp $(TEST_LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 $(RUNNER): tests/run_tests.c
@@ -184,8 +188,12 @@ fuzz: deps-clang
 fuzz-replay: $(REPLAYS) $(RUNNER)
 	@$(RUNNER) $(REPLAYS)
 
+# Programs that measure; they are not tests and nothing runs them but you.
+.PHONY: benches
+benches: $(BENCHES)
+
 .PHONY: clean
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))

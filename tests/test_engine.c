@@ -70,7 +70,7 @@ static void senseless_requests_are_refused_by_name(void **state) {
     o.drafts = bad_key, o.n_drafts = 1, refuse(o, FR_ERR_ARGUMENT, "speed"), o = greedy(5);
     o.drafts = many, o.n_drafts = 9, refuse(o, FR_ERR_ARGUMENT, "9 drafts"), o = greedy(5);
     o.sampling.temperature = -1, refuse(o, FR_ERR_ARGUMENT, "temperature"), o = greedy(5);
-    o.sampling.top_p = NAN, refuse(o, FR_ERR_ARGUMENT, "top-p");
+    o.sampling.top_p = NAN, refuse(o, FR_ERR_ARGUMENT, "top_p");
 }
 
 static void an_engine_holds_no_more_requests_than_it_has_places(void **state) {

@@ -148,8 +148,7 @@ static void rows_of_broken_blocks_are_refused(void **state) {
     assert_null(m.data);
     assert_int_equal(packed_init(&m, TYPE_Q4_K, 16, 128, &err), FR_ERR_UNSUPPORTED);
     assert_int_equal(packed_init(&m, TYPE_F32, 0, 128, &err), FR_ERR_UNSUPPORTED);
-    assert_int_equal(packed_init(&m, TYPE_F32, INT32_MAX, INT32_MAX, &err), FR_ERR_MEMORY);
-    packed_free(&m);
+    assert_int_equal(packed_init(&m, TYPE_F32, 16, (int64_t)INT32_MAX + 1, &err), FR_ERR_UNSUPPORTED);
 }
 
 static void subnormal_bf16_weights_become_zero(void **state) {

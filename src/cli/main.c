@@ -10,6 +10,7 @@ static const CliCommand commands[] = {
     {"tokenize", "token ids of a text, and back", cmd_tokenize},
     {"inspect", "what is in a GGUF file", cmd_inspect},
     {"logits", "raw logits of every position of given tokens", cmd_logits},
+    {"replay", "run a drafter against recorded answers, without the model", cmd_replay},
     {NULL, NULL, NULL},
 };
 

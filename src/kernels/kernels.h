@@ -60,6 +60,9 @@ typedef enum RopeStyle {
     ROPE_HALVES, /* rotates (x[i], x[i + n/2]): qwen2, qwen3 ("neox") */
 } RopeStyle;
 
+/* The arithmetic whose peak machine.h measures. */
+typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
+
 typedef struct Kernels {
     const char *name; /* "ref", "avx2", "avx512", "avx512-bf16" */
 
@@ -97,6 +100,10 @@ typedef struct Kernels {
      * i, so that two calls over adjacent ranges equal one call over both. out: [n_q][head_dim]. */
     void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim,
                      const void *v, size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
+
+    /* n_rounds rounds of the multiply-and-add that matmul uses, on registers. Returns the operations done, a
+     * multiplication and an addition being two. */
+    double (*peak_loop)(PeakKind kind, int64_t n_rounds);
 } Kernels;
 
 /* The best table this machine can run, or the one named (NULL or "auto": best). NULL result: the name is

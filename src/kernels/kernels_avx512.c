@@ -18,5 +18,6 @@ const Kernels kernels_avx512 = {
     .attn_scores = attn_scores,
     .softmax = softmax,
     .attn_mix = attn_mix,
+    .peak_loop = peak_loop,
 };
 #endif

@@ -25,7 +25,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { COLUMNS_PER_TILE = TILE_ROWS / LANES };
+enum {
+    COLUMNS_PER_TILE = TILE_ROWS / LANES,
+    AHEAD_CODES = 8192, /* bytes between what is computed and what is asked for from memory */
+    AHEAD_SCALES = 1024,
+};
 
 /* One call of a micro kernel. */
 typedef struct Pass {
@@ -96,31 +100,45 @@ INLINE void unpack_scales(TensorType type, const unsigned char *record, int i_su
     }
 }
 
-/* Sum of (code - bias) * q over 16 * n inputs from group of four vectors `first` on: the products with both
- * bytes of q, put together, less the bias (a power of two) times the sum of q. */
-INLINE Vi dot_codes(TensorType type, const Unpacked *u, const ActBlock *x, int first, int n) {
+/* -bias times a sum of activations: every bias is a power of two. */
+INLINE Vi bias_times(TensorType type, Vi minus_sum) {
+    uint32_t bias = step_forms[type].bias;
+    if (bias == 0 || (type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS)) return v_set_int(0);
+    return v_shift_left(minus_sum, __builtin_ctz(bias));
+}
+
+/* Sum of (code - bias) * q over half a step (16 inputs) or two: the products with both bytes of q, put
+ * together; the bias comes in with the low ones. */
+INLINE Vi dot_codes(TensorType type, const Unpacked *u, const ActBlock *x, int first, int n, Vi minus_sum) {
     uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
-    uint32_t bias = type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS ? 0 : step_forms[type].bias;
-    Vi high = v_set_int(0), low = v_set_int(0);
-    int32_t sum = 0;
+    Vi high = v_set_int(0), low = bias_times(type, minus_sum);
     UNROLL for (int i = first; i < first + n; i++) {
         high = v_dot_4_groups(code_max, u->w + 4 * i, x->high + 16 * i, high);
         low = v_dot_4_groups(code_max, u->w + 4 * i, x->low + 16 * i, low);
-        sum += x->sum[i];
     }
-    Vi t = v_add_int(v_shift_left(high, 8), low);
-    return bias ? v_sub_int(t, v_set_int((int32_t)bias * sum)) : t;
+    return v_add_int(v_shift_left(high, 8), low);
 }
 
 INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
     Vf da = v_set(x->scale);
+    Vi minus_sum = v_set_int(x->minus_sum), minus_sum_low = v_set_int(x->minus_sum_low);
     if (type == TYPE_Q6_K) {
-        acc = v_fma(v_from_int(dot_codes(type, u, x, 0, 1)), v_mul(u->scale[0], da), acc);
-        return v_fma(v_from_int(dot_codes(type, u, x, 1, 1)), v_mul(u->scale[1], da), acc);
+        Vi t0 = dot_codes(type, u, x, 0, 1, minus_sum_low);
+        Vi t1 = dot_codes(type, u, x, 1, 1, v_sub_int(minus_sum, minus_sum_low));
+        acc = v_fma(v_from_int(t0), v_mul(u->scale[0], da), acc);
+        return v_fma(v_from_int(t1), v_mul(u->scale[1], da), acc);
     }
-    acc = v_fma(v_from_int(dot_codes(type, u, x, 0, 2)), v_mul(u->scale[0], da), acc);
+    acc = v_fma(v_from_int(dot_codes(type, u, x, 0, 2, minus_sum)), v_mul(u->scale[0], da), acc);
     bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
+}
+
+/* The line of code_bytes that a step uses up is asked for again AHEAD bytes later: with several rows to
+ * compute in between, neither the CPU's window nor its own prefetcher reaches far enough. Beyond the end of a
+ * tile lies the next one; beyond the last, nothing is harmed. */
+INLINE void prefetch_step(const StepForm *f, const unsigned char *codes, const unsigned char *record) {
+    UNROLL for (uint32_t j = 0; j < f->code_bytes; j += 64) __builtin_prefetch(codes + AHEAD_CODES + j);
+    __builtin_prefetch(record + AHEAD_SCALES);
 }
 
 INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
@@ -133,6 +151,7 @@ INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
     UNROLL for (int r = 0; r < n_rows; r++) acc[r] = v_zero();
     for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
         for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += sizeof(ActBlock)) {
+            prefetch_step(f, codes, record);
             Unpacked u;
             unpack_codes(type, codes, u.w);
             unpack_scales(type, record, s, p->column, &u);
@@ -165,6 +184,10 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
     }
     UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
     for (int64_t k = 0; k < n_steps; k++) {
+#ifdef PP
+        UNROLL for (int c = 0; c < n_columns; c++)
+            __builtin_prefetch(columns[c] + (k + PP) * (type == TYPE_F16 ? 32 : 64));
+#endif
         if (type == TYPE_BF16) {
             Vi w[COLUMNS_NARROW];
             UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
@@ -268,18 +291,20 @@ INLINE void convert_block(const float *x, ActBlock *b) {
     }
     float amax = v_max_all(max);
     Vf inverse = v_set(amax >= ACT_TINY ? ACT_STEPS / amax : 0.0f);
-    int32_t sums[N];
+    int32_t sum = 0, sum_low = 0;
     UNROLL for (int i = 0; i < N; i++) {
         Vi q = v_round(v_mul(v[i], inverse));
         Vi high = v_shift_right_signed(v_add_int(q, v_set_int(128)), 8);
         Vi low = v_max_int(v_sub_int(q, v_shift_left(high, 8)), v_set_int(-127));
         v_store_i8(b->high + i * LANES, high);
         v_store_i8(b->low + i * LANES, low);
-        sums[i] = v_sum_int(v_add_int(v_shift_left(high, 8), low));
+        sum += v_sum_int(v_add_int(v_shift_left(high, 8), low));
+        if (i == N / 2 - 1) sum_low = sum;
     }
     b->scale = amax / ACT_STEPS;
-    for (int h = 0; h < 2; h++) b->sum[h] = LANES == 16 ? sums[h] : sums[h * 2 % N] + sums[(h * 2 + 1) % N];
-    b->scaled_sum = b->scale * (float)(b->sum[0] + b->sum[1]);
+    b->scaled_sum = b->scale * (float)sum;
+    b->minus_sum = -sum;
+    b->minus_sum_low = -sum_low;
 }
 
 static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
@@ -297,4 +322,35 @@ static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_BF16) convert_bf16(x, n, out);
     if (form == ACT_Q16)
         for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
+}
+
+/* ---- peak --------------------------------------------------------------------------------------- */
+
+/* Eight chains of each step that the passes are made of, long enough to hide its latency. */
+static double peak_loop(PeakKind kind, int64_t n_rounds) {
+    enum { N = 8 };
+    volatile int32_t source = 0x01020304; /* small positive numbers, as bytes and as floats */
+    volatile float sink;
+    Vi w[4], t[N];
+    Vf f[N];
+    int8_t q[16] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8};
+    UNROLL for (int j = 0; j < 4; j++) w[j] = v_set_int(source);
+    UNROLL for (int j = 0; j < N; j++) {
+        t[j] = v_set_int(0);
+        f[j] = v_zero();
+    }
+    for (int64_t i = 0; i < n_rounds; i++) {
+        UNROLL for (int j = 0; j < N; j++) {
+            if (kind == PEAK_INT8)
+                t[j] = v_dot_4_groups(15, w, q, t[j]);
+            else if (kind == PEAK_BF16)
+                f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
+            else
+                f[j] = v_fma(v_as_float(w[0]), v_as_float(w[1]), f[j]);
+        }
+    }
+    UNROLL for (int j = 0; j < N; j++) sink = v_fold(v_add(f[j], v_from_int(t[j])));
+    (void)sink;
+    double per_lane = kind == PEAK_INT8 ? 4 * 4 * 2 : kind == PEAK_BF16 ? 2 * 2 : 2;
+    return (double)n_rounds * N * LANES * per_lane;
 }

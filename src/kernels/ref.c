@@ -52,14 +52,15 @@ static void convert_block(const float *x, ActBlock *b) {
     for (int i = 0; i < ACT_BLOCK; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
     float inverse = amax >= ACT_TINY ? ACT_STEPS / amax : 0.0f;
     b->scale = amax / ACT_STEPS;
-    b->sum[0] = b->sum[1] = 0;
+    b->minus_sum = b->minus_sum_low = 0;
     for (int i = 0; i < ACT_BLOCK; i++) {
         int q = (int)lrintf(x[i] * inverse), high = (q + 128) >> 8, low = q - 256 * high;
         b->high[i] = (int8_t)high;
         b->low[i] = (int8_t)(low < -127 ? -127 : low);
-        b->sum[i / 16] += 256 * b->high[i] + b->low[i];
+        b->minus_sum -= 256 * b->high[i] + b->low[i];
+        if (i == 15) b->minus_sum_low = b->minus_sum;
     }
-    b->scaled_sum = b->scale * (float)(b->sum[0] + b->sum[1]);
+    b->scaled_sum = b->scale * (float)-b->minus_sum;
 }
 
 static uint16_t bf16_operand(float x) { return float_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x); }
@@ -208,4 +209,5 @@ const Kernels kernels_ref = {
     .attn_scores = ref_attn_scores,
     .softmax = ref_softmax,
     .attn_mix = ref_attn_mix,
+    .peak_loop = ref_peak_loop,
 };

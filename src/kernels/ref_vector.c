@@ -123,3 +123,20 @@ void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, in
                     fmaf(w[h * w_stride + i], kv_at(type, value, d), out[h * head_dim + d]);
     }
 }
+
+/* ---- peak --------------------------------------------------------------------------------------- */
+
+double ref_peak_loop(PeakKind kind, int64_t n_rounds) {
+    volatile float fx = 0.5f;
+    volatile int32_t ix = 3;
+    float x = fx, f[8] = {0};
+    int32_t q = ix, t[8] = {0};
+    for (int64_t i = 0; i < n_rounds; i++)
+        for (int j = 0; j < 8; j++)
+            if (kind == PEAK_INT8)
+                t[j] = (int32_t)((uint32_t)t[j] * 5u + (uint32_t)q);
+            else
+                f[j] = fmaf(f[j], x, x);
+    for (int j = 0; j < 8; j++) fx = f[j], ix = t[j];
+    return (double)n_rounds * 8 * 2;
+}

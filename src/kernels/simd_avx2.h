@@ -121,7 +121,6 @@ INLINE int32_t v_sum_int(Vi a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
-
 /* t + the products of four groups of codes w with the 16 activations q, exactly. vpmaddubsw adds two products
  * with saturation at 32767, and |q| <= 127:
  *   codes up to 255: 2*255*127 is too much. Taken as s = code - 128, and the sign of s given to q, it is at

@@ -30,7 +30,10 @@ INLINE void v_store_half(void *p, Vf a) {
 }
 
 /* The first n of LANES elements; the others are zero, or stay as they are. */
-INLINE __mmask16 first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
+INLINE __mmask16 first(int64_t n) {
+    uint32_t bits = n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1;
+    return (__mmask16)bits;
+}
 INLINE Vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
 INLINE void v_store_n(float *p, int64_t n, Vf a) { _mm512_mask_storeu_ps(p, first(n), a); }
 INLINE Vf v_load_half_n(const void *p, int64_t n) {
@@ -101,7 +104,6 @@ INLINE Vf v_load_u8(const void *p) { return v_from_int(_mm512_cvtepu8_epi32(_mm_
 INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
-
 
 /* BF16, see ref.c. This header serves two tables: with the instruction and without. */
 #if defined(__AVX512BF16__)

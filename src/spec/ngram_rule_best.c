@@ -1,9 +1,9 @@
 /* ngram_rule_best.c - our rule for ngram-trie: every place votes, and the votes are probabilities.
  *
  * The problem: the paper's rule looks at the longest matching prefix of at most L_p tokens alone, ranks
- * by raw frequency, and falls silent where nothing matches, which on open questions is a third of all
- * steps. A tree of a given budget has the greatest expected acceptance when it holds the nodes of the
- * greatest probability that their whole path is accepted; so what is wanted is a good estimate of that.
+ * by raw frequency, and falls silent where nothing matches, at one token in five of recorded answers. A tree
+ * of a given budget has the greatest expected acceptance when it holds the nodes of the greatest probability
+ * that their whole path is accepted; so what is wanted is a good estimate of that.
  *
  * The idea: treat the text as the sample of a hierarchical Dirichlet language model (MacKay and Peto 1995;
  * interpolated Kneser-Ney smoothing is its kin, Teh 2006). At a node whose path (and text before it)
@@ -29,7 +29,7 @@
  * order 0 takes the latest places of its token instead. Ties: the candidate made first, which is the one
  * seen latest in the text.
  *
- *     text  the cat sat . the dog sat . the|         "the" matched 2 tokens (". the") at 4, 1 at 0
+ *     text  the cat sat . the dog ran . the|         "the" matched 2 tokens (". the") at 4, 1 at 0
  *     n_1 = 2, n_2 = 1; lambda_2 = 1/(1+3) = 0.25; lambda_1 = 0.75 * 2/(2+2) = 0.375; lambda_0 = 0.375
  *     dog: 0.25/1 + 0.375/2 = 0.4375, cat: 0.375/2 = 0.1875, each + 0.375 P_0
  *
@@ -38,9 +38,10 @@
  *
  * Invariants: est never rises along a path; the tree holds exactly the budget once NGRAM_N_TOP distinct
  * tokens were seen (and fewer only where the text has fewer continuations); the same text gives the same
- * tree. Cost: the MAX_PLACES latest places of the last token, and for each node its own places.
- * It loses to a model: where the answer is new text, order 0 knows only the common words.
- * Proof: tests/test_draft_ngram_trie.c computes P by the recursion above, over all places, and compares. */
+ * tree. Cost: the MAX_PLACES latest places of the last token, and for each node its own places:
+ * 6 us for 32 nodes on the recorded answers, 23 us in a text of 32K tokens, 150 us where that is all one
+ * token. It loses to a model: where the answer is new text, order 0 knows only the common words. Proof:
+ * tests/test_draft_ngram_trie.c computes P by the recursion above, over all places, and compares. */
 #include "spec/ngram_rules.h"
 
 enum {

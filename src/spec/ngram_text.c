@@ -48,7 +48,7 @@ static bool grow_arrays(NgramText *t, int64_t n) {
 }
 
 /* Keeps `top` sorted after e has gained one context. Counts rise by one at a time, so a token outside the
- * list can only overtake the list's last. */
+ * list can only overtake the list's last. Of equals the one counted last goes first. */
 static void update_top(NgramText *t, const NgramEntry *e) {
     NgramEntry *top = t->top;
     int32_t i = 0;
@@ -56,10 +56,10 @@ static void update_top(NgramText *t, const NgramEntry *e) {
     if (i == t->n_top) {
         if (t->n_top < NGRAM_N_TOP)
             t->n_top++;
-        else if (top[--i].n_contexts >= e->n_contexts)
+        else if (top[--i].n_contexts > e->n_contexts)
             return;
     }
-    for (; i > 0 && top[i - 1].n_contexts < e->n_contexts; i--) top[i] = top[i - 1];
+    for (; i > 0 && top[i - 1].n_contexts <= e->n_contexts; i--) top[i] = top[i - 1];
     top[i] = *e;
 }
 

@@ -30,7 +30,8 @@ typedef struct NgramText {
     NgramEntry *table; /* open addressing, at most half full */
     int32_t n_entries, n_slots;
     int64_t n_contexts;          /* over all entries */
-    NgramEntry top[NGRAM_N_TOP]; /* the tokens of most contexts, most first (`last` is not kept here) */
+    NgramEntry top[NGRAM_N_TOP]; /* the tokens of most contexts, of equals the one counted last first; `last`
+                                    is not kept */
     int32_t n_top;
 } NgramText;
 

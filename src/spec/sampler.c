@@ -66,18 +66,18 @@ static int refuse(fr_error *err, const char *name, double value, const char *wan
 int sampling_check(const SamplingOptions *o, fr_error *err) {
     if (!(o->temperature >= 0 && isfinite(o->temperature)))
         return refuse(err, "temperature", (double)o->temperature, "0 (greedy) or a positive number");
-    if (o->top_k < 0) return refuse(err, "top-k", o->top_k, "0 (off) or a positive number");
+    if (o->top_k < 0) return refuse(err, "top_k", o->top_k, "0 (off) or a positive number");
     if (!(o->top_p > 0 && o->top_p <= 1))
-        return refuse(err, "top-p", (double)o->top_p, "above 0 and at most 1 (off)");
-    if (!(o->min_p >= 0 && o->min_p <= 1)) return refuse(err, "min-p", (double)o->min_p, "from 0 (off) to 1");
+        return refuse(err, "top_p", (double)o->top_p, "above 0 and at most 1 (off)");
+    if (!(o->min_p >= 0 && o->min_p <= 1)) return refuse(err, "min_p", (double)o->min_p, "from 0 (off) to 1");
     if (!(o->repeat_penalty > 0 && isfinite(o->repeat_penalty)))
-        return refuse(err, "repeat-penalty", (double)o->repeat_penalty, "a positive number (1: off)");
+        return refuse(err, "repeat_penalty", (double)o->repeat_penalty, "a positive number (1: off)");
     if (!isfinite(o->frequency_penalty))
-        return refuse(err, "frequency-penalty", (double)o->frequency_penalty, "a finite number (0: off)");
+        return refuse(err, "frequency_penalty", (double)o->frequency_penalty, "a finite number (0: off)");
     if (!isfinite(o->presence_penalty))
-        return refuse(err, "presence-penalty", (double)o->presence_penalty, "a finite number (0: off)");
+        return refuse(err, "presence_penalty", (double)o->presence_penalty, "a finite number (0: off)");
     if (o->penalty_last_n < -1)
-        return refuse(err, "penalty-last-n", o->penalty_last_n, "-1 (all), 0 (none) or a positive number");
+        return refuse(err, "penalty_last_n", o->penalty_last_n, "-1 (all), 0 (none) or a positive number");
     return FR_OK;
 }
 

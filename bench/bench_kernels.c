@@ -1,0 +1,128 @@
+/* bench_kernels.c - how close the matrix products come to the memory: for each type and number of rows, the
+ * bytes of a set of matrices larger than the caches over the time of one pass through all of them.
+ *
+ *     bench_kernels [TABLE [THREADS [TYPE]]]        (default: auto, all cores, all types)
+ *
+ * Figures are the best of several passes. "T(n)/T(1)" is what verifying n tokens costs over decoding one.
+ */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/threads.h"
+#include "format/blocks.h"
+#include "kernels/machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_OUT = 2048, N_IN = 5632, SET_BYTES = 220 << 20, N_ROWS_MAX = 512, N_PASSES = 15 };
+
+typedef struct Bench {
+    const Kernels *kernels;
+    int n_threads;
+    PackedMatrix set[64];
+    int n_set;
+    void *acts;
+    float *y;
+    int64_t n_rows;
+} Bench;
+
+static void die(const char *what) {
+    fprintf(stderr, "bench_kernels: %s\n", what);
+    exit(1);
+}
+
+/* The same matrix over and over, copied: the memory does not know. */
+static void open_set(Bench *b, TensorType type) {
+    size_t row_bytes, total = 0;
+    float x[N_IN];
+    if (!tensor_type_row_bytes(type, N_IN, &row_bytes)) die("no such row");
+    unsigned char *rows = mem_alloc(row_bytes * N_OUT);
+    if (!rows) die("out of memory");
+    for (int k = 0; k < N_IN; k++) x[k] = (float)(((uint32_t)k * 2654435761u) >> 8 & 0xffff) / 32768.0f - 1;
+    blocks_quantize(type, x, N_IN, rows);
+    for (size_t o = 1; o < N_OUT; o++) memcpy(rows + o * row_bytes, rows, row_bytes);
+    for (b->n_set = 0; total < SET_BYTES && b->n_set < 64; b->n_set++) {
+        PackedMatrix *m = &b->set[b->n_set];
+        if (packed_init(m, type, N_OUT, N_IN, NULL) != FR_OK) die("out of memory");
+        if (b->n_set == 0)
+            packed_fill(m, rows, 0, packed_n_tiles(m));
+        else
+            memcpy(m->data, b->set[0].data, m->tile_bytes * (size_t)packed_n_tiles(m));
+        total += m->tile_bytes * (size_t)packed_n_tiles(m);
+    }
+    mem_free(rows);
+    size_t act_bytes = act_row_bytes(act_form(type), N_IN);
+    b->acts = mem_calloc(N_ROWS_MAX, act_bytes);
+    if (!b->acts) die("out of memory");
+    for (size_t r = 0; r < N_ROWS_MAX; r++)
+        b->kernels->act_convert(act_form(type), x, N_IN, (unsigned char *)b->acts + r * act_bytes);
+}
+
+static void close_set(Bench *b) {
+    for (int i = 0; i < b->n_set; i++) packed_free(&b->set[i]);
+    mem_free(b->acts);
+}
+
+static void pass(void *ctx, int i_thread, int n_threads) {
+    Bench *b = ctx;
+    for (int i = 0; i < b->n_set; i++) {
+        int64_t begin, end;
+        threads_split(packed_n_tiles(&b->set[i]), 1, i_thread, n_threads, &begin, &end);
+        b->kernels->matmul(&b->set[i], b->acts, b->n_rows, b->y, N_OUT, begin, end);
+    }
+}
+
+static double best_pass_s(Bench *b) {
+    double best = 1e9;
+    for (int i = 0; i < N_PASSES; i++) {
+        double start = clock_s();
+        threads_run(b->n_threads, pass, b);
+        double s = clock_s() - start;
+        if (s < best) best = s;
+    }
+    return best;
+}
+
+static void bench_type(Bench *b, TensorType type, double read_gb_s) {
+    static const int64_t rows[] = {1, 2, 4, 5, 8, 16, 32, 64, 512};
+    open_set(b, type);
+    double bytes = (double)b->set[0].tile_bytes * (double)packed_n_tiles(&b->set[0]) * b->n_set, one = 0;
+    printf("%-5s", tensor_type_info(type)->name);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        b->n_rows = rows[i];
+        double s = best_pass_s(b);
+        if (i == 0) one = s;
+        if (rows[i] == 1)
+            printf(" | 1: %5.1f GB/s %3.0f%%", bytes / s * 1e-9, bytes / s * 1e-7 / read_gb_s);
+        else if (rows[i] < 512)
+            printf(" | %lld: %5.1f x%.2f", (long long)rows[i], bytes / s * 1e-9, s / one);
+        else
+            printf(" | %lld: %.0f Gop/s", (long long)rows[i],
+                   2e-9 * N_OUT * N_IN * (double)rows[i] * b->n_set / s);
+        fflush(stdout);
+    }
+    printf("\n");
+    close_set(b);
+}
+
+int main(int argc, char **argv) {
+    Bench b = {.kernels = kernels_select(argc > 1 ? argv[1] : NULL),
+               .n_threads = argc > 2 ? atoi(argv[2]) : threads_n_cores()};
+    MachineSpeed speed;
+    TensorType only = TYPE_COUNT;
+    if (!b.kernels) die("this machine has no such table");
+    if (argc > 3 && !tensor_type_from_name(argv[3], &only)) die("no such type");
+    b.y = mem_calloc(N_ROWS_MAX, N_OUT * sizeof *b.y);
+    if (!b.y) die("out of memory");
+    double start = clock_s();
+    if (machine_measure(b.kernels, b.n_threads, &speed, NULL) != FR_OK) die("out of memory");
+    printf("table %s, %d threads: read %.1f GB/s, peaks int8 %.0f, bf16 %.0f, f32 %.0f Gop/s (measured in "
+           "%.2f s)\n",
+           b.kernels->name, b.n_threads, speed.read_gb_s, speed.peak_gop_s[PEAK_INT8],
+           speed.peak_gop_s[PEAK_BF16], speed.peak_gop_s[PEAK_F32], clock_s() - start);
+    for (int type = 0; type < TYPE_COUNT; type++)
+        if (only == TYPE_COUNT || (int)only == type) bench_type(&b, (TensorType)type, speed.read_gb_s);
+    mem_free(b.y);
+    return 0;
+}

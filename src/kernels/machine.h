@@ -1,0 +1,15 @@
+/* machine.h - what this machine can do at best: the two limits that a forward pass is held against. */
+#ifndef KERNELS_MACHINE_H
+#define KERNELS_MACHINE_H
+
+#include "kernels/kernels.h"
+
+typedef struct MachineSpeed {
+    double read_gb_s;              /* reading a buffer far larger than the caches, all threads together */
+    double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together */
+} MachineSpeed;
+
+/* Takes about half a second. Fails on memory only. */
+int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr_error *err);
+
+#endif
