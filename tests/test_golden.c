@@ -2,7 +2,9 @@
  *
  * The rule, per case: relative rms of ours against the exact logits (float64, nothing rounded) is at most
  * 1.5 times the peer's own plus 1e-5. The peer's figure is recomputed from the files, over prompt and
- * continuation together; where the manifest states it, both must agree. (stories260k states none.)
+ * continuation together; where the manifest states it, both must agree. (stories260k states none.) Peers
+ * round activations to 8 bits, which is 2 % of noise; ours have 16 and stay below 2e-4, so that 5e-4 is the
+ * limit besides, except for BF16, where both round alike.
  *
  * The greedy continuation must be the stored one, token for token. */
 #include "testing.h"
@@ -20,8 +22,8 @@
 typedef struct Golden {
     char name[64], model[256];
     int32_t n_prompt, n_gen, n_vocab;
-    int32_t *tokens;      /* [n_prompt + n_gen] prompt, then the greedy continuation */
-    float *peer, *exact;  /* [n_prompt + n_gen][n_vocab] */
+    int32_t *tokens;       /* [n_prompt + n_gen] prompt, then the greedy continuation */
+    float *peer, *exact;   /* [n_prompt + n_gen][n_vocab] */
     double stated_rel_rms; /* of the peer; negative: not stated */
 } Golden;
 
@@ -43,16 +45,23 @@ static void read_floats(const char *file, float *out, size_t n) {
     if (got != n || longer) fail_msg("%s: %zu floats where %zu should be", path, got, n);
 }
 
-static int32_t int_of(const json_t *j, const char *key) { return (int32_t)json_integer_value(json_object_get(j, key)); }
-static const char *text_of(const json_t *j, const char *key) { return json_string_value(json_object_get(j, key)); }
+static int32_t int_of(const json_t *j, const char *key) {
+    return (int32_t)json_integer_value(json_object_get(j, key));
+}
+static const char *text_of(const json_t *j, const char *key) {
+    return json_string_value(json_object_get(j, key));
+}
 
 /* `entry`: one of the manifest's cases. */
 static Golden read_golden(const json_t *entry) {
-    Golden c = {.n_prompt = int_of(entry, "n_prompt"), .n_gen = int_of(entry, "n_gen"),
-                .n_vocab = int_of(entry, "n_vocab"), .stated_rel_rms = -1};
+    Golden c = {.n_prompt = int_of(entry, "n_prompt"),
+                .n_gen = int_of(entry, "n_gen"),
+                .n_vocab = int_of(entry, "n_vocab"),
+                .stated_rel_rms = -1};
     snprintf(c.name, sizeof c.name, "%s", text_of(entry, "case"));
     snprintf(c.model, sizeof c.model, GOLDEN "%s", text_of(entry, "model"));
-    json_t *stated = json_object_get(entry, "peer_vs_exact_rel_rms"), *files = json_object_get(entry, "files");
+    json_t *stated = json_object_get(entry, "peer_vs_exact_rel_rms"),
+           *files = json_object_get(entry, "files");
     if (json_is_number(stated)) c.stated_rel_rms = json_number_value(stated);
     char path[512];
     snprintf(path, sizeof path, GOLDEN "%s.json", c.name);
@@ -64,8 +73,9 @@ static Golden read_golden(const json_t *entry) {
     int32_t n = c.n_prompt + c.n_gen;
     c.tokens = calloc((size_t)n, sizeof *c.tokens);
     for (int32_t i = 0; i < n; i++)
-        c.tokens[i] = (int32_t)json_integer_value(i < c.n_prompt ? json_array_get(prompt, (size_t)i)
-                                                                 : json_array_get(greedy, (size_t)(i - c.n_prompt)));
+        c.tokens[i] =
+            (int32_t)json_integer_value(i < c.n_prompt ? json_array_get(prompt, (size_t)i)
+                                                       : json_array_get(greedy, (size_t)(i - c.n_prompt)));
     size_t n_first = (size_t)c.n_prompt * (size_t)c.n_vocab, n_rest = (size_t)c.n_gen * (size_t)c.n_vocab;
     c.peer = calloc(n_first + n_rest, sizeof *c.peer);
     c.exact = calloc(n_first + n_rest, sizeof *c.exact);
@@ -104,7 +114,8 @@ static double peer_error(const Golden *c) {
     double error = rel_rms(c->peer, c->exact, (size_t)(c->n_prompt + c->n_gen) * (size_t)c->n_vocab);
     /* the exact logits lie rounded to float in their files: 2^-24 / sqrt(3) more */
     if (c->stated_rel_rms >= 0 && fabs(error - c->stated_rel_rms) > 1e-3 * error + 4e-8)
-        fail_msg("%s: the peer's error is %.4e by its files and %.4e by the manifest", c->name, error, c->stated_rel_rms);
+        fail_msg("%s: the peer's error is %.4e by its files and %.4e by the manifest", c->name, error,
+                 c->stated_rel_rms);
     return error;
 }
 
@@ -119,10 +130,11 @@ static void check_values(const Golden *c, const Kernels *kernels) {
     assert_int_equal(m->hparams.n_vocab, c->n_vocab);
     rig_append(e, rig_sequence(e), c->tokens, n, 32, c->n_vocab, logits);
     double ours = rel_rms(logits, c->exact, n_all), peer = peer_error(c), bound = 1.5 * peer + 1e-5;
+    if (m->output.type != TYPE_BF16) bound = fmin(bound, 5e-4);
     print_message("%-18s %-12s ours %.3e  peer %.3e\n", c->name, kernels->name, ours, peer);
     if (!(ours <= bound))
-        fail_msg("%s with %s: relative rms error of logits %.3e, peer %.3e, at most %.3e", c->name, kernels->name, ours,
-                 peer, bound);
+        fail_msg("%s with %s: relative rms error of logits %.3e, peer %.3e, at most %.3e", c->name,
+                 kernels->name, ours, peer, bound);
     free(logits);
     executor_close(e);
     model_close(m);
@@ -141,8 +153,8 @@ static void check_greedy(const Golden *c, const Kernels *kernels) {
     for (int32_t i = 0; i < c->n_gen; i++) {
         int32_t token = argmax(last, c->n_vocab), golden = c->tokens[c->n_prompt + i];
         if (token != golden)
-            fail_msg("%s with %s: token %d of the continuation is %d (logit %g) and should be %d (logit %g)", c->name,
-                     kernels->name, i, token, (double)last[token], golden, (double)last[golden]);
+            fail_msg("%s with %s: token %d of the continuation is %d (logit %g) and should be %d (logit %g)",
+                     c->name, kernels->name, i, token, (double)last[token], golden, (double)last[golden]);
         rig_append(e, sequence, &token, 1, 1, c->n_vocab, logits);
         last = logits;
     }

@@ -102,6 +102,13 @@ static void check(World *w) {
     free(uses);
 }
 
+/* After a commit or a truncation a sequence holds the pages of its tokens and no more. */
+static void check_pages(World *w, int32_t id) {
+    const KvSequence *s = &w->kv.sequences[id];
+    int32_t wanted = (s->length + w->kv.shape.page_size - 1) / w->kv.shape.page_size;
+    expect(w, s->n_pages == wanted, "sequence %d: %d pages, should be %d", id, s->n_pages, wanted);
+}
+
 /* ---- the operations ---------------------------------------------------------------------------------- */
 
 static void open_one(World *w) {
@@ -181,6 +188,7 @@ static void commit_some(World *w, int32_t id) {
     for (int32_t i = 0; i < n; i++) m->tags[m->length + i] = m->tags[m->length + offsets[i]];
     m->length += n;
     m->n_reserved = 0;
+    check_pages(w, id);
 }
 
 static void truncate_one(World *w, int32_t id) {
@@ -188,6 +196,7 @@ static void truncate_one(World *w, int32_t id) {
     m->length = draw(w, m->length + 1);
     m->n_reserved = 0;
     kv_truncate(&w->kv, id, m->length);
+    check_pages(w, id);
 }
 
 static void do_something(World *w) {

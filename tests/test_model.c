@@ -272,19 +272,20 @@ static void shapes_are_read_from_the_file(void **state) {
 
 static double last_part;
 static void note_progress(void *user, double part) {
-    (void)user;
+    ++*(int64_t *)user;
     assert_true(part > last_part && part <= 1);
     last_part = part;
 }
 
-static void progress_ends_at_one(void **state) {
+static void progress_steps_to_one_with_each_tensor(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&sound);
     Model *m = NULL;
+    int64_t n_steps = 0;
     last_part = 0;
-    assert_int_equal(model_open(&m, g, &(ModelOptions){.n_threads = 2, .progress = note_progress}, NULL),
-                     FR_OK);
-    assert_true(last_part == 1);
+    ModelOptions o = {.n_threads = 2, .progress = note_progress, .progress_user = &n_steps};
+    assert_int_equal(model_open(&m, g, &o, NULL), FR_OK);
+    assert_true(last_part == 1 && n_steps == gguf_n_tensors(g));
     model_close(m);
     gguf_close(g);
 }
@@ -389,7 +390,7 @@ int main(void) {
         cmocka_unit_test(missing_head_norms_are_refused),
         cmocka_unit_test(rope_keys_are_understood),
         cmocka_unit_test(shapes_are_read_from_the_file),
-        cmocka_unit_test(progress_ends_at_one),
+        cmocka_unit_test(progress_steps_to_one_with_each_tensor),
         cmocka_unit_test(refused_memory_is_an_error_and_no_leak),
         cmocka_unit_test(a_forward_allocates_nothing),
         cmocka_unit_test(too_many_slots_are_refused),
