@@ -14,7 +14,7 @@ PKGS    := libpcre2-8 libutf8proc jansson libxxhash
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
-ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fopenmp -fPIC -fvisibility=hidden \
+ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -fopenmp -fPIC -fvisibility=hidden \
              -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
@@ -43,8 +43,9 @@ TOOLS    := $(patsubst tools/%.c,$(BUILD)/%,$(TOOL_SRCS))
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
 FUZZERS  := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRCS))
+REPLAYS  := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/fuzz/replay_%,$(FUZZ_SRCS))
 
-.PHONY: all
+.PHONY: all help
 all: build/forerun $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(TOOLS)
 
 # ---- compile -------------------------------------------------------------------------------------
@@ -73,26 +74,119 @@ $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
+	$(CC) $(MODE_FLAGS) -fopenmp $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
+# A tool that outgrows one file keeps its other files in a folder of its name.
+$(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
+# test_model refuses allocations on purpose.
+$(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) -fopenmp $(TEST_LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 $(RUNNER): tests/run_tests.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(CFLAGS) $< -o $@
 
+# ---- what must be installed ----------------------------------------------------------------------
+# docs/DEPENDENCIES.md gives the reason for each. Optional: clang libomp-dev libclang-rt-14-dev (tsan, fuzz), gnuplot-nox.
+DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
+                librandom123-dev libcmocka-dev
+DEB_CLANG    := clang libomp-dev libclang-rt-14-dev
+define install_missing
+@missing=; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+if [ -n "$$missing" ]; then \
+  echo "installing:$$missing"; \
+  command -v apt-get >/dev/null || { echo "no apt-get here: install the equivalents of$$missing by hand" >&2; exit 1; }; \
+  sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+  $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq $$missing >/dev/null; \
+fi
+endef
+.PHONY: deps deps-clang
+deps:
+	$(call install_missing,$(DEB_PACKAGES))
+deps-clang: deps
+	$(call install_missing,$(DEB_CLANG))
+
+# ---- see it --------------------------------------------------------------------------------------
+.PHONY: demo bench
+demo: deps
+	@$(MAKE) --no-print-directory -s build/forerun
+	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 200 --color=auto --draft ngram-trie
+bench: deps
+	@$(MAKE) --no-print-directory -s build/forerun
+	build/forerun perf -m models/target.gguf
+	build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 200 --runs 5 --no-text --draft ngram-trie --draft ngram-trie:rule=paper
+
 # ---- test ----------------------------------------------------------------------------------------
-.PHONY: test tests asan ubsan tsan
-tests: $(TESTS) $(RUNNER) $(BUILD)/forerun $(TOOLS)
-test: tests
-	@$(RUNNER) $(TESTS)
-asan ubsan:
-	$(MAKE) MODE=$@ test
+.PHONY: test tests run-tests asan ubsan tsan
+tests: $(TESTS) $(REPLAYS) $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
+run-tests: tests
+	@$(RUNNER) $(TESTS) $(REPLAYS)
+# A second make, because what deps installs changes what pkg-config says.
+test: deps
+	@$(MAKE) --no-print-directory -s MODE=$(MODE) run-tests
+asan ubsan: deps
+	@$(MAKE) --no-print-directory -s MODE=$@ run-tests
 # clang's OpenMP run time comes with archer, which tells ThreadSanitizer about its barriers.
-tsan:
-	OMP_TOOL_LIBRARIES=$(firstword $(wildcard /usr/lib/llvm-*/lib/libarcher.so)) TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
-	  $(MAKE) MODE=tsan CC=clang test
+tsan: deps-clang
+	@OMP_TOOL_LIBRARIES=$(firstword $(wildcard /usr/lib/llvm-*/lib/libarcher.so)) TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
+	  $(MAKE) --no-print-directory -s MODE=tsan CC=clang run-tests
+
+# ---- install -------------------------------------------------------------------------------------
+.PHONY: install uninstall
+$(BUILD)/forerun.pc: Makefile
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: forerun' \
+	  'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
+	  'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lforerun' 'Libs.private: -lm -fopenmp' 'Cflags: -I$${includedir}' > $@
+install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 build/release/forerun $(DESTDIR)$(PREFIX)/bin/forerun
+	install -m 644 include/forerun.h $(DESTDIR)$(PREFIX)/include/forerun.h
+	install -m 644 build/release/libforerun.a $(DESTDIR)$(PREFIX)/lib/libforerun.a
+	install -m 755 build/release/libforerun.so $(DESTDIR)$(PREFIX)/lib/libforerun.so.$(VERSION)
+	ln -sf libforerun.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libforerun.so.0
+	ln -sf libforerun.so.0 $(DESTDIR)$(PREFIX)/lib/libforerun.so
+	install -m 644 build/release/forerun.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/forerun.pc
+	install -m 644 man/forerun.1 $(DESTDIR)$(PREFIX)/share/man/man1/forerun.1
+uninstall:
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/forerun include/forerun.h lib/libforerun.a lib/libforerun.so* \
+	  lib/pkgconfig/forerun.pc share/man/man1/forerun.1
+
+help:
+	@printf '%s\n' \
+	  'make             build build/forerun and the libraries' \
+	  'make demo        install what is missing, build, and show one text plainly and with a drafter' \
+	  'make test        install what is missing, build, and run all tests' \
+	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
+	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; needs clang)' \
+	  'make fuzz-replay run the kept fuzz inputs once' \
+	  'make bench       measure this machine and compare drafters on the shipped model' \
+	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall takes it away' \
+	  'make deps        install the Debian packages that are missing' \
+	  'make clean       remove build/'
+
+# ---- fuzz ----------------------------------------------------------------------------------------
+# tests/fuzz/fuzz_NAME.c is a libFuzzer target with its corpus in tests/fuzz/corpus/NAME. `make fuzz` hunts with
+# clang and keeps what is new under build/fuzz; the corpus itself is replayed by every `make test`.
+FUZZ_SECONDS ?= 600
+.PHONY: fuzz fuzzers fuzz-replay
+$(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
+	@mkdir -p $(@D)
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
+$(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
+	@mkdir -p $(@D)
+	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
+fuzzers: $(FUZZERS)
+fuzz: deps-clang
+	$(MAKE) MODE=fuzz CC=clang fuzzers
+	@set -e; for name in $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRCS)); do \
+	  mkdir -p build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
+	  build/fuzz/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/$$name- build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
+	done
+fuzz-replay: $(REPLAYS) $(RUNNER)
+	@$(RUNNER) $(REPLAYS)
 
 # Programs that measure; they are not tests and nothing runs them but you.
 .PHONY: benches
@@ -102,4 +196,4 @@ benches: $(BENCHES)
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS)))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))

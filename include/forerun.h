@@ -36,6 +36,168 @@ typedef struct fr_error {
     char message[508];
 } fr_error;
 
+FR_API const char *fr_version(void);
+/* Frees what a function of this header handed out as "malloc'ed". NULL is fine. */
+FR_API void fr_free(void *p);
+
+/* ---- model: immutable, shared by any number of engines and threads ------------------------------- */
+
+typedef struct fr_model fr_model;
+
+typedef struct fr_model_options {
+    const char *kernels; /* NULL or "auto": the best this CPU has; else "ref", "avx2", "avx512", ... */
+    int n_threads;       /* for loading; 0: all cores */
+    void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
+    void *progress_user;
+} fr_model_options;
+
+typedef struct fr_model_info {
+    const char *name;         /* general.name of the file, or its path */
+    const char *architecture; /* "llama", "qwen2", "qwen3" */
+    const char *kernels;      /* name of the kernel table in use */
+    const char *chat_family;  /* "none" where the file's template is not recognised */
+    int32_t n_vocab, n_layer, n_embd, n_ctx_train;
+    size_t weight_bytes;      /* what one forward reads */
+} fr_model_info;
+
+/* Maps and repacks a GGUF file. options may be NULL. */
+FR_API int fr_model_open(fr_model **out, const char *path, const fr_model_options *options, fr_error *err);
+/* After every engine over it is closed. NULL is fine. */
+FR_API void fr_model_close(fr_model *model);
+/* Strings belong to the model. */
+FR_API void fr_model_get_info(const fr_model *model, fr_model_info *out);
+
+enum {
+    FR_TOKENIZE_BOS = 1,     /* begin with BOS, where the vocabulary has one */
+    FR_TOKENIZE_EOS = 2,
+    FR_TOKENIZE_SPECIAL = 4, /* spellings of special tokens become these tokens */
+    FR_TOKENIZE_PROMPT = 8,  /* add BOS and EOS as the file asks for prompts */
+};
+
+/* *tokens is malloc'ed (NULL for none). */
+FR_API int fr_tokenize(const fr_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
+                       int64_t *n_tokens, fr_error *err);
+/* *text is malloc'ed and ends with '\0'; broken characters become U+FFFD. */
+FR_API int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, char **text,
+                         size_t *n_bytes, fr_error *err);
+
+typedef struct fr_chat_message {
+    const char *role, *content; /* role: "system", "user" or "assistant" */
+} fr_chat_message;
+
+/* The prompt of a conversation in the format of the model's chat template, or of the family named (NULL:
+ * the model's). *text is malloc'ed; tokenize it with FR_TOKENIZE_SPECIAL | FR_TOKENIZE_PROMPT. */
+FR_API int fr_chat_prompt(const fr_model *model, const char *family, const fr_chat_message *messages,
+                          int n_messages, char **text, fr_error *err);
+
+/* ---- engine: the timeline over one model; used by one thread at a time --------------------------- */
+
+typedef struct fr_engine fr_engine;
+
+typedef enum fr_kv_type { FR_KV_F16 = 0, FR_KV_F32 = 1 } fr_kv_type;
+
+typedef struct fr_engine_options {
+    int n_threads;        /* 0: all cores */
+    int n_ctx;            /* longest context of a request; 0: what the model was trained for, 4096 at most */
+    fr_kv_type kv_type;
+    int kv_page_size;     /* tokens in a page of the KV cache; 0: 16 */
+    int max_requests;     /* open at once; 0: 1 */
+    int prefill_chunk;    /* prompt tokens run in one step; 0: 256 */
+} fr_engine_options;
+
+/* The model must outlive the engine; options may be NULL. */
+FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err);
+/* After every request of it is closed. NULL is fine. */
+FR_API void fr_engine_close(fr_engine *engine);
+/* One step for all running requests: drafts, one forward, verification, output. Returns the number of
+ * requests still running, or a negative code when the engine as a whole failed. What goes wrong with one
+ * request ends that request only (fr_request_finish, fr_request_error). */
+FR_API int fr_engine_step(fr_engine *engine, fr_error *err);
+
+/* ---- request: one text being generated ----------------------------------------------------------- */
+
+typedef struct fr_request fr_request;
+
+typedef struct fr_sampling {
+    float temperature;       /* 0: greedy */
+    int32_t top_k;           /* 0: all */
+    float top_p;             /* 1: all */
+    float min_p;             /* 0: all */
+    float repeat_penalty;    /* 1: none */
+    float frequency_penalty; /* 0: none */
+    float presence_penalty;  /* 0: none */
+    int32_t penalty_last_n;  /* last tokens that penalties look at; -1: all */
+    uint64_t seed;
+} fr_sampling;
+
+/* Greedy, no penalties. */
+FR_API fr_sampling fr_sampling_default(void);
+
+/* What the callback learns about each new token. Pointers live until it returns. */
+typedef struct fr_token_event {
+    int32_t token;
+    int32_t source;     /* index of the draft that proposed it, or -1: the target's own token */
+    const char *text;   /* text that became certain with this token: whole characters, '\0'-terminated */
+    size_t n_bytes;
+    double logprob;     /* NaN unless want_logprobs */
+} fr_token_event;
+
+typedef struct fr_request_options {
+    const int32_t *prompt;     /* copied */
+    int64_t n_prompt;          /* at least 1 */
+    int64_t max_tokens;        /* to generate; 0: until the context is full */
+    fr_sampling sampling;
+    const char *const *stops;  /* generation ends before the first of these strings; copied */
+    int n_stops;
+    const char *const *drafts; /* "method:key=value,..." each; several are united; none: plain decoding */
+    int n_drafts;
+    int tree_budget;           /* drafted nodes in a step, at most; 0: FR_TREE_BUDGET */
+    int ignore_eos;            /* generate past end-of-text tokens */
+    int want_logprobs;
+    /* Optional; called within fr_engine_step for each token, in order. Not 0: cancel the request. */
+    int (*on_token)(void *user, const fr_token_event *event);
+    void *user;
+} fr_request_options;
+
+enum { FR_TREE_BUDGET = 24, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
+
+typedef enum fr_finish {
+    FR_FINISH_NONE = 0, /* still running */
+    FR_FINISH_EOS,      /* the model ended the text */
+    FR_FINISH_STOP,     /* a stop string */
+    FR_FINISH_LENGTH,   /* max_tokens */
+    FR_FINISH_CONTEXT,  /* the context is full */
+    FR_FINISH_CANCELLED,
+    FR_FINISH_ERROR,    /* see fr_request_error */
+} fr_finish;
+
+typedef struct fr_stats {
+    int64_t n_prompt, n_generated;
+    int64_t n_steps;            /* target forwards in decoding */
+    double acceptance_length;   /* n_generated / n_steps: 1 for plain decoding */
+    int64_t drafted, accepted;  /* tree nodes offered; accepted and emitted */
+    int64_t accept_histogram[FR_MAX_DEPTH + 1]; /* steps by number of accepted nodes (last: that or more) */
+    /* By depth d = 1..: how often a path reached depth d-1 and the tree had a child there; and how often
+     * one of the children was what the target said. */
+    int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
+    double prefill_s, decode_s; /* wall time */
+    double draft_s, forward_s, verify_s; /* parts of decode_s */
+    double tokens_per_s;        /* n_generated / decode_s */
+    uint64_t logits_hash;       /* of the logits of every generated token, in order */
+    char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
+} fr_stats;
+
+FR_API int fr_request_open(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
+FR_API void fr_request_close(fr_request *request); /* ends it if still running; NULL is fine */
+FR_API fr_finish fr_request_finish(const fr_request *request);
+FR_API const char *fr_finish_name(fr_finish finish);
+/* The error that ended the request with FR_FINISH_ERROR. */
+FR_API const fr_error *fr_request_error(const fr_request *request);
+/* What was generated so far; pointers belong to the request and live until the next step or its close. */
+FR_API const int32_t *fr_request_tokens(const fr_request *request, int64_t *n);
+FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
+FR_API void fr_request_get_stats(const fr_request *request, fr_stats *out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,7 +29,7 @@ static int remove_folder(void **state) {
 
 static Gguf *written(GgufWriter *w) {
     fr_error err = {0};
-    Gguf *g;
+    Gguf *g = NULL;
     if (gguf_writer_finish(w, path, &err) || gguf_open(&g, path, &err)) fail_msg("%s", err.message);
     gguf_writer_free(w);
     return g;

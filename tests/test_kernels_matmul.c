@@ -70,7 +70,7 @@ static float kind_value(Kind kind) {
 
 static void make_row(TensorType type, Kind kind, int64_t n, unsigned char *row) {
     const TensorTypeInfo *info = tensor_type_info(type);
-    if (kind != PLAIN && act_form(type) == ACT_Q8) {
+    if (kind != PLAIN && act_form(type) == ACT_Q16) {
         for (int64_t i = 0; i < n / info->block_n; i++) make_block(type, kind, row + i * info->block_bytes);
         return;
     }
@@ -145,7 +145,7 @@ static double act_value(const Problem *p, int64_t r, int64_t k) {
         memcpy(&h, row + k * 2, 2);
         return (double)bf16_to_float(h);
     default:
-        return (double)b->scale * b->q[k % ACT_BLOCK];
+        return (double)b->scale * (256 * b->high[k % ACT_BLOCK] + b->low[k % ACT_BLOCK]);
     }
 }
 

@@ -1,4 +1,3 @@
-#define _DEFAULT_SOURCE
 #include "base/mem.h"
 
 #include <stdint.h>

@@ -19,7 +19,8 @@ typedef enum RngStream {
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */
 void rng_words(uint64_t seed, RngStream stream, uint64_t a, uint32_t b, uint32_t out[4]);
 
-/* Uniform in the open interval (0,1): (word + 1/2) / 2^32. */
+/* Uniform in the open interval (0,1): (word + 1/2) / 2^32, where the word of element b is number b % 4 of
+ * rng_words(seed, stream, a, b / 4). */
 double rng_uniform(uint64_t seed, RngStream stream, uint64_t a, uint32_t b);
 
 /* Standard Gumbel noise -log(-log(U)) for element b; at most RNG_GUMBEL_MAX. */

@@ -5,6 +5,13 @@
 #include <string.h>
 
 static const CliCommand commands[] = {
+    {"run", "generate text, drafters running ahead", cmd_run},
+    {"compare", "the same prompt plainly and with each drafter, side by side", cmd_compare},
+    {"tokenize", "token ids of a text, and back", cmd_tokenize},
+    {"inspect", "what is in a GGUF file", cmd_inspect},
+    {"logits", "raw logits of every position of given tokens", cmd_logits},
+    {"perf", "the limits of this machine, and what a forward over n rows costs", cmd_perf},
+    {"replay", "run a drafter against recorded answers, without the model", cmd_replay},
     {NULL, NULL, NULL},
 };
 

@@ -35,7 +35,8 @@ typedef struct GgufTensor {
     size_t bytes;
 } GgufTensor;
 
-/* Maps the file. On failure *out is NULL and err says why, starting with the path. */
+/* Maps the file. On failure *out is NULL and err says why, starting with the path. The file must not be
+ * shortened while it is open: touching what is gone ends the process, as with every mapping. */
 int gguf_open(Gguf **out, const char *path, fr_error *err);
 /* The same over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
  * are. `name` stands in messages. */

@@ -174,7 +174,8 @@ void gguf_set_i32s(GgufWriter *w, const char *key, const int32_t *v, int64_t n) 
     if (begin_array(w, key, GGUF_I32, n)) put(w, v, (size_t)n * sizeof *v);
 }
 
-static void copy_kv(GgufWriter *w, const Gguf *g, const KeyValue *kv) {
+void gguf_copy_kv(GgufWriter *w, const Gguf *g, int64_t i) {
+    const KeyValue *kv = &g->kvs[i];
     uint32_t alignment;
     if (kv->type == GGUF_ARRAY ? !begin_array(w, kv->key, kv->element, kv->count)
                                : !begin_kv(w, kv->key, kv->type))
@@ -187,7 +188,7 @@ void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix) {
     for (int64_t i = 0; i < g->n_kv; i++) {
         const KeyValue *kv = &g->kvs[i];
         bool excepted = except_prefix && strncmp(kv->key, except_prefix, strlen(except_prefix)) == 0;
-        if (!excepted && !has_key(w, kv->key)) copy_kv(w, g, kv);
+        if (!excepted && !has_key(w, kv->key)) gguf_copy_kv(w, g, i);
     }
 }
 

@@ -22,6 +22,7 @@ void gguf_set_f32s(GgufWriter *w, const char *key, const float *v, int64_t n);
 void gguf_set_i32s(GgufWriter *w, const char *key, const int32_t *v, int64_t n);
 /* Every key-value of `g` whose key does not start with `except_prefix` (NULL: all) and is not set yet. */
 void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix);
+void gguf_copy_kv(GgufWriter *w, const Gguf *g, int64_t i); /* one of them; its key must not be set yet */
 
 /* `data` holds the rows in the encoding of `type` and is borrowed until finish. */
 void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,

@@ -43,8 +43,9 @@ void packed_free(PackedMatrix *m);
 /* Activations in the form that a weight type wants. */
 typedef enum ActForm {
     ACT_F32,  /* F32, F16 weights: float as it is */
-    ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even, subnormals to zero), n_in padded to even */
-    ACT_Q8,   /* all block types: int8 with one float scale and the sums per 32 (layout.h) */
+    ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
+    ACT_Q16,  /* all block types: 16-bit integers with one float scale per 32; layout.h */
+    ACT_FORM_COUNT,
 } ActForm;
 
 ActForm act_form(TensorType weight_type);
@@ -65,8 +66,7 @@ typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
 typedef struct Kernels {
     const char *name; /* "ref", "avx2", "avx512", "avx512-bf16" */
 
-    /* One row of activations into `form`. Q8 of a block of 32: amax = max|x|; scale = amax/127;
-     * inv = amax >= 2^-100 ? 127/amax : 0; q = round-to-nearest-even(x*inv); sums are of q. */
+    /* One row of activations into `form`; a group whose amax is below 2^-100 becomes zeros. */
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
 
     /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles

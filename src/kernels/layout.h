@@ -7,13 +7,17 @@
 
 #include "kernels/kernels.h"
 
-/* 32 activations, 48 bytes, as the block types want them. A row of ACT_Q8 is n/32 of these. */
+/* 32 activations, 80 bytes, as the block types want them. A row of ACT_Q16 is n/32 of these.
+ *
+ * With amax = max|x| of the 32:  q = x * (32512/amax) to the nearest integer (ties to even), x ~ scale * q.
+ * q is kept as two signed bytes, q = 256 * high + low, for the byte products of the machine. Both lie within
+ * -127..127, so that the sign of either can be turned: a low of -128 becomes -127, and q one more. */
 typedef struct ActBlock {
-    float scale;           /* x ~ scale * q */
+    float scale;           /* amax/32512 */
     float scaled_sum;      /* scale * (float)(sum of q): what a minimum per block is multiplied with */
     int32_t minus_sum;     /* of q: what the bias of codes is multiplied with */
     int32_t minus_sum_low; /* of q[0..15] */
-    int8_t q[ACT_BLOCK];
+    int8_t high[ACT_BLOCK], low[ACT_BLOCK];
 } ActBlock;
 
 /* How one step along k is coded. For the block types a step is 32 inputs: an ActBlock. */

@@ -112,20 +112,28 @@ INLINE Vi bias_times(TensorType type, Vi minus_sum) {
     return v_shift_left(minus_sum, __builtin_ctz(bias));
 }
 
-INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
+/* Sum of (code - bias) * q over half a step (16 inputs) or two: the products with both bytes of q, put
+ * together; the bias comes in with the low ones. */
+INLINE Vi dot_codes(TensorType type, const Unpacked *u, const ActBlock *x, int first, int n, Vi minus_sum) {
     uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
+    Vi high = v_set_int(0), low = bias_times(type, minus_sum);
+    UNROLL for (int i = first; i < first + n; i++) {
+        high = v_dot_4_groups(code_max, u->w + 4 * i, x->high + 16 * i, high);
+        low = v_dot_4_groups(code_max, u->w + 4 * i, x->low + 16 * i, low);
+    }
+    return v_add_int(v_shift_left(high, 8), low);
+}
+
+INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
     Vf da = v_set(x->scale);
     Vi minus_sum = v_set_int(x->minus_sum), minus_sum_low = v_set_int(x->minus_sum_low);
     if (type == TYPE_Q6_K) {
-        Vi t0 = bias_times(type, minus_sum_low), t1 = bias_times(type, v_sub_int(minus_sum, minus_sum_low));
-        t0 = v_dot_4_groups(code_max, u->w, x->q, t0);
-        t1 = v_dot_4_groups(code_max, u->w + 4, x->q + 16, t1);
+        Vi t0 = dot_codes(type, u, x, 0, 1, minus_sum_low);
+        Vi t1 = dot_codes(type, u, x, 1, 1, v_sub_int(minus_sum, minus_sum_low));
         acc = v_fma(v_from_int(t0), v_mul(u->scale[0], da), acc);
         return v_fma(v_from_int(t1), v_mul(u->scale[1], da), acc);
     }
-    Vi t = v_dot_4_groups(code_max, u->w, x->q, bias_times(type, minus_sum));
-    t = v_dot_4_groups(code_max, u->w + 4, x->q + 16, t);
-    acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
+    acc = v_fma(v_from_int(dot_codes(type, u, x, 0, 2, minus_sum)), v_mul(u->scale[0], da), acc);
     bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
 }
@@ -246,7 +254,7 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_
 /* p, prepared but for the place in the matrix, through tiles [begin, end). */
 static void mul_tiles(const PackedMatrix *w, int n_rows, Pass p, int64_t begin, int64_t end) {
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE;
-    int64_t wide = act_form(w->type) == ACT_Q8 ? 1 : COLUMNS(n_rows);
+    int64_t wide = act_form(w->type) == ACT_Q16 ? 1 : COLUMNS(n_rows);
     float *y = p.y;
     for (int64_t c = 0, step; c < n_columns; c += step) {
         step = c + wide <= n_columns ? wide : 1;
@@ -302,15 +310,18 @@ INLINE void convert_block(const float *x, ActBlock *b) {
         max = v_max(v_abs(v[i]), max);
     }
     float amax = v_max_all(max);
-    Vf inverse = v_set(amax >= ACT_TINY ? 127.0f / amax : 0.0f);
+    Vf inverse = v_set(amax >= ACT_TINY ? ACT_STEPS / amax : 0.0f);
     int32_t sum = 0, sum_low = 0;
     UNROLL for (int i = 0; i < N; i++) {
         Vi q = v_round(v_mul(v[i], inverse));
-        v_store_i8(b->q + i * LANES, q);
-        sum += v_sum_int(q);
+        Vi high = v_shift_right_signed(v_add_int(q, v_set_int(128)), 8);
+        Vi low = v_max_int(v_sub_int(q, v_shift_left(high, 8)), v_set_int(-127));
+        v_store_i8(b->high + i * LANES, high);
+        v_store_i8(b->low + i * LANES, low);
+        sum += v_sum_int(v_add_int(v_shift_left(high, 8), low));
         if (i == N / 2 - 1) sum_low = sum;
     }
-    b->scale = amax / 127.0f;
+    b->scale = amax / ACT_STEPS;
     b->scaled_sum = b->scale * (float)sum;
     b->minus_sum = -sum;
     b->minus_sum_low = -sum_low;
@@ -329,6 +340,6 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
 static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
     if (form == ACT_BF16) convert_bf16(x, n, out);
-    if (form == ACT_Q8)
+    if (form == ACT_Q16)
         for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
 }

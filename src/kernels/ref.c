@@ -11,7 +11,7 @@
  *   zero when they were packed or converted.
  *
  * Block types: for each 32 inputs, with the activations' q and scale da (and ds = da * (sum of q)):
- *     t = sum of (code - bias) * q: an exact integer below 2^24, so its order is free
+ *     t = sum of (code - bias) * q: an exact 32-bit integer, so its order is free, rounded once to a float
  *   Q8_0 Q4_0 Q5_0:   acc = fma(t, d * da, acc)
  *   Q4_1 Q5_1:        acc = fma(t, d * da, acc);             acc = fma(m, ds, acc)
  *   Q4_K Q5_K:        acc = fma(t, (d * scale) * da, acc);   acc = fma(-(dmin * min), ds, acc)
@@ -36,7 +36,7 @@
 
 ActForm act_form(TensorType weight_type) {
     if (weight_type == TYPE_F32 || weight_type == TYPE_F16) return ACT_F32;
-    return weight_type == TYPE_BF16 ? ACT_BF16 : ACT_Q8;
+    return weight_type == TYPE_BF16 ? ACT_BF16 : ACT_Q16;
 }
 
 size_t act_row_bytes(ActForm form, int64_t n_in) {
@@ -50,28 +50,31 @@ size_t act_row_bytes(ActForm form, int64_t n_in) {
 static void convert_block(const float *x, ActBlock *b) {
     float amax = 0;
     for (int i = 0; i < ACT_BLOCK; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-    float inverse = amax >= ACT_TINY ? 127.0f / amax : 0.0f;
-    b->scale = amax / 127.0f;
+    float inverse = amax >= ACT_TINY ? ACT_STEPS / amax : 0.0f;
+    b->scale = amax / ACT_STEPS;
     b->minus_sum = b->minus_sum_low = 0;
     for (int i = 0; i < ACT_BLOCK; i++) {
-        b->q[i] = (int8_t)lrintf(x[i] * inverse);
-        b->minus_sum -= b->q[i];
-        if (i < 16) b->minus_sum_low -= b->q[i];
+        int q = (int)lrintf(x[i] * inverse), high = (q + 128) >> 8, low = q - 256 * high;
+        b->high[i] = (int8_t)high;
+        b->low[i] = (int8_t)(low < -127 ? -127 : low);
+        b->minus_sum -= 256 * b->high[i] + b->low[i];
+        if (i == 15) b->minus_sum_low = b->minus_sum;
     }
     b->scaled_sum = b->scale * (float)-b->minus_sum;
 }
 
 static uint16_t bf16_operand(float x) { return float_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x); }
 
+static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
+    for (int64_t i = 0; i < n; i++) h[i] = bf16_operand(x[i]);
+    if (n % 2) h[n] = 0;
+}
+
 static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
-    if (form == ACT_Q8)
+    if (form == ACT_BF16) convert_bf16(x, n, out);
+    if (form == ACT_Q16)
         for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
-    if (form == ACT_BF16) {
-        uint16_t *h = out;
-        for (int64_t i = 0; i < n; i++) h[i] = bf16_operand(x[i]);
-        if (n % 2) h[n] = 0;
-    }
 }
 
 /* ---- plain types -------------------------------------------------------------------------------- */
@@ -151,7 +154,7 @@ static void step_read(TensorType type, const unsigned char *codes, const unsigne
 
 static float step_add(TensorType type, const Step *s, const ActBlock *x, float acc) {
     int t[2] = {0, 0};
-    for (int k = 0; k < ACT_BLOCK; k++) t[k / 16] += s->w[k] * x->q[k];
+    for (int k = 0; k < ACT_BLOCK; k++) t[k / 16] += s->w[k] * (256 * x->high[k] + x->low[k]);
     if (type == TYPE_Q6_K) {
         acc = fmaf((float)t[0], s->scale[0] * x->scale, acc);
         return fmaf((float)t[1], s->scale[1] * x->scale, acc);
@@ -184,7 +187,7 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
     size_t x_stride = act_row_bytes(form, w->n_in);
     int64_t end = tile_end * TILE_ROWS < w->n_out ? tile_end * TILE_ROWS : w->n_out;
     for (int64_t o = tile_begin * TILE_ROWS; o < end; o++) {
-        if (form == ACT_Q8) {
+        if (form == ACT_Q16) {
             rows_blocks(w, o, x, x_stride, n_rows, y + o, y_stride);
             continue;
         }

@@ -96,7 +96,9 @@ INLINE Vi v_and(Vi a, Vi b) { return _mm256_and_si256(a, b); }
 INLINE Vi v_or(Vi a, Vi b) { return _mm256_or_si256(a, b); }
 INLINE Vi v_shift_left(Vi a, int n) { return _mm256_slli_epi32(a, n); }
 INLINE Vi v_shift_right(Vi a, int n) { return _mm256_srli_epi32(a, n); }
+INLINE Vi v_shift_right_signed(Vi a, int n) { return _mm256_srai_epi32(a, n); }
 INLINE Vi v_sub_int(Vi a, Vi b) { return _mm256_sub_epi32(a, b); }
+INLINE Vi v_max_int(Vi a, Vi b) { return _mm256_max_epi32(a, b); }
 INLINE Vi v_add_int(Vi a, Vi b) { return _mm256_add_epi32(a, b); }
 INLINE Vf v_as_float(Vi a) { return _mm256_castsi256_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm256_castps_si256(a); }

@@ -92,7 +92,9 @@ INLINE Vi v_or(Vi a, Vi b) { return _mm512_or_si512(a, b); }
 INLINE Vi v_xor(Vi a, Vi b) { return _mm512_xor_si512(a, b); }
 INLINE Vi v_shift_left(Vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 INLINE Vi v_shift_right(Vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
+INLINE Vi v_shift_right_signed(Vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
 INLINE Vi v_sub_int(Vi a, Vi b) { return _mm512_sub_epi32(a, b); }
+INLINE Vi v_max_int(Vi a, Vi b) { return _mm512_max_epi32(a, b); }
 INLINE Vi v_add_int(Vi a, Vi b) { return _mm512_add_epi32(a, b); }
 INLINE Vf v_as_float(Vi a) { return _mm512_castsi512_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm512_castps_si512(a); }

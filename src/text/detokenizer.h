@@ -4,14 +4,20 @@
 
 #include "text/tokenizer.h"
 
+/* The longest piece (1024 bytes) and what was held, each byte broken and so written as U+FFFD. */
+enum { DETOKENIZER_MAX_TEXT = 3 * (1024 + 4) };
+
 /* Holds back at most the 3 bytes of an unfinished UTF-8 character. Bytes that can never become one come
  * out as U+FFFD. Zero-initialise with the tokenizer set. */
 typedef struct Detokenizer {
     const Tokenizer *tokenizer;
-    bool with_special;   /* print control tokens too */
-    bool strip_space;    /* set it to drop the space that encoding put before the first word */
-    unsigned char held[4];
+    bool with_special; /* print control tokens too */
+    bool strip_space;  /* set it to drop the space that encoding put before the first
+                        * word; the first text that comes clears it */
+    char held[4];
     int n_held;
+    char text[DETOKENIZER_MAX_TEXT]; /* what the last call returned */
+    int n_text;
 } Detokenizer;
 
 /* The text that `token` completes; borrowed until the next call. Never half a character. */

@@ -19,7 +19,9 @@ enum {
 };
 
 /* Token ids of exactly text[0..n) (any bytes, '\0' and broken UTF-8 included). *out_tokens is malloc'ed
- * (the caller frees it; NULL when there are none), *out_n its length. */
+ * (the caller frees it; NULL when there are none), *out_n its length. Bytes that the vocabulary has no piece
+ * and no byte token for become its unknown token, one for a run of them, or are left out where it has none.
+ */
 int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **out_tokens,
                      int64_t *out_n, fr_error *err);
 
@@ -31,7 +33,7 @@ bool tokenizer_adds_bos(const Tokenizer *t);
 bool tokenizer_adds_eos(const Tokenizer *t);
 /* End of generation: EOS, EOT and their kin (<|im_end|>, <|eot_id|>, <|end|>, ...). */
 bool tokenizer_is_eog(const Tokenizer *t, int32_t token);
-bool tokenizer_is_special(const Tokenizer *t, int32_t token); /* control: shown to nobody by default */
+bool tokenizer_is_special(const Tokenizer *t, int32_t token); /* control, unknown: not shown by default */
 /* The id of a piece spelled exactly so (special tokens included), or -1. */
 int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n);
 

@@ -1,0 +1,346 @@
+/* cmd_replay.c - `forerun replay`: a model-free drafter against recorded answers. */
+#include "cli/cli.h"
+
+#include "base/progress.h"
+#include "format/gguf.h"
+#include "spec/replay.h"
+#include "text/tokenizer.h"
+
+#include <argp.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_CATEGORIES = 64,
+    MAX_TRACE_BYTES = 1 << 30,
+    DEFAULT_BUDGET =
+        32, /* what ngram-trie is made for: a CPU verifies it at a few times the cost of one row */
+};
+
+typedef struct Options {
+    const char *vocab, *trace, *draft;
+    int32_t budget;
+    int64_t limit; /* records; -1: all */
+    bool json;
+} Options;
+
+typedef struct Category {
+    char name[64];
+    ReplayStats stats;
+    int64_t n_records;
+    double *step_s; /* [n_steps] times of the proposals */
+    int64_t capacity;
+} Category;
+
+typedef struct Report {
+    Category all, categories[MAX_CATEGORIES];
+    int n_categories;
+} Report;
+
+typedef struct Replay {
+    Options options;
+    Tokenizer *tokenizer;
+    Drafter *drafter; /* NULL: none */
+    Report report;
+} Replay;
+
+/* ---- command line ------------------------------------------------------------------------------- */
+
+static int64_t parse_number(struct argp_state *state, const char *text, int64_t max, const char *name) {
+    char *end;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || v < 0 || v > max)
+        argp_error(state, "--%s '%s' must be a whole number from 0 to %lld", name, text, (long long)max);
+    return v;
+}
+
+enum { KEY_VOCAB = 'm', KEY_DRAFT = 'd', KEY_BUDGET = 'b', KEY_LIMIT = 'n', KEY_JSON = 'j' };
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    Options *o = state->input;
+    switch (key) {
+    case KEY_VOCAB:
+        o->vocab = arg;
+        break;
+    case KEY_DRAFT:
+        if (o->draft) argp_error(state, "replay takes one --draft at a time; run it once for each");
+        o->draft = arg;
+        break;
+    case KEY_BUDGET:
+        o->budget = (int32_t)parse_number(state, arg, TREE_MAX_NODES - 1, "tree-budget");
+        break;
+    case KEY_LIMIT:
+        o->limit = parse_number(state, arg, INT32_MAX, "limit");
+        break;
+    case KEY_JSON:
+        o->json = true;
+        break;
+    case ARGP_KEY_ARG:
+        if (o->trace) argp_error(state, "one TRACE.jsonl at a time; '%s' is the second", arg);
+        o->trace = arg;
+        break;
+    case ARGP_KEY_END:
+        if (!o->trace) argp_error(state, "which recorded answers? name a TRACE.jsonl");
+        if (!o->vocab)
+            argp_error(state, "--vocab MODEL.gguf is needed to turn the recorded text into tokens");
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+static const struct argp_option argp_options[] = {
+    {"vocab", KEY_VOCAB, "MODEL", 0, "GGUF file whose vocabulary the answers were written with", 0},
+    {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... (default ngram-trie); `none` is plain decoding", 0},
+    {"tree-budget", KEY_BUDGET, "B", 0, "nodes drafted in a step at most (default 32)", 0},
+    {"limit", KEY_LIMIT, "N", 0, "the first N records only", 0},
+    {"json", KEY_JSON, NULL, 0, "print JSON: one object a category, and \"all\"", 0},
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static const struct argp argp = {
+    .options = argp_options,
+    .parser = parse_option,
+    .args_doc = "TRACE.jsonl",
+    .doc =
+        "Run a drafter that needs no model against recorded answers, and count what it saves.\v"
+        "TRACE.jsonl holds one JSON object a line: \"prompt\" (the whole templated text), \"response\" (what "
+        "a "
+        "model answered greedily) and optionally \"category\". The context is BOS and the prompt, the output "
+        "the response and EOS. A step drafts below the last token, keeps the path that the response takes "
+        "and adds one token; the acceptance length is tokens / steps, 1 for plain decoding. What is "
+        "measured here is exactly what greedy decoding with that model would accept.\n\n"
+        "  forerun replay --vocab vicuna.gguf answers.jsonl\n"
+        "  forerun replay --vocab vicuna.gguf answers.jsonl --tree-budget 64 \\\n"
+        "          --draft ngram-trie:rule=paper,n=13,prefix=3,live=0\n",
+};
+
+/* ---- counting ----------------------------------------------------------------------------------- */
+
+static int add_to(Category *c, const ReplayStats *s, const double *step_s, fr_error *err) {
+    int64_t n = c->stats.n_steps + s->n_steps;
+    if (n > c->capacity) {
+        double *times = realloc(c->step_s, (size_t)(2 * n) * sizeof *times);
+        if (!times) return error_memory(err, "the times of the steps", (size_t)(2 * n) * sizeof *times);
+        c->step_s = times;
+        c->capacity = 2 * n;
+    }
+    if (s->n_steps) memcpy(c->step_s + c->stats.n_steps, step_s, (size_t)s->n_steps * sizeof *step_s);
+    c->n_records++;
+    c->stats.n_tokens += s->n_tokens;
+    c->stats.n_steps = n;
+    c->stats.n_drafted += s->n_drafted;
+    c->stats.propose_s += s->propose_s;
+    c->stats.build_s += s->build_s;
+    return FR_OK;
+}
+
+static Category *find_category(Report *r, const char *name, fr_error *err) {
+    for (int i = 0; i < r->n_categories; i++)
+        if (strcmp(r->categories[i].name, name) == 0) return &r->categories[i];
+    Category *c = &r->categories[r->n_categories];
+    if (strcmp(name, "all") == 0)
+        error_set(err, FR_ERR_FORMAT, "has the category \"all\", the name of the sum over all; rename it");
+    else if (r->n_categories == MAX_CATEGORIES)
+        error_set(err, FR_ERR_FORMAT, "brings more than %d categories", MAX_CATEGORIES);
+    else if (strlen(name) >= sizeof c->name)
+        error_set(err, FR_ERR_FORMAT, "has a category of more than %zu bytes", sizeof c->name - 1);
+    else {
+        strcpy(c->name, name);
+        r->n_categories++;
+        return c;
+    }
+    return NULL;
+}
+
+/* Appends the token (-1: none) to tokens[0..*n), which has room for it. */
+static void append(int32_t *tokens, int64_t *n, int32_t token) {
+    if (token >= 0) tokens[(*n)++] = token;
+}
+
+/* The text's tokens between `first` and `last` (-1: none), malloc'ed. */
+static int encode(const Tokenizer *t, int32_t first, const json_t *text, int32_t last, int32_t **out,
+                  int64_t *n, fr_error *err) {
+    int32_t *inner = NULL;
+    int64_t n_inner = 0;
+    *out = NULL;
+    *n = 0;
+    int rc = tokenizer_encode(t, json_string_value(text), json_string_length(text), 0, &inner, &n_inner, err);
+    if (rc) return rc;
+    *out = malloc((size_t)(n_inner + 2) * sizeof **out);
+    if (!*out)
+        rc = error_memory(err, "the tokens of a record", (size_t)(n_inner + 2) * sizeof **out);
+    else {
+        append(*out, n, first);
+        if (n_inner) memcpy(*out + *n, inner, (size_t)n_inner * sizeof *inner);
+        *n += n_inner;
+        append(*out, n, last);
+    }
+    free(inner);
+    return rc;
+}
+
+static int replay_tokens(Replay *r, const char *category, const ReplayInput *in, fr_error *err) {
+    if (in->n_context == 0) return error_set(err, FR_ERR_FORMAT, "has an empty prompt");
+    Category *c = find_category(&r->report, category, err);
+    if (!c) return FR_ERR_FORMAT;
+    double *step_s = malloc((size_t)(in->n_output + 1) * sizeof *step_s);
+    if (!step_s) return error_memory(err, "the times of a record", (size_t)in->n_output * sizeof *step_s);
+    ReplayStats s;
+    int rc = replay_run(r->drafter, in, &s, step_s, err);
+    if (!rc) rc = add_to(c, &s, step_s, err);
+    if (!rc) rc = add_to(&r->report.all, &s, step_s, err);
+    free(step_s);
+    return rc;
+}
+
+static int replay_record(Replay *r, const json_t *record, fr_error *err) {
+    const json_t *prompt = json_object_get(record, "prompt"), *response = json_object_get(record, "response");
+    const json_t *category = json_object_get(record, "category");
+    if (!json_is_string(prompt) || !json_is_string(response))
+        return error_set(err, FR_ERR_FORMAT, "wants the strings \"prompt\" and \"response\"");
+    if (category && !json_is_string(category))
+        return error_set(err, FR_ERR_FORMAT, "has a \"category\" that is not a string");
+    const Tokenizer *t = r->tokenizer;
+    int32_t *context = NULL, *output = NULL;
+    ReplayInput in = {.budget = r->options.budget, .n_vocab = tokenizer_n_vocab(t)};
+    int rc = encode(t, tokenizer_bos(t), prompt, -1, &context, &in.n_context, err);
+    if (!rc) rc = encode(t, -1, response, tokenizer_eos(t), &output, &in.n_output, err);
+    in.context = context;
+    in.output = output;
+    if (!rc) rc = replay_tokens(r, category ? json_string_value(category) : "other", &in, err);
+    free(context);
+    free(output);
+    return rc;
+}
+
+static int replay_line(Replay *r, const char *line, size_t n, int64_t number, fr_error *err) {
+    json_error_t where;
+    fr_error why;
+    json_t *record = json_loadb(line, n, JSON_REJECT_DUPLICATES, &where);
+    int rc = record ? replay_record(r, record, &why)
+                    : error_set(&why, FR_ERR_FORMAT, "is not a JSON object: %s", where.text);
+    json_decref(record);
+    if (rc) error_set(err, rc, "%s: line %lld %s", r->options.trace, (long long)number, why.message);
+    return rc;
+}
+
+static int replay_file(Replay *r, fr_error *err) {
+    char *text;
+    size_t n;
+    int rc = cli_read_file(r->options.trace, MAX_TRACE_BYTES, &text, &n, err);
+    if (rc) return rc;
+    Progress bar;
+    progress_begin(&bar, stderr, "replay", (int64_t)n);
+    int64_t number = 1, left = r->options.limit;
+    for (size_t begin = 0, end; !rc && begin < n && left != 0; begin = end + 1, number++) {
+        const char *newline = memchr(text + begin, '\n', n - begin);
+        end = newline ? (size_t)(newline - text) : n;
+        size_t skipped = begin + strspn(text + begin, " \t\r");
+        if (skipped >= end) continue; /* an empty line */
+        rc = replay_line(r, text + begin, end - begin, number, err);
+        if (left > 0) left--;
+        progress_update(&bar, (int64_t)end);
+    }
+    progress_end(&bar);
+    free(text);
+    if (!rc && r->report.all.n_records == 0)
+        rc = error_set(err, FR_ERR_FORMAT, "%s: holds no records", r->options.trace);
+    return rc;
+}
+
+/* ---- printing ----------------------------------------------------------------------------------- */
+
+static double ratio(double a, int64_t b) { return b ? a / (double)b : 0; }
+
+static int compare_times(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median_us(Category *c) {
+    int64_t n = c->stats.n_steps;
+    if (n == 0) return 0;
+    qsort(c->step_s, (size_t)n, sizeof *c->step_s, compare_times);
+    return 1e6 * c->step_s[n / 2];
+}
+
+static void print_row(Category *c, const char *name) {
+    const ReplayStats *s = &c->stats;
+    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", name, (long long)s->n_tokens,
+           (long long)s->n_steps, ratio((double)s->n_tokens, s->n_steps),
+           ratio((double)s->n_drafted, s->n_steps), 1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
+}
+
+static void print_table(Replay *r) {
+    printf("%s, %d nodes, %lld records\n", r->options.draft, r->options.budget,
+           (long long)r->report.all.n_records);
+    printf("%-16s %8s %8s %10s %10s %10s %10s\n", "category", "tokens", "steps", "acceptance", "drafted/st",
+           "propose us", "median us");
+    for (int i = 0; i < r->report.n_categories; i++)
+        print_row(&r->report.categories[i], r->report.categories[i].name);
+    print_row(&r->report.all, "all");
+}
+
+static json_t *category_json(Category *c) {
+    const ReplayStats *s = &c->stats;
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "records", (json_int_t)c->n_records,
+                     "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps, "acceptance_length",
+                     ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
+                     ratio((double)s->n_drafted, s->n_steps), "propose_us",
+                     1e6 * ratio(s->propose_s, s->n_steps), "propose_us_median", median_us(c), "build_us",
+                     1e6 * ratio(s->build_s, c->n_records));
+}
+
+static int print_json(Replay *r, fr_error *err) {
+    json_t *root = json_object();
+    int rc = json_object_set_new(root, "all", category_json(&r->report.all));
+    for (int i = 0; i < r->report.n_categories && rc == 0; i++)
+        rc = json_object_set_new(root, r->report.categories[i].name, category_json(&r->report.categories[i]));
+    char *text = rc == 0 ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(8)) : NULL;
+    json_decref(root);
+    if (!text) return error_set(err, FR_ERR_MEMORY, "out of memory while writing JSON");
+    puts(text);
+    free(text);
+    return FR_OK;
+}
+
+/* ---- the command -------------------------------------------------------------------------------- */
+
+static int open_vocab(Replay *r, fr_error *err) {
+    Gguf *g;
+    int rc = gguf_open(&g, r->options.vocab, err);
+    if (rc) return rc;
+    rc = tokenizer_open(&r->tokenizer, g, err);
+    gguf_close(g);
+    return rc;
+}
+
+static int run(Replay *r, fr_error *err) {
+    int rc = open_vocab(r, err);
+    if (rc) return rc;
+    DrafterEnv env = {.n_vocab = tokenizer_n_vocab(r->tokenizer), .max_sequences = 1};
+    rc = drafter_open(&r->drafter, r->options.draft, &env, 0, err);
+    if (!rc) rc = replay_file(r, err);
+    if (rc) return rc;
+    if (r->options.json) return print_json(r, err);
+    print_table(r);
+    return FR_OK;
+}
+
+int cmd_replay(int argc, char **argv) {
+    static Replay r; /* large; a command runs once */
+    r.options = (Options){.budget = DEFAULT_BUDGET, .limit = -1};
+    argp_err_exit_status = CLI_USAGE;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &r.options)) return CLI_USAGE;
+    if (!r.options.draft) r.options.draft = "ngram-trie";
+    fr_error err;
+    int rc = run(&r, &err);
+    drafter_close(r.drafter);
+    tokenizer_close(r.tokenizer);
+    free(r.report.all.step_s);
+    for (int i = 0; i < r.report.n_categories; i++) free(r.report.categories[i].step_s);
+    return rc ? cli_fail(&err) : CLI_OK;
+}

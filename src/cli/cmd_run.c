@@ -1,0 +1,90 @@
+/* cmd_run.c - `forerun run`: generate text. */
+#include "cli/generate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { KEY_STATS_JSON = 512, KEY_STATS };
+
+typedef struct RunArgs {
+    GenerateArgs generate;
+    const char *stats_json;
+    int stats;
+} RunArgs;
+
+static const struct argp_option option_table[] = {
+    {"stats-json", KEY_STATS_JSON, "FILE", 0, "write tokens, text, acceptance and times to FILE", 5},
+    {"stats", KEY_STATS, NULL, 0, "print a summary on standard error", 5},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    RunArgs *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
+    case KEY_STATS_JSON: a->stats_json = arg; return 0;
+    case KEY_STATS: a->stats = 1; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int print_token(void *user, const fr_token_event *event) {
+    const int *use_color = user;
+    if (*use_color && event->source >= 0 && event->n_bytes)
+        printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), event->text);
+    else
+        fwrite(event->text, 1, event->n_bytes, stdout);
+    /* A reader that is gone (a closed pipe) ends the generation. */
+    return fflush(stdout) != 0;
+}
+
+static void print_summary(const fr_request *r) {
+    fr_stats s;
+    fr_request_get_stats(r, &s);
+    fprintf(stderr, "%lld tokens in %lld steps, %.2f a step (%lld of %lld drafted tokens accepted); ended by %s\n",
+            (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
+            (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
+    fprintf(stderr, "prefill %lld tokens in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
+            "verification %.1f %%); logits %016llx\n", (long long)s.n_prompt, s.prefill_s, s.decode_s, s.tokens_per_s,
+            100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s,
+            (unsigned long long)s.logits_hash);
+}
+
+static int write_stats(const char *path, const Generator *g, const fr_request *r, const GenerateArgs *a, fr_error *err) {
+    json_t *j = generate_stats_json(g, r, a);
+    int failed = !j || json_dump_file(j, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(j);
+    return failed ? error_set(err, FR_ERR_IO, "%s: the statistics cannot be written there", path) : FR_OK;
+}
+
+int cmd_run(int argc, char **argv) {
+    static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = option_table, .parser = parse, .children = children,
+        .doc = "Generate text from a prompt, with drafters running ahead. The text is the same with and without "
+               "them.\v"
+               "Examples:\n"
+               "  forerun run -m models/target.gguf -p \"Once upon a time\" --draft ngram-trie --color\n"
+               "  forerun run -m chat.gguf --chat -p \"Why is the sky blue?\" --temp 0.7 --top-p 0.95 --seed 1\n"
+               "  forerun run -m model.gguf -f prompt.txt -n 100 --draft ngram-trie --stats-json stats.json"};
+    RunArgs a = {0};
+    generate_defaults(&a.generate);
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    fr_error err;
+    Generator g;
+    if (generator_open(&g, &a.generate, &err)) return cli_fail(&err);
+    int use_color = generate_use_color(a.generate.color, 1);
+    fr_request *r;
+    int status = generator_run(&g, &a.generate, a.generate.drafts, a.generate.n_drafts, print_token, &use_color, &r, &err);
+    if (!status) {
+        putchar('\n');
+        fr_stats s;
+        fr_request_get_stats(r, &s);
+        if (s.draft_error[0]) fprintf(stderr, "forerun: a drafter was switched off (the text is unaffected): %s\n", s.draft_error);
+        if (a.stats) print_summary(r);
+        if (a.stats_json) status = write_stats(a.stats_json, &g, r, &a.generate, &err);
+        fr_request_close(r);
+    }
+    generator_close(&g);
+    return status ? cli_fail(&err) : CLI_OK;
+}

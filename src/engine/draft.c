@@ -1,0 +1,132 @@
+/* draft.c - the engine's side of drafters: sharing, feeding, and the union of what they propose. A drafter
+ * that fails is switched off for the request it failed; the text does not depend on it. */
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "spec/union.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, fr_error *err) {
+    EngineDrafter *free_place = NULL;
+    *out = NULL;
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++) {
+        EngineDrafter *d = &e->drafters[i];
+        if (d->n_users == 0) {
+            if (!free_place) free_place = d;
+        } else if (strcmp(d->spec, spec) == 0) {
+            d->n_users++;
+            *out = d;
+            return FR_OK;
+        }
+    }
+    if (!free_place)
+        return error_set(err, FR_ERR_MEMORY, "more than %d different drafters at once", ENGINE_MAX_DRAFTERS);
+    DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests};
+    Drafter *drafter;
+    int status = drafter_open(&drafter, spec, &env, 0, err);
+    if (status || !drafter) return status; /* "none" is no drafter */
+    char *copy = strdup(spec);
+    if (!copy) {
+        drafter_close(drafter);
+        return error_memory(err, "a drafter", strlen(spec));
+    }
+    *free_place = (EngineDrafter){.spec = copy, .drafter = drafter, .n_users = 1};
+    *out = free_place;
+    return FR_OK;
+}
+
+void engine_drafter_release(EngineDrafter *d) {
+    if (!d || --d->n_users > 0) return;
+    drafter_close(d->drafter);
+    free(d->spec);
+    *d = (EngineDrafter){0};
+}
+
+static void end_draft(fr_request *r, RequestDraft *d) {
+    if (d->active) d->shared->drafter->class->end(d->shared->drafter, r->sequence);
+    d->active = false;
+}
+
+static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
+    snprintf(r->stats.draft_error, sizeof r->stats.draft_error, "%.60s: %.180s", d->shared->spec, why->message);
+    end_draft(r, d);
+}
+
+void request_begin_drafts(fr_request *r) {
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        if (!d->shared) continue;
+        d->active = true;
+        if (d->shared->drafter->class->begin(d->shared->drafter, r->sequence, r->context, r->n_context, &err))
+            switch_off(r, d, &err);
+    }
+}
+
+void request_end_drafts(fr_request *r) {
+    for (int i = 0; i < r->options.n_drafts; i++) end_draft(r, &r->drafts[i]);
+}
+
+void request_observe(fr_request *r, const int32_t *tokens, int64_t n) {
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        if (d->active && d->shared->drafter->class->observe(d->shared->drafter, r->sequence, tokens, n, &err))
+            switch_off(r, d, &err);
+    }
+}
+
+static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared, int32_t *index) {
+    for (int32_t i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].active && r->drafts[i].shared == shared) {
+            *index = i;
+            return &r->drafts[i];
+        }
+    return NULL;
+}
+
+/* Checks what one drafter wrote for one request and unites it with what others wrote before. */
+static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
+    fr_error err;
+    for (int32_t i = 1; i < r->proposal.n && i < TREE_MAX_NODES; i++) r->proposal.nodes[i].source = source;
+    if (tree_validate(&r->proposal, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab,
+                      r->step_budget + 1, &err))
+        switch_off(r, d, &err);
+    else
+        union_merge(&r->tree, &r->proposal);
+}
+
+/* One call of one drafter for all requests that use it. */
+static void propose_with(fr_engine *e, const EngineDrafter *shared, fr_request *const *requests, int n) {
+    int32_t *sequences = e->propose_sequences, *budgets = e->propose_budgets, index;
+    int n_users = 0;
+    for (int i = 0; i < n; i++) {
+        if (!draft_of(requests[i], shared, &index)) continue;
+        fr_request *r = requests[i];
+        tree_reset(&r->proposal, r->tree.nodes[0].token);
+        sequences[n_users] = r->sequence;
+        budgets[n_users] = r->step_budget;
+        e->propose_trees[n_users++] = &r->proposal;
+    }
+    if (n_users == 0) return;
+    fr_error err;
+    int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->propose_trees, n_users, &err);
+    for (int i = 0; i < n; i++) {
+        RequestDraft *d = draft_of(requests[i], shared, &index);
+        if (!d) continue;
+        if (status) switch_off(requests[i], d, &err);
+        else take_proposal(requests[i], d, index);
+    }
+}
+
+void engine_propose(fr_engine *e, fr_request *const *requests, int n) {
+    double start_s = clock_s();
+    for (int i = 0; i < n; i++) tree_reset(&requests[i]->tree, requests[i]->context[requests[i]->n_context - 1]);
+    for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
+        if (e->drafters[k].n_users > 0) propose_with(e, &e->drafters[k], requests, n);
+    for (int i = 0; i < n; i++) union_prune(&requests[i]->tree, requests[i]->step_budget);
+    double spent_s = clock_s() - start_s;
+    for (int i = 0; i < n; i++) requests[i]->stats.draft_s += spent_s;
+}

@@ -1,0 +1,93 @@
+/* engine.h - inside of the engine: what stands behind the opaque types of forerun.h. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "base/mem.h"
+#include "model/executor.h"
+#include "spec/drafter.h"
+#include "spec/verifier.h"
+#include "text/chat.h"
+#include "text/detokenizer.h"
+
+struct fr_model {
+    Gguf *gguf;
+    Tokenizer *tokenizer;
+    Model *model;
+    ChatFamily chat_family;
+    char *name;
+};
+
+enum { ENGINE_MAX_DRAFTERS = 32, REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };
+
+/* Drafters are shared by all requests that name the same spec, so that a draft model runs one forward for
+ * all of them. */
+typedef struct EngineDrafter {
+    char *spec;
+    Drafter *drafter;
+    int32_t n_users; /* open requests; closed at 0 */
+} EngineDrafter;
+
+struct fr_engine {
+    const fr_model *model;
+    Executor *executor;
+    Sampler *sampler;
+    fr_engine_options options; /* every 0 replaced by its default */
+    EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
+    fr_request **requests;     /* [max_requests], NULL where free */
+    int32_t n_rows_max;
+    Row *rows;                 /* [n_rows_max] of the step being built */
+    int32_t n_rows;
+    const float **row_logits;  /* [n_rows_max] logits of one tree's nodes */
+    int32_t commit_rows[EXECUTOR_MAX_ROWS];
+    fr_request **stepping;     /* [max_requests] running ones of this step, decoding ones first */
+    int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one propose call */
+    Tree **propose_trees;
+};
+
+typedef struct RequestDraft {
+    EngineDrafter *shared;
+    bool active;               /* begun for this request's sequence, and not switched off */
+} RequestDraft;
+
+struct fr_request {
+    fr_engine *engine;
+    fr_request_options options; /* prompt, stops and drafts are not read again */
+    SamplingOptions sampling;
+    int32_t sequence;           /* -1 once its KV is given back */
+    int32_t *context;           /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
+    int64_t n_context;
+    RequestDraft drafts[REQUEST_MAX_DRAFTS];
+    int32_t tree_budget;        /* asked for; step_budget: what fits into this step */
+    int32_t step_budget;
+    Tree tree, proposal;        /* of this step; `proposal` is one drafter's, before the union */
+    int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
+    bool is_prefill_step;
+    Detokenizer detokenizer;
+    Buf text;                   /* all text so far; n_sent bytes of it were handed to the callback */
+    size_t n_sent;
+    char **stops;
+    fr_finish finish;
+    fr_error error;
+    fr_stats stats;
+    double started_s, decode_started_s;
+};
+
+/* draft.c: opens (or finds) the drafter of a spec; releases it; switches a draft of a request off. */
+int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, fr_error *err);
+void engine_drafter_release(EngineDrafter *d);
+void request_begin_drafts(fr_request *r);
+void request_end_drafts(fr_request *r);
+/* Hands newly committed tokens to the drafters. */
+void request_observe(fr_request *r, const int32_t *tokens, int64_t n);
+/* Fills r->tree of every request in the list: the pending token and what its drafters propose. */
+void engine_propose(fr_engine *e, fr_request *const *requests, int n);
+
+/* request.c: takes the tokens that a step brought, in order, with who proposed each, until one ends the
+ * request. logits[i] is the row that decided token i. */
+void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, const float *const *logits, int32_t n);
+void request_end(fr_request *r, fr_finish finish);
+void request_fail(fr_request *r, const fr_error *err);
+/* Tokens it may still generate. */
+int64_t request_tokens_left(const fr_request *r);
+
+#endif

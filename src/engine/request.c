@@ -1,0 +1,252 @@
+/* request.c - the life of one request: from options to its last token. */
+#include "engine/engine.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+fr_sampling fr_sampling_default(void) {
+    const SamplingOptions *d = &SAMPLING_DEFAULT;
+    return (fr_sampling){.temperature = d->temperature, .top_k = d->top_k, .top_p = d->top_p, .min_p = d->min_p,
+                         .repeat_penalty = d->repeat_penalty, .frequency_penalty = d->frequency_penalty,
+                         .presence_penalty = d->presence_penalty, .penalty_last_n = d->penalty_last_n, .seed = d->seed};
+}
+
+static SamplingOptions sampling_of(const fr_sampling *s) {
+    return (SamplingOptions){.temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p, .min_p = s->min_p,
+                             .repeat_penalty = s->repeat_penalty, .frequency_penalty = s->frequency_penalty,
+                             .presence_penalty = s->presence_penalty, .penalty_last_n = s->penalty_last_n, .seed = s->seed};
+}
+
+static int check_options(const fr_engine *e, const fr_request_options *o, fr_error *err) {
+    int32_t n_vocab = e->model->model->hparams.n_vocab;
+    if (o->n_prompt < 1)
+        return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty: one token is the least to go on from");
+    if (o->n_prompt > e->options.n_ctx)
+        return error_set(err, FR_ERR_CONTEXT, "the prompt of %lld tokens is longer than the context of %d; shorten it "
+                         "or open the engine with a larger n_ctx", (long long)o->n_prompt, e->options.n_ctx);
+    for (int64_t i = 0; i < o->n_prompt; i++)
+        if (o->prompt[i] < 0 || o->prompt[i] >= n_vocab)
+            return error_set(err, FR_ERR_ARGUMENT, "token %d at place %lld of the prompt is outside the vocabulary of %d",
+                             o->prompt[i], (long long)i, n_vocab);
+    if (o->n_drafts < 0 || o->n_drafts > REQUEST_MAX_DRAFTS)
+        return error_set(err, FR_ERR_ARGUMENT, "%d drafts where 0 to %d can be united", o->n_drafts, REQUEST_MAX_DRAFTS);
+    if (o->tree_budget < 0 || o->tree_budget > FR_TREE_BUDGET_MAX)
+        return error_set(err, FR_ERR_ARGUMENT, "a tree budget of %d where 1 to %d nodes are possible", o->tree_budget,
+                         FR_TREE_BUDGET_MAX);
+    if (o->max_tokens < 0 || o->n_stops < 0)
+        return error_set(err, FR_ERR_ARGUMENT, "max_tokens and n_stops cannot be negative");
+    for (int i = 0; i < o->n_stops; i++)
+        if (!o->stops[i] || !*o->stops[i])
+            return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
+    SamplingOptions sampling = sampling_of(&o->sampling);
+    return sampling_check(&sampling, err);
+}
+
+static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err) {
+    size_t room = (size_t)r->engine->options.n_ctx + TREE_MAX_NODES + 1;
+    r->context = malloc(room * sizeof *r->context);
+    r->stops = calloc((size_t)o->n_stops + 1, sizeof *r->stops);
+    if (!r->context || !r->stops) return error_memory(err, "a request", room * sizeof *r->context);
+    memcpy(r->context, o->prompt, (size_t)o->n_prompt * sizeof *r->context);
+    r->n_context = o->n_prompt;
+    for (int i = 0; i < o->n_stops; i++)
+        if (!(r->stops[i] = strdup(o->stops[i]))) return error_memory(err, "a stop string", strlen(o->stops[i]));
+    if (!buf_append(&r->text, "", 0)) return error_memory(err, "a text", 1);
+    return FR_OK;
+}
+
+static int open_request(fr_request *r, const fr_request_options *o, fr_error *err) {
+    fr_engine *e = r->engine;
+    int status = copy_inputs(r, o, err);
+    for (int i = 0; i < o->n_drafts && !status; i++)
+        status = engine_drafter_acquire(e, o->drafts[i], &r->drafts[i].shared, err);
+    if (!status) status = executor_sequence_open(e->executor, &r->sequence, err);
+    if (status) return status;
+    r->stats.n_prompt = o->n_prompt;
+    r->started_s = clock_s();
+    request_begin_drafts(r);
+    return FR_OK;
+}
+
+int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o, fr_error *err) {
+    *out = NULL;
+    int status = check_options(e, o, err);
+    if (status) return status;
+    int place = 0;
+    while (place < e->options.max_requests && e->requests[place]) place++;
+    if (place == e->options.max_requests)
+        return error_set(err, FR_ERR_MEMORY, "the engine already holds its %d requests; close one first", place);
+    fr_request *r = calloc(1, sizeof *r);
+    if (!r) return error_memory(err, "a request", sizeof *r);
+    r->engine = e;
+    r->options = *o;
+    r->sampling = sampling_of(&o->sampling);
+    r->sequence = -1;
+    r->tree_budget = o->tree_budget ? o->tree_budget : FR_TREE_BUDGET;
+    r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
+    r->text.max_bytes = REQUEST_MAX_TEXT;
+    status = open_request(r, o, err);
+    if (status) {
+        fr_request_close(r);
+        return status;
+    }
+    e->requests[place] = r;
+    *out = r;
+    return FR_OK;
+}
+
+void request_end(fr_request *r, fr_finish finish) {
+    if (r->finish) return;
+    r->finish = finish;
+    double now = clock_s();
+    if (r->decode_started_s > 0) r->stats.decode_s = now - r->decode_started_s;
+    else r->stats.prefill_s = now - r->started_s;
+    if (r->sequence < 0) return;
+    request_end_drafts(r);
+    executor_sequence_close(r->engine->executor, r->sequence);
+    r->sequence = -1;
+}
+
+void request_fail(fr_request *r, const fr_error *err) {
+    r->error = *err;
+    request_end(r, FR_FINISH_ERROR);
+}
+
+void fr_request_close(fr_request *r) {
+    if (!r) return;
+    request_end(r, FR_FINISH_CANCELLED);
+    fr_engine *e = r->engine;
+    for (int i = 0; i < e->options.max_requests; i++)
+        if (e->requests[i] == r) e->requests[i] = NULL;
+    for (int i = 0; i < r->options.n_drafts; i++) engine_drafter_release(r->drafts[i].shared);
+    for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
+    free(r->stops);
+    free(r->context);
+    buf_free(&r->text);
+    free(r);
+}
+
+int64_t request_tokens_left(const fr_request *r) {
+    int64_t room = r->engine->options.n_ctx - r->n_context;
+    if (!r->options.max_tokens) return room;
+    int64_t left = r->options.max_tokens - r->stats.n_generated;
+    return left < room ? left : room;
+}
+
+/* Where a stop string begins in the text, looking at what is not handed out yet; or SIZE_MAX. */
+static size_t find_stop(const fr_request *r) {
+    size_t first = SIZE_MAX;
+    for (int i = 0; i < r->options.n_stops; i++) {
+        const char *at = memmem(r->text.data + r->n_sent, r->text.n - r->n_sent, r->stops[i], strlen(r->stops[i]));
+        if (at && (size_t)(at - r->text.data) < first) first = (size_t)(at - r->text.data);
+    }
+    return first;
+}
+
+/* Bytes at the end of the text that could still become a stop string. */
+static size_t held_back(const fr_request *r) {
+    size_t most = 0;
+    for (int i = 0; i < r->options.n_stops; i++) {
+        size_t n = strlen(r->stops[i]) - 1, unsent = r->text.n - r->n_sent;
+        for (n = n < unsent ? n : unsent; n > most; n--)
+            if (memcmp(r->text.data + r->text.n - n, r->stops[i], n) == 0) most = n;
+    }
+    return most;
+}
+
+static fr_finish finish_after(const fr_request *r, int32_t token) {
+    if (!r->options.ignore_eos && tokenizer_is_eog(r->engine->model->tokenizer, token)) return FR_FINISH_EOS;
+    if (r->options.max_tokens && r->stats.n_generated >= r->options.max_tokens) return FR_FINISH_LENGTH;
+    if (r->n_context >= r->engine->options.n_ctx) return FR_FINISH_CONTEXT;
+    return FR_FINISH_NONE;
+}
+
+/* Appends the token's text; false when the text outgrew its limit. Decides how much of it is certain. */
+static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *certain) {
+    size_t n;
+    const char *piece = detokenizer_next(&r->detokenizer, token, &n);
+    if (!buf_append(&r->text, piece, n)) return false;
+    if (*finish) {
+        piece = detokenizer_finish(&r->detokenizer, &n);
+        if (!buf_append(&r->text, piece, n)) return false;
+    }
+    size_t stop = find_stop(r);
+    if (stop != SIZE_MAX) {
+        *finish = FR_FINISH_STOP;
+        r->text.n = stop;
+        r->text.data[stop] = '\0';
+    }
+    *certain = *finish ? r->text.n : r->text.n - held_back(r);
+    return true;
+}
+
+/* Takes one token; true when the request goes on. */
+static bool emit_token(fr_request *r, int32_t token, int32_t source, const float *logits) {
+    int32_t n_vocab = r->engine->model->model->hparams.n_vocab;
+    r->context[r->n_context++] = token;
+    r->stats.n_generated++;
+    r->stats.logits_hash = hash64(logits, (size_t)n_vocab * sizeof *logits, r->stats.logits_hash);
+    fr_finish finish = finish_after(r, token);
+    size_t certain = 0;
+    if (!add_text(r, token, &finish, &certain)) {
+        fr_error err;
+        error_set(&err, FR_ERR_MEMORY, "the text outgrew %zu bytes, or memory ran out", r->text.max_bytes);
+        request_fail(r, &err);
+        return false;
+    }
+    if (r->options.on_token) {
+        /* The certain text must end with '\0' for the callback; what follows it is put back afterwards. */
+        char after = r->text.data[certain];
+        r->text.data[certain] = '\0';
+        fr_token_event event = {.token = token, .source = source, .text = r->text.data + r->n_sent,
+                                .n_bytes = certain - r->n_sent,
+                                .logprob = r->options.want_logprobs ? sampler_logprob(logits, n_vocab, token) : NAN};
+        if (r->options.on_token(r->options.user, &event)) finish = FR_FINISH_CANCELLED;
+        r->text.data[certain] = after;
+    }
+    r->n_sent = certain;
+    if (finish) request_end(r, finish);
+    return !finish;
+}
+
+void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, const float *const *logits, int32_t n) {
+    int32_t i = 0, n_accepted = 0;
+    bool goes_on = true;
+    for (; i < n && goes_on; i++) {
+        if (sources[i] >= 0) n_accepted++;
+        goes_on = emit_token(r, tokens[i], sources[i], logits[i]);
+    }
+    r->stats.accepted += n_accepted;
+    r->stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;
+    if (goes_on) request_observe(r, tokens, n);
+}
+
+fr_finish fr_request_finish(const fr_request *r) { return r->finish; }
+
+const char *fr_finish_name(fr_finish finish) {
+    static const char *const names[] = {"running", "eos", "stop", "length", "context", "cancelled", "error"};
+    return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
+}
+
+const fr_error *fr_request_error(const fr_request *r) { return &r->error; }
+
+const int32_t *fr_request_tokens(const fr_request *r, int64_t *n) {
+    *n = r->stats.n_generated;
+    return r->context + r->stats.n_prompt;
+}
+
+const char *fr_request_text(const fr_request *r, size_t *n_bytes) {
+    *n_bytes = r->text.n;
+    return r->text.data;
+}
+
+void fr_request_get_stats(const fr_request *r, fr_stats *out) {
+    *out = r->stats;
+    if (!r->finish && r->decode_started_s > 0) out->decode_s = clock_s() - r->decode_started_s;
+    out->acceptance_length = out->n_steps ? (double)out->n_generated / (double)out->n_steps : 0;
+    out->tokens_per_s = out->decode_s > 0 ? (double)out->n_generated / out->decode_s : 0;
+}

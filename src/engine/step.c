@@ -1,0 +1,240 @@
+/* step.c - the engine: one step for all running requests.
+ *
+ *     1 propose   each decoding request gets a token tree inside its budget
+ *     2 pack      trees and prompt chunks become rows of one batch
+ *     3 forward   the target reads them all in one pass
+ *     4 verify    a path of each tree and one token of the target's own
+ *     5 commit    accepted rows stay in the KV cache, drafters observe, tokens go out
+ *
+ * A request keeps this invariant between steps: its KV holds all of its context but the last token, the
+ * pending one. The prompt is no exception: prefill runs all of it but the last token, which is the root of
+ * the first tree, so that every generated token comes from a decoding step.
+ *
+ * Nothing a drafter does can change a token: trees are validated, and only verify_sampled chooses. What
+ * goes wrong with one request (its context, its pages) ends that request and no other.
+ */
+#include "base/clock.h"
+#include "base/threads.h"
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int complete_options(const fr_model *model, fr_engine_options *o, fr_error *err) {
+    if (o->n_threads < 0 || o->n_threads > THREADS_MAX)
+        return error_set(err, FR_ERR_ARGUMENT, "%d threads where 1 to %d are possible", o->n_threads, THREADS_MAX);
+    if (o->n_ctx < 0 || o->kv_page_size < 0 || o->max_requests < 0 || o->prefill_chunk < 0 || o->n_ctx > 1 << 24 ||
+        o->kv_page_size > 4096 || o->max_requests > 4096)
+        return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: n_ctx %d, kv_page_size %d, max_requests "
+                         "%d, prefill_chunk %d", o->n_ctx, o->kv_page_size, o->max_requests, o->prefill_chunk);
+    int n_ctx_train = model->model->hparams.n_ctx_train;
+    if (!o->n_threads) o->n_threads = threads_n_cores();
+    if (!o->n_ctx) o->n_ctx = n_ctx_train < 4096 ? n_ctx_train : 4096;
+    if (!o->kv_page_size) o->kv_page_size = 16;
+    if (!o->max_requests) o->max_requests = 1;
+    if (!o->prefill_chunk) o->prefill_chunk = 256;
+    if (o->prefill_chunk > EXECUTOR_MAX_ROWS / 2) o->prefill_chunk = EXECUTOR_MAX_ROWS / 2;
+    return FR_OK;
+}
+
+static int open_engine(fr_engine *e, fr_error *err) {
+    const fr_engine_options *o = &e->options;
+    int64_t rows = o->prefill_chunk + (int64_t)o->max_requests * TREE_MAX_NODES;
+    e->n_rows_max = rows < EXECUTOR_MAX_ROWS ? (int32_t)rows : EXECUTOR_MAX_ROWS;
+    ExecutorOptions options = {.n_threads = o->n_threads, .kv_type = o->kv_type == FR_KV_F32 ? KV_F32 : KV_F16,
+                               .page_size = o->kv_page_size, .n_ctx = o->n_ctx,
+                               .max_sequences = o->max_requests, .max_rows = e->n_rows_max};
+    size_t n = (size_t)o->max_requests;
+    e->rows = calloc((size_t)e->n_rows_max, sizeof *e->rows);
+    e->row_logits = calloc((size_t)e->n_rows_max, sizeof *e->row_logits);
+    e->requests = calloc(n, sizeof *e->requests);
+    e->stepping = calloc(n, sizeof *e->stepping);
+    e->propose_sequences = calloc(n, sizeof *e->propose_sequences);
+    e->propose_budgets = calloc(n, sizeof *e->propose_budgets);
+    e->propose_trees = calloc(n, sizeof *e->propose_trees);
+    e->sampler = sampler_new(e->model->model->hparams.n_vocab);
+    if (!e->rows || !e->row_logits || !e->requests || !e->stepping || !e->propose_sequences || !e->propose_budgets ||
+        !e->propose_trees || !e->sampler)
+        return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
+    return executor_open(&e->executor, e->model->model, &options, err);
+}
+
+int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err) {
+    *out = NULL;
+    fr_engine *e = calloc(1, sizeof *e);
+    if (!e) return error_memory(err, "an engine", sizeof *e);
+    e->model = model;
+    if (options) e->options = *options;
+    int status = complete_options(model, &e->options, err);
+    if (!status) status = open_engine(e, err);
+    if (status) {
+        fr_engine_close(e);
+        return status;
+    }
+    *out = e;
+    return FR_OK;
+}
+
+void fr_engine_close(fr_engine *e) {
+    if (!e) return;
+    executor_close(e->executor);
+    sampler_free(e->sampler);
+    void *all[] = {e->rows, e->row_logits, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    free(e);
+}
+
+static bool is_prefilling(const fr_request *r) {
+    return executor_sequence_length(r->engine->executor, r->sequence) < r->n_context - 1;
+}
+
+/* Reserves and appends n rows; the tokens and parents (within the request's rows) come from the caller. */
+static bool pack_rows(fr_request *r, int32_t n) {
+    fr_engine *e = r->engine;
+    fr_error err;
+    r->first_row = e->n_rows;
+    r->n_step_rows = 0;
+    if (n < 1 || e->n_rows + n > e->n_rows_max) return false;
+    if (executor_reserve(e->executor, r->sequence, n, &err)) {
+        request_fail(r, &err);
+        return false;
+    }
+    r->n_step_rows = n;
+    e->n_rows += n;
+    return true;
+}
+
+static void pack_prompt(fr_request *r, int32_t *n_chunk_left) {
+    int32_t done = executor_sequence_length(r->engine->executor, r->sequence);
+    int64_t n = r->n_context - 1 - done;
+    if (n > *n_chunk_left) n = *n_chunk_left;
+    r->is_prefill_step = true;
+    if (!pack_rows(r, (int32_t)n)) return;
+    *n_chunk_left -= r->n_step_rows;
+    for (int32_t i = 0; i < r->n_step_rows; i++)
+        r->engine->rows[r->first_row + i] = (Row){.token = r->context[done + i], .sequence = r->sequence,
+                                                  .parent = i ? r->first_row + i - 1 : -1};
+}
+
+static void pack_tree(fr_request *r) {
+    r->is_prefill_step = false;
+    if (!pack_rows(r, r->tree.n)) return;
+    for (int32_t i = 0; i < r->tree.n; i++)
+        r->engine->rows[r->first_row + i] =
+            (Row){.token = r->tree.nodes[i].token, .sequence = r->sequence,
+                  .parent = i ? r->first_row + r->tree.nodes[i].parent : -1, .want_logits = true};
+}
+
+static void take_prompt_rows(fr_request *r) {
+    int32_t *rows = r->engine->commit_rows;
+    for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
+    executor_commit(r->engine->executor, r->sequence, rows, r->n_step_rows);
+}
+
+/* Steps by depth: was there a child to accept, and was one accepted? */
+static void count_depths(fr_stats *s, const Tree *t, const VerifyResult *v) {
+    for (int32_t depth = 1; depth <= v->n_path + 1 && depth <= FR_MAX_DEPTH; depth++) {
+        int32_t parent = depth == 1 ? 0 : v->path[depth - 2];
+        bool offered = false;
+        for (int32_t i = parent + 1; i < t->n && !offered; i++) offered = t->nodes[i].parent == parent;
+        s->offered_at[depth] += offered;
+        s->accepted_at[depth] += depth <= v->n_path;
+    }
+}
+
+static void verify_and_emit(fr_request *r) {
+    fr_engine *e = r->engine;
+    double start_s = clock_s();
+    for (int32_t i = 0; i < r->tree.n; i++) e->row_logits[i] = executor_logits(e->executor, r->first_row + i);
+    VerifyInput in = {.tree = &r->tree, .logits = e->row_logits, .n_vocab = e->model->model->hparams.n_vocab,
+                      .sampling = &r->sampling, .position = (uint64_t)r->stats.n_generated,
+                      .context = r->context, .n_context = r->n_context};
+    VerifyResult v;
+    verify_sampled(&in, e->sampler, &v);
+
+    int32_t tokens[TREE_MAX_NODES], sources[TREE_MAX_NODES], *rows = e->commit_rows;
+    const float *logits[TREE_MAX_NODES];
+    rows[0] = r->first_row;
+    logits[0] = e->row_logits[0];
+    for (int32_t i = 0; i < v.n_path; i++) {
+        tokens[i] = r->tree.nodes[v.path[i]].token;
+        sources[i] = r->tree.nodes[v.path[i]].source;
+        rows[i + 1] = r->first_row + v.path[i];
+        logits[i + 1] = e->row_logits[v.path[i]];
+    }
+    tokens[v.n_path] = v.next_token;
+    sources[v.n_path] = -1;
+    executor_commit(e->executor, r->sequence, rows, v.n_path + 1);
+    count_depths(&r->stats, &r->tree, &v);
+    r->stats.n_steps++;
+    r->stats.drafted += r->tree.n - 1;
+    r->stats.verify_s += clock_s() - start_s;
+    request_emit(r, tokens, sources, logits, v.n_path + 1);
+}
+
+/* Nodes that a request's tree may have: its budget, what fits in its context and text, its share of rows. */
+static int32_t step_budget(const fr_request *r, int n_running) {
+    int64_t budget = r->tree_budget, useful = request_tokens_left(r) - 1;
+    int64_t share = (r->engine->n_rows_max - r->engine->options.prefill_chunk) / n_running - 1;
+    int64_t room = r->engine->options.n_ctx - r->n_context;
+    if (useful <= 0) return 0;
+    if (budget > share) budget = share;
+    if (budget > room) budget = room;
+    return budget > 0 ? (int32_t)budget : 0;
+}
+
+/* Sorts the running requests: decoding ones to the front. Returns their number; *n_running counts all. */
+static int gather(fr_engine *e, int *n_running) {
+    int n_decoding = 0, n = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < e->options.max_requests; i++) {
+            fr_request *r = e->requests[i];
+            if (!r || r->finish || is_prefilling(r) != (pass == 1)) continue;
+            e->stepping[n++] = r;
+        }
+        if (pass == 0) n_decoding = n;
+    }
+    *n_running = n;
+    return n_decoding;
+}
+
+static void begin_decoding(fr_request *r) {
+    if (r->decode_started_s > 0) return;
+    r->decode_started_s = clock_s();
+    r->stats.prefill_s = r->decode_started_s - r->started_s;
+}
+
+static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
+    double start_s = clock_s();
+    int status = executor_forward(e->executor, e->rows, e->n_rows, err);
+    double spent_s = clock_s() - start_s;
+    for (int i = 0; i < n_decoding; i++) e->stepping[i]->stats.forward_s += spent_s;
+    return status;
+}
+
+int fr_engine_step(fr_engine *e, fr_error *err) {
+    int n_running, n_decoding = gather(e, &n_running), n_left = 0;
+    e->n_rows = 0;
+    for (int i = 0; i < n_decoding; i++) {
+        begin_decoding(e->stepping[i]);
+        e->stepping[i]->step_budget = step_budget(e->stepping[i], n_running);
+    }
+    engine_propose(e, e->stepping, n_decoding);
+    int32_t n_chunk_left = e->options.prefill_chunk;
+    for (int i = 0; i < n_running; i++) {
+        if (i < n_decoding) pack_tree(e->stepping[i]);
+        else pack_prompt(e->stepping[i], &n_chunk_left);
+    }
+    if (e->n_rows > 0) {
+        int status = run_forward(e, n_decoding, err);
+        if (status) return status;
+    }
+    for (int i = 0; i < n_running; i++) {
+        fr_request *r = e->stepping[i];
+        if (r->finish || !r->n_step_rows) continue;
+        if (r->is_prefill_step) take_prompt_rows(r);
+        else verify_and_emit(r);
+    }
+    for (int i = 0; i < n_running; i++) n_left += !e->stepping[i]->finish;
+    return n_left;
+}

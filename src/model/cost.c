@@ -1,0 +1,101 @@
+#include "model/cost.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdlib.h>
+
+static void add_matrix(const PackedMatrix *m, CostWork *w) {
+    double ops = 2.0 * (double)m->n_out * (double)m->n_in;
+    ActForm form = act_form(m->type);
+    /* 16-bit activations are two byte planes */
+    if (form == ACT_Q16) w->ops_per_row[PEAK_INT8] += 2 * ops;
+    else w->ops_per_row[form == ACT_BF16 ? PEAK_BF16 : PEAK_F32] += ops;
+}
+
+void cost_work(const Model *m, KvType kv_type, CostWork *out) {
+    const Hparams *h = &m->hparams;
+    *out = (CostWork){.weight_bytes = (double)m->weight_bytes};
+    out->kv_bytes_per_key = 2.0 * h->n_layer * (double)hparams_kv_dim(h) * (double)kv_type_bytes(kv_type);
+    add_matrix(&m->output, out);
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const LayerWeights *l = &m->layers[i];
+        const PackedMatrix *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) add_matrix(all[k], out);
+    }
+}
+
+double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
+    double read_s = (work->weight_bytes + n_context * work->kv_bytes_per_key) / (speed->read_gb_s * 1e9), compute_s = 0;
+    for (int k = 0; k < PEAK_COUNT; k++) compute_s += n_rows * work->ops_per_row[k] / (speed->peak_gop_s[k] * 1e9);
+    return read_s > compute_s ? read_s : compute_s;
+}
+
+enum { MIN_ROUNDS = 3, MAX_ROUNDS = 200 };
+
+/* Any tokens do: the cost of a forward does not depend on what is read. */
+static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab, bool want_logits) {
+    for (int32_t i = 0; i < n; i++)
+        rows[i] = (Row){.token = (i * 37 + 11) % n_vocab, .sequence = sequence, .parent = i - 1, .want_logits = want_logits};
+}
+
+static int fill_context(Executor *e, Row *rows, int32_t max_rows, int32_t sequence, int32_t n_vocab, int32_t n_context,
+                        fr_error *err) {
+    int32_t *kept = mem_calloc((size_t)max_rows, sizeof *kept);
+    if (!kept) return error_memory(err, "rows", (size_t)max_rows * sizeof *kept);
+    for (int32_t i = 0; i < max_rows; i++) kept[i] = i;
+    int status = FR_OK;
+    for (int32_t done = 0; done < n_context && !status; done += max_rows) {
+        int32_t n = n_context - done < max_rows ? n_context - done : max_rows;
+        fill_chain(rows, n, sequence, n_vocab, false);
+        status = executor_reserve(e, sequence, n, err);
+        if (!status) status = executor_forward(e, rows, n, err);
+        if (!status) executor_commit(e, sequence, kept, n);
+    }
+    mem_free(kept);
+    return status;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int measure(Executor *e, Row *rows, int32_t sequence, int32_t n_vocab, const int32_t *row_counts, int n,
+                   double budget_s, double *samples, double *seconds, fr_error *err) {
+    int n_rounds = 0;
+    double end_s = clock_s() + budget_s;
+    while (n_rounds < MIN_ROUNDS || (n_rounds < MAX_ROUNDS && clock_s() < end_s)) {
+        for (int i = 0; i < n; i++) {
+            fill_chain(rows, row_counts[i], sequence, n_vocab, true);
+            int status = executor_reserve(e, sequence, row_counts[i], err);
+            double start_s = clock_s();
+            if (!status) status = executor_forward(e, rows, row_counts[i], err);
+            if (status) return status;
+            samples[i * MAX_ROUNDS + n_rounds] = clock_s() - start_s;
+            executor_commit(e, sequence, NULL, 0);
+        }
+        n_rounds++;
+    }
+    for (int i = 0; i < n; i++) {
+        qsort(samples + i * MAX_ROUNDS, (size_t)n_rounds, sizeof *samples, compare_doubles);
+        seconds[i] = samples[i * MAX_ROUNDS + n_rounds / 2];
+    }
+    return FR_OK;
+}
+
+int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, double budget_s, double *seconds,
+                 fr_error *err) {
+    int32_t max_rows = executor_max_rows(e), n_vocab = executor_n_vocab(e), sequence;
+    int status = executor_sequence_open(e, &sequence, err);
+    if (status) return status;
+    Row *rows = mem_calloc((size_t)max_rows, sizeof *rows);
+    double *samples = mem_calloc((size_t)n * MAX_ROUNDS, sizeof *samples);
+    if (!rows || !samples) status = error_memory(err, "a measurement", (size_t)max_rows * sizeof *rows);
+    if (!status) status = fill_context(e, rows, max_rows, sequence, n_vocab, n_context, err);
+    if (!status) status = measure(e, rows, sequence, n_vocab, row_counts, n, budget_s, samples, seconds, err);
+    mem_free(rows);
+    mem_free(samples);
+    executor_sequence_close(e, sequence);
+    return status;
+}

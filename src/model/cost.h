@@ -1,0 +1,27 @@
+/* cost.h - T(n): what a forward over n rows costs on this machine, and what it would cost at the least. */
+#ifndef MODEL_COST_H
+#define MODEL_COST_H
+
+#include "kernels/machine.h"
+#include "model/executor.h"
+
+/* What a forward has to move and to compute. */
+typedef struct CostWork {
+    double weight_bytes;                /* read once, whatever the number of rows */
+    double kv_bytes_per_key;            /* of one earlier token; read once where rows share their sequence */
+    double ops_per_row[PEAK_COUNT];     /* multiplications and additions of matrix products, by kind */
+} CostWork;
+
+void cost_work(const Model *m, KvType kv_type, CostWork *out);
+
+/* Seconds of a forward of n_rows rows after n_context tokens that would keep either the memory or the
+ * arithmetic busy without a pause: the larger of the two. */
+double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
+
+/* seconds[i]: median wall time of a forward of row_counts[i] rows (a chain, all wanting logits) after
+ * n_context committed tokens. The counts take turns, for at least three rounds and about budget_s seconds
+ * in all, so that what else the machine does hits them alike. Needs a free sequence; leaves none open. */
+int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, double budget_s, double *seconds,
+                 fr_error *err);
+
+#endif

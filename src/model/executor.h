@@ -1,0 +1,60 @@
+/* executor.h - what a backend does for the engine: one forward over rows of token trees, and the KV cache.
+ *
+ * The first and reference backend is the CPU (executor_cpu.c). Another one fuses as it likes behind the
+ * same few functions and answers to the same tests.
+ */
+#ifndef MODEL_EXECUTOR_H
+#define MODEL_EXECUTOR_H
+
+#include "model/kv_cache.h"
+#include "model/model.h"
+
+/* One token to be run through the target. Rows of one sequence stand parents first; several rows may have
+ * the same parent. Its position follows its parent's. */
+typedef struct Row {
+    int32_t token;
+    int32_t sequence;
+    int32_t parent;   /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
+    bool want_logits;
+} Row;
+
+typedef struct ExecutorOptions {
+    int n_threads;
+    KvType kv_type;
+    int32_t page_size;      /* token slots in a KV page */
+    int32_t n_ctx;          /* longest sequence */
+    int32_t max_sequences;
+    int32_t n_pages;        /* 0: enough for max_sequences sequences of n_ctx tokens */
+    int32_t max_rows;       /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
+} ExecutorOptions;
+
+enum { EXECUTOR_MAX_ROWS = 4096 };
+
+typedef struct Executor Executor; /* used by one thread at a time */
+
+/* The model must outlive the executor. All memory is taken here. */
+int executor_open(Executor **out, const Model *model, const ExecutorOptions *options, fr_error *err);
+void executor_close(Executor *e);
+int32_t executor_max_rows(const Executor *e);
+int32_t executor_n_vocab(const Executor *e);
+
+/* Sequences (see kv_cache.h). */
+int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
+int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err);
+void executor_sequence_close(Executor *e, int32_t sequence);
+int32_t executor_sequence_length(const Executor *e, int32_t sequence);
+void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
+/* Room for n rows of the sequence in the coming forward; failing here harms no other sequence. */
+int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
+
+/* Runs the rows (at most max_rows; each sequence reserved before). Refuses impossible batches. */
+int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
+/* Results of the last forward; valid until the next. Logits [n_vocab] and hidden state after the final
+ * norm [n_embd] of a row that wanted logits; NULL for one that did not. */
+const float *executor_logits(const Executor *e, int32_t row);
+const float *executor_hidden(const Executor *e, int32_t row);
+/* Keeps these rows of the last forward (all of one sequence, a chain from the committed tokens down) and
+ * forgets the sequence's other rows. Once per sequence and forward. */
+void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t n);
+
+#endif

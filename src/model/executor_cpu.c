@@ -1,0 +1,180 @@
+/* executor_cpu.c - the forward on the CPU: sequences, batches and memory. forward.c holds the arithmetic. */
+#include "base/mem.h"
+#include "base/threads.h"
+#include "model/forward.h"
+
+#include <string.h>
+
+static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Bytes of one activation row wide enough for every matrix of the model. */
+static size_t widest_act_row(const Model *m) {
+    size_t widest = act_row_bytes(act_form(m->output.type), m->output.n_in);
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) {
+        const LayerWeights *w = &m->layers[i];
+        const PackedMatrix *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            widest = max_size(widest, act_row_bytes(act_form(all[k]->type), all[k]->n_in));
+    }
+    return widest;
+}
+
+static int allocate(Executor *e, fr_error *err) {
+    const Hparams *h = &e->model->hparams;
+    size_t rows = (size_t)e->options.max_rows, q_dim = (size_t)hparams_q_dim(h), kv_dim = (size_t)hparams_kv_dim(h);
+    size_t embd = (size_t)h->n_embd, act = widest_act_row(e->model);
+    size_t scores = (size_t)(h->n_head / h->n_head_kv) * (size_t)e->score_stride;
+    const struct { void *out; size_t n, each; } wants[] = {
+        {&e->rows, rows, sizeof *e->rows},
+        {&e->cos_sin, rows * (size_t)h->rope.n_rot, sizeof(float)},
+        {&e->x, rows * embd, sizeof(float)},
+        {&e->normed, rows * embd, sizeof(float)},
+        {&e->q, rows * q_dim, sizeof(float)},
+        {&e->k, rows * kv_dim, sizeof(float)},
+        {&e->v, rows * kv_dim, sizeof(float)},
+        {&e->attended, rows * q_dim, sizeof(float)},
+        {&e->gate, rows * (size_t)h->n_ff, sizeof(float)},
+        {&e->up, rows * (size_t)h->n_ff, sizeof(float)},
+        {&e->delta, rows * embd, sizeof(float)},
+        {&e->hidden, rows * embd, sizeof(float)},
+        {&e->logits, rows * (size_t)h->n_vocab, sizeof(float)},
+        {&e->scores, scores * (size_t)e->options.n_threads, sizeof(float)},
+        {&e->path_slots, rows * rows, sizeof(int32_t)},
+        {&e->offsets, rows, sizeof(int32_t)},
+    };
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
+        size_t bytes;
+        void *p = size_mul(wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
+        if (!p) return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit", e->options.max_rows);
+        memcpy(wants[i].out, &p, sizeof p);
+    }
+    for (int i = 0; i < ACT_FORM_COUNT; i++)
+        if (!(e->acts[i] = mem_alloc(rows * act))) return error_memory(err, "activations", rows * act);
+    return FR_OK;
+}
+
+int executor_open(Executor **out, const Model *model, const ExecutorOptions *options, fr_error *err) {
+    *out = NULL;
+    const Hparams *h = &model->hparams;
+    fr_assert(options->max_rows >= 1 && options->max_rows <= EXECUTOR_MAX_ROWS && options->n_threads >= 1);
+    fr_assert(options->n_ctx >= 1 && options->page_size >= 1 && options->max_sequences >= 1);
+    Executor *e = mem_calloc(1, sizeof *e);
+    if (!e) return error_memory(err, "an executor", sizeof *e);
+    e->model = model;
+    e->options = *options;
+    e->score_stride = (options->n_ctx + 15) / 16 * 16;
+    int64_t n_pages = options->n_pages;
+    if (n_pages == 0) n_pages = (int64_t)options->max_sequences * (options->n_ctx / options->page_size + 1);
+    int status = FR_OK;
+    if (n_pages * options->page_size > INT32_MAX)
+        status = error_set(err, FR_ERR_MEMORY, "%d sequences of %d tokens are more KV slots than can be numbered",
+                           options->max_sequences, options->n_ctx);
+    KvShape shape = {.type = options->kv_type, .n_layer = h->n_layer, .n_head_kv = h->n_head_kv,
+                     .head_dim = h->head_dim, .page_size = options->page_size, .n_pages = (int32_t)n_pages,
+                     .max_sequences = options->max_sequences, .n_ctx = options->n_ctx};
+    if (!status) status = kv_open(&e->kv, &shape, err);
+    if (!status) status = allocate(e, err);
+    if (status) {
+        executor_close(e);
+        return status;
+    }
+    *out = e;
+    return FR_OK;
+}
+
+void executor_close(Executor *e) {
+    if (!e) return;
+    void *all[] = {e->rows, e->cos_sin, e->x, e->normed, e->q, e->k, e->v, e->attended, e->gate, e->up, e->delta,
+                   e->hidden, e->logits, e->scores, e->path_slots, e->offsets};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(e->acts[i]);
+    if (e->kv.sequences) kv_close(&e->kv);
+    mem_free(e);
+}
+
+int32_t executor_max_rows(const Executor *e) { return e->options.max_rows; }
+int32_t executor_n_vocab(const Executor *e) { return e->model->hparams.n_vocab; }
+
+int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) { return kv_sequence_open(&e->kv, out, err); }
+int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {
+    return kv_sequence_fork(&e->kv, from, out, err);
+}
+void executor_sequence_close(Executor *e, int32_t sequence) { kv_sequence_close(&e->kv, sequence); }
+int32_t executor_sequence_length(const Executor *e, int32_t sequence) { return e->kv.sequences[sequence].length; }
+void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) {
+    kv_truncate(&e->kv, sequence, length);
+}
+int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err) {
+    return kv_reserve(&e->kv, sequence, n_rows, err);
+}
+
+/* Works out position, slot and visible tree slots of each row. The rows of a sequence take its reserved
+ * slots in row order; a row sees the committed tokens, its ancestors and itself. */
+static int place_rows(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
+    int32_t *path = e->path_slots;
+    for (int32_t i = 0; i < n_rows; i++) {
+        const Row *r = &rows[i];
+        RowPlace *p = &e->rows[i];
+        if (r->sequence < 0 || r->sequence >= e->kv.shape.max_sequences || !e->kv.sequences[r->sequence].open ||
+            r->token < 0 || r->token >= e->model->hparams.n_vocab || r->parent < -1 || r->parent >= i ||
+            (r->parent >= 0 && rows[r->parent].sequence != r->sequence))
+            return error_set(err, FR_ERR_ARGUMENT, "row %d of a batch of %d is impossible: token %d, sequence %d, parent %d",
+                             i, n_rows, r->token, r->sequence, r->parent);
+        const KvSequence *s = &e->kv.sequences[r->sequence];
+        int32_t index = 0; /* earlier rows of the same sequence */
+        for (int32_t k = i - 1; k >= 0; k--)
+            if (rows[k].sequence == r->sequence) {
+                index = e->rows[k].index + 1;
+                break;
+            }
+        if (index >= s->n_reserved)
+            return error_set(err, FR_ERR_ARGUMENT, "sequence %d has more rows in the batch than the %d reserved for it",
+                             r->sequence, s->n_reserved);
+        const RowPlace *parent = r->parent >= 0 ? &e->rows[r->parent] : NULL;
+        p->index = index;
+        p->slot = s->slots[s->length + index];
+        p->n_prefix = s->length;
+        p->prefix_slots = s->slots;
+        p->n_path = parent ? parent->n_path + 1 : 1;
+        p->position = p->n_prefix + p->n_path - 1;
+        p->path_slots = path;
+        if (parent) memcpy(path, parent->path_slots, (size_t)parent->n_path * sizeof *path);
+        path[p->n_path - 1] = p->slot;
+        path += p->n_path;
+        p->token = r->token;
+        p->i_result = r->want_logits ? e->n_results++ : -1;
+    }
+    return FR_OK;
+}
+
+int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
+    if (n_rows < 1 || n_rows > e->options.max_rows)
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of %d rows where 1 to %d fit", n_rows, e->options.max_rows);
+    e->n_rows = 0;
+    e->n_results = 0;
+    int status = place_rows(e, rows, n_rows, err);
+    if (status) return status;
+    e->n_rows = n_rows;
+    threads_run(e->options.n_threads, forward_body, e);
+    return FR_OK;
+}
+
+const float *executor_logits(const Executor *e, int32_t row) {
+    fr_assert(row >= 0 && row < e->n_rows);
+    int32_t i = e->rows[row].i_result;
+    return i < 0 ? NULL : e->logits + (size_t)i * (size_t)e->model->hparams.n_vocab;
+}
+
+const float *executor_hidden(const Executor *e, int32_t row) {
+    fr_assert(row >= 0 && row < e->n_rows);
+    int32_t i = e->rows[row].i_result;
+    return i < 0 ? NULL : e->hidden + (size_t)i * (size_t)e->model->hparams.n_embd;
+}
+
+void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        fr_assert(rows[i] >= 0 && rows[i] < e->n_rows);
+        e->offsets[i] = e->rows[rows[i]].index;
+    }
+    kv_commit(&e->kv, sequence, e->offsets, n);
+}

@@ -1,0 +1,40 @@
+/* forward.h - inside of the CPU executor: its state, shared by executor_cpu.c and forward.c only. */
+#ifndef MODEL_FORWARD_H
+#define MODEL_FORWARD_H
+
+#include "model/executor.h"
+
+/* Where a row stands and what it sees: keys at logical positions 0 .. position. */
+typedef struct RowPlace {
+    int32_t token, position;
+    int32_t index;                /* among the rows of its sequence in this batch */
+    int32_t slot;                 /* where its key and value go */
+    int32_t n_prefix, n_path;     /* visible: n_prefix committed slots, then n_path of its path, itself last */
+    const int32_t *prefix_slots, *path_slots;
+    int32_t i_result;             /* its place in logits and hidden, or -1 */
+} RowPlace;
+
+struct Executor {
+    const Model *model;
+    ExecutorOptions options;
+    KvCache kv;
+    int32_t n_rows, n_results;
+    RowPlace *rows;               /* [max_rows] */
+    int32_t *path_slots;          /* [max_rows * max_rows] */
+    int32_t *offsets;             /* [max_rows] scratch of commit */
+    int64_t score_stride;
+    float *cos_sin;               /* [max_rows][n_rot] */
+    float *x, *normed, *delta;    /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
+    float *q, *attended;          /* [max_rows][q_dim] */
+    float *k, *v;                 /* [max_rows][kv_dim] */
+    float *gate, *up;             /* [max_rows][n_ff] */
+    float *hidden;                /* [n_results][n_embd] after the final norm */
+    float *logits;                /* [n_results][n_vocab] */
+    float *scores;                /* [n_threads][heads of a group][score_stride] */
+    void *acts[ACT_FORM_COUNT];        /* [max_rows][widest row] activations in each form */
+};
+
+/* The forward of e->rows, run by every thread of a team (a ThreadFn). */
+void forward_body(void *executor, int i_thread, int n_threads);
+
+#endif

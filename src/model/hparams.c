@@ -1,0 +1,154 @@
+#include "model/hparams.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    RopeStyle rope;
+} archs[] = {
+    [ARCH_LLAMA] = {"llama", ROPE_PAIRS},
+    [ARCH_QWEN2] = {"qwen2", ROPE_HALVES},
+    [ARCH_QWEN3] = {"qwen3", ROPE_HALVES},
+};
+enum { N_ARCHS = sizeof archs / sizeof *archs };
+
+const char *arch_name(Arch arch) { return archs[arch].name; }
+
+/* Reads "<arch>.<what>" keys of one file and remembers the first failure. */
+typedef struct Reader {
+    const Gguf *g;
+    const char *arch;
+    fr_error *err;
+    int status;
+    char key[128];
+} Reader;
+
+static const char *full_key(Reader *r, const char *what) {
+    snprintf(r->key, sizeof r->key, "%s.%s", r->arch, what);
+    return r->key;
+}
+
+/* A whole number in [min, max]; `fallback` where the key is missing, unless that is negative. */
+static int32_t read_int(Reader *r, const char *what, int64_t fallback, int64_t min, int64_t max) {
+    int64_t v = fallback;
+    const char *key = full_key(r, what);
+    if (!gguf_get_i64(r->g, key, &v) && (fallback < 0 || gguf_find_key(r->g, key) >= 0)) {
+        if (!r->status)
+            r->status = error_set(r->err, FR_ERR_FORMAT, "%s: key %s is missing or no single whole number",
+                                  gguf_path(r->g), key);
+        return (int32_t)min;
+    }
+    if (v < min || v > max) {
+        if (!r->status)
+            r->status = error_set(r->err, FR_ERR_FORMAT, "%s: %s is %lld, but must lie between %lld and %lld",
+                                  gguf_path(r->g), key, (long long)v, (long long)min, (long long)max);
+        return (int32_t)min;
+    }
+    return (int32_t)v;
+}
+
+static double read_float(Reader *r, const char *what, double fallback, double min, double max) {
+    float v = (float)fallback;
+    const char *key = full_key(r, what);
+    if (!gguf_get_f32(r->g, key, &v) && (isnan(fallback) || gguf_find_key(r->g, key) >= 0)) {
+        if (!r->status)
+            r->status =
+                error_set(r->err, FR_ERR_FORMAT, "%s: key %s is missing or no number", gguf_path(r->g), key);
+        return min;
+    }
+    if (!(v >= (float)min && v <= (float)max)) {
+        if (!r->status)
+            r->status = error_set(r->err, FR_ERR_FORMAT, "%s: %s is %g, but must lie between %g and %g",
+                                  gguf_path(r->g), key, (double)v, min, max);
+        return min;
+    }
+    return (double)v;
+}
+
+static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
+    GgufString name;
+    if (!gguf_get_string(g, "general.architecture", &name))
+        return error_set(err, FR_ERR_FORMAT, "%s: there is no general.architecture; this is no model file",
+                         gguf_path(g));
+    for (int i = 0; i < N_ARCHS; i++)
+        if (name.n == strlen(archs[i].name) && memcmp(name.data, archs[i].name, name.n) == 0) {
+            *out = (Arch)i;
+            return FR_OK;
+        }
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: architecture '%.*s' is not supported; forerun runs llama, qwen2 and qwen3",
+                     gguf_path(g), (int)(name.n > 40 ? 40 : name.n), name.data);
+}
+
+static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_train) {
+    p->n_rot = read_int(r, "rope.dimension_count", head_dim, 2, head_dim);
+    if (p->n_rot % 2 && !r->status)
+        r->status = error_set(r->err, FR_ERR_FORMAT, "%s: rope.dimension_count is %d, but must be even",
+                              gguf_path(r->g), p->n_rot);
+    p->base = read_float(r, "rope.freq_base", 10000.0, 1.0, 1e12);
+    p->factor = 1;
+    GgufString type = {"none", 4};
+    bool named = gguf_get_string(r->g, full_key(r, "rope.scaling.type"), &type);
+    static const char *const linear_keys[] = {"rope.scaling.factor", "rope.scale_linear"};
+    for (int i = 0; !named && i < 2; i++) /* a factor without a type is a linear one (files before 2023-10) */
+        if (gguf_find_key(r->g, full_key(r, linear_keys[i])) >= 0) {
+            p->scaling = ROPE_SCALING_LINEAR;
+            p->factor = read_float(r, linear_keys[i], 1, 1e-3, 1e6);
+            return;
+        }
+    if (type.n == 4 && memcmp(type.data, "none", 4) == 0) return;
+    p->factor = read_float(r, "rope.scaling.factor", 1, 1e-3, 1e6);
+    if (type.n == 6 && memcmp(type.data, "linear", 6) == 0) {
+        p->scaling = ROPE_SCALING_LINEAR;
+    } else if (type.n == 4 && memcmp(type.data, "yarn", 4) == 0) {
+        p->scaling = ROPE_SCALING_YARN;
+        p->n_ctx_orig = read_int(r, "rope.scaling.original_context_length", n_ctx_train, 1, 1 << 28);
+        p->ext_factor = read_float(r, "rope.scaling.yarn_ext_factor", 1, 0, 1e3);
+        p->attn_factor = read_float(r, "rope.scaling.attn_factor", 1, 1e-3, 1e3);
+        p->attn_factor = read_float(r, "rope.scaling.yarn_attn_factor", p->attn_factor, 1e-3, 1e3);
+        p->beta_fast = read_float(r, "rope.scaling.yarn_beta_fast", 32, 1e-3, 1e6);
+        p->beta_slow = read_float(r, "rope.scaling.yarn_beta_slow", 1, 1e-3, 1e6);
+    } else if (!r->status) {
+        r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
+                              "%s: rope scaling '%.*s' is not supported; forerun knows none, linear and yarn",
+                              gguf_path(r->g), (int)(type.n > 40 ? 40 : type.n), type.data);
+    }
+}
+
+int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
+    *h = (Hparams){0};
+    int status = find_arch(&h->arch, g, err);
+    if (status) return status;
+    Reader r = {.g = g, .arch = archs[h->arch].name, .err = err};
+    h->n_layer = read_int(&r, "block_count", -1, 1, 1024);
+    h->n_embd = read_int(&r, "embedding_length", -1, 2, 1 << 18);
+    h->n_ff = read_int(&r, "feed_forward_length", -1, 1, 1 << 20);
+    h->n_head = read_int(&r, "attention.head_count", -1, 1, 1 << 12);
+    h->n_head_kv = read_int(&r, "attention.head_count_kv", h->n_head, 1, h->n_head);
+    h->n_ctx_train = read_int(&r, "context_length", -1, 1, 1 << 28);
+    h->head_dim = read_int(&r, "attention.key_length", h->n_embd / h->n_head, 2, 1 << 12);
+    int32_t value_dim = read_int(&r, "attention.value_length", h->head_dim, 2, 1 << 12);
+    h->rms_eps = (float)read_float(&r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
+    int32_t n_expert = read_int(&r, "expert_count", 0, 0, 1 << 20);
+    h->rope.style = archs[h->arch].rope;
+    read_rope(&r, &h->rope, h->head_dim, h->n_ctx_train);
+    if (r.status) return r.status;
+    const char *path = gguf_path(g);
+    if (n_expert > 0)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: mixture-of-experts models are not supported", path);
+    if (h->n_head % h->n_head_kv)
+        return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path,
+                         h->n_head, h->n_head_kv);
+    if (value_dim != h->head_dim)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: value heads of %d beside key heads of %d are not supported", path, value_dim,
+                         h->head_dim);
+    const GgufTensor *embd = gguf_find_tensor(g, "token_embd.weight");
+    if (!embd) return error_set(err, FR_ERR_FORMAT, "%s: tensor token_embd.weight is missing", path);
+    if (embd->n_dims != 2 || embd->dims[1] > (1 << 24))
+        return error_set(err, FR_ERR_FORMAT, "%s: token_embd.weight is no matrix of at most 2^24 rows", path);
+    h->n_vocab = (int32_t)embd->dims[1];
+    return FR_OK;
+}

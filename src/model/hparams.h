@@ -1,0 +1,40 @@
+/* hparams.h - the shape of a model, read from GGUF key-values and checked. */
+#ifndef MODEL_HPARAMS_H
+#define MODEL_HPARAMS_H
+
+#include "base/error.h"
+#include "format/gguf.h"
+#include "kernels/kernels.h"
+
+typedef enum Arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3 } Arch;
+
+typedef enum RopeScaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN } RopeScaling;
+
+typedef struct RopeParams {
+    RopeStyle style;
+    int32_t n_rot;      /* components of a head that are rotated; even */
+    double base;
+    RopeScaling scaling;
+    double factor;      /* context extension, 1 without scaling */
+    int32_t n_ctx_orig; /* YaRN: the context before extension */
+    double ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
+} RopeParams;
+
+typedef struct Hparams {
+    Arch arch;
+    int32_t n_layer, n_embd, n_ff, n_vocab;
+    int32_t n_head, n_head_kv, head_dim;
+    int32_t n_ctx_train;
+    float rms_eps;
+    RopeParams rope;
+} Hparams;
+
+/* Refuses architectures other than llama, qwen2 and qwen3, missing keys and impossible shapes. n_vocab is
+ * the number of rows of token_embd.weight. */
+int hparams_read(Hparams *h, const Gguf *g, fr_error *err);
+
+const char *arch_name(Arch arch);
+static inline int64_t hparams_q_dim(const Hparams *h) { return (int64_t)h->n_head * h->head_dim; }
+static inline int64_t hparams_kv_dim(const Hparams *h) { return (int64_t)h->n_head_kv * h->head_dim; }
+
+#endif

@@ -1,0 +1,19 @@
+/* rope.h - the rotation angles of a position: rope base, linear and YaRN scaling, Llama-3 factors. */
+#ifndef MODEL_ROPE_H
+#define MODEL_ROPE_H
+
+#include "model/hparams.h"
+
+typedef struct Rope {
+    RopeParams params;
+    double *freqs;    /* [n_rot/2] angle per position step, every scaling applied */
+    double magnitude; /* cos and sin are multiplied by it (YaRN's temperature), else 1 */
+} Rope;
+
+/* factors: [n_rot/2] divisors of the frequencies (tensor rope_freqs.weight), or NULL. */
+int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_error *err);
+void rope_free(Rope *rope);
+/* cos, sin pairs [n_rot/2][2] of a position, computed in double and rounded once. */
+void rope_angles(const Rope *rope, int32_t position, float *cos_sin);
+
+#endif

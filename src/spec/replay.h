@@ -1,0 +1,30 @@
+/* replay.h - a drafter against a recorded answer: exact greedy acceptance without the model.
+ *
+ * The recorded answer stands in for the target. A step proposes a tree below the pending token, takes the
+ * path along the answer as far as the tree has it, and one token more, the target's own. The pending token
+ * of the first step is the last of the context, so the answer's first token can be drafted too.
+ */
+#ifndef SPEC_REPLAY_H
+#define SPEC_REPLAY_H
+
+#include "spec/drafter.h"
+
+typedef struct ReplayInput {
+    const int32_t *context; /* [n_context], at least one: BOS and the prompt */
+    int64_t n_context;
+    const int32_t *output; /* [n_output]: the answer and EOS */
+    int64_t n_output;
+    int32_t budget; /* nodes a tree may have below node 0; below TREE_MAX_NODES */
+    int32_t n_vocab;
+} ReplayInput;
+
+typedef struct ReplayStats {
+    int64_t n_tokens, n_steps, n_drafted;
+    double propose_s, build_s; /* propose over all steps; begin */
+} ReplayStats;
+
+/* Runs sequence 0 of the drafter (NULL: plain decoding) over the input. Where step_s is given, it gets the
+ * time of each step's propose ([n_output] at least). A malformed tree is refused. */
+int replay_run(Drafter *d, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err);
+
+#endif

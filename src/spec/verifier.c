@@ -1,0 +1,28 @@
+/* verifier.c - the sampled verifier.
+ *
+ * The target's own token at a node is a pure function of its logits there, the seed and the output
+ * position (sampler.h). So the walk asks at every node what plain decoding would have said after that
+ * very context: a child with that token is accepted, and without one the token is emitted and the walk
+ * ends. The text therefore equals plain decoding's for every tree, even a useless one; the tree decides
+ * only how many positions one forward settles. Example (greedy): the target says "cat" after "the" and
+ * "ran" after "the cat"; the tree the(cat(sat), dog) yields the path [cat] and next_token "ran". */
+#include "spec/verifier.h"
+
+void verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out) {
+    const Tree *tree = in->tree;
+    out->n_path = 0;
+    for (int32_t node = 0;;) {
+        int64_t n_context = in->n_context + out->n_path;
+        uint64_t position = in->position + (uint64_t)out->n_path;
+        int32_t token =
+            sampler_choose(sampler, in->sampling, in->logits[node], in->context, n_context, position);
+        int32_t child = tree_child(tree, node, token);
+        if (child < 0) {
+            out->next_token = token;
+            return;
+        }
+        in->context[n_context] = token; /* penalties of the deeper nodes see the path */
+        out->path[out->n_path++] = child;
+        node = child;
+    }
+}

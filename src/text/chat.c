@@ -1,0 +1,236 @@
+/* chat.c - conversations as the published templates write them.
+ *
+ * Templates are little programs (Jinja). Those of the common families all do the same thing, so a family is a
+ * row of strings here: what stands before and after a message of each role, and what opens the answer. The
+ * strings are those of the model cards; tests/test_chat.c states whole conversations of each. */
+#include "text/chat.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* Where a system message may stand. */
+typedef enum SystemPlace {
+    SYSTEM_TURN,    /* a turn like any other */
+    SYSTEM_FIRST,   /* only before everything else */
+    SYSTEM_IN_USER, /* only first, and written into the user's first message */
+} SystemPlace;
+
+typedef struct ChatStyle {
+    const char *name;
+    SystemPlace system_place;
+    bool alternates; /* user and assistant must take turns, the user first and last */
+    bool trims;      /* white space around messages is cut off */
+    const char *default_system;
+    const char *system[2], *user[2], *assistant[2]; /* before and after the message */
+    const char *opening;                            /* what the assistant's answer follows */
+} ChatStyle;
+
+static const ChatStyle styles[CHAT_FAMILY_COUNT] = {
+    [CHAT_NONE] = {.name = "none"},
+    /* The first <s> is the BOS that the encoder writes; those between the turns are text. */
+    [CHAT_LLAMA2] = {"llama2",
+                     SYSTEM_IN_USER,
+                     true,
+                     true,
+                     NULL,
+                     {"<<SYS>>\n", "\n<</SYS>>\n\n"},
+                     {"[INST] ", " [/INST]"},
+                     {" ", " </s><s>"},
+                     ""},
+    [CHAT_LLAMA3] = {"llama3",
+                     SYSTEM_TURN,
+                     false,
+                     true,
+                     NULL,
+                     {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
+                     {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
+                     {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
+                     "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+    [CHAT_VICUNA] =
+        {"vicuna",
+         SYSTEM_FIRST,
+         false,
+         false,
+         "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+         "helpful, detailed, and polite answers to the user's questions.",
+         {"", " "},
+         {"USER: ", " "},
+         {"ASSISTANT: ", "</s>"},
+         "ASSISTANT:"},
+    [CHAT_CHATML] = {"chatml",
+                     SYSTEM_TURN,
+                     false,
+                     false,
+                     NULL,
+                     {"<|im_start|>system\n", "<|im_end|>\n"},
+                     {"<|im_start|>user\n", "<|im_end|>\n"},
+                     {"<|im_start|>assistant\n", "<|im_end|>\n"},
+                     "<|im_start|>assistant\n"},
+    [CHAT_MISTRAL] = {"mistral",
+                      SYSTEM_IN_USER,
+                      true,
+                      false,
+                      NULL,
+                      {"", "\n\n"},
+                      {"[INST] ", " [/INST]"},
+                      {" ", "</s>"},
+                      ""},
+    [CHAT_ZEPHYR] = {"zephyr",
+                     SYSTEM_TURN,
+                     false,
+                     false,
+                     NULL,
+                     {"<|system|>\n", "</s>\n"},
+                     {"<|user|>\n", "</s>\n"},
+                     {"<|assistant|>\n", "</s>\n"},
+                     "<|assistant|>\n"},
+    [CHAT_GEMMA] = {"gemma",
+                    SYSTEM_IN_USER,
+                    true,
+                    true,
+                    NULL,
+                    {"", "\n\n"},
+                    {"<start_of_turn>user\n", "<end_of_turn>\n"},
+                    {"<start_of_turn>model\n", "<end_of_turn>\n"},
+                    "<start_of_turn>model\n"},
+    [CHAT_PHI3] = {"phi3",
+                   SYSTEM_TURN,
+                   false,
+                   false,
+                   NULL,
+                   {"<|system|>\n", "<|end|>\n"},
+                   {"<|user|>\n", "<|end|>\n"},
+                   {"<|assistant|>\n", "<|end|>\n"},
+                   "<|assistant|>\n"},
+    [CHAT_PLAIN] = {"plain",
+                    SYSTEM_FIRST,
+                    false,
+                    false,
+                    NULL,
+                    {"", "\n"},
+                    {"USER: ", "\n"},
+                    {"ASSISTANT: ", "</s>\n"},
+                    "ASSISTANT:"},
+};
+
+const char *chat_family_name(ChatFamily family) {
+    return (unsigned)family < CHAT_FAMILY_COUNT ? styles[family].name : "none";
+}
+
+ChatFamily chat_family_from_name(const char *name) {
+    for (int f = CHAT_NONE + 1; f < CHAT_FAMILY_COUNT; f++)
+        if (strcmp(name, styles[f].name) == 0) return (ChatFamily)f;
+    return CHAT_NONE;
+}
+
+static bool contains(const char *text, size_t n, const char *part) {
+    size_t n_part = strlen(part);
+    for (size_t i = 0; i + n_part <= n; i++)
+        if (memcmp(text + i, part, n_part) == 0) return true;
+    return false;
+}
+
+ChatFamily chat_family_detect(const char *t, size_t n) {
+    if (contains(t, n, "<|im_start|>")) return CHAT_CHATML;
+    if (contains(t, n, "<|start_header_id|>")) return CHAT_LLAMA3;
+    if (contains(t, n, "<start_of_turn>")) return CHAT_GEMMA;
+    if (contains(t, n, "[INST] ") && contains(t, n, "<<SYS>>")) return CHAT_LLAMA2;
+    /* Later Mistral models put no space before [/INST], or none after [INST]: another family. */
+    if (contains(t, n, "[INST] ") && contains(t, n, " [/INST]")) return CHAT_MISTRAL;
+    if (contains(t, n, "<|user|>")) {
+        if (contains(t, n, "<|end|>")) return CHAT_PHI3;
+        if (contains(t, n, "</s>") || contains(t, n, "eos_token")) return CHAT_ZEPHYR;
+    }
+    if (contains(t, n, "USER:") && contains(t, n, "ASSISTANT:"))
+        return contains(t, n, "\\n") ? CHAT_PLAIN : CHAT_VICUNA; /* what ends a turn: a \n or a space */
+    return CHAT_NONE;
+}
+
+ChatFamily chat_family_of(const Gguf *g) {
+    GgufString text;
+    if (!gguf_get_string(g, "tokenizer.chat_template", &text)) return CHAT_NONE;
+    return chat_family_detect(text.data, text.n);
+}
+
+static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->role, role) == 0; }
+
+/* May message i stand where it does? */
+static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, fr_error *err) {
+    const ChatMessage *m = &messages[i];
+    bool system = is_role(m, "system");
+    if (!system && !is_role(m, "user") && !is_role(m, "assistant"))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "message %d has the role '%.40s'; system, user and assistant are known", i + 1,
+                         m->role);
+    if (system && i > 0 && style->system_place != SYSTEM_TURN)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "message %d is a system message; the %s format takes one only as the first message",
+                         i + 1, style->name);
+    if (system && style->system_place == SYSTEM_IN_USER && (n == 1 || !is_role(&messages[1], "user")))
+        return error_set(
+            err, FR_ERR_ARGUMENT,
+            "the %s format writes the system message into the user's first, which must follow it",
+            style->name);
+    if (style->alternates && !system) {
+        int turn = i - (is_role(&messages[0], "system") ? 1 : 0);
+        bool users = turn % 2 == 0;
+        if (is_role(m, "user") != users || (i == n - 1 && !users))
+            return error_set(
+                err, FR_ERR_ARGUMENT,
+                "message %d is of the role %s; in the %s format user and assistant take turns, the user "
+                "first and last",
+                i + 1, m->role, style->name);
+    }
+    return FR_OK;
+}
+
+static bool put(Buf *out, const char *text) { return buf_append(out, text, strlen(text)); }
+
+/* The message between its two strings; `trims` cuts white space off its ends. */
+static bool put_message(Buf *out, const char *const around[2], const char *content, bool trims) {
+    size_t from = 0, to = strlen(content);
+    while (trims && from < to && isspace((unsigned char)content[from])) from++;
+    while (trims && to > from && isspace((unsigned char)content[to - 1])) to--;
+    return put(out, around[0]) && buf_append(out, content + from, to - from) && put(out, around[1]);
+}
+
+/* A user's message with the system message inside. */
+static bool put_user_with_system(Buf *out, const ChatStyle *style, const char *system, const char *content) {
+    const char *const rest[2] = {"", style->user[1]};
+    return put(out, style->user[0]) && put_message(out, style->system, system, false) &&
+           put_message(out, rest, content, style->trims);
+}
+
+static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messages, int i) {
+    const ChatMessage *m = &messages[i];
+    if (is_role(m, "system"))
+        return style->system_place == SYSTEM_IN_USER ||
+               put_message(out, style->system, m->content, style->trims);
+    if (is_role(m, "assistant")) return put_message(out, style->assistant, m->content, style->trims);
+    if (i == 1 && style->system_place == SYSTEM_IN_USER && is_role(&messages[0], "system"))
+        return put_user_with_system(out, style, messages[0].content, m->content);
+    return put_message(out, style->user, m->content, style->trims);
+}
+
+int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
+    if ((unsigned)family >= CHAT_FAMILY_COUNT || family == CHAT_NONE)
+        return error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "the model has no chat template that forerun knows; name a family or give a plain prompt");
+    if (n_messages < 1) return error_set(err, FR_ERR_ARGUMENT, "a conversation has at least one message");
+    const ChatStyle *style = &styles[family];
+    for (int i = 0; i < n_messages; i++) {
+        int rc = check_place(style, messages, i, n_messages, err);
+        if (rc) return rc;
+    }
+    bool fits = true;
+    if (style->default_system && !is_role(&messages[0], "system"))
+        fits = put_message(out, style->system, style->default_system, false);
+    for (int i = 0; i < n_messages && fits; i++) fits = put_turn(out, style, messages, i);
+    fits = fits && put(out, style->opening);
+    return fits ? FR_OK
+                : error_set(err, FR_ERR_MEMORY,
+                            "the conversation is longer than the %zu bytes taken here, or "
+                            "memory ran out",
+                            out->max_bytes);
+}

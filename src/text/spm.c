@@ -1,0 +1,91 @@
+/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): the row starts as characters, any two neighbours
+ * whose joined text is a piece may merge, the piece of the highest score first; characters that are in no
+ * piece fall back to their bytes.
+ *
+ * SentencePiece writes spaces as U+2581 before it looks pieces up. Here the pieces were rewritten instead
+ * (see vocab.h): texts hold plain spaces, and a U+2581 in the input, which the model cannot tell from a
+ * space, becomes one. Bytes that are not UTF-8 are symbols of one byte, in no piece, and so become their byte
+ * tokens. */
+#include "text/spm.h"
+
+#include "text/utf8.h"
+
+#include <string.h>
+
+/* Orders floats as unsigned numbers, the highest score first. */
+static uint32_t priority_of(float score) {
+    float canonical = score + 0.0f; /* -0 and 0 are equal */
+    uint32_t bits;
+    memcpy(&bits, &canonical, sizeof bits);
+    return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
+}
+
+static bool pair(const void *ctx, const char *text, const MergeSymbol *left, const MergeSymbol *right,
+                 uint32_t *priority, int32_t *result) {
+    const Vocab *v = ctx;
+    uint32_t n = left->n + right->n;
+    if (n > VOCAB_MAX_PIECE) return false;
+    *result = piece_table_find(&v->by_text, text + left->at, n);
+    if (*result < 0) return false;
+    *priority = priority_of(v->score[*result]);
+    return true;
+}
+
+/* e->text = the text with its prefix, U+2581 as space. */
+static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
+    buf_clear(&e->text);
+    e->text.max_bytes = SIZE_MAX;
+    if (prefixed && !buf_append(&e->text, " ", 1)) return false;
+    for (size_t from = 0, at = 0; from < n; from = at) {
+        while (at < n && (n - at < 3 || memcmp(text + at, "\xE2\x96\x81", 3) != 0)) at++;
+        if (!buf_append(&e->text, text + from, at - from)) return false;
+        if (at == n) break;
+        if (!buf_append(&e->text, " ", 1)) return false;
+        at += 3;
+    }
+    return true;
+}
+
+/* Where the stretch from `at` on ends that can be merged by itself. Where no piece has a space behind another
+ * character, no merge ever crosses such a place, so words are merged one by one: the same tokens from a heap
+ * that stays in the cache (nine times faster on 1 MB). */
+static size_t stretch_end(const Vocab *v, const Buf *text, size_t at) {
+    if (v->space_within) return text->n;
+    size_t end = at + 1;
+    while (end < text->n && (text->data[end] != ' ' || text->data[end - 1] == ' ')) end++;
+    return end;
+}
+
+static bool split_characters(const Vocab *v, const char *text, size_t at, size_t end, Merger *m) {
+    merger_clear(m);
+    for (size_t n; at < end; at += n) {
+        size_t need, got = utf8_scan(text + at, end - at, &need);
+        n = need > 0 && got == need ? need : 1;
+        int32_t id = piece_table_find(&v->by_text, text + at, n);
+        if (!merger_add(m, (uint32_t)at, (uint32_t)n, id)) return false;
+    }
+    return true;
+}
+
+static bool encode_stretch(const Vocab *v, size_t at, size_t end, Encoding *e, bool *unknown_run) {
+    Merger *m = &e->merger;
+    const char *text = e->text.data;
+    if (!split_characters(v, text, at, end, m) || !merger_run(m, text, pair, v)) return false;
+    for (int32_t i = 0; i >= 0; i = m->symbols[i].next) {
+        const MergeSymbol *s = &m->symbols[i];
+        if (s->id >= 0) *unknown_run = false;
+        bool fits =
+            s->id >= 0 ? encoding_add(e, s->id) : encoding_add_bytes(e, v, text + s->at, s->n, unknown_run);
+        if (!fits) return false;
+    }
+    return true;
+}
+
+int spm_encode(const Vocab *v, const char *text, size_t n, bool prefixed, Encoding *e, fr_error *err) {
+    bool fits = normalise(e, text, n, prefixed), unknown_run = false;
+    for (size_t at = 0, end; fits && at < e->text.n; at = end) {
+        end = stretch_end(v, &e->text, at);
+        fits = encode_stretch(v, at, end, e, &unknown_run);
+    }
+    return fits ? FR_OK : error_memory(err, "the tokens of a text", 64 * n);
+}

@@ -1,0 +1,116 @@
+/* tokenizer.c - opens a vocabulary, cuts special tokens out of a text and hands the rest to the right kind of
+ * BPE. */
+#include "text/tokenizer.h"
+
+#include "text/bpe.h"
+#include "text/special_match.h"
+#include "text/spm.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+struct Tokenizer {
+    Vocab vocab;
+    Bpe bpe; /* kind VOCAB_BPE only */
+    SpecialSet user_defined, all_special;
+};
+
+int tokenizer_open(Tokenizer **out, const Gguf *g, fr_error *err) {
+    *out = NULL;
+    Tokenizer *t = calloc(1, sizeof *t);
+    if (!t) return error_memory(err, "a tokenizer", sizeof *t);
+    int rc = vocab_open(&t->vocab, g, err);
+    if (!rc && t->vocab.kind == VOCAB_BPE) rc = bpe_open(&t->bpe, &t->vocab, g, err);
+    if (!rc) rc = special_set_open(&t->user_defined, &t->vocab, false, err);
+    if (!rc) rc = special_set_open(&t->all_special, &t->vocab, true, err);
+    if (rc)
+        tokenizer_close(t);
+    else
+        *out = t;
+    return rc;
+}
+
+void tokenizer_close(Tokenizer *t) {
+    if (!t) return;
+    special_set_close(&t->user_defined);
+    special_set_close(&t->all_special);
+    vocab_close(&t->vocab);
+    bpe_close(&t->bpe);
+    free(t);
+}
+
+/* A stretch between special tokens. It lies at the start of the text or behind a special token: both get the
+ * word-start space where the vocabulary wants one. */
+static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding *e, fr_error *err) {
+    if (n == 0) return FR_OK;
+    if (t->vocab.kind == VOCAB_BPE) return bpe_encode(&t->bpe, &t->vocab, text, n, e, err);
+    return spm_encode(&t->vocab, text, n, t->vocab.adds_space_prefix, e, err);
+}
+
+static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, Encoding *e,
+                       fr_error *err) {
+    const SpecialSet *set = special ? &t->all_special : &t->user_defined;
+    int rc = FR_OK;
+    for (size_t at = 0; at < n && !rc;) {
+        int32_t id = -1;
+        size_t n_bytes = 0;
+        size_t hit = special_set_find(set, text, n, at, &id, &n_bytes);
+        rc = encode_plain(t, text + at, hit - at, e, err);
+        if (!rc && id >= 0 && !encoding_add(e, id)) rc = error_memory(err, "the tokens of a text", n);
+        at = hit + n_bytes;
+        if (id >= 0 && t->vocab.strips_after[id])
+            while (at < n && isspace((unsigned char)text[at])) at++;
+    }
+    return rc;
+}
+
+int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **out_tokens,
+                     int64_t *out_n, fr_error *err) {
+    *out_tokens = NULL;
+    *out_n = 0;
+    if (n > INT32_MAX - 1)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a text of %zu bytes is too long to be encoded at once; at most %d are", n,
+                         INT32_MAX - 1);
+    Encoding e = {0};
+    bool fits = true;
+    if ((flags & TOKENIZE_BOS) && t->vocab.bos >= 0) fits = encoding_add(&e, t->vocab.bos);
+    int rc = fits ? encode_text(t, text, n, (flags & TOKENIZE_SPECIAL) != 0, &e, err) : FR_OK;
+    if (fits && !rc && (flags & TOKENIZE_EOS) && t->vocab.eos >= 0) fits = encoding_add(&e, t->vocab.eos);
+    if (!fits) rc = error_memory(err, "the tokens of a text", n);
+    encoding_close(&e);
+    if (rc) {
+        free(e.ids);
+        return rc;
+    }
+    *out_tokens = e.ids;
+    *out_n = e.n;
+    return FR_OK;
+}
+
+int32_t tokenizer_n_vocab(const Tokenizer *t) { return t->vocab.n; }
+int32_t tokenizer_bos(const Tokenizer *t) { return t->vocab.bos; }
+int32_t tokenizer_eos(const Tokenizer *t) { return t->vocab.eos; }
+bool tokenizer_adds_bos(const Tokenizer *t) { return t->vocab.adds_bos && t->vocab.bos >= 0; }
+bool tokenizer_adds_eos(const Tokenizer *t) { return t->vocab.adds_eos && t->vocab.eos >= 0; }
+bool tokenizer_adds_space_prefix(const Tokenizer *t) { return t->vocab.adds_space_prefix; }
+
+static bool known(const Tokenizer *t, int32_t token) { return token >= 0 && token < t->vocab.n; }
+
+bool tokenizer_is_eog(const Tokenizer *t, int32_t token) { return known(t, token) && t->vocab.is_eog[token]; }
+
+bool tokenizer_is_special(const Tokenizer *t, int32_t token) {
+    return known(t, token) &&
+           (t->vocab.type[token] == TOKEN_CONTROL || t->vocab.type[token] == TOKEN_UNKNOWN);
+}
+
+int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n) {
+    return piece_table_find(&t->vocab.by_spelling, piece, n);
+}
+
+const char *tokenizer_piece(const Tokenizer *t, int32_t token, bool with_special, size_t *n_bytes) {
+    *n_bytes = 0;
+    if (!known(t, token) || (!with_special && tokenizer_is_special(t, token))) return "";
+    *n_bytes = t->vocab.text[token].n;
+    return t->vocab.text[token].data;
+}

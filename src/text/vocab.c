@@ -1,0 +1,226 @@
+/* vocab.c - reads tokenizer.ggml.{model,tokens,token_type,scores} and builds the look-up tables. */
+#include "text/vocab.h"
+
+#include "base/mem.h"
+#include "format/printable.h"
+#include "text/byte_map.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEY_TOKENS "tokenizer.ggml.tokens"
+#define KEY_TYPES "tokenizer.ggml.token_type"
+#define KEY_SCORES "tokenizer.ggml.scores"
+
+static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
+    GgufString model;
+    if (!gguf_get_string(g, "tokenizer.ggml.model", &model))
+        return error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "%s: holds no vocabulary (no string tokenizer.ggml.model); give a model file that has one",
+            gguf_path(g));
+    if (model.n == 5 && memcmp(model.data, "llama", 5) == 0)
+        v->kind = VOCAB_SPM;
+    else if (model.n == 4 && memcmp(model.data, "gpt2", 4) == 0)
+        v->kind = VOCAB_BPE;
+    else {
+        Printable p;
+        return error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "%s: its tokenizer model '%s' is not known here; forerun reads 'llama' (SentencePiece "
+            "BPE) and 'gpt2' (byte-level BPE)",
+            gguf_path(g), printable(&p, model.data, model.n));
+    }
+    return FR_OK;
+}
+
+/* The index of an array of the wanted element kind with n elements (n < 0: any number), or an error. */
+static int find_array(const Gguf *g, const char *key, GgufType type, int64_t n, int64_t *kv, fr_error *err) {
+    *kv = gguf_find_key(g, key);
+    if (*kv < 0) return FR_OK;
+    bool fits = gguf_kv_type(g, *kv) == GGUF_ARRAY;
+    GgufType got = fits ? gguf_kv_element_type(g, *kv) : GGUF_ARRAY;
+    if (type == GGUF_I32)
+        fits = fits && got != GGUF_STRING && got != GGUF_F32 && got != GGUF_F64 && got != GGUF_ARRAY;
+    else
+        fits = fits && (got == type || (type == GGUF_F32 && got == GGUF_F64));
+    if (!fits)
+        return error_set(err, FR_ERR_FORMAT, "%s: %s is not an array of %s; the vocabulary is damaged",
+                         gguf_path(g), key,
+                         type == GGUF_STRING ? "strings"
+                         : type == GGUF_F32  ? "floats"
+                                             : "integers");
+    if (n >= 0 && gguf_kv_count(g, *kv) != n)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: %s has %lld elements for %lld tokens; the vocabulary is damaged", gguf_path(g),
+                         key, (long long)gguf_kv_count(g, *kv), (long long)n);
+    return FR_OK;
+}
+
+/* Sums the spellings' lengths, so that one block can hold spellings and texts. */
+static int measure_pieces(const Gguf *g, int64_t kv, int64_t n, size_t *bytes, fr_error *err) {
+    *bytes = 0;
+    for (int64_t i = 0; i < n; i++) {
+        GgufString s;
+        if (!gguf_array_string(g, kv, i, &s))
+            return error_set(err, FR_ERR_FORMAT, "%s: %s[%lld] cannot be read", gguf_path(g), KEY_TOKENS,
+                             (long long)i);
+        if (s.n > VOCAB_MAX_PIECE)
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "%s: token %lld is spelled with %zu bytes; at most %d are taken", gguf_path(g),
+                             (long long)i, s.n, VOCAB_MAX_PIECE);
+        *bytes += s.n;
+    }
+    return FR_OK;
+}
+
+static int read_pieces(Vocab *v, const Gguf *g, fr_error *err) {
+    int64_t kv;
+    int rc = find_array(g, KEY_TOKENS, GGUF_STRING, -1, &kv, err);
+    if (rc) return rc;
+    int64_t n = kv < 0 ? 0 : gguf_kv_count(g, kv);
+    if (n < 1 || n > INT32_MAX / 8)
+        return error_set(err, FR_ERR_FORMAT, "%s: %s holds %lld tokens; a vocabulary has at least one",
+                         gguf_path(g), KEY_TOKENS, (long long)n);
+    size_t bytes;
+    if ((rc = measure_pieces(g, kv, n, &bytes, err))) return rc;
+    v->n = (int32_t)n;
+    size_t count = (size_t)n;
+    v->bytes = mem_alloc(2 * bytes + 1);
+    v->spelling = mem_calloc(count, sizeof *v->spelling);
+    v->text = mem_calloc(count, sizeof *v->text);
+    v->score = mem_calloc(count, sizeof *v->score);
+    v->type = mem_calloc(count, sizeof *v->type);
+    v->is_eog = mem_calloc(count, sizeof *v->is_eog);
+    v->strips_after = mem_calloc(count, sizeof *v->strips_after);
+    if (!v->bytes || !v->spelling || !v->text || !v->score || !v->type || !v->is_eog || !v->strips_after)
+        return error_memory(err, "a vocabulary", 2 * bytes + count * 64);
+    char *end = v->bytes;
+    for (int32_t i = 0; i < v->n; i++) {
+        GgufString s;
+        if (!gguf_array_string(g, kv, i, &s)) return error_set(err, FR_ERR_INTERNAL, "a piece went away");
+        if (s.n) memcpy(end, s.data, s.n);
+        v->spelling[i] = (Piece){end, (uint32_t)s.n};
+        end += s.n;
+    }
+    return FR_OK;
+}
+
+/* The byte that a spelling such as <0x0A> names, or -1. */
+static int named_byte(Piece p) {
+    if (p.n != 6 || memcmp(p.data, "<0x", 3) != 0 || p.data[5] != '>') return -1;
+    int value = 0;
+    for (int i = 3; i < 5; i++) {
+        char c = p.data[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return -1;
+        value = 16 * value + digit;
+    }
+    return value;
+}
+
+static int read_types(Vocab *v, const Gguf *g, bool *given, fr_error *err) {
+    int64_t kv;
+    int rc = find_array(g, KEY_TYPES, GGUF_I32, v->n, &kv, err);
+    if (rc) return rc;
+    *given = kv >= 0;
+    for (int32_t i = 0; i < v->n; i++) {
+        int64_t type = TOKEN_NORMAL;
+        if (kv >= 0)
+            gguf_array_i64(g, kv, i, &type);
+        else if (v->kind == VOCAB_SPM && named_byte(v->spelling[i]) >= 0)
+            type = TOKEN_BYTE;
+        if (type < TOKEN_UNDEFINED || type > TOKEN_BYTE) type = TOKEN_UNDEFINED;
+        if (type == TOKEN_BYTE && named_byte(v->spelling[i]) < 0) type = TOKEN_NORMAL;
+        v->type[i] = (uint8_t)type;
+    }
+    return FR_OK;
+}
+
+static int read_scores(Vocab *v, const Gguf *g, fr_error *err) {
+    int64_t kv;
+    int rc = find_array(g, KEY_SCORES, GGUF_F32, v->n, &kv, err);
+    if (rc || v->kind != VOCAB_SPM) return rc; /* byte-level BPE has ranks instead and ignores scores */
+    if (kv < 0)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: a SentencePiece vocabulary without %s; convert the model again", gguf_path(g),
+                         KEY_SCORES);
+    for (int32_t i = 0; i < v->n; i++)
+        if (!gguf_array_f32(g, kv, i, &v->score[i]) || isnan(v->score[i]))
+            return error_set(err, FR_ERR_FORMAT, "%s: %s[%d] is not a number; the vocabulary is damaged",
+                             gguf_path(g), KEY_SCORES, i);
+    return FR_OK;
+}
+
+/* Writes the text of token i behind the spellings; *pure is false for a piece that no text can become. */
+static Piece make_text(const Vocab *v, int32_t i, char *end, bool *pure) {
+    Piece s = v->spelling[i];
+    uint32_t n = 0;
+    *pure = true;
+    if (v->type[i] == TOKEN_BYTE)
+        end[n++] = (char)named_byte(s);
+    else if (v->type[i] == TOKEN_USER_DEFINED || v->type[i] == TOKEN_CONTROL || v->type[i] == TOKEN_UNKNOWN)
+        return s; /* these are spelled as they read */
+    else if (v->kind == VOCAB_BPE)
+        n = (uint32_t)byte_map_decode(s.data, s.n, end, pure);
+    else
+        for (uint32_t at = 0; at < s.n; n++) {
+            bool mark = s.n - at >= 3 && memcmp(s.data + at, "\xE2\x96\x81", 3) == 0;
+            end[n] = mark ? ' ' : s.data[at];
+            at += mark ? 3 : 1;
+        }
+    return (Piece){end, n};
+}
+
+static bool has_space_within(Piece text) {
+    for (uint32_t i = 1; i < text.n; i++)
+        if (text.data[i] == ' ' && text.data[i - 1] != ' ') return true;
+    return false;
+}
+
+static int build_tables(Vocab *v, fr_error *err) {
+    char *end = (char *)v->spelling[v->n - 1].data + v->spelling[v->n - 1].n;
+    memset(v->byte_token, -1, sizeof v->byte_token);
+    for (int32_t i = 0; i < v->n; i++) {
+        bool pure, fits = true;
+        int32_t id;
+        Piece s = v->spelling[i], t = v->text[i] = make_text(v, i, end, &pure);
+        if (t.data == end) end += t.n;
+        if (s.n) fits = piece_table_add(&v->by_spelling, s.data, s.n, i, &id);
+        bool ordinary =
+            v->type[i] == TOKEN_NORMAL || v->type[i] == TOKEN_UNUSED || v->type[i] == TOKEN_UNDEFINED;
+        if (ordinary) v->space_within = v->space_within || has_space_within(t);
+        if (fits && ordinary && pure && t.n) fits = piece_table_add(&v->by_text, t.data, t.n, i, &id);
+        if (!fits) return error_memory(err, "the table of a vocabulary", sizeof(PieceSlot) * (size_t)v->n);
+        if (v->type[i] == TOKEN_BYTE && v->byte_token[(unsigned char)t.data[0]] < 0)
+            v->byte_token[(unsigned char)t.data[0]] = i;
+    }
+    for (int b = 0; b < 256; b++)
+        if (v->byte_token[b] < 0)
+            v->byte_token[b] = piece_table_find(&v->by_text, (const char[]){(char)b}, 1);
+    return FR_OK;
+}
+
+int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
+    bool types_given;
+    int rc = read_kind(v, g, err);
+    if (!rc) rc = read_pieces(v, g, err);
+    if (!rc) rc = read_types(v, g, &types_given, err);
+    if (!rc) rc = read_scores(v, g, err);
+    if (!rc) rc = vocab_read_special(v, g, types_given, err);
+    return rc ? rc : build_tables(v, err);
+}
+
+void vocab_close(Vocab *v) {
+    piece_table_close(&v->by_spelling);
+    piece_table_close(&v->by_text);
+    mem_free(v->bytes);
+    mem_free(v->spelling);
+    mem_free(v->text);
+    mem_free(v->score);
+    mem_free(v->type);
+    mem_free(v->is_eog);
+    mem_free(v->strips_after);
+    *v = (Vocab){0};
+}

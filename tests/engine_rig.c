@@ -1,0 +1,67 @@
+#include "engine_rig.h"
+
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+fr_model *rig_open_model(const char *path, const char *kernels) {
+    fr_model_options options = {.kernels = kernels, .n_threads = 2};
+    fr_error err;
+    fr_model *model;
+    if (fr_model_open(&model, path, &options, &err)) fail_msg("%s", err.message);
+    return model;
+}
+
+fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options) {
+    fr_error err;
+    fr_engine *engine;
+    if (fr_engine_open(&engine, model, options, &err)) fail_msg("%s", err.message);
+    return engine;
+}
+
+void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter) {
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++)
+        if (engine->drafters[i].n_users == 0) {
+            engine->drafters[i] = (EngineDrafter){.spec = (char *)(uintptr_t)name, .drafter = drafter, .n_users = 1};
+            return;
+        }
+    fail_msg("no room for another drafter");
+}
+
+void rig_collect(const fr_request *request, Stream *out) {
+    size_t n_bytes;
+    const int32_t *tokens = fr_request_tokens(request, &out->n);
+    const char *text = fr_request_text(request, &n_bytes);
+    assert_true(out->n <= RIG_MAX_TOKENS && n_bytes < sizeof out->text);
+    memcpy(out->tokens, tokens, (size_t)out->n * sizeof *tokens);
+    memcpy(out->text, text, n_bytes + 1);
+    fr_request_get_stats(request, &out->stats);
+    out->finish = fr_request_finish(request);
+}
+
+void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out) {
+    fr_error err;
+    fr_request *request;
+    if (fr_request_open(&request, engine, options, &err)) fail_msg("%s", err.message);
+    int left;
+    while ((left = fr_engine_step(engine, &err)) > 0) {}
+    if (left < 0) fail_msg("%s", err.message);
+    rig_collect(request, out);
+    if (out->finish == FR_FINISH_ERROR) fail_msg("%s", fr_request_error(request)->message);
+    fr_request_close(request);
+}
+
+void rig_assert_same(const Stream *expected, const Stream *got, const char *what) {
+    for (int64_t i = 0; i < expected->n && i < got->n; i++)
+        if (expected->tokens[i] != got->tokens[i])
+            fail_msg("%s: token %lld is %d, but %d in plain decoding", what, (long long)i, got->tokens[i],
+                     expected->tokens[i]);
+    if (expected->n != got->n)
+        fail_msg("%s: %lld tokens, but %lld in plain decoding", what, (long long)got->n, (long long)expected->n);
+    if (strcmp(expected->text, got->text) != 0) fail_msg("%s: text '%s', but '%s' plainly", what, got->text, expected->text);
+    if (expected->finish != got->finish) fail_msg("%s: finish %d, but %d plainly", what, got->finish, expected->finish);
+    if (expected->stats.logits_hash != got->stats.logits_hash)
+        fail_msg("%s: logits hash %016llx, but %016llx plainly", what, (unsigned long long)got->stats.logits_hash,
+                 (unsigned long long)expected->stats.logits_hash);
+}

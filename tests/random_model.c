@@ -1,0 +1,213 @@
+#include "random_model.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "format/blocks.h"
+#include "format/gguf_write.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Tensor data is borrowed by the writer until the end, so that everything made is kept in a list. */
+typedef struct Maker {
+    const RandomModel *m;
+    GgufWriter *w;
+    void *kept[4096];
+    int n_kept, n_matrices;
+    uint32_t n_tensors;
+} Maker;
+
+static void *keep(Maker *k, void *p) {
+    fr_assert(p && k->n_kept < (int)(sizeof k->kept / sizeof *k->kept));
+    k->kept[k->n_kept++] = p;
+    return p;
+}
+
+/* Box-Muller, one number a pair: speed does not matter here. */
+static double gauss(uint64_t seed, uint32_t tensor, uint64_t i) {
+    double u = rng_uniform(seed, RNG_TEST, ((uint64_t)tensor << 40) + i, 0);
+    double v = rng_uniform(seed, RNG_TEST, ((uint64_t)tensor << 40) + i, 1);
+    return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
+}
+
+static float *gaussians(Maker *k, int64_t n, double mean, double std) {
+    float *x = keep(k, malloc((size_t)n * sizeof *x));
+    uint32_t tensor = k->n_tensors++;
+    for (int64_t i = 0; i < n; i++) x[i] = (float)(mean + std * gauss(k->m->seed, tensor, (uint64_t)i));
+    return x;
+}
+
+static void add_vector(Maker *k, const char *name, int64_t n, double mean, double std) {
+    gguf_add_tensor(k->w, name, TYPE_F32, 1, &n, gaussians(k, n, mean, std));
+}
+
+static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, double std) {
+    TensorType type = k->m->n_types ? k->m->types[k->n_matrices++ % k->m->n_types] : TYPE_F32;
+    size_t row_bytes;
+    bool whole = tensor_type_row_bytes(type, n_in, &row_bytes);
+    fr_assert(whole);
+    const float *x = gaussians(k, n_in * n_out, 0, std);
+    char *data = keep(k, malloc(row_bytes * (size_t)n_out));
+    for (int64_t o = 0; o < n_out; o++)
+        blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
+    gguf_add_tensor(k->w, name, type, 2, (int64_t[]){n_in, n_out}, data);
+}
+
+static int32_t head_dim_of(const RandomModel *m) { return m->head_dim ? m->head_dim : m->n_embd / m->n_head; }
+
+/* A product of n_in terms keeps the rms of its input at std 1/sqrt(n_in). A tied model gets more, so that
+ * its blocks outweigh the embedding: otherwise each token would predict itself. */
+static void add_layer(Maker *k, int32_t i) {
+    const RandomModel *m = k->m;
+    int64_t q_dim = (int64_t)m->n_head * head_dim_of(m), kv_dim = (int64_t)m->n_head_kv * head_dim_of(m);
+    double gain = m->tied ? 1.6 : 1.0;
+    bool biases = m->biases || strcmp(m->arch, "qwen2") == 0, norms = strcmp(m->arch, "qwen3") == 0;
+    const struct {
+        const char *name;
+        int64_t n_in, n_out; /* n_out 0: a vector */
+        double mean, std;
+        bool wanted;
+    } tensors[] = {
+        {"attn_norm.weight", m->n_embd, 0, 1, 0.1, true},
+        {"attn_q.weight", m->n_embd, q_dim, 0, gain / sqrt(m->n_embd), true},
+        {"attn_k.weight", m->n_embd, kv_dim, 0, gain / sqrt(m->n_embd), true},
+        {"attn_v.weight", m->n_embd, kv_dim, 0, gain / sqrt(m->n_embd), true},
+        {"attn_q.bias", q_dim, 0, 0, 0.3, biases},
+        {"attn_k.bias", kv_dim, 0, 0, 0.3, biases},
+        {"attn_v.bias", kv_dim, 0, 0, 0.3, biases},
+        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms},
+        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms},
+        {"attn_output.weight", q_dim, m->n_embd, 0, gain / sqrt((double)q_dim), true},
+        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, true},
+        {"ffn_gate.weight", m->n_embd, m->n_ff, 0, gain / sqrt(m->n_embd), true},
+        {"ffn_up.weight", m->n_embd, m->n_ff, 0, gain / sqrt(m->n_embd), true},
+        {"ffn_down.weight", m->n_ff, m->n_embd, 0, gain / sqrt(m->n_ff), true},
+    };
+    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
+        if (!tensors[t].wanted) continue;
+        if (tensors[t].n_out)
+            add_matrix(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
+        else
+            add_vector(k, name, tensors[t].n_in, tensors[t].mean, tensors[t].std);
+    }
+}
+
+/* Factors between 1 (fast pairs) and 8 (slow pairs), as Llama 3.1 has them. */
+static void add_rope_factors(Maker *k) {
+    int64_t n = (k->m->n_rot ? k->m->n_rot : head_dim_of(k->m)) / 2;
+    float *f = keep(k, malloc((size_t)n * sizeof *f));
+    for (int64_t i = 0; i < n; i++) f[i] = (float)(1 + 7.0 * (double)i / (double)n);
+    gguf_add_tensor(k->w, "rope_freqs.weight", TYPE_F32, 1, &n, f);
+}
+
+static void set_key_u32(Maker *k, const char *what, int64_t v) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", k->m->arch, what);
+    gguf_set_u32(k->w, key, (uint32_t)v);
+}
+
+static void set_key_f32(Maker *k, const char *what, double v) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", k->m->arch, what);
+    gguf_set_f32(k->w, key, (float)v);
+}
+
+static void set_hparams(Maker *k) {
+    const RandomModel *m = k->m;
+    gguf_set_string(k->w, "general.architecture", m->arch, strlen(m->arch));
+    set_key_u32(k, "block_count", m->n_layer);
+    set_key_u32(k, "context_length", 2048);
+    set_key_u32(k, "embedding_length", m->n_embd);
+    set_key_u32(k, "feed_forward_length", m->n_ff);
+    set_key_u32(k, "attention.head_count", m->n_head);
+    set_key_u32(k, "attention.head_count_kv", m->n_head_kv);
+    set_key_f32(k, "attention.layer_norm_rms_epsilon", 1e-5);
+    if (m->head_dim) {
+        set_key_u32(k, "attention.key_length", m->head_dim);
+        set_key_u32(k, "attention.value_length", m->head_dim);
+    }
+    if (m->n_rot) set_key_u32(k, "rope.dimension_count", m->n_rot);
+    if (m->rope_base > 0) set_key_f32(k, "rope.freq_base", m->rope_base);
+    if (m->rope_scaling) {
+        char key[128];
+        snprintf(key, sizeof key, "%s.rope.scaling.type", m->arch);
+        gguf_set_string(k->w, key, m->rope_scaling, strlen(m->rope_scaling));
+        set_key_f32(k, "rope.scaling.factor", m->rope_factor);
+    }
+    if (m->rope_n_ctx_orig) set_key_u32(k, "rope.scaling.original_context_length", m->rope_n_ctx_orig);
+}
+
+enum { N_FIXED = 3 + 256 };
+
+/* Pieces after the fixed ones: the space mark, letters, mark + letter, pairs, triples of letters. */
+static void spell_piece(int32_t i, char *out, size_t n) {
+    static const char letters[] = "etaoinshrdlcumwfgypbvkjxqz", mark[] = "\xe2\x96\x81";
+    if (i == 0)
+        snprintf(out, n, "%s", mark);
+    else if ((i -= 1) < 26)
+        snprintf(out, n, "%c", letters[i]);
+    else if ((i -= 26) < 26)
+        snprintf(out, n, "%s%c", mark, letters[i]);
+    else if ((i -= 26) < 26 * 26)
+        snprintf(out, n, "%c%c", letters[i % 26], letters[i / 26]);
+    else {
+        i -= 26 * 26;
+        fr_assert(i < 26 * 26 * 26);
+        snprintf(out, n, "%c%c%c", letters[i % 26], letters[i / 26 % 26], letters[i / 676]);
+    }
+}
+
+static void set_vocabulary(Maker *k) {
+    enum { PIECE = 16, NORMAL = 1, UNKNOWN = 2, CONTROL = 3, BYTE = 6 };
+    int32_t n = k->m->n_vocab;
+    GgufString *pieces = keep(k, calloc((size_t)n, sizeof *pieces));
+    float *scores = keep(k, calloc((size_t)n, sizeof *scores));
+    int32_t *types = keep(k, calloc((size_t)n, sizeof *types));
+    char *text = keep(k, calloc((size_t)n, PIECE));
+    for (int32_t i = 0; i < n; i++) {
+        static const char *const first[] = {"<unk>", "<s>", "</s>"};
+        char *piece = text + (size_t)i * PIECE;
+        if (i < 3)
+            snprintf(piece, PIECE, "%s", first[i]);
+        else if (i < N_FIXED)
+            snprintf(piece, PIECE, "<0x%02X>", (unsigned)(i - 3));
+        else
+            spell_piece(i - N_FIXED, piece, PIECE);
+        types[i] = i == 0 ? UNKNOWN : i < 3 ? CONTROL : i < N_FIXED ? BYTE : NORMAL;
+        scores[i] = i < N_FIXED ? 0 : (float)(N_FIXED - i);
+        pieces[i] = (GgufString){piece, strlen(piece)};
+    }
+    gguf_set_string(k->w, "tokenizer.ggml.model", "llama", 5);
+    gguf_set_strings(k->w, "tokenizer.ggml.tokens", pieces, n);
+    gguf_set_f32s(k->w, "tokenizer.ggml.scores", scores, n);
+    gguf_set_i32s(k->w, "tokenizer.ggml.token_type", types, n);
+    gguf_set_u32(k->w, "tokenizer.ggml.unknown_token_id", 0);
+    gguf_set_u32(k->w, "tokenizer.ggml.bos_token_id", 1);
+    gguf_set_u32(k->w, "tokenizer.ggml.eos_token_id", 2);
+    gguf_set_bool(k->w, "tokenizer.ggml.add_bos_token", true);
+}
+
+int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
+    Maker *k = calloc(1, sizeof *k);
+    fr_assert(k);
+    k->m = m;
+    k->w = gguf_writer_new();
+    fr_assert(k->w);
+    set_hparams(k);
+    if (m->n_vocab > N_FIXED) set_vocabulary(k);
+    double output_std = 2.8 / sqrt(m->n_embd);
+    add_matrix(k, "token_embd.weight", m->n_embd, m->n_vocab, m->tied ? output_std : 0.5);
+    for (int32_t i = 0; i < m->n_layer; i++) add_layer(k, i);
+    add_vector(k, "output_norm.weight", m->n_embd, 1, 0.1);
+    if (!m->tied) add_matrix(k, "output.weight", m->n_embd, m->n_vocab, output_std);
+    if (m->rope_factors) add_rope_factors(k);
+    int status = gguf_writer_finish(k->w, path, err);
+    gguf_writer_free(k->w);
+    for (int i = 0; i < k->n_kept; i++) free(k->kept[i]);
+    free(k);
+    return status;
+}

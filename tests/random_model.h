@@ -1,0 +1,32 @@
+/* random_model.h - small models of random weights, written as GGUF files: every architecture, shape, type
+ * and rope scaling that the tests want, made on the spot. The same description gives the same file. */
+#ifndef TESTS_RANDOM_MODEL_H
+#define TESTS_RANDOM_MODEL_H
+
+#include "base/error.h"
+#include "format/tensor_type.h"
+
+typedef struct RandomModel {
+    const char *arch; /* "llama", "qwen2" (adds biases), "qwen3" (adds head norms) */
+    int32_t n_layer, n_embd, n_head, n_head_kv;
+    int32_t head_dim; /* 0: n_embd / n_head, and no key_length in the file */
+    int32_t n_ff, n_vocab;
+    bool tied;           /* no output.weight */
+    bool biases;         /* on q, k, v, whatever the architecture */
+    TensorType types[3]; /* matrices take these in turn; all TYPE_F32 when n_types is 0 */
+    int n_types;
+    double rope_base;         /* 0: not in the file */
+    int32_t n_rot;            /* 0: not in the file, all of head_dim */
+    const char *rope_scaling; /* NULL (not in the file), "none", "linear", "yarn" */
+    double rope_factor;
+    int32_t rope_n_ctx_orig; /* yarn */
+    bool rope_factors;       /* a tensor rope_freqs.weight as Llama 3.1 has it */
+    uint64_t seed;
+} RandomModel;
+
+/* Weights are Gaussian, scaled so that every block adds about as much as stands in the residual stream and
+ * logits have an rms of about 2.8. From 260 tokens on, the file holds a SentencePiece-like vocabulary:
+ * <unk> <s> </s>, 256 byte tokens, then short pieces of lower-case letters. Writes to `path`. */
+int random_model_write(const RandomModel *m, const char *path, fr_error *err);
+
+#endif

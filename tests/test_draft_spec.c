@@ -1,0 +1,108 @@
+/* Unit tests of src/spec/drafter_registry.c: a draft's specification from text to an open drafter. */
+#include "testing.h"
+
+#include "spec/drafter.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const DrafterEnv env = {.n_vocab = 100, .max_sequences = 2};
+
+static void specs_are_split(void **state) {
+    (void)state;
+    DraftSpec s;
+    assert_int_equal(draft_spec_parse("ngram-trie", &s, NULL), FR_OK);
+    assert_string_equal(s.method, "ngram-trie");
+    assert_int_equal(s.n_options, 0);
+    assert_int_equal(draft_spec_parse("rsd-s:model=a:b=c/draft.gguf,width=4", &s, NULL), FR_OK);
+    assert_string_equal(s.method, "rsd-s");
+    assert_int_equal(s.n_options, 2);
+    assert_string_equal(s.options[0].key, "model");
+    assert_string_equal(s.options[0].value, "a:b=c/draft.gguf");
+    assert_string_equal(s.options[1].key, "width");
+    assert_string_equal(s.options[1].value, "4");
+}
+
+static void bad_syntax_is_refused(void **state) {
+    (void)state;
+    static char long_value[400] = "x:k=", many[400] = "x:";
+    memset(long_value + 4, 'v', 300);
+    for (int i = 0; i < 17; i++) sprintf(many + strlen(many), "%sk%d=1", i ? "," : "", i);
+    const struct {
+        const char *text, *says;
+    } bad[] = {
+        {"", "is not a draft"},
+        {":n=1", "is not a draft"},
+        {"a-method-name-that-is-longer-than-any-method", "is not a draft"},
+        {"x:", "where key=value is wanted"},
+        {"x:n", "'n' where key=value is wanted"},
+        {"x:n=", "where key=value is wanted"},
+        {"x:=1", "where key=value is wanted"},
+        {"x:n=1,", "where key=value is wanted"},
+        {"x:n=1,,m=2", "where key=value is wanted"},
+        {"x:n=1,n=2", "sets 'n' twice"},
+        {long_value, "where key=value is wanted"},
+        {many, "more than 16 options"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        DraftSpec s;
+        fr_error err = {0};
+        assert_int_equal(draft_spec_parse(bad[i].text, &s, &err), FR_ERR_ARGUMENT);
+        if (!strstr(err.message, bad[i].says)) fail_msg("'%s': '%s'", bad[i].text, err.message);
+    }
+}
+
+static void drafters_open_or_say_what_there_is(void **state) {
+    (void)state;
+    Drafter *d = (Drafter *)&env;
+    assert_int_equal(drafter_open(&d, "none", &env, 0, NULL), FR_OK);
+    assert_null(d);
+    drafter_close(d);
+    assert_int_equal(drafter_open(&d, "ngram-trie:n=8,live=0", &env, 3, NULL), FR_OK);
+    assert_int_equal(d->source, 3);
+    assert_ptr_equal(d->class, drafter_find("ngram-trie"));
+    drafter_close(d);
+    const struct {
+        const char *text, *says;
+    } bad[] = {
+        {"trie", "there is no drafting method 'trie'; there are: none, ngram-trie"},
+        {"none:n=1", "'none' has no options"},
+        {"ngram-trie:window=3", "ngram-trie has no option 'window'; it has: rule, n, prefix, live"},
+        {"ngram-trie:rule=worst", "'rule=worst' must be paper or best"},
+        {"ngram-trie:n=3", "'n=3' wants a whole number from 4 to 512"},
+        {"ngram-trie:prefix=0", "'prefix=0' wants a whole number from 1 to 64"},
+        {"ngram-trie:prefix=3x", "'prefix=3x' wants"},
+        {"ngram-trie:live=2", "'live=2' wants a whole number from 0 to 1"},
+        {"ngram-trie:n=99999999999999999999", "wants a whole number"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        fr_error err = {0};
+        d = (Drafter *)&env;
+        assert_int_equal(drafter_open(&d, bad[i].text, &env, 0, &err), FR_ERR_ARGUMENT);
+        assert_null(d);
+        if (!strstr(err.message, bad[i].says)) fail_msg("'%s': '%s'", bad[i].text, err.message);
+    }
+}
+
+static void methods_describe_themselves(void **state) {
+    (void)state;
+    int n = 0;
+    for (const DrafterClass *const *c = drafter_classes(); *c; c++, n++) {
+        assert_ptr_equal(drafter_find((*c)->name), *c);
+        assert_true(strlen((*c)->summary) > 10);
+        for (const DrafterOption *o = (*c)->options; o->key; o++)
+            assert_true(o->default_value && strlen(o->help) > 5);
+    }
+    assert_true(n >= 1);
+    assert_null(drafter_find("none"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(specs_are_split),
+        cmocka_unit_test(bad_syntax_is_refused),
+        cmocka_unit_test(drafters_open_or_say_what_there_is),
+        cmocka_unit_test(methods_describe_themselves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

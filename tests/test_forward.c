@@ -1,0 +1,457 @@
+/* The numeric contract of the forward, by memcmp: what a row computes depends on its own tokens and on
+ * nothing else. Tree rows equal chain rows; batch size, chunking, threads, page size, neighbours, forks,
+ * commits and truncation change no bit; kernel tables agree.
+ *
+ * The judge is always `plain`: the tokens of one path run one a forward, by one thread, in a fresh executor
+ * with pages of 16, with the same kernel table and KV type. */
+#include "testing.h"
+
+#include "base/rng.h"
+#include "model_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHAPE(a, layers, embd, heads, kv, ff, vocab)                                                         \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff,              \
+    .n_vocab = vocab
+
+static const struct {
+    const char *name;
+    RandomModel m;
+} shapes[] = {
+    {"f32", {SHAPE("llama", 2, 40, 5, 1, 50, 61), .seed = 1}},
+    {"f16, qwen2", {SHAPE("qwen2", 2, 48, 6, 3, 70, 61), .types = {TYPE_F16}, .n_types = 1, .seed = 2}},
+    {"bf16", {SHAPE("llama", 2, 48, 4, 2, 51, 61), .types = {TYPE_BF16}, .n_types = 1, .seed = 3}},
+    {"q8_0, qwen3", {SHAPE("qwen3", 2, 64, 4, 2, 96, 61), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 4}},
+    {"q4_0 and q5_1",
+     {SHAPE("llama", 2, 64, 4, 4, 96, 61), .types = {TYPE_Q4_0, TYPE_Q5_1}, .n_types = 2, .seed = 5}},
+    {"q4_k and q6_k",
+     {SHAPE("llama", 1, 256, 4, 2, 256, 61), .tied = true, .types = {TYPE_Q4_K, TYPE_Q6_K}, .n_types = 2,
+      .seed = 6}},
+    {"q5_k, yarn",
+     {SHAPE("qwen2", 1, 256, 4, 2, 256, 61), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 64,
+      .types = {TYPE_Q5_K}, .n_types = 1, .seed = 7}},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
+
+/* ---- the judge ------------------------------------------------------------------------------------ */
+
+/* What a mismatch is reported with. */
+typedef struct Where {
+    const char *model, *what;
+    const char *table;
+    uint64_t seed;
+    int a, b; /* whatever the test varies */
+} Where;
+
+static void expect_bits(const Where *w, const char *kind, const float *ours, const float *theirs, int32_t n) {
+    if (memcmp(ours, theirs, (size_t)n * sizeof *ours) == 0) return;
+    int32_t i = 0;
+    while (memcmp(&ours[i], &theirs[i], sizeof *ours) == 0) i++;
+    fail_msg("%s, %s, table %s, seed %llu, %d %d: %s %d is %.9g (%a), plainly %.9g (%a)", w->model, w->what,
+             w->table, (unsigned long long)w->seed, w->a, w->b, kind, i, (double)ours[i], (double)ours[i],
+             (double)theirs[i], (double)theirs[i]);
+}
+
+static float *new_logits(const Model *m, int32_t n) {
+    float *p = calloc((size_t)n * (size_t)m->hparams.n_vocab, sizeof *p);
+    assert_non_null(p);
+    return p;
+}
+
+static const float *row_of(const Model *m, const float *logits, int32_t i) {
+    return logits + (size_t)i * (size_t)m->hparams.n_vocab;
+}
+
+/* Logits after each token of the chain. */
+static float *plain(const Model *m, KvType kv_type, const int32_t *tokens, int32_t n) {
+    ExecutorOptions o = rig_options(n, 1);
+    o.kv_type = kv_type;
+    Executor *e = rig_executor(m, &o);
+    float *logits = new_logits(m, n);
+    rig_append(e, rig_sequence(e), tokens, n, 1, m->hparams.n_vocab, logits);
+    executor_close(e);
+    return logits;
+}
+
+typedef void (*ModelTest)(const Model *m, Where w);
+
+static void with_each_shape(const Kernels *kernels, ModelTest test) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        Gguf *g = rig_random_gguf(&shapes[i].m);
+        Model *m = rig_model(g, kernels);
+        test(m, (Where){.model = shapes[i].name, .table = m->kernels->name});
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
+static void with_the_target(ModelTest test) {
+    Gguf *g = rig_gguf(RIG_TARGET);
+    Model *m = rig_model(g, NULL);
+    test(m, (Where){.model = RIG_TARGET, .table = m->kernels->name});
+    model_close(m);
+    gguf_close(g);
+}
+
+/* ---- one thing varied at a time ------------------------------------------------------------------- */
+
+enum { N_CHAIN = 64 };
+
+/* A chain of 64 tokens appended in some way, against the same chain run plainly. */
+static void expect_chain(const Model *m, Where w, const ExecutorOptions *o, int32_t chunk,
+                         const float *judge) {
+    int32_t tokens[N_CHAIN], n_vocab = m->hparams.n_vocab;
+    rig_tokens(5, n_vocab, tokens, N_CHAIN);
+    Executor *e = rig_executor(m, o);
+    float *logits = new_logits(m, N_CHAIN);
+    rig_append(e, rig_sequence(e), tokens, N_CHAIN, chunk, n_vocab, logits);
+    for (int32_t i = 0; i < N_CHAIN; i++)
+        expect_bits(&w, "logit", row_of(m, logits, i), row_of(m, judge, i), n_vocab);
+    free(logits);
+    executor_close(e);
+}
+
+static float *judge_of_chain(const Model *m, KvType kv_type) {
+    int32_t tokens[N_CHAIN];
+    rig_tokens(5, m->hparams.n_vocab, tokens, N_CHAIN);
+    return plain(m, kv_type, tokens, N_CHAIN);
+}
+
+static void vary_chunk(const Model *m, Where w) {
+    w.what = "chunk of a prefill, KV type";
+    for (int kv = KV_F16; kv <= KV_F32; kv++) {
+        float *judge = judge_of_chain(m, (KvType)kv);
+        ExecutorOptions o = rig_options(N_CHAIN, N_CHAIN);
+        o.kv_type = (KvType)kv;
+        w.b = kv;
+        for (w.a = 1; w.a <= N_CHAIN; w.a++) expect_chain(m, w, &o, w.a, judge);
+        free(judge);
+    }
+}
+
+static void vary_threads(const Model *m, Where w) {
+    w.what = "threads, chunk";
+    float *judge = judge_of_chain(m, KV_F32);
+    ExecutorOptions o = rig_options(N_CHAIN, N_CHAIN);
+    for (w.a = 1; w.a <= 8; w.a++) {
+        o.n_threads = w.a;
+        w.b = w.a % 2 ? 23 : N_CHAIN; /* few forwards: barriers are slow where threads outnumber cores */
+        expect_chain(m, w, &o, w.b, judge);
+    }
+    free(judge);
+}
+
+static void vary_page_size(const Model *m, Where w) {
+    w.what = "page size, chunk";
+    static const int32_t sizes[] = {1, 2, 3, 16};
+    float *judge = judge_of_chain(m, KV_F32);
+    for (int i = 0; i < 4; i++) {
+        ExecutorOptions o = rig_options(N_CHAIN, N_CHAIN);
+        o.page_size = w.a = sizes[i];
+        for (w.b = 1; w.b <= N_CHAIN; w.b *= 4) expect_chain(m, w, &o, w.b, judge);
+    }
+    free(judge);
+}
+
+/* One row among 0..63 siblings, first, in the middle and last. */
+static void vary_siblings(const Model *m, Where w) {
+    enum { N_PREFIX = 9 };
+    w.what = "rows, place of the row among its siblings";
+    int32_t tokens[N_PREFIX + 1], n_vocab = m->hparams.n_vocab;
+    rig_tokens(6, n_vocab, tokens, N_PREFIX + 1);
+    float *judge = plain(m, KV_F16, tokens, N_PREFIX + 1);
+    ExecutorOptions o = rig_options(N_PREFIX + 64, 64);
+    o.kv_type = KV_F16;
+    Executor *e = rig_executor(m, &o);
+    int32_t s = rig_sequence(e);
+    rig_append(e, s, tokens, N_PREFIX, 64, n_vocab, NULL);
+    for (w.a = 1; w.a <= 64; w.a++)
+        for (int k = 0; k < 3; k++) {
+            Row rows[64];
+            w.b = k == 0 ? 0 : k == 1 ? w.a / 2 : w.a - 1;
+            for (int i = 0; i < w.a; i++)
+                rows[i] =
+                    (Row){i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), s, -1, i == w.b};
+            fr_error err = {0};
+            if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err))
+                fail_msg("%s", err.message);
+            expect_bits(&w, "logit", executor_logits(e, w.b), row_of(m, judge, N_PREFIX), n_vocab);
+            for (int i = 0; i < w.a; i++)
+                if (i != w.b) assert_null(executor_logits(e, i));
+        }
+    executor_close(e);
+    free(judge);
+}
+
+static void chunks_do_not_matter(void **state) {
+    (void)state;
+    with_each_shape(NULL, vary_chunk);
+}
+static void threads_do_not_matter(void **state) {
+    (void)state;
+    with_each_shape(NULL, vary_threads);
+    with_the_target(vary_threads);
+}
+static void page_sizes_do_not_matter(void **state) {
+    (void)state;
+    with_each_shape(NULL, vary_page_size);
+}
+static void siblings_do_not_matter(void **state) {
+    (void)state;
+    with_each_shape(NULL, vary_siblings);
+}
+
+/* ---- many lives at once --------------------------------------------------------------------------- */
+
+enum { MAX_LIVES = 4, MAX_ROWS = 24, N_ROUNDS = 6 };
+
+/* A sequence of the executor and what we know stands in it. */
+typedef struct Life {
+    bool alive;
+    int32_t sequence, n;
+    int32_t tokens[N_CTX];
+} Life;
+
+typedef struct World {
+    const Model *m;
+    Executor *e;
+    KvType kv_type;
+    Where where;
+    Life lives[MAX_LIVES];
+    uint64_t n_draws;
+    Row rows[MAX_ROWS];
+    int32_t life_of_row[MAX_ROWS];
+    int32_t n_rows;
+} World;
+
+static int32_t draw(World *w, int32_t n) { return rig_token(w->where.seed, w->n_draws++, n); }
+
+static void start_life(World *w, Life *l) {
+    *l = (Life){.alive = true, .sequence = rig_sequence(w->e), .n = draw(w, 20)};
+    for (int32_t i = 0; i < l->n; i++) l->tokens[i] = draw(w, w->m->hparams.n_vocab);
+    rig_append(w->e, l->sequence, l->tokens, l->n, 1 + draw(w, MAX_ROWS), w->m->hparams.n_vocab, NULL);
+}
+
+/* Opens, closes, forks, truncates: so that pages are shared, freed and half full in every way. */
+static void stir(World *w) {
+    for (int i = 0; i < MAX_LIVES; i++) {
+        Life *l = &w->lives[i], *other = &w->lives[draw(w, MAX_LIVES)];
+        int32_t what = draw(w, 8);
+        if (!l->alive && other->alive && what < 4) {
+            fr_error err = {0};
+            *l = *other;
+            if (executor_sequence_fork(w->e, other->sequence, &l->sequence, &err))
+                fail_msg("%s", err.message);
+        } else if (!l->alive) {
+            start_life(w, l);
+        } else if (what == 0 || l->n > N_CTX - MAX_ROWS) {
+            executor_sequence_close(w->e, l->sequence);
+            l->alive = false;
+        } else if (what == 1) {
+            l->n -= draw(w, l->n + 1 < 6 ? l->n + 1 : 6);
+            executor_sequence_truncate(w->e, l->sequence, l->n);
+        }
+        if (l->alive) assert_int_equal(executor_sequence_length(w->e, l->sequence), l->n);
+    }
+}
+
+/* Rows of random living sequences in any order, each below the committed tokens or a random earlier row. */
+static void draw_rows(World *w) {
+    int32_t n_of[MAX_LIVES] = {0};
+    w->n_rows = 1 + draw(w, MAX_ROWS);
+    for (int32_t i = 0; i < w->n_rows; i++) {
+        int32_t life = draw(w, MAX_LIVES), parent = -1;
+        while (!w->lives[life].alive) life = (life + 1) % MAX_LIVES;
+        for (int32_t k = i - 1; k >= 0 && parent < 0; k--)
+            if (w->life_of_row[k] == life && draw(w, 3) > 0) parent = k;
+        w->life_of_row[i] = life;
+        w->rows[i] = (Row){draw(w, w->m->hparams.n_vocab), w->lives[life].sequence, parent, draw(w, 4) > 0};
+        n_of[life]++;
+    }
+    fr_error err = {0};
+    for (int i = 0; i < MAX_LIVES; i++)
+        if (n_of[i] && executor_reserve(w->e, w->lives[i].sequence, n_of[i], &err))
+            fail_msg("%s", err.message);
+}
+
+/* The path from the committed tokens to a row: row numbers to path, its length returned. */
+static int32_t path_to(const World *w, int32_t row, int32_t *path) {
+    int32_t n = 0;
+    for (int32_t r = row; r >= 0; r = w->rows[r].parent) n++;
+    for (int32_t r = row, i = n; r >= 0; r = w->rows[r].parent) path[--i] = r;
+    return n;
+}
+
+/* Judges the rows of one life: its committed tokens are run once, each path of the tree after them. */
+static void expect_rows_of(World *w, int life) {
+    const Life *l = &w->lives[life];
+    int32_t n_vocab = w->m->hparams.n_vocab, path[MAX_ROWS];
+    ExecutorOptions o = rig_options(l->n + MAX_ROWS, 1);
+    o.kv_type = w->kv_type;
+    Executor *judge = rig_executor(w->m, &o);
+    int32_t s = rig_sequence(judge);
+    float *logits = new_logits(w->m, 1);
+    rig_append(judge, s, l->tokens, l->n, 1, n_vocab, NULL);
+    for (int32_t i = 0; i < w->n_rows; i++) {
+        if (w->life_of_row[i] != life) continue;
+        if (!w->rows[i].want_logits) {
+            assert_null(executor_logits(w->e, i));
+            continue;
+        }
+        int32_t n_path = path_to(w, i, path);
+        for (int32_t k = 0; k < n_path; k++)
+            rig_append(judge, s, &w->rows[path[k]].token, 1, 1, n_vocab, k == n_path - 1 ? logits : NULL);
+        w->where.b = i;
+        expect_bits(&w->where, "logit", executor_logits(w->e, i), logits, n_vocab);
+        expect_bits(&w->where, "hidden", executor_hidden(w->e, i), executor_hidden(judge, 0),
+                    w->m->hparams.n_embd);
+        executor_sequence_truncate(judge, s, l->n);
+    }
+    free(logits);
+    executor_close(judge);
+}
+
+/* Each sequence keeps the path to one of its rows, or nothing. */
+static void commit_paths(World *w) {
+    for (int i = 0; i < MAX_LIVES; i++) {
+        Life *l = &w->lives[i];
+        int32_t path[MAX_ROWS], n = 0, row = draw(w, w->n_rows + 1);
+        while (row < w->n_rows && w->life_of_row[row] != i) row++;
+        if (!l->alive) continue;
+        if (row < w->n_rows) n = path_to(w, row, path);
+        executor_commit(w->e, l->sequence, path, n);
+        for (int32_t k = 0; k < n; k++) l->tokens[l->n++] = w->rows[path[k]].token;
+    }
+}
+
+static void live(const Model *m, Where where, const ExecutorOptions *o) {
+    World w = {.m = m, .e = rig_executor(m, o), .kv_type = o->kv_type, .where = where};
+    for (int i = 0; i < MAX_LIVES; i++) start_life(&w, &w.lives[i]);
+    for (w.where.a = 0; w.where.a < N_ROUNDS; w.where.a++) {
+        bool any = false;
+        while (!any) {
+            stir(&w);
+            for (int i = 0; i < MAX_LIVES; i++) any = any || w.lives[i].alive;
+        }
+        draw_rows(&w);
+        fr_error err = {0};
+        if (executor_forward(w.e, w.rows, w.n_rows, &err)) fail_msg("%s", err.message);
+        for (int i = 0; i < MAX_LIVES; i++)
+            if (w.lives[i].alive) expect_rows_of(&w, i);
+        commit_paths(&w);
+    }
+    executor_close(w.e);
+}
+
+static void live_variously(const Model *m, Where w, int n_lives) {
+    static const int32_t sizes[] = {1, 2, 3, 16};
+    w.what = "random lives: round, row";
+    for (int i = 0; i < n_lives; i++) {
+        ExecutorOptions o = rig_options(N_CTX, MAX_ROWS);
+        o.max_sequences = MAX_LIVES;
+        o.page_size = sizes[i % 4];
+        o.n_threads = i % 4 == 3 ? 2 + i / 4 % 2 : 1;
+        o.kv_type = i % 2 ? KV_F32 : KV_F16;
+        w.seed = (uint64_t)(1000 + i);
+        live(m, w, &o);
+    }
+}
+
+static void live_twice(const Model *m, Where w) { live_variously(m, w, 2); }
+static void live_four_times(const Model *m, Where w) { live_variously(m, w, 4); }
+static void live_twelve_times(const Model *m, Where w) { live_variously(m, w, 12); }
+
+static void trees_neighbours_forks_and_commits_do_not_matter(void **state) {
+    (void)state;
+    with_each_shape(NULL, live_twelve_times);
+}
+
+static void nor_for_the_model_that_ships(void **state) {
+    (void)state;
+    with_the_target(live_four_times);
+}
+
+static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
+    (void)state;
+    int n;
+    const Kernels *const *tables = kernels_available(&n), *ref = kernels_select("ref");
+    assert_non_null(ref);
+    for (int k = 0; k < n; k++) {
+        with_each_shape(tables[k], live_twice);
+        for (int i = 0; i < N_SHAPES; i++) {
+            Gguf *g = rig_random_gguf(&shapes[i].m);
+            Model *a = rig_model(g, tables[k]), *b = rig_model(g, ref);
+            float *ours = judge_of_chain(a, KV_F16), *theirs = judge_of_chain(b, KV_F16);
+            Where w = {.model = shapes[i].name, .what = "against ref", .table = tables[k]->name};
+            for (w.a = 0; w.a < N_CHAIN; w.a++)
+                expect_bits(&w, "logit", row_of(a, ours, w.a), row_of(b, theirs, w.a), a->hparams.n_vocab);
+            free(ours), free(theirs);
+            model_close(a), model_close(b);
+            gguf_close(g);
+        }
+    }
+}
+
+/* ---- what a batch may not be ---------------------------------------------------------------------- */
+
+static void impossible_batches_are_refused(void **state) {
+    (void)state;
+    Gguf *g = rig_random_gguf(&shapes[0].m);
+    Model *m = rig_model(g, NULL);
+    ExecutorOptions o = rig_options(16, 4);
+    o.max_sequences = 3;
+    Executor *e = rig_executor(m, &o);
+    int32_t s = rig_sequence(e), t = rig_sequence(e);
+    fr_error err = {0};
+    assert_int_equal(executor_reserve(e, s, 2, &err), FR_OK);
+    assert_int_equal(executor_reserve(e, t, 2, &err), FR_OK);
+    const struct {
+        Row rows[5];
+        int32_t n;
+        const char *why;
+    } cases[] = {
+        {{{1, s, -1, true}}, 0, "a batch of 0 rows"},
+        {{{1, s, -1, true}}, 5, "a batch of 5 rows"},
+        {{{-1, s, -1, true}}, 1, "token -1"},
+        {{{61, s, -1, true}}, 1, "token 61"},
+        {{{1, -1, -1, true}}, 1, "sequence -1"},
+        {{{1, 2, -1, true}}, 1, "sequence 2"}, /* not open */
+        {{{1, 3, -1, true}}, 1, "sequence 3"},
+        {{{1, s, 0, true}}, 1, "parent 0"},
+        {{{1, s, -2, true}}, 1, "parent -2"},
+        {{{1, s, -1, true}, {1, t, 0, true}}, 2, "row 1 of a batch of 2"},
+        {{{1, s, -1, true}, {1, s, 0, true}, {1, s, 1, true}},
+         3,
+         "more rows in the batch than the 2 reserved"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        err = (fr_error){0};
+        int status = executor_forward(e, cases[i].rows, cases[i].n, &err);
+        if (status != FR_ERR_ARGUMENT || !strstr(err.message, cases[i].why))
+            fail_msg("'%s' should be said, status %d: '%s'", cases[i].why, status, err.message);
+    }
+    assert_int_equal(executor_reserve(e, s, 17, &err), FR_ERR_CONTEXT);
+    assert_int_equal(executor_sequence_length(e, s), 0);
+    Row good[2] = {{1, s, -1, true}, {2, t, -1, true}};
+    assert_int_equal(executor_forward(e, good, 2, &err), FR_OK); /* refusals left everything usable */
+    executor_close(e);
+    model_close(m);
+    gguf_close(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_do_not_matter),
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(page_sizes_do_not_matter),
+        cmocka_unit_test(siblings_do_not_matter),
+        cmocka_unit_test(trees_neighbours_forks_and_commits_do_not_matter),
+        cmocka_unit_test(nor_for_the_model_that_ships),
+        cmocka_unit_test(every_table_keeps_the_contract_and_agrees_with_ref),
+        cmocka_unit_test(impossible_batches_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,253 @@
+/* The values of the forward: against a double-precision reference of another hand (reference.c).
+ *
+ * Tolerances, relative rms of logits:
+ *   F32, F16 weights     1e-5   some hundred float roundings (2^-24 each) on the way, seen up to 2e-6
+ *   BF16 weights         2^-9 / sqrt(3) rms error of each rounded input: 0.11 %. A token passes
+ *                        d = 4 n_layer + 1 products in a row, whose errors add as squares.
+ *   block types          32 Gaussian inputs have a largest of about 2.3 sigma, a step of 2.3/32512 sigma and so
+ *                        an rms error of 2.3/32512/sqrt(12) = 0.002 % of each input, likewise.
+ *   The bound is 3 * each * sqrt(d) more: residual branches carry little of the sum, but norms after a small
+ *   residual and a steep softmax may amplify.
+ * For BF16 a second comparison, with the same rounding imitated, leaves only what single precision costs: 1e-5
+ * again in the quarter of the tokens that agree best. (A few inputs lie so near to a rounding edge that single
+ * precision pushes them over, and from there on the rounding of everything after them is another one.) */
+#include "testing.h"
+
+#include "model_rig.h"
+#include "reference.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct Case {
+    const char *name;
+    RandomModel m;
+} Case;
+
+#define SHAPE(a, layers, embd, heads, kv, ff, vocab)                                                         \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff,              \
+    .n_vocab = vocab
+#define TYPE(t) .types = {t}, .n_types = 1
+
+static const Case cases[] = {
+    {"one head, tiny", {SHAPE("llama", 1, 8, 1, 1, 7, 33), .seed = 1}},
+    {"head_dim 8", {SHAPE("llama", 2, 64, 8, 2, 100, 301), .seed = 2}},
+    {"no grouping", {SHAPE("llama", 2, 48, 4, 4, 129, 77), .seed = 3}},
+    {"all heads share one", {SHAPE("llama", 2, 96, 6, 1, 200, 310), .seed = 4}},
+    {"groups of three, tied", {SHAPE("llama", 3, 96, 6, 2, 133, 259), .tied = true, .seed = 5}},
+    {"heads wider than the model", {SHAPE("llama", 2, 40, 3, 1, 50, 61), .head_dim = 24, .seed = 6}},
+    {"half of a head rotates", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .n_rot = 8, .seed = 7}},
+    {"biases on llama", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .biases = true, .seed = 8}},
+    {"rope base", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_base = 500000, .seed = 9}},
+    {"linear", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_scaling = "linear", .rope_factor = 4, .seed = 10}},
+    {"none", {SHAPE("llama", 2, 64, 4, 2, 90, 61), .rope_scaling = "none", .rope_factor = 4, .seed = 10}},
+    {"yarn",
+     {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 512,
+      .seed = 11}},
+    {"yarn, qwen2",
+     {SHAPE("qwen2", 2, 64, 2, 1, 90, 61), .rope_scaling = "yarn", .rope_factor = 8, .rope_n_ctx_orig = 4096,
+      .rope_base = 1e6, .seed = 12}},
+    {"llama 3 factors",
+     {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_factors = true, .rope_base = 5e5, .seed = 13}},
+    {"qwen2", {SHAPE("qwen2", 2, 56, 7, 1, 99, 300), .seed = 14}},
+    {"qwen2 tied", {SHAPE("qwen2", 2, 64, 4, 2, 99, 300), .tied = true, .rope_base = 1e6, .seed = 15}},
+    {"qwen3", {SHAPE("qwen3", 2, 64, 4, 2, 99, 300), .seed = 16}},
+    {"qwen3, wide heads", {SHAPE("qwen3", 3, 48, 4, 2, 99, 300), .head_dim = 32, .tied = true, .seed = 17}},
+    {"f16", {SHAPE("llama", 2, 72, 6, 3, 101, 301), TYPE(TYPE_F16), .seed = 20}},
+    {"bf16", {SHAPE("llama", 2, 72, 6, 3, 102, 301), TYPE(TYPE_BF16), .seed = 21}},
+    {"bf16, odd inner sizes",
+     {SHAPE("llama", 2, 45, 3, 1, 77, 61), .head_dim = 10, TYPE(TYPE_BF16), .seed = 22}},
+    {"q8_0", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q8_0), .seed = 23}},
+    {"q4_0", {SHAPE("qwen2", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q4_0), .seed = 24}},
+    {"q4_1", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q4_1), .seed = 25}},
+    {"q5_0", {SHAPE("qwen3", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q5_0), .seed = 26}},
+    {"q5_1", {SHAPE("llama", 2, 64, 8, 2, 160, 301), .tied = true, TYPE(TYPE_Q5_1), .seed = 27}},
+    {"q4_k", {SHAPE("llama", 2, 256, 8, 2, 512, 301), TYPE(TYPE_Q4_K), .seed = 28}},
+    {"q5_k", {SHAPE("qwen2", 2, 256, 8, 4, 256, 301), TYPE(TYPE_Q5_K), .seed = 29}},
+    {"q6_k", {SHAPE("qwen3", 2, 256, 4, 2, 256, 301), .tied = true, TYPE(TYPE_Q6_K), .seed = 30}},
+    {"q, k, v of three kinds",
+     {SHAPE("llama", 2, 64, 8, 2, 96, 301), .types = {TYPE_BF16, TYPE_F32, TYPE_Q4_0}, .n_types = 3,
+      .seed = 31}},
+    {"two kinds",
+     {SHAPE("qwen2", 2, 64, 4, 2, 96, 301), .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 32}},
+};
+enum { N_CASES = sizeof cases / sizeof *cases, N_TOKENS = 24, N_LONG = 330 };
+
+/* rms error of one rounded input, from the head of this file. */
+static double input_error(TensorType t) {
+    return t == TYPE_F32 || t == TYPE_F16 ? 0
+           : t == TYPE_BF16               ? ldexp(1, -9) / sqrt(3)
+                                          : 2.3 / 32512 / sqrt(12);
+}
+
+/* What the worst rounded inputs of a file may add to the error of its logits; without_bf16 leaves that out. */
+static double rounding_bound(const Gguf *g, int32_t n_layer, bool without_bf16) {
+    double worst = 0;
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        if (t->n_dims == 2 && !(without_bf16 && t->type == TYPE_BF16)) worst = fmax(worst, input_error(t->type));
+    }
+    return 3 * worst * sqrt(4 * n_layer + 1);
+}
+
+static float *engine_logits(const Model *m, KvType kv_type, const int32_t *tokens, int32_t n) {
+    int32_t n_vocab = m->hparams.n_vocab;
+    ExecutorOptions o = rig_options(n, 16);
+    o.kv_type = kv_type;
+    Executor *e = rig_executor(m, &o);
+    float *logits = calloc((size_t)n * (size_t)n_vocab, sizeof *logits);
+    rig_append(e, rig_sequence(e), tokens, n, 16, n_vocab, logits);
+    executor_close(e);
+    return logits;
+}
+
+static void expect_near(const char *name, const char *what, double error, double bound) {
+    print_message("%-28s %-24s %.2e (at most %.2e)\n", name, what, error, bound);
+    if (!(error <= bound))
+        fail_msg("%s: %s: relative rms error of logits %.3e, at most %.3e", name, what, error, bound);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The error that a quarter of the tokens stay below. */
+static double lower_quartile(const float *ours, const double *theirs, int32_t n, int32_t n_vocab) {
+    double *errors = calloc((size_t)n, sizeof *errors);
+    for (int32_t t = 0; t < n; t++)
+        errors[t] = rig_rel_rms(ours + (int64_t)t * n_vocab, theirs + (int64_t)t * n_vocab, n_vocab);
+    qsort(errors, (size_t)n, sizeof *errors, by_value);
+    double quartile = errors[n / 4];
+    free(errors);
+    return quartile;
+}
+
+/* The engine's logits over n random tokens by one kernel table against the reference. */
+static void compare(const char *name, const Gguf *g, const Kernels *kernels, int32_t n) {
+    Reference *r = reference_open(g);
+    Model *m = rig_model(g, kernels);
+    int32_t n_vocab = reference_n_vocab(r), *tokens = calloc((size_t)n, sizeof *tokens);
+    int64_t n_all = (int64_t)n * n_vocab;
+    rig_tokens(99, n_vocab, tokens, n);
+    double *theirs = calloc((size_t)n_all, sizeof *theirs);
+    float *ours = engine_logits(m, KV_F32, tokens, n), *half = engine_logits(m, KV_F16, tokens, n);
+    double rounded = rounding_bound(g, m->hparams.n_layer, false), fine = rounding_bound(g, m->hparams.n_layer, true);
+    reference_logits(r, (ReferenceRounding){0}, tokens, n, theirs);
+    expect_near(name, "exact", rig_rel_rms(ours, theirs, n_all), 1e-5 + rounded);
+    if (rounded > fine) {
+        reference_logits(r, (ReferenceRounding){.activations = true}, tokens, n, theirs);
+        expect_near(name, "inputs rounded alike", lower_quartile(ours, theirs, n, n_vocab), 1e-5 + fine);
+    }
+    reference_logits(r, (ReferenceRounding){.kv_half = true}, tokens, n, theirs);
+    expect_near(name, "half keys and values", rig_rel_rms(half, theirs, n_all), 2e-4 + rounded);
+    free(ours), free(half), free(theirs), free(tokens);
+    model_close(m);
+    reference_close(r);
+}
+
+static void random_models_have_the_values_of_the_formulas(void **state) {
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        Gguf *g = rig_random_gguf(&cases[i].m);
+        compare(cases[i].name, g, NULL, N_TOKENS);
+        gguf_close(g);
+    }
+}
+
+static void every_kernel_table_has_them(void **state) {
+    (void)state;
+    int n;
+    const Kernels *const *tables = kernels_available(&n);
+    for (int k = 0; k < n; k++)
+        for (int i = 18; i < N_CASES; i += 3) {
+            Gguf *g = rig_random_gguf(&cases[i].m);
+            compare(tables[k]->name, g, tables[k], N_TOKENS / 2);
+            gguf_close(g);
+        }
+}
+
+static void a_long_text_has_them(void **state) {
+    (void)state;
+    Gguf *g = rig_random_gguf(&cases[4].m);
+    compare("330 tokens", g, NULL, N_LONG);
+    gguf_close(g);
+}
+
+static void the_models_that_ship_have_them(void **state) {
+    (void)state;
+    static const char *const paths[] = {RIG_TARGET, "models/draft.gguf"};
+    for (int i = 0; i < 2; i++) {
+        Gguf *g = rig_gguf(paths[i]);
+        compare(paths[i], g, NULL, N_TOKENS);
+        gguf_close(g);
+    }
+}
+
+/* The reference must notice: the same numbers under another rope are far away. */
+static void another_rope_is_seen(void **state) {
+    (void)state;
+    RandomModel plain = cases[10].m, scaled = cases[9].m;
+    Gguf *a = rig_random_gguf(&plain), *b = rig_random_gguf(&scaled);
+    Reference *r = reference_open(a);
+    Model *m = rig_model(b, NULL);
+    int32_t tokens[N_TOKENS], n_vocab = reference_n_vocab(r);
+    rig_tokens(99, n_vocab, tokens, N_TOKENS);
+    double *theirs = calloc((size_t)(N_TOKENS * n_vocab), sizeof *theirs);
+    float *ours = engine_logits(m, KV_F32, tokens, N_TOKENS);
+    reference_logits(r, (ReferenceRounding){0}, tokens, N_TOKENS, theirs);
+    double error = rig_rel_rms(ours, theirs, (int64_t)N_TOKENS * n_vocab);
+    if (error < 0.05) fail_msg("a model with linear scaling differs by %.2e only from one without", error);
+    free(ours), free(theirs);
+    model_close(m);
+    reference_close(r);
+    gguf_close(a), gguf_close(b);
+}
+
+/* Random models must be worth testing with: logits of a sensible size, greedy texts that go somewhere. */
+static void random_models_do_not_degenerate(void **state) {
+    (void)state;
+    enum { N_TEXT = 96 };
+    for (int c = 0; c < N_CASES; c++) {
+        if (cases[c].m.n_embd < 40) continue;
+        Gguf *g = rig_random_gguf(&cases[c].m);
+        Model *m = rig_model(g, NULL);
+        ExecutorOptions o = rig_options(N_TEXT, 1);
+        Executor *e = rig_executor(m, &o);
+        int32_t s = rig_sequence(e), token = 1, n_vocab = m->hparams.n_vocab, n_seen = 0;
+        float *logits = calloc((size_t)n_vocab, sizeof *logits);
+        bool *seen = calloc((size_t)n_vocab, sizeof *seen);
+        double squares = 0;
+        for (int32_t i = 0; i < N_TEXT; i++) {
+            rig_append(e, s, &token, 1, 1, n_vocab, logits);
+            token = 0;
+            for (int32_t k = 0; k < n_vocab; k++) {
+                squares += (double)logits[k] * (double)logits[k];
+                if (logits[k] > logits[token]) token = k;
+            }
+            n_seen += !seen[token];
+            seen[token] = true;
+        }
+        double rms = sqrt(squares / N_TEXT / n_vocab);
+        if (rms < 2 || rms > 4 || n_seen < 5)
+            fail_msg("%s: logits of rms %.2f (2 to 4), %d tokens in a text of %d (5 or more)", cases[c].name,
+                     rms, n_seen, N_TEXT);
+        free(seen), free(logits);
+        executor_close(e);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_models_do_not_degenerate),
+        cmocka_unit_test(random_models_have_the_values_of_the_formulas),
+        cmocka_unit_test(every_kernel_table_has_them),
+        cmocka_unit_test(a_long_text_has_them),
+        cmocka_unit_test(the_models_that_ship_have_them),
+        cmocka_unit_test(another_rope_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,270 @@
+/* make_model.c - writes a random model of any shape and type, for tests and for measuring speed.
+ *
+ * Its text is nonsense, but the arithmetic is that of a real model of the same shape, and greedy text neither
+ * repeats one token nor ends at once (make_model/weights.c says how). The same options give the same bytes.
+ */
+#include "make_model/make_model.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPT_ARCH = 256,
+    OPT_LAYERS,
+    OPT_DIM,
+    OPT_HEADS,
+    OPT_KV_HEADS,
+    OPT_HEAD_DIM,
+    OPT_FFN,
+    OPT_VOCAB,
+    OPT_CTX,
+    OPT_TYPE,
+    OPT_TIE,
+    OPT_ROPE_BASE,
+    OPT_ROPE_SCALING,
+    OPT_BIAS_STD,
+    OPT_SEED,
+    OPT_PRESET,
+    OPT_VOCAB_FROM,
+};
+
+static const struct argp_option options[] = {
+    {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
+    {"arch", OPT_ARCH, "NAME", 0, "llama (default), qwen2 or qwen3", 0},
+    {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
+    {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
+    {"heads", OPT_HEADS, "N", 0, "Query heads (dim / 64)", 0},
+    {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads (as many)", 0},
+    {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
+    {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
+    {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
+    {"vocab-from", OPT_VOCAB_FROM, "FILE", 0,
+     "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
+    {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
+    {"type", OPT_TYPE, "TYPE", 0,
+     "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q4_K_M, Q5_K_M", 0},
+    {"tie", OPT_TIE, NULL, 0, "The output matrix is the embedding", 0},
+    {"rope-base", OPT_ROPE_BASE, "F", 0, "Base of the rotary frequencies (10000; qwen: 1000000)", 0},
+    {"rope-scaling", OPT_ROPE_SCALING, "RULE", 0,
+     "linear:FACTOR, yarn:FACTOR:ORIGINAL_CONTEXT or llama3:FACTOR:LOW:HIGH:ORIGINAL_CONTEXT", 0},
+    {"bias-std", OPT_BIAS_STD, "F", 0, "Deviation of qwen2's biases (0.1)", 0},
+    {"seed", OPT_SEED, "N", 0, "Another seed, another model (1)", 0},
+    {"output", 'o', "FILE", 0, "Where to write it", 0},
+    {0},
+};
+
+static const char doc[] = "Write a GGUF file of a random model, of any shape and tensor type."
+                          "\vExamples:\n"
+                          "  make_model --arch qwen3 --layers 2 --dim 128 --type F32 -o small.gguf\n"
+                          "  make_model --preset tinyllama-1.1b --type Q4_K_M -o speed.gguf\n";
+
+static int64_t whole_number(struct argp_state *state, const char *arg, int64_t max) {
+    char *end;
+    long long v = strtoll(arg, &end, 10);
+    if (end == arg || *end || v < 1 || v > max)
+        argp_error(state, "'%s' is not a whole number from 1 to %lld", arg, (long long)max);
+    return v;
+}
+
+static double real_number(struct argp_state *state, const char *arg) {
+    char *end;
+    double v = strtod(arg, &end);
+    if (end == arg || *end || !(v >= 0 && v < 1e12))
+        argp_error(state, "'%s' is not a number above zero", arg);
+    return v;
+}
+
+static void parse_rope_scaling(struct argp_state *state, ModelPlan *p, const char *arg) {
+    double a, b, c, d;
+    char end;
+    if (sscanf(arg, "linear:%lf%c", &a, &end) == 1) {
+        p->rope_scaling = ROPE_LINEAR;
+        p->rope_factor = a;
+    } else if (sscanf(arg, "yarn:%lf:%lf%c", &a, &b, &end) == 2) {
+        p->rope_scaling = ROPE_YARN;
+        p->rope_factor = a, p->rope_original = b;
+    } else if (sscanf(arg, "llama3:%lf:%lf:%lf:%lf%c", &a, &b, &c, &d, &end) == 4 && c > b) {
+        p->rope_scaling = ROPE_LLAMA3;
+        p->rope_factor = a, p->rope_low = b, p->rope_high = c, p->rope_original = d;
+    } else
+        argp_error(state, "'%s' is no rope scaling; see --help for the three forms", arg);
+    if (!(p->rope_factor > 0 && p->rope_original >= 0 && p->rope_original < 1e9))
+        argp_error(state, "'%s': factors and contexts are above zero", arg);
+}
+
+static void parse_preset(struct argp_state *state, ModelPlan *p, const char *arg) {
+    if (strcmp(arg, "tinyllama-1.1b") != 0)
+        argp_error(state, "there is no preset '%s'; tinyllama-1.1b is one", arg);
+    p->arch = "llama";
+    p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632;
+    p->n_vocab = 32000, p->n_context = 2048;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    ModelPlan *p = state->input;
+    switch (key) {
+    case OPT_PRESET:
+        parse_preset(state, p, arg);
+        return 0;
+    case OPT_ARCH:
+        p->arch = arg;
+        return 0;
+    case OPT_LAYERS:
+        p->n_layers = whole_number(state, arg, 1000);
+        return 0;
+    case OPT_DIM:
+        p->dim = whole_number(state, arg, 1 << 20);
+        return 0;
+    case OPT_HEADS:
+        p->n_heads = whole_number(state, arg, 4096);
+        return 0;
+    case OPT_KV_HEADS:
+        p->n_kv_heads = whole_number(state, arg, 4096);
+        return 0;
+    case OPT_HEAD_DIM:
+        p->head_dim = whole_number(state, arg, 4096);
+        return 0;
+    case OPT_FFN:
+        p->ffn_dim = whole_number(state, arg, 1 << 20);
+        return 0;
+    case OPT_VOCAB:
+        p->n_vocab = whole_number(state, arg, 1000000);
+        return 0;
+    case OPT_CTX:
+        p->n_context = whole_number(state, arg, 1 << 24);
+        return 0;
+    case OPT_TYPE:
+        p->type = arg;
+        return 0;
+    case OPT_TIE:
+        p->tied = true;
+        return 0;
+    case OPT_ROPE_BASE:
+        p->rope_base = real_number(state, arg);
+        return 0;
+    case OPT_ROPE_SCALING:
+        parse_rope_scaling(state, p, arg);
+        return 0;
+    case OPT_BIAS_STD:
+        p->bias_std = real_number(state, arg);
+        return 0;
+    case OPT_SEED:
+        p->seed = (uint64_t)whole_number(state, arg, INT64_MAX);
+        return 0;
+    case OPT_VOCAB_FROM:
+        p->vocab_from = arg;
+        return 0;
+    case 'o':
+        p->out = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s' belongs to no option", arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!p->out) argp_error(state, "name the file to write with -o");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* What was not asked for gets its default; then the whole must make sense. */
+static int complete(ModelPlan *p, fr_error *err) {
+    bool qwen = strcmp(p->arch, "qwen2") == 0 || strcmp(p->arch, "qwen3") == 0;
+    uint32_t file_type;
+    if (!p->n_layers) p->n_layers = 4;
+    if (!p->dim) p->dim = 256;
+    if (!p->n_heads) p->n_heads = p->dim >= 64 ? p->dim / 64 : 1;
+    if (!p->n_kv_heads) p->n_kv_heads = p->n_heads;
+    if (!p->head_dim) p->head_dim = p->dim / p->n_heads;
+    if (!p->ffn_dim) p->ffn_dim = 3 * p->dim;
+    if (!p->n_context) p->n_context = 2048;
+    if (p->rope_base == 0) p->rope_base = qwen ? 1e6 : 1e4;
+    if (!qwen && strcmp(p->arch, "llama") != 0)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "there is no architecture '%.40s' here; llama, qwen2 and qwen3 are", p->arch);
+    if (!plan_file_type(p->type, &file_type))
+        return error_set(err, FR_ERR_ARGUMENT, "there is no type or mix '%.40s' here; --help lists them",
+                         p->type);
+    if (p->n_heads % p->n_kv_heads != 0)
+        return error_set(err, FR_ERR_ARGUMENT, "%lld heads cannot share %lld key and value heads evenly",
+                         (long long)p->n_heads, (long long)p->n_kv_heads);
+    if (p->head_dim < 2 || p->head_dim % 2 != 0)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a head of width %lld cannot be rotated; the width must be even",
+                         (long long)p->head_dim);
+    return FR_OK;
+}
+
+static void set_string(GgufWriter *w, const char *key, const char *v) {
+    gguf_set_string(w, key, v, strlen(v));
+}
+
+static const char *arch_key(const ModelPlan *p, const char *name, char key[96]) {
+    snprintf(key, 96, "%s.%s", p->arch, name);
+    return key;
+}
+
+static void set_rope(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
+    gguf_set_f32(w, arch_key(p, "rope.freq_base", key), (float)p->rope_base);
+    gguf_set_u32(w, arch_key(p, "rope.dimension_count", key), (uint32_t)p->head_dim);
+    if (p->rope_scaling != ROPE_LINEAR && p->rope_scaling != ROPE_YARN) return; /* llama3 is a tensor */
+    set_string(w, arch_key(p, "rope.scaling.type", key), p->rope_scaling == ROPE_LINEAR ? "linear" : "yarn");
+    gguf_set_f32(w, arch_key(p, "rope.scaling.factor", key), (float)p->rope_factor);
+    if (p->rope_scaling == ROPE_YARN)
+        gguf_set_u32(w, arch_key(p, "rope.scaling.original_context_length", key), (uint32_t)p->rope_original);
+}
+
+static void set_keys(GgufWriter *w, const ModelPlan *p) {
+    char key[96], name[96];
+    uint32_t file_type = 0;
+    plan_file_type(p->type, &file_type);
+    snprintf(name, sizeof name, "random %s, %lld layers of %lld, seed %llu", p->arch, (long long)p->n_layers,
+             (long long)p->dim, (unsigned long long)p->seed);
+    set_string(w, "general.architecture", p->arch);
+    set_string(w, "general.name", name);
+    gguf_set_u32(w, "general.file_type", file_type);
+    gguf_set_u32(w, "general.quantization_version", 2);
+    gguf_set_u32(w, arch_key(p, "context_length", key), (uint32_t)p->n_context);
+    gguf_set_u32(w, arch_key(p, "embedding_length", key), (uint32_t)p->dim);
+    gguf_set_u32(w, arch_key(p, "block_count", key), (uint32_t)p->n_layers);
+    gguf_set_u32(w, arch_key(p, "feed_forward_length", key), (uint32_t)p->ffn_dim);
+    gguf_set_u32(w, arch_key(p, "attention.head_count", key), (uint32_t)p->n_heads);
+    gguf_set_u32(w, arch_key(p, "attention.head_count_kv", key), (uint32_t)p->n_kv_heads);
+    gguf_set_u32(w, arch_key(p, "attention.key_length", key), (uint32_t)p->head_dim);
+    gguf_set_u32(w, arch_key(p, "attention.value_length", key), (uint32_t)p->head_dim);
+    gguf_set_f32(w, arch_key(p, "attention.layer_norm_rms_epsilon", key),
+                 strcmp(p->arch, "llama") == 0 ? 1e-5f : 1e-6f);
+    gguf_set_u32(w, arch_key(p, "vocab_size", key), (uint32_t)p->n_vocab);
+    set_rope(w, p);
+}
+
+static int make_model(ModelPlan *p, fr_error *err) {
+    int rc = complete(p, err);
+    if (rc) return rc;
+    Weights *weights = NULL;
+    GgufWriter *w = gguf_writer_new();
+    if (!w) return error_memory(err, "a writer", 0);
+    if ((rc = vocabulary_set(w, p, err)) == FR_OK) {
+        set_keys(w, p);
+        rc = weights_add(&weights, w, p, err);
+    }
+    if (!rc) rc = gguf_writer_finish(w, p->out, err);
+    weights_free(weights);
+    gguf_writer_free(w);
+    return rc;
+}
+
+int main(int argc, char **argv) {
+    static const struct argp parser = {.options = options, .parser = parse_option, .doc = doc};
+    ModelPlan plan = {.arch = "llama", .type = "Q8_0", .bias_std = 0.1, .seed = 1};
+    fr_error err = {0};
+    argp_err_exit_status = 2;
+    argp_parse(&parser, argc, argv, 0, NULL, &plan);
+    if (make_model(&plan, &err) == FR_OK) return 0;
+    fprintf(stderr, "make_model: %s\n", err.message);
+    return err.code == FR_ERR_ARGUMENT ? 2 : 1;
+}

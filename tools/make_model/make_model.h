@@ -1,0 +1,36 @@
+/* make_model.h - the parts of make_model: what a model is asked to be, its vocabulary, its tensors. */
+#ifndef MAKE_MODEL_H
+#define MAKE_MODEL_H
+
+#include "format/gguf_write.h"
+
+typedef enum RopeScaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } RopeScaling;
+
+typedef struct ModelPlan {
+    const char *arch; /* "llama", "qwen2", "qwen3" */
+    int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab, n_context; /* 0: not given yet */
+    const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
+    bool tied;        /* the output matrix is the embedding */
+    double rope_base, bias_std;
+    RopeScaling rope_scaling;
+    double rope_factor, rope_low, rope_high, rope_original; /* low, high: llama3 only */
+    uint64_t seed;
+    const char *vocab_from; /* NULL: make one up */
+    const char *out;
+} ModelPlan;
+
+enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
+
+/* tokenizer.* keys of a vocabulary of plan->n_vocab tokens, of our making or another file's, cut or padded.
+ * Where n_vocab is 0 it becomes that of the file. */
+int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
+
+/* Every tensor of the model, made while the file is written. The Weights must live until then. */
+typedef struct Weights Weights;
+int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *err);
+void weights_free(Weights *weights);
+
+/* The number that llama.cpp's general.file_type gives to a type or mix; false where it does not exist. */
+bool plan_file_type(const char *type, uint32_t *out);
+
+#endif

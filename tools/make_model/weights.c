@@ -1,0 +1,277 @@
+/* weights.c - random weights that make a model say something.
+ *
+ * Values are normal: 16 random bits choose one of 65536 quantiles of the normal law from a table, and a value
+ * depends only on (seed, tensor, element), so the file does not depend on the number of threads.
+ *
+ * Standard deviations: with x of size 1 per element, a matrix of n columns and deviation g / sqrt(n) gives
+ * outputs of size g. Two things make greedy text of a random model degenerate, and the gains g are chosen
+ * against them:
+ *   - The residual stream stays close to the embedding, and a tied output then repeats its input for ever. So
+ *     embeddings are small (2.5 / sqrt(dim) per element) and every layer adds much more than they brought.
+ *   - Attention averages so many values that nothing is left of them, and the next token depends on the last
+ * one alone, which ends in a short cycle. So queries and keys have gain 1.7 (scores of deviation 3: few
+ * positions win) and attention's output gain 2. The output's gain of 2.5 gives a next-token law that is
+ * neither flat nor a point.
+ */
+#include "base/mem.h"
+#include "base/progress.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "format/blocks.h"
+#include "make_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_QUANTILES = 1 << 16, PER_DRAW = 8 };
+
+/* How the elements of one tensor are made: mean + std * normal, or given values. */
+typedef struct Filler {
+    Weights *all;
+    uint64_t stream; /* the tensor's number */
+    TensorType type;
+    int64_t row_n;
+    float mean, std;
+    const float *given; /* not NULL: these row_n values, F32 */
+} Filler;
+
+struct Weights {
+    const ModelPlan *plan;
+    float quantiles[N_QUANTILES];
+    Filler *fillers;
+    int64_t n_fillers, capacity;
+    int n_threads;
+    int64_t row_max;
+    float *rows;         /* [n_threads][row_max] */
+    float *rope_factors; /* [head_dim / 2], llama3 scaling only */
+    Progress progress;
+    int64_t n_done, n_total; /* elements */
+};
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+/* The q-quantile of the standard normal law, by Newton's method on its distribution function. */
+static double quantile(double q) {
+    double x = 0;
+    for (int i = 0; i < 60; i++) {
+        double wrong = 0.5 * erfc(-x / sqrt(2)) - q;
+        double step = wrong / (exp(-x * x / 2) / sqrt(8 * atan(1)));
+        x -= step > 0.5 ? 0.5 : step < -0.5 ? -0.5 : step; /* far out the tangent overshoots */
+        if (fabs(step) < 1e-12) break;
+    }
+    return x;
+}
+
+static void make_quantiles(float *table) {
+    for (int i = 0; i < N_QUANTILES / 2; i++) {
+        float x = (float)quantile((i + 0.5) / N_QUANTILES);
+        table[i] = x;
+        table[N_QUANTILES - 1 - i] = -x;
+    }
+}
+
+static void make_row(const Filler *f, int64_t row, float *out) {
+    const Weights *all = f->all;
+    if (f->given) {
+        memcpy(out, f->given, (size_t)f->row_n * sizeof *out);
+        return;
+    }
+    uint32_t draws = (uint32_t)((f->row_n + PER_DRAW - 1) / PER_DRAW), words[4];
+    for (uint32_t d = 0; d < draws; d++) {
+        rng_words(all->plan->seed, RNG_TEST, f->stream << 32 | (uint64_t)row, d, words);
+        int64_t at = (int64_t)d * PER_DRAW, n = f->row_n - at < PER_DRAW ? f->row_n - at : PER_DRAW;
+        for (int64_t i = 0; i < n; i++)
+            out[at + i] = f->mean + f->std * all->quantiles[words[i / 2] >> i % 2 * 16 & 0xffff];
+    }
+}
+
+/* ---- rows, on all threads -------------------------------------------------------------------- */
+
+typedef struct Job {
+    const Filler *filler;
+    int64_t first_row, n_rows;
+    uint8_t *dst;
+} Job;
+
+static void fill_part(void *ctx, int i_thread, int n_threads) {
+    const Job *job = ctx;
+    const Filler *f = job->filler;
+    float *row = f->all->rows + i_thread * f->all->row_max;
+    size_t row_bytes;
+    int64_t begin, end;
+    fr_assert(tensor_type_row_bytes(f->type, f->row_n, &row_bytes));
+    threads_split(job->n_rows, 1, i_thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        make_row(f, job->first_row + i, row);
+        blocks_quantize(f->type, row, f->row_n, job->dst + (size_t)i * row_bytes);
+    }
+}
+
+static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
+    Filler *f = ctx;
+    Job job = {.filler = f, .first_row = first_row, .n_rows = n_rows, .dst = dst};
+    threads_run(f->all->n_threads, fill_part, &job);
+    f->all->n_done += n_rows * f->row_n;
+    progress_update(&f->all->progress, f->all->n_done);
+}
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+static bool is_mix(const char *type) { return strcmp(type, "Q4_K_M") == 0 || strcmp(type, "Q5_K_M") == 0; }
+
+bool plan_file_type(const char *type, uint32_t *out) {
+    static const struct {
+        const char *type;
+        uint32_t id;
+    } ids[] = {{"F32", 0},     {"F16", 1},   {"Q4_0", 2},  {"Q4_1", 3},    {"Q8_0", 7},
+               {"Q5_0", 8},    {"Q5_1", 9},  {"Q4_K", 14}, {"Q4_K_M", 15}, {"Q5_K", 16},
+               {"Q5_K_M", 17}, {"Q6_K", 18}, {"BF16", 32}};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        if (strcmp(ids[i].type, type) == 0) {
+            *out = ids[i].id;
+            return true;
+        }
+    return false;
+}
+
+/* llama.cpp's choice of the layers whose attn_v and ffn_down get more bits in the _M mixes. */
+static bool use_more_bits(int64_t layer, int64_t n) {
+    return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
+}
+
+/* What stands in for a type whose blocks do not divide the rows (again as llama.cpp does). */
+static TensorType fitting(TensorType type, int64_t row_n) {
+    size_t bytes;
+    if (tensor_type_row_bytes(type, row_n, &bytes)) return type;
+    TensorType next = type == TYPE_Q4_K   ? TYPE_Q5_0
+                      : type == TYPE_Q5_K ? TYPE_Q5_1
+                      : type == TYPE_Q6_K ? TYPE_Q8_0
+                                          : TYPE_F16;
+    return fitting(next, row_n);
+}
+
+static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n) {
+    TensorType type = TYPE_F32;
+    char base[5] = "";
+    snprintf(base, sizeof base, "%.4s", p->type); /* "Q4_K" of "Q4_K_M" */
+    if (is_mix(p->type) && more_bits)
+        type = TYPE_Q6_K;
+    else
+        fr_assert(tensor_type_from_name(base, &type));
+    return fitting(type, row_n);
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static Filler *add(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n,
+                   int64_t n_rows) {
+    fr_assert(all->n_fillers < all->capacity);
+    Filler *f = &all->fillers[all->n_fillers];
+    *f = (Filler){.all = all, .stream = (uint64_t)all->n_fillers++, .type = type, .row_n = row_n};
+    if (row_n > all->row_max) all->row_max = row_n;
+    all->n_total += row_n * n_rows;
+    gguf_add_tensor_filled(w, name, type, n_rows > 1 ? 2 : 1, (int64_t[]){row_n, n_rows}, fill, f);
+    return f;
+}
+
+static void add_matrix(Weights *all, GgufWriter *w, const char *name, int64_t columns, int64_t rows,
+                       double gain, bool more_bits) {
+    Filler *f = add(all, w, name, matrix_type(all->plan, more_bits, columns), columns, rows);
+    f->std = (float)(gain / sqrt((double)columns));
+}
+
+static void add_vector(Weights *all, GgufWriter *w, const char *name, int64_t n, double mean, double std) {
+    Filler *f = add(all, w, name, TYPE_F32, n, 1);
+    f->mean = (float)mean;
+    f->std = (float)std;
+}
+
+static const char *in_layer(char name[64], int64_t layer, const char *part) {
+    snprintf(name, 64, "blk.%lld.%s", (long long)layer, part);
+    return name;
+}
+
+static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
+    const ModelPlan *p = all->plan;
+    int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, q, 1.7, false);
+    add_matrix(all, w, in_layer(name, l, "attn_k.weight"), p->dim, kv, 1.7, false);
+    add_matrix(all, w, in_layer(name, l, "attn_v.weight"), p->dim, kv, 1, more_bits);
+    add_matrix(all, w, in_layer(name, l, "attn_output.weight"), q, p->dim, 2, false);
+    if (strcmp(p->arch, "qwen2") == 0) {
+        add_vector(all, w, in_layer(name, l, "attn_q.bias"), q, 0, p->bias_std);
+        add_vector(all, w, in_layer(name, l, "attn_k.bias"), kv, 0, p->bias_std);
+        add_vector(all, w, in_layer(name, l, "attn_v.bias"), kv, 0, p->bias_std);
+    }
+    if (strcmp(p->arch, "qwen3") == 0) { /* these norms undo the gain of queries and keys, so they carry it */
+        add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
+        add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
+    }
+}
+
+static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
+    const ModelPlan *p = all->plan;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "ffn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "ffn_gate.weight"), p->dim, p->ffn_dim, 1.4, false);
+    add_matrix(all, w, in_layer(name, l, "ffn_up.weight"), p->dim, p->ffn_dim, 1.4, false);
+    add_matrix(all, w, in_layer(name, l, "ffn_down.weight"), p->ffn_dim, p->dim, 1, more_bits);
+}
+
+/* What each rotation frequency is divided by: Llama 3.1's rule. Fast rotations stay, slow ones are stretched
+ * by the whole factor, and those between get a part of it. */
+static void make_rope_factors(const ModelPlan *p, float *out) {
+    for (int64_t i = 0; i < p->head_dim / 2; i++) {
+        double wavelength = 8 * atan(1) * pow(p->rope_base, 2.0 * (double)i / (double)p->head_dim);
+        double turns = p->rope_original / wavelength; /* in the context that the model was trained on */
+        double kept = (turns - p->rope_low) / (p->rope_high - p->rope_low);
+        kept = kept < 0 ? 0 : kept > 1 ? 1 : kept;
+        out[i] = (float)(1 / ((1 - kept) / p->rope_factor + kept));
+    }
+}
+
+static void add_all(Weights *all, GgufWriter *w) {
+    const ModelPlan *p = all->plan;
+    add_matrix(all, w, "token_embd.weight", p->dim, p->n_vocab, 2.5, p->tied);
+    if (p->rope_scaling == ROPE_LLAMA3)
+        add(all, w, "rope_freqs.weight", TYPE_F32, p->head_dim / 2, 1)->given = all->rope_factors;
+    for (int64_t l = 0; l < p->n_layers; l++) {
+        bool more_bits = use_more_bits(l, p->n_layers);
+        add_attention(all, w, l, more_bits);
+        add_ffn(all, w, l, more_bits);
+    }
+    add_vector(all, w, "output_norm.weight", p->dim, 1, 0.1);
+    if (!p->tied) add_matrix(all, w, "output.weight", p->dim, p->n_vocab, 2.5, true);
+}
+
+int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *err) {
+    Weights *all = mem_calloc(1, sizeof *all);
+    *out = all;
+    if (!all) return error_memory(err, "weights", sizeof *all);
+    all->plan = plan;
+    all->capacity = plan->n_layers * 16 + 8;
+    all->n_threads = threads_n_cores();
+    all->fillers = mem_calloc((size_t)all->capacity, sizeof *all->fillers);
+    all->rope_factors = mem_calloc((size_t)plan->head_dim / 2 + 1, sizeof(float));
+    if (!all->fillers || !all->rope_factors) return error_memory(err, "weights", (size_t)all->capacity);
+    make_quantiles(all->quantiles);
+    if (plan->rope_scaling == ROPE_LLAMA3) make_rope_factors(plan, all->rope_factors);
+    add_all(all, w);
+    all->rows = mem_calloc((size_t)(all->n_threads * all->row_max), sizeof *all->rows);
+    if (!all->rows) return error_memory(err, "rows", (size_t)all->row_max);
+    progress_begin(&all->progress, stderr, "weights", all->n_total);
+    return FR_OK;
+}
+
+void weights_free(Weights *all) {
+    if (!all) return;
+    progress_end(&all->progress);
+    mem_free(all->fillers);
+    mem_free(all->rope_factors);
+    mem_free(all->rows);
+    mem_free(all);
+}
