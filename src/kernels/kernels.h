@@ -104,6 +104,9 @@ typedef struct Kernels {
     /* n_rounds rounds of the multiply-and-add that matmul uses, on registers. Returns the operations done, a
      * multiplication and an addition being two. */
     double (*peak_loop)(PeakKind kind, int64_t n_rounds);
+    /* Reads [p, p + bytes), a multiple of 256 and aligned to 64, as fast as it can. The result means nothing.
+     */
+    uint32_t (*read_loop)(const void *p, size_t bytes);
 } Kernels;
 
 /* The best table this machine can run, or the one named (NULL or "auto": best). NULL result: the name is

@@ -3,6 +3,7 @@
 #include "kernels/simd_avx512.h"
 
 #include "kernels/matmul_body.h"
+#include "kernels/peak_body.h"
 #include "kernels/vector_body.h"
 #include "kernels/tables.h"
 
@@ -19,5 +20,6 @@ const Kernels kernels_avx512_bf16 = {
     .softmax = softmax,
     .attn_mix = attn_mix,
     .peak_loop = peak_loop,
+    .read_loop = read_loop,
 };
 #endif

@@ -8,34 +8,33 @@
 
 #include <string.h>
 
-enum { BUFFER_BYTES = 320 << 20, N_READS = 12, N_PEAKS = 5, CACHE_LINE = 64 };
+enum {
+    BUFFER_BYTES = 320 << 20,
+    N_READS = 12,
+    N_PEAKS = 10,
+    N_ROUNDS = 1 << 20, /* a few milliseconds */
+};
 
 typedef struct Job {
     const Kernels *kernels;
-    uint64_t *buffer;
+    unsigned char *buffer;
     bool fill;
     PeakKind kind;
-    int64_t n_rounds;
-    double done[THREADS_MAX]; /* operations, or a sum that keeps the reads alive */
+    double done[THREADS_MAX]; /* operations; or the result of a read, to be rid of it */
 } Job;
 
-/* One word of each line would do; all of them are read, as a kernel reads them. */
 static void read_buffer(void *ctx, int i_thread, int n_threads) {
     Job *job = ctx;
     int64_t begin, end;
-    threads_split(BUFFER_BYTES / 8, CACHE_LINE / 8, i_thread, n_threads, &begin, &end);
-    if (job->fill) memset(job->buffer + begin, 1, (size_t)(end - begin) * 8);
-    uint64_t sum[8] = {0};
-    for (int64_t i = begin; i < end; i += 8)
-        for (int j = 0; j < 8; j++) sum[j] |= job->buffer[i + j];
-    for (int j = 1; j < 8; j++) sum[0] |= sum[j];
-    job->done[i_thread] = (double)sum[0];
+    threads_split(BUFFER_BYTES, 4096, i_thread, n_threads, &begin, &end);
+    if (job->fill) memset(job->buffer + begin, 1, (size_t)(end - begin));
+    job->done[i_thread] = job->kernels->read_loop(job->buffer + begin, (size_t)(end - begin));
 }
 
 static void run_peak(void *ctx, int i_thread, int n_threads) {
     (void)n_threads;
     Job *job = ctx;
-    job->done[i_thread] = job->kernels->peak_loop(job->kind, job->n_rounds);
+    job->done[i_thread] = job->kernels->peak_loop(job->kind, N_ROUNDS);
 }
 
 /* Seconds of one run of fn on all threads. */
@@ -47,17 +46,11 @@ static double time_run(int n_threads, ThreadFn fn, Job *job) {
 
 static double measure_peak(Job *job, int n_threads) {
     double best = 0;
-    job->n_rounds = 1000;
-    for (int i = 0; i < N_PEAKS;) {
+    for (int i = 0; i < N_PEAKS; i++) {
         memset(job->done, 0, sizeof job->done);
         double s = time_run(n_threads, run_peak, job), done = 0;
         for (int t = 0; t < THREADS_MAX; t++) done += job->done[t];
-        if (s < 4e-3) { /* too short for the clock and the start of the threads */
-            job->n_rounds *= 2;
-            continue;
-        }
         if (done / s > best) best = done / s;
-        i++;
     }
     return best * 1e-9;
 }

@@ -31,6 +31,10 @@ enum {
     AHEAD_SCALES = 1024,
 };
 
+enum {
+    GROUP_BYTES = 256 << 10
+}; /* of weights that several passes share; twice that stays in a 1 MB L2 cache */
+
 /* One call of a micro kernel. */
 typedef struct Pass {
     const unsigned char *tile; /* the first of the tiles */
@@ -41,6 +45,7 @@ typedef struct Pass {
     size_t x_stride;
     float *y; /* first output of the first row */
     int64_t y_stride;
+    size_t ahead, ahead_step; /* step i asks for ahead_step bytes at tile + ahead + i * ahead_step */
     int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
 } Pass;
 
@@ -133,12 +138,15 @@ INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc
     return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
 }
 
-/* The line of code_bytes that a step uses up is asked for again AHEAD bytes later: with several rows to
- * compute in between, neither the CPU's window nor its own prefetcher reaches far enough. Beyond the end of a
- * tile lies the next one; beyond the last, nothing is harmed. */
-INLINE void prefetch_step(const StepForm *f, const unsigned char *codes, const unsigned char *record) {
-    UNROLL for (uint32_t j = 0; j < f->code_bytes; j += 64) __builtin_prefetch(codes + AHEAD_CODES + j);
-    __builtin_prefetch(record + AHEAD_SCALES);
+/* Asks for bytes that step i_step of a pass must ask for, see plan_ahead. Beyond the end of a matrix nothing
+ * is harmed. The usual case, the pass's own bytes, is unrolled. */
+INLINE void prefetch_codes(const Pass *p, const unsigned char *codes, int64_t i_step, uint32_t code_bytes) {
+    if (p->ahead_step == code_bytes) {
+        UNROLL for (uint32_t i = 0; i < code_bytes; i += 64) __builtin_prefetch(codes + AHEAD_CODES + i);
+        return;
+    }
+    const unsigned char *at = p->tile + p->ahead + (size_t)i_step * p->ahead_step;
+    for (size_t i = 0; i < p->ahead_step; i += 64) __builtin_prefetch(at + i);
 }
 
 INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
@@ -151,7 +159,8 @@ INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
     UNROLL for (int r = 0; r < n_rows; r++) acc[r] = v_zero();
     for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
         for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += sizeof(ActBlock)) {
-            prefetch_step(f, codes, record);
+            prefetch_codes(p, codes, i + s, f->code_bytes);
+            __builtin_prefetch(record + AHEAD_SCALES);
             Unpacked u;
             unpack_codes(type, codes, u.w);
             unpack_scales(type, record, s, p->column, &u);
@@ -184,10 +193,9 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
     }
     UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
     for (int64_t k = 0; k < n_steps; k++) {
-#ifdef PP
-        UNROLL for (int c = 0; c < n_columns; c++)
-            __builtin_prefetch(columns[c] + (k + PP) * (type == TYPE_F16 ? 32 : 64));
-#endif
+        if (n_columns <= COLUMNS_WIDE)
+            UNROLL for (int c = 0; c < n_columns; c++)
+                __builtin_prefetch(columns[c] + p->ahead + (size_t)k * p->ahead_step);
         if (type == TYPE_BF16) {
             Vi w[COLUMNS_NARROW];
             UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
@@ -243,40 +251,52 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
-/* n_rows <= ROWS_MAX rows through tiles [begin, end). */
-static void mul_tiles(const PackedMatrix *w, const unsigned char *x, size_t x_stride, int n_rows, float *y,
-                      int64_t y_stride, int64_t begin, int64_t end) {
+/* p, prepared but for the place in the matrix, through tiles [begin, end). */
+static void mul_tiles(const PackedMatrix *w, int n_rows, Pass p, int64_t begin, int64_t end) {
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE;
     int64_t wide = act_form(w->type) == ACT_Q16 ? 1 : COLUMNS(n_rows);
+    float *y = p.y;
     for (int64_t c = 0, step; c < n_columns; c += step) {
         step = c + wide <= n_columns ? wide : 1;
         int64_t output = begin * TILE_ROWS + c * LANES;
-        Pass p = {.tile = packed_tile(w, begin + c / COLUMNS_PER_TILE),
-                  .tile_bytes = w->tile_bytes,
-                  .column = (int)(c % COLUMNS_PER_TILE),
-                  .n_in = w->n_in,
-                  .x = x,
-                  .x_stride = x_stride,
-                  .y = y + output,
-                  .y_stride = y_stride,
-                  .n_valid = w->n_out - output};
+        p.tile = packed_tile(w, begin + c / COLUMNS_PER_TILE);
+        p.column = (int)(c % COLUMNS_PER_TILE);
+        p.y = y + output;
+        p.n_valid = w->n_out - output;
         (step == wide ? passes : single_passes)[w->type][n_rows - 1](&p);
     }
 }
 
-enum { GROUP_BYTES = 256 << 10 }; /* of weights that several passes share: well inside a 1 MB L2 cache */
+/* What pass i_pass of n_passes over a group asks for: its share of the next group, so that memory works while
+ * this group is computed from the cache; or, where that comes too late, its own bytes a little ahead. */
+static void plan_ahead(Pass *p, const PackedMatrix *w, int64_t group, int64_t i_pass, int64_t n_passes,
+                       bool is_first) {
+    p->ahead = AHEAD_CODES;
+    p->ahead_step = step_forms[w->type].code_bytes;
+    if (n_passes == 1 || (is_first && i_pass == 0)) return;
+    p->ahead_step = w->tile_bytes / (size_t)(tile_n_steps(w->type, w->n_in) * n_passes) + 1;
+    p->ahead = (size_t)group * w->tile_bytes + w->tile_bytes / (size_t)n_passes * (size_t)i_pass;
+}
 
 static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                    int64_t tile_begin, int64_t tile_end) {
     size_t x_stride = act_row_bytes(act_form(w->type), w->n_in);
-    int64_t group = n_rows <= ROWS_MAX ? tile_end - tile_begin : GROUP_BYTES / (int64_t)w->tile_bytes;
+    int64_t n_passes = (n_rows + ROWS_MAX - 1) / ROWS_MAX;
+    int64_t group = n_passes == 1 ? tile_end - tile_begin : GROUP_BYTES / (int64_t)w->tile_bytes;
     if (group < COLUMNS_NARROW) group = COLUMNS_NARROW;
     unsigned float_state = bf16_begin(w->type == TYPE_BF16);
     for (int64_t t = tile_begin; t < tile_end; t += group)
-        for (int64_t r = 0; r < n_rows; r += ROWS_MAX)
-            mul_tiles(w, (const unsigned char *)x + (size_t)r * x_stride, x_stride,
-                      n_rows - r < ROWS_MAX ? (int)(n_rows - r) : ROWS_MAX, y + r * y_stride, y_stride, t,
-                      t + group < tile_end ? t + group : tile_end);
+        for (int64_t i = 0; i < n_passes; i++) {
+            int64_t r = i * ROWS_MAX, end = t + group < tile_end ? t + group : tile_end;
+            Pass p = {.tile_bytes = w->tile_bytes,
+                      .n_in = w->n_in,
+                      .x = (const unsigned char *)x + (size_t)r * x_stride,
+                      .x_stride = x_stride,
+                      .y = y + r * y_stride,
+                      .y_stride = y_stride};
+            plan_ahead(&p, w, group, i, n_passes, t == tile_begin);
+            mul_tiles(w, n_rows - r < ROWS_MAX ? (int)(n_rows - r) : ROWS_MAX, p, t, end);
+        }
     bf16_end(float_state);
 }
 
@@ -322,35 +342,4 @@ static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_BF16) convert_bf16(x, n, out);
     if (form == ACT_Q16)
         for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
-}
-
-/* ---- peak --------------------------------------------------------------------------------------- */
-
-/* Eight chains of each step that the passes are made of, long enough to hide its latency. */
-static double peak_loop(PeakKind kind, int64_t n_rounds) {
-    enum { N = 8 };
-    volatile int32_t source = 0x01020304; /* small positive numbers, as bytes and as floats */
-    volatile float sink;
-    Vi w[4], t[N];
-    Vf f[N];
-    int8_t q[16] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8};
-    UNROLL for (int j = 0; j < 4; j++) w[j] = v_set_int(source);
-    UNROLL for (int j = 0; j < N; j++) {
-        t[j] = v_set_int(0);
-        f[j] = v_zero();
-    }
-    for (int64_t i = 0; i < n_rounds; i++) {
-        UNROLL for (int j = 0; j < N; j++) {
-            if (kind == PEAK_INT8)
-                t[j] = v_dot_4_groups(15, w, q, t[j]);
-            else if (kind == PEAK_BF16)
-                f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
-            else
-                f[j] = v_fma(v_as_float(w[0]), v_as_float(w[1]), f[j]);
-        }
-    }
-    UNROLL for (int j = 0; j < N; j++) sink = v_fold(v_add(f[j], v_from_int(t[j])));
-    (void)sink;
-    double per_lane = kind == PEAK_INT8 ? 4 * 4 * 2 : kind == PEAK_BF16 ? 2 * 2 : 2;
-    return (double)n_rounds * N * LANES * per_lane;
 }

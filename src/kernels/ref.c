@@ -210,4 +210,5 @@ const Kernels kernels_ref = {
     .softmax = ref_softmax,
     .attn_mix = ref_attn_mix,
     .peak_loop = ref_peak_loop,
+    .read_loop = ref_read_loop,
 };

@@ -51,5 +51,6 @@ void ref_softmax(float *x, int64_t n);
 void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
                   size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
 double ref_peak_loop(PeakKind kind, int64_t n_rounds);
+uint32_t ref_read_loop(const void *p, size_t bytes);
 
 #endif

@@ -124,7 +124,7 @@ void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, in
     }
 }
 
-/* ---- peak --------------------------------------------------------------------------------------- */
+/* ---- the machine --------------------------------------------------------------------------------------- */
 
 double ref_peak_loop(PeakKind kind, int64_t n_rounds) {
     volatile float fx = 0.5f;
@@ -139,4 +139,12 @@ double ref_peak_loop(PeakKind kind, int64_t n_rounds) {
                 f[j] = fmaf(f[j], x, x);
     for (int j = 0; j < 8; j++) fx = f[j], ix = t[j];
     return (double)n_rounds * 8 * 2;
+}
+
+uint32_t ref_read_loop(const void *p, size_t bytes) {
+    const uint64_t *words = p;
+    uint64_t any[4] = {0};
+    for (size_t i = 0; i < bytes / sizeof *words; i += 4)
+        for (size_t j = 0; j < 4; j++) any[j] |= words[i + j];
+    return (uint32_t)(any[0] | any[1] | any[2] | any[3]);
 }
