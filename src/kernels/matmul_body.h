@@ -27,13 +27,10 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    AHEAD_CODES = 8192, /* bytes between what is computed and what is asked for from memory */
-    AHEAD_SCALES = 1024,
+    AHEAD_CODES = 8 << 10, /* bytes between what is computed and what is asked for from memory */
+    AHEAD_SCALES = 1 << 10,
+    GROUP_BYTES = 256 << 10, /* of weights that several passes share; twice that stays in a 1 MB L2 cache */
 };
-
-enum {
-    GROUP_BYTES = 256 << 10
-}; /* of weights that several passes share; twice that stays in a 1 MB L2 cache */
 
 /* One call of a micro kernel. */
 typedef struct Pass {

@@ -76,84 +76,101 @@ void packed_free(PackedMatrix *m) {
 
 /* ---- the block types: file bytes to codes ------------------------------------------------------- */
 
+/* A step of a row as eight words of four codes each: word g holds inputs 4g to 4g+3, a byte each. Words are
+ * loaded and stored as bytes, and shifts are masked to stay within them, so their byte order does not matter.
+ */
+typedef struct Codes {
+    uint32_t word[8];
+} Codes;
+
+static uint32_t load_word(const unsigned char *p) {
+    uint32_t w;
+    memcpy(&w, p, 4);
+    return w;
+}
+
+static const uint32_t LOW_1 = 0x01010101, LOW_2 = 0x03030303, LOW_4 = 0x0f0f0f0f;
+
 /* Nibbles as the files of the 32-wide types have them: input j low, input j+16 high. */
-static void codes_from_nibbles(const unsigned char *q, unsigned char *codes) {
-    for (int j = 0; j < 16; j++) {
-        codes[j] = q[j] & 15;
-        codes[j + 16] = q[j] >> 4;
+static void codes_from_nibbles(const unsigned char *q, Codes *c) {
+    for (int g = 0; g < 4; g++) {
+        c->word[g] = load_word(q + 4 * g) & LOW_4;
+        c->word[g + 4] = (load_word(q + 4 * g) >> 4) & LOW_4;
     }
 }
 
-/* ... and the fifth bits: bit j of a 32-bit little-endian word belongs to input j. */
-static void codes_add_fifth_bits(const unsigned char *bits, unsigned char *codes) {
-    for (int j = 0; j < 32; j++) codes[j] = (unsigned char)(codes[j] | ((bits[j / 8] >> (j % 8)) & 1) << 4);
+/* ... and the fifth bits: bit j of 32 belongs to input j. */
+static void codes_add_fifth_bits(const unsigned char *bits, Codes *c) {
+    for (int g = 0; g < 8; g++) {
+        unsigned char fifth[4];
+        for (int j = 0; j < 4; j++) fifth[j] = (unsigned char)(((bits[g / 2] >> (g % 2 * 4 + j)) & 1) << 4);
+        c->word[g] |= load_word(fifth);
+    }
 }
 
 /* Q4_K, Q5_K: 64 inputs share 32 bytes; the even step has the low nibbles. */
-static void codes_from_k_nibbles(const unsigned char *q, int step, unsigned char *codes) {
+static void codes_from_k_nibbles(const unsigned char *q, int step, Codes *c) {
     q += step / 2 * 32;
-    for (int j = 0; j < 32; j++) codes[j] = step & 1 ? q[j] >> 4 : q[j] & 15;
+    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + 4 * g) >> (step % 2 * 4)) & LOW_4;
 }
 
 /* Q6_K: 128 inputs share 64 bytes of low nibbles and 32 bytes of high bits. Step s of such a half has the
  * low (s < 2) or high nibbles of 32-byte part s%2, and bits 2s, 2s+1 of the high bytes. */
-static void codes_from_q6_k(const unsigned char *low, const unsigned char *high, int step,
-                            unsigned char *codes) {
+static void codes_from_q6_k(const unsigned char *low, const unsigned char *high, int step, Codes *c) {
     int half = step / 4, s = step % 4;
     low += half * 64 + (s % 2) * 32;
     high += half * 32;
-    for (int j = 0; j < 32; j++) {
-        int nibble = s < 2 ? low[j] & 15 : low[j] >> 4;
-        codes[j] = (unsigned char)(nibble | ((high[j] >> (2 * s)) & 3) << 4);
+    for (int g = 0; g < 8; g++) {
+        uint32_t nibbles = (load_word(low + 4 * g) >> (s / 2 * 4)) & LOW_4;
+        c->word[g] = nibbles | ((load_word(high + 4 * g) >> (2 * s)) & LOW_2) << 4;
     }
 }
 
-/* The 32 codes of step `step` of the block at `b`. */
-static void codes_read(TensorType type, const unsigned char *b, int step, unsigned char *codes) {
+/* The codes of step `step` of the block at `b`. */
+static void codes_read(TensorType type, const unsigned char *b, int step, Codes *c) {
     switch (type) {
     case TYPE_Q8_0:
-        for (int j = 0; j < 32; j++) codes[j] = b[2 + j] ^ 0x80;
+        for (int g = 0; g < 8; g++) c->word[g] = load_word(b + 2 + 4 * g) ^ 0x80808080;
         break;
     case TYPE_Q4_0:
-        codes_from_nibbles(b + 2, codes);
+        codes_from_nibbles(b + 2, c);
         break;
     case TYPE_Q4_1:
-        codes_from_nibbles(b + 4, codes);
+        codes_from_nibbles(b + 4, c);
         break;
     case TYPE_Q5_0:
-        codes_from_nibbles(b + 6, codes);
-        codes_add_fifth_bits(b + 2, codes);
+        codes_from_nibbles(b + 6, c);
+        codes_add_fifth_bits(b + 2, c);
         break;
     case TYPE_Q5_1:
-        codes_from_nibbles(b + 8, codes);
-        codes_add_fifth_bits(b + 4, codes);
+        codes_from_nibbles(b + 8, c);
+        codes_add_fifth_bits(b + 4, c);
         break;
     case TYPE_Q4_K:
-        codes_from_k_nibbles(b + 16, step, codes);
+        codes_from_k_nibbles(b + 16, step, c);
         break;
     case TYPE_Q5_K:
-        codes_from_k_nibbles(b + 48, step, codes);
-        for (int j = 0; j < 32; j++) codes[j] = (unsigned char)(codes[j] | ((b[16 + j] >> step) & 1) << 4);
+        codes_from_k_nibbles(b + 48, step, c);
+        for (int g = 0; g < 8; g++) c->word[g] |= ((load_word(b + 16 + 4 * g) >> step) & LOW_1) << 4;
         break;
     default:
-        codes_from_q6_k(b, b + 128, step, codes);
+        codes_from_q6_k(b, b + 128, step, c);
     }
 }
 
-/* Puts 32 codes of row `row` into the planes of its step, which start as zeros. */
-static void codes_write(TensorType type, const unsigned char *codes, int row, unsigned char *step) {
-    unsigned high_bits = step_forms[type].high_bits;
-    for (int k = 0; k < 32; k++) {
-        int g = k / 4, lane = row * 4 + k % 4;
-        if (type == TYPE_Q8_0) {
-            step[g * 64 + lane] = codes[k];
-            continue;
-        }
-        step[(g % 4) * 64 + lane] |= (unsigned char)((codes[k] & 15) << (g < 4 ? 0 : 4));
-        int high = codes[k] >> 4;
-        if (high_bits == 1) step[256 + lane] |= (unsigned char)(high << g);
-        if (high_bits == 2) step[256 + g / 4 * 64 + lane] |= (unsigned char)(high << (2 * (g % 4)));
+/* Puts the codes of row `row` into the vectors of its step, each of which has one word for each row. */
+static void codes_write(TensorType type, const Codes *c, int row, unsigned char *step) {
+    uint32_t planes[8] = {0}, high_bits = step_forms[type].high_bits;
+    if (type == TYPE_Q8_0)
+        memcpy(planes, c->word, sizeof planes);
+    else {
+        for (int g = 0; g < 4; g++) planes[g] = (c->word[g] & LOW_4) | (c->word[g + 4] & LOW_4) << 4;
+        for (int g = 0; g < 8 && high_bits == 1; g++) planes[4] |= ((c->word[g] >> 4) & LOW_1) << g;
+        for (int g = 0; g < 8 && high_bits == 2; g++)
+            planes[4 + g / 4] |= ((c->word[g] >> 4) & LOW_2) << (2 * (g % 4));
     }
+    for (uint32_t i = 0; i < step_forms[type].code_bytes / 64; i++)
+        memcpy(step + i * 64 + row * 4, &planes[i], 4);
 }
 
 /* ---- the block types: scales -------------------------------------------------------------------- */
@@ -201,9 +218,9 @@ static void fill_block_row(const PackedMatrix *m, const unsigned char *row, int 
     for (int64_t i = 0; i < n_blocks; i++, row += block_bytes, scales += f->scale_bytes) {
         scales_write(m->type, row, i_row, scales);
         for (int s = 0; s < (int)f->scale_steps; s++, tile += f->code_bytes) {
-            unsigned char codes[32];
-            codes_read(m->type, row, s, codes);
-            codes_write(m->type, codes, i_row, tile);
+            Codes codes;
+            codes_read(m->type, row, s, &codes);
+            codes_write(m->type, &codes, i_row, tile);
         }
     }
 }
