@@ -14,7 +14,7 @@ PKGS    := libpcre2-8 libutf8proc jansson libxxhash
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
-ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -fopenmp -fPIC -fvisibility=hidden \
+ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
              -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
@@ -63,35 +63,35 @@ $(BUILD)/%.o: %.c Makefile
 $(BUILD)/forerun-all.a: $(LIB_OBJS)
 	@rm -f $@ && ar rcs $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
-	$(CC) -shared $(MODE_FLAGS) -fopenmp -Wl,-soname,libforerun.so.0 $^ $(LDLIBS) -o $@
+	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	ld -r $^ -o $(BUILD)/forerun-hidden.o
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
+	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
+	$(CC) $(MODE_FLAGS) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
 # A tool that outgrows one file keeps its other files in a folder of its name.
 $(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -o $@
+	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -fopenmp $(TEST_LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) -pthread $(TEST_LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 $(RUNNER): tests/run_tests.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(CFLAGS) $< -o $@
 
 # ---- what must be installed ----------------------------------------------------------------------
-# docs/DEPENDENCIES.md gives the reason for each. Optional: clang libomp-dev libclang-rt-14-dev (tsan, fuzz), gnuplot-nox.
+# docs/DEPENDENCIES.md gives the reason for each. Optional: clang libclang-rt-14-dev (fuzz), gnuplot-nox.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
                 librandom123-dev libcmocka-dev
-DEB_CLANG    := clang libomp-dev libclang-rt-14-dev
+DEB_CLANG    := clang libclang-rt-14-dev
 define install_missing
 @missing=; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 if [ -n "$$missing" ]; then \
@@ -125,20 +125,15 @@ run-tests: tests
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
 	@$(MAKE) --no-print-directory -s MODE=$(MODE) run-tests
-asan ubsan: deps
+asan ubsan tsan: deps
 	@$(MAKE) --no-print-directory -s MODE=$@ run-tests
-# clang's OpenMP run time comes with archer, which tells ThreadSanitizer about its barriers.
-tsan: deps-clang
-	@OMP_TOOL_LIBRARIES=$(firstword $(wildcard /usr/lib/llvm-*/lib/libarcher.so)) TSAN_OPTIONS=ignore_noninstrumented_modules=1 \
-	  $(MAKE) --no-print-directory -s MODE=tsan CC=clang run-tests
-
 # ---- install -------------------------------------------------------------------------------------
 .PHONY: install uninstall
 $(BUILD)/forerun.pc: Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: forerun' \
 	  'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
-	  'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lforerun' 'Libs.private: -lm -fopenmp' 'Cflags: -I$${includedir}' > $@
+	  'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@
 install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 755 build/release/forerun $(DESTDIR)$(PREFIX)/bin/forerun
@@ -173,10 +168,10 @@ FUZZ_SECONDS ?= 600
 .PHONY: fuzz fuzzers fuzz-replay
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $^ $(LDLIBS) -lcmocka -o $@
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) -fopenmp $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -lcmocka -o $@
 fuzzers: $(FUZZERS)
 fuzz: deps-clang
 	$(MAKE) MODE=fuzz CC=clang fuzzers

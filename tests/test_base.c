@@ -7,8 +7,10 @@
 #include "base/threads.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 static void error_is_filled_and_optional(void **state) {
     (void)state;
@@ -73,31 +75,60 @@ static void hashes_chain(void **state) {
 }
 
 enum { N_ITEMS = 1000 };
-typedef struct Region {
-    int counts[N_ITEMS];
-    int64_t sums[THREADS_MAX];
-    int64_t total;
-} Region;
+typedef struct Parts {
+    int n_threads;
+    atomic_int counts[N_ITEMS];
+    atomic_int busy[THREADS_MAX]; /* parts that a thread is in: one at a time */
+} Parts;
 
-static void region_body(void *ctx, int i_thread, int n_threads) {
-    Region *r = ctx;
+static void count_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    Parts *p = ctx;
+    assert_true(i_thread >= 0 && i_thread < p->n_threads);
+    assert_int_equal(atomic_fetch_add(&p->busy[i_thread], 1), 0);
     int64_t begin, end;
-    threads_split(N_ITEMS, 16, i_thread, n_threads, &begin, &end);
-    for (int64_t i = begin; i < end; i++) r->counts[i]++, r->sums[i_thread] += i;
-    threads_barrier();
-    if (i_thread == 0)
-        for (int t = 0; t < n_threads; t++) r->total += r->sums[t];
+    threads_split(N_ITEMS, 16, i_part, n_parts, &begin, &end);
+    for (int64_t i = begin; i < end; i++) p->counts[i]++;
+    atomic_fetch_sub(&p->busy[i_thread], 1);
 }
 
-static void every_item_belongs_to_one_thread(void **state) {
+static void every_part_is_done_once(void **state) {
     (void)state;
+    static Parts p;
     for (int n = 1; n <= 9; n++) {
-        Region r;
-        memset(&r, 0, sizeof r);
-        threads_run(n, region_body, &r);
-        for (int i = 0; i < N_ITEMS; i++) assert_int_equal(r.counts[i], 1);
-        assert_int_equal(r.total, N_ITEMS * (N_ITEMS - 1) / 2);
+        ThreadPool *pool;
+        assert_int_equal(threads_open(&pool, n, NULL), FR_OK);
+        assert_int_equal(threads_count(pool), n);
+        for (int n_parts = 1; n_parts <= 200; n_parts++) { /* in quick succession: nobody may miss or repeat one */
+            memset(&p, 0, sizeof p);
+            p.n_threads = n;
+            threads_run(pool, n_parts, count_part, &p);
+            for (int i = 0; i < N_ITEMS; i++) assert_int_equal(p.counts[i], 1);
+        }
+        threads_close(pool);
+        memset(&p, 0, sizeof p);
+        p.n_threads = n;
+        threads_run_once(n, count_part, &p);
+        for (int i = 0; i < N_ITEMS; i++) assert_int_equal(p.counts[i], 1);
     }
+}
+
+static void sum_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)n_parts, (void)i_thread;
+    atomic_fetch_add((atomic_int *)ctx, i_part);
+}
+
+/* Pauses longer than the workers spin: they sleep, and wake. */
+static void sleepers_wake(void **state) {
+    (void)state;
+    ThreadPool *pool;
+    assert_int_equal(threads_open(&pool, 4, NULL), FR_OK);
+    for (int i = 0; i < 20; i++) {
+        atomic_int sum = 0;
+        usleep(2000);
+        threads_run(pool, 100, sum_part, &sum);
+        assert_int_equal(sum, 4950);
+    }
+    threads_close(pool);
 }
 
 int main(void) {
@@ -108,7 +139,8 @@ int main(void) {
         cmocka_unit_test(random_words_follow_the_published_vectors),
         cmocka_unit_test(gumbel_noise_has_its_mean_and_its_bound),
         cmocka_unit_test(hashes_chain),
-        cmocka_unit_test(every_item_belongs_to_one_thread),
+        cmocka_unit_test(every_part_is_done_once),
+        cmocka_unit_test(sleepers_wake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

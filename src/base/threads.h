@@ -1,34 +1,41 @@
-/* threads.h - one team of threads per parallel region. OpenMP stands behind it and nowhere else.
+/* threads.h - a pool of threads that work through the parts of one job at a time.
  *
- * A region is one function run by every thread of the team; inside, work is split by (i_thread,
- * n_threads) and phases are separated by threads_barrier. The numeric contract wants outputs split, never
- * sums, so the split may depend on n_threads freely.
+ * Work is cut into parts, and whichever thread is free takes the next one; the calling thread takes parts too, and
+ * all of them where no other thread comes. The numeric contract wants outputs split, never sums: then neither
+ * the number of parts nor who takes them can be seen in the result.
  */
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
 
-#include <stdint.h>
+#include "base/error.h"
 
-enum { THREADS_MAX = 256 };
+enum { THREADS_MAX = 256, THREADS_MAX_PARTS = 65535 };
 
-typedef void (*ThreadFn)(void *ctx, int i_thread, int n_threads);
+typedef struct ThreadPool ThreadPool; /* used by one thread at a time */
 
-/* Runs fn on n_threads threads (the caller is thread 0) and returns when all have ended. The system may
- * grant fewer threads; fn sees the number it got. */
-void threads_run(int n_threads, ThreadFn fn, void *ctx);
+/* Does part i_part of n_parts; i_thread, below the size of the pool, tells running parts apart. */
+typedef void (*PartFn)(void *ctx, int i_part, int n_parts, int i_thread);
 
-/* Waits for the whole team; only inside fn, by every thread. */
-void threads_barrier(void);
+/* A pool of n_threads (1 .. THREADS_MAX), the one that calls threads_run counted. */
+int threads_open(ThreadPool **out, int n_threads, fr_error *err);
+void threads_close(ThreadPool *pool); /* NULL is fine */
+int threads_count(const ThreadPool *pool);
+
+/* Does all n_parts (at most THREADS_MAX_PARTS) and returns. One part is done by the caller, at no cost. */
+void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
+
+/* The same with one part for each thread of a pool that lives for this call only; the system may grant fewer threads
+ * than parts. */
+void threads_run_once(int n_threads, PartFn fn, void *ctx);
 
 /* Cores this process may run on. */
 int threads_n_cores(void);
 
-/* The part [*begin, *end) of n items that falls to i_thread, cut at multiples of `grain`. */
-static inline void threads_split(int64_t n, int64_t grain, int i_thread, int n_threads, int64_t *begin,
-                                 int64_t *end) {
+/* The range [*begin, *end) of n items that is part i_part of n_parts, cut at multiples of `grain`. */
+static inline void threads_split(int64_t n, int64_t grain, int i_part, int n_parts, int64_t *begin, int64_t *end) {
     int64_t n_grains = (n + grain - 1) / grain;
-    *begin = n_grains * i_thread / n_threads * grain;
-    *end = n_grains * (i_thread + 1) / n_threads * grain;
+    *begin = n_grains * i_part / n_parts * grain;
+    *end = n_grains * (i_part + 1) / n_parts * grain;
     if (*begin > n) *begin = n;
     if (*end > n) *end = n;
 }

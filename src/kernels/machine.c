@@ -23,24 +23,26 @@ typedef struct Job {
     double done[THREADS_MAX]; /* operations; or the result of a read, to be rid of it */
 } Job;
 
-static void read_buffer(void *ctx, int i_thread, int n_threads) {
+static void read_buffer(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
     Job *job = ctx;
     int64_t begin, end;
-    threads_split(BUFFER_BYTES, 4096, i_thread, n_threads, &begin, &end);
+    threads_split(BUFFER_BYTES, 4096, i_part, n_parts, &begin, &end);
     if (job->fill) memset(job->buffer + begin, 1, (size_t)(end - begin));
-    job->done[i_thread] = job->kernels->read_loop(job->buffer + begin, (size_t)(end - begin));
+    job->done[i_part] = job->kernels->read_loop(job->buffer + begin, (size_t)(end - begin));
 }
 
-static void run_peak(void *ctx, int i_thread, int n_threads) {
-    (void)n_threads;
+static void run_peak(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    (void)n_parts;
     Job *job = ctx;
-    job->done[i_thread] = job->kernels->peak_loop(job->kind, N_ROUNDS);
+    job->done[i_part] = job->kernels->peak_loop(job->kind, N_ROUNDS);
 }
 
 /* Seconds of one run of fn on all threads. */
-static double time_run(int n_threads, ThreadFn fn, Job *job) {
+static double time_run(int n_threads, PartFn fn, Job *job) {
     double start = clock_s();
-    threads_run(n_threads, fn, job);
+    threads_run_once(n_threads, fn, job);
     return clock_s() - start;
 }
 

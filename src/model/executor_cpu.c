@@ -74,6 +74,7 @@ int executor_open(Executor **out, const Model *model, const ExecutorOptions *opt
                      .max_sequences = options->max_sequences, .n_ctx = options->n_ctx};
     if (!status) status = kv_open(&e->kv, &shape, err);
     if (!status) status = allocate(e, err);
+    if (!status) status = threads_open(&e->threads, options->n_threads, err);
     if (status) {
         executor_close(e);
         return status;
@@ -84,6 +85,7 @@ int executor_open(Executor **out, const Model *model, const ExecutorOptions *opt
 
 void executor_close(Executor *e) {
     if (!e) return;
+    threads_close(e->threads);
     void *all[] = {e->rows, e->cos_sin, e->x, e->normed, e->q, e->k, e->v, e->attended, e->gate, e->up, e->delta,
                    e->hidden, e->logits, e->scores, e->path_slots, e->offsets};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
@@ -155,7 +157,7 @@ int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err
     int status = place_rows(e, rows, n_rows, err);
     if (status) return status;
     e->n_rows = n_rows;
-    threads_run(e->options.n_threads, forward_body, e);
+    forward_run(e);
     return FR_OK;
 }
 

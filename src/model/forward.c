@@ -17,10 +17,10 @@
  *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)      grouped queries: n_head / n_head_kv
  *     x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)      heads share one key-value head
  *
- * Threads. One parallel region a forward; phases are separated by barriers. Each phase splits outputs:
- * rows (norms, rope), tiles of 16 output rows (matrix products), pairs of row and KV head (attention). No
- * sum is ever split, so no bit depends on the number of threads. Tests: test_forward.c (tree = chain,
- * chunking, threads, pages, neighbours), test_golden.c and test_reference.c (the values).
+ * Threads. Each step below is one job of the pool and splits its outputs: rows (norms, rope), tiles of 16 output
+ * rows (matrix products), pairs of row and KV head (attention). No sum is ever split, so no bit depends on the
+ * number of threads or on who does which part. Tests: test_forward.c (tree = chain, chunking, threads, pages,
+ * neighbours), test_golden.c and test_reference.c (the values).
  */
 #include "model/forward.h"
 
@@ -30,200 +30,236 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct Worker {
-    Executor *e;
-    const Kernels *kn;
-    const Hparams *h;
-    int i_thread, n_threads;
-} Worker;
-
-static size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
-
-static void my_rows(const Worker *w, int64_t n, int64_t *begin, int64_t *end) {
-    threads_split(n, 1, w->i_thread, w->n_threads, begin, end);
-}
-
 /* Up to three matrices over the same inputs. */
 typedef struct Product {
     const PackedMatrix *m;
     float *y; /* [n_rows][n_out] */
 } Product;
 
+/* What the parts of a job work on; each job uses some of it. */
+typedef struct Job {
+    Executor *e;
+    const Kernels *kn;
+    const Hparams *h;
+    const LayerWeights *l;
+    int32_t layer;
+    int64_t n_rows;
+    const float *x, *norm;
+    bool add_delta;
+    int n_products;
+    Product products[3];
+} Job;
+
+static size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
+
+/* Parts per thread: enough that a thread which lost its core for a while is made up for by the others. */
+enum { PARTS_PER_THREAD = 4 };
+
+/* One part for each of n small items, or a few parts for each thread where there are more. */
+static void run(Job *job, PartFn fn, int64_t n) {
+    int64_t most = (int64_t)threads_count(job->e->threads) * PARTS_PER_THREAD;
+    threads_run(job->e->threads, (int)(n < most ? n : most), fn, job);
+}
+
 /* Converts row i of x ([n_in] floats each) into every form the products want. */
-static void convert_row(const Worker *w, const Product *products, int n_products, const float *x, int64_t i) {
+static void convert_row(const Job *j, const float *x, int64_t i) {
     bool done[ACT_FORM_COUNT] = {false};
-    for (int k = 0; k < n_products; k++) {
-        ActForm form = act_form(products[k].m->type);
+    for (int k = 0; k < j->n_products; k++) {
+        const PackedMatrix *m = j->products[k].m;
+        ActForm form = act_form(m->type);
         if (done[form]) continue;
         done[form] = true;
-        int64_t n_in = products[k].m->n_in;
-        w->kn->act_convert(form, x + row_at(i, n_in), n_in, (char *)w->e->acts[form] + row_at(i, (int64_t)act_row_bytes(form, n_in)));
+        char *out = (char *)j->e->acts[form] + row_at(i, (int64_t)act_row_bytes(form, m->n_in));
+        j->kn->act_convert(form, x + row_at(i, m->n_in), m->n_in, out);
     }
 }
 
-/* This thread's share of all output tiles of the products. */
-static void multiply(const Worker *w, const Product *products, int n_products, int64_t n_rows) {
+static void multiply_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
     int64_t n_tiles = 0, begin, end;
-    for (int k = 0; k < n_products; k++) n_tiles += packed_n_tiles(products[k].m);
-    threads_split(n_tiles, 1, w->i_thread, w->n_threads, &begin, &end);
-    for (int k = 0; k < n_products; k++) {
-        const PackedMatrix *m = products[k].m;
+    for (int k = 0; k < j->n_products; k++) n_tiles += packed_n_tiles(j->products[k].m);
+    threads_split(n_tiles, 1, i_part, n_parts, &begin, &end);
+    for (int k = 0; k < j->n_products; k++) {
+        const PackedMatrix *m = j->products[k].m;
         int64_t n = packed_n_tiles(m), first = begin > 0 ? begin : 0, last = end < n ? end : n;
         if (first < last)
-            w->kn->matmul(m, w->e->acts[act_form(m->type)], n_rows, products[k].y, m->n_out, first, last);
+            j->kn->matmul(m, j->e->acts[act_form(m->type)], j->n_rows, j->products[k].y, m->n_out, first, last);
         begin -= n, end -= n;
     }
 }
 
-static void embed_rows(const Worker *w) {
-    Executor *e = w->e;
+/* All products of the job over its converted rows. */
+static void multiply(Job *j, int64_t n_rows) {
+    j->n_rows = n_rows;
+    int64_t n_tiles = 0;
+    for (int k = 0; k < j->n_products; k++) n_tiles += packed_n_tiles(j->products[k].m);
+    run(j, multiply_part, n_tiles);
+}
+
+static void embed_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
+    Executor *e = j->e;
     const GgufTensor *t = e->model->token_embd;
-    size_t row_bytes = t->bytes / (size_t)w->h->n_vocab;
+    size_t row_bytes = t->bytes / (size_t)j->h->n_vocab;
     int64_t begin, end;
-    my_rows(w, e->n_rows, &begin, &end);
+    threads_split(e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         const char *src = (const char *)t->data + (size_t)e->rows[i].token * row_bytes;
-        blocks_dequantize(t->type, src, w->h->n_embd, e->x + row_at(i, w->h->n_embd));
-        rope_angles(&e->model->rope, e->rows[i].position, e->cos_sin + row_at(i, w->h->rope.n_rot));
+        blocks_dequantize(t->type, src, j->h->n_embd, e->x + row_at(i, j->h->n_embd));
+        rope_angles(&e->model->rope, e->rows[i].position, e->cos_sin + row_at(i, j->h->rope.n_rot));
     }
 }
 
 /* x += delta (unless there is none yet), then the norm of x in the form the products want. */
-static void norm_rows(const Worker *w, bool add_delta, const float *norm, const Product *products, int n_products) {
-    Executor *e = w->e;
-    int64_t begin, end, n = w->h->n_embd;
-    my_rows(w, e->n_rows, &begin, &end);
+static void norm_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
+    Executor *e = j->e;
+    int64_t begin, end, n = j->h->n_embd;
+    threads_split(e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        float *x = e->x + row_at(i, n), *y = e->normed + row_at(i, n);
-        if (add_delta) w->kn->add(x, e->delta + row_at(i, n), n);
-        w->kn->rmsnorm(y, x, norm, n, w->h->rms_eps);
-        convert_row(w, products, n_products, e->normed, i);
+        float *x = e->x + row_at(i, n);
+        if (j->add_delta) j->kn->add(x, e->delta + row_at(i, n), n);
+        j->kn->rmsnorm(e->normed + row_at(i, n), x, j->norm, n, j->h->rms_eps);
+        convert_row(j, e->normed, i);
     }
 }
 
-static void norm_heads(const Worker *w, float *x, int32_t n_heads, const float *norm) {
-    int64_t n = w->h->head_dim;
-    for (int32_t i = 0; norm && i < n_heads; i++) w->kn->rmsnorm(x + i * n, x + i * n, norm, n, w->h->rms_eps);
+static void norm_heads(const Job *j, float *x, int32_t n_heads, const float *norm) {
+    int64_t n = j->h->head_dim;
+    for (int32_t i = 0; norm && i < n_heads; i++) j->kn->rmsnorm(x + i * n, x + i * n, norm, n, j->h->rms_eps);
 }
 
 /* Biases, head norms and rotation; keys and values into the cache. */
-static void finish_qkv(const Worker *w, int32_t layer) {
-    Executor *e = w->e;
-    const Hparams *h = w->h;
-    const LayerWeights *l = &e->model->layers[layer];
+static void finish_qkv_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
+    Executor *e = j->e;
+    const Hparams *h = j->h;
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h), begin, end;
-    size_t slot_bytes = kv_slot_bytes(&e->kv);
-    my_rows(w, e->n_rows, &begin, &end);
+    threads_split(e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         float *q = e->q + row_at(i, q_dim), *k = e->k + row_at(i, kv_dim), *v = e->v + row_at(i, kv_dim);
         const float *cos_sin = e->cos_sin + row_at(i, h->rope.n_rot);
-        if (l->q_bias) w->kn->add(q, l->q_bias, q_dim);
-        if (l->k_bias) w->kn->add(k, l->k_bias, kv_dim);
-        if (l->v_bias) w->kn->add(v, l->v_bias, kv_dim);
-        norm_heads(w, q, h->n_head, l->q_norm);
-        norm_heads(w, k, h->n_head_kv, l->k_norm);
-        w->kn->rope(h->rope.style, q, h->n_head, h->head_dim, h->rope.n_rot, cos_sin);
-        w->kn->rope(h->rope.style, k, h->n_head_kv, h->head_dim, h->rope.n_rot, cos_sin);
-        size_t at = (size_t)e->rows[i].slot * slot_bytes;
+        if (j->l->q_bias) j->kn->add(q, j->l->q_bias, q_dim);
+        if (j->l->k_bias) j->kn->add(k, j->l->k_bias, kv_dim);
+        if (j->l->v_bias) j->kn->add(v, j->l->v_bias, kv_dim);
+        norm_heads(j, q, h->n_head, j->l->q_norm);
+        norm_heads(j, k, h->n_head_kv, j->l->k_norm);
+        j->kn->rope(h->rope.style, q, h->n_head, h->head_dim, h->rope.n_rot, cos_sin);
+        j->kn->rope(h->rope.style, k, h->n_head_kv, h->head_dim, h->rope.n_rot, cos_sin);
+        size_t at = (size_t)e->rows[i].slot * kv_slot_bytes(&e->kv);
         for (int32_t head = 0; head < h->n_head_kv; head++) {
-            w->kn->kv_store(e->kv.shape.type, k + (int64_t)head * h->head_dim, h->head_dim, kv_keys(&e->kv, layer, head) + at);
-            w->kn->kv_store(e->kv.shape.type, v + (int64_t)head * h->head_dim, h->head_dim, kv_values(&e->kv, layer, head) + at);
+            int64_t from = (int64_t)head * h->head_dim;
+            j->kn->kv_store(e->kv.shape.type, k + from, h->head_dim, kv_keys(&e->kv, j->layer, head) + at);
+            j->kn->kv_store(e->kv.shape.type, v + from, h->head_dim, kv_values(&e->kv, j->layer, head) + at);
         }
     }
 }
 
 /* The query heads of one row that share KV head `head`. */
-static void attend(const Worker *w, int32_t layer, int64_t row, int32_t head) {
-    Executor *e = w->e;
-    const Hparams *h = w->h;
+static void attend(const Job *j, int64_t row, int32_t head, int i_thread) {
+    Executor *e = j->e;
+    const Hparams *h = j->h;
     const RowPlace *r = &e->rows[row];
-    int64_t group = h->n_head / h->n_head_kv, n = r->n_prefix + r->n_path, stride = e->score_stride;
-    size_t slot_bytes = kv_slot_bytes(&e->kv);
+    int64_t group = h->n_head / h->n_head_kv, n = r->n_prefix + r->n_path, stride = e->score_stride, dim = h->head_dim;
+    size_t slot_bytes = kv_slot_bytes(&e->kv), at = row_at(row, hparams_q_dim(h)) + (size_t)(head * group * dim);
     KvType type = e->kv.shape.type;
-    const char *keys = kv_keys(&e->kv, layer, head), *values = kv_values(&e->kv, layer, head);
-    const float *q = e->q + row_at(row, hparams_q_dim(h)) + head * group * h->head_dim;
-    float *out = e->attended + row_at(row, hparams_q_dim(h)) + head * group * h->head_dim;
-    float *scores = e->scores + row_at(w->i_thread, group * stride);
-    float scale = 1.0f / sqrtf((float)h->head_dim);
-    w->kn->attn_scores(type, q, group, h->head_dim, keys, slot_bytes, r->prefix_slots, r->n_prefix, scale, scores, stride);
-    w->kn->attn_scores(type, q, group, h->head_dim, keys, slot_bytes, r->path_slots, r->n_path, scale,
-                       scores + r->n_prefix, stride);
-    for (int64_t i = 0; i < group; i++) w->kn->softmax(scores + i * stride, n);
-    memset(out, 0, (size_t)(group * h->head_dim) * sizeof *out);
-    w->kn->attn_mix(type, scores, stride, group, h->head_dim, values, slot_bytes, r->prefix_slots, r->n_prefix, out);
-    w->kn->attn_mix(type, scores + r->n_prefix, stride, group, h->head_dim, values, slot_bytes, r->path_slots, r->n_path, out);
+    const char *keys = kv_keys(&e->kv, j->layer, head), *values = kv_values(&e->kv, j->layer, head);
+    const float *q = e->q + at;
+    float *out = e->attended + at, *scores = e->scores + row_at(i_thread, group * stride);
+    float scale = 1.0f / sqrtf((float)dim);
+    j->kn->attn_scores(type, q, group, dim, keys, slot_bytes, r->prefix_slots, r->n_prefix, scale, scores, stride);
+    j->kn->attn_scores(type, q, group, dim, keys, slot_bytes, r->path_slots, r->n_path, scale, scores + r->n_prefix, stride);
+    for (int64_t i = 0; i < group; i++) j->kn->softmax(scores + i * stride, n);
+    memset(out, 0, (size_t)(group * dim) * sizeof *out);
+    j->kn->attn_mix(type, scores, stride, group, dim, values, slot_bytes, r->prefix_slots, r->n_prefix, out);
+    j->kn->attn_mix(type, scores + r->n_prefix, stride, group, dim, values, slot_bytes, r->path_slots, r->n_path, out);
 }
 
-static void attend_rows(const Worker *w, int32_t layer) {
-    int64_t begin, end, n_heads = w->h->n_head_kv;
-    threads_split(w->e->n_rows * n_heads, 1, w->i_thread, w->n_threads, &begin, &end);
-    for (int64_t i = begin; i < end; i++) attend(w, layer, i / n_heads, (int32_t)(i % n_heads));
+static void attend_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    const Job *j = ctx;
+    int64_t begin, end, n_heads = j->h->n_head_kv;
+    threads_split(j->e->n_rows * n_heads, 1, i_part, n_parts, &begin, &end);
+    for (int64_t i = begin; i < end; i++) attend(j, i / n_heads, (int32_t)(i % n_heads), i_thread);
 }
 
-static void convert_rows(const Worker *w, const Product *product, const float *x) {
+static void convert_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
     int64_t begin, end;
-    my_rows(w, w->e->n_rows, &begin, &end);
-    for (int64_t i = begin; i < end; i++) convert_row(w, product, 1, x, i);
+    threads_split(j->e->n_rows, 1, i_part, n_parts, &begin, &end);
+    for (int64_t i = begin; i < end; i++) convert_row(j, j->x, i);
 }
 
-static void activate_rows(const Worker *w, const Product *down) {
-    int64_t begin, end, n = w->h->n_ff;
-    my_rows(w, w->e->n_rows, &begin, &end);
+static void activate_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
+    int64_t begin, end, n = j->h->n_ff;
+    threads_split(j->e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        w->kn->silu_mul(w->e->gate + row_at(i, n), w->e->up + row_at(i, n), n);
-        convert_row(w, down, 1, w->e->gate, i);
+        j->kn->silu_mul(j->e->gate + row_at(i, n), j->e->up + row_at(i, n), n);
+        convert_row(j, j->e->gate, i);
     }
 }
 
-static void run_layer(const Worker *w, int32_t layer) {
-    Executor *e = w->e;
+static void run_layer(Job *base, int32_t layer) {
+    Executor *e = base->e;
     const LayerWeights *l = &e->model->layers[layer];
-    const Product qkv[] = {{&l->q, e->q}, {&l->k, e->k}, {&l->v, e->v}}, o = {&l->o, e->delta};
-    const Product gate_up[] = {{&l->gate, e->gate}, {&l->up, e->up}}, down = {&l->down, e->delta};
-    norm_rows(w, layer > 0, l->attn_norm, qkv, 3);
-    threads_barrier();
-    multiply(w, qkv, 3, e->n_rows);
-    threads_barrier();
-    finish_qkv(w, layer);
-    threads_barrier();
-    attend_rows(w, layer);
-    threads_barrier();
-    convert_rows(w, &o, e->attended);
-    threads_barrier();
-    multiply(w, &o, 1, e->n_rows);
-    threads_barrier();
-    norm_rows(w, true, l->ffn_norm, gate_up, 2);
-    threads_barrier();
-    multiply(w, gate_up, 2, e->n_rows);
-    threads_barrier();
-    activate_rows(w, &down);
-    threads_barrier();
-    multiply(w, &down, 1, e->n_rows);
-    threads_barrier();
+    Job j = *base;
+    int64_t n = e->n_rows;
+    j.l = l;
+    j.layer = layer;
+
+    Job qkv = j;
+    qkv.norm = l->attn_norm, qkv.add_delta = layer > 0, qkv.n_products = 3;
+    qkv.products[0] = (Product){&l->q, e->q}, qkv.products[1] = (Product){&l->k, e->k}, qkv.products[2] = (Product){&l->v, e->v};
+    run(&qkv, norm_part, n);
+    multiply(&qkv, n);
+    run(&qkv, finish_qkv_part, n);
+    run(&qkv, attend_part, n * base->h->n_head_kv);
+
+    Job o = j;
+    o.x = e->attended, o.n_products = 1, o.products[0] = (Product){&l->o, e->delta};
+    run(&o, convert_part, n);
+    multiply(&o, n);
+
+    Job gate_up = j;
+    gate_up.norm = l->ffn_norm, gate_up.add_delta = true, gate_up.n_products = 2;
+    gate_up.products[0] = (Product){&l->gate, e->gate}, gate_up.products[1] = (Product){&l->up, e->up};
+    run(&gate_up, norm_part, n);
+    multiply(&gate_up, n);
+
+    Job down = j;
+    down.n_products = 1, down.products[0] = (Product){&l->down, e->delta};
+    run(&down, activate_part, n);
+    multiply(&down, n);
 }
 
-/* Final norm and output product of the rows that want logits. */
-static void finish_results(const Worker *w) {
-    Executor *e = w->e;
-    int64_t begin, end, n = w->h->n_embd;
-    const Product output = {&e->model->output, e->logits};
-    my_rows(w, e->n_rows, &begin, &end);
+/* Final norm of the rows that want logits. */
+static void finish_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *j = ctx;
+    Executor *e = j->e;
+    int64_t begin, end, n = j->h->n_embd;
+    threads_split(e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         int32_t r = e->rows[i].i_result;
         if (r < 0) continue;
         float *x = e->x + row_at(i, n);
-        w->kn->add(x, e->delta + row_at(i, n), n);
-        w->kn->rmsnorm(e->hidden + row_at(r, n), x, e->model->output_norm, n, w->h->rms_eps);
-        convert_row(w, &output, 1, e->hidden, r);
+        j->kn->add(x, e->delta + row_at(i, n), n);
+        j->kn->rmsnorm(e->hidden + row_at(r, n), x, e->model->output_norm, n, j->h->rms_eps);
+        convert_row(j, e->hidden, r);
     }
-    threads_barrier();
-    if (e->n_results) multiply(w, &output, 1, e->n_results);
 }
 
-void forward_body(void *executor, int i_thread, int n_threads) {
-    Executor *e = executor;
-    Worker w = {e, e->model->kernels, &e->model->hparams, i_thread, n_threads};
-    embed_rows(&w);
-    for (int32_t i = 0; i < w.h->n_layer; i++) run_layer(&w, i); /* rows are the same thread's in norm_rows */
-    finish_results(&w);
+void forward_run(Executor *e) {
+    Job job = {.e = e, .kn = e->model->kernels, .h = &e->model->hparams, .n_products = 1,
+               .products = {{&e->model->output, e->logits}}};
+    run(&job, embed_part, e->n_rows);
+    for (int32_t i = 0; i < job.h->n_layer; i++) run_layer(&job, i);
+    run(&job, finish_part, e->n_rows);
+    if (e->n_results) multiply(&job, e->n_results);
 }

@@ -2,6 +2,7 @@
 #ifndef MODEL_FORWARD_H
 #define MODEL_FORWARD_H
 
+#include "base/threads.h"
 #include "model/executor.h"
 
 /* Where a row stands and what it sees: keys at logical positions 0 .. position. */
@@ -18,6 +19,7 @@ struct Executor {
     const Model *model;
     ExecutorOptions options;
     KvCache kv;
+    ThreadPool *threads;
     int32_t n_rows, n_results;
     RowPlace *rows;               /* [max_rows] */
     int32_t *path_slots;          /* [max_rows * max_rows] */
@@ -34,7 +36,7 @@ struct Executor {
     void *acts[ACT_FORM_COUNT];        /* [max_rows][widest row] activations in each form */
 };
 
-/* The forward of e->rows, run by every thread of a team (a ThreadFn). */
-void forward_body(void *executor, int i_thread, int n_threads);
+/* The forward of e->rows. */
+void forward_run(Executor *e);
 
 #endif

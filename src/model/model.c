@@ -54,10 +54,11 @@ typedef struct Fill {
     const void *rows;
 } Fill;
 
-static void fill_part(void *ctx, int i_thread, int n_threads) {
+static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
     Fill *f = ctx;
     int64_t begin, end;
-    threads_split(packed_n_tiles(f->m), 1, i_thread, n_threads, &begin, &end);
+    threads_split(packed_n_tiles(f->m), 1, i_part, n_parts, &begin, &end);
     packed_fill(f->m, f->rows, begin, end);
 }
 
@@ -65,7 +66,7 @@ static int pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
     int status = packed_init(out, t->type, t->dims[1], t->dims[0], l->err);
     if (status) return status;
     Fill fill = {out, t->data};
-    threads_run(l->options->n_threads, fill_part, &fill);
+    threads_run_once(l->options->n_threads, fill_part, &fill);
     l->m->weight_bytes += (size_t)packed_n_tiles(out) * out->tile_bytes;
     return FR_OK;
 }

@@ -95,14 +95,15 @@ typedef struct Job {
     uint8_t *dst;
 } Job;
 
-static void fill_part(void *ctx, int i_thread, int n_threads) {
+static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
     const Job *job = ctx;
     const Filler *f = job->filler;
     float *row = f->all->rows + i_thread * f->all->row_max;
     size_t row_bytes;
     int64_t begin, end;
     fr_assert(tensor_type_row_bytes(f->type, f->row_n, &row_bytes));
-    threads_split(job->n_rows, 1, i_thread, n_threads, &begin, &end);
+    threads_split(job->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         make_row(f, job->first_row + i, row);
         blocks_quantize(f->type, row, f->row_n, job->dst + (size_t)i * row_bytes);
@@ -112,7 +113,7 @@ static void fill_part(void *ctx, int i_thread, int n_threads) {
 static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
     Filler *f = ctx;
     Job job = {.filler = f, .first_row = first_row, .n_rows = n_rows, .dst = dst};
-    threads_run(f->all->n_threads, fill_part, &job);
+    threads_run_once(f->all->n_threads, fill_part, &job);
     f->all->n_done += n_rows * f->row_n;
     progress_update(&f->all->progress, f->all->n_done);
 }
