@@ -157,7 +157,7 @@ INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
     for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
         for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += sizeof(ActBlock)) {
             prefetch_codes(p, codes, i + s, f->code_bytes);
-            __builtin_prefetch(record + AHEAD_SCALES + s * (int)(f->scale_bytes / f->scale_steps));
+            __builtin_prefetch(record + p->tile_bytes + s * (int)(f->scale_bytes / f->scale_steps));
             Unpacked u;
             unpack_codes(type, codes, u.w);
             unpack_scales(type, record, s, p->column, &u);
