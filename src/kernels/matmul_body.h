@@ -27,7 +27,7 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    AHEAD_CODES = 8 << 10, /* bytes between what is computed and what is asked for from memory */
+    AHEAD_CODES = 16 << 10, /* bytes between what is computed and what is asked for from memory */
     AHEAD_SCALES = 1 << 10,
     GROUP_BYTES = 256 << 10, /* of weights that several passes share; twice that stays in a 1 MB L2 cache */
 };
