@@ -111,7 +111,7 @@ deps-clang: deps
 .PHONY: demo bench
 demo: deps
 	@$(MAKE) --no-print-directory -s build/forerun
-	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 200 --color=auto --draft ngram-trie
+	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 120 --tree-budget 4 --color=auto --draft ngram-trie
 bench: deps
 	@$(MAKE) --no-print-directory -s build/forerun
 	build/forerun perf -m models/target.gguf
