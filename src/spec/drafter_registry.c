@@ -1,6 +1,5 @@
 /* drafter_registry.c - the list of drafting methods, and "method:key=value,..." from text to an open drafter.
  */
-#include "spec/draft_ngram_trie.h"
 #include "spec/drafter.h"
 
 #include <errno.h>
@@ -9,10 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const DrafterClass *const classes[] = {
-    &draft_ngram_trie_class,
-    NULL,
-};
+/* Every method defines draft_<method>_class in src/spec/draft_<method>.c; its line here makes it known. */
+#define METHODS(X) \
+    X(ngram_trie)  \
+    X(pld)         \
+    X(llma)
+
+#define DECLARE(method) extern const DrafterClass draft_##method##_class;
+#define ADDRESS(method) &draft_##method##_class,
+METHODS(DECLARE)
+static const DrafterClass *const classes[] = {METHODS(ADDRESS) NULL};
 
 const DrafterClass *const *drafter_classes(void) { return classes; }
 
