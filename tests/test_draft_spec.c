@@ -74,6 +74,10 @@ static void drafters_open_or_say_what_there_is(void **state) {
         {"ngram-trie:prefix=3x", "'prefix=3x' wants"},
         {"ngram-trie:live=2", "'live=2' wants a whole number from 0 to 1"},
         {"ngram-trie:n=99999999999999999999", "wants a whole number"},
+        {"pld:match=nearest", "'match=nearest' must be earliest or latest"},
+        {"suffix:factor=-1", "'factor=-1' wants a number from 0 to 64"},
+        {"suffix:factor=nan", "'factor=nan' wants a number"},
+        {"suffix:min_prob=0.1x", "'min_prob=0.1x' wants a number from 0 to 1"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         fr_error err = {0};

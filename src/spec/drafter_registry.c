@@ -9,10 +9,11 @@
 #include <string.h>
 
 /* Every method defines draft_<method>_class in src/spec/draft_<method>.c; its line here makes it known. */
-#define METHODS(X) \
-    X(ngram_trie)  \
-    X(pld)         \
-    X(llma)
+#define METHODS(X)                                                                                           \
+    X(ngram_trie)                                                                                            \
+    X(pld)                                                                                                   \
+    X(llma)                                                                                                  \
+    X(suffix)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,
@@ -94,6 +95,18 @@ int draft_spec_get_int(const DraftSpec *spec, const DrafterClass *class, const c
     if (end == text || *end || errno || v < min || v > max)
         return error_set(err, FR_ERR_ARGUMENT, "%s: '%s=%.40s' wants a whole number from %lld to %lld",
                          class->name, key, text, (long long)min, (long long)max);
+    *out = v;
+    return FR_OK;
+}
+
+int draft_spec_get_real(const DraftSpec *spec, const DrafterClass *class, const char *key, double min,
+                        double max, double *out, fr_error *err) {
+    const char *text = draft_spec_get(spec, class, key);
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !(v >= min && v <= max)) /* a NaN compares false */
+        return error_set(err, FR_ERR_ARGUMENT, "%s: '%s=%.40s' wants a number from %g to %g", class->name,
+                         key, text, min, max);
     *out = v;
     return FR_OK;
 }

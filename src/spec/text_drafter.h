@@ -28,9 +28,11 @@ int text_drafter_observe_unindexed(Drafter *d, int32_t sequence, const int32_t *
                                    fr_error *err);
 void text_drafter_end(Drafter *d, int32_t sequence);
 
-/* The estimate for a token that followed `n_token` of the `n_all` places that match m >= 1 tokens. A lone
- * match of m tokens is continued with m / (m + 2) on recorded answers (ngram_rule_best.c); more places
- * that agree are believed more. */
-double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m);
+/* The estimate for a token that followed `n_token` of the `n_all` places that match m >= 1 tokens:
+ * n_token / (n_all + doubt / m). A lone match of m tokens in the own text is continued with m / (m + 2) on
+ * recorded answers (ngram_rule_best.c), one in other answers with m / (m + 6); places that agree are
+ * believed more. Checked by `forerun replay --calibration`. */
+enum { TEXT_DOUBT = 2, HISTORY_DOUBT = 6 };
+double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t doubt);
 
 #endif
