@@ -13,7 +13,8 @@
     X(ngram_trie)                                                                                            \
     X(pld)                                                                                                   \
     X(llma)                                                                                                  \
-    X(suffix)
+    X(suffix)                                                                                                \
+    X(lookahead_trie)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,
