@@ -1,5 +1,5 @@
-/* The drafters that are a second model: the text stays plain decoding's, the trees are those of a fresh start, one
- * forward a level, and a model of another vocabulary is refused by name. */
+/* The drafters that are a second model: the text stays plain decoding's, the trees are those of a fresh
+ * start, one forward a level, and a model of another vocabulary is refused by name. */
 #include "engine_rig.h"
 
 #include "format/gguf_write.h"
@@ -17,18 +17,28 @@
 
 enum { N_TOKENS = 40, MAX_PROMPT = 64, N_VOCAB = 4096 };
 
-static const char *const specs[] = {"sps" M, "sps" M ",length=9,coupled=0", "rsd-c" M, "rsd-c" M ",branch=2x2x2,coupled=0",
+static const char *const specs[] = {"sps" M,   "sps" M ",length=9,coupled=0",
+                                    "rsd-c" M, "rsd-c" M ",branch=2x2x2,coupled=0",
                                     "rsd-s" M, "rsd-s" M ",width=3,depth=6,coupled=0"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static fr_sampling sampling_case(int i) {
     fr_sampling s = fr_sampling_default();
     switch (i) {
-    case 0: break;
-    case 1: s.temperature = 0.8f, s.seed = 1; break;
-    case 2: s.temperature = 1, s.top_p = 0.9f, s.min_p = 0.02f, s.seed = 22; break;
-    case 3: s.temperature = 1.3f, s.top_k = 20, s.repeat_penalty = 1.3f, s.seed = 333; break;
-    default: s.frequency_penalty = 0.4f, s.presence_penalty = 0.3f, s.penalty_last_n = 16; break;
+    case 0:
+        break;
+    case 1:
+        s.temperature = 0.8f, s.seed = 1;
+        break;
+    case 2:
+        s.temperature = 1, s.top_p = 0.9f, s.min_p = 0.02f, s.seed = 22;
+        break;
+    case 3:
+        s.temperature = 1.3f, s.top_k = 20, s.repeat_penalty = 1.3f, s.seed = 333;
+        break;
+    default:
+        s.frequency_penalty = 0.4f, s.presence_penalty = 0.3f, s.penalty_last_n = 16;
+        break;
     }
     return s;
 }
@@ -48,7 +58,8 @@ static Prompt prompt_of(const fr_model *model, int i) {
     fr_error err;
     Prompt p;
     int32_t *tokens;
-    if (fr_tokenize(model, prompts[i], strlen(prompts[i]), FR_TOKENIZE_PROMPT, &tokens, &p.n, &err)) fail_msg("%s", err.message);
+    if (fr_tokenize(model, prompts[i], strlen(prompts[i]), FR_TOKENIZE_PROMPT, &tokens, &p.n, &err))
+        fail_msg("%s", err.message);
     assert_true(p.n <= MAX_PROMPT);
     memcpy(p.tokens, tokens, (size_t)p.n * sizeof *tokens);
     fr_free(tokens);
@@ -56,19 +67,24 @@ static Prompt prompt_of(const fr_model *model, int i) {
 }
 
 static fr_request_options request_of(const Prompt *p, int i_sampling) {
-    return (fr_request_options){.prompt = p->tokens, .n_prompt = p->n, .max_tokens = N_TOKENS,
-                                .sampling = sampling_case(i_sampling), .ignore_eos = 1};
+    return (fr_request_options){.prompt = p->tokens,
+                                .n_prompt = p->n,
+                                .max_tokens = N_TOKENS,
+                                .sampling = sampling_case(i_sampling),
+                                .ignore_eos = 1};
 }
 
 /* Runs with one drafter against plain decoding; it must not have been switched off. */
-static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain) {
+static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget,
+                      const Stream *plain) {
     static Stream got;
     o.drafts = &draft;
     o.n_drafts = 1;
     o.tree_budget = budget;
     rig_run_request(e, &o, &got);
     rig_assert_same(plain, &got, draft);
-    if (got.stats.draft_error[0]) fail_msg("%s, budget %d: switched off: %s", draft, budget, got.stats.draft_error);
+    if (got.stats.draft_error[0])
+        fail_msg("%s, budget %d: switched off: %s", draft, budget, got.stats.draft_error);
     return got.stats;
 }
 
@@ -82,14 +98,16 @@ static void nothing_changes_the_text(void **state) {
     for (int i = 0; i < N_SAMPLINGS; i++) {
         Prompt p = prompt_of(model, i % N_PROMPTS);
         fr_request_options o = request_of(&p, i);
-        fr_engine_options eo = {.n_threads = 1 + i % 3, .n_ctx = (int)p.n + N_TOKENS, .kv_page_size = 1 + 5 * i};
+        fr_engine_options eo = {
+            .n_threads = 1 + i % 3, .n_ctx = (int)p.n + N_TOKENS, .kv_page_size = 1 + 5 * i};
         fr_engine *e = rig_open_engine(model, &eo);
         rig_run_request(e, &o, &plain);
         for (int k = 0; k < N_SPECS; k++) {
             int64_t accepted = 0;
             for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++)
                 accepted += check(e, o, specs[k], budgets[b], &plain).accepted;
-            if (accepted < 10) fail_msg("%s, sampling %d: only %d drafts accepted", specs[k], i, (int)accepted);
+            if (accepted < 10)
+                fail_msg("%s, sampling %d: only %d drafts accepted", specs[k], i, (int)accepted);
         }
         fr_engine_close(e);
     }
@@ -146,7 +164,8 @@ static void neighbours_change_nothing(void **state) {
     fr_model_close(model);
 }
 
-/* The target as its own draft says what the target says: greedy, and with the target's noise. With other noise not. */
+/* The target as its own draft says what the target says: greedy, and with the target's noise. With other
+ * noise not. */
 static void a_draft_equal_to_the_target_is_always_right(void **state) {
     (void)state;
     static Stream plain;
@@ -158,10 +177,12 @@ static void a_draft_equal_to_the_target_is_always_right(void **state) {
         rig_run_request(e, &o, &plain);
         fr_stats s = check(e, o, "sps:model=" RIG_TARGET ",length=4", 24, &plain);
         if (s.accepted != s.drafted || s.n_steps != (N_TOKENS + 4) / 5)
-            fail_msg("sampling %d: %d of %d accepted in %d steps", i, (int)s.accepted, (int)s.drafted, (int)s.n_steps);
+            fail_msg("sampling %d: %d of %d accepted in %d steps", i, (int)s.accepted, (int)s.drafted,
+                     (int)s.n_steps);
         if (o.sampling.temperature == 0) continue;
         s = check(e, o, "rsd-s:model=" RIG_TARGET ",width=2,depth=4", 24, &plain);
-        assert_in_range(s.n_steps, 1, (N_TOKENS + 4) / 5 + 1); /* the last tree is cut to what is left to say */
+        assert_in_range(s.n_steps, 1,
+                        (N_TOKENS + 4) / 5 + 1); /* the last tree is cut to what is left to say */
         s = check(e, o, "sps:model=" RIG_TARGET ",length=4,coupled=0", 24, &plain);
         assert_true(s.accepted < s.drafted);
     }
@@ -183,8 +204,8 @@ static void coupling_pays(void **state) {
         accepted[0] += check(e, o, "sps" M ",coupled=0", 24, &plain).accepted;
         accepted[1] += check(e, o, "sps" M ",coupled=1", 24, &plain).accepted;
     }
-    print_message("accepted in %d tokens: %d uncoupled, %d coupled\n", 2 * N_PROMPTS * N_TOKENS, (int)accepted[0],
-                  (int)accepted[1]);
+    print_message("accepted in %d tokens: %d uncoupled, %d coupled\n", 2 * N_PROMPTS * N_TOKENS,
+                  (int)accepted[0], (int)accepted[1]);
     assert_true(2 * accepted[1] > 3 * accepted[0]);
     fr_engine_close(e);
     fr_model_close(model);
@@ -207,7 +228,11 @@ static int close_target(void **state) {
 }
 
 static int try_open(Drafter **out, const char *spec, int32_t max_sequences, fr_error *err) {
-    DrafterEnv env = {.n_vocab = N_VOCAB, .max_sequences = max_sequences, .target = target_gguf, .n_ctx = 256, .n_threads = 1};
+    DrafterEnv env = {.n_vocab = N_VOCAB,
+                      .max_sequences = max_sequences,
+                      .target = target_gguf,
+                      .n_ctx = 256,
+                      .n_threads = 1};
     return drafter_open(out, spec, &env, 0, err);
 }
 
@@ -218,7 +243,8 @@ static Drafter *open_drafter(const char *spec, int32_t max_sequences) {
     return d;
 }
 
-static void begin(Drafter *d, int32_t sequence, const SamplingOptions *o, const int32_t *tokens, int64_t n, uint64_t position) {
+static void begin(Drafter *d, int32_t sequence, const SamplingOptions *o, const int32_t *tokens, int64_t n,
+                  uint64_t position) {
     fr_error err;
     d->class->set_sampling(d, sequence, o, position);
     if (d->class->begin(d, sequence, tokens, n, &err)) fail_msg("%s", err.message);
@@ -228,19 +254,22 @@ static void propose(Drafter *d, int32_t sequence, int32_t pending, int32_t budge
     fr_error err;
     tree_reset(out, pending);
     if (d->class->propose(d, &sequence, &budget, &out, 1, &err)) fail_msg("%s", err.message);
-    if (tree_validate(out, pending, N_VOCAB, budget + 1, &err)) fail_msg("%s: %s", d->class->name, err.message);
+    if (tree_validate(out, pending, N_VOCAB, budget + 1, &err))
+        fail_msg("%s: %s", d->class->name, err.message);
 }
 
 static void assert_same_tree(const Tree *want, const Tree *got, const char *what, int step) {
-    if (want->n != got->n) fail_msg("%s, step %d: %d nodes, but %d from a fresh start", what, step, got->n, want->n);
+    if (want->n != got->n)
+        fail_msg("%s, step %d: %d nodes, but %d from a fresh start", what, step, got->n, want->n);
     for (int32_t i = 0; i < want->n; i++)
         if (memcmp(&want->nodes[i], &got->nodes[i], sizeof got->nodes[i]) != 0)
-            fail_msg("%s, step %d: node %d is token %d (est %a), but %d (est %a) from a fresh start", what, step, i,
-                     got->nodes[i].token, (double)got->nodes[i].est, want->nodes[i].token, (double)want->nodes[i].est);
+            fail_msg("%s, step %d: node %d is token %d (est %a), but %d (est %a) from a fresh start", what,
+                     step, i, got->nodes[i].token, (double)got->nodes[i].est, want->nodes[i].token,
+                     (double)want->nodes[i].est);
 }
 
-/* A text of 200 tokens, observed in steps of many lengths, with proposals skipped and repeated: the trees are those of a
- * drafter that begins with the text so far. */
+/* A text of 200 tokens, observed in steps of many lengths, with proposals skipped and repeated: the trees are
+ * those of a drafter that begins with the text so far. */
 static void trees_are_those_of_a_fresh_start(void **state) {
     (void)state;
     enum { N = 200, N_FIRST = 20 };
@@ -274,10 +303,17 @@ static void trees_are_those_of_a_fresh_start(void **state) {
 static void a_level_is_one_forward_for_all_sequences(void **state) {
     (void)state;
     enum { N_SEQUENCES = 5, N = 30 };
-    const struct { const char *spec; int32_t budgets[N_SEQUENCES]; int64_t n_forwards; } cases[] = {
-        {"sps" M ",length=4", {9, 9, 9, 9, 9}, 4},   {"rsd-c" M, {24, 24, 24, 24, 24}, 3},
-        {"rsd-s" M ",depth=6", {30, 1, 30, 0, 7}, 6}, {"rsd-c" M ",branch=4-4", {1, 1, 0, 1, 1}, 1},
-        {"sps" M, {0, 0, 0, 0, 0}, 0},               {"sps" M ",length=7", {3, 0, 2, 0, 1}, 3},
+    const struct {
+        const char *spec;
+        int32_t budgets[N_SEQUENCES];
+        int64_t n_forwards;
+    } cases[] = {
+        {"sps" M ",length=4", {9, 9, 9, 9, 9}, 4},
+        {"rsd-c" M, {24, 24, 24, 24, 24}, 3},
+        {"rsd-s" M ",depth=6", {30, 1, 30, 0, 7}, 6},
+        {"rsd-c" M ",branch=4-4", {1, 1, 0, 1, 1}, 1},
+        {"sps" M, {0, 0, 0, 0, 0}, 0},
+        {"sps" M ",length=7", {3, 0, 2, 0, 1}, 3},
     };
     static Tree trees[N_SEQUENCES], alone;
     const int32_t sequences[N_SEQUENCES] = {3, 0, 4, 1, 2};
@@ -293,7 +329,8 @@ static void a_level_is_one_forward_for_all_sequences(void **state) {
         }
         int64_t before = draft_model_n_forwards(d);
         fr_error err;
-        if (d->class->propose(d, sequences, cases[c].budgets, all, N_SEQUENCES, &err)) fail_msg("%s", err.message);
+        if (d->class->propose(d, sequences, cases[c].budgets, all, N_SEQUENCES, &err))
+            fail_msg("%s", err.message);
         assert_int_equal(draft_model_n_forwards(d) - before, cases[c].n_forwards);
         for (int32_t i = 0; i < N_SEQUENCES; i++) {
             begin(single, 0, &o, texts[i], N - i, 0);
@@ -342,7 +379,10 @@ static void many_sequences_take_turns(void **state) {
 static void est_is_the_drafts_probability(void **state) {
     (void)state;
     enum { N = 25 };
-    const struct { const char *spec; int32_t n_at[7]; } cases[] = {
+    const struct {
+        const char *spec;
+        int32_t n_at[7];
+    } cases[] = {
         {"sps" M, {1, 1, 1, 1, 1, 1, 0}},
         {"rsd-c" M ",branch=3-2-1", {1, 3, 6, 6, 0}},
         {"rsd-s" M ",width=4,depth=3", {1, 4, 4, 4, 0}},
@@ -357,7 +397,9 @@ static void est_is_the_drafts_probability(void **state) {
     static float logits[N * N_VOCAB], law[N_VOCAB];
     static Tree t;
     for (int c = 0; c < 6; c++) {
-        SamplingOptions o = {.temperature = 0.7f, .top_p = 0.95f, .repeat_penalty = 1, .seed = 4}, as_law = o;
+        SamplingOptions o = {
+            .temperature = 0.7f, .top_p = 0.95f, .repeat_penalty = 1.5f, .penalty_last_n = -1, .seed = 4};
+        SamplingOptions as_law = o;
         if (c >= 3) o.temperature = 0, as_law.temperature = as_law.top_p = 1;
         Drafter *d = open_drafter(cases[c % 3].spec, 1);
         begin(d, 0, &o, text, N, 0);
@@ -368,18 +410,22 @@ static void est_is_the_drafts_probability(void **state) {
             if (cases[c % 3].n_at[depth]) assert_int_equal(n_at[depth], cases[c % 3].n_at[depth]);
         for (int32_t i = 1; i < t.n; i++) {
             Executor *e = rig_executor(m, &eo);
-            int32_t s = rig_sequence(e), path[8], n_path = 0;
+            int32_t s = rig_sequence(e), path[8], n_path = 0, context[N + 8], n_context = N;
+            memcpy(context, text, sizeof text);
             rig_append(e, s, text, N, N, N_VOCAB, logits);
             const float *row = logits + (size_t)(N - 1) * N_VOCAB;
-            for (int32_t k = t.nodes[i].parent; k > 0; k = t.nodes[k].parent) path[n_path++] = t.nodes[k].token;
+            for (int32_t k = t.nodes[i].parent; k > 0; k = t.nodes[k].parent)
+                path[n_path++] = t.nodes[k].token;
             while (n_path > 0) {
-                rig_append(e, s, &path[--n_path], 1, 1, N_VOCAB, logits);
+                context[n_context++] = path[--n_path]; /* penalties see the path */
+                rig_append(e, s, &path[n_path], 1, 1, N_VOCAB, logits);
                 row = logits;
             }
-            sampler_law(sampler, &as_law, row, NULL, 0, law);
+            sampler_law(sampler, &as_law, row, context, n_context, law);
             float want = t.nodes[t.nodes[i].parent].est * law[t.nodes[i].token];
             if (t.nodes[i].est != want || !(want > 0))
-                fail_msg("%s: est of node %d is %a, the law says %a", cases[c % 3].spec, i, (double)t.nodes[i].est, (double)want);
+                fail_msg("%s: est of node %d is %a, the law says %a", cases[c % 3].spec, i,
+                         (double)t.nodes[i].est, (double)want);
             int32_t better = 0; /* greedy: the first children are the most probable tokens */
             for (int32_t v = 0; v < N_VOCAB; v++) better += law[v] > law[t.nodes[i].token];
             if (c >= 3 && t.nodes[i].depth == 1) assert_int_equal(better, i - 1);
@@ -415,7 +461,9 @@ static void budgets_are_kept(void **state) {
 
 static void senseless_options_are_refused(void **state) {
     (void)state;
-    const struct { const char *spec, *says; } cases[] = {
+    const struct {
+        const char *spec, *says;
+    } cases[] = {
         {"sps", "no draft model given"},
         {"rsd-c:branch=2-2", "no draft model given"},
         {"sps:model=models/missing.gguf", "models/missing.gguf"},
@@ -442,7 +490,8 @@ static void senseless_options_are_refused(void **state) {
         Drafter *d;
         int status = try_open(&d, cases[i].spec, 1, &err);
         if (!status || d || !strstr(err.message, cases[i].says))
-            fail_msg("%s: '%s' should be said, status %d: '%s'", cases[i].spec, cases[i].says, status, err.message);
+            fail_msg("%s: '%s' should be said, status %d: '%s'", cases[i].spec, cases[i].says, status,
+                     err.message);
     }
     fr_error err = {0};
     Drafter *d;
@@ -452,18 +501,28 @@ static void senseless_options_are_refused(void **state) {
 }
 
 /* draft.gguf with one thing of its vocabulary changed. */
-typedef enum Change { NO_CHANGE, ONE_TOKEN, ONE_TYPE, OTHER_EOS, OTHER_BOS, ONE_TOKEN_LESS, OTHER_KIND, N_CHANGES } Change;
+typedef enum Change {
+    NO_CHANGE,
+    ONE_TOKEN,
+    ONE_TYPE,
+    OTHER_EOS,
+    OTHER_BOS,
+    ONE_TOKEN_LESS,
+    OTHER_KIND,
+    N_CHANGES
+} Change;
 
 static void write_changed(Change change, const char *path) {
     Gguf *g = rig_gguf(DRAFT);
     GgufWriter *w = gguf_writer_new();
-    int64_t tokens = gguf_find_key(g, "tokenizer.ggml.tokens"), types = gguf_find_key(g, "tokenizer.ggml.token_type"),
+    int64_t tokens = gguf_find_key(g, "tokenizer.ggml.tokens"),
+            types = gguf_find_key(g, "tokenizer.ggml.token_type"),
             scores = gguf_find_key(g, "tokenizer.ggml.scores"), n = N_VOCAB - (change == ONE_TOKEN_LESS);
     static GgufString spellings[N_VOCAB];
     static int32_t type[N_VOCAB];
     static float score[N_VOCAB];
     for (int64_t i = 0; i < n; i++) {
-        int64_t v;
+        int64_t v = 0;
         assert_true(gguf_array_string(g, tokens, i, &spellings[i]) && gguf_array_i64(g, types, i, &v) &&
                     gguf_array_f32(g, scores, i, &score[i]));
         type[i] = (int32_t)v;
@@ -508,14 +567,22 @@ static void another_vocabulary_is_refused_by_name(void **state) {
         int status = try_open(&d, spec, 1, &err);
         if (status != FR_ERR_MISMATCH || !strstr(err.message, path) || !strstr(err.message, says[i][0]) ||
             !strstr(err.message, says[i][1]))
-            fail_msg("change %d: '%s' and '%s' should be said, status %d: '%s'", i, says[i][0], says[i][1], status, err.message);
+            fail_msg("change %d: '%s' and '%s' should be said, status %d: '%s'", i, says[i][0], says[i][1],
+                     status, err.message);
     }
     write_changed(NO_CHANGE, path);
     if (try_open(&d, spec, 1, &err)) fail_msg("%s", err.message); /* the writer changes nothing else */
     drafter_close(d);
     remove(path);
     /* A request with such a drafter is not opened. */
-    RandomModel other = {.arch = "llama", .n_layer = 1, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 64, .n_vocab = 300, .seed = 1};
+    RandomModel other = {.arch = "llama",
+                         .n_layer = 1,
+                         .n_embd = 64,
+                         .n_head = 4,
+                         .n_head_kv = 2,
+                         .n_ff = 64,
+                         .n_vocab = 300,
+                         .seed = 1};
     if (random_model_write(&other, path, &err)) fail_msg("%s", err.message);
     fr_model *model = rig_open_model(RIG_TARGET, NULL);
     fr_engine *e = rig_open_engine(model, NULL);

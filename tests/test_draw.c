@@ -1,5 +1,5 @@
-/* Unit tests of src/spec/draw.c: draws without replacement against enumeration, of tokens and of whole paths, each with
- * a negative control; pruned against unpruned; truncation against its formula. */
+/* Unit tests of src/spec/draw.c: draws without replacement against enumeration, of tokens and of whole paths,
+ * each with a negative control; pruned against unpruned; truncation against its formula. */
 #include "testing.h"
 
 #include "spec/draw.h"
@@ -70,7 +70,8 @@ static void ordered_draws_follow_enumeration(void **state) {
     if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
     p[0] += 0.01, p[2] -= 0.01; /* the test can fail */
     x = triples(p, 200000, &df);
-    if (x < chi_square_limit(df)) fail_msg("a law 0.01 off: chi-square %g, limit %g", x, chi_square_limit(df));
+    if (x < chi_square_limit(df))
+        fail_msg("a law 0.01 off: chi-square %g, limit %g", x, chi_square_limit(df));
 }
 
 /* ---- paths -------------------------------------------------------------------------------------- */
@@ -80,16 +81,18 @@ static const float first_law[3] = {0.5f, 0.2f, 0.3f};
 static const float second_law[3][3] = {{0.2f, 0.7f, 0.1f}, {0.34f, 0.33f, 0.33f}, {0.9f, 0, 0.1f}};
 enum { N_PATHS = 9 };
 
-/* One stochastic beam search of `width`: the paths (3 * first + second) in order. forget: the beam's psi is thrown
- * away between levels, which is a wrong method. */
+/* One stochastic beam search of `width`: the paths (3 * first + second) in order. forget: the beam's psi is
+ * thrown away between levels, which is a wrong method. */
 static int32_t search(uint64_t position, int32_t width, bool forget, int *paths) {
     DrawChild beam[9], next[27];
     DrawParent top = root(9, position);
     int32_t n = draw_children(first_law, 3, &top, 0, width, beam), n_next = 0;
     n = draw_beam(beam, n, width);
     for (int32_t i = 0; i < n; i++) {
-        DrawParent parent = {.log_q = beam[i].log_q, .psi = forget ? 0 : beam[i].psi,
-                             .noise = {.stream = RNG_DRAFT, .seed = 100 + (uint64_t)beam[i].token, .position = position}};
+        DrawParent parent = {
+            .log_q = beam[i].log_q,
+            .psi = forget ? 0 : beam[i].psi,
+            .noise = {.stream = RNG_DRAFT, .seed = 100 + (uint64_t)beam[i].token, .position = position}};
         n_next += draw_children(second_law[beam[i].token], 3, &parent, i, width, next + n_next);
     }
     n_next = draw_beam(next, n_next, width);
@@ -122,7 +125,8 @@ static void beams_draw_paths_without_replacement(void **state) {
     assert_int_equal(df, 8 * 7 * 6 - 1); /* one of the nine paths has probability 0 */
     if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
     x = path_triples(true, 400000, &df);
-    if (x < chi_square_limit(df)) fail_msg("a beam without memory: chi-square %g, limit %g", x, chi_square_limit(df));
+    if (x < chi_square_limit(df))
+        fail_msg("a beam without memory: chi-square %g, limit %g", x, chi_square_limit(df));
 }
 
 /* ---- against slow references -------------------------------------------------------------------- */
@@ -170,7 +174,8 @@ static void truncation_is_the_formula(void **state) {
         assert_int_equal(n, 4);
         double max = 0;
         for (int32_t i = 0; i < n; i++) {
-            double y = parent.log_q + log((double)c[i].q) + rng_gumbel(6, RNG_DRAFT, (uint64_t)round, (uint32_t)c[i].token);
+            double y = parent.log_q + log((double)c[i].q) +
+                       rng_gumbel(6, RNG_DRAFT, (uint64_t)round, (uint32_t)c[i].token);
             if (i == 0) max = y;
             double want = -log(exp(-parent.psi) - exp(-max) + exp(-y));
             if (fabs(c[i].psi - want) > 1e-9 * (1 + fabs(want)))

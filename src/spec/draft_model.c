@@ -1,35 +1,41 @@
 /* draft_model.c - a small model drafts for the target: the machinery of `sps`, `rsd-c` and `rsd-s`.
  *
- * The problem: a small model of the same vocabulary guesses well what the target will say, but one forward for each
- * guess is dear. The idea (Leviathan et al. 2023; Chen et al. 2023; Recursive Speculative Decoding for trees): grow the
- * tree of a step level by level, all nodes of a level, of all sequences, in one forward of the draft model. A tree
- * of depth L costs L forwards, however wide it is and however many sequences there are.
+ * The problem: a small model of the same vocabulary guesses well what the target will say, but one forward
+ * for each guess is dear. The idea (Leviathan et al. 2023; Chen et al. 2023; Recursive Speculative Decoding
+ * for trees): grow the tree of a step level by level, all nodes of a level, of all sequences, in one forward
+ * of the draft model. A tree of depth L costs L forwards, however wide it is and however many sequences there
+ * are.
  *
- *   forward 1          2            3              rows of one sequence in the draft model's batch
- *   new context ─ a ─┬ b ─┬ d          executor_forward: the context tokens committed since the last step, the pending
- *   (3 rows)         │    └ e           token a last. executor_extend: b c below it. executor_extend: d e f below them.
- *                    └ c ── f          (leaves are not run: nobody asks what follows them)
+ *   run 1             2     3       rows of one sequence in the draft model's batch
+ *   context ── a ──┬── b ─┬ d ..    1 executor_forward: the context tokens committed since the last step,
+ *   (some rows)    │      └ e ..      the pending token a last
+ *                  └── c ── f ..    2, 3 executor_extend: b c below a, then d e f below b c
  *
- * Drawing. The children of a node come from the draft's law there, q: penalties, temperature and filters are those of
- * the request (sampler_law), and draw.h draws from it without replacement. coupled=1 draws with the noise with which
- * the target will choose its own token at that output position (verifier.c), so that the two agree more often than two
- * independent draws of p and q would; coupled=0 has noise of its own for each node. Greedy requests take the top-k of
- * q at temperature 1. Nothing of this can change the text: drafted tokens only ever save a forward.
- * est of a node is the product of q along its path.
+ * Leaves of the tree are not run: nobody asks what follows them.
  *
- * Example: the text ends with "the", coupled, branch 2-1. The draft's law after "the" with the noise of position 7
- * ranks cat, dog; after "the cat" and "the dog" with the noise of position 8: sat, ran. The tree is the(cat(sat),
- * dog(ran)). The target says "dog" and then "barked": "dog" is accepted, and the next step starts by running
- * "dog barked", two rows in front of its first level.
+ * Drawing. The children of a node come from the draft's law there, q: penalties, temperature and filters are
+ * those of the request (sampler_law), and draw.h draws from it without replacement. coupled=1 draws with the
+ * noise with which the target will choose its own token at that output position (verifier.c), so that the two
+ * agree more often than two independent draws of p and q would; coupled=0 has noise of its own for each node.
+ * Greedy requests take the top-k of q at temperature 1. Nothing of this can change the text: drafted tokens
+ * only ever save a forward. est of a node is the product of q along its path.
  *
- * Keys and values. Between steps the draft model's KV holds the context up to the token that was pending when it last
- * drafted. Tree rows are forgotten after each proposal: what was accepted of them is run again as context, a few cheap
- * rows in a forward that is needed anyway, and so the cache is always that of a fresh prefill, bit for bit.
+ * Example: the text ends with "the", coupled, branch 2-1. The draft's law after "the" with the noise of
+ * position 7 ranks cat, dog; after "the cat" and "the dog" with the noise of position 8: sat, ran. The tree
+ * is the(cat(sat), dog(ran)). The target says "dog" and then "barked": "dog" is accepted, and the next step
+ * starts by running "dog barked", two rows in front of its first level.
  *
- * Invariants: a proposal is a pure function of context, sampling options, output position and budget; sequences do not
- * see each other. A tree larger than the budget loses its nodes of least est, and levels beyond the budget are not run.
- * Cost: min(levels, budget) forwards of the draft model and one pass over V for each node that has children. When it
- * loses: where a forward of the draft model is not far cheaper than the target's.
+ * Keys and values. Between steps the draft model's KV holds the context up to the token that was pending when
+ * it last drafted. Tree rows are forgotten after each proposal: what was accepted of them is run again as
+ * context, a few cheap rows in a forward that is needed anyway, and so the cache is always that of a fresh
+ * prefill, bit for bit.
+ *
+ * Invariants: a proposal is a pure function of context, sampling options, output position and budget;
+ * sequences do not see each other. A tree larger than the budget loses its nodes of least est, and levels
+ * beyond the budget are not run.
+ * Cost: min(levels, budget) forwards of the draft model and one pass over V for each node that has children.
+ * When it loses: where a forward of the draft model is not far cheaper than the target's; and est is no
+ * estimate of what coupled draws are worth, so a budget below the tree's size cuts coupled trees badly.
  * Proof: tests/test_draft_model.c. */
 #include "spec/draft_model.h"
 
@@ -54,7 +60,8 @@ typedef struct Sequence {
     int32_t *tokens; /* the context, the pending token last; room for the path of a node behind it */
     int32_t n;
     uint64_t position; /* output position of the token after the pending one */
-    SamplingOptions law; /* what q is made with: the request's, and temperature 1 without filters where it is greedy */
+    SamplingOptions
+        law; /* what q is made with: the request's, and temperature 1 without filters where it is greedy */
     bool greedy;
 } Sequence;
 
@@ -74,9 +81,9 @@ typedef struct DraftModel {
     Executor *executor;
     Sampler *sampler;
     int32_t n_vocab, max_sequences, n_ctx;
-    int32_t n_nodes;     /* of the whole shape */
+    int32_t n_nodes; /* of the whole shape */
     int32_t max_rows;
-    int32_t max_group;   /* sequences that can draft at once in max_rows rows */
+    int32_t max_group; /* sequences that can draft at once in max_rows rows */
     int64_t n_forwards;
     Sequence *sequences; /* [max_sequences] */
     Row *rows;           /* [max_rows] of the coming forward */
@@ -93,7 +100,8 @@ typedef struct Group {
     const int32_t *sequences, *budgets;
     Tree *const *trees;
     int n;
-    int32_t first_row[EXECUTOR_MAX_ROWS / MAX_NEW_CONTEXT], n_context_rows[EXECUTOR_MAX_ROWS / MAX_NEW_CONTEXT];
+    int32_t first_row[EXECUTOR_MAX_ROWS / MAX_NEW_CONTEXT],
+        n_context_rows[EXECUTOR_MAX_ROWS / MAX_NEW_CONTEXT];
 } Group;
 
 /* ---- opening ------------------------------------------------------------------------------------ */
@@ -119,8 +127,9 @@ static int open_files(DraftModel *d, const char *path, const DrafterEnv *env, fr
     if (!rc) rc = model_open(&d->model, d->gguf, &options, err);
     if (rc) return rc;
     if (d->model->hparams.n_vocab == env->n_vocab) return FR_OK;
-    return error_set(err, FR_ERR_MISMATCH, "%s: has %d embeddings, but the target %s has %d; a draft model needs as many",
-                     path, d->model->hparams.n_vocab, gguf_path(env->target), env->n_vocab);
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: has %d embeddings, but the target %s has %d; a draft model needs as many", path,
+                     d->model->hparams.n_vocab, gguf_path(env->target), env->n_vocab);
 }
 
 static int open_memory(DraftModel *d, int32_t max_children, const DrafterEnv *env, fr_error *err) {
@@ -137,10 +146,14 @@ static int open_memory(DraftModel *d, int32_t max_children, const DrafterEnv *en
     d->children = mem_calloc((size_t)max_children, sizeof *d->children);
     d->law = mem_calloc((size_t)d->n_vocab, sizeof *d->law);
     d->sampler = sampler_new(d->n_vocab);
-    if (!d->sequences || !d->rows || !d->row_ids || !d->front || !d->next || !d->children || !d->law || !d->sampler)
+    if (!d->sequences || !d->rows || !d->row_ids || !d->front || !d->next || !d->children || !d->law ||
+        !d->sampler)
         return error_memory(err, "a draft model's trees", n * sizeof *d->front);
-    ExecutorOptions options = {.n_threads = env->n_threads, .kv_type = KV_F16, .page_size = PAGE_SIZE,
-                               .n_ctx = d->n_ctx + d->n_nodes, .max_sequences = env->max_sequences,
+    ExecutorOptions options = {.n_threads = env->n_threads,
+                               .kv_type = KV_F16,
+                               .page_size = PAGE_SIZE,
+                               .n_ctx = d->n_ctx + d->n_nodes,
+                               .max_sequences = env->max_sequences,
                                .max_rows = d->max_rows};
     return executor_open(&d->executor, d->model, &options, err);
 }
@@ -153,14 +166,17 @@ int draft_model_open(Drafter **out, const DraftSpec *spec, const DrafterClass *c
     int rc = draft_spec_get_int(spec, class, "coupled", 0, 1, &coupled, err);
     if (rc) return rc;
     if (n_nodes == 0)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: such a tree has more than %d nodes; make it narrower or shallower",
-                         class->name, TREE_MAX_NODES - 1);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "%s: such a tree has more than %d nodes; make it narrower or shallower", class->name,
+                         TREE_MAX_NODES - 1);
     if (!*path)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: no draft model given; write %s:model=FILE.gguf", class->name,
-                         class->name);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: no draft model given; write %s:model=FILE.gguf",
+                         class->name, class->name);
     if (!env->target)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: a draft model drafts for a target, and none runs here; use run or "
-                         "compare", class->name);
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: a draft model drafts for a target, and none runs here; use run or "
+                         "compare",
+                         class->name);
     DraftModel *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, class->name, sizeof *d);
     d->shape = *shape;
@@ -175,7 +191,8 @@ int draft_model_open(Drafter **out, const DraftSpec *spec, const DrafterClass *c
         draft_model_close(&d->base);
         return rc;
     }
-    for (int32_t i = 0; i < d->max_sequences; i++) draft_model_set_sampling(&d->base, i, &SAMPLING_DEFAULT, 0);
+    for (int32_t i = 0; i < d->max_sequences; i++)
+        draft_model_set_sampling(&d->base, i, &SAMPLING_DEFAULT, 0);
     *out = &d->base;
     return FR_OK;
 }
@@ -199,7 +216,8 @@ static Sequence *sequence_of(const DraftModel *d, int32_t sequence) {
     return &d->sequences[sequence];
 }
 
-void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
+void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling,
+                              uint64_t position) {
     Sequence *s = sequence_of((DraftModel *)drafter, sequence);
     s->position = position;
     s->greedy = sampling->temperature == 0;
@@ -220,7 +238,8 @@ static int put_context(DraftModel *d, const Sequence *s, int32_t n, int32_t n_mo
     int32_t done = executor_sequence_length(d->executor, s->kv);
     int rc = executor_reserve(d->executor, s->kv, n + n_more, err);
     for (int32_t i = 0; i < n && !rc; i++, d->n_rows++)
-        d->rows[d->n_rows] = (Row){.token = s->tokens[done + i], .sequence = s->kv, .parent = i ? d->n_rows - 1 : -1};
+        d->rows[d->n_rows] =
+            (Row){.token = s->tokens[done + i], .sequence = s->kv, .parent = i ? d->n_rows - 1 : -1};
     return rc;
 }
 
@@ -285,7 +304,8 @@ static int start_sequence(DraftModel *d, Group *g, int i, fr_error *err) {
     Sequence *s = sequence_of(d, g->sequences[i]);
     fr_assert(s->begun && g->trees[i]->nodes[0].token == s->tokens[s->n - 1]);
     /* A step may pass without the proposal being used: then the pending token has run already. */
-    if (executor_sequence_length(d->executor, s->kv) == s->n) executor_sequence_truncate(d->executor, s->kv, s->n - 1);
+    if (executor_sequence_length(d->executor, s->kv) == s->n)
+        executor_sequence_truncate(d->executor, s->kv, s->n - 1);
     int32_t n = s->n - executor_sequence_length(d->executor, s->kv);
     g->first_row[i] = d->n_rows;
     g->n_context_rows[i] = n;
@@ -293,10 +313,13 @@ static int start_sequence(DraftModel *d, Group *g, int i, fr_error *err) {
     if (rc) return rc;
     d->rows[d->n_rows - 1].want_logits = true;
     bool own = !d->coupled;
-    d->front[d->n_front++] = (Front){
-        .i = i, .node = 0, .row = d->n_rows - 1,
-        .parent.noise = {.silent = s->greedy, .stream = own ? RNG_DRAFT : RNG_TARGET, .seed = s->law.seed,
-                         .position = s->position}};
+    d->front[d->n_front++] = (Front){.i = i,
+                                     .node = 0,
+                                     .row = d->n_rows - 1,
+                                     .parent.noise = {.silent = s->greedy,
+                                                      .stream = own ? RNG_DRAFT : RNG_TARGET,
+                                                      .seed = s->law.seed,
+                                                      .position = s->position}};
     return FR_OK;
 }
 
@@ -306,8 +329,8 @@ static void find_law(DraftModel *d, const Group *g, const Front *f) {
     const Tree *t = g->trees[f->i];
     for (int32_t node = f->node; node > 0; node = t->nodes[node].parent)
         s->tokens[s->n + t->nodes[node].depth - 1] = t->nodes[node].token;
-    sampler_law(d->sampler, &s->law, executor_logits(d->executor, f->row), s->tokens, s->n + t->nodes[f->node].depth,
-                d->law);
+    sampler_law(d->sampler, &s->law, executor_logits(d->executor, f->row), s->tokens,
+                s->n + t->nodes[f->node].depth, d->law);
 }
 
 /* Adds a drawn child to its tree and, where it is to have children itself, to the next front. */
@@ -321,13 +344,18 @@ static void take_child(DraftModel *d, const Group *g, const DrawChild *c, bool g
     noise.position++;
     if (!d->coupled) noise.seed = hash64(&c->token, sizeof c->token, noise.seed);
     int32_t i_row = d->n_next;
-    d->rows[i_row] = (Row){.token = c->token, .sequence = sequence_of(d, g->sequences[f->i])->kv, .parent = f->row,
+    d->rows[i_row] = (Row){.token = c->token,
+                           .sequence = sequence_of(d, g->sequences[f->i])->kv,
+                           .parent = f->row,
                            .want_logits = true};
-    d->next[d->n_next++] = (Front){.i = f->i, .node = node, .row = d->n_rows + i_row,
+    d->next[d->n_next++] = (Front){.i = f->i,
+                                   .node = node,
+                                   .row = d->n_rows + i_row,
                                    .parent = {.log_q = c->log_q, .psi = c->psi, .noise = noise}};
 }
 
-/* Draws the children of the whole front, whose rows have run. Leaves the next front, and its rows in d->rows. */
+/* Draws the children of the whole front, whose rows have run. Leaves the next front, and its rows in d->rows.
+ */
 static void grow_level(DraftModel *d, const Group *g, int32_t level) {
     int32_t width = d->shape.width[level];
     d->n_next = 0;
@@ -371,8 +399,8 @@ static int draft_together(DraftModel *d, Group *g, fr_error *err) {
     return FR_OK;
 }
 
-int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                        fr_error *err) {
+int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets,
+                        Tree *const *trees, int n, fr_error *err) {
     DraftModel *d = (DraftModel *)drafter;
     for (int i = 0; i < n; i++) {
         const Sequence *s = sequence_of(d, sequences[i]);
@@ -380,7 +408,9 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
         if (rc) return rc;
     }
     for (int i = 0; i < n; i += d->max_group) {
-        Group g = {.sequences = sequences + i, .budgets = budgets + i, .trees = trees + i,
+        Group g = {.sequences = sequences + i,
+                   .budgets = budgets + i,
+                   .trees = trees + i,
                    .n = n - i < d->max_group ? n - i : d->max_group};
         int rc = draft_together(d, &g, err);
         if (rc) return rc;

@@ -1,13 +1,14 @@
 /* draft_rsd_c.c - the drafter `rsd-c`: a tree of constant branching factors, drawn from a draft model.
  *
- * Recursive Speculative Decoding with constant branching factors (RSD-C, section 3.2.1): b = (b_0, ..., b_L-1); each
- * node at depth l gets b_l children, the Gumbel-top-b_l of its law, in falling order of their perturbed values. A tree
- * of prod(b_0 .. b_l) nodes at depth l + 1, and L forwards of the draft model a step. branch=3-2-1:
+ * Recursive Speculative Decoding with constant branching factors (RSD-C, section 3.2.1): b = (b_0, ...,
+ * b_L-1); each node at depth l gets b_l children, the Gumbel-top-b_l of its law, in falling order of their
+ * perturbed values. A tree of prod(b_0 .. b_l) nodes at depth l + 1, and L forwards of the draft model a
+ * step. branch=3-2-1:
  *
  *     root ─┬─ x1 ─┬─ . ── .        3 + 6 + 6 = 15 nodes, 3 forwards
  *           │      └─ . ── .
- *           ├─ x2 ─┬─ ...           the target's draw is looked for among x1 x2 x3, then among two, then in one place
- *           └─ x3 ─┴─ ...
+ *           ├─ x2 ─┬─ ...           the target's draw is looked for among x1 x2 x3,
+ *           └─ x3 ─┴─ ...           then among two, then in one place
  *
  * A comma separates the options of a draft, so that the factors are joined by '-' or 'x'. */
 #include "spec/draft_model.h"
@@ -16,7 +17,8 @@
 
 static const DrafterOption options[] = {
     DRAFT_MODEL_OPTIONS,
-    {"branch", "3-2-1", "children of each node, level by level, joined by - or x (a comma would end the option)"},
+    {"branch", "3-2-1",
+     "children of each node, level by level, joined by - or x (a comma would end the option)"},
     {NULL, NULL, NULL},
 };
 
@@ -26,8 +28,10 @@ static int parse_branch(const char *text, DraftShape *shape, fr_error *err) {
         long b = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
         if (b < 1 || b > DRAFT_MODEL_MAX_WIDTH || shape->n_levels == DRAFT_MODEL_MAX_LEVELS ||
             (*end && *end != '-' && *end != 'x'))
-            return error_set(err, FR_ERR_ARGUMENT, "rsd-c: 'branch=%.80s' wants 1 to %d numbers from 1 to %d joined by '-', "
-                             "such as 3-2-1", text, DRAFT_MODEL_MAX_LEVELS, DRAFT_MODEL_MAX_WIDTH);
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "rsd-c: 'branch=%.80s' wants 1 to %d numbers from 1 to %d joined by '-', "
+                             "such as 3-2-1",
+                             text, DRAFT_MODEL_MAX_LEVELS, DRAFT_MODEL_MAX_WIDTH);
         shape->width[shape->n_levels++] = (int32_t)b;
         p = end;
         if (!*p) return FR_OK;

@@ -1,9 +1,10 @@
 /* draft_sps.c - the drafter `sps`: a chain of draws from a draft model.
  *
- * Speculative sampling in its first form (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2): the draft
- * model runs `length` steps ahead of the target. It is the tree of one branch everywhere, and the baseline that every
- * tree has to beat. The papers accept with ratios of p and q; here the target's own keyed draw decides (verifier.c),
- * and coupled=1 lets the draft draw with the same noise. Cost: `length` forwards of the draft model a step. */
+ * Speculative sampling in its first form (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2):
+ * the draft model runs `length` steps ahead of the target. It is the tree of one branch everywhere, and the
+ * baseline that every tree has to beat. The papers accept with ratios of p and q; here the target's own keyed
+ * draw decides (verifier.c), and coupled=1 lets the draft draw with the same noise. Cost: `length` forwards
+ * of the draft model a step. */
 #include "spec/draft_model.h"
 
 static const DrafterOption options[] = {

@@ -40,8 +40,9 @@ typedef struct DrafterClass {
     const DrafterOption *options;  /* ends with key == NULL */
     int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
-    /* Optional, before begin: how the target's tokens are drawn (borrowed until end), and the output position of the
-     * token after the context that begin will give. Methods that draw use it; without it they are greedy. */
+    /* Optional, before begin: how the target's tokens are drawn (borrowed until end), and the output position
+     * of the token after the context that begin will give. Methods that draw use it; without it they are
+     * greedy. */
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
     /* A sequence starts with this context; the last of its tokens is the pending one. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);

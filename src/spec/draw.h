@@ -29,13 +29,14 @@ typedef struct DrawChild {
     double psi;   /* falling among the children of a parent, never above the parent's but for silent noise */
 } DrawChild;
 
-/* The k tokens of greatest log q + G under law q [n_vocab], never one of probability 0: k draws without replacement,
- * in their order. Writes at most k children, with DrawChild.parent as given, and returns their number. */
+/* The k tokens of greatest log q + G under law q [n_vocab], never one of probability 0: k draws without
+ * replacement, in their order. Writes at most k children, with DrawChild.parent as given, and returns their
+ * number. */
 int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent, int32_t i_parent, int32_t k,
                       DrawChild *out);
 
-/* Sorts the children of all nodes of a beam by falling psi and keeps `width`: where each parent gave its `width`
- * best, a step of stochastic beam search. Returns how many are left. */
+/* Sorts the children of all nodes of a beam by falling psi and keeps `width`: where each parent gave its
+ * `width` best, a step of stochastic beam search. Returns how many are left. */
 int32_t draw_beam(DrawChild *children, int32_t n, int32_t width);
 
 #endif

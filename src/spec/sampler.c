@@ -32,6 +32,7 @@
  * Invariants: a pure function of its arguments; the filters never remove the most probable token.
  * Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a
  * token; top-k and top-p are partial selections (heaps), V log V at worst, on flat rows.
+ * sampler_law gives the law itself, through the same filters.
  * Proof: tests/test_sampler.c: the filters against a slow reference, draws against softmax by chi-square
  * with a negative control, pruned against unpruned. */
 #include "spec/sampler.h"
@@ -212,8 +213,8 @@ static int32_t cut_top_p(Candidate *heap, int32_t n, float max, const SamplingOp
     return n - left;
 }
 
-/* What temperature, top-k and top-p leave of a row: a run of candidates, or (NULL) the whole row; of either, tokens
- * below min_logit are cut by min-p. */
+/* What temperature, top-k and top-p leave of a row: a run of candidates, or (NULL) the whole row; of either,
+ * tokens below min_logit are cut by min-p. */
 typedef struct Kept {
     const Candidate *candidates;
     int32_t n;
@@ -226,7 +227,8 @@ static bool is_certain(const SamplingOptions *o, float max) {
 }
 
 static Kept filter(Sampler *s, const SamplingOptions *o, const float *row, float max) {
-    Kept kept = {.min_logit = (double)max + (double)o->temperature * log((double)o->min_p)}; /* -inf without */
+    /* min_logit is -inf without min-p */
+    Kept kept = {.min_logit = (double)max + (double)o->temperature * log((double)o->min_p)};
     bool by_k = o->top_k > 0 && o->top_k < s->n_vocab;
     if (!by_k && o->top_p >= 1) return kept;
     Candidate *c = s->candidates;
