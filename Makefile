@@ -9,6 +9,8 @@ ifeq ($(origin CC),default)
 CC      := gcc
 endif
 VERSION := 0.1.0
+# Goals that build as a part of something bigger use all cores, unless make was told otherwise.
+JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 PKGS    := libpcre2-8 libutf8proc jansson libxxhash
 CFLAGS  ?= -O2 -g
@@ -110,10 +112,10 @@ deps-clang: deps
 # ---- see it --------------------------------------------------------------------------------------
 .PHONY: demo bench
 demo: deps
-	@$(MAKE) --no-print-directory -s build/forerun
-	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 200 --color=auto --draft ngram-trie
+	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
+	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 120 --tree-budget 4 --color=auto --draft ngram-trie
 bench: deps
-	@$(MAKE) --no-print-directory -s build/forerun
+	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
 	build/forerun perf -m models/target.gguf
 	build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 200 --runs 5 --no-text --draft ngram-trie --draft ngram-trie:rule=paper
 
@@ -124,9 +126,9 @@ run-tests: tests
 	@$(RUNNER) $(TESTS) $(REPLAYS)
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
-	@$(MAKE) --no-print-directory -s MODE=$(MODE) run-tests
+	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests
 asan ubsan tsan: deps
-	@$(MAKE) --no-print-directory -s MODE=$@ run-tests
+	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$@ run-tests
 # ---- install -------------------------------------------------------------------------------------
 .PHONY: install uninstall
 $(BUILD)/forerun.pc: Makefile

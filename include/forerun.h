@@ -159,7 +159,7 @@ typedef struct fr_request_options {
     void *user;
 } fr_request_options;
 
-enum { FR_TREE_BUDGET = 24, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
+enum { FR_TREE_BUDGET = 8, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
 
 typedef enum fr_finish {
     FR_FINISH_NONE = 0, /* still running */

@@ -131,7 +131,7 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
     while (p->workers && p->n_started < n_threads - 1 && start_worker(p)) {}
     if (!p->workers || p->n_started < n_threads - 1) {
         threads_close(p);
-        return error_set(err, FR_ERR_MEMORY, "the system does not grant %d threads; ask for fewer", n_threads);
+        return error_set(err, FR_ERR_MEMORY, "out of memory: the system does not grant %d threads; ask for fewer", n_threads);
     }
     *out = p;
     return FR_OK;

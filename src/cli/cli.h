@@ -2,7 +2,9 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
-#include "base/error.h"
+#include "model/model.h"
+
+#include <argp.h>
 
 /* Exit statuses of the program. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
@@ -27,6 +29,21 @@ int cli_fail(const fr_error *err);
 
 /* The whole of a file ("-": standard input), malloc'ed, with a '\0' after it; at most max_bytes. */
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
+
+/* What `logits` and `perf` run on, below the public API: a child argp (-m, -t, --kv, --kernels) whose input is a
+ * CliModel that cli_model_defaults filled, then the model itself. */
+typedef struct CliModel {
+    const char *path, *kernels;
+    int n_threads;
+    KvType kv;
+    Gguf *gguf;
+    Model *model;
+} CliModel;
+
+extern const struct argp cli_model_argp;
+void cli_model_defaults(CliModel *m);
+int cli_model_open(CliModel *m, fr_error *err);
+void cli_model_close(CliModel *m);
 
 /* "1,2,3" into a malloc'ed array of numbers in [min, max]. */
 int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err);

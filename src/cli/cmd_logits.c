@@ -1,50 +1,34 @@
 /* cmd_logits.c - `forerun logits`: the raw logits of every position of given tokens. */
 #include "cli/cli.h"
 
-#include "base/threads.h"
 #include "model/executor.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_TOKENS = 256, KEY_KV, KEY_KERNELS, CHUNK = 64 };
+enum { KEY_TOKENS = 256, CHUNK = 64 };
 
 typedef struct LogitsArgs {
-    const char *model, *tokens, *out, *kernels;
-    KvType kv;
-    int n_threads;
+    CliModel model;
+    const char *tokens, *out;
 } LogitsArgs;
 
 static const struct argp_option option_table[] = {
-    {"model", 'm', "FILE", 0, "GGUF file of the model", 0},
     {"tokens", KEY_TOKENS, "1,2,3", 0, "token ids (nothing is added to them)", 0},
     {"output", 'o', "FILE", 0, "where the logits go (-: standard output)", 0},
-    {"kv", KEY_KV, "TYPE", 0, "type of the KV cache: f16 (default) or f32", 0},
-    {"threads", 't', "N", 0, "threads (default: all cores)", 0},
-    {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 0},
     {0},
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
     LogitsArgs *a = state->input;
     switch (key) {
-    case 'm': a->model = arg; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
     case KEY_TOKENS: a->tokens = arg; return 0;
     case 'o': a->out = arg; return 0;
-    case KEY_KERNELS: a->kernels = arg; return 0;
-    case 't':
-        a->n_threads = atoi(arg);
-        if (a->n_threads < 1 || a->n_threads > THREADS_MAX) argp_error(state, "--threads: 1 to %d", THREADS_MAX);
-        return 0;
-    case KEY_KV:
-        if (strcmp(arg, "f16") != 0 && strcmp(arg, "f32") != 0) argp_error(state, "--kv: '%s' is neither f16 nor f32", arg);
-        a->kv = arg[1] == '3' ? KV_F32 : KV_F16;
-        return 0;
     case ARGP_KEY_END:
-        if (!a->model || !a->tokens || !a->out) argp_error(state, "a model (-m), --tokens and an output file (-o) are needed");
+        if (!a->tokens || !a->out) argp_error(state, "--tokens and an output file (-o) are needed");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -73,20 +57,17 @@ static int write_logits(Executor *e, int32_t n_vocab, const int32_t *tokens, int
     return status;
 }
 
-static int run(const LogitsArgs *a, const Gguf *g, fr_error *err) {
-    Model *model = NULL;
+static int run(const LogitsArgs *a, fr_error *err) {
+    const Model *model = a->model.model;
     Executor *executor = NULL;
     int32_t *tokens = NULL;
     int64_t n = 0;
     FILE *out = NULL;
-    ModelOptions options = {.kernels = kernels_select(a->kernels), .n_threads = a->n_threads};
-    int status = options.kernels ? model_open(&model, g, &options, err)
-                                 : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU", a->kernels);
-    if (!status) status = cli_parse_ints(a->tokens, 0, model->hparams.n_vocab - 1, &tokens, &n, err);
+    int status = cli_parse_ints(a->tokens, 0, model->hparams.n_vocab - 1, &tokens, &n, err);
     if (!status) {
-        ExecutorOptions eo = {.n_threads = a->n_threads, .kv_type = a->kv, .page_size = 16, .n_ctx = (int32_t)n,
-                              .max_sequences = 1, .max_rows = CHUNK};
-        status = executor_open(&executor, model, &eo, err);
+        ExecutorOptions options = {.n_threads = a->model.n_threads, .kv_type = a->model.kv, .page_size = 16,
+                                   .n_ctx = (int32_t)n, .max_sequences = 1, .max_rows = CHUNK};
+        status = executor_open(&executor, model, &options, err);
     }
     if (!status) {
         out = strcmp(a->out, "-") == 0 ? stdout : fopen(a->out, "wb");
@@ -96,25 +77,23 @@ static int run(const LogitsArgs *a, const Gguf *g, fr_error *err) {
     if (out && (out == stdout ? fflush(out) : fclose(out)) && !status)
         status = error_set(err, FR_ERR_IO, "%s: cannot be written: %s", a->out, strerror(errno));
     executor_close(executor);
-    model_close(model);
     free(tokens);
     return status;
 }
 
 int cmd_logits(int argc, char **argv) {
+    static const struct argp_child children[] = {{&cli_model_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
-        .options = option_table, .parser = parse,
+        .options = option_table, .parser = parse, .children = children,
         .doc = "Write the raw logits after each of the given tokens: float32, little endian, row-major "
                "[n_tokens][n_vocab].\v"
                "Example:\n  forerun logits -m models/target.gguf --tokens 1,400,500 --kv f32 -o logits.f32"};
-    LogitsArgs a = {.kv = KV_F16, .n_threads = threads_n_cores()};
+    LogitsArgs a = {0};
+    cli_model_defaults(&a.model);
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     fr_error err;
-    Gguf *g;
-    int status = gguf_open(&g, a.model, &err);
-    if (!status) {
-        status = run(&a, g, &err);
-        gguf_close(g);
-    }
+    int status = cli_model_open(&a.model, &err);
+    if (!status) status = run(&a, &err);
+    cli_model_close(&a.model);
     return status ? cli_fail(&err) : CLI_OK;
 }

@@ -4,16 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_STATS_JSON = 512, KEY_STATS };
+enum { KEY_STATS_JSON = 512, KEY_STATS, KEY_LOGPROBS };
 
 typedef struct RunArgs {
     GenerateArgs generate;
     const char *stats_json;
-    int stats;
+    int stats, logprobs;
 } RunArgs;
 
 static const struct argp_option option_table[] = {
     {"stats-json", KEY_STATS_JSON, "FILE", 0, "write tokens, text, acceptance and times to FILE", 5},
+    {"logprobs", KEY_LOGPROBS, NULL, 0, "put the log-probability of each token into the statistics", 5},
     {"stats", KEY_STATS, NULL, 0, "print a summary on standard error", 5},
     {0},
 };
@@ -24,13 +25,24 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
     case KEY_STATS_JSON: a->stats_json = arg; return 0;
     case KEY_STATS: a->stats = 1; return 0;
+    case KEY_LOGPROBS: a->logprobs = 1; return 0;
+    case ARGP_KEY_END:
+        if (a->logprobs && !a->stats_json) argp_error(state, "--logprobs go into --stats-json FILE");
+        return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
+/* What the callback of a run writes to. */
+typedef struct Output {
+    int use_color;
+    json_t *logprobs; /* NULL: not wanted */
+} Output;
+
 static int print_token(void *user, const fr_token_event *event) {
-    const int *use_color = user;
-    if (*use_color && event->source >= 0 && event->n_bytes)
+    const Output *out = user;
+    if (out->logprobs) json_array_append_new(out->logprobs, json_real(event->logprob));
+    if (out->use_color && event->source >= 0 && event->n_bytes)
         printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), event->text);
     else
         fwrite(event->text, 1, event->n_bytes, stdout);
@@ -50,8 +62,10 @@ static void print_summary(const fr_request *r) {
             (unsigned long long)s.logits_hash);
 }
 
-static int write_stats(const char *path, const Generator *g, const fr_request *r, const GenerateArgs *a, fr_error *err) {
-    json_t *j = generate_stats_json(g, r, a);
+static int write_stats(const RunArgs *a, const Generator *g, const fr_request *r, json_t *logprobs, fr_error *err) {
+    const char *path = a->stats_json;
+    json_t *j = generate_stats_json(g, r, &a->generate);
+    if (j && logprobs) json_object_set(j, "logprobs", logprobs);
     int failed = !j || json_dump_file(j, path, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(j);
     return failed ? error_set(err, FR_ERR_IO, "%s: the statistics cannot be written there", path) : FR_OK;
@@ -73,18 +87,20 @@ int cmd_run(int argc, char **argv) {
     fr_error err;
     Generator g;
     if (generator_open(&g, &a.generate, &err)) return cli_fail(&err);
-    int use_color = generate_use_color(a.generate.color, 1);
+    Output out = {.use_color = generate_use_color(a.generate.color, 1), .logprobs = a.logprobs ? json_array() : NULL};
+    a.generate.want_logprobs = a.logprobs;
     fr_request *r;
-    int status = generator_run(&g, &a.generate, a.generate.drafts, a.generate.n_drafts, print_token, &use_color, &r, &err);
+    int status = generator_run(&g, &a.generate, a.generate.drafts, a.generate.n_drafts, print_token, &out, &r, &err);
     if (!status) {
         putchar('\n');
         fr_stats s;
         fr_request_get_stats(r, &s);
         if (s.draft_error[0]) fprintf(stderr, "forerun: a drafter was switched off (the text is unaffected): %s\n", s.draft_error);
         if (a.stats) print_summary(r);
-        if (a.stats_json) status = write_stats(a.stats_json, &g, r, &a.generate, &err);
+        if (a.stats_json) status = write_stats(&a, &g, r, out.logprobs, &err);
         fr_request_close(r);
     }
+    json_decref(out.logprobs);
     generator_close(&g);
     return status ? cli_fail(&err) : CLI_OK;
 }

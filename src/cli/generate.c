@@ -1,7 +1,9 @@
 #include "cli/generate.h"
 
+#include "base/mem.h"
 #include "base/progress.h"
 #include "base/threads.h"
+#include "spec/drafter.h"
 
 #include <errno.h>
 #include <math.h>
@@ -25,8 +27,8 @@ static const struct argp_option option_table[] = {
     {"stop", KEY_STOP, "TEXT", 0, "end before TEXT would be said (may be given several times)", 1},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "go on when the model ends its text", 1},
     {NULL, 0, NULL, 0, "Drafting (never changes a token):", 2},
-    {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... such as ngram-trie or sps:model=FILE.gguf; several are united; none: plain", 2},
-    {"tree-budget", KEY_BUDGET, "B", 0, "at most B drafted tokens in a step (default 24)", 2},
+    {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... such as ngram-trie; several are united; none: plain", 2},
+    {"tree-budget", KEY_BUDGET, "B", 0, "at most B drafted tokens in a step (default 8)", 2},
     {"verify", KEY_VERIFY, "RULE", 0, "rule of acceptance: sampled (exact; the default and so far the only one)", 2},
     {NULL, 0, NULL, 0, "Sampling (the text is a function of these and the seed):", 3},
     {"temp", KEY_TEMP, "T", 0, "temperature (default 0: greedy)", 3},
@@ -140,7 +142,25 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     return status == ARGP_ERR_UNKNOWN ? parse_machine(key, arg, state, a) : status;
 }
 
-const struct argp generate_argp = {.options = option_table, .parser = parse};
+/* Behind the options: the drafting methods, as the registry has them. */
+static char *add_methods(int key, const char *text, void *input) {
+    (void)input;
+    if (key != ARGP_KEY_HELP_EXTRA) return (char *)(uintptr_t)text;
+    Buf out = {.max_bytes = 64 << 10};
+    bool fits = buf_append(&out, "Drafters (SPEC is method or method:key=value,...):", 50);
+    char line[512];
+    for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
+        int n = snprintf(line, sizeof line, "\n  %s: %s", (*c)->name, (*c)->summary);
+        fits = n > 0 && (size_t)n < sizeof line && buf_append(&out, line, (size_t)n);
+        for (const DrafterOption *o = (*c)->options; o->key && fits; o++) {
+            n = snprintf(line, sizeof line, "\n      %s=%s  %s", o->key, o->default_value, o->help);
+            fits = n > 0 && (size_t)n < sizeof line && buf_append(&out, line, (size_t)n);
+        }
+    }
+    return out.data; /* argp frees it */
+}
+
+const struct argp generate_argp = {.options = option_table, .parser = parse, .help_filter = add_methods};
 
 static int encode_prompt(Generator *g, const GenerateArgs *a, const char *text, size_t n, fr_error *err) {
     if (!a->chat) return fr_tokenize(g->model, text, n, FR_TOKENIZE_PROMPT, &g->prompt, &g->n_prompt, err);
@@ -197,7 +217,7 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
     fr_request_options options = {.prompt = g->prompt, .n_prompt = g->n_prompt, .max_tokens = a->n_tokens,
                                   .sampling = a->sampling, .stops = a->stops, .n_stops = a->n_stops,
                                   .drafts = drafts, .n_drafts = n_drafts, .tree_budget = a->tree_budget,
-                                  .ignore_eos = a->ignore_eos, .on_token = on_token, .user = user};
+                                  .ignore_eos = a->ignore_eos, .want_logprobs = a->want_logprobs, .on_token = on_token, .user = user};
     int status = fr_request_open(out, g->engine, &options, err);
     if (status) return status;
     while ((status = fr_engine_step(g->engine, err)) > 0) {}

@@ -21,7 +21,7 @@ typedef struct GenerateArgs {
     int n_stops;
     fr_sampling sampling;
     fr_engine_options engine;
-    int tree_budget, ignore_eos;
+    int tree_budget, ignore_eos, want_logprobs;
     ColorWhen color;
 } GenerateArgs;
 

@@ -1,6 +1,7 @@
 /* main.c - `forerun`: finds the subcommand and hands over. */
 #include "cli/cli.h"
 
+#include <argp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ static void print_help(FILE *out) {
 }
 
 int main(int argc, char **argv) {
+    argp_err_exit_status = CLI_USAGE;
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;

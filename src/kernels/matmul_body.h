@@ -27,7 +27,7 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    AHEAD_CODES = 8 << 10, /* bytes between what is computed and what is asked for from memory */
+    AHEAD_CODES = 16 << 10, /* bytes between what is computed and what is asked for from memory */
     AHEAD_SCALES = 1 << 10,
     GROUP_BYTES = 256 << 10, /* of weights that several passes share; twice that stays in a 1 MB L2 cache */
 };
@@ -157,7 +157,7 @@ INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
     for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
         for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += sizeof(ActBlock)) {
             prefetch_codes(p, codes, i + s, f->code_bytes);
-            __builtin_prefetch(record + AHEAD_SCALES);
+            __builtin_prefetch(record + p->tile_bytes + s * (int)(f->scale_bytes / f->scale_steps));
             Unpacked u;
             unpack_codes(type, codes, u.w);
             unpack_scales(type, record, s, p->column, &u);

@@ -6,7 +6,8 @@
 
 #include <math.h>
 
-/* A block of activations whose largest magnitude is below this becomes zeros: ACT_STEPS/amax must not overflow. */
+/* A block of activations whose largest magnitude is below this becomes zeros: ACT_STEPS/amax must not
+ * overflow. */
 #define ACT_TINY 0x1p-100f
 
 #define ACT_STEPS 32512.0f /* 127 * 256: the integer that the largest magnitude of a block becomes */

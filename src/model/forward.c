@@ -53,7 +53,7 @@ typedef struct Job {
 static size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
 
 /* Parts per thread: enough that a thread which lost its core for a while is made up for by the others. */
-enum { PARTS_PER_THREAD = 4 };
+enum { PARTS_PER_THREAD = 2 };
 
 /* One part for each of n small items, or a few parts for each thread where there are more. */
 static void run(Job *job, PartFn fn, int64_t n) {

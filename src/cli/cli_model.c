@@ -1,0 +1,57 @@
+#include "cli/cli.h"
+
+#include "base/threads.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_KV = 1024, KEY_KERNELS };
+
+static const struct argp_option option_table[] = {
+    {"model", 'm', "FILE", 0, "GGUF file of the model", 0},
+    {"threads", 't', "N", 0, "threads (default: all cores)", 0},
+    {"kv", KEY_KV, "TYPE", 0, "type of the KV cache: f16 (default) or f32", 0},
+    {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 0},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    CliModel *m = state->input;
+    switch (key) {
+    case 'm': m->path = arg; return 0;
+    case KEY_KERNELS: m->kernels = arg; return 0;
+    case 't':
+        m->n_threads = atoi(arg);
+        if (m->n_threads < 1 || m->n_threads > THREADS_MAX) argp_error(state, "--threads: 1 to %d", THREADS_MAX);
+        return 0;
+    case KEY_KV:
+        if (strcmp(arg, "f16") != 0 && strcmp(arg, "f32") != 0) argp_error(state, "--kv: '%s' is neither f16 nor f32", arg);
+        m->kv = arg[1] == '3' ? KV_F32 : KV_F16;
+        return 0;
+    case ARGP_KEY_END:
+        if (!m->path) argp_error(state, "no model given: -m FILE.gguf");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp cli_model_argp = {.options = option_table, .parser = parse};
+
+void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_cores(), .kv = KV_F16}; }
+
+int cli_model_open(CliModel *m, fr_error *err) {
+    ModelOptions options = {.kernels = kernels_select(m->kernels), .n_threads = m->n_threads};
+    if (!options.kernels)
+        return error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; 'auto' takes the best it has", m->kernels);
+    int status = gguf_open(&m->gguf, m->path, err);
+    if (!status) status = model_open(&m->model, m->gguf, &options, err);
+    if (status) cli_model_close(m);
+    return status;
+}
+
+void cli_model_close(CliModel *m) {
+    model_close(m->model);
+    gguf_close(m->gguf);
+    m->model = NULL;
+    m->gguf = NULL;
+}
