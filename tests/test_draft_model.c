@@ -2,6 +2,7 @@
  * start, one forward a level, and a model of another vocabulary is refused by name. */
 #include "engine_rig.h"
 
+#include "base/rng.h"
 #include "format/gguf_write.h"
 #include "model_rig.h"
 #include "random_model.h"
@@ -375,11 +376,71 @@ static void many_sequences_take_turns(void **state) {
     drafter_close(single);
 }
 
-/* The shapes of the three methods, and est as the product of the draft's own laws along the path. */
-static void est_is_the_drafts_probability(void **state) {
+/* ---- est ------------------------------------------------------------------------------------------ */
+
+/* What the draft's law is at a node of a tree after `text`, asked of a fresh executor. */
+typedef struct Oracle {
+    Gguf *gguf;
+    Model *model;
+    Sampler *sampler;
+    float logits[N_VOCAB], law[N_VOCAB];
+} Oracle;
+
+static Oracle *oracle_open(void) {
+    static Oracle o;
+    o.gguf = rig_gguf(DRAFT);
+    o.model = rig_model(o.gguf, NULL);
+    assert_non_null(o.sampler = sampler_new(N_VOCAB));
+    return &o;
+}
+
+static void oracle_close(Oracle *o) {
+    sampler_free(o->sampler);
+    model_close(o->model);
+    gguf_close(o->gguf);
+}
+
+enum { N_TEXT = 25 };
+
+static void oracle_ask(Oracle *o, const SamplingOptions *as_law, const int32_t *text, const Tree *t,
+                       int32_t node) {
+    int32_t context[N_TEXT + 8], n = N_TEXT + t->nodes[node].depth;
+    memcpy(context, text, N_TEXT * sizeof *text);
+    for (int32_t k = node; k > 0; k = t->nodes[k].parent)
+        context[N_TEXT + t->nodes[k].depth - 1] = t->nodes[k].token;
+    ExecutorOptions eo = rig_options(n, n);
+    eo.kv_type = KV_F16;
+    Executor *e = rig_executor(o->model, &eo);
+    int32_t s = rig_sequence(e);
+    rig_append(e, s, context, n - 1, n, N_VOCAB, NULL);
+    rig_append(e, s, context + n - 1, 1, 1, N_VOCAB, o->logits);
+    sampler_law(o->sampler, as_law, o->logits, context, n, o->law); /* penalties see the path */
+    executor_close(e);
+}
+
+/* The chance that a coupled draw gives to `token` at output position `position`, the slow way. */
+static double coupled_chance(const float *law, const SamplingOptions *o, uint64_t position, int32_t token) {
+    static double value[N_VOCAB];
+    double t = (double)o->temperature, sum = 0, mine = 0;
+    for (int32_t i = 0; i < N_VOCAB; i++)
+        value[i] = law[i] > 0 ? log((double)law[i]) + rng_gumbel(o->seed, RNG_TARGET, position, (uint32_t)i)
+                              : -INFINITY;
+    mine = value[token];
+    for (int rival = 0; rival < 16; rival++) {
+        int32_t best = 0;
+        for (int32_t i = 1; i < N_VOCAB; i++)
+            if (value[i] > value[best]) best = i;
+        sum += exp(t * (value[best] - mine));
+        value[best] = -INFINITY;
+    }
+    return 1 / sum;
+}
+
+/* The shapes of the three methods, and est: the draft's probabilities along the path, or with coupled noise
+ * the chances of what the noise favours. */
+static void est_is_what_the_draft_knows(void **state) {
     (void)state;
-    enum { N = 25 };
-    const struct {
+    static const struct {
         const char *spec;
         int32_t n_at[7];
     } cases[] = {
@@ -387,55 +448,45 @@ static void est_is_the_drafts_probability(void **state) {
         {"rsd-c" M ",branch=3-2-1", {1, 3, 6, 6, 0}},
         {"rsd-s" M ",width=4,depth=3", {1, 4, 4, 4, 0}},
     };
-    int32_t text[N];
-    rig_tokens(12, N_VOCAB, text, N);
-    Gguf *g = rig_gguf(DRAFT);
-    Model *m = rig_model(g, NULL);
-    ExecutorOptions eo = rig_options(N + 8, N);
-    eo.kv_type = KV_F16;
-    Sampler *sampler = sampler_new(N_VOCAB);
-    static float logits[N * N_VOCAB], law[N_VOCAB];
+    enum { GREEDY, UNCOUPLED, COUPLED, N_KINDS };
     static Tree t;
-    for (int c = 0; c < 6; c++) {
+    int32_t text[N_TEXT];
+    rig_tokens(12, N_VOCAB, text, N_TEXT);
+    Oracle *oracle = oracle_open();
+    for (int c = 0; c < 3 * N_KINDS; c++) {
+        int kind = c / 3;
         SamplingOptions o = {
             .temperature = 0.7f, .top_p = 0.95f, .repeat_penalty = 1.5f, .penalty_last_n = -1, .seed = 4};
         SamplingOptions as_law = o;
-        if (c >= 3) o.temperature = 0, as_law.temperature = as_law.top_p = 1;
-        Drafter *d = open_drafter(cases[c % 3].spec, 1);
-        begin(d, 0, &o, text, N, 0);
-        propose(d, 0, text[N - 1], 30, &t);
+        if (kind == GREEDY) o.temperature = 0, as_law.temperature = as_law.top_p = 1;
+        char spec[96];
+        snprintf(spec, sizeof spec, "%s,coupled=%d", cases[c % 3].spec, kind != UNCOUPLED);
+        Drafter *d = open_drafter(spec, 1);
+        begin(d, 0, &o, text, N_TEXT, 0);
+        propose(d, 0, text[N_TEXT - 1], 30, &t);
         int32_t n_at[8] = {0};
         for (int32_t i = 0; i < t.n; i++) n_at[t.nodes[i].depth]++;
         for (int depth = 0; depth < 7; depth++)
             if (cases[c % 3].n_at[depth]) assert_int_equal(n_at[depth], cases[c % 3].n_at[depth]);
         for (int32_t i = 1; i < t.n; i++) {
-            Executor *e = rig_executor(m, &eo);
-            int32_t s = rig_sequence(e), path[8], n_path = 0, context[N + 8], n_context = N;
-            memcpy(context, text, sizeof text);
-            rig_append(e, s, text, N, N, N_VOCAB, logits);
-            const float *row = logits + (size_t)(N - 1) * N_VOCAB;
-            for (int32_t k = t.nodes[i].parent; k > 0; k = t.nodes[k].parent)
-                path[n_path++] = t.nodes[k].token;
-            while (n_path > 0) {
-                context[n_context++] = path[--n_path]; /* penalties see the path */
-                rig_append(e, s, &path[n_path], 1, 1, N_VOCAB, logits);
-                row = logits;
+            int32_t parent = t.nodes[i].parent, token = t.nodes[i].token, better = 0;
+            oracle_ask(oracle, &as_law, text, &t, parent);
+            float want = t.nodes[parent].est * oracle->law[token], got = t.nodes[i].est, slack = 0;
+            if (kind == COUPLED) {
+                want = t.nodes[parent].est *
+                       (float)coupled_chance(oracle->law, &o, (uint64_t)t.nodes[parent].depth, token);
+                slack = 1e-5f * want;
             }
-            sampler_law(sampler, &as_law, row, context, n_context, law);
-            float want = t.nodes[t.nodes[i].parent].est * law[t.nodes[i].token];
-            if (t.nodes[i].est != want || !(want > 0))
-                fail_msg("%s: est of node %d is %a, the law says %a", cases[c % 3].spec, i,
-                         (double)t.nodes[i].est, (double)want);
-            int32_t better = 0; /* greedy: the first children are the most probable tokens */
-            for (int32_t v = 0; v < N_VOCAB; v++) better += law[v] > law[t.nodes[i].token];
-            if (c >= 3 && t.nodes[i].depth == 1) assert_int_equal(better, i - 1);
-            executor_close(e);
+            if (!(fabsf(got - want) <= slack) || !(want > 0))
+                fail_msg("%s, kind %d: est of node %d is %a, but should be %a", spec, kind, i, (double)got,
+                         (double)want);
+            for (int32_t v = 0; v < N_VOCAB; v++) better += oracle->law[v] > oracle->law[token];
+            if (kind == GREEDY && t.nodes[i].depth == 1)
+                assert_int_equal(better, i - 1); /* the most probable ones */
         }
         drafter_close(d);
     }
-    sampler_free(sampler);
-    model_close(m);
-    gguf_close(g);
+    oracle_close(oracle);
 }
 
 static void budgets_are_kept(void **state) {
@@ -607,7 +658,7 @@ int main(void) {
         cmocka_unit_test(trees_are_those_of_a_fresh_start),
         cmocka_unit_test(a_level_is_one_forward_for_all_sequences),
         cmocka_unit_test(many_sequences_take_turns),
-        cmocka_unit_test(est_is_the_drafts_probability),
+        cmocka_unit_test(est_is_what_the_draft_knows),
         cmocka_unit_test(budgets_are_kept),
         cmocka_unit_test(senseless_options_are_refused),
         cmocka_unit_test(another_vocabulary_is_refused_by_name),

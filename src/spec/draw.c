@@ -50,11 +50,11 @@ typedef struct Best {
 } Best;
 
 static void insert(Best *b, int32_t token, float q, double value) {
-    if (b->n == b->k && !(value > b->out[b->n - 1].psi)) return; /* ids rise: of equals the first stays */
+    if (b->n == b->k && !(value > b->out[b->n - 1].value)) return; /* ids rise: of equals the first stays */
     int32_t i = b->n < b->k ? b->n++ : b->k - 1;
-    for (; i > 0 && b->out[i - 1].psi < value; i--) b->out[i] = b->out[i - 1];
-    b->out[i] = (DrawChild){.token = token, .q = q, .psi = value};
-    if (b->n == b->k) b->bar = exp(-b->out[b->k - 1].psi) * (1 + 1e-9); /* room for rounding */
+    for (; i > 0 && b->out[i - 1].value < value; i--) b->out[i] = b->out[i - 1];
+    b->out[i] = (DrawChild){.token = token, .q = q, .value = value};
+    if (b->n == b->k) b->bar = exp(-b->out[b->k - 1].value) * (1 + 1e-9); /* room for rounding */
 }
 
 static void insert_silent(Best *b, const float *q, int32_t n_vocab) {
@@ -91,10 +91,10 @@ int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent,
         insert_silent(&b, q, n_vocab);
     else
         insert_noisy(&b, q, n_vocab, &parent->noise);
-    double max = b.n ? parent->log_q + out[0].psi : 0;
+    double max = b.n ? parent->log_q + out[0].value : 0;
     for (int32_t i = 0; i < b.n; i++) {
         DrawChild *c = &out[i];
-        double y = parent->log_q + c->psi;
+        double y = parent->log_q + c->value;
         c->parent = i_parent;
         c->log_q = parent->log_q + log((double)c->q);
         c->psi = parent->noise.silent ? y : truncate_below(parent->psi, y, max);

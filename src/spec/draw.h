@@ -23,8 +23,10 @@ typedef struct DrawParent {
 
 typedef struct DrawChild {
     int32_t parent; /* for the caller: which parent it is */
+    float chance;   /* for the caller: how likely it is to be accepted; not set by these functions */
     int32_t token;
     float q;      /* law of the token at its parent */
+    double value; /* log q + G: what the children of one parent are ranked by */
     double log_q; /* of the path */
     double psi;   /* falling among the children of a parent, never above the parent's but for silent noise */
 } DrawChild;
