@@ -1,5 +1,6 @@
 /* drafter_registry.c - the list of drafting methods, and "method:key=value,..." from text to an open drafter.
  */
+#include "spec/draft_model.h"
 #include "spec/draft_ngram_trie.h"
 #include "spec/drafter.h"
 
@@ -11,6 +12,9 @@
 
 static const DrafterClass *const classes[] = {
     &draft_ngram_trie_class,
+    &draft_sps_class,
+    &draft_rsd_c_class,
+    &draft_rsd_s_class,
     NULL,
 };
 
