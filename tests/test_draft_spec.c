@@ -65,7 +65,7 @@ static void drafters_open_or_say_what_there_is(void **state) {
     const struct {
         const char *text, *says;
     } bad[] = {
-        {"trie", "there is no drafting method 'trie'; there are: none, ngram-trie"},
+        {"trie", "there is no drafting method 'trie'; there are: none, ngram-trie, "},
         {"none:n=1", "'none' has no options"},
         {"ngram-trie:window=3", "ngram-trie has no option 'window'; it has: rule, n, prefix, live"},
         {"ngram-trie:rule=worst", "'rule=worst' must be paper or best"},
@@ -74,6 +74,10 @@ static void drafters_open_or_say_what_there_is(void **state) {
         {"ngram-trie:prefix=3x", "'prefix=3x' wants"},
         {"ngram-trie:live=2", "'live=2' wants a whole number from 0 to 1"},
         {"ngram-trie:n=99999999999999999999", "wants a whole number"},
+        {"pld:match=nearest", "'match=nearest' must be earliest or latest"},
+        {"suffix:factor=-1", "'factor=-1' wants a number from 0 to 64"},
+        {"suffix:factor=nan", "'factor=nan' wants a number"},
+        {"suffix:min_prob=0.1x", "'min_prob=0.1x' wants a number from 0 to 1"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         fr_error err = {0};

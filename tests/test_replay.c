@@ -48,6 +48,11 @@ static void devils_need_the_steps_they_deserve(void **state) {
         if (cases[i].n_drafted >= 0) assert_int_equal(s.n_drafted, cases[i].n_drafted);
         assert_true(s.n_steps >= 1 && s.n_steps <= N_OUTPUT && s.propose_s >= 0);
         assert_int_equal(d.n_seen[0], 0); /* ended */
+        int64_t n_judged = 0, n_right = 0;
+        for (int b = 0; b < REPLAY_N_BINS; b++) n_judged += s.bins[b].n, n_right += s.bins[b].n_right;
+        assert_int_equal(n_judged, s.n_drafted);
+        if (cases[i].kind == DEVIL_RIGHT) assert_int_equal(n_right, s.n_drafted);
+        if (cases[i].kind == DEVIL_WRONG) assert_int_equal(n_right, 0);
     }
 }
 

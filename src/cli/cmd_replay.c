@@ -22,7 +22,7 @@ typedef struct Options {
     const char *vocab, *trace, *draft;
     int32_t budget;
     int64_t limit; /* records; -1: all */
-    bool json;
+    bool json, calibration;
 } Options;
 
 typedef struct Category {
@@ -55,7 +55,14 @@ static int64_t parse_number(struct argp_state *state, const char *text, int64_t 
     return v;
 }
 
-enum { KEY_VOCAB = 'm', KEY_DRAFT = 'd', KEY_BUDGET = 'b', KEY_LIMIT = 'n', KEY_JSON = 'j' };
+enum {
+    KEY_VOCAB = 'm',
+    KEY_DRAFT = 'd',
+    KEY_BUDGET = 'b',
+    KEY_LIMIT = 'n',
+    KEY_JSON = 'j',
+    KEY_CALIBRATION = 'c'
+};
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     Options *o = state->input;
@@ -75,6 +82,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         break;
     case KEY_JSON:
         o->json = true;
+        break;
+    case KEY_CALIBRATION:
+        o->calibration = true;
         break;
     case ARGP_KEY_ARG:
         if (o->trace) argp_error(state, "one TRACE.jsonl at a time; '%s' is the second", arg);
@@ -96,6 +106,8 @@ static const struct argp_option argp_options[] = {
     {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... (default ngram-trie); `none` is plain decoding", 0},
     {"tree-budget", KEY_BUDGET, "B", 0, "nodes drafted in a step at most (default 32)", 0},
     {"limit", KEY_LIMIT, "N", 0, "the first N records only", 0},
+    {"calibration", KEY_CALIBRATION, NULL, 0,
+     "a second table: how often nodes are right, by the drafter's own estimate", 0},
     {"json", KEY_JSON, NULL, 0, "print JSON: one object a category, and \"all\"", 0},
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -134,6 +146,11 @@ static int add_to(Category *c, const ReplayStats *s, const double *step_s, fr_er
     c->stats.n_drafted += s->n_drafted;
     c->stats.propose_s += s->propose_s;
     c->stats.build_s += s->build_s;
+    for (int i = 0; i < REPLAY_N_BINS; i++) {
+        c->stats.bins[i].n += s->bins[i].n;
+        c->stats.bins[i].n_right += s->bins[i].n_right;
+        c->stats.bins[i].sum_est += s->bins[i].sum_est;
+    }
     return FR_OK;
 }
 
@@ -274,6 +291,17 @@ static void print_row(Category *c, const char *name) {
            ratio((double)s->n_drafted, s->n_steps), 1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
 }
 
+static void print_calibration(const ReplayStats *s) {
+    printf("\n%-16s %8s %10s %10s\n", "estimate", "nodes", "mean est", "right");
+    for (int i = 0; i < REPLAY_N_BINS; i++) {
+        const ReplayBin *b = &s->bins[i];
+        if (b->n)
+            printf("%.1f to %.1f       %8lld %10.3f %10.3f\n", i / (double)REPLAY_N_BINS,
+                   (i + 1) / (double)REPLAY_N_BINS, (long long)b->n, ratio(b->sum_est, b->n),
+                   ratio((double)b->n_right, b->n));
+    }
+}
+
 static void print_table(Replay *r) {
     printf("%s, %d nodes, %lld records\n", r->options.draft, r->options.budget,
            (long long)r->report.all.n_records);
@@ -282,16 +310,26 @@ static void print_table(Replay *r) {
     for (int i = 0; i < r->report.n_categories; i++)
         print_row(&r->report.categories[i], r->report.categories[i].name);
     print_row(&r->report.all, "all");
+    if (r->options.calibration) print_calibration(&r->report.all.stats);
+}
+
+static json_t *calibration_json(const ReplayStats *s) {
+    json_t *bins = json_array();
+    for (int i = 0; i < REPLAY_N_BINS; i++)
+        json_array_append_new(bins, json_pack("{s:I, s:f, s:f}", "nodes", (json_int_t)s->bins[i].n,
+                                              "mean_est", ratio(s->bins[i].sum_est, s->bins[i].n), "right",
+                                              ratio((double)s->bins[i].n_right, s->bins[i].n)));
+    return bins;
 }
 
 static json_t *category_json(Category *c) {
     const ReplayStats *s = &c->stats;
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "records", (json_int_t)c->n_records,
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "records", (json_int_t)c->n_records,
                      "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps, "acceptance_length",
                      ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
                      ratio((double)s->n_drafted, s->n_steps), "propose_us",
                      1e6 * ratio(s->propose_s, s->n_steps), "propose_us_median", median_us(c), "build_us",
-                     1e6 * ratio(s->build_s, c->n_records));
+                     1e6 * ratio(s->build_s, c->n_records), "calibration", calibration_json(s));
 }
 
 static int print_json(Replay *r, fr_error *err) {

@@ -62,10 +62,12 @@ struct Drafter {
 
 /* Splits "method:key=value,..."; refuses bad syntax. */
 int draft_spec_parse(const char *text, DraftSpec *out, fr_error *err);
-/* The value of a key, or its default. Integers are checked against [min, max]. */
+/* The value of a key, or its default. Numbers are checked against [min, max]. */
 const char *draft_spec_get(const DraftSpec *spec, const DrafterClass *class, const char *key);
 int draft_spec_get_int(const DraftSpec *spec, const DrafterClass *class, const char *key, int64_t min,
                        int64_t max, int64_t *out, fr_error *err);
+int draft_spec_get_real(const DraftSpec *spec, const DrafterClass *class, const char *key, double min,
+                        double max, double *out, fr_error *err);
 
 /* All methods, ending with NULL; and one by name (NULL: unknown). */
 const DrafterClass *const *drafter_classes(void);

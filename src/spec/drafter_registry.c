@@ -1,7 +1,5 @@
 /* drafter_registry.c - the list of drafting methods, and "method:key=value,..." from text to an open drafter.
  */
-#include "spec/draft_model.h"
-#include "spec/draft_ngram_trie.h"
 #include "spec/drafter.h"
 
 #include <errno.h>
@@ -10,13 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const DrafterClass *const classes[] = {
-    &draft_ngram_trie_class,
-    &draft_sps_class,
-    &draft_rsd_c_class,
-    &draft_rsd_s_class,
-    NULL,
-};
+/* Every method defines draft_<method>_class in src/spec/draft_<method>.c; its line here makes it known. */
+#define METHODS(X)                                                                                           \
+    X(ngram_trie)                                                                                            \
+    X(pld)                                                                                                   \
+    X(llma)                                                                                                  \
+    X(suffix)                                                                                                \
+    X(sps)                                                                                                   \
+    X(rsd_c)                                                                                                 \
+    X(rsd_s)
+
+#define DECLARE(method) extern const DrafterClass draft_##method##_class;
+#define ADDRESS(method) &draft_##method##_class,
+METHODS(DECLARE)
+static const DrafterClass *const classes[] = {METHODS(ADDRESS) NULL};
 
 const DrafterClass *const *drafter_classes(void) { return classes; }
 
@@ -93,6 +98,18 @@ int draft_spec_get_int(const DraftSpec *spec, const DrafterClass *class, const c
     if (end == text || *end || errno || v < min || v > max)
         return error_set(err, FR_ERR_ARGUMENT, "%s: '%s=%.40s' wants a whole number from %lld to %lld",
                          class->name, key, text, (long long)min, (long long)max);
+    *out = v;
+    return FR_OK;
+}
+
+int draft_spec_get_real(const DraftSpec *spec, const DrafterClass *class, const char *key, double min,
+                        double max, double *out, fr_error *err) {
+    const char *text = draft_spec_get(spec, class, key);
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !(v >= min && v <= max)) /* a NaN compares false */
+        return error_set(err, FR_ERR_ARGUMENT, "%s: '%s=%.40s' wants a number from %g to %g", class->name,
+                         key, text, min, max);
     *out = v;
     return FR_OK;
 }

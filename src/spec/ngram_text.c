@@ -90,10 +90,10 @@ int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= n_vocab)
             return error_set(err, FR_ERR_ARGUMENT,
-                             "ngram-trie: token %d is outside the vocabulary of %d tokens", tokens[i],
+                             "a drafter: token %d is outside the vocabulary of %d tokens", tokens[i],
                              n_vocab);
     if (n > MAX_TOKENS - t->n)
-        return error_set(err, FR_ERR_CONTEXT, "ngram-trie: a text of more than %d tokens is not taken",
+        return error_set(err, FR_ERR_CONTEXT, "a drafter: a text of more than %d tokens is not taken",
                          MAX_TOKENS);
     if (!grow_arrays(t, t->n + n))
         return error_memory(err, "the n-gram text", (size_t)(t->n + n) * 2 * sizeof(int32_t));

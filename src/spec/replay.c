@@ -2,11 +2,27 @@
 
 #include "base/clock.h"
 
+#include <stdbool.h>
+
 /* How many of the next tokens the tree holds as a path from node 0. */
 static int64_t accepted(const Tree *t, const int32_t *next, int64_t n_next) {
     int64_t n = 0;
     for (int32_t node = 0; n < n_next && (node = tree_child(t, node, next[n])) >= 0;) n++;
     return n;
+}
+
+/* Enters each node of the tree into its bin. */
+static void judge(const Tree *t, const int32_t *next, int64_t n_next, ReplayBin *bins) {
+    bool right[TREE_MAX_NODES] = {true};
+    for (int32_t i = 1; i < t->n; i++) {
+        const TreeNode *node = &t->nodes[i];
+        right[i] = right[node->parent] && node->depth <= n_next && node->token == next[node->depth - 1];
+        int32_t at = (int32_t)(node->est * REPLAY_N_BINS);
+        ReplayBin *bin = &bins[at < REPLAY_N_BINS ? at : REPLAY_N_BINS - 1];
+        bin->n++;
+        bin->n_right += right[i];
+        bin->sum_est += (double)node->est;
+    }
 }
 
 static int propose(Drafter *d, Tree *t, const ReplayInput *in, ReplayStats *out, double *step_s,
@@ -29,6 +45,7 @@ static int run_steps(Drafter *d, const ReplayInput *in, ReplayStats *out, double
         if (step_s) step_s[out->n_steps] = 0;
         int rc = d ? propose(d, &t, in, out, step_s ? step_s + out->n_steps : NULL, err) : FR_OK;
         if (rc) return rc;
+        judge(&t, in->output + n, in->n_output - n, out->bins);
         int64_t n_new = accepted(&t, in->output + n, in->n_output - n) + 1;
         if (n_new > in->n_output - n) n_new = in->n_output - n; /* the answer ended inside the tree */
         rc = d ? d->class->observe(d, 0, in->output + n, n_new, err) : FR_OK;

@@ -18,9 +18,17 @@ typedef struct ReplayInput {
     int32_t n_vocab;
 } ReplayInput;
 
+/* Every drafted node says how likely its path is (est), and the answer says whether it was so. */
+enum { REPLAY_N_BINS = 10 };
+typedef struct ReplayBin { /* the nodes with est in [i, i + 1) / REPLAY_N_BINS */
+    int64_t n, n_right;
+    double sum_est;
+} ReplayBin;
+
 typedef struct ReplayStats {
     int64_t n_tokens, n_steps, n_drafted;
     double propose_s, build_s; /* propose over all steps; begin */
+    ReplayBin bins[REPLAY_N_BINS];
 } ReplayStats;
 
 /* Runs sequence 0 of the drafter (NULL: plain decoding) over the input. Where step_s is given, it gets the
