@@ -12,7 +12,8 @@ VERSION := 0.1.0
 # Goals that build as a part of something bigger use all cores, unless make was told otherwise.
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
-PKGS    := libpcre2-8 libutf8proc jansson libxxhash
+LIB_PKGS := libpcre2-8 libxxhash
+PKGS    := $(LIB_PKGS) libutf8proc jansson
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
@@ -21,6 +22,7 @@ ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread
 LDLIBS   = $(PKG_LIBS) -lm
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 
 MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
@@ -65,7 +67,7 @@ $(BUILD)/%.o: %.c Makefile
 $(BUILD)/forerun-all.a: $(LIB_OBJS)
 	@rm -f $@ && ar rcs $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
-	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LDLIBS) -o $@
+	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	ld -r $^ -o $(BUILD)/forerun-hidden.o
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
@@ -135,7 +137,7 @@ $(BUILD)/forerun.pc: Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: forerun' \
 	  'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
-	  'Requires.private: $(PKGS)' 'Libs: -L$${libdir} -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@
+	  'Requires.private: $(LIB_PKGS)' 'Libs: -L$${libdir} -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@
 install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 755 build/release/forerun $(DESTDIR)$(PREFIX)/bin/forerun

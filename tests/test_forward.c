@@ -225,6 +225,7 @@ typedef struct World {
     Row rows[MAX_ROWS];
     int32_t life_of_row[MAX_ROWS];
     int32_t n_rows;
+    int32_t first, end; /* rows of the run to be judged: the batch runs in pieces, each extending the one before */
 } World;
 
 static int32_t draw(World *w, int32_t n) { return rig_token(w->where.seed, w->n_draws++, n); }
@@ -295,7 +296,7 @@ static void expect_rows_of(World *w, int life) {
     int32_t s = rig_sequence(judge);
     float *logits = new_logits(w->m, 1);
     rig_append(judge, s, l->tokens, l->n, 1, n_vocab, NULL);
-    for (int32_t i = 0; i < w->n_rows; i++) {
+    for (int32_t i = w->first; i < w->end; i++) {
         if (w->life_of_row[i] != life) continue;
         if (!w->rows[i].want_logits) {
             assert_null(executor_logits(w->e, i));
@@ -327,6 +328,16 @@ static void commit_paths(World *w) {
     }
 }
 
+static void run_piece(World *w) {
+    fr_error err = {0};
+    int32_t n = w->end - w->first;
+    if (w->first == 0 ? executor_forward(w->e, w->rows, n, &err)
+                      : executor_extend(w->e, w->rows + w->first, n, &err))
+        fail_msg("%s", err.message);
+    for (int i = 0; i < MAX_LIVES; i++)
+        if (w->lives[i].alive) expect_rows_of(w, i);
+}
+
 static void live(const Model *m, Where where, const ExecutorOptions *o) {
     World w = {.m = m, .e = rig_executor(m, o), .kv_type = o->kv_type, .where = where};
     for (int i = 0; i < MAX_LIVES; i++) start_life(&w, &w.lives[i]);
@@ -337,10 +348,10 @@ static void live(const Model *m, Where where, const ExecutorOptions *o) {
             for (int i = 0; i < MAX_LIVES; i++) any = any || w.lives[i].alive;
         }
         draw_rows(&w);
-        fr_error err = {0};
-        if (executor_forward(w.e, w.rows, w.n_rows, &err)) fail_msg("%s", err.message);
-        for (int i = 0; i < MAX_LIVES; i++)
-            if (w.lives[i].alive) expect_rows_of(&w, i);
+        for (w.first = 0; w.first < w.n_rows; w.first = w.end) {
+            w.end = w.first + 1 + draw(&w, w.n_rows - w.first);
+            run_piece(&w);
+        }
         commit_paths(&w);
     }
     executor_close(w.e);
@@ -437,6 +448,12 @@ static void impossible_batches_are_refused(void **state) {
     assert_int_equal(executor_sequence_length(e, s), 0);
     Row good[2] = {{1, s, -1, true}, {2, t, -1, true}};
     assert_int_equal(executor_forward(e, good, 2, &err), FR_OK); /* refusals left everything usable */
+    Row below[3] = {{1, t, 0, true}, {1, s, 0, true}, {1, t, 1, true}};
+    assert_int_equal(executor_extend(e, below, 1, &err), FR_ERR_ARGUMENT); /* a parent of another sequence */
+    assert_int_equal(executor_forward(e, good, 2, &err), FR_OK);
+    assert_int_equal(executor_extend(e, below, 3, &err), FR_ERR_ARGUMENT); /* more rows than fit */
+    assert_int_equal(executor_extend(e, below + 1, 2, &err), FR_OK);
+    assert_int_equal(executor_extend(e, below + 1, 1, &err), FR_ERR_ARGUMENT); /* no room is left */
     executor_close(e);
     model_close(m);
     gguf_close(g);

@@ -72,7 +72,7 @@ static const struct {
     const char *spec;
     int stride;
 } drafters[] = {
-    {"ngram-trie", 1}, {"ngram-trie:rule=paper,live=0", 3}, {"pld", 4}, {"pld:match=latest,n=2", 4}, {"llma", 4},
+    {"ngram-trie", 2}, {"ngram-trie:rule=paper,live=0", 3}, {"pld", 4}, {"pld:match=latest,n=2", 4}, {"llma", 4},
     {"suffix:factor=2", 4}, {"lookahead-trie", 4},
 };
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
@@ -155,6 +155,31 @@ static void the_shipped_models_are_lossless(void **state) {
     (void)state;
     ladder_of("models/draft.gguf", 0, 2);
     ladder_of("models/target.gguf", 0, 1);
+}
+
+/* A second model drafts: see test_draft_model.c for more. */
+static void draft_models_are_lossless(void **state) {
+    (void)state;
+    static const char *const drafts[] = {"sps:model=models/draft.gguf", "rsd-c:model=models/draft.gguf,branch=4x2x2",
+                                         "rsd-s:model=models/draft.gguf,width=6,depth=4,coupled=0"};
+    static Stream plain;
+    fr_model *model = rig_open_model("models/target.gguf", NULL);
+    fr_model_info info;
+    fr_model_get_info(model, &info);
+    int32_t prompt[N_PROMPT];
+    for (int i = 0; i < N_SAMPLINGS; i++) {
+        make_prompt(info.n_vocab, (uint64_t)i + 1, prompt);
+        fr_request_options o = request_of(prompt, i);
+        fr_engine *e = rig_open_engine(model, NULL);
+        rig_run_request(e, &o, &plain);
+        for (size_t k = 0; k < sizeof drafts / sizeof *drafts; k++)
+            for (int budget = 1; budget <= 64; budget *= 4) {
+                fr_stats s = check(e, o, drafts[k], budget, &plain, "a draft model");
+                assert_string_equal(s.draft_error, "");
+            }
+        fr_engine_close(e);
+    }
+    fr_model_close(model);
 }
 
 static void a_model_of_other_people_is_lossless(void **state) {
@@ -292,6 +317,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_are_lossless),
         cmocka_unit_test(the_shipped_models_are_lossless),
+        cmocka_unit_test(draft_models_are_lossless),
         cmocka_unit_test(a_model_of_other_people_is_lossless),
         cmocka_unit_test(threads_pages_and_chunks_change_nothing),
         cmocka_unit_test(each_kernel_table_agrees_with_itself),

@@ -116,6 +116,16 @@ static void draw_case(Dice *d, Case *c) {
     c->o.penalty_last_n = below(d, MAX_CONTEXT + 10) - 1;
 }
 
+/* sampler_law against the reference: the same tokens removed, the rest within float rounding. */
+static void assert_law(Sampler *s, const Case *c, const double *p, int i_case) {
+    float law[MAX_VOCAB];
+    sampler_law(s, &c->o, c->logits, c->context, c->n_context, law);
+    for (int32_t t = 0; t < c->n; t++)
+        if (fabs((double)law[t] - p[t]) > 2e-6 || (p[t] == 0 && law[t] > 0) ||
+            (p[t] > 1e-37 && law[t] == 0))
+            fail_msg("case %d: the law of token %d is %g, the reference says %g", i_case, t, (double)law[t], p[t]);
+}
+
 static void choices_equal_a_slow_reference(void **state) {
     (void)state;
     Dice d = {.seed = 11};
@@ -133,6 +143,9 @@ static void choices_equal_a_slow_reference(void **state) {
         if (c.o.temperature > 0 && !slow_law(&c.o, row, c.n, p)) continue;
         n_compared++;
         uint64_t position = (uint64_t)i;
+        bool any = false;
+        for (int32_t t = 0; t < c.n; t++) any |= p[t] > 0;
+        if (any) assert_law(samplers[c.n], &c, p, i);
         int32_t want = slow_choose(&c.o, row, p, c.n, position);
         int32_t got = sampler_choose(samplers[c.n], &c.o, c.logits, c.context, c.n_context, position);
         if (got != want)

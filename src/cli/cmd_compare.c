@@ -2,6 +2,7 @@
 #include "cli/generate.h"
 
 #include "base/mem.h"
+#include "base/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,12 +139,16 @@ static void print_json(const Method *methods, int n, int n_runs) {
 }
 
 static int compare(Generator *g, const CompareArgs *a, Method *methods, int n, fr_error *err) {
+    int status = FR_OK;
+    Progress bar;
+    progress_begin(&bar, stderr, "comparing", (int64_t)a->n_runs * n);
     for (int i_run = 0; i_run < a->n_runs; i_run++)
-        for (int i = 0; i < n; i++) {
-            int status = run_once(g, &a->generate, &methods[i], &methods[0], i_run, err);
-            if (status) return status;
+        for (int i = 0; i < n && !status; i++) {
+            status = run_once(g, &a->generate, &methods[i], &methods[0], i_run, err);
+            progress_update(&bar, (int64_t)i_run * n + i + 1);
         }
-    return FR_OK;
+    progress_end(&bar);
+    return status;
 }
 
 int cmd_compare(int argc, char **argv) {

@@ -23,7 +23,9 @@ int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, 
     }
     if (!free_place)
         return error_set(err, FR_ERR_MEMORY, "more than %d different drafters at once", ENGINE_MAX_DRAFTERS);
-    DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests};
+    DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests,
+                      .target = e->model->gguf, .kernels = e->model->model->kernels, .n_ctx = e->options.n_ctx,
+                      .n_threads = e->options.n_threads};
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);
     if (status || !drafter) return status; /* "none" is no drafter */
@@ -59,8 +61,11 @@ void request_begin_drafts(fr_request *r) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         if (!d->shared) continue;
+        Drafter *drafter = d->shared->drafter;
         d->active = true;
-        if (d->shared->drafter->class->begin(d->shared->drafter, r->sequence, r->context, r->n_context, &err))
+        if (drafter->class->set_sampling)
+            drafter->class->set_sampling(drafter, r->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
+        if (drafter->class->begin(drafter, r->sequence, r->context, r->n_context, &err))
             switch_off(r, d, &err);
     }
 }

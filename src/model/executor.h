@@ -49,11 +49,15 @@ int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *er
 
 /* Runs the rows (at most max_rows; each sequence reserved before). Refuses impossible batches. */
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
+/* Runs more rows below those of the last forward, whose keys are still in their slots, as a drafter does that grows a
+ * tree level by level. Rows are numbered on, a parent may be any row since executor_forward, and reservations and
+ * max_rows count all of them. Nothing may be committed in between. Results are those of the new rows alone. */
+int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
 /* Results of the last forward; valid until the next. Logits [n_vocab] and hidden state after the final
  * norm [n_embd] of a row that wanted logits; NULL for one that did not. */
 const float *executor_logits(const Executor *e, int32_t row);
 const float *executor_hidden(const Executor *e, int32_t row);
-/* Keeps these rows of the last forward (all of one sequence, a chain from the committed tokens down) and
+/* Keeps these rows of the last forward and its extensions (all of one sequence, a chain from the committed tokens down) and
  * forgets the sequence's other rows. Once per sequence and forward. */
 void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t n);
 

@@ -25,7 +25,7 @@ static int allocate(Executor *e, fr_error *err) {
     size_t embd = (size_t)h->n_embd, act = widest_act_row(e->model);
     size_t scores = (size_t)(h->n_head / h->n_head_kv) * (size_t)e->score_stride;
     const struct { void *out; size_t n, each; } wants[] = {
-        {&e->rows, rows, sizeof *e->rows},
+        {&e->all_rows, rows, sizeof *e->all_rows},
         {&e->cos_sin, rows * (size_t)h->rope.n_rot, sizeof(float)},
         {&e->x, rows * embd, sizeof(float)},
         {&e->normed, rows * embd, sizeof(float)},
@@ -86,7 +86,7 @@ int executor_open(Executor **out, const Model *model, const ExecutorOptions *opt
 void executor_close(Executor *e) {
     if (!e) return;
     threads_close(e->threads);
-    void *all[] = {e->rows, e->cos_sin, e->x, e->normed, e->q, e->k, e->v, e->attended, e->gate, e->up, e->delta,
+    void *all[] = {e->all_rows, e->cos_sin, e->x, e->normed, e->q, e->k, e->v, e->attended, e->gate, e->up, e->delta,
                    e->hidden, e->logits, e->scores, e->path_slots, e->offsets};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(e->acts[i]);
@@ -110,73 +110,90 @@ int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *er
     return kv_reserve(&e->kv, sequence, n_rows, err);
 }
 
-/* Works out position, slot and visible tree slots of each row. The rows of a sequence take its reserved
- * slots in row order; a row sees the committed tokens, its ancestors and itself. */
-static int place_rows(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
-    int32_t *path = e->path_slots;
-    for (int32_t i = 0; i < n_rows; i++) {
-        const Row *r = &rows[i];
-        RowPlace *p = &e->rows[i];
+/* Where the visible tree slots of row `i` may be written: behind those of the row before. */
+static int32_t *path_room(const Executor *e, int32_t i) {
+    if (i == 0) return e->path_slots;
+    const RowPlace *last = &e->all_rows[i - 1];
+    return e->path_slots + (last->path_slots - e->path_slots) + last->n_path;
+}
+
+/* How many rows before row `i` belong to its sequence. */
+static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence) {
+    for (int32_t k = i - 1; k >= 0; k--)
+        if (e->all_rows[k].sequence == sequence) return e->all_rows[k].index + 1;
+    return 0;
+}
+
+/* Works out position, slot and visible tree slots of each row, n_before having run. The rows of a sequence take its
+ * reserved slots in row order; a row sees the committed tokens, its ancestors and itself. */
+static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_rows, fr_error *err) {
+    for (int32_t i = n_before; i < n_before + n_rows; i++) {
+        const Row *r = &rows[i - n_before];
         if (r->sequence < 0 || r->sequence >= e->kv.shape.max_sequences || !e->kv.sequences[r->sequence].open ||
             r->token < 0 || r->token >= e->model->hparams.n_vocab || r->parent < -1 || r->parent >= i ||
-            (r->parent >= 0 && rows[r->parent].sequence != r->sequence))
+            (r->parent >= 0 && e->all_rows[r->parent].sequence != r->sequence))
             return error_set(err, FR_ERR_ARGUMENT, "row %d of a batch of %d is impossible: token %d, sequence %d, parent %d",
-                             i, n_rows, r->token, r->sequence, r->parent);
+                             i, n_before + n_rows, r->token, r->sequence, r->parent);
         const KvSequence *s = &e->kv.sequences[r->sequence];
-        int32_t index = 0; /* earlier rows of the same sequence */
-        for (int32_t k = i - 1; k >= 0; k--)
-            if (rows[k].sequence == r->sequence) {
-                index = e->rows[k].index + 1;
-                break;
-            }
+        int32_t index = index_in_sequence(e, i, r->sequence);
         if (index >= s->n_reserved)
             return error_set(err, FR_ERR_ARGUMENT, "sequence %d has more rows in the batch than the %d reserved for it",
                              r->sequence, s->n_reserved);
-        const RowPlace *parent = r->parent >= 0 ? &e->rows[r->parent] : NULL;
-        p->index = index;
-        p->slot = s->slots[s->length + index];
-        p->n_prefix = s->length;
-        p->prefix_slots = s->slots;
-        p->n_path = parent ? parent->n_path + 1 : 1;
-        p->position = p->n_prefix + p->n_path - 1;
-        p->path_slots = path;
+        const RowPlace *parent = r->parent >= 0 ? &e->all_rows[r->parent] : NULL;
+        int32_t *path = path_room(e, i), n_path = parent ? parent->n_path + 1 : 1, slot = s->slots[s->length + index];
         if (parent) memcpy(path, parent->path_slots, (size_t)parent->n_path * sizeof *path);
-        path[p->n_path - 1] = p->slot;
-        path += p->n_path;
-        p->token = r->token;
-        p->i_result = r->want_logits ? e->n_results++ : -1;
+        path[n_path - 1] = slot;
+        e->all_rows[i] = (RowPlace){.token = r->token, .position = s->length + n_path - 1, .sequence = r->sequence,
+                                    .index = index, .slot = slot, .n_prefix = s->length, .n_path = n_path,
+                                    .prefix_slots = s->slots, .path_slots = path,
+                                    .i_result = r->want_logits ? e->n_results++ : -1};
     }
     return FR_OK;
 }
 
-int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
-    if (n_rows < 1 || n_rows > e->options.max_rows)
-        return error_set(err, FR_ERR_ARGUMENT, "a batch of %d rows where 1 to %d fit", n_rows, e->options.max_rows);
+static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_rows, fr_error *err) {
+    if (n_rows < 1 || n_rows > e->options.max_rows - n_before)
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of %d rows where 1 to %d fit", n_rows,
+                         e->options.max_rows - n_before);
+    e->n_before = n_before;
+    e->rows = e->all_rows + n_before;
     e->n_rows = 0;
     e->n_results = 0;
-    int status = place_rows(e, rows, n_rows, err);
+    int status = place_rows(e, rows, n_before, n_rows, err);
     if (status) return status;
     e->n_rows = n_rows;
     forward_run(e);
     return FR_OK;
 }
 
+int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
+    return run_after(e, 0, rows, n_rows, err);
+}
+
+int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
+    return run_after(e, e->n_before + e->n_rows, rows, n_rows, err);
+}
+
+/* The place of a row of the last run in its results, or -1. */
+static int32_t result_of(const Executor *e, int32_t row) {
+    fr_assert(row >= e->n_before && row < e->n_before + e->n_rows);
+    return e->all_rows[row].i_result;
+}
+
 const float *executor_logits(const Executor *e, int32_t row) {
-    fr_assert(row >= 0 && row < e->n_rows);
-    int32_t i = e->rows[row].i_result;
+    int32_t i = result_of(e, row);
     return i < 0 ? NULL : e->logits + (size_t)i * (size_t)e->model->hparams.n_vocab;
 }
 
 const float *executor_hidden(const Executor *e, int32_t row) {
-    fr_assert(row >= 0 && row < e->n_rows);
-    int32_t i = e->rows[row].i_result;
+    int32_t i = result_of(e, row);
     return i < 0 ? NULL : e->hidden + (size_t)i * (size_t)e->model->hparams.n_embd;
 }
 
 void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
-        fr_assert(rows[i] >= 0 && rows[i] < e->n_rows);
-        e->offsets[i] = e->rows[rows[i]].index;
+        fr_assert(rows[i] >= 0 && rows[i] < e->n_before + e->n_rows);
+        e->offsets[i] = e->all_rows[rows[i]].index;
     }
     kv_commit(&e->kv, sequence, e->offsets, n);
 }

@@ -7,8 +7,8 @@
 
 /* Where a row stands and what it sees: keys at logical positions 0 .. position. */
 typedef struct RowPlace {
-    int32_t token, position;
-    int32_t index;                /* among the rows of its sequence in this batch */
+    int32_t token, position, sequence;
+    int32_t index;                /* among the rows of its sequence since executor_forward */
     int32_t slot;                 /* where its key and value go */
     int32_t n_prefix, n_path;     /* visible: n_prefix committed slots, then n_path of its path, itself last */
     const int32_t *prefix_slots, *path_slots;
@@ -20,8 +20,10 @@ struct Executor {
     ExecutorOptions options;
     KvCache kv;
     ThreadPool *threads;
+    RowPlace *all_rows;           /* [max_rows] of the last forward and its extensions */
+    int32_t n_before;             /* of them, those that ran before this run */
+    RowPlace *rows;               /* [n_rows] those of this run: all_rows + n_before */
     int32_t n_rows, n_results;
-    RowPlace *rows;               /* [max_rows] */
     int32_t *path_slots;          /* [max_rows * max_rows] */
     int32_t *offsets;             /* [max_rows] scratch of commit */
     int64_t score_stride;

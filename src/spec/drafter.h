@@ -6,6 +6,9 @@
 #ifndef SPEC_DRAFTER_H
 #define SPEC_DRAFTER_H
 
+#include "format/gguf.h"
+#include "kernels/kernels.h"
+#include "spec/sampler.h"
 #include "spec/tree.h"
 
 typedef struct Drafter Drafter;
@@ -20,6 +23,11 @@ typedef struct DraftSpec {
 typedef struct DrafterEnv { /* what a method may know about the target; extended as methods need it */
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
+    /* For methods with a model of their own; zero where no target is run (replay). Borrowed. */
+    const Gguf *target;
+    const Kernels *kernels; /* NULL: the best of this machine */
+    int32_t n_ctx;          /* longest sequence */
+    int n_threads;
 } DrafterEnv;
 
 typedef struct DrafterOption { /* for --help and for refusing unknown keys */
@@ -32,6 +40,10 @@ typedef struct DrafterClass {
     const DrafterOption *options;  /* ends with key == NULL */
     int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
+    /* Optional, before begin: how the target's tokens are drawn (borrowed until end), and the output position
+     * of the token after the context that begin will give. Methods that draw use it; without it they are
+     * greedy. */
+    void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
     /* A sequence starts with this context; the last of its tokens is the pending one. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* Tokens committed since: the accepted path and the target's own token. */

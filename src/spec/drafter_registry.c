@@ -14,7 +14,10 @@
     X(pld)                                                                                                   \
     X(llma)                                                                                                  \
     X(suffix)                                                                                                \
-    X(lookahead_trie)
+    X(lookahead_trie)                                                                                        \
+    X(sps)                                                                                                   \
+    X(rsd_c)                                                                                                 \
+    X(rsd_s)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

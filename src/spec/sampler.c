@@ -32,6 +32,7 @@
  * Invariants: a pure function of its arguments; the filters never remove the most probable token.
  * Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a
  * token; top-k and top-p are partial selections (heaps), V log V at worst, on flat rows.
+ * sampler_law gives the law itself, through the same filters.
  * Proof: tests/test_sampler.c: the filters against a slow reference, draws against softmax by chi-square
  * with a negative control, pruned against unpruned. */
 #include "spec/sampler.h"
@@ -212,6 +213,37 @@ static int32_t cut_top_p(Candidate *heap, int32_t n, float max, const SamplingOp
     return n - left;
 }
 
+/* What temperature, top-k and top-p leave of a row: a run of candidates, or (NULL) the whole row; of either,
+ * tokens below min_logit are cut by min-p. */
+typedef struct Kept {
+    const Candidate *candidates;
+    int32_t n;
+    double min_logit;
+} Kept;
+
+/* Does one token take everything, whatever the noise? */
+static bool is_certain(const SamplingOptions *o, float max) {
+    return o->temperature == 0 || o->top_k == 1 || max == INFINITY;
+}
+
+static Kept filter(Sampler *s, const SamplingOptions *o, const float *row, float max) {
+    /* min_logit is -inf without min-p */
+    Kept kept = {.min_logit = (double)max + (double)o->temperature * log((double)o->min_p)};
+    bool by_k = o->top_k > 0 && o->top_k < s->n_vocab;
+    if (!by_k && o->top_p >= 1) return kept;
+    Candidate *c = s->candidates;
+    int32_t n;
+    double mass = 0;
+    if (by_k) {
+        n = select_top_k(c, row, s->n_vocab, o->top_k);
+        for (int32_t i = 0; i < n; i++) mass += weight(c[i].logit, max, o->temperature);
+    } else
+        n = select_heavy(c, row, s->n_vocab, max, o, &mass);
+    kept.n = o->top_p < 1 ? cut_top_p(c, n, max, o, mass) : n;
+    kept.candidates = c + (n - kept.n);
+    return kept;
+}
+
 /* ---- the draw ----------------------------------------------------------------------------------- */
 
 enum { N_TAIL = 24 }; /* floors of distances up to RNG_GUMBEL_MAX */
@@ -282,27 +314,37 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
     int32_t max_id = argmax(row, s->n_vocab);
     if (max_id < 0) return 0;
     float max = row[max_id];
-    if (o->temperature == 0 || o->top_k == 1 || max == INFINITY) return max_id;
-
-    double min_logit = (double)max + (double)o->temperature * log((double)o->min_p); /* -inf without min-p */
+    if (is_certain(o, max)) return max_id;
+    Kept kept = filter(s, o, row, max);
     Draw d;
     draw_begin(&d, o, position, max, max_id);
-    bool by_k = o->top_k > 0 && o->top_k < s->n_vocab;
-    if (!by_k && o->top_p >= 1) {
-        draw_row(&d, row, s->n_vocab, min_logit);
-        return d.best_id;
-    }
-    Candidate *c = s->candidates;
-    int32_t n;
-    double mass = 0;
-    if (by_k) {
-        n = select_top_k(c, row, s->n_vocab, o->top_k);
-        for (int32_t i = 0; i < n; i++) mass += weight(c[i].logit, max, o->temperature);
-    } else
-        n = select_heavy(c, row, s->n_vocab, max, o, &mass);
-    int32_t n_kept = o->top_p < 1 ? cut_top_p(c, n, max, o, mass) : n;
-    draw_candidates(&d, c + (n - n_kept), n_kept, min_logit);
+    if (kept.candidates)
+        draw_candidates(&d, kept.candidates, kept.n, kept.min_logit);
+    else
+        draw_row(&d, row, s->n_vocab, kept.min_logit);
     return d.best_id;
+}
+
+void sampler_law(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
+                 int64_t n_context, float *law) {
+    const float *row = apply_penalties(s, o, logits, context, n_context);
+    int32_t max_id = argmax(row, s->n_vocab);
+    float max = max_id < 0 ? INFINITY : row[max_id];
+    memset(law, 0, (size_t)s->n_vocab * sizeof *law);
+    if (is_certain(o, max)) {
+        law[max_id < 0 ? 0 : max_id] = 1;
+        return;
+    }
+    Kept kept = filter(s, o, row, max);
+    int32_t n = kept.candidates ? kept.n : s->n_vocab;
+    double mass = 0;
+    for (int32_t i = 0; i < n; i++) {
+        Candidate c = kept.candidates ? kept.candidates[i] : (Candidate){row[i], i};
+        if (!(c.logit > -INFINITY) || (double)c.logit < kept.min_logit) continue;
+        law[c.id] = (float)weight(c.logit, max, o->temperature);
+        mass += (double)law[c.id];
+    }
+    for (int32_t i = 0; i < s->n_vocab; i++) law[i] = (float)((double)law[i] / mass);
 }
 
 double sampler_logprob(const float *logits, int32_t n_vocab, int32_t token) {

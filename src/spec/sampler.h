@@ -35,6 +35,12 @@ void sampler_free(Sampler *s);
 int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                        int64_t n_context, uint64_t position);
 
+/* The law that sampler_choose draws from, with the same arguments: law[n_vocab] sums to 1 and is 0 for every
+ * token that a filter removed; temperature 0 puts all of it on one token. Whoever draws from q and later
+ * divides by it uses one such array for both. */
+void sampler_law(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
+                 int64_t n_context, float *law);
+
 /* Natural log-probability of `token` under softmax(logits), before penalties and filters. */
 double sampler_logprob(const float *logits, int32_t n_vocab, int32_t token);
 
