@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 #include "random_model.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +121,15 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
     }
 }
 
+/* ThreadSanitizer makes everything thirty times slower: under it only the tests whose subject is threads run. */
+#if defined(__SANITIZE_THREAD__)
+#define not_under_tsan() (print_message("skipped: not about threads\n"), skip())
+#else
+#define not_under_tsan() ((void)0)
+#endif
+
 static void ladder_of(const char *path, int first_sampling, int last_sampling) {
+    not_under_tsan();
     fr_model *model = rig_open_model(path, NULL);
     fr_model_info info;
     fr_model_get_info(model, &info);
@@ -188,6 +197,32 @@ static void a_model_of_other_people_is_lossless(void **state) {
     ladder_of("../shared/data/models/stories260K.gguf", 0, N_SAMPLINGS - 1);
 }
 
+/* Every architecture and tensor type of the golden files, one drafter and one devil each. */
+static void golden_models_are_lossless(void **state) {
+    (void)state;
+    need_shared();
+    glob_t files;
+    assert_int_equal(glob("../shared/data/golden/models/*.gguf", 0, NULL, &files), 0);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        static Stream plain;
+        fr_model *model = rig_open_model(files.gl_pathv[i], NULL);
+        fr_model_info info;
+        fr_model_get_info(model, &info);
+        int32_t prompt[N_PROMPT];
+        make_prompt(info.n_vocab, i, prompt);
+        fr_request_options o = request_of(prompt, (int)i % N_SAMPLINGS);
+        fr_engine *e = rig_open_engine(model, NULL);
+        Devil random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, info.n_vocab, i);
+        rig_add_drafter(e, "random", &random.base);
+        rig_run_request(e, &o, &plain);
+        check(e, o, "ngram-trie", 1 + (int)i * 3, &plain, files.gl_pathv[i]);
+        check(e, o, "random", 64 - (int)i * 3, &plain, files.gl_pathv[i]);
+        fr_engine_close(e);
+        fr_model_close(model);
+    }
+    globfree(&files);
+}
+
 /* ---- the same text on every engine ------------------------------------------------------------------- */
 
 static void threads_pages_and_chunks_change_nothing(void **state) {
@@ -220,6 +255,7 @@ static void threads_pages_and_chunks_change_nothing(void **state) {
 
 static void each_kernel_table_agrees_with_itself(void **state) {
     (void)state;
+    not_under_tsan();
     int n_tables;
     const Kernels *const *tables = kernels_available(&n_tables);
     static Stream plain, first;
@@ -319,6 +355,7 @@ int main(void) {
         cmocka_unit_test(the_shipped_models_are_lossless),
         cmocka_unit_test(draft_models_are_lossless),
         cmocka_unit_test(a_model_of_other_people_is_lossless),
+        cmocka_unit_test(golden_models_are_lossless),
         cmocka_unit_test(threads_pages_and_chunks_change_nothing),
         cmocka_unit_test(each_kernel_table_agrees_with_itself),
         cmocka_unit_test(both_kinds_of_kv_agree_with_themselves),
