@@ -22,8 +22,8 @@ fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *optio
 
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter) {
     for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++)
-        if (engine->drafters[i].n_users == 0) {
-            engine->drafters[i] = (EngineDrafter){.spec = (char *)(uintptr_t)name, .drafter = drafter, .n_users = 1};
+        if (!engine->drafters[i].spec) {
+            engine->drafters[i] = (EngineDrafter){.spec = strdup(name), .drafter = drafter, .n_users = 1};
             return;
         }
     fail_msg("no room for another drafter");

@@ -1,9 +1,10 @@
 /* The engine through its public API: what requests promise beside losslessness (test_lossless.c). */
 #include "engine_rig.h"
 
-#include "random_model.h"
+#include "engine/engine.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -284,6 +285,29 @@ static void statistics_add_up(void **state) {
     assert_true(s.stats.decode_s > 0 && s.stats.forward_s > 0 && s.stats.forward_s <= s.stats.decode_s);
 }
 
+/* Drafters outlive the requests that opened them: what one answer taught serves the next. */
+static void drafters_remember_earlier_requests(void **state) {
+    (void)state;
+    static Stream first, again;
+    const char *draft = "suffix";
+    fr_request_options o = greedy(60);
+    o.sampling.temperature = 1, o.sampling.seed = 11, o.drafts = &draft, o.n_drafts = 1;
+    fr_engine *engine = rig_open_engine(fx.model, NULL);
+    rig_run_request(engine, &o, &first);
+    rig_run_request(engine, &o, &again);
+    rig_assert_same(&first, &again, "again");
+    assert_true(again.stats.accepted > first.stats.accepted);
+    char specs[ENGINE_MAX_DRAFTERS + 2][32]; /* more specs than places: unused ones make room */
+    static Stream s;
+    o.max_tokens = 2, o.drafts = &draft;
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS + 2; i++) {
+        snprintf(specs[i], sizeof specs[i], "ngram-trie:n=%d", 10 + i);
+        draft = specs[i];
+        rig_run_request(engine, &o, &s);
+    }
+    fr_engine_close(engine);
+}
+
 static void seeds_matter_and_repeat(void **state) {
     (void)state;
     static Stream a, b, c;
@@ -338,6 +362,7 @@ int main(void) {
         cmocka_unit_test(closing_a_running_request_leaves_the_others_alone),
         cmocka_unit_test(logprobs_are_the_same_with_drafts),
         cmocka_unit_test(statistics_add_up),
+        cmocka_unit_test(drafters_remember_earlier_requests),
         cmocka_unit_test(seeds_matter_and_repeat),
         cmocka_unit_test(text_goes_both_ways),
         cmocka_unit_test(chat_prompts_follow_the_model),

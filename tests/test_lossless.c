@@ -95,9 +95,10 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
     int32_t stream[N_PROMPT + N_TOKENS];
     memcpy(stream, o->prompt, sizeof(int32_t) * N_PROMPT);
     memcpy(stream + N_PROMPT, plain->tokens, sizeof(int32_t) * (size_t)plain->n);
-    Devil random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, n_vocab, 5);
-    Devil right = devil_make(DEVIL_RIGHT, DEVIL_FAULT_NONE, n_vocab, 6);
-    Devil wrong = devil_make(DEVIL_WRONG, DEVIL_FAULT_NONE, n_vocab, 7);
+    static Devil random, right, wrong, malformed[DEVIL_N_FAULTS]; /* the engine closes them later */
+    random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, n_vocab, 5);
+    right = devil_make(DEVIL_RIGHT, DEVIL_FAULT_NONE, n_vocab, 6);
+    wrong = devil_make(DEVIL_WRONG, DEVIL_FAULT_NONE, n_vocab, 7);
     devil_oracle(&right, 0, stream, N_PROMPT + plain->n);
     devil_oracle(&wrong, 0, stream, N_PROMPT + plain->n);
     rig_add_drafter(e, "random", &random.base);
@@ -113,8 +114,8 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
     for (int fault = DEVIL_FAULT_NONE + 1; fault < DEVIL_N_FAULTS; fault++) {
         static char names[DEVIL_N_FAULTS][32];
         snprintf(names[fault], sizeof names[fault], "malformed-%d", fault);
-        Devil malformed = devil_make(DEVIL_MALFORMED, (DevilFault)fault, n_vocab, 8);
-        rig_add_drafter(e, names[fault], &malformed.base);
+        malformed[fault] = devil_make(DEVIL_MALFORMED, (DevilFault)fault, n_vocab, 8);
+        rig_add_drafter(e, names[fault], &malformed[fault].base);
         fr_stats s = check(e, *o, names[fault], 8, plain, what);
         assert_true(s.draft_error[0]);
         assert_int_equal(s.drafted, 0);

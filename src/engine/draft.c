@@ -8,42 +8,58 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void close_place(EngineDrafter *d) {
+    drafter_close(d->drafter);
+    free(d->spec);
+    *d = (EngineDrafter){0};
+}
+
+void engine_close_drafters(fr_engine *e) {
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++)
+        if (e->drafters[i].spec) close_place(&e->drafters[i]);
+}
+
+/* A place for one more drafter: a free one, or that of one which nobody uses now. */
+static EngineDrafter *find_place(fr_engine *e) {
+    EngineDrafter *unused = NULL;
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++) {
+        EngineDrafter *d = &e->drafters[i];
+        if (!d->spec) return d;
+        if (d->n_users == 0 && !unused) unused = d;
+    }
+    if (unused) close_place(unused);
+    return unused;
+}
+
 int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, fr_error *err) {
-    EngineDrafter *free_place = NULL;
     *out = NULL;
     for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++) {
         EngineDrafter *d = &e->drafters[i];
-        if (d->n_users == 0) {
-            if (!free_place) free_place = d;
-        } else if (strcmp(d->spec, spec) == 0) {
-            d->n_users++;
-            *out = d;
-            return FR_OK;
-        }
+        if (!d->spec || strcmp(d->spec, spec) != 0) continue;
+        d->n_users++;
+        *out = d;
+        return FR_OK;
     }
-    if (!free_place)
-        return error_set(err, FR_ERR_MEMORY, "more than %d different drafters at once", ENGINE_MAX_DRAFTERS);
     DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests,
                       .target = e->model->gguf, .kernels = e->model->model->kernels, .n_ctx = e->options.n_ctx,
                       .n_threads = e->options.n_threads};
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);
     if (status || !drafter) return status; /* "none" is no drafter */
-    char *copy = strdup(spec);
+    EngineDrafter *place = find_place(e);
+    char *copy = place ? strdup(spec) : NULL;
     if (!copy) {
         drafter_close(drafter);
-        return error_memory(err, "a drafter", strlen(spec));
+        return place ? error_memory(err, "a drafter", strlen(spec))
+                     : error_set(err, FR_ERR_MEMORY, "more than %d different drafters at once", ENGINE_MAX_DRAFTERS);
     }
-    *free_place = (EngineDrafter){.spec = copy, .drafter = drafter, .n_users = 1};
-    *out = free_place;
+    *place = (EngineDrafter){.spec = copy, .drafter = drafter, .n_users = 1};
+    *out = place;
     return FR_OK;
 }
 
 void engine_drafter_release(EngineDrafter *d) {
-    if (!d || --d->n_users > 0) return;
-    drafter_close(d->drafter);
-    free(d->spec);
-    *d = (EngineDrafter){0};
+    if (d) d->n_users--;
 }
 
 static void end_draft(fr_request *r, RequestDraft *d) {

@@ -20,11 +20,12 @@ struct fr_model {
 enum { ENGINE_MAX_DRAFTERS = 32, REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };
 
 /* Drafters are shared by all requests that name the same spec, so that a draft model runs one forward for
- * all of them. */
+ * all of them. They stay open when the last of these ends, so that methods which learn from one request for the
+ * next keep what they learned; where places run out, one that nobody uses makes room. */
 typedef struct EngineDrafter {
-    char *spec;
+    char *spec;      /* NULL: the place is free */
     Drafter *drafter;
-    int32_t n_users; /* open requests; closed at 0 */
+    int32_t n_users; /* open requests */
 } EngineDrafter;
 
 struct fr_engine {
@@ -75,6 +76,7 @@ struct fr_request {
 /* draft.c: opens (or finds) the drafter of a spec; releases it; switches a draft of a request off. */
 int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, fr_error *err);
 void engine_drafter_release(EngineDrafter *d);
+void engine_close_drafters(fr_engine *e);
 void request_begin_drafts(fr_request *r);
 void request_end_drafts(fr_request *r);
 /* Hands newly committed tokens to the drafters. */

@@ -77,6 +77,7 @@ int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_optio
 
 void fr_engine_close(fr_engine *e) {
     if (!e) return;
+    engine_close_drafters(e);
     executor_close(e->executor);
     sampler_free(e->sampler);
     void *all[] = {e->rows, e->row_logits, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees};
