@@ -31,8 +31,8 @@ void union_prune(Tree *t, int32_t budget) {
     qsort(ranked, (size_t)(t->n - 1), sizeof *ranked, better_first);
     bool kept[TREE_MAX_NODES] = {true};
     for (int32_t i = 0; i < budget; i++) kept[ranked[i].index] = true;
-    /* A child can tie with its parent in est, and only then come before it: the earlier index wins, and a
-     * parent is always earlier. So every kept node's parent is kept. */
+    /* A parent's est is never below its child's, and in a tie the earlier node wins, which is the parent: so the
+     * parent of every kept node is kept. */
     int32_t place[TREE_MAX_NODES], n = 0;
     for (int32_t i = 0; i < t->n; i++) {
         if (!kept[i]) continue;
