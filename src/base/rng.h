@@ -12,7 +12,8 @@
 typedef enum RngStream {
     RNG_TARGET = 0, /* the target's own choice: counter = (output position, token id) */
     RNG_DRAFT = 1,  /* a drafter's choice that is not coupled to the target */
-    RNG_TEST = 2,
+    RNG_VERIFY = 2, /* coins of ratio verifiers */
+    RNG_TEST = 3,
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */
