@@ -60,7 +60,7 @@ static int decode_and_compare(const SamplingOptions *o, Sampler *s, Drafter *d, 
         forward(&t, context, n, rows, logits);
         memcpy(kept, context, (size_t)n * sizeof *kept);
         VerifyInput in = {&t, logits, V, o, (uint64_t)(n - N_PROMPT), context, n};
-        verify_sampled(&in, s, &result);
+        verify_sampled(&in, s, &result, NULL);
         assert_memory_equal(kept, context, (size_t)n * sizeof *kept);
         int64_t n_before = n;
         for (int32_t i = 0; i < result.n_path; i++) context[n++] = t.nodes[result.path[i]].token;
@@ -131,7 +131,7 @@ static void penalties_see_the_path(void **state) {
     int32_t context[1 + TREE_MAX_NODES + 1] = {3};
     static VerifyResult result;
     VerifyInput in = {&t, logits, 4, &o, 0, context, 1};
-    verify_sampled(&in, s, &result);
+    verify_sampled(&in, s, &result, NULL);
     /* After one 1 its logit is 0.6, still ahead of 0.5; after two it is 0.2. */
     assert_int_equal(result.n_path, 2);
     assert_int_equal(result.path[1], 2);

@@ -4,6 +4,7 @@
 #include "base/progress.h"
 #include "base/threads.h"
 #include "spec/drafter.h"
+#include "spec/verifier.h"
 
 #include <errno.h>
 #include <math.h>
@@ -29,7 +30,7 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Drafting (never changes a token):", 2},
     {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... such as ngram-trie; several are united; none: plain", 2},
     {"tree-budget", KEY_BUDGET, "B", 0, "at most B drafted tokens in a step (default 8)", 2},
-    {"verify", KEY_VERIFY, "RULE", 0, "rule of acceptance: sampled (exact; the default and so far the only one)", 2},
+    {"verify", KEY_VERIFY, "RULE", 0, "rule of acceptance (default sampled; listed below)", 2},
     {NULL, 0, NULL, 0, "Sampling (the text is a function of these and the seed):", 3},
     {"temp", KEY_TEMP, "T", 0, "temperature (default 0: greedy)", 3},
     {"top-k", KEY_TOP_K, "K", 0, "only the K most probable tokens (default 0: all)", 3},
@@ -129,7 +130,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         a->stops[a->n_stops++] = arg;
         return 0;
     case KEY_VERIFY:
-        if (strcmp(arg, "sampled") != 0) argp_error(state, "--verify: '%s' is no known rule; 'sampled' is", arg);
+        if (!verify_rule_find(arg)) argp_error(state, "--verify: there is no rule '%s'; see --help for the list", arg);
+        a->verify = arg;
         return 0;
     case ARGP_KEY_END:
         if (!a->model) argp_error(state, "no model given: -m FILE.gguf");
@@ -142,20 +144,27 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     return status == ARGP_ERR_UNKNOWN ? parse_machine(key, arg, state, a) : status;
 }
 
-/* Behind the options: the drafting methods, as the registry has them. */
+static bool append(Buf *out, const char *text) { return buf_append(out, text, strlen(text)); }
+
+/* Behind the options: the drafting methods and the rules of acceptance, as their lists have them. */
 static char *add_methods(int key, const char *text, void *input) {
     (void)input;
     if (key != ARGP_KEY_HELP_EXTRA) return (char *)(uintptr_t)text;
     Buf out = {.max_bytes = 64 << 10};
-    bool fits = buf_append(&out, "Drafters (SPEC is method or method:key=value,...):", 50);
+    bool fits = append(&out, "Drafters (SPEC is method or method:key=value,...):");
     char line[512];
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         int n = snprintf(line, sizeof line, "\n  %s: %s", (*c)->name, (*c)->summary);
-        fits = n > 0 && (size_t)n < sizeof line && buf_append(&out, line, (size_t)n);
+        fits = n > 0 && (size_t)n < sizeof line && append(&out, line);
         for (const DrafterOption *o = (*c)->options; o->key && fits; o++) {
             n = snprintf(line, sizeof line, "\n      %s=%s  %s", o->key, o->default_value, o->help);
-            fits = n > 0 && (size_t)n < sizeof line && buf_append(&out, line, (size_t)n);
+            fits = n > 0 && (size_t)n < sizeof line && append(&out, line);
         }
+    }
+    fits = fits && append(&out, "\n\nRules of acceptance (--verify RULE):");
+    for (const VerifyRule *const *r = verify_rules(); *r && fits; r++) {
+        int n = snprintf(line, sizeof line, "\n  %s: %s", (*r)->name, (*r)->summary);
+        fits = n > 0 && (size_t)n < sizeof line && append(&out, line);
     }
     return out.data; /* argp frees it */
 }
@@ -216,7 +225,7 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
                   int (*on_token)(void *, const fr_token_event *), void *user, fr_request **out, fr_error *err) {
     fr_request_options options = {.prompt = g->prompt, .n_prompt = g->n_prompt, .max_tokens = a->n_tokens,
                                   .sampling = a->sampling, .stops = a->stops, .n_stops = a->n_stops,
-                                  .drafts = drafts, .n_drafts = n_drafts, .tree_budget = a->tree_budget,
+                                  .drafts = drafts, .n_drafts = n_drafts, .tree_budget = a->tree_budget, .verify = a->verify,
                                   .ignore_eos = a->ignore_eos, .want_logprobs = a->want_logprobs, .on_token = on_token, .user = user};
     int status = fr_request_open(out, g->engine, &options, err);
     if (status) return status;

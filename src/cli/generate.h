@@ -17,6 +17,7 @@ typedef struct GenerateArgs {
     int64_t n_tokens;
     const char *drafts[GENERATE_MAX_DRAFTS];
     int n_drafts;
+    const char *verify;
     const char *stops[GENERATE_MAX_STOPS];
     int n_stops;
     fr_sampling sampling;

@@ -90,6 +90,18 @@ void request_end_drafts(fr_request *r) {
     for (int i = 0; i < r->options.n_drafts; i++) end_draft(r, &r->drafts[i]);
 }
 
+void request_observe_tree(fr_request *r, const VerifyResult *verdict) {
+    const VerifiedTree verified = {.tree = &r->tree, .logits = r->engine->row_logits, .hidden = r->engine->row_hidden,
+                                   .verdict = verdict};
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        if (!d->active || !d->shared->drafter->class->observe_tree) continue;
+        if (d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
+            switch_off(r, d, &err);
+    }
+}
+
 void request_observe(fr_request *r, const int32_t *tokens, int64_t n) {
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
@@ -108,15 +120,31 @@ static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared, int32_
     return NULL;
 }
 
+/* What a ratio rule will divide by must have been declared by those who drew. */
+static int check_laws(const fr_request *r, const RequestDraft *d, fr_error *err) {
+    const Tree *t = &r->proposal;
+    bool draws = d->shared->drafter->class->set_sampling && r->sampling.temperature > 0;
+    if (draws && t->n > 1 && r->laws->n_draws == 0)
+        return error_set(err, FR_ERR_UNSUPPORTED, "does not say from which law it draws, which --verify %s needs; use "
+                         "--verify sampled", r->rule->name);
+    return laws_validate(r->laws, t, err);
+}
+
+static int check_proposal(const fr_request *r, const RequestDraft *d, fr_error *err) {
+    int status = tree_validate(&r->proposal, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab,
+                               r->step_budget + 1, err);
+    return status || !r->laws ? status : check_laws(r, d, err);
+}
+
 /* Checks what one drafter wrote for one request and unites it with what others wrote before. */
 static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     fr_error err;
     for (int32_t i = 1; i < r->proposal.n && i < TREE_MAX_NODES; i++) r->proposal.nodes[i].source = source;
-    if (tree_validate(&r->proposal, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab,
-                      r->step_budget + 1, &err))
+    if (check_proposal(r, d, &err)) {
         switch_off(r, d, &err);
-    else
-        union_merge(&r->tree, &r->proposal);
+        if (r->laws) laws_reset(r->laws);
+    } else
+        union_merge(&r->tree, &r->proposal); /* into an empty tree: the nodes keep their numbers, as the laws need */
 }
 
 /* One call of one drafter for all requests that use it. */
@@ -127,6 +155,7 @@ static void propose_with(fr_engine *e, const EngineDrafter *shared, fr_request *
         if (!draft_of(requests[i], shared, &index)) continue;
         fr_request *r = requests[i];
         tree_reset(&r->proposal, r->tree.nodes[0].token);
+        r->proposal.laws = r->laws;
         sequences[n_users] = r->sequence;
         budgets[n_users] = r->step_budget;
         e->propose_trees[n_users++] = &r->proposal;
@@ -144,7 +173,12 @@ static void propose_with(fr_engine *e, const EngineDrafter *shared, fr_request *
 
 void engine_propose(fr_engine *e, fr_request *const *requests, int n) {
     double start_s = clock_s();
-    for (int i = 0; i < n; i++) tree_reset(&requests[i]->tree, requests[i]->context[requests[i]->n_context - 1]);
+    for (int i = 0; i < n; i++) {
+        fr_request *r = requests[i];
+        tree_reset(&r->tree, r->context[r->n_context - 1]);
+        if (r->laws) laws_reset(r->laws);
+        r->tree.laws = r->laws;
+    }
     for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
         if (e->drafters[k].n_users > 0) propose_with(e, &e->drafters[k], requests, n);
     for (int i = 0; i < n; i++) union_prune(&requests[i]->tree, requests[i]->step_budget);

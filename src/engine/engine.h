@@ -38,7 +38,7 @@ struct fr_engine {
     int32_t n_rows_max;
     Row *rows;                 /* [n_rows_max] of the step being built */
     int32_t n_rows;
-    const float **row_logits;  /* [n_rows_max] logits of one tree's nodes */
+    const float **row_logits, **row_hidden; /* [TREE_MAX_NODES] of one tree's nodes */
     int32_t commit_rows[EXECUTOR_MAX_ROWS];
     fr_request **stepping;     /* [max_requests] running ones of this step, decoding ones first */
     int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one propose call */
@@ -60,6 +60,8 @@ struct fr_request {
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
     int32_t tree_budget;        /* asked for; step_budget: what fits into this step */
     int32_t step_budget;
+    const VerifyRule *rule;
+    Laws *laws;                 /* of `tree`, for a ratio rule; NULL otherwise */
     Tree tree, proposal;        /* of this step; `proposal` is one drafter's, before the union */
     int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
     bool is_prefill_step;
@@ -79,6 +81,8 @@ void engine_drafter_release(EngineDrafter *d);
 void engine_close_drafters(fr_engine *e);
 void request_begin_drafts(fr_request *r);
 void request_end_drafts(fr_request *r);
+/* Shows the drafters what the target said at every node of r->tree; the rows are in e->row_logits, row_hidden. */
+void request_observe_tree(fr_request *r, const VerifyResult *verdict);
 /* Hands newly committed tokens to the drafters. */
 void request_observe(fr_request *r, const int32_t *tokens, int64_t n);
 /* Fills r->tree of every request in the list: the pending token and what its drafters propose. */

@@ -42,8 +42,26 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     for (int i = 0; i < o->n_stops; i++)
         if (!o->stops[i] || !*o->stops[i])
             return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
+    if (o->verify && !verify_rule_find(o->verify))
+        return error_set(err, FR_ERR_ARGUMENT, "there is no rule of acceptance '%.40s'; `forerun run --help` lists them",
+                         o->verify);
     SamplingOptions sampling = sampling_of(&o->sampling);
     return sampling_check(&sampling, err);
+}
+
+/* A law is divided by where it was drawn from: what draws from one drafts alone. */
+static int check_rule(const fr_request *r, fr_error *err) {
+    const RequestDraft *drawing = NULL;
+    int n = 0;
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        if (!r->drafts[i].shared) continue;
+        n++;
+        if (r->drafts[i].shared->drafter->class->set_sampling) drawing = &r->drafts[i];
+    }
+    if (!r->rule->is_ratio || n < 2 || !drawing) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "the draft '%s' draws its tokens from a law, and with --verify %s such a draft "
+                     "cannot be united with others; give it alone, or use --verify sampled", drawing->shared->spec,
+                     r->rule->name);
 }
 
 static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err) {
@@ -64,6 +82,9 @@ static int open_request(fr_request *r, const fr_request_options *o, fr_error *er
     int status = copy_inputs(r, o, err);
     for (int i = 0; i < o->n_drafts && !status; i++)
         status = engine_drafter_acquire(e, o->drafts[i], &r->drafts[i].shared, err);
+    if (!status) status = check_rule(r, err);
+    if (!status && r->rule->is_ratio && !(r->laws = laws_new(e->model->model->hparams.n_vocab)))
+        status = error_memory(err, "the laws of a request", sizeof *r->laws);
     if (!status) status = executor_sequence_open(e->executor, &r->sequence, err);
     if (status) return status;
     r->stats.n_prompt = o->n_prompt;
@@ -86,6 +107,7 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     r->options = *o;
     r->sampling = sampling_of(&o->sampling);
     r->sequence = -1;
+    r->rule = o->verify ? verify_rule_find(o->verify) : verify_rules()[0];
     r->tree_budget = o->tree_budget ? o->tree_budget : FR_TREE_BUDGET;
     r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
     r->text.max_bytes = REQUEST_MAX_TEXT;
@@ -127,6 +149,7 @@ void fr_request_close(fr_request *r) {
     free(r->stops);
     free(r->context);
     buf_free(&r->text);
+    laws_free(r->laws);
     free(r);
 }
 

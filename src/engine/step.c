@@ -10,7 +10,7 @@
  * pending one. The prompt is no exception: prefill runs all of it but the last token, which is the root of
  * the first tree, so that every generated token comes from a decoding step.
  *
- * Nothing a drafter does can change a token: trees are validated, and only verify_sampled chooses. What
+ * Nothing a drafter does can change a token: trees are validated, and only the rule of acceptance chooses. What
  * goes wrong with one request (its context, its pages) ends that request and no other.
  */
 #include "base/clock.h"
@@ -46,14 +46,15 @@ static int open_engine(fr_engine *e, fr_error *err) {
                                .max_sequences = o->max_requests, .max_rows = e->n_rows_max};
     size_t n = (size_t)o->max_requests;
     e->rows = calloc((size_t)e->n_rows_max, sizeof *e->rows);
-    e->row_logits = calloc((size_t)e->n_rows_max, sizeof *e->row_logits);
+    e->row_logits = calloc(TREE_MAX_NODES, sizeof *e->row_logits);
+    e->row_hidden = calloc(TREE_MAX_NODES, sizeof *e->row_hidden);
     e->requests = calloc(n, sizeof *e->requests);
     e->stepping = calloc(n, sizeof *e->stepping);
     e->propose_sequences = calloc(n, sizeof *e->propose_sequences);
     e->propose_budgets = calloc(n, sizeof *e->propose_budgets);
     e->propose_trees = calloc(n, sizeof *e->propose_trees);
     e->sampler = sampler_new(e->model->model->hparams.n_vocab);
-    if (!e->rows || !e->row_logits || !e->requests || !e->stepping || !e->propose_sequences || !e->propose_budgets ||
+    if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->propose_sequences || !e->propose_budgets ||
         !e->propose_trees || !e->sampler)
         return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
     return executor_open(&e->executor, e->model->model, &options, err);
@@ -80,7 +81,7 @@ void fr_engine_close(fr_engine *e) {
     engine_close_drafters(e);
     executor_close(e->executor);
     sampler_free(e->sampler);
-    void *all[] = {e->rows, e->row_logits, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees};
+    void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(e);
 }
@@ -146,12 +147,20 @@ static void count_depths(fr_stats *s, const Tree *t, const VerifyResult *v) {
 static void verify_and_emit(fr_request *r) {
     fr_engine *e = r->engine;
     double start_s = clock_s();
-    for (int32_t i = 0; i < r->tree.n; i++) e->row_logits[i] = executor_logits(e->executor, r->first_row + i);
+    for (int32_t i = 0; i < r->tree.n; i++) {
+        e->row_logits[i] = executor_logits(e->executor, r->first_row + i);
+        e->row_hidden[i] = executor_hidden(e->executor, r->first_row + i);
+    }
     VerifyInput in = {.tree = &r->tree, .logits = e->row_logits, .n_vocab = e->model->model->hparams.n_vocab,
                       .sampling = &r->sampling, .position = (uint64_t)r->stats.n_generated,
                       .context = r->context, .n_context = r->n_context};
     VerifyResult v;
-    verify_sampled(&in, e->sampler, &v);
+    fr_error err;
+    if (r->rule->verify(&in, e->sampler, &v, &err)) {
+        request_fail(r, &err);
+        return;
+    }
+    request_observe_tree(r, &v);
 
     int32_t tokens[TREE_MAX_NODES], sources[TREE_MAX_NODES], *rows = e->commit_rows;
     const float *logits[TREE_MAX_NODES];
@@ -173,13 +182,15 @@ static void verify_and_emit(fr_request *r) {
     request_emit(r, tokens, sources, logits, v.n_path + 1);
 }
 
-/* Nodes that a request's tree may have: its budget, what fits in its context and text, its share of rows. */
+/* Nodes that a request's tree may have: its budget, what fits in its context and text, its share of rows. The text
+ * of a ratio rule depends on its trees, which therefore must not depend on neighbours: it sits out where rows are
+ * short. */
 static int32_t step_budget(const fr_request *r, int n_running) {
     int64_t budget = r->tree_budget, useful = request_tokens_left(r) - 1;
     int64_t share = (r->engine->n_rows_max - r->engine->options.prefill_chunk) / n_running - 1;
     int64_t room = r->engine->options.n_ctx - r->n_context;
     if (useful <= 0) return 0;
-    if (budget > share) budget = share;
+    if (budget > share && !r->rule->is_ratio) budget = share;
     if (budget > room) budget = room;
     return budget > 0 ? (int32_t)budget : 0;
 }

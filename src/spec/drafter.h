@@ -8,8 +8,9 @@
 
 #include "format/gguf.h"
 #include "kernels/kernels.h"
+#include "spec/law.h"
 #include "spec/sampler.h"
-#include "spec/tree.h"
+#include "spec/verifier.h"
 
 typedef struct Drafter Drafter;
 
@@ -30,6 +31,14 @@ typedef struct DrafterEnv { /* what a method may know about the target; extended
     int n_threads;
 } DrafterEnv;
 
+/* A tree that the target has read, for methods that learn from what it said at every node, taken or not. */
+typedef struct VerifiedTree {
+    const Tree *tree;
+    const float *const *logits; /* [tree->n] rows [n_vocab] after each node, before penalties and filters */
+    const float *const *hidden; /* [tree->n] rows [n_embd]: the target's hidden state after its final norm */
+    const VerifyResult *verdict;
+} VerifiedTree;
+
 typedef struct DrafterOption { /* for --help and for refusing unknown keys */
     const char *key, *default_value, *help;
 } DrafterOption;
@@ -46,10 +55,12 @@ typedef struct DrafterClass {
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
     /* A sequence starts with this context; the last of its tokens is the pending one. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+    /* Optional, before observe: the tree of this step as the target read it (all drafters' nodes). */
+    int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);
     /* Tokens committed since: the accepted path and the target's own token. */
     int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* For each i < n: trees[i] holds the pending token of sequences[i] (node 0); add at most budgets[i]
-     * nodes below it. */
+     * nodes below it. A method that draws tokens and finds trees[i]->laws set declares its draws there. */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
     void (*end)(Drafter *d, int32_t sequence);

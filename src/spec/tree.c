@@ -4,6 +4,7 @@
 
 void tree_reset(Tree *t, int32_t pending_token) {
     t->n = 1;
+    t->laws = NULL;
     t->nodes[0] = (TreeNode){.token = pending_token, .parent = -1, .depth = 0, .source = -1, .est = 1};
 }
 

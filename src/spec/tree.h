@@ -13,7 +13,11 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
+
 enum { TREE_MAX_NODES = 512 };
+
+typedef struct Laws Laws; /* law.h */
 
 typedef struct TreeNode {
     int32_t token;
@@ -26,10 +30,12 @@ typedef struct TreeNode {
 
 typedef struct Tree {
     int32_t n; /* nodes in use, node 0 included */
+    Laws *laws; /* borrowed; NULL: nobody asks. Else the drafter declares here from which law it drew each
+                 * child, and prunes by nothing that depends on the tokens drawn (law.h) */
     TreeNode nodes[TREE_MAX_NODES];
 } Tree;
 
-/* The tree with the pending token alone. */
+/* The tree with the pending token alone; without laws. */
 void tree_reset(Tree *t, int32_t pending_token);
 /* Adds a child and returns its index; where the parent already has a child with that token, returns that
  * one (est becomes the larger). -1 when the tree is full. */

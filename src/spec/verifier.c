@@ -8,7 +8,8 @@
  * "ran" after "the cat"; the tree the(cat(sat), dog) yields the path [cat] and next_token "ran". */
 #include "spec/verifier.h"
 
-void verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out) {
+int verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out, fr_error *err) {
+    (void)err;
     const Tree *tree = in->tree;
     out->n_path = 0;
     for (int32_t node = 0;;) {
@@ -19,7 +20,7 @@ void verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out) 
         int32_t child = tree_child(tree, node, token);
         if (child < 0) {
             out->next_token = token;
-            return;
+            return FR_OK;
         }
         in->context[n_context] = token; /* penalties of the deeper nodes see the path */
         out->path[out->n_path++] = child;

@@ -26,7 +26,21 @@ typedef struct VerifyResult {
     int32_t next_token;             /* the target's own token after the last accepted node */
 } VerifyResult;
 
-/* The sampled verifier: exact for every drafter and every sampling option. */
-void verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out);
+/* How a path is accepted. `sampled` is exact for every tree: the text is plain decoding's. Ratio rules keep the
+ * law of the text instead: they draw coins of their own and divide by the laws that the drafter declared in
+ * in->tree->laws (law.h). */
+typedef struct VerifyRule {
+    const char *name, *summary; /* one line for --help */
+    bool is_ratio;              /* the tree must bring its laws */
+    /* Refuses a tree whose groups the rule does not know, naming the rule that does. */
+    int (*verify)(const VerifyInput *in, Sampler *sampler, VerifyResult *out, fr_error *err);
+} VerifyRule;
+
+/* All rules, ending with NULL, the default first; and one by name (NULL: unknown). */
+const VerifyRule *const *verify_rules(void);
+const VerifyRule *verify_rule_find(const char *name);
+
+/* The sampled verifier: exact for every drafter and every sampling option. Always FR_OK. */
+int verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out, fr_error *err);
 
 #endif

@@ -1,0 +1,77 @@
+#include "spec/law.h"
+
+#include "base/mem.h"
+
+Laws *laws_new(int32_t n_vocab) {
+    fr_assert(n_vocab > 0);
+    Laws *l = mem_calloc(1, sizeof *l);
+    if (l) l->n_vocab = n_vocab;
+    return l;
+}
+
+void laws_free(Laws *l) {
+    if (!l) return;
+    for (int32_t i = 0; i < l->n_rows_made; i++) mem_free(l->rows[i]);
+    mem_free(l);
+}
+
+void laws_reset(Laws *l) { l->n_draws = l->n_rows = 0; }
+
+float *laws_row(Laws *l) {
+    if (l->n_rows == TREE_MAX_NODES) return NULL;
+    if (l->n_rows == l->n_rows_made) {
+        float *row = mem_calloc((size_t)l->n_vocab, sizeof *row);
+        if (!row) return NULL;
+        l->rows[l->n_rows_made++] = row;
+    }
+    return l->rows[l->n_rows++];
+}
+
+bool laws_add(Laws *l, int32_t parent, int32_t child, LawKind kind, const float *q) {
+    if (l->n_draws == LAW_MAX_DRAWS) return false;
+    l->draws[l->n_draws++] = (LawDraw){.parent = parent, .child = child, .kind = kind, .q = q};
+    return true;
+}
+
+static int refuse(fr_error *err, int32_t i, const char *what) {
+    return error_set(err, FR_ERR_INTERNAL, "draw %d of the drafter's tree %s", i, what);
+}
+
+/* The draw i by itself. */
+static int check_draw(const Laws *l, const Tree *t, int32_t i, fr_error *err) {
+    const LawDraw *d = &l->draws[i];
+    if (d->child < 1 || d->child >= t->n || t->nodes[d->child].parent != d->parent)
+        return refuse(err, i, "names a child that does not stand below its parent");
+    if ((d->kind == LAW_POINT) != (d->q == NULL)) return refuse(err, i, "has a law where it is a point, or none");
+    if (d->q && !(d->q[t->nodes[d->child].token] > 0)) return refuse(err, i, "took a token of no chance");
+    return FR_OK;
+}
+
+/* The draw i beside an earlier one of its group. */
+static int check_pair(const LawDraw *early, const LawDraw *d, int32_t i, fr_error *err) {
+    if (early->kind != d->kind) return refuse(err, i, "is of another kind than its siblings");
+    if (d->kind == LAW_IID) return FR_OK;
+    if (early->child == d->child) return refuse(err, i, "took a token for the second time");
+    if (early->q != d->q) return refuse(err, i, "comes from another law than its siblings");
+    return FR_OK;
+}
+
+int laws_validate(const Laws *l, const Tree *t, fr_error *err) {
+    bool has_group[TREE_MAX_NODES] = {false}, is_drawn[TREE_MAX_NODES] = {false};
+    int32_t last[TREE_MAX_NODES]; /* of each parent: its latest draw */
+    int32_t before[LAW_MAX_DRAWS]; /* of each draw: the one before in its group, or -1 */
+    for (int32_t i = 0; i < l->n_draws; i++) {
+        const LawDraw *d = &l->draws[i];
+        int rc = check_draw(l, t, i, err);
+        if (rc) return rc;
+        before[i] = has_group[d->parent] ? last[d->parent] : -1;
+        for (int32_t k = before[i]; k >= 0 && !rc; k = before[k]) rc = check_pair(&l->draws[k], d, i, err);
+        if (rc) return rc;
+        has_group[d->parent] = is_drawn[d->child] = true;
+        last[d->parent] = i;
+    }
+    for (int32_t i = 1; i < t->n; i++)
+        if (has_group[t->nodes[i].parent] && !is_drawn[i])
+            return error_set(err, FR_ERR_INTERNAL, "node %d of the drafter's tree was never drawn, but its siblings were", i);
+    return FR_OK;
+}
