@@ -20,7 +20,8 @@ VerifyScratch *verify_scratch_new(int32_t n_vocab) {
     s->law = mem_calloc(n, sizeof *s->law);
     s->p = mem_calloc(n, sizeof *s->p);
     s->q = mem_calloc(n, sizeof *s->q);
-    if (s->sampler && s->law && s->p && s->q) return s;
+    s->ids = mem_calloc(n, sizeof *s->ids);
+    if (s->sampler && s->law && s->p && s->q && s->ids) return s;
     verify_scratch_free(s);
     return NULL;
 }
@@ -31,6 +32,7 @@ void verify_scratch_free(VerifyScratch *s) {
     mem_free(s->law);
     mem_free(s->p);
     mem_free(s->q);
+    mem_free(s->ids);
     mem_free(s);
 }
 

@@ -7,6 +7,7 @@
 #define SPEC_VERIFIER_H
 
 #include "spec/coins.h"
+#include "spec/law.h"
 #include "spec/sampler.h"
 #include "spec/tree.h"
 
@@ -29,6 +30,8 @@ typedef struct VerifyScratch {
     Sampler *sampler;
     float *law;    /* [n_vocab] as the sampler gives it */
     double *p, *q; /* [n_vocab] */
+    int32_t *ids;  /* [n_vocab] */
+    LawGroup group;
 } VerifyScratch;
 
 VerifyScratch *verify_scratch_new(int32_t n_vocab); /* NULL: no memory */

@@ -1,5 +1,5 @@
 /* verify_rules.c - the list of rules of acceptance, and how they are written. */
-#include "spec/verifier.h"
+#include "spec/ratio.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,10 @@ static const VerifyRule sampled = {
     .verify = verify_sampled,
 };
 
-static const VerifyRule *const rules[] = {&sampled, NULL};
+static const VerifyRule *const rules[] = {
+    &sampled, &verify_rule_chain, &verify_rule_block, &verify_rule_multi_round, &verify_rule_recursive, &verify_rule_k_seq,
+    NULL,
+};
 
 const VerifyRule *const *verify_rules(void) { return rules; }
 
