@@ -25,7 +25,7 @@ static const struct argp_option option_table[] = {
 static error_t parse(int key, char *arg, struct argp_state *state) {
     CompareArgs *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = state->child_inputs[1] = &a->generate; return 0;
     case KEY_RUNS:
         a->n_runs = atoi(arg);
         if (a->n_runs < 1 || a->n_runs > MAX_RUNS) argp_error(state, "--runs: 1 to %d", MAX_RUNS);
@@ -152,7 +152,7 @@ static int compare(Generator *g, const CompareArgs *a, Method *methods, int n, f
 }
 
 int cmd_compare(int argc, char **argv) {
-    static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {0}};
+    static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {&generate_prompt_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = option_table, .parser = parse, .children = children,
         .doc = "Generate from the same prompt plainly and with each drafter by itself: one table of speed, acceptance and "

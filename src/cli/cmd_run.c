@@ -22,7 +22,7 @@ static const struct argp_option option_table[] = {
 static error_t parse(int key, char *arg, struct argp_state *state) {
     RunArgs *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
+    case ARGP_KEY_INIT: state->child_inputs[0] = state->child_inputs[1] = &a->generate; return 0;
     case KEY_STATS_JSON: a->stats_json = arg; return 0;
     case KEY_STATS: a->stats = 1; return 0;
     case KEY_LOGPROBS: a->logprobs = 1; return 0;
@@ -72,7 +72,7 @@ static int write_stats(const RunArgs *a, const Generator *g, const fr_request *r
 }
 
 int cmd_run(int argc, char **argv) {
-    static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {0}};
+    static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {&generate_prompt_argp, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = option_table, .parser = parse, .children = children,
         .doc = "Generate text from a prompt, with drafters running ahead. The text is the same with and without "

@@ -20,10 +20,7 @@ enum { KEY_SYSTEM = 256, KEY_DRAFT, KEY_VERIFY, KEY_BUDGET, KEY_TEMP, KEY_TOP_K,
 static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Model and prompt:", 1},
     {"model", 'm', "FILE", 0, "GGUF file of the target model", 1},
-    {"prompt", 'p', "TEXT", 0, "what to go on from", 1},
-    {"file", 'f', "FILE", 0, "read the prompt from FILE (- for standard input)", 1},
     {"tokens", 'n', "N", 0, "generate at most N tokens (default 256; 0: until the context is full)", 1},
-    {"chat", KEY_CHAT, NULL, 0, "the prompt is a user's message: put it into the model's chat format", 1},
     {"system", KEY_SYSTEM, "TEXT", 0, "system message of the chat", 1},
     {"stop", KEY_STOP, "TEXT", 0, "end before TEXT would be said (may be given several times)", 1},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "go on when the model ends its text", 1},
@@ -47,6 +44,13 @@ static const struct argp_option option_table[] = {
     {"kv", KEY_KV, "TYPE", 0, "type of the KV cache: f16 (default) or f32", 4},
     {"page-size", KEY_PAGE, "N", 0, "tokens in a page of the KV cache (default 16)", 4},
     {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 4},
+    {0},
+};
+
+static const struct argp_option prompt_options[] = {
+    {"prompt", 'p', "TEXT", 0, "what to go on from", 1},
+    {"file", 'f', "FILE", 0, "read the prompt from FILE (- for standard input)", 1},
+    {"chat", KEY_CHAT, NULL, 0, "the prompt is a user's message: put it into the model's chat format", 1},
     {NULL, 0, NULL, 0, "Output:", 5},
     {"color", KEY_COLOR, "WHEN", OPTION_ARG_OPTIONAL, "colour drafted tokens by drafter: always, auto, never", 5},
     {0},
@@ -120,13 +124,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     GenerateArgs *a = state->input;
     switch (key) {
     case 'm': a->model = arg; return 0;
-    case 'p': a->prompt = arg; return 0;
-    case 'f': a->prompt_file = arg; return 0;
     case 'n': a->n_tokens = parse_int(state, arg, 0, INT32_MAX, "--tokens"); return 0;
-    case KEY_CHAT: a->chat = 1; return 0;
     case KEY_SYSTEM: a->system = arg; return 0;
     case KEY_IGNORE_EOS: a->ignore_eos = 1; return 0;
-    case KEY_COLOR: a->color = parse_color(state, arg); return 0;
     case KEY_BUDGET: a->tree_budget = (int)parse_int(state, arg, 1, FR_TREE_BUDGET_MAX, "--tree-budget"); return 0;
     case KEY_DRAFT:
         if (a->n_drafts == GENERATE_MAX_DRAFTS) argp_error(state, "at most %d drafts", GENERATE_MAX_DRAFTS);
@@ -142,13 +142,26 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!a->model) argp_error(state, "no model given: -m FILE.gguf");
-        if (!a->prompt && !a->prompt_file) argp_error(state, "no prompt given: -p TEXT or -f FILE");
-        if (a->prompt && a->prompt_file) argp_error(state, "two prompts given: choose one of -p and -f");
         return 0;
     default: break;
     }
     error_t status = parse_sampling(key, arg, state, &a->sampling);
     return status == ARGP_ERR_UNKNOWN ? parse_machine(key, arg, state, a) : status;
+}
+
+static error_t parse_prompt(int key, char *arg, struct argp_state *state) {
+    GenerateArgs *a = state->input;
+    switch (key) {
+    case 'p': a->prompt = arg; return 0;
+    case 'f': a->prompt_file = arg; return 0;
+    case KEY_CHAT: a->chat = 1; return 0;
+    case KEY_COLOR: a->color = parse_color(state, arg); return 0;
+    case ARGP_KEY_END:
+        if (a->model && !a->prompt && !a->prompt_file) argp_error(state, "no prompt given: -p TEXT or -f FILE");
+        if (a->prompt && a->prompt_file) argp_error(state, "two prompts given: choose one of -p and -f");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static bool append(Buf *out, const char *text) { return buf_append(out, text, strlen(text)); }
@@ -177,6 +190,7 @@ static char *add_methods(int key, const char *text, void *input) {
 }
 
 const struct argp generate_argp = {.options = option_table, .parser = parse, .help_filter = add_methods};
+const struct argp generate_prompt_argp = {.options = prompt_options, .parser = parse_prompt};
 
 static int encode_prompt(Generator *g, const GenerateArgs *a, const char *text, size_t n, fr_error *err) {
     if (!a->chat) return fr_tokenize(g->model, text, n, FR_TOKENIZE_PROMPT, &g->prompt, &g->n_prompt, err);
@@ -195,13 +209,18 @@ static int encode_prompt(Generator *g, const GenerateArgs *a, const char *text, 
 
 static void show_loading(void *user, double part) { progress_update(user, (int64_t)(part * 1000)); }
 
-static int open_generator(Generator *g, const GenerateArgs *a, fr_error *err) {
+int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
     fr_model_options options = {.kernels = a->kernels, .n_threads = a->engine.n_threads, .progress = show_loading,
                                 .progress_user = &bar};
-    int status = fr_model_open(&g->model, a->model, &options, err);
+    int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
+    return status;
+}
+
+static int open_generator(Generator *g, const GenerateArgs *a, fr_error *err) {
+    int status = generate_open_model(&g->model, a, err);
     if (!status) status = fr_engine_open(&g->engine, g->model, &a->engine, err);
     if (status || a->prompt)
         return status ? status : encode_prompt(g, a, a->prompt, strlen(a->prompt), err);
@@ -228,12 +247,19 @@ void generator_close(Generator *g) {
     *g = (Generator){0};
 }
 
+fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts) {
+    return (fr_request_options){.max_tokens = a->n_tokens, .sampling = a->sampling, .stops = a->stops, .n_stops = a->n_stops,
+                                .drafts = drafts, .n_drafts = n_drafts, .tree_budget = a->tree_budget, .verify = a->verify,
+                                .ignore_eos = a->ignore_eos, .want_logprobs = a->want_logprobs};
+}
+
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,
                   int (*on_token)(void *, const fr_token_event *), void *user, fr_request **out, fr_error *err) {
-    fr_request_options options = {.prompt = g->prompt, .n_prompt = g->n_prompt, .max_tokens = a->n_tokens,
-                                  .sampling = a->sampling, .stops = a->stops, .n_stops = a->n_stops,
-                                  .drafts = drafts, .n_drafts = n_drafts, .tree_budget = a->tree_budget, .verify = a->verify,
-                                  .ignore_eos = a->ignore_eos, .want_logprobs = a->want_logprobs, .on_token = on_token, .user = user};
+    fr_request_options options = generate_request_options(a, drafts, n_drafts);
+    options.prompt = g->prompt;
+    options.n_prompt = g->n_prompt;
+    options.on_token = on_token;
+    options.user = user;
     int status = fr_request_open(out, g->engine, &options, err);
     if (status) return status;
     while ((status = fr_engine_step(g->engine, err)) > 0) {}

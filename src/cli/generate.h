@@ -1,4 +1,4 @@
-/* generate.h - what `run` and `compare` share: the options of a generation, and running one. */
+/* generate.h - what `run`, `compare` and `bench` share: the options of a generation, and running one. */
 #ifndef CLI_GENERATE_H
 #define CLI_GENERATE_H
 
@@ -27,9 +27,15 @@ typedef struct GenerateArgs {
 } GenerateArgs;
 
 /* Parses the shared options; a command puts it into its own argp as a child and points the child's input
- * at a GenerateArgs that generate_defaults filled. */
-extern const struct argp generate_argp;
+ * at a GenerateArgs that generate_defaults filled. The second, with the same input, is for commands that go on
+ * from one prompt. */
+extern const struct argp generate_argp, generate_prompt_argp;
 void generate_defaults(GenerateArgs *a);
+
+/* The model by itself, with a progress bar; and all of a request's options that the command line tells. What they
+ * point at belongs to `a` and to the caller's drafts. */
+int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err);
+fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts);
 
 /* The model, an engine for one request and the prompt's tokens, ready to run. */
 typedef struct Generator {
