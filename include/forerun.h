@@ -153,7 +153,8 @@ typedef struct fr_request_options {
     int n_drafts;
     int tree_budget;           /* drafted nodes in a step, at most; 0: FR_TREE_BUDGET */
     const char *verify;        /* rule of acceptance: NULL or "sampled" (the text is plain decoding's), or a ratio
-                                * rule (the law of the text is plain decoding's; see `forerun run --help`) */
+                                * rule (the law of the text is plain decoding's; see `forerun run --help`),
+                                * with its option if it has one: "k-seq:gamma=1.5" */
     int ignore_eos;            /* generate past end-of-text tokens */
     int want_logprobs;
     /* Optional; called within fr_engine_step for each token, in order. Not 0: cancel the request. */

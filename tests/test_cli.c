@@ -46,7 +46,7 @@ static void wrong_usage_and_failures_are_told_apart(void **state) {
     expect("run " TARGET "-p a --temp hot 2>&1", 2, "'hot' is no number");
     expect("run " TARGET "-p a --temp -1 2>&1", 2, "temperature");
     expect("run " TARGET "-p a --draft teleport 2>&1", 2, "teleport");
-    expect("run " TARGET "-p a --verify hope 2>&1", 2, "there is no rule 'hope'");
+    expect("run " TARGET "-p a --verify hope 2>&1", 2, "there is no rule of acceptance 'hope'");
     expect("run " TARGET "-p a --kernels abacus 2>&1", 2, "abacus");
     expect("run -m /nowhere.gguf -p a 2>&1", 1, "/nowhere.gguf");
     expect("run -m README.md -p a 2>&1", 1, "README.md");

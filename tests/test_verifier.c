@@ -20,11 +20,11 @@ static void target_logits(const int32_t *context, int64_t n, float *logits) {
 }
 
 /* Plain decoding: stream[0..N_PROMPT) is the prompt, the rest is filled. */
-static void decode_plainly(const SamplingOptions *o, Sampler *s, int32_t *stream) {
+static void decode_plainly(const SamplingOptions *o, VerifyScratch *scratch, int32_t *stream) {
     for (int64_t n = N_PROMPT; n < N_STREAM; n++) {
         float logits[V];
         target_logits(stream, n, logits);
-        stream[n] = sampler_choose(s, o, logits, stream, n, (uint64_t)(n - N_PROMPT));
+        stream[n] = sampler_choose(scratch->sampler, o, logits, stream, n, (uint64_t)(n - N_PROMPT));
     }
 }
 
@@ -41,7 +41,7 @@ static void forward(const Tree *t, const int32_t *context, int64_t n, float rows
 }
 
 /* Decodes with a drafter and compares; returns the number of forwards. */
-static int decode_and_compare(const SamplingOptions *o, Sampler *s, Drafter *d, const int32_t *want,
+static int decode_and_compare(const SamplingOptions *o, VerifyScratch *scratch, Drafter *d, const int32_t *want,
                               int32_t budget) {
     static float rows[TREE_MAX_NODES][V];
     static const float *logits[TREE_MAX_NODES];
@@ -59,8 +59,9 @@ static int decode_and_compare(const SamplingOptions *o, Sampler *s, Drafter *d, 
         assert_int_equal(tree_validate(&t, context[n - 1], V, budget + 1, NULL), FR_OK);
         forward(&t, context, n, rows, logits);
         memcpy(kept, context, (size_t)n * sizeof *kept);
-        VerifyInput in = {&t, logits, V, o, (uint64_t)(n - N_PROMPT), context, n};
-        verify_sampled(&in, s, &result, NULL);
+        VerifyInput in = {.tree = &t, .logits = logits, .n_vocab = V, .sampling = o,
+                          .position = (uint64_t)(n - N_PROMPT), .context = context, .n_context = n};
+        verify_sampled(&in, scratch, &result, NULL);
         assert_memory_equal(kept, context, (size_t)n * sizeof *kept);
         int64_t n_before = n;
         for (int32_t i = 0; i < result.n_path; i++) context[n++] = t.nodes[result.path[i]].token;
@@ -91,34 +92,34 @@ static const SamplingOptions options[] = {
 
 static void every_tree_gives_plain_decoding(void **state) {
     (void)state;
-    Sampler *s = sampler_new(V);
+    VerifyScratch *scratch = verify_scratch_new(V);
     const int32_t budgets[] = {0, 1, 3, 8, 40, 200};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
         for (uint64_t seed = 0; seed < 12; seed++) {
             SamplingOptions o = options[i];
             o.seed = seed;
             int32_t want[N_STREAM] = {1, 2, 3, 4, (int32_t)seed};
-            decode_plainly(&o, s, want);
+            decode_plainly(&o, scratch, want);
             int32_t budget = budgets[seed % 6];
             const DevilKind kinds[] = {DEVIL_RANDOM, DEVIL_RIGHT, DEVIL_WRONG};
             for (size_t k = 0; k < 3; k++) {
                 Devil d = devil_make(kinds[k], DEVIL_FAULT_NONE, V, seed);
                 devil_oracle(&d, 0, want, N_STREAM);
-                int n_steps = decode_and_compare(&o, s, &d.base, want, budget),
+                int n_steps = decode_and_compare(&o, scratch, &d.base, want, budget),
                     n_tokens = N_STREAM - N_PROMPT;
                 if (kinds[k] == DEVIL_RIGHT)
                     assert_int_equal(n_steps, (n_tokens + budget) / (budget + 1)); /* all is accepted */
                 if (kinds[k] == DEVIL_WRONG) assert_int_equal(n_steps, n_tokens);  /* nothing is */
             }
         }
-    sampler_free(s);
+    verify_scratch_free(scratch);
 }
 
 /* Greedy with a presence penalty: the target would repeat token 1 for ever; each accepted 1 must count
  * against it inside the same tree. */
 static void penalties_see_the_path(void **state) {
     (void)state;
-    Sampler *s = sampler_new(4);
+    VerifyScratch *scratch = verify_scratch_new(4);
     const float row[] = {0, 1, 0.5f, -1};
     const float *logits[] = {row, row, row, row};
     SamplingOptions o = SAMPLING_DEFAULT;
@@ -130,13 +131,13 @@ static void penalties_see_the_path(void **state) {
     tree_add(&t, 2, 1, 1, 0);
     int32_t context[1 + TREE_MAX_NODES + 1] = {3};
     static VerifyResult result;
-    VerifyInput in = {&t, logits, 4, &o, 0, context, 1};
-    verify_sampled(&in, s, &result, NULL);
+    VerifyInput in = {.tree = &t, .logits = logits, .n_vocab = 4, .sampling = &o, .context = context, .n_context = 1};
+    verify_sampled(&in, scratch, &result, NULL);
     /* After one 1 its logit is 0.6, still ahead of 0.5; after two it is 0.2. */
     assert_int_equal(result.n_path, 2);
     assert_int_equal(result.path[1], 2);
     assert_int_equal(result.next_token, 2);
-    sampler_free(s);
+    verify_scratch_free(scratch);
 }
 
 int main(void) {

@@ -79,6 +79,13 @@ static ColorWhen parse_color(struct argp_state *state, const char *arg) {
     return COLOR_NEVER;
 }
 
+static void parse_verify(struct argp_state *state, const char *arg) {
+    const VerifyRule *rule;
+    double gamma;
+    fr_error err;
+    if (verify_rule_parse(arg, &rule, &gamma, &err)) argp_error(state, "--verify: %s", err.message);
+}
+
 static error_t parse_sampling(int key, char *arg, struct argp_state *state, fr_sampling *s) {
     switch (key) {
     case KEY_TEMP: s->temperature = parse_float(state, arg, "--temp"); return 0;
@@ -130,7 +137,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         a->stops[a->n_stops++] = arg;
         return 0;
     case KEY_VERIFY:
-        if (!verify_rule_find(arg)) argp_error(state, "--verify: there is no rule '%s'; see --help for the list", arg);
+        parse_verify(state, arg);
         a->verify = arg;
         return 0;
     case ARGP_KEY_END:

@@ -31,7 +31,7 @@ typedef struct EngineDrafter {
 struct fr_engine {
     const fr_model *model;
     Executor *executor;
-    Sampler *sampler;
+    VerifyScratch *scratch;
     fr_engine_options options; /* every 0 replaced by its default */
     EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
     fr_request **requests;     /* [max_requests], NULL where free */
@@ -61,6 +61,7 @@ struct fr_request {
     int32_t tree_budget;        /* asked for; step_budget: what fits into this step */
     int32_t step_budget;
     const VerifyRule *rule;
+    double gamma;               /* of the rule; 0: none given */
     Laws *laws;                 /* of `tree`, for a ratio rule; NULL otherwise */
     Tree tree, proposal;        /* of this step; `proposal` is one drafter's, before the union */
     int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */

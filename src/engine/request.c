@@ -42,9 +42,10 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     for (int i = 0; i < o->n_stops; i++)
         if (!o->stops[i] || !*o->stops[i])
             return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
-    if (o->verify && !verify_rule_find(o->verify))
-        return error_set(err, FR_ERR_ARGUMENT, "there is no rule of acceptance '%.40s'; `forerun run --help` lists them",
-                         o->verify);
+    const VerifyRule *rule;
+    double gamma;
+    int status = o->verify ? verify_rule_parse(o->verify, &rule, &gamma, err) : FR_OK;
+    if (status) return status;
     SamplingOptions sampling = sampling_of(&o->sampling);
     return sampling_check(&sampling, err);
 }
@@ -107,7 +108,8 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     r->options = *o;
     r->sampling = sampling_of(&o->sampling);
     r->sequence = -1;
-    r->rule = o->verify ? verify_rule_find(o->verify) : verify_rules()[0];
+    r->rule = verify_rules()[0];
+    if (o->verify) verify_rule_parse(o->verify, &r->rule, &r->gamma, NULL); /* check_options saw that it is one */
     r->tree_budget = o->tree_budget ? o->tree_budget : FR_TREE_BUDGET;
     r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
     r->text.max_bytes = REQUEST_MAX_TEXT;

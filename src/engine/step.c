@@ -53,9 +53,9 @@ static int open_engine(fr_engine *e, fr_error *err) {
     e->propose_sequences = calloc(n, sizeof *e->propose_sequences);
     e->propose_budgets = calloc(n, sizeof *e->propose_budgets);
     e->propose_trees = calloc(n, sizeof *e->propose_trees);
-    e->sampler = sampler_new(e->model->model->hparams.n_vocab);
+    e->scratch = verify_scratch_new(e->model->model->hparams.n_vocab);
     if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->propose_sequences || !e->propose_budgets ||
-        !e->propose_trees || !e->sampler)
+        !e->propose_trees || !e->scratch)
         return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
     return executor_open(&e->executor, e->model->model, &options, err);
 }
@@ -80,7 +80,7 @@ void fr_engine_close(fr_engine *e) {
     if (!e) return;
     engine_close_drafters(e);
     executor_close(e->executor);
-    sampler_free(e->sampler);
+    verify_scratch_free(e->scratch);
     void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(e);
@@ -151,12 +151,14 @@ static void verify_and_emit(fr_request *r) {
         e->row_logits[i] = executor_logits(e->executor, r->first_row + i);
         e->row_hidden[i] = executor_hidden(e->executor, r->first_row + i);
     }
+    KeyedCoins coins;
+    coins_keyed(&coins, r->sampling.seed, (uint64_t)r->stats.n_generated);
     VerifyInput in = {.tree = &r->tree, .logits = e->row_logits, .n_vocab = e->model->model->hparams.n_vocab,
                       .sampling = &r->sampling, .position = (uint64_t)r->stats.n_generated,
-                      .context = r->context, .n_context = r->n_context};
+                      .context = r->context, .n_context = r->n_context, .coins = &coins.coins, .gamma = r->gamma};
     VerifyResult v;
     fr_error err;
-    if (r->rule->verify(&in, e->sampler, &v, &err)) {
+    if (r->rule->verify(&in, e->scratch, &v, &err)) {
         request_fail(r, &err);
         return;
     }

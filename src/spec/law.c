@@ -33,6 +33,16 @@ bool laws_add(Laws *l, int32_t parent, int32_t child, LawKind kind, const float 
     return true;
 }
 
+void law_group(const Tree *t, int32_t parent, LawGroup *out) {
+    const Laws *l = t->laws;
+    out->n = 0;
+    for (int32_t i = 0; l && i < l->n_draws; i++)
+        if (l->draws[i].parent == parent) out->draws[out->n++] = l->draws[i];
+    if (out->n > 0) return;
+    for (int32_t i = parent + 1; i < t->n; i++)
+        if (t->nodes[i].parent == parent) out->draws[out->n++] = (LawDraw){.parent = parent, .child = i, .kind = LAW_POINT};
+}
+
 static int refuse(fr_error *err, int32_t i, const char *what) {
     return error_set(err, FR_ERR_INTERNAL, "draw %d of the drafter's tree %s", i, what);
 }

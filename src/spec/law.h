@@ -49,6 +49,15 @@ float *laws_row(Laws *l);
 /* Appends a draw; false where there is no room for more. */
 bool laws_add(Laws *l, int32_t parent, int32_t child, LawKind kind, const float *q);
 
+/* The sibling group below a node, as a ratio rule tries it: the declared draws in their order, or else the children
+ * as points, in the order of the tree. */
+typedef struct LawGroup {
+    int32_t n;
+    LawDraw draws[LAW_MAX_DRAWS];
+} LawGroup;
+
+void law_group(const Tree *t, int32_t parent, LawGroup *out);
+
 /* What a drafter declared is checked before anybody divides by it: children stand below their parents, one kind
  * a group, a group without replacement has one q and no token twice, every q gives its token a chance, and a
  * group with any draw has one for each of its children. */

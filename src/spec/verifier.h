@@ -1,11 +1,13 @@
 /* verifier.h - reads a verified tree: which path the target would have taken, and its own next token.
  *
- * A verifier is a pure function of the tree, the target's logits of its nodes, the sampling options and
- * the context; it does not know who drafted.
+ * A verifier is a pure function of the tree, the target's logits of its nodes, the sampling options, the context
+ * and the coins; it does not know who drafted.
  */
 #ifndef SPEC_VERIFIER_H
 #define SPEC_VERIFIER_H
 
+#include "spec/coins.h"
+#include "spec/law.h"
 #include "spec/sampler.h"
 #include "spec/tree.h"
 
@@ -18,7 +20,22 @@ typedef struct VerifyInput {
     int32_t *context;  /* the context up to and including node 0's token; room for TREE_MAX_NODES + 1 more,
                         * which is used as scratch */
     int64_t n_context;
+    Coins *coins; /* of this step; only ratio rules toss them */
+    double gamma; /* parameter of k-seq; 0: searched at every node */
 } VerifyInput;
+
+/* Memory that rules work in, for one caller at a time: nothing is allocated in a step. */
+typedef struct VerifyScratch {
+    int32_t n_vocab;
+    Sampler *sampler;
+    float *law;    /* [n_vocab] as the sampler gives it */
+    double *p, *q; /* [n_vocab] */
+    int32_t *ids;  /* [n_vocab] */
+    LawGroup group;
+} VerifyScratch;
+
+VerifyScratch *verify_scratch_new(int32_t n_vocab); /* NULL: no memory */
+void verify_scratch_free(VerifyScratch *s);         /* NULL is fine */
 
 typedef struct VerifyResult {
     int32_t n_path;                 /* accepted nodes, node 0 not counted */
@@ -33,14 +50,17 @@ typedef struct VerifyRule {
     const char *name, *summary; /* one line for --help */
     bool is_ratio;              /* the tree must bring its laws */
     /* Refuses a tree whose groups the rule does not know, naming the rule that does. */
-    int (*verify)(const VerifyInput *in, Sampler *sampler, VerifyResult *out, fr_error *err);
+    int (*verify)(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
+    bool takes_gamma;           /* may be written "name:gamma=1.5" */
 } VerifyRule;
 
 /* All rules, ending with NULL, the default first; and one by name (NULL: unknown). */
 const VerifyRule *const *verify_rules(void);
 const VerifyRule *verify_rule_find(const char *name);
+/* A rule as the user writes it: "name" or "name:gamma=1.5". *gamma is 0 where none is given. */
+int verify_rule_parse(const char *text, const VerifyRule **rule, double *gamma, fr_error *err);
 
 /* The sampled verifier: exact for every drafter and every sampling option. Always FR_OK. */
-int verify_sampled(const VerifyInput *in, Sampler *sampler, VerifyResult *out, fr_error *err);
+int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
 
 #endif

@@ -1,0 +1,101 @@
+/* rule_block.c - block verification of a chain (Sun et al. 2024, arXiv 2403.10444, Algorithm 2; there M_b is the target
+ * and M_s the draft).
+ *
+ * The problem: the rule `chain` judges each draft by its own p / q and caps each ratio at 1. A draft that was far likelier
+ * under p than under q has a ratio to spare, which the next draft, a little less likely, could use.
+ *
+ * The idea: judge prefixes. With x_1 .. x_g the chain, p_i and q_i the two laws after i of its tokens,
+ *
+ *   w_0 = 1,   w_i = min(1, w_{i-1} p_{i-1}(x_i) / q_{i-1}(x_i))                       eq. 4
+ *   s_i = sum_x max(0, w_i p_i(x) - q_i(x))
+ *   h_i = s_i / (s_i + 1 - w_i) for i < g,   h_g = w_g                                  eq. 5
+ *
+ * a coin of chance h_i is tossed for every i, and the longest prefix whose coin shows heads is kept: tau, or 0 where
+ * none does. The next token is drawn from norm(max(0, w_tau p_tau - q_tau)), or from p_g where the whole chain is
+ * kept. Given x_1 .. x_i, the chance that at least i tokens are kept is w_i: for i = g that is h_g. For i < g, going down:
+ * w_i p_i is to be said after the prefix in all, of which min(w_i p_i, q_i) is said by keeping more; the rest, s_i, must
+ * come from keeping exactly i, which is possible in the 1 - (w_i - s_i) of cases where no longer prefix was kept, hence h_i.
+ * No rule for a chain keeps more tokens on average (Theorem 2 there), so never fewer than the rule `chain`.
+ *
+ * Example: g = 2, x_1 with p/q = 2, x_2 with p/q = 1/2. `chain` keeps both in 1 of 2 cases. Here w_1 = 1, capped as well.
+ * With x_1 of p/q = 1/2 and x_2 of p/q = 2: `chain` keeps both with 1/2 * 1 = 1/2; so does w_2 = min(1, 1/2 * 2) = 1: always.
+ *
+ * Points have q = 1 at their token: w_i is the product of the p's, and what is gained is nothing (h_i makes up exactly for
+ * the coins of `chain`).
+ *
+ * The drafts behind x_tau decided that tau was not greater, though they are not said. So neither the coins nor the noise
+ * that these drafts were drawn with may come back in the next step, which decides the same positions again: coins are
+ * keyed by a step's first position (coins.h), and a drafter whose noise hangs on the output position alone, the coupled
+ * draw of draft_model.c, must not be used with this rule.
+ *
+ * Invariants: where w_i = 1 and p_i = q_i, h_i is 0/0: a longer prefix is certain, and any h_i will do (1 is taken); a
+ * residual without mass is never drawn from but by rounding, and p is drawn from then. With temperature 0, w_i and h_i are
+ * 1 as long as the drafts are the greedy tokens, and 0 from the first that is not.
+ * Cost: O(V) a draft; all laws are read up to the first w_i = 0.
+ * Proof: tests/test_rules.c: the law of the text to 1e-12, summed over chains and coins; tokens kept against `chain`. */
+#include "spec/ratio.h"
+
+static const RatioRule block = {"block", ratio_fault_of_chain, NULL};
+
+/* The mass of max(0, w p - q). */
+static double excess(double w, const double *p, const double *q, int32_t n_vocab) {
+    double s = 0;
+    for (int32_t t = 0; t < n_vocab; t++) s += w * p[t] > q[t] ? w * p[t] - q[t] : 0;
+    return s;
+}
+
+/* The draft below a node and its law into s->q; false where the chain ends. */
+static bool next_draft(const VerifyInput *in, VerifyScratch *s, int32_t node, int32_t *child) {
+    law_group(in->tree, node, &s->group);
+    if (s->group.n == 0) return false;
+    *child = s->group.draws[0].child;
+    ratio_draft_law(&s->group.draws[0], in->tree->nodes[*child].token, s->n_vocab, s->q);
+    return true;
+}
+
+/* h_i: is the prefix that ends here kept, if no longer one is? */
+static bool keeps(Coins *coins, const VerifyScratch *s, double w, bool is_end) {
+    if (is_end) return coins->flip(coins, w);
+    double mass = excess(w, s->p, s->q, s->n_vocab), of = mass + 1 - w;
+    return coins->flip(coins, of > 0 ? mass / of : 1);
+}
+
+/* Tosses the coins down the chain; fills the whole path, then cuts it to what is kept. Returns w_tau. */
+static double keep_prefix(const VerifyInput *in, VerifyScratch *s, VerifyResult *out) {
+    double w = 1, w_kept = 1;
+    int32_t depth = 0, child = 0;
+    out->n_path = 0;
+    for (int32_t node = 0;; node = child) {
+        ratio_target_law(in, s, node, s->p);
+        bool is_end = !next_draft(in, s, node, &child);
+        if (depth > 0 && keeps(in->coins, s, w, is_end)) {
+            out->n_path = depth;
+            w_kept = w;
+        }
+        if (is_end) return w_kept;
+        int32_t x = in->tree->nodes[child].token;
+        w = s->q[x] > 0 ? w * s->p[x] / s->q[x] : 0;
+        if (w > 1) w = 1;
+        if (!(w > 0)) return w_kept; /* nothing deeper can be kept */
+        in->context[in->n_context + depth] = x;
+        out->path[depth++] = child;
+    }
+}
+
+static int verify_block(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
+    int status = ratio_check(&block, in, s, err);
+    if (status) return status;
+    double w = keep_prefix(in, s, out);
+    int32_t node = out->n_path ? out->path[out->n_path - 1] : 0, child;
+    ratio_target_law(in, s, node, s->p);
+    if (next_draft(in, s, node, &child)) ratio_residual(w, s->p, s->q, s->n_vocab, s->p);
+    out->next_token = in->coins->pick(in->coins, s->p, s->n_vocab);
+    return FR_OK;
+}
+
+const VerifyRule verify_rule_block = {
+    .name = "block",
+    .summary = "block verification of a chain: keeps at least as many tokens as chain, on average",
+    .is_ratio = true,
+    .verify = verify_block,
+};
