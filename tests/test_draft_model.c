@@ -20,7 +20,8 @@ enum { N_TOKENS = 40, MAX_PROMPT = 64, N_VOCAB = 4096 };
 
 static const char *const specs[] = {"sps" M,   "sps" M ",length=9,coupled=0",
                                     "rsd-c" M, "rsd-c" M ",branch=2x2x2,coupled=0",
-                                    "rsd-s" M, "rsd-s" M ",width=3,depth=6,coupled=0"};
+                                    "rsd-s" M, "rsd-s" M ",width=3,depth=6,coupled=0",
+                                    "spectr" M, "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static fr_sampling sampling_case(int i) {
@@ -93,7 +94,7 @@ static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int
 
 static void nothing_changes_the_text(void **state) {
     (void)state;
-    static const int budgets[] = {1, 2, 7, 24};
+    static const int budgets[] = {1, 7, 24};
     static Stream plain;
     fr_model *model = rig_open_model(RIG_TARGET, NULL);
     for (int i = 0; i < N_SAMPLINGS; i++) {
@@ -315,6 +316,7 @@ static void a_level_is_one_forward_for_all_sequences(void **state) {
         {"rsd-c" M ",branch=4-4", {1, 1, 0, 1, 1}, 1},
         {"sps" M, {0, 0, 0, 0, 0}, 0},
         {"sps" M ",length=7", {3, 0, 2, 0, 1}, 3},
+        {"spectr" M, {24, 24, 1, 7, 0}, 4},
     };
     static Tree trees[N_SEQUENCES], alone;
     const int32_t sequences[N_SEQUENCES] = {3, 0, 4, 1, 2};
@@ -535,6 +537,13 @@ static void senseless_options_are_refused(void **state) {
         {"rsd-s" M ",width=0", "width=0"},
         {"rsd-s" M ",width=64,depth=9", "more than 511 nodes"},
         {"rsd-s" M ",depth=x", "depth=x"},
+        {"spectr" M ",paths=0", "paths=0"},
+        {"spectr" M ",paths=64,length=8", "more than 511 nodes"},
+        {"spectr" M ",coupled=1", "no option 'coupled'"},
+        {"specinfer", "write specinfer:models=FILE.gguf"},
+        {"specinfer:models=" DRAFT "+", "no draft model given"},
+        {"specinfer:models=" DRAFT "+models/missing.gguf", "models/missing.gguf"},
+        {"specinfer:models=" DRAFT "+README.md", "README.md"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fr_error err = {0};

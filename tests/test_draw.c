@@ -3,6 +3,7 @@
 #include "testing.h"
 
 #include "spec/draw.h"
+#include "statistics.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,26 +13,6 @@ static double uniform(uint64_t *n) { return rng_uniform(77, RNG_TEST, (*n)++, 0)
 
 static DrawParent root(uint64_t seed, uint64_t position) {
     return (DrawParent){.noise = {.stream = RNG_DRAFT, .seed = seed, .position = position}};
-}
-
-/* The value a chi-square variable with df degrees exceeds once in 1e9 (Wilson and Hilferty 1931). */
-static double chi_square_limit(int df) {
-    double a = 2.0 / (9.0 * df);
-    return df * pow(1 - a + 5.998 * sqrt(a), 3);
-}
-
-static double chi_square(const int *counts, const double *p, int n_outcomes, int n, int *df) {
-    double x = 0;
-    *df = -1;
-    for (int i = 0; i < n_outcomes; i++) {
-        if (p[i] == 0) {
-            assert_int_equal(counts[i], 0);
-            continue;
-        }
-        x += (counts[i] - n * p[i]) * (counts[i] - n * p[i]) / (n * p[i]);
-        ++*df;
-    }
-    return x;
 }
 
 /* Probability of drawing i, then j, then k (-1: only two) without replacement from p. */

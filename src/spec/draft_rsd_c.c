@@ -16,7 +16,8 @@
 #include <stdlib.h>
 
 static const DrafterOption options[] = {
-    DRAFT_MODEL_OPTIONS,
+    DRAFT_MODEL_OPTION_MODEL,
+    DRAFT_MODEL_OPTION_COUPLED,
     {"branch", "3-2-1",
      "children of each node, level by level, joined by - or x (a comma would end the option)"},
     {NULL, NULL, NULL},
@@ -39,9 +40,12 @@ static int parse_branch(const char *text, DraftShape *shape, fr_error *err) {
 }
 
 static int open_rsd_c(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
-    DraftShape shape = {.beam = false};
+    DraftShape shape = {.growth = DRAFT_BRANCHES};
     int rc = parse_branch(draft_spec_get(spec, &draft_rsd_c_class, "branch"), &shape, err);
-    return rc ? rc : draft_model_open(out, spec, &draft_rsd_c_class, &shape, env, err);
+    if (!rc) rc = draft_model_get_coupled(spec, &draft_rsd_c_class, &shape.coupled, err);
+    if (rc) return rc;
+    return draft_model_open(out, draft_spec_get(spec, &draft_rsd_c_class, "model"), &draft_rsd_c_class, &shape, env,
+                            err);
 }
 
 const DrafterClass draft_rsd_c_class = {

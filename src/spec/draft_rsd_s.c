@@ -13,7 +13,8 @@
 #include "spec/draft_model.h"
 
 static const DrafterOption options[] = {
-    DRAFT_MODEL_OPTIONS,
+    DRAFT_MODEL_OPTION_MODEL,
+    DRAFT_MODEL_OPTION_COUPLED,
     {"width", "4", "paths kept at each level"},
     {"depth", "3", "levels"},
     {NULL, NULL, NULL},
@@ -24,10 +25,13 @@ static int open_rsd_s(Drafter **out, const DraftSpec *spec, const DrafterEnv *en
     int rc = draft_spec_get_int(spec, &draft_rsd_s_class, "width", 1, DRAFT_MODEL_MAX_WIDTH, &width, err);
     if (!rc)
         rc = draft_spec_get_int(spec, &draft_rsd_s_class, "depth", 1, DRAFT_MODEL_MAX_LEVELS, &depth, err);
+    DraftShape shape = {.growth = DRAFT_BEAM};
+    if (!rc) rc = draft_model_get_coupled(spec, &draft_rsd_s_class, &shape.coupled, err);
     if (rc) return rc;
-    DraftShape shape = {.n_levels = (int32_t)depth, .beam = true};
+    shape.n_levels = (int32_t)depth;
     for (int32_t i = 0; i < shape.n_levels; i++) shape.width[i] = (int32_t)width;
-    return draft_model_open(out, spec, &draft_rsd_s_class, &shape, env, err);
+    return draft_model_open(out, draft_spec_get(spec, &draft_rsd_s_class, "model"), &draft_rsd_s_class, &shape, env,
+                            err);
 }
 
 const DrafterClass draft_rsd_s_class = {

@@ -17,7 +17,9 @@
     X(lookahead_trie)                                                                                        \
     X(sps)                                                                                                   \
     X(rsd_c)                                                                                                 \
-    X(rsd_s)
+    X(rsd_s)                                                                                                 \
+    X(spectr)                                                                                                \
+    X(specinfer)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

@@ -98,6 +98,7 @@ int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent,
         c->parent = i_parent;
         c->log_q = parent->log_q + log((double)c->q);
         c->psi = parent->noise.silent ? y : truncate_below(parent->psi, y, max);
+        if (i > 0 && c->psi > out[i - 1].psi) c->psi = out[i - 1].psi; /* by rounding */
     }
     return b.n;
 }
@@ -105,7 +106,9 @@ int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent,
 static int better_first(const void *a, const void *b) {
     const DrawChild *x = a, *y = b;
     if (x->psi != y->psi) return x->psi > y->psi ? -1 : 1;
-    return x->parent != y->parent ? x->parent - y->parent : x->token - y->token;
+    if (x->parent != y->parent) return x->parent - y->parent;
+    if (x->value != y->value) return x->value > y->value ? -1 : 1; /* psi's may round to the same */
+    return x->token - y->token;
 }
 
 int32_t draw_beam(DrawChild *children, int32_t n, int32_t width) {

@@ -23,6 +23,7 @@ typedef struct DrawParent {
 
 typedef struct DrawChild {
     int32_t parent; /* for the caller: which parent it is */
+    int32_t path;   /* for the caller: which of several independent paths drew it; not set by these functions */
     float chance;   /* for the caller: how likely it is to be accepted; not set by these functions */
     int32_t token;
     float q;      /* law of the token at its parent */
@@ -38,7 +39,8 @@ int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent,
                       DrawChild *out);
 
 /* Sorts the children of all nodes of a beam by falling psi and keeps `width`: where each parent gave its
- * `width` best, a step of stochastic beam search. Returns how many are left. */
+ * `width` best, a step of stochastic beam search. Siblings stay in the order they were drawn in. Returns how many
+ * are left. */
 int32_t draw_beam(DrawChild *children, int32_t n, int32_t width);
 
 #endif
