@@ -1,85 +1,64 @@
 /* `forerun run`, `compare`, `logits` and `perf` from the outside: what they print, write and exit with. */
-#include "testing.h"
+#include "cli_rig.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-static char program[512], scratch[600];
-
-/* Runs "forerun ARGS" in a shell; `text` is what it printed. Returns its exit status. */
-static int run(const char *args, char *text, size_t size) {
-    char command[2048];
-    snprintf(command, sizeof command, "%s %s", program, args);
-    FILE *out = popen(command, "r");
-    if (!out) fail_msg("%s: cannot be run", command);
-    size_t n = fread(text, 1, size - 1, out);
-    text[n] = 0;
-    return WEXITSTATUS(pclose(out));
-}
-
-static void expect(const char *args, int status, const char *fragment) {
-    char got[65536];
-    int s = run(args, got, sizeof got);
-    if (s != status || !strstr(got, fragment))
-        fail_msg("forerun %s: want status %d and '%s', got %d and '%s'", args, status, fragment, s, got);
-}
 
 #define TARGET "-m models/target.gguf "
 #define DRAFT "-m models/draft.gguf "
 
 static void wrong_usage_and_failures_are_told_apart(void **state) {
     (void)state;
-    expect("2>&1", 2, "Usage: forerun COMMAND");
-    expect("--help", 0, "compare");
-    expect("--version", 0, "forerun ");
-    expect("fly 2>&1", 2, "no command 'fly'");
-    expect("run --help", 0, "ngram-trie");
-    expect("run 2>&1", 2, "no model given");
-    expect("run " TARGET "2>&1", 2, "no prompt given");
-    expect("run " TARGET "-p a -f b 2>&1", 2, "two prompts");
-    expect("run " TARGET "-p a stray 2>&1", 2, "Too many arguments");
-    expect("run " TARGET "-p a --temp hot 2>&1", 2, "'hot' is no number");
-    expect("run " TARGET "-p a --temp -1 2>&1", 2, "temperature");
-    expect("run " TARGET "-p a --draft teleport 2>&1", 2, "teleport");
-    expect("run " TARGET "-p a --verify hope 2>&1", 2, "there is no rule of acceptance 'hope'");
-    expect("run " TARGET "-p a --kernels abacus 2>&1", 2, "abacus");
-    expect("run -m /nowhere.gguf -p a 2>&1", 1, "/nowhere.gguf");
-    expect("run -m README.md -p a 2>&1", 1, "README.md");
-    expect("run " TARGET "-f /nowhere.txt 2>&1", 1, "/nowhere.txt");
-    expect("run " TARGET "--ctx 4 -p 'a longer prompt than that' 2>&1", 1, "longer than the context of 4");
-    expect("run " TARGET "-p a --stats-json /no/where.json -n 1 2>&1", 1, "/no/where.json");
-    expect("compare " TARGET "-p a 2>&1", 2, "no drafter to compare with");
-    expect("logits " TARGET "--tokens 1,x -o /dev/null 2>&1", 2, "'1,x' is not a list");
-    expect("logits " TARGET "--tokens 99999 -o /dev/null 2>&1", 2, "from 0 to 4095");
-    expect("logits " TARGET "--tokens 1 -o /no/where.f32 2>&1", 1, "/no/where.f32");
-    expect("perf " TARGET "--rows 0 2>&1", 2, "from 1 to");
+    cli_expect("2>&1", 2, "Usage: forerun COMMAND");
+    cli_expect("--help", 0, "compare");
+    cli_expect("--version", 0, "forerun ");
+    cli_expect("fly 2>&1", 2, "no command 'fly'");
+    cli_expect("run --help", 0, "ngram-trie");
+    cli_expect("run 2>&1", 2, "no model given");
+    cli_expect("run " TARGET "2>&1", 2, "no prompt given");
+    cli_expect("run " TARGET "-p a -f b 2>&1", 2, "two prompts");
+    cli_expect("run " TARGET "-p a stray 2>&1", 2, "Too many arguments");
+    cli_expect("run " TARGET "-p a --temp hot 2>&1", 2, "'hot' is no number");
+    cli_expect("run " TARGET "-p a --temp -1 2>&1", 2, "temperature");
+    cli_expect("run " TARGET "-p a --draft teleport 2>&1", 2, "teleport");
+    cli_expect("run " TARGET "-p a --verify hope 2>&1", 2, "there is no rule of acceptance 'hope'");
+    cli_expect("run " TARGET "-p a --kernels abacus 2>&1", 2, "abacus");
+    cli_expect("run -m /nowhere.gguf -p a 2>&1", 1, "/nowhere.gguf");
+    cli_expect("run -m README.md -p a 2>&1", 1, "README.md");
+    cli_expect("run " TARGET "-f /nowhere.txt 2>&1", 1, "/nowhere.txt");
+    cli_expect("run " TARGET "--ctx 4 -p 'a longer prompt than that' 2>&1", 1, "longer than the context of 4");
+    cli_expect("run " TARGET "-p a --stats-json /no/where.json -n 1 2>&1", 1, "/no/where.json");
+    cli_expect("compare " TARGET "-p a 2>&1", 2, "no drafter to compare with");
+    cli_expect("logits " TARGET "--tokens 1,x -o /dev/null 2>&1", 2, "'1,x' is not a list");
+    cli_expect("logits " TARGET "--tokens 99999 -o /dev/null 2>&1", 2, "from 0 to 4095");
+    cli_expect("logits " TARGET "--tokens 1 -o /no/where.f32 2>&1", 1, "/no/where.f32");
+    cli_expect("perf " TARGET "--rows 0 2>&1", 2, "from 1 to");
 }
 
 static void text_alone_goes_to_standard_output(void **state) {
     (void)state;
     char plain[8192], drafted[8192], colored[16384];
-    assert_int_equal(run("run " DRAFT "-p 'Once upon a time' -n 40 2>/dev/null", plain, sizeof plain), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>/dev/null", plain, sizeof plain), 0);
     assert_true(strlen(plain) > 40 && plain[strlen(plain) - 1] == '\n' && !strchr(plain, '\033'));
-    assert_int_equal(run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --stats 2>/dev/null", drafted, sizeof drafted), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --stats 2>/dev/null", drafted, sizeof drafted), 0);
     assert_string_equal(plain, drafted);
-    assert_int_equal(run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color 2>/dev/null", colored, sizeof colored), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color 2>/dev/null", colored, sizeof colored), 0);
     assert_non_null(strstr(colored, "\033[32m"));
-    assert_int_equal(run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color=auto 2>/dev/null", colored, sizeof colored), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color=auto 2>/dev/null", colored, sizeof colored), 0);
     assert_string_equal(plain, colored); /* a pipe is no terminal */
-    assert_int_equal(run("run " DRAFT "-p 'Once upon a time' -n 40 --stop ' was' 2>/dev/null", colored, sizeof colored), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --stop ' was' 2>/dev/null", colored, sizeof colored), 0);
     assert_null(strstr(colored, " was"));
 }
 
 static json_t *stats_of(const char *args) {
     char command[1024], text[65536];
-    snprintf(command, sizeof command, "run %s --stats-json %s/stats.json", args, scratch);
-    assert_int_equal(run(command, text, sizeof text), 0);
-    snprintf(command, sizeof command, "%s/stats.json", scratch);
+    snprintf(command, sizeof command, "run %s --stats-json %s/stats.json", args, cli_rig_folder());
+    assert_int_equal(cli_run(command, text, sizeof text), 0);
+    snprintf(command, sizeof command, "%s/stats.json", cli_rig_folder());
     json_error_t error;
     json_t *j = json_load_file(command, 0, &error);
     if (!j) fail_msg("%s", error.text);
@@ -111,23 +90,23 @@ static void statistics_have_every_promised_field(void **state) {
 static void compare_holds_methods_against_plain_decoding(void **state) {
     (void)state;
     char text[65536];
-    assert_int_equal(run("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --json --draft ngram-trie --draft ngram-trie:rule=paper", text, sizeof text), 0);
+    assert_int_equal(cli_run("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --json --draft ngram-trie --draft ngram-trie:rule=paper", text, sizeof text), 0);
     json_t *rows = json_loads(text, 0, NULL);
     assert_int_equal(json_array_size(rows), 3);
     for (size_t i = 0; i < 3; i++) assert_true(json_is_true(json_object_get(json_array_get(rows, i), "identical")));
     assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 0), "method")), "plain");
     json_decref(rows);
-    expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "identical");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "identical");
 }
 
 static void logits_are_rows_of_floats(void **state) {
     (void)state;
     char command[1024], path[700];
-    snprintf(path, sizeof path, "%s/logits.f32", scratch);
+    snprintf(path, sizeof path, "%s/logits.f32", cli_rig_folder());
     float rows[3][4096], first[4096];
     for (int n = 3; n >= 1; n -= 2) {
         snprintf(command, sizeof command, "logits " DRAFT "--tokens %s --kv f32 -o %s", n == 3 ? "1,400,500" : "1", path);
-        expect(command, 0, "");
+        cli_expect(command, 0, "");
         FILE *f = fopen(path, "rb");
         assert_non_null(f);
         assert_int_equal(fread(n == 3 ? rows[0] : first, sizeof(float), 4096 * (size_t)n, f), 4096 * n);
@@ -141,7 +120,7 @@ static void logits_are_rows_of_floats(void **state) {
 static void perf_prints_ratios(void **state) {
     (void)state;
     char text[65536];
-    assert_int_equal(run("perf " DRAFT "--rows 1,4 --seconds 0.1 --ctx 16 --json", text, sizeof text), 0);
+    assert_int_equal(cli_run("perf " DRAFT "--rows 1,4 --seconds 0.1 --ctx 16 --json", text, sizeof text), 0);
     json_t *j = json_loads(text, 0, NULL), *rows = json_object_get(j, "forward");
     assert_int_equal(json_array_size(rows), 2);
     assert_true(json_number_value(json_object_get(json_array_get(rows, 0), "ratio")) == 1);
@@ -151,9 +130,7 @@ static void perf_prints_ratios(void **state) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    const char *slash = strrchr(argv[0], '/');
-    snprintf(program, sizeof program, "%.*s/../forerun", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
-    snprintf(scratch, sizeof scratch, "%.*s", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
+    cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_usage_and_failures_are_told_apart),
         cmocka_unit_test(text_alone_goes_to_standard_output),
