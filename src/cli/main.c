@@ -13,6 +13,7 @@ static const CliCommand commands[] = {
     {"logits", "raw logits of every position of given tokens", cmd_logits},
     {"perf", "the limits of this machine, and what a forward over n rows costs", cmd_perf},
     {"replay", "run a drafter against recorded answers, without the model", cmd_replay},
+    {"index", "make a corpus into an index for the drafter rest", cmd_index},
     {NULL, NULL, NULL},
 };
 
