@@ -125,8 +125,7 @@ static int make_header(const CorpusBuild *b, int64_t n_places, const Gguf *vocab
 
 static bool write_all(FILE *f, const CorpusBuild *b, const CorpusHeader *h, const uint32_t *places) {
     return fwrite(h, sizeof *h, 1, f) == 1 && fwrite(places, sizeof *places, h->n_places, f) == h->n_places &&
-           fwrite(b->bytes.data, 1, b->bytes.n, f) == b->bytes.n && fflush(f) == 0 &&
-           fsync(fileno(f)) == 0;
+           fwrite(b->bytes.data, 1, b->bytes.n, f) == b->bytes.n && fflush(f) == 0;
 }
 
 static bool write_file(const CorpusBuild *b, const CorpusHeader *h, const uint32_t *places, const char *path) {

@@ -18,7 +18,7 @@ _Static_assert(sizeof(CorpusHeader) == 128, "the header's layout is the file's")
 
 int corpus_width(int32_t n_vocab) {
     int width = 1;
-    while (n_vocab >> (8 * width)) width++;
+    while ((int64_t)n_vocab >> (8 * width)) width++;
     return width;
 }
 
@@ -37,15 +37,14 @@ static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
     int rc = FR_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         rc = error_set(err, FR_ERR_IO, "%s: is not a file that can be mapped", path);
-    else if ((size_t)st.st_size < sizeof *x->header)
-        rc = error_set(err, FR_ERR_FORMAT, "%s: is too short for a corpus index", path);
-    else {
+    else if (st.st_size > 0) { /* an empty one is refused with the short ones */
         x->n_bytes = (size_t)st.st_size;
         void *bytes = mmap(NULL, x->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (bytes == MAP_FAILED)
-            rc = error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-        else
+        x->mapped = bytes != MAP_FAILED;
+        if (x->mapped)
             x->header = bytes;
+        else
+            rc = error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
     }
     close(fd);
     return rc;
@@ -54,6 +53,8 @@ static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
 /* Is the header sound, and the file exactly as long as it says? Sets the arrays. */
 static int check_file(CorpusIndex *x, const char *path, fr_error *err) {
     const CorpusHeader *h = x->header;
+    if (x->n_bytes < sizeof *h)
+        return error_set(err, FR_ERR_FORMAT, "%s: is too short for a corpus index", path);
     if (memcmp(h->magic, corpus_magic, sizeof corpus_magic) != 0)
         return error_set(err, FR_ERR_FORMAT, "%s: is not a corpus index; `forerun index` makes one", path);
     if (h->version != CORPUS_VERSION)
@@ -91,17 +92,27 @@ static int check_vocab(const CorpusIndex *x, const char *path, int32_t n_vocab, 
                      path, name.text, h->n_vocab, vocab ? gguf_path(vocab) : "this model", n_vocab);
 }
 
-int corpus_open(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *vocab, fr_error *err) {
-    *x = (CorpusIndex){.header = NULL};
-    int rc = map_file(x, path, err);
-    if (!rc) rc = check_file(x, path, err);
+static int check(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *vocab, fr_error *err) {
+    int rc = check_file(x, path, err);
     if (!rc) rc = check_vocab(x, path, n_vocab, vocab, err);
     if (rc) corpus_close(x);
     return rc;
 }
 
+int corpus_open(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *vocab, fr_error *err) {
+    *x = (CorpusIndex){.header = NULL};
+    int rc = map_file(x, path, err);
+    return rc ? rc : check(x, path, n_vocab, vocab, err);
+}
+
+int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *name, int32_t n_vocab,
+                       const Gguf *vocab, fr_error *err) {
+    *x = (CorpusIndex){.header = bytes, .n_bytes = n};
+    return check(x, name, n_vocab, vocab, err);
+}
+
 void corpus_close(CorpusIndex *x) {
-    if (x->header) munmap((void *)(uintptr_t)x->header, x->n_bytes);
+    if (x->mapped) munmap((void *)(uintptr_t)x->header, x->n_bytes);
     *x = (CorpusIndex){.header = NULL};
 }
 

@@ -33,10 +33,11 @@ typedef struct CorpusHeader {
 } CorpusHeader;
 
 typedef struct CorpusIndex {
-    const CorpusHeader *header; /* the mapping */
+    const CorpusHeader *header; /* the whole file */
     const uint32_t *places;
     const uint8_t *tokens;
-    size_t n_bytes; /* of the mapping */
+    size_t n_bytes;
+    bool mapped;
     int width;      /* bytes of a token */
 } CorpusIndex;
 
@@ -51,6 +52,9 @@ void corpus_put_token(uint8_t *dst, int width, int32_t token);
 /* Maps the file. FR_ERR_MISMATCH where it is for another vocabulary than that of `vocab` (NULL: only the number
  * of tokens is compared). After a failure *x is closed. */
 int corpus_open(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *vocab, fr_error *err);
+/* The same over a file's bytes, which must outlive the index; `name` stands in messages. Aligned to 8. */
+int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *name, int32_t n_vocab,
+                       const Gguf *vocab, fr_error *err);
 void corpus_close(CorpusIndex *x); /* a zeroed one is fine */
 
 /* The suffixes that begin with tokens[0..m) and go on with a token of the same document; m in

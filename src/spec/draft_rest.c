@@ -11,24 +11,24 @@
  *     corpus  the cat sat down | a cat sat up | the cat ran |
  *     text    ... a black cat|      "black cat" stands nowhere; at min_match=1 "cat" stands at three places
  *     sorted  cat ran,  cat sat down,  cat sat up
- *     draft   cat -- sat (2 of 3) -- down (1), up (1)      with a budget of 3: sat, and of the counts of 1 the
- *                 \_ ran (1)                               shallower first: ran, then down
+ *     draft   cat -- sat (2 of 3) -- down (1 of 2), up (1 of 2)
+ *                 \_ ran (1 of 3)
  *
  * How it is done. The places of a match are a span of the suffix array, sorted by what follows. So the places of a
- * tree node are a span too, its children are runs in it, and a count is a length: runs are found by doubling
- * steps, and only nodes that enter the tree are opened, the most frequent first. That gives the same tree as counting
- * all prefixes (a prefix is never more frequent than its own prefix) without reading most of them. A hit that
- * goes on exists for the last m - 1 tokens wherever it exists for the last m, so the match length is found by
- * halving: 4 searches for 15 lengths. Documents end with a separator; no match and no continuation crosses it.
- *
- * Where we differ: where a span holds more than `matches` places, that many of equal distance are taken and
- * not the first ones, which all go on with the tokens of lowest id. Ties are broken by depth and order, so that a draft
- * is a function of text, index and budget. Without a hit nothing is drafted. The paper's sampling verifier is not ours
- * to repeat: any tree is checked by the engine's.
+ * tree node are a span too, its children are runs in it, and a count is a length. Runs are found by doubling steps, and
+ * only nodes that enter the tree are opened, so most of the places are never read. A hit that goes on exists
+ * for the last m - 1 tokens wherever it exists for the last m, so the match length is found by halving: 4 searches for
+ * 15 lengths. Documents end with a separator; no match and no continuation crosses it.
  *
  * est of a child: est of its parent times text_drafter_share, a run of n of N places behind m tokens, with a doubt of
- * REST_DOUBT: a stranger's text is believed less than the own (2) or another answer (6). `forerun replay
- * --calibration` on the shared traces chose it among 6, 8, 12 and 16; the figures stand in docs/METHODS.md.
+ * REST_DOUBT: strangers' texts are believed less than the own (2) or another answer (6). `forerun replay
+ * --calibration` on the shared traces chose it among 12, 24, 32, 48 and 96; docs/METHODS.md has the figures.
+ *
+ * Where we differ: nodes are ranked by est, not by count. Many prefixes have equal counts, and of these est prefers the
+ * one that is nearer and whose siblings are fewer: 1.37 tokens a step instead of 1.34 at 8 nodes, 1.45 instead of 1.43
+ * at 32. Where a span holds more than `matches` places, that many of equal distance are taken and not the
+ * first ones, which all go on with the tokens of lowest id. Without a hit nothing is drafted. The paper's way of
+ * sampling is not ours to repeat: the engine verifies any tree.
  *
  * Invariants: at most `budget` nodes and `continuation` deep; est falls along a path; sequences share the index,
  * which is read-only, and nothing else. Memory: 6 or 7 bytes a token of the corpus in the file, of which the pages used
@@ -47,7 +47,7 @@
 
 extern const DrafterClass draft_rest_class;
 
-enum { REST_DOUBT = 12 };
+enum { REST_DOUBT = 32 };
 
 typedef struct Tail { /* the end of a sequence's text */
     int32_t tokens[CORPUS_MAX_QUERY];
@@ -177,13 +177,14 @@ static bool expand(Rest *d, const Matches *s, const Tree *tree, int32_t node, in
         int32_t token = token_of(d, s, i, offset);
         next = run_end(d, s, i, end, offset, token);
         if (token < 0) continue; /* a document ends */
-        NgramCandidate c = {.score = next - i,
+        double est = (double)parent->est * text_drafter_share(next - i, n, offset, REST_DOUBT);
+        NgramCandidate c = {.score = est,
                             .tie = (int64_t)parent->depth << 32 | i,
                             .parent = node,
                             .token = token,
                             .begin = i,
                             .n = next - i,
-                            .est = (double)parent->est * text_drafter_share(next - i, n, offset, REST_DOUBT)};
+                            .est = est};
         if (!ngram_heap_push(&d->scratch, c)) return false;
     }
     return true;
