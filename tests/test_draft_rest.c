@@ -314,7 +314,7 @@ static void the_text_is_that_of_plain_decoding(void **state) {
                            .n_vocab = 300, .seed = 9};
     static Stream plain[N_SAMPLINGS], got;
     fr_error err = {0};
-    Gguf *vocab;
+    Gguf *vocab = NULL;
     if (random_model_write(&m, MODEL, &err) || gguf_open(&vocab, MODEL, &err)) fail_msg("%s", err.message);
     fr_model *model = rig_open_model(MODEL, NULL);
     const fr_engine_options options = {.n_ctx = 256};
@@ -410,7 +410,7 @@ static void another_vocabulary_is_refused(void **state) {
     const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 2, .n_ff = 32,
                            .n_vocab = 300, .seed = 1};
     fr_error err = {0};
-    Gguf *target, *draft, *other;
+    Gguf *target = NULL, *draft = NULL, *other = NULL;
     uint64_t a = 0, b = 1, c = 0;
     if (random_model_write(&m, MODEL, &err) || gguf_open(&other, MODEL, &err) || gguf_open(&target, TARGET, &err) ||
         gguf_open(&draft, "models/draft.gguf", &err))
