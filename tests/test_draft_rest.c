@@ -92,6 +92,7 @@ static void write_corpus(Corpus *c, int32_t n_vocab) {
     fr_error err = {0};
     do fill_corpus(c, n_vocab, &b);
     while (c->n == 0 && (corpus_build_free(&b), true));
+    unlink(INDEX); /* file systems wait for the disk where a file is replaced */
     if (corpus_build_write(&b, INDEX, NULL, &err)) fail_msg("%s", err.message);
     corpus_build_free(&b);
 }
@@ -370,6 +371,7 @@ static char *slurp(const char *path, size_t *n) {
 }
 
 static void spill(const char *path, const char *bytes, size_t n) {
+    unlink(path);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(bytes, 1, n, f), n);
