@@ -12,8 +12,8 @@ VERSION := 0.1.0
 # Goals that build as a part of something bigger use all cores, unless make was told otherwise.
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
-LIB_PKGS := libpcre2-8 libxxhash
-PKGS    := $(LIB_PKGS) libutf8proc jansson
+LIB_PKGS := libpcre2-8 libxxhash libdivsufsort libdivsufsort64
+PKGS    := $(LIB_PKGS) libutf8proc jansson libzstd
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
@@ -94,7 +94,7 @@ $(RUNNER): tests/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each. Optional: clang libclang-rt-14-dev (fuzz), gnuplot-nox.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libcmocka-dev
+                librandom123-dev libdivsufsort-dev libzstd-dev libcmocka-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 define install_missing
 @missing=; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \

@@ -40,6 +40,7 @@ typedef struct Report {
 
 typedef struct Replay {
     Options options;
+    Gguf *vocab;
     Tokenizer *tokenizer;
     Drafter *drafter; /* NULL: none */
     Report report;
@@ -347,19 +348,11 @@ static int print_json(Replay *r, fr_error *err) {
 
 /* ---- the command -------------------------------------------------------------------------------- */
 
-static int open_vocab(Replay *r, fr_error *err) {
-    Gguf *g;
-    int rc = gguf_open(&g, r->options.vocab, err);
-    if (rc) return rc;
-    rc = tokenizer_open(&r->tokenizer, g, err);
-    gguf_close(g);
-    return rc;
-}
-
 static int run(Replay *r, fr_error *err) {
-    int rc = open_vocab(r, err);
+    int rc = gguf_open(&r->vocab, r->options.vocab, err);
+    if (!rc) rc = tokenizer_open(&r->tokenizer, r->vocab, err);
     if (rc) return rc;
-    DrafterEnv env = {.n_vocab = tokenizer_n_vocab(r->tokenizer), .max_sequences = 1};
+    DrafterEnv env = {.n_vocab = tokenizer_n_vocab(r->tokenizer), .max_sequences = 1, .vocab = r->vocab};
     rc = drafter_open(&r->drafter, r->options.draft, &env, 0, err);
     if (!rc) rc = replay_file(r, err);
     if (rc) return rc;
@@ -378,6 +371,7 @@ int cmd_replay(int argc, char **argv) {
     int rc = run(&r, &err);
     drafter_close(r.drafter);
     tokenizer_close(r.tokenizer);
+    gguf_close(r.vocab);
     free(r.report.all.step_s);
     for (int i = 0; i < r.report.n_categories; i++) free(r.report.categories[i].step_s);
     return rc ? cli_fail(&err) : CLI_OK;

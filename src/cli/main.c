@@ -14,6 +14,7 @@ static const CliCommand commands[] = {
     {"perf", "the limits of this machine, and what a forward over n rows costs", cmd_perf},
     {"replay", "run a drafter against recorded answers, without the model", cmd_replay},
     {"study", "the experiments of Recursive Speculative Decoding, with plots", cmd_study},
+    {"index", "make a corpus into an index for the drafter rest", cmd_index},
     {NULL, NULL, NULL},
 };
 

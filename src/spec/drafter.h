@@ -24,6 +24,7 @@ typedef struct DraftSpec {
 typedef struct DrafterEnv { /* what a method may know about the target; extended as methods need it */
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
+    const Gguf *vocab; /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
     /* For methods with a model of their own; zero where no target is run (replay). Borrowed. */
     const Gguf *target;
     const Kernels *kernels; /* NULL: the best of this machine */

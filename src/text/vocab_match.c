@@ -1,5 +1,6 @@
 #include "text/vocab_match.h"
 
+#include "base/hash.h"
 #include "format/printable.h"
 #include "text/vocab.h"
 
@@ -54,5 +55,21 @@ int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err) {
     if (!rc) rc = compare(&a, &b, gguf_path(draft), gguf_path(target), err);
     vocab_close(&a);
     vocab_close(&b);
+    return rc;
+}
+
+int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err) {
+    Vocab v = {0};
+    int rc = vocab_open(&v, g, err);
+    if (!rc) {
+        const int32_t numbers[] = {(int32_t)v.kind, v.n, v.bos, v.eos};
+        *out = hash64(numbers, sizeof numbers, 0);
+        for (int32_t i = 0; i < v.n; i++) {
+            const uint32_t shape[] = {v.spelling[i].n, v.type[i], v.is_eog[i]};
+            *out = hash64(shape, sizeof shape, *out);
+            *out = hash64(v.spelling[i].data, v.spelling[i].n, *out);
+        }
+    }
+    vocab_close(&v);
     return rc;
 }

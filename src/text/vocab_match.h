@@ -10,4 +10,7 @@
  * vocabulary. */
 int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err);
 
+/* A hash of all that vocab_match compares, for files of tokens that are kept apart from their vocabulary. */
+int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err);
+
 #endif

@@ -1,0 +1,142 @@
+/* `forerun index` from the outside: which corpora it takes and refuses, and that `replay` drafts from the index. */
+#define _POSIX_C_SOURCE 200809L
+#include "testing.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#define CORPUS "build/test-index.jsonl"
+#define PLAIN "build/test-index.txt"
+#define INDEX "build/test-index.index"
+#define TARGET "--vocab models/target.gguf "
+
+static char program[512]; /* the forerun of the same build */
+
+/* Runs "forerun ARGS"; text is what it said, the return value its exit status. */
+static int run(const char *args, char *text, size_t size) {
+    char command[1200];
+    snprintf(command, sizeof command, "%s %s 2>&1", program, args);
+    FILE *out = popen(command, "r");
+    if (!out) fail_msg("%s: cannot be run", command);
+    size_t n = fread(text, 1, size - 1, out);
+    text[n] = 0;
+    return WEXITSTATUS(pclose(out));
+}
+
+static void check(const char *args, int status, const char *words) {
+    char got[4096];
+    int s = run(args, got, sizeof got);
+    if (s != status || !strstr(got, words)) fail_msg("%s: want %d \"%s\", got %d \"%s\"", args, status, words, s, got);
+}
+
+static void spill(const char *path, const void *bytes, size_t n) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void spill_text(const char *path, const char *text) { spill(path, text, strlen(text)); }
+
+static void it_takes_all_kinds_of_corpora(void **state) {
+    (void)state;
+    spill_text(PLAIN, "one plain text\nof two lines\n");
+    spill_text(CORPUS, "{\"text\": \"one\"}\n\n{\"prompt\": \"two \", \"response\": \"three\"}\n"
+                       "{\"messages\": [{\"role\": \"user\", \"content\": \"four\"}, {\"content\": \"five\"}]}");
+    check("index " TARGET CORPUS " -o " INDEX, 0, " in 4 documents, ");
+    check("index " TARGET PLAIN " -o " INDEX, 0, " in 1 documents, ");
+    check("index " TARGET CORPUS " " PLAIN " -o " INDEX, 0, " in 5 documents, ");
+    check("index " TARGET CORPUS " " PLAIN " --limit 1 -o " INDEX, 0, " in 1 documents, ");
+}
+
+/* 3000 documents: more than a chunk, compressed and not, give the same index. */
+static void zstd_changes_nothing(void **state) {
+    (void)state;
+    static char text[400000], packed[500000];
+    size_t n = 0;
+    for (int i = 0; i < 3000; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"document %d %d %d tells of number %d\"}\n", i * 7919,
+                              i * i, i * 104729, i);
+    spill(CORPUS, text, n);
+    size_t half = ZSTD_compress(packed, sizeof packed, text, n / 2, 3); /* two frames, as `cat` makes them */
+    assert_false(ZSTD_isError(half));
+    size_t rest = ZSTD_compress(packed + half, sizeof packed - half, text + n / 2, n - n / 2, 3);
+    assert_false(ZSTD_isError(rest));
+    spill(CORPUS ".zst", packed, half + rest);
+    check("index " TARGET CORPUS " -o " INDEX, 0, " in 3000 documents, ");
+    check("index " TARGET CORPUS ".zst -o " INDEX ".2", 0, " in 3000 documents, ");
+    assert_int_equal(system("cmp " INDEX " " INDEX ".2"), 0);
+    spill(CORPUS ".zst", packed, half + rest - 1);
+    check("index " TARGET CORPUS ".zst -o " INDEX, 1, "cut off");
+    memset(packed, 0, 4);
+    spill(CORPUS ".zst", packed, half);
+    check("index " TARGET CORPUS ".zst -o " INDEX, 1, "zstd says");
+    assert_int_equal(system("cmp " INDEX " " INDEX ".2"), 0); /* what stood there stays */
+}
+
+static void replay_drafts_from_it(void **state) {
+    (void)state;
+    spill_text(CORPUS, "{\"prompt\": \"Tell me.\", \"response\": \"the quick brown fox jumps over the lazy dog\"}\n");
+    check("index " TARGET CORPUS " -o " INDEX, 0, " in 1 documents, ");
+    check("replay " TARGET CORPUS " --draft none", 0, "      1.000 ");
+    char got[4096];
+    assert_int_equal(run("replay " TARGET CORPUS " --draft rest:index=" INDEX, got, sizeof got), 0);
+    const char *all = strstr(got, "\nall ");
+    assert_non_null(all);
+    long tokens = 0, steps = 0;
+    assert_int_equal(sscanf(all, " all %ld %ld", &tokens, &steps), 2);
+    assert_true(steps > 0 && tokens > 3 * steps);
+}
+
+static void it_refuses_with_a_reason(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } lines[] = {
+        {"{\"text\": \"a\"}\n{\"text\": 1}\n", "line 2 wants a string \"text\""},
+        {"\n{\"text\": ", "line 2 is not JSON"},
+        {"{\"messages\": [{\"role\": \"user\"}]}", "line 1 has a message without"},
+        {"{\"prompt\": \"a\"}", "line 1 wants"},
+        {"[]", "line 1 wants"},
+        {"", "holds no text"},
+    };
+    unlink(INDEX);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        spill_text(CORPUS, lines[i].text);
+        check("index " TARGET CORPUS " -o " INDEX, 1, lines[i].words);
+        assert_int_equal(access(INDEX, F_OK), -1);
+    }
+    check("index " TARGET CORPUS, 2, "-o FILE");
+    check("index " CORPUS " -o " INDEX, 2, "--vocab");
+    check("index " TARGET "-o " INDEX, 2, "which texts?");
+    check("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "above 0");
+    check("index " TARGET "/nowhere.jsonl -o " INDEX, 1, "/nowhere.jsonl: cannot be opened");
+    check("index --vocab /nowhere.gguf " CORPUS " -o " INDEX, 1, "/nowhere.gguf");
+    check("index --help", 0, "forerun index --vocab");
+    check("replay " TARGET CORPUS " --draft rest:index=" CORPUS, 1, "too short for a corpus index");
+}
+
+static int clean(void **state) {
+    (void)state;
+    static const char *const paths[] = {CORPUS, CORPUS ".zst", PLAIN, INDEX, INDEX ".2"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) unlink(paths[i]);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    const char *slash = strrchr(argv[0], '/'); /* build/MODE/tests/test_index_cli */
+    snprintf(program, sizeof program, "%.*s/../forerun", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_takes_all_kinds_of_corpora),
+        cmocka_unit_test(zstd_changes_nothing),
+        cmocka_unit_test(replay_drafts_from_it),
+        cmocka_unit_test(it_refuses_with_a_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, clean);
+}
