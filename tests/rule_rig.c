@@ -25,6 +25,7 @@ typedef struct Rig {
     double p[MAX_PREFIXES][V];
     float q[MAX_PREFIXES][RIG_MAX_DRAFTS][V]; /* a law for each draft of a group, if it wants its own */
     double said[MAX_PREFIXES];                /* chance that a step says exactly this */
+    double noise[RIG_MAX_TEXT];               /* of this run, by position; negative: not asked for yet */
 } Rig;
 
 static void random_logits(const Rig *r, int32_t prefix, uint64_t what, float *logits) {
@@ -36,7 +37,7 @@ static void random_logits(const Rig *r, int32_t prefix, uint64_t what, float *lo
 
 /* The context of a prefix; returns its length. */
 static int64_t context_of(const Rig *r, int32_t prefix, int32_t *context) {
-    int32_t path[RIG_MAX_LEVELS + 2], n = 0;
+    int32_t path[RIG_MAX_TEXT], n = 0;
     for (int32_t c = prefix; c > 0; c = (c - 1) / r->c->n_vocab) path[n++] = (c - 1) % r->c->n_vocab;
     for (int32_t i = 0; i < RIG_N_PROMPT; i++) context[i] = i % r->c->n_vocab;
     for (int32_t i = 0; i < n; i++) context[RIG_N_PROMPT + i] = path[n - 1 - i];
@@ -44,9 +45,10 @@ static int64_t context_of(const Rig *r, int32_t prefix, int32_t *context) {
 }
 
 static void need_laws(Rig *r, int32_t prefix) {
+    assert_true(prefix < MAX_PREFIXES);
     if (r->has_laws[prefix]) return;
     r->has_laws[prefix] = true;
-    int32_t context[RIG_N_PROMPT + RIG_MAX_LEVELS + 2], n_vocab = r->c->n_vocab;
+    int32_t context[RIG_N_PROMPT + RIG_MAX_TEXT], n_vocab = r->c->n_vocab;
     int64_t n_context = context_of(r, prefix, context);
     float law[V], draft_logits[V];
     random_logits(r, prefix, 0, r->logits[prefix]);
@@ -115,11 +117,14 @@ static void draft_group(Rig *r, int32_t node, Coins *coins) {
     }
 }
 
-static void draft_tree(Rig *r, Coins *coins) {
+/* A tree below the end of the text `prefix`. */
+static void draft_tree(Rig *r, int32_t prefix, Coins *coins) {
+    int32_t context[RIG_N_PROMPT + RIG_MAX_TEXT];
+    int64_t n = context_of(r, prefix, context);
     laws_reset(r->laws);
-    tree_reset(&r->tree, (RIG_N_PROMPT - 1) % r->c->n_vocab);
+    tree_reset(&r->tree, context[n - 1]);
     r->tree.laws = r->laws;
-    r->prefix_of[0] = 0;
+    r->prefix_of[0] = prefix;
     for (int32_t i = 0; i < r->tree.n; i++)
         if (r->tree.nodes[i].depth < r->c->n_levels) draft_group(r, i, coins);
 }
@@ -156,7 +161,7 @@ static int32_t verify(Rig *r, const VerifyRule *rule, Coins *coins) {
         logits[i] = r->logits[r->prefix_of[i]];
     }
     VerifyInput in = {.tree = &r->tree, .logits = logits, .n_vocab = r->c->n_vocab, .sampling = &r->c->target,
-                      .context = context, .n_context = context_of(r, 0, context), .coins = coins,
+                      .context = context, .n_context = context_of(r, r->prefix_of[0], context), .coins = coins,
                       .gamma = r->c->gamma};
     fr_error err;
     if (rule->verify(&in, r->scratch, &r->result, &err)) fail_msg("%s: %s", rule->name, err.message);
@@ -204,7 +209,7 @@ double rig_law_error(const RigCase *c, const VerifyRule *rule, double *n_kept) {
     fr_error err;
     coin_script_begin(&r->script);
     do {
-        draft_tree(r, &r->script.coins);
+        draft_tree(r, 0, &r->script.coins);
         if (c->fault == RIG_SOUND && laws_validate(r->laws, &r->tree, &err)) fail_msg("%s", err.message);
         int32_t prefix = verify(r, rule, c->fault < RIG_NOT_SUBTRACTED ? &r->script.coins : &broken.coins);
         r->said[prefix] += r->script.chance;
@@ -218,12 +223,73 @@ double rig_law_error(const RigCase *c, const VerifyRule *rule, double *n_kept) {
     return error;
 }
 
+static int32_t length_of(const Rig *r, int32_t prefix) {
+    int32_t n = 0;
+    for (; prefix > 0; prefix = (prefix - 1) / r->c->n_vocab) n++;
+    return n;
+}
+
+/* Coins of a drafter of two tokens: each position of the text has one uniform number, and a draft there is token 0 where
+ * the number is below q(0). All that matters of it is between which q(0) of the possible texts it lies. */
+typedef struct NoiseCoins {
+    Coins coins;
+    Rig *rig;
+} NoiseCoins;
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double noise_at(Rig *r, int32_t position) {
+    double cuts[1 + (1 << RIG_MAX_TEXT)], widths[1 + (1 << RIG_MAX_TEXT)];
+    int32_t n = 0;
+    cuts[n++] = 0;
+    for (int32_t prefix = (1 << position) - 1; prefix < (2 << position) - 1; prefix++) { /* texts of this length */
+        need_laws(r, prefix);
+        double q0 = (double)r->q[prefix][0][0], q1 = (double)r->q[prefix][0][1];
+        cuts[n++] = q0 / (q0 + q1);
+    }
+    qsort(cuts, (size_t)n, sizeof *cuts, by_value);
+    for (int32_t i = 0; i < n; i++) widths[i] = (i + 1 < n ? cuts[i + 1] : 1) - cuts[i];
+    int32_t i = r->script.coins.pick(&r->script.coins, widths, n);
+    return cuts[i] + widths[i] / 2;
+}
+
+static int32_t noise_pick(Coins *coins, const double *weights, int32_t n) {
+    Rig *r = ((NoiseCoins *)coins)->rig;
+    int32_t position = length_of(r, r->prefix_of[r->tree.n - 1]); /* chains: the draft hangs on the last node */
+    assert_int_equal(n, 2);
+    if (r->noise[position] < 0) r->noise[position] = noise_at(r, position);
+    return r->noise[position] < weights[0] / (weights[0] + weights[1]) ? 0 : 1;
+}
+
+double rig_text_error(const RigCase *c, const VerifyRule *rule, int32_t n_tokens, bool noise_returns) {
+    Rig *r = rig_open(c);
+    NoiseCoins noise = {{NULL, noise_pick}, r};
+    assert_true(n_tokens + c->n_levels < RIG_MAX_TEXT);
+    coin_script_begin(&r->script);
+    do {
+        int32_t prefix = 0;
+        for (int i = 0; i < RIG_MAX_TEXT; i++) r->noise[i] = -1;
+        while (length_of(r, prefix) < n_tokens) {
+            draft_tree(r, prefix, noise_returns ? &noise.coins : &r->script.coins);
+            prefix = verify(r, rule, &r->script.coins);
+        }
+        while (length_of(r, prefix) > n_tokens) prefix = (prefix - 1) / c->n_vocab;
+        r->said[prefix] += r->script.chance;
+    } while (coin_script_next(&r->script));
+    double error = compare(r, 0, 0, 1, n_tokens);
+    rig_close(r);
+    return error;
+}
+
 int32_t rig_say(const RigCase *c, const VerifyRule *rule, uint64_t coin_seed, int32_t *tokens) {
     Rig *r = rig_open(c);
     KeyedCoins drafts, coins;
     coins_keyed(&drafts, coin_seed, 1);
     coins_keyed(&coins, coin_seed, 0);
-    draft_tree(r, &drafts.coins);
+    draft_tree(r, 0, &drafts.coins);
     int32_t prefix = verify(r, rule, &coins.coins), n = r->result.n_path + 1;
     for (int32_t i = n - 1; i >= 0; i--, prefix = (prefix - 1) / c->n_vocab) tokens[i] = (prefix - 1) % c->n_vocab;
     rig_close(r);

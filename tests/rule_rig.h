@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { RIG_MAX_VOCAB = 5, RIG_MAX_LEVELS = 4, RIG_MAX_DRAFTS = 4, RIG_N_PROMPT = 2 };
+enum { RIG_MAX_VOCAB = 5, RIG_MAX_LEVELS = 4, RIG_MAX_DRAFTS = 4, RIG_N_PROMPT = 2, RIG_MAX_TEXT = 10 };
 
 /* What is wrong, for negative controls. */
 typedef enum RigFault {
@@ -47,6 +47,11 @@ extern const SamplingOptions RIG_PLAIN;
  * returns its greatest difference from the product of the target's laws. *n_kept: drafts accepted on average (NULL is
  * fine). */
 double rig_law_error(const RigCase *c, const VerifyRule *rule, double *n_kept);
+
+/* The same for a text of n_tokens that is said in as many steps as it takes, each with a tree of its own. With
+ * noise_returns (two tokens only) a draft at some position of the text is drawn with the noise of that position, whichever
+ * step draws it, so that the drafts that one step judged come back in the next. */
+double rig_text_error(const RigCase *c, const VerifyRule *rule, int32_t n_tokens, bool noise_returns);
 
 /* One step with keyed coins on a tree drawn with keyed noise: writes what was said and returns its length. */
 int32_t rig_say(const RigCase *c, const VerifyRule *rule, uint64_t coin_seed, int32_t *tokens);

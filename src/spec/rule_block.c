@@ -25,8 +25,8 @@
  *
  * The drafts behind x_tau decided that tau was not greater, though they are not said. So neither the coins nor the noise
  * that these drafts were drawn with may come back in the next step, which decides the same positions again: coins are
- * keyed by a step's first position (coins.h), and a drafter whose noise hangs on the output position alone, the coupled
- * draw of draft_model.c, must not be used with this rule.
+ * keyed by a step's first position (coins.h), and a drafter whose noise hangs on the output position alone must not
+ * declare laws. (`chain` would forgive it: no draft behind the refused one decides anything there.)
  *
  * Invariants: where w_i = 1 and p_i = q_i, h_i is 0/0: a longer prefix is certain, and any h_i will do (1 is taken); a
  * residual without mass is never drawn from but by rounding, and p is drawn from then. With temperature 0, w_i and h_i are
