@@ -28,8 +28,11 @@ typedef struct Rig {
     double noise[RIG_MAX_TEXT];               /* of this run, by position; negative: not asked for yet */
 } Rig;
 
-static void random_logits(const Rig *r, int32_t prefix, uint64_t what, float *logits) {
-    for (int32_t t = 0; t < r->c->n_vocab; t++) {
+/* what 0: the target's; else a draft's. */
+static void logits_of(const Rig *r, int32_t prefix, uint64_t what, float *logits) {
+    const float *fixed = what ? r->c->draft_logits : r->c->target_logits;
+    if (fixed) memcpy(logits, fixed, (size_t)r->c->n_vocab * sizeof *logits);
+    for (int32_t t = 0; t < r->c->n_vocab && !fixed; t++) {
         uint64_t key[] = {r->c->seed, (uint64_t)prefix, what, (uint64_t)t};
         logits[t] = (float)(hash64(key, sizeof key, 7) % 10007) / 10007 * 3;
     }
@@ -51,13 +54,13 @@ static void need_laws(Rig *r, int32_t prefix) {
     int32_t context[RIG_N_PROMPT + RIG_MAX_TEXT], n_vocab = r->c->n_vocab;
     int64_t n_context = context_of(r, prefix, context);
     float law[V], draft_logits[V];
-    random_logits(r, prefix, 0, r->logits[prefix]);
+    logits_of(r, prefix, 0, r->logits[prefix]);
     sampler_law(r->scratch->sampler, &r->c->target, r->logits[prefix], context, n_context, law);
     double sum = 0;
     for (int32_t t = 0; t < n_vocab; t++) sum += (double)law[t];
     for (int32_t t = 0; t < n_vocab; t++) r->p[prefix][t] = (double)law[t] / sum;
     for (uint64_t i = 0; i < RIG_MAX_DRAFTS; i++) {
-        random_logits(r, prefix, 1 + i, draft_logits);
+        logits_of(r, prefix, 1 + i, draft_logits);
         sampler_law(r->scratch->sampler, &r->c->draft, draft_logits, context, n_context, r->q[prefix][i]);
     }
 }

@@ -38,6 +38,7 @@ typedef struct RigCase {
     double gamma;
     RigFault fault;
     bool no_laws; /* groups of points are not declared */
+    const float *target_logits, *draft_logits; /* [n_vocab] after every text, instead of random ones */
 } RigCase;
 
 /* Temperature 1 without filters. */

@@ -154,6 +154,16 @@ static void block_keeps_no_fewer_than_chain(void **state) {
     assert_true(gain / n > 0.005);
 }
 
+/* The example of the paper on block verification, as in the essay of rule_block.c. */
+static void the_example_of_the_block_paper(void **state) {
+    (void)state;
+    const float p[2] = {0, logf(2)}, q[2] = {logf(2), 0};
+    RigCase c = {.n_vocab = 2, .n_levels = 2, .target = RIG_PLAIN, .draft = RIG_PLAIN, .target_logits = p, .draft_logits = q};
+    c.levels[0] = c.levels[1] = (RigLevel){.kind = LAW_IID, .k = 1};
+    assert_true(fabs(check(&c, "chain") - 10.0 / 9) < 1e-6);
+    assert_true(fabs(check(&c, "block") - 11.0 / 9) < 1e-6);
+}
+
 /* A text of several steps: what one step saw and did not say must not come back in the next. Block verification is judged
  * by drafts behind those it keeps, so noise that returns with its position breaks its law, and is seen; the other rules
  * forgive it. */
@@ -325,7 +335,7 @@ static void groups_that_a_rule_cannot_take_are_refused(void **state) {
     tree_add(&t, 1, 1, 1, 0);
     tree_add(&t, 1, 2, 1, 0); /* the second node has two children */
     t.laws = laws;
-    expect_refusal("chain", &t, "node 1 of the drafter's tree (2 drafts)");
+    expect_refusal("chain", &t, "node 1 of the drafter's tree with its 2 drafts");
     expect_refusal("block", &t, "one draft at each node");
     expect_refusal("k-seq", &t, "independent draws from one law"); /* points */
     laws_add(laws, 1, 2, LAW_WITHOUT_REPLACEMENT, q);
@@ -342,7 +352,7 @@ static void groups_that_a_rule_cannot_take_are_refused(void **state) {
     t.laws = laws;
     laws_add(laws, 0, 1, LAW_IID, q);
     laws_add(laws, 0, 1, LAW_IID, q);
-    expect_refusal("chain", &t, "(2 drafts)");
+    expect_refusal("chain", &t, "its 2 drafts");
     laws_free(laws);
 }
 
@@ -380,6 +390,7 @@ int main(void) {
         cmocka_unit_test(trees),
         cmocka_unit_test(equal_laws),
         cmocka_unit_test(block_keeps_no_fewer_than_chain),
+        cmocka_unit_test(the_example_of_the_block_paper),
         cmocka_unit_test(texts_of_several_steps),
         cmocka_unit_test(what_is_broken_is_seen),
         cmocka_unit_test(greedy_says_the_greedy_text),
