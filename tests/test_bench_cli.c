@@ -93,7 +93,7 @@ static void wrong_usage_is_refused(void **state) {
         {"--draft pld --draft pld+teleport", 2, "pld+teleport"},
         {"--chain pld:length=3", 2, "is what is tuned"},
         {"--chain teleport", 2, "teleport"},
-        {"--draft sps:model=/no/a+b.gguf", 1, "/no/a+b.gguf"},
+        {"--draft sps:model=/no/a+suffixes.gguf", 1, "/no/a+suffixes.gguf"},
         {"--parallel 1,0", 2, "'1,0' is not a list"},
         {"--json /no/where.json", 1, "/no/where.json"},
         {"-c 20", 1, "no question fits"},

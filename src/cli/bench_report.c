@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { NAME_WIDTH = 32 };
+enum { LEAST_NAME_WIDTH = 24, MOST_NAME_WIDTH = 60 };
 
 bool bench_texts_agree(const BenchReport *r) {
     for (int b = 0; b < r->n_results; b++)
@@ -54,6 +54,13 @@ static void print_tuning(const BenchTuning *t) {
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
+static int name_width(const BenchResults *r) {
+    int width = LEAST_NAME_WIDTH;
+    for (int m = 0; m < r->n_methods; m++)
+        if ((int)strlen(r->methods[m].name) > width) width = (int)strlen(r->methods[m].name);
+    return width < MOST_NAME_WIDTH ? width : MOST_NAME_WIDTH;
+}
+
 static void print_spread(const BenchSpread *s, int width, int decimals, const char *unit) {
     printf(" %*.*f%s", width, decimals, s->mean, unit);
     if (isfinite(s->sd)) printf(" ± %-6.*f", decimals, s->sd);
@@ -76,7 +83,7 @@ static void print_row(const BenchResults *r, int i_category, int i_method) {
     bench_row(r, i_category, i_method, &row);
     const BenchRecord *s = &row.sum;
     double steps = s->n_steps ? (double)s->n_steps : 1, seconds = s->decode_s > 0 ? s->decode_s : 1;
-    printf("  %-*.*s", NAME_WIDTH, NAME_WIDTH, r->methods[i_method].name);
+    printf("  %-*.*s", name_width(r), name_width(r), r->methods[i_method].name);
     print_spread(&row.rate, 8, 1, "");
     if (i_method == 0) printf(" %6.2fx%9s", 1.0, "");
     else print_spread(&row.speed_up, 6, 2, "x");
@@ -87,9 +94,9 @@ static void print_row(const BenchResults *r, int i_category, int i_method) {
 }
 
 static void print_columns(const BenchResults *r) {
-    printf("\n%-*s %8s%9s%8s%16s %10s %8s%s\n", NAME_WIDTH + 2, "", "tokens/s", "", "speed-up", "", "acceptance", "drafted",
+    printf("\n%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "tokens/s", "", "speed-up", "", "acceptance", "drafted",
            r->wall_s ? "" : "  draft verify  prefill");
-    printf("%-*s %8s%9s%8s%16s %10s %8s%s\n", NAME_WIDTH + 2, "", "", "", "", "", "a step", "a step",
+    printf("%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "", "", "", "", "a step", "a step",
            r->wall_s ? "" : "   time   time tokens/s");
 }
 

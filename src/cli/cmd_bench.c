@@ -35,8 +35,9 @@ typedef struct Bench {
     BenchResults results[BENCH_MAX_BATCHES]; /* one; with --parallel one a batch size */
     int n_results, n_left_out;
     Progress bar;
-    char bar_text[64];
-    int64_t n_answers; /* since the bar began */
+    const char *bar_what;
+    char bar_text[96];
+    int64_t n_done; /* since the bar began */
 } Bench;
 
 static volatile int stop_asked;
@@ -108,15 +109,16 @@ static const struct argp argp = {
 
 /* ---- measuring ------------------------------------------------------------------------------------- */
 
-static void begin_bar(Bench *b, const char *what, int64_t n_answers) {
-    snprintf(b->bar_text, sizeof b->bar_text, "%s", what);
-    b->n_answers = 0;
-    progress_begin(&b->bar, stderr, b->bar_text, n_answers);
+static void begin_bar(Bench *b, const char *what, int64_t n_total) {
+    b->bar_what = what;
+    b->n_done = 0;
+    progress_begin(&b->bar, stderr, b->bar_text, n_total);
 }
 
-static void answer_done(void *user) {
+static void one_done(void *user) {
     Bench *b = user;
-    progress_update(&b->bar, ++b->n_answers);
+    snprintf(b->bar_text, sizeof b->bar_text, "%s %lld of %lld", b->bar_what, (long long)++b->n_done, (long long)b->bar.n_total);
+    progress_update(&b->bar, b->n_done);
 }
 
 /* The first question of each category, borrowed. */
@@ -138,8 +140,8 @@ static int measure_chains(Bench *b, const BenchMethod *chains, fr_error *err) {
     BenchTuning *t = &b->tuning;
     int n = tuning_questions(&b->questions, questions), n_done;
     *t = (BenchTuning){.chain = b->args.chain, .n_questions = n, .n_lengths = N_LENGTHS, .lengths = chain_lengths};
-    begin_bar(b, "tuning the chain", (int64_t)n * N_LENGTHS);
-    int status = bench_round(&b->rig, chains, N_LENGTHS, questions, n, 0, records, &n_done, answer_done, b, err);
+    begin_bar(b, "tuning the chain: answer", (int64_t)n * N_LENGTHS);
+    int status = bench_round(&b->rig, chains, N_LENGTHS, questions, n, 0, records, &n_done, one_done, b, err);
     progress_end(&b->bar);
     for (int i = 0; i < N_LENGTHS; i++) {
         double tokens = 0, seconds = 0;
@@ -173,10 +175,10 @@ static int tune_chain(Bench *b, BenchMethod *out, fr_error *err) {
 static int measure(Bench *b, BenchResults *r, fr_error *err) {
     size_t each = (size_t)r->n_questions * (size_t)r->n_methods;
     int status = FR_OK, n_done = 0;
-    begin_bar(b, "measuring", (int64_t)each * b->args.n_runs);
+    begin_bar(b, "measuring: answer", (int64_t)each * b->args.n_runs);
     for (int run = 0; run < b->args.n_runs && !status; run++) {
         status = bench_round(&b->rig, b->methods, b->n_methods, b->questions.items, r->n_questions, run,
-                             r->records + (size_t)run * each, &n_done, answer_done, b, err);
+                             r->records + (size_t)run * each, &n_done, one_done, b, err);
         if (!status) r->n_runs = run + 1;
     }
     progress_end(&b->bar);
@@ -201,7 +203,7 @@ static int measure_batch(Bench *b, BenchResults *r, int i_run, fr_error *err) {
                                 &r->wall_s[i_run * r->n_methods + m], err);
         fr_engine_close(engine);
         for (int q = 0; q < n && !status; q++) *bench_record(r, i_run, q, m) = records[q];
-        answer_done(b);
+        one_done(b);
     }
     free(records);
     if (!status) r->n_runs = i_run + 1;
@@ -210,7 +212,7 @@ static int measure_batch(Bench *b, BenchResults *r, int i_run, fr_error *err) {
 
 static int measure_parallel(Bench *b, fr_error *err) {
     int status = FR_OK;
-    begin_bar(b, "measuring", (int64_t)b->args.n_runs * b->n_results * b->n_methods);
+    begin_bar(b, "measuring: pass", (int64_t)b->args.n_runs * b->n_results * b->n_methods);
     for (int run = 0; run < b->args.n_runs; run++)
         for (int i = 0; i < b->n_results && !status; i++) status = measure_batch(b, &b->results[i], run, err);
     progress_end(&b->bar);
