@@ -120,6 +120,7 @@ bench: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
 	build/forerun perf -m models/target.gguf
 	build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 200 --runs 5 --no-text --draft ngram-trie --draft ngram-trie:rule=paper
+	build/forerun bench -m models/target.gguf bench/prompts/questions.jsonl -n 100 --tree-budget 4 --draft ngram-trie --draft suffix
 
 # ---- test ----------------------------------------------------------------------------------------
 .PHONY: test tests run-tests asan ubsan tsan
@@ -160,7 +161,7 @@ help:
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; needs clang)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
-	  'make bench       measure this machine and compare drafters on the shipped model' \
+	  'make bench       measure this machine, and drafters on the shipped model' \
 	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall takes it away' \
 	  'make deps        install the Debian packages that are missing' \
 	  'make clean       remove build/'

@@ -21,6 +21,7 @@ int cmd_inspect(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_compare(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 int cmd_logits(int argc, char **argv);
 int cmd_perf(int argc, char **argv);
 int cmd_study(int argc, char **argv);

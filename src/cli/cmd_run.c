@@ -76,7 +76,7 @@ int cmd_run(int argc, char **argv) {
     static const struct argp argp = {
         .options = option_table, .parser = parse, .children = children,
         .doc = "Generate text from a prompt, with drafters running ahead. The text is the same with and without "
-               "them.\v"
+               "them. Several --draft are united under one budget.\v"
                "Examples:\n"
                "  forerun run -m models/target.gguf -p \"Once upon a time\" --draft ngram-trie --color\n"
                "  forerun run -m chat.gguf --chat -p \"Why is the sky blue?\" --temp 0.7 --top-p 0.95 --seed 1\n"

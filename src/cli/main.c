@@ -8,6 +8,7 @@
 static const CliCommand commands[] = {
     {"run", "generate text, drafters running ahead", cmd_run},
     {"compare", "the same prompt plainly and with each drafter, side by side", cmd_compare},
+    {"bench", "many questions plainly and with each drafter: speed by category, or by batch size", cmd_bench},
     {"tokenize", "token ids of a text, and back", cmd_tokenize},
     {"inspect", "what is in a GGUF file", cmd_inspect},
     {"logits", "raw logits of every position of given tokens", cmd_logits},

@@ -70,10 +70,10 @@ static void write_style(FILE *out, const Plot *p, const char *path) {
     fprintf(out, "set terminal svg size %d,%d font 'Helvetica,15' background '#ffffff' noenhanced\n", WIDTH, HEIGHT);
     write_text(out, "output", path, "");
     fputs("set encoding utf8\nset border 3 lc rgb '#444444'\nset tics nomirror out tc rgb '#222222'\n"
-          "set grid ytics lt 1 lw 0.6 lc rgb '#dddddd'\nset key outside bottom center horizontal width 1 samplen 2\n"
-          "set style fill solid 1 noborder\nset bars small\n", out);
+          "set grid ytics lt 1 lw 0.6 lc rgb '#dddddd'\nset key outside bottom center horizontal Left reverse samplen 1.6 width 2 height 0.6\n"
+          "set style fill solid 1 noborder\n", out);
     write_text(out, "title", p->title, "font ',19' tc rgb '#111111'");
-    write_text(out, "xlabel", p->x_label, "tc rgb '#222222'");
+    write_text(out, "xlabel", p->x_label, "tc rgb '#222222' offset 0,0.4");
     write_text(out, "ylabel", p->y_label, "tc rgb '#222222' offset -0.5,0");
     if (p->kind == PLOT_BARS) write_categories(out, p);
     else fputs("set offsets graph 0.03, graph 0.03, 0, 0\n", out);
@@ -127,7 +127,7 @@ static void write_script(FILE *out, const Plot *p, const char *path) {
     }
     for (int s = 0; s < p->n_series; s++)
         if (has_errors(&p->series[s]))
-            fprintf(out, ", $s%d using 1:2:3 with yerrorbars pt -1 lw 1.3 lc rgb '%s' notitle", s,
+            fprintf(out, ", $s%d using 1:($2-$3):(0):(2*$3) with vectors nohead lw 1.4 lc rgb '%s' notitle", s,
                     p->kind == PLOT_BARS ? "#222222" : color_of(s));
     fputs("\n", out);
 }

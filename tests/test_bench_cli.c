@@ -1,0 +1,371 @@
+/* `forerun bench` from the outside: its table, its JSON, its figure, and what it refuses. Nothing here looks at how
+ * long something took, only at whether the figures agree with each other. */
+#include "testing.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TARGET "bench -m models/target.gguf -t 1 "
+#define DRAFT "bench -m models/draft.gguf -t 1 "
+
+static char program[512], folder[64], questions[128], json[128], svg[128];
+
+static int run(const char *before, const char *args, char *text, size_t size) {
+    char command[4096];
+    snprintf(command, sizeof command, "%s %s %s 2>&1", before, program, args);
+    FILE *out = popen(command, "r");
+    if (!out) fail_msg("%s: cannot be run", command);
+    size_t n = fread(text, 1, size - 1, out);
+    text[n] = 0;
+    return WEXITSTATUS(pclose(out));
+}
+
+static void expect(const char *args, int status, const char *fragment) {
+    char got[65536];
+    int s = run("", args, got, sizeof got);
+    if (s != status || !strstr(got, fragment))
+        fail_msg("forerun %s: want status %d and '%s', got %d and '%s'", args, status, fragment, s, got);
+}
+
+static void write_file(const char *path, const char *text) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void ask(const char *lines) { write_file(questions, lines); }
+
+/* Runs bench on the questions with --json, and reads that. */
+static json_t *measured(const char *args) {
+    char command[2048], text[65536];
+    snprintf(command, sizeof command, "%s --json %s %s", args, json, questions);
+    int status = run("", command, text, sizeof text);
+    if (status) fail_msg("forerun %s: %d, '%s'", command, status, text);
+    json_error_t error;
+    json_t *j = json_load_file(json, 0, &error);
+    if (!j) fail_msg("%s", error.text);
+    return j;
+}
+
+static double number(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value)) fail_msg("there is no number '%s'", key);
+    return json_number_value(value);
+}
+
+static const char *string(const json_t *object, const char *key) {
+    const char *value = json_string_value(json_object_get(object, key));
+    if (!value) fail_msg("there is no string '%s'", key);
+    return value;
+}
+
+static void near(double got, double want, const char *what) {
+    if (!(fabs(got - want) <= 1e-6 * fabs(want))) fail_msg("%s: want %.9g, got %.9g", what, want, got);
+}
+
+static const char two_categories[] =
+    "{\"question_id\": 81, \"category\": \"writing\", \"turns\": [\"Tell me of a fox.\", \"And of its friend?\"]}\n"
+    "\n"
+    "{\"question_id\": 82, \"category\": \"roleplay\", \"turns\": [\"You are a king. Speak.\"]}\n"
+    "{\"prompt\": \"What is seven times eight?\", \"category\": \"sums\"}\n"
+    "{\"prompt\": \"What is seven times nine?\", \"category\": \"sums\"}\n";
+
+/* ---- what is refused ------------------------------------------------------------------------------- */
+
+static void wrong_usage_is_refused(void **state) {
+    (void)state;
+    char args[512];
+    ask(two_categories);
+    expect(TARGET, 2, "which questions?");
+    expect(TARGET "a b", 2, "one file of questions");
+    expect(TARGET "--chain none a", 2, "nothing to hold against plain decoding");
+    expect(TARGET "--runs 0 a", 2, "--runs: '0'");
+    expect(TARGET "/nowhere.jsonl", 1, "/nowhere.jsonl");
+    static const struct { const char *options; int status; const char *fragment; } cases[] = {
+        {"--draft teleport", 2, "teleport"},
+        {"--draft pld --draft pld+teleport", 2, "pld+teleport"},
+        {"--chain pld:length=3", 2, "is what is tuned"},
+        {"--chain teleport", 2, "teleport"},
+        {"--draft sps:model=/no/a+suffixes.gguf", 1, "/no/a+suffixes.gguf"},
+        {"--parallel 1,0", 2, "'1,0' is not a list"},
+        {"--json /no/where.json", 1, "/no/where.json"},
+        {"-c 20", 1, "no question fits"},
+        {"--raw --system 'be kind'", 2, "--system needs a chat format"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(args, sizeof args, TARGET "%s %s", cases[i].options, questions);
+        expect(args, cases[i].status, cases[i].fragment);
+    }
+}
+
+static void bad_lines_are_named(void **state) {
+    (void)state;
+    static const struct { const char *line, *fragment; } cases[] = {
+        {"{\"prompt\": ", "line 3: is no JSON"},
+        {"[1, 2]", "line 3: is no JSON object"},
+        {"{\"category\": \"x\"}", "line 3: a question has either"},
+        {"{\"prompt\": \"x\", \"turns\": [\"y\"]}", "line 3: a question has either"},
+        {"{\"turns\": []}", "line 3: \"turns\""},
+        {"{\"turns\": \"x\"}", "line 3: \"turns\""},
+        {"{\"turns\": [\"x\", 3]}", "line 3: turn 2"},
+        {"{\"prompt\": \"\"}", "line 3: prompt"},
+        {"{\"prompt\": \"x\", \"question_id\": \"y\"}", "line 3: \"question_id\""},
+        {"{\"prompt\": \"x\", \"category\": 5}", "line 3: \"category\""},
+        {"{\"prompt\": \"x\", \"category\": \"all\"}", "line 3: the category 'all'"},
+    };
+    char text[512], args[512];
+    snprintf(args, sizeof args, TARGET "%s", questions);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "{\"prompt\": \"fine\"}\n\n%s\n", cases[i].line);
+        ask(text);
+        expect(args, 1, cases[i].fragment);
+    }
+    ask("\n\n");
+    expect(args, 1, "no question in it");
+}
+
+/* Before anything is measured: the model need not even be there. */
+static void missing_gnuplot_is_said_at_the_start(void **state) {
+    (void)state;
+    char args[512], got[65536];
+    ask(two_categories);
+    snprintf(args, sizeof args, "bench -m /nowhere.gguf --plot %s %s", svg, questions);
+    assert_int_equal(run("PATH=/nowhere", args, got, sizeof got), 1);
+    if (!strstr(got, "apt install gnuplot-nox")) fail_msg("%s", got);
+}
+
+/* ---- what is measured ------------------------------------------------------------------------------ */
+
+/* The sum of a field over the records of a category, method and run ("all", any method; -1: any run). */
+static double sum_of(const json_t *j, const char *category, const char *method, int i_run, const char *field) {
+    double sum = 0;
+    size_t i;
+    const json_t *record;
+    json_array_foreach(json_object_get(j, "records"), i, record) {
+        if (strcmp(category, "all") != 0 && strcmp(string(record, "category"), category) != 0) continue;
+        if (strcmp(string(record, "method"), method) != 0) continue;
+        if (i_run >= 0 && number(record, "run") != i_run) continue;
+        sum += number(record, field);
+    }
+    return sum;
+}
+
+static double run_value(const json_t *row, const char *key, size_t i_run) {
+    return json_number_value(json_array_get(json_object_get(json_object_get(row, key), "runs"), i_run));
+}
+
+static void check_row(const json_t *j, const json_t *row) {
+    static const char *const counts[] = {"n_turns", "n_prompt", "n_generated", "n_steps", "drafted", "accepted", "prefill_s",
+                                         "decode_s", "draft_s", "forward_s", "verify_s"};
+    const char *category = string(row, "category"), *method = string(row, "method");
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        double want = sum_of(j, category, method, -1, counts[i]);
+        if (want != 0 || number(row, counts[i]) != 0) near(number(row, counts[i]), want, counts[i]);
+    }
+    double mean[3] = {0}, rates[2];
+    for (size_t r = 0; r < 2; r++) {
+        int i_run = (int)r;
+        double rate = sum_of(j, category, method, i_run, "n_generated") / sum_of(j, category, method, i_run, "decode_s");
+        double plain = sum_of(j, category, "plain", i_run, "n_generated") / sum_of(j, category, "plain", i_run, "decode_s");
+        double prefill = sum_of(j, category, method, i_run, "n_prompt") / sum_of(j, category, method, i_run, "prefill_s");
+        near(run_value(row, "tokens_per_s", r), rate, "tokens_per_s");
+        near(run_value(row, "speed_up", r), rate / plain, "speed_up");
+        near(run_value(row, "prefill_tokens_per_s", r), prefill, "prefill_tokens_per_s");
+        rates[r] = rate;
+        mean[0] += rate / 2;
+        mean[1] += rate / plain / 2;
+    }
+    near(number(json_object_get(row, "tokens_per_s"), "mean"), mean[0], "mean of tokens_per_s");
+    near(number(json_object_get(row, "tokens_per_s"), "sd"), fabs(rates[0] - rates[1]) / sqrt(2), "deviation");
+    near(number(json_object_get(row, "speed_up"), "mean"), mean[1], "mean of speed_up");
+    near(number(row, "acceptance_length"), number(row, "n_generated") / number(row, "n_steps"), "acceptance_length");
+    if (strcmp(method, "plain") == 0) assert_true(number(row, "acceptance_length") == 1 && number(row, "drafted") == 0);
+    assert_true(json_is_true(json_object_get(row, "identical")));
+}
+
+static void sums_agree_with_single_answers(void **state) {
+    (void)state;
+    ask(two_categories);
+    json_t *j = measured(TARGET "-n 12 --runs 2 --draft ngram-trie --draft pld+suffix:history=0"), *rows = json_object_get(j, "summary");
+    size_t i;
+    const json_t *row;
+    /* mt_bench, sums and all; plain, two drafts and the chain. */
+    assert_int_equal(json_array_size(rows), 3 * 4);
+    json_array_foreach(rows, i, row) check_row(j, row);
+    assert_int_equal(json_array_size(json_object_get(j, "records")), 2 * 4 * 4);
+    assert_string_equal(string(json_array_get(rows, 4), "category"), "mt_bench");
+    const json_t *methods = json_object_get(j, "methods"), *both = json_object_get(json_array_get(methods, 2), "drafts");
+    assert_int_equal(json_array_size(both), 2);
+    assert_string_equal(json_string_value(json_array_get(both, 0)), "pld");
+    assert_string_equal(json_string_value(json_array_get(both, 1)), "suffix:history=0");
+    const json_t *tuning = json_object_get(j, "tuning"), *tried = json_object_get(tuning, "tried");
+    assert_int_equal(json_array_size(tried), 7);
+    double best = 0, length = 0;
+    json_array_foreach(tried, i, row) if (number(row, "tokens_per_s") > best) {
+        best = number(row, "tokens_per_s");
+        length = number(row, "length");
+    }
+    assert_true(number(tuning, "best_length") == length);
+    char chain[64];
+    snprintf(chain, sizeof chain, "tuned chain pld:length=%g", length);
+    assert_string_equal(string(json_array_get(methods, 3), "name"), chain);
+    json_decref(j);
+}
+
+static void table_names_methods_and_verdicts(void **state) {
+    (void)state;
+    char args[512], text[65536];
+    ask(two_categories);
+    snprintf(args, sizeof args, DRAFT "-n 8 --runs 1 --draft ngram-trie --limit 1 --temp 0.8 --seed 4 %s", questions);
+    assert_int_equal(run("", args, text, sizeof text), 0);
+    static const char *const wanted[] = {"2 questions", "temperature 0.8, seed 4", "mt_bench: 1 question", "sums: 1 question",
+        "all: 2 questions", "  plain ", "  ngram-trie ", "  tuned chain pld:length=", "identical", "chain pld tuned on 2 questions"};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (!strstr(text, wanted[i])) fail_msg("no '%s' in '%s'", wanted[i], text);
+}
+
+/* Two turns cost what their two prompts cost by themselves, the second with the first answer inside. */
+static void answers_become_part_of_the_conversation(void **state) {
+    (void)state;
+    char answer[4096], lines[16384], command[1024];
+    snprintf(command, sizeof command, "%s run -m models/target.gguf -t 1 -n 12 -p 'Once upon a time' --ignore-eos 2>/dev/null",
+             program);
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    size_t n = fread(answer, 1, sizeof answer - 1, out);
+    assert_int_equal(pclose(out), 0);
+    answer[n - 1] = 0; /* the newline after the text */
+    char joined[8192];
+    snprintf(joined, sizeof joined, "Once upon a time%s\n\nThe end was", answer);
+    json_t *texts[3] = {json_pack("{s:[s,s]}", "turns", "Once upon a time", "The end was"),
+                        json_pack("{s:s}", "prompt", "Once upon a time"), json_pack("{s:s}", "prompt", joined)};
+    lines[0] = 0;
+    for (int i = 0; i < 3; i++) {
+        char *line = json_dumps(texts[i], JSON_COMPACT);
+        strcat(strcat(lines, line), "\n");
+        free(line);
+        json_decref(texts[i]);
+    }
+    ask(lines);
+    json_t *j = measured(TARGET "--raw -n 12 --ignore-eos --runs 1 --chain none --draft ngram-trie"), *records = json_object_get(j, "records");
+    assert_int_equal(json_array_size(records), 6);
+    for (size_t m = 0; m < 2; m++) {
+        const json_t *both = json_array_get(records, m), *first = json_array_get(records, 2 + m), *second = json_array_get(records, 4 + m);
+        assert_true(number(both, "n_turns") == 2 && number(first, "n_turns") == 1);
+        near(number(both, "n_prompt"), number(first, "n_prompt") + number(second, "n_prompt"), "n_prompt");
+        near(number(both, "n_steps"), number(first, "n_steps") + number(second, "n_steps"), "n_steps");
+        near(number(both, "n_generated"), 24, "n_generated");
+    }
+    json_decref(j);
+    /* In the model's chat format the same question is longer. */
+    j = measured(TARGET "-n 12 --ignore-eos --runs 1 --chain none --draft ngram-trie");
+    assert_string_equal(string(j, "chat_family"), "plain");
+    assert_true(number(json_array_get(json_object_get(j, "records"), 2), "n_prompt") > 8);
+    json_decref(j);
+}
+
+static void what_does_not_fit_is_left_out(void **state) {
+    (void)state;
+    char line[4096] = "{\"category\": \"long\", \"prompt\": \"", lines[8192];
+    for (int i = 0; i < 60; i++) strcat(line, "once upon a time ");
+    snprintf(lines, sizeof lines, "%s\"}\n{\"turns\": [\"a\", \"b\"]}\n", line);
+    ask(lines);
+    json_t *j = measured(DRAFT "-c 64 -n 40 --ignore-eos --runs 1 --chain none --draft pld");
+    assert_true(number(j, "questions_left_out") == 1);
+    assert_int_equal(json_array_size(json_object_get(j, "records")), 2);
+    assert_true(number(json_array_get(json_object_get(j, "records"), 0), "n_turns") >= 1);
+    json_decref(j);
+}
+
+static void batches_change_no_text(void **state) {
+    (void)state;
+    ask(two_categories);
+    json_t *j = measured(DRAFT "-n 10 --runs 2 --draft ngram-trie --chain none --parallel 1,3"), *rows = json_object_get(j, "summary");
+    const json_t *records = json_object_get(j, "records"), *row, *record;
+    assert_int_equal(json_array_size(rows), 2 * 2);
+    assert_int_equal(json_array_size(records), 2 * 2 * 2 * 4);
+    size_t i;
+    json_array_foreach(rows, i, row) {
+        assert_true(number(row, "n_parallel") == (i < 2 ? 1 : 3));
+        assert_true(json_is_true(json_object_get(row, "identical")));
+        assert_true(number(row, "n_generated") == number(json_array_get(rows, 0), "n_generated"));
+        double plain = run_value(json_array_get(rows, i & ~(size_t)1), "tokens_per_s", 1);
+        near(run_value(row, "speed_up", 1), run_value(row, "tokens_per_s", 1) / plain, "speed_up");
+    }
+    json_array_foreach(records, i, record) {
+        const json_t *first = json_array_get(records, i % 8 / 2 * 2);
+        assert_string_equal(string(record, "fingerprint"), string(first, "fingerprint"));
+        assert_true(number(record, "question_id") == number(first, "question_id"));
+    }
+    json_decref(j);
+}
+
+/* Names reach gnuplot as text: no quote ends them, and no backquote starts a command. */
+static void figure_shows_names_as_they_are(void **state) {
+    (void)state;
+    if (system("gnuplot --version >/dev/null 2>&1") != 0) {
+        print_message("skipped: no gnuplot\n");
+        skip();
+    }
+    char lines[512], args[512], text[65536], trap[128];
+    snprintf(trap, sizeof trap, "%s/trap", folder);
+    snprintf(lines, sizeof lines, "{\"prompt\": \"a\", \"category\": \"it's_`touch %s`\\\"\"}\n{\"prompt\": \"b\", \"category\": \"second\"}\n", trap);
+    ask(lines);
+    for (int parallel = 0; parallel < 2; parallel++) {
+        snprintf(args, sizeof args, DRAFT "-n 4 --runs 2 --chain none --draft ngram-trie --plot %s %s %s", svg,
+                 parallel ? "--parallel 1,2" : "", questions);
+        if (run("", args, text, sizeof text)) fail_msg("%s", text);
+        FILE *f = fopen(svg, "rb");
+        assert_non_null(f);
+        size_t n = fread(text, 1, sizeof text - 1, f);
+        text[n] = 0;
+        fclose(f);
+        if (!strstr(text, "<svg") || !strstr(text, "</svg>")) fail_msg("no figure: '%.200s'", text);
+        assert_non_null(strstr(text, "ngram-trie"));
+        assert_non_null(strstr(text, parallel ? "requests at once" : "s_`touch"));
+        if (access(trap, F_OK) == 0) fail_msg("a category's name was run as a command");
+    }
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/forerun-bench-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(questions, sizeof questions, "%s/questions.jsonl", folder);
+    snprintf(json, sizeof json, "%s/bench.json", folder);
+    snprintf(svg, sizeof svg, "%s/bench.svg", folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    unlink(questions);
+    unlink(json);
+    unlink(svg);
+    return rmdir(folder);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    const char *slash = strrchr(argv[0], '/');
+    snprintf(program, sizeof program, "%.*s/../forerun", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_usage_is_refused),
+        cmocka_unit_test(bad_lines_are_named),
+        cmocka_unit_test(missing_gnuplot_is_said_at_the_start),
+        cmocka_unit_test(sums_agree_with_single_answers),
+        cmocka_unit_test(table_names_methods_and_verdicts),
+        cmocka_unit_test(answers_become_part_of_the_conversation),
+        cmocka_unit_test(what_does_not_fit_is_left_out),
+        cmocka_unit_test(batches_change_no_text),
+        cmocka_unit_test(figure_shows_names_as_they_are),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
