@@ -1,6 +1,6 @@
 /* draft_spectr.c - the drafter `spectr`: K independent paths from a draft model.
  *
- * SpecTr (Sun et al. 2023, section 4 and algorithm 2): the draft model continues the text K times, each time by
+ * SpecTr (Sun et al. 2023, arXiv 2310.15141): the draft model continues the text K times, each time by
  * itself. A path of L tokens is L draws from q, so that siblings are draws with replacement; the rule of the paper,
  * K-SEQ, tries them one after the other (--verify k-seq). Paths that agree so far share their nodes, and a node
  * that j paths pass has j draws in its group. paths=3, length=2:
