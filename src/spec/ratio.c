@@ -7,13 +7,14 @@ int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, 
         law_group(in->tree, node, &s->group);
         const char *fault = s->group.n ? rule->fault(&s->group) : NULL;
         if (fault)
-            return error_set(err, FR_ERR_UNSUPPORTED, "--verify %s %s, which node %d of the drafter's tree (%d drafts) is "
-                             "not; use --verify recursive, which takes every tree", rule->name, fault, node, s->group.n);
+            return error_set(err, FR_ERR_UNSUPPORTED, "--verify %s is for %s and cannot take node %d of the drafter's tree "
+                             "with its %d drafts; use --verify recursive, which takes every tree", rule->name, fault, node,
+                             s->group.n);
     }
     return FR_OK;
 }
 
-const char *ratio_fault_of_chain(const LawGroup *g) { return g->n > 1 ? "is for one draft at each node" : NULL; }
+const char *ratio_fault_of_chain(const LawGroup *g) { return g->n > 1 ? "one draft at each node" : NULL; }
 
 static double sum_of(const double *w, int32_t n) {
     double sum = 0;

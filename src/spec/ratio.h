@@ -27,7 +27,7 @@ typedef int32_t RatioDecide(RatioNode *n);
 /* A rule that decides node after node. */
 typedef struct RatioRule {
     const char *name;
-    /* What the rule cannot do with this group, "takes one draft at a node" say, or NULL. */
+    /* NULL, or for a group that the rule cannot take: what it is for, "one draft at each node" say. */
     const char *(*fault)(const LawGroup *g);
     RatioDecide *decide;
 } RatioRule;

@@ -30,8 +30,8 @@
  *
  * Invariants: p_k keeps to the support of p, so that with temperature 0 the token is the greedy one. p_k is kept as
  * weights and their sum. A residual of no mass is rounding alone: it stays what it was.
- * Cost: O(V) for each refused draft. Where it loses: with independent draws it accepts less than k-seq for most pairs of
- * laws, and neither reaches the optimum (otm.h); on a chain, block verification accepts more.
+ * Cost: O(V) for each refused draft. Where it loses: with independent draws from one law it never accepted more than
+ * k-seq on random laws, and less on three of four (tests/test_otm.c); on a chain, block verification accepts more.
  * Proof: tests/test_rules.c: all drafts, all coins, summed, against p to 1e-12; with negative controls. */
 #include "spec/ratio.h"
 

@@ -1,38 +1,45 @@
-/* rule_block.c - block verification of a chain (Sun et al. 2024, arXiv 2403.10444, Algorithm 2; there M_b is the target
- * and M_s the draft).
+/* rule_block.c - block verification of a chain (Sun et al. 2024, arXiv 2403.10444; there M_b is the target and M_s the
+ * draft).
  *
- * The problem: the rule `chain` judges each draft by its own p / q and caps each ratio at 1. A draft that was far likelier
- * under p than under q has a ratio to spare, which the next draft, a little less likely, could use.
+ * The problem: the rule `chain` judges each draft by its own p / q, capped at 1. A first draft of ratio 1/2 is refused every
+ * other time, although the second may have a ratio of 2, and the pair be as likely under p as under q.
  *
  * The idea: judge prefixes. With x_1 .. x_g the chain, p_i and q_i the two laws after i of its tokens,
  *
- *   w_0 = 1,   w_i = min(1, w_{i-1} p_{i-1}(x_i) / q_{i-1}(x_i))                       eq. 4
+ *   w_0 = 1,   w_i = min(1, w_{i-1} p_{i-1}(x_i) / q_{i-1}(x_i))
  *   s_i = sum_x max(0, w_i p_i(x) - q_i(x))
- *   h_i = s_i / (s_i + 1 - w_i) for i < g,   h_g = w_g                                  eq. 5
+ *   h_i = s_i / (s_i + 1 - w_i) for i < g,   h_g = w_g
  *
  * a coin of chance h_i is tossed for every i, and the longest prefix whose coin shows heads is kept: tau, or 0 where
  * none does. The next token is drawn from norm(max(0, w_tau p_tau - q_tau)), or from p_g where the whole chain is
  * kept. Given x_1 .. x_i, the chance that at least i tokens are kept is w_i: for i = g that is h_g. For i < g, going down:
  * w_i p_i is to be said after the prefix in all, of which min(w_i p_i, q_i) is said by keeping more; the rest, s_i, must
  * come from keeping exactly i, which is possible in the 1 - (w_i - s_i) of cases where no longer prefix was kept, hence h_i.
- * No rule for a chain keeps more tokens on average (Theorem 2 there), so never fewer than the rule `chain`.
+ * No rule for a chain keeps more tokens on average, as the paper proves, so never fewer than the rule `chain`.
  *
- * Example: g = 2, x_1 with p/q = 2, x_2 with p/q = 1/2. `chain` keeps both in 1 of 2 cases. Here w_1 = 1, capped as well.
- * With x_1 of p/q = 1/2 and x_2 of p/q = 2: `chain` keeps both with 1/2 * 1 = 1/2; so does w_2 = min(1, 1/2 * 2) = 1: always.
+ * Example (the paper's): p = (1/3, 2/3) and q = (2/3, 1/3) after every text, g = 2. The four chains, their chances under q:
+ *
+ *   0 0   4/9   w = 1/2, 1/4   h = 0, 1/4   keeps 2 with 1/4, else none
+ *   0 1   2/9   w = 1/2, 1     h = -, 1     keeps 2; `chain` refuses the first every other time
+ *   1 0   2/9   w = 1, 1/2     h = 1, 1/2   keeps 2 with 1/2, else 1
+ *   1 1   1/9   w = 1, 1       h = -, 1     keeps 2
+ *
+ * In all 11/9 tokens, and 10/9 with `chain`.
  *
  * Points have q = 1 at their token: w_i is the product of the p's, and what is gained is nothing (h_i makes up exactly for
  * the coins of `chain`).
  *
  * The drafts behind x_tau decided that tau was not greater, though they are not said. So neither the coins nor the noise
  * that these drafts were drawn with may come back in the next step, which decides the same positions again: coins are
- * keyed by a step's first position (coins.h), and a drafter whose noise hangs on the output position alone, the coupled
- * draw of draft_model.c, must not be used with this rule.
+ * keyed by a step's first position (coins.h), and a drafter whose noise hangs on the output position alone must not
+ * declare laws. (`chain` would forgive it: no draft behind the refused one decides anything there.)
  *
  * Invariants: where w_i = 1 and p_i = q_i, h_i is 0/0: a longer prefix is certain, and any h_i will do (1 is taken); a
  * residual without mass is never drawn from but by rounding, and p is drawn from then. With temperature 0, w_i and h_i are
  * 1 as long as the drafts are the greedy tokens, and 0 from the first that is not.
  * Cost: O(V) a draft; all laws are read up to the first w_i = 0.
- * Proof: tests/test_rules.c: the law of the text to 1e-12, summed over chains and coins; tokens kept against `chain`. */
+ * Proof: tests/test_rules.c: the law of the text to 1e-12, summed over chains and coins, also over several steps; tokens
+ * kept against `chain`, and the example. */
 #include "spec/ratio.h"
 
 static const RatioRule block = {"block", ratio_fault_of_chain, NULL};

@@ -1,5 +1,5 @@
-/* rule_k_seq.c - SpecTr's K-sequential selection (Sun et al. 2023, arXiv 2310.15141, Algorithms 2 and 3; there q is the
- * target and p the draft, here as everywhere p is the target).
+/* rule_k_seq.c - SpecTr's K-sequential selection (Sun et al. 2023, arXiv 2310.15141; there q is the target and p
+ * the draft, here as everywhere p is the target).
  *
  * The problem: K drafts of a node come independently from one law q. Judging each by p / q lets the early ones take what
  * later ones, who see the same q, could have brought as well; rejection.c subtracts q again for each of them.
@@ -94,7 +94,7 @@ int32_t k_seq_decide(RatioNode *n) {
 static const char *fault(const LawGroup *g) {
     if (g->n < 2) return NULL;
     for (int32_t i = 0; i < g->n; i++)
-        if (g->draws[i].kind != LAW_IID || g->draws[i].q != g->draws[0].q) return "is for independent draws from one law";
+        if (g->draws[i].kind != LAW_IID || g->draws[i].q != g->draws[0].q) return "independent draws from one law";
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* rule_multi_round.c - SpecInfer's multi-round speculative sampling (Miao et al. 2023, arXiv 2305.09781, Algorithm 2):
+/* rule_multi_round.c - SpecInfer's multi-round speculative sampling (Miao et al. 2023, arXiv 2305.09781):
  * the drafts of a node come from independent draws, each with a law of its own (several draft models, or one drawn from
  * several times), or are points, and are judged one after the other against what the refusals before left of p:
  * rejection.c with q_k the law of draft k alone. The paper judges them in random order; any order that does not hang on
@@ -9,7 +9,7 @@
 
 static const char *fault(const LawGroup *g) {
     bool dependent = g->n > 1 && g->draws[0].kind == LAW_WITHOUT_REPLACEMENT;
-    return dependent ? "is for independent draws and points" : NULL;
+    return dependent ? "independent draws and points" : NULL;
 }
 
 static const RatioRule multi_round = {"multi-round", fault, rejection_decide};
