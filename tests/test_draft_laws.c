@@ -350,7 +350,7 @@ static void greedy_trees_are_points(void **state) {
         propose(d, &SAMPLING_DEFAULT, 0, (const int32_t[]){7}, 1, 6, laws, &t);
         assert_int_equal(laws->n_draws, 0);
         assert_true(t.n > 3);
-        if (k == SPECTR) assert_int_equal(tree_child(&t, 0, t.nodes[2].token), 2); /* the paths part at the root */
+        if (k == SPECTR) assert_int_equal(t.n, 4); /* its paths are the same */
         drafter_close(d);
     }
     laws_free(laws);

@@ -11,7 +11,8 @@
  *                        └─ dog ─── ran          5 nodes of at most 6
  *
  * There is no `coupled` option: with the target's noise all paths would be the same. Greedy requests part at the
- * root, where each path takes another of the K most probable tokens. Cost: `length` forwards of the draft model a
+ * root, where each path takes another of the K most probable tokens; under a ratio rule they are one path, for K draws
+ * from a law of one token are the same draw. Cost: `length` forwards of the draft model a
  * step, and one pass over V for each path in each. It loses to rsd-c where paths agree, for a second draw of the
  * same token offers nothing new. */
 #include "spec/draft_model.h"
