@@ -56,8 +56,9 @@ static int open_models(SpecInfer *s, const char *paths, DraftShape *shape, const
         if (rc) return rc;
         s->n_models++;
         if (s->n_models * shape->n_levels > TREE_MAX_NODES - 1)
-            return error_set(err, FR_ERR_ARGUMENT, "specinfer: %d chains of %d have more than %d nodes; make them shorter",
-                             s->n_models, shape->n_levels, TREE_MAX_NODES - 1);
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "specinfer: %d chains of %d have more than %d nodes; make them shorter", s->n_models,
+                             shape->n_levels, TREE_MAX_NODES - 1);
         p += n;
         if (!*p) return FR_OK;
     }
