@@ -97,6 +97,9 @@ static void compare_holds_methods_against_plain_decoding(void **state) {
     assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 0), "method")), "plain");
     json_decref(rows);
     cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "identical");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive", 0, "identical");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive --temp 1", 0,
+           "same law");
 }
 
 static void logits_are_rows_of_floats(void **state) {

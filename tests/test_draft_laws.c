@@ -34,7 +34,7 @@ static int make_models(void **state) {
     RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32,
                      .n_vocab = N_VOCAB, .seed = 5};
     if (random_model_write(&m, A, &err)) fail_msg("%s", err.message);
-    m.seed = 6;
+    m.types[0] = TYPE_Q4_0, m.n_types = 1; /* near the first, and not the same */
     if (random_model_write(&m, B, &err)) fail_msg("%s", err.message);
     target = rig_gguf(A);
     return 0;
@@ -350,7 +350,7 @@ static void greedy_trees_are_points(void **state) {
         propose(d, &SAMPLING_DEFAULT, 0, (const int32_t[]){7}, 1, 6, laws, &t);
         assert_int_equal(laws->n_draws, 0);
         assert_true(t.n > 3);
-        if (k == SPECTR) assert_int_equal(tree_child(&t, 0, t.nodes[2].token), 2); /* the paths part at the root */
+        if (k == SPECTR) assert_int_equal(t.n, 4); /* its paths are the same */
         drafter_close(d);
     }
     laws_free(laws);

@@ -76,10 +76,12 @@ int cmd_run(int argc, char **argv) {
     static const struct argp argp = {
         .options = option_table, .parser = parse, .children = children,
         .doc = "Generate text from a prompt, with drafters running ahead. The text is the same with and without "
-               "them. Several --draft are united under one budget.\v"
+               "them (under --verify rules other than sampled: another text of the same law). Several --draft are united under "
+               "one budget.\v"
                "Examples:\n"
                "  forerun run -m models/target.gguf -p \"Once upon a time\" --draft ngram-trie --color\n"
                "  forerun run -m chat.gguf --chat -p \"Why is the sky blue?\" --temp 0.7 --top-p 0.95 --seed 1\n"
+               "  forerun run -m model.gguf -p \"Once\" --temp 0.7 --draft rsd-s:model=small.gguf --verify recursive\n"
                "  forerun run -m model.gguf -f prompt.txt -n 100 --draft ngram-trie --stats-json stats.json"};
     RunArgs a = {0};
     generate_defaults(&a.generate);

@@ -24,7 +24,7 @@ static const struct argp_option option_table[] = {
     {"system", KEY_SYSTEM, "TEXT", 0, "system message of the chat", 1},
     {"stop", KEY_STOP, "TEXT", 0, "end before TEXT would be said (may be given several times)", 1},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "go on when the model ends its text", 1},
-    {NULL, 0, NULL, 0, "Drafting (never changes a token):", 2},
+    {NULL, 0, NULL, 0, "Drafting (never changes a token, but see --verify):", 2},
     {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... such as ngram-trie; may be given several times; none: plain", 2},
     {"tree-budget", KEY_BUDGET, "B", 0, "at most B drafted tokens in a step (default 8)", 2},
     {"verify", KEY_VERIFY, "RULE", 0, "rule of acceptance (default sampled; listed below)", 2},

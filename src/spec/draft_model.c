@@ -241,15 +241,17 @@ static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *ou
     return n < width ? n : width;
 }
 
-/* One child for each path that passes a node, of the paths below `width`. Greedy paths part at the first node:
- * each takes the next best token. */
+/* One child for each path that passes a node, of the paths below `width`. Greedy paths part at the first node, where
+ * each takes the next best token; but under a ratio rule they are one path, as draws from a law of one token are. */
 static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
     const Front *f = &d->front[at];
+    const Member *m = &d->group[f->i];
+    if (m->s->greedy && m->tree->laws && width > 1) width = 1;
     uint64_t paths[DRAFT_MODEL_MAX_WIDTH];
     int32_t n_paths = 0, n = 0;
     for (uint64_t path = 0; path < (uint64_t)width; path++)
         if (f->paths >> path & 1) paths[n_paths++] = path;
-    if (d->group[f->i].s->greedy || !d->group[f->i].own_noise)
+    if (m->s->greedy || !m->own_noise)
         n = draw_best(d, at, n_paths, out);
     else
         for (; n < n_paths; n++) { /* a law gives every draw a token */

@@ -1,9 +1,10 @@
 /* draft_specinfer.c - the drafter `specinfer`: several draft models, one tree.
  *
- * SpecInfer (Miao et al. 2024, section 3 "merge-based speculation"): small models that err in different ways each
- * draft a chain, and the chains become one tree. Where two models say the same token they share its node, and both
+ * SpecInfer (Miao et al. 2024, arXiv 2305.09781, merge-based token trees): small models that err in different ways
+ * each draft a chain, and the chains become one tree. Where two models say the same token they share its node, and both
  * go on from there. The group below a node then holds one draw of each model whose path passes there, each from its
- * own q, and the rule of the paper tries them one after the other (algorithm 2; --verify multi-round):
+ * own q, and the rule of the paper tries them one after the other (multi-step speculative sampling;
+ * --verify multi-round):
  *
  *   A  the cat sat       the ─── cat ─┬─ sat     below the: cat ~ q_A, cat ~ q_B: one node, two draws
  *   B  the cat ran                    └─ ran     below cat: sat ~ q_A, ran ~ q_B
@@ -55,8 +56,9 @@ static int open_models(SpecInfer *s, const char *paths, DraftShape *shape, const
         if (rc) return rc;
         s->n_models++;
         if (s->n_models * shape->n_levels > TREE_MAX_NODES - 1)
-            return error_set(err, FR_ERR_ARGUMENT, "specinfer: %d chains of %d have more than %d nodes; make them shorter",
-                             s->n_models, shape->n_levels, TREE_MAX_NODES - 1);
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "specinfer: %d chains of %d have more than %d nodes; make them shorter", s->n_models,
+                             shape->n_levels, TREE_MAX_NODES - 1);
         p += n;
         if (!*p) return FR_OK;
     }

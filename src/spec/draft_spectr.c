@@ -1,6 +1,6 @@
 /* draft_spectr.c - the drafter `spectr`: K independent paths from a draft model.
  *
- * SpecTr (Sun et al. 2023, section 4 and algorithm 2): the draft model continues the text K times, each time by
+ * SpecTr (Sun et al. 2023, arXiv 2310.15141): the draft model continues the text K times, each time by
  * itself. A path of L tokens is L draws from q, so that siblings are draws with replacement; the rule of the paper,
  * K-SEQ, tries them one after the other (--verify k-seq). Paths that agree so far share their nodes, and a node
  * that j paths pass has j draws in its group. paths=3, length=2:
@@ -11,7 +11,8 @@
  *                        └─ dog ─── ran          5 nodes of at most 6
  *
  * There is no `coupled` option: with the target's noise all paths would be the same. Greedy requests part at the
- * root, where each path takes another of the K most probable tokens. Cost: `length` forwards of the draft model a
+ * root, where each path takes another of the K most probable tokens; under a ratio rule they are one path, for K draws
+ * from a law of one token are the same draw. Cost: `length` forwards of the draft model a
  * step, and one pass over V for each path in each. It loses to rsd-c where paths agree, for a second draw of the
  * same token offers nothing new. */
 #include "spec/draft_model.h"
