@@ -15,6 +15,7 @@
     X(llma)                                                                                                  \
     X(suffix)                                                                                                \
     X(lookahead_trie)                                                                                        \
+    X(recycling)                                                                                             \
     X(sps)                                                                                                   \
     X(rsd_c)                                                                                                 \
     X(rsd_s)
