@@ -16,6 +16,7 @@
     X(suffix)                                                                                                \
     X(lookahead_trie)                                                                                        \
     X(recycling)                                                                                             \
+    X(lookahead)                                                                                             \
     X(sps)                                                                                                   \
     X(rsd_c)                                                                                                 \
     X(rsd_s)
