@@ -25,9 +25,11 @@
  * the right with its old tokens, as good a start as any. W(N-1) - 1 nodes for the window, and G(N-1) at most for
  * the guesses. The window's nodes are nodes like others: column 0 and the chain may be accepted too.
  *
- * The new token is the argmax of the logits, at any temperature, as in the paper's greedy case: a window of draws
- * would not settle. The first window is taken from all over the prompt (the paper: drawn from it), and the
- * prompt's n-grams enter the pool (`prompt=0`: do not), as the released program can. Window and pool belong to one
+ * The new token is the argmax of the logits, at any temperature: a window of draws would not settle. The first
+ * window is spread evenly over the prompt (the released program draws it from there), and the prompt's n-grams
+ * enter the pool (`prompt=0`: do not), as the released program offers too. It moves its window by one place in
+ * each step, however many tokens were accepted; turning the columns gave more (2.73 against 2.58 on five prompts,
+ * 32 nodes). Window and pool belong to one
  * sequence and end with it. The pool keeps the latest 4096 n-grams.
  *
  * Union and budget: other drafters' nodes stand in the verified tree, and of ours some may be missing. So the
@@ -41,7 +43,7 @@
  * an est of 1e-6, so that it is the first to be dropped by a union, but not dropped where there is room.
  *
  * Invariants: est never rises along a path; the pool and the window have fixed sizes: 4096 * (4 N + 20) bytes a
- * sequence, 148 KB for N = 4. Cost: an argmax over V for each column. When it loses: a window of 14 rows has to be
+ * sequence, 147 KB for N = 4. Cost: an argmax over V for each column. When it loses: a window of 14 rows has to be
  * paid in each step, and its n-grams are right where the text is of set phrases; hardware on which 32 rows cost
  * what one costs is what it is for. Proof: tests/test_draft_lookahead.c: a Jacobi iteration written down plainly
  * gives the same windows, pools and trees. */

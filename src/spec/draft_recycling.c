@@ -14,17 +14,17 @@
  *              sat  | on  ..                      │     └─ ran
  *              dog  | ran ..                      └─ dog
  *
- * Which nodes: the paper expands one static tree, 80 nodes found by a search on one data set, whose shape says
- * how often the r-th follower at a depth is right. We count exactly that while it runs: at each token of the text,
- * depth d of its step, which rank had the token that came? The share p(d, r) of them is est(child) / est(parent),
- * and the draft is the `budget` nodes with the greatest est, taken best first: the best tree of that size if the
- * counts are true, for any budget. Ranks that were not drafted are counted too, for the matrix knows what it
- * would have said; so nothing has to be tried out. Few counts lean on those of all depths together, and these on
- * eight numbers of the order that the paper's tree has.
+ * Which nodes: the paper expands one static tree of 80 nodes, whose shape stands for how often the r-th follower
+ * at a depth is right. We count exactly that while it runs: at each token of the text, depth d of its step, which
+ * rank had the token that came? The share p(d, r) of them is est(child) / est(parent), and the draft is the
+ * `budget` nodes with the greatest est, taken best first: the best tree of that size if the counts are true, for
+ * any budget. Ranks that were not drafted are counted too, for the matrix knows what it would have said; so
+ * nothing has to be tried out. Few counts lean on those of all depths together, and these on the eight numbers in
+ * PRIOR.
  *
- * The prompt: the paper enters the top 8 of every prompt token. Our prefill computes no logits for the prompt
- * (that is V * n_embd multiplications a token saved), so each pair of neighbours in the prompt enters instead:
- * the second token comes to the front of the first one's row (`prompt=0`: does not).
+ * The prompt: our prefill computes no logits (which saves V * n_embd multiplications a token), so that the target
+ * says nothing about it. Instead each pair of neighbours in the prompt enters: the second token comes to the front
+ * of the first one's row (`prompt=0`: does not).
  *
  * One matrix is shared by all requests of a drafter and stays between requests, as in the paper: a warm matrix is
  * better than a cold one. It starts empty; an empty place drafts nothing. Where several nodes of a step have one
@@ -32,11 +32,10 @@
  *
  * Invariants: est never rises along a path; siblings differ, for a row has no token twice; the matrix holds what
  * the target said of the latest node of each token. Memory: 4 k bytes a token of the vocabulary, 1 MB for 32,000
- * and 4 MB for 128,256. Cost: the top 8 of each node's row (told.c), and a proposal is quadratic in the budget, a
- * few microseconds for 32 nodes. When it loses: texts that repeat themselves or their prompt, where
- * n-grams see more than one token back; and with a vocabulary far larger than the target's inside, the top 8
- * of many nodes are felt. Proof: tests/test_draft_recycling.c, with the matrix, the counts and the best tree by
- * brute force. */
+ * and 4 MB for 128,256. Cost: the top 8 of each node's row, 4.5 us for 32,000 logits (told.c); a proposal is
+ * quadratic in the budget, a few microseconds for 32 nodes. When it loses: texts that repeat themselves or their
+ * prompt, where n-grams see more than one token back; a first request, whose matrix is still empty. Proof:
+ * tests/test_draft_recycling.c, with the matrix, the counts and the best tree by brute force. */
 #include "base/mem.h"
 #include "spec/told.h"
 
