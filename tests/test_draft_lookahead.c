@@ -5,6 +5,7 @@
 
 #include "spec/union.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,11 +34,25 @@ static void plain_begin(Plain *p, const int32_t *tokens, int32_t n_tokens, bool 
     }
 }
 
+/* What is counted for all sequences together. */
+typedef struct Count {
+    int32_t n, right;
+} Count;
+static Count guess[MAX_N][16], spine, column[MAX_N];
+
+static void count(Count *c, bool right) {
+    c->n++;
+    c->right += right;
+    if (c->n == 4096) c->n /= 2, c->right /= 2;
+}
+
+static double share(Count c, double prior) { return (c.right + 8 * prior) / (c.n + 8); }
+
 /* The path from the pending token through row 1 to column j and down it. */
-static int32_t column_path(const Plain *p, int32_t j, int32_t *path) {
+static int32_t column_path(const Plain *p, int32_t j, int32_t *path, double *shares) {
     int32_t n = 0;
-    for (int32_t i = 1; i <= j; i++) path[n++] = p->rows[0][i];
-    for (int32_t r = 1; r <= p->chain; r++) path[n++] = p->rows[r][j];
+    for (int32_t i = 1; i <= j; i++) shares[n] = share(spine, 0.1), path[n++] = p->rows[0][i];
+    for (int32_t r = 1; r <= p->chain; r++) shares[n] = share(column[r], 0.1), path[n++] = p->rows[r][j];
     return n;
 }
 
@@ -47,32 +62,94 @@ static int32_t walk(const Tree *t, const int32_t *path, int32_t n) {
     return node;
 }
 
-/* As much of a path as there is room for. */
-static void enter(Tree *t, const int32_t *path, int32_t n, int32_t budget) {
+/* As much of a path as there is room for; its first `old` tokens were entered before. */
+static void enter(Tree *t, const int32_t *path, const double *shares, int32_t old, int32_t n, int32_t budget) {
     for (int32_t i = 0, node = 0; i < n; i++) {
         int32_t child = tree_child(t, node, path[i]);
         if (child < 0 && t->n > budget) return;
-        node = child < 0 ? tree_add(t, node, path[i], 0, 0) : child;
+        double est = (double)t->nodes[node].est * shares[i];
+        node = i < old ? child : tree_add(t, node, path[i], (float)(est < 1e-6 ? 1e-6 : est), 0);
     }
 }
 
-static void enter_guesses(const Plain *p, int32_t budget, Tree *t) {
-    Gram taken[16];
+static int32_t find(const Plain *p, int32_t pending, Gram *taken) {
     int32_t n_taken = 0, n_visits = 0;
     for (int32_t i = p->n_grams - 1; i >= 0 && i >= p->n_grams - POOL && n_taken < p->g; i--) {
         const Gram *g = &p->grams[i];
-        if (g->tokens[0] != t->nodes[0].token) continue;
-        if (n_visits++ == MAX_VISITS) return;
+        if (g->tokens[0] != pending) continue;
+        if (n_visits++ == MAX_VISITS) break;
         bool known = false;
         for (int32_t k = 0; k < n_taken; k++)
             known |= taken[k].n >= g->n && memcmp(taken[k].tokens, g->tokens, (size_t)g->n * sizeof(int32_t)) == 0;
-        if (known) continue;
-        taken[n_taken++] = *g;
-        enter(t, g->tokens + 1, g->n - 1, budget);
+        if (!known) taken[n_taken++] = *g;
+    }
+    return n_taken;
+}
+
+/* The place among the different tokens that come in the guesses after the tokens of guess i before k. */
+static int32_t place_of(const Gram *taken, int32_t i, int32_t k) {
+    bool seen[TOLD_V] = {false};
+    int32_t place = 0;
+    for (int32_t e = 0; e < i; e++) {
+        const int32_t *other = taken[e].tokens;
+        if (taken[e].n < k + 2 || memcmp(other, taken[i].tokens, (size_t)(k + 1) * sizeof *other) != 0) continue;
+        if (other[k + 1] == taken[i].tokens[k + 1]) break;
+        place += !seen[other[k + 1]];
+        seen[other[k + 1]] = true;
+    }
+    return place;
+}
+
+static double guess_prior(int32_t k, int32_t place) { return place > 0 ? 0.1 : k > 0 ? 0.6 : 0.3; }
+
+static void enter_guesses(const Plain *p, int32_t budget, Tree *t) {
+    Gram taken[16];
+    static Tree all; /* of the guesses: their est is that of their own path, whatever the window says */
+    int32_t n = find(p, t->nodes[0].token, taken);
+    tree_reset(&all, t->nodes[0].token);
+    for (int32_t i = 0; i < n; i++) {
+        double shares[MAX_N];
+        for (int32_t k = 0; k < taken[i].n - 1; k++) {
+            int32_t place = place_of(taken, i, k);
+            shares[k] = share(guess[k][place], guess_prior(k, place));
+        }
+        enter(&all, taken[i].tokens + 1, shares, 0, taken[i].n - 1, TREE_MAX_NODES - 1);
+        for (int32_t k = 0, node = 0, own = 0; k < taken[i].n - 1; k++) {
+            own = tree_child(&all, own, taken[i].tokens[k + 1]);
+            if (tree_child(t, node, taken[i].tokens[k + 1]) < 0 && t->n > budget) break;
+            node = tree_add(t, node, taken[i].tokens[k + 1], all.nodes[own].est, 0);
+        }
+    }
+}
+
+/* Was token i of the step's text this one? -1 where nobody knows. */
+static int came(const ToldSequence *s, int32_t i, int32_t token) {
+    return i > s->verdict.n_path ? -1 : told_rig_came(s, i) == token;
+}
+
+static void plain_count(const Plain *p, const ToldSequence *s) {
+    Gram taken[16];
+    int32_t n = find(p, s->tree.nodes[0].token, taken);
+    bool counted[MAX_N][TOLD_V] = {{false}};
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t k = 0; k < taken[i].n - 1; k++) {
+            int32_t token = taken[i].tokens[k + 1], right = came(s, k, token);
+            if (right < 0) break;
+            if (!counted[k][token]) count(&guess[k][place_of(taken, i, k)], right == 1);
+            counted[k][token] = true; /* below the one right node of this depth: no other is looked at */
+            if (right == 0) break;
+        }
+    bool right = true;
+    for (int32_t j = 0; j < p->w && right && j <= s->verdict.n_path; j++) {
+        if (j > 0) count(&spine, right = came(s, j - 1, p->rows[0][j]) == 1);
+        bool here = right;
+        for (int32_t r = 1; r < p->n - 1 && here && came(s, j + r - 1, 0) >= 0; r++)
+            count(&column[r], here = came(s, j + r - 1, p->rows[r][j]) == 1);
     }
 }
 
 static void plain_propose(Plain *p, int32_t pending, int32_t budget, Tree *t) {
+    double shares[2 * MAX_W + MAX_N];
     int32_t path[2 * MAX_W + MAX_N], columns = (budget + 1) / 2 / (p->n - 1), j = 0;
     if (columns > p->w) columns = p->w;
     if (columns < 1) columns = 1;
@@ -81,7 +158,7 @@ static void plain_propose(Plain *p, int32_t pending, int32_t budget, Tree *t) {
     for (int pass = 0; pass < 2; pass++) {
         for (; j < (pass ? p->w : columns); j++) {
             if (j > 0 && budget - t->n + 1 < p->chain + 1) break;
-            enter(t, path, column_path(p, j, path), budget);
+            enter(t, path, shares, j > 0 ? j - 1 : 0, column_path(p, j, path, shares), budget);
         }
         if (pass == 0) enter_guesses(p, budget, t);
     }
@@ -95,10 +172,12 @@ static int32_t argmax(const float *row) {
 }
 
 static int32_t plain_observe(Plain *p, const ToldSequence *s) {
+    double shares[2 * MAX_W + MAX_N];
     int32_t said[MAX_W], path[2 * MAX_W + MAX_N], turned[MAX_N][MAX_W], n_missing = 0;
+    plain_count(p, s);
     p->rows[0][0] = s->tree.nodes[0].token;
     for (int32_t j = 0; j < p->w; j++) {
-        int32_t last = walk(&s->tree, path, column_path(p, j, path));
+        int32_t last = walk(&s->tree, path, column_path(p, j, path, shares));
         said[j] = last < 0 ? -1 : argmax(s->rows[last]);
         n_missing += last < 0;
     }
@@ -124,7 +203,8 @@ static void check_same_nodes(const Tree *want, const Tree *got, const char *what
         if (w->token != g->token || w->parent != g->parent)
             fail_msg("%s: node %d is token %d below %d, want %d below %d", what, i, g->token, g->parent, w->token,
                      w->parent);
-        if (!(g->est > 0)) fail_msg("%s: node %d has no est", what, i);
+        if (!(fabsf(g->est - w->est) < 1e-5f && g->est > 0))
+            fail_msg("%s: node %d has est %g, want %g", what, i, (double)g->est, (double)w->est);
     }
 }
 
@@ -158,6 +238,7 @@ static void windows_pools_and_trees_are_those_of_the_plain_ones(void **state) {
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         Drafter *d = told_rig_open(cases[c].spec, TOLD_V, N_SEQUENCES);
         int32_t n_accepted = 0, n_missing = 0;
+        memset(guess, 0, sizeof guess), memset(column, 0, sizeof column), spine = (Count){0};
         for (int step = 0; step < 900; step++) {
             int q = step % N_SEQUENCES;
             ToldSequence *s = &sequences[q];
@@ -259,8 +340,8 @@ static void the_drawing_of_the_essay_holds(void **state) {
     assert_true(tree_child(&s->tree, tree_child(&s->tree, chain, C1), D1) > 0);
     s->context[s->n++] = A1; /* and (a1 b1 c1 d1) is in the pool */
     told_rig_propose(d, s, 32);
-    const int32_t guess[] = {B1, C1, D1};
-    assert_true(walk(&s->tree, guess, 3) > 0);
+    const int32_t phrase[] = {B1, C1, D1};
+    assert_true(walk(&s->tree, phrase, 3) > 0);
     drafter_close(d);
 }
 

@@ -38,8 +38,9 @@
  * the other. A budget below N - 2 shortens the one column that is left, and there are no guesses. 29
  * nodes is what the defaults can use.
  *
- * est: guess i (the latest is 0) is right at its first token as often as counted for i, deeper ones as counted by
- * depth, and so the chain and the columns; counts are shared by all sequences. A window that is never right keeps
+ * est: the guesses are a tree; a node of it is right, where its parent is, as often as counted for that depth and
+ * that place among its parent's children, the latest n-gram first. Likewise the chain and the columns. Counts are
+ * shared by all sequences. A window that is never right keeps
  * an est of 1e-6, so that it is the first to be dropped by a union, but not dropped where there is room.
  *
  * Invariants: est never rises along a path; the pool and the window have fixed sizes: 4096 * (4 N + 20) bytes a
@@ -59,7 +60,7 @@ enum { MAX_WINDOW = 32, MAX_LEVEL = 16, MAX_GUESSES = 32, POOL_SIZE = 4096 };
 static const double LEAST_EST = 1e-6;
 
 /* Shares before anything is counted. */
-static const double PRIOR_FIRST = 0.2, PRIOR_DEEPER = 0.6, PRIOR_WINDOW = 0.1;
+static const double PRIOR_FIRST = 0.3, PRIOR_DEEPER = 0.6, PRIOR_OTHER = 0.1, PRIOR_WINDOW = 0.1;
 
 typedef struct Window {
     int32_t columns[MAX_WINDOW][MAX_LEVEL]; /* [window][level - 1] */
@@ -72,10 +73,10 @@ typedef struct Lookahead {
     int32_t n_vocab, window, level, guesses, max_sequences;
     bool prompt;
     Window *windows;            /* [max_sequences] */
-    Tally first[MAX_GUESSES];   /* of guess i, the latest first */
-    Tally deeper[MAX_LEVEL];    /* of a guess, by depth, where the token before was right */
-    Tally spine;                /* of the window's first row, likewise */
-    Tally column[MAX_LEVEL];    /* of the rows below it, by row */
+    /* How often a node was right whose parent was: */
+    Tally guess[MAX_LEVEL][MAX_GUESSES]; /* of the guesses, by depth of the parent and place among its children */
+    Tally spine;                         /* of the window's first row */
+    Tally column[MAX_LEVEL];             /* of the rows below it, by row */
 } Lookahead;
 
 static const DrafterOption options[] = {
@@ -153,6 +154,31 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     return FR_OK;
 }
 
+/* ---- the guesses as a tree ---------------------------------------------------------------------- */
+
+static double guess_share(const Lookahead *d, int32_t depth, int32_t place) {
+    double prior = place > 0 ? PRIOR_OTHER : depth > 0 ? PRIOR_DEEPER : PRIOR_FIRST;
+    return tally_share(&d->guess[depth][place], prior);
+}
+
+/* The n-grams of the pool that begin with the pending token; children stand in the order of their n-grams, the
+ * latest first. At most guesses * (level - 1) nodes. */
+static void grow_guesses(const Lookahead *d, const Window *w, int32_t pending, Tree *g) {
+    PoolGram grams[MAX_GUESSES];
+    int32_t n = ngram_pool_find(&w->pool, pending, d->guesses, grams);
+    int32_t n_children[MAX_GUESSES * MAX_LEVEL + 1] = {0};
+    tree_reset(g, pending);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t k = 0, node = 0; k < grams[i].n; k++) {
+            int32_t child = tree_child(g, node, grams[i].tokens[k]);
+            if (child < 0) {
+                double est = (double)g->nodes[node].est * guess_share(d, k, n_children[node]++);
+                child = tree_add(g, node, grams[i].tokens[k], (float)est, d->base.source);
+            }
+            node = child;
+        }
+}
+
 /* ---- learning ----------------------------------------------------------------------------------- */
 
 /* Compares tokens with what came after `depth` tokens of the step's text: tallies[0] counts the first, and so
@@ -166,14 +192,13 @@ static void count_run(const VerifiedTree *v, int32_t depth, const int32_t *token
 }
 
 static void count_guesses(Lookahead *d, const Window *w, const VerifiedTree *v) {
-    PoolGram grams[MAX_GUESSES];
-    int32_t n = ngram_pool_find(&w->pool, v->tree->nodes[0].token, d->guesses, grams);
-    int32_t came = told_after(v, 0);
-    for (int32_t i = 0; i < n; i++) {
-        bool first_of_kind = true; /* guesses with an equal first token are one node */
-        for (int32_t k = 0; k < i; k++) first_of_kind &= grams[k].tokens[0] != grams[i].tokens[0];
-        if (first_of_kind) tally_add(&d->first[i], grams[i].tokens[0] == came);
-        if (grams[i].tokens[0] == came) count_run(v, 1, grams[i].tokens + 1, grams[i].n - 1, d->deeper + 1);
+    Tree g;
+    grow_guesses(d, w, v->tree->nodes[0].token, &g);
+    for (int32_t depth = 0, node = 0; node >= 0 && depth <= v->verdict->n_path; depth++) {
+        int32_t came = told_after(v, depth), place = 0;
+        for (int32_t i = node + 1; i < g.n; i++)
+            if (g.nodes[i].parent == node) tally_add(&d->guess[depth][place++], g.nodes[i].token == came);
+        node = tree_child(&g, node, came);
     }
 }
 
@@ -238,15 +263,15 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
 /* ---- drafting ----------------------------------------------------------------------------------- */
 
 /* A child where there is room for it or where it is there already; -1 otherwise. */
-static int32_t add(Tree *t, int32_t parent, int32_t token, double share, int32_t budget, int32_t source) {
+static int32_t add(Tree *t, int32_t parent, int32_t token, double est, int32_t budget, int32_t source) {
     if (t->n > budget && tree_child(t, parent, token) < 0) return -1;
-    double est = (double)t->nodes[parent].est * share;
     return tree_add(t, parent, token, (float)(est > LEAST_EST ? est : LEAST_EST), source);
 }
 
 static void draft_column(const Lookahead *d, const Window *w, int32_t j, int32_t node, int32_t budget, Tree *t) {
     for (int32_t r = 1; r <= w->chain && node >= 0; r++)
-        node = add(t, node, w->columns[j][r], tally_share(&d->column[r], PRIOR_WINDOW), budget, d->base.source);
+        node = add(t, node, w->columns[j][r],
+                   (double)t->nodes[node].est * tally_share(&d->column[r], PRIOR_WINDOW), budget, d->base.source);
 }
 
 /* Columns from *j on, while they fit whole: up to column `end`. *spine is the first node of column *j - 1. */
@@ -255,21 +280,22 @@ static void draft_columns(const Lookahead *d, const Window *w, int32_t *j, int32
     for (; *j < end; ++*j) {
         if (*j > 0) {
             if (budget - (t->n - 1) < 1 + w->chain) return;
-            *spine = add(t, *spine, w->columns[*j][0], tally_share(&d->spine, PRIOR_WINDOW), budget, d->base.source);
+            *spine = add(t, *spine, w->columns[*j][0],
+                         (double)t->nodes[*spine].est * tally_share(&d->spine, PRIOR_WINDOW), budget,
+                         d->base.source);
         }
         draft_column(d, w, *j, *spine, budget, t);
     }
 }
 
 static void draft_guesses(const Lookahead *d, const Window *w, int32_t budget, Tree *t) {
-    PoolGram grams[MAX_GUESSES];
-    int32_t n = ngram_pool_find(&w->pool, t->nodes[0].token, d->guesses, grams);
-    for (int32_t i = 0; i < n; i++) {
-        double share = tally_share(&d->first[i], PRIOR_FIRST);
-        for (int32_t k = 0, node = 0; k < grams[i].n && node >= 0; k++) {
-            if (k > 0) share = tally_share(&d->deeper[k], PRIOR_DEEPER);
-            node = add(t, node, grams[i].tokens[k], share, budget, d->base.source);
-        }
+    Tree g;
+    int32_t place[MAX_GUESSES * MAX_LEVEL + 1] = {0}; /* in t of each node of g, or -1 */
+    grow_guesses(d, w, t->nodes[0].token, &g);
+    for (int32_t i = 1; i < g.n; i++) {
+        const TreeNode *node = &g.nodes[i];
+        int32_t parent = place[node->parent];
+        place[i] = parent < 0 ? -1 : add(t, parent, node->token, (double)node->est, budget, d->base.source);
     }
 }
 
@@ -292,8 +318,9 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return FR_OK;
 }
 
-static void end(Drafter *drafter, int32_t sequence) {
-    ngram_pool_clear(&window_of((Lookahead *)drafter, sequence)->pool);
+static void end(Drafter *drafter, int32_t sequence) { /* begin starts anew */
+    (void)drafter;
+    (void)sequence;
 }
 
 const DrafterClass draft_lookahead_class = {
