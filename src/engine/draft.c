@@ -93,6 +93,7 @@ void request_end_drafts(fr_request *r) {
 void request_observe_tree(fr_request *r, const VerifyResult *verdict) {
     const VerifiedTree verified = {.tree = &r->tree, .logits = r->engine->row_logits, .hidden = r->engine->row_hidden,
                                    .verdict = verdict};
+    double start_s = clock_s();
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
@@ -100,6 +101,7 @@ void request_observe_tree(fr_request *r, const VerifyResult *verdict) {
         if (d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
             switch_off(r, d, &err);
     }
+    r->stats.draft_s += clock_s() - start_s;
 }
 
 void request_observe(fr_request *r, const int32_t *tokens, int64_t n) {

@@ -162,7 +162,6 @@ static void verify_and_emit(fr_request *r) {
         request_fail(r, &err);
         return;
     }
-    request_observe_tree(r, &v);
 
     int32_t tokens[TREE_MAX_NODES], sources[TREE_MAX_NODES], *rows = e->commit_rows;
     const float *logits[TREE_MAX_NODES];
@@ -181,6 +180,7 @@ static void verify_and_emit(fr_request *r) {
     r->stats.n_steps++;
     r->stats.drafted += r->tree.n - 1;
     r->stats.verify_s += clock_s() - start_s;
+    request_observe_tree(r, &v);
     request_emit(r, tokens, sources, logits, v.n_path + 1);
 }
 

@@ -16,6 +16,8 @@
     X(suffix)                                                                                                \
     X(lookahead_trie)                                                                                        \
     X(rest)                                                                                                  \
+    X(recycling)                                                                                             \
+    X(lookahead)                                                                                             \
     X(sps)                                                                                                   \
     X(rsd_c)                                                                                                 \
     X(rsd_s)                                                                                                 \

@@ -1,0 +1,94 @@
+#include "told_rig.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+Drafter *told_rig_open(const char *spec, int32_t n_vocab, int32_t n_sequences) {
+    static const char no_target;
+    Drafter *d;
+    fr_error err = {0};
+    const DrafterEnv env = {.n_vocab = n_vocab, .max_sequences = n_sequences,
+                            .target = (const Gguf *)(const void *)&no_target};
+    if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
+    return d;
+}
+
+void told_rig_begin(Drafter *d, ToldSequence *s, int32_t id, uint64_t seed, int32_t n_prompt) {
+    s->id = id;
+    s->seed = seed;
+    s->sampling = SAMPLING_DEFAULT;
+    s->n = n_prompt;
+    rig_fill_text(s->context, n_prompt, 6);
+    assert_int_equal(d->class->begin(d, id, s->context, n_prompt, NULL), FR_OK);
+}
+
+void told_rig_propose(Drafter *d, ToldSequence *s, int32_t budget) {
+    rig_propose(d, s->id, s->context[s->n - 1], budget, TOLD_V, &s->tree);
+}
+
+/* Six tokens are likely after any two, and how likely is told by the pair; half of the weight is the last token's
+ * alone, so that one token of context knows something. */
+static void make_row(uint64_t seed, int32_t before, int32_t token, float *row) {
+    for (int32_t v = 0; v < TOLD_V; v++) {
+        uint32_t words[4];
+        rng_words(seed, RNG_TEST, (uint64_t)token << 20 | (uint64_t)before << 10 | (uint64_t)v, 1, words);
+        float pair = (float)(words[0] % 1000) / 250;
+        rng_words(seed, RNG_TEST, (uint64_t)token << 20 | (uint64_t)v, 2, words);
+        row[v] = pair + (float)(words[0] % 1000) / 125 - (v < 6 ? 0 : 12);
+    }
+}
+
+void told_rig_verify(ToldSequence *s) {
+    static int32_t scratch[TOLD_MAX_TEXT + TREE_MAX_NODES + 1];
+    Sampler *sampler = sampler_new(TOLD_V);
+    for (int32_t i = 0; i < s->tree.n; i++) {
+        int32_t parent = s->tree.nodes[i].parent;
+        make_row(s->seed, parent < 0 ? s->context[s->n - 2] : s->tree.nodes[parent].token, s->tree.nodes[i].token,
+                 s->rows[i]);
+        s->logits[i] = s->rows[i];
+    }
+    memcpy(scratch, s->context, (size_t)s->n * sizeof *scratch);
+    VerifyInput in = {.tree = &s->tree, .logits = s->logits, .n_vocab = TOLD_V, .sampling = &s->sampling,
+                      .position = (uint64_t)s->n, .context = scratch, .n_context = s->n};
+    assert_int_equal(verify_sampled(&in, sampler, &s->verdict, NULL), FR_OK);
+    sampler_free(sampler);
+    assert_true(s->n + s->verdict.n_path + 1 <= TOLD_MAX_TEXT);
+    for (int32_t depth = 0; depth <= s->verdict.n_path; depth++) s->context[s->n + depth] = told_rig_came(s, depth);
+    s->n += s->verdict.n_path + 1;
+}
+
+void told_rig_observe(Drafter *d, const ToldSequence *s) {
+    const VerifiedTree v = {.tree = &s->tree, .logits = s->logits, .verdict = &s->verdict};
+    int32_t n = s->verdict.n_path + 1;
+    assert_int_equal(d->class->observe_tree(d, s->id, &v, NULL), FR_OK);
+    assert_int_equal(d->class->observe(d, s->id, s->context + s->n - n, n, NULL), FR_OK);
+}
+
+int32_t told_rig_came(const ToldSequence *s, int32_t depth) {
+    return depth == s->verdict.n_path ? s->verdict.next_token : s->tree.nodes[s->verdict.path[depth]].token;
+}
+
+void told_rig_count(ToldBands *b, const ToldSequence *s) {
+    for (int32_t i = 1; i < s->tree.n; i++) {
+        const TreeNode *node = &s->tree.nodes[i];
+        int32_t band = (int32_t)(node->est * 10);
+        if (band > 9) band = 9;
+        b->n[band]++;
+        b->est[band] += (double)node->est;
+        b->right[band] += node->depth <= s->verdict.n_path && s->verdict.path[node->depth - 1] == i;
+    }
+}
+
+void told_rig_check_bands(const ToldBands *b, double tolerance) {
+    int32_t n_checked = 0;
+    for (int32_t i = 0; i < 10; i++) {
+        double n = (double)b->n[i];
+        if (b->n[i] < 300) continue;
+        n_checked++;
+        if (fabs(b->est[i] - b->right[i]) > tolerance * n)
+            fail_msg("band %d: %g promised, %g came, of %g nodes", i, b->est[i] / n, b->right[i] / n, n);
+    }
+    assert_true(n_checked >= 2);
+}
