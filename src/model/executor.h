@@ -24,7 +24,7 @@ typedef struct ExecutorOptions {
     int32_t page_size;      /* token slots in a KV page */
     int32_t n_ctx;          /* longest sequence */
     int32_t max_sequences;
-    int32_t n_pages;        /* 0: enough for max_sequences sequences of n_ctx tokens */
+    int64_t n_pages;        /* 0: enough for max_sequences sequences of n_ctx tokens */
     int32_t max_rows;       /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
 } ExecutorOptions;
 

@@ -67,7 +67,8 @@ int executor_open(Executor **out, const Model *model, const ExecutorOptions *opt
     if (n_pages == 0) n_pages = (int64_t)options->max_sequences * (options->n_ctx / options->page_size + 1);
     int status = FR_OK;
     if (n_pages * options->page_size > INT32_MAX)
-        status = error_set(err, FR_ERR_MEMORY, "%lld pages of %d tokens are more KV slots than can be numbered",
+        status = error_set(err, FR_ERR_MEMORY, "%lld pages of %d tokens are more KV slots than can be numbered; ask for fewer or "
+                           "shorter sequences",
                            (long long)n_pages, options->page_size);
     KvShape shape = {.type = options->kv_type, .n_layer = h->n_layer, .n_head_kv = h->n_head_kv,
                      .head_dim = h->head_dim, .page_size = options->page_size, .n_pages = (int32_t)n_pages,
