@@ -103,6 +103,12 @@ typedef struct fr_engine_options {
     int kv_page_size;     /* tokens in a page of the KV cache; 0: 16 */
     int max_requests;     /* open at once; 0: 1 */
     int prefill_chunk;    /* prompt tokens run in one step; 0: 256 */
+    /* Tokens that the KV cache holds in all, n_ctx at least; 0: n_ctx for each of max_requests. Where they do not suffice
+     * the youngest requests give their pages back, wait, and read their context again: later, but the same tokens. */
+    int64_t kv_tokens;
+    /* Finished requests whose KV is kept while there is room, for requests that begin alike; 0: 8. Below 0: nothing is
+     * shared, with running requests neither. It changes times (prefill_s) and no token. */
+    int prefix_cache;
 } fr_engine_options;
 
 /* The model must outlive the engine; options may be NULL. */
@@ -176,6 +182,9 @@ typedef enum fr_finish {
 
 typedef struct fr_stats {
     int64_t n_prompt, n_generated;
+    int64_t n_prompt_shared;    /* prompt tokens not computed, for another request with the same beginning had been */
+    int64_t n_preempted;        /* how often it gave KV pages back to an older request */
+    int64_t n_recomputed;       /* tokens computed again for that */
     int64_t n_steps;            /* target forwards in decoding */
     double acceptance_length;   /* n_generated / n_steps: 1 for plain decoding */
     int64_t drafted, accepted;  /* tree nodes offered; accepted and emitted */
@@ -183,7 +192,7 @@ typedef struct fr_stats {
     /* By depth d = 1..: how often a path reached depth d-1 and the tree had a child there; and how often
      * one of the children was what the target said. */
     int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
-    double prefill_s, decode_s; /* wall time */
+    double prefill_s, decode_s; /* wall time, waiting for pages and computing again included */
     double draft_s, forward_s, verify_s; /* parts of decode_s */
     double tokens_per_s;        /* n_generated / decode_s */
     uint64_t logits_hash;       /* of the logits of every generated token, in order */

@@ -139,6 +139,17 @@ static void fork_one(World *w, int32_t from) {
     w->shadows[id].n_reserved = w->shadows[from].n_reserved = 0; /* reservations end with a fork */
 }
 
+static void share_some(World *w, int32_t from, int32_t to) {
+    if (from == to || !w->shadows[from].open || !w->shadows[to].open) return;
+    int32_t n = draw(w, w->shadows[from].length + 1), n_free = w->kv.n_free;
+    kv_sequence_share(&w->kv, from, to, n);
+    expect(w, w->kv.n_free >= n_free, "sharing takes no page: %d, before %d", w->kv.n_free, n_free);
+    w->shadows[to] = w->shadows[from];
+    w->shadows[to].length = n;
+    w->shadows[to].n_reserved = w->shadows[from].n_reserved = 0;
+    check_pages(w, to);
+}
+
 static bool shares_its_tail(const World *w, int32_t id) {
     const KvSequence *s = &w->kv.sequences[id];
     int32_t size = w->kv.shape.page_size;
@@ -156,6 +167,10 @@ static void reserve_and_write(World *w, int32_t id, int32_t n) {
     wanted = (wanted > 0 ? wanted : 0) + copies;
     int foretold = m->length + n > N_CTX ? FR_ERR_CONTEXT : wanted > n_free ? FR_ERR_MEMORY : FR_OK;
     fr_error err = {0};
+    int32_t room = kv_room(&w->kv, id);
+    if (n > 0 && foretold != FR_ERR_CONTEXT)
+        expect(w, (n <= room) == (foretold == FR_OK), "room for %d rows, and %d are %s", room, n,
+               foretold ? "refused" : "taken");
     int status = kv_reserve(&w->kv, id, n, &err);
     expect(w, status == foretold, "%d, should be %d: reserving %d: %s", status, foretold, n, err.message);
     if (status) {
@@ -200,7 +215,7 @@ static void truncate_one(World *w, int32_t id) {
 }
 
 static void do_something(World *w) {
-    int32_t id = draw(w, MAX_SEQUENCES), what = draw(w, 16);
+    int32_t id = draw(w, MAX_SEQUENCES), what = draw(w, 17);
     if (what == 0 || !w->shadows[id].open)
         open_one(w);
     else if (what == 1)
@@ -209,7 +224,9 @@ static void do_something(World *w) {
         kv_sequence_close(&w->kv, id), w->shadows[id].open = false;
     else if (what == 3)
         truncate_one(w, id);
-    else if (what < 10)
+    else if (what == 4)
+        share_some(w, draw(w, MAX_SEQUENCES), id);
+    else if (what < 11)
         reserve_and_write(w, id, draw(w, draw(w, 4) ? 8 : N_CTX + 2));
     else
         commit_some(w, id);
@@ -233,7 +250,7 @@ static void random_operations_do_what_plain_arrays_do(void **state) {
         for (uint64_t seed = 1; seed <= 6; seed++) {
             World w = {.seed = seed};
             fr_error err = {0};
-            KvShape shape = shape_of(sizes[i], 90 / sizes[i] + 2, seed % 2 ? KV_F16 : KV_F32);
+            KvShape shape = shape_of(sizes[i], 70 / sizes[i] + 2, seed % 2 ? KV_F16 : KV_F32);
             if (kv_open(&w.kv, &shape, &err)) fail_msg("%s", err.message);
             for (w.step = 0; w.step < 1500; w.step++) {
                 do_something(&w);

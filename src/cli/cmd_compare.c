@@ -190,6 +190,7 @@ int cmd_compare(int argc, char **argv) {
     CompareArgs a = {.n_runs = 3};
     generate_defaults(&a.generate);
     argp_parse(&argp, argc, argv, 0, NULL, &a);
+    a.generate.engine.prefix_cache = -1; /* every run reads its prompt: prefill_s is what it says */
     fr_error err;
     Generator g;
     if (generator_open(&g, &a.generate, &err)) return cli_fail(&err);

@@ -56,10 +56,14 @@ static void print_summary(const fr_request *r) {
     fprintf(stderr, "%lld tokens in %lld steps, %.2f a step (%lld of %lld drafted tokens accepted); ended by %s\n",
             (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
             (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
-    fprintf(stderr, "prefill %lld tokens in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
-            "verification %.1f %%); logits %016llx\n", (long long)s.n_prompt, s.prefill_s, s.decode_s, s.tokens_per_s,
+    fprintf(stderr, "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
+            "verification %.1f %%); logits %016llx\n", (long long)s.n_prompt, (long long)s.n_prompt_shared,
+            s.prefill_s, s.decode_s, s.tokens_per_s,
             100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s,
             (unsigned long long)s.logits_hash);
+    if (s.n_preempted)
+        fprintf(stderr, "KV pages ran out %lld times; %lld tokens were computed again\n", (long long)s.n_preempted,
+                (long long)s.n_recomputed);
 }
 
 static int write_stats(const RunArgs *a, const Generator *g, const fr_request *r, json_t *logprobs, fr_error *err) {

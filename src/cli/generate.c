@@ -14,7 +14,7 @@
 
 enum { PROMPT_MAX_BYTES = 16 << 20 };
 enum { KEY_SYSTEM = 256, KEY_DRAFT, KEY_VERIFY, KEY_BUDGET, KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_REPEAT,
-       KEY_FREQUENCY, KEY_PRESENCE, KEY_LAST_N, KEY_SEED, KEY_STOP, KEY_IGNORE_EOS, KEY_KV, KEY_PAGE, KEY_KERNELS,
+       KEY_FREQUENCY, KEY_PRESENCE, KEY_LAST_N, KEY_SEED, KEY_STOP, KEY_IGNORE_EOS, KEY_KV, KEY_PAGE, KEY_KV_TOKENS, KEY_KERNELS,
        KEY_COLOR, KEY_CHAT };
 
 static const struct argp_option option_table[] = {
@@ -43,6 +43,8 @@ static const struct argp_option option_table[] = {
     {"ctx", 'c', "N", 0, "longest context (default: what the model was trained for, at most 4096)", 4},
     {"kv", KEY_KV, "TYPE", 0, "type of the KV cache: f16 (default) or f32", 4},
     {"page-size", KEY_PAGE, "N", 0, "tokens in a page of the KV cache (default 16)", 4},
+    {"kv-tokens", KEY_KV_TOKENS, "N", 0, "tokens the KV cache holds in all, no fewer than --ctx (default: as many); bounds its "
+     "memory", 4},
     {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 4},
     {0},
 };
@@ -110,6 +112,7 @@ static error_t parse_machine(int key, char *arg, struct argp_state *state, Gener
     case 't': a->engine.n_threads = (int)parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
     case 'c': a->engine.n_ctx = (int)parse_int(state, arg, 1, 1 << 24, "--ctx"); return 0;
     case KEY_PAGE: a->engine.kv_page_size = (int)parse_int(state, arg, 1, 4096, "--page-size"); return 0;
+    case KEY_KV_TOKENS: a->engine.kv_tokens = parse_int(state, arg, 1, INT32_MAX, "--kv-tokens"); return 0;
     case KEY_KERNELS: a->kernels = arg; return 0;
     case KEY_KV:
         if (strcmp(arg, "f16") == 0) a->engine.kv_type = FR_KV_F16;
@@ -305,6 +308,11 @@ json_t *generate_stats_json(const Generator *g, const fr_request *r, const Gener
                      s.decode_s, "tokens_per_s", s.tokens_per_s, "draft_s", s.draft_s, "forward_s", s.forward_s,
                      "verify_s", s.verify_s, "logits_hash", hash, "kernel_table", info.kernels, "threads",
                      a->engine.n_threads ? a->engine.n_threads : threads_n_cores());
+    if (j) {
+        json_object_set_new(j, "n_prompt_shared", json_integer(s.n_prompt_shared));
+        json_object_set_new(j, "n_preempted", json_integer(s.n_preempted));
+        json_object_set_new(j, "n_recomputed", json_integer(s.n_recomputed));
+    }
     if (j && s.draft_error[0]) json_object_set_new(j, "draft_error", json_string(s.draft_error));
     return j;
 }

@@ -28,13 +28,28 @@ typedef struct EngineDrafter {
     int32_t n_users; /* open requests */
 } EngineDrafter;
 
+/* The pages of a finished request, kept for those that begin alike. */
+typedef struct CachedPrefix {
+    int32_t sequence;  /* in the executor, behind those of requests */
+    int32_t *tokens;   /* [n_tokens] that the sequence holds; 0: the entry is free */
+    int32_t n_tokens;
+    uint64_t last_use;
+} CachedPrefix;
+
 struct fr_engine {
     const fr_model *model;
     Executor *executor;
     VerifyScratch *scratch;
     fr_engine_options options; /* every 0 replaced by its default */
     EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
-    fr_request **requests;     /* [max_requests], NULL where free */
+    fr_request **requests;     /* [max_requests], NULL where free; the one at place i has sequence i */
+    uint64_t n_arrivals;
+    fr_request **by_age;       /* [n_by_age] of max_requests: running when this step began, the oldest first */
+    int n_by_age;
+    bool pages_short;          /* in this step somebody waits for pages, and so does who comes after */
+    CachedPrefix *cached;      /* [n_cached], 0 where sharing is off */
+    int n_cached;
+    uint64_t n_cache_uses;
     int32_t n_rows_max;
     Row *rows;                 /* [n_rows_max] of the step being built */
     int32_t n_rows;
@@ -57,6 +72,9 @@ struct fr_request {
     int32_t sequence;           /* -1 once its KV is given back */
     int32_t *context;           /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
     int64_t n_context;
+    uint64_t arrival;           /* the smaller, the older */
+    int32_t n_read;             /* first tokens of the context that its KV held before pages were taken from it */
+    bool is_preempted;          /* they were, and it has not claimed slots since */
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
     int32_t tree_budget;        /* asked for; step_budget: what fits into this step */
     int32_t step_budget;
@@ -89,7 +107,27 @@ void request_observe(fr_request *r, const int32_t *tokens, int64_t n);
 /* Fills r->tree of every request in the list: the pending token and what its drafters propose. */
 void engine_propose(fr_engine *e, fr_request *const *requests, int n);
 
-/* request.c: takes the tokens that a step brought, in order, with who proposed each, until one ends the
+/* pages.c: at the start of a step, puts the running requests in order of age. */
+void pages_begin_step(fr_engine *e);
+/* Slots for n more rows of r in this step, at least n_least, at others' cost where need be; oldest requests first.
+ * Returns how many it got; 0: r sits out, or failed. */
+int32_t pages_claim(fr_request *r, int32_t n, int32_t n_least);
+
+/* prefix_cache.c: needs options and executor. */
+int prefix_cache_open(fr_engine *e, fr_error *err);
+void prefix_cache_close(fr_engine *e);
+/* Requests that still read their context take over what others hold of it. Before any slot is claimed in the step. */
+void prefix_cache_share(fr_engine *e);
+/* Whether an older request reads, in this very step, at least half of the n rows that r would read. */
+bool prefix_is_coming(const fr_request *r, int32_t n);
+/* Keeps the KV of a request that ends. */
+void prefix_cache_keep(const fr_request *r);
+/* Gives the pages of the least recently used entry back; false: none is left. */
+bool prefix_cache_drop(fr_engine *e);
+
+/* request.c: whether tokens of its context before the pending one are yet to be read. */
+bool request_is_prefilling(const fr_request *r);
+/* Takes the tokens that a step brought, in order, with who proposed each, until one ends the
  * request. logits[i] is the row that decided token i. */
 void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, const float *const *logits, int32_t n);
 void request_end(fr_request *r, fr_finish finish);

@@ -78,7 +78,7 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
     return FR_OK;
 }
 
-static int open_request(fr_request *r, const fr_request_options *o, fr_error *err) {
+static int open_request(fr_request *r, int32_t place, const fr_request_options *o, fr_error *err) {
     fr_engine *e = r->engine;
     int status = copy_inputs(r, o, err);
     for (int i = 0; i < o->n_drafts && !status; i++)
@@ -86,8 +86,9 @@ static int open_request(fr_request *r, const fr_request_options *o, fr_error *er
     if (!status) status = check_rule(r, err);
     if (!status && r->rule->is_ratio && !(r->laws = laws_new(e->model->model->hparams.n_vocab)))
         status = error_memory(err, "the laws of a request", sizeof *r->laws);
-    if (!status) status = executor_sequence_open(e->executor, &r->sequence, err);
     if (status) return status;
+    r->sequence = place;
+    r->arrival = e->n_arrivals++;
     r->stats.n_prompt = o->n_prompt;
     r->started_s = clock_s();
     request_begin_drafts(r);
@@ -113,7 +114,7 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     r->tree_budget = o->tree_budget ? o->tree_budget : FR_TREE_BUDGET;
     r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
     r->text.max_bytes = REQUEST_MAX_TEXT;
-    status = open_request(r, o, err);
+    status = open_request(r, place, o, err);
     if (status) {
         fr_request_close(r);
         return status;
@@ -131,7 +132,8 @@ void request_end(fr_request *r, fr_finish finish) {
     else r->stats.prefill_s = now - r->started_s;
     if (r->sequence < 0) return;
     request_end_drafts(r);
-    executor_sequence_close(r->engine->executor, r->sequence);
+    prefix_cache_keep(r);
+    executor_sequence_truncate(r->engine->executor, r->sequence, 0);
     r->sequence = -1;
 }
 
@@ -153,6 +155,10 @@ void fr_request_close(fr_request *r) {
     buf_free(&r->text);
     laws_free(r->laws);
     free(r);
+}
+
+bool request_is_prefilling(const fr_request *r) {
+    return executor_sequence_length(r->engine->executor, r->sequence) < r->n_context - 1;
 }
 
 int64_t request_tokens_left(const fr_request *r) {

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/threads.h"
 #include "engine/engine.h"
+#include "spec/union.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,37 +28,63 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
         o->kv_page_size > 4096 || o->max_requests > 4096)
         return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: n_ctx %d, kv_page_size %d, max_requests "
                          "%d, prefill_chunk %d", o->n_ctx, o->kv_page_size, o->max_requests, o->prefill_chunk);
+    if (o->kv_tokens < 0 || o->kv_tokens > INT32_MAX || o->prefix_cache > 4096)
+        return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: kv_tokens %lld, prefix_cache %d",
+                         (long long)o->kv_tokens, o->prefix_cache);
     int n_ctx_train = model->model->hparams.n_ctx_train;
     if (!o->n_threads) o->n_threads = threads_n_cores();
-    if (!o->n_ctx) o->n_ctx = n_ctx_train < 4096 ? n_ctx_train : 4096;
+    if (!o->n_ctx) {
+        o->n_ctx = n_ctx_train < 4096 ? n_ctx_train : 4096;
+        if (o->kv_tokens && o->kv_tokens < o->n_ctx) o->n_ctx = (int)o->kv_tokens;
+    }
+    if (o->kv_tokens && o->kv_tokens < o->n_ctx)
+        return error_set(err, FR_ERR_ARGUMENT, "a KV cache of %lld tokens does not hold one context of %d; give it %d "
+                         "tokens at least, or ask for a shorter context", (long long)o->kv_tokens, o->n_ctx, o->n_ctx);
     if (!o->kv_page_size) o->kv_page_size = 16;
     if (!o->max_requests) o->max_requests = 1;
+    if (!o->prefix_cache) o->prefix_cache = 8;
     if (!o->prefill_chunk) o->prefill_chunk = 256;
     if (o->prefill_chunk > EXECUTOR_MAX_ROWS / 2) o->prefill_chunk = EXECUTOR_MAX_ROWS / 2;
     return FR_OK;
+}
+
+/* Sequence i is that of the request at place i; behind them come those of the prefix cache. */
+static int open_sequences(fr_engine *e, int n, fr_error *err) {
+    int status = FR_OK;
+    for (int32_t i = 0, id; i < n && !status; i++) {
+        status = executor_sequence_open(e->executor, &id, err);
+        fr_assert(status || id == i);
+    }
+    return status;
 }
 
 static int open_engine(fr_engine *e, fr_error *err) {
     const fr_engine_options *o = &e->options;
     int64_t rows = o->prefill_chunk + (int64_t)o->max_requests * TREE_MAX_NODES;
     e->n_rows_max = rows < EXECUTOR_MAX_ROWS ? (int32_t)rows : EXECUTOR_MAX_ROWS;
+    int status = prefix_cache_open(e, err);
+    if (status) return status;
     ExecutorOptions options = {.n_threads = o->n_threads, .kv_type = o->kv_type == FR_KV_F32 ? KV_F32 : KV_F16,
                                .page_size = o->kv_page_size, .n_ctx = o->n_ctx,
-                               .max_sequences = o->max_requests, .max_rows = e->n_rows_max};
+                               .max_sequences = o->max_requests + e->n_cached, .max_rows = e->n_rows_max};
+    options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
+                                   : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
     size_t n = (size_t)o->max_requests;
     e->rows = calloc((size_t)e->n_rows_max, sizeof *e->rows);
     e->row_logits = calloc(TREE_MAX_NODES, sizeof *e->row_logits);
     e->row_hidden = calloc(TREE_MAX_NODES, sizeof *e->row_hidden);
     e->requests = calloc(n, sizeof *e->requests);
     e->stepping = calloc(n, sizeof *e->stepping);
+    e->by_age = calloc(n, sizeof *e->by_age);
     e->propose_sequences = calloc(n, sizeof *e->propose_sequences);
     e->propose_budgets = calloc(n, sizeof *e->propose_budgets);
     e->propose_trees = calloc(n, sizeof *e->propose_trees);
     e->scratch = verify_scratch_new(e->model->model->hparams.n_vocab);
-    if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->propose_sequences || !e->propose_budgets ||
+    if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->by_age || !e->propose_sequences || !e->propose_budgets ||
         !e->propose_trees || !e->scratch)
         return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
-    return executor_open(&e->executor, e->model->model, &options, err);
+    status = executor_open(&e->executor, e->model->model, &options, err);
+    return status ? status : open_sequences(e, options.max_sequences, err);
 }
 
 int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err) {
@@ -79,56 +106,55 @@ int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_optio
 void fr_engine_close(fr_engine *e) {
     if (!e) return;
     engine_close_drafters(e);
+    prefix_cache_close(e);
     executor_close(e->executor);
     verify_scratch_free(e->scratch);
-    void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees};
+    void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->by_age,
+                   e->propose_sequences, e->propose_budgets, e->propose_trees};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(e);
 }
 
-static bool is_prefilling(const fr_request *r) {
-    return executor_sequence_length(r->engine->executor, r->sequence) < r->n_context - 1;
-}
-
-/* Reserves and appends n rows; the tokens and parents (within the request's rows) come from the caller. */
-static bool pack_rows(fr_request *r, int32_t n) {
+/* Appends n rows, whose slots are claimed; tokens and parents come from the caller. */
+static Row *append_rows(fr_request *r, int32_t n) {
     fr_engine *e = r->engine;
-    fr_error err;
     r->first_row = e->n_rows;
-    r->n_step_rows = 0;
-    if (n < 1 || e->n_rows + n > e->n_rows_max) return false;
-    if (executor_reserve(e->executor, r->sequence, n, &err)) {
-        request_fail(r, &err);
-        return false;
-    }
     r->n_step_rows = n;
     e->n_rows += n;
-    return true;
+    return &e->rows[r->first_row];
 }
 
 static void pack_prompt(fr_request *r, int32_t *n_chunk_left) {
-    int32_t done = executor_sequence_length(r->engine->executor, r->sequence);
-    int64_t n = r->n_context - 1 - done;
-    if (n > *n_chunk_left) n = *n_chunk_left;
+    fr_engine *e = r->engine;
+    int32_t done = executor_sequence_length(e->executor, r->sequence), whole = (int32_t)r->n_context - done;
+    int32_t n = whole - 1 < *n_chunk_left ? whole - 1 : *n_chunk_left;
     r->is_prefill_step = true;
-    if (!pack_rows(r, (int32_t)n)) return;
-    *n_chunk_left -= r->n_step_rows;
-    for (int32_t i = 0; i < r->n_step_rows; i++)
-        r->engine->rows[r->first_row + i] = (Row){.token = r->context[done + i], .sequence = r->sequence,
-                                                  .parent = i ? r->first_row + i - 1 : -1};
+    r->n_step_rows = 0;
+    if (n < 1 || e->n_rows + n > e->n_rows_max || prefix_is_coming(r, n) || !pages_claim(r, whole, whole)) return;
+    Row *rows = append_rows(r, n);
+    for (int32_t i = 0; i < n; i++)
+        rows[i] = (Row){.token = r->context[done + i], .sequence = r->sequence, .parent = i ? r->first_row + i - 1 : -1};
+    *n_chunk_left -= n;
 }
 
 static void pack_tree(fr_request *r) {
+    fr_engine *e = r->engine;
     r->is_prefill_step = false;
-    if (!pack_rows(r, r->tree.n)) return;
-    for (int32_t i = 0; i < r->tree.n; i++)
-        r->engine->rows[r->first_row + i] =
-            (Row){.token = r->tree.nodes[i].token, .sequence = r->sequence,
-                  .parent = i ? r->first_row + r->tree.nodes[i].parent : -1, .want_logits = true};
+    r->n_step_rows = 0;
+    if (e->n_rows + r->tree.n > e->n_rows_max) return;
+    int32_t n = pages_claim(r, r->tree.n, r->rule->is_ratio ? r->tree.n : 1);
+    if (n < 1) return;
+    if (n < r->tree.n) union_prune(&r->tree, n - 1);
+    Row *rows = append_rows(r, n);
+    for (int32_t i = 0; i < n; i++)
+        rows[i] = (Row){.token = r->tree.nodes[i].token, .sequence = r->sequence,
+                        .parent = i ? r->first_row + r->tree.nodes[i].parent : -1, .want_logits = true};
 }
 
 static void take_prompt_rows(fr_request *r) {
     int32_t *rows = r->engine->commit_rows;
+    int64_t n_again = r->n_read - executor_sequence_length(r->engine->executor, r->sequence);
+    if (n_again > 0) r->stats.n_recomputed += n_again < r->n_step_rows ? n_again : r->n_step_rows;
     for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
     executor_commit(r->engine->executor, r->sequence, rows, r->n_step_rows);
 }
@@ -197,18 +223,14 @@ static int32_t step_budget(const fr_request *r, int n_running) {
     return budget > 0 ? (int32_t)budget : 0;
 }
 
-/* Sorts the running requests: decoding ones to the front. Returns their number; *n_running counts all. */
-static int gather(fr_engine *e, int *n_running) {
+/* Sorts the running requests: decoding ones to the front, each kind by age. Returns how many decode. */
+static int gather(fr_engine *e) {
     int n_decoding = 0, n = 0;
     for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < e->options.max_requests; i++) {
-            fr_request *r = e->requests[i];
-            if (!r || r->finish || is_prefilling(r) != (pass == 1)) continue;
-            e->stepping[n++] = r;
-        }
+        for (int i = 0; i < e->n_by_age; i++)
+            if (request_is_prefilling(e->by_age[i]) == (pass == 1)) e->stepping[n++] = e->by_age[i];
         if (pass == 0) n_decoding = n;
     }
-    *n_running = n;
     return n_decoding;
 }
 
@@ -227,7 +249,9 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
 }
 
 int fr_engine_step(fr_engine *e, fr_error *err) {
-    int n_running, n_decoding = gather(e, &n_running), n_left = 0;
+    pages_begin_step(e);
+    prefix_cache_share(e);
+    int n_running = e->n_by_age, n_decoding = gather(e), n_left = 0;
     e->n_rows = 0;
     for (int i = 0; i < n_decoding; i++) {
         begin_decoding(e->stepping[i]);
@@ -235,9 +259,9 @@ int fr_engine_step(fr_engine *e, fr_error *err) {
     }
     engine_propose(e, e->stepping, n_decoding);
     int32_t n_chunk_left = e->options.prefill_chunk;
-    for (int i = 0; i < n_running; i++) {
-        if (i < n_decoding) pack_tree(e->stepping[i]);
-        else pack_prompt(e->stepping[i], &n_chunk_left);
+    for (int i = 0; i < n_running; i++) { /* in order of age: a claim may set a younger one back into its prefill */
+        if (request_is_prefilling(e->by_age[i])) pack_prompt(e->by_age[i], &n_chunk_left);
+        else pack_tree(e->by_age[i]);
     }
     if (e->n_rows > 0) {
         int status = run_forward(e, n_decoding, err);

@@ -24,7 +24,7 @@ typedef struct ExecutorOptions {
     int32_t page_size;      /* token slots in a KV page */
     int32_t n_ctx;          /* longest sequence */
     int32_t max_sequences;
-    int32_t n_pages;        /* 0: enough for max_sequences sequences of n_ctx tokens */
+    int64_t n_pages;        /* 0: enough for max_sequences sequences of n_ctx tokens */
     int32_t max_rows;       /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
 } ExecutorOptions;
 
@@ -41,9 +41,12 @@ int32_t executor_n_vocab(const Executor *e);
 /* Sequences (see kv_cache.h). */
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err);
+void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
+/* Rows of the sequence for which there are pages now. */
+int32_t executor_room(const Executor *e, int32_t sequence);
 /* Room for n rows of the sequence in the coming forward; failing here harms no other sequence. */
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
 

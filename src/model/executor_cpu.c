@@ -67,8 +67,9 @@ int executor_open(Executor **out, const Model *model, const ExecutorOptions *opt
     if (n_pages == 0) n_pages = (int64_t)options->max_sequences * (options->n_ctx / options->page_size + 1);
     int status = FR_OK;
     if (n_pages * options->page_size > INT32_MAX)
-        status = error_set(err, FR_ERR_MEMORY, "%d sequences of %d tokens are more KV slots than can be numbered",
-                           options->max_sequences, options->n_ctx);
+        status = error_set(err, FR_ERR_MEMORY, "%lld pages of %d tokens are more KV slots than can be numbered; ask for fewer or "
+                           "shorter sequences",
+                           (long long)n_pages, options->page_size);
     KvShape shape = {.type = options->kv_type, .n_layer = h->n_layer, .n_head_kv = h->n_head_kv,
                      .head_dim = h->head_dim, .page_size = options->page_size, .n_pages = (int32_t)n_pages,
                      .max_sequences = options->max_sequences, .n_ctx = options->n_ctx};
@@ -101,11 +102,15 @@ int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) { return kv
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {
     return kv_sequence_fork(&e->kv, from, out, err);
 }
+void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
+    kv_sequence_share(&e->kv, from, to, n);
+}
 void executor_sequence_close(Executor *e, int32_t sequence) { kv_sequence_close(&e->kv, sequence); }
 int32_t executor_sequence_length(const Executor *e, int32_t sequence) { return e->kv.sequences[sequence].length; }
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) {
     kv_truncate(&e->kv, sequence, length);
 }
+int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err) {
     return kv_reserve(&e->kv, sequence, n_rows, err);
 }

@@ -109,16 +109,21 @@ int kv_sequence_open(KvCache *kv, int32_t *out, fr_error *err) {
 
 int kv_sequence_fork(KvCache *kv, int32_t from, int32_t *out, fr_error *err) {
     int status = kv_sequence_open(kv, out, err);
-    if (status) return status;
-    KvSequence *parent = sequence_of(kv, from), *s = sequence_of(kv, *out);
-    s->length = parent->length;
-    s->n_pages = pages_for(kv, parent->length);
+    if (!status) kv_sequence_share(kv, from, *out, sequence_of(kv, from)->length);
+    return status;
+}
+
+void kv_sequence_share(KvCache *kv, int32_t from, int32_t to, int32_t n) {
+    KvSequence *parent = sequence_of(kv, from), *s = sequence_of(kv, to);
+    fr_assert(from != to && n >= 0 && n <= parent->length);
+    kv_truncate(kv, to, 0);
+    s->length = n;
+    s->n_pages = pages_for(kv, n);
     for (int32_t i = 0; i < s->n_pages; i++) {
         set_page(kv, s, i, parent->pages[i]);
         kv->ref_counts[parent->pages[i]]++;
     }
-    parent->n_reserved = 0; /* its tail page is shared now: reserving again copies it */
-    return FR_OK;
+    parent->n_reserved = 0; /* its tail page may be shared now: reserving again copies it */
 }
 
 void kv_sequence_close(KvCache *kv, int32_t sequence) {
@@ -127,15 +132,26 @@ void kv_sequence_close(KvCache *kv, int32_t sequence) {
     s->open = false;
 }
 
+/* Only the page that holds the first new slot can be both half full and shared: its place, or -1. */
+static int32_t shared_tail(const KvCache *kv, const KvSequence *s) {
+    int32_t tail = s->length / kv->shape.page_size;
+    return s->length % kv->shape.page_size && kv->ref_counts[s->pages[tail]] > 1 ? tail : -1;
+}
+
+int32_t kv_room(const KvCache *kv, int32_t sequence) {
+    const KvSequence *s = &kv->sequences[sequence];
+    int32_t n_free = kv->n_free - (shared_tail(kv, s) >= 0);
+    return n_free < 0 ? 0 : (s->n_pages + n_free) * kv->shape.page_size - s->length;
+}
+
 int kv_reserve(KvCache *kv, int32_t sequence, int32_t n, fr_error *err) {
     KvSequence *s = sequence_of(kv, sequence);
     if (n > kv->shape.n_ctx - s->length)
         return error_set(err, FR_ERR_CONTEXT, "the context of %d tokens is full: %d are in it and %d more do not fit",
                          kv->shape.n_ctx, s->length, n);
     int32_t size = kv->shape.page_size;
-    /* Only the page that holds the first new slot can be both half full and shared. */
-    int32_t tail = s->length % size && s->n_pages ? s->length / size : -1;
-    bool copy_tail = n > 0 && tail >= 0 && kv->ref_counts[s->pages[tail]] > 1;
+    int32_t tail = shared_tail(kv, s);
+    bool copy_tail = n > 0 && tail >= 0;
     int32_t n_pages = pages_for(kv, s->length + n), n_new = n_pages > s->n_pages ? n_pages - s->n_pages : 0;
     if (n_new + copy_tail > kv->n_free)
         return error_set(err, FR_ERR_MEMORY,

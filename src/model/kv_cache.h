@@ -57,8 +57,13 @@ char *kv_values(const KvCache *kv, int32_t layer, int32_t head);
 int kv_sequence_open(KvCache *kv, int32_t *out, fr_error *err);
 /* A new sequence with the committed tokens of `from`, sharing its pages. */
 int kv_sequence_fork(KvCache *kv, int32_t from, int32_t *out, fr_error *err);
+/* `to` forgets what it held and has the first n committed tokens of `from` instead, sharing their pages. Takes no page.
+ * What either had reserved is forgotten. */
+void kv_sequence_share(KvCache *kv, int32_t from, int32_t to, int32_t n);
 void kv_sequence_close(KvCache *kv, int32_t sequence);
 
+/* Uncommitted rows for which there are pages now: kv_reserve of so many does not run out of them. */
+int32_t kv_room(const KvCache *kv, int32_t sequence);
 /* Makes room for n uncommitted rows: takes pages, copies shared ones. On failure (context or pages run
  * out) the sequence is as before. */
 int kv_reserve(KvCache *kv, int32_t sequence, int32_t n, fr_error *err);
