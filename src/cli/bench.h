@@ -33,24 +33,27 @@ typedef struct BenchQuestions {
  * line by its number. The eight categories of MT-bench (questions 81 to 160) become mt_bench, as Spec-Bench counts
  * them. Call bench_questions_free also after a failure. */
 int bench_questions_read(BenchQuestions *q, const char *path, fr_error *err);
-/* Keeps the first `limit` questions of each category for which fits(user, question) holds (limit 0: all). Returns
- * how many of those looked at do not fit, or a negative code of fits. */
-int bench_questions_choose(BenchQuestions *q, int limit, int (*fits)(void *user, const BenchQuestion *), void *user);
+/* Keeps the first `limit` questions (0: all) of each category for which fits returns 1 and not 0. Returns how many of
+ * those looked at do not fit, or the negative code that fits returned. */
+int bench_questions_choose(BenchQuestions *q, int limit, int (*fits)(void *user, const BenchQuestion *, fr_error *),
+                           void *user, fr_error *err);
 void bench_questions_free(BenchQuestions *q);
 
 /* ---- bench_methods.c ------------------------------------------------------------------------------ */
 
 /* Plain decoding (no drafts), one drafter, or several united. */
 typedef struct BenchMethod {
-    char name[160];
+    char *name;    /* as the report calls it; owned */
     char *storage; /* what drafts point into; owned */
     const char *drafts[GENERATE_MAX_DRAFTS];
     int n_drafts;
     int tree_budget; /* 0: the engine's default */
 } BenchMethod;
 
-/* Splits "pld+suffix" at every '+' that the name of a method follows (so that a file may be called a+b.gguf). */
+/* Splits "pld+suffix" at every '+' that the name of a method follows (so that a file may be called a+b.gguf). All of
+ * these: call bench_method_free also after a failure. */
 int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_error *err);
+int bench_method_init_plain(BenchMethod *m, fr_error *err);
 /* The chain `spec` cut to `length` tokens: by the budget, and by its own option `length` where it has one. */
 int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_error *err);
 void bench_method_free(BenchMethod *m);

@@ -8,6 +8,12 @@
 
 static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
+/* Paths need not be UTF-8, which JSON is; better no name than no file. */
+static json_t *string_or_null(const char *text) {
+    json_t *j = json_string(text);
+    return j ? j : json_null();
+}
+
 static json_t *spread_json(const BenchSpread *s, int n) {
     json_t *runs = json_array();
     for (int i = 0; i < n; i++) json_array_append_new(runs, json_real(s->runs[i]));
@@ -26,8 +32,8 @@ static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
     bench_row(r, i_category, i_method, &row);
     double steps = row.sum.n_steps ? (double)row.sum.n_steps : 1;
     json_t *j = counts_json(&row.sum);
-    json_object_update_new(j, json_pack("{s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:f, s:f, s:b}",
-        "category", i_category < 0 ? "all" : r->questions->categories[i_category], "method", r->methods[i_method].name,
+    json_object_update_new(j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:f, s:b}",
+        "category", i_category < 0 ? "all" : r->questions->categories[i_category], "method", string_or_null(r->methods[i_method].name),
         "n_parallel", r->n_parallel, "n_questions", row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs),
         "speed_up", spread_json(&row.speed_up, r->n_runs), "prefill_tokens_per_s", spread_json(&row.prefill_rate, r->n_runs),
         "acceptance_length", (double)row.sum.n_generated / steps, "drafted_per_step", (double)row.sum.drafted / steps,
@@ -51,9 +57,9 @@ static void add_records(json_t *records, const BenchResults *r) {
                 char fingerprint[20];
                 snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)x->fingerprint);
                 json_t *j = counts_json(x);
-                json_object_update_new(j, json_pack("{s:i, s:I, s:s, s:s, s:i, s:s}", "run", run, "question_id",
+                json_object_update_new(j, json_pack("{s:i, s:I, s:s, s:o, s:i, s:s}", "run", run, "question_id",
                     (json_int_t)question->id, "category", r->questions->categories[question->i_category], "method",
-                    r->methods[m].name, "n_parallel", r->n_parallel, "fingerprint", fingerprint));
+                    string_or_null(r->methods[m].name), "n_parallel", r->n_parallel, "fingerprint", fingerprint));
                 json_array_append_new(records, j);
             }
 }
@@ -62,9 +68,9 @@ static json_t *methods_json(const BenchResults *r) {
     json_t *methods = json_array();
     for (int m = 0; m < r->n_methods; m++) {
         json_t *drafts = json_array();
-        for (int i = 0; i < r->methods[m].n_drafts; i++) json_array_append_new(drafts, json_string(r->methods[m].drafts[i]));
+        for (int i = 0; i < r->methods[m].n_drafts; i++) json_array_append_new(drafts, string_or_null(r->methods[m].drafts[i]));
         int budget = r->methods[m].tree_budget ? r->methods[m].tree_budget : FR_TREE_BUDGET;
-        json_array_append_new(methods, json_pack("{s:s, s:o, s:i}", "name", r->methods[m].name, "drafts", drafts,
+        json_array_append_new(methods, json_pack("{s:o, s:o, s:i}", "name", string_or_null(r->methods[m].name), "drafts", drafts,
                                                  "tree_budget", r->methods[m].n_drafts ? budget : 0));
     }
     return methods;
@@ -75,7 +81,7 @@ static json_t *tuning_json(const BenchTuning *t) {
     json_t *tried = json_array();
     for (int i = 0; i < t->n_lengths; i++)
         json_array_append_new(tried, json_pack("{s:i, s:f}", "length", t->lengths[i], "tokens_per_s", t->tokens_per_s[i]));
-    return json_pack("{s:s, s:i, s:i, s:o}", "chain", t->chain, "n_questions", t->n_questions, "best_length",
+    return json_pack("{s:o, s:i, s:i, s:o}", "chain", string_or_null(t->chain), "n_questions", t->n_questions, "best_length",
                      t->lengths[t->best], "tried", tried);
 }
 
@@ -88,9 +94,9 @@ static json_t *settings_json(const BenchReport *r) {
         "top_k", s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "repeat_penalty", (double)s->repeat_penalty,
         "frequency_penalty", (double)s->frequency_penalty, "presence_penalty", (double)s->presence_penalty,
         "penalty_last_n", s->penalty_last_n, "seed", (json_int_t)s->seed);
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(), "model",
-                     a->model, "model_name", info.name, "kernel_table", info.kernels, "threads",
-                     a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "questions_file", r->path, "chat_family",
+    return json_pack("{s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(), "model",
+                     string_or_null(a->model), "model_name", string_or_null(info.name), "kernel_table", info.kernels, "threads",
+                     a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "questions_file", string_or_null(r->path), "chat_family",
                      r->rig->chat ? info.chat_family : "none", "max_tokens", (json_int_t)a->n_tokens, "sampling", sampling,
                      "verify", a->verify ? a->verify : "sampled", "runs_asked", r->n_runs_asked, "runs",
                      r->results[0].n_runs, "questions_left_out", r->n_left_out);
@@ -106,7 +112,7 @@ int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {
     failed |= json_object_set_new(j, "tuning", tuning_json(&r->tuning));
     failed |= json_object_set_new(j, "summary", rows);
     failed |= json_object_set_new(j, "records", records);
-    failed |= json_object_set_new(j, "draft_error", json_string(r->rig->draft_error));
+    failed |= json_object_set_new(j, "draft_error", string_or_null(r->rig->draft_error));
     failed = failed || json_dump_file(j, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(j);
     return failed ? error_set(err, FR_ERR_IO, "%s: the measurements cannot be written there", path) : FR_OK;

@@ -3,6 +3,7 @@
 
 #include "spec/drafter.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,8 @@ static bool method_begins(const char *text) {
 }
 
 int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_error *err) {
-    *m = (BenchMethod){.tree_budget = tree_budget, .storage = strdup(spec)};
-    if (!m->storage) return error_memory(err, "a method", strlen(spec));
-    snprintf(m->name, sizeof m->name, "%s", spec);
+    *m = (BenchMethod){.tree_budget = tree_budget, .name = strdup(spec), .storage = strdup(spec)};
+    if (!m->name || !m->storage) return error_memory(err, "a method", strlen(spec));
     m->drafts[m->n_drafts++] = m->storage;
     for (char *p = m->storage; *p; p++) {
         if (*p != '+' || !method_begins(p + 1)) continue;
@@ -29,6 +29,24 @@ int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_erro
         m->drafts[m->n_drafts++] = p + 1;
     }
     return FR_OK;
+}
+
+int bench_method_init_plain(BenchMethod *m, fr_error *err) {
+    *m = (BenchMethod){.name = strdup("plain")};
+    return m->name ? FR_OK : error_memory(err, "a method", 1);
+}
+
+/* name becomes the text; false when memory ran out. */
+__attribute__((format(printf, 2, 3))) static bool rename_method(BenchMethod *m, const char *format, ...) {
+    va_list args;
+    char *name;
+    va_start(args, format);
+    int n = vasprintf(&name, format, args);
+    va_end(args);
+    if (n < 0) return false;
+    free(m->name);
+    m->name = name;
+    return true;
 }
 
 int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_error *err) {
@@ -43,16 +61,19 @@ int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_err
     for (int i = 0; i < parsed.n_options; i++)
         if (strcmp(parsed.options[i].key, "length") == 0)
             return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s': its length is what is tuned; leave it out", spec);
-    char text[512];
-    snprintf(text, sizeof text, "%.440s", spec);
-    if (has_length)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%clength=%d", parsed.n_options ? ',' : ':', length);
+    char *text;
+    int n = has_length ? asprintf(&text, "%s%clength=%d", spec, parsed.n_options ? ',' : ':', length) : asprintf(&text, "%s", spec);
+    if (n < 0) return error_memory(err, "a method", strlen(spec));
     status = bench_method_init(m, text, length, err);
-    if (!has_length) snprintf(m->name, sizeof m->name, "%.100s, budget %d", spec, length);
-    return status;
+    free(text);
+    if (status) return status;
+    bool renamed = has_length ? rename_method(m, "tuned chain %s", m->storage)
+                              : rename_method(m, "tuned chain %s, budget %d", spec, length);
+    return renamed ? FR_OK : error_memory(err, "a method", strlen(spec));
 }
 
 void bench_method_free(BenchMethod *m) {
+    free(m->name);
     free(m->storage);
     *m = (BenchMethod){0};
 }

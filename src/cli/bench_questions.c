@@ -97,12 +97,13 @@ static void free_question(BenchQuestion *question) {
     *question = (BenchQuestion){0};
 }
 
-int bench_questions_choose(BenchQuestions *q, int limit, int (*fits)(void *user, const BenchQuestion *), void *user) {
+int bench_questions_choose(BenchQuestions *q, int limit, int (*fits)(void *user, const BenchQuestion *, fr_error *),
+                           void *user, fr_error *err) {
     int n_chosen = 0, n_misfits = 0, taken[BENCH_MAX_CATEGORIES] = {0};
     for (int i = 0; i < q->n; i++) {
         BenchQuestion *question = &q->items[i], chosen = *question;
         bool wanted = !limit || taken[question->i_category] < limit;
-        int fit = wanted ? fits(user, question) : 0;
+        int fit = wanted ? fits(user, question, err) : 0;
         if (fit < 0) return fit;
         n_misfits += wanted && !fit;
         if (!fit) {

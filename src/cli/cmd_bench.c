@@ -164,9 +164,6 @@ static int tune_chain(Bench *b, BenchMethod *out, fr_error *err) {
     if (!status) {
         *out = chains[b->tuning.best];
         chains[b->tuning.best] = (BenchMethod){0};
-        char name[sizeof out->name];
-        snprintf(name, sizeof name, "tuned chain %.140s", out->name);
-        memcpy(out->name, name, sizeof name);
     }
     for (int i = 0; i < N_LENGTHS; i++) bench_method_free(&chains[i]);
     return status;
@@ -222,26 +219,23 @@ static int measure_parallel(Bench *b, fr_error *err) {
 /* ---- setting up ------------------------------------------------------------------------------------ */
 
 /* 1 where the first prompt and its answer fit into the context, 0 where not. */
-static int question_fits(void *user, const BenchQuestion *question) {
+static int question_fits(void *user, const BenchQuestion *question, fr_error *err) {
     Bench *b = user;
     const GenerateArgs *a = &b->args.generate;
     fr_model_info info;
     int32_t *tokens;
     int64_t n;
-    fr_error err;
     fr_model_get_info(b->model, &info);
     int n_ctx = a->engine.n_ctx ? a->engine.n_ctx : info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
-    if (bench_prompt(&b->rig, question, 0, NULL, &tokens, &n, &err)) {
-        cli_fail(&err);
-        return err.code;
-    }
+    int status = bench_prompt(&b->rig, question, 0, NULL, &tokens, &n, err);
+    if (status) return status;
     fr_free(tokens);
     return n > 0 && n + (a->n_tokens ? a->n_tokens : 1) <= n_ctx;
 }
 
 static int choose_questions(Bench *b, fr_error *err) {
-    int n = bench_questions_choose(&b->questions, b->args.limit, question_fits, b);
-    if (n < 0) return error_set(err, (fr_code)n, "%s: a question cannot become a prompt", b->args.questions);
+    int n = bench_questions_choose(&b->questions, b->args.limit, question_fits, b, err);
+    if (n < 0) return n;
     b->n_left_out = n;
     if (b->questions.n == 0)
         return error_set(err, FR_ERR_CONTEXT, "%s: no question fits the context with an answer of %lld tokens; ask for fewer (-n) or "
@@ -252,17 +246,15 @@ static int choose_questions(Bench *b, fr_error *err) {
 /* Plain decoding, and every --draft; each opened once, so that a wrong one is refused now and not after the tuning. */
 static int make_methods(Bench *b, fr_error *err) {
     const GenerateArgs *a = &b->args.generate;
-    snprintf(b->methods[0].name, sizeof b->methods[0].name, "plain");
-    b->n_methods = 1;
-    for (int i = 0; i < a->n_drafts; i++) {
+    int status = bench_method_init_plain(&b->methods[b->n_methods++], err);
+    for (int i = 0; i < a->n_drafts && !status; i++) {
         BenchMethod *m = &b->methods[b->n_methods++];
-        int status = bench_method_init(m, a->drafts[i], a->tree_budget, err);
+        status = bench_method_init(m, a->drafts[i], a->tree_budget, err);
         fr_engine *engine = NULL;
         if (!status) status = bench_engine_open(&engine, &b->rig, m, 1, err);
         fr_engine_close(engine);
-        if (status) return status;
     }
-    return FR_OK;
+    return status;
 }
 
 static int make_result(Bench *b, BenchResults *r, int n_parallel, fr_error *err) {
