@@ -308,11 +308,11 @@ static void with_room_for_all_nobody_gives_pages_back(void **state) {
 static int32_t sizes[N_PLACES][N_CTX + 1];
 static int n_other_sizes;
 
-static int verify_sizes(const VerifyInput *in, Sampler *sampler, VerifyResult *out, fr_error *err) {
+static int verify_sizes(const VerifyInput *in, VerifyScratch *scratch, VerifyResult *out, fr_error *err) {
     int32_t *size = &sizes[in->sampling->seed][in->n_context];
     if (*size == 0) *size = in->tree->n;
     n_other_sizes += *size != in->tree->n;
-    return verify_sampled(in, sampler, out, err);
+    return verify_sampled(in, scratch, out, err);
 }
 
 /* N_PLACES requests in an engine of so many places: one after the other with one place, or all at once. */

@@ -42,7 +42,7 @@ static void make_row(uint64_t seed, int32_t before, int32_t token, float *row) {
 
 void told_rig_verify(ToldSequence *s) {
     static int32_t scratch[TOLD_MAX_TEXT + TREE_MAX_NODES + 1];
-    Sampler *sampler = sampler_new(TOLD_V);
+    VerifyScratch *scratch_memory = verify_scratch_new(TOLD_V);
     for (int32_t i = 0; i < s->tree.n; i++) {
         int32_t parent = s->tree.nodes[i].parent;
         make_row(s->seed, parent < 0 ? s->context[s->n - 2] : s->tree.nodes[parent].token, s->tree.nodes[i].token,
@@ -52,8 +52,8 @@ void told_rig_verify(ToldSequence *s) {
     memcpy(scratch, s->context, (size_t)s->n * sizeof *scratch);
     VerifyInput in = {.tree = &s->tree, .logits = s->logits, .n_vocab = TOLD_V, .sampling = &s->sampling,
                       .position = (uint64_t)s->n, .context = scratch, .n_context = s->n};
-    assert_int_equal(verify_sampled(&in, sampler, &s->verdict, NULL), FR_OK);
-    sampler_free(sampler);
+    assert_int_equal(verify_sampled(&in, scratch_memory, &s->verdict, NULL), FR_OK);
+    verify_scratch_free(scratch_memory);
     assert_true(s->n + s->verdict.n_path + 1 <= TOLD_MAX_TEXT);
     for (int32_t depth = 0; depth <= s->verdict.n_path; depth++) s->context[s->n + depth] = told_rig_came(s, depth);
     s->n += s->verdict.n_path + 1;
