@@ -31,6 +31,7 @@ MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-re
 MODE_FLAGS       := $(MODE_FLAGS_$(MODE))
 
 LIB_SRCS  := $(sort $(wildcard $(addprefix src/,$(addsuffix /*.c,base format text kernels model spec engine))))
+TRAIN_SRCS := $(sort $(wildcard src/train/*.c))
 CLI_SRCS  := $(sort $(wildcard src/cli/*.c))
 TOOL_SRCS := $(sort $(wildcard tools/*.c))
 TEST_SRCS := $(sort $(wildcard tests/test_*.c))
@@ -40,6 +41,7 @@ FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB_OBJS := $(call obj,$(LIB_SRCS))
+TRAIN_OBJS := $(call obj,$(TRAIN_SRCS))
 CLI_OBJS := $(call obj,$(CLI_SRCS))
 AUX_OBJS := $(call obj,$(AUX_SRCS))
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRCS))
@@ -63,8 +65,8 @@ $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 
-# The programs of this tree link all objects; the installed libraries show fr_* and nothing else.
-$(BUILD)/forerun-all.a: $(LIB_OBJS)
+# The programs of this tree link all objects, training too; the installed libraries show fr_* and nothing else.
+$(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS)
 	@rm -f $@ && ar rcs $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
 	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
@@ -196,4 +198,4 @@ benches: $(BENCHES)
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))

@@ -1,0 +1,54 @@
+/* trainer.h - what the training loop asks of a thing that can be trained: a target from scratch, or a drafter.
+ *
+ * The loop (loop.h) owns data, order, accumulation, schedule, optimiser steps, checkpoints and the progress bar; a
+ * trainer owns parameters and their gradients. Everything is a pure function of parameters and batch: the same seed
+ * trains the same file, also after a kill and a resume.
+ */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One parameter tensor. Memory is the trainer's. */
+typedef struct Param {
+    const char *name; /* unique; of the tensor in the file that is written at the end, where it has one */
+    int64_t n;
+    float *value, *grad; /* [n] */
+    bool decays;         /* takes part in weight decay: matrices, not norms and biases */
+} Param;
+
+/* Sequences of one length, side by side. */
+typedef struct TrainBatch {
+    int32_t n_sequences, length;
+    const int32_t *tokens; /* [n_sequences][length + 1]: token t + 1 is what token t should say */
+    const uint8_t *counts; /* [n_sequences][length]: does the prediction of token t + 1 count (the response only)? */
+} TrainBatch;
+
+/* Sums over the predictions that count: the loop divides and shows. */
+typedef struct TrainSums {
+    double loss;
+    int64_t n;               /* predictions that count */
+    int32_t n_heads;         /* steps ahead that accuracy is known for; 1 for a target */
+    int64_t right[8], of[8]; /* by step ahead: predictions that were right (the most probable token), of how many */
+} TrainSums;
+
+typedef struct Trainer Trainer;
+typedef struct TrainerClass {
+    const char *name; /* "target", "lyanna", ... */
+    int32_t (*n_params)(const Trainer *t);
+    Param *(*param)(Trainer *t, int32_t i);
+    /* Adds the gradient of `weight` times the summed loss of the batch to the gradients; adds to the sums. With
+     * weight 0 only the sums (validation). */
+    int (*learn)(Trainer *t, const TrainBatch *batch, double weight, TrainSums *sums, fr_error *err);
+    /* Writes the finished GGUF file. */
+    int (*write)(const Trainer *t, const char *path, fr_error *err);
+    void (*close)(Trainer *t);
+} TrainerClass;
+struct Trainer {
+    const TrainerClass *class; /* first member of every trainer's own struct */
+};
+
+#endif
