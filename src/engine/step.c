@@ -53,9 +53,12 @@ static int open_engine(fr_engine *e, fr_error *err) {
     e->propose_sequences = calloc(n, sizeof *e->propose_sequences);
     e->propose_budgets = calloc(n, sizeof *e->propose_budgets);
     e->propose_trees = calloc(n, sizeof *e->propose_trees);
+    e->plan_trees = calloc(n, sizeof *e->plan_trees);
+    e->plan_budgets = calloc(n, sizeof *e->plan_budgets);
+    e->plan_scratch = calloc(n * FR_TREE_PLANNED_MAX, sizeof *e->plan_scratch);
     e->sampler = sampler_new(e->model->model->hparams.n_vocab);
     if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->propose_sequences || !e->propose_budgets ||
-        !e->propose_trees || !e->sampler)
+        !e->propose_trees || !e->plan_trees || !e->plan_budgets || !e->plan_scratch || !e->sampler)
         return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
     return executor_open(&e->executor, e->model->model, &options, err);
 }
@@ -81,7 +84,8 @@ void fr_engine_close(fr_engine *e) {
     engine_close_drafters(e);
     executor_close(e->executor);
     sampler_free(e->sampler);
-    void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees};
+    void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->propose_sequences, e->propose_budgets, e->propose_trees,
+                   e->plan_trees, e->plan_budgets, e->plan_scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(e);
 }
@@ -178,6 +182,7 @@ static void verify_and_emit(fr_request *r) {
     count_depths(&r->stats, &r->tree, &v);
     r->stats.n_steps++;
     r->stats.drafted += r->tree.n - 1;
+    r->stats.undrafted_steps += r->tree.n == 1;
     r->stats.verify_s += clock_s() - start_s;
     request_emit(r, tokens, sources, logits, v.n_path + 1);
 }
@@ -221,7 +226,17 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
     int status = executor_forward(e->executor, e->rows, e->n_rows, err);
     double spent_s = clock_s() - start_s;
     for (int i = 0; i < n_decoding; i++) e->stepping[i]->stats.forward_s += spent_s;
+    if (e->cost.n) cost_curve_observe(&e->cost, e->n_rows, spent_s);
     return status;
+}
+
+/* Rows of the coming forward besides the nodes of planned trees. */
+static int32_t n_unplanned_rows(const fr_engine *e, int n_decoding, int n_running) {
+    int64_t n = 0, n_prompt = 0;
+    for (int i = 0; i < n_decoding; i++) n += e->stepping[i]->is_planned ? 1 : e->stepping[i]->tree.n;
+    for (int i = n_decoding; i < n_running; i++)
+        n_prompt += e->stepping[i]->n_context - 1 - executor_sequence_length(e->executor, e->stepping[i]->sequence);
+    return (int32_t)(n + (n_prompt < e->options.prefill_chunk ? n_prompt : e->options.prefill_chunk));
 }
 
 int fr_engine_step(fr_engine *e, fr_error *err) {
@@ -232,6 +247,7 @@ int fr_engine_step(fr_engine *e, fr_error *err) {
         e->stepping[i]->step_budget = step_budget(e->stepping[i], n_running);
     }
     engine_propose(e, e->stepping, n_decoding);
+    engine_plan(e, e->stepping, n_decoding, n_unplanned_rows(e, n_decoding, n_running));
     int32_t n_chunk_left = e->options.prefill_chunk;
     for (int i = 0; i < n_running; i++) {
         if (i < n_decoding) pack_tree(e->stepping[i]);

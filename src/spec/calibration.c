@@ -113,12 +113,11 @@ float calibration_apply(const Calibration *c, float est) {
     return c->value[bin] + part * (c->value[bin + 1] - c->value[bin]);
 }
 
-void calibration_apply_tree(const Calibration *c, Tree *t) {
-    float raw[TREE_MAX_NODES];
-    for (int32_t i = 0; i < t->n; i++) raw[i] = t->nodes[i].est;
-    for (int32_t i = 1; i < t->n; i++) {
-        int32_t parent = t->nodes[i].parent;
-        float step = raw[parent] > 0 ? raw[i] / raw[parent] : 0;
-        t->nodes[i].est = t->nodes[parent].est * calibration_apply(c, step);
+void calibration_apply_tree(const Calibration *c, const Tree *from, Tree *into) {
+    tree_reset(into, from->nodes[0].token);
+    into->n = from->n;
+    for (int32_t i = 1; i < from->n; i++) {
+        into->nodes[i] = from->nodes[i];
+        into->nodes[i].est = into->nodes[from->nodes[i].parent].est * calibration_apply(c, conditional(from, i));
     }
 }

@@ -29,7 +29,7 @@ void calibration_fit(Calibration *c, const Calibration *prior);
 /* The probability that a child whose parent is right is right, for the drafter's estimate of that. */
 float calibration_apply(const Calibration *c, float conditional);
 
-/* Replaces the est of every node below the root. The result never rises along a path. */
-void calibration_apply_tree(const Calibration *c, Tree *t);
+/* `into` becomes `from` with calibrated est, which never rises along a path either. */
+void calibration_apply_tree(const Calibration *c, const Tree *from, Tree *into);
 
 #endif

@@ -50,8 +50,7 @@ static int propose(Run *r, int k, int32_t pending, fr_error *err) {
 static void unite(Run *r, int32_t pending, const int32_t *next, int64_t n_next) {
     tree_reset(&r->tree, pending);
     for (int k = 0; k < r->n_drafts; k++) {
-        r->calibrated = r->proposals[k];
-        calibration_apply_tree(&r->drafts[k].own, &r->calibrated);
+        calibration_apply_tree(&r->drafts[k].own, &r->proposals[k], &r->calibrated);
         judge(&r->proposals[k], next, n_next, r->out->bins);
         judge(&r->calibrated, next, n_next, r->out->calibrated);
         union_merge(&r->tree, &r->calibrated);
