@@ -74,7 +74,7 @@ static const struct {
     int stride;
 } drafters[] = {
     {"ngram-trie", 2}, {"ngram-trie:rule=paper,live=0", 3}, {"pld", 4}, {"pld:match=latest,n=2", 4}, {"llma", 4},
-    {"suffix:factor=2", 4}, {"lookahead-trie", 4},
+    {"suffix:factor=2", 4}, {"lookahead-trie", 4}, {"auto", 3},
 };
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 

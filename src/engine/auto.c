@@ -37,7 +37,7 @@
 
 enum { WORTH_MEMORY = 16, RATE_MEMORY = 16, FIRST_ASKS = 2, MIN_ASK_BUDGET = 4 };
 #define ASK_SHARE 0.01
-#define LOSS_SHARE 0.01
+#define LOSS_SHARE 0.005
 #define PURSE_START 1.0 /* forwards of one row */
 #define PURSE_MAX 8.0
 
@@ -78,16 +78,14 @@ static bool is_worth_asking(RequestDraft *d) {
 }
 
 void request_wake_drafts(fr_request *r) {
-    bool may_choose = r->is_planned && r->purse_s > 0;
-    double income_s = ASK_SHARE * r->engine->cost.seconds[0] / (r->options.n_drafts ? r->options.n_drafts : 1);
+    double income_s = r->is_planned ? ASK_SHARE * r->engine->cost.seconds[0] / (r->options.n_drafts + 1) : 0;
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
-        if (r->is_planned && d->active && d->purse_s <= d->shared->cost_s) d->purse_s += income_s;
+        if (d->active && d->purse_s < d->shared->cost_s) d->purse_s += income_s;
         d->is_asked = d->active && r->step_budget > 0 && (!r->is_planned || is_worth_asking(d));
         d->n_asked += d->is_asked;
         r->stats.asked += d->is_asked;
     }
-    (void)may_choose;
 }
 
 /* Tokens a second that the requests make together, by their last steps; at least what they would make plainly. */

@@ -13,7 +13,7 @@ typedef struct CostCurve {
     double seconds[COST_CURVE_MAX]; /* never falling */
 } CostCurve;
 
-/* Measures 1, 2, 4, ... 32 rows where the executor takes so many: about 20 ms, for a large model about 12 forwards of one
+/* Measures 1, 2, 4, ... 32 rows where the executor takes so many: about 30 ms, for a large model about 12 forwards of one
  * row. Needs a free sequence, leaves none open. After a failure the curve is empty. */
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err);
 /* n_rows >= 1; the curve is not empty. */
