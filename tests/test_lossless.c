@@ -301,7 +301,7 @@ static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N_REQUESTS = 9, N_PLACES = 4 };
     static Stream alone[N_REQUESTS], got;
-    static const char *const drafts[] = {"ngram-trie", "random", "lookahead-trie", "suffix:factor=2", "pld"};
+    static const char *const drafts[] = {"ngram-trie", "random", "lookahead-trie", "suffix:factor=2", "auto"};
     fr_model *model = rig_open_model(random_path(2), NULL);
     fr_model_info info;
     fr_model_get_info(model, &info);

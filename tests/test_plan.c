@@ -119,7 +119,7 @@ static void the_curve_follows_the_machine(void **state) {
     CostCurve c = {.n = 4, .rows = {1, 2, 4, 8}, .seconds = {1, 1.5, 2, 3}};
     assert_true(fabs(cost_curve_at(&c, 3) - 1.75) < 1e-9 && fabs(cost_curve_at(&c, 16) - 5) < 1e-9);
     cost_curve_observe(&c, 1, 1000); /* a neighbour took the core */
-    assert_true(cost_curve_at(&c, 1) < 1.06);
+    assert_true(cost_curve_at(&c, 1) < 1.11);
     for (int i = 0; i < 400; i++) cost_curve_observe(&c, 1, 2), cost_curve_observe(&c, 4, 3);
     assert_true(fabs(cost_curve_at(&c, 1) - 2) < 0.1 && fabs(cost_curve_at(&c, 4) - 3) < 0.15);
     for (int k = 1; k < c.n; k++) {

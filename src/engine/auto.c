@@ -40,6 +40,7 @@ enum { WORTH_MEMORY = 16, RATE_MEMORY = 16, FIRST_ASKS = 2, MIN_ASK_BUDGET = 4 }
 #define LOSS_SHARE 0.005
 #define PURSE_START 1.0 /* forwards of one row */
 #define PURSE_MAX 8.0
+#define MARGIN 1.15 /* of what a row must bring over its price: T(n) is known for the mean context, not for this one */
 
 int request_begin_learning(fr_request *r, fr_error *err) {
     fr_engine *e = r->engine;
@@ -119,7 +120,7 @@ void engine_plan(fr_engine *e, fr_request *const *requests, int n, int32_t n_bas
     }
     if (n_trees == 0) return;
     const PlanInput in = {.trees = e->plan_trees, .n_trees = n_trees, .n_base_rows = n_base_rows, .cost = &e->cost,
-                          .tokens_per_s = e->tokens_per_s, .max_extra_s = max_extra_s, .scratch = e->plan_scratch};
+                          .tokens_per_s = MARGIN * e->tokens_per_s, .max_extra_s = max_extra_s, .scratch = e->plan_scratch};
     plan_nodes(&in, e->plan_budgets);
     for (int i = 0, k = 0; i < n; i++) {
         fr_request *r = requests[i];

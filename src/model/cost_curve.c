@@ -3,6 +3,7 @@
 #include "model/cost.h"
 
 enum { SINK = 8192 }; /* forwards */
+#define MOST 0.08
 
 /* What holds for every forward: more rows never take less time, nor more than as many forwards of fewer rows. Noise that
  * says otherwise is cut off. */
@@ -43,19 +44,19 @@ double cost_curve_at(const CostCurve *c, int32_t n_rows) {
     return c->seconds[i] + slope * (double)(n_rows - c->rows[i]);
 }
 
-/* Half of what was wrong moves the whole curve (the machine is slower, the context longer), half the points beside n_rows.
+/* What was wrong moves the points beside n_rows, and a quarter of it the whole curve (the machine is slower, the context longer).
  * Points above sink very slowly towards these: a size that looks too dear to be tried would otherwise never be
  * measured again. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
     if (n_rows > 2 * c->rows[c->n - 1]) return;
     double wrong = seconds / cost_curve_at(c, n_rows) - 1;
-    wrong = wrong > 0.05 ? 0.05 : wrong < -0.05 ? -0.05 : wrong;
+    wrong = wrong > MOST ? MOST : wrong < -MOST ? -MOST : wrong;
     int i = n_rows == 1 || c->n == 1 ? 0 : segment(c, n_rows);
     double part = i + 1 < c->n ? (double)(n_rows - c->rows[i]) / (double)(c->rows[i + 1] - c->rows[i]) : 0;
     part = part > 1 ? 1 : part;
     for (int k = 0; k < c->n; k++) {
         double local = k == i ? 1 - part : k == i + 1 ? part : 0;
-        c->seconds[k] *= 1 + wrong / 2 * (1 + local);
+        c->seconds[k] *= 1 + wrong * (0.25 + local);
         if (k > i && local <= 0) c->seconds[k] -= (c->seconds[k] - c->seconds[k - 1]) / SINK;
     }
     make_sound(c);

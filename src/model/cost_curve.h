@@ -18,7 +18,7 @@ typedef struct CostCurve {
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err);
 /* n_rows >= 1; the curve is not empty. */
 double cost_curve_at(const CostCurve *c, int32_t n_rows);
-/* A forward of n_rows rows took so long. One forward moves the curve by a twentieth at most, however slow it was, so that what
+/* A forward of n_rows rows took so long. One forward moves the curve by a tenth at most, however slow it was, so that what
  * else the machine does for a moment does not count. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds);
 
