@@ -142,7 +142,8 @@ FR_API fr_sampling fr_sampling_default(void);
 /* What the callback learns about each new token. Pointers live until it returns. */
 typedef struct fr_token_event {
     int32_t token;
-    int32_t source;     /* index of the draft that proposed it, or -1: the target's own token */
+    int32_t source;     /* index of the draft that proposed it ("auto" counts as the drafts it stands for), or -1: the
+                         * target's own token */
     const char *text;   /* text that became certain with this token: whole characters, '\0'-terminated */
     size_t n_bytes;
     double logprob;     /* NaN unless want_logprobs */
@@ -155,9 +156,13 @@ typedef struct fr_request_options {
     fr_sampling sampling;
     const char *const *stops;  /* generation ends before the first of these strings; copied */
     int n_stops;
-    const char *const *drafts; /* "method:key=value,..." each; several are united; none: plain decoding */
+    const char *const *drafts; /* "method:key=value,..." each; several are united; none: plain decoding; "auto": forerun
+                                * chooses who drafts, and how much, step by step */
     int n_drafts;
-    int tree_budget;           /* drafted nodes in a step, at most; 0: FR_TREE_BUDGET */
+    int tree_budget;           /* drafted nodes in a step. N: at most N. FR_TREE_PLANNED: as many as pay, by what forwards
+                                * cost here and how often drafts are right, at most FR_TREE_PLANNED_MAX. 0:
+                                * FR_TREE_PLANNED with the draft "auto", else FR_TREE_BUDGET. "auto" always plans, a
+                                * ratio rule never does: its text depends on its trees */
     const char *verify;        /* rule of acceptance: NULL or "sampled" (the text is plain decoding's), or a ratio
                                 * rule (the law of the text is plain decoding's; see `forerun run --help`),
                                 * with its option if it has one: "k-seq:gamma=1.5" */
@@ -168,7 +173,7 @@ typedef struct fr_request_options {
     void *user;
 } fr_request_options;
 
-enum { FR_TREE_BUDGET = 8, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
+enum { FR_TREE_PLANNED = -1, FR_TREE_BUDGET = 8, FR_TREE_PLANNED_MAX = 32, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
 
 typedef enum fr_finish {
     FR_FINISH_NONE = 0, /* still running */
@@ -196,6 +201,8 @@ typedef struct fr_stats {
     double draft_s, forward_s, verify_s; /* parts of decode_s */
     double tokens_per_s;        /* n_generated / decode_s */
     uint64_t logits_hash;       /* of the logits of every generated token, in order */
+    int64_t asked;              /* proposals that drafters were asked for */
+    int64_t undrafted_steps;    /* of n_steps: without a drafted node */
     char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
 } fr_stats;
 

@@ -65,7 +65,7 @@ static void drafters_open_or_say_what_there_is(void **state) {
     const struct {
         const char *text, *says;
     } bad[] = {
-        {"trie", "there is no drafting method 'trie'; there are: none, ngram-trie, "},
+        {"trie", "there is no drafting method 'trie'; there are: none, auto, ngram-trie, "},
         {"none:n=1", "'none' has no options"},
         {"ngram-trie:window=3", "ngram-trie has no option 'window'; it has: rule, n, prefix, live"},
         {"ngram-trie:rule=worst", "'rule=worst' must be paper or best"},

@@ -74,7 +74,7 @@ static const struct {
     int stride;
 } drafters[] = {
     {"ngram-trie", 2}, {"ngram-trie:rule=paper,live=0", 3}, {"pld", 4}, {"pld:match=latest,n=2", 4}, {"llma", 4},
-    {"suffix:factor=2", 4}, {"lookahead-trie", 4}, {"recycling", 4}, {"lookahead", 4},
+    {"suffix:factor=2", 4}, {"lookahead-trie", 4}, {"recycling", 4}, {"lookahead", 4}, {"auto", 3},
 };
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
@@ -302,7 +302,7 @@ static void neighbours_change_nothing(void **state) {
     enum { N_REQUESTS = 9, N_PLACES = 4 };
     static Stream alone[N_REQUESTS], got;
     static const char *const drafts[] = {"ngram-trie", "random", "lookahead-trie", "recycling", "lookahead", "suffix:factor=2",
-                                         "pld"};
+                                         "auto"};
     fr_model *model = rig_open_model(random_path(2), NULL);
     fr_model_info info;
     fr_model_get_info(model, &info);

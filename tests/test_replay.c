@@ -25,6 +25,12 @@ static ReplayInput make_input(int32_t budget) {
     return (ReplayInput){stream, N_CONTEXT, stream + N_CONTEXT, N_OUTPUT, budget, V};
 }
 
+static ReplayDraft draft_by(Drafter *drafter) {
+    ReplayDraft d = {.drafter = drafter};
+    calibration_init(&d.shared, NULL);
+    return d;
+}
+
 static void devils_need_the_steps_they_deserve(void **state) {
     (void)state;
     const struct {
@@ -42,7 +48,8 @@ static void devils_need_the_steps_they_deserve(void **state) {
         devil_oracle(&d, 0, stream, N_CONTEXT + N_OUTPUT);
         ReplayStats s;
         double step_s[N_OUTPUT];
-        assert_int_equal(replay_run(&d.base, &in, &s, step_s, NULL), FR_OK);
+        ReplayDraft draft = draft_by(&d.base);
+        assert_int_equal(replay_run(&draft, 1, &in, &s, step_s, NULL), FR_OK);
         assert_int_equal(s.n_tokens, N_OUTPUT);
         if (cases[i].n_steps >= 0) assert_int_equal(s.n_steps, cases[i].n_steps);
         if (cases[i].n_drafted >= 0) assert_int_equal(s.n_drafted, cases[i].n_drafted);
@@ -60,11 +67,11 @@ static void without_a_drafter_every_token_is_a_step(void **state) {
     (void)state;
     ReplayInput in = make_input(32);
     ReplayStats s;
-    assert_int_equal(replay_run(NULL, &in, &s, NULL, NULL), FR_OK);
+    assert_int_equal(replay_run(NULL, 0, &in, &s, NULL, NULL), FR_OK);
     assert_int_equal(s.n_steps, N_OUTPUT);
     assert_int_equal(s.n_drafted, 0);
     in.n_output = 0;
-    assert_int_equal(replay_run(NULL, &in, &s, NULL, NULL), FR_OK);
+    assert_int_equal(replay_run(NULL, 0, &in, &s, NULL, NULL), FR_OK);
     assert_int_equal(s.n_steps, 0);
 }
 
@@ -74,7 +81,8 @@ static void malformed_trees_end_the_replay(void **state) {
         ReplayInput in = make_input(8);
         Devil d = devil_make(DEVIL_MALFORMED, (DevilFault)fault, V, 3);
         ReplayStats s;
-        assert_int_equal(replay_run(&d.base, &in, &s, NULL, NULL), FR_ERR_INTERNAL);
+        ReplayDraft draft = draft_by(&d.base);
+        assert_int_equal(replay_run(&draft, 1, &in, &s, NULL, NULL), FR_ERR_INTERNAL);
     }
 }
 
@@ -178,7 +186,7 @@ static void bad_calls_and_traces_are_refused(void **state) {
         {"-", GOOD, 2, "--vocab MODEL.gguf is needed"},
         {VOCAB, GOOD, 2, "which recorded answers?"},
         {VOCAB "a b", GOOD, 2, "'b' is the second"},
-        {VOCAB "- --draft none --draft none", GOOD, 2, "one --draft at a time"},
+        {VOCAB "- -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld", GOOD, 2, "at most 8 drafts"},
         {VOCAB "- --draft trie", GOOD, 2, "there is no drafting method 'trie'"},
         {VOCAB "- --tree-budget 512", GOOD, 2, "must be a whole number from 0 to 511"},
         {VOCAB "- --limit x", GOOD, 2, "--limit 'x' must be a whole number"},

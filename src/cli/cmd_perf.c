@@ -124,7 +124,7 @@ static int measure(Report *r, Executor *e, fr_error *err) {
     const Kernels *kn = r->model->kernels;
     MachineSpeed after;
     int status = machine_measure(kn, r->args->model.n_threads, &r->speed, err);
-    if (!status) status = cost_measure(e, r->args->n_context, r->rows, (int)r->n, r->args->seconds, r->seconds, err);
+    if (!status) status = cost_measure(e, r->args->n_context, r->rows, (int)r->n, 3, r->args->seconds, 0.5, r->seconds, err);
     if (!status) status = machine_measure(kn, r->args->model.n_threads, &after, err);
     if (status) return status;
     if (after.read_gb_s > r->speed.read_gb_s) r->speed.read_gb_s = after.read_gb_s;

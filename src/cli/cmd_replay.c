@@ -19,7 +19,9 @@ enum {
 };
 
 typedef struct Options {
-    const char *vocab, *trace, *draft;
+    const char *vocab, *trace;
+    const char *drafts[REPLAY_MAX_DRAFTS];
+    int n_drafts;
     int32_t budget;
     int64_t limit; /* records; -1: all */
     bool json, calibration;
@@ -42,7 +44,8 @@ typedef struct Replay {
     Options options;
     Gguf *vocab;
     Tokenizer *tokenizer;
-    Drafter *drafter; /* NULL: none */
+    ReplayDraft drafts[REPLAY_MAX_DRAFTS];
+    int n_drafts;
     Report report;
 } Replay;
 
@@ -65,6 +68,15 @@ enum {
     KEY_CALIBRATION = 'c'
 };
 
+static void add_draft(struct argp_state *state, Options *o, const char *spec) {
+    if (strcmp(spec, "auto") == 0) {
+        for (const char *const *m = drafter_auto_members(); *m; m++) add_draft(state, o, *m);
+        return;
+    }
+    if (o->n_drafts == REPLAY_MAX_DRAFTS) argp_error(state, "at most %d drafts can be united", REPLAY_MAX_DRAFTS);
+    o->drafts[o->n_drafts++] = spec;
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     Options *o = state->input;
     switch (key) {
@@ -72,8 +84,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         o->vocab = arg;
         break;
     case KEY_DRAFT:
-        if (o->draft) argp_error(state, "replay takes one --draft at a time; run it once for each");
-        o->draft = arg;
+        add_draft(state, o, arg);
         break;
     case KEY_BUDGET:
         o->budget = (int32_t)parse_number(state, arg, TREE_MAX_NODES - 1, "tree-budget");
@@ -104,11 +115,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_option argp_options[] = {
     {"vocab", KEY_VOCAB, "MODEL", 0, "GGUF file whose vocabulary the answers were written with", 0},
-    {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... (default ngram-trie); `none` is plain decoding", 0},
+    {"draft", KEY_DRAFT, "SPEC", 0, "method:key=value,... (default ngram-trie); several are united by their calibrated estimates, `auto` "
+     "unites those it has; `none` is plain decoding", 0},
     {"tree-budget", KEY_BUDGET, "B", 0, "nodes drafted in a step at most (default 32)", 0},
     {"limit", KEY_LIMIT, "N", 0, "the first N records only", 0},
     {"calibration", KEY_CALIBRATION, NULL, 0,
-     "a second table: how often nodes are right, by the drafter's own estimate", 0},
+     "more tables: how often nodes are right, by the drafters' own estimates and by the calibrated ones", 0},
     {"json", KEY_JSON, NULL, 0, "print JSON: one object a category, and \"all\"", 0},
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -118,7 +130,7 @@ static const struct argp argp = {
     .parser = parse_option,
     .args_doc = "TRACE.jsonl",
     .doc =
-        "Run a drafter that needs no model against recorded answers, and count what it saves.\v"
+        "Run drafters that need no model against recorded answers, and count what it saves.\v"
         "TRACE.jsonl holds one JSON object a line: \"prompt\" (the whole templated text), \"response\" (what "
         "a "
         "model answered greedily) and optionally \"category\". The context is BOS and the prompt, the output "
@@ -127,10 +139,19 @@ static const struct argp argp = {
         "measured here is exactly what greedy decoding with that model would accept.\n\n"
         "  forerun replay --vocab vicuna.gguf answers.jsonl\n"
         "  forerun replay --vocab vicuna.gguf answers.jsonl --tree-budget 64 \\\n"
-        "          --draft ngram-trie:rule=paper,n=13,prefix=3,live=0\n",
+        "          --draft ngram-trie:rule=paper,n=13,prefix=3,live=0\n"
+        "  forerun replay --vocab vicuna.gguf answers.jsonl --draft ngram-trie --draft suffix --calibration\n",
 };
 
 /* ---- counting ----------------------------------------------------------------------------------- */
+
+static void add_bins(ReplayBin *to, const ReplayBin *bins) {
+    for (int i = 0; i < REPLAY_N_BINS; i++) {
+        to[i].n += bins[i].n;
+        to[i].n_right += bins[i].n_right;
+        to[i].sum_est += bins[i].sum_est;
+    }
+}
 
 static int add_to(Category *c, const ReplayStats *s, const double *step_s, fr_error *err) {
     int64_t n = c->stats.n_steps + s->n_steps;
@@ -147,11 +168,8 @@ static int add_to(Category *c, const ReplayStats *s, const double *step_s, fr_er
     c->stats.n_drafted += s->n_drafted;
     c->stats.propose_s += s->propose_s;
     c->stats.build_s += s->build_s;
-    for (int i = 0; i < REPLAY_N_BINS; i++) {
-        c->stats.bins[i].n += s->bins[i].n;
-        c->stats.bins[i].n_right += s->bins[i].n_right;
-        c->stats.bins[i].sum_est += s->bins[i].sum_est;
-    }
+    add_bins(c->stats.bins, s->bins);
+    add_bins(c->stats.calibrated, s->calibrated);
     return FR_OK;
 }
 
@@ -207,7 +225,7 @@ static int replay_tokens(Replay *r, const char *category, const ReplayInput *in,
     double *step_s = malloc((size_t)(in->n_output + 1) * sizeof *step_s);
     if (!step_s) return error_memory(err, "the times of a record", (size_t)in->n_output * sizeof *step_s);
     ReplayStats s;
-    int rc = replay_run(r->drafter, in, &s, step_s, err);
+    int rc = replay_run(r->drafts, r->n_drafts, in, &s, step_s, err);
     if (!rc) rc = add_to(c, &s, step_s, err);
     if (!rc) rc = add_to(&r->report.all, &s, step_s, err);
     free(step_s);
@@ -292,10 +310,10 @@ static void print_row(Category *c, const char *name) {
            ratio((double)s->n_drafted, s->n_steps), 1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
 }
 
-static void print_calibration(const ReplayStats *s) {
-    printf("\n%-16s %8s %10s %10s\n", "estimate", "nodes", "mean est", "right");
+static void print_calibration(const ReplayBin *bins, const char *name) {
+    printf("\n%-16s %8s %10s %10s\n", name, "nodes", "mean est", "right");
     for (int i = 0; i < REPLAY_N_BINS; i++) {
-        const ReplayBin *b = &s->bins[i];
+        const ReplayBin *b = &bins[i];
         if (b->n)
             printf("%.1f to %.1f       %8lld %10.3f %10.3f\n", i / (double)REPLAY_N_BINS,
                    (i + 1) / (double)REPLAY_N_BINS, (long long)b->n, ratio(b->sum_est, b->n),
@@ -304,33 +322,36 @@ static void print_calibration(const ReplayStats *s) {
 }
 
 static void print_table(Replay *r) {
-    printf("%s, %d nodes, %lld records\n", r->options.draft, r->options.budget,
-           (long long)r->report.all.n_records);
+    for (int i = 0; i < r->options.n_drafts; i++) printf("%s%s", i ? " + " : "", r->options.drafts[i]);
+    printf(", %d nodes, %lld records\n", r->options.budget, (long long)r->report.all.n_records);
     printf("%-16s %8s %8s %10s %10s %10s %10s\n", "category", "tokens", "steps", "acceptance", "drafted/st",
            "propose us", "median us");
     for (int i = 0; i < r->report.n_categories; i++)
         print_row(&r->report.categories[i], r->report.categories[i].name);
     print_row(&r->report.all, "all");
-    if (r->options.calibration) print_calibration(&r->report.all.stats);
+    if (!r->options.calibration) return;
+    print_calibration(r->report.all.stats.bins, "own estimate");
+    print_calibration(r->report.all.stats.calibrated, "calibrated");
 }
 
-static json_t *calibration_json(const ReplayStats *s) {
+static json_t *calibration_json(const ReplayBin *b) {
     json_t *bins = json_array();
     for (int i = 0; i < REPLAY_N_BINS; i++)
-        json_array_append_new(bins, json_pack("{s:I, s:f, s:f}", "nodes", (json_int_t)s->bins[i].n,
-                                              "mean_est", ratio(s->bins[i].sum_est, s->bins[i].n), "right",
-                                              ratio((double)s->bins[i].n_right, s->bins[i].n)));
+        json_array_append_new(bins, json_pack("{s:I, s:f, s:f}", "nodes", (json_int_t)b[i].n, "mean_est",
+                                              ratio(b[i].sum_est, b[i].n), "right",
+                                              ratio((double)b[i].n_right, b[i].n)));
     return bins;
 }
 
 static json_t *category_json(Category *c) {
     const ReplayStats *s = &c->stats;
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "records", (json_int_t)c->n_records,
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "records", (json_int_t)c->n_records,
                      "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps, "acceptance_length",
                      ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
                      ratio((double)s->n_drafted, s->n_steps), "propose_us",
                      1e6 * ratio(s->propose_s, s->n_steps), "propose_us_median", median_us(c), "build_us",
-                     1e6 * ratio(s->build_s, c->n_records), "calibration", calibration_json(s));
+                     1e6 * ratio(s->build_s, c->n_records), "calibration", calibration_json(s->bins),
+                     "calibrated", calibration_json(s->calibrated));
 }
 
 static int print_json(Replay *r, fr_error *err) {
@@ -353,7 +374,12 @@ static int run(Replay *r, fr_error *err) {
     if (!rc) rc = tokenizer_open(&r->tokenizer, r->vocab, err);
     if (rc) return rc;
     DrafterEnv env = {.n_vocab = tokenizer_n_vocab(r->tokenizer), .max_sequences = 1, .vocab = r->vocab};
-    rc = drafter_open(&r->drafter, r->options.draft, &env, 0, err);
+    for (int i = 0; i < r->options.n_drafts && !rc; i++) {
+        ReplayDraft *d = &r->drafts[r->n_drafts];
+        rc = drafter_open(&d->drafter, r->options.drafts[i], &env, i, err);
+        calibration_init(&d->shared, NULL);
+        r->n_drafts += d->drafter != NULL; /* "none" is no drafter */
+    }
     if (!rc) rc = replay_file(r, err);
     if (rc) return rc;
     if (r->options.json) return print_json(r, err);
@@ -366,10 +392,10 @@ int cmd_replay(int argc, char **argv) {
     r.options = (Options){.budget = DEFAULT_BUDGET, .limit = -1};
     argp_err_exit_status = CLI_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &r.options)) return CLI_USAGE;
-    if (!r.options.draft) r.options.draft = "ngram-trie";
+    if (!r.options.n_drafts) r.options.drafts[r.options.n_drafts++] = "ngram-trie";
     fr_error err;
     int rc = run(&r, &err);
-    drafter_close(r.drafter);
+    for (int i = 0; i < r.n_drafts; i++) drafter_close(r.drafts[i].drafter);
     tokenizer_close(r.tokenizer);
     gguf_close(r.vocab);
     free(r.report.all.step_s);

@@ -54,6 +54,7 @@ int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, 
                      : error_set(err, FR_ERR_MEMORY, "more than %d different drafters at once", ENGINE_MAX_DRAFTERS);
     }
     *place = (EngineDrafter){.spec = copy, .drafter = drafter, .n_users = 1};
+    calibration_init(&place->calibration, NULL);
     *out = place;
     return FR_OK;
 }
@@ -62,9 +63,18 @@ void engine_drafter_release(EngineDrafter *d) {
     if (d) d->n_users--;
 }
 
+/* Tells a drafter the tokens since it was last told. */
+static int feed(const fr_request *r, RequestDraft *d, fr_error *err) {
+    int64_t n = r->n_context - d->n_fed;
+    if (n == 0) return FR_OK;
+    const int32_t *tokens = r->context + d->n_fed;
+    d->n_fed = r->n_context;
+    return d->shared->drafter->class->observe(d->shared->drafter, r->sequence, tokens, n, err);
+}
+
 static void end_draft(fr_request *r, RequestDraft *d) {
     if (d->active) d->shared->drafter->class->end(d->shared->drafter, r->sequence);
-    d->active = false;
+    d->active = d->is_asked = false;
 }
 
 static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
@@ -79,6 +89,7 @@ void request_begin_drafts(fr_request *r) {
         if (!d->shared) continue;
         Drafter *drafter = d->shared->drafter;
         d->active = true;
+        d->n_fed = r->n_context;
         if (drafter->class->set_sampling)
             drafter->class->set_sampling(drafter, r->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
         if (drafter->class->begin(drafter, r->sequence, r->context, r->n_context, &err))
@@ -87,7 +98,11 @@ void request_begin_drafts(fr_request *r) {
 }
 
 void request_end_drafts(fr_request *r) {
-    for (int i = 0; i < r->options.n_drafts; i++) end_draft(r, &r->drafts[i]);
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        if (d->active) feed(r, d, NULL); /* for those who remember */
+        end_draft(r, d);
+    }
 }
 
 void request_observe_tree(fr_request *r, const VerifyResult *verdict) {
@@ -98,33 +113,31 @@ void request_observe_tree(fr_request *r, const VerifyResult *verdict) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         if (!d->active || !d->shared->drafter->class->observe_tree) continue;
-        if (d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
+        if (feed(r, d, &err) || d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
             switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;
 }
 
-void request_observe(fr_request *r, const int32_t *tokens, int64_t n) {
-    for (int i = 0; i < r->options.n_drafts; i++) {
-        RequestDraft *d = &r->drafts[i];
-        fr_error err;
-        if (d->active && d->shared->drafter->class->observe(d->shared->drafter, r->sequence, tokens, n, &err))
-            switch_off(r, d, &err);
-    }
-}
-
+/* The request's draft by that drafter, where it is asked in this step. */
 static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared, int32_t *index) {
     for (int32_t i = 0; i < r->options.n_drafts; i++)
-        if (r->drafts[i].active && r->drafts[i].shared == shared) {
+        if (r->drafts[i].is_asked && r->drafts[i].shared == shared) {
             *index = i;
             return &r->drafts[i];
         }
     return NULL;
 }
 
+/* Where the drafter writes: into its own tree where that will be learned from. */
+static Tree *proposal_of(fr_request *r, RequestDraft *d) { return d->proposal ? d->proposal : &r->proposal; }
+
+static int32_t budget_of(const fr_request *r) {
+    return r->is_planned && r->ask_budget < r->step_budget ? r->ask_budget : r->step_budget;
+}
+
 /* What a ratio rule will divide by must have been declared by those who drew. */
-static int check_laws(const fr_request *r, const RequestDraft *d, fr_error *err) {
-    const Tree *t = &r->proposal;
+static int check_laws(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
     bool draws = d->shared->drafter->class->set_sampling && r->sampling.temperature > 0;
     if (draws && t->n > 1 && r->laws->n_draws == 0)
         return error_set(err, FR_ERR_UNSUPPORTED, "does not say from which law it draws, which --verify %s needs; use "
@@ -132,38 +145,48 @@ static int check_laws(const fr_request *r, const RequestDraft *d, fr_error *err)
     return laws_validate(r->laws, t, err);
 }
 
-static int check_proposal(const fr_request *r, const RequestDraft *d, fr_error *err) {
-    int status = tree_validate(&r->proposal, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab,
-                               r->step_budget + 1, err);
-    return status || !r->laws ? status : check_laws(r, d, err);
+static int check_proposal(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
+    int status = tree_validate(t, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab, budget_of(r) + 1, err);
+    return status || !r->laws ? status : check_laws(r, d, t, err);
 }
 
 /* Checks what one drafter wrote for one request and unites it with what others wrote before. */
 static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     fr_error err;
-    for (int32_t i = 1; i < r->proposal.n && i < TREE_MAX_NODES; i++) r->proposal.nodes[i].source = source;
-    if (check_proposal(r, d, &err)) {
+    Tree *t = proposal_of(r, d);
+    for (int32_t i = 1; i < t->n && i < TREE_MAX_NODES; i++) t->nodes[i].source = source;
+    if (check_proposal(r, d, t, &err)) {
         switch_off(r, d, &err);
         if (r->laws) laws_reset(r->laws);
-    } else
-        union_merge(&r->tree, &r->proposal); /* into an empty tree: the nodes keep their numbers, as the laws need */
+        return;
+    }
+    if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);
+    union_merge(&r->tree, &r->proposal); /* into an empty tree: the nodes keep their numbers, as the laws need */
 }
 
-/* One call of one drafter for all requests that use it. */
-static void propose_with(fr_engine *e, const EngineDrafter *shared, fr_request *const *requests, int n) {
+/* One call of one drafter for all requests that ask it. */
+static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const *requests, int n) {
     int32_t *sequences = e->propose_sequences, *budgets = e->propose_budgets, index;
     int n_users = 0;
+    double start_s = 0;
+    fr_error err;
     for (int i = 0; i < n; i++) {
-        if (!draft_of(requests[i], shared, &index)) continue;
         fr_request *r = requests[i];
-        tree_reset(&r->proposal, r->tree.nodes[0].token);
-        r->proposal.laws = r->laws;
+        RequestDraft *d = draft_of(r, shared, &index);
+        if (!d) continue;
+        if (n_users == 0) start_s = clock_s();
+        if (feed(r, d, &err)) {
+            switch_off(r, d, &err);
+            continue;
+        }
+        Tree *t = proposal_of(r, d);
+        tree_reset(t, r->tree.nodes[0].token);
+        t->laws = r->laws;
         sequences[n_users] = r->sequence;
-        budgets[n_users] = r->step_budget;
-        e->propose_trees[n_users++] = &r->proposal;
+        budgets[n_users] = budget_of(r);
+        e->propose_trees[n_users++] = t;
     }
     if (n_users == 0) return;
-    fr_error err;
     int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->propose_trees, n_users, &err);
     for (int i = 0; i < n; i++) {
         RequestDraft *d = draft_of(requests[i], shared, &index);
@@ -171,6 +194,7 @@ static void propose_with(fr_engine *e, const EngineDrafter *shared, fr_request *
         if (status) switch_off(requests[i], d, &err);
         else take_proposal(requests[i], d, index);
     }
+    engine_note_cost(shared, (clock_s() - start_s) / n_users);
 }
 
 void engine_propose(fr_engine *e, fr_request *const *requests, int n) {
@@ -180,6 +204,7 @@ void engine_propose(fr_engine *e, fr_request *const *requests, int n) {
         tree_reset(&r->tree, r->context[r->n_context - 1]);
         if (r->laws) laws_reset(r->laws);
         r->tree.laws = r->laws;
+        request_wake_drafts(r);
     }
     for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
         if (e->drafters[k].n_users > 0) propose_with(e, &e->drafters[k], requests, n);

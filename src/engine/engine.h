@@ -3,8 +3,10 @@
 #define ENGINE_ENGINE_H
 
 #include "base/mem.h"
-#include "model/executor.h"
+#include "model/cost_curve.h"
+#include "spec/calibration.h"
 #include "spec/drafter.h"
+#include "spec/plan.h"
 #include "spec/verifier.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
@@ -26,6 +28,8 @@ typedef struct EngineDrafter {
     char *spec;      /* NULL: the place is free */
     Drafter *drafter;
     int32_t n_users; /* open requests */
+    Calibration calibration; /* learned from all requests */
+    double cost_s;   /* of feeding it and of one proposal, lately; 0: never asked */
 } EngineDrafter;
 
 /* The pages of a finished request, kept for those that begin alike. */
@@ -58,11 +62,24 @@ struct fr_engine {
     fr_request **stepping;     /* [max_requests] running ones of this step, decoding ones first */
     int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one propose call */
     Tree **propose_trees;
+    const Tree **plan_trees;   /* [max_requests] arguments of the planner */
+    int32_t *plan_budgets;
+    PlanNode *plan_scratch;    /* [max_requests * FR_TREE_PLANNED_MAX] */
+    CostCurve cost;            /* measured when the first request that plans is opened */
+    double tokens_per_s;       /* of this step's decoding requests together: the price of a second */
+    int32_t n_base_rows;       /* rows of this step that no plan put there */
 };
 
 typedef struct RequestDraft {
     EngineDrafter *shared;
     bool active;               /* begun for this request's sequence, and not switched off */
+    bool is_asked;             /* in this step */
+    int64_t n_fed;             /* tokens of the context that it was told */
+    /* Where the request learns (auto.c): */
+    Calibration calibration;
+    Tree *proposal;            /* as the drafter made it; NULL: the request does not learn */
+    int64_t n_asked;
+    double worth_s, purse_s;   /* what a proposal of it saved lately; time it may spend on proposals without earning it */
 } RequestDraft;
 
 struct fr_request {
@@ -78,6 +95,10 @@ struct fr_request {
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
     int32_t tree_budget;        /* asked for; step_budget: what fits into this step */
     int32_t step_budget;
+    bool is_planned;            /* auto.c decides which nodes get a row */
+    int32_t ask_budget;         /* nodes asked of each drafter, where planned */
+    double purse_s;             /* forward time that drafts may lose yet */
+    double recent_tokens, recent_s; /* of the last steps: their ratio is its rate */
     const VerifyRule *rule;
     double gamma;               /* of the rule; 0: none given */
     Laws *laws;                 /* of `tree`, for a ratio rule; NULL otherwise */
@@ -102,10 +123,20 @@ void request_begin_drafts(fr_request *r);
 void request_end_drafts(fr_request *r);
 /* Shows the drafters what the target said at every node of r->tree; the rows are in e->row_logits, row_hidden. */
 void request_observe_tree(fr_request *r, const VerifyResult *verdict);
-/* Hands newly committed tokens to the drafters. */
-void request_observe(fr_request *r, const int32_t *tokens, int64_t n);
 /* Fills r->tree of every request in the list: the pending token and what its drafters propose. */
 void engine_propose(fr_engine *e, fr_request *const *requests, int n);
+
+/* auto.c: what a request learns from its steps, and what that decides. */
+int request_begin_learning(fr_request *r, fr_error *err); /* once its drafts are there */
+void request_end_learning(fr_request *r);
+/* Marks the drafts that are asked in this step. */
+void request_wake_drafts(fr_request *r);
+/* A proposal of `d` (with what it had to be fed) took so long. */
+void engine_note_cost(EngineDrafter *d, double seconds);
+/* Chooses the nodes of all planned trees; n_base_rows: all other rows of the step, the roots included. */
+void engine_plan(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows);
+/* The step committed these tokens, proposed by these drafts (-1: none). */
+void request_learn(fr_request *r, const int32_t *tokens, const int32_t *sources, int32_t n);
 
 /* pages.c: at the start of a step, puts the running requests in order of age. */
 void pages_begin_step(fr_engine *e);

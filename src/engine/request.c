@@ -34,7 +34,7 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
                              o->prompt[i], (long long)i, n_vocab);
     if (o->n_drafts < 0 || o->n_drafts > REQUEST_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT, "%d drafts where 0 to %d can be united", o->n_drafts, REQUEST_MAX_DRAFTS);
-    if (o->tree_budget < 0 || o->tree_budget > FR_TREE_BUDGET_MAX)
+    if (o->tree_budget < FR_TREE_PLANNED || o->tree_budget > FR_TREE_BUDGET_MAX)
         return error_set(err, FR_ERR_ARGUMENT, "a tree budget of %d where 1 to %d nodes are possible", o->tree_budget,
                          FR_TREE_BUDGET_MAX);
     if (o->max_tokens < 0 || o->n_stops < 0)
@@ -78,12 +78,47 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
     return FR_OK;
 }
 
+static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
+    int n = r->options.n_drafts;
+    if (n == REQUEST_MAX_DRAFTS)
+        return error_set(err, FR_ERR_ARGUMENT, "more than %d drafts, those of `auto` counted, cannot be united", n);
+    EngineDrafter *d;
+    int status = engine_drafter_acquire(r->engine, spec, &d, err);
+    if (status || !d) return status; /* "none" is no drafter */
+    for (int i = 0; i < n; i++)
+        if (r->drafts[i].shared == d) { /* said twice, by `auto` perhaps */
+            engine_drafter_release(d);
+            return FR_OK;
+        }
+    r->drafts[n].shared = d;
+    r->options.n_drafts++;
+    return FR_OK;
+}
+
+/* Opens the drafts, those of `auto` in its place. */
+static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
+    bool has_auto = false;
+    int status = FR_OK;
+    r->options.n_drafts = 0;
+    for (int i = 0; i < o->n_drafts && !status; i++) {
+        bool is_auto = strcmp(o->drafts[i], "auto") == 0;
+        const char *const alone[] = {o->drafts[i], NULL};
+        for (const char *const *m = is_auto ? drafter_auto_members() : alone; *m && !status; m++)
+            status = acquire_draft(r, *m, err);
+        has_auto = has_auto || is_auto;
+    }
+    r->is_planned = !r->rule->is_ratio && (has_auto || o->tree_budget == FR_TREE_PLANNED);
+    r->tree_budget = o->tree_budget > 0 ? o->tree_budget : r->is_planned ? FR_TREE_PLANNED_MAX : FR_TREE_BUDGET;
+    if (r->is_planned && r->tree_budget > FR_TREE_PLANNED_MAX) r->tree_budget = FR_TREE_PLANNED_MAX;
+    return status;
+}
+
 static int open_request(fr_request *r, int32_t place, const fr_request_options *o, fr_error *err) {
     fr_engine *e = r->engine;
     int status = copy_inputs(r, o, err);
-    for (int i = 0; i < o->n_drafts && !status; i++)
-        status = engine_drafter_acquire(e, o->drafts[i], &r->drafts[i].shared, err);
+    if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = check_rule(r, err);
+    if (!status) status = request_begin_learning(r, err);
     if (!status && r->rule->is_ratio && !(r->laws = laws_new(e->model->model->hparams.n_vocab)))
         status = error_memory(err, "the laws of a request", sizeof *r->laws);
     if (status) return status;
@@ -111,7 +146,6 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     r->sequence = -1;
     r->rule = verify_rules()[0];
     if (o->verify) verify_rule_parse(o->verify, &r->rule, &r->gamma, NULL); /* check_options saw that it is one */
-    r->tree_budget = o->tree_budget ? o->tree_budget : FR_TREE_BUDGET;
     r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
     r->text.max_bytes = REQUEST_MAX_TEXT;
     status = open_request(r, place, o, err);
@@ -148,6 +182,7 @@ void fr_request_close(fr_request *r) {
     fr_engine *e = r->engine;
     for (int i = 0; i < e->options.max_requests; i++)
         if (e->requests[i] == r) e->requests[i] = NULL;
+    request_end_learning(r);
     for (int i = 0; i < r->options.n_drafts; i++) engine_drafter_release(r->drafts[i].shared);
     for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
     free(r->stops);
@@ -253,7 +288,7 @@ void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, 
     }
     r->stats.accepted += n_accepted;
     r->stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;
-    if (goes_on) request_observe(r, tokens, n);
+    if (goes_on) request_learn(r, tokens, sources, n);
 }
 
 fr_finish fr_request_finish(const fr_request *r) { return r->finish; }

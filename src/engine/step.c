@@ -48,7 +48,8 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
     return FR_OK;
 }
 
-/* Sequence i is that of the request at place i; behind them come those of the prefix cache. */
+/* Sequence i is that of the request at place i; behind them come those of the prefix cache. One more stays closed, for
+ * measuring (auto.c). */
 static int open_sequences(fr_engine *e, int n, fr_error *err) {
     int status = FR_OK;
     for (int32_t i = 0, id; i < n && !status; i++) {
@@ -66,7 +67,7 @@ static int open_engine(fr_engine *e, fr_error *err) {
     if (status) return status;
     ExecutorOptions options = {.n_threads = o->n_threads, .kv_type = o->kv_type == FR_KV_F32 ? KV_F32 : KV_F16,
                                .page_size = o->kv_page_size, .n_ctx = o->n_ctx,
-                               .max_sequences = o->max_requests + e->n_cached, .max_rows = e->n_rows_max};
+                               .max_sequences = o->max_requests + e->n_cached + 1, .max_rows = e->n_rows_max};
     options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
                                    : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
     size_t n = (size_t)o->max_requests;
@@ -79,12 +80,15 @@ static int open_engine(fr_engine *e, fr_error *err) {
     e->propose_sequences = calloc(n, sizeof *e->propose_sequences);
     e->propose_budgets = calloc(n, sizeof *e->propose_budgets);
     e->propose_trees = calloc(n, sizeof *e->propose_trees);
+    e->plan_trees = calloc(n, sizeof *e->plan_trees);
+    e->plan_budgets = calloc(n, sizeof *e->plan_budgets);
+    e->plan_scratch = calloc(n * FR_TREE_PLANNED_MAX, sizeof *e->plan_scratch);
     e->scratch = verify_scratch_new(e->model->model->hparams.n_vocab);
     if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->by_age || !e->propose_sequences || !e->propose_budgets ||
-        !e->propose_trees || !e->scratch)
+        !e->propose_trees || !e->plan_trees || !e->plan_budgets || !e->plan_scratch || !e->scratch)
         return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
     status = executor_open(&e->executor, e->model->model, &options, err);
-    return status ? status : open_sequences(e, options.max_sequences, err);
+    return status ? status : open_sequences(e, o->max_requests + e->n_cached, err);
 }
 
 int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err) {
@@ -109,8 +113,8 @@ void fr_engine_close(fr_engine *e) {
     prefix_cache_close(e);
     executor_close(e->executor);
     verify_scratch_free(e->scratch);
-    void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->by_age,
-                   e->propose_sequences, e->propose_budgets, e->propose_trees};
+    void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->by_age, e->propose_sequences,
+                   e->propose_budgets, e->propose_trees, e->plan_trees, e->plan_budgets, e->plan_scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(e);
 }
@@ -205,6 +209,7 @@ static void verify_and_emit(fr_request *r) {
     count_depths(&r->stats, &r->tree, &v);
     r->stats.n_steps++;
     r->stats.drafted += r->tree.n - 1;
+    r->stats.undrafted_steps += r->tree.n == 1;
     r->stats.verify_s += clock_s() - start_s;
     request_observe_tree(r, &v);
     request_emit(r, tokens, sources, logits, v.n_path + 1);
@@ -245,7 +250,17 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
     int status = executor_forward(e->executor, e->rows, e->n_rows, err);
     double spent_s = clock_s() - start_s;
     for (int i = 0; i < n_decoding; i++) e->stepping[i]->stats.forward_s += spent_s;
+    if (e->cost.n) cost_curve_observe(&e->cost, e->n_rows, spent_s);
     return status;
+}
+
+/* Rows of the coming forward besides the nodes of planned trees. */
+static int32_t n_unplanned_rows(const fr_engine *e, int n_decoding, int n_running) {
+    int64_t n = 0, n_prompt = 0;
+    for (int i = 0; i < n_decoding; i++) n += e->stepping[i]->is_planned ? 1 : e->stepping[i]->tree.n;
+    for (int i = n_decoding; i < n_running; i++)
+        n_prompt += e->stepping[i]->n_context - 1 - executor_sequence_length(e->executor, e->stepping[i]->sequence);
+    return (int32_t)(n + (n_prompt < e->options.prefill_chunk ? n_prompt : e->options.prefill_chunk));
 }
 
 int fr_engine_step(fr_engine *e, fr_error *err) {
@@ -258,6 +273,7 @@ int fr_engine_step(fr_engine *e, fr_error *err) {
         e->stepping[i]->step_budget = step_budget(e->stepping[i], n_running);
     }
     engine_propose(e, e->stepping, n_decoding);
+    engine_plan(e, e->stepping, n_decoding, n_unplanned_rows(e, n_decoding, n_running));
     int32_t n_chunk_left = e->options.prefill_chunk;
     for (int i = 0; i < n_running; i++) { /* in order of age: a claim may set a younger one back into its prefill */
         if (request_is_prefilling(e->by_age[i])) pack_prompt(e->by_age[i], &n_chunk_left);

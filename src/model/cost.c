@@ -31,7 +31,7 @@ double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_r
     return read_s > compute_s ? read_s : compute_s;
 }
 
-enum { MIN_ROUNDS = 3, MAX_ROUNDS = 200 };
+enum { MAX_ROUNDS = 200 };
 
 /* Any tokens do: the cost of a forward does not depend on what is read. */
 static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab, bool want_logits) {
@@ -62,10 +62,10 @@ static int compare_doubles(const void *a, const void *b) {
 }
 
 static int measure(Executor *e, Row *rows, int32_t sequence, int32_t n_vocab, const int32_t *row_counts, int n,
-                   double budget_s, double *samples, double *seconds, fr_error *err) {
+                   int min_rounds, double budget_s, double quantile, double *samples, double *seconds, fr_error *err) {
     int n_rounds = 0;
     double end_s = clock_s() + budget_s;
-    while (n_rounds < MIN_ROUNDS || (n_rounds < MAX_ROUNDS && clock_s() < end_s)) {
+    while (n_rounds < min_rounds || (n_rounds < MAX_ROUNDS && clock_s() < end_s)) {
         for (int i = 0; i < n; i++) {
             fill_chain(rows, row_counts[i], sequence, n_vocab, true);
             int status = executor_reserve(e, sequence, row_counts[i], err);
@@ -79,13 +79,13 @@ static int measure(Executor *e, Row *rows, int32_t sequence, int32_t n_vocab, co
     }
     for (int i = 0; i < n; i++) {
         qsort(samples + i * MAX_ROUNDS, (size_t)n_rounds, sizeof *samples, compare_doubles);
-        seconds[i] = samples[i * MAX_ROUNDS + n_rounds / 2];
+        seconds[i] = samples[i * MAX_ROUNDS + (int)(quantile * n_rounds)];
     }
     return FR_OK;
 }
 
-int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, double budget_s, double *seconds,
-                 fr_error *err) {
+int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, int min_rounds, double budget_s,
+                 double quantile, double *seconds, fr_error *err) {
     int32_t max_rows = executor_max_rows(e), n_vocab = executor_n_vocab(e), sequence;
     int status = executor_sequence_open(e, &sequence, err);
     if (status) return status;
@@ -93,7 +93,7 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
     double *samples = mem_calloc((size_t)n * MAX_ROUNDS, sizeof *samples);
     if (!rows || !samples) status = error_memory(err, "a measurement", (size_t)max_rows * sizeof *rows);
     if (!status) status = fill_context(e, rows, max_rows, sequence, n_vocab, n_context, err);
-    if (!status) status = measure(e, rows, sequence, n_vocab, row_counts, n, budget_s, samples, seconds, err);
+    if (!status) status = measure(e, rows, sequence, n_vocab, row_counts, n, min_rounds, budget_s, quantile, samples, seconds, err);
     mem_free(rows);
     mem_free(samples);
     executor_sequence_close(e, sequence);

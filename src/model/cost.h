@@ -18,10 +18,11 @@ void cost_work(const Model *m, KvType kv_type, CostWork *out);
  * arithmetic busy without a pause: the larger of the two. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
 
-/* seconds[i]: median wall time of a forward of row_counts[i] rows (a chain, all wanting logits) after
- * n_context committed tokens. The counts take turns, for at least three rounds and about budget_s seconds
+/* seconds[i]: wall time (that quantile of the rounds: 0.5 the median, 0 the least) of a forward of row_counts[i] rows (a chain, all wanting logits) after
+ * n_context committed tokens. The counts take turns, for at least min_rounds rounds and about budget_s seconds
  * in all, so that what else the machine does hits them alike. Needs a free sequence; leaves none open. */
-int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, double budget_s, double *seconds,
+int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, int min_rounds,
+                 double budget_s, double quantile, double *seconds,
                  fr_error *err);
 
 #endif

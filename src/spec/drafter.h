@@ -84,6 +84,9 @@ int draft_spec_get_real(const DraftSpec *spec, const DrafterClass *class, const 
 /* All methods, ending with NULL; and one by name (NULL: unknown). */
 const DrafterClass *const *drafter_classes(void);
 const DrafterClass *drafter_find(const char *name);
+/* The specs that `auto` stands for, ending with NULL. They are drafters like others; when each is asked, and how many of
+ * its nodes get a row, is decided where they are united (engine/auto.c). */
+const char *const *drafter_auto_members(void);
 /* Parses the spec, refuses unknown methods and keys (naming the known ones) and opens. "none" opens
  * nothing: *out is NULL and the result 0. */
 int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);

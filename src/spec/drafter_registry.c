@@ -37,6 +37,11 @@ const DrafterClass *drafter_find(const char *name) {
     return NULL;
 }
 
+const char *const *drafter_auto_members(void) {
+    static const char *const members[] = {"ngram-trie", "lookahead-trie", NULL};
+    return members;
+}
+
 /* Copies text[0..n) into a field of `capacity` bytes; false where it is empty or does not fit. */
 static bool copy_field(char *out, size_t capacity, const char *text, size_t n) {
     if (n == 0 || n >= capacity) return false;
@@ -121,7 +126,7 @@ int draft_spec_get_real(const DraftSpec *spec, const DrafterClass *class, const 
 }
 
 static int refuse_method(const char *method, fr_error *err) {
-    char names[256] = "none";
+    char names[256] = "none, auto";
     size_t n = strlen(names);
     for (int i = 0; classes[i] && n < sizeof names; i++)
         n += (size_t)snprintf(names + n, sizeof names - n, ", %s", classes[i]->name);

@@ -1,6 +1,8 @@
 #include "spec/replay.h"
 
 #include "base/clock.h"
+#include "base/mem.h"
+#include "spec/union.h"
 
 #include <stdbool.h>
 
@@ -25,46 +27,90 @@ static void judge(const Tree *t, const int32_t *next, int64_t n_next, ReplayBin 
     }
 }
 
-static int propose(Drafter *d, Tree *t, const ReplayInput *in, ReplayStats *out, double *step_s,
-                   fr_error *err) {
-    const int32_t sequence = 0, pending = t->nodes[0].token;
-    double t0 = clock_s();
-    int rc = d->class->propose(d, &sequence, &in->budget, (Tree *const[]){t}, 1, err);
-    double took = clock_s() - t0;
-    if (!rc) rc = tree_validate(t, pending, in->n_vocab, in->budget + 1, err);
-    out->propose_s += took;
-    if (step_s) *step_s = took;
+/* One run over one record. */
+typedef struct Run {
+    ReplayDraft *drafts;
+    int n_drafts;
+    const ReplayInput *in;
+    ReplayStats *out;
+    Tree tree, proposals[REPLAY_MAX_DRAFTS]; /* as the drafters made them */
+    Tree calibrated;                         /* one of them */
+} Run;
+
+static int propose(Run *r, int k, int32_t pending, fr_error *err) {
+    Drafter *d = r->drafts[k].drafter;
+    const int32_t sequence = 0;
+    Tree *t = &r->proposals[k];
+    tree_reset(t, pending);
+    int rc = d->class->propose(d, &sequence, &r->in->budget, &t, 1, err);
+    return rc ? rc : tree_validate(t, pending, r->in->n_vocab, r->in->budget + 1, err);
+}
+
+/* Unites the proposals in r->tree. */
+static void unite(Run *r, int32_t pending, const int32_t *next, int64_t n_next) {
+    tree_reset(&r->tree, pending);
+    for (int k = 0; k < r->n_drafts; k++) {
+        calibration_apply_tree(&r->drafts[k].own, &r->proposals[k], &r->calibrated);
+        judge(&r->proposals[k], next, n_next, r->out->bins);
+        judge(&r->calibrated, next, n_next, r->out->calibrated);
+        union_merge(&r->tree, &r->calibrated);
+    }
+    union_prune(&r->tree, r->in->budget);
+}
+
+static int observe(Run *r, const int32_t *tokens, int64_t n, fr_error *err) {
+    int rc = FR_OK;
+    for (int k = 0; k < r->n_drafts && !rc; k++) {
+        ReplayDraft *d = &r->drafts[k];
+        calibration_learn(&d->shared, &r->proposals[k], tokens, n);
+        calibration_learn(&d->own, &r->proposals[k], tokens, n);
+        calibration_fit(&d->shared, NULL);
+        calibration_fit(&d->own, &d->shared);
+        rc = d->drafter->class->observe(d->drafter, 0, tokens, n, err);
+    }
     return rc;
 }
 
-static int run_steps(Drafter *d, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err) {
-    Tree t;
+static int run_steps(Run *r, double *step_s, fr_error *err) {
+    const ReplayInput *in = r->in;
     int32_t pending = in->context[in->n_context - 1];
-    for (int64_t n = 0; n < in->n_output; out->n_steps++) {
-        tree_reset(&t, pending);
-        if (step_s) step_s[out->n_steps] = 0;
-        int rc = d ? propose(d, &t, in, out, step_s ? step_s + out->n_steps : NULL, err) : FR_OK;
-        if (rc) return rc;
-        judge(&t, in->output + n, in->n_output - n, out->bins);
-        int64_t n_new = accepted(&t, in->output + n, in->n_output - n) + 1;
+    int rc = FR_OK;
+    for (int64_t n = 0; n < in->n_output && !rc; r->out->n_steps++) {
+        const int32_t *next = in->output + n;
+        double start_s = clock_s();
+        for (int k = 0; k < r->n_drafts && !rc; k++) rc = propose(r, k, pending, err);
+        double took_s = clock_s() - start_s;
+        if (rc) break;
+        r->out->propose_s += took_s;
+        if (step_s) step_s[r->out->n_steps] = took_s;
+        unite(r, pending, next, in->n_output - n);
+        int64_t n_new = accepted(&r->tree, next, in->n_output - n) + 1;
         if (n_new > in->n_output - n) n_new = in->n_output - n; /* the answer ended inside the tree */
-        rc = d ? d->class->observe(d, 0, in->output + n, n_new, err) : FR_OK;
-        if (rc) return rc;
+        rc = observe(r, next, n_new, err);
         n += n_new;
         pending = in->output[n - 1];
-        out->n_drafted += t.n - 1;
-        out->n_tokens += n_new;
+        r->out->n_drafted += r->tree.n - 1;
+        r->out->n_tokens += n_new;
     }
-    return FR_OK;
+    return rc;
 }
 
-int replay_run(Drafter *d, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err) {
-    fr_assert(in->n_context > 0 && in->budget >= 0 && in->budget < TREE_MAX_NODES);
+int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err) {
+    fr_assert(in->n_context > 0 && in->budget >= 0 && in->budget < TREE_MAX_NODES && n_drafts <= REPLAY_MAX_DRAFTS);
     *out = (ReplayStats){.n_tokens = 0};
-    double t0 = clock_s();
-    int rc = d ? d->class->begin(d, 0, in->context, in->n_context, err) : FR_OK;
-    out->build_s = clock_s() - t0;
-    if (!rc) rc = run_steps(d, in, out, step_s, err);
-    if (d) d->class->end(d, 0);
+    Run *run = mem_calloc(1, sizeof *run);
+    if (!run) return error_memory(err, "a replay", sizeof *run);
+    run->drafts = drafts, run->n_drafts = n_drafts, run->in = in, run->out = out;
+    double start_s = clock_s();
+    int rc = FR_OK;
+    for (int k = 0; k < n_drafts && !rc; k++) {
+        Drafter *d = drafts[k].drafter;
+        calibration_init(&drafts[k].own, &drafts[k].shared);
+        rc = d->class->begin(d, 0, in->context, in->n_context, err);
+    }
+    out->build_s = clock_s() - start_s;
+    if (!rc) rc = run_steps(run, step_s, err);
+    for (int k = 0; k < n_drafts; k++) drafts[k].drafter->class->end(drafts[k].drafter, 0);
+    mem_free(run);
     return rc;
 }

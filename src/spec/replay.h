@@ -7,6 +7,7 @@
 #ifndef SPEC_REPLAY_H
 #define SPEC_REPLAY_H
 
+#include "spec/calibration.h"
 #include "spec/drafter.h"
 
 typedef struct ReplayInput {
@@ -28,11 +29,21 @@ typedef struct ReplayBin { /* the nodes with est in [i, i + 1) / REPLAY_N_BINS *
 typedef struct ReplayStats {
     int64_t n_tokens, n_steps, n_drafted;
     double propose_s, build_s; /* propose over all steps; begin */
-    ReplayBin bins[REPLAY_N_BINS];
+    ReplayBin bins[REPLAY_N_BINS];     /* of the drafters' own estimates, every proposal by itself */
+    ReplayBin calibrated[REPLAY_N_BINS]; /* of the same nodes, their est calibrated as it was then */
 } ReplayStats;
 
-/* Runs sequence 0 of the drafter (NULL: plain decoding) over the input. Where step_s is given, it gets the
- * time of each step's propose ([n_output] at least). A malformed tree is refused. */
-int replay_run(Drafter *d, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err);
+typedef struct ReplayDraft {
+    Drafter *drafter;
+    Calibration shared; /* kept over records; calibration_init before the first */
+    Calibration own;    /* of this record */
+} ReplayDraft;
+
+enum { REPLAY_MAX_DRAFTS = 8 };
+
+/* Runs sequence 0 of the drafters over the input; none: plain decoding. Several are united under the budget by
+ * their calibrated estimates. Where step_s is given, it gets the time of each step's proposals
+ * ([n_output] at least). A malformed tree is refused. */
+int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err);
 
 #endif

@@ -1,0 +1,63 @@
+#include "model/cost_curve.h"
+
+#include "model/cost.h"
+
+enum { SINK = 8192 }; /* forwards */
+#define MOST 0.08
+
+/* What holds for every forward: more rows never take less time, nor more than as many forwards of fewer rows. Noise that
+ * says otherwise is cut off. */
+static void make_sound(CostCurve *c) {
+    for (int k = 1; k < c->n; k++) {
+        double least = c->seconds[k - 1], most = least * (double)c->rows[k] / (double)c->rows[k - 1];
+        c->seconds[k] = c->seconds[k] < least ? least : c->seconds[k] > most ? most : c->seconds[k];
+    }
+}
+
+/* The first count is measured twice: the first forward of all meets cold caches and is thrown away. Of the rounds the fastest
+ * counts, for what slows down a few of them is not the forward. */
+int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err) {
+    int32_t counts[COST_CURVE_MAX] = {1};
+    double seconds[COST_CURVE_MAX];
+    int n = 1;
+    for (int32_t rows = 1; rows <= 32 && rows <= executor_max_rows(e) && rows <= n_ctx; rows *= 2) counts[n++] = rows;
+    c->n = 0;
+    int status = cost_measure(e, 0, counts, n, 1, 0.03, 0, seconds, err);
+    if (status) return status;
+    c->n = n - 1;
+    for (int k = 0; k < c->n; k++) c->rows[k] = counts[k + 1], c->seconds[k] = seconds[k + 1];
+    make_sound(c);
+    return FR_OK;
+}
+
+/* The point from which the line through n_rows starts. */
+static int segment(const CostCurve *c, int32_t n_rows) {
+    int i = 0;
+    while (i + 2 < c->n && c->rows[i + 1] <= n_rows) i++;
+    return i;
+}
+
+double cost_curve_at(const CostCurve *c, int32_t n_rows) {
+    if (c->n == 1 || n_rows == c->rows[0]) return c->seconds[0];
+    int i = segment(c, n_rows);
+    double slope = (c->seconds[i + 1] - c->seconds[i]) / (double)(c->rows[i + 1] - c->rows[i]);
+    return c->seconds[i] + slope * (double)(n_rows - c->rows[i]);
+}
+
+/* What was wrong moves the points beside n_rows, and a quarter of it the whole curve (the machine is slower, the context longer).
+ * Points above sink very slowly towards these: a size that looks too dear to be tried would otherwise never be
+ * measured again. */
+void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
+    if (n_rows > 2 * c->rows[c->n - 1]) return;
+    double wrong = seconds / cost_curve_at(c, n_rows) - 1;
+    wrong = wrong > MOST ? MOST : wrong < -MOST ? -MOST : wrong;
+    int i = n_rows == 1 || c->n == 1 ? 0 : segment(c, n_rows);
+    double part = i + 1 < c->n ? (double)(n_rows - c->rows[i]) / (double)(c->rows[i + 1] - c->rows[i]) : 0;
+    part = part > 1 ? 1 : part;
+    for (int k = 0; k < c->n; k++) {
+        double local = k == i ? 1 - part : k == i + 1 ? part : 0;
+        c->seconds[k] *= 1 + wrong * (0.25 + local);
+        if (k > i && local <= 0) c->seconds[k] -= (c->seconds[k] - c->seconds[k - 1]) / SINK;
+    }
+    make_sound(c);
+}
