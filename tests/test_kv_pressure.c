@@ -243,6 +243,14 @@ static void check_cache(const World *w) {
     }
 }
 
+/* Each node of a tree has its row, also where it was cut. */
+static void check_rows(const World *w) {
+    for (int p = 0; p < N_PLACES; p++) {
+        const fr_request *r = w->actors[p].request;
+        if (r && !r->finish && !r->is_prefill_step && r->n_step_rows) assert_int_equal(r->tree.n, r->n_step_rows);
+    }
+}
+
 /* Lets n requests come and go; few_steps: how many steps between arrivals at most. */
 static void play(World *w, int n, int few_steps) {
     int n_started = 0, n_here = 0;
@@ -256,6 +264,7 @@ static void play(World *w, int n, int few_steps) {
         if (fr_engine_step(w->engine, &err) < 0) fail_msg("%s: %s", w->label, err.message);
         check_oldest(w);
         check_cache(w);
+        check_rows(w);
         if (w->step > 5000) fail_msg("%s: no end", w->label);
     }
 }

@@ -128,11 +128,33 @@ static void the_curve_follows_the_machine(void **state) {
     }
 }
 
+static CostCurve curve(void) { return (CostCurve){.n = 4, .rows = {1, 2, 4, 8}, .seconds = {1, 1.5, 2, 3}}; }
+
+/* Each of the small print of cost_curve_observe. */
+static void what_a_forward_says_of_other_sizes(void **state) {
+    (void)state;
+    CostCurve c = curve();
+    for (int i = 0; i < 400; i++) cost_curve_observe(&c, 8, 1e6); /* no more than as many forwards of fewer rows */
+    for (int k = 1; k < c.n; k++) assert_true(c.seconds[k] <= c.seconds[k - 1] * c.rows[k] / c.rows[k - 1] * (1 + 1e-9));
+    c = curve();
+    for (int i = 0; i < 10; i++) cost_curve_observe(&c, 1, 1.3); /* a slower machine is slower for all sizes */
+    assert_true(cost_curve_at(&c, 8) > 3.1);
+    c = curve();
+    for (int i = 0; i < 20000; i++) cost_curve_observe(&c, 1, 1); /* what is never seen looks cheaper by and by */
+    assert_true(cost_curve_at(&c, 8) < 2.5);
+    c = curve();
+    cost_curve_observe(&c, 17, 1e6); /* more than twice what was measured: the line does not reach so far */
+    for (int k = 0; k < c.n; k++) assert_true(c.seconds[k] == curve().seconds[k]);
+    cost_curve_observe(&c, 16, 6); /* slower than the line says, and never a reason to lower it anywhere */
+    for (int k = 0; k < c.n; k++) assert_true(c.seconds[k] > curve().seconds[k]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_set_of_nodes_is_better),
         cmocka_unit_test(rows_decide),
         cmocka_unit_test(the_curve_follows_the_machine),
+        cmocka_unit_test(what_a_forward_says_of_other_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,6 +115,60 @@ static void the_least_recently_used_makes_room(void **state) {
     fr_engine_close(e);
 }
 
+static void expect_shared(fr_engine *e, const int32_t *prompt, int64_t n, int64_t n_shared) {
+    static Stream s;
+    fr_request_options o = ask(prompt, n);
+    assert_int_equal(check_shared(e, &o, &s), n_shared);
+}
+
+/* Also by a request that goes its own way later: its beginning was of use. */
+static void to_be_begun_with_is_use(void **state) {
+    (void)state;
+    int32_t own[N_CTX];
+    memcpy(own, prompts[2], sizeof own);
+    memcpy(own, prompts[0], 20 * sizeof *own);
+    fr_engine *e = open_engine(16, 2);
+    expect_shared(e, prompts[0], N_PROMPT, 0);
+    expect_shared(e, prompts[1], N_PROMPT, 0);
+    expect_shared(e, own, N_PROMPT, 20); /* takes the place of prompts[1] */
+    expect_shared(e, prompts[0], N_PROMPT, N_PROMPT - 1);
+    expect_shared(e, prompts[1], N_PROMPT, 0);
+    fr_engine_close(e);
+}
+
+/* What another entry holds takes no place, and the next turn takes that of the turn before. */
+static void one_talk_takes_one_place(void **state) {
+    (void)state;
+    static Stream s;
+    int32_t talk[N_CTX];
+    fr_engine *e = open_engine(16, 2);
+    expect_shared(e, prompts[1], N_PROMPT, 0);
+    fr_request_options o = ask(prompts[0], 20);
+    assert_int_equal(check_shared(e, &o, &s), 0);
+    memcpy(talk, prompts[0], 20 * sizeof *talk);
+    memcpy(talk + 20, s.tokens, (size_t)s.n * sizeof *talk);
+    talk[20 + s.n] = 30;
+    expect_shared(e, talk, 21 + s.n, 19 + s.n); /* the next turn */
+    o = ask(prompts[0], 10);
+    o.max_tokens = 1;
+    assert_int_equal(check_shared(e, &o, &s), 9); /* its beginning */
+    expect_shared(e, prompts[1], N_PROMPT, N_PROMPT - 1);
+    fr_engine_close(e);
+}
+
+/* Where pages are wanted, what was used last goes last. */
+static void the_least_recently_used_is_dropped_first(void **state) {
+    (void)state;
+    fr_engine *e = open_engine(16, 3);
+    for (int i = 0; i < 3; i++) expect_shared(e, prompts[i], N_PROMPT, 0);
+    expect_shared(e, prompts[0], N_PROMPT, N_PROMPT - 1);
+    assert_true(prefix_cache_drop(e));
+    expect_shared(e, prompts[2], N_PROMPT, N_PROMPT - 1);
+    expect_shared(e, prompts[0], N_PROMPT, N_PROMPT - 1);
+    expect_shared(e, prompts[1], N_PROMPT, 0);
+    fr_engine_close(e);
+}
+
 static void sharing_can_be_switched_off(void **state) {
     (void)state;
     static Stream s;
@@ -158,6 +212,24 @@ static void twins_read_their_prompt_once(void **state) {
     fr_engine_close(apart);
 }
 
+/* Two that have little in common read side by side. */
+static void strangers_do_not_wait(void **state) {
+    (void)state;
+    fr_engine *e = open_engine(16, 0);
+    fr_request *r[2];
+    fr_error err;
+    for (int i = 0; i < 2; i++) {
+        fr_request_options o = ask(prompts[i], 8);
+        assert_int_equal(fr_request_open(&r[i], e, &o, &err), FR_OK);
+    }
+    fr_engine_step(e, &err);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(executor_sequence_length(e->executor, r[i]->sequence), 7);
+        fr_request_close(r[i]);
+    }
+    fr_engine_close(e);
+}
+
 /* A request may end amid an accepted path: rows behind its last token are no part of its text. */
 static void what_was_accepted_behind_the_end_is_not_kept(void **state) {
     (void)state;
@@ -194,6 +266,10 @@ int main(void) {
         cmocka_unit_test(a_prompt_takes_over_the_longest_beginning),
         cmocka_unit_test(the_next_turn_takes_over_the_answer_too),
         cmocka_unit_test(the_least_recently_used_makes_room),
+        cmocka_unit_test(to_be_begun_with_is_use),
+        cmocka_unit_test(one_talk_takes_one_place),
+        cmocka_unit_test(the_least_recently_used_is_dropped_first),
+        cmocka_unit_test(strangers_do_not_wait),
         cmocka_unit_test(sharing_can_be_switched_off),
         cmocka_unit_test(twins_read_their_prompt_once),
         cmocka_unit_test(what_was_accepted_behind_the_end_is_not_kept),

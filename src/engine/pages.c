@@ -30,7 +30,7 @@
  *     and every request is the oldest one day: no livelock, no starvation.
  *   - A request only takes from younger ones, which have not claimed in this step yet: no claimed slot is lost.
  *   - Claims of one step never depend on the result of a forward. What is read again changes no token.
- * Proof: tests/test_kv_pressure.c. */
+ * Proof: tests/test_pages.c (the rule, step by step), tests/test_kv_pressure.c (no token changes). */
 #include "engine/engine.h"
 
 #include <stdlib.h>
