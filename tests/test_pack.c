@@ -105,7 +105,7 @@ static void check(TensorType type, int64_t n_out, int64_t n_in) {
     float *want = malloc((size_t)n_in * sizeof *want);
     assert_non_null(want);
     PackedMatrix m;
-    assert_int_equal(packed_init(&m, type, n_out, n_in, NULL), FR_OK);
+    assert_int_equal(packed_init(&m, type, ACT_Q16, n_out, n_in, NULL), FR_OK);
     memset(m.data, 0xaa, m.tile_bytes * (size_t)packed_n_tiles(&m));
     for (int64_t t = packed_n_tiles(&m) - 1; t >= 0; t--) packed_fill(&m, rows + 1, t, t + 1);
     for (int64_t o = 0; o < packed_n_tiles(&m) * TILE_ROWS; o++) {
@@ -143,19 +143,19 @@ static void rows_of_broken_blocks_are_refused(void **state) {
     (void)state;
     PackedMatrix m;
     fr_error err = {0};
-    assert_int_equal(packed_init(&m, TYPE_Q8_0, 16, 33, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(packed_init(&m, TYPE_Q8_0, ACT_Q16, 16, 33, &err), FR_ERR_UNSUPPORTED);
     assert_true(strlen(err.message) > 0);
     assert_null(m.data);
-    assert_int_equal(packed_init(&m, TYPE_Q4_K, 16, 128, &err), FR_ERR_UNSUPPORTED);
-    assert_int_equal(packed_init(&m, TYPE_F32, 0, 128, &err), FR_ERR_UNSUPPORTED);
-    assert_int_equal(packed_init(&m, TYPE_F32, 16, (int64_t)INT32_MAX + 1, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(packed_init(&m, TYPE_Q4_K, ACT_Q16, 16, 128, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(packed_init(&m, TYPE_F32, ACT_Q16, 0, 128, &err), FR_ERR_UNSUPPORTED);
+    assert_int_equal(packed_init(&m, TYPE_F32, ACT_Q16, 16, (int64_t)INT32_MAX + 1, &err), FR_ERR_UNSUPPORTED);
 }
 
 static void subnormal_bf16_weights_become_zero(void **state) {
     (void)state;
     uint16_t row[4] = {0x007f, 0x8001, 0x0080, 0x3f80};
     PackedMatrix m;
-    assert_int_equal(packed_init(&m, TYPE_BF16, 1, 4, NULL), FR_OK);
+    assert_int_equal(packed_init(&m, TYPE_BF16, ACT_Q16, 1, 4, NULL), FR_OK);
     packed_fill(&m, row, 0, 1);
     assert_true(unpack(&m, 0, 0) == 0 && !signbit(unpack(&m, 0, 0)));
     assert_true(unpack(&m, 0, 1) == 0 && signbit(unpack(&m, 0, 1)));

@@ -7,18 +7,27 @@
 
 #include "kernels/kernels.h"
 
-/* 32 activations, 80 bytes, as the block types want them. A row of ACT_Q16 is n/32 of these.
+/* 32 activations as the block types want them. A row of ACT_Q16 or ACT_Q8 is n/32 of these.
  *
- * With amax = max|x| of the 32:  q = x * (32512/amax) to the nearest integer (ties to even), x ~ scale * q.
- * q is kept as two signed bytes, q = 256 * high + low, for the byte products of the machine. Both lie within
- * -127..127, so that the sign of either can be turned: a low of -128 becomes -127, and q one more. */
+ * With amax = max|x| of the 32:  q = x * (steps/amax) to the nearest integer (ties to even), x ~ scale * q.
+ *
+ *   ACT_Q16  steps = 32512. Two planes of signed bytes, q = 256 * plane[0] + plane[1], for the byte products of
+ *            the machine. Both lie within -127..127, so that the sign of either can be turned: a low byte of
+ *            -128 becomes -127, and q one more.                                                      80 bytes
+ *   ACT_Q8   steps = 127, one plane, q = plane[0].                                                   48 bytes */
 typedef struct ActBlock {
-    float scale;           /* amax/32512 */
+    float scale;           /* amax/steps */
     float scaled_sum;      /* scale * (float)(sum of q): what a minimum per block is multiplied with */
     int32_t minus_sum;     /* of q: what the bias of codes is multiplied with */
     int32_t minus_sum_low; /* of q[0..15] */
-    int8_t high[ACT_BLOCK], low[ACT_BLOCK];
+    int8_t plane[][ACT_BLOCK];
 } ActBlock;
+
+static inline int act_planes(ActForm form) { return form == ACT_Q16 ? 2 : 1; }
+static inline size_t act_block_bytes(ActForm form) {
+    return sizeof(ActBlock) + (size_t)act_planes(form) * ACT_BLOCK;
+}
+static inline bool act_is_blocks(ActForm form) { return form == ACT_Q16 || form == ACT_Q8; }
 
 /* How one step along k is coded. For the block types a step is 32 inputs: an ActBlock. */
 typedef struct StepForm {

@@ -52,7 +52,7 @@
 
 #include <string.h>
 
-int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, fr_error *err) {
+int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
     size_t row_bytes, bytes;
     memset(m, 0, sizeof *m);
     if (n_out < 1 || n_in < 1 || n_in > INT32_MAX || n_out > INT32_MAX ||
@@ -61,6 +61,7 @@ int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, f
                          "a %lld x %lld matrix cannot be of type %s: its rows are not whole blocks",
                          (long long)n_out, (long long)n_in, tensor_type_info(type)->name);
     m->type = type;
+    m->act = act_form(type, blocks);
     m->n_out = n_out;
     m->n_in = n_in;
     m->tile_bytes = tile_size(type, n_in);

@@ -142,7 +142,8 @@ INLINE void bf16_end(unsigned state) { _mm_setcsr(state); }
 /* t + the products of four groups of codes w with the 16 activations q, exactly. */
 INLINE Vi v_dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
     (void)code_max;
-    UNROLL for (int g = 0; g < 4; g++) t = _mm512_dpbusd_epi32(t, w[g], v_set_4_bytes(q + 4 * g));
+    UNROLL for (int g = 0; g < 4; g++) /* one instruction, which compilers make two of */
+        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(t) : "v"(w[g]), "m"(*(const int8_t(*)[4])(q + 4 * g)));
     return t;
 }
 

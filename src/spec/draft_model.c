@@ -132,7 +132,7 @@ static int32_t measure_shape(const DraftShape *shape, int32_t *max_children) {
 static int open_files(DraftModel *d, const char *path, const DrafterEnv *env, fr_error *err) {
     int rc = gguf_open(&d->gguf, path, err);
     if (!rc) rc = vocab_match(d->gguf, env->target, err);
-    ModelOptions options = {.kernels = env->kernels, .n_threads = env->n_threads};
+    ModelOptions options = {.kernels = env->kernels, .activations = env->activations, .n_threads = env->n_threads};
     if (!rc) rc = model_open(&d->model, d->gguf, &options, err);
     if (rc) return rc;
     if (d->model->hparams.n_vocab == env->n_vocab) return FR_OK;
