@@ -47,7 +47,7 @@ typedef struct fr_model fr_model;
 typedef struct fr_model_options {
     const char *kernels; /* NULL or "auto": the best this CPU has; else "ref", "avx2", "avx512", ... */
     const char *activations; /* what inputs of quantised weights are rounded to: NULL or "q16": 16-bit integers;
-                              * "q8": 8 bits, faster with many rows, and the logits are 2-3 % (rms) off. Either way
+                              * "q8": 8 bits, faster with many rows; logits are then 1.6-2.7 % (rms) off. Either way
                               * drafting changes nothing */
     int n_threads;       /* for loading; 0: all cores */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
