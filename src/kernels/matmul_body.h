@@ -17,8 +17,9 @@
  * several columns at once keep the units busy, and each number of rows is a function.
  *
  * Memory. A thread's tiles are one stream of bytes; each step asks for those AHEAD bytes further on, into the
- * second cache: in the first they would push out the activations and be pushed out before they are used
- * (bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in the
+ * second cache: in the first they would push out the activations and be pushed out before they are used. One or
+ * two rows of a block type run through it as fast as a plain copy would, and the CPU foresees that by itself, better
+ * than when it is told (bench/DIARY.md has the figures). More rows than one pass takes are cut into passes over a group of tiles that stays in the
  * second cache.
  */
 #include "kernels/layout.h"
@@ -31,6 +32,7 @@
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
     AHEAD = 16 << 10,        /* bytes between what is computed and what is asked for from memory */
+    ROWS_UNAIDED = 1,        /* up to so many rows of a block type are fast enough for the CPU's own prefetcher */
     GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
     ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
     BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
@@ -94,9 +96,9 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
     }
 }
 
-/* column: within the tile. The record's items are 16 rows wide. */
-INLINE void unpack_scales(TensorType type, const unsigned char *record, int i_sub, int column, Unpacked *u) {
-    const unsigned char *halves = record + column * LANES * 2, *bytes = record + column * LANES + i_sub * 32;
+/* column: within the tile. The scales' items are 16 rows wide. */
+INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
+    const unsigned char *halves = scales + column * LANES * 2, *bytes = scales + column * LANES + i_sub * 32;
     Vf d = v_load_half(halves);
     u->scale[0] = u->scale[1] = d;
     if (type == TYPE_Q4_1 || type == TYPE_Q5_1) u->min = v_load_half(halves + 32);
@@ -169,19 +171,19 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
  * operations to do between its load and its store, so that they cost nothing. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     const StepForm *f = &step_forms[type];
-    const unsigned char *codes = p->tile + p->column * LANES * 4;
-    const unsigned char *record = p->tile + tile_scales_offset(type, p->n_in);
-    const unsigned char *x = p->x;
+    const int record_steps = (int)f->record_steps, n_lines = (int)record_bytes(type) / 64;
+    const unsigned char *record = p->tile, *x = p->x;
     int64_t n_steps = tile_n_steps(type, p->n_in), n_rows = p->n_rows;
     Vf acc[BLOCK_ROWS_MAX];
     for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
-    for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
-        for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += act_block_bytes(form)) {
-            UNROLL for (uint32_t b = 0; b < f->code_bytes; b += 64) prefetch(codes + AHEAD + b);
-            prefetch(record + p->tile_bytes + s * (int)(f->scale_bytes / f->scale_steps));
+    for (int64_t i = 0; i < n_steps; i += record_steps, record += record_bytes(type))
+        for (int s = 0; s < record_steps && i + s < n_steps; s++, x += act_block_bytes(form)) {
+            if (n_rows > ROWS_UNAIDED)
+                for (int line = n_lines * s / record_steps; line < n_lines * (s + 1) / record_steps; line++)
+                    prefetch(record + AHEAD + line * 64);
             Unpacked u;
-            unpack_codes(type, codes, u.w);
-            unpack_scales(type, record, s, p->column, &u);
+            unpack_codes(type, record + codes_offset(type, s) + p->column * LANES * 4, u.w);
+            unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_steps, p->column, &u);
             const unsigned char *row = x;
             int64_t r = 0;
             for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
