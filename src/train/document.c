@@ -138,6 +138,8 @@ int document_make(Document *out, const DocumentForm *form, const Record *record,
         rc = make_chat(out, form, record->messages, record->n_messages, err);
     else
         rc = make_text(out, form, record->text, err);
+    if (!rc && record->is_cut && out->n > 0 && tokenizer_is_eog(form->tokenizer, out->tokens[out->n - 1]))
+        out->counts[out->n - 1] = 0;
     if (rc) document_free(out);
     return rc;
 }

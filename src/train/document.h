@@ -18,7 +18,8 @@ typedef struct DocumentForm {
 } DocumentForm;
 
 /* BOS where the vocabulary's file asks for it, EOS at the end unless an end-of-turn token stands there. All of a text
- * counts, of a pair the response, of a conversation what the assistant says, each with the token that ends it. Refuses,
+ * counts, of a pair the response, of a conversation what the assistant says, each with the token that ends it
+ * unless the answer was cut off. Refuses,
  * with a sentence without its subject, what has no answer. */
 int document_make(Document *out, const DocumentForm *form, const Record *record, fr_error *err);
 void document_free(Document *d);

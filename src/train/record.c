@@ -21,6 +21,8 @@ static int parse_messages(Record *r, const json_t *list, fr_error *err) {
 }
 
 static int parse_object(Record *r, fr_error *err) {
+    const char *finish = json_string_value(json_object_get(r->object, "finish"));
+    r->is_cut = finish && (strcmp(finish, "length") == 0 || strcmp(finish, "context") == 0);
     const json_t *list = json_object_get(r->object, "messages");
     if (json_is_array(list)) return parse_messages(r, list, err);
     r->text = json_string_value(json_object_get(r->object, "text"));

@@ -18,6 +18,7 @@ typedef struct Record {
     const char *response;    /* RECORD_PAIR; NULL: not answered yet */
     ChatMessage *messages;   /* [n_messages] RECORD_CHAT, n_messages >= 1; a role that is not said is NULL */
     int n_messages;
+    bool is_cut;             /* "finish" says that the last answer was cut off: its end is not to be learned */
 } Record;
 
 /* An object with a list "messages" is a conversation, else with a string "text" a text, else with a string "prompt"
