@@ -119,10 +119,10 @@ static int finish(Training *t, fr_error *err) {
     const LoopResult *r = &t->result;
     int rc = t->trainer->class->write(t->trainer, t->args.output, err);
     if (rc) return rc;
-    printf("%s: %lld steps in %.1f s, %.0f tokens/s; loss of the last step %.4f", t->args.output,
-           (long long)(r->n_steps - r->n_steps_before), r->seconds, r->tokens_per_s,
-           r->train.n ? r->train.loss / (double)r->train.n : 0);
-    print_sums("held out", &r->valid);
+    printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before), r->seconds,
+           r->tokens_per_s);
+    print_sums("loss of the last step", &r->train);
+    print_sums("of held out texts", &r->valid);
     putchar('\n');
     char previous[PATH_BYTES + 16];
     snprintf(previous, sizeof previous, "%s.previous", t->checkpoint);
@@ -164,6 +164,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         if (t->method->needs_model && !t->args.model) argp_error(state, "which target is it for? -m TARGET.gguf");
         if (!t->method->needs_model && !t->args.vocab)
             argp_error(state, "which vocabulary? --vocab FILE.gguf, any model that has it");
+        if (t->method->needs_model ? t->args.vocab : t->args.model)
+            argp_error(state, "%s does not go with the method %s", t->method->needs_model ? "--vocab" : "-m", t->method->name);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
