@@ -76,6 +76,16 @@ static void what_counts(void **state) {
          "{\"role\": \"assistant\", \"content\": \"See you\"}, {\"role\": \"user\", \"content\": \"never said\"}]}",
          /* a word-start space stands behind every special token */
          "<s> Be kind.\nUSER: Hi\nASSISTANT: Hello!</s> \nUSER: Bye\nASSISTANT: See you</s>", " Hello!</s> See you</s>"},
+        /* of answers that were cut off the end does not count */
+        {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"length\"}", "<s> The cat is</s>", " is"},
+        {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"eos\"}", "<s> The cat is</s>", " is</s>"},
+        {CHAT_PLAIN, true, "{\"prompt\": \"Hi\", \"response\": \"Hello!\", \"finish\": \"context\"}",
+         "<s> USER: Hi\nASSISTANT: Hello!</s>", " Hello!"},
+        {CHAT_PLAIN, false,
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+         "{\"role\": \"assistant\", \"content\": \"Hello!\", \"finish\": \"length\"}, {\"role\": \"user\", \"content\": \"Bye\"}, "
+         "{\"role\": \"assistant\", \"content\": \"See you\", \"finish\": \"eos\"}]}",
+         "<s> USER: Hi\nASSISTANT: Hello!</s> \nUSER: Bye\nASSISTANT: See you</s>", " Hello! See you</s>"},
         {CHAT_LLAMA2, false,
          "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Hello!\"}, "
          "{\"role\": \"user\", \"content\": \"Bye\"}, {\"role\": \"assistant\", \"content\": \"See you\"}]}",

@@ -138,8 +138,7 @@ static int end_answer(Distill *d, Slot *s, fr_error *err) {
         rc = err->code;
     } else {
         bool blank = is_chat(d, s) && n > 0 && *text == ' '; /* the format's, between "ASSISTANT:" and the answer */
-        rc = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, err);
-        json_object_set_new(s->record.object, "finish", json_string(fr_finish_name(finish)));
+        rc = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish), err);
     }
     fr_request_close(s->request);
     s->request = NULL;
@@ -233,7 +232,7 @@ int cmd_distill(int argc, char **argv) {
         .doc = "Let a model answer the questions of a file itself, as data to train a drafter on.\v"
                "IN has a JSON object a line: a \"prompt\" (raw text, or with --chat a user's message), or \"messages\" with a "
                "\"role\" and a \"content\" each, of which the assistant's are written anew, in turn. OUT has the same objects "
-               "with the model's answers, in the same order, and \"finish\", which says why the last one ended. Run it again "
+               "with the model's answers, in the same order, and \"finish\" beside each, which says why it ended. Run it again "
                "after a kill, and it goes on where it stopped. Answers are those of `forerun run`; record i, counted from "
                "0, is drawn with the seed S + i.\n\n"
                "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"

@@ -36,20 +36,18 @@ static json_t *string_of(const char *text, size_t n) {
     return string;
 }
 
-int distill_set_answer(Record *r, int i, const char *text, size_t n, fr_error *err) {
-    json_t *answer = string_of(text, n);
-    bool fits = answer != NULL;
-    if (fits && r->kind == RECORD_PAIR) fits = json_object_set_new(r->object, "response", answer) == 0;
-    if (fits && r->kind == RECORD_CHAT) {
+int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, fr_error *err) {
+    json_t *answer = string_of(text, n), *object = r->object;
+    const char *key = r->kind == RECORD_PAIR ? "response" : "content";
+    if (r->kind == RECORD_CHAT) {
         json_t *list = json_object_get(r->object, "messages");
-        if (i < r->n_messages) {
-            fits = json_object_set_new(json_array_get(list, (size_t)i), "content", answer) == 0;
-            r->messages[i].content = json_string_value(answer);
-        } else {
-            fits = json_array_append_new(list, json_pack("{s:s, s:o}", "role", "assistant", "content", answer)) == 0;
-        }
+        if (i == r->n_messages) json_array_append_new(list, json_pack("{s:s}", "role", "assistant"));
+        object = json_array_get(list, (size_t)i);
     }
-    return fits ? FR_OK : error_memory(err, "an answer", n);
+    if (!answer || json_object_set_new(object, key, answer) || json_object_set_new(object, "finish", json_string(finish)))
+        return error_memory(err, "an answer", n);
+    if (i < r->n_messages) r->messages[i].content = json_string_value(answer);
+    return FR_OK;
 }
 
 /* ---- the input ---------------------------------------------------------------------------------- */

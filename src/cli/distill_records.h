@@ -17,7 +17,8 @@ int distill_continue(const char *path, LineReader *in, int64_t *n_passed, int64_
 /* The next message of a conversation for the model to say, from `from` on: one of the assistant, or the one behind the
  * last; -1: there is none left. */
 int distill_next_answer(const Record *r, int from);
-/* Puts the answer where it belongs: message i of a conversation, or the response of a pair (i is not read). */
-int distill_set_answer(Record *r, int i, const char *text, size_t n, fr_error *err);
+/* Puts the answer where it belongs, message i of a conversation or the response of a pair (i is not read), with
+ * "finish" beside it: why it ended. */
+int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, fr_error *err);
 
 #endif

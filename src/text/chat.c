@@ -224,10 +224,10 @@ static int check(ChatFamily family, const ChatMessage *messages, int n, bool ask
 }
 
 /* What the assistant said last in `out`: behind the opening, up to the '>' that ends its end-of-turn mark. */
-static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin) {
+static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin, int i_message) {
     const char *mark = style->assistant[1], *last = strchr(mark, '>');
     size_t n_behind = last ? strlen(last + 1) : 0;
-    return (ChatSpan){begin + strlen(style->opening), out->n - n_behind};
+    return (ChatSpan){begin + strlen(style->opening), out->n - n_behind, i_message};
 }
 
 /* All turns without what opens the next one; answers may be NULL. */
@@ -240,7 +240,7 @@ static bool put_turns(Buf *out, const ChatStyle *style, const ChatMessage *messa
         size_t begin = out->n;
         fits = put_turn(out, style, messages, i);
         if (fits && answers && is_role(&messages[i], "assistant"))
-            answers[(*n_answers)++] = answer_span(out, style, begin);
+            answers[(*n_answers)++] = answer_span(out, style, begin, i);
     }
     return fits;
 }

@@ -38,6 +38,7 @@ int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, 
 
 typedef struct ChatSpan {
     size_t begin, end; /* bytes of a text */
+    int i_message;     /* who speaks there */
 } ChatSpan;
 
 /* The text of a conversation that is over, and where in it the assistant speaks: answers[0 .. *n_answers), with room

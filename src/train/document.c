@@ -50,12 +50,15 @@ static int begin_document(Document *d, const DocumentForm *form, Tokens *tokens,
     if (!d->counts) return error_memory(err, "a document", (size_t)d->n);
     if (eos < 0 || ends) return FR_OK;
     d->tokens[d->n] = eos;
-    d->counts[d->n++] = 1;
+    d->counts[d->n] = d->n > 0;
+    d->n++;
     return FR_OK;
 }
 
-static void count_range(Document *d, int64_t begin, int64_t end) {
+/* is_cut: the end-of-turn token of what was cut off does not count. */
+static void count_range(Document *d, const DocumentForm *form, int64_t begin, int64_t end, bool is_cut) {
     for (int64_t i = begin < 1 ? 1 : begin; i < end; i++) d->counts[i] = 1;
+    if (is_cut && end > 0 && tokenizer_is_eog(form->tokenizer, d->tokens[end - 1])) d->counts[end - 1] = 0;
 }
 
 static int make_text(Document *d, const DocumentForm *form, const char *text, fr_error *err) {
@@ -64,7 +67,7 @@ static int make_text(Document *d, const DocumentForm *form, const char *text, fr
     int rc = encode(form, text, strlen(text), false, &tokens, err);
     if (!rc) rc = begin_document(d, form, &tokens, err);
     free(tokens.ids);
-    if (!rc) count_range(d, 0, d->n);
+    if (!rc) count_range(d, form, 0, d->n, false);
     return rc;
 }
 
@@ -81,31 +84,32 @@ static int make_pair(Document *d, const DocumentForm *form, const Record *r, fr_
     if (!rc) rc = begin_document(d, form, &tokens, err);
     free(tokens.ids);
     buf_free(&text);
-    if (!rc) count_range(d, seam, d->n);
+    if (!rc) count_range(d, form, seam, d->n, record_is_cut(r, 0));
     return rc;
 }
 
 /* The text ends with the last answer. */
-static int make_conversation(Document *d, const DocumentForm *form, const Buf *text, const ChatSpan *answers,
-                             int n_answers, fr_error *err) {
+static int make_conversation(Document *d, const DocumentForm *form, const Record *r, const Buf *text,
+                             const ChatSpan *answers, int n_answers, fr_error *err) {
     Tokens tokens = {0};
     size_t n = answers[n_answers - 1].end;
     int rc = encode(form, text->data, n, true, &tokens, err);
     if (rc) return rc;
-    Tokens all = tokens;
+    Tokens all = {0};
     rc = begin_document(d, form, &tokens, err);
     free(tokens.ids);
-    if (!rc) all.ids = d->tokens;
+    if (!rc) all = (Tokens){d->tokens, d->n}; /* with EOS, where the last answer needed one */
     for (int i = 0; i < n_answers && !rc; i++) {
         int64_t begin, end = all.n;
         rc = find_seam(form, &all, text->data, answers[i].begin, true, &begin, err);
         if (!rc && answers[i].end < n) rc = find_seam(form, &all, text->data, answers[i].end, true, &end, err);
-        if (!rc) count_range(d, begin, end);
+        if (!rc) count_range(d, form, begin, end, record_is_cut(r, answers[i].i_message));
     }
     return rc;
 }
 
-static int make_chat(Document *d, const DocumentForm *form, const ChatMessage *messages, int n, fr_error *err) {
+static int make_chat(Document *d, const DocumentForm *form, const Record *r, const ChatMessage *messages, int n,
+                     fr_error *err) {
     for (int i = 0; i < n; i++)
         if (!messages[i].role) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"role\"");
     Buf text = {.max_bytes = LINE_MAX_BYTES};
@@ -118,7 +122,7 @@ static int make_chat(Document *d, const DocumentForm *form, const ChatMessage *m
     else if (!rc && n_answers == 0)
         rc = error_set(err, FR_ERR_FORMAT,
                        "has no message of the role assistant; `forerun distill-data` lets a model write the answers");
-    if (!rc) rc = make_conversation(d, form, &text, answers, n_answers, err);
+    if (!rc) rc = make_conversation(d, form, r, &text, answers, n_answers, err);
     mem_free(answers);
     buf_free(&text);
     return rc;
@@ -131,15 +135,13 @@ int document_make(Document *out, const DocumentForm *form, const Record *record,
         rc = error_set(err, FR_ERR_FORMAT,
                        "has a \"prompt\" and no \"response\"; `forerun distill-data` lets a model write the answers");
     else if (record->kind == RECORD_PAIR && form->pairs_are_chats)
-        rc = make_chat(out, form, (ChatMessage[]){{"user", record->prompt}, {"assistant", record->response}}, 2, err);
+        rc = make_chat(out, form, record, (ChatMessage[]){{"user", record->prompt}, {"assistant", record->response}}, 2, err);
     else if (record->kind == RECORD_PAIR)
         rc = make_pair(out, form, record, err);
     else if (record->kind == RECORD_CHAT)
-        rc = make_chat(out, form, record->messages, record->n_messages, err);
+        rc = make_chat(out, form, record, record->messages, record->n_messages, err);
     else
         rc = make_text(out, form, record->text, err);
-    if (!rc && record->is_cut && out->n > 0 && tokenizer_is_eog(form->tokenizer, out->tokens[out->n - 1]))
-        out->counts[out->n - 1] = 0;
     if (rc) document_free(out);
     return rc;
 }

@@ -21,8 +21,6 @@ static int parse_messages(Record *r, const json_t *list, fr_error *err) {
 }
 
 static int parse_object(Record *r, fr_error *err) {
-    const char *finish = json_string_value(json_object_get(r->object, "finish"));
-    r->is_cut = finish && (strcmp(finish, "length") == 0 || strcmp(finish, "context") == 0);
     const json_t *list = json_object_get(r->object, "messages");
     if (json_is_array(list)) return parse_messages(r, list, err);
     r->text = json_string_value(json_object_get(r->object, "text"));
@@ -48,6 +46,13 @@ void record_free(Record *r) {
     json_decref(r->object);
     mem_free(r->messages);
     *r = (Record){0};
+}
+
+bool record_is_cut(const Record *r, int i) {
+    const json_t *list = json_object_get(r->object, "messages");
+    const json_t *answer = r->kind == RECORD_CHAT ? json_array_get(list, (size_t)i) : r->object;
+    const char *finish = json_string_value(json_object_get(answer, "finish"));
+    return finish && (strcmp(finish, "length") == 0 || strcmp(finish, "context") == 0);
 }
 
 int record_next(LineReader *reader, Record *out, fr_error *err) {

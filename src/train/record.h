@@ -18,13 +18,15 @@ typedef struct Record {
     const char *response;    /* RECORD_PAIR; NULL: not answered yet */
     ChatMessage *messages;   /* [n_messages] RECORD_CHAT, n_messages >= 1; a role that is not said is NULL */
     int n_messages;
-    bool is_cut;             /* "finish" says that the last answer was cut off: its end is not to be learned */
 } Record;
 
 /* An object with a list "messages" is a conversation, else with a string "text" a text, else with a string "prompt"
  * (and "response") a pair. On failure err has a sentence without its subject, for line_reader_refuse. */
 int record_parse(Record *out, const char *line, size_t n, fr_error *err);
 void record_free(Record *r); /* an empty one is fine */
+
+/* Whether the "finish" of a pair, or of message i, says that the answer was cut off: then its end is not to be learned. */
+bool record_is_cut(const Record *r, int i);
 
 /* The next line that is not blank: 1 and the record, 0 at the end, else an error that names file and line. */
 int record_next(LineReader *reader, Record *out, fr_error *err);
