@@ -258,10 +258,13 @@ static void load(Dataset *d, const DatasetOptions *o) {
     if (dataset_open(d, o, vocab, &err)) fail_msg("%s", err.message);
 }
 
-static size_t many_documents(char *text, size_t size) {
+/* 2000 documents, the first of them `first`, then the next, and round. */
+static size_t many_documents(char *text, size_t size, int first) {
     size_t n = 0;
-    for (int i = 0; i < 2000; i++)
+    for (int k = first; k < first + 2000; k++) {
+        int i = k % 2000;
         n += (size_t)snprintf(text + n, size - n, "{\"text\": \"Story %d tells of number %d\"}\n", i, i * 7919);
+    }
     assert_true(n < size);
     return n;
 }
@@ -269,7 +272,7 @@ static size_t many_documents(char *text, size_t size) {
 static void some_documents_are_held_out(void **state) {
     (void)state;
     static char text[200000], packed[200000];
-    size_t n = many_documents(text, sizeof text);
+    size_t n = many_documents(text, sizeof text, 0);
     char *files[] = {DATA, DATA ".zst"};
     Dataset all, some, again, file;
     spill(DATA, text, n);
@@ -286,6 +289,13 @@ static void some_documents_are_held_out(void **state) {
     tenth.files = files + 1; /* the same lines, compressed */
     load(&again, &tenth);
     assert_true(again.fingerprint == some.fingerprint && again.valid.n_tokens == some.valid.n_tokens);
+    dataset_close(&again);
+    many_documents(packed, sizeof packed, 777); /* another order holds out the same ones */
+    spill(DATA, packed, n);
+    tenth.files = files;
+    load(&again, &tenth);
+    assert_true(again.n_valid_documents == some.n_valid_documents && again.valid.n_tokens == some.valid.n_tokens);
+    assert_true(again.fingerprint != some.fingerprint);
     spill(VALID, text, strcspn(text, "\n")); /* no newline at the end */
     none.valid_file = VALID;
     load(&file, &none);
