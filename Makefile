@@ -13,7 +13,7 @@ VERSION := 0.1.0
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 LIB_PKGS := libpcre2-8 libxxhash libdivsufsort libdivsufsort64
-PKGS    := $(LIB_PKGS) libutf8proc jansson libzstd
+PKGS    := $(LIB_PKGS) libutf8proc jansson libzstd openblas
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
@@ -61,6 +61,9 @@ $(BUILD)/src/kernels/%_avx2.o:        ISA := $(if $(X86),-mavx2 -mfma -mf16c)
 $(BUILD)/src/kernels/%_avx512.o:      ISA := $(if $(X86),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c)
 $(BUILD)/src/kernels/%_avx512_bf16.o: ISA := $(if $(X86),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mfma -mf16c)
 
+# The loops of training over single numbers: the compiler may do several side by side.
+$(BUILD)/src/train/%.o: ISA := -O3
+
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
@@ -96,7 +99,7 @@ $(RUNNER): tests/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each. Optional: clang libclang-rt-14-dev (fuzz), gnuplot-nox.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libcmocka-dev
+                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 define install_missing
 @missing=; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
