@@ -86,6 +86,9 @@ $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
 # A tool that outgrows one file keeps its other files in a folder of its name.
 $(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
+$(BUILD)/grow_model: $(call obj,$(wildcard tools/grow_model/*.c tools/make_model/*.c))
+# test_step_memory counts every allocation.
+$(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
