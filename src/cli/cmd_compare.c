@@ -27,10 +27,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     CompareArgs *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = state->child_inputs[1] = &a->generate; return 0;
-    case KEY_RUNS:
-        a->n_runs = atoi(arg);
-        if (a->n_runs < 1 || a->n_runs > MAX_RUNS) argp_error(state, "--runs: 1 to %d", MAX_RUNS);
-        return 0;
+    case KEY_RUNS: a->n_runs = (int)cli_parse_int(state, arg, 1, MAX_RUNS, "--runs"); return 0;
     case KEY_JSON: a->json = 1; return 0;
     case KEY_NO_TEXT: a->no_text = 1; return 0;
     case ARGP_KEY_END:
