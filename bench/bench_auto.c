@@ -1,11 +1,14 @@
 /* bench_auto - is `--draft auto` ever slower than plain decoding? By category of a file of prompts.
  *
- *   bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET]]]]]
+ *   bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET [THREADS]]]]]]
  *
  * PROMPTS.jsonl: one object a line with "category" and "turns", of which the first is the prompt. The first PROMPTS (6) of each
  * category are generated from, plainly and with DRAFT (auto), one right after the other, who is first taking turns. Each of ROUNDS (5)
- * rounds has fresh engines, so that no drafter has seen an answer before. Prompts that leave no room are cut. A prompt's time is the lower
- * quartile of its rounds (a busy neighbour makes single rounds many times slower); a category's, the sum over its prompts. */
+ * rounds has fresh engines, so that no drafter has seen an answer before. Prompts that leave no room are cut.
+ *
+ * A virtual machine runs at half its speed for seconds at a time. So a prompt's ratio is the median over its rounds of (plain time
+ * / drafted time) of the two runs that stood side by side, and its plain time the median over the rounds; a category's ratio is its plain time
+ * over the time that these ratios make of it. */
 #include <forerun.h>
 
 #include <jansson.h>
@@ -24,7 +27,7 @@ typedef struct Prompt {
 } Prompt;
 
 static Prompt prompts[MAX_PROMPTS];
-static int n_prompts, n_rounds = 5, n_each = 6, tree_budget;
+static int n_prompts, n_rounds = 5, n_each = 6, tree_budget, n_threads;
 static const char *draft = "auto";
 static float temperature;
 
@@ -65,7 +68,8 @@ static void generate(fr_engine *e, Prompt *p, int drafted, int round) {
     fr_request_options o = {.prompt = p->tokens, .n_prompt = p->n, .max_tokens = N_TOKENS, .sampling = fr_sampling_default(),
                             .drafts = &draft, .n_drafts = drafted, .tree_budget = tree_budget, .ignore_eos = 1};
     o.sampling.temperature = temperature;
-    o.sampling.seed = 1;
+    /* One seed for all would give all texts the same noise, and at a high temperature nearly the same words. */
+    o.sampling.seed = (uint64_t)(p - prompts) + 1;
     fr_error err;
     fr_request *r;
     if (fr_request_open(&r, e, &o, &err)) die(err.message);
@@ -82,16 +86,29 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double lower_quartile(double *seconds) {
-    qsort(seconds, (size_t)n_rounds, sizeof *seconds, compare_doubles);
-    return seconds[n_rounds / 4];
+static double median(double *values) {
+    qsort(values, (size_t)n_rounds, sizeof *values, compare_doubles);
+    return n_rounds % 2 ? values[n_rounds / 2] : (values[n_rounds / 2 - 1] + values[n_rounds / 2]) / 2;
+}
+
+/* What the prompt takes plainly and drafted. */
+static void times_of(const Prompt *p, double *seconds) {
+    double plain[MAX_ROUNDS], ratios[MAX_ROUNDS];
+    for (int i = 0; i < n_rounds; i++) {
+        plain[i] = p->seconds[0][i];
+        ratios[i] = p->seconds[0][i] / p->seconds[1][i];
+    }
+    seconds[0] = median(plain);
+    seconds[1] = seconds[0] / median(ratios);
 }
 
 static void print_category(const char *name) {
     double seconds[2] = {0, 0}, tokens = 0, steps = 0, undrafted = 0, drafted = 0, draft_s = 0, decode_s = 0;
     for (int i = 0; i < n_prompts; i++) {
         if (name && strcmp(prompts[i].category, name) != 0) continue;
-        for (int k = 0; k < 2; k++) seconds[k] += lower_quartile(prompts[i].seconds[k]);
+        double of_prompt[2];
+        times_of(&prompts[i], of_prompt);
+        for (int k = 0; k < 2; k++) seconds[k] += of_prompt[k];
         tokens += (double)prompts[i].stats.n_generated;
         steps += (double)prompts[i].stats.n_steps;
         undrafted += (double)prompts[i].stats.undrafted_steps;
@@ -104,21 +121,23 @@ static void print_category(const char *name) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) die("usage: bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET]]]]]");
+    if (argc < 3) die("usage: bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET [THREADS]]]]]]");
     if (argc > 3) draft = argv[3];
     if (argc > 4) n_rounds = atoi(argv[4]);
     if (argc > 5) n_each = atoi(argv[5]);
     if (argc > 6) temperature = strtof(argv[6], NULL);
     if (argc > 7) tree_budget = atoi(argv[7]);
+    if (argc > 8) n_threads = atoi(argv[8]);
     if (n_rounds < 1 || n_rounds > MAX_ROUNDS) die("1 to 21 rounds");
     fr_error err;
     fr_model *model;
     if (fr_model_open(&model, argv[1], NULL, &err)) die(err.message);
     read_prompts(model, argv[2]);
+    const fr_engine_options options = {.n_threads = n_threads};
     for (int round = 0; round < n_rounds; round++) {
         fr_engine *engines[2];
         for (int k = 0; k < 2; k++)
-            if (fr_engine_open(&engines[k], model, NULL, &err)) die(err.message);
+            if (fr_engine_open(&engines[k], model, &options, &err)) die(err.message);
         for (int i = 0; i < n_prompts; i++)
             for (int k = 0; k < 2; k++) generate(engines[(i + k + round) % 2], &prompts[i], (i + k + round) % 2, round);
         for (int k = 0; k < 2; k++) fr_engine_close(engines[k]);

@@ -1,7 +1,7 @@
 /* bench_kernels.c - how close the matrix products come to the memory: for each type and number of rows, the
  * bytes of a set of matrices larger than the caches over the time of one pass through all of them.
  *
- *     bench_kernels [TABLE [THREADS [TYPE]]]        (default: auto, all cores, all types)
+ *     bench_kernels [TABLE [THREADS [TYPE [q16|q8]]]]        (default: auto, all cores, all types, q16)
  *
  * Figures are the best of several passes. "T(n)/T(1)" is what verifying n tokens costs over decoding one.
  */
@@ -19,6 +19,7 @@ enum { N_OUT = 2048, N_IN = 5632, SET_BYTES = 220 << 20, N_ROWS_MAX = 512, N_PAS
 
 typedef struct Bench {
     const Kernels *kernels;
+    ActForm activations;
     int n_threads;
     PackedMatrix set[64];
     int n_set;
@@ -44,7 +45,7 @@ static void open_set(Bench *b, TensorType type) {
     for (size_t o = 1; o < N_OUT; o++) memcpy(rows + o * row_bytes, rows, row_bytes);
     for (b->n_set = 0; total < SET_BYTES && b->n_set < 64; b->n_set++) {
         PackedMatrix *m = &b->set[b->n_set];
-        if (packed_init(m, type, N_OUT, N_IN, NULL) != FR_OK) die("out of memory");
+        if (packed_init(m, type, b->activations, N_OUT, N_IN, NULL) != FR_OK) die("out of memory");
         if (b->n_set == 0)
             packed_fill(m, rows, 0, packed_n_tiles(m));
         else
@@ -52,11 +53,12 @@ static void open_set(Bench *b, TensorType type) {
         total += m->tile_bytes * (size_t)packed_n_tiles(m);
     }
     mem_free(rows);
-    size_t act_bytes = act_row_bytes(act_form(type), N_IN);
+    ActForm form = act_form(type, b->activations);
+    size_t act_bytes = act_row_bytes(form, N_IN);
     b->acts = mem_calloc(N_ROWS_MAX, act_bytes);
     if (!b->acts) die("out of memory");
     for (size_t r = 0; r < N_ROWS_MAX; r++)
-        b->kernels->act_convert(act_form(type), x, N_IN, (unsigned char *)b->acts + r * act_bytes);
+        b->kernels->act_convert(form, x, N_IN, (unsigned char *)b->acts + r * act_bytes);
 }
 
 static void close_set(Bench *b) {
@@ -113,7 +115,8 @@ int main(int argc, char **argv) {
     MachineSpeed speed;
     TensorType only = TYPE_COUNT;
     if (!b.kernels) die("this machine has no such table");
-    if (argc > 3 && !tensor_type_from_name(argv[3], &only)) die("no such type");
+    if (argc > 3 && strcmp(argv[3], "all") != 0 && !tensor_type_from_name(argv[3], &only)) die("no such type");
+    if (!act_form_from_name(argc > 4 ? argv[4] : NULL, &b.activations)) die("activations are q16 or q8");
     b.y = mem_calloc(N_ROWS_MAX, N_OUT * sizeof *b.y);
     if (!b.y) die("out of memory");
     double start = clock_s();

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-fr_model *rig_open_model(const char *path, const char *kernels) {
-    fr_model_options options = {.kernels = kernels, .n_threads = 2};
+fr_model *rig_open_model(const char *path, const char *kernels) { return rig_open_model_with(path, kernels, NULL); }
+
+fr_model *rig_open_model_with(const char *path, const char *kernels, const char *activations) {
+    fr_model_options options = {.kernels = kernels, .activations = activations, .n_threads = 2};
     fr_error err;
     fr_model *model;
     if (fr_model_open(&model, path, &options, &err)) fail_msg("%s", err.message);

@@ -30,10 +30,12 @@ Gguf *rig_random_gguf(const RandomModel *m) {
     return g;
 }
 
-Model *rig_model(const Gguf *g, const Kernels *kernels) {
+Model *rig_model(const Gguf *g, const Kernels *kernels) { return rig_model_with(g, kernels, ACT_Q16); }
+
+Model *rig_model_with(const Gguf *g, const Kernels *kernels, ActForm activations) {
     fr_error err = {0};
     Model *m = NULL;
-    if (model_open(&m, g, &(ModelOptions){.kernels = kernels, .n_threads = 1}, &err))
+    if (model_open(&m, g, &(ModelOptions){.kernels = kernels, .activations = activations, .n_threads = 1}, &err))
         fail_msg("%s", err.message);
     return m;
 }

@@ -10,6 +10,7 @@
 Gguf *rig_gguf(const char *path);
 Gguf *rig_random_gguf(const RandomModel *m); /* written to a temporary file below build/, which is unlinked */
 Model *rig_model(const Gguf *g, const Kernels *kernels);
+Model *rig_model_with(const Gguf *g, const Kernels *kernels, ActForm activations);
 Executor *rig_executor(const Model *m, const ExecutorOptions *options);
 int32_t rig_sequence(Executor *e);
 

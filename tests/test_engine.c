@@ -97,6 +97,9 @@ static void models_that_are_none_are_refused(void **state) {
     fr_model_options options = {.kernels = "abacus"};
     assert_int_equal(fr_model_open(&m, path, &options, &err), FR_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "abacus"));
+    options = (fr_model_options){.activations = "q4"};
+    assert_int_equal(fr_model_open(&m, path, &options, &err), FR_ERR_ARGUMENT);
+    assert_non_null(strstr(err.message, "q4"));
 }
 
 /* ---- the end of a text ------------------------------------------------------------------------------- */

@@ -78,10 +78,10 @@ static float *plain(const Model *m, KvType kv_type, const int32_t *tokens, int32
 
 typedef void (*ModelTest)(const Model *m, Where w);
 
-static void with_each_shape(const Kernels *kernels, ModelTest test) {
+static void with_each_shape(const Kernels *kernels, ActForm activations, ModelTest test) {
     for (int i = 0; i < N_SHAPES; i++) {
         Gguf *g = rig_random_gguf(&shapes[i].m);
-        Model *m = rig_model(g, kernels);
+        Model *m = rig_model_with(g, kernels, activations);
         test(m, (Where){.model = shapes[i].name, .table = m->kernels->name});
         model_close(m);
         gguf_close(g);
@@ -188,20 +188,21 @@ static void vary_siblings(const Model *m, Where w) {
 
 static void chunks_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, vary_chunk);
+    with_each_shape(NULL, ACT_Q16, vary_chunk);
+    with_each_shape(NULL, ACT_Q8, vary_chunk);
 }
 static void threads_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, vary_threads);
+    with_each_shape(NULL, ACT_Q16, vary_threads);
     with_the_target(vary_threads);
 }
 static void page_sizes_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, vary_page_size);
+    with_each_shape(NULL, ACT_Q16, vary_page_size);
 }
 static void siblings_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, vary_siblings);
+    with_each_shape(NULL, ACT_Q16, vary_siblings);
 }
 
 /* ---- many lives at once --------------------------------------------------------------------------- */
@@ -377,12 +378,24 @@ static void live_twelve_times(const Model *m, Where w) { live_variously(m, w, 12
 
 static void trees_neighbours_forks_and_commits_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, live_twelve_times);
+    with_each_shape(NULL, ACT_Q16, live_twelve_times);
 }
 
 static void nor_for_the_model_that_ships(void **state) {
     (void)state;
     with_the_target(live_four_times);
+}
+
+static void expect_same_as(const Kernels *ref, const Kernels *table, ActForm form, int i_shape) {
+    Gguf *g = rig_random_gguf(&shapes[i_shape].m);
+    Model *a = rig_model_with(g, table, form), *b = rig_model_with(g, ref, form);
+    float *ours = judge_of_chain(a, KV_F16), *theirs = judge_of_chain(b, KV_F16);
+    Where w = {.model = shapes[i_shape].name, .what = "against ref", .table = table->name, .b = (int32_t)form};
+    for (w.a = 0; w.a < N_CHAIN; w.a++)
+        expect_bits(&w, "logit", row_of(a, ours, w.a), row_of(b, theirs, w.a), a->hparams.n_vocab);
+    free(ours), free(theirs);
+    model_close(a), model_close(b);
+    gguf_close(g);
 }
 
 static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
@@ -391,19 +404,11 @@ static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
     const Kernels *const *tables = kernels_available(&n), *ref = kernels_select("ref");
     assert_non_null(ref);
     for (int k = 0; k < n; k++) {
-        with_each_shape(tables[k], live_twice);
-        for (int i = 0; i < N_SHAPES; i++) {
-            Gguf *g = rig_random_gguf(&shapes[i].m);
-            Model *a = rig_model(g, tables[k]), *b = rig_model(g, ref);
-            float *ours = judge_of_chain(a, KV_F16), *theirs = judge_of_chain(b, KV_F16);
-            Where w = {.model = shapes[i].name, .what = "against ref", .table = tables[k]->name};
-            for (w.a = 0; w.a < N_CHAIN; w.a++)
-                expect_bits(&w, "logit", row_of(a, ours, w.a), row_of(b, theirs, w.a), a->hparams.n_vocab);
-            free(ours), free(theirs);
-            model_close(a), model_close(b);
-            gguf_close(g);
-        }
+        with_each_shape(tables[k], ACT_Q16, live_twice);
+        for (int i = 0; i < N_SHAPES && k > 0; i++)
+            for (int form = ACT_Q16; form <= ACT_Q8; form++) expect_same_as(ref, tables[k], (ActForm)form, i);
     }
+    with_each_shape(tables[n - 1], ACT_Q8, live_twice);
 }
 
 /* ---- what a batch may not be ---------------------------------------------------------------------- */

@@ -6,7 +6,10 @@
  * round activations to 8 bits, which is 2 % of noise; ours have 16 and stay below 2e-4, so that 5e-4 is the
  * limit besides, except for BF16, where both round alike.
  *
- * The greedy continuation must be the stored one, token for token. */
+ * The greedy continuation must be the stored one, token for token.
+ *
+ * With 8-bit activations (--act q8), as peers have them, the error is a peer's: Q8_LIMIT is the bound, 2.8e-2 the worst
+ * figure measured. Which continuations part then, where two tokens are nearly equal, is printed and no failure. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -18,6 +21,8 @@
 #include <string.h>
 
 #define GOLDEN "../shared/data/golden/"
+
+#define Q8_LIMIT 4e-2
 
 typedef struct Golden {
     char name[64], model[256];
@@ -119,9 +124,9 @@ static double peer_error(const Golden *c) {
     return error;
 }
 
-static void check_values(const Golden *c, const Kernels *kernels) {
+static void check_values(const Golden *c, const Kernels *kernels, ActForm form) {
     Gguf *g = rig_gguf(c->model);
-    Model *m = rig_model(g, kernels);
+    Model *m = rig_model_with(g, kernels, form);
     int32_t n = c->n_prompt + c->n_gen;
     ExecutorOptions o = rig_options(n, 32);
     Executor *e = rig_executor(m, &o);
@@ -131,7 +136,8 @@ static void check_values(const Golden *c, const Kernels *kernels) {
     rig_append(e, rig_sequence(e), c->tokens, n, 32, c->n_vocab, logits);
     double ours = rel_rms(logits, c->exact, n_all), peer = peer_error(c), bound = 1.5 * peer + 1e-5;
     if (m->output.type != TYPE_BF16) bound = fmin(bound, 5e-4);
-    print_message("%-18s %-12s ours %.3e  peer %.3e\n", c->name, kernels->name, ours, peer);
+    if (m->layers[0].up.act == ACT_Q8) bound = Q8_LIMIT;
+    print_message("%-18s %-12s %s ours %.3e  peer %.3e\n", c->name, kernels->name, act_form_name(m->layers[0].up.act), ours, peer);
     if (!(ours <= bound))
         fail_msg("%s with %s: relative rms error of logits %.3e, peer %.3e, at most %.3e", c->name,
                  kernels->name, ours, peer, bound);
@@ -141,20 +147,24 @@ static void check_values(const Golden *c, const Kernels *kernels) {
     gguf_close(g);
 }
 
-static void check_greedy(const Golden *c, const Kernels *kernels) {
+/* The first token of the greedy continuation that is not the stored one, or -1. */
+static int32_t greedy_parts_at(const Golden *c, const Kernels *kernels, ActForm form) {
     Gguf *g = rig_gguf(c->model);
-    Model *m = rig_model(g, kernels);
+    Model *m = rig_model_with(g, kernels, form);
     ExecutorOptions o = rig_options(c->n_prompt + c->n_gen, 64);
     Executor *e = rig_executor(m, &o);
     int32_t sequence = rig_sequence(e);
     float *logits = calloc((size_t)c->n_prompt * (size_t)c->n_vocab, sizeof *logits);
     rig_append(e, sequence, c->tokens, c->n_prompt, 64, c->n_vocab, logits);
     const float *last = logits + (size_t)(c->n_prompt - 1) * (size_t)c->n_vocab;
-    for (int32_t i = 0; i < c->n_gen; i++) {
+    int32_t parts_at = -1;
+    for (int32_t i = 0; i < c->n_gen && parts_at < 0; i++) {
         int32_t token = argmax(last, c->n_vocab), golden = c->tokens[c->n_prompt + i];
-        if (token != golden)
-            fail_msg("%s with %s: token %d of the continuation is %d (logit %g) and should be %d (logit %g)",
-                     c->name, kernels->name, i, token, (double)last[token], golden, (double)last[golden]);
+        if (token != golden) {
+            print_message("%s with %s, %s: token %d of the continuation is %d (logit %g), not %d (logit %g)\n", c->name,
+                          kernels->name, act_form_name(form), i, token, (double)last[token], golden, (double)last[golden]);
+            parts_at = i;
+        }
         rig_append(e, sequence, &token, 1, 1, c->n_vocab, logits);
         last = logits;
     }
@@ -162,9 +172,16 @@ static void check_greedy(const Golden *c, const Kernels *kernels) {
     executor_close(e);
     model_close(m);
     gguf_close(g);
+    return parts_at;
 }
 
-static void for_every_case_and_table(void (*check)(const Golden *, const Kernels *)) {
+static void check_greedy(const Golden *c, const Kernels *kernels, ActForm form) {
+    int32_t parts_at = greedy_parts_at(c, kernels, form);
+    if (form == ACT_Q16 && parts_at >= 0) fail_msg("%s with %s: another text from token %d on", c->name, kernels->name, parts_at);
+}
+
+/* All tables with 16 bits; with 8 the best one: that all agree is the business of test_kernels_matmul. */
+static void for_every_case_and_table(void (*check)(const Golden *, const Kernels *, ActForm)) {
     json_t *manifest = read_json(GOLDEN "manifest.json"), *all = json_object_get(manifest, "cases"), *entry;
     assert_true(json_array_size(all) > 0);
     int n_tables;
@@ -172,7 +189,8 @@ static void for_every_case_and_table(void (*check)(const Golden *, const Kernels
     size_t i;
     json_array_foreach(all, i, entry) {
         Golden c = read_golden(entry);
-        for (int k = 0; k < n_tables; k++) check(&c, tables[k]);
+        for (int k = 0; k < n_tables; k++) check(&c, tables[k], ACT_Q16);
+        check(&c, tables[n_tables - 1], ACT_Q8);
         free_golden(&c);
     }
     json_decref(manifest);

@@ -70,7 +70,7 @@ static float kind_value(Kind kind) {
 
 static void make_row(TensorType type, Kind kind, int64_t n, unsigned char *row) {
     const TensorTypeInfo *info = tensor_type_info(type);
-    if (kind != PLAIN && act_form(type) == ACT_Q16) {
+    if (kind != PLAIN && act_is_blocks(act_form(type, ACT_Q16))) {
         for (int64_t i = 0; i < n / info->block_n; i++) make_block(type, kind, row + i * info->block_bytes);
         return;
     }
@@ -84,6 +84,7 @@ static void make_row(TensorType type, Kind kind, int64_t n, unsigned char *row) 
 
 typedef struct Problem {
     TensorType type;
+    ActForm form; /* of the activations */
     int64_t n_out, n_in;
     unsigned char *file_rows;
     size_t row_bytes;
@@ -97,9 +98,10 @@ typedef struct Problem {
 static const Kernels *ref(void) { return kernels_select("ref"); }
 
 /* Weights of one kind, or of a different kind in each row when `kind` is N_KINDS; activations likewise. */
-static void problem_open(Problem *p, TensorType type, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
+static void problem_open(Problem *p, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
     memset(p, 0, sizeof *p);
     p->type = type;
+    p->form = act_form(type, blocks);
     p->n_out = n_out;
     p->n_in = n_in;
     assert_true(tensor_type_row_bytes(type, n_in, &p->row_bytes));
@@ -107,16 +109,16 @@ static void problem_open(Problem *p, TensorType type, int64_t n_out, int64_t n_i
     for (int64_t o = 0; o < n_out; o++)
         make_row(type, weights == N_KINDS ? (Kind)(o % N_KINDS) : weights, n_in,
                  p->file_rows + (size_t)o * p->row_bytes);
-    assert_int_equal(packed_init(&p->w, type, n_out, n_in, NULL), FR_OK);
+    assert_int_equal(packed_init(&p->w, type, blocks, n_out, n_in, NULL), FR_OK);
     packed_fill(&p->w, p->file_rows, 0, packed_n_tiles(&p->w));
-    p->act_bytes = act_row_bytes(act_form(type), n_in);
+    p->act_bytes = act_row_bytes(p->form, n_in);
     p->x = checked(malloc(N_ROWS * (size_t)n_in * sizeof *p->x));
     p->acts = checked(mem_calloc(N_ROWS, p->act_bytes));
     p->want = checked(malloc(N_ROWS * (size_t)n_out * sizeof *p->want));
     for (int64_t r = 0; r < N_ROWS; r++) {
         Kind kind = acts == N_KINDS ? (Kind)(r % N_KINDS) : acts;
         for (int64_t k = 0; k < n_in; k++) p->x[r * n_in + k] = kind_value(kind);
-        ref()->act_convert(act_form(type), p->x + r * n_in, n_in, p->acts + (size_t)r * p->act_bytes);
+        ref()->act_convert(p->form, p->x + r * n_in, n_in, p->acts + (size_t)r * p->act_bytes);
     }
     ref()->matmul(&p->w, p->acts, N_ROWS, p->want, n_out, 0, packed_n_tiles(&p->w));
 }
@@ -134,26 +136,28 @@ static void problem_close(Problem *p) {
 /* The activation as the weight type sees it. */
 static double act_value(const Problem *p, int64_t r, int64_t k) {
     const unsigned char *row = p->acts + (size_t)r * p->act_bytes;
-    const ActBlock *b = (const ActBlock *)(const void *)row + k / ACT_BLOCK;
+    const ActBlock *b = (const void *)(row + (size_t)(k / ACT_BLOCK) * act_block_bytes(p->form));
     uint16_t h;
     float f;
-    switch (act_form(p->type)) {
+    switch (p->form) {
     case ACT_F32:
         memcpy(&f, row + k * 4, 4);
         return (double)f;
     case ACT_BF16:
         memcpy(&h, row + k * 2, 2);
         return (double)bf16_to_float(h);
+    case ACT_Q8:
+        return (double)b->scale * b->plane[0][k % ACT_BLOCK];
     default:
-        return (double)b->scale * (256 * b->high[k % ACT_BLOCK] + b->low[k % ACT_BLOCK]);
+        return (double)b->scale * (256 * b->plane[0][k % ACT_BLOCK] + b->plane[1][k % ACT_BLOCK]);
     }
 }
 
 /* Error of a chain of n roundings: n * 2^-24 of the sum of magnitudes. A block with a minimum adds code *
  * scale and the minimum apart; both are below 4 times the largest weight of the block. */
-static void check_against_double(TensorType type, int64_t n_out, int64_t n_in) {
+static void check_against_double(TensorType type, ActForm blocks, int64_t n_out, int64_t n_in) {
     Problem p;
-    problem_open(&p, type, n_out, n_in, PLAIN, PLAIN);
+    problem_open(&p, type, blocks, n_out, n_in, PLAIN, PLAIN);
     float *w = checked(malloc((size_t)n_in * sizeof *w));
     double worst = 0;
     for (int64_t o = 0; o < n_out; o++) {
@@ -186,12 +190,13 @@ static void check_against_double(TensorType type, int64_t n_out, int64_t n_in) {
 
 static void the_specification_multiplies(void **state) {
     (void)state;
-    for (int type = 0; type < TYPE_COUNT; type++) {
-        check_against_double((TensorType)type, 17, 256);
-        check_against_double((TensorType)type, 33, 2048);
-    }
-    for (int type = TYPE_Q8_0; type <= TYPE_Q5_1; type++) check_against_double((TensorType)type, 5, 96);
-    for (int type = TYPE_F32; type <= TYPE_BF16; type++) check_against_double((TensorType)type, 5, 37);
+    for (int type = 0; type < TYPE_COUNT; type++)
+        for (int form = ACT_Q16; form <= ACT_Q8; form++) {
+            check_against_double((TensorType)type, (ActForm)form, 17, 256);
+            check_against_double((TensorType)type, (ActForm)form, 33, 2048);
+            if (type >= TYPE_Q8_0 && type <= TYPE_Q5_1) check_against_double((TensorType)type, (ActForm)form, 5, 96);
+        }
+    for (int type = TYPE_F32; type <= TYPE_BF16; type++) check_against_double((TensorType)type, ACT_Q16, 5, 37);
 }
 
 /* ---- tables against ref ------------------------------------------------------------------------- */
@@ -226,7 +231,7 @@ static void check_part(const Problem *p, const Kernels *t, int64_t n_rows, int64
 static void check_acts(const Problem *p, const Kernels *t) {
     unsigned char *row = checked(mem_calloc(1, p->act_bytes));
     for (int64_t r = 0; r < N_ROWS; r++) {
-        t->act_convert(act_form(p->type), p->x + r * p->n_in, p->n_in, row);
+        t->act_convert(p->form, p->x + r * p->n_in, p->n_in, row);
         if (memcmp(row, p->acts + (size_t)r * p->act_bytes, p->act_bytes) != 0)
             fail_msg("%s: activations for %s, n = %lld, row %lld differ", t->name,
                      tensor_type_info(p->type)->name, (long long)p->n_in, (long long)r);
@@ -234,11 +239,11 @@ static void check_acts(const Problem *p, const Kernels *t) {
     mem_free(row);
 }
 
-static void check_tables(TensorType type, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
+static void check_form(TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
     Problem p;
     int n_tables;
     const Kernels *const *tables = kernels_available(&n_tables);
-    problem_open(&p, type, n_out, n_in, weights, acts);
+    problem_open(&p, type, blocks, n_out, n_in, weights, acts);
     int64_t n_tiles = packed_n_tiles(&p.w);
     for (int i = 1; i < n_tables; i++) {
         check_acts(&p, tables[i]);
@@ -249,6 +254,11 @@ static void check_tables(TensorType type, int64_t n_out, int64_t n_in, Kind weig
                 check_part(&p, tables[i], 1 + (begin * 7 + end * 3) % 12, begin, end);
     }
     problem_close(&p);
+}
+
+static void check_tables(TensorType type, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
+    check_form(type, ACT_Q16, n_out, n_in, weights, acts);
+    if (act_is_blocks(act_form(type, ACT_Q8))) check_form(type, ACT_Q8, n_out, n_in, weights, acts);
 }
 
 static void tables_agree_on_every_shape(void **state) {
@@ -283,10 +293,10 @@ static void tables_agree_on_subnormal_sums(void **state) {
         Problem p;
         int n_tables;
         const Kernels *const *tables = kernels_available(&n_tables);
-        problem_open(&p, (TensorType)type, 64, 64, PLAIN, PLAIN);
+        problem_open(&p, (TensorType)type, ACT_Q16, 64, 64, PLAIN, PLAIN);
         for (int64_t i = 0; i < N_ROWS * 64; i++) p.x[i] = ldexpf(random_float(), -120 - (int)(i / 64 % 16));
         for (int64_t r = 0; r < N_ROWS; r++)
-            ref()->act_convert(act_form(p.type), p.x + r * 64, 64, p.acts + (size_t)r * p.act_bytes);
+            ref()->act_convert(p.form, p.x + r * 64, 64, p.acts + (size_t)r * p.act_bytes);
         ref()->matmul(&p.w, p.acts, N_ROWS, p.want, 64, 0, 4);
         int64_t n_subnormal = 0;
         for (int64_t i = 0; i < N_ROWS * 64; i++) n_subnormal += fpclassify(p.want[i]) == FP_SUBNORMAL;

@@ -129,9 +129,9 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
 #define not_under_tsan() ((void)0)
 #endif
 
-static void ladder_of(const char *path, int first_sampling, int last_sampling) {
+static void ladder_of(const char *path, const char *activations, int first_sampling, int last_sampling) {
     not_under_tsan();
-    fr_model *model = rig_open_model(path, NULL);
+    fr_model *model = rig_open_model_with(path, NULL, activations);
     fr_model_info info;
     fr_model_get_info(model, &info);
     int32_t prompt[N_PROMPT];
@@ -144,7 +144,7 @@ static void ladder_of(const char *path, int first_sampling, int last_sampling) {
         assert_int_equal(plain.n, N_TOKENS);
         assert_int_equal(plain.stats.n_steps, N_TOKENS);
         char what[96];
-        snprintf(what, sizeof what, "%s, sampling %d", path, i);
+        snprintf(what, sizeof what, "%s, %s, sampling %d", path, info.activations, i);
         static const int budgets[] = {1, 2, 3, 5, 8, 13, 21, 32, 64};
         for (int b = 0; b < (int)(sizeof budgets / sizeof *budgets); b++)
             for (int d = 0; d < N_DRAFTERS; d++)
@@ -158,13 +158,18 @@ static void ladder_of(const char *path, int first_sampling, int last_sampling) {
 
 static void random_models_are_lossless(void **state) {
     (void)state;
-    for (int i = 0; i < N_RANDOM; i++) ladder_of(random_path(i), 0, N_SAMPLINGS - 1);
+    for (int i = 0; i < N_RANDOM; i++) ladder_of(random_path(i), NULL, 0, N_SAMPLINGS - 1);
+}
+
+static void also_with_activations_of_8_bits(void **state) {
+    (void)state;
+    for (int i = 1; i < N_RANDOM; i++) ladder_of(random_path(i), "q8", i, i); /* the first has floats only */
 }
 
 static void the_shipped_models_are_lossless(void **state) {
     (void)state;
-    ladder_of("models/draft.gguf", 0, 2);
-    ladder_of("models/target.gguf", 0, 1);
+    ladder_of("models/draft.gguf", NULL, 0, 2);
+    ladder_of("models/target.gguf", NULL, 0, 1);
 }
 
 /* A second model drafts: see test_draft_model.c for more. */
@@ -195,18 +200,16 @@ static void draft_models_are_lossless(void **state) {
 static void a_model_of_other_people_is_lossless(void **state) {
     (void)state;
     need_shared();
-    ladder_of("../shared/data/models/stories260K.gguf", 0, N_SAMPLINGS - 1);
+    ladder_of("../shared/data/models/stories260K.gguf", NULL, 0, N_SAMPLINGS - 1);
 }
 
 /* Every architecture and tensor type of the golden files, one drafter and one devil each. */
-static void golden_models_are_lossless(void **state) {
-    (void)state;
-    need_shared();
+static void golden_models(const char *activations) {
     glob_t files;
     assert_int_equal(glob("../shared/data/golden/models/*.gguf", 0, NULL, &files), 0);
     for (size_t i = 0; i < files.gl_pathc; i++) {
         static Stream plain;
-        fr_model *model = rig_open_model(files.gl_pathv[i], NULL);
+        fr_model *model = rig_open_model_with(files.gl_pathv[i], NULL, activations);
         fr_model_info info;
         fr_model_get_info(model, &info);
         int32_t prompt[N_PROMPT];
@@ -222,6 +225,13 @@ static void golden_models_are_lossless(void **state) {
         fr_model_close(model);
     }
     globfree(&files);
+}
+
+static void golden_models_are_lossless(void **state) {
+    (void)state;
+    need_shared();
+    golden_models("q16");
+    golden_models("q8");
 }
 
 /* ---- the same text on every engine ------------------------------------------------------------------- */
@@ -260,9 +270,9 @@ static void each_kernel_table_agrees_with_itself(void **state) {
     int n_tables;
     const Kernels *const *tables = kernels_available(&n_tables);
     static Stream plain, first;
-    for (int m = 0; m < N_RANDOM; m++)
+    for (int m = 0; m < 2 * N_RANDOM; m++)
         for (int t = 0; t < n_tables; t++) {
-            fr_model *model = rig_open_model(random_path(m), tables[t]->name);
+            fr_model *model = rig_open_model_with(random_path(m / 2), tables[t]->name, m % 2 ? "q8" : "q16");
             fr_model_info info;
             fr_model_get_info(model, &info);
             int32_t prompt[N_PROMPT];
@@ -354,6 +364,7 @@ static void neighbours_change_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_are_lossless),
+        cmocka_unit_test(also_with_activations_of_8_bits),
         cmocka_unit_test(the_shipped_models_are_lossless),
         cmocka_unit_test(draft_models_are_lossless),
         cmocka_unit_test(a_model_of_other_people_is_lossless),

@@ -38,10 +38,13 @@ int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_
  * logits nor a model. False where memory ran out. */
 bool cli_list_drafters(Buf *out, bool without_target);
 
-/* What `logits` and `perf` run on, below the public API: a child argp (-m, -t, --kv, --kernels) whose input is a
+#define CLI_ACT_HELP "inputs of quantised weights are rounded to: q16 (default), or q8: faster with many rows, less exact"
+
+/* What `logits` and `perf` run on, below the public API: a child argp (-m, -t, --kv, --kernels, --act) whose input is a
  * CliModel that cli_model_defaults filled, then the model itself. */
 typedef struct CliModel {
     const char *path, *kernels;
+    ActForm activations;
     int n_threads;
     KvType kv;
     Gguf *gguf;

@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_KV = 1024, KEY_KERNELS };
+enum { KEY_KV = 1024, KEY_KERNELS, KEY_ACT };
 
 static const struct argp_option option_table[] = {
     {"model", 'm', "FILE", 0, "GGUF file of the model", 0},
     {"threads", 't', "N", 0, "threads (default: all cores)", 0},
     {"kv", KEY_KV, "TYPE", 0, "type of the KV cache: f16 (default) or f32", 0},
     {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 0},
+    {"act", KEY_ACT, "FORM", 0, CLI_ACT_HELP, 0},
     {0},
 };
 
@@ -20,6 +21,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case 'm': m->path = arg; return 0;
     case KEY_KERNELS: m->kernels = arg; return 0;
+    case KEY_ACT:
+        if (!act_form_from_name(arg, &m->activations)) argp_error(state, "--act: '%s' is neither q16 nor q8", arg);
+        return 0;
     case 't': m->n_threads = (int)cli_parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
     case KEY_KV:
         if (strcmp(arg, "f16") != 0 && strcmp(arg, "f32") != 0) argp_error(state, "--kv: '%s' is neither f16 nor f32", arg);
@@ -37,7 +41,7 @@ const struct argp cli_model_argp = {.options = option_table, .parser = parse};
 void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_cores(), .kv = KV_F16}; }
 
 int cli_model_open(CliModel *m, fr_error *err) {
-    ModelOptions options = {.kernels = kernels_select(m->kernels), .n_threads = m->n_threads};
+    ModelOptions options = {.kernels = kernels_select(m->kernels), .activations = m->activations, .n_threads = m->n_threads};
     if (!options.kernels)
         return error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; 'auto' takes the best it has", m->kernels);
     int status = gguf_open(&m->gguf, m->path, err);

@@ -104,17 +104,22 @@ static double median(const double *v, int n) {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
+/* What a step does beside the target's forward (drafting, verifying, sampling, bookkeeping), as a share of its time. */
+static double overhead(const Method *m) {
+    return m->stats.decode_s > 0 ? 1 - m->stats.forward_s / m->stats.decode_s : 0;
+}
+
 static void print_table(const Method *methods, int n, int n_runs) {
-    printf("%-36s %9s %8s %10s %8s %9s %9s  %s\n", "method", "tokens/s", "speed-up", "acceptance", "drafted", "draft ms",
-           "target ms", "text");
-    printf("%-36s %9s %8s %10s %8s %9s %9s\n", "", "", "", "a step", "a step", "a step", "a step");
+    printf("%-36s %9s %8s %10s %8s %9s %9s %8s  %s\n", "method", "tokens/s", "speed-up", "acceptance", "drafted", "draft ms",
+           "target ms", "overhead", "text");
+    printf("%-36s %9s %8s %10s %8s %9s %9s %8s\n", "", "", "", "a step", "a step", "a step", "a step", "% of time");
     double plain = median(methods[0].tokens_per_s, n_runs);
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
         double rate = median(m->tokens_per_s, n_runs), steps = (double)(m->stats.n_steps ? m->stats.n_steps : 1);
-        printf("%-36.36s %9.1f %7.2fx %10.2f %8.1f %9.3f %9.3f  %s\n", m->spec ? m->spec : "plain", rate, rate / plain,
+        printf("%-36.36s %9.1f %7.2fx %10.2f %8.1f %9.3f %9.3f %8.1f  %s\n", m->spec ? m->spec : "plain", rate, rate / plain,
                m->stats.acceptance_length, (double)m->stats.drafted / steps, 1e3 * m->stats.draft_s / steps,
-               1e3 * m->stats.forward_s / steps, verdict(m));
+               1e3 * m->stats.forward_s / steps, 100 * overhead(m), verdict(m));
         if (m->stats.draft_error[0]) printf("    switched off: %s\n", m->stats.draft_error);
     }
 }
@@ -137,12 +142,13 @@ static void print_json(const Method *methods, int n, int n_runs) {
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
         double rate = median(m->tokens_per_s, n_runs);
-        json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:b, s:b}", "method",
+        json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:b}", "method",
             m->spec ? m->spec : "plain", "tokens_per_s", rate, "speed_up", rate / plain, "acceptance_length",
             m->stats.acceptance_length, "n_generated", (json_int_t)m->stats.n_generated, "n_steps",
             (json_int_t)m->stats.n_steps, "drafted", (json_int_t)m->stats.drafted, "accepted",
             (json_int_t)m->stats.accepted, "draft_s", m->stats.draft_s, "forward_s", m->stats.forward_s, "verify_s",
-            m->stats.verify_s, "prefill_s", m->stats.prefill_s, "identical", (int)(m->same && !m->law_only), "same_law",
+            m->stats.verify_s, "prefill_s", m->stats.prefill_s, "decode_s", m->stats.decode_s, "overhead", overhead(m),
+            "identical", (int)(m->same && !m->law_only), "same_law",
             (int)m->same));
     }
     json_dumpf(rows, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));

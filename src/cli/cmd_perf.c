@@ -70,7 +70,8 @@ static double t1(const Report *r) {
 
 static void print_text(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
-    printf("machine   %d threads, kernels %s\n", r->args->model.n_threads, r->model->kernels->name);
+    printf("machine   %d threads, kernels %s, activations %s\n", r->args->model.n_threads, r->model->kernels->name,
+           act_form_name(r->model->activations));
     printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
            peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
     printf("model     %.3f GB of weights read a forward, %d tokens before it\n", r->work.weight_bytes * 1e-9,
@@ -93,8 +94,8 @@ static void print_json(const Report *r) {
         json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", r->rows[i], "seconds",
             r->seconds[i], "ratio", r->seconds[i] / t1(r), "limit_s", limit_s(r, i), "of_limit",
             limit_s(r, i) / r->seconds[i], "bandwidth_share", read_share(r, i)));
-    json_t *j = json_pack("{s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o}", "threads", r->args->model.n_threads, "kernel_table",
-                     r->model->kernels->name, "read_gb_s", r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8],
+    json_t *j = json_pack("{s:i, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o}", "threads", r->args->model.n_threads, "kernel_table",
+                     r->model->kernels->name, "activations", act_form_name(r->model->activations), "read_gb_s", r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8],
                      "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "weight_gb",
                      r->work.weight_bytes * 1e-9, "context", r->args->n_context, "forward", rows);
     json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));

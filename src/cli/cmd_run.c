@@ -50,17 +50,19 @@ static int print_token(void *user, const fr_token_event *event) {
     return fflush(stdout) != 0;
 }
 
-static void print_summary(const fr_request *r) {
+static void print_summary(const Generator *g, const fr_request *r) {
     fr_stats s;
+    fr_model_info info;
+    fr_model_get_info(g->model, &info);
     fr_request_get_stats(r, &s);
     fprintf(stderr, "%lld tokens in %lld steps, %.2f a step (%lld of %lld drafted tokens accepted); ended by %s\n",
             (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
             (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
     fprintf(stderr, "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
-            "verification %.1f %%); logits %016llx\n", (long long)s.n_prompt, (long long)s.n_prompt_shared,
+            "verification %.1f %%); kernels %s, activations %s; logits %016llx\n", (long long)s.n_prompt, (long long)s.n_prompt_shared,
             s.prefill_s, s.decode_s, s.tokens_per_s,
             100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s,
-            (unsigned long long)s.logits_hash);
+            info.kernels, info.activations, (unsigned long long)s.logits_hash);
     if (s.n_preempted)
         fprintf(stderr, "KV pages ran out %lld times; %lld tokens were computed again\n", (long long)s.n_preempted,
                 (long long)s.n_recomputed);
@@ -102,7 +104,7 @@ int cmd_run(int argc, char **argv) {
         fr_stats s;
         fr_request_get_stats(r, &s);
         if (s.draft_error[0]) fprintf(stderr, "forerun: a drafter was switched off (the text is unaffected): %s\n", s.draft_error);
-        if (a.stats) print_summary(r);
+        if (a.stats) print_summary(&g, r);
         if (a.stats_json) status = write_stats(&a, &g, r, out.logprobs, &err);
         fr_request_close(r);
     }

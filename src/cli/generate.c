@@ -11,7 +11,7 @@
 
 enum { PROMPT_MAX_BYTES = 16 << 20 };
 enum { KEY_SYSTEM = 256, KEY_DRAFT, KEY_VERIFY, KEY_BUDGET, KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_REPEAT,
-       KEY_FREQUENCY, KEY_PRESENCE, KEY_LAST_N, KEY_SEED, KEY_STOP, KEY_IGNORE_EOS, KEY_KV, KEY_PAGE, KEY_KV_TOKENS, KEY_KERNELS,
+       KEY_FREQUENCY, KEY_PRESENCE, KEY_LAST_N, KEY_SEED, KEY_STOP, KEY_IGNORE_EOS, KEY_KV, KEY_PAGE, KEY_KV_TOKENS, KEY_KERNELS, KEY_ACT,
        KEY_COLOR, KEY_CHAT };
 
 static const struct argp_option option_table[] = {
@@ -44,6 +44,7 @@ static const struct argp_option option_table[] = {
     {"kv-tokens", KEY_KV_TOKENS, "N", 0, "tokens the KV cache holds in all, no fewer than --ctx (default: as many); bounds its "
      "memory", 4},
     {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 4},
+    {"act", KEY_ACT, "FORM", 0, CLI_ACT_HELP, 4},
     {0},
 };
 
@@ -103,6 +104,10 @@ static error_t parse_machine(int key, char *arg, struct argp_state *state, Gener
     case KEY_PAGE: a->engine.kv_page_size = (int)cli_parse_int(state, arg, 1, 4096, "--page-size"); return 0;
     case KEY_KV_TOKENS: a->engine.kv_tokens = cli_parse_int(state, arg, 1, INT32_MAX, "--kv-tokens"); return 0;
     case KEY_KERNELS: a->kernels = arg; return 0;
+    case KEY_ACT:
+        if (!act_form_from_name(arg, &(ActForm){0})) argp_error(state, "--act: '%s' is neither q16 nor q8", arg);
+        a->activations = arg;
+        return 0;
     case KEY_KV:
         if (strcmp(arg, "f16") == 0) a->engine.kv_type = FR_KV_F16;
         else if (strcmp(arg, "f32") == 0) a->engine.kv_type = FR_KV_F32;
@@ -199,7 +204,7 @@ static void show_loading(void *user, double part) { progress_update(user, (int64
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
-    fr_model_options options = {.kernels = a->kernels, .n_threads = a->engine.n_threads, .progress = show_loading,
+    fr_model_options options = {.kernels = a->kernels, .activations = a->activations, .n_threads = a->engine.n_threads, .progress = show_loading,
                                 .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
@@ -283,14 +288,14 @@ json_t *generate_stats_json(const Generator *g, const fr_request *r, const Gener
         json_array_append_new(conditional, json_real((double)s.accepted_at[d] / (double)s.offered_at[d]));
     char hash[20];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.logits_hash);
-    json_t *j = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:s, s:i}",
+    json_t *j = json_pack("{s:o, s:o, s:s, s:I, s:I, s:I, s:f, s:o, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:i}",
                      "tokens", ids, "text", json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish(r)),
                      "n_prompt", (json_int_t)s.n_prompt, "n_generated", (json_int_t)s.n_generated, "n_steps",
                      (json_int_t)s.n_steps, "acceptance_length", s.acceptance_length, "accept_histogram",
                      int_array(s.accept_histogram, 0, FR_MAX_DEPTH), "conditional_acceptance", conditional, "drafted",
                      (json_int_t)s.drafted, "accepted", (json_int_t)s.accepted, "prefill_s", s.prefill_s, "decode_s",
                      s.decode_s, "tokens_per_s", s.tokens_per_s, "draft_s", s.draft_s, "forward_s", s.forward_s,
-                     "verify_s", s.verify_s, "logits_hash", hash, "kernel_table", info.kernels, "threads",
+                     "verify_s", s.verify_s, "logits_hash", hash, "kernel_table", info.kernels, "activations", info.activations, "threads",
                      a->engine.n_threads ? a->engine.n_threads : threads_n_cores());
     if (j) {
         json_object_set_new(j, "asked", json_integer(s.asked));

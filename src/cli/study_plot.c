@@ -41,7 +41,7 @@ static int plot_metric(const StudyResult *r, StudyMetric metric, const char *pat
              r->top_p);
     snprintf(y_label, sizeof y_label, "%s / plain decoding", labels[metric]);
     Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = r->plan->group_name, .y_label = y_label, .series = series,
-                 .n_series = STUDY_N_METHODS, .reference = 1};
+                 .n_series = STUDY_N_METHODS, .reference = 1, .y_from_zero = metric == STUDY_RATE};
     return plot_write_svg(&plot, path, err);
 }
 

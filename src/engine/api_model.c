@@ -21,6 +21,8 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, fr_err
     if (!options.kernels)
         return error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; 'auto' takes the best it has",
                          o->kernels);
+    if (!act_form_from_name(o->activations, &options.activations))
+        return error_set(err, FR_ERR_ARGUMENT, "activations '%s' are not known; there are q16 and q8", o->activations);
     if (options.n_threads > THREADS_MAX) options.n_threads = THREADS_MAX;
     int status = gguf_open(&m->gguf, path, err);
     if (!status) status = tokenizer_open(&m->tokenizer, m->gguf, err);
@@ -60,6 +62,7 @@ void fr_model_close(fr_model *m) {
 void fr_model_get_info(const fr_model *m, fr_model_info *out) {
     const Hparams *h = &m->model->hparams;
     *out = (fr_model_info){.name = m->name, .architecture = arch_name(h->arch), .kernels = m->model->kernels->name,
+                           .activations = act_form_name(m->model->activations),
                            .chat_family = chat_family_name(m->chat_family), .n_vocab = h->n_vocab,
                            .n_layer = h->n_layer, .n_embd = h->n_embd, .n_ctx_train = h->n_ctx_train,
                            .weight_bytes = m->model->weight_bytes};

@@ -41,7 +41,8 @@ int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, 
         return FR_OK;
     }
     DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests,
-                      .vocab = e->model->gguf, .target = e->model->gguf, .kernels = e->model->model->kernels, .n_ctx = e->options.n_ctx,
+                      .vocab = e->model->gguf, .target = e->model->gguf, .kernels = e->model->model->kernels,
+                      .activations = e->model->model->activations, .n_ctx = e->options.n_ctx,
                       .n_threads = e->options.n_threads};
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);

@@ -22,11 +22,29 @@ enum {
     ACT_BLOCK = 32, /* inputs that share one scale in quantised activations */
 };
 
+/* Activations in the form that a weight type wants. */
+typedef enum ActForm {
+    ACT_Q16,  /* block types: 16-bit integers with one float scale per 32; layout.h */
+    ACT_Q8,   /* block types, where asked for: 8-bit integers, likewise; half the work, 200 times the rounding */
+    ACT_F32,  /* F32, F16 weights: float as it is */
+    ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
+    ACT_FORM_COUNT,
+} ActForm;
+
+/* The form for a weight type; a block type takes `blocks`, which is ACT_Q16 or ACT_Q8. */
+ActForm act_form(TensorType weight_type, ActForm blocks);
+const char *act_form_name(ActForm form);
+/* One of the two forms for block types by name, "q16" (also NULL) or "q8"; else false. */
+bool act_form_from_name(const char *name, ActForm *out);
+/* Bytes of one activation row in that form, a multiple of 64. */
+size_t act_row_bytes(ActForm form, int64_t n_in);
+
 /* Weights of y = W x, [n_out][n_in], repacked in tiles of TILE_ROWS output rows so that one load brings
  * the same inputs of 16 outputs. The layout of each type is drawn in pack.c; it is the same for all
  * tables. The last tile is filled up with zero rows. */
 typedef struct PackedMatrix {
     TensorType type;
+    ActForm act;       /* the form of the activations it is multiplied with */
     int64_t n_out, n_in;
     size_t tile_bytes; /* one tile: TILE_ROWS rows of n_in inputs */
     void *data;        /* mem_alloc'ed; [n_tiles][tile_bytes] */
@@ -34,23 +52,11 @@ typedef struct PackedMatrix {
 
 static inline int64_t packed_n_tiles(const PackedMatrix *m) { return (m->n_out + TILE_ROWS - 1) / TILE_ROWS; }
 
-/* Sets the shape and allocates. Fails on memory, or when n_in is not whole blocks of the type. */
-int packed_init(PackedMatrix *m, TensorType type, int64_t n_out, int64_t n_in, fr_error *err);
+/* Sets the shape and allocates; blocks: see act_form. Fails on memory, or when n_in is not whole blocks of the type. */
+int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
 /* Fills tiles [tile_begin, tile_end) from rows as they lie in the file ([n_out][row_bytes], unaligned). */
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m);
-
-/* Activations in the form that a weight type wants. */
-typedef enum ActForm {
-    ACT_F32,  /* F32, F16 weights: float as it is */
-    ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
-    ACT_Q16,  /* all block types: 16-bit integers with one float scale per 32; layout.h */
-    ACT_FORM_COUNT,
-} ActForm;
-
-ActForm act_form(TensorType weight_type);
-/* Bytes of one activation row in that form, a multiple of 64. */
-size_t act_row_bytes(ActForm form, int64_t n_in);
 
 typedef enum KvType { KV_F16, KV_F32 } KvType;
 static inline size_t kv_type_bytes(KvType t) { return t == KV_F16 ? 2 : 4; }
@@ -70,7 +76,7 @@ typedef struct Kernels {
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
 
     /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles
-     * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(form, n_in) apart. The order of
+     * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(w->act, n_in) apart. The order of
      * operations of each type stands in ref.c. */
     void (*matmul)(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                    int64_t tile_begin, int64_t tile_end);

@@ -2,21 +2,25 @@
  * simd_*.h. The operations and their order are those of ref.c, done for LANES outputs side by side.
  *
  * The shape of the work. A "column" is LANES outputs: a whole tile under AVX-512, half of one under AVX2. One
- * call of a micro kernel takes one column of a block type, or a few of a plain type, through all steps along
- * k for a fixed number of activation rows (a constant, so that every accumulator is a register):
+ * call of a pass takes one column of a block type, or a few of a plain type, through all steps along k:
  *
  *     for each step:   unpack 32 inputs of the column's codes into w[8], and their scales    once
  *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])           rows times
  *
- * Unpacking is paid once for all rows, and the bytes come from memory once: a pass over a tile costs the same
- * for one row as for a few, which is what verifying a token tree lives on.
+ * Unpacking is paid once for all rows, and the bytes come from memory once: while the byte products of all rows
+ * take less time than the bytes of a step, n rows cost what one costs. That is what verifying a token tree lives
+ * on, and why a pass has a loop over rows and not a copy of itself for each number of them: five rows cost five
+ * eighths of eight.
  *
- * Block types need no more than one column: the dot products of different steps are independent, so the CPU
- * overlaps them and the one fma per step is no bottleneck. A plain type is a bare chain of fma, four cycles
- * each; several columns at once keep the units busy.
+ * Block types need no more than one column: the dot products of different rows and steps are independent, so the
+ * CPU overlaps them. A plain type is a bare chain of fma, four cycles each; there the accumulators are registers,
+ * several columns at once keep the units busy, and each number of rows is a function.
  *
- * More rows than ROWS_MAX are cut into passes over a group of tiles that stays in the cache of the core.
- * While a pass computes, it asks for the next group's bytes, so that memory does not rest.
+ * Memory. A thread's tiles are one stream of bytes; each step asks for those AHEAD bytes further on, into the
+ * second cache: in the first they would push out the activations and be pushed out before they are used. One or
+ * two rows of a block type run through it as fast as a plain copy would, and the CPU foresees that by itself, better
+ * than when it is told (bench/DIARY.md has the figures). More rows than one pass takes are cut into passes over a group of tiles that stays in the
+ * second cache.
  */
 #include "kernels/layout.h"
 
@@ -27,12 +31,15 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    AHEAD_CODES = 16 << 10, /* bytes between what is computed and what is asked for from memory */
-    AHEAD_SCALES = 1 << 10,
-    GROUP_BYTES = 256 << 10, /* of weights that several passes share; twice that stays in a 1 MB L2 cache */
+    AHEAD = 16 << 10,        /* bytes between what is computed and what is asked for from memory */
+    ROWS_UNAIDED = 1,        /* up to so many rows of a block type are fast enough for the CPU's own prefetcher */
+    GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
+    ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
+    BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
+    BLOCK_ROWS_MIN = 16,     /* ... even if their activations are more than ACTS_BYTES */
 };
 
-/* One call of a micro kernel. */
+/* One call of a pass. */
 typedef struct Pass {
     const unsigned char *tile; /* the first of the tiles */
     size_t tile_bytes;
@@ -40,11 +47,14 @@ typedef struct Pass {
     int64_t n_in;
     const unsigned char *x; /* the first of the rows */
     size_t x_stride;
+    int n_rows;
     float *y; /* first output of the first row */
     int64_t y_stride;
-    size_t ahead, ahead_step; /* step i asks for ahead_step bytes at tile + ahead + i * ahead_step */
     int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
 } Pass;
+
+/* Beyond the end of a matrix nothing is harmed. */
+INLINE void prefetch(const unsigned char *p) { __builtin_prefetch(p, 0, 2); }
 
 /* ---- block types -------------------------------------------------------------------------------- */
 
@@ -86,9 +96,9 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
     }
 }
 
-/* column: within the tile. The record's items are 16 rows wide. */
-INLINE void unpack_scales(TensorType type, const unsigned char *record, int i_sub, int column, Unpacked *u) {
-    const unsigned char *halves = record + column * LANES * 2, *bytes = record + column * LANES + i_sub * 32;
+/* column: within the tile. The scales' items are 16 rows wide. */
+INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
+    const unsigned char *halves = scales + column * LANES * 2, *bytes = scales + column * LANES + i_sub * 32;
     Vf d = v_load_half(halves);
     u->scale[0] = u->scale[1] = d;
     if (type == TYPE_Q4_1 || type == TYPE_Q5_1) u->min = v_load_half(halves + 32);
@@ -109,62 +119,82 @@ INLINE Vi bias_times(TensorType type, Vi minus_sum) {
     return v_shift_left(minus_sum, __builtin_ctz(bias));
 }
 
-/* Sum of (code - bias) * q over half a step (16 inputs) or two: the products with both bytes of q, put
- * together; the bias comes in with the low ones. */
-INLINE Vi dot_codes(TensorType type, const Unpacked *u, const ActBlock *x, int first, int n, Vi minus_sum) {
+/* The same step of a few rows: as many chains of byte products, side by side in the instruction stream. */
+typedef struct RowBlocks {
+    const ActBlock *x[ROWS_TOGETHER];
+} RowBlocks;
+
+/* t[row] = sum of (code - bias) * q over half a step (16 inputs) or two, less the bias times the sum of these. Of two
+ * planes of q the products are put together at the end; the bias comes in with the last plane. */
+INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first, int n,
+                      Vi t[ROWS_TOGETHER]) {
     uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
-    Vi high = v_set_int(0), low = bias_times(type, minus_sum);
-    UNROLL for (int i = first; i < first + n; i++) {
-        high = v_dot_4_groups(code_max, u->w + 4 * i, x->high + 16 * i, high);
-        low = v_dot_4_groups(code_max, u->w + 4 * i, x->low + 16 * i, low);
+    int last = act_planes(form) - 1;
+    const int8_t *q[ROWS_TOGETHER], *q_high[ROWS_TOGETHER];
+    Vi high[ROWS_TOGETHER];
+    UNROLL for (int r = 0; r < n_rows; r++) {
+        const ActBlock *x = b->x[r];
+        int32_t minus_sum = n == 2 ? x->minus_sum : first == 0 ? x->minus_sum_low : x->minus_sum - x->minus_sum_low;
+        t[r] = bias_times(type, v_set_int(minus_sum));
+        high[r] = v_set_int(0);
+        q[r] = x->plane[last] + 16 * first;
+        q_high[r] = x->plane[0] + 16 * first;
     }
-    return v_add_int(v_shift_left(high, 8), low);
+    UNROLL for (int i = 0; i < n; i++) {
+        v_dot_4_groups(code_max, n_rows, u->w + 4 * (first + i), q, 16 * i, t);
+        if (last) v_dot_4_groups(code_max, n_rows, u->w + 4 * (first + i), q_high, 16 * i, high);
+    }
+    if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
-INLINE Vf add_step(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
-    Vf da = v_set(x->scale);
-    Vi minus_sum = v_set_int(x->minus_sum), minus_sum_low = v_set_int(x->minus_sum_low);
-    if (type == TYPE_Q6_K) {
-        Vi t0 = dot_codes(type, u, x, 0, 1, minus_sum_low);
-        Vi t1 = dot_codes(type, u, x, 1, 1, v_sub_int(minus_sum, minus_sum_low));
-        acc = v_fma(v_from_int(t0), v_mul(u->scale[0], da), acc);
-        return v_fma(v_from_int(t1), v_mul(u->scale[1], da), acc);
-    }
-    acc = v_fma(v_from_int(dot_codes(type, u, x, 0, 2, minus_sum)), v_mul(u->scale[0], da), acc);
+/* acc[row] += the step's share */
+INLINE void add_step(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
     bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
-    return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
-}
-
-/* Asks for bytes that step i_step of a pass must ask for, see plan_ahead. Beyond the end of a matrix nothing
- * is harmed. The usual case, the pass's own bytes, is unrolled. */
-INLINE void prefetch_codes(const Pass *p, const unsigned char *codes, int64_t i_step, uint32_t code_bytes) {
-    if (p->ahead_step == code_bytes) {
-        UNROLL for (uint32_t i = 0; i < code_bytes; i += 64) __builtin_prefetch(codes + AHEAD_CODES + i);
-        return;
+    int n_parts = type == TYPE_Q6_K ? 2 : 1;
+    Vi t[2][ROWS_TOGETHER];
+    UNROLL for (int i = 0; i < n_parts; i++) dot_codes(type, form, n_rows, u, b, i, 3 - n_parts, t[i]);
+    UNROLL for (int r = 0; r < n_rows; r++) {
+        Vf da = v_set(b->x[r]->scale), a = acc[r];
+        UNROLL for (int i = 0; i < n_parts; i++) a = v_fma(v_from_int(t[i][r]), v_mul(u->scale[i], da), a);
+        acc[r] = has_min ? v_fma(u->min, v_set(b->x[r]->scaled_sum), a) : a;
     }
-    const unsigned char *at = p->tile + p->ahead + (size_t)i_step * p->ahead_step;
-    for (size_t i = 0; i < p->ahead_step; i += 64) __builtin_prefetch(at + i);
 }
 
-INLINE void pass_blocks(TensorType type, int n_rows, const Pass *p) {
+INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x, size_t x_stride,
+                     Vf *acc) {
+    RowBlocks b;
+    UNROLL for (int r = 0; r < n_rows; r++) b.x[r] = (const void *)(x + (size_t)r * x_stride);
+    add_step(type, form, n_rows, u, &b, acc);
+}
+
+/* One column, up to BLOCK_ROWS_MAX rows. The accumulators lie in the first cache: a row has ten and more vector
+ * operations to do between its load and its store, so that they cost nothing. */
+INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     const StepForm *f = &step_forms[type];
-    int64_t n_steps = tile_n_steps(type, p->n_in);
-    const unsigned char *codes = p->tile + p->column * LANES * 4;
-    const unsigned char *record = p->tile + tile_scales_offset(type, p->n_in);
-    const unsigned char *x = p->x;
-    Vf acc[ROWS_MAX];
-    UNROLL for (int r = 0; r < n_rows; r++) acc[r] = v_zero();
-    for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
-        for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += sizeof(ActBlock)) {
-            prefetch_codes(p, codes, i + s, f->code_bytes);
-            __builtin_prefetch(record + p->tile_bytes + s * (int)(f->scale_bytes / f->scale_steps));
+    const int record_steps = (int)f->record_steps, n_lines = (int)record_bytes(type) / 64;
+    const unsigned char *record = p->tile, *x = p->x;
+    int64_t n_steps = tile_n_steps(type, p->n_in), n_rows = p->n_rows;
+    Vf acc[BLOCK_ROWS_MAX];
+    for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
+    for (int64_t i = 0; i < n_steps; i += record_steps, record += record_bytes(type))
+        for (int s = 0; s < record_steps && i + s < n_steps; s++, x += act_block_bytes(form)) {
+            if (n_rows > ROWS_UNAIDED)
+                for (int line = n_lines * s / record_steps; line < n_lines * (s + 1) / record_steps; line++)
+                    prefetch(record + AHEAD + line * 64);
             Unpacked u;
-            unpack_codes(type, codes, u.w);
-            unpack_scales(type, record, s, p->column, &u);
-            UNROLL for (int r = 0; r < n_rows; r++) acc[r] =
-                add_step(type, &u, (const ActBlock *)(const void *)(x + (size_t)r * p->x_stride), acc[r]);
+            unpack_codes(type, record + codes_offset(type, s) + p->column * LANES * 4, u.w);
+            unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_steps, p->column, &u);
+            const unsigned char *row = x;
+            int64_t r = 0;
+            for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
+                add_rows(type, form, ROWS_TOGETHER, &u, row, p->x_stride, acc + r);
+            if (n_rows - r >= 2) {
+                add_rows(type, form, 2, &u, row, p->x_stride, acc + r);
+                r += 2, row += 2 * p->x_stride;
+            }
+            if (n_rows > r) add_rows(type, form, 1, &u, row, p->x_stride, acc + r);
         }
-    UNROLL for (int r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride, p->n_valid, acc[r]);
+    for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride, p->n_valid, acc[r]);
 }
 
 /* ---- plain types -------------------------------------------------------------------------------- */
@@ -190,9 +220,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
     }
     UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
     for (int64_t k = 0; k < n_steps; k++) {
-        if (n_columns <= COLUMNS_WIDE)
-            UNROLL for (int c = 0; c < n_columns; c++)
-                __builtin_prefetch(columns[c] + p->ahead + (size_t)k * p->ahead_step);
+        UNROLL for (int c = 0; c < n_columns; c++) prefetch(columns[c] + AHEAD + (size_t)k * column_bytes);
         if (type == TYPE_BF16) {
             Vi w[COLUMNS_NARROW];
             UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
@@ -215,7 +243,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
         v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r * n_columns + c]);
 }
 
-/* ---- one function for each type and number of rows ---------------------------------------------- */
+/* ---- one function for each type, and of the plain ones for each number of rows ------------------ */
 
 typedef void (*PassFn)(const Pass *);
 
@@ -226,32 +254,32 @@ typedef void (*PassFn)(const Pass *);
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 
 #define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)
-#define DEFINE_BLOCK_PASS(type, rows)                                                                        \
-    static void pass_##type##_##rows(const Pass *p) { pass_blocks(TYPE_##type, rows, p); }
+#define DEFINE_BLOCK_PASSES(type)                                                                            \
+    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); }                   \
+    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); }
 #define DEFINE_PLAIN_PASS(type, rows)                                                                        \
     static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); }     \
     static void pass_##type##_##rows##_single(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
-#define DEFINE_BLOCK_PASSES(type) EACH_ROWS(DEFINE_BLOCK_PASS, type)
 #define DEFINE_PLAIN_PASSES(type) EACH_ROWS(DEFINE_PLAIN_PASS, type)
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
 EACH_PLAIN_TYPE(DEFINE_PLAIN_PASSES)
 
+#define LIST_BLOCK_PASSES(type) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
 #define NAME_PASS(type, rows) pass_##type##_##rows,
 #define NAME_SINGLE_PASS(type, rows) pass_##type##_##rows##_single,
 #define LIST_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_PASS, type)},
 #define LIST_SINGLE_PASSES(type) [TYPE_##type] = {EACH_ROWS(NAME_SINGLE_PASS, type)},
-/* [type][rows - 1]: the passes over COLUMNS(rows) columns, or one of a block type; then over one column */
-static const PassFn passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_PASSES)
-                                                        EACH_PLAIN_TYPE(LIST_PASSES)};
-static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_BLOCK_TYPE(LIST_PASSES)
-                                                               EACH_PLAIN_TYPE(LIST_SINGLE_PASSES)};
+static const PassFn block_passes[TYPE_COUNT][2] = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
+/* [type][rows - 1]: the passes over COLUMNS(rows) columns, and over one column */
+static const PassFn passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_PASSES)};
+static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_SINGLE_PASSES)};
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
 /* p, prepared but for the place in the matrix, through tiles [begin, end). */
-static void mul_tiles(const PackedMatrix *w, int n_rows, Pass p, int64_t begin, int64_t end) {
-    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE;
-    int64_t wide = act_form(w->type) == ACT_Q16 ? 1 : COLUMNS(n_rows);
+static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
+    bool is_blocks = act_is_blocks(w->act);
+    int64_t n_columns = (end - begin) * COLUMNS_PER_TILE, wide = is_blocks ? 1 : COLUMNS(p.n_rows);
     float *y = p.y;
     for (int64_t c = 0, step; c < n_columns; c += step) {
         step = c + wide <= n_columns ? wide : 1;
@@ -260,68 +288,74 @@ static void mul_tiles(const PackedMatrix *w, int n_rows, Pass p, int64_t begin, 
         p.column = (int)(c % COLUMNS_PER_TILE);
         p.y = y + output;
         p.n_valid = w->n_out - output;
-        (step == wide ? passes : single_passes)[w->type][n_rows - 1](&p);
+        if (is_blocks) block_passes[w->type][w->act](&p);
+        else (step == wide ? passes : single_passes)[w->type][p.n_rows - 1](&p);
     }
 }
 
-/* What pass i_pass of n_passes over a group asks for: its share of the next group, so that memory works while
- * this group is computed from the cache; or, where that comes too late, its own bytes a little ahead. */
-static void plan_ahead(Pass *p, const PackedMatrix *w, int64_t group, int64_t i_pass, int64_t n_passes,
-                       bool is_first) {
-    p->ahead = AHEAD_CODES;
-    p->ahead_step = step_forms[w->type].code_bytes;
-    if (n_passes == 1 || (is_first && i_pass == 0)) return;
-    p->ahead_step = w->tile_bytes / (size_t)(tile_n_steps(w->type, w->n_in) * n_passes) + 1;
-    p->ahead = (size_t)group * w->tile_bytes + w->tile_bytes / (size_t)n_passes * (size_t)i_pass;
+/* The most rows that one pass takes. */
+static int64_t rows_of_pass(const PackedMatrix *w, size_t x_stride) {
+    if (!act_is_blocks(w->act)) return ROWS_MAX;
+    int64_t n = ACTS_BYTES / (int64_t)x_stride;
+    return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : n;
 }
 
 static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                    int64_t tile_begin, int64_t tile_end) {
-    size_t x_stride = act_row_bytes(act_form(w->type), w->n_in);
-    int64_t n_passes = (n_rows + ROWS_MAX - 1) / ROWS_MAX;
+    size_t x_stride = act_row_bytes(w->act, w->n_in);
+    int64_t rows_max = rows_of_pass(w, x_stride), n_passes = (n_rows + rows_max - 1) / rows_max;
     int64_t group = n_passes == 1 ? tile_end - tile_begin : GROUP_BYTES / (int64_t)w->tile_bytes;
     if (group < COLUMNS_NARROW) group = COLUMNS_NARROW;
     unsigned float_state = bf16_begin(w->type == TYPE_BF16);
     for (int64_t t = tile_begin; t < tile_end; t += group)
         for (int64_t i = 0; i < n_passes; i++) {
-            int64_t r = i * ROWS_MAX, end = t + group < tile_end ? t + group : tile_end;
+            int64_t r = n_rows * i / n_passes, r_end = n_rows * (i + 1) / n_passes;
             Pass p = {.tile_bytes = w->tile_bytes,
                       .n_in = w->n_in,
                       .x = (const unsigned char *)x + (size_t)r * x_stride,
                       .x_stride = x_stride,
+                      .n_rows = (int)(r_end - r),
                       .y = y + r * y_stride,
                       .y_stride = y_stride};
-            plan_ahead(&p, w, group, i, n_passes, t == tile_begin);
-            mul_tiles(w, n_rows - r < ROWS_MAX ? (int)(n_rows - r) : ROWS_MAX, p, t, end);
+            mul_tiles(w, p, t, t + group < tile_end ? t + group : tile_end);
         }
     bf16_end(float_state);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
 
-INLINE void convert_block(const float *x, ActBlock *b) {
+INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
     enum { N = ACT_BLOCK / LANES };
     Vf v[N], max = v_zero();
     UNROLL for (int i = 0; i < N; i++) {
         v[i] = v_load(x + i * LANES);
         max = v_max(v_abs(v[i]), max);
     }
-    float amax = v_max_all(max);
-    Vf inverse = v_set(amax >= ACT_TINY ? ACT_STEPS / amax : 0.0f);
+    float amax = v_max_all(max), steps = act_steps(form);
+    Vf inverse = v_set(amax >= ACT_TINY ? steps / amax : 0.0f);
     int32_t sum = 0, sum_low = 0;
     UNROLL for (int i = 0; i < N; i++) {
         Vi q = v_round(v_mul(v[i], inverse));
-        Vi high = v_shift_right_signed(v_add_int(q, v_set_int(128)), 8);
-        Vi low = v_max_int(v_sub_int(q, v_shift_left(high, 8)), v_set_int(-127));
-        v_store_i8(b->high + i * LANES, high);
-        v_store_i8(b->low + i * LANES, low);
-        sum += v_sum_int(v_add_int(v_shift_left(high, 8), low));
+        if (form == ACT_Q16) {
+            Vi high = v_shift_right_signed(v_add_int(q, v_set_int(128)), 8);
+            Vi low = v_max_int(v_sub_int(q, v_shift_left(high, 8)), v_set_int(-127));
+            v_store_i8(b->plane[0] + i * LANES, high);
+            v_store_i8(b->plane[1] + i * LANES, low);
+            q = v_add_int(v_shift_left(high, 8), low);
+        } else
+            v_store_i8(b->plane[0] + i * LANES, q);
+        sum += v_sum_int(q);
         if (i == N / 2 - 1) sum_low = sum;
     }
-    b->scale = amax / ACT_STEPS;
+    b->scale = amax / steps;
     b->scaled_sum = b->scale * (float)sum;
     b->minus_sum = -sum;
     b->minus_sum_low = -sum_low;
+}
+
+INLINE void convert_blocks(ActForm form, const float *x, int64_t n, unsigned char *out) {
+    for (int64_t i = 0; i < n; i += ACT_BLOCK, out += act_block_bytes(form))
+        convert_block(form, x + i, (ActBlock *)(void *)out);
 }
 
 static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
@@ -337,6 +371,6 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
 static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
     if (form == ACT_BF16) convert_bf16(x, n, out);
-    if (form == ACT_Q16)
-        for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
+    if (form == ACT_Q16) convert_blocks(ACT_Q16, x, n, out);
+    if (form == ACT_Q8) convert_blocks(ACT_Q8, x, n, out);
 }

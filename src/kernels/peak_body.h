@@ -2,18 +2,20 @@
  * by each kernels_*.c behind its simd_*.h. */
 #include "kernels/kernels.h"
 
-/* Eight chains of each step that the passes are made of, enough to hide its latency. */
+/* Chains of each step that the passes are made of, enough to hide its latency. */
 static double peak_loop(PeakKind kind, int64_t n_rounds) {
-    enum { N = 8 };
-    volatile int32_t source = 0x01020304; /* small positive numbers, as bytes and as floats */
+    enum { N = LANES == 16 ? 12 : 8 };
+    /* small positive numbers, as bytes and as floats; read anew for each chain: one that the compiler can prove equal
+     * to another would be computed once for both */
+    volatile int32_t source = 0x01020304;
     volatile float sink;
     Vi w[4], t[N];
     Vf f[N];
     int8_t q[16] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8};
     UNROLL for (int j = 0; j < 4; j++) w[j] = v_set_int(source);
     UNROLL for (int j = 0; j < N; j++) {
-        t[j] = v_set_int(0);
-        f[j] = v_zero();
+        t[j] = v_set_int(source);
+        f[j] = v_from_int(v_set_int(source));
     }
     for (int64_t i = 0; i < n_rounds; i++) {
         __asm__ volatile(""
@@ -22,7 +24,7 @@ static double peak_loop(PeakKind kind, int64_t n_rounds) {
                          : "memory"); /* q may have changed: nothing can be computed once for all */
         UNROLL for (int j = 0; j < N; j++) {
             if (kind == PEAK_INT8)
-                t[j] = v_dot_4_groups(15, w, q, t[j]);
+                v_dot_4_groups(15, 1, w, (const int8_t *const[]){q}, 0, t + j);
             else if (kind == PEAK_BF16)
                 f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
             else

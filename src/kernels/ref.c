@@ -34,30 +34,52 @@
 
 /* ---- activations -------------------------------------------------------------------------------- */
 
-ActForm act_form(TensorType weight_type) {
+ActForm act_form(TensorType weight_type, ActForm blocks) {
     if (weight_type == TYPE_F32 || weight_type == TYPE_F16) return ACT_F32;
-    return weight_type == TYPE_BF16 ? ACT_BF16 : ACT_Q16;
+    return weight_type == TYPE_BF16 ? ACT_BF16 : blocks;
+}
+
+const char *act_form_name(ActForm form) {
+    static const char *const names[ACT_FORM_COUNT] = {
+        [ACT_Q16] = "q16", [ACT_Q8] = "q8", [ACT_F32] = "f32", [ACT_BF16] = "bf16"};
+    return names[form];
+}
+
+bool act_form_from_name(const char *name, ActForm *out) {
+    bool is_q8 = name && strcmp(name, "q8") == 0;
+    *out = is_q8 ? ACT_Q8 : ACT_Q16;
+    return is_q8 || !name || strcmp(name, "q16") == 0;
 }
 
 size_t act_row_bytes(ActForm form, int64_t n_in) {
     size_t n = (size_t)n_in;
     size_t bytes = form == ACT_F32    ? 4 * n
                    : form == ACT_BF16 ? 2 * (n + n % 2)
-                                      : n / ACT_BLOCK * sizeof(ActBlock);
-    return (bytes + 63) & ~(size_t)63;
+                                      : n / ACT_BLOCK * act_block_bytes(form);
+    size_t n_lines = (bytes + 63) / 64;
+    /* An odd number of cache lines: the same place in many rows then lies in many sets of the cache. */
+    return 64 * (act_is_blocks(form) ? n_lines | 1 : n_lines);
 }
 
-static void convert_block(const float *x, ActBlock *b) {
+static int act_value(ActForm form, const ActBlock *b, int i) {
+    return form == ACT_Q16 ? 256 * b->plane[0][i] + b->plane[1][i] : b->plane[0][i];
+}
+
+static void convert_block(ActForm form, const float *x, ActBlock *b) {
     float amax = 0;
     for (int i = 0; i < ACT_BLOCK; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-    float inverse = amax >= ACT_TINY ? ACT_STEPS / amax : 0.0f;
-    b->scale = amax / ACT_STEPS;
+    float steps = act_steps(form), inverse = amax >= ACT_TINY ? steps / amax : 0.0f;
+    b->scale = amax / steps;
     b->minus_sum = b->minus_sum_low = 0;
     for (int i = 0; i < ACT_BLOCK; i++) {
-        int q = (int)lrintf(x[i] * inverse), high = (q + 128) >> 8, low = q - 256 * high;
-        b->high[i] = (int8_t)high;
-        b->low[i] = (int8_t)(low < -127 ? -127 : low);
-        b->minus_sum -= 256 * b->high[i] + b->low[i];
+        int q = (int)lrintf(x[i] * inverse);
+        if (form == ACT_Q16) {
+            int high = (q + 128) >> 8, low = q - 256 * high;
+            b->plane[0][i] = (int8_t)high;
+            b->plane[1][i] = (int8_t)(low < -127 ? -127 : low);
+        } else
+            b->plane[0][i] = (int8_t)q;
+        b->minus_sum -= act_value(form, b, i);
         if (i == 15) b->minus_sum_low = b->minus_sum;
     }
     b->scaled_sum = b->scale * (float)-b->minus_sum;
@@ -73,8 +95,9 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
 static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
     if (form == ACT_F32) memcpy(out, x, (size_t)n * sizeof *x);
     if (form == ACT_BF16) convert_bf16(x, n, out);
-    if (form == ACT_Q16)
-        for (int64_t i = 0; i < n / ACT_BLOCK; i++) convert_block(x + i * ACT_BLOCK, (ActBlock *)out + i);
+    if (act_is_blocks(form))
+        for (int64_t i = 0; i < n / ACT_BLOCK; i++)
+            convert_block(form, x + i * ACT_BLOCK, (ActBlock *)((char *)out + (size_t)i * act_block_bytes(form)));
 }
 
 /* ---- plain types -------------------------------------------------------------------------------- */
@@ -152,9 +175,9 @@ static void step_read(TensorType type, const unsigned char *codes, const unsigne
     }
 }
 
-static float step_add(TensorType type, const Step *s, const ActBlock *x, float acc) {
+static float step_add(TensorType type, ActForm form, const Step *s, const ActBlock *x, float acc) {
     int t[2] = {0, 0};
-    for (int k = 0; k < ACT_BLOCK; k++) t[k / 16] += s->w[k] * (256 * x->high[k] + x->low[k]);
+    for (int k = 0; k < ACT_BLOCK; k++) t[k / 16] += s->w[k] * act_value(form, x, k);
     if (type == TYPE_Q6_K) {
         acc = fmaf((float)t[0], s->scale[0] * x->scale, acc);
         return fmaf((float)t[1], s->scale[1] * x->scale, acc);
@@ -166,28 +189,25 @@ static float step_add(TensorType type, const Step *s, const ActBlock *x, float a
 
 static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x, size_t x_stride,
                         int64_t n_rows, float *y, int64_t y_stride) {
-    const StepForm *f = &step_forms[w->type];
     const unsigned char *tile = packed_tile(w, o / TILE_ROWS);
-    const unsigned char *scales = tile + tile_scales_offset(w->type, w->n_in);
     for (int64_t r = 0; r < n_rows; r++) y[r * y_stride] = 0;
     for (int64_t i = 0; i < tile_n_steps(w->type, w->n_in); i++) {
         Step s;
-        step_read(w->type, tile + (size_t)i * f->code_bytes, scales + i / f->scale_steps * f->scale_bytes,
-                  (int)(i % f->scale_steps), (int)(o % TILE_ROWS), &s);
+        step_read(w->type, tile + codes_offset(w->type, i), tile + scales_offset(w->type, i),
+                  (int)(i % step_forms[w->type].scale_steps), (int)(o % TILE_ROWS), &s);
         for (int64_t r = 0; r < n_rows; r++) {
-            const ActBlock *b = (const ActBlock *)(const void *)(x + (size_t)r * x_stride) + i;
-            y[r * y_stride] = step_add(w->type, &s, b, y[r * y_stride]);
+            const void *b = x + (size_t)r * x_stride + (size_t)i * act_block_bytes(w->act);
+            y[r * y_stride] = step_add(w->type, w->act, &s, b, y[r * y_stride]);
         }
     }
 }
 
 static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                    int64_t tile_begin, int64_t tile_end) {
-    ActForm form = act_form(w->type);
-    size_t x_stride = act_row_bytes(form, w->n_in);
+    size_t x_stride = act_row_bytes(w->act, w->n_in);
     int64_t end = tile_end * TILE_ROWS < w->n_out ? tile_end * TILE_ROWS : w->n_out;
     for (int64_t o = tile_begin * TILE_ROWS; o < end; o++) {
-        if (form == ACT_Q16) {
+        if (act_is_blocks(w->act)) {
             rows_blocks(w, o, x, x_stride, n_rows, y + o, y_stride);
             continue;
         }

@@ -6,11 +6,12 @@
 
 #include <math.h>
 
-/* A block of activations whose largest magnitude is below this becomes zeros: ACT_STEPS/amax must not
+/* A block of activations whose largest magnitude is below this becomes zeros: steps/amax must not
  * overflow. */
 #define ACT_TINY 0x1p-100f
 
-#define ACT_STEPS 32512.0f /* 127 * 256: the integer that the largest magnitude of a block becomes */
+/* The integer that the largest magnitude of a block becomes. */
+static inline float act_steps(ActForm form) { return form == ACT_Q16 ? 127.0f * 256 : 127.0f; }
 
 /* exp(x): ref_vector.c explains. Below EXP_LOW the result is 0, above EXP_HIGH that of EXP_HIGH. */
 #define EXP_LOW -87.33f

@@ -7,9 +7,10 @@
 
 static void add_matrix(const PackedMatrix *m, CostWork *w) {
     double ops = 2.0 * (double)m->n_out * (double)m->n_in;
-    ActForm form = act_form(m->type);
+    ActForm form = m->act;
     /* 16-bit activations are two byte planes */
     if (form == ACT_Q16) w->ops_per_row[PEAK_INT8] += 2 * ops;
+    else if (form == ACT_Q8) w->ops_per_row[PEAK_INT8] += ops;
     else w->ops_per_row[form == ACT_BF16 ? PEAK_BF16 : PEAK_F32] += ops;
 }
 

@@ -9,12 +9,12 @@ static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Bytes of one activation row wide enough for every matrix of the model. */
 static size_t widest_act_row(const Model *m) {
-    size_t widest = act_row_bytes(act_form(m->output.type), m->output.n_in);
+    size_t widest = act_row_bytes(m->output.act, m->output.n_in);
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerWeights *w = &m->layers[i];
         const PackedMatrix *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-            widest = max_size(widest, act_row_bytes(act_form(all[k]->type), all[k]->n_in));
+            widest = max_size(widest, act_row_bytes(all[k]->act, all[k]->n_in));
     }
     return widest;
 }

@@ -66,7 +66,7 @@ static void convert_row(const Job *j, const float *x, int64_t i) {
     bool done[ACT_FORM_COUNT] = {false};
     for (int k = 0; k < j->n_products; k++) {
         const PackedMatrix *m = j->products[k].m;
-        ActForm form = act_form(m->type);
+        ActForm form = m->act;
         if (done[form]) continue;
         done[form] = true;
         char *out = (char *)j->e->acts[form] + row_at(i, (int64_t)act_row_bytes(form, m->n_in));
@@ -84,7 +84,7 @@ static void multiply_part(void *ctx, int i_part, int n_parts, int i_thread) {
         const PackedMatrix *m = j->products[k].m;
         int64_t n = packed_n_tiles(m), first = begin > 0 ? begin : 0, last = end < n ? end : n;
         if (first < last)
-            j->kn->matmul(m, j->e->acts[act_form(m->type)], j->n_rows, j->products[k].y, m->n_out, first, last);
+            j->kn->matmul(m, j->e->acts[m->act], j->n_rows, j->products[k].y, m->n_out, first, last);
         begin -= n, end -= n;
     }
 }

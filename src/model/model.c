@@ -63,7 +63,7 @@ static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
 }
 
 static int pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
-    int status = packed_init(out, t->type, t->dims[1], t->dims[0], l->err);
+    int status = packed_init(out, t->type, l->options->activations, t->dims[1], t->dims[0], l->err);
     if (status) return status;
     Fill fill = {out, t->data};
     threads_run_once(l->options->n_threads, fill_part, &fill);
@@ -164,6 +164,7 @@ int model_open(Model **out, const Gguf *g, const ModelOptions *options, fr_error
     Model *m = mem_calloc(1, sizeof *m);
     if (!m) return error_memory(err, "a model", sizeof *m);
     m->gguf = g;
+    m->activations = options->activations;
     m->kernels = options->kernels ? options->kernels : kernels_select(NULL);
     Loader l = {.m = m, .options = options, .err = err};
     l.taken = mem_calloc((size_t)gguf_n_tensors(g), sizeof *l.taken);

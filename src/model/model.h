@@ -18,6 +18,7 @@ typedef struct LayerWeights {
 typedef struct Model {
     const Gguf *gguf;                  /* borrowed: the embedding is read from it row by row */
     const Kernels *kernels;
+    ActForm activations;               /* of its block types; each matrix knows its own form */
     Hparams hparams;
     Rope rope;
     const GgufTensor *token_embd;      /* [n_vocab][n_embd] */
@@ -29,6 +30,7 @@ typedef struct Model {
 
 typedef struct ModelOptions {
     const Kernels *kernels;            /* NULL: the best of this machine */
+    ActForm activations;               /* of block types: ACT_Q16 (0) or ACT_Q8 */
     int n_threads;                     /* for repacking */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;

@@ -18,7 +18,7 @@ enum { PREFILL_CHUNK = 256, PAGE_SIZE = 16 };
 static int open_files(DraftRunner *r, const char *path, const DrafterEnv *env, fr_error *err) {
     int rc = gguf_open(&r->gguf, path, err);
     if (!rc) rc = vocab_match(r->gguf, env->target, err);
-    ModelOptions options = {.kernels = env->kernels, .n_threads = env->n_threads};
+    ModelOptions options = {.kernels = env->kernels, .activations = env->activations, .n_threads = env->n_threads};
     if (!rc) rc = model_open(&r->model, r->gguf, &options, err);
     if (rc) return rc;
     if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;

@@ -28,6 +28,7 @@ typedef struct DrafterEnv { /* what a method may know about the target; extended
     /* For methods with a model of their own; zero where no target is run (replay). Borrowed. */
     const Gguf *target;
     const Kernels *kernels; /* NULL: the best of this machine */
+    ActForm activations;    /* of a draft model: the form that the target runs on */
     int32_t n_ctx;          /* longest sequence */
     int n_threads;
 } DrafterEnv;

@@ -39,6 +39,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "spec/row_scan.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -58,6 +59,7 @@ struct Sampler {
     float *penalised;      /* [n_vocab] the row after penalties */
     int32_t *counts;       /* [n_vocab] times seen; all 0 between calls */
     Candidate *candidates; /* [n_vocab] heap of top-k and top-p */
+    int32_t *ids;          /* [n_vocab] of what may be in the top-p set */
 };
 
 static int refuse(fr_error *err, const char *name, double value, const char *want) {
@@ -91,7 +93,8 @@ Sampler *sampler_new(int32_t n_vocab) {
     s->penalised = mem_calloc(n, sizeof *s->penalised);
     s->counts = mem_calloc(n, sizeof *s->counts);
     s->candidates = mem_calloc(n, sizeof *s->candidates);
-    if (s->penalised && s->counts && s->candidates) return s;
+    s->ids = mem_calloc(n, sizeof *s->ids);
+    if (s->penalised && s->counts && s->candidates && s->ids) return s;
     sampler_free(s);
     return NULL;
 }
@@ -101,6 +104,7 @@ void sampler_free(Sampler *s) {
     mem_free(s->penalised);
     mem_free(s->counts);
     mem_free(s->candidates);
+    mem_free(s->ids);
     mem_free(s);
 }
 
@@ -128,15 +132,6 @@ static const float *apply_penalties(Sampler *s, const SamplingOptions *o, const 
         s->counts[t] = 0;
     }
     return s->penalised;
-}
-
-/* The greatest logit's lowest id; -1 where all are NaN or -inf. */
-static int32_t argmax(const float *logits, int32_t n) {
-    float best = -INFINITY;
-    int32_t best_id = -1;
-    for (int32_t i = 0; i < n; i++)
-        if (logits[i] > best) best = logits[i], best_id = i;
-    return best_id;
 }
 
 /* ---- filters ------------------------------------------------------------------------------------ */
@@ -183,17 +178,13 @@ static double weight(float logit, float max, float temperature) {
 /* All candidates of the row that can be in the top-p set, and the mass of the whole row. A token lighter
  * than (1 - top_p) * mass / V is not in it: all such tokens together weigh less than 1 - top_p. Half of
  * that bound leaves room for rounding. */
-static int32_t select_heavy(Candidate *heap, const float *logits, int32_t n_vocab, float max,
-                            const SamplingOptions *o, double *mass) {
-    *mass = 0;
-    for (int32_t i = 0; i < n_vocab; i++)
-        if (logits[i] > -INFINITY) *mass += weight(logits[i], max, o->temperature);
+static int32_t select_heavy(Sampler *s, const float *logits, float max, const SamplingOptions *o, double *mass) {
+    *mass = row_mass(logits, s->n_vocab, max, o->temperature);
     double floor_logit =
-        (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / n_vocab);
-    int32_t n = 0;
-    for (int32_t i = 0; i < n_vocab; i++)
-        if ((double)logits[i] >= floor_logit) heap[n++] = (Candidate){logits[i], i};
-    heapify(heap, n, false);
+        (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
+    int32_t n = row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
+    for (int32_t i = 0; i < n; i++) s->candidates[i] = (Candidate){logits[s->ids[i]], s->ids[i]};
+    heapify(s->candidates, n, false);
     return n;
 }
 
@@ -238,7 +229,7 @@ static Kept filter(Sampler *s, const SamplingOptions *o, const float *row, float
         n = select_top_k(c, row, s->n_vocab, o->top_k);
         for (int32_t i = 0; i < n; i++) mass += weight(c[i].logit, max, o->temperature);
     } else
-        n = select_heavy(c, row, s->n_vocab, max, o, &mass);
+        n = select_heavy(s, row, max, o, &mass);
     kept.n = o->top_p < 1 ? cut_top_p(c, n, max, o, mass) : n;
     kept.candidates = c + (n - kept.n);
     return kept;
@@ -311,7 +302,7 @@ static void draw_candidates(Draw *d, const Candidate *c, int32_t n, double min_l
 int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                        int64_t n_context, uint64_t position) {
     const float *row = apply_penalties(s, o, logits, context, n_context);
-    int32_t max_id = argmax(row, s->n_vocab);
+    int32_t max_id = row_argmax(row, s->n_vocab);
     if (max_id < 0) return 0;
     float max = row[max_id];
     if (is_certain(o, max)) return max_id;
@@ -328,7 +319,7 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
 void sampler_law(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                  int64_t n_context, float *law) {
     const float *row = apply_penalties(s, o, logits, context, n_context);
-    int32_t max_id = argmax(row, s->n_vocab);
+    int32_t max_id = row_argmax(row, s->n_vocab);
     float max = max_id < 0 ? INFINITY : row[max_id];
     memset(law, 0, (size_t)s->n_vocab * sizeof *law);
     if (is_certain(o, max)) {
@@ -348,7 +339,7 @@ void sampler_law(Sampler *s, const SamplingOptions *o, const float *logits, cons
 }
 
 double sampler_logprob(const float *logits, int32_t n_vocab, int32_t token) {
-    int32_t max_id = argmax(logits, n_vocab);
+    int32_t max_id = row_argmax(logits, n_vocab);
     if (max_id < 0 || token < 0 || token >= n_vocab || isnan(logits[token])) return -INFINITY;
     double max = (double)logits[max_id], sum = 0;
     if (isinf(max)) return logits[token] == logits[max_id] ? 0 : -INFINITY;
