@@ -79,6 +79,7 @@ static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
     static StudyResult r; /* large */
     json_t *all = json_array();
     int rc = a->plot ? study_plot_check(a->plot, err) : FR_OK;
+    if (!rc && a->json) rc = write_json(all, a->json, err); /* can it be? before minutes are spent */
     for (size_t i = 0; i < sizeof settings / sizeof *settings && !rc; i++) {
         rc = study_run(a, plan, settings[i].temperature, settings[i].top_p, &r, err);
         if (rc) break;

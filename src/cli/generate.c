@@ -158,6 +158,7 @@ static error_t parse_prompt(int key, char *arg, struct argp_state *state) {
     case KEY_COLOR: a->color = parse_color(state, arg); return 0;
     case ARGP_KEY_END:
         if (a->model && !a->prompt && !a->prompt_file) argp_error(state, "no prompt given: -p TEXT or -f FILE");
+        if (a->system && !a->chat) argp_error(state, "--system is a message of a chat: give --chat too");
         if (a->prompt && a->prompt_file) argp_error(state, "two prompts given: choose one of -p and -f");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
