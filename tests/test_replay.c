@@ -188,8 +188,8 @@ static void bad_calls_and_traces_are_refused(void **state) {
         {VOCAB "a b", GOOD, 2, "'b' is the second"},
         {VOCAB "- -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld", GOOD, 2, "at most 8 drafts"},
         {VOCAB "- --draft trie", GOOD, 2, "there is no drafting method 'trie'"},
-        {VOCAB "- --tree-budget 512", GOOD, 2, "must be a whole number from 0 to 511"},
-        {VOCAB "- --limit x", GOOD, 2, "--limit 'x' must be a whole number"},
+        {VOCAB "- --tree-budget 512", GOOD, 2, "--tree-budget: '512' is no whole number from 0 to 511"},
+        {VOCAB "- --limit x", GOOD, 2, "--limit: 'x' is no whole number"},
         {VOCAB "- --nonsense", GOOD, 2, "nonsense"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

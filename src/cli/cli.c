@@ -1,6 +1,6 @@
 #include "cli/cli.h"
 
-#include "base/mem.h"
+#include "spec/drafter.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -31,6 +31,37 @@ int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_
     if (broken) return error_set(err, FR_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
     return error_set(err, FR_ERR_MEMORY, "%s: is larger than the %zu bytes taken here, or memory ran out", path,
                      max_bytes);
+}
+
+static bool append_line(Buf *out, const char *indent, const char *name, const char *between, const char *help) {
+    const char *const parts[] = {"\n", indent, name, between, help};
+    for (int i = 0; i < 5; i++)
+        if (!buf_append(out, parts[i], strlen(parts[i]))) return false;
+    return true;
+}
+
+bool cli_list_drafters(Buf *out, bool without_target) {
+    bool fits = append_line(out, "  ", "auto", ": ", "chooses among drafters that need no model and how much they draft, step by step, "
+                            "down to plain decoding");
+    for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
+        if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
+        fits = append_line(out, "  ", (*c)->name, ": ", (*c)->summary);
+        for (const DrafterOption *o = (*c)->options; o->key && fits; o++) {
+            char option[128];
+            snprintf(option, sizeof option, "%s=%s", o->key, o->default_value);
+            fits = append_line(out, "      ", option, "  ", o->help);
+        }
+    }
+    return fits;
+}
+
+int64_t cli_parse_int(struct argp_state *state, const char *text, int64_t min, int64_t max, const char *option) {
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || v < min || v > max)
+        argp_error(state, "%s: '%s' is no whole number from %lld to %lld", option, text, (long long)min, (long long)max);
+    return v;
 }
 
 int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err) {

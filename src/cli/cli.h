@@ -2,6 +2,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include "base/mem.h"
 #include "model/model.h"
 
 #include <argp.h>
@@ -35,6 +36,10 @@ int cli_fail(const fr_error *err);
 /* The whole of a file ("-": standard input), malloc'ed, with a '\0' after it; at most max_bytes. */
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
 
+/* Appends what --help says of the drafters, with their options; without_target: those alone that need neither the target's
+ * logits nor a model. False where memory ran out. */
+bool cli_list_drafters(Buf *out, bool without_target);
+
 #define CLI_ACT_HELP "inputs of quantised weights are rounded to: q16 (default), or q8: faster with many rows, less exact"
 
 /* What `logits` and `perf` run on, below the public API: a child argp (-m, -t, --kv, --kernels, --act) whose input is a
@@ -53,6 +58,9 @@ void cli_model_defaults(CliModel *m);
 int cli_model_open(CliModel *m, fr_error *err);
 void cli_model_close(CliModel *m);
 
+/* The whole number in [min, max] that an option was given; else argp ends the program with a sentence. `option` is as the
+ * user writes it: "--limit". */
+int64_t cli_parse_int(struct argp_state *state, const char *text, int64_t min, int64_t max, const char *option);
 /* "1,2,3" into a malloc'ed array of numbers in [min, max]. */
 int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err);
 

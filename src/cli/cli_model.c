@@ -24,10 +24,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_ACT:
         if (!act_form_from_name(arg, &m->activations)) argp_error(state, "--act: '%s' is neither q16 nor q8", arg);
         return 0;
-    case 't':
-        m->n_threads = atoi(arg);
-        if (m->n_threads < 1 || m->n_threads > THREADS_MAX) argp_error(state, "--threads: 1 to %d", THREADS_MAX);
-        return 0;
+    case 't': m->n_threads = (int)cli_parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
     case KEY_KV:
         if (strcmp(arg, "f16") != 0 && strcmp(arg, "f32") != 0) argp_error(state, "--kv: '%s' is neither f16 nor f32", arg);
         m->kv = arg[1] == '3' ? KV_F32 : KV_F16;

@@ -61,20 +61,12 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
-static int parse_count(struct argp_state *state, const char *arg, int max, const char *what) {
-    char *end;
-    errno = 0;
-    long v = strtol(arg, &end, 10);
-    if (end == arg || *end || errno || v < 1 || v > max) argp_error(state, "%s: '%s' is no whole number from 1 to %d", what, arg, max);
-    return (int)v;
-}
-
 static error_t parse(int key, char *arg, struct argp_state *state) {
     BenchArgs *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
-    case KEY_RUNS: a->n_runs = parse_count(state, arg, BENCH_MAX_RUNS, "--runs"); return 0;
-    case KEY_LIMIT: a->limit = parse_count(state, arg, 1 << 30, "--limit"); return 0;
+    case KEY_RUNS: a->n_runs = (int)cli_parse_int(state, arg, 1, BENCH_MAX_RUNS, "--runs"); return 0;
+    case KEY_LIMIT: a->limit = (int)cli_parse_int(state, arg, 1, 1 << 30, "--limit"); return 0;
     case KEY_CHAIN: a->chain = strcmp(arg, "none") == 0 ? NULL : arg; return 0;
     case KEY_RAW: a->raw = 1; return 0;
     case KEY_PARALLEL: a->parallel = arg; return 0;

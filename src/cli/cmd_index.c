@@ -31,20 +31,12 @@ typedef struct Index {
 
 /* ---- command line ------------------------------------------------------------------------------- */
 
-static int64_t parse_limit(struct argp_state *state, const char *text) {
-    char *end;
-    errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (end == text || *end || errno || v < 1) argp_error(state, "--limit '%s' must be a whole number above 0", text);
-    return v;
-}
-
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     Options *o = state->input;
     switch (key) {
     case 'm': o->vocab = arg; break;
     case 'o': o->output = arg; break;
-    case 'n': o->limit = parse_limit(state, arg); break;
+    case 'n': o->limit = cli_parse_int(state, arg, 1, INT64_MAX, "--limit"); break;
     case ARGP_KEY_ARGS:
         o->files = state->argv + state->next;
         o->n_files = state->argc - state->next;

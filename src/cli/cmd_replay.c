@@ -51,14 +51,6 @@ typedef struct Replay {
 
 /* ---- command line ------------------------------------------------------------------------------- */
 
-static int64_t parse_number(struct argp_state *state, const char *text, int64_t max, const char *name) {
-    char *end;
-    long long v = strtoll(text, &end, 10);
-    if (end == text || *end || v < 0 || v > max)
-        argp_error(state, "--%s '%s' must be a whole number from 0 to %lld", name, text, (long long)max);
-    return v;
-}
-
 enum {
     KEY_VOCAB = 'm',
     KEY_DRAFT = 'd',
@@ -87,10 +79,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         add_draft(state, o, arg);
         break;
     case KEY_BUDGET:
-        o->budget = (int32_t)parse_number(state, arg, TREE_MAX_NODES - 1, "tree-budget");
+        o->budget = (int32_t)cli_parse_int(state, arg, 0, TREE_MAX_NODES - 1, "--tree-budget");
         break;
     case KEY_LIMIT:
-        o->limit = parse_number(state, arg, INT32_MAX, "limit");
+        o->limit = cli_parse_int(state, arg, 0, INT32_MAX, "--limit");
         break;
     case KEY_JSON:
         o->json = true;
@@ -125,12 +117,22 @@ static const struct argp_option argp_options[] = {
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
+static char *add_drafters(int key, const char *text, void *input) {
+    (void)input;
+    if (key != ARGP_KEY_HELP_EXTRA) return (char *)(uintptr_t)text;
+    static const char head[] = "Drafters that need no target:";
+    Buf out = {.max_bytes = 64 << 10};
+    if (buf_append(&out, head, sizeof head - 1)) cli_list_drafters(&out, true);
+    return out.data; /* argp frees it */
+}
+
 static const struct argp argp = {
     .options = argp_options,
     .parser = parse_option,
+    .help_filter = add_drafters,
     .args_doc = "TRACE.jsonl",
     .doc =
-        "Run drafters that need no model against recorded answers, and count what it saves.\v"
+        "Run drafters that need no model against recorded answers, and count what that saves.\v"
         "TRACE.jsonl holds one JSON object a line: \"prompt\" (the whole templated text), \"response\" (what "
         "a "
         "model answered greedily) and optionally \"category\". The context is BOS and the prompt, the output "

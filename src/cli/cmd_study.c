@@ -1,6 +1,8 @@
 /* cmd_study.c - `forerun study`: the experiments of Recursive Speculative Decoding, each by one command. */
 #include "cli/study.h"
 
+#include "base/threads.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,25 +29,16 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
-static int64_t parse_number(struct argp_state *state, const char *arg, int64_t max, const char *name) {
-    char *end;
-    errno = 0;
-    long long v = strtoll(arg, &end, 10);
-    if (end == arg || *end || errno || v < 1 || v > max)
-        argp_error(state, "--%s: '%s' is no whole number from 1 to %lld", name, arg, (long long)max);
-    return v;
-}
-
 static error_t parse(int key, char *arg, struct argp_state *state) {
     Args *a = state->input;
     char *end;
     switch (key) {
     case 'm': a->study.model = arg; return 0;
     case 'f': a->study.prompts = arg; return 0;
-    case 'n': a->study.n_tokens = parse_number(state, arg, 1 << 20, "tokens"); return 0;
-    case 't': a->study.n_threads = (int)parse_number(state, arg, 1024, "threads"); return 0;
+    case 'n': a->study.n_tokens = cli_parse_int(state, arg, 1, 1 << 20, "--tokens"); return 0;
+    case 't': a->study.n_threads = (int)cli_parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
     case KEY_DRAFT_MODEL: a->study.draft_model = arg; return 0;
-    case KEY_RUNS: a->study.n_runs = (int)parse_number(state, arg, STUDY_MAX_RUNS, "runs"); return 0;
+    case KEY_RUNS: a->study.n_runs = (int)cli_parse_int(state, arg, 1, STUDY_MAX_RUNS, "--runs"); return 0;
     case KEY_JSON: a->study.json = arg; return 0;
     case KEY_PLOT: a->study.plot = arg; return 0;
     case KEY_TARGET:
@@ -86,6 +79,7 @@ static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
     static StudyResult r; /* large */
     json_t *all = json_array();
     int rc = a->plot ? study_plot_check(a->plot, err) : FR_OK;
+    if (!rc && a->json) rc = write_json(all, a->json, err); /* can it be? before minutes are spent */
     for (size_t i = 0; i < sizeof settings / sizeof *settings && !rc; i++) {
         rc = study_run(a, plan, settings[i].temperature, settings[i].top_p, &r, err);
         if (rc) break;

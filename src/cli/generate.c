@@ -1,12 +1,9 @@
 #include "cli/generate.h"
 
-#include "base/mem.h"
 #include "base/progress.h"
 #include "base/threads.h"
-#include "spec/drafter.h"
 #include "spec/verifier.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,15 +61,6 @@ void generate_defaults(GenerateArgs *a) {
     *a = (GenerateArgs){.n_tokens = 256, .sampling = fr_sampling_default()};
 }
 
-static int64_t parse_int(struct argp_state *state, const char *arg, int64_t min, int64_t max, const char *what) {
-    char *end;
-    errno = 0;
-    long long v = strtoll(arg, &end, 10);
-    if (end == arg || *end || errno || v < min || v > max)
-        argp_error(state, "%s: '%s' is no whole number from %lld to %lld", what, arg, (long long)min, (long long)max);
-    return v;
-}
-
 static float parse_float(struct argp_state *state, const char *arg, const char *what) {
     char *end;
     float v = strtof(arg, &end);
@@ -97,24 +85,24 @@ static void parse_verify(struct argp_state *state, const char *arg) {
 static error_t parse_sampling(int key, char *arg, struct argp_state *state, fr_sampling *s) {
     switch (key) {
     case KEY_TEMP: s->temperature = parse_float(state, arg, "--temp"); return 0;
-    case KEY_TOP_K: s->top_k = (int32_t)parse_int(state, arg, 0, INT32_MAX, "--top-k"); return 0;
+    case KEY_TOP_K: s->top_k = (int32_t)cli_parse_int(state, arg, 0, INT32_MAX, "--top-k"); return 0;
     case KEY_TOP_P: s->top_p = parse_float(state, arg, "--top-p"); return 0;
     case KEY_MIN_P: s->min_p = parse_float(state, arg, "--min-p"); return 0;
     case KEY_REPEAT: s->repeat_penalty = parse_float(state, arg, "--repeat-penalty"); return 0;
     case KEY_FREQUENCY: s->frequency_penalty = parse_float(state, arg, "--frequency-penalty"); return 0;
     case KEY_PRESENCE: s->presence_penalty = parse_float(state, arg, "--presence-penalty"); return 0;
-    case KEY_LAST_N: s->penalty_last_n = (int32_t)parse_int(state, arg, -1, INT32_MAX, "--penalty-last-n"); return 0;
-    case KEY_SEED: s->seed = (uint64_t)parse_int(state, arg, 0, INT64_MAX, "--seed"); return 0;
+    case KEY_LAST_N: s->penalty_last_n = (int32_t)cli_parse_int(state, arg, -1, INT32_MAX, "--penalty-last-n"); return 0;
+    case KEY_SEED: s->seed = (uint64_t)cli_parse_int(state, arg, 0, INT64_MAX, "--seed"); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
 static error_t parse_machine(int key, char *arg, struct argp_state *state, GenerateArgs *a) {
     switch (key) {
-    case 't': a->engine.n_threads = (int)parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
-    case 'c': a->engine.n_ctx = (int)parse_int(state, arg, 1, 1 << 24, "--ctx"); return 0;
-    case KEY_PAGE: a->engine.kv_page_size = (int)parse_int(state, arg, 1, 4096, "--page-size"); return 0;
-    case KEY_KV_TOKENS: a->engine.kv_tokens = parse_int(state, arg, 1, INT32_MAX, "--kv-tokens"); return 0;
+    case 't': a->engine.n_threads = (int)cli_parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
+    case 'c': a->engine.n_ctx = (int)cli_parse_int(state, arg, 1, 1 << 24, "--ctx"); return 0;
+    case KEY_PAGE: a->engine.kv_page_size = (int)cli_parse_int(state, arg, 1, 4096, "--page-size"); return 0;
+    case KEY_KV_TOKENS: a->engine.kv_tokens = cli_parse_int(state, arg, 1, INT32_MAX, "--kv-tokens"); return 0;
     case KEY_KERNELS: a->kernels = arg; return 0;
     case KEY_ACT:
         if (!act_form_from_name(arg, &(ActForm){0})) argp_error(state, "--act: '%s' is neither q16 nor q8", arg);
@@ -133,11 +121,12 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     GenerateArgs *a = state->input;
     switch (key) {
     case 'm': a->model = arg; return 0;
-    case 'n': a->n_tokens = parse_int(state, arg, 0, INT32_MAX, "--tokens"); return 0;
+    case 'n': a->n_tokens = cli_parse_int(state, arg, 0, INT32_MAX, "--tokens"); return 0;
     case KEY_SYSTEM: a->system = arg; return 0;
     case KEY_IGNORE_EOS: a->ignore_eos = 1; return 0;
     case KEY_BUDGET:
-        a->tree_budget = strcmp(arg, "auto") == 0 ? FR_TREE_PLANNED : (int)parse_int(state, arg, 1, FR_TREE_BUDGET_MAX, "--tree-budget");
+        a->tree_budget = strcmp(arg, "auto") == 0 ? FR_TREE_PLANNED
+                                                    : (int)cli_parse_int(state, arg, 1, FR_TREE_BUDGET_MAX, "--tree-budget");
         return 0;
     case KEY_DRAFT:
         if (a->n_drafts == GENERATE_MAX_DRAFTS) argp_error(state, "at most %d drafts", GENERATE_MAX_DRAFTS);
@@ -169,6 +158,7 @@ static error_t parse_prompt(int key, char *arg, struct argp_state *state) {
     case KEY_COLOR: a->color = parse_color(state, arg); return 0;
     case ARGP_KEY_END:
         if (a->model && !a->prompt && !a->prompt_file) argp_error(state, "no prompt given: -p TEXT or -f FILE");
+        if (a->system && !a->chat) argp_error(state, "--system is a message of a chat: give --chat too");
         if (a->prompt && a->prompt_file) argp_error(state, "two prompts given: choose one of -p and -f");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -182,19 +172,10 @@ static char *add_methods(int key, const char *text, void *input) {
     (void)input;
     if (key != ARGP_KEY_HELP_EXTRA) return (char *)(uintptr_t)text;
     Buf out = {.max_bytes = 64 << 10};
-    bool fits = append(&out, "Drafters (SPEC is method or method:key=value,...):\n  auto: chooses among drafters that need no model "
-                       "and how much they draft, step by step; never slower than plain decoding by more than about 3 %");
-    char line[512];
-    for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
-        int n = snprintf(line, sizeof line, "\n  %s: %s", (*c)->name, (*c)->summary);
-        fits = n > 0 && (size_t)n < sizeof line && append(&out, line);
-        for (const DrafterOption *o = (*c)->options; o->key && fits; o++) {
-            n = snprintf(line, sizeof line, "\n      %s=%s  %s", o->key, o->default_value, o->help);
-            fits = n > 0 && (size_t)n < sizeof line && append(&out, line);
-        }
-    }
+    bool fits = append(&out, "Drafters (SPEC is method or method:key=value,...):") && cli_list_drafters(&out, false);
     fits = fits && append(&out, "\n\nRules of acceptance (--verify RULE):");
     for (const VerifyRule *const *r = verify_rules(); *r && fits; r++) {
+        char line[512];
         int n = snprintf(line, sizeof line, "\n  %s: %s", (*r)->name, (*r)->summary);
         fits = n > 0 && (size_t)n < sizeof line && append(&out, line);
     }

@@ -65,7 +65,8 @@ static int draw(const Toy *t, const char *prefix, fr_error *err) {
         series[r] = (PlotSeries){.name = names[r], .n = N_POINTS, .x = t->draft, .y = t->accepted[r]};
     Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = "p of the draft", .y_label = "chance that a draft is accepted",
                  .series = series, .n_series = N_RULES};
-    return plot_write_svg(&plot, path, err);
+    int rc = plot_check(path, err);
+    return rc ? rc : plot_write_svg(&plot, path, err);
 }
 
 int study_toy(double target, const char *json, const char *prefix, fr_error *err) {

@@ -30,7 +30,7 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
         return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty: one token is the least to go on from");
     if (o->n_prompt > e->options.n_ctx)
         return error_set(err, FR_ERR_CONTEXT, "the prompt of %lld tokens is longer than the context of %d; shorten it "
-                         "or open the engine with a larger n_ctx", (long long)o->n_prompt, e->options.n_ctx);
+                         "or ask for a longer one (--ctx, --kv-tokens; n_ctx, kv_tokens)", (long long)o->n_prompt, e->options.n_ctx);
     for (int64_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] < 0 || o->prompt[i] >= n_vocab)
             return error_set(err, FR_ERR_ARGUMENT, "token %d at place %lld of the prompt is outside the vocabulary of %d",
