@@ -48,6 +48,7 @@ static void wrong_usage_and_failures_are_told_apart(void **state) {
     expect("run " TARGET "-p a --draft teleport 2>&1", 2, "teleport");
     expect("run " TARGET "-p a --verify hope 2>&1", 2, "there is no rule 'hope'");
     expect("run " TARGET "-p a --kernels abacus 2>&1", 2, "abacus");
+    expect("run " TARGET "-p a --kernels abacus 2>&1", 2, "it has ref");
     expect("run -m /nowhere.gguf -p a 2>&1", 1, "/nowhere.gguf");
     expect("run -m README.md -p a 2>&1", 1, "README.md");
     expect("run " TARGET "-f /nowhere.txt 2>&1", 1, "/nowhere.txt");

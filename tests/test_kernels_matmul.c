@@ -1,6 +1,7 @@
 /* Matrix products. The specification (table "ref") against double precision; every other table against the
  * specification, bit for bit, over types, shapes, numbers of rows, parts of the tiles and nasty values. */
 #include "testing.h"
+#include "all_tables.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -242,7 +243,7 @@ static void check_acts(const Problem *p, const Kernels *t) {
 static void check_form(TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
     Problem p;
     int n_tables;
-    const Kernels *const *tables = kernels_available(&n_tables);
+    const Kernels *const *tables = all_tables(&n_tables);
     problem_open(&p, type, blocks, n_out, n_in, weights, acts);
     int64_t n_tiles = packed_n_tiles(&p.w);
     for (int i = 1; i < n_tables; i++) {
@@ -292,7 +293,7 @@ static void tables_agree_on_subnormal_sums(void **state) {
     for (int type = TYPE_F32; type <= TYPE_BF16; type++) {
         Problem p;
         int n_tables;
-        const Kernels *const *tables = kernels_available(&n_tables);
+        const Kernels *const *tables = all_tables(&n_tables);
         problem_open(&p, (TensorType)type, ACT_Q16, 64, 64, PLAIN, PLAIN);
         for (int64_t i = 0; i < N_ROWS * 64; i++) p.x[i] = ldexpf(random_float(), -120 - (int)(i / 64 % 16));
         for (int64_t r = 0; r < N_ROWS; r++)

@@ -46,7 +46,7 @@ static const struct argp_option option_table[] = {
     {"ctx", 'c', "N", 0, "longest context (default: what the model was trained for, at most 4096)", 4},
     {"kv", KEY_KV, "TYPE", 0, "type of the KV cache: f16 (default) or f32", 4},
     {"page-size", KEY_PAGE, "N", 0, "tokens in a page of the KV cache (default 16)", 4},
-    {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 4},
+    {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot", 4},
     {"act", KEY_ACT, "FORM", 0, CLI_ACT_HELP, 4},
     {NULL, 0, NULL, 0, "Output:", 5},
     {"color", KEY_COLOR, "WHEN", OPTION_ARG_OPTIONAL, "colour drafted tokens by drafter: always, auto, never", 5},
