@@ -44,35 +44,44 @@ static float half_at(const unsigned char *p, int i) {
 }
 
 /* Weight (row, k) of a tile, read by the essay of pack.c. */
-static float unpack_block(TensorType type, const unsigned char *tile, int64_t n_in, int row, int64_t k) {
+static float unpack_block(TensorType type, const unsigned char *tile, int row, int64_t k) {
     static const int code_bytes[TYPE_COUNT] = {
         [TYPE_Q8_0] = 512, [TYPE_Q4_0] = 256, [TYPE_Q4_1] = 256, [TYPE_Q5_0] = 320,
         [TYPE_Q5_1] = 320, [TYPE_Q4_K] = 256, [TYPE_Q5_K] = 320, [TYPE_Q6_K] = 384,
     };
-    int64_t step = k / 32, n_steps = n_in / 32;
+    /* a record: so many steps, bytes of codes and scales, padding */
+    static const int record_steps[TYPE_COUNT] = {
+        [TYPE_Q8_0] = 2, [TYPE_Q4_0] = 2, [TYPE_Q4_1] = 1, [TYPE_Q5_0] = 2,
+        [TYPE_Q5_1] = 1, [TYPE_Q4_K] = 8, [TYPE_Q5_K] = 8, [TYPE_Q6_K] = 8,
+    };
+    static const int record_bytes[TYPE_COUNT] = {
+        [TYPE_Q8_0] = 1088, [TYPE_Q4_0] = 576,  [TYPE_Q4_1] = 320,  [TYPE_Q5_0] = 704,
+        [TYPE_Q5_1] = 384,  [TYPE_Q4_K] = 2368, [TYPE_Q5_K] = 2880, [TYPE_Q6_K] = 3392,
+    };
+    int64_t step = k / 32, in_record = step % record_steps[type];
     int j = (int)(k % 32), lane = row * 4 + j % 4, g = j / 4;
-    const unsigned char *c = tile + step * code_bytes[type], *s = tile + n_steps * code_bytes[type];
+    const unsigned char *record = tile + step / record_steps[type] * record_bytes[type];
+    const unsigned char *c = record + in_record * code_bytes[type];
+    const unsigned char *s = record + record_steps[type] * code_bytes[type];
     int code = type == TYPE_Q8_0 ? c[g * 64 + lane] : (c[g % 4 * 64 + lane] >> (g < 4 ? 0 : 4)) & 15;
     if (code_bytes[type] == 320) code |= ((c[256 + lane] >> g) & 1) << 4;
     if (code_bytes[type] == 384) code |= ((c[256 + g / 4 * 64 + lane] >> (g % 4 * 2)) & 3) << 4;
     int sub = (int)(step % 8);
     switch (type) {
     case TYPE_Q8_0:
-        return half_at(s + step * 32, row) * (float)(code - 128);
+        return half_at(s + in_record * 32, row) * (float)(code - 128);
     case TYPE_Q4_0:
-        return half_at(s + step * 32, row) * (float)(code - 8);
+        return half_at(s + in_record * 32, row) * (float)(code - 8);
     case TYPE_Q5_0:
-        return half_at(s + step * 32, row) * (float)(code - 16);
+        return half_at(s + in_record * 32, row) * (float)(code - 16);
     case TYPE_Q4_1:
     case TYPE_Q5_1:
-        return half_at(s + step * 64, row) * (float)code + half_at(s + step * 64 + 32, row);
+        return half_at(s, row) * (float)code + half_at(s + 32, row);
     case TYPE_Q4_K:
     case TYPE_Q5_K:
-        s += step / 8 * 320;
         return half_at(s, row) * (float)s[64 + sub * 32 + row] * (float)code -
                half_at(s + 32, row) * (float)s[64 + sub * 32 + 16 + row];
     default:
-        s += step / 8 * 288;
         return half_at(s, row) * (float)(int8_t)s[32 + sub * 32 + j / 16 * 16 + row] * (float)(code - 32);
     }
 }
@@ -93,7 +102,7 @@ static float unpack(const PackedMatrix *m, int64_t o, int64_t k) {
         memcpy(&h, tile + (k / 2 * 32 + row * 2 + k % 2) * 2, 2);
         return bf16_to_float(h);
     default:
-        return unpack_block(m->type, tile, m->n_in, row, k);
+        return unpack_block(m->type, tile, row, k);
     }
 }
 

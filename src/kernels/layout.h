@@ -35,32 +35,43 @@ typedef struct StepForm {
     uint32_t code_bytes;  /* of one step of a tile (16 rows) */
     uint32_t bias;        /* weight = (code - bias) * scale */
     uint32_t high_bits;   /* bits of a code beyond the four in the nibble plane; 0 for Q8_0 too */
-    uint32_t scale_steps; /* steps that share one record of scales */
-    uint32_t scale_bytes; /* of one record of scales of a tile, 0: none */
+    uint32_t scale_steps; /* steps that share one item of scales */
+    uint32_t scale_bytes; /* of one item of scales of a tile, 0: none */
+    uint32_t record_steps; /* steps in a record: their codes, then their scales, up to whole cache lines */
 } StepForm;
 
 static const StepForm step_forms[TYPE_COUNT] = {
-    [TYPE_F32] = {1, 64, 0, 0, 1, 0},       [TYPE_F16] = {1, 32, 0, 0, 1, 0},
-    [TYPE_BF16] = {2, 64, 0, 0, 1, 0},      [TYPE_Q8_0] = {32, 512, 128, 0, 1, 32},
-    [TYPE_Q4_0] = {32, 256, 8, 0, 1, 32},   [TYPE_Q4_1] = {32, 256, 0, 0, 1, 64},
-    [TYPE_Q5_0] = {32, 320, 16, 1, 1, 32},  [TYPE_Q5_1] = {32, 320, 0, 1, 1, 64},
-    [TYPE_Q4_K] = {32, 256, 0, 0, 8, 320},  [TYPE_Q5_K] = {32, 320, 0, 1, 8, 320},
-    [TYPE_Q6_K] = {32, 384, 32, 2, 8, 288},
+    [TYPE_F32] = {1, 64, 0, 0, 1, 0, 1},       [TYPE_F16] = {1, 32, 0, 0, 1, 0, 2},
+    [TYPE_BF16] = {2, 64, 0, 0, 1, 0, 1},      [TYPE_Q8_0] = {32, 512, 128, 0, 1, 32, 2},
+    [TYPE_Q4_0] = {32, 256, 8, 0, 1, 32, 2},   [TYPE_Q4_1] = {32, 256, 0, 0, 1, 64, 1},
+    [TYPE_Q5_0] = {32, 320, 16, 1, 1, 32, 2},  [TYPE_Q5_1] = {32, 320, 0, 1, 1, 64, 1},
+    [TYPE_Q4_K] = {32, 256, 0, 0, 8, 320, 8},  [TYPE_Q5_K] = {32, 320, 0, 1, 8, 320, 8},
+    [TYPE_Q6_K] = {32, 384, 32, 2, 8, 288, 8},
 };
 
 static inline int64_t tile_n_steps(TensorType type, int64_t n_in) {
     return (n_in + step_forms[type].n - 1) / step_forms[type].n;
 }
 
-/* Where the scales of a tile begin: behind the codes of all its steps. */
-static inline size_t tile_scales_offset(TensorType type, int64_t n_in) {
-    return (size_t)tile_n_steps(type, n_in) * step_forms[type].code_bytes;
+static inline size_t record_bytes(TensorType type) {
+    const StepForm *f = &step_forms[type];
+    return (f->record_steps * f->code_bytes + f->record_steps / f->scale_steps * f->scale_bytes + 63) & ~(size_t)63;
+}
+
+/* Where the codes of step i begin in a tile, and the scales they share with their neighbours. */
+static inline size_t codes_offset(TensorType type, int64_t i) {
+    const StepForm *f = &step_forms[type];
+    return (size_t)(i / f->record_steps) * record_bytes(type) + (size_t)(i % f->record_steps) * f->code_bytes;
+}
+static inline size_t scales_offset(TensorType type, int64_t i) {
+    const StepForm *f = &step_forms[type];
+    return (size_t)(i / f->record_steps) * record_bytes(type) + f->record_steps * f->code_bytes +
+           (size_t)(i % f->record_steps / f->scale_steps) * f->scale_bytes;
 }
 
 static inline size_t tile_size(TensorType type, int64_t n_in) {
-    const StepForm *f = &step_forms[type];
-    size_t scales = (size_t)tile_n_steps(type, n_in) / f->scale_steps * f->scale_bytes;
-    return (tile_scales_offset(type, n_in) + scales + 63) & ~(size_t)63;
+    uint32_t n = step_forms[type].record_steps;
+    return (size_t)((tile_n_steps(type, n_in) + n - 1) / n) * record_bytes(type);
 }
 
 static inline unsigned char *packed_tile(const PackedMatrix *m, int64_t i_tile) {

@@ -17,8 +17,9 @@
  * several columns at once keep the units busy, and each number of rows is a function.
  *
  * Memory. A thread's tiles are one stream of bytes; each step asks for those AHEAD bytes further on, into the
- * second cache: in the first they would push out the activations and be pushed out before they are used
- * (bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in the
+ * second cache: in the first they would push out the activations and be pushed out before they are used. One or
+ * two rows of a block type run through it as fast as a plain copy would, and the CPU foresees that by itself, better
+ * than when it is told (bench/DIARY.md has the figures). More rows than one pass takes are cut into passes over a group of tiles that stays in the
  * second cache.
  */
 #include "kernels/layout.h"
@@ -32,6 +33,7 @@
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
     AHEAD = 16 << 10,        /* bytes between what is computed and what is asked for from memory */
+    ROWS_UNAIDED = 1,        /* up to so many rows of a block type are fast enough for the CPU's own prefetcher */
     GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
     ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
     BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
@@ -95,9 +97,9 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
     }
 }
 
-/* column: within the tile. The record's items are 16 rows wide. */
-INLINE void unpack_scales(TensorType type, const unsigned char *record, int i_sub, int column, Unpacked *u) {
-    const unsigned char *halves = record + column * LANES * 2, *bytes = record + column * LANES + i_sub * 32;
+/* column: within the tile. The scales' items are 16 rows wide. */
+INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
+    const unsigned char *halves = scales + column * LANES * 2, *bytes = scales + column * LANES + i_sub * 32;
     Vf d = v_load_half(halves);
     u->scale[0] = u->scale[1] = d;
     if (type == TYPE_Q4_1 || type == TYPE_Q5_1) u->min = v_load_half(halves + 32);
@@ -118,53 +120,80 @@ INLINE Vi bias_times(TensorType type, Vi minus_sum) {
     return v_shift_left(minus_sum, __builtin_ctz(bias));
 }
 
-/* Sum of (code - bias) * q over half a step (16 inputs) or two. Of two planes of q the products are put together
- * at the end; the bias comes in with the last plane. */
-INLINE Vi dot_codes(TensorType type, ActForm form, const Unpacked *u, const ActBlock *x, int first, int n, Vi minus_sum) {
+/* The same step of a few rows: as many chains of byte products, side by side in the instruction stream. */
+typedef struct RowBlocks {
+    const ActBlock *x[ROWS_TOGETHER];
+} RowBlocks;
+
+/* t[row] = sum of (code - bias) * q over half a step (16 inputs) or two, less the bias times the sum of these. Of two
+ * planes of q the products are put together at the end; the bias comes in with the last plane. */
+INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first, int n,
+                      Vi t[ROWS_TOGETHER]) {
     uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
     int last = act_planes(form) - 1;
-    Vi high = v_set_int(0), low = bias_times(type, minus_sum);
-    UNROLL for (int i = first; i < first + n; i++) {
-        if (last) high = v_dot_4_groups(code_max, u->w + 4 * i, x->plane[0] + 16 * i, high);
-        low = v_dot_4_groups(code_max, u->w + 4 * i, x->plane[last] + 16 * i, low);
+    const int8_t *q[ROWS_TOGETHER], *q_high[ROWS_TOGETHER];
+    Vi high[ROWS_TOGETHER];
+    UNROLL for (int r = 0; r < n_rows; r++) {
+        const ActBlock *x = b->x[r];
+        int32_t minus_sum = n == 2 ? x->minus_sum : first == 0 ? x->minus_sum_low : x->minus_sum - x->minus_sum_low;
+        t[r] = bias_times(type, v_set_int(minus_sum));
+        high[r] = v_set_int(0);
+        q[r] = x->plane[last] + 16 * first;
+        q_high[r] = x->plane[0] + 16 * first;
     }
-    return last ? v_add_int(v_shift_left(high, 8), low) : low;
+    UNROLL for (int i = 0; i < n; i++) {
+        v_dot_4_groups(code_max, n_rows, u->w + 4 * (first + i), q, 16 * i, t);
+        if (last) v_dot_4_groups(code_max, n_rows, u->w + 4 * (first + i), q_high, 16 * i, high);
+    }
+    if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
-INLINE Vf add_step(TensorType type, ActForm form, const Unpacked *u, const ActBlock *x, Vf acc) {
-    Vf da = v_set(x->scale);
-    Vi minus_sum = v_set_int(x->minus_sum), minus_sum_low = v_set_int(x->minus_sum_low);
-    if (type == TYPE_Q6_K) {
-        Vi t0 = dot_codes(type, form, u, x, 0, 1, minus_sum_low);
-        Vi t1 = dot_codes(type, form, u, x, 1, 1, v_sub_int(minus_sum, minus_sum_low));
-        acc = v_fma(v_from_int(t0), v_mul(u->scale[0], da), acc);
-        return v_fma(v_from_int(t1), v_mul(u->scale[1], da), acc);
-    }
-    acc = v_fma(v_from_int(dot_codes(type, form, u, x, 0, 2, minus_sum)), v_mul(u->scale[0], da), acc);
+/* acc[row] += the step's share */
+INLINE void add_step(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
     bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
-    return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
+    int n_parts = type == TYPE_Q6_K ? 2 : 1;
+    Vi t[2][ROWS_TOGETHER];
+    UNROLL for (int i = 0; i < n_parts; i++) dot_codes(type, form, n_rows, u, b, i, 3 - n_parts, t[i]);
+    UNROLL for (int r = 0; r < n_rows; r++) {
+        Vf da = v_set(b->x[r]->scale), a = acc[r];
+        UNROLL for (int i = 0; i < n_parts; i++) a = v_fma(v_from_int(t[i][r]), v_mul(u->scale[i], da), a);
+        acc[r] = has_min ? v_fma(u->min, v_set(b->x[r]->scaled_sum), a) : a;
+    }
+}
+
+INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x, size_t x_stride,
+                     Vf *acc) {
+    RowBlocks b;
+    UNROLL for (int r = 0; r < n_rows; r++) b.x[r] = (const void *)(x + (size_t)r * x_stride);
+    add_step(type, form, n_rows, u, &b, acc);
 }
 
 /* One column, up to BLOCK_ROWS_MAX rows. The accumulators lie in the first cache: a row has ten and more vector
  * operations to do between its load and its store, so that they cost nothing. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     const StepForm *f = &step_forms[type];
-    const unsigned char *codes = p->tile + p->column * LANES * 4;
-    const unsigned char *record = p->tile + tile_scales_offset(type, p->n_in);
-    const unsigned char *x = p->x;
+    const int record_steps = (int)f->record_steps, n_lines = (int)record_bytes(type) / 64;
+    const unsigned char *record = p->tile, *x = p->x;
     int64_t n_steps = tile_n_steps(type, p->n_in), n_rows = p->n_rows;
     Vf acc[BLOCK_ROWS_MAX];
     for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
-    for (int64_t i = 0; i < n_steps; i += f->scale_steps, record += f->scale_bytes)
-        for (int s = 0; s < (int)f->scale_steps; s++, codes += f->code_bytes, x += act_block_bytes(form)) {
-            UNROLL for (uint32_t b = 0; b < f->code_bytes; b += 64) prefetch(codes + AHEAD + b);
-            prefetch(record + p->tile_bytes + s * (int)(f->scale_bytes / f->scale_steps));
+    for (int64_t i = 0; i < n_steps; i += record_steps, record += record_bytes(type))
+        for (int s = 0; s < record_steps && i + s < n_steps; s++, x += act_block_bytes(form)) {
+            if (n_rows > ROWS_UNAIDED)
+                for (int line = n_lines * s / record_steps; line < n_lines * (s + 1) / record_steps; line++)
+                    prefetch(record + AHEAD + line * 64);
             Unpacked u;
-            unpack_codes(type, codes, u.w);
-            unpack_scales(type, record, s, p->column, &u);
+            unpack_codes(type, record + codes_offset(type, s) + p->column * LANES * 4, u.w);
+            unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_steps, p->column, &u);
             const unsigned char *row = x;
-            for (int64_t r = 0; r < n_rows; r++, row += p->x_stride)
-                acc[r] = add_step(type, form, &u, (const ActBlock *)(const void *)row, acc[r]);
+            int64_t r = 0;
+            for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
+                add_rows(type, form, ROWS_TOGETHER, &u, row, p->x_stride, acc + r);
+            if (n_rows - r >= 2) {
+                add_rows(type, form, 2, &u, row, p->x_stride, acc + r);
+                r += 2, row += 2 * p->x_stride;
+            }
+            if (n_rows > r) add_rows(type, form, 1, &u, row, p->x_stride, acc + r);
         }
     for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride, p->n_valid, acc[r]);
 }

@@ -9,9 +9,13 @@
  * folding, and vectors of 16, 8 or 1 lanes give the same bits. The activation is the same for all lanes: a
  * broadcast. Codes are unpacked once per step and used for all activation rows at hand.
  *
- * A tile is one plane of codes and, for the block types, one plane of scales behind it:
+ * A tile is a sequence of records. A record is the codes of a few steps and, for the block types, their scales
+ * behind them, filled up to whole cache lines:
  *
- *     [step 0: code_bytes][step 1]...[last step] [scales record 0][record 1]...  (up to 64-byte multiple)
+ *     [codes of step 0][step 1]...[scales][padding]   [codes of the next step]...
+ *
+ * So all bytes are read in the order in which they lie, which is what the memory is fast at. (Scales of a whole tile
+ * behind its codes made two streams that broke off at the end of each tile: bench/DIARY.md.)
  *
  * F32, F16. A step is one input: the 16 rows' weights of input k.      r0 r1 r2 ... r15
  * BF16. A step is two inputs, in pairs for vdpbf16ps:                   r0k0 r0k1 r1k0 r1k1 ... r15k1
@@ -30,7 +34,7 @@
  *   Q6_K: the same with two more groups; bits 2g, 2g+1 of the first belong to groups 0-3,
  *     of the second to groups 4-7.                                                         384 bytes
  *
- * Records of scales, each item 16 rows wide:
+ * The scales of a record, each item 16 rows wide; the steps of a record are 2, 1 and 8:
  *   Q8_0 Q4_0 Q5_0   half d[16]                                                            every step
  *   Q4_1 Q5_1        half d[16], half m[16]                                                every step
  *   Q4_K Q5_K        half d[16], half dmin[16], then 8 x { u8 scale[16], u8 min[16] }      every 8 steps
@@ -39,8 +43,9 @@
  * Example. Q4_0, row 3 of a tile, its first 32 inputs coded 0,1,2,...,15,0,1,2,...,15: input 5 is in group 1,
  * j = 1, so it is the low nibble of byte 64*1 + 4*3 + 1 = 77; input 21 is its high nibble: byte 77 = 0x55.
  *
- * Cost: bytes per weight as in the file, except Q4_K (148 for 144 in 256 weights) and Q5_K (180 for 176):
- * their 6-bit scales are unpacked to bytes. Rows missing in the last tile are zero bytes, so their scale is
+ * Cost: bytes per weight as in the file, except Q4_K (148 for 144 in 256 weights) and Q5_K (180 for 176): their
+ * 6-bit scales are unpacked to bytes; Q6_K (212 for 210): padding; and an odd number of steps of a type that has two
+ * in a record. Rows missing in the last tile are zero bytes, so their scale is
  * 0.
  *
  * Quantised activations lie as an array of ActBlock (layout.h), one for each step.
@@ -212,16 +217,13 @@ static void scales_write(TensorType type, const unsigned char *b, int row, unsig
 }
 
 static void fill_block_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    const StepForm *f = &step_forms[m->type];
-    uint32_t block_bytes = tensor_type_info(m->type)->block_bytes;
-    unsigned char *scales = tile + tile_scales_offset(m->type, m->n_in);
-    int64_t n_blocks = tile_n_steps(m->type, m->n_in) / f->scale_steps;
-    for (int64_t i = 0; i < n_blocks; i++, row += block_bytes, scales += f->scale_bytes) {
-        scales_write(m->type, row, i_row, scales);
-        for (int s = 0; s < (int)f->scale_steps; s++, tile += f->code_bytes) {
+    int64_t scale_steps = step_forms[m->type].scale_steps, n_steps = tile_n_steps(m->type, m->n_in);
+    for (int64_t i = 0; i < n_steps; i += scale_steps, row += tensor_type_info(m->type)->block_bytes) {
+        scales_write(m->type, row, i_row, tile + scales_offset(m->type, i));
+        for (int s = 0; s < (int)scale_steps; s++) {
             Codes codes;
             codes_read(m->type, row, s, &codes);
-            codes_write(m->type, &codes, i_row, tile);
+            codes_write(m->type, &codes, i_row, tile + codes_offset(m->type, i + s));
         }
     }
 }

@@ -24,7 +24,7 @@ static double peak_loop(PeakKind kind, int64_t n_rounds) {
                          : "memory"); /* q may have changed: nothing can be computed once for all */
         UNROLL for (int j = 0; j < N; j++) {
             if (kind == PEAK_INT8)
-                t[j] = v_dot_4_groups(15, w, q, t[j]);
+                v_dot_4_groups(15, 1, w, (const int8_t *const[]){q}, 0, t + j);
             else if (kind == PEAK_BF16)
                 f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
             else

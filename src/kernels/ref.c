@@ -189,14 +189,12 @@ static float step_add(TensorType type, ActForm form, const Step *s, const ActBlo
 
 static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x, size_t x_stride,
                         int64_t n_rows, float *y, int64_t y_stride) {
-    const StepForm *f = &step_forms[w->type];
     const unsigned char *tile = packed_tile(w, o / TILE_ROWS);
-    const unsigned char *scales = tile + tile_scales_offset(w->type, w->n_in);
     for (int64_t r = 0; r < n_rows; r++) y[r * y_stride] = 0;
     for (int64_t i = 0; i < tile_n_steps(w->type, w->n_in); i++) {
         Step s;
-        step_read(w->type, tile + (size_t)i * f->code_bytes, scales + i / f->scale_steps * f->scale_bytes,
-                  (int)(i % f->scale_steps), (int)(o % TILE_ROWS), &s);
+        step_read(w->type, tile + codes_offset(w->type, i), tile + scales_offset(w->type, i),
+                  (int)(i % step_forms[w->type].scale_steps), (int)(o % TILE_ROWS), &s);
         for (int64_t r = 0; r < n_rows; r++) {
             const void *b = x + (size_t)r * x_stride + (size_t)i * act_block_bytes(w->act);
             y[r * y_stride] = step_add(w->type, w->act, &s, b, y[r * y_stride]);

@@ -24,6 +24,7 @@ enum { BYTE_CODES_LOSE_BIAS = 1 };
 
 enum {
     LANES = 8,
+    ROWS_TOGETHER = 2,
     ROWS_MAX = 8,
     ROWS_NARROW = 2,
     COLUMNS_NARROW = 4,
@@ -135,20 +136,20 @@ INLINE int32_t v_sum_int(Vi a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
+/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
 #if defined(DPBUSD)
-/* t + the products of four groups of codes w with the 16 activations q, exactly. */
-INLINE Vi v_dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
     (void)code_max;
-    UNROLL for (int g = 0; g < 4; g++) t = DPBUSD(t, w[g], v_set_4_bytes(q + 4 * g));
-    return t;
+    UNROLL for (int g = 0; g < 4; g++)
+        UNROLL for (int r = 0; r < n_rows; r++) t[r] = DPBUSD(t[r], w[g], v_set_4_bytes(q[r] + at + 4 * g));
 }
 #else
-/* The same without the instruction. vpmaddubsw adds two products
+/* One row. vpmaddubsw adds two products
  * with saturation at 32767, and |q| <= 127:
  *   codes up to 255: 2*255*127 is too much. Taken as s = code - 128, and the sign of s given to q, it is at
  *     most 2*128*127 = 32512.
  *   codes up to 63, 31, 15: at most 16002, 7874, 3810: 2, 4, 8 of these fit in 16 bits. */
-INLINE Vi v_dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
+INLINE Vi dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
     Vi ones = _mm256_set1_epi16(1);
     int n_sum = code_max == 255 ? 1 : code_max == 63 ? 2 : 4; /* products that are added before widening */
     UNROLL for (int g = 0; g < 4; g += n_sum) {
@@ -164,6 +165,9 @@ INLINE Vi v_dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t
         t = v_add_int(t, _mm256_madd_epi16(sum, ones));
     }
     return t;
+}
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
+    UNROLL for (int r = 0; r < n_rows; r++) t[r] = dot_4_groups(code_max, w, q[r] + at, t[r]);
 }
 #endif
 

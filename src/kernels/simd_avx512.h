@@ -9,7 +9,8 @@
 
 enum {
     LANES = 16,
-    ROWS_MAX = 8,    /* activation rows that one pass over a tile serves */
+    ROWS_TOGETHER = 4, /* rows of a block type whose byte products take turns */
+    ROWS_MAX = 8,    /* rows of a plain type that one pass serves */
     ROWS_NARROW = 2, /* up to so many rows of a plain type take COLUMNS_NARROW vectors at once, more: */
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
@@ -146,12 +147,14 @@ INLINE bool bf16_end(uint64_t control) {
 }
 #endif
 
-/* t + the products of four groups of codes w with the 16 activations q, exactly. */
-INLINE Vi v_dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
+/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
     (void)code_max;
-    UNROLL for (int g = 0; g < 4; g++) /* one instruction, which compilers make two of */
-        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(t) : "v"(w[g]), "m"(*(const int8_t(*)[4])(q + 4 * g)));
-    return t;
+    UNROLL for (int g = 0; g < 4; g++)
+        UNROLL for (int r = 0; r < n_rows; r++) /* one instruction, which compilers make two of */
+            __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+                    : "+v"(t[r])
+                    : "v"(w[g]), "m"(*(const int8_t(*)[4])(q[r] + at + 4 * g)));
 }
 
 #endif

@@ -21,6 +21,7 @@
 
 enum {
     LANES = 8,
+    ROWS_TOGETHER = 2,
     ROWS_MAX = 8,
     ROWS_NARROW = 2,
     COLUMNS_NARROW = 4,
@@ -169,15 +170,17 @@ INLINE int8x16_t signed_codes(uint32_t code_max, int32x4_t w) {
     return veorq_s8(vreinterpretq_s8_s32(w), bias);
 }
 
-/* t + the products of four groups of codes w with the 16 activations q, exactly. */
-INLINE Vi v_dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) {
-    int8x16_t x = vld1q_s8(q);
+/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
 #define ADD_GROUP(g) \
-    t.lo = DOT_GROUP(t.lo, signed_codes(code_max, w[g].lo), x, g); \
-    t.hi = DOT_GROUP(t.hi, signed_codes(code_max, w[g].hi), x, g);
+    UNROLL for (int r = 0; r < n_rows; r++) { \
+        t[r].lo = DOT_GROUP(t[r].lo, signed_codes(code_max, w[g].lo), x[r], g); \
+        t[r].hi = DOT_GROUP(t[r].hi, signed_codes(code_max, w[g].hi), x[r], g); \
+    }
+    int8x16_t x[ROWS_TOGETHER];
+    UNROLL for (int r = 0; r < n_rows; r++) x[r] = vld1q_s8(q[r] + at);
     ADD_GROUP(0) ADD_GROUP(1) ADD_GROUP(2) ADD_GROUP(3)
 #undef ADD_GROUP
-    return t;
 }
 
 /* ---- BF16, see ref.c ---------------------------------------------------------------------------- */
