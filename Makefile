@@ -141,7 +141,7 @@ asan ubsan tsan: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$@ run-tests
 
 # ---- 64-bit ARM under an emulator ----------------------------------------------------------------
-# The libraries come from Debian's archive into a folder of their own; nothing of this system is changed by them.
+# The libraries come from Debian's archive into a folder of their own; the system gets compiler and emulator only.
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
                librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0
@@ -149,8 +149,12 @@ SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_CC    ?= aarch64-linux-gnu-gcc
 ARM64_APT    = apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status=/dev/null \
                -o Dir::State::lists=$(SYSROOT)/apt/lists -o Dir::Cache=$(SYSROOT)/apt
+ARM64_MAKE   = PKG_CONFIG_LIBDIR=$(SYSROOT)/usr/lib/aarch64-linux-gnu/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) \
+               PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
+               $(MAKE) $(JOBS) --no-print-directory -s MODE=aarch64 CC="$(ARM64_CC)"
 ARM64_RUN    = qemu-aarch64 -cpu $(1) -L /usr/aarch64-linux-gnu
-ARM64_TESTS := test_kernels_matmul test_kernels_vector
+# Any tests that start no program can be named here; a minute of `make test` is half an hour of an emulator.
+ARM64_TESTS ?= test_kernels_vector test_pack test_kernels_matmul
 .PHONY: deps-cross cross-aarch64
 deps-cross: deps
 	$(call install_missing,$(DEB_CROSS))
@@ -159,11 +163,11 @@ $(SYSROOT)/done:
 	$(ARM64_APT) update && cd $(SYSROOT)/apt && $(ARM64_APT) download $(ARM64_DEBS)
 	@for p in $(SYSROOT)/apt/*.deb; do dpkg -x $$p $(SYSROOT) || exit 1; done; touch $@
 cross-aarch64: deps-cross $(SYSROOT)/done
-	@$(MAKE) --no-print-directory -s $(RUNNER)
-	@PKG_CONFIG_LIBDIR=$(SYSROOT)/usr/lib/aarch64-linux-gnu/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) \
-	 PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
-	 $(MAKE) $(JOBS) --no-print-directory -s MODE=aarch64 CC="$(ARM64_CC)" $(addprefix build/aarch64/tests/,$(ARM64_TESTS))
-	@$(RUNNER) $(foreach cpu,max cortex-a72,$(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,$(cpu)) build/aarch64/tests/$t"))
+	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun $(RUNNER)
+	@$(ARM64_MAKE) build/aarch64/forerun $(addprefix build/aarch64/tests/,$(ARM64_TESTS))
+	@tests/cross_run.sh build/forerun $(call ARM64_RUN,max) build/aarch64/forerun
+	@tests/cross_run.sh build/forerun $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
+	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
 # ---- install -------------------------------------------------------------------------------------
 .PHONY: install uninstall
@@ -192,6 +196,7 @@ help:
 	  'make demo        install what is missing, build, and show one text plainly and with a drafter' \
 	  'make test        install what is missing, build, and run all tests' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
+  'make cross-aarch64  the kernels and a run for 64-bit ARM, under qemu: the same bits?' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; needs clang)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
 	  'make bench       measure this machine and compare drafters on the shipped model' \
