@@ -25,6 +25,7 @@
 #include "kernels/layout.h"
 
 #include "kernels/ref.h"
+#include "kernels/tables.h"
 
 #include <math.h>
 #include <string.h>
@@ -306,7 +307,7 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
     int64_t rows_max = rows_of_pass(w, x_stride), n_passes = (n_rows + rows_max - 1) / rows_max;
     int64_t group = n_passes == 1 ? tile_end - tile_begin : GROUP_BYTES / (int64_t)w->tile_bytes;
     if (group < COLUMNS_NARROW) group = COLUMNS_NARROW;
-    unsigned float_state = bf16_begin(w->type == TYPE_BF16);
+    uint64_t float_control = w->type == TYPE_BF16 ? bf16_begin() : 0;
     for (int64_t t = tile_begin; t < tile_end; t += group)
         for (int64_t i = 0; i < n_passes; i++) {
             int64_t r = n_rows * i / n_passes, r_end = n_rows * (i + 1) / n_passes;
@@ -319,7 +320,8 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
                       .y_stride = y_stride};
             mul_tiles(w, p, t, t + group < tile_end ? t + group : tile_end);
         }
-    bf16_end(float_state);
+    if (w->type == TYPE_BF16 && !bf16_end(float_control))
+        kernels_ref.matmul(w, x, n_rows, y, y_stride, tile_begin, tile_end);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
