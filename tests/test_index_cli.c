@@ -114,7 +114,7 @@ static void it_refuses_with_a_reason(void **state) {
     check("index " TARGET CORPUS, 2, "-o FILE");
     check("index " CORPUS " -o " INDEX, 2, "--vocab");
     check("index " TARGET "-o " INDEX, 2, "which texts?");
-    check("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "above 0");
+    check("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "no whole number from 1");
     check("index " TARGET "/nowhere.jsonl -o " INDEX, 1, "/nowhere.jsonl: cannot be opened");
     check("index --vocab /nowhere.gguf " CORPUS " -o " INDEX, 1, "/nowhere.gguf");
     check("index --help", 0, "forerun index --vocab");
