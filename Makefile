@@ -13,7 +13,7 @@ VERSION := 0.1.0
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 LIB_PKGS := libpcre2-8 libxxhash libdivsufsort libdivsufsort64
-PKGS    := $(LIB_PKGS) libutf8proc jansson libzstd
+PKGS    := $(LIB_PKGS) libutf8proc jansson libzstd openblas
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
@@ -28,7 +28,8 @@ MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
 MODE_FLAGS_tsan  := -fsanitize=thread
 MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-MODE_FLAGS       := $(MODE_FLAGS_$(MODE))
+MODE_FLAGS_aarch64 = -Wl,-rpath,$(SYSROOT)/usr/lib/aarch64-linux-gnu
+MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 
 LIB_SRCS  := $(sort $(wildcard $(addprefix src/,$(addsuffix /*.c,base format text kernels model spec engine))))
 TRAIN_SRCS := $(sort $(wildcard src/train/*.c))
@@ -56,10 +57,20 @@ all: build/forerun $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(TOOLS)
 
 # ---- compile -------------------------------------------------------------------------------------
 # Instruction sets are switched on for the files that hold their kernels, and nowhere else.
-X86 := $(filter x86_64,$(shell uname -m))
-$(BUILD)/src/kernels/%_avx2.o:        ISA := $(if $(X86),-mavx2 -mfma -mf16c)
-$(BUILD)/src/kernels/%_avx512.o:      ISA := $(if $(X86),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c)
-$(BUILD)/src/kernels/%_avx512_bf16.o: ISA := $(if $(X86),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mfma -mf16c)
+ARCH   := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+X86    := $(filter x86_64,$(ARCH))
+ARM64  := $(filter aarch64,$(ARCH))
+AVX2   := -mavx2 -mfma -mf16c
+AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+$(BUILD)/src/kernels/%_avx2.o:        ISA := $(if $(X86),$(AVX2))
+$(BUILD)/src/kernels/%_avx_vnni.o:    ISA := $(if $(X86),$(AVX2) -mavxvnni)
+$(BUILD)/src/kernels/%_avx512.o:      ISA := $(if $(X86),$(AVX512))
+$(BUILD)/src/kernels/%_avx512_bf16.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/src/kernels/%_neon_dot.o:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
+$(BUILD)/tests/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
+
+# The loops of training over single numbers: the compiler may do several side by side.
+$(BUILD)/src/train/%.o: ISA := -O3
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -83,6 +94,9 @@ $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -o $@
 # A tool that outgrows one file keeps its other files in a folder of its name.
 $(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
+$(BUILD)/grow_model: $(call obj,$(wildcard tools/grow_model/*.c tools/make_model/*.c))
+# test_step_memory counts every allocation.
+$(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
@@ -96,7 +110,7 @@ $(RUNNER): tests/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each. Optional: clang libclang-rt-14-dev (fuzz), gnuplot-nox.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libcmocka-dev
+                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 define install_missing
 @missing=; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
@@ -134,6 +148,36 @@ test: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests
 asan ubsan tsan: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$@ run-tests
+
+# ---- 64-bit ARM under an emulator ----------------------------------------------------------------
+# The libraries come from Debian's archive into a folder of their own; the system gets compiler and emulator only.
+DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
+               librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0
+SYSROOT     := $(CURDIR)/build/aarch64-sysroot
+ARM64_CC    ?= aarch64-linux-gnu-gcc
+ARM64_APT    = apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status=/dev/null \
+               -o Dir::State::lists=$(SYSROOT)/apt/lists -o Dir::Cache=$(SYSROOT)/apt
+ARM64_MAKE   = PKG_CONFIG_LIBDIR=$(SYSROOT)/usr/lib/aarch64-linux-gnu/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) \
+               PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
+               $(MAKE) $(JOBS) --no-print-directory -s MODE=aarch64 CC="$(ARM64_CC)"
+ARM64_RUN    = qemu-aarch64 -cpu $(1) -L /usr/aarch64-linux-gnu
+# Any tests that start no program can be named here; a minute of `make test` is half an hour of an emulator.
+ARM64_TESTS ?= test_kernels_vector test_pack test_kernels_matmul
+.PHONY: deps-cross cross-aarch64
+deps-cross: deps
+	$(call install_missing,$(DEB_CROSS))
+$(SYSROOT)/done:
+	@rm -rf $(SYSROOT) && mkdir -p $(SYSROOT)/apt/lists/partial $(SYSROOT)/apt/archives/partial
+	$(ARM64_APT) update && cd $(SYSROOT)/apt && $(ARM64_APT) download $(ARM64_DEBS)
+	@for p in $(SYSROOT)/apt/*.deb; do dpkg -x $$p $(SYSROOT) || exit 1; done; touch $@
+cross-aarch64: deps-cross $(SYSROOT)/done
+	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun $(RUNNER)
+	@$(ARM64_MAKE) build/aarch64/forerun $(addprefix build/aarch64/tests/,$(ARM64_TESTS))
+	@tests/cross_run.sh build/forerun $(call ARM64_RUN,max) build/aarch64/forerun
+	@tests/cross_run.sh build/forerun $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
+	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
+
 # ---- install -------------------------------------------------------------------------------------
 .PHONY: install uninstall
 $(BUILD)/forerun.pc: Makefile
@@ -161,6 +205,7 @@ help:
 	  'make demo        install what is missing, build, and show one text plainly and with a drafter' \
 	  'make test        install what is missing, build, and run all tests' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
+  'make cross-aarch64  the kernels and a run for 64-bit ARM, under qemu: the same bits?' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; needs clang)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
 	  'make bench       measure this machine, and drafters on the shipped model' \

@@ -45,7 +45,7 @@ FR_API void fr_free(void *p);
 typedef struct fr_model fr_model;
 
 typedef struct fr_model_options {
-    const char *kernels; /* NULL or "auto": the best this CPU has; else "ref", "avx2", "avx512", ... */
+    const char *kernels; /* NULL or "auto": the best this CPU has; else "ref", "avx2", "neon", ... */
     const char *activations; /* what inputs of quantised weights are rounded to: NULL or "q16": 16-bit integers;
                               * "q8": 8 bits, faster with many rows; logits are then 1.6-2.7 % (rms) off. Either way
                               * drafting changes nothing */

@@ -1,6 +1,7 @@
 /* Matrix products. The specification (table "ref") against double precision; every other table against the
  * specification, bit for bit, over types, shapes, numbers of rows, parts of the tiles and nasty values. */
 #include "testing.h"
+#include "all_tables.h"
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -242,7 +243,7 @@ static void check_acts(const Problem *p, const Kernels *t) {
 static void check_form(TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
     Problem p;
     int n_tables;
-    const Kernels *const *tables = kernels_available(&n_tables);
+    const Kernels *const *tables = all_tables(&n_tables);
     problem_open(&p, type, blocks, n_out, n_in, weights, acts);
     int64_t n_tiles = packed_n_tiles(&p.w);
     for (int i = 1; i < n_tables; i++) {
@@ -286,13 +287,33 @@ static void tables_agree_on_nasty_values(void **state) {
     }
 }
 
+/* Any type, form, shape and kind of values with every number of rows from 1 to 64, and some part of the tiles. */
+static void tables_agree_on_random_problems(void **state) {
+    (void)state;
+    int n_tables;
+    const Kernels *const *tables = kernels_available(&n_tables);
+    for (int i = 0; i < 4 * TYPE_COUNT; i++) {
+        TensorType type = (TensorType)(i % TYPE_COUNT);
+        ActForm form = i / TYPE_COUNT % 2 ? ACT_Q8 : ACT_Q16;
+        int64_t block = tensor_type_info(type)->block_n, n_out = 1 + random_u32() % 70;
+        int64_t n_in = block * (1 + random_u32() % (700 / (uint32_t)block + 1));
+        Problem p;
+        problem_open(&p, type, form, n_out, n_in, (Kind)(random_u32() % (N_KINDS + 1)), (Kind)(random_u32() % (N_KINDS + 1)));
+        int64_t n_tiles = packed_n_tiles(&p.w);
+        for (int t = 1; t < n_tables; t++)
+            for (int64_t n_rows = 1; n_rows <= N_ROWS; n_rows++)
+                check_part(&p, tables[t], n_rows, (int64_t)(random_u32() % (uint32_t)n_tiles), n_tiles);
+        problem_close(&p);
+    }
+}
+
 /* Sums that end near zero, where subnormals are flushed or not. */
 static void tables_agree_on_subnormal_sums(void **state) {
     (void)state;
     for (int type = TYPE_F32; type <= TYPE_BF16; type++) {
         Problem p;
         int n_tables;
-        const Kernels *const *tables = kernels_available(&n_tables);
+        const Kernels *const *tables = all_tables(&n_tables);
         problem_open(&p, (TensorType)type, ACT_Q16, 64, 64, PLAIN, PLAIN);
         for (int64_t i = 0; i < N_ROWS * 64; i++) p.x[i] = ldexpf(random_float(), -120 - (int)(i / 64 % 16));
         for (int64_t r = 0; r < N_ROWS; r++)
@@ -310,6 +331,29 @@ static void tables_agree_on_subnormal_sums(void **state) {
         }
         problem_close(&p);
     }
+}
+
+/* 2^-126 less a little is subnormal before it is rounded and normal after: vdpbf16ps looks after. */
+static void bf16_keeps_what_rounds_to_a_normal_number(void **state) {
+    (void)state;
+    enum { N_OUT = 16 };
+    static const uint16_t weights[2] = {0x8000 | (127 - 80) << 7, 127 << 7}; /* -2^-80, 1; the odd input comes first */
+    const float x[2] = {0x1p-80f, 0x1p-126f};
+    uint16_t rows[N_OUT][2], acts[32];
+    float y[N_OUT];
+    PackedMatrix w;
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    for (int o = 0; o < N_OUT; o++) memcpy(rows[o], weights, sizeof weights);
+    assert_int_equal(packed_init(&w, TYPE_BF16, ACT_Q16, N_OUT, 2, NULL), FR_OK);
+    packed_fill(&w, rows, 0, 1);
+    for (int i = 0; i < n_tables; i++) {
+        tables[i]->act_convert(ACT_BF16, x, 2, acts);
+        tables[i]->matmul(&w, acts, 1, y, N_OUT, 0, 1);
+        for (int o = 0; o < N_OUT; o++)
+            if (bits(y[o]) != bits(0x1p-126f)) fail_msg("%s: output %d is %a", tables[i]->name, o, (double)y[o]);
+    }
+    packed_free(&w);
 }
 
 /* ---- the choice --------------------------------------------------------------------------------- */
@@ -332,7 +376,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_are_found_by_name),       cmocka_unit_test(the_specification_multiplies),
         cmocka_unit_test(tables_agree_on_every_shape),    cmocka_unit_test(tables_agree_on_nasty_values),
-        cmocka_unit_test(tables_agree_on_subnormal_sums),
+        cmocka_unit_test(tables_agree_on_subnormal_sums), cmocka_unit_test(tables_agree_on_random_problems),
+        cmocka_unit_test(bf16_keeps_what_rounds_to_a_normal_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Norms, activation functions, rotary positions, cache and attention: the specification (table "ref") against
  * double precision, and every other table against the specification, bit for bit. */
 #include "testing.h"
+#include "all_tables.h"
 
 #include "base/rng.h"
 #include "format/blocks.h"
@@ -230,7 +231,7 @@ static void check_attention(KvType type, int64_t n_q, int64_t head_dim, int64_t 
     mix_of(ref(), &a, 0, n_keys, out);
     check_attention_in_double(&a, scores, stride, out);
     int n_tables;
-    const Kernels *const *tables = kernels_available(&n_tables);
+    const Kernels *const *tables = all_tables(&n_tables);
     for (int i = 0; i < n_tables; i++) {
         float *s = canaries(n_scores);
         scores_of(tables[i], &a, s, stride);
@@ -279,7 +280,7 @@ static void run_rope(const Kernels *t, float *x, const float *y, int64_t n) {
 
 static void check_vector(const char *what, VectorFn fn, int64_t n, float scale) {
     int n_tables;
-    const Kernels *const *tables = kernels_available(&n_tables);
+    const Kernels *const *tables = all_tables(&n_tables);
     size_t size = (size_t)n + 18;
     float *x = random_floats(size, scale), *y = random_floats(size, scale), *want = canaries(size),
           *got = canaries(size);

@@ -26,7 +26,7 @@ void *mem_calloc(size_t n, size_t bytes_each) {
 
 void mem_free(void *p) { free(p); }
 
-bool buf_append(Buf *b, const void *bytes, size_t n) {
+bool buf_reserve(Buf *b, size_t n) {
     size_t need;
     if (!size_add(b->n, n, &need) || need > b->max_bytes) return false;
     if (need + 1 > b->capacity) {
@@ -37,9 +37,14 @@ bool buf_append(Buf *b, const void *bytes, size_t n) {
         b->data = data;
         b->capacity = capacity;
     }
+    return true;
+}
+
+bool buf_append(Buf *b, const void *bytes, size_t n) {
+    if (!buf_reserve(b, n)) return false;
     if (n) memcpy(b->data + b->n, bytes, n);
-    b->n = need;
-    b->data[need] = '\0';
+    b->n += n;
+    b->data[b->n] = '\0';
     return true;
 }
 

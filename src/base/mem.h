@@ -26,6 +26,7 @@ typedef struct Buf {
 } Buf;
 
 bool buf_append(Buf *b, const void *bytes, size_t n); /* false: memory or the maximum reached */
+bool buf_reserve(Buf *b, size_t n);                   /* room for n more bytes; false as above */
 void buf_clear(Buf *b);                               /* n = 0, memory kept */
 void buf_free(Buf *b);
 

@@ -29,6 +29,12 @@
 
 enum { SPINS = 4000 };
 
+/* What a worker is told when it starts. */
+typedef struct Start {
+    ThreadPool *pool;
+    int i_thread;
+} Start;
+
 struct ThreadPool {
     _Alignas(64) _Atomic uint64_t word;
     _Alignas(64) atomic_int n_done; /* parts of this job */
@@ -37,6 +43,7 @@ struct ThreadPool {
     int n_threads;
     int n_started;                  /* workers */
     pthread_t *workers;             /* [n_threads - 1] */
+    Start *starts;                  /* [n_threads] */
     atomic_int n_asleep;
     atomic_bool closing;
     pthread_mutex_t mutex;          /* guards the sleep of workers */
@@ -92,14 +99,8 @@ static void wake_sleepers(ThreadPool *p) {
     pthread_mutex_unlock(&p->mutex);
 }
 
-typedef struct Start {
-    ThreadPool *pool;
-    int i_thread;
-} Start;
-
 static void *worker(void *arg) {
-    Start start = *(Start *)arg;
-    mem_free(arg);
+    const Start start = *(Start *)arg;
     for (;;) {
         wait_for_work(start.pool);
         if (atomic_load(&start.pool->closing)) return NULL;
@@ -108,13 +109,9 @@ static void *worker(void *arg) {
 }
 
 static bool start_worker(ThreadPool *p) {
-    Start *start = mem_alloc(sizeof *start);
-    if (!start) return false;
+    Start *start = &p->starts[p->n_started];
     *start = (Start){p, p->n_started + 1};
-    if (pthread_create(&p->workers[p->n_started], NULL, worker, start)) {
-        mem_free(start);
-        return false;
-    }
+    if (pthread_create(&p->workers[p->n_started], NULL, worker, start)) return false;
     p->n_started++;
     return true;
 }
@@ -128,8 +125,9 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
     pthread_cond_init(&p->wake, NULL);
     p->n_threads = n_threads;
     p->workers = mem_calloc((size_t)n_threads, sizeof *p->workers);
-    while (p->workers && p->n_started < n_threads - 1 && start_worker(p)) {}
-    if (!p->workers || p->n_started < n_threads - 1) {
+    p->starts = mem_calloc((size_t)n_threads, sizeof *p->starts);
+    while (p->workers && p->starts && p->n_started < n_threads - 1 && start_worker(p)) {}
+    if (!p->workers || !p->starts || p->n_started < n_threads - 1) {
         threads_close(p);
         return error_set(err, FR_ERR_MEMORY, "out of memory: the system does not grant %d threads; ask for fewer", n_threads);
     }
@@ -145,6 +143,7 @@ void threads_close(ThreadPool *p) {
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->mutex);
     mem_free(p->workers);
+    mem_free(p->starts);
     mem_free(p);
 }
 

@@ -11,7 +11,7 @@ static const struct argp_option option_table[] = {
     {"model", 'm', "FILE", 0, "GGUF file of the model", 0},
     {"threads", 't', "N", 0, "threads (default: all cores)", 0},
     {"kv", KEY_KV, "TYPE", 0, "type of the KV cache: f16 (default) or f32", 0},
-    {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref, avx2, avx512, avx512-bf16", 0},
+    {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot", 0},
     {"act", KEY_ACT, "FORM", 0, CLI_ACT_HELP, 0},
     {0},
 };
@@ -41,10 +41,9 @@ const struct argp cli_model_argp = {.options = option_table, .parser = parse};
 void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_cores(), .kv = KV_F16}; }
 
 int cli_model_open(CliModel *m, fr_error *err) {
-    ModelOptions options = {.kernels = kernels_select(m->kernels), .activations = m->activations, .n_threads = m->n_threads};
-    if (!options.kernels)
-        return error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; 'auto' takes the best it has", m->kernels);
-    int status = gguf_open(&m->gguf, m->path, err);
+    ModelOptions options = {.activations = m->activations, .n_threads = m->n_threads};
+    int status = kernels_find(m->kernels, &options.kernels, err);
+    if (!status) status = gguf_open(&m->gguf, m->path, err);
     if (!status) status = model_open(&m->model, m->gguf, &options, err);
     if (status) cli_model_close(m);
     return status;

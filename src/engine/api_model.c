@@ -16,15 +16,13 @@ static char *copy_name(const Gguf *g) {
 
 static int load(fr_model *m, const char *path, const fr_model_options *o, fr_error *err) {
     ModelOptions options = {.n_threads = o->n_threads > 0 ? o->n_threads : threads_n_cores(),
-                            .kernels = kernels_select(o->kernels),
                             .progress = o->progress, .progress_user = o->progress_user};
-    if (!options.kernels)
-        return error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; 'auto' takes the best it has",
-                         o->kernels);
+    int status = kernels_find(o->kernels, &options.kernels, err);
+    if (status) return status;
     if (!act_form_from_name(o->activations, &options.activations))
         return error_set(err, FR_ERR_ARGUMENT, "activations '%s' are not known; there are q16 and q8", o->activations);
     if (options.n_threads > THREADS_MAX) options.n_threads = THREADS_MAX;
-    int status = gguf_open(&m->gguf, path, err);
+    status = gguf_open(&m->gguf, path, err);
     if (!status) status = tokenizer_open(&m->tokenizer, m->gguf, err);
     if (!status) status = model_open(&m->model, m->gguf, &options, err);
     if (status) return status;

@@ -35,8 +35,8 @@ typedef struct EngineDrafter {
 /* The pages of a finished request, kept for those that begin alike. */
 typedef struct CachedPrefix {
     int32_t sequence;  /* in the executor, behind those of requests */
-    int32_t *tokens;   /* [n_tokens] that the sequence holds; 0: the entry is free */
-    int32_t n_tokens;
+    int32_t *tokens;   /* [n_tokens] that the sequence holds; memory of an earlier entry may be left here */
+    int32_t n_tokens;  /* 0: the entry is free */
     uint64_t last_use;
 } CachedPrefix;
 

@@ -44,10 +44,10 @@ void prefix_cache_close(fr_engine *e) {
     free(e->cached);
 }
 
+/* The memory of its tokens stays for the next one, so that a step which needs its pages releases none. */
 static void drop(fr_engine *e, CachedPrefix *c) {
     executor_sequence_truncate(e->executor, c->sequence, 0);
-    free(c->tokens);
-    *c = (CachedPrefix){.sequence = c->sequence};
+    *c = (CachedPrefix){.sequence = c->sequence, .tokens = c->tokens};
 }
 
 bool prefix_cache_drop(fr_engine *e) {
@@ -85,9 +85,10 @@ void prefix_cache_keep(const fr_request *r) {
     int32_t n = executor_sequence_length(e->executor, r->sequence);
     if (n > r->n_context) n = (int32_t)r->n_context; /* accepted rows behind the end of the text */
     CachedPrefix *c = n ? find_place(e, r->context, n) : NULL;
-    int32_t *tokens = c ? malloc((size_t)n * sizeof *tokens) : NULL;
-    if (!tokens) return; /* nothing to keep, held already, or no memory: it is only a cache */
+    if (!c) return; /* nothing to keep, or held already */
     drop(e, c);
+    int32_t *tokens = realloc(c->tokens, (size_t)n * sizeof *tokens);
+    if (!tokens) return; /* it is only a cache */
     memcpy(tokens, r->context, (size_t)n * sizeof *tokens);
     *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n, .last_use = ++e->n_cache_uses};
     executor_sequence_share(e->executor, r->sequence, c->sequence, n);

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Room that a text gets when it begins, a token being some 4 bytes of it. Longer ones take more on their way. */
+enum { TEXT_BYTES_PER_TOKEN = 16, TEXT_FIRST_MAX = 1 << 20 };
+
 fr_sampling fr_sampling_default(void) {
     const SamplingOptions *d = &SAMPLING_DEFAULT;
     return (fr_sampling){.temperature = d->temperature, .top_k = d->top_k, .top_p = d->top_p, .min_p = d->min_p,
@@ -74,7 +77,11 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
     r->n_context = o->n_prompt;
     for (int i = 0; i < o->n_stops; i++)
         if (!(r->stops[i] = strdup(o->stops[i]))) return error_memory(err, "a stop string", strlen(o->stops[i]));
-    if (!buf_append(&r->text, "", 0)) return error_memory(err, "a text", 1);
+    int64_t n_tokens = r->engine->options.n_ctx - o->n_prompt + 1;
+    if (o->max_tokens && o->max_tokens < n_tokens) n_tokens = o->max_tokens;
+    size_t n_bytes = TEXT_BYTES_PER_TOKEN * (size_t)n_tokens + DETOKENIZER_MAX_TEXT;
+    if (n_bytes > TEXT_FIRST_MAX) n_bytes = TEXT_FIRST_MAX;
+    if (!buf_reserve(&r->text, n_bytes) || !buf_append(&r->text, "", 0)) return error_memory(err, "a text", n_bytes);
     return FR_OK;
 }
 

@@ -23,6 +23,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "GGUF files are read in place on little-endian machines");
+_Static_assert(sizeof(size_t) == 8, "models are larger than a 32-bit program can map");
 
 enum {
     MIN_KV_BYTES = 8 + 1 + 4 + 1,             /* a key of one letter and a one-byte value */

@@ -70,7 +70,7 @@ typedef enum RopeStyle {
 typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
 
 typedef struct Kernels {
-    const char *name; /* "ref", "avx2", "avx512", "avx512-bf16" */
+    const char *name; /* "ref"; "avx2", "avx-vnni", "avx512", "avx512-bf16"; "neon", "neon-dot" */
 
     /* One row of activations into `form`; a group whose amax is below 2^-100 becomes zeros. */
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
@@ -118,6 +118,8 @@ typedef struct Kernels {
 /* The best table this machine can run, or the one named (NULL or "auto": best). NULL result: the name is
  * unknown or this CPU lacks the instructions. */
 const Kernels *kernels_select(const char *name);
+/* The same, with an error that names the tables there are. */
+int kernels_find(const char *name, const Kernels **out, fr_error *err);
 /* All tables this CPU can run, from "ref" upwards; *n their number. For tests and `perf`. */
 const Kernels *const *kernels_available(int *n);
 

@@ -2,41 +2,85 @@
  * the wide registers. */
 #include "kernels/tables.h"
 
+#include <pthread.h>
 #include <string.h>
 
-/* Each table needs what the one before it needs, and more. */
-static const Kernels *const tables[] = {
-    &kernels_ref,
 #if defined(__x86_64__)
-    &kernels_avx2,
-    &kernels_avx512,
-    &kernels_avx512_bf16,
+#include <cpuid.h>
+
+/* Every CPU with AVX2 converts half floats (F16C) too, which not all compilers can ask for. */
+static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+/* Not all compilers know its name. Bit 4 of EAX in leaf 7, part 1; part 0 says how many parts there are. */
+static bool has_avx_vnni(void) {
+    unsigned a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+           (a >> 4 & 1);
+}
+
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+
+static bool has_avx512_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static bool has_dotprod(void) { return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */ }
+#endif
+
+static bool always(void) { return true; }
+
+/* In ascending order of what they are worth: the last one that runs is the best. */
+static const struct {
+    const Kernels *table;
+    bool (*runs)(void);
+} known[] = {
+    {&kernels_ref, always},
+#if defined(__x86_64__)
+    {&kernels_avx2, has_avx2},
+    {&kernels_avx_vnni, has_avx_vnni},
+    {&kernels_avx512, has_avx512},
+    {&kernels_avx512_bf16, has_avx512_bf16},
+#elif defined(__aarch64__)
+    {&kernels_neon, always},
+    {&kernels_neon_dot, has_dotprod},
 #endif
 };
+enum { N_KNOWN = sizeof known / sizeof *known };
 
-static int n_available(void) {
-#if defined(__x86_64__)
-    /* Every CPU with AVX2 converts half floats (F16C) too, which not all compilers can ask for. */
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 1;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
-        !__builtin_cpu_supports("avx512vnni"))
-        return 2;
-    return __builtin_cpu_supports("avx512bf16") ? 4 : 3;
-#else
-    return 1;
-#endif
+static const Kernels *available[N_KNOWN];
+static int n_available;
+
+static void find_available(void) {
+    for (int i = 0; i < N_KNOWN; i++)
+        if (known[i].runs()) available[n_available++] = known[i].table;
 }
 
 const Kernels *const *kernels_available(int *n) {
-    *n = n_available();
-    return tables;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_available);
+    *n = n_available;
+    return available;
 }
 
 const Kernels *kernels_select(const char *name) {
-    int n = n_available();
+    int n;
+    const Kernels *const *tables = kernels_available(&n);
     if (!name || strcmp(name, "auto") == 0) return tables[n - 1];
     for (int i = 0; i < n; i++)
         if (strcmp(tables[i]->name, name) == 0) return tables[i];
     return NULL;
+}
+
+int kernels_find(const char *name, const Kernels **out, fr_error *err) {
+    char names[200] = "";
+    *out = kernels_select(name);
+    for (int i = 0; i < n_available; i++) {
+        if (i) strcat(names, ", ");
+        strcat(names, available[i]->name);
+    }
+    return *out ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; it has %s", name, names);
 }

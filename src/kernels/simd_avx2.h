@@ -1,11 +1,26 @@
 /* simd_avx2.h - the vectors of matmul_body.h and vector_body.h as AVX2 has them: 8 lanes, no masks, and no
- * instruction that multiplies bytes and adds four products exactly. simd_avx512.h gives the same names 16. */
+ * instruction that multiplies bytes and adds four products exactly. AVX-VNNI has one, vpdpbusd; compiled with it,
+ * this header serves table "avx-vnni". simd_avx512.h gives the same names 16 lanes. */
 #ifndef KERNELS_SIMD_AVX2_H
 #define KERNELS_SIMD_AVX2_H
 
 #include "kernels/simd_common.h"
 
 #include <immintrin.h>
+
+/* vpdpbusd on 256 bits comes in two encodings: VEX in CPUs with AVX-VNNI, EVEX in those with AVX-512 VL and VNNI.
+ * The second is there for the tests, which prove the arithmetic of the first where only the second runs. */
+#if defined(__AVXVNNI__)
+#define DPBUSD(t, w, q) _mm256_dpbusd_avx_epi32(t, w, q)
+#elif defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#define DPBUSD(t, w, q) _mm256_dpbusd_epi32(t, w, q)
+#endif
+
+#if defined(DPBUSD)
+enum { BYTE_CODES_LOSE_BIAS = 0 }; /* v_dot_4_groups multiplies 8-bit codes as they are, not less 128 */
+#else
+enum { BYTE_CODES_LOSE_BIAS = 1 };
+#endif
 
 enum {
     LANES = 8,
@@ -15,7 +30,6 @@ enum {
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 1,
     MIX_COLUMNS = 2,
-    BYTE_CODES_LOSE_BIAS = 1, /* v_dot_4_groups multiplies 8-bit codes less 128, not as they are */
 };
 
 typedef __m256 Vf;
@@ -122,7 +136,15 @@ INLINE int32_t v_sum_int(Vi a) {
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
 }
 
-/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. vpmaddubsw adds two products
+/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+#if defined(DPBUSD)
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
+    (void)code_max;
+    UNROLL for (int g = 0; g < 4; g++)
+        UNROLL for (int r = 0; r < n_rows; r++) t[r] = DPBUSD(t[r], w[g], v_set_4_bytes(q[r] + at + 4 * g));
+}
+#else
+/* One row. vpmaddubsw adds two products
  * with saturation at 32767, and |q| <= 127:
  *   codes up to 255: 2*255*127 is too much. Taken as s = code - 128, and the sign of s given to q, it is at
  *     most 2*128*127 = 32512.
@@ -147,6 +169,7 @@ INLINE Vi dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) 
 INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
     UNROLL for (int r = 0; r < n_rows; r++) t[r] = dot_4_groups(code_max, w, q[r] + at, t[r]);
 }
+#endif
 
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     Vi bits = v_as_int(a), odd = v_and(v_shift_right(bits, 16), v_set_int(1));
@@ -164,11 +187,15 @@ INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
     return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
 }
 /* Between these two, subnormal results become zero: the flush of vdpbf16ps. */
-INLINE unsigned bf16_begin(bool is_bf16) {
-    unsigned state = _mm_getcsr();
-    if (is_bf16) _mm_setcsr(state | 0x8040);
-    return state;
+INLINE uint64_t bf16_begin(void) {
+    unsigned control = _mm_getcsr();
+    _mm_setcsr(control | 0x8040);
+    return control;
 }
-INLINE void bf16_end(unsigned state) { _mm_setcsr(state); }
+/* Are the results in between certainly those of vdpbf16ps? */
+INLINE bool bf16_end(uint64_t control) {
+    _mm_setcsr((unsigned)control);
+    return true;
+}
 
 #endif

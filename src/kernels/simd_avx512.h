@@ -113,8 +113,11 @@ INLINE void v_store_bf16(uint16_t *p, Vf a) {
     __builtin_memcpy(p, &h, sizeof h);
 }
 INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) { return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x); }
-INLINE unsigned bf16_begin(bool is_bf16) { return is_bf16; }
-INLINE void bf16_end(unsigned state) { (void)state; }
+INLINE uint64_t bf16_begin(void) { return 0; }
+INLINE bool bf16_end(uint64_t control) {
+    (void)control;
+    return true;
+}
 #else
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     Vi bits = v_as_int(a), odd = v_and(v_shift_right(bits, 16), v_set_int(1));
@@ -132,12 +135,16 @@ INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
     return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
 }
 /* Between these two, subnormal results become zero: the flush of vdpbf16ps. */
-INLINE unsigned bf16_begin(bool is_bf16) {
-    unsigned state = _mm_getcsr();
-    if (is_bf16) _mm_setcsr(state | 0x8040);
-    return state;
+INLINE uint64_t bf16_begin(void) {
+    unsigned control = _mm_getcsr();
+    _mm_setcsr(control | 0x8040);
+    return control;
 }
-INLINE void bf16_end(unsigned state) { _mm_setcsr(state); }
+/* Are the results in between certainly those of vdpbf16ps? */
+INLINE bool bf16_end(uint64_t control) {
+    _mm_setcsr((unsigned)control);
+    return true;
+}
 #endif
 
 /* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */

@@ -88,20 +88,22 @@ int32_t count_trie_touch(CountTrie *t, int32_t parent, int32_t token) {
 }
 
 /* Drops the nodes counted once and halves the others. A child is never counted more often than its parent,
- * so what stays is a trie; parents stand first, so theirs is known when a child moves. */
-static void decay(CountTrie *t, int32_t *moved, int32_t *cursors, int64_t n_cursors) {
+ * so what stays is a trie; parents stand first, so theirs is known when a child moves. Where a node went stands
+ * meanwhile in the first_child of its old place, for links are made anew afterwards: no memory is taken. */
+static void decay(CountTrie *t, int32_t *cursors, int64_t n_cursors) {
     int32_t n = 1;
-    moved[0] = 0;
+    CountNode *nodes = t->nodes;
+    nodes[0].first_child = 0;
     for (int32_t i = 1; i < t->n; i++) {
-        CountNode node = t->nodes[i];
-        moved[i] = node.count > 1 ? n : -1;
+        CountNode node = nodes[i];
+        nodes[i].first_child = node.count > 1 ? n : -1;
         if (node.count <= 1) continue;
-        node.parent = moved[node.parent];
-        node.count /= 2;
-        t->nodes[n++] = node;
+        nodes[n].token = node.token;
+        nodes[n].parent = nodes[node.parent].first_child;
+        nodes[n++].count = node.count / 2;
     }
     for (int64_t i = 0; i < n_cursors; i++)
-        if (cursors[i] >= 0) cursors[i] = moved[cursors[i]];
+        if (cursors[i] >= 0) cursors[i] = nodes[cursors[i]].first_child;
     t->n = n;
 }
 
@@ -111,10 +113,7 @@ bool count_trie_reserve(CountTrie *t, int32_t n, int32_t *cursors, int64_t n_cur
         int32_t capacity = t->capacity < t->max / 2 ? 2 * t->capacity : t->max;
         return grow(t, capacity < t->n + n ? t->n + n : capacity);
     }
-    int32_t *moved = malloc((size_t)t->n * sizeof *moved);
-    if (!moved) return false;
-    while (t->n > t->max - t->max / 4) decay(t, moved, cursors, n_cursors);
-    free(moved);
+    while (t->n > t->max - t->max / 4) decay(t, cursors, n_cursors);
     link_all(t);
     return true;
 }

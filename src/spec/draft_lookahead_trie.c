@@ -148,11 +148,18 @@ static void end(Drafter *drafter, int32_t sequence) {
     if (!d->history && d->n_active == 0) count_trie_clear(&d->answers);
 }
 
+/* Room for the longest answer, so that steps allocate nothing; as much of it as there is before the trie must forget. */
+static bool reserve_answer(Lookahead *d) {
+    int64_t want = (int64_t)d->text.n_ctx * (d->branch_length + 1), left = d->answers.max - d->answers.n;
+    return count_trie_reserve(&d->answers, (int32_t)(want < left ? want : left), NULL, 0);
+}
+
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     Lookahead *d = (Lookahead *)drafter;
     end(drafter, sequence);
     d->active[sequence] = true;
     d->n_active++;
+    if (!reserve_answer(d)) return error_memory(err, "the trie of answers", sizeof(CountNode));
     return text_drafter_begin(drafter, sequence, tokens, n, err);
 }
 

@@ -21,7 +21,7 @@ typedef struct NgramTrie {
     Drafter base;
     NgramOptions options;
     NgramScratch scratch;
-    int32_t n_vocab, max_sequences;
+    int32_t n_vocab, max_sequences, n_ctx;
     NgramText *texts; /* [max_sequences] */
 } NgramTrie;
 
@@ -67,6 +67,7 @@ static int open_trie(Drafter **out, const DraftSpec *spec, const DrafterEnv *env
     d->options = parsed;
     d->n_vocab = env->n_vocab;
     d->max_sequences = env->max_sequences;
+    d->n_ctx = env->n_ctx;
     d->texts = mem_calloc((size_t)env->max_sequences, sizeof *d->texts);
     if (!d->texts) rc = error_memory(err, "ngram-trie", (size_t)env->max_sequences * sizeof *d->texts);
     if (!rc) rc = ngram_scratch_open(&d->scratch, env->n_vocab, err);
@@ -87,7 +88,8 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     NgramTrie *d = (NgramTrie *)drafter;
     NgramText *t = text_of(d, sequence);
     ngram_text_free(t);
-    int rc = ngram_text_append(t, tokens, n, d->n_vocab, true, err);
+    int rc = ngram_text_reserve(t, d->n_ctx, d->n_vocab, err);
+    if (!rc) rc = ngram_text_append(t, tokens, n, d->n_vocab, true, err);
     t->n_prompt = t->n;
     return rc;
 }

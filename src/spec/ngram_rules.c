@@ -4,10 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* More than a draft of some dozen nodes needs; untouched memory costs nothing. */
+enum { FIRST_PLACES = 1 << 14, FIRST_HEAP = 1 << 14 };
+
 int ngram_scratch_open(NgramScratch *s, int32_t n_vocab, fr_error *err) {
     *s = (NgramScratch){.n_vocab = n_vocab};
     s->group_of = malloc((size_t)n_vocab * sizeof *s->group_of);
-    if (!s->group_of) return error_memory(err, "ngram-trie", (size_t)n_vocab * sizeof *s->group_of);
+    s->heap_capacity = FIRST_HEAP;
+    s->heap = malloc(FIRST_HEAP * sizeof *s->heap);
+    if (!s->group_of || !s->heap || !ngram_scratch_reserve(s, FIRST_PLACES)) {
+        ngram_scratch_close(s);
+        return error_memory(err, "ngram-trie", (size_t)n_vocab * sizeof *s->group_of);
+    }
     for (int32_t i = 0; i < n_vocab; i++) s->group_of[i] = -1;
     return FR_OK;
 }
@@ -70,7 +78,7 @@ static bool before(const NgramCandidate *a, const NgramCandidate *b) {
 
 bool ngram_heap_push(NgramScratch *s, NgramCandidate c) {
     if (s->n_heap == s->heap_capacity) {
-        int32_t capacity = s->heap_capacity ? 2 * s->heap_capacity : 1024;
+        int32_t capacity = 2 * s->heap_capacity;
         NgramCandidate *heap = realloc(s->heap, (size_t)capacity * sizeof *heap);
         if (!heap) return false;
         s->heap = heap;

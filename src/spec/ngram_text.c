@@ -19,10 +19,12 @@ static const NgramEntry *find(const NgramText *t, int32_t token) {
     return e->token < 0 ? NULL : e;
 }
 
-static bool grow_table(NgramText *t) {
-    if (2 * (t->n_entries + 1) <= t->n_slots) return true;
+/* Room in the table for n different tokens. */
+static bool grow_table(NgramText *t, int64_t n) {
+    if (2 * n <= t->n_slots) return true;
     NgramText wider = *t;
-    wider.n_slots = t->n_slots ? 2 * t->n_slots : MIN_CAPACITY / 2;
+    wider.n_slots = t->n_slots ? t->n_slots : MIN_CAPACITY / 2;
+    while (wider.n_slots < 2 * n) wider.n_slots *= 2;
     wider.table = malloc((size_t)wider.n_slots * sizeof *wider.table);
     if (!wider.table) return false;
     for (int32_t i = 0; i < wider.n_slots; i++) wider.table[i].token = -1;
@@ -65,7 +67,7 @@ static void update_top(NgramText *t, const NgramEntry *e) {
 
 /* Enters place t->n_indexed into the chains. */
 static bool index_next(NgramText *t) {
-    if (!grow_table(t)) return false;
+    if (!grow_table(t, t->n_entries + 1)) return false;
     int32_t place = t->n_indexed, token = t->tokens[place];
     NgramEntry *e = &t->table[slot_of(t, token)];
     if (e->token < 0) {
@@ -82,6 +84,11 @@ static bool index_next(NgramText *t) {
     t->n_contexts++;
     update_top(t, e);
     return true;
+}
+
+int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err) {
+    if (n <= MAX_TOKENS && grow_arrays(t, n) && grow_table(t, n < n_vocab ? n : n_vocab)) return FR_OK;
+    return error_memory(err, "the n-gram text", (size_t)n * 2 * sizeof(int32_t));
 }
 
 int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed,

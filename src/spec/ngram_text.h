@@ -37,6 +37,8 @@ typedef struct NgramText {
 
 /* Zero-initialise; appending takes tokens in [0, n_vocab). With `indexed` they enter the chains, which
  * must have been so for all tokens before. On failure the text is as it was or a part was appended. */
+/* Takes the memory of n tokens at once, so that appending them allocates nothing. */
+int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err);
 int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed,
                       fr_error *err);
 void ngram_text_free(NgramText *t); /* back to the zero state */

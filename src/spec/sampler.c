@@ -175,33 +175,89 @@ static double weight(float logit, float max, float temperature) {
     return (double)expf((float)(((double)logit - (double)max) / (double)temperature));
 }
 
-/* All candidates of the row that can be in the top-p set, and the mass of the whole row. A token lighter
- * than (1 - top_p) * mass / V is not in it: all such tokens together weigh less than 1 - top_p. Half of
- * that bound leaves room for rounding. */
+/* Puts the tokens of the row that can be in the top-p set into s->ids, rising; returns how many, and the mass of the whole
+ * row. A token lighter than (1 - top_p) * mass / V is not in it: all such tokens together weigh less than 1 - top_p. Half
+ * of that bound leaves room for rounding. */
 static int32_t select_heavy(Sampler *s, const float *logits, float max, const SamplingOptions *o, double *mass) {
     *mass = row_mass(logits, s->n_vocab, max, o->temperature);
     double floor_logit =
         (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
-    int32_t n = row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
-    for (int32_t i = 0; i < n; i++) s->candidates[i] = (Candidate){logits[s->ids[i]], s->ids[i]};
-    heapify(s->candidates, n, false);
-    return n;
+    return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
 }
 
-/* Cuts a heap to the shortest run from its top that weighs top_p * mass; the run ends up at the end of
+/* Cuts a heap to the shortest run from its top that weighs `want` together with `sum`; the run ends up at the end of
  * heap[0..n), its length is returned. */
-static int32_t cut_top_p(Candidate *heap, int32_t n, float max, const SamplingOptions *o, double mass) {
-    double sum = 0, want = (double)o->top_p * mass;
+static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature, double sum, double want) {
     int32_t left = n;
     while (left > 0) {
         Candidate top = heap[0];
         heap[0] = heap[--left];
         if (left > 0) sift_down(heap, left, 0, false);
         heap[left] = top;
-        sum += weight(top.logit, max, o->temperature);
+        sum += weight(top.logit, max, temperature);
         if (sum >= want) break;
     }
     return n - left;
+}
+
+enum { N_BUCKETS = 512 };
+
+/* Of candidates by the ten thousand only those near the end of the run need an order. They are counted by how far they
+ * stand below the greatest logit, in buckets so narrow that all in one weigh nearly alike; so the run's end is known to
+ * a bucket or two. Tokens before bucket `sure` are in the run, those behind `last` are not. */
+typedef struct Ends {
+    float scale; /* buckets a unit of logit */
+    int32_t sure, last, n_sure;
+} Ends;
+
+static int32_t bucket_of(const Ends *e, float max, float logit) {
+    int32_t bucket = (int32_t)((max - logit) * e->scale);
+    return bucket < N_BUCKETS ? bucket : N_BUCKETS - 1;
+}
+
+static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max, float temperature, double want) {
+    int32_t counts[N_BUCKETS] = {0};
+    float least = max;
+    for (int32_t i = 0; i < n; i++)
+        if (row[ids[i]] < least) least = row[ids[i]];
+    Ends e = {.scale = least < max ? (float)N_BUCKETS / (max - least) : 0, .last = N_BUCKETS - 1};
+    for (int32_t i = 0; i < n; i++) counts[bucket_of(&e, max, row[ids[i]])]++;
+    const double width = ((double)max - (double)least) / N_BUCKETS, slack = 1e-4; /* of rounding at the edges */
+    double most = 0, at_least = 0, first = 1; /* first: weight at the upper edge of the bucket */
+    for (int32_t b = 0; b < N_BUCKETS; b++) {
+        double next = exp(-width * (b + 1) / (double)temperature);
+        most += counts[b] * first * (1 + slack);
+        if (most < want) e.sure = b + 1, e.n_sure += counts[b];
+        if (b + 1 < N_BUCKETS) at_least += counts[b] * next * (1 - slack);
+        if (at_least >= want) {
+            e.last = b;
+            break;
+        }
+        first = next;
+    }
+    return e;
+}
+
+/* The shortest run of most probable tokens that weighs `want`, at the end of s->candidates[0..*n); returns its length.
+ * The n tokens of s->ids are what can be in it. */
+static int32_t take_top_p(Sampler *s, const float *row, float max, float temperature, double want, int32_t *n) {
+    Ends e = {.last = N_BUCKETS - 1};
+    if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
+    int32_t n_heap = 0, n_sure = 0, n_ids = *n;
+    double sum = 0;
+    Candidate *sure = s->candidates + (s->n_vocab - e.n_sure);
+    for (int32_t i = 0; i < n_ids; i++) {
+        Candidate c = {row[s->ids[i]], s->ids[i]};
+        int32_t bucket = bucket_of(&e, max, c.logit);
+        if (bucket > e.last) continue;
+        if (bucket < e.sure) sure[n_sure++] = c, sum += weight(c.logit, max, temperature);
+        else s->candidates[n_heap++] = c;
+    }
+    heapify(s->candidates, n_heap, false);
+    int32_t n_cut = cut_heap(s->candidates, n_heap, max, temperature, sum, want);
+    memmove(s->candidates + n_heap, sure, (size_t)n_sure * sizeof *sure);
+    *n = n_heap + n_sure;
+    return n_cut + n_sure;
 }
 
 /* What temperature, top-k and top-p leave of a row: a run of candidates, or (NULL) the whole row; of either,
@@ -228,9 +284,11 @@ static Kept filter(Sampler *s, const SamplingOptions *o, const float *row, float
     if (by_k) {
         n = select_top_k(c, row, s->n_vocab, o->top_k);
         for (int32_t i = 0; i < n; i++) mass += weight(c[i].logit, max, o->temperature);
-    } else
+        kept.n = o->top_p < 1 ? cut_heap(c, n, max, o->temperature, 0, (double)o->top_p * mass) : n;
+    } else {
         n = select_heavy(s, row, max, o, &mass);
-    kept.n = o->top_p < 1 ? cut_top_p(c, n, max, o, mass) : n;
+        kept.n = take_top_p(s, row, max, o->temperature, (double)o->top_p * mass, &n);
+    }
     kept.candidates = c + (n - kept.n);
     return kept;
 }

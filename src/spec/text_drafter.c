@@ -6,6 +6,7 @@ int text_drafter_init(TextDrafter *d, const DrafterEnv *env, fr_error *err) {
     fr_assert(env->n_vocab > 0 && env->max_sequences > 0);
     d->n_vocab = env->n_vocab;
     d->max_sequences = env->max_sequences;
+    d->n_ctx = env->n_ctx;
     d->texts = mem_calloc((size_t)env->max_sequences, sizeof *d->texts);
     if (d->texts) return FR_OK;
     return error_memory(err, "a drafter", (size_t)env->max_sequences * sizeof *d->texts);
@@ -26,7 +27,8 @@ int text_drafter_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens
     const TextDrafter *d = (TextDrafter *)drafter;
     NgramText *t = text_drafter_text(d, sequence);
     ngram_text_free(t);
-    int rc = ngram_text_append(t, tokens, n, d->n_vocab, true, err);
+    int rc = ngram_text_reserve(t, d->n_ctx, d->n_vocab, err);
+    if (!rc) rc = ngram_text_append(t, tokens, n, d->n_vocab, true, err);
     t->n_prompt = t->n;
     return rc;
 }

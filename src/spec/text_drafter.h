@@ -11,7 +11,7 @@
 
 typedef struct TextDrafter {
     Drafter base;
-    int32_t n_vocab, max_sequences;
+    int32_t n_vocab, max_sequences, n_ctx;
     NgramText *texts; /* [max_sequences] */
 } TextDrafter;
 

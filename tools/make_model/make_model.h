@@ -4,7 +4,7 @@
 
 #include "format/gguf_write.h"
 
-typedef enum RopeScaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } RopeScaling;
+typedef enum PlanScaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } PlanScaling;
 
 typedef struct ModelPlan {
     const char *arch; /* "llama", "qwen2", "qwen3" */
@@ -12,7 +12,7 @@ typedef struct ModelPlan {
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;        /* the output matrix is the embedding */
     double rope_base, bias_std;
-    RopeScaling rope_scaling;
+    PlanScaling rope_scaling;
     double rope_factor, rope_low, rope_high, rope_original; /* low, high: llama3 only */
     uint64_t seed;
     const char *vocab_from; /* NULL: make one up */

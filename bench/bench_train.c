@@ -1,0 +1,78 @@
+/* bench_train.c - tokens a second of training, and what part of the machine's peak that is.
+ *
+ *     bench_train [LAYERS DIM HEADS KV_HEADS FFN [LENGTH [SEQUENCES [THREADS]]]]    (default: 8 256 4 2 768 512 8, all cores)
+ *
+ * The vocabulary is that of models/target.gguf; tokens are drawn. A step is learn, clip and AdamW; the best of several
+ * is shown. Operations of a token: 6 for each weight of a matrix (2 forward, 4 backward), and 6 n_embd (length + 1) a
+ * layer for attention, which sees half of the sequence on average.
+ */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "kernels/machine.h"
+#include "train/adamw.h"
+#include "train/llama.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void die(const char *what) {
+    fprintf(stderr, "bench_train: %s\n", what);
+    exit(1);
+}
+
+static double best_step_s(Trainer *t, AdamW *adamw, const TrainBatch *batch, int n_steps, double *learn_s) {
+    fr_error err;
+    double best = 1e9;
+    for (int i = 0; i < n_steps; i++) {
+        TrainSums sums = {0};
+        double start = clock_s();
+        trainer_zero_gradients(t);
+        double n = (double)batch->n_sequences * batch->length;
+        if (t->class->learn(t, batch, 1 / n, &sums, &err)) die(err.message);
+        double learned = clock_s() - start;
+        adamw_step(adamw, t, 1e-3, clip_scale(trainer_gradient_norm(t), 1));
+        double s = clock_s() - start;
+        if (s < best) best = s, *learn_s = learned;
+    }
+    return best;
+}
+
+int main(int argc, char **argv) {
+    int32_t v[8] = {8, 256, 4, 2, 768, 512, 8, threads_n_cores()};
+    for (int i = 1; i < argc && i <= 8; i++) v[i - 1] = atoi(argv[i]);
+    fr_error err;
+    Gguf *g;
+    Trainer *t;
+    AdamW adamw;
+    MachineSpeed speed;
+    if (gguf_open(&g, "models/target.gguf", &err)) die(err.message);
+    LlamaOptions o = {.shape = {v[0], v[1], v[2], v[3], v[1] / v[2], v[4], 0, 1e-5f, 10000}, .max_length = v[5], .n_ctx = v[5],
+                      .name = "bench", .vocabulary = g, .seed = 1, .n_threads = v[7]};
+    if (machine_measure(kernels_select(NULL), v[7], &speed, &err)) die(err.message);
+    if (llama_trainer_open(&t, &o, &err)) die(err.message);
+    AdamWOptions usual = {0.9, 0.95, 1e-8, 0.1};
+    if (adamw_open(&adamw, &usual, t, &err)) die(err.message);
+    size_t n_tokens = (size_t)v[6] * (size_t)v[5], n_stored = (size_t)v[6] * ((size_t)v[5] + 1);
+    int32_t *tokens = mem_calloc(n_stored, sizeof *tokens);
+    uint8_t *counts = mem_calloc(n_tokens, 1);
+    if (!tokens || !counts) die("out of memory");
+    for (size_t i = 0; i < n_stored; i++) tokens[i] = (int32_t)(4000 * rng_uniform(1, RNG_TEST, i, 0));
+    for (size_t i = 0; i < n_tokens; i++) counts[i] = 1;
+    TrainBatch batch = {v[6], v[5], tokens, counts};
+    double learn_s = 0, s = best_step_s(t, &adamw, &batch, 4, &learn_s);
+    double n = (double)llama_trainer_n_weights(t), ops = 6 * n + 6.0 * v[0] * v[1] * (v[5] + 1);
+    double gop_s = ops * (double)n_tokens / s * 1e-9;
+    printf("%d layers, width %d, %d/%d heads, feed-forward %d, %.2f million weights; %d sequences of %d, %d threads\n"
+           "%.0f tokens/s (a step %.3f s, learn %.3f s); %.1f million operations a token, %.0f billion a second: "
+           "%.0f%% of the f32 peak of %.0f\n",
+           v[0], v[1], v[2], v[3], v[4], n * 1e-6, v[6], v[5], v[7], (double)n_tokens / s, s, learn_s, ops * 1e-6, gop_s,
+           100 * gop_s / speed.peak_gop_s[PEAK_F32], speed.peak_gop_s[PEAK_F32]);
+    mem_free(tokens);
+    mem_free(counts);
+    adamw_close(&adamw);
+    t->class->close(t);
+    gguf_close(g);
+    return 0;
+}

@@ -1,0 +1,221 @@
+/* simd_neon.h - the vectors of matmul_body.h and vector_body.h as 64-bit ARM has them. A register holds 4 lanes;
+ * a vector here is two of them, 8 lanes, so that what is done once for a vector (reading 16 activations, a scale) is
+ * paid half as often. The 32 registers are then 16 vectors, which is what AVX2 has, and so are the numbers below.
+ *
+ * The header serves two tables: with the dot product of bytes (sdot: four products added into a lane) and without.
+ * It multiplies signed bytes with signed bytes. Codes of up to 6 bits are the same number either way; 8-bit codes
+ * are taken less 128. So usdot has nothing to add. smmla multiplies a 2x8 and an 8x2 matrix, twice the work of
+ * sdot, but wants rows in pairs and their sums untangled in each step; nobody has measured here whether that pays.
+ *
+ * BF16. The dot products of bfdot and bfmmla round otherwise than vdpbf16ps, so these are two fused multiply-adds,
+ * with subnormal results flushed by the control register (FZ). ARM calls a result subnormal before it is rounded,
+ * x86 after: they differ where it rounds up to the smallest normal number. ARM also leaves a mark when it flushes;
+ * a product in which that happened, which real weights hardly ever do, is done again by table "ref". */
+#ifndef KERNELS_SIMD_NEON_H
+#define KERNELS_SIMD_NEON_H
+
+#include "kernels/simd_common.h"
+
+#include <arm_neon.h>
+#include <string.h>
+
+enum {
+    LANES = 8,
+    ROWS_TOGETHER = 2,
+    ROWS_MAX = 8,
+    ROWS_NARROW = 2,
+    COLUMNS_NARROW = 4,
+    COLUMNS_WIDE = 1,
+    MIX_COLUMNS = 2,
+    BYTE_CODES_LOSE_BIAS = 1, /* v_dot_4_groups multiplies 8-bit codes less 128, not as they are */
+};
+
+typedef struct Vf {
+    float32x4_t lo, hi;
+} Vf;
+typedef struct Vi {
+    int32x4_t lo, hi;
+} Vi;
+
+INLINE Vf v_set(float x) { return (Vf){vdupq_n_f32(x), vdupq_n_f32(x)}; }
+INLINE Vf v_zero(void) { return v_set(0); }
+INLINE Vf v_load(const float *p) { return (Vf){vld1q_f32(p), vld1q_f32(p + 4)}; }
+INLINE void v_store(float *p, Vf a) {
+    vst1q_f32(p, a.lo);
+    vst1q_f32(p + 4, a.hi);
+}
+INLINE Vf v_load_half(const void *p) {
+    float16x8_t h = vreinterpretq_f16_u16(vld1q_u16(p));
+    return (Vf){vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
+}
+INLINE void v_store_half(void *p, Vf a) {
+    vst1q_u16(p, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(a.lo), a.hi)));
+}
+
+/* The first n of LANES elements; the others are zero, or stay as they are. */
+INLINE size_t first_bytes(int64_t n, size_t each) { return n >= LANES ? LANES * each : n <= 0 ? 0 : (size_t)n * each; }
+INLINE Vf v_load_n(const float *p, int64_t n) {
+    float x[LANES] = {0};
+    memcpy(x, p, first_bytes(n, sizeof *x));
+    return v_load(x);
+}
+INLINE void v_store_n(float *p, int64_t n, Vf a) {
+    float x[LANES];
+    v_store(x, a);
+    memcpy(p, x, first_bytes(n, sizeof *x));
+}
+INLINE Vf v_load_half_n(const void *p, int64_t n) {
+    uint16_t h[LANES] = {0};
+    memcpy(h, p, first_bytes(n, sizeof *h));
+    return v_load_half(h);
+}
+INLINE void v_store_half_n(void *p, int64_t n, Vf a) {
+    uint16_t h[LANES];
+    v_store_half(h, a);
+    memcpy(p, h, first_bytes(n, sizeof *h));
+}
+
+INLINE Vf v_add(Vf a, Vf b) { return (Vf){a.lo + b.lo, a.hi + b.hi}; }
+INLINE Vf v_sub(Vf a, Vf b) { return (Vf){a.lo - b.lo, a.hi - b.hi}; }
+INLINE Vf v_mul(Vf a, Vf b) { return (Vf){a.lo * b.lo, a.hi * b.hi}; }
+INLINE Vf v_div(Vf a, Vf b) { return (Vf){a.lo / b.lo, a.hi / b.hi}; }
+INLINE Vf v_fma(Vf a, Vf b, Vf c) { return (Vf){vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
+/* a > b ? a : b, and a < b ? a : b, as x86 has it for zeros and NaN too. */
+INLINE Vf v_max(Vf a, Vf b) {
+    return (Vf){vbslq_f32(vcgtq_f32(a.lo, b.lo), a.lo, b.lo), vbslq_f32(vcgtq_f32(a.hi, b.hi), a.hi, b.hi)};
+}
+INLINE Vf v_min(Vf a, Vf b) {
+    return (Vf){vbslq_f32(vcltq_f32(a.lo, b.lo), a.lo, b.lo), vbslq_f32(vcltq_f32(a.hi, b.hi), a.hi, b.hi)};
+}
+INLINE Vf v_abs(Vf a) { return (Vf){vabsq_f32(a.lo), vabsq_f32(a.hi)}; }
+
+INLINE Vi v_load_int(const void *p) {
+    const int32_t *x = p;
+    return (Vi){vld1q_s32(x), vld1q_s32(x + 4)};
+}
+INLINE Vi v_set_int(int32_t x) { return (Vi){vdupq_n_s32(x), vdupq_n_s32(x)}; }
+INLINE Vi v_set_4_bytes(const void *p) {
+    int32_t x;
+    memcpy(&x, p, 4);
+    return v_set_int(x);
+}
+INLINE Vi v_and(Vi a, Vi b) { return (Vi){a.lo & b.lo, a.hi & b.hi}; }
+INLINE Vi v_or(Vi a, Vi b) { return (Vi){a.lo | b.lo, a.hi | b.hi}; }
+INLINE Vi v_shift_left(Vi a, int n) { return (Vi){a.lo << n, a.hi << n}; }
+INLINE Vi v_shift_right(Vi a, int n) {
+    return (Vi){(int32x4_t)((uint32x4_t)a.lo >> (unsigned)n), (int32x4_t)((uint32x4_t)a.hi >> (unsigned)n)};
+}
+INLINE Vi v_shift_right_signed(Vi a, int n) { return (Vi){a.lo >> n, a.hi >> n}; }
+INLINE Vi v_sub_int(Vi a, Vi b) { return (Vi){vsubq_s32(a.lo, b.lo), vsubq_s32(a.hi, b.hi)}; }
+INLINE Vi v_add_int(Vi a, Vi b) { return (Vi){vaddq_s32(a.lo, b.lo), vaddq_s32(a.hi, b.hi)}; }
+INLINE Vi v_max_int(Vi a, Vi b) { return (Vi){vmaxq_s32(a.lo, b.lo), vmaxq_s32(a.hi, b.hi)}; }
+INLINE Vf v_as_float(Vi a) { return (Vf){(float32x4_t)a.lo, (float32x4_t)a.hi}; }
+INLINE Vi v_as_int(Vf a) { return (Vi){(int32x4_t)a.lo, (int32x4_t)a.hi}; }
+INLINE Vf v_from_int(Vi a) { return (Vf){vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)}; }
+INLINE Vi v_round(Vf a) { return (Vi){vcvtnq_s32_f32(a.lo), vcvtnq_s32_f32(a.hi)}; }
+INLINE Vf v_load_u8(const void *p) {
+    uint16x8_t h = vmovl_u8(vld1_u8(p));
+    return (Vf){vcvtq_f32_u32(vmovl_u16(vget_low_u16(h))), vcvtq_f32_u32(vmovl_high_u16(h))};
+}
+INLINE Vf v_load_i8(const void *p) {
+    int16x8_t h = vmovl_s8(vld1_s8(p));
+    return (Vf){vcvtq_f32_s32(vmovl_s16(vget_low_s16(h))), vcvtq_f32_s32(vmovl_high_s16(h))};
+}
+/* The low two bytes of each lane. */
+INLINE int16x8_t low_16(Vi a) { return vmovn_high_s32(vmovn_s32(a.lo), a.hi); }
+INLINE void v_store_i8(int8_t *p, Vi a) { vst1_s8(p, vmovn_s16(low_16(a))); }
+INLINE int32_t v_sum_int(Vi a) { return vaddvq_s32(vaddq_s32(a.lo, a.hi)); }
+
+/* a where x >= limit, else 0 */
+INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
+    Vf l = v_set(limit);
+    return v_as_float(v_and(v_as_int(a), (Vi){(int32x4_t)vcgeq_f32(x.lo, l.lo), (int32x4_t)vcgeq_f32(x.hi, l.hi)}));
+}
+
+/* 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
+INLINE float v_fold(Vf a) {
+    float32x4_t b = a.lo + a.hi;
+    return vpadds_f32(vadd_f32(vget_low_f32(b), vget_high_f32(b)));
+}
+/* The folds of a[0..3]: each level folds two vectors into one. */
+INLINE float32x4_t fold_4(const Vf a[4]) {
+    float32x4_t b[4], c[2];
+    UNROLL for (int i = 0; i < 4; i++) b[i] = a[i].lo + a[i].hi;
+    UNROLL for (int i = 0; i < 2; i++) { /* 2 sums of a[2i] | 2 of a[2i+1] */
+        float64x2_t x = vreinterpretq_f64_f32(b[2 * i]), y = vreinterpretq_f64_f32(b[2 * i + 1]);
+        c[i] = vreinterpretq_f32_f64(vzip1q_f64(x, y)) + vreinterpretq_f32_f64(vzip2q_f64(x, y));
+    }
+    return vpaddq_f32(c[0], c[1]);
+}
+/* Lane i of the result is v_fold(a[i]), 0 <= i < LANES. */
+INLINE Vf v_fold_all(const Vf a[8]) { return (Vf){fold_4(a), fold_4(a + 4)}; }
+INLINE float v_max_all(Vf a) { return vmaxvq_f32(vmaxq_f32(a.lo, a.hi)); }
+
+/* t + the four products in each lane of w with group g of the activations x, as signed bytes. */
+#if defined(__ARM_FEATURE_DOTPROD)
+#define DOT_GROUP(t, w, x, g) vdotq_laneq_s32(t, w, x, g)
+#else
+/* Two products add up to 2*128*127 = 32512 at most, which 16 bits hold. */
+INLINE int32x4_t dot_group(int32x4_t t, int8x16_t w, int32x4_t x) {
+    int8x16_t q = vreinterpretq_s8_s32(x);
+    int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(q)), high = vmull_high_s8(w, q);
+    return vpadalq_s16(t, vpaddq_s16(low, high));
+}
+#define DOT_GROUP(t, w, x, g) dot_group(t, w, vdupq_laneq_s32(vreinterpretq_s32_s8(x), g))
+#endif
+
+/* 8-bit codes less 128; the others are far below it. */
+INLINE int8x16_t signed_codes(uint32_t code_max, int32x4_t w) {
+    int8x16_t bias = vdupq_n_s8(code_max == 255 ? -128 : 0);
+    return veorq_s8(vreinterpretq_s8_s32(w), bias);
+}
+
+/* t[row] += the products of four groups of codes w with the 16 activations at q[row] + at, exactly. */
+INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
+#define ADD_GROUP(g) \
+    UNROLL for (int r = 0; r < n_rows; r++) { \
+        t[r].lo = DOT_GROUP(t[r].lo, signed_codes(code_max, w[g].lo), x[r], g); \
+        t[r].hi = DOT_GROUP(t[r].hi, signed_codes(code_max, w[g].hi), x[r], g); \
+    }
+    int8x16_t x[ROWS_TOGETHER];
+    UNROLL for (int r = 0; r < n_rows; r++) x[r] = vld1q_s8(q[r] + at);
+    ADD_GROUP(0) ADD_GROUP(1) ADD_GROUP(2) ADD_GROUP(3)
+#undef ADD_GROUP
+}
+
+/* ---- BF16, see ref.c ---------------------------------------------------------------------------- */
+
+INLINE int32x4_t bf16_bits(float32x4_t a) {
+    uint32x4_t bits = vreinterpretq_u32_f32(a), upper = bits >> 16;
+    uint32x4_t h = (bits + ((upper & 1) + 0x7fff)) >> 16;
+    h = vbslq_u32(vcltq_f32(vabsq_f32(a), vdupq_n_f32(0x1p-126f)), h & 0x8000, h);
+    return vreinterpretq_s32_u32(vbslq_u32(vceqq_f32(a, a), h, upper | 0x40));
+}
+INLINE void v_store_bf16(uint16_t *p, Vf a) {
+    vst1q_u16(p, vreinterpretq_u16_s16(low_16((Vi){bf16_bits(a.lo), bf16_bits(a.hi)})));
+}
+/* The odd inputs are the upper halves as they stand, the even ones are shifted up. */
+INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
+    Vi upper = v_set_int((int32_t)0xffff0000);
+    acc = v_fma(v_as_float(v_and(w, upper)), v_as_float(v_and(x, upper)), acc);
+    return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
+}
+
+/* Between these two, subnormal results become zero: the flush of vdpbf16ps, but for the rounding told above. */
+enum { FPCR_FZ = 1 << 24, FPSR_UFC = 1 << 3 };
+INLINE uint64_t bf16_begin(void) {
+    uint64_t control, status;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control), "=r"(status));
+    __asm__ volatile("msr fpsr, %0" : : "r"(status & ~(uint64_t)FPSR_UFC));
+    __asm__ volatile("msr fpcr, %0" : : "r"(control | FPCR_FZ) : "memory");
+    return control;
+}
+/* Are the results in between certainly those of vdpbf16ps? */
+INLINE bool bf16_end(uint64_t control) {
+    uint64_t status;
+    __asm__ volatile("mrs %0, fpsr" : "=r"(status) : : "memory");
+    __asm__ volatile("msr fpcr, %0" : : "r"(control) : "memory");
+    return !(status & FPSR_UFC);
+}
+
+#endif

@@ -1,0 +1,329 @@
+/* llama.c - the trainer of a Llama-style target.
+ *
+ * Threads. A batch is cut into as many runs of sequences as there are threads. Each thread has its own activations and
+ * its own gradient, and takes its run forward and backward with nothing shared but the weights it reads; then the
+ * gradients are added up, thread after thread, each thread doing a range of the elements. Matrix products are those of
+ * one thread (OpenBLAS set to 1): nobody waits inside a layer, and no two libraries quarrel over cores. The price is a
+ * gradient for each thread, and that a batch of fewer sequences than threads leaves cores idle.
+ *
+ *     thread 0   sequence 0, 1    gradient 0 --+
+ *     thread 1   sequence 2, 3    gradient 1 --+--> params' gradient += 0, then 1
+ *
+ * Invariants: a run depends on the batch and the number of threads, not on which thread does it.
+ * Tests: test_train_llama.c.
+ */
+#include "train/llama.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "format/blocks.h"
+#include "format/gguf_write.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Worker {
+    LlamaActs acts;
+    float *grads;         /* [n_weights] */
+    LlamaWeights dw;      /* places in grads; layers is owned */
+    LlamaResult result;
+} Worker;
+
+typedef struct LlamaTrainer {
+    Trainer trainer;
+    LlamaOptions options;
+    char *name;
+    int64_t n_weights;
+    float *values, *grads; /* [n_weights] */
+    LlamaWeights weights;  /* places in values; layers is owned */
+    int32_t n_params;
+    LlamaTensor *tensors;  /* [n_params] */
+    Param *params;         /* [n_params] */
+    ThreadPool *pool;
+    Worker *workers;       /* [n_threads] */
+} LlamaTrainer;
+
+/* ---- first values ------------------------------------------------------------------------------------ */
+
+/* Four normal numbers by Box and Muller. */
+static void four_normals(uint64_t seed, uint64_t tensor, uint32_t block, double out[4]) {
+    uint32_t words[4];
+    rng_words(seed, RNG_INIT, tensor, block, words);
+    for (int i = 0; i < 4; i += 2) {
+        double radius = sqrt(-2 * log(((double)words[i] + 0.5) * 0x1p-32));
+        double angle = 2 * M_PI * ((double)words[i + 1] + 0.5) * 0x1p-32;
+        out[i] = radius * cos(angle);
+        out[i + 1] = radius * sin(angle);
+    }
+}
+
+static void first_values(LlamaTrainer *t) {
+    for (int32_t i = 0; i < t->n_params; i++) {
+        float *value = t->params[i].value;
+        double std = 0.02, normal[4] = {0};
+        if (t->tensors[i].adds_to_residual) std /= sqrt(2.0 * t->options.shape.n_layer);
+        for (int64_t k = 0; k < t->params[i].n; k++) {
+            if (!t->tensors[i].is_norm && k % 4 == 0)
+                four_normals(t->options.seed, (uint64_t)i, (uint32_t)(k / 4), normal);
+            value[k] = t->tensors[i].is_norm ? 1 : (float)(std * normal[k % 4]);
+        }
+    }
+}
+
+/* ---- learn ------------------------------------------------------------------------------------------- */
+
+typedef struct Lesson {
+    LlamaTrainer *t;
+    const TrainBatch *batch;
+    double weight;
+    int n_runs;
+} Lesson;
+
+static void learn_run(void *ctx, int i_run, int n_runs, int i_thread) {
+    (void)i_thread;
+    const Lesson *lesson = ctx;
+    LlamaTrainer *t = lesson->t;
+    const TrainBatch *b = lesson->batch;
+    Worker *w = &t->workers[i_run];
+    bool grads = lesson->weight != 0;
+    int64_t begin, end;
+    w->result = (LlamaResult){0};
+    if (grads) memset(w->grads, 0, (size_t)t->n_weights * sizeof *w->grads);
+    threads_split(b->n_sequences, 1, i_run, n_runs, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const int32_t *tokens = b->tokens + i * (b->length + 1);
+        llama_forward(&t->options.shape, &t->weights, &w->acts, tokens, b->length);
+        LlamaResult r = llama_learn(&t->options.shape, &t->weights, grads ? &w->dw : NULL, &w->acts, tokens,
+                                    b->counts + i * b->length, b->length, lesson->weight);
+        w->result.loss += r.loss, w->result.n += r.n, w->result.right += r.right;
+    }
+}
+
+static void add_grads(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Lesson *lesson = ctx;
+    LlamaTrainer *t = lesson->t;
+    int64_t begin, end;
+    threads_split(t->n_weights, 16, i_part, n_parts, &begin, &end);
+    for (int r = 0; r < lesson->n_runs; r++) {
+        float *restrict sum = t->grads;
+        const float *restrict one = t->workers[r].grads;
+        for (int64_t k = begin; k < end; k++) sum[k] += one[k];
+    }
+}
+
+static int check_batch(const LlamaTrainer *t, const TrainBatch *b, fr_error *err) {
+    if (b->length < 1 || b->length > t->options.max_length)
+        return error_set(err, FR_ERR_ARGUMENT, "sequences of %d tokens; this trainer takes from 1 to %d", b->length,
+                         t->options.max_length);
+    for (int64_t i = 0; i < (int64_t)b->n_sequences * (b->length + 1); i++)
+        if (b->tokens[i] < 0 || b->tokens[i] >= t->options.shape.n_vocab)
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "token %d in the training data; the vocabulary has %d: tokenize with the same one",
+                             b->tokens[i], t->options.shape.n_vocab);
+    return FR_OK;
+}
+
+static int learn(Trainer *trainer, const TrainBatch *batch, double weight, TrainSums *sums, fr_error *err) {
+    LlamaTrainer *t = (LlamaTrainer *)trainer;
+    int rc = check_batch(t, batch, err);
+    if (rc) return rc;
+    int n_threads = threads_count(t->pool);
+    Lesson lesson = {t, batch, weight, batch->n_sequences < n_threads ? batch->n_sequences : n_threads};
+    threads_run(t->pool, lesson.n_runs, learn_run, &lesson);
+    if (weight != 0) threads_run(t->pool, n_threads, add_grads, &lesson);
+    sums->n_heads = 1;
+    for (int r = 0; r < lesson.n_runs; r++) {
+        const LlamaResult *one = &t->workers[r].result;
+        sums->loss += one->loss, sums->n += one->n;
+        sums->right[0] += one->right, sums->of[0] += one->n;
+    }
+    return FR_OK;
+}
+
+/* ---- write ------------------------------------------------------------------------------------------- */
+
+/* The types a file can have, with the numbers that general.file_type has for them. */
+static const struct {
+    TensorType type;
+    uint32_t file_type;
+} file_types[] = {{TYPE_F32, 0}, {TYPE_F16, 1}, {TYPE_Q8_0, 7}};
+enum { N_FILE_TYPES = sizeof file_types / sizeof *file_types };
+
+static int find_file_type(TensorType type) {
+    for (int i = 0; i < N_FILE_TYPES; i++)
+        if (file_types[i].type == type) return i;
+    return -1;
+}
+
+static void set_keys(const LlamaTrainer *t, GgufWriter *w) {
+    const LlamaShape *s = &t->options.shape;
+    gguf_set_string(w, "general.architecture", "llama", 5);
+    gguf_set_string(w, "general.name", t->name, strlen(t->name));
+    gguf_set_u32(w, "general.file_type", file_types[find_file_type(t->options.type)].file_type);
+    gguf_set_u32(w, "llama.context_length", (uint32_t)t->options.n_ctx);
+    gguf_set_u32(w, "llama.embedding_length", (uint32_t)s->n_embd);
+    gguf_set_u32(w, "llama.block_count", (uint32_t)s->n_layer);
+    gguf_set_u32(w, "llama.feed_forward_length", (uint32_t)s->n_ff);
+    gguf_set_u32(w, "llama.attention.head_count", (uint32_t)s->n_head);
+    gguf_set_u32(w, "llama.attention.head_count_kv", (uint32_t)s->n_head_kv);
+    gguf_set_u32(w, "llama.attention.key_length", (uint32_t)s->head_dim);
+    gguf_set_u32(w, "llama.attention.value_length", (uint32_t)s->head_dim);
+    gguf_set_f32(w, "llama.attention.layer_norm_rms_epsilon", s->rms_eps);
+    gguf_set_u32(w, "llama.rope.dimension_count", (uint32_t)s->head_dim);
+    gguf_set_f32(w, "llama.rope.freq_base", (float)s->rope_base);
+    gguf_set_u32(w, "llama.vocab_size", (uint32_t)s->n_vocab);
+    const Gguf *g = t->options.vocabulary;
+    for (int64_t i = 0; i < gguf_n_kv(g); i++)
+        if (strncmp(gguf_key(g, i), "tokenizer.", 10) == 0) gguf_copy_kv(w, g, i);
+}
+
+typedef struct Rows {
+    TensorType type;
+    int64_t n;
+    const float *value;
+} Rows;
+
+static void fill_rows(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
+    const Rows *r = ctx;
+    blocks_quantize(r->type, r->value + first_row * r->n, n_rows * r->n, dst);
+}
+
+static int write_file(const Trainer *trainer, const char *path, fr_error *err) {
+    const LlamaTrainer *t = (const LlamaTrainer *)trainer;
+    Rows *rows = mem_calloc((size_t)t->n_params, sizeof *rows);
+    GgufWriter *w = gguf_writer_new();
+    int rc;
+    if (!rows || !w) {
+        rc = error_memory(err, "a writer of GGUF files", (size_t)t->n_params * sizeof *rows);
+        goto done;
+    }
+    set_keys(t, w);
+    for (int32_t i = 0; i < t->n_params; i++) {
+        const LlamaTensor *x = &t->tensors[i];
+        rows[i] = (Rows){x->is_norm ? TYPE_F32 : t->options.type, x->n, t->params[i].value};
+        gguf_add_tensor_filled(w, x->name, rows[i].type, x->is_norm ? 1 : 2, (int64_t[]){x->n, x->n_rows}, fill_rows,
+                               &rows[i]);
+    }
+    rc = gguf_writer_finish(w, path, err);
+done:
+    gguf_writer_free(w);
+    mem_free(rows);
+    return rc;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------- */
+
+static int32_t n_params(const Trainer *t) { return ((const LlamaTrainer *)t)->n_params; }
+static Param *param(Trainer *t, int32_t i) { return &((LlamaTrainer *)t)->params[i]; }
+int64_t llama_trainer_n_weights(const Trainer *t) { return ((const LlamaTrainer *)t)->n_weights; }
+
+static void close_trainer(Trainer *trainer) {
+    LlamaTrainer *t = (LlamaTrainer *)trainer;
+    if (!t) return;
+    for (int i = 0; t->workers && i < t->options.n_threads; i++) {
+        llama_acts_close(&t->workers[i].acts);
+        mem_free(t->workers[i].grads);
+        mem_free(t->workers[i].dw.layers);
+    }
+    threads_close(t->pool);
+    mem_free(t->workers);
+    mem_free(t->weights.layers);
+    mem_free(t->values);
+    mem_free(t->grads);
+    mem_free(t->params);
+    mem_free(t->tensors);
+    mem_free(t->name);
+    mem_free(t);
+}
+
+static const TrainerClass llama_class = {"target", n_params, param, learn, write_file, close_trainer};
+
+static int check_options(LlamaOptions *o, fr_error *err) {
+    LlamaShape *s = &o->shape;
+    int64_t tokens = gguf_find_key(o->vocabulary, "tokenizer.ggml.tokens");
+    if (tokens < 0)
+        return error_set(err, FR_ERR_FORMAT, "%s: has no vocabulary (tokenizer.ggml.tokens)", gguf_path(o->vocabulary));
+    int64_t n_vocab = gguf_kv_count(o->vocabulary, tokens);
+    if (n_vocab < 1 || n_vocab > 1 << 24)
+        return error_set(err, FR_ERR_FORMAT, "%s: a vocabulary of %lld tokens is of no use", gguf_path(o->vocabulary),
+                         (long long)n_vocab);
+    s->n_vocab = (int32_t)n_vocab;
+    if (s->n_layer < 1 || s->n_layer > 1024 || s->n_embd < 2 || s->n_embd > 1 << 14 || s->n_ff < 1 ||
+        s->n_ff > 1 << 16 || s->n_head < 1 || s->n_head > 1 << 10 || s->head_dim < 2 || s->head_dim > 1 << 10)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a shape of %d layers, width %d, feed-forward %d, %d heads of %d is too small or too large",
+                         s->n_layer, s->n_embd, s->n_ff, s->n_head, s->head_dim);
+    if (s->head_dim % 2) return error_set(err, FR_ERR_ARGUMENT, "heads of %d: the width of a head must be even", s->head_dim);
+    if (s->n_head_kv < 1 || s->n_head % s->n_head_kv)
+        return error_set(err, FR_ERR_ARGUMENT, "%d heads cannot share %d key-value heads evenly", s->n_head, s->n_head_kv);
+    if (o->max_length < 1 || o->max_length > 1 << 16 || o->n_ctx < o->max_length)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "sequences of up to %d tokens in a context of %d: ask for 1 to 65536, and no shorter a context",
+                         o->max_length, o->n_ctx);
+    if (find_file_type(o->type) < 0) return error_set(err, FR_ERR_ARGUMENT, "a file has type F32, F16 or Q8_0");
+    int64_t block = tensor_type_info(o->type)->block_n;
+    if (s->n_embd % block || s->n_ff % block || (int64_t)s->n_head * s->head_dim % block)
+        return error_set(err, FR_ERR_ARGUMENT, "type Q8_0 wants all widths to be multiples of %lld", (long long)block);
+    return FR_OK;
+}
+
+static bool open_weights(LlamaTrainer *t) {
+    const LlamaShape *s = &t->options.shape;
+    t->n_weights = llama_n_weights(s);
+    t->n_params = llama_n_tensors(s);
+    t->values = mem_calloc((size_t)t->n_weights, sizeof *t->values);
+    t->grads = mem_calloc((size_t)t->n_weights, sizeof *t->grads);
+    t->tensors = mem_calloc((size_t)t->n_params, sizeof *t->tensors);
+    t->params = mem_calloc((size_t)t->n_params, sizeof *t->params);
+    t->weights.layers = mem_calloc((size_t)s->n_layer, sizeof *t->weights.layers);
+    size_t name_bytes = strlen(t->options.name) + 1;
+    t->name = mem_alloc(name_bytes);
+    if (!t->values || !t->grads || !t->tensors || !t->params || !t->weights.layers || !t->name) return false;
+    memcpy(t->name, t->options.name, name_bytes);
+    t->weights = llama_place_weights(s, t->weights.layers, t->values);
+    int64_t at = 0;
+    for (int32_t i = 0; i < t->n_params; i++) {
+        LlamaTensor *x = &t->tensors[i];
+        *x = llama_tensor(s, i);
+        t->params[i] = (Param){x->name, x->n_rows * x->n, t->values + at, t->grads + at, !x->is_norm};
+        at += t->params[i].n;
+    }
+    return true;
+}
+
+static bool open_worker(LlamaTrainer *t, Worker *w, size_t *bytes) {
+    const LlamaShape *s = &t->options.shape;
+    if (!llama_acts_open(&w->acts, s, t->options.max_length, bytes)) return false;
+    *bytes = (size_t)t->n_weights * sizeof *w->grads;
+    w->grads = mem_alloc(*bytes);
+    w->dw.layers = mem_calloc((size_t)s->n_layer, sizeof *w->dw.layers);
+    if (!w->grads || !w->dw.layers) return false;
+    w->dw = llama_place_weights(s, w->dw.layers, w->grads);
+    return true;
+}
+
+int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err) {
+    *out = NULL;
+    LlamaOptions o = *options;
+    int rc = check_options(&o, err);
+    if (rc) return rc;
+    openblas_set_num_threads(1);
+    LlamaTrainer *t = mem_calloc(1, sizeof *t);
+    if (!t) return error_memory(err, "a trainer", sizeof *t);
+    t->trainer.class = &llama_class;
+    t->options = o;
+    size_t bytes = 2 * (size_t)llama_n_weights(&o.shape) * sizeof(float);
+    t->workers = mem_calloc((size_t)o.n_threads, sizeof *t->workers);
+    bool fits = t->workers && open_weights(t);
+    for (int i = 0; fits && i < o.n_threads; i++) fits = open_worker(t, &t->workers[i], &bytes);
+    rc = fits ? threads_open(&t->pool, o.n_threads, err) : error_memory(err, "a trainer's weights and activations", bytes);
+    if (rc) {
+        close_trainer(&t->trainer);
+        return rc;
+    }
+    first_values(t);
+    *out = &t->trainer;
+    return FR_OK;
+}

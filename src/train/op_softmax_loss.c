@@ -1,0 +1,68 @@
+/* op_softmax_loss.c - with l the logits of a row, q = softmax(l), so that dq_i / dl_j = q_i (1[i = j] - q_j):
+ *
+ *     hard       L = -log q_y                        dl_i = q_i - 1[i = y]
+ *     soft       L = -sum_i p_i log q_i              dl_i = (sum p) q_i - p_i
+ *     KL(p||q)   L = soft + sum_i p_i log p_i        the same dl
+ *     L1         L = sum_i |q_i - p_i|               dl_i = q_i (g_i - sum_j q_j g_j),  g_i = sign(q_i - p_i)
+ *
+ * all times the derivative by that row's loss. log q_i = l_i - log sum exp(l), so that no q_i of 0 harms.
+ */
+#include "train/op_softmax_loss.h"
+
+void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets, int64_t n_rows,
+                           int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, probs += n, logits += n) {
+        real of_target = logits[targets[t]]; /* read first: probs may be logits */
+        loss[t] = real_softmax(probs, logits, n) - of_target;
+    }
+}
+
+void cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const int32_t *targets,
+                            int64_t n_rows, int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, dlogits += n, probs += n) {
+        for (int64_t i = 0; i < n; i++) dlogits[i] += dloss[t] * probs[i];
+        dlogits[targets[t]] -= dloss[t];
+    }
+}
+
+void soft_cross_entropy_forward(real *loss, real *probs, const real *logits, const real *law, int64_t n_rows,
+                                int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, probs += n, logits += n, law += n) {
+        real of_law = real_dot(law, logits, n);
+        loss[t] = real_sum(law, n) * real_softmax(probs, logits, n) - of_law;
+    }
+}
+
+void soft_cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const real *law,
+                                 int64_t n_rows, int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, dlogits += n, probs += n, law += n) {
+        real sum = real_sum(law, n);
+        for (int64_t i = 0; i < n; i++) dlogits[i] += dloss[t] * (sum * probs[i] - law[i]);
+    }
+}
+
+void kl_forward(real *loss, real *probs, const real *logits, const real *law, int64_t n_rows, int64_t n) {
+    soft_cross_entropy_forward(loss, probs, logits, law, n_rows, n);
+    for (int64_t t = 0; t < n_rows; t++, law += n)
+        for (int64_t i = 0; i < n; i++)
+            if (law[i] > 0) loss[t] += law[i] * log(law[i]);
+}
+
+void softmax_l1_forward(real *loss, real *probs, const real *logits, const real *law, int64_t n_rows, int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, probs += n, logits += n, law += n) {
+        real_softmax(probs, logits, n);
+        loss[t] = 0;
+        for (int64_t i = 0; i < n; i++) loss[t] += fabs(probs[i] - law[i]);
+    }
+}
+
+static inline real sign(real x) { return (real)((x > 0) - (x < 0)); }
+
+void softmax_l1_backward(real *dlogits, const real *dloss, const real *probs, const real *law, int64_t n_rows,
+                         int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, dlogits += n, probs += n, law += n) {
+        real mean = 0;
+        for (int64_t i = 0; i < n; i++) mean += probs[i] * sign(probs[i] - law[i]);
+        for (int64_t i = 0; i < n; i++) dlogits[i] += dloss[t] * probs[i] * (sign(probs[i] - law[i]) - mean);
+    }
+}

@@ -1,0 +1,13 @@
+#include "all_tables.h"
+
+#include <string.h>
+
+const Kernels *const *all_tables(int *n) {
+    static const Kernels *all[16];
+    const Kernels *const *available = kernels_available(n);
+    memcpy(all, available, (size_t)*n * sizeof *all);
+#if defined(__x86_64__)
+    if (kernels_select("avx512")) all[(*n)++] = &kernels_evex_vnni;
+#endif
+    return all;
+}

@@ -1,0 +1,14 @@
+/* all_tables.h - the kernel tables to test: those this CPU can run, and the one that only tests have. */
+#ifndef TESTS_ALL_TABLES_H
+#define TESTS_ALL_TABLES_H
+
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+extern const Kernels kernels_evex_vnni; /* AVX-512 VL, VNNI */
+#endif
+
+/* "ref" comes first; *n: their number. */
+const Kernels *const *all_tables(int *n);
+
+#endif

@@ -1,0 +1,137 @@
+/* A decoding step takes and gives back no memory: every allocation of the program is counted (the linker puts the functions
+ * below in the place of malloc and its kin; Makefile), over all steps of a request but its first and its last.
+ * The first one finishes the prompt; the last one hands the text on to what outlives it (prefix cache, histories). */
+#include "engine_rig.h"
+
+#include "random_model.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL "build/step-memory.gguf"
+#define DRAFT_MODEL "build/step-memory-draft.gguf"
+
+/* Longer than what growing arrays begin with (1024). */
+enum { N_PROMPT = 48, N_TOKENS = 1100, N_CONTEXT = 1280 };
+
+static atomic_long n_calls; /* since the program began */
+
+#define COUNTED(type, name, parameters, arguments) \
+    type __real_##name parameters;                 \
+    type __wrap_##name parameters;                 \
+    type __wrap_##name parameters {                \
+        atomic_fetch_add(&n_calls, 1);             \
+        return __real_##name arguments;            \
+    }
+COUNTED(void *, malloc, (size_t n), (n))
+COUNTED(void *, calloc, (size_t n, size_t each), (n, each))
+COUNTED(void *, realloc, (void *p, size_t n), (p, n))
+COUNTED(void *, aligned_alloc, (size_t align, size_t n), (align, n))
+COUNTED(char *, strdup, (const char *s), (s))
+
+void __real_free(void *p);
+void __wrap_free(void *p);
+void __wrap_free(void *p) {
+    if (p) atomic_fetch_add(&n_calls, 1);
+    __real_free(p);
+}
+
+static int write_models(void **state) {
+    (void)state;
+    const RandomModel target = {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96,
+                                .n_vocab = 300, .seed = 1};
+    RandomModel draft = target;
+    draft.n_layer = 1, draft.seed = 2;
+    fr_error err;
+    if (random_model_write(&target, MODEL, &err) || random_model_write(&draft, DRAFT_MODEL, &err)) fail_msg("%s", err.message);
+    return 0;
+}
+
+/* A text that repeats itself, so that copying drafters have much to say. */
+static void make_prompt(int32_t *prompt) {
+    for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + (i * i % 11 + i % 7) * 19 % 290;
+}
+
+typedef struct Case {
+    const char *name;
+    const char *drafts[2];
+    int n_drafts;
+    fr_sampling sampling;
+    int allocate; /* the callback takes and gives memory: what must be found out */
+} Case;
+
+static int on_token(void *user, const fr_token_event *event) {
+    const Case *c = user;
+    if (!c->allocate) return 0;
+    void *volatile p = malloc(event->n_bytes + 1); /* or the compiler leaves both out */
+    free(p);
+    return 0;
+}
+
+/* Allocations and releases in all steps but the first and the last. */
+static long count(fr_engine *engine, const Case *c) {
+    int32_t prompt[N_PROMPT];
+    make_prompt(prompt);
+    const fr_request_options options = {.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = N_TOKENS, .sampling = c->sampling,
+                                        .drafts = c->drafts, .n_drafts = c->n_drafts, .ignore_eos = 1,
+                                        .on_token = on_token, .user = (void *)c};
+    fr_request *r;
+    fr_error err;
+    if (fr_request_open(&r, engine, &options, &err)) fail_msg("%s: %s", c->name, err.message);
+    fr_stats s = {0};
+    long total = 0, last = 0;
+    int left = 1;
+    while (left > 0) {
+        long before = atomic_load(&n_calls);
+        bool is_first = s.n_steps == 0;
+        left = fr_engine_step(engine, &err);
+        if (left < 0) fail_msg("%s: %s", c->name, err.message);
+        last = is_first ? 0 : atomic_load(&n_calls) - before;
+        total += last;
+        fr_request_get_stats(r, &s);
+    }
+    assert_int_equal(fr_request_finish(r), FR_FINISH_LENGTH);
+    assert_string_equal(s.draft_error, "");
+    assert_true(s.n_steps > 3);
+    if (c->n_drafts > 0) assert_true(s.drafted > 0 || s.asked > 0);
+    fr_request_close(r);
+    return total - last;
+}
+
+static void steps_allocate_nothing(void **state) {
+    (void)state;
+    fr_sampling greedy = fr_sampling_default(), sampled = greedy;
+    sampled.temperature = 0.8f, sampled.top_p = 0.95f, sampled.repeat_penalty = 1.1f, sampled.seed = 7;
+    const char *const specs[] = {NULL, "ngram-trie", "ngram-trie:rule=paper", "pld", "llma", "suffix", "lookahead-trie", "lookahead",
+                                 "recycling", "auto", "sps:model=" DRAFT_MODEL, "rsd-s:model=" DRAFT_MODEL};
+    fr_model *model = rig_open_model(MODEL, NULL);
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        Case c = {.name = specs[i] ? specs[i] : "plain", .drafts = {specs[i]}, .n_drafts = specs[i] != NULL, .sampling = greedy};
+        fr_engine *engine = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = N_CONTEXT});
+        long first = count(engine, &c);
+        c.sampling = sampled; /* and what the first request left is found */
+        long second = count(engine, &c);
+        if (first || second) fail_msg("%s: %ld and %ld allocations in the steps of two requests", c.name, first, second);
+        fr_engine_close(engine);
+    }
+    fr_model_close(model);
+}
+
+static void an_allocating_step_is_found_out(void **state) {
+    (void)state;
+    fr_model *model = rig_open_model(MODEL, NULL);
+    fr_engine *engine = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = N_CONTEXT});
+    const Case c = {.name = "a callback that allocates", .sampling = fr_sampling_default(), .allocate = 1};
+    assert_int_equal(count(engine, &c), 2 * (N_TOKENS - 2));
+    fr_engine_close(engine);
+    fr_model_close(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(an_allocating_step_is_found_out),
+    };
+    return cmocka_run_group_tests(tests, write_models, NULL);
+}

@@ -1,0 +1,135 @@
+/* grow_model.c - writes a large model that says exactly what a small one says, at the cost of the large one.
+ *
+ * For measuring speculation end to end: with the text of a model that can write and the forward of one that is
+ * expensive. grow_model/grow.c says how, and what is exact. */
+#include "grow_model/grow.h"
+#include "make_model/make_model.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPT_PRESET = 256, OPT_LAYERS, OPT_DIM, OPT_HEADS, OPT_KV_HEADS, OPT_FFN, OPT_VOCAB, OPT_TYPE };
+
+static const struct argp_option options[] = {
+    {"preset", OPT_PRESET, "NAME", 0, "The shape of a known model (give it first): tinyllama-1.1b", 0},
+    {"layers", OPT_LAYERS, "N", 0, "Layers", 0},
+    {"dim", OPT_DIM, "N", 0, "Width of the residual stream", 0},
+    {"heads", OPT_HEADS, "N", 0, "Query heads; their width stays", 0},
+    {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads", 0},
+    {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward", 0},
+    {"vocab", OPT_VOCAB, "N", 0, "Tokens; new ones are never said", 0},
+    {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0, Q4_0 ... Q6_K (the source's)", 0},
+    {"output", 'o', "FILE", 0, "Where to write it", 0},
+    {0},
+};
+
+static int64_t whole_number(struct argp_state *state, const char *arg, int64_t max) {
+    char *end;
+    long long v = strtoll(arg, &end, 10);
+    if (end == arg || *end || v < 1 || v > max)
+        argp_error(state, "'%s' is not a whole number from 1 to %lld", arg, (long long)max);
+    return v;
+}
+
+static void parse_preset(struct argp_state *state, GrowPlan *p, const char *arg) {
+    if (strcmp(arg, "tinyllama-1.1b") != 0) argp_error(state, "there is no preset '%s'; tinyllama-1.1b is one", arg);
+    p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632, p->n_vocab = 32000;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    GrowPlan *p = state->input;
+    TensorType type;
+    uint32_t file_type;
+    switch (key) {
+    case OPT_PRESET: parse_preset(state, p, arg); return 0;
+    case OPT_LAYERS: p->n_layers = whole_number(state, arg, 1000); return 0;
+    case OPT_DIM: p->dim = whole_number(state, arg, 1 << 18); return 0;
+    case OPT_HEADS: p->n_heads = whole_number(state, arg, 4096); return 0;
+    case OPT_KV_HEADS: p->n_kv_heads = whole_number(state, arg, 4096); return 0;
+    case OPT_FFN: p->ffn_dim = whole_number(state, arg, 1 << 20); return 0;
+    case OPT_VOCAB: p->n_vocab = whole_number(state, arg, 1000000); return 0;
+    case OPT_TYPE:
+        if (!tensor_type_from_name(arg, &type) || !plan_file_type(tensor_type_info(type)->name, &file_type))
+            argp_error(state, "there is no type '%s'; Q8_0, Q4_0, Q4_K, F16 and BF16 are some", arg);
+        p->type = tensor_type_info(type)->name;
+        return 0;
+    case 'o': p->out = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (p->source) argp_error(state, "one model at a time: '%s' is too many", arg);
+        p->source = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!p->source) argp_error(state, "name the model to grow");
+        if (!p->out) argp_error(state, "name the file to write with -o");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* What was not asked for stays as it is. */
+static void complete(GrowPlan *p, const Hparams *h) {
+    if (!p->n_layers) p->n_layers = h->n_layer;
+    if (!p->dim) p->dim = h->n_embd;
+    if (!p->n_kv_heads) p->n_kv_heads = h->n_head_kv;
+    if (!p->n_heads) p->n_heads = p->n_kv_heads * (h->n_head / h->n_head_kv);
+    if (!p->ffn_dim) p->ffn_dim = h->n_ff;
+    if (!p->n_vocab) p->n_vocab = h->n_vocab;
+}
+
+static void set_keys(GgufWriter *w, const GrowPlan *p, const Hparams *h, float epsilon) {
+    char name[96];
+    uint32_t file_type;
+    snprintf(name, sizeof name, "grown to %lld layers of %lld", (long long)p->n_layers, (long long)p->dim);
+    gguf_set_string(w, "general.name", name, strlen(name));
+    if (p->type && plan_file_type(p->type, &file_type)) gguf_set_u32(w, "general.file_type", file_type);
+    gguf_set_u32(w, "llama.embedding_length", (uint32_t)p->dim);
+    gguf_set_u32(w, "llama.block_count", (uint32_t)p->n_layers);
+    gguf_set_u32(w, "llama.feed_forward_length", (uint32_t)p->ffn_dim);
+    gguf_set_u32(w, "llama.attention.head_count", (uint32_t)p->n_heads);
+    gguf_set_u32(w, "llama.attention.head_count_kv", (uint32_t)p->n_kv_heads);
+    gguf_set_u32(w, "llama.attention.key_length", (uint32_t)h->head_dim);
+    gguf_set_u32(w, "llama.attention.value_length", (uint32_t)h->head_dim);
+    gguf_set_u32(w, "llama.rope.dimension_count", (uint32_t)h->rope.n_rot);
+    gguf_set_f32(w, "llama.attention.layer_norm_rms_epsilon", epsilon);
+    gguf_set_u32(w, "llama.vocab_size", (uint32_t)p->n_vocab);
+}
+
+static int grow(GrowPlan *p, const Gguf *source, GgufWriter *w, fr_error *err) {
+    Hparams h;
+    Grown *grown = NULL;
+    float epsilon = 0;
+    int rc = hparams_read(&h, source, err);
+    if (rc) return rc;
+    complete(p, &h);
+    rc = grown_add(&grown, w, p, source, &h, &epsilon, err);
+    if (!rc) set_keys(w, p, &h, epsilon);
+    ModelPlan vocabulary = {.n_vocab = p->n_vocab, .vocab_from = p->source};
+    if (!rc && p->n_vocab > h.n_vocab) rc = vocabulary_set(w, &vocabulary, err);
+    if (!rc) gguf_copy_kvs(w, source, NULL); /* all else as it is */
+    if (!rc) rc = gguf_writer_finish(w, p->out, err);
+    grown_free(grown);
+    return rc;
+}
+
+int main(int argc, char **argv) {
+    static const struct argp parser = {
+        .options = options, .parser = parse_option, .args_doc = "MODEL.gguf",
+        .doc = "Write a larger model that says what MODEL.gguf says, token for token.\v"
+               "Example:\n"
+               "  grow_model models/target.gguf --preset tinyllama-1.1b -o /tmp/big.gguf\n"
+               "  forerun compare -m /tmp/big.gguf -f bench/prompts/demo.txt --draft ngram-trie"};
+    GrowPlan plan = {0};
+    fr_error err = {0};
+    argp_err_exit_status = 2;
+    argp_parse(&parser, argc, argv, 0, NULL, &plan);
+    Gguf *source = NULL;
+    GgufWriter *w = gguf_writer_new();
+    int rc = w ? gguf_open(&source, plan.source, &err) : error_memory(&err, "a writer", 0);
+    if (!rc) rc = grow(&plan, source, w, &err);
+    gguf_writer_free(w);
+    gguf_close(source);
+    if (rc) fprintf(stderr, "grow_model: %s\n", err.message);
+    return !rc ? 0 : err.code == FR_ERR_ARGUMENT ? 2 : 1;
+}
