@@ -25,7 +25,9 @@ int cli_run(const char *args, char *text, size_t size) {
 
 void cli_expect(const char *args, int status, const char *fragment) {
     static char got[1 << 18];
-    int s = cli_run(args, got, sizeof got);
+    char both[4000];
+    snprintf(both, sizeof both, "%s 2>&1", args);
+    int s = cli_run(both, got, sizeof got);
     if (s != status || !strstr(got, fragment))
         fail_msg("forerun %s: want status %d and '%s', got %d and '%s'", args, status, fragment, s, got);
 }

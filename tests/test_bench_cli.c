@@ -1,6 +1,6 @@
 /* `forerun bench` from the outside: its table, its JSON, its figure, and what it refuses. Nothing here looks at how
  * long something took, only at whether the figures agree with each other. */
-#include "testing.h"
+#include "cli_rig.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -8,30 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define TARGET "bench -m models/target.gguf -t 1 "
 #define DRAFT "bench -m models/draft.gguf -t 1 "
 
-static char program[512], folder[64], questions[128], json[128], svg[128];
-
-static int run(const char *before, const char *args, char *text, size_t size) {
-    char command[4096];
-    snprintf(command, sizeof command, "%s %s %s 2>&1", before, program, args);
-    FILE *out = popen(command, "r");
-    if (!out) fail_msg("%s: cannot be run", command);
-    size_t n = fread(text, 1, size - 1, out);
-    text[n] = 0;
-    return WEXITSTATUS(pclose(out));
-}
-
-static void expect(const char *args, int status, const char *fragment) {
-    char got[65536];
-    int s = run("", args, got, sizeof got);
-    if (s != status || !strstr(got, fragment))
-        fail_msg("forerun %s: want status %d and '%s', got %d and '%s'", args, status, fragment, s, got);
-}
+static char folder[64], questions[128], json[128], svg[128];
 
 static void write_file(const char *path, const char *text) {
     FILE *f = fopen(path, "wb");
@@ -45,8 +27,8 @@ static void ask(const char *lines) { write_file(questions, lines); }
 /* Runs bench on the questions with --json, and reads that. */
 static json_t *measured(const char *args) {
     char command[2048], text[65536];
-    snprintf(command, sizeof command, "%s --json %s %s", args, json, questions);
-    int status = run("", command, text, sizeof text);
+    snprintf(command, sizeof command, "%s --json %s %s 2>&1", args, json, questions);
+    int status = cli_run(command, text, sizeof text);
     if (status) fail_msg("forerun %s: %d, '%s'", command, status, text);
     json_error_t error;
     json_t *j = json_load_file(json, 0, &error);
@@ -83,11 +65,11 @@ static void wrong_usage_is_refused(void **state) {
     (void)state;
     char args[512];
     ask(two_categories);
-    expect(TARGET, 2, "which questions?");
-    expect(TARGET "a b", 2, "one file of questions");
-    expect(TARGET "--chain none a", 2, "nothing to hold against plain decoding");
-    expect(TARGET "--runs 0 a", 2, "--runs: '0'");
-    expect(TARGET "/nowhere.jsonl", 1, "/nowhere.jsonl");
+    cli_expect(TARGET, 2, "which questions?");
+    cli_expect(TARGET "a b", 2, "one file of questions");
+    cli_expect(TARGET "--chain none a", 2, "nothing to hold against plain decoding");
+    cli_expect(TARGET "--runs 0 a", 2, "--runs: '0'");
+    cli_expect(TARGET "/nowhere.jsonl", 1, "/nowhere.jsonl");
     static const struct { const char *options; int status; const char *fragment; } cases[] = {
         {"--draft teleport", 2, "teleport"},
         {"--draft pld --draft pld+teleport", 2, "pld+teleport"},
@@ -101,7 +83,7 @@ static void wrong_usage_is_refused(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(args, sizeof args, TARGET "%s %s", cases[i].options, questions);
-        expect(args, cases[i].status, cases[i].fragment);
+        cli_expect(args, cases[i].status, cases[i].fragment);
     }
 }
 
@@ -125,20 +107,22 @@ static void bad_lines_are_named(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(text, sizeof text, "{\"prompt\": \"fine\"}\n\n%s\n", cases[i].line);
         ask(text);
-        expect(args, 1, cases[i].fragment);
+        cli_expect(args, 1, cases[i].fragment);
     }
     ask("\n\n");
-    expect(args, 1, "no question in it");
+    cli_expect(args, 1, "no question in it");
 }
 
 /* Before anything is measured: the model need not even be there. */
 static void missing_gnuplot_is_said_at_the_start(void **state) {
     (void)state;
-    char args[512], got[65536];
+    char args[512], *path = strdup(getenv("PATH"));
     ask(two_categories);
     snprintf(args, sizeof args, "bench -m /nowhere.gguf --plot %s %s", svg, questions);
-    assert_int_equal(run("PATH=/nowhere", args, got, sizeof got), 1);
-    if (!strstr(got, "apt install gnuplot-nox")) fail_msg("%s", got);
+    setenv("PATH", "/nowhere", 1);
+    cli_expect(args, 1, "apt install gnuplot-nox");
+    setenv("PATH", path, 1);
+    free(path);
 }
 
 /* ---- what is measured ------------------------------------------------------------------------------ */
@@ -224,7 +208,8 @@ static void table_names_methods_and_verdicts(void **state) {
     char args[512], text[65536];
     ask(two_categories);
     snprintf(args, sizeof args, DRAFT "-n 8 --runs 1 --draft ngram-trie --limit 1 --temp 0.8 --seed 4 %s", questions);
-    assert_int_equal(run("", args, text, sizeof text), 0);
+    strcat(args, " 2>&1");
+    assert_int_equal(cli_run(args, text, sizeof text), 0);
     static const char *const wanted[] = {"2 questions", "temperature 0.8, seed 4", "mt_bench: 1 question", "sums: 1 question",
         "all: 2 questions", "  plain ", "  ngram-trie ", "  tuned chain pld:length=", "identical", "chain pld tuned on 2 questions"};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
@@ -234,14 +219,9 @@ static void table_names_methods_and_verdicts(void **state) {
 /* Two turns cost what their two prompts cost by themselves, the second with the first answer inside. */
 static void answers_become_part_of_the_conversation(void **state) {
     (void)state;
-    char answer[4096], lines[16384], command[1024];
-    snprintf(command, sizeof command, "%s run -m models/target.gguf -t 1 -n 12 -p 'Once upon a time' --ignore-eos 2>/dev/null",
-             program);
-    FILE *out = popen(command, "r");
-    assert_non_null(out);
-    size_t n = fread(answer, 1, sizeof answer - 1, out);
-    assert_int_equal(pclose(out), 0);
-    answer[n - 1] = 0; /* the newline after the text */
+    char answer[4096], lines[16384];
+    assert_int_equal(cli_run("run -m models/target.gguf -t 1 -n 12 -p 'Once upon a time' --ignore-eos", answer, sizeof answer), 0);
+    answer[strlen(answer) - 1] = 0; /* the newline after the text */
     char joined[8192];
     snprintf(joined, sizeof joined, "Once upon a time%s\n\nThe end was", answer);
     json_t *texts[3] = {json_pack("{s:[s,s]}", "turns", "Once upon a time", "The end was"),
@@ -321,7 +301,7 @@ static void figure_shows_names_as_they_are(void **state) {
     for (int parallel = 0; parallel < 2; parallel++) {
         snprintf(args, sizeof args, DRAFT "-n 4 --runs 2 --chain none --draft ngram-trie --plot %s %s %s", svg,
                  parallel ? "--parallel 1,2" : "", questions);
-        if (run("", args, text, sizeof text)) fail_msg("%s", text);
+        if (cli_run(args, text, sizeof text)) fail_msg("%s", text);
         FILE *f = fopen(svg, "rb");
         assert_non_null(f);
         size_t n = fread(text, 1, sizeof text - 1, f);
@@ -354,8 +334,7 @@ static int remove_folder(void **state) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    const char *slash = strrchr(argv[0], '/');
-    snprintf(program, sizeof program, "%.*s/../forerun", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
+    cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_usage_is_refused),
         cmocka_unit_test(bad_lines_are_named),

@@ -13,31 +13,31 @@
 
 static void wrong_usage_and_failures_are_told_apart(void **state) {
     (void)state;
-    cli_expect("2>&1", 2, "Usage: forerun COMMAND");
+    cli_expect("", 2, "Usage: forerun COMMAND");
     cli_expect("--help", 0, "compare");
     cli_expect("--version", 0, "forerun ");
-    cli_expect("fly 2>&1", 2, "no command 'fly'");
+    cli_expect("fly", 2, "no command 'fly'");
     cli_expect("run --help", 0, "ngram-trie");
-    cli_expect("run 2>&1", 2, "no model given");
-    cli_expect("run " TARGET "2>&1", 2, "no prompt given");
-    cli_expect("run " TARGET "-p a -f b 2>&1", 2, "two prompts");
-    cli_expect("run " TARGET "-p a stray 2>&1", 2, "Too many arguments");
-    cli_expect("run " TARGET "-p a --temp hot 2>&1", 2, "'hot' is no number");
-    cli_expect("run " TARGET "-p a --temp -1 2>&1", 2, "temperature");
-    cli_expect("run " TARGET "-p a --draft teleport 2>&1", 2, "teleport");
-    cli_expect("run " TARGET "-p a --verify hope 2>&1", 2, "there is no rule of acceptance 'hope'");
-    cli_expect("run " TARGET "-p a --kernels abacus 2>&1", 2, "abacus");
-    cli_expect("run " TARGET "-p a --kernels abacus 2>&1", 2, "it has ref");
-    cli_expect("run -m /nowhere.gguf -p a 2>&1", 1, "/nowhere.gguf");
-    cli_expect("run -m README.md -p a 2>&1", 1, "README.md");
-    cli_expect("run " TARGET "-f /nowhere.txt 2>&1", 1, "/nowhere.txt");
-    cli_expect("run " TARGET "--ctx 4 -p 'a longer prompt than that' 2>&1", 1, "longer than the context of 4");
-    cli_expect("run " TARGET "-p a --stats-json /no/where.json -n 1 2>&1", 1, "/no/where.json");
-    cli_expect("compare " TARGET "-p a 2>&1", 2, "no drafter to compare with");
-    cli_expect("logits " TARGET "--tokens 1,x -o /dev/null 2>&1", 2, "'1,x' is not a list");
-    cli_expect("logits " TARGET "--tokens 99999 -o /dev/null 2>&1", 2, "from 0 to 4095");
-    cli_expect("logits " TARGET "--tokens 1 -o /no/where.f32 2>&1", 1, "/no/where.f32");
-    cli_expect("perf " TARGET "--rows 0 2>&1", 2, "from 1 to");
+    cli_expect("run", 2, "no model given");
+    cli_expect("run " TARGET "", 2, "no prompt given");
+    cli_expect("run " TARGET "-p a -f b", 2, "two prompts");
+    cli_expect("run " TARGET "-p a stray", 2, "Too many arguments");
+    cli_expect("run " TARGET "-p a --temp hot", 2, "'hot' is no number");
+    cli_expect("run " TARGET "-p a --temp -1", 2, "temperature");
+    cli_expect("run " TARGET "-p a --draft teleport", 2, "teleport");
+    cli_expect("run " TARGET "-p a --verify hope", 2, "there is no rule of acceptance 'hope'");
+    cli_expect("run " TARGET "-p a --kernels abacus", 2, "abacus");
+    cli_expect("run " TARGET "-p a --kernels abacus", 2, "it has ref");
+    cli_expect("run -m /nowhere.gguf -p a", 1, "/nowhere.gguf");
+    cli_expect("run -m README.md -p a", 1, "README.md");
+    cli_expect("run " TARGET "-f /nowhere.txt", 1, "/nowhere.txt");
+    cli_expect("run " TARGET "--ctx 4 -p 'a longer prompt than that'", 1, "longer than the context of 4");
+    cli_expect("run " TARGET "-p a --stats-json /no/where.json -n 1", 1, "/no/where.json");
+    cli_expect("compare " TARGET "-p a", 2, "no drafter to compare with");
+    cli_expect("logits " TARGET "--tokens 1,x -o /dev/null", 2, "'1,x' is not a list");
+    cli_expect("logits " TARGET "--tokens 99999 -o /dev/null", 2, "from 0 to 4095");
+    cli_expect("logits " TARGET "--tokens 1 -o /no/where.f32", 1, "/no/where.f32");
+    cli_expect("perf " TARGET "--rows 0", 2, "from 1 to");
 }
 
 static void text_alone_goes_to_standard_output(void **state) {

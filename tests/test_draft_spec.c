@@ -1,7 +1,5 @@
 /* Unit tests of src/spec/drafter_registry.c: a draft's specification from text to an open drafter. */
-#include "testing.h"
-
-#include "spec/drafter.h"
+#include "draft_rig.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -101,11 +99,47 @@ static void methods_describe_themselves(void **state) {
     assert_null(drafter_find("none"));
 }
 
+/* What the engine asks of every method, also of one that was added yesterday. Those that need a file refuse to open
+ * without it, naming themselves. */
+static void every_method_keeps_to_its_interface(void **state) {
+    (void)state;
+    enum { V = 64, N = 400, N_PROMPT = 100 };
+    static const int32_t budgets[] = {0, 1, 2, 7, 40, TREE_MAX_NODES - 1};
+    static int no_target; /* never looked into */
+    const DrafterEnv whole = {.n_vocab = V, .max_sequences = 2, .target = (const Gguf *)&no_target};
+    static Tree t;
+    int32_t text[N];
+    int n_opened = 0;
+    rig_fill_text(text, N, 6);
+    for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
+        Drafter *d;
+        fr_error err = {0};
+        if (drafter_open(&d, (*c)->name, &whole, 5, &err)) {
+            if (!strstr(err.message, (*c)->name)) fail_msg("%s: '%s'", (*c)->name, err.message);
+            continue;
+        }
+        n_opened++;
+        for (int round = 0; round < 3; round++)
+            for (int32_t q = 0; q < 2; q++) {
+                rig_feed(d, q, text, N_PROMPT - 90 * q, N / 2 + q);
+                for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+                    rig_propose(d, q, text[N / 2 + q - 1], budgets[i], V, &t);
+                    for (int32_t k = 1; k < t.n; k++) assert_int_equal(t.nodes[k].source, 5);
+                }
+                assert_int_equal((*c)->propose(d, NULL, NULL, NULL, 0, &err), FR_OK); /* nobody asks */
+                if (round < 2) (*c)->end(d, q);
+            }
+        drafter_close(d); /* with both sequences running */
+    }
+    assert_true(n_opened >= 7);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(specs_are_split),
         cmocka_unit_test(bad_syntax_is_refused),
         cmocka_unit_test(drafters_open_or_say_what_there_is),
+        cmocka_unit_test(every_method_keeps_to_its_interface),
         cmocka_unit_test(methods_describe_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

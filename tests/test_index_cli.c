@@ -1,12 +1,9 @@
 /* `forerun index` from the outside: which corpora it takes and refuses, and that `replay` drafts from the index. */
-#define _POSIX_C_SOURCE 200809L
-#include "testing.h"
+#include "cli_rig.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <zstd.h>
 
@@ -14,25 +11,6 @@
 #define PLAIN "build/test-index.txt"
 #define INDEX "build/test-index.index"
 #define TARGET "--vocab models/target.gguf "
-
-static char program[512]; /* the forerun of the same build */
-
-/* Runs "forerun ARGS"; text is what it said, the return value its exit status. */
-static int run(const char *args, char *text, size_t size) {
-    char command[1200];
-    snprintf(command, sizeof command, "%s %s 2>&1", program, args);
-    FILE *out = popen(command, "r");
-    if (!out) fail_msg("%s: cannot be run", command);
-    size_t n = fread(text, 1, size - 1, out);
-    text[n] = 0;
-    return WEXITSTATUS(pclose(out));
-}
-
-static void check(const char *args, int status, const char *words) {
-    char got[4096];
-    int s = run(args, got, sizeof got);
-    if (s != status || !strstr(got, words)) fail_msg("%s: want %d \"%s\", got %d \"%s\"", args, status, words, s, got);
-}
 
 static void spill(const char *path, const void *bytes, size_t n) {
     FILE *f = fopen(path, "wb");
@@ -48,10 +26,10 @@ static void it_takes_all_kinds_of_corpora(void **state) {
     spill_text(PLAIN, "one plain text\nof two lines\n");
     spill_text(CORPUS, "{\"text\": \"one\"}\n\n{\"prompt\": \"two \", \"response\": \"three\"}\n"
                        "{\"messages\": [{\"role\": \"user\", \"content\": \"four\"}, {\"content\": \"five\"}]}");
-    check("index " TARGET CORPUS " -o " INDEX, 0, " in 4 documents, ");
-    check("index " TARGET PLAIN " -o " INDEX, 0, " in 1 documents, ");
-    check("index " TARGET CORPUS " " PLAIN " -o " INDEX, 0, " in 5 documents, ");
-    check("index " TARGET CORPUS " " PLAIN " --limit 1 -o " INDEX, 0, " in 1 documents, ");
+    cli_expect("index " TARGET CORPUS " -o " INDEX, 0, " in 4 documents, ");
+    cli_expect("index " TARGET PLAIN " -o " INDEX, 0, " in 1 documents, ");
+    cli_expect("index " TARGET CORPUS " " PLAIN " -o " INDEX, 0, " in 5 documents, ");
+    cli_expect("index " TARGET CORPUS " " PLAIN " --limit 1 -o " INDEX, 0, " in 1 documents, ");
 }
 
 /* 3000 documents: more than a chunk, compressed and not, give the same index. */
@@ -68,24 +46,24 @@ static void zstd_changes_nothing(void **state) {
     size_t rest = ZSTD_compress(packed + half, sizeof packed - half, text + n / 2, n - n / 2, 3);
     assert_false(ZSTD_isError(rest));
     spill(CORPUS ".zst", packed, half + rest);
-    check("index " TARGET CORPUS " -o " INDEX, 0, " in 3000 documents, ");
-    check("index " TARGET CORPUS ".zst -o " INDEX ".2", 0, " in 3000 documents, ");
+    cli_expect("index " TARGET CORPUS " -o " INDEX, 0, " in 3000 documents, ");
+    cli_expect("index " TARGET CORPUS ".zst -o " INDEX ".2", 0, " in 3000 documents, ");
     assert_int_equal(system("cmp " INDEX " " INDEX ".2"), 0);
     spill(CORPUS ".zst", packed, half + rest - 1);
-    check("index " TARGET CORPUS ".zst -o " INDEX, 1, "cut off");
+    cli_expect("index " TARGET CORPUS ".zst -o " INDEX, 1, "cut off");
     memset(packed, 0, 4);
     spill(CORPUS ".zst", packed, half);
-    check("index " TARGET CORPUS ".zst -o " INDEX, 1, "zstd says");
+    cli_expect("index " TARGET CORPUS ".zst -o " INDEX, 1, "zstd says");
     assert_int_equal(system("cmp " INDEX " " INDEX ".2"), 0); /* what stood there stays */
 }
 
 static void replay_drafts_from_it(void **state) {
     (void)state;
     spill_text(CORPUS, "{\"prompt\": \"Tell me.\", \"response\": \"the quick brown fox jumps over the lazy dog\"}\n");
-    check("index " TARGET CORPUS " -o " INDEX, 0, " in 1 documents, ");
-    check("replay " TARGET CORPUS " --draft none", 0, "      1.000 ");
+    cli_expect("index " TARGET CORPUS " -o " INDEX, 0, " in 1 documents, ");
+    cli_expect("replay " TARGET CORPUS " --draft none", 0, "      1.000 ");
     char got[4096];
-    assert_int_equal(run("replay " TARGET CORPUS " --draft rest:index=" INDEX, got, sizeof got), 0);
+    assert_int_equal(cli_run("replay " TARGET CORPUS " --draft rest:index=" INDEX, got, sizeof got), 0);
     const char *all = strstr(got, "\nall ");
     assert_non_null(all);
     long tokens = 0, steps = 0;
@@ -108,17 +86,17 @@ static void it_refuses_with_a_reason(void **state) {
     unlink(INDEX);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         spill_text(CORPUS, lines[i].text);
-        check("index " TARGET CORPUS " -o " INDEX, 1, lines[i].words);
+        cli_expect("index " TARGET CORPUS " -o " INDEX, 1, lines[i].words);
         assert_int_equal(access(INDEX, F_OK), -1);
     }
-    check("index " TARGET CORPUS, 2, "-o FILE");
-    check("index " CORPUS " -o " INDEX, 2, "--vocab");
-    check("index " TARGET "-o " INDEX, 2, "which texts?");
-    check("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "above 0");
-    check("index " TARGET "/nowhere.jsonl -o " INDEX, 1, "/nowhere.jsonl: cannot be opened");
-    check("index --vocab /nowhere.gguf " CORPUS " -o " INDEX, 1, "/nowhere.gguf");
-    check("index --help", 0, "forerun index --vocab");
-    check("replay " TARGET CORPUS " --draft rest:index=" CORPUS, 1, "too short for a corpus index");
+    cli_expect("index " TARGET CORPUS, 2, "-o FILE");
+    cli_expect("index " CORPUS " -o " INDEX, 2, "--vocab");
+    cli_expect("index " TARGET "-o " INDEX, 2, "which texts?");
+    cli_expect("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "no whole number from 1");
+    cli_expect("index " TARGET "/nowhere.jsonl -o " INDEX, 1, "/nowhere.jsonl: cannot be opened");
+    cli_expect("index --vocab /nowhere.gguf " CORPUS " -o " INDEX, 1, "/nowhere.gguf");
+    cli_expect("index --help", 0, "forerun index --vocab");
+    cli_expect("replay " TARGET CORPUS " --draft rest:index=" CORPUS, 1, "too short for a corpus index");
 }
 
 static int clean(void **state) {
@@ -130,8 +108,7 @@ static int clean(void **state) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    const char *slash = strrchr(argv[0], '/'); /* build/MODE/tests/test_index_cli */
-    snprintf(program, sizeof program, "%.*s/../forerun", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
+    cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_takes_all_kinds_of_corpora),
         cmocka_unit_test(zstd_changes_nothing),

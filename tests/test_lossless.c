@@ -2,6 +2,7 @@
  * the same, bit for bit; greedy and seeded, for budgets, threads, page sizes, kernel tables and batches. */
 #include "engine_rig.h"
 
+#include "engine/engine.h"
 #include "kernels/kernels.h"
 #include "random_model.h"
 
@@ -67,16 +68,27 @@ static fr_request_options request_of(const int32_t *prompt, int i_sampling) {
                                 .sampling = sampling_case(i_sampling), .ignore_eos = 1};
 }
 
-/* Every method. To keep the time in bounds each sees every `stride`-th budget, and which those are shifts
- * with the sampling, so that over the ladder each sees all. */
-static const struct {
+/* Every method that needs no file, and some options. To keep the time in bounds each sees every `stride`-th budget, and
+ * which those are shifts with the sampling, so that over the ladder each sees all. */
+enum { MAX_DRAFTERS = 40 };
+static struct {
     const char *spec;
     int stride;
-} drafters[] = {
-    {"ngram-trie", 2}, {"ngram-trie:rule=paper,live=0", 3}, {"pld", 4}, {"pld:match=latest,n=2", 4}, {"llma", 4},
-    {"suffix:factor=2", 4}, {"lookahead-trie", 4}, {"recycling", 4}, {"lookahead", 4}, {"auto", 3},
-};
-enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
+} drafters[MAX_DRAFTERS] = {{"auto", 3}, {"ngram-trie:rule=paper,live=0", 3}, {"pld:match=latest,n=2", 4}, {"suffix:factor=2", 4}};
+static int n_drafters = 4;
+
+static void list_methods(fr_engine *e) {
+    n_drafters = 4;
+    for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
+        EngineDrafter *d;
+        if (engine_drafter_acquire(e, (*c)->name, &d, NULL)) continue; /* it wants a file */
+        engine_drafter_release(d);
+        assert_true(n_drafters < MAX_DRAFTERS);
+        drafters[n_drafters].spec = (*c)->name;
+        drafters[n_drafters++].stride = 4;
+    }
+    assert_true(n_drafters >= 4 + 7);
+}
 
 /* Runs with one drafter and holds it against plain decoding; returns the statistics. */
 static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain, const char *what) {
@@ -145,9 +157,10 @@ static void ladder_of(const char *path, const char *activations, int first_sampl
         assert_int_equal(plain.stats.n_steps, N_TOKENS);
         char what[96];
         snprintf(what, sizeof what, "%s, %s, sampling %d", path, info.activations, i);
+        list_methods(e);
         static const int budgets[] = {1, 2, 3, 5, 8, 13, 21, 32, 64};
         for (int b = 0; b < (int)(sizeof budgets / sizeof *budgets); b++)
-            for (int d = 0; d < N_DRAFTERS; d++)
+            for (int d = 0; d < n_drafters; d++)
                 if ((b + i + d) % drafters[d].stride == 0)
                     check(e, o, drafters[d].spec, budgets[b], &plain, what);
         check_devils(e, &o, info.n_vocab, &plain, what);

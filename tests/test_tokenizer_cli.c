@@ -1,26 +1,11 @@
 /* `forerun tokenize` from the outside: what it prints and how it exits. */
-#define _POSIX_C_SOURCE 200809L
-#include "testing.h"
+#include "cli_rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
-static char program[512]; /* the forerun of the same build */
-
-/* Runs "forerun tokenize ARGS"; text is what it printed, the return value its exit status. */
-static int run(const char *args, char *text, size_t size) {
-    char command[1200];
-    snprintf(command, sizeof command, "%s tokenize %s", program, args);
-    FILE *out = popen(command, "r");
-    if (!out) fail_msg("%s: cannot be run", command);
-    size_t n = fread(text, 1, size - 1, out);
-    text[n] = 0;
-    return WEXITSTATUS(pclose(out));
-}
-
-#define TARGET "-m models/target.gguf "
+#define TARGET "tokenize -m models/target.gguf "
 
 static void it_prints_what_it_promises(void **state) {
     (void)state;
@@ -42,14 +27,14 @@ static void it_prints_what_it_promises(void **state) {
         {TARGET "-d '4096'", "", 2},
         {TARGET "-p a -f b", "", 2},
         {TARGET "stray", "", 2},
-        {"-p a", "", 2},
-        {"-m /nowhere.gguf -p a", "", 1},
+        {"tokenize -p a", "", 2},
+        {"tokenize -m /nowhere.gguf -p a", "", 1},
         {TARGET "-f /nowhere.txt", "", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char got[4096], args[600];
         snprintf(args, sizeof args, "%s 2>/dev/null", cases[i].args);
-        int status = run(args, got, sizeof got);
+        int status = cli_run(args, got, sizeof got);
         if (status != cases[i].status || strcmp(got, cases[i].want) != 0)
             fail_msg("%s: want %d \"%s\", got %d \"%s\"", cases[i].args, cases[i].status, cases[i].want,
                      status, got);
@@ -60,22 +45,20 @@ static void text_goes_there_and_back(void **state) {
     (void)state;
     char from_stdin[4096], from_file[4096], back[4096], args[5000];
     snprintf(args, sizeof args, TARGET "< tests/data/tokenize.txt");
-    assert_int_equal(run(args, from_stdin, sizeof from_stdin), 0);
+    assert_int_equal(cli_run(args, from_stdin, sizeof from_stdin), 0);
     snprintf(args, sizeof args, TARGET "-f tests/data/tokenize.txt");
-    assert_int_equal(run(args, from_file, sizeof from_file), 0);
+    assert_int_equal(cli_run(args, from_file, sizeof from_file), 0);
     assert_string_equal(from_stdin, from_file);
     from_stdin[strcspn(from_stdin, "\n")] = 0;
     snprintf(args, sizeof args, TARGET "-d '%s'", from_stdin);
-    assert_int_equal(run(args, back, sizeof back), 0);
+    assert_int_equal(cli_run(args, back, sizeof back), 0);
     assert_string_equal(
         back, "Once upon a time,\nh\xC3\xA9llo \xF0\x9F\xA6\x99  there\n\n"); /* the file and a newline */
 }
 
 int main(int argc, char **argv) {
     (void)argc;
-    const char *slash = strrchr(argv[0], '/');
-    snprintf(program, sizeof program, "%.*s/../forerun", slash ? (int)(slash - argv[0]) : 1,
-             slash ? argv[0] : ".");
+    cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_prints_what_it_promises),
         cmocka_unit_test(text_goes_there_and_back),

@@ -64,8 +64,6 @@ int cmd_inspect(int argc, char **argv) {
         rc = inspect_print_json(g, &s, o.tensors, &err);
     else
         inspect_print_text(g, &s, o.tensors, may_colour());
-    if (!rc && (fflush(stdout) != 0 || ferror(stdout)))
-        rc = error_set(&err, FR_ERR_IO, "standard output cannot be written");
     gguf_close(g);
     return rc ? cli_fail(&err) : CLI_OK;
 }

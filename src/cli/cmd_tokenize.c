@@ -223,7 +223,5 @@ int cmd_tokenize(int argc, char **argv) {
     gguf_close(g);
     if (!rc) rc = o.ids ? decode(t, &o, &err) : encode(t, &o, &err);
     tokenizer_close(t);
-    if (!rc && (fflush(stdout) != 0 || ferror(stdout)))
-        rc = error_set(&err, FR_ERR_IO, "standard output cannot be written");
     return rc ? cli_fail(&err) : CLI_OK;
 }

@@ -30,6 +30,14 @@ static void print_help(FILE *out) {
     fputs("\n`forerun COMMAND --help` explains a command; `man forerun` tells the rest.\n", out);
 }
 
+/* Every command writes to standard output, and none looks whether it could. */
+static int finish(int status) {
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
+    if (written || status != CLI_OK) return status;
+    fprintf(stderr, "forerun: standard output cannot be written\n");
+    return CLI_FAILED;
+}
+
 int main(int argc, char **argv) {
     argp_err_exit_status = CLI_USAGE;
     if (argc < 2) {
@@ -38,18 +46,18 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return CLI_OK;
+        return finish(CLI_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         puts("forerun " FORERUN_VERSION);
-        return CLI_OK;
+        return finish(CLI_OK);
     }
     for (const CliCommand *c = commands; c->name; c++)
         if (strcmp(argv[1], c->name) == 0) {
             char name[64];
             snprintf(name, sizeof name, "forerun %s", c->name);
             argv[1] = name;
-            return c->run(argc - 1, argv + 1);
+            return finish(c->run(argc - 1, argv + 1));
         }
     fprintf(stderr, "forerun: there is no command '%s'; `forerun --help` lists them\n", argv[1]);
     return CLI_USAGE;

@@ -3,16 +3,14 @@
 #include "format/gguf_write.h"
 
 #include "base/mem.h"
+#include "base/replace_file.h"
 #include "format/gguf_internal.h"
 #include "format/printable.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { FILL_BYTES = 32 << 20 }; /* rows made at a time */
 
@@ -324,38 +322,17 @@ static int out_all(const GgufWriter *w, Out *o, const char *path, fr_error *err)
             return error_memory(err, "rows of a tensor", t->row_bytes);
         out_padding(w, o);
     }
-    if (fflush(o->file) != 0 || fsync(fileno(o->file)) != 0 || o->broken)
+    if (o->broken)
         return error_set(err, FR_ERR_IO, "%.200s: cannot be written: %s", path, strerror(errno));
     return FR_OK;
-}
-
-/* Writes everything to the temporary file and closes it. */
-static int write_file(const GgufWriter *w, const char *temporary, const char *path, fr_error *err) {
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");
-    if (!file) {
-        int rc = error_set(err, FR_ERR_IO, "%.200s: cannot be created: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return rc;
-    }
-    Out o = {.file = file};
-    int rc = out_all(w, &o, path, err);
-    if (fclose(file) != 0 && !rc)
-        rc = error_set(err, FR_ERR_IO, "%.200s: cannot be written: %s", path, strerror(errno));
-    return rc;
 }
 
 int gguf_writer_finish(GgufWriter *w, const char *path, fr_error *err) {
     if (w->failure.code != FR_OK)
         return error_set(err, w->failure.code, "%.100s: %s", path, w->failure.message);
-    size_t room = strlen(path) + 32;
-    char *temporary = malloc(room);
-    if (!temporary) return error_memory(err, "a path", room);
-    snprintf(temporary, room, "%s.%ld.tmp", path, (long)getpid());
-    int rc = write_file(w, temporary, path, err);
-    if (!rc && rename(temporary, path) != 0)
-        rc = error_set(err, FR_ERR_IO, "%.200s: cannot be put in place: %s", path, strerror(errno));
-    if (rc) unlink(temporary);
-    free(temporary);
-    return rc;
+    ReplaceFile out;
+    int rc = replace_file_begin(&out, path, err);
+    if (rc) return rc;
+    Out o = {.file = out.file};
+    return replace_file_end(&out, out_all(w, &o, path, err), err);
 }

@@ -20,16 +20,15 @@
 #define _POSIX_C_SOURCE 200809L
 #include "spec/corpus_build.h"
 
+#include "base/replace_file.h"
 #include "text/vocab_match.h"
 
 #include <divsufsort.h>
 #include <divsufsort64.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- gathering ---------------------------------------------------------------------------------- */
 
@@ -125,34 +124,7 @@ static int make_header(const CorpusBuild *b, int64_t n_places, const Gguf *vocab
 
 static bool write_all(FILE *f, const CorpusBuild *b, const CorpusHeader *h, const uint32_t *places) {
     return fwrite(h, sizeof *h, 1, f) == 1 && fwrite(places, sizeof *places, h->n_places, f) == h->n_places &&
-           fwrite(b->bytes.data, 1, b->bytes.n, f) == b->bytes.n && fflush(f) == 0;
-}
-
-static bool write_file(const CorpusBuild *b, const CorpusHeader *h, const uint32_t *places, const char *path) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
-    if (!f) {
-        if (fd >= 0) close(fd);
-        return false;
-    }
-    bool written = write_all(f, b, h, places);
-    return fclose(f) == 0 && written;
-}
-
-/* The file at `path`: all of it, or as it was. */
-static int replace_file(const CorpusBuild *b, const CorpusHeader *h, const uint32_t *places, const char *path,
-                        fr_error *err) {
-    size_t room = strlen(path) + 32;
-    char *temporary = malloc(room);
-    if (!temporary) return error_memory(err, "a path", room);
-    snprintf(temporary, room, "%s.%ld.tmp", path, (long)getpid());
-    int rc = FR_OK;
-    if (!write_file(b, h, places, temporary) || rename(temporary, path) != 0) {
-        rc = error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-        unlink(temporary);
-    }
-    free(temporary);
-    return rc;
+           fwrite(b->bytes.data, 1, b->bytes.n, f) == b->bytes.n;
 }
 
 int corpus_build_write(const CorpusBuild *b, const char *path, const Gguf *vocab, fr_error *err) {
@@ -163,7 +135,13 @@ int corpus_build_write(const CorpusBuild *b, const char *path, const Gguf *vocab
     int rc = corpus_sort(b, b->bytes.n >= INT32_MAX, &places, &n_places, err);
     if (rc) return rc;
     rc = make_header(b, n_places, vocab, &header, err);
-    if (!rc) rc = replace_file(b, &header, places, path, err);
+    ReplaceFile out;
+    if (!rc) rc = replace_file_begin(&out, path, err);
+    if (!rc) {
+        if (!write_all(out.file, b, &header, places))
+            rc = error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+        rc = replace_file_end(&out, rc, err);
+    }
     mem_free(places);
     return rc;
 }

@@ -2,6 +2,13 @@
  *
  * The engine calls, per sequence: begin (the prompt), then in every step propose and observe (the tokens
  * just committed, in order), then end. A drafter writes trees and nothing else: it cannot emit a token.
+ *
+ * One drafter serves all sequences of an engine, and its memory may outlive them (what was learned from earlier texts). Calls
+ * come from one thread at a time. Each sequence goes begin ... end, and its id is used again later; close may come with
+ * sequences still running. A planned request does not propose in every step, and one with nothing to say adds no node.
+ * After a call that fails, the drafter is asked nothing more for that request, and the text goes on without it.
+ *
+ * The smallest example is draft_pld.c; text_drafter.h keeps the texts of the sequences for methods that copy from them.
  */
 #ifndef SPEC_DRAFTER_H
 #define SPEC_DRAFTER_H
@@ -45,10 +52,13 @@ typedef struct DrafterOption { /* for --help and for refusing unknown keys */
     const char *key, *default_value, *help;
 } DrafterOption;
 
+/* All functions are needed but for those marked optional. Memory comes from base/mem.h. */
 typedef struct DrafterClass {
-    const char *name;
+    const char *name; /* as in --draft: small letters and '-' */
     const char *summary;           /* one line for --help */
     const DrafterOption *options;  /* ends with key == NULL */
+    /* Allocates the method's own struct, whose first member is a Drafter, and reads its options with draft_spec_get*. The
+     * caller (drafter_open) has refused unknown keys, and fills in class and source afterwards. */
     int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
     /* Optional, before begin: how the target's tokens are drawn (borrowed until end), and the output position
@@ -62,7 +72,8 @@ typedef struct DrafterClass {
     /* Tokens committed since: the accepted path and the target's own token. */
     int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* For each i < n: trees[i] holds the pending token of sequences[i] (node 0); add at most budgets[i]
-     * nodes below it. A method that draws tokens and finds trees[i]->laws set declares its draws there. */
+     * nodes below it with tree_add, whose source is the drafter's own; every est is a chance (tree.h), which unions and
+     * planners learn to correct and still rank by. A method that draws tokens and finds trees[i]->laws set declares its draws there. */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
     void (*end)(Drafter *d, int32_t sequence);
@@ -70,7 +81,7 @@ typedef struct DrafterClass {
 
 struct Drafter {
     const DrafterClass *class; /* first member of every method's own struct */
-    int32_t source;            /* what it writes into TreeNode.source */
+    int32_t source;            /* what it writes into TreeNode.source; set by drafter_open */
 };
 
 /* Splits "method:key=value,..."; refuses bad syntax. */
