@@ -2,7 +2,7 @@
 
 #include "model/cost.h"
 
-enum { SINK = 8192 }; /* forwards */
+enum { SINK = 8192 /* forwards */, LONG = 512 /* tokens */ };
 #define MOST 0.08
 
 /* What holds for every forward: more rows never take less time, nor more than as many forwards of fewer rows. Noise that
@@ -11,6 +11,21 @@ static void make_sound(CostCurve *c) {
     for (int k = 1; k < c->n; k++) {
         double least = c->seconds[k - 1], most = least * (double)c->rows[k] / (double)c->rows[k - 1];
         c->seconds[k] = c->seconds[k] < least ? least : c->seconds[k] > most ? most : c->seconds[k];
+    }
+}
+
+/* What a key costs: the most rows with and without a long context, side by side, for the difference is small and the
+ * machine has its moods. Of two rounds the smaller difference counts. */
+static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
+    int32_t most = c->rows[c->n - 1], n_long = n_ctx - most < LONG ? n_ctx - most : LONG;
+    double without, with;
+    c->key_s = 0;
+    if (n_long < 1) return;
+    for (int round = 0; round < 2; round++) {
+        if (cost_measure(e, 0, &most, 1, 1, 0.005, 0, &without, NULL) ||
+            cost_measure(e, n_long, &most, 1, 1, 0.005, 0, &with, NULL)) return;
+        double key_s = (with - without) / ((double)most * n_long);
+        if (round == 0 || key_s < c->key_s) c->key_s = key_s > 0 ? key_s : 0;
     }
 }
 
@@ -27,6 +42,7 @@ int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err) 
     c->n = n - 1;
     for (int k = 0; k < c->n; k++) c->rows[k] = counts[k + 1], c->seconds[k] = seconds[k + 1];
     make_sound(c);
+    measure_keys(c, e, n_ctx);
     return FR_OK;
 }
 
@@ -37,20 +53,25 @@ static int segment(const CostCurve *c, int32_t n_rows) {
     return i;
 }
 
-double cost_curve_at(const CostCurve *c, int32_t n_rows) {
+static double without_keys(const CostCurve *c, int32_t n_rows) {
     if (c->n == 1 || n_rows == c->rows[0]) return c->seconds[0];
     int i = segment(c, n_rows);
     double slope = (c->seconds[i + 1] - c->seconds[i]) / (double)(c->rows[i + 1] - c->rows[i]);
     return c->seconds[i] + slope * (double)(n_rows - c->rows[i]);
 }
 
-/* What was wrong moves the points beside n_rows, and a quarter of it the whole curve (the machine is slower, the context longer).
+double cost_curve_at(const CostCurve *c, int32_t n_rows) {
+    return without_keys(c, n_rows) + n_rows * c->n_context * c->key_s;
+}
+
+/* What was wrong moves the points beside n_rows, and a quarter of it the whole curve (the machine is slower).
  * Points above sink very slowly towards these: a size that looks too dear to be tried would otherwise never be
  * measured again. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
     if (n_rows > 2 * c->rows[c->n - 1]) return;
     double wrong = seconds / cost_curve_at(c, n_rows) - 1;
     wrong = wrong > MOST ? MOST : wrong < -MOST ? -MOST : wrong;
+    c->key_s *= 1 + wrong * 0.25;
     int i = n_rows == 1 || c->n == 1 ? 0 : segment(c, n_rows);
     double part = i + 1 < c->n ? (double)(n_rows - c->rows[i]) / (double)(c->rows[i + 1] - c->rows[i]) : 0;
     part = part > 1 ? 1 : part;
