@@ -16,8 +16,8 @@ typedef struct CostCurve {
     double n_context;               /* tokens before each row, in the mean: what the functions below answer for. Set by the owner */
 } CostCurve;
 
-/* Measures 1, 2, 4, ... 32 rows without context, and the most of these behind a long one (512 tokens, where so many fit): about 50 ms,
- * for a large model about 25 forwards of one row. Needs a free sequence, leaves none open. Without room for the long context key_s is 0;
+/* Measures 1, 2, 4, ... 32 rows without context, and the most of these behind a long one (512 tokens, where so many fit): about 60 ms,
+ * for a large model about 30 forwards of one row. Needs a free sequence, leaves none open. Without room for the long context key_s is 0;
  * after a failure the curve is empty. */
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err);
 /* n_rows >= 1; the curve is not empty. */
