@@ -56,9 +56,9 @@ int request_begin_learning(fr_request *r, fr_error *err) {
     while (e->cost.n == 0 && cost_curve_measure(&e->cost, e->executor, e->options.n_ctx, NULL))
         if (!prefix_cache_drop(e)) break;
     if (e->cost.n == 0) r->is_planned = false; /* no room to measure: the budget is fixed this time */
-    r->purse_s = PURSE_START * e->cost.seconds[0];
+    r->purse_s = PURSE_START * cost_curve_at(&e->cost, 1);
     r->recent_tokens = RATE_MEMORY;
-    r->recent_s = RATE_MEMORY * e->cost.seconds[0];
+    r->recent_s = RATE_MEMORY * cost_curve_at(&e->cost, 1);
     return FR_OK;
 }
 
@@ -80,7 +80,7 @@ static bool is_worth_asking(RequestDraft *d) {
 }
 
 void request_wake_drafts(fr_request *r) {
-    double income_s = r->is_planned ? ASK_SHARE * r->engine->cost.seconds[0] / (r->options.n_drafts + 1) : 0;
+    double income_s = r->is_planned ? ASK_SHARE * cost_curve_at(&r->engine->cost, 1) / (r->options.n_drafts + 1) : 0;
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         if (d->active && d->purse_s < d->shared->cost_s) d->purse_s += income_s;
@@ -106,9 +106,17 @@ static void follow_plan(fr_request *r, int32_t n_taken) {
     if (r->ask_budget > most) r->ask_budget = most;
 }
 
+/* The context of this step, in the mean. */
+static void note_context(fr_engine *e, fr_request *const *requests, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)requests[i]->n_context;
+    if (n > 0) e->cost.n_context = sum / n;
+}
+
 void engine_plan(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows) {
     e->n_base_rows = n_base_rows;
     if (e->cost.n == 0) return;
+    note_context(e, requests, n);
     e->tokens_per_s = rate_now(e, requests, n);
     double max_extra_s = 0;
     int n_trees = 0;
@@ -134,7 +142,7 @@ void engine_plan(fr_engine *e, fr_request *const *requests, int n, int32_t n_bas
 /* The accounts after a step: what rows cost, what accepted nodes saved. */
 static void settle(fr_request *r, const int32_t *sources, int32_t n) {
     fr_engine *e = r->engine;
-    double t1_s = e->cost.seconds[0], token_s = 1 / e->tokens_per_s, step_s = cost_curve_at(&e->cost, e->n_rows);
+    double t1_s = cost_curve_at(&e->cost, 1), token_s = 1 / e->tokens_per_s, step_s = cost_curve_at(&e->cost, e->n_rows);
     double node_s = e->n_rows == e->n_base_rows ? 0 : (step_s - cost_curve_at(&e->cost, e->n_base_rows)) /
                                                           (e->n_rows - e->n_base_rows);
     r->recent_tokens += n - r->recent_tokens / RATE_MEMORY;

@@ -40,23 +40,6 @@ static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab, 
         rows[i] = (Row){.token = (i * 37 + 11) % n_vocab, .sequence = sequence, .parent = i - 1, .want_logits = want_logits};
 }
 
-static int fill_context(Executor *e, Row *rows, int32_t max_rows, int32_t sequence, int32_t n_vocab, int32_t n_context,
-                        fr_error *err) {
-    int32_t *kept = mem_calloc((size_t)max_rows, sizeof *kept);
-    if (!kept) return error_memory(err, "rows", (size_t)max_rows * sizeof *kept);
-    for (int32_t i = 0; i < max_rows; i++) kept[i] = i;
-    int status = FR_OK;
-    for (int32_t done = 0; done < n_context && !status; done += max_rows) {
-        int32_t n = n_context - done < max_rows ? n_context - done : max_rows;
-        fill_chain(rows, n, sequence, n_vocab, false);
-        status = executor_reserve(e, sequence, n, err);
-        if (!status) status = executor_forward(e, rows, n, err);
-        if (!status) executor_commit(e, sequence, kept, n);
-    }
-    mem_free(kept);
-    return status;
-}
-
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -93,7 +76,7 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
     Row *rows = mem_calloc((size_t)max_rows, sizeof *rows);
     double *samples = mem_calloc((size_t)n * MAX_ROUNDS, sizeof *samples);
     if (!rows || !samples) status = error_memory(err, "a measurement", (size_t)max_rows * sizeof *rows);
-    if (!status) status = fill_context(e, rows, max_rows, sequence, n_vocab, n_context, err);
+    if (!status) status = executor_sequence_pad(e, sequence, n_context, err);
     if (!status) status = measure(e, rows, sequence, n_vocab, row_counts, n, min_rounds, budget_s, quantile, samples, seconds, err);
     mem_free(rows);
     mem_free(samples);

@@ -1,4 +1,4 @@
-/* cost_curve.h - T(n) as a running engine knows it: measured once, then kept true by every forward. */
+/* cost_curve.h - T(n, context) as a running engine knows it: measured once, then kept true by every forward. */
 #ifndef MODEL_COST_CURVE_H
 #define MODEL_COST_CURVE_H
 
@@ -6,15 +6,19 @@
 
 enum { COST_CURVE_MAX = 8 };
 
-/* Straight lines between points; beyond the last, its line goes on. */
+/* T(n, context) = a(n) + n * context * key_s: every row looks at every key. a(n) is straight lines between points; beyond the
+ * last, its line goes on. */
 typedef struct CostCurve {
     int n;                          /* points; 0: nothing is known */
     int32_t rows[COST_CURVE_MAX];   /* rising, the first is 1 */
-    double seconds[COST_CURVE_MAX]; /* never falling */
+    double seconds[COST_CURVE_MAX]; /* a(n), never falling */
+    double key_s;                   /* of one row and one key */
+    double n_context;               /* tokens before each row, in the mean: what the functions below answer for. Set by the owner */
 } CostCurve;
 
-/* Measures 1, 2, 4, ... 32 rows where the executor takes so many: about 30 ms, for a large model about 12 forwards of one
- * row. Needs a free sequence, leaves none open. After a failure the curve is empty. */
+/* Measures 1, 2, 4, ... 32 rows without context, and the most of these behind a long one (512 tokens, where so many fit): about 60 ms,
+ * for a large model about 30 forwards of one row. Needs a free sequence, leaves none open. Without room for the long context key_s is 0;
+ * after a failure the curve is empty. */
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err);
 /* n_rows >= 1; the curve is not empty. */
 double cost_curve_at(const CostCurve *c, int32_t n_rows);

@@ -45,6 +45,8 @@ void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
+/* Lengthens the sequence by n tokens that nobody ran: all their keys and values are one constant. For measuring alone. */
+int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err);
 /* Rows of the sequence for which there are pages now. */
 int32_t executor_room(const Executor *e, int32_t sequence);
 /* Room for n rows of the sequence in the coming forward; failing here harms no other sequence. */

@@ -110,6 +110,9 @@ int32_t executor_sequence_length(const Executor *e, int32_t sequence) { return e
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) {
     kv_truncate(&e->kv, sequence, length);
 }
+int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err) {
+    return kv_pad(&e->kv, sequence, n, err);
+}
 int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err) {
     return kv_reserve(&e->kv, sequence, n_rows, err);

@@ -182,6 +182,23 @@ void kv_commit(KvCache *kv, int32_t sequence, const int32_t *offsets, int32_t n)
     drop_pages_from(kv, s, pages_for(kv, s->length));
 }
 
+int kv_pad(KvCache *kv, int32_t sequence, int32_t n, fr_error *err) {
+    enum { PATTERN = 0x3c }; /* 0x3c3c is 1.06 in half precision, 0x3c3c3c3c is 0.011 in single */
+    int status = kv_reserve(kv, sequence, n, err);
+    if (status) return status;
+    KvSequence *s = sequence_of(kv, sequence);
+    size_t bytes = kv_slot_bytes(kv);
+    for (int32_t i = s->length; i < s->length + n; i++)
+        for (int32_t layer = 0; layer < kv->shape.n_layer; layer++)
+            for (int32_t head = 0; head < kv->shape.n_head_kv; head++) {
+                memset(kv_keys(kv, layer, head) + (size_t)s->slots[i] * bytes, PATTERN, bytes);
+                memset(kv_values(kv, layer, head) + (size_t)s->slots[i] * bytes, PATTERN, bytes);
+            }
+    s->length += n;
+    s->n_reserved = 0;
+    return FR_OK;
+}
+
 void kv_truncate(KvCache *kv, int32_t sequence, int32_t length) {
     KvSequence *s = sequence_of(kv, sequence);
     fr_assert(length >= 0 && length <= s->length);

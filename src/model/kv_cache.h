@@ -71,6 +71,8 @@ int kv_reserve(KvCache *kv, int32_t sequence, int32_t n, fr_error *err);
  * and forgets the other ones. */
 void kv_commit(KvCache *kv, int32_t sequence, const int32_t *offsets, int32_t n);
 /* Forgets everything from logical position `length` on. */
+/* Appends n committed tokens whose keys and values are all the same number. */
+int kv_pad(KvCache *kv, int32_t sequence, int32_t n, fr_error *err);
 void kv_truncate(KvCache *kv, int32_t sequence, int32_t length);
 
 #endif

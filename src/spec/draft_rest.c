@@ -109,6 +109,7 @@ static int open_rest(Drafter **out, const DraftSpec *spec, const DrafterEnv *env
     d->max_sequences = env->max_sequences;
     d->tails = mem_calloc((size_t)env->max_sequences, sizeof *d->tails);
     int rc = d->tails ? parse_options(spec, d, err) : error_memory(err, "rest", sizeof *d->tails);
+    if (!rc) rc = ngram_scratch_open(&d->scratch, 1, err); /* for its heap: it splits no lists of places */
     if (!rc) rc = corpus_open(&d->index, path, env->n_vocab, env->vocab, err);
     if (rc)
         close_rest(&d->base);

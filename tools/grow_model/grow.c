@@ -257,7 +257,7 @@ static void add_ends(Growth *o, float *epsilon) {
     add_norm(o, "output_norm.weight", false, c > 0 ? (float)(GAUGE / (double)c) : 0);
     if (tied && c == 0) return;
     add(o->g, o->w, "output.weight", (Part){.source = output, .type = output_type, .rows = tokens, .columns = width, .scale = 1,
-                                            .new_constant = -1});
+                                            .new_constant = c > 0 ? -1 : 0});
 }
 
 static int check(const Growth *o) {
