@@ -79,7 +79,6 @@ void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, si
     case STUDY_SPECTR: snprintf(out, n_out, "spectr:model=%s,paths=%d,length=%d", draft_model, v[0], v[1]); return;
     case STUDY_RSD_C: snprintf(out, n_out, "rsd-c:model=%s,branch=%s", draft_model, t->shape); return;
     case STUDY_RSD_S: snprintf(out, n_out, "rsd-s:model=%s,width=%d,depth=%d", draft_model, v[0], v[1]); return;
-    case STUDY_N_METHODS: break;
+    case STUDY_N_METHODS: fr_assert(t->method < STUDY_N_METHODS);
     }
-    fr_assert(!"a method of the study");
 }

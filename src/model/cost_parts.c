@@ -37,7 +37,7 @@ static CostPart describe(const Model *m, int kind, const MachineSpeed *speed, in
     for (int32_t i = 0; i < n; i++) {
         const PackedMatrix *w = matrix_of(m, kind, i);
         ActForm form = w->act;
-        PeakKind peak = form == ACT_BF16 ? PEAK_BF16 : form == ACT_Q16 || form == ACT_Q8 ? PEAK_INT8 : PEAK_F32;
+        PeakKind peak = form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8;
         double bytes = (double)packed_n_tiles(w) * (double)w->tile_bytes;
         double ops = 2.0 * (double)w->n_out * (double)w->n_in * n_rows * (form == ACT_Q16 ? 2 : 1);
         p.n_out = w->n_out, p.n_in = w->n_in;
