@@ -61,8 +61,8 @@ $(BUILD)/src/kernels/%_avx2.o:        ISA := $(if $(X86),-mavx2 -mfma -mf16c)
 $(BUILD)/src/kernels/%_avx512.o:      ISA := $(if $(X86),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c)
 $(BUILD)/src/kernels/%_avx512_bf16.o: ISA := $(if $(X86),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mfma -mf16c)
 
-# The loops of training over single numbers: the compiler may do several side by side.
-$(BUILD)/src/train/%.o: ISA := -O3
+# Training: loops over single numbers are done several side by side; no flag that could change a bit.
+$(BUILD)/src/train/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
