@@ -121,6 +121,7 @@ static int finish(Training *t, fr_error *err) {
     if (rc) return rc;
     printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before), r->seconds,
            r->tokens_per_s);
+    if (r->n_steps_before) printf(", after %lld of earlier runs", (long long)r->n_steps_before);
     print_sums("loss of the last step", &r->train);
     print_sums("of held out texts", &r->valid);
     putchar('\n');
