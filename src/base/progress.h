@@ -8,13 +8,17 @@
 typedef struct Progress {
     FILE *out; /* NULL: silent */
     const char *what;
-    int64_t n_total;
+    int64_t n_total, n_before; /* n_before: done by an earlier run */
     double start_s, drawn_s;
+    char note[80]; /* stands behind the time left */
 } Progress;
 
 /* Draws on `out` where that is a terminal, else stays silent. `what` must outlive the bar. */
 void progress_begin(Progress *p, FILE *out, const char *what, int64_t n_total);
-void progress_update(Progress *p, int64_t n_done); /* at most ten times a second; cheap to call often */
+/* Work that goes on from n_before: the time left is reckoned from what was done since. After begin. */
+void progress_resume(Progress *p, int64_t n_before);
+void progress_note(Progress *p, const char *note);    /* shown from the next update on; a long one is cut */
+void progress_update(Progress *p, int64_t n_done);    /* at most ten times a second; cheap to call often */
 void progress_end(Progress *p);
 
 #endif

@@ -15,6 +15,7 @@ typedef enum RngStream {
     RNG_VERIFY = 2, /* coins of ratio verifiers */
     RNG_TEST = 3,
     RNG_INIT = 4,   /* first values of parameters in training */
+    RNG_ORDER = 5,  /* the order of training data: counter = (epoch, half of an index; round) */
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */

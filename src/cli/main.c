@@ -16,6 +16,8 @@ static const CliCommand commands[] = {
     {"replay", "run a drafter against recorded answers, without the model", cmd_replay},
     {"study", "the experiments of Recursive Speculative Decoding, with plots", cmd_study},
     {"index", "make a corpus into an index for the drafter rest", cmd_index},
+    {"train", "train a model, or a drafter for one, on your own texts", cmd_train},
+    {"distill-data", "let a model answer the questions of a file, as data to train on", cmd_distill},
     {NULL, NULL, NULL},
 };
 
@@ -24,7 +26,7 @@ static void print_help(FILE *out) {
           "Run language models from GGUF files faster than one token at a time, with not one token changed.\n\n"
           "Commands:\n",
           out);
-    for (const CliCommand *c = commands; c->name; c++) fprintf(out, "  %-10s %s\n", c->name, c->summary);
+    for (const CliCommand *c = commands; c->name; c++) fprintf(out, "  %-12s %s\n", c->name, c->summary);
     fputs("\n`forerun COMMAND --help` explains a command; `man forerun` tells the rest.\n", out);
 }
 

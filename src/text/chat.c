@@ -154,8 +154,8 @@ ChatFamily chat_family_of(const Gguf *g) {
 
 static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->role, role) == 0; }
 
-/* May message i stand where it does? */
-static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, fr_error *err) {
+/* May message i stand where it does? `asks`: the conversation ends with a question to be answered. */
+static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool asks, fr_error *err) {
     const ChatMessage *m = &messages[i];
     bool system = is_role(m, "system");
     if (!system && !is_role(m, "user") && !is_role(m, "assistant"))
@@ -174,12 +174,12 @@ static int check_place(const ChatStyle *style, const ChatMessage *messages, int 
     if (style->alternates && !system) {
         int turn = i - (is_role(&messages[0], "system") ? 1 : 0);
         bool users = turn % 2 == 0;
-        if (is_role(m, "user") != users || (i == n - 1 && !users))
+        if (is_role(m, "user") != users || (asks && i == n - 1 && !users))
             return error_set(
                 err, FR_ERR_ARGUMENT,
                 "message %d is of the role %s; in the %s format user and assistant take turns, the user "
-                "first and last",
-                i + 1, m->role, style->name);
+                "first%s",
+                i + 1, m->role, style->name, asks ? " and last" : "");
     }
     return FR_OK;
 }
@@ -212,25 +212,56 @@ static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messag
     return put_message(out, style->user, m->content, style->trims);
 }
 
-int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
+static int check(ChatFamily family, const ChatMessage *messages, int n, bool asks, fr_error *err) {
     if ((unsigned)family >= CHAT_FAMILY_COUNT || family == CHAT_NONE)
         return error_set(
             err, FR_ERR_UNSUPPORTED,
             "the model has no chat template that forerun knows; name a family or give a plain prompt");
-    if (n_messages < 1) return error_set(err, FR_ERR_ARGUMENT, "a conversation has at least one message");
-    const ChatStyle *style = &styles[family];
-    for (int i = 0; i < n_messages; i++) {
-        int rc = check_place(style, messages, i, n_messages, err);
-        if (rc) return rc;
-    }
+    if (n < 1) return error_set(err, FR_ERR_ARGUMENT, "a conversation has at least one message");
+    int rc = FR_OK;
+    for (int i = 0; i < n && !rc; i++) rc = check_place(&styles[family], messages, i, n, asks, err);
+    return rc;
+}
+
+/* What the assistant said last in `out`: behind the opening, up to the '>' that ends its end-of-turn mark. */
+static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin, int i_message) {
+    const char *mark = style->assistant[1], *last = strchr(mark, '>');
+    size_t n_behind = last ? strlen(last + 1) : 0;
+    return (ChatSpan){begin + strlen(style->opening), out->n - n_behind, i_message};
+}
+
+/* All turns without what opens the next one; answers may be NULL. */
+static bool put_turns(Buf *out, const ChatStyle *style, const ChatMessage *messages, int n, ChatSpan *answers,
+                      int *n_answers) {
     bool fits = true;
     if (style->default_system && !is_role(&messages[0], "system"))
         fits = put_message(out, style->system, style->default_system, false);
-    for (int i = 0; i < n_messages && fits; i++) fits = put_turn(out, style, messages, i);
-    fits = fits && put(out, style->opening);
-    return fits ? FR_OK
-                : error_set(err, FR_ERR_MEMORY,
-                            "the conversation is longer than the %zu bytes taken here, or "
-                            "memory ran out",
-                            out->max_bytes);
+    for (int i = 0; i < n && fits; i++) {
+        size_t begin = out->n;
+        fits = put_turn(out, style, messages, i);
+        if (fits && answers && is_role(&messages[i], "assistant"))
+            answers[(*n_answers)++] = answer_span(out, style, begin, i);
+    }
+    return fits;
+}
+
+static int too_long(const Buf *out, fr_error *err) {
+    return error_set(err, FR_ERR_MEMORY,
+                     "the conversation is longer than the %zu bytes taken here, or memory ran out", out->max_bytes);
+}
+
+int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
+    int rc = check(family, messages, n_messages, true, err);
+    if (rc) return rc;
+    const ChatStyle *style = &styles[family];
+    bool fits = put_turns(out, style, messages, n_messages, NULL, NULL) && put(out, style->opening);
+    return fits ? FR_OK : too_long(out, err);
+}
+
+int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out,
+                        ChatSpan *answers, int *n_answers, fr_error *err) {
+    *n_answers = 0;
+    int rc = check(family, messages, n_messages, false, err);
+    if (rc) return rc;
+    return put_turns(out, &styles[family], messages, n_messages, answers, n_answers) ? FR_OK : too_long(out, err);
 }

@@ -36,4 +36,15 @@ ChatFamily chat_family_of(const Gguf *g);
  * family cannot hold them, orders of messages. */
 int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err);
 
+typedef struct ChatSpan {
+    size_t begin, end; /* bytes of a text */
+    int i_message;     /* who speaks there */
+} ChatSpan;
+
+/* The text of a conversation that is over, and where in it the assistant speaks: answers[0 .. *n_answers), with room
+ * for n_messages, each from where chat_format would have ended to behind the mark that ends the turn. The text
+ * before an answer is what the model was asked. */
+int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out,
+                        ChatSpan *answers, int *n_answers, fr_error *err);
+
 #endif

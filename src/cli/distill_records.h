@@ -1,0 +1,24 @@
+/* distill_records.h - the records that `forerun distill-data` answers, and where an earlier run of it stopped. */
+#ifndef CLI_DISTILL_RECORDS_H
+#define CLI_DISTILL_RECORDS_H
+
+#include "train/record.h"
+
+#include <stdio.h>
+
+/* Reads all of the file and refuses, by number, lines that ask nothing. */
+int distill_count(const char *path, int64_t *n_records, fr_error *err);
+
+/* Opens the file of answers for appending. What it holds already is compared with the input, line by line: *n_passed is
+ * the number of records that `in` was brought behind, the last answered one being the last of them, and *n_answered the
+ * number of answers. A last line that a kill cut short is cut off; answers to something else are refused. */
+int distill_continue(const char *path, LineReader *in, int64_t *n_passed, int64_t *n_answered, FILE **out, fr_error *err);
+
+/* The next message of a conversation for the model to say, from `from` on: one of the assistant, or the one behind the
+ * last; -1: there is none left. */
+int distill_next_answer(const Record *r, int from);
+/* Puts the answer where it belongs, message i of a conversation or the response of a pair (i is not read), with
+ * "finish" beside it: why it ended. */
+int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, fr_error *err);
+
+#endif

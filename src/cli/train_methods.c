@@ -1,0 +1,13 @@
+#include "cli/train_methods.h"
+
+#include <string.h>
+
+static const TrainMethod *const methods[] = {&train_target, NULL};
+
+const TrainMethod *const *train_methods(void) { return methods; }
+
+const TrainMethod *train_method_find(const char *name) {
+    for (const TrainMethod *const *m = methods; *m; m++)
+        if (strcmp((*m)->name, name) == 0) return *m;
+    return NULL;
+}
