@@ -69,8 +69,8 @@ $(BUILD)/src/kernels/%_avx512_bf16.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 $(BUILD)/src/kernels/%_neon_dot.o:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/tests/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
 
-# The loops of training over single numbers: the compiler may do several side by side.
-$(BUILD)/src/train/%.o: ISA := -O3
+# Training: loops over single numbers are done several side by side; no flag that could change a bit.
+$(BUILD)/src/train/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)

@@ -3,7 +3,7 @@
  *     bench_train [LAYERS DIM HEADS KV_HEADS FFN [LENGTH [SEQUENCES [THREADS]]]]    (default: 8 256 4 2 768 512 8, all cores)
  *
  * The vocabulary is that of models/target.gguf; tokens are drawn. A step is learn, clip and AdamW; the best of several
- * is shown. Operations of a token: 6 for each weight of a matrix (2 forward, 4 backward), and 6 n_embd (length + 1) a
+ * is shown, by the clock and by processor time. Operations of a token: 6 for each weight of a matrix (2 forward, 4 backward), and 6 n_embd (length + 1) a
  * layer for attention, which sees half of the sequence on average.
  */
 #include "base/clock.h"
@@ -16,25 +16,33 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static void die(const char *what) {
     fprintf(stderr, "bench_train: %s\n", what);
     exit(1);
 }
 
-static double best_step_s(Trainer *t, AdamW *adamw, const TrainBatch *batch, int n_steps, double *learn_s) {
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* *core_s: the least processor time of a step, all threads together, which other programs on the machine touch less. */
+static double best_step_s(Trainer *t, AdamW *adamw, const TrainBatch *batch, int n_steps, double *core_s) {
     fr_error err;
-    double best = 1e9;
+    double best = *core_s = 1e9;
     for (int i = 0; i < n_steps; i++) {
         TrainSums sums = {0};
-        double start = clock_s();
+        double start = clock_s(), cpu_start = cpu_s();
         trainer_zero_gradients(t);
         double n = (double)batch->n_sequences * batch->length;
         if (t->class->learn(t, batch, 1 / n, &sums, &err)) die(err.message);
-        double learned = clock_s() - start;
         adamw_step(adamw, t, 1e-3, clip_scale(trainer_gradient_norm(t), 1));
-        double s = clock_s() - start;
-        if (s < best) best = s, *learn_s = learned;
+        double s = clock_s() - start, cpu = cpu_s() - cpu_start;
+        if (s < best) best = s;
+        if (cpu < *core_s) *core_s = cpu;
     }
     return best;
 }
@@ -61,14 +69,14 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < n_stored; i++) tokens[i] = (int32_t)(4000 * rng_uniform(1, RNG_TEST, i, 0));
     for (size_t i = 0; i < n_tokens; i++) counts[i] = 1;
     TrainBatch batch = {v[6], v[5], tokens, counts};
-    double learn_s = 0, s = best_step_s(t, &adamw, &batch, 4, &learn_s);
+    double core_s, s = best_step_s(t, &adamw, &batch, 4, &core_s);
     double n = (double)llama_trainer_n_weights(t), ops = 6 * n + 6.0 * v[0] * v[1] * (v[5] + 1);
-    double gop_s = ops * (double)n_tokens / s * 1e-9;
+    double gop_s = ops * (double)n_tokens / s * 1e-9, core_gop_s = ops * (double)n_tokens / core_s * 1e-9;
     printf("%d layers, width %d, %d/%d heads, feed-forward %d, %.2f million weights; %d sequences of %d, %d threads\n"
-           "%.0f tokens/s (a step %.3f s, learn %.3f s); %.1f million operations a token, %.0f billion a second: "
-           "%.0f%% of the f32 peak of %.0f\n",
-           v[0], v[1], v[2], v[3], v[4], n * 1e-6, v[6], v[5], v[7], (double)n_tokens / s, s, learn_s, ops * 1e-6, gop_s,
-           100 * gop_s / speed.peak_gop_s[PEAK_F32], speed.peak_gop_s[PEAK_F32]);
+           "%.0f tokens/s, %.1f million operations a token: %.0f billion a second, %.0f%% of the f32 peak of %.0f\n"
+           "%.0f tokens for each second of a core: %.0f billion operations\n",
+           v[0], v[1], v[2], v[3], v[4], n * 1e-6, v[6], v[5], v[7], (double)n_tokens / s, ops * 1e-6, gop_s,
+           100 * gop_s / speed.peak_gop_s[PEAK_F32], speed.peak_gop_s[PEAK_F32], (double)n_tokens / core_s, core_gop_s);
     mem_free(tokens);
     mem_free(counts);
     adamw_close(&adamw);

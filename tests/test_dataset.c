@@ -369,9 +369,9 @@ static void a_file_without_chat_format_gets_the_plain_one(void **state) {
     (void)state;
     const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 1, .n_head_kv = 1, .n_ff = 32, .n_vocab = 300,
                            .seed = 1};
-    static const char *const lines[] = {"{\"text\": \"a\"}\n", "{\"prompt\": \"a\", \"response\": \"b\"}\n",
-                                        ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, "
-                                         "{\"role\": \"assistant\", \"content\": \"b\"}]}\n")};
+    static const char *const lines[] = {
+        "{\"text\": \"a\"}\n", "{\"prompt\": \"a\", \"response\": \"b\"}\n",
+        ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n")};
     Gguf *g = rig_random_gguf(&m);
     char *files[] = {DATA};
     for (int i = 0; i < 3; i++) {

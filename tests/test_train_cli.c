@@ -77,17 +77,18 @@ static pid_t start(const char *args) {
  * kills. */
 static int run_with_kills(const char *args, const char *left, const char *again) {
     char line[2000];
-    for (unsigned tries = 0;; tries++) {
+    double wait_us = 8000;
+    for (int tries = 0;; tries++, wait_us *= 1.3) {
         snprintf(line, sizeof line, "%s %s", args, is_there(left) ? again : "");
         pid_t child = start(line);
-        usleep(15000 * (tries + 2));
+        usleep((useconds_t)wait_us);
         kill(child, SIGKILL);
         int status;
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFEXITED(status)) continue;
         if (WEXITSTATUS(status) != 0) system("cat " DIR "/stderr >&2");
         assert_int_equal(WEXITSTATUS(status), 0);
-        return (int)tries;
+        return tries;
     }
 }
 
@@ -95,8 +96,12 @@ static int run_with_kills(const char *args, const char *left, const char *again)
 
 static void it_trains_a_model_that_runs(void **state) {
     (void)state;
-    cli_expect(SHAPE "-o " OUT " --plot " DIR "/loss.svg --lr 0.02 --valid-every 40", 0, "steps in ");
-    assert_true(is_there(OUT) && is_there(OUT ".log.jsonl") && is_there(DIR "/loss.svg"));
+    bool plots = system("gnuplot --version >/dev/null 2>&1") == 0;
+    char args[1000];
+    snprintf(args, sizeof args, SHAPE "-o " OUT " --lr 0.02 --valid-every 40 %s", plots ? "--plot " DIR "/loss.svg" : "");
+    cli_expect(args, 0, "steps in ");
+    assert_true(is_there(OUT) && is_there(OUT ".log.jsonl"));
+    if (plots) shell("grep -q 'held out' " DIR "/loss.svg");
     assert_false(is_there(OUT ".checkpoint") || is_there(OUT ".checkpoint.previous"));
     json_t *last = NULL, *first = NULL;
     int n_lines = 0;
@@ -131,9 +136,9 @@ static void kill_and_resume_change_no_byte(void **state) {
 
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
-    cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 2000", 0, "steps in ");
+    cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, "steps in ");
     unlink(OUT ".log.jsonl");
-    pid_t child = start(SHAPE "-o " OUT " --steps 2000");
+    pid_t child = start(SHAPE "-o " OUT " --steps 1000");
     struct stat st;
     for (int i = 0; i < 2000 && (stat(OUT ".log.jsonl", &st) != 0 || st.st_size < 2000); i++) usleep(1000); /* it is training */
     kill(child, SIGINT);
@@ -141,11 +146,11 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
     shell("grep -q -- '--resume goes on from " OUT ".checkpoint' " DIR "/stderr");
-    cli_expect(SHAPE "-o " OUT " --steps 2000 2>&1", 2, "--resume goes on with it");
-    cli_expect(SHAPE "-o " OUT " --steps 2000 --resume --lr 0.5 2>&1", 1, "is of a run with lr=0.001");
-    cli_expect(SHAPE "-o " OUT " --steps 2000 --resume --length 17 2>&1", 1, "resume with the options it was begun with");
-    cli_expect(SHAPE "-o " OUT " --steps 2000 --resume --valid 0.2 2>&1", 1, "is of a run on other data");
-    cli_expect(SHAPE "-o " OUT " --steps 2000 --resume", 0, "steps in ");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "--resume goes on with it");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1, "is of a run with lr=0.001");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --length 17 2>&1", 1, "resume with the options it was begun with");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --valid 0.2 2>&1", 1, "is of a run on other data");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume", 0, "steps in ");
     shell("cmp " OUT " " DIR "/whole.gguf");
 }
 

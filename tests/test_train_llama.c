@@ -136,6 +136,22 @@ static void gradient_of_the_float_network(void **state) {
     gguf_close(g);
 }
 
+/* The shortest batch there is: one prediction, fewer sequences than threads. */
+static void one_prediction(void **state) {
+    (void)state;
+    Gguf *g = open_vocabulary();
+    LlamaOptions o = options_of(g, 3);
+    Trainer *t = open_trainer(&o);
+    const int32_t two[2] = {5, 6};
+    const uint8_t yes = 1;
+    TrainSums sums = {0};
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, two, &yes}, 1, &sums, NULL), FR_OK);
+    assert_int_equal(sums.n, 1);
+    assert_true(fabs(sums.loss - log(N_VOCAB)) < 0.5 && trainer_gradient_norm(t) > 0.1);
+    t->class->close(t);
+    gguf_close(g);
+}
+
 /* ---- determinism ------------------------------------------------------------------------------------- */
 
 /* The values after three steps, all tensors one after the other; to be freed. */
@@ -284,6 +300,8 @@ static void refusals(void **state) {
     TrainSums sums = {0};
     assert_int_equal(t->class->learn(t, &(TrainBatch){1, 2, strange, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
     assert_int_equal(t->class->learn(t, &(TrainBatch){1, LENGTH + 1, longer, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, strange + 1, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(sums.n, 0);
     assert_true(t->class->write(t, "/nowhere/at/all.gguf", NULL) != FR_OK);
     t->class->close(t);
     gguf_close(g);
@@ -308,6 +326,7 @@ int main(void) {
         cmocka_unit_test(loss_falls_on_a_repeated_text),
         cmocka_unit_test(gradients_add_up),
         cmocka_unit_test(gradient_of_the_float_network),
+        cmocka_unit_test(one_prediction),
         cmocka_unit_test(same_seed_same_bits),
         cmocka_unit_test(the_file_is_the_network),
         cmocka_unit_test(the_vocabulary_goes_along),

@@ -3,6 +3,7 @@
 #include "cli/plot.h"
 #include "cli/train_methods.h"
 #include "cli/train_plot.h"
+#include "train/train_log.h"
 
 #include <errno.h>
 #include <math.h>
@@ -110,7 +111,7 @@ static void print_plan(const Training *t) {
 
 static void print_sums(const char *what, const TrainSums *s) {
     if (s->n == 0) return;
-    printf(", %s %.4f (right", what, s->loss / (double)s->n);
+    printf(", %s %.4f (right", what, train_sums_loss(s));
     for (int i = 0; i < s->n_heads; i++) printf(" %.1f %%", s->of[i] ? 100 * (double)s->right[i] / (double)s->of[i] : 0.0);
     putchar(')');
 }
@@ -121,6 +122,7 @@ static int finish(Training *t, fr_error *err) {
     if (rc) return rc;
     printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before), r->seconds,
            r->tokens_per_s);
+    if (r->n_steps_before) printf(", after %lld of earlier runs", (long long)r->n_steps_before);
     print_sums("loss of the last step", &r->train);
     print_sums("of held out texts", &r->valid);
     putchar('\n');

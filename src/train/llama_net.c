@@ -11,7 +11,7 @@
  *
  * One sequence at a time. T rows of 256 to 768 numbers are large enough for OpenBLAS to be at its best, small enough
  * to stay near the core, and threads need nothing of each other: each takes other sequences (llama.c). All
- * activations of a sequence are kept in one arena: T (6 C + 2 HD + 2 GD + 3 F) + H T^2 numbers a layer, for the shipped
+ * activations of a sequence are kept in one arena: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers a layer, for the shipped
  * target at T = 512 some 13 MB.
  *
  * The head. Logits of all rows would be the largest array by far (T V). LLAMA_HEAD_ROWS of them are made, turned into

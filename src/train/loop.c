@@ -96,7 +96,7 @@ static void show(Loop *l) {
     int64_t n_here = l->result->n_steps - l->result->n_steps_before;
     double keep = n_here > 1 ? 0.95 : 0;
     char note[80];
-    l->shown_loss = keep * l->shown_loss + (1 - keep) * s->loss / (double)s->n;
+    l->shown_loss = keep * l->shown_loss + (1 - keep) * train_sums_loss(s);
     int n = snprintf(note, sizeof note, "loss %.3f  right", l->shown_loss);
     for (int i = 0; i < s->n_heads && (size_t)n < sizeof note; i++) {
         double right = s->of[i] ? (double)s->right[i] / (double)s->of[i] : 0;

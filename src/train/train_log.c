@@ -66,7 +66,7 @@ int train_log_step(TrainLog *log, int64_t step, const TrainSums *sums, const Tra
     if (!log->file) return FR_OK;
     return put(log,
                json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:f}", "step", (json_int_t)step, "loss",
-                         sums->loss / (double)sums->n, "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm",
+                         train_sums_loss(sums), "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm",
                          figures->gradient_norm, "tokens", (json_int_t)sums->n, "tokens_per_s", figures->tokens_per_s),
                err);
 }
@@ -74,7 +74,7 @@ int train_log_step(TrainLog *log, int64_t step, const TrainSums *sums, const Tra
 int train_log_valid(TrainLog *log, int64_t step, const TrainSums *sums, fr_error *err) {
     if (!log->file) return FR_OK;
     return put(log,
-               json_pack("{s:I, s:f, s:o}", "step", (json_int_t)step, "valid_loss", sums->loss / (double)sums->n,
+               json_pack("{s:I, s:f, s:o}", "step", (json_int_t)step, "valid_loss", train_sums_loss(sums),
                          "valid_accuracy", accuracy(sums)),
                err);
 }

@@ -19,6 +19,9 @@ typedef struct TrainLogStep {
     double rate, gradient_norm, tokens_per_s;
 } TrainLogStep;
 
+/* The mean loss of a prediction that counts; 0 where none did. */
+static inline double train_sums_loss(const TrainSums *s) { return s->n ? s->loss / (double)s->n : 0; }
+
 /* Lines of steps after n_steps are taken out: they are about to be written again. path NULL: no log. */
 int train_log_open(TrainLog *log, const char *path, int64_t n_steps, fr_error *err);
 void train_log_close(TrainLog *log);
