@@ -4,7 +4,7 @@
  *
  * Measures the model as the engine does when the first request plans (cost_curve_measure, its time is printed), then forwards of 1 to 32
  * rows behind each context (128,1024; SECONDS, 2, for each), and prints the time, what the model says, and how far it is off.
- * Times are medians; the curve is measured once more at the end, for a machine that changed its speed meanwhile
+ * Times are the least of their rounds, as those of the curve are; it is measured once more at the end, for a machine that changed its speed meanwhile
  * says nothing about the model. */
 #include "base/clock.h"
 #include "base/threads.h"
@@ -37,7 +37,7 @@ static CostCurve measure(Executor *e, int n_ctx) {
 static void compare(Executor *e, CostCurve *c, int32_t n_context, double seconds_each, double *worst) {
     double seconds[N_COUNTS];
     fr_error err;
-    if (cost_measure(e, n_context, COUNTS, N_COUNTS, 3, seconds_each, 0.5, seconds, &err)) die(&err);
+    if (cost_measure(e, n_context, COUNTS, N_COUNTS, 3, seconds_each, 0, seconds, &err)) die(&err);
     c->n_context = n_context;
     for (int i = 0; i < N_COUNTS; i++) {
         double says = cost_curve_at(c, COUNTS[i]), off = says / seconds[i] - 1;

@@ -124,11 +124,17 @@ static void logits_are_rows_of_floats(void **state) {
 static void perf_prints_ratios(void **state) {
     (void)state;
     char text[65536];
-    assert_int_equal(cli_run("perf " DRAFT "--rows 1,4 --seconds 0.1 --ctx 16 --json", text, sizeof text), 0);
+    assert_int_equal(cli_run("perf " DRAFT "--rows 1,4 --parts 2 --seconds 0.1 --ctx 16 --json", text, sizeof text), 0);
     json_t *j = json_loads(text, 0, NULL), *rows = json_object_get(j, "forward");
     assert_int_equal(json_array_size(rows), 2);
     assert_true(json_number_value(json_object_get(json_array_get(rows, 0), "ratio")) == 1);
     assert_true(json_number_value(json_object_get(j, "read_gb_s")) > 0);
+    json_t *split = json_array_get(json_object_get(j, "split"), 0), *parts = json_object_get(split, "parts");
+    assert_int_equal(json_integer_value(json_object_get(split, "rows")), 2);
+    assert_int_equal(json_array_size(parts), 10); /* eight products, attention, the rest */
+    double bytes = 0;
+    for (size_t i = 0; i < 8; i++) bytes += json_number_value(json_object_get(json_array_get(parts, i), "bytes"));
+    assert_true(fabs(bytes * 1e-9 / json_number_value(json_object_get(j, "weight_gb")) - 1) < 1e-3);
     json_decref(j);
 }
 
