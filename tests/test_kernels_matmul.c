@@ -287,6 +287,26 @@ static void tables_agree_on_nasty_values(void **state) {
     }
 }
 
+/* Any type, form, shape and kind of values with every number of rows from 1 to 64, and some part of the tiles. */
+static void tables_agree_on_random_problems(void **state) {
+    (void)state;
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    for (int i = 0; i < 4 * TYPE_COUNT; i++) {
+        TensorType type = (TensorType)(i % TYPE_COUNT);
+        ActForm form = i / TYPE_COUNT % 2 ? ACT_Q8 : ACT_Q16;
+        int64_t block = tensor_type_info(type)->block_n, n_out = 1 + random_u32() % 70;
+        int64_t n_in = block * (1 + random_u32() % (700 / (uint32_t)block + 1));
+        Problem p;
+        problem_open(&p, type, form, n_out, n_in, (Kind)(random_u32() % (N_KINDS + 1)), (Kind)(random_u32() % (N_KINDS + 1)));
+        int64_t n_tiles = packed_n_tiles(&p.w);
+        for (int t = 1; t < n_tables; t++)
+            for (int64_t n_rows = 1; n_rows <= N_ROWS; n_rows++)
+                check_part(&p, tables[t], n_rows, (int64_t)(random_u32() % (uint32_t)n_tiles), n_tiles);
+        problem_close(&p);
+    }
+}
+
 /* Sums that end near zero, where subnormals are flushed or not. */
 static void tables_agree_on_subnormal_sums(void **state) {
     (void)state;
@@ -356,7 +376,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_are_found_by_name),       cmocka_unit_test(the_specification_multiplies),
         cmocka_unit_test(tables_agree_on_every_shape),    cmocka_unit_test(tables_agree_on_nasty_values),
-        cmocka_unit_test(tables_agree_on_subnormal_sums), cmocka_unit_test(bf16_keeps_what_rounds_to_a_normal_number),
+        cmocka_unit_test(tables_agree_on_subnormal_sums), cmocka_unit_test(tables_agree_on_random_problems),
+        cmocka_unit_test(bf16_keeps_what_rounds_to_a_normal_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,10 +17,10 @@
  * several columns at once keep the units busy, and each number of rows is a function.
  *
  * Memory. A thread's tiles are one stream of bytes; each step asks for those AHEAD bytes further on, into the
- * second cache: in the first they would push out the activations and be pushed out before they are used. One or
- * two rows of a block type run through it as fast as a plain copy would, and the CPU foresees that by itself, better
- * than when it is told (bench/DIARY.md has the figures). More rows than one pass takes are cut into passes over a group of tiles that stays in the
- * second cache.
+ * second cache: in the first they would push out the activations and be pushed out before they are used. One row of
+ * Q8_0 runs through its bytes so fast that the CPU itself has a hundred lines under way; told of each of them, it is
+ * slower (bench/DIARY.md has the figures). More rows than one pass takes are cut into passes over a group of tiles
+ * that stays in the second cache.
  */
 #include "kernels/layout.h"
 
@@ -33,7 +33,7 @@
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
     AHEAD = 16 << 10,        /* bytes between what is computed and what is asked for from memory */
-    ROWS_UNAIDED = 1,        /* up to so many rows of a block type are fast enough for the CPU's own prefetcher */
+    UNAIDED = 4,             /* of so many lines one is asked for where the CPU foresees the others by itself */
     GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
     ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
     BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
@@ -173,15 +173,15 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     const StepForm *f = &step_forms[type];
     const int record_steps = (int)f->record_steps, n_lines = (int)record_bytes(type) / 64;
+    const int lines_apart = type == TYPE_Q8_0 && p->n_rows == 1 ? UNAIDED : 1;
     const unsigned char *record = p->tile, *x = p->x;
     int64_t n_steps = tile_n_steps(type, p->n_in), n_rows = p->n_rows;
     Vf acc[BLOCK_ROWS_MAX];
     for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
     for (int64_t i = 0; i < n_steps; i += record_steps, record += record_bytes(type))
         for (int s = 0; s < record_steps && i + s < n_steps; s++, x += act_block_bytes(form)) {
-            if (n_rows > ROWS_UNAIDED)
-                for (int line = n_lines * s / record_steps; line < n_lines * (s + 1) / record_steps; line++)
-                    prefetch(record + AHEAD + line * 64);
+            for (int line = n_lines * s / record_steps; line < n_lines * (s + 1) / record_steps; line += lines_apart)
+                prefetch(record + AHEAD + line * 64);
             Unpacked u;
             unpack_codes(type, record + codes_offset(type, s) + p->column * LANES * 4, u.w);
             unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_steps, p->column, &u);

@@ -45,8 +45,7 @@
  *
  * Cost: bytes per weight as in the file, except Q4_K (148 for 144 in 256 weights) and Q5_K (180 for 176): their
  * 6-bit scales are unpacked to bytes; Q6_K (212 for 210): padding; and an odd number of steps of a type that has two
- * in a record. Rows missing in the last tile are zero bytes, so their scale is
- * 0.
+ * in a record. Rows missing in the last tile are zero bytes, so their scale is 0.
  *
  * Quantised activations lie as an array of ActBlock (layout.h), one for each step.
  * Proof: tests/test_pack.c unpacks every type and compares with blocks_dequantize.
