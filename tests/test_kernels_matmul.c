@@ -291,7 +291,7 @@ static void tables_agree_on_nasty_values(void **state) {
 static void tables_agree_on_random_problems(void **state) {
     (void)state;
     int n_tables;
-    const Kernels *const *tables = kernels_available(&n_tables);
+    const Kernels *const *tables = all_tables(&n_tables);
     for (int i = 0; i < 4 * TYPE_COUNT; i++) {
         TensorType type = (TensorType)(i % TYPE_COUNT);
         ActForm form = i / TYPE_COUNT % 2 ? ACT_Q8 : ACT_Q16;

@@ -78,8 +78,11 @@ static double t1(const Report *r) {
 
 static void print_text(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
-    printf("machine   %d threads, kernels %s, activations %s\n", r->args->model.n_threads, r->model->kernels->name,
-           act_form_name(r->model->activations));
+    int n_tables;
+    const Kernels *const *tables = kernels_available(&n_tables);
+    printf("machine   %d threads, kernels %s (of", r->args->model.n_threads, r->model->kernels->name);
+    for (int i = 0; i < n_tables; i++) printf(" %s", tables[i]->name);
+    printf("), activations %s\n", act_form_name(r->model->activations));
     printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
            peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
     printf("model     %.3f GB of weights read a forward, %d tokens before it\n", r->work.weight_bytes * 1e-9,

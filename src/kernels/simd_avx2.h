@@ -144,8 +144,7 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
         UNROLL for (int r = 0; r < n_rows; r++) t[r] = DPBUSD(t[r], w[g], v_set_4_bytes(q[r] + at + 4 * g));
 }
 #else
-/* One row. vpmaddubsw adds two products
- * with saturation at 32767, and |q| <= 127:
+/* One row. vpmaddubsw adds two products with saturation at 32767, and |q| <= 127:
  *   codes up to 255: 2*255*127 is too much. Taken as s = code - 128, and the sign of s given to q, it is at
  *     most 2*128*127 = 32512.
  *   codes up to 63, 31, 15: at most 16002, 7874, 3810: 2, 4, 8 of these fit in 16 bits. */
