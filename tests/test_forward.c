@@ -174,7 +174,8 @@ static void vary_siblings(const Model *m, Where w) {
             w.b = k == 0 ? 0 : k == 1 ? w.a / 2 : w.a - 1;
             for (int i = 0; i < w.a; i++)
                 rows[i] =
-                    (Row){i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), s, -1, i == w.b};
+                    (Row){.token = i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), .sequence = s, .parent = -1,
+                          .want_logits = i == w.b};
             fr_error err = {0};
             if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err))
                 fail_msg("%s", err.message);
@@ -269,7 +270,8 @@ static void draw_rows(World *w) {
         for (int32_t k = i - 1; k >= 0 && parent < 0; k--)
             if (w->life_of_row[k] == life && draw(w, 3) > 0) parent = k;
         w->life_of_row[i] = life;
-        w->rows[i] = (Row){draw(w, w->m->hparams.n_vocab), w->lives[life].sequence, parent, draw(w, 4) > 0};
+        w->rows[i] = (Row){.token = draw(w, w->m->hparams.n_vocab), .sequence = w->lives[life].sequence, .parent = parent,
+                           .want_logits = draw(w, 4) > 0};
         n_of[life]++;
     }
     fr_error err = {0};

@@ -38,4 +38,7 @@ typedef struct ModelOptions {
 int model_open(Model **out, const Gguf *g, const ModelOptions *options, fr_error *err);
 void model_close(Model *m);
 
+/* The embedding of a token as floats, out: [n_embd]. */
+void model_embedding(const Model *m, int32_t token, float *out);
+
 #endif
