@@ -5,7 +5,7 @@
  * too, and nobody asks.
  *
  * The idea. Head i (from 0) is trained to say from h alone the token 2 + i places on: f_i(h) is blocks x + SiLU(A x + a),
- * then a matrix [V][H], the head's own or the target's LM head (`shared_output` in the file). h stands at the token
+ * then a matrix [V][H], the head's own or the target's LM head (the file says which). h stands at the token
  * before the pending one, so head i guesses the tokens at depth i + 1 of the tree. All heads read the same h: there is no
  * recurrence, and one product each for all sequences.
  *
