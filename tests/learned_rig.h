@@ -3,6 +3,7 @@
 #ifndef TESTS_LEARNED_RIG_H
 #define TESTS_LEARNED_RIG_H
 
+#include "draft_rig.h"
 #include "engine_rig.h"
 #include "model_rig.h"
 
