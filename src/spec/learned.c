@@ -87,13 +87,9 @@ void learned_residual_block(LearnedDrafter *d, const LearnedLinear *l, float *x,
 
 int32_t learned_top(const LearnedDrafter *d, float *logits, int32_t k, int32_t *tokens, double *log_p) {
     d->target->kernels->softmax(logits, d->n_vocab);
-    int32_t n = told_top(logits, d->n_vocab, k, tokens), n_sound = 0;
-    for (; n_sound < n; n_sound++) {
-        float p = logits[tokens[n_sound]];
-        if (!(p > 0 && p <= 1)) break; /* what follows is no better */
-        log_p[n_sound] = log((double)p);
-    }
-    return n_sound;
+    int32_t n = told_top(logits, d->n_vocab, k, tokens); /* an infinite logit made NaN of all, and NaN is in no top */
+    for (int32_t i = 0; i < n; i++) log_p[i] = log((double)logits[tokens[i]]);
+    return n;
 }
 
 /* ---- sequences ---------------------------------------------------------------------------------- */
