@@ -48,6 +48,10 @@ const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, co
 /* Fails unless the trees have the same paths, with est within `tolerance` (relative) of each other. */
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
 
+/* What a step commits is as if it had been read with the prompt: after an accepted path `spec` drafts what it drafts
+ * when it is given the whole text at once. */
+void learned_rig_check_step(const Model *target, const char *spec);
+
 /* Requests that draft with `spec` say what they say plainly: every sampling, budgets, chunks, in company that comes and
  * goes, with shared prompts, under ratio rules, and with too few pages. */
 void learned_rig_check_lossless(const char *target, const char *spec);

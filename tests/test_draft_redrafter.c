@@ -182,42 +182,9 @@ static void trees_are_those_of_a_plain_beam_search(void **state) {
     learned_rig_close_reader(&reader);
 }
 
-/* What a step commits is as if it had been read with the prompt: the hidden state is that of the accepted path's end. */
 static void a_step_leads_where_the_prompt_leads(void **state) {
     (void)state;
-    enum { N_BEFORE = 12, N_ROWS = 4 };
-    LearnedReader reader;
-    learned_rig_open_reader(&reader, target);
-    Drafter *d = learned_rig_open_drafter(&reader, "redrafter:file=build/redrafter-0.gguf", 2);
-    int32_t text[N_BEFORE + 3];
-    fr_error err;
-    rig_tokens(3, V, text, N_BEFORE + 3);
-    learned_rig_feed(&reader, d, 0, text, N_BEFORE, 5);
-    static Tree tree, stepped, whole;
-    tree_reset(&tree, text[N_BEFORE - 1]); /* the text's next two tokens are nodes 2 and 3, node 1 is another guess */
-    tree_add(&tree, 0, (text[N_BEFORE] + 1) % V, 0.5f, 0);
-    tree_add(&tree, tree_add(&tree, 0, text[N_BEFORE], 0.5f, 0), text[N_BEFORE + 1], 0.5f, 0);
-    Row rows[N_ROWS];
-    const float *hidden[N_ROWS];
-    int32_t prompt_rows[N_BEFORE];
-    for (int32_t i = 0; i < N_BEFORE - 1; i++) prompt_rows[i] = i;
-    executor_commit(reader.executor, reader.sequence, prompt_rows, N_BEFORE - 1);
-    for (int32_t i = 0; i < N_ROWS; i++)
-        rows[i] = (Row){.token = tree.nodes[i].token, .sequence = reader.sequence, .parent = tree.nodes[i].parent, .want_logits = true};
-    if (executor_reserve(reader.executor, reader.sequence, N_ROWS, &err) || executor_forward(reader.executor, rows, N_ROWS, &err))
-        fail_msg("%s", err.message);
-    for (int32_t i = 0; i < N_ROWS; i++) hidden[i] = executor_hidden(reader.executor, i);
-    const VerifyResult verdict = {.n_path = 2, .path = {2, 3}, .next_token = text[N_BEFORE + 2]};
-    const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
-    if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, text + N_BEFORE, 3, &err)) fail_msg("%s", err.message);
-    rig_propose(d, 0, text[N_BEFORE + 2], 20, V, &stepped);
-    learned_rig_feed(&reader, d, 1, text, N_BEFORE + 3, 100);
-    rig_propose(d, 1, text[N_BEFORE + 2], 20, V, &whole);
-    assert_true(whole.n > 5);
-    rig_assert_same_tree(&whole, &stepped, "after a step");
-    assert_int_equal(d->class->observe_prompt(d, 1, 3, hidden, 1, &err), FR_ERR_INTERNAL); /* shown before */
-    drafter_close(d);
-    learned_rig_close_reader(&reader);
+    learned_rig_check_step(target, "redrafter:file=build/redrafter-0.gguf");
 }
 
 static void the_text_is_the_plain_one(void **state) {

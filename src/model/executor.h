@@ -17,6 +17,8 @@ typedef struct Row {
     int32_t parent;   /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
     bool want_hidden; /* its hidden state; a row that wants logits has it anyway */
+    const float *input; /* [n_embd] what runs through the layers instead of the token's embedding; NULL: that. Borrowed
+                         * for the call */
 } Row;
 
 typedef struct ExecutorOptions {

@@ -148,7 +148,7 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
         int32_t *path = path_room(e, i), n_path = parent ? parent->n_path + 1 : 1, slot = s->slots[s->length + index];
         if (parent) memcpy(path, parent->path_slots, (size_t)parent->n_path * sizeof *path);
         path[n_path - 1] = slot;
-        e->all_rows[i] = (RowPlace){.token = r->token, .position = s->length + n_path - 1, .sequence = r->sequence,
+        e->all_rows[i] = (RowPlace){.token = r->token, .input = r->input, .position = s->length + n_path - 1, .sequence = r->sequence,
                                     .index = index, .slot = slot, .n_prefix = s->length, .n_path = n_path,
                                     .prefix_slots = s->slots, .path_slots = path,
                                     .i_logits = r->want_logits ? e->n_logits++ : -1,

@@ -103,9 +103,17 @@ static void embed_part(void *ctx, int i_part, int n_parts, int i_thread) {
     int64_t begin, end;
     threads_split(e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        model_embedding(e->model, e->rows[i].token, e->x + row_at(i, j->h->n_embd));
+        float *x = e->x + row_at(i, j->h->n_embd);
+        if (e->rows[i].input) memcpy(x, e->rows[i].input, (size_t)j->h->n_embd * sizeof *x);
+        else model_embedding(e->model, e->rows[i].token, x);
         rope_angles(&e->model->rope, e->rows[i].position, e->cos_sin + row_at(i, j->h->rope.n_rot));
     }
+}
+
+/* A layer that a drafter brings may have no norm there. */
+static void norm_or_copy(const Job *j, float *out, const float *x, const float *norm) {
+    if (norm) j->kn->rmsnorm(out, x, norm, j->h->n_embd, j->h->rms_eps);
+    else memcpy(out, x, (size_t)j->h->n_embd * sizeof *out);
 }
 
 /* x += delta (unless there is none yet), then the norm of x in the form the products want. */
@@ -118,7 +126,7 @@ static void norm_part(void *ctx, int i_part, int n_parts, int i_thread) {
     for (int64_t i = begin; i < end; i++) {
         float *x = e->x + row_at(i, n);
         if (j->add_delta) j->kn->add(x, e->delta + row_at(i, n), n);
-        j->kn->rmsnorm(e->normed + row_at(i, n), x, j->norm, n, j->h->rms_eps);
+        norm_or_copy(j, e->normed + row_at(i, n), x, j->norm);
         convert_row(j, e->normed + row_at(i, n), i);
     }
 }
@@ -246,7 +254,7 @@ static void finish_part(void *ctx, int i_part, int n_parts, int i_thread) {
         if (r->i_hidden < 0) continue;
         float *x = e->x + row_at(i, n), *hidden = e->hidden + row_at(r->i_hidden, n);
         j->kn->add(x, e->delta + row_at(i, n), n);
-        j->kn->rmsnorm(hidden, x, e->model->output_norm, n, j->h->rms_eps);
+        norm_or_copy(j, hidden, x, e->model->output_norm);
         if (r->i_logits >= 0) convert_row(j, hidden, r->i_logits);
     }
 }

@@ -8,6 +8,7 @@
 /* Where a row stands and what it sees: keys at logical positions 0 .. position. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
+    const float *input;           /* instead of the token's embedding, or NULL */
     int32_t index;                /* among the rows of its sequence since executor_forward */
     int32_t slot;                 /* where its key and value go */
     int32_t n_prefix, n_path;     /* visible: n_prefix committed slots, then n_path of its path, itself last */

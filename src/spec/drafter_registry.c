@@ -24,7 +24,8 @@
     X(spectr)                                                                                                \
     X(specinfer)                                                                                             \
     X(redrafter)                                                                                             \
-    X(medusa)
+    X(medusa)                                                                                                \
+    X(eagle)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,
