@@ -13,9 +13,8 @@
  * rank r at depth i + 1 has the same probability below every node. The tree of `budget` nodes with the greatest products
  * is grown best first: each node offers its next child, by rank.
  *
- *     head 0   cat .6  dog .3       budget 4      the ── cat .6 ── sat .42
- *     head 1   sat .7  ran .2                          │       └─ ran .12
- *                                                      └─ dog .3 ── (sat .21)   4 nodes: cat .6, sat .42, dog .3, dog sat .21
+ *     head 0   cat .6  dog .3         the ── cat .6 ── sat .42       the four greatest products;
+ *     head 1   sat .7  ran .2          └─ dog .3 ── sat .21          the next would be cat ran .12
  *
  * The paper's trees are fixed in advance from the average accuracy of each rank; this is the same choice made anew for
  * each h. Nothing is drawn: under a ratio rule all groups are points. The paper's typical acceptance changes the law of
