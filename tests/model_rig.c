@@ -71,7 +71,7 @@ void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n,
         int32_t n_rows = n - done < chunk ? n - done : chunk;
         fr_error err = {0};
         for (int32_t i = 0; i < n_rows; i++) {
-            rows[i] = (Row){tokens[done + i], sequence, i - 1, logits != NULL};
+            rows[i] = (Row){.token = tokens[done + i], .sequence = sequence, .parent = i - 1, .want_logits = logits != NULL};
             all[i] = i;
         }
         if (executor_reserve(e, sequence, n_rows, &err) || executor_forward(e, rows, n_rows, &err))

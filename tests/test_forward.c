@@ -174,7 +174,8 @@ static void vary_siblings(const Model *m, Where w) {
             w.b = k == 0 ? 0 : k == 1 ? w.a / 2 : w.a - 1;
             for (int i = 0; i < w.a; i++)
                 rows[i] =
-                    (Row){i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), s, -1, i == w.b};
+                    (Row){.token = i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), .sequence = s, .parent = -1,
+                          .want_logits = i == w.b};
             fr_error err = {0};
             if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err))
                 fail_msg("%s", err.message);
@@ -270,7 +271,8 @@ static void draw_rows(World *w) {
         for (int32_t k = i - 1; k >= 0 && parent < 0; k--)
             if (w->life_of_row[k] == life && draw(w, 3) > 0) parent = k;
         w->life_of_row[i] = life;
-        w->rows[i] = (Row){draw(w, w->m->hparams.n_vocab), w->lives[life].sequence, parent, draw(w, 4) > 0};
+        w->rows[i] = (Row){.token = draw(w, w->m->hparams.n_vocab), .sequence = w->lives[life].sequence, .parent = parent,
+                           .want_logits = draw(w, 4) > 0};
         n_of[life]++;
     }
     fr_error err = {0};
@@ -429,17 +431,17 @@ static void impossible_batches_are_refused(void **state) {
         int32_t n;
         const char *why;
     } cases[] = {
-        {{{1, s, -1, true}}, 0, "a batch of 0 rows"},
-        {{{1, s, -1, true}}, 5, "a batch of 5 rows"},
-        {{{-1, s, -1, true}}, 1, "token -1"},
-        {{{61, s, -1, true}}, 1, "token 61"},
-        {{{1, -1, -1, true}}, 1, "sequence -1"},
-        {{{1, 2, -1, true}}, 1, "sequence 2"}, /* not open */
-        {{{1, 3, -1, true}}, 1, "sequence 3"},
-        {{{1, s, 0, true}}, 1, "parent 0"},
-        {{{1, s, -2, true}}, 1, "parent -2"},
-        {{{1, s, -1, true}, {1, t, 0, true}}, 2, "row 1 of a batch of 2"},
-        {{{1, s, -1, true}, {1, s, 0, true}, {1, s, 1, true}},
+        {{{1, s, -1, true, false, NULL}}, 0, "a batch of 0 rows"},
+        {{{1, s, -1, true, false, NULL}}, 5, "a batch of 5 rows"},
+        {{{-1, s, -1, true, false, NULL}}, 1, "token -1"},
+        {{{61, s, -1, true, false, NULL}}, 1, "token 61"},
+        {{{1, -1, -1, true, false, NULL}}, 1, "sequence -1"},
+        {{{1, 2, -1, true, false, NULL}}, 1, "sequence 2"}, /* not open */
+        {{{1, 3, -1, true, false, NULL}}, 1, "sequence 3"},
+        {{{1, s, 0, true, false, NULL}}, 1, "parent 0"},
+        {{{1, s, -2, true, false, NULL}}, 1, "parent -2"},
+        {{{1, s, -1, true, false, NULL}, {1, t, 0, true, false, NULL}}, 2, "row 1 of a batch of 2"},
+        {{{1, s, -1, true, false, NULL}, {1, s, 0, true, false, NULL}, {1, s, 1, true, false, NULL}},
          3,
          "more rows in the batch than the 2 reserved"},
     };
@@ -451,9 +453,9 @@ static void impossible_batches_are_refused(void **state) {
     }
     assert_int_equal(executor_reserve(e, s, 17, &err), FR_ERR_CONTEXT);
     assert_int_equal(executor_sequence_length(e, s), 0);
-    Row good[2] = {{1, s, -1, true}, {2, t, -1, true}};
+    Row good[2] = {{1, s, -1, true, false, NULL}, {2, t, -1, true, false, NULL}};
     assert_int_equal(executor_forward(e, good, 2, &err), FR_OK); /* refusals left everything usable */
-    Row below[3] = {{1, t, 0, true}, {1, s, 0, true}, {1, t, 1, true}};
+    Row below[3] = {{1, t, 0, true, false, NULL}, {1, s, 0, true, false, NULL}, {1, t, 1, true, false, NULL}};
     assert_int_equal(executor_extend(e, below, 1, &err), FR_ERR_ARGUMENT); /* a parent of another sequence */
     assert_int_equal(executor_forward(e, good, 2, &err), FR_OK);
     assert_int_equal(executor_extend(e, below, 3, &err), FR_ERR_ARGUMENT); /* more rows than fit */

@@ -353,7 +353,7 @@ static void a_forward_allocates_nothing(void **state) {
     ExecutorOptions o = rig_options(32, 4);
     Executor *e = rig_executor(m, &o);
     int32_t s = rig_sequence(e);
-    Row rows[2] = {{1, s, -1, true}, {2, s, 0, true}};
+    Row rows[2] = {{1, s, -1, true, false, NULL}, {2, s, 0, true, false, NULL}};
     allocations.n_live = 0, allocations.counting = true;
     for (int i = 0; i < 3; i++) {
         allocations.fail_at = 1;

@@ -1,6 +1,7 @@
 /* cmd_inspect.c - `forerun inspect FILE.gguf`: what is in a file, a model or a drafter. */
 #include "cli/cli.h"
 #include "cli/inspect.h"
+#include "spec/drafter_file.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static const char doc[] = "Show what is in a GGUF file: the model's shape, its vocabulary, its tensor types "
+static const char doc[] = "Show what is in a GGUF file, a model or a learned drafter: the model's shape, its vocabulary, its tensor types "
                           "and key-values. Long arrays "
                           "and strings are shortened."
                           "\vExamples:\n"
@@ -105,6 +106,14 @@ static void read_shape(const Gguf *g, Summary *s) {
     if (s->head_dim < 0 && s->n_heads > 0 && s->width > 0) s->head_dim = s->width / s->n_heads;
 }
 
+static void read_drafter(const Gguf *g, Summary *s) {
+    gguf_get_string(g, DRAFTER_KEY("method"), &s->drafter.method);
+    gguf_get_string(g, DRAFTER_KEY("target.name"), &s->drafter.target);
+    gguf_get_string(g, DRAFTER_KEY("target.fingerprint"), &s->drafter.fingerprint);
+    gguf_get_string(g, DRAFTER_KEY("training.command"), &s->drafter.command);
+    gguf_get_string(g, DRAFTER_KEY("training.data"), &s->drafter.data);
+}
+
 Summary inspect_summary(const Gguf *g) {
     Summary s = {.name = {"", 0}, .architecture = {"", 0}, .vocab_model = {"", 0}, .vocab_pre = {"", 0}};
     gguf_get_string(g, "general.name", &s.name);
@@ -115,6 +124,7 @@ Summary inspect_summary(const Gguf *g) {
     s.n_vocab = tokens >= 0 ? gguf_kv_count(g, tokens) : -1;
     s.has_chat_template = gguf_find_key(g, "tokenizer.chat_template") >= 0;
     read_shape(g, &s);
+    read_drafter(g, &s);
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
         s.n_parameters += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];

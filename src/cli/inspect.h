@@ -16,6 +16,9 @@ typedef struct Summary {
     GgufString vocab_model, vocab_pre;
     int64_t n_vocab;
     bool has_chat_template;
+    struct { /* of a learned drafter's file (spec/drafter_file.h); without a method it is none */
+        GgufString method, target, fingerprint, command, data;
+    } drafter;
     struct {
         int64_t n_tensors;
         size_t bytes;

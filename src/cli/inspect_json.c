@@ -108,6 +108,16 @@ static json_t *tensors(const Gguf *g) {
     return list;
 }
 
+static json_t *drafter(const Summary *s) {
+    json_t *object = json_object();
+    set_text(object, "method", s->drafter.method);
+    set_text(object, "target", s->drafter.target);
+    set_text(object, "target_fingerprint", s->drafter.fingerprint);
+    set_text(object, "trained_by", s->drafter.command);
+    set_text(object, "trained_on", s->drafter.data);
+    return object;
+}
+
 static json_t *whole(const Gguf *g, const Summary *s, bool with_tensors) {
     json_t *root = json_object();
     const char *path = gguf_path(g);
@@ -128,6 +138,7 @@ static json_t *whole(const Gguf *g, const Summary *s, bool with_tensors) {
     set_text(root, "tokenizer_model", s->vocab_model);
     set_text(root, "pre_tokenizer", s->vocab_pre);
     set(root, "chat_template", json_boolean(s->has_chat_template));
+    if (s->drafter.method.n) set(root, "drafter", drafter(s));
     set(root, "n_tensors", json_integer(gguf_n_tensors(g)));
     set(root, "tensor_types", tensor_types(s));
     set(root, "key_values", key_values(g));

@@ -1,5 +1,6 @@
 /* inspect_text.c - a file's summary for people. Strings of the file reach the terminal only when harmless. */
 #include "cli/inspect.h"
+#include "spec/drafter.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -99,6 +100,27 @@ static void print_shape(const Summary *s) {
             printf(", %" PRId64 " for keys and values", s->n_kv_heads);
         putchar('\n');
     }
+}
+
+/* What a learned drafter is and for whom. */
+static void print_drafter(const Summary *s) {
+    char method[32] = "";
+    const GgufString *m = &s->drafter.method;
+    if (!m->n) return;
+    if (m->n < sizeof method) memcpy(method, m->data, m->n);
+    const DrafterClass *class = drafter_find(method);
+    label("drafter");
+    print_string(*m, INSPECT_STRING_MAX);
+    printf(": %s\n", class ? class->summary : "a method that this forerun does not know");
+    label("for the target");
+    print_string(s->drafter.target, INSPECT_STRING_MAX);
+    fputs(", fingerprint ", stdout);
+    print_string(s->drafter.fingerprint, INSPECT_STRING_MAX);
+    putchar('\n');
+    label("shares");
+    puts("the target's embedding, and its LM head where it has none; they are not in this file");
+    line_string("trained by", s->drafter.command);
+    line_string("trained on", s->drafter.data);
 }
 
 static void print_vocabulary(const Summary *s) {
@@ -208,6 +230,7 @@ void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool
     print_size(gguf_file_bytes(g));
     printf(", %" PRId64 " tensors, %" PRId64 " key-values\n\n", gguf_n_tensors(g), gguf_n_kv(g));
     print_shape(s);
+    print_drafter(s);
     print_vocabulary(s);
     print_types(s);
     heading("Key-values", colour);

@@ -41,8 +41,8 @@ int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, 
         return FR_OK;
     }
     DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests,
-                      .vocab = e->model->gguf, .target = e->model->gguf, .kernels = e->model->model->kernels,
-                      .activations = e->model->model->activations, .n_ctx = e->options.n_ctx,
+                      .vocab = e->model->gguf, .target = e->model->gguf, .target_model = e->model->model,
+                      .kernels = e->model->model->kernels, .activations = e->model->model->activations, .n_ctx = e->options.n_ctx,
                       .n_threads = e->options.n_threads};
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);
@@ -115,6 +115,19 @@ void request_observe_tree(fr_request *r, const VerifyResult *verdict) {
         fr_error err;
         if (!d->active || !d->shared->drafter->class->observe_tree) continue;
         if (feed(r, d, &err) || d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
+            switch_off(r, d, &err);
+    }
+    r->stats.draft_s += clock_s() - start_s;
+}
+
+void request_observe_prompt(fr_request *r, int64_t first, int32_t n) {
+    double start_s = clock_s();
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        if (!d->active || !d->shared->drafter->class->needs_hidden) continue;
+        Drafter *drafter = d->shared->drafter;
+        if (drafter->class->observe_prompt(drafter, r->sequence, first, r->engine->row_hidden, n, &err))
             switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;

@@ -57,7 +57,7 @@ struct fr_engine {
     int32_t n_rows_max;
     Row *rows;                 /* [n_rows_max] of the step being built */
     int32_t n_rows;
-    const float **row_logits, **row_hidden; /* [TREE_MAX_NODES] of one tree's nodes */
+    const float **row_logits, **row_hidden; /* [n_rows_max] of one tree's nodes, or of a piece of a prompt */
     int32_t commit_rows[EXECUTOR_MAX_ROWS];
     fr_request **stepping;     /* [max_requests] running ones of this step, decoding ones first */
     int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one propose call */
@@ -95,6 +95,7 @@ struct fr_request {
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
     int32_t tree_budget;        /* asked for; step_budget: what fits into this step */
     int32_t step_budget;
+    bool needs_hidden;          /* one of its drafters does: it reads its whole prompt itself */
     bool is_planned;            /* auto.c decides which nodes get a row */
     int32_t ask_budget;         /* nodes asked of each drafter, where planned */
     double purse_s;             /* forward time that drafts may lose yet */
@@ -123,6 +124,8 @@ void request_begin_drafts(fr_request *r);
 void request_end_drafts(fr_request *r);
 /* Shows the drafters what the target said at every node of r->tree; the rows are in e->row_logits, row_hidden. */
 void request_observe_tree(fr_request *r, const VerifyResult *verdict);
+/* Shows them the hidden states of n tokens of the context from place `first` on; the rows are in e->row_hidden. */
+void request_observe_prompt(fr_request *r, int64_t first, int32_t n);
 /* Fills r->tree of every request in the list: the pending token and what its drafters propose. */
 void engine_propose(fr_engine *e, fr_request *const *requests, int n);
 

@@ -23,6 +23,8 @@
  * seen in the times and statistics of a request, and not in its tokens or logits.
  * Cost: a comparison of tokens with every running request and every entry, for requests that still read. With some
  * hundreds of entries a trie would pay; with a handful it does not.
+ * A request whose drafter wants the target's hidden states of the prompt (drafter.h) takes nothing over, for pages hold
+ * none; others take from it.
  * It loses where all beginnings differ: then finished requests' pages are held for nothing, until they are wanted.
  * Proof: tests/test_kv_pressure.c. */
 #include "engine/engine.h"
@@ -128,7 +130,7 @@ void prefix_cache_share(fr_engine *e) {
     for (int i = 0; i < e->n_by_age && n_chunk_left > 0; i++) {
         fr_request *r = e->by_age[i];
         if (!request_is_prefilling(r)) continue;
-        share(r);
+        if (!r->needs_hidden) share(r);
         n_chunk_left -= r->n_context - 1 - executor_sequence_length(e->executor, r->sequence);
     }
 }
@@ -136,7 +138,7 @@ void prefix_cache_share(fr_engine *e) {
 bool prefix_is_coming(const fr_request *r, int32_t n) {
     const fr_engine *e = r->engine;
     int32_t done = executor_sequence_length(e->executor, r->sequence);
-    for (int i = 0; e->n_cached > 0 && e->by_age[i] != r; i++) {
+    for (int i = 0; e->n_cached > 0 && !r->needs_hidden && e->by_age[i] != r; i++) {
         const fr_request *s = e->by_age[i];
         if (s->finish || !s->is_prefill_step || !s->n_step_rows) continue;
         int32_t end = executor_sequence_length(e->executor, s->sequence) + s->n_step_rows;

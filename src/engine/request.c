@@ -98,6 +98,7 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
             return FR_OK;
         }
     r->drafts[n].shared = d;
+    if (d->drafter->class->needs_hidden) r->needs_hidden = true;
     r->options.n_drafts++;
     return FR_OK;
 }

@@ -72,8 +72,8 @@ static int open_engine(fr_engine *e, fr_error *err) {
                                    : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
     size_t n = (size_t)o->max_requests;
     e->rows = calloc((size_t)e->n_rows_max, sizeof *e->rows);
-    e->row_logits = calloc(TREE_MAX_NODES, sizeof *e->row_logits);
-    e->row_hidden = calloc(TREE_MAX_NODES, sizeof *e->row_hidden);
+    e->row_logits = calloc((size_t)e->n_rows_max, sizeof *e->row_logits);
+    e->row_hidden = calloc((size_t)e->n_rows_max, sizeof *e->row_hidden);
     e->requests = calloc(n, sizeof *e->requests);
     e->stepping = calloc(n, sizeof *e->stepping);
     e->by_age = calloc(n, sizeof *e->by_age);
@@ -137,7 +137,8 @@ static void pack_prompt(fr_request *r, int32_t *n_chunk_left) {
     if (n < 1 || e->n_rows + n > e->n_rows_max || prefix_is_coming(r, n) || !pages_claim(r, whole, whole)) return;
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
-        rows[i] = (Row){.token = r->context[done + i], .sequence = r->sequence, .parent = i ? r->first_row + i - 1 : -1};
+        rows[i] = (Row){.token = r->context[done + i], .sequence = r->sequence, .parent = i ? r->first_row + i - 1 : -1,
+                        .want_hidden = r->needs_hidden && done + i >= r->n_read};
     *n_chunk_left -= n;
 }
 
@@ -156,11 +157,18 @@ static void pack_tree(fr_request *r) {
 }
 
 static void take_prompt_rows(fr_request *r) {
-    int32_t *rows = r->engine->commit_rows;
-    int64_t n_again = r->n_read - executor_sequence_length(r->engine->executor, r->sequence);
-    if (n_again > 0) r->stats.n_recomputed += n_again < r->n_step_rows ? n_again : r->n_step_rows;
+    fr_engine *e = r->engine;
+    int32_t *rows = e->commit_rows, done = executor_sequence_length(e->executor, r->sequence), n_again = r->n_read - done;
+    if (n_again < 0) n_again = 0;
+    if (n_again > r->n_step_rows) n_again = r->n_step_rows;
+    r->stats.n_recomputed += n_again;
+    if (r->needs_hidden && n_again < r->n_step_rows) { /* what it read before was shown before */
+        for (int32_t i = n_again; i < r->n_step_rows; i++)
+            e->row_hidden[i - n_again] = executor_hidden(e->executor, r->first_row + i);
+        request_observe_prompt(r, done + n_again, r->n_step_rows - n_again);
+    }
     for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
-    executor_commit(r->engine->executor, r->sequence, rows, r->n_step_rows);
+    executor_commit(e->executor, r->sequence, rows, r->n_step_rows);
 }
 
 /* Steps by depth: was there a child to accept, and was one accepted? */

@@ -16,6 +16,9 @@ typedef struct Row {
     int32_t sequence;
     int32_t parent;   /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
+    bool want_hidden; /* its hidden state; a row that wants logits has it anyway */
+    const float *input; /* [n_embd] what runs through the layers instead of the token's embedding; NULL: that. Borrowed
+                         * for the call */
 } Row;
 
 typedef struct ExecutorOptions {
@@ -58,8 +61,8 @@ int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err
  * tree level by level. Rows are numbered on, a parent may be any row since executor_forward, and reservations and
  * max_rows count all of them. Nothing may be committed in between. Results are those of the new rows alone. */
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
-/* Results of the last forward; valid until the next. Logits [n_vocab] and hidden state after the final
- * norm [n_embd] of a row that wanted logits; NULL for one that did not. */
+/* Results of the last forward; valid until the next. Logits [n_vocab] of a row that wanted logits, and the hidden
+ * state after the final norm [n_embd] of one that wanted either; NULL for one that did not. */
 const float *executor_logits(const Executor *e, int32_t row);
 const float *executor_hidden(const Executor *e, int32_t row);
 /* Keeps these rows of the last forward and its extensions (all of one sequence, a chain from the committed tokens down) and

@@ -151,10 +151,11 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
         int32_t *path = path_room(e, i), n_path = parent ? parent->n_path + 1 : 1, slot = s->slots[s->length + index];
         if (parent) memcpy(path, parent->path_slots, (size_t)parent->n_path * sizeof *path);
         path[n_path - 1] = slot;
-        e->all_rows[i] = (RowPlace){.token = r->token, .position = s->length + n_path - 1, .sequence = r->sequence,
+        e->all_rows[i] = (RowPlace){.token = r->token, .input = r->input, .position = s->length + n_path - 1, .sequence = r->sequence,
                                     .index = index, .slot = slot, .n_prefix = s->length, .n_path = n_path,
                                     .prefix_slots = s->slots, .path_slots = path,
-                                    .i_result = r->want_logits ? e->n_results++ : -1};
+                                    .i_logits = r->want_logits ? e->n_logits++ : -1,
+                                    .i_hidden = r->want_logits || r->want_hidden ? e->n_hidden++ : -1};
     }
     return FR_OK;
 }
@@ -166,7 +167,7 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
     e->n_before = n_before;
     e->rows = e->all_rows + n_before;
     e->n_rows = 0;
-    e->n_results = 0;
+    e->n_logits = e->n_hidden = 0;
     int status = place_rows(e, rows, n_before, n_rows, err);
     if (status) return status;
     e->n_rows = n_rows;
@@ -182,19 +183,19 @@ int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err)
     return run_after(e, e->n_before + e->n_rows, rows, n_rows, err);
 }
 
-/* The place of a row of the last run in its results, or -1. */
-static int32_t result_of(const Executor *e, int32_t row) {
+/* The place of a row of the last run. */
+static const RowPlace *place_of(const Executor *e, int32_t row) {
     fr_assert(row >= e->n_before && row < e->n_before + e->n_rows);
-    return e->all_rows[row].i_result;
+    return &e->all_rows[row];
 }
 
 const float *executor_logits(const Executor *e, int32_t row) {
-    int32_t i = result_of(e, row);
+    int32_t i = place_of(e, row)->i_logits;
     return i < 0 ? NULL : e->logits + (size_t)i * (size_t)e->model->hparams.n_vocab;
 }
 
 const float *executor_hidden(const Executor *e, int32_t row) {
-    int32_t i = result_of(e, row);
+    int32_t i = place_of(e, row)->i_hidden;
     return i < 0 ? NULL : e->hidden + (size_t)i * (size_t)e->model->hparams.n_embd;
 }
 

@@ -25,7 +25,6 @@
 #include "model/forward.h"
 
 #include "base/threads.h"
-#include "format/blocks.h"
 
 #include <math.h>
 #include <string.h>
@@ -61,7 +60,7 @@ static void run(Job *job, PartFn fn, int64_t n) {
     threads_run(job->e->threads, (int)(n < most ? n : most), fn, job);
 }
 
-/* Converts row i of x ([n_in] floats each) into every form the products want. */
+/* Converts a row of inputs into every form the products want, as activation row i. */
 static void convert_row(const Job *j, const float *x, int64_t i) {
     bool done[ACT_FORM_COUNT] = {false};
     for (int k = 0; k < j->n_products; k++) {
@@ -70,7 +69,7 @@ static void convert_row(const Job *j, const float *x, int64_t i) {
         if (done[form]) continue;
         done[form] = true;
         char *out = (char *)j->e->acts[form] + row_at(i, (int64_t)act_row_bytes(form, m->n_in));
-        j->kn->act_convert(form, x + row_at(i, m->n_in), m->n_in, out);
+        j->kn->act_convert(form, x, m->n_in, out);
     }
 }
 
@@ -101,15 +100,20 @@ static void embed_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     const Job *j = ctx;
     Executor *e = j->e;
-    const GgufTensor *t = e->model->token_embd;
-    size_t row_bytes = t->bytes / (size_t)j->h->n_vocab;
     int64_t begin, end;
     threads_split(e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        const char *src = (const char *)t->data + (size_t)e->rows[i].token * row_bytes;
-        blocks_dequantize(t->type, src, j->h->n_embd, e->x + row_at(i, j->h->n_embd));
+        float *x = e->x + row_at(i, j->h->n_embd);
+        if (e->rows[i].input) memcpy(x, e->rows[i].input, (size_t)j->h->n_embd * sizeof *x);
+        else model_embedding(e->model, e->rows[i].token, x);
         rope_angles(&e->model->rope, e->rows[i].position, e->cos_sin + row_at(i, j->h->rope.n_rot));
     }
+}
+
+/* A layer that a drafter brings may have no norm there. */
+static void norm_or_copy(const Job *j, float *out, const float *x, const float *norm) {
+    if (norm) j->kn->rmsnorm(out, x, norm, j->h->n_embd, j->h->rms_eps);
+    else memcpy(out, x, (size_t)j->h->n_embd * sizeof *out);
 }
 
 /* x += delta (unless there is none yet), then the norm of x in the form the products want. */
@@ -122,8 +126,8 @@ static void norm_part(void *ctx, int i_part, int n_parts, int i_thread) {
     for (int64_t i = begin; i < end; i++) {
         float *x = e->x + row_at(i, n);
         if (j->add_delta) j->kn->add(x, e->delta + row_at(i, n), n);
-        j->kn->rmsnorm(e->normed + row_at(i, n), x, j->norm, n, j->h->rms_eps);
-        convert_row(j, e->normed, i);
+        norm_or_copy(j, e->normed + row_at(i, n), x, j->norm);
+        convert_row(j, e->normed + row_at(i, n), i);
     }
 }
 
@@ -191,7 +195,7 @@ static void convert_part(void *ctx, int i_part, int n_parts, int i_thread) {
     const Job *j = ctx;
     int64_t begin, end;
     threads_split(j->e->n_rows, 1, i_part, n_parts, &begin, &end);
-    for (int64_t i = begin; i < end; i++) convert_row(j, j->x, i);
+    for (int64_t i = begin; i < end; i++) convert_row(j, j->x + row_at(i, j->products[0].m->n_in), i);
 }
 
 static void activate_part(void *ctx, int i_part, int n_parts, int i_thread) {
@@ -201,7 +205,7 @@ static void activate_part(void *ctx, int i_part, int n_parts, int i_thread) {
     threads_split(j->e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         j->kn->silu_mul(j->e->gate + row_at(i, n), j->e->up + row_at(i, n), n);
-        convert_row(j, j->e->gate, i);
+        convert_row(j, j->e->gate + row_at(i, n), i);
     }
 }
 
@@ -238,7 +242,7 @@ static void run_layer(Job *base, int32_t layer) {
     multiply(&down, n);
 }
 
-/* Final norm of the rows that want logits. */
+/* Final norm of the rows that want logits or their hidden state. */
 static void finish_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     const Job *j = ctx;
@@ -246,12 +250,12 @@ static void finish_part(void *ctx, int i_part, int n_parts, int i_thread) {
     int64_t begin, end, n = j->h->n_embd;
     threads_split(e->n_rows, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        int32_t r = e->rows[i].i_result;
-        if (r < 0) continue;
-        float *x = e->x + row_at(i, n);
+        const RowPlace *r = &e->rows[i];
+        if (r->i_hidden < 0) continue;
+        float *x = e->x + row_at(i, n), *hidden = e->hidden + row_at(r->i_hidden, n);
         j->kn->add(x, e->delta + row_at(i, n), n);
-        j->kn->rmsnorm(e->hidden + row_at(r, n), x, e->model->output_norm, n, j->h->rms_eps);
-        convert_row(j, e->hidden, r);
+        norm_or_copy(j, hidden, x, e->model->output_norm);
+        if (r->i_logits >= 0) convert_row(j, hidden, r->i_logits);
     }
 }
 
@@ -261,5 +265,5 @@ void forward_run(Executor *e) {
     run(&job, embed_part, e->n_rows);
     for (int32_t i = 0; i < job.h->n_layer; i++) run_layer(&job, i);
     run(&job, finish_part, e->n_rows);
-    if (e->n_results) multiply(&job, e->n_results);
+    if (e->n_logits) multiply(&job, e->n_logits);
 }

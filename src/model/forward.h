@@ -8,11 +8,12 @@
 /* Where a row stands and what it sees: keys at logical positions 0 .. position. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
+    const float *input;           /* instead of the token's embedding, or NULL */
     int32_t index;                /* among the rows of its sequence since executor_forward */
     int32_t slot;                 /* where its key and value go */
     int32_t n_prefix, n_path;     /* visible: n_prefix committed slots, then n_path of its path, itself last */
     const int32_t *prefix_slots, *path_slots;
-    int32_t i_result;             /* its place in logits and hidden, or -1 */
+    int32_t i_logits, i_hidden;   /* its place in logits, and in hidden, or -1 */
 } RowPlace;
 
 struct Executor {
@@ -23,7 +24,7 @@ struct Executor {
     RowPlace *all_rows;           /* [max_rows] of the last forward and its extensions */
     int32_t n_before;             /* of them, those that ran before this run */
     RowPlace *rows;               /* [n_rows] those of this run: all_rows + n_before */
-    int32_t n_rows, n_results;
+    int32_t n_rows, n_logits, n_hidden;
     int32_t *path_slots;          /* [max_rows * max_rows] */
     int32_t *offsets;             /* [max_rows] scratch of commit */
     int64_t score_stride;
@@ -32,8 +33,8 @@ struct Executor {
     float *q, *attended;          /* [max_rows][q_dim] */
     float *k, *v;                 /* [max_rows][kv_dim] */
     float *gate, *up;             /* [max_rows][n_ff] */
-    float *hidden;                /* [n_results][n_embd] after the final norm */
-    float *logits;                /* [n_results][n_vocab] */
+    float *hidden;                /* [n_hidden][n_embd] after the final norm */
+    float *logits;                /* [n_logits][n_vocab] */
     float *scores;                /* [n_threads][heads of a group][score_stride] */
     void *acts[ACT_FORM_COUNT];        /* [max_rows][widest row] activations in each form */
 };

@@ -178,6 +178,12 @@ int model_open(Model **out, const Gguf *g, const ModelOptions *options, fr_error
     return FR_OK;
 }
 
+void model_embedding(const Model *m, int32_t token, float *out) {
+    const GgufTensor *t = m->token_embd;
+    size_t row_bytes = t->bytes / (size_t)m->hparams.n_vocab;
+    blocks_dequantize(t->type, (const char *)t->data + (size_t)token * row_bytes, m->hparams.n_embd, out);
+}
+
 static void free_layer(LayerWeights *w) {
     float *vectors[] = {w->attn_norm, w->ffn_norm, w->q_norm, w->k_norm, w->q_bias, w->k_bias, w->v_bias};
     PackedMatrix *matrices[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};

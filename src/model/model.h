@@ -6,7 +6,7 @@
 #include "model/rope.h"
 
 typedef struct LayerWeights {
-    float *attn_norm, *ffn_norm;       /* [n_embd] */
+    float *attn_norm, *ffn_norm;       /* [n_embd]; a drafter's own layer may have none (NULL) */
     float *q_norm, *k_norm;            /* [head_dim], or NULL (qwen3 has them) */
     float *q_bias, *k_bias, *v_bias;   /* [q_dim], [kv_dim], [kv_dim], or NULL (qwen2 has them) */
     PackedMatrix q, k, v;              /* [q_dim | kv_dim | kv_dim][n_embd] */
@@ -22,7 +22,7 @@ typedef struct Model {
     Hparams hparams;
     Rope rope;
     const GgufTensor *token_embd;      /* [n_vocab][n_embd] */
-    float *output_norm;                /* [n_embd] */
+    float *output_norm;                /* [n_embd]; NULL in a drafter's own layer: none */
     PackedMatrix output;               /* [n_vocab][n_embd]; token_embd again where the two are tied */
     LayerWeights *layers;              /* [n_layer] */
     size_t weight_bytes;               /* bytes of packed matrices: what one forward reads */
@@ -39,5 +39,8 @@ typedef struct ModelOptions {
 /* The Gguf must outlive the model. Refuses missing, unknown or misshapen tensors by name. */
 int model_open(Model **out, const Gguf *g, const ModelOptions *options, fr_error *err);
 void model_close(Model *m);
+
+/* The embedding of a token as floats, out: [n_embd]. */
+void model_embedding(const Model *m, int32_t token, float *out);
 
 #endif

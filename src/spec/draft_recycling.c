@@ -43,7 +43,7 @@
 
 extern const DrafterClass draft_recycling_class;
 
-enum { MAX_DEPTH = 16 }; /* bound of the option depth */
+enum { MAX_DEPTH = 16, MAX_K = 16 }; /* bounds of the options */
 
 /* Shares of rank 0, 1, .. before anything is counted; later ranks have the last one. */
 static const double PRIOR[] = {0.35, 0.12, 0.07, 0.05, 0.03, 0.025, 0.02, 0.015};
@@ -54,8 +54,8 @@ typedef struct Recycling {
     int32_t n_vocab, k, depth;
     bool prompt;
     int32_t *followers;                     /* [n_vocab][k] best first; -1: not known */
-    Tally at[MAX_DEPTH][TOLD_MAX_TOP];      /* by depth of the parent and rank */
-    Tally anywhere[TOLD_MAX_TOP];           /* by rank, all depths */
+    Tally at[MAX_DEPTH][MAX_K];      /* by depth of the parent and rank */
+    Tally anywhere[MAX_K];           /* by rank, all depths */
 } Recycling;
 
 static const DrafterOption options[] = {
@@ -73,7 +73,7 @@ static void close_recycling(Drafter *drafter) {
 static int open_recycling(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
     const DrafterClass *class = &draft_recycling_class;
     int64_t k, depth, prompt;
-    int rc = draft_spec_get_int(spec, class, "k", 1, TOLD_MAX_TOP, &k, err);
+    int rc = draft_spec_get_int(spec, class, "k", 1, MAX_K, &k, err);
     if (!rc) rc = draft_spec_get_int(spec, class, "depth", 1, MAX_DEPTH, &depth, err);
     if (!rc) rc = draft_spec_get_int(spec, class, "prompt", 0, 1, &prompt, err);
     if (!rc) rc = told_require_target(class->name, env, err);
@@ -158,8 +158,8 @@ static void end(Drafter *drafter, int32_t sequence) {
 /* ---- drafting ----------------------------------------------------------------------------------- */
 
 typedef struct Ranks { /* of one depth: the ranks, the most often right first, and their shares */
-    int32_t rank[TOLD_MAX_TOP];
-    double share[TOLD_MAX_TOP];
+    int32_t rank[MAX_K];
+    double share[MAX_K];
 } Ranks;
 
 static Ranks sort_ranks(const Recycling *d, int32_t depth) {

@@ -15,6 +15,7 @@
 
 #include "format/gguf.h"
 #include "kernels/kernels.h"
+#include "model/model.h"
 #include "spec/law.h"
 #include "spec/sampler.h"
 #include "spec/verifier.h"
@@ -34,6 +35,7 @@ typedef struct DrafterEnv { /* what a method may know about the target; extended
     const Gguf *vocab; /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
     /* For methods with a model of their own; zero where no target is run (replay). Borrowed. */
     const Gguf *target;
+    const Model *target_model; /* for methods that use its embedding and its LM head */
     const Kernels *kernels; /* NULL: the best of this machine */
     ActForm activations;    /* of a draft model: the form that the target runs on */
     int32_t n_ctx;          /* longest sequence */
@@ -57,6 +59,9 @@ typedef struct DrafterClass {
     const char *name; /* as in --draft: small letters and '-' */
     const char *summary;           /* one line for --help */
     const DrafterOption *options;  /* ends with key == NULL */
+    /* Learns from the target's hidden states: observe_prompt is there, and requests that draft with it read their
+     * whole prompt themselves, whoever has read it before. */
+    bool needs_hidden;
     /* Allocates the method's own struct, whose first member is a Drafter, and reads its options with draft_spec_get*. The
      * caller (drafter_open) has refused unknown keys, and fills in class and source afterwards. */
     int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
@@ -67,6 +72,11 @@ typedef struct DrafterClass {
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
     /* A sequence starts with this context; the last of its tokens is the pending one. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+    /* With needs_hidden: the target's hidden states, [n_embd] each after its final norm, of context tokens first ..
+     * first + n - 1. Every token of the context but the last is shown once, in order, in pieces; later ones come
+     * with observe_tree, the pending token being its node 0. */
+    int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                          fr_error *err);
     /* Optional, before observe: the tree of this step as the target read it (all drafters' nodes). */
     int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);
     /* Tokens committed since: the accepted path and the target's own token. */

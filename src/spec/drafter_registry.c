@@ -22,7 +22,10 @@
     X(rsd_c)                                                                                                 \
     X(rsd_s)                                                                                                 \
     X(spectr)                                                                                                \
-    X(specinfer)
+    X(specinfer)                                                                                             \
+    X(redrafter)                                                                                             \
+    X(medusa)                                                                                                \
+    X(eagle)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

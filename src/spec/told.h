@@ -12,7 +12,7 @@ int told_require_target(const char *method, const DrafterEnv *env, fr_error *err
 /* Refuses a token outside the vocabulary. */
 int told_check_tokens(const int32_t *tokens, int64_t n, int32_t n_vocab, fr_error *err);
 
-enum { TOLD_MAX_TOP = 16 };
+enum { TOLD_MAX_TOP = 64 };
 /* ids[0..k) of the k greatest logits, the greatest first, of equals the lowest id; k <= TOLD_MAX_TOP. NaN and
  * -inf are never among them. Returns how many there are; the rest of ids is -1. */
 int32_t told_top(const float *logits, int32_t n_vocab, int32_t k, int32_t *ids);
