@@ -15,7 +15,7 @@
  *
  * Invariants. fn and ctx change only while no part is outstanding; a successful compare-and-swap proves that the
  * job is still the one whose word was read, and the caller cannot leave it before that part is done. Workers
- * spin for some microseconds after a job, in which the next one usually comes, and then sleep.
+ * spin for some hundred microseconds after a job, in which the next one usually comes, and then sleep.
  *
  * OpenMP was tried first (bench/DIARY.md): its run time spins at barriers for milliseconds.
  */
@@ -27,7 +27,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { SPINS = 4000 };
+/* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a virtual
+ * machine costs as much again (bench/DIARY.md). */
+enum { SPINS = 16000 };
 
 /* What a worker is told when it starts. */
 typedef struct Start {
