@@ -131,7 +131,7 @@ deps-clang: deps
 .PHONY: demo bench
 demo: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
-	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 120 --tree-budget 4 --color=auto --draft ngram-trie
+	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 120 --tree-budget 4 --color=auto --draft ngram-trie --draft suffix --draft auto
 bench: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
 	build/forerun perf -m models/target.gguf
@@ -202,7 +202,7 @@ uninstall:
 help:
 	@printf '%s\n' \
 	  'make             build build/forerun and the libraries' \
-	  'make demo        install what is missing, build, and show one text plainly and with a drafter' \
+	  'make demo        install what is missing, build, and show one text plainly and with drafters' \
 	  'make test        install what is missing, build, and run all tests' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
   'make cross-aarch64  the kernels and a run for 64-bit ARM, under qemu: the same bits?' \
