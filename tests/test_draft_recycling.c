@@ -1,5 +1,4 @@
 /* Unit tests of the drafter recycling: matrix, counts and best tree by brute force, against a made-up target. */
-#include "engine_rig.h"
 #include "told_rig.h"
 
 #include <math.h>
@@ -210,27 +209,9 @@ static void a_warm_matrix_serves_the_next_request(void **state) {
     drafter_close(d);
 }
 
-/* On the shipped model, alone and beside the other one: plain decoding's tokens, and drafts that are accepted. */
 static void the_engine_feeds_it(void **state) {
     (void)state;
-    static Stream plain, got;
-    static const char *const drafts[] = {"recycling", "lookahead"};
-    static const int32_t prompt[] = {1, 300, 301, 302, 303, 300, 301, 302, 303, 300};
-    fr_model *model = rig_open_model("models/target.gguf", NULL);
-    fr_engine *e = rig_open_engine(model, NULL);
-    fr_request_options o = {.prompt = prompt, .n_prompt = 10, .max_tokens = 60, .sampling = fr_sampling_default(),
-                            .ignore_eos = 1};
-    rig_run_request(e, &o, &plain);
-    o.drafts = drafts;
-    o.tree_budget = 24;
-    for (o.n_drafts = 1; o.n_drafts <= 2; o.n_drafts++) {
-        rig_run_request(e, &o, &got);
-        rig_assert_same(&plain, &got, drafts[o.n_drafts - 1]);
-        assert_string_equal(got.stats.draft_error, "");
-        assert_true(got.stats.accepted > 10);
-    }
-    fr_engine_close(e);
-    fr_model_close(model);
+    told_rig_check_engine("recycling", "lookahead");
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
 #include "told_rig.h"
+#include "engine_rig.h"
 
 #include "base/rng.h"
 
@@ -91,4 +92,25 @@ void told_rig_check_bands(const ToldBands *b, double tolerance) {
             fail_msg("band %d: %g promised, %g came, of %g nodes", i, b->est[i] / n, b->right[i] / n, n);
     }
     assert_true(n_checked >= 2);
+}
+
+void told_rig_check_engine(const char *draft, const char *other) {
+    static Stream plain, got;
+    const char *const drafts[] = {draft, other};
+    static const int32_t prompt[] = {1, 300, 301, 302, 303, 300, 301, 302, 303, 300};
+    fr_model *model = rig_open_model("models/target.gguf", NULL);
+    fr_engine *e = rig_open_engine(model, NULL);
+    fr_request_options o = {.prompt = prompt, .n_prompt = 10, .max_tokens = 60, .sampling = fr_sampling_default(),
+                            .ignore_eos = 1};
+    rig_run_request(e, &o, &plain);
+    o.drafts = drafts;
+    o.tree_budget = 24;
+    for (o.n_drafts = 1; o.n_drafts <= 2; o.n_drafts++) {
+        rig_run_request(e, &o, &got);
+        rig_assert_same(&plain, &got, drafts[o.n_drafts - 1]);
+        assert_string_equal(got.stats.draft_error, "");
+        assert_true(got.stats.accepted > 10);
+    }
+    fr_engine_close(e);
+    fr_model_close(model);
 }

@@ -42,4 +42,7 @@ typedef struct ToldBands {
 void told_rig_count(ToldBands *b, const ToldSequence *s);
 void told_rig_check_bands(const ToldBands *b, double tolerance);
 
+/* On the shipped model, alone and beside the other one: plain decoding's tokens, and drafts that are accepted. */
+void told_rig_check_engine(const char *draft, const char *other);
+
 #endif

@@ -60,9 +60,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case 'o': a->output = arg; return 0;
     case KEY_DISTILL_CHAT: a->chat = 1; return 0;
     case KEY_PARALLEL:
-        a->generate.engine.max_requests = atoi(arg);
-        if (a->generate.engine.max_requests < 1 || a->generate.engine.max_requests > MAX_PARALLEL)
-            argp_error(state, "--parallel: 1 to %d", MAX_PARALLEL);
+        a->generate.engine.max_requests = (int)cli_parse_int(state, arg, 1, MAX_PARALLEL, "--parallel");
         return 0;
     case ARGP_KEY_ARG:
         if (a->input) argp_error(state, "one input at a time: %s or %s?", a->input, arg);

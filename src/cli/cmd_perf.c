@@ -38,8 +38,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_JSON: a->json = 1; return 0;
     case KEY_SECONDS: a->seconds = atof(arg); return 0;
     case 'c':
-        a->n_context = atoi(arg);
-        if (a->n_context < 0 || a->n_context > 1 << 20) argp_error(state, "--ctx: 0 to 1048576");
+        a->n_context = (int32_t)cli_parse_int(state, arg, 0, 1 << 20, "--ctx");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
