@@ -1,0 +1,21 @@
+/* table_body.h - the table of an instruction set. Included once by its file, behind the header of its vectors, with TABLE
+ * (the variable, declared in tables.h) and TABLE_NAME defined. */
+#include "kernels/matmul_body.h"
+#include "kernels/peak_body.h"
+#include "kernels/vector_body.h"
+
+const Kernels TABLE = {
+    .name = TABLE_NAME,
+    .act_convert = act_convert,
+    .matmul = matmul,
+    .rmsnorm = rmsnorm,
+    .add = add,
+    .silu_mul = silu_mul,
+    .rope = rope,
+    .kv_store = kv_store,
+    .attn_scores = attn_scores,
+    .softmax = softmax,
+    .attn_mix = attn_mix,
+    .peak_loop = peak_loop,
+    .read_loop = read_loop,
+};
