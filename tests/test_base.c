@@ -132,6 +132,56 @@ static void sleepers_wake(void **state) {
     threads_close(pool);
 }
 
+/* A region whose stages each must find the one before whole: stage i adds 1 to the items that stage i - 1 left at i. */
+enum { N_STAGES = 40 };
+typedef struct Ladder {
+    int rung[N_ITEMS];
+    atomic_int n_wrong;
+} Ladder;
+typedef struct Rung {
+    Ladder *ladder;
+    int i;
+} Rung;
+
+static void climb_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Rung *r = ctx;
+    int64_t begin, end;
+    /* every other stage from the other end, so that parts read what others wrote */
+    threads_split(N_ITEMS, 1, r->i % 2 ? n_parts - 1 - i_part : i_part, n_parts, &begin, &end);
+    for (int64_t k = begin; k < end; k++)
+        if (r->ladder->rung[k]++ != r->i) atomic_fetch_add(&r->ladder->n_wrong, 1);
+    if ((r->i + i_part) % 7 == 0) sched_yield(); /* some parts are slow */
+}
+
+static void stages_follow_each_other(void **state) {
+    (void)state;
+    static Ladder ladder;
+    Rung rungs[N_STAGES];
+    Stage stages[2 * N_STAGES];
+    int n_parts_of[] = {1, 7, 2, 64, 3, 200};
+    for (int i = 0; i < N_STAGES; i++) {
+        rungs[i] = (Rung){&ladder, i};
+        stages[2 * i] = (Stage){.fn = climb_part, .ctx = &rungs[i], .n_parts = n_parts_of[i % 6], .later = &ladder,
+                                .later_bytes = sizeof ladder};
+        stages[2 * i + 1] = (Stage){0}; /* nothing to do */
+    }
+    for (int n = 1; n <= 9; n++) {
+        ThreadPool *pool;
+        assert_int_equal(threads_open(&pool, n, NULL), FR_OK);
+        for (int round = 0; round < 6; round++) {
+            memset(&ladder, 0, sizeof ladder);
+            threads_run_stages(pool, stages, 2 * N_STAGES);
+            assert_int_equal(ladder.n_wrong, 0);
+            for (int k = 0; k < N_ITEMS; k++) assert_int_equal(ladder.rung[k], N_STAGES);
+            if (round % 2) usleep(2000); /* asleep when the next region begins */
+        }
+        threads_run_stages(pool, stages + 1, 1);
+        threads_run_stages(pool, stages, 0);
+        threads_close(pool);
+    }
+}
+
 typedef struct Places {
     atomic_int n_met;           /* threads that are in a part: each waits for the others, so that each has one */
     cpu_set_t allowed[THREADS_MAX];
@@ -191,6 +241,7 @@ int main(void) {
         cmocka_unit_test(hashes_chain),
         cmocka_unit_test(every_part_is_done_once),
         cmocka_unit_test(sleepers_wake),
+        cmocka_unit_test(stages_follow_each_other),
         cmocka_unit_test(pinned_threads_have_a_core_each),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

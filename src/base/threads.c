@@ -1,21 +1,32 @@
-/* threads.c - a pool without barriers.
+/* threads.c - one parallel region for many stages, without barriers.
  *
- * The problem. A forward is some hundred jobs one after the other, tens of microseconds each. With a barrier
+ * The problem. A forward is some hundred stages one after the other, tens of microseconds each. With a barrier
  * after each, every thread must be running for any to go on. As soon as there are more threads than cores, or another
  * program runs, one of them stands in the queue of a core, and a barrier costs a time slice of milliseconds:
  * measured, two busy neighbours on two cores made decoding the shipped target a hundred times slower.
  *
- * The idea. Nobody waits for a thread that does nothing. The state of the pool is one 64-bit word:
+ * The idea. Nobody waits for a thread that does nothing. All stages are known when the region begins, and one word tells where
+ * it is:
  *
- *     job number (32 bits) | parts in all (16) | parts taken (16)
+ *     word:             stage (48 bits, counted on from region to region) | parts in all (16)
+ *     taken[thread]:    stage | parts taken of the share of this thread
  *
- * A thread takes a part by counting the word up with compare-and-swap. The caller publishes a job by storing the
- * word, takes parts like everyone else, and then waits for the parts that others took, and only those. A thread
- * that slept through a job finds the word at a later one and never learns what it missed.
+ * Of n parts thread t of T has the share [n t/T, n (t+1)/T) and takes it from below: so it walks through one stretch of memory,
+ * and through the same one in the next forward. When its own share is taken it helps the others with theirs. Taking is a
+ * compare-and-swap of taken[]; a count of an earlier stage reads as none, so that nobody has to clear them. Whoever finishes
+ * the last part of a stage stores the word of the next, and goes on at once. A thread that slept through a stage finds
+ * the word at a later one and never learns what it missed.
  *
- * Invariants. fn and ctx change only while no part is outstanding; a successful compare-and-swap proves that the
- * job is still the one whose word was read, and the caller cannot leave it before that part is done. Workers
- * spin for some hundred microseconds after a job, in which the next one usually comes, and then sleep.
+ * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 is without a core. Thread 0 does 0 and 1, then takes 2; now
+ * thread 1 comes back and takes 3, and whoever is done last opens the next stage.
+ *
+ * Invariants. A stage is over only when all its parts are done, so each share has then been taken to its end, and its count is
+ * of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier stage, or of this one,
+ * proves that the stage is still the one whose word was read; it cannot end before the part taken is done. stages
+ * and their number change only between regions.
+ *
+ * Waiting. A thread without a part asks memory for what it will read next (Stage.later), then spins for some hundred
+ * microseconds, in which the next stage, or the next forward, usually comes; workers then sleep.
  *
  * OpenMP was tried first (bench/DIARY.md): its run time spins at barriers for milliseconds.
  */
@@ -29,7 +40,11 @@
 
 /* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a virtual
  * machine costs as much again (bench/DIARY.md). */
-enum { SPINS = 16000 };
+enum {
+    SPINS = 16000,
+    ASKED_BYTES = 256 << 10, /* of what is read next, asked for while waiting: a part of the second cache */
+    ASKED_STEP = 256,        /* ... so many between two looks at the word */
+};
 
 /* What a worker is told when it starts. */
 typedef struct Start {
@@ -37,11 +52,20 @@ typedef struct Start {
     int i_thread;
 } Start;
 
+/* How far a thread has been asked for its share. */
+typedef struct Share {
+    _Alignas(64) _Atomic uint64_t taken;
+} Share;
+
 struct ThreadPool {
     _Alignas(64) _Atomic uint64_t word;
-    _Alignas(64) atomic_int n_done; /* parts of this job */
-    PartFn fn;
-    void *ctx;
+    _Atomic(const char *) later;    /* of the stage in the word; where the two do not fit together nothing is harmed */
+    atomic_size_t later_bytes;
+    _Alignas(64) atomic_int n_done; /* parts of this stage */
+    const Stage *stages;            /* of this region */
+    int n_stages;
+    uint64_t first;                 /* number of the first of them */
+    Share *shares;                  /* [n_threads] */
     int n_threads;
     int n_started;                  /* workers */
     bool is_pinned;                 /* and with them the thread that called threads_pin */
@@ -53,46 +77,14 @@ struct ThreadPool {
     pthread_cond_t wake;
 };
 
-static uint64_t make_word(uint64_t job, uint64_t n_parts) { return job << 32 | n_parts << 16; }
-static uint64_t word_job(uint64_t word) { return word >> 32; }
-static int word_parts(uint64_t word) { return (int)(word >> 16 & 0xffff); }
-static int word_taken(uint64_t word) { return (int)(word & 0xffff); }
+static uint64_t make_word(uint64_t stage, int n) { return stage << 16 | (uint64_t)n; }
+static uint64_t word_stage(uint64_t word) { return word >> 16; }
+static int word_count(uint64_t word) { return (int)(word & 0xffff); }
 
 static void relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
-}
-
-/* Takes and does parts of the job that stands in the word until none is left. */
-static void work(ThreadPool *p, int i_thread) {
-    uint64_t word = atomic_load_explicit(&p->word, memory_order_acquire);
-    while (word_taken(word) < word_parts(word)) {
-        if (!atomic_compare_exchange_weak_explicit(&p->word, &word, word + 1, memory_order_acquire, memory_order_acquire))
-            continue;
-        p->fn(p->ctx, word_taken(word), word_parts(word), i_thread);
-        atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
-        word = atomic_load_explicit(&p->word, memory_order_acquire);
-    }
-}
-
-static bool has_work(ThreadPool *p) {
-    uint64_t word = atomic_load(&p->word);
-    return word_taken(word) < word_parts(word) || atomic_load(&p->closing);
-}
-
-static void wait_for_work(ThreadPool *p) {
-    for (int i = 0; i < SPINS; i++) {
-        if (has_work(p)) return;
-        relax();
-    }
-    pthread_mutex_lock(&p->mutex);
-    /* The caller stores the word before it looks at n_asleep, we count ourselves before we look at the word: in
-     * one order of all these, so that one of us sees the other. */
-    atomic_fetch_add(&p->n_asleep, 1);
-    while (!has_work(p)) pthread_cond_wait(&p->wake, &p->mutex);
-    atomic_fetch_sub(&p->n_asleep, 1);
-    pthread_mutex_unlock(&p->mutex);
 }
 
 static void wake_sleepers(ThreadPool *p) {
@@ -102,13 +94,88 @@ static void wake_sleepers(ThreadPool *p) {
     pthread_mutex_unlock(&p->mutex);
 }
 
+/* Opens stage i of the region, or the next one that has parts; behind the last, ends the region: a word of no parts. From
+ * then on the stages may be gone. */
+static void open_stage(ThreadPool *p, int i) {
+    while (i < p->n_stages && p->stages[i].n_parts == 0) i++;
+    const Stage s = i < p->n_stages ? p->stages[i] : (Stage){0};
+    atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->later, s.later, memory_order_relaxed);
+    atomic_store_explicit(&p->later_bytes, s.later_bytes, memory_order_relaxed);
+    atomic_store(&p->word, make_word(p->first + (uint64_t)i, s.n_parts));
+    if (s.n_parts > 1) wake_sleepers(p);
+}
+
+/* Takes a part of the stage in the word from the share of thread `owner`. False: none is left, or the stage is over. */
+static bool take_from(ThreadPool *p, uint64_t word, int owner, int *i_part) {
+    uint64_t stage = word_stage(word), seen = atomic_load_explicit(&p->shares[owner].taken, memory_order_relaxed);
+    int64_t n = word_count(word), begin = n * owner / p->n_threads, end = n * (owner + 1) / p->n_threads;
+    for (;;) {
+        int n_taken = word_stage(seen) == stage ? word_count(seen) : 0;
+        if (word_stage(seen) > stage || begin + n_taken >= end) return false;
+        *i_part = (int)begin + n_taken;
+        if (atomic_compare_exchange_weak_explicit(&p->shares[owner].taken, &seen, make_word(stage, n_taken + 1),
+                                                  memory_order_acquire, memory_order_relaxed)) return true;
+    }
+}
+
+static bool take(ThreadPool *p, uint64_t word, int i_thread, int *i_part) {
+    for (int i = 0; i < p->n_threads; i++)
+        if (take_from(p, word, (i_thread + i) % p->n_threads, i_part)) return true;
+    return false;
+}
+
+/* Takes and does parts, stage after stage, until all parts of a stage are taken or the region is over. Returns the
+ * word then. */
+static uint64_t work(ThreadPool *p, int i_thread) {
+    for (;;) {
+        uint64_t word = atomic_load_explicit(&p->word, memory_order_acquire);
+        int i_part, n_parts = word_count(word);
+        while (take(p, word, i_thread, &i_part)) {
+            int i_stage = (int)(word_stage(word) - p->first);
+            p->stages[i_stage].fn(p->stages[i_stage].ctx, i_part, n_parts, i_thread);
+            if (atomic_fetch_add_explicit(&p->n_done, 1, memory_order_acq_rel) + 1 == n_parts) open_stage(p, i_stage + 1);
+        }
+        if (atomic_load_explicit(&p->word, memory_order_relaxed) == word) return word;
+    }
+}
+
+/* The i-th step of waiting, not long: asks for the next lines of the thread's share of what will be read, as far as ASKED_BYTES. */
+static void wait_a_little(ThreadPool *p, int i_thread, int i) {
+    const char *later = atomic_load_explicit(&p->later, memory_order_relaxed);
+    size_t share = atomic_load_explicit(&p->later_bytes, memory_order_relaxed) / (size_t)p->n_threads;
+    size_t limit = share < ASKED_BYTES ? share : ASKED_BYTES, at = (size_t)i * ASKED_STEP;
+    if (!later || at >= limit) relax();
+    else
+        for (size_t line = 0; line < ASKED_STEP; line += 64)
+            __builtin_prefetch(later + share * (size_t)i_thread + at + line, 0, 2);
+}
+
+static bool is_news(ThreadPool *p, uint64_t seen) {
+    uint64_t word = atomic_load(&p->word);
+    return (word != seen && word_count(word) > 0) || atomic_load(&p->closing);
+}
+
+/* Until there are parts that were not there when the word was `seen`. */
+static void wait_for_work(ThreadPool *p, int i_thread, uint64_t seen) {
+    for (int i = 0; i < SPINS; i++) {
+        if (is_news(p, seen)) return;
+        wait_a_little(p, i_thread, i);
+    }
+    pthread_mutex_lock(&p->mutex);
+    /* Whoever opens a stage stores the word before he looks at n_asleep, we count ourselves before we look at the word: in
+     * one order of all these, so that one of us sees the other. */
+    atomic_fetch_add(&p->n_asleep, 1);
+    while (!is_news(p, seen)) pthread_cond_wait(&p->wake, &p->mutex);
+    atomic_fetch_sub(&p->n_asleep, 1);
+    pthread_mutex_unlock(&p->mutex);
+}
+
 static void *worker(void *arg) {
     const Start start = *(Start *)arg;
-    for (;;) {
-        wait_for_work(start.pool);
-        if (atomic_load(&start.pool->closing)) return NULL;
-        work(start.pool, start.i_thread);
-    }
+    for (uint64_t seen = 0; !atomic_load(&start.pool->closing); seen = work(start.pool, start.i_thread))
+        wait_for_work(start.pool, start.i_thread, seen);
+    return NULL;
 }
 
 /* The cores that this process was given: asked for once, before anything here binds a thread to one of them. */
@@ -142,8 +209,9 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
     p->n_threads = n_threads;
     p->workers = mem_calloc((size_t)n_threads, sizeof *p->workers);
     p->starts = mem_calloc((size_t)n_threads, sizeof *p->starts);
-    while (p->workers && p->starts && p->n_started < n_threads - 1 && start_worker(p)) {}
-    if (!p->workers || !p->starts || p->n_started < n_threads - 1) {
+    p->shares = mem_calloc((size_t)n_threads, sizeof *p->shares);
+    while (p->workers && p->starts && p->shares && p->n_started < n_threads - 1 && start_worker(p)) {}
+    if (!p->workers || !p->starts || !p->shares || p->n_started < n_threads - 1) {
         threads_close(p);
         return error_set(err, FR_ERR_MEMORY, "out of memory: the system does not grant %d threads; ask for fewer", n_threads);
     }
@@ -179,28 +247,40 @@ void threads_close(ThreadPool *p) {
     pthread_mutex_destroy(&p->mutex);
     mem_free(p->workers);
     mem_free(p->starts);
+    mem_free(p->shares);
     mem_free(p);
 }
 
 int threads_count(const ThreadPool *p) { return p->n_threads; }
 
-void threads_run(ThreadPool *p, int n_parts, PartFn fn, void *ctx) {
-    fr_assert(n_parts <= THREADS_MAX_PARTS);
-    if (n_parts <= 1 || p->n_threads == 1) {
-        for (int i = 0; i < n_parts; i++) fn(ctx, i, n_parts, 0);
+/* Without other threads. */
+static void run_alone(const Stage *stages, int n_stages) {
+    for (int i = 0; i < n_stages; i++)
+        for (int part = 0; part < stages[i].n_parts; part++) stages[i].fn(stages[i].ctx, part, stages[i].n_parts, 0);
+}
+
+void threads_run_stages(ThreadPool *p, const Stage *stages, int n_stages) {
+    for (int i = 0; i < n_stages; i++) fr_assert(stages[i].n_parts <= THREADS_MAX_PARTS);
+    if (p->n_threads == 1 || (n_stages == 1 && stages[0].n_parts <= 1)) {
+        run_alone(stages, n_stages);
         return;
     }
-    p->fn = fn;
-    p->ctx = ctx;
-    atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
-    uint64_t job = word_job(atomic_load_explicit(&p->word, memory_order_relaxed)) + 1;
-    atomic_store(&p->word, make_word(job, (uint64_t)n_parts));
-    wake_sleepers(p);
-    work(p, 0);
-    for (int i = 0; atomic_load_explicit(&p->n_done, memory_order_acquire) < n_parts; i++) {
-        if (i < SPINS) relax();
-        else sched_yield(); /* a worker with a part in hand lost its core; it will get one back */
+    p->stages = stages;
+    p->n_stages = n_stages;
+    p->first = word_stage(atomic_load_explicit(&p->word, memory_order_relaxed)) + 1;
+    open_stage(p, 0);
+    for (;;) {
+        uint64_t seen = work(p, 0);
+        if (word_count(seen) == 0) return;
+        for (int i = 0; atomic_load_explicit(&p->word, memory_order_acquire) == seen; i++) {
+            if (i < SPINS) wait_a_little(p, 0, i);
+            else sched_yield(); /* a worker with a part in hand lost its core; it will get one back */
+        }
     }
+}
+
+void threads_run(ThreadPool *p, int n_parts, PartFn fn, void *ctx) {
+    threads_run_stages(p, &(Stage){.fn = fn, .ctx = ctx, .n_parts = n_parts}, 1);
 }
 
 void threads_run_once(int n_threads, PartFn fn, void *ctx) {

@@ -1,8 +1,8 @@
-/* threads.h - a pool of threads that work through the parts of one job at a time.
+/* threads.h - a pool of threads that work through stages, each cut into parts.
  *
- * Work is cut into parts, and whichever thread is free takes the next one; the calling thread takes parts too, and
- * all of them where no other thread comes. The numeric contract wants outputs split, and sums only at fixed places: then neither
- * the number of parts nor who takes them can be seen in the result.
+ * Whichever thread is free takes the next part; the calling thread takes parts too, and all of them where no other thread
+ * comes. When the last part of a stage is done the next stage begins. The numeric contract wants outputs split, and sums
+ * only at fixed places: then neither the number of parts nor who takes them can be seen in the result.
  */
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
@@ -24,7 +24,21 @@ int threads_count(const ThreadPool *pool);
  * the process may use fewer cores. */
 int threads_pin(ThreadPool *pool, fr_error *err);
 
-/* Does all n_parts (at most THREADS_MAX_PARTS) and returns. One part is done by the caller, at no cost. */
+/* One piece of work, of which no part may begin before all of the stage before is done. */
+typedef struct Stage {
+    PartFn fn;
+    void *ctx;
+    int n_parts;       /* at most THREADS_MAX_PARTS; 0: nothing to do */
+    /* What a later stage will read from memory, its parts in this order, or NULL: a thread that must wait meanwhile asks for the
+     * beginning of its share. Any bytes are safe; it only costs or saves time. */
+    const void *later;
+    size_t later_bytes;
+} Stage;
+
+/* Does all parts of all stages, in one parallel region, and returns. stages: borrowed for the call. */
+void threads_run_stages(ThreadPool *pool, const Stage *stages, int n_stages);
+
+/* The same with one stage. One part is done by the caller, at no cost. */
 void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
 
 /* The same with one part for each thread of a pool that lives for this call only; the system may grant fewer threads

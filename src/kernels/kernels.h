@@ -38,6 +38,9 @@ const char *act_form_name(ActForm form);
 bool act_form_from_name(const char *name, ActForm *out);
 /* Bytes of one activation row in that form, a multiple of 64. */
 size_t act_row_bytes(ActForm form, int64_t n_in);
+/* Where input i, a multiple of ACT_BLOCK, stands in it: rows may be converted piece by piece, each a multiple of ACT_BLOCK but the
+ * last, to the same bits. */
+size_t act_offset(ActForm form, int64_t i);
 
 /* Weights of y = W x, [n_out][n_in], repacked in tiles of TILE_ROWS output rows so that one load brings
  * the same inputs of 16 outputs. The layout of each type is drawn in pack.c; it is the same for all

@@ -51,11 +51,13 @@ bool act_form_from_name(const char *name, ActForm *out) {
     return is_q8 || !name || strcmp(name, "q16") == 0;
 }
 
+size_t act_offset(ActForm form, int64_t i) {
+    size_t n = (size_t)i;
+    return form == ACT_F32 ? 4 * n : form == ACT_BF16 ? 2 * n : n / ACT_BLOCK * act_block_bytes(form);
+}
+
 size_t act_row_bytes(ActForm form, int64_t n_in) {
-    size_t n = (size_t)n_in;
-    size_t bytes = form == ACT_F32    ? 4 * n
-                   : form == ACT_BF16 ? 2 * (n + n % 2)
-                                      : n / ACT_BLOCK * act_block_bytes(form);
+    size_t bytes = act_offset(form, form == ACT_BF16 ? n_in + n_in % 2 : n_in);
     size_t n_lines = (bytes + 63) / 64;
     /* An odd number of cache lines: the same place in many rows then lies in many sets of the cache. */
     return 64 * (act_is_blocks(form) ? n_lines | 1 : n_lines);

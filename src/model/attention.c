@@ -33,17 +33,16 @@
 #include <math.h>
 #include <string.h>
 
-/* Attention of one layer, and the job of it that runs now. */
+/* What the pieces of a layer's attention have in common. */
 typedef struct Attention {
     Executor *e;
     const Kernels *kn;
     const Hparams *h;
     int32_t layer;
-    int64_t group;   /* query heads of a KV head */
-    int64_t n_pairs; /* of row and KV head */
-    int64_t n_tiles; /* of the longest context */
-    void (*step)(const struct Attention *a, int64_t i_item, int i_thread);
-    int64_t n_items;
+    const PackedMatrix *o; /* reads what comes out */
+    int64_t group;         /* query heads of a KV head */
+    int64_t n_pairs;       /* of row and KV head */
+    int64_t n_tiles;       /* of the longest context */
 } Attention;
 
 /* The query heads of one row that share a KV head, and a place in the scratch. */
@@ -112,79 +111,100 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
                         p->row->path_slots + (r.split - p->row->n_prefix), r.end - r.split, out);
 }
 
-static void add_tiles(const Attention *a, const Pair *p) {
-    int64_t n = attn_n_tiles(n_keys(p));
-    for (int64_t tile = 1; tile < n; tile++) a->kn->add(p->out, tile_out(a, p, tile), a->group * a->h->head_dim);
+/* Outputs of a pair become activations at once where they are whole blocks. */
+bool attention_converts(const Executor *e) {
+    const Hparams *h = &e->model->hparams;
+    return h->n_head / h->n_head_kv * h->head_dim % ACT_BLOCK == 0;
+}
+
+static void finish(const Attention *a, const Pair *p) {
+    int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->h->head_dim;
+    for (int64_t tile = 1; tile < n; tile++) a->kn->add(p->out, tile_out(a, p, tile), width);
+    if (!attention_converts(a->e)) return;
+    ActForm form = a->o->act;
+    int64_t row = p->row - a->e->rows, at = p->out - a->e->attended - row * a->o->n_in;
+    a->kn->act_convert(form, p->out, width, (char *)a->e->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
+                       act_offset(form, at));
+}
+
+static Attention attention_of(const Step *s) {
+    Executor *e = s->e;
+    const Hparams *h = &e->model->hparams;
+    return (Attention){.e = e, .kn = e->model->kernels, .h = h, .layer = s->layer, .o = &s->l->o, .group = h->n_head / h->n_head_kv,
+                       .n_pairs = (int64_t)e->n_rows * h->n_head_kv, .n_tiles = attn_n_tiles(e->longest)};
 }
 
 /* ---- whole pairs ---------------------------------------------------------------------------------- */
 
-static void attend(const Attention *a, int64_t i, int i_thread) {
-    Pair p = pair_at(a, i, i_thread);
-    int64_t n = n_keys(&p), n_tiles = attn_n_tiles(n);
-    score(a, &p, 0, n);
-    for (int64_t k = 0; k < a->group; k++) a->kn->softmax(p.scores + k * a->e->score_stride, n);
-    for (int64_t tile = 0; tile < n_tiles; tile++) mix_tile(a, &p, tile);
-    add_tiles(a, &p);
+static void attend_pairs(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i, i_thread);
+        int64_t n = n_keys(&p), n_tiles = attn_n_tiles(n);
+        score(&a, &p, 0, n);
+        for (int64_t k = 0; k < a.group; k++) a.kn->softmax(p.scores + k * a.e->score_stride, n);
+        for (int64_t tile = 0; tile < n_tiles; tile++) mix_tile(&a, &p, tile);
+        finish(&a, &p);
+    }
 }
 
 /* ---- tiles: pairs are fewer than threads, so each has a thread's scratch as its own --------------------- */
 
-static void score_item(const Attention *a, int64_t i, int i_thread) {
+static void score_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    Pair p = pair_at(a, i / a->n_tiles, i / a->n_tiles);
-    int64_t begin = i % a->n_tiles * ATTN_TILE, n = n_keys(&p);
-    if (begin < n) score(a, &p, begin, least(begin + ATTN_TILE, n));
-}
-
-static void softmax_item(const Attention *a, int64_t i, int i_thread) {
-    (void)i_thread;
-    Pair p = pair_at(a, i / a->group, i / a->group);
-    a->kn->softmax(p.scores + i % a->group * a->e->score_stride, n_keys(&p));
-}
-
-static void mix_item(const Attention *a, int64_t i, int i_thread) {
-    (void)i_thread;
-    Pair p = pair_at(a, i / a->n_tiles, i / a->n_tiles);
-    int64_t tile = i % a->n_tiles;
-    if (tile < attn_n_tiles(n_keys(&p))) mix_tile(a, &p, tile);
-}
-
-static void add_item(const Attention *a, int64_t i, int i_thread) {
-    (void)i_thread;
-    Pair p = pair_at(a, i, i);
-    add_tiles(a, &p);
-}
-
-/* ---- jobs ----------------------------------------------------------------------------------------- */
-
-static void items_part(void *ctx, int i_part, int n_parts, int i_thread) {
-    const Attention *a = ctx;
-    int64_t begin, end;
-    threads_split(a->n_items, 1, i_part, n_parts, &begin, &end);
-    for (int64_t i = begin; i < end; i++) a->step(a, i, i_thread);
-}
-
-static void run(Attention *a, void (*step)(const Attention *, int64_t, int), int64_t n_items, int64_t most_parts) {
-    a->step = step, a->n_items = n_items;
-    threads_run(a->e->threads, (int)least(n_items, most_parts), items_part, a);
-}
-
-void attention_run(Executor *e, int32_t layer) {
-    const Hparams *h = &e->model->hparams;
-    int64_t n_threads = threads_count(e->threads), longest = 0;
-    for (int32_t i = 0; i < e->n_rows; i++) {
-        int64_t n = e->rows[i].n_prefix + e->rows[i].n_path;
-        if (n > longest) longest = n;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
+        int64_t first = i % a.n_tiles * ATTN_TILE, n = n_keys(&p);
+        if (first < n) score(&a, &p, first, least(first + ATTN_TILE, n));
     }
-    Attention a = {.e = e, .kn = e->model->kernels, .h = h, .layer = layer, .group = h->n_head / h->n_head_kv,
-                   .n_pairs = (int64_t)e->n_rows * h->n_head_kv, .n_tiles = attn_n_tiles(longest)};
-    if (a.n_pairs >= n_threads || a.n_tiles == 1) {
-        run(&a, attend, a.n_pairs, n_threads * PARTS_PER_THREAD);
-        return;
+}
+
+static void softmax_heads(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i / a.group, i / a.group);
+        a.kn->softmax(p.scores + i % a.group * a.e->score_stride, n_keys(&p));
     }
-    run(&a, score_item, a.n_pairs * a.n_tiles, THREADS_MAX_PARTS);
-    run(&a, softmax_item, a.n_pairs * a.group, THREADS_MAX_PARTS);
-    run(&a, mix_item, a.n_pairs * a.n_tiles, THREADS_MAX_PARTS);
-    run(&a, add_item, a.n_pairs, THREADS_MAX_PARTS);
+}
+
+static void mix_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
+        int64_t tile = i % a.n_tiles;
+        if (tile < attn_n_tiles(n_keys(&p))) mix_tile(&a, &p, tile);
+    }
+}
+
+static void finish_pairs(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i, i);
+        finish(&a, &p);
+    }
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------- */
+
+int attention_steps(Executor *e, int32_t layer, Step *steps) {
+    Step base = {.e = e, .layer = layer, .l = &e->model->layers[layer]};
+    Attention a = attention_of(&base);
+    const struct {
+        StepFn fn;
+        int64_t n_items;
+    } whole[] = {{attend_pairs, a.n_pairs}},
+      split[] = {{score_tiles, a.n_pairs * a.n_tiles}, {softmax_heads, a.n_pairs * a.group}, {mix_tiles, a.n_pairs * a.n_tiles},
+                 {finish_pairs, a.n_pairs}};
+    bool is_whole = a.n_pairs >= threads_count(e->threads) || a.n_tiles == 1;
+    int n = is_whole ? 1 : sizeof split / sizeof *split;
+    for (int i = 0; i < n; i++) {
+        steps[i] = base;
+        steps[i].fn = is_whole ? whole[i].fn : split[i].fn;
+        steps[i].n_items = is_whole ? whole[i].n_items : split[i].n_items;
+    }
+    return n;
 }

@@ -43,6 +43,9 @@ static int allocate(Executor *e, fr_error *err) {
         {&e->tile_sums, tile_sums * (size_t)e->options.n_threads, sizeof(float)},
         {&e->path_slots, rows * rows, sizeof(int32_t)},
         {&e->offsets, rows, sizeof(int32_t)},
+        {&e->ff_acts, rows, act},
+        {&e->steps, (size_t)h->n_layer * STEPS_PER_LAYER + STEPS_AROUND, sizeof *e->steps},
+        {&e->stages, (size_t)h->n_layer * STEPS_PER_LAYER + STEPS_AROUND, sizeof *e->stages},
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
@@ -64,7 +67,7 @@ int executor_open(Executor **out, const Model *model, const ExecutorOptions *opt
     if (!e) return error_memory(err, "an executor", sizeof *e);
     e->model = model;
     e->options = *options;
-    e->score_stride = (options->n_ctx + 15) / 16 * 16;
+    e->score_stride = ((options->n_ctx + 15) / 16 | 1) * 16; /* an odd number of cache lines: heads in different sets of the cache */
     int64_t n_pages = options->n_pages;
     if (n_pages == 0) n_pages = (int64_t)options->max_sequences * (options->n_ctx / options->page_size + 1);
     int status = FR_OK;
@@ -91,7 +94,7 @@ void executor_close(Executor *e) {
     if (!e) return;
     threads_close(e->threads);
     void *all[] = {e->all_rows, e->cos_sin, e->x, e->normed, e->q, e->k, e->v, e->attended, e->gate, e->up, e->delta,
-                   e->hidden, e->logits, e->scores, e->tile_sums, e->path_slots, e->offsets};
+                   e->hidden, e->logits, e->scores, e->tile_sums, e->path_slots, e->offsets, e->ff_acts, e->steps, e->stages};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(e->acts[i]);
     if (e->kv.sequences) kv_close(&e->kv);

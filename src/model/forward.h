@@ -1,4 +1,5 @@
-/* forward.h - inside of the CPU executor: its state, shared by executor_cpu.c, forward.c and attention.c only. */
+/* forward.h - inside of the CPU executor: its state and the steps of a forward, shared by executor_cpu.c, forward.c, layer.c and
+ * attention.c only. */
 #ifndef MODEL_FORWARD_H
 #define MODEL_FORWARD_H
 
@@ -6,7 +7,7 @@
 #include "model/executor.h"
 
 /* Parts per thread: enough that a thread which lost its core for a while is made up for by the others. */
-enum { PARTS_PER_THREAD = 2 };
+enum { PARTS_PER_THREAD = 4 };
 
 /* Keys whose weighted values are one sum: part of the numeric contract (attention.c). */
 enum { ATTN_TILE = 512 };
@@ -23,6 +24,33 @@ typedef struct RowPlace {
     int32_t i_logits, i_hidden;   /* its place in logits, and in hidden, or -1 */
 } RowPlace;
 
+/* Up to three matrices over the same inputs. */
+typedef struct Product {
+    const PackedMatrix *m;
+    float *y; /* [n_rows][n_out] */
+} Product;
+
+typedef struct Step Step;
+/* Does items [begin, end) of the step: rows, heads, tiles, ... */
+typedef void (*StepFn)(const Step *s, int64_t begin, int64_t end, int i_thread);
+
+/* What one stage of a forward works on (base/threads.h). */
+struct Step {
+    Executor *e;
+    StepFn fn;
+    int64_t n_items;
+    int64_t n_rows;             /* of activations that are multiplied */
+    int32_t layer;
+    const LayerWeights *l;      /* of that layer; NULL before and behind them */
+    const float *norm;          /* [n_embd], or NULL: none */
+    const float *x;             /* what is converted, [n_rows] of the products' n_in */
+    int n_products;
+    Product products[3];
+};
+
+/* A layer is so many steps at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are split. */
+enum { STEPS_PER_LAYER = 11, STEPS_AROUND = 3 };
+
 struct Executor {
     const Model *model;
     ExecutorOptions options;
@@ -32,6 +60,7 @@ struct Executor {
     int32_t n_before;             /* of them, those that ran before this run */
     RowPlace *rows;               /* [n_rows] those of this run: all_rows + n_before */
     int32_t n_rows, n_logits, n_hidden;
+    int64_t longest;              /* keys that a row of this run sees at most */
     int32_t *path_slots;          /* [max_rows * max_rows] */
     int32_t *offsets;             /* [max_rows] scratch of commit */
     int64_t score_stride;
@@ -44,12 +73,27 @@ struct Executor {
     float *logits;                /* [n_logits][n_vocab] */
     float *scores;                /* [n_threads][heads of a group][score_stride] */
     float *tile_sums;             /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
-    void *acts[ACT_FORM_COUNT];        /* [max_rows][widest row] activations in each form */
+    void *acts[ACT_FORM_COUNT];   /* [max_rows][widest row] activations in each form */
+    void *ff_acts;                /* [max_rows][widest row] those of the down projection */
+    Step *steps;                  /* [STEPS_PER_LAYER * n_layer + STEPS_AROUND] */
+    Stage *stages;                /* the same */
 };
 
-/* The forward of e->rows. */
+static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
+
+/* The forward of e->rows (forward.c). */
 void forward_run(Executor *e);
-/* Of that: e->attended from e->q and the cache, which holds the rows' own keys and values. */
-void attention_run(Executor *e, int32_t layer);
+/* The steps of a layer, from the residual stream back into it (layer.c): writes them to steps, returns their number. */
+int layer_steps(Executor *e, int32_t layer, Step *steps);
+/* Of these: e->attended from e->q and the cache, which holds the rows' own keys and values (attention.c). It is left in the form
+ * that the output projection wants, where attention_converts. */
+int attention_steps(Executor *e, int32_t layer, Step *steps);
+bool attention_converts(const Executor *e);
+/* Converts row i of the inputs x into every form that the products of the step want. */
+void convert_row(const Step *s, const float *x, int64_t i);
+/* Products of a step over tiles [begin, end), counted through all of its matrices. */
+void multiply_tiles(const Step *s, int64_t begin, int64_t end);
+/* The norm of a row, or the row itself where there is none. */
+void norm_row(const Executor *e, float *out, const float *x, const float *norm);
 
 #endif
