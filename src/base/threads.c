@@ -32,6 +32,7 @@
  */
 #include "base/threads.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <pthread.h>
@@ -66,6 +67,9 @@ struct ThreadPool {
     int n_stages;
     uint64_t first;                 /* number of the first of them */
     Share *shares;                  /* [n_threads] */
+    double *stage_s;                /* see threads_time */
+    double since_s;                 /* when the stage now running began */
+    int i_running;                  /* that stage, or -1: none of this region yet */
     int n_threads;
     int n_started;                  /* workers */
     bool is_pinned;                 /* and with them the thread that called threads_pin */
@@ -94,10 +98,19 @@ static void wake_sleepers(ThreadPool *p) {
     pthread_mutex_unlock(&p->mutex);
 }
 
+/* Stage i begins, and the one that ran has ended. */
+static void stamp(ThreadPool *p, int i) {
+    double now_s = clock_s();
+    if (p->i_running >= 0) p->stage_s[p->i_running] += now_s - p->since_s;
+    p->since_s = now_s;
+    p->i_running = i;
+}
+
 /* Opens stage i of the region, or the next one that has parts; behind the last, ends the region: a word of no parts. From
  * then on the stages may be gone. */
 static void open_stage(ThreadPool *p, int i) {
     while (i < p->n_stages && p->stages[i].n_parts == 0) i++;
+    if (p->stage_s) stamp(p, i);
     const Stage s = i < p->n_stages ? p->stages[i] : (Stage){0};
     atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
     atomic_store_explicit(&p->later, s.later, memory_order_relaxed);
@@ -254,15 +267,19 @@ void threads_close(ThreadPool *p) {
 int threads_count(const ThreadPool *p) { return p->n_threads; }
 
 /* Without other threads. */
-static void run_alone(const Stage *stages, int n_stages) {
-    for (int i = 0; i < n_stages; i++)
-        for (int part = 0; part < stages[i].n_parts; part++) stages[i].fn(stages[i].ctx, part, stages[i].n_parts, 0);
+static void run_alone(ThreadPool *p, const Stage *stages, int n_stages) {
+    for (int i = 0; i <= n_stages; i++) {
+        if (p->stage_s) stamp(p, i);
+        for (int part = 0; i < n_stages && part < stages[i].n_parts; part++)
+            stages[i].fn(stages[i].ctx, part, stages[i].n_parts, 0);
+    }
 }
 
 void threads_run_stages(ThreadPool *p, const Stage *stages, int n_stages) {
     for (int i = 0; i < n_stages; i++) fr_assert(stages[i].n_parts <= THREADS_MAX_PARTS);
+    p->i_running = -1;
     if (p->n_threads == 1 || (n_stages == 1 && stages[0].n_parts <= 1)) {
-        run_alone(stages, n_stages);
+        run_alone(p, stages, n_stages);
         return;
     }
     p->stages = stages;
@@ -278,6 +295,8 @@ void threads_run_stages(ThreadPool *p, const Stage *stages, int n_stages) {
         }
     }
 }
+
+void threads_time(ThreadPool *p, double *seconds) { p->stage_s = seconds; }
 
 void threads_run(ThreadPool *p, int n_parts, PartFn fn, void *ctx) {
     threads_run_stages(p, &(Stage){.fn = fn, .ctx = ctx, .n_parts = n_parts}, 1);

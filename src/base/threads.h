@@ -38,7 +38,11 @@ typedef struct Stage {
 /* Does all parts of all stages, in one parallel region, and returns. stages: borrowed for the call. */
 void threads_run_stages(ThreadPool *pool, const Stage *stages, int n_stages);
 
-/* The same with one stage. One part is done by the caller, at no cost. */
+/* From now on the seconds from the beginning of stage i of a region to that of the next are added to seconds[i], borrowed, of as many
+ * items as any region has stages. NULL: no longer. */
+void threads_time(ThreadPool *pool, double *seconds);
+
+/* threads_run_stages with one stage. One part is done by the caller, at no cost. */
 void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
 
 /* The same with one part for each thread of a pool that lives for this call only; the system may grant fewer threads

@@ -150,7 +150,7 @@ static int measure(Report *r, Executor *e, fr_error *err) {
 
 static int take_apart(Report *r, Executor *e, fr_error *err) {
     for (int64_t i = 0; i < r->n_split; i++) {
-        r->n_parts[i] = cost_parts_measure(r->model, e, r->args->model.kv, r->args->model.n_threads, &r->speed, r->split[i],
+        r->n_parts[i] = cost_parts_measure(r->model, e, r->args->model.kv, &r->speed, r->split[i],
                                            r->args->n_context, PARTS_S, r->parts[i], &r->whole_s[i], err);
         if (r->n_parts[i] < 0) return r->n_parts[i];
     }

@@ -80,7 +80,7 @@ static int take_apart(Figures *f, const CliModel *m, Executor *e, double seconds
     for (int k = 0; k < N_SPLITS; k++) {
         CostPart parts[COST_PARTS_MAX];
         double whole_s;
-        int n = cost_parts_measure(m->model, e, m->kv, m->n_threads, &f->speed, SPLITS[k], f->n_context, seconds, parts, &whole_s, err);
+        int n = cost_parts_measure(m->model, e, m->kv, &f->speed, SPLITS[k], f->n_context, seconds, parts, &whole_s, err);
         if (n < 0) return n;
         for (int i = 0; i < n; i++)
             if (parts[i].n_out) {

@@ -26,7 +26,7 @@ void perf_parts_print(const CostPart *parts, int n, int32_t n_rows, double whole
         const CostPart *p = &parts[i];
         char shape[32] = "";
         if (p->n_out) snprintf(shape, sizeof shape, "%lldx%lld", (long long)p->n_out, (long long)p->n_in);
-        printf("%-12s %13s %4d %9.2f %9.3f %9.3f ", p->name, shape, p->n_matrices, 1e-6 * p->bytes, 1e-9 * p->ops, 1e3 * p->seconds);
+        printf("%-12s %13s %4d %9.2f %9.3f %9.3f ", p->name, shape, p->n_layers, 1e-6 * p->bytes, 1e-9 * p->ops, 1e3 * p->seconds);
         if (p->floor_s > 0) printf("%9.3f %6.2f", 1e3 * p->floor_s, p->seconds / p->floor_s);
         else printf("%9s %6s", "", "");
         printf(" %5.1f%%  %s\n", 100 * p->seconds / whole_s, verdict(p, whole_s, speed, text));
@@ -39,7 +39,7 @@ json_t *perf_parts_json(const CostPart *parts, int n, int32_t n_rows, double who
     for (int i = 0; i < n; i++) {
         const CostPart *p = &parts[i];
         json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:f, s:s}", "part", p->name, "n_out",
-            (json_int_t)p->n_out, "n_in", (json_int_t)p->n_in, "n_matrices", p->n_matrices, "bytes", p->bytes, "ops", p->ops,
+            (json_int_t)p->n_out, "n_in", (json_int_t)p->n_in, "n_layers", p->n_layers, "bytes", p->bytes, "ops", p->ops,
             "seconds", p->seconds, "floor_s", p->floor_s, "verdict", verdict(p, whole_s, speed, text)));
     }
     return json_pack("{s:i, s:f, s:o}", "rows", n_rows, "seconds", whole_s, "parts", list);

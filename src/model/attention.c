@@ -191,7 +191,7 @@ static void finish_pairs(const Step *s, int64_t begin, int64_t end, int i_thread
 /* ---- steps ---------------------------------------------------------------------------------------- */
 
 int attention_steps(Executor *e, int32_t layer, Step *steps) {
-    Step base = {.e = e, .layer = layer, .l = &e->model->layers[layer]};
+    Step base = {.e = e, .kind = FORWARD_ATTENTION, .layer = layer, .l = &e->model->layers[layer]};
     Attention a = attention_of(&base);
     const struct {
         StepFn fn;

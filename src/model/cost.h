@@ -15,7 +15,10 @@ typedef struct CostWork {
 
 void cost_work(const Model *m, KvType kv_type, CostWork *out);
 
-/* Seconds of a forward of n_rows rows after n_context tokens that would keep either the memory or the
+/* Keys that the rows of a chain see on average behind n_context tokens: those, and the rows before and themselves. */
+static inline double cost_keys_of_row(int32_t n_rows, int32_t n_context) { return n_context + 0.5 * (n_rows + 1); }
+
+/* Seconds of a forward of n_rows rows (a chain) after n_context tokens that would keep either the memory or the
  * arithmetic busy without a pause: the larger of the two. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
 

@@ -4,25 +4,17 @@
 #include "base/mem.h"
 #include "base/threads.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-/* The matrices of a layer, in the order of a forward. */
-static const struct {
-    const char *name;
-    size_t at; /* in LayerWeights */
-} kinds[] = {
-    {"attn_q", offsetof(LayerWeights, q)},       {"attn_k", offsetof(LayerWeights, k)},
-    {"attn_v", offsetof(LayerWeights, v)},       {"attn_output", offsetof(LayerWeights, o)},
-    {"ffn_gate", offsetof(LayerWeights, gate)},  {"ffn_up", offsetof(LayerWeights, up)},
-    {"ffn_down", offsetof(LayerWeights, down)},
-};
+/* The matrices of a layer in LayerWeights, in the order of a forward. */
+static const size_t kinds[] = {offsetof(LayerWeights, q),    offsetof(LayerWeights, k),  offsetof(LayerWeights, v),   offsetof(LayerWeights, o),
+                               offsetof(LayerWeights, gate), offsetof(LayerWeights, up), offsetof(LayerWeights, down)};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const PackedMatrix *matrix_of(const Model *m, int kind, int32_t layer) {
     if (kind == N_KINDS) return &m->output;
-    return (const PackedMatrix *)(const void *)((const char *)&m->layers[layer] + kinds[kind].at);
+    return (const PackedMatrix *)(const void *)((const char *)&m->layers[layer] + kinds[kind]);
 }
 
 static double floor_of(const MachineSpeed *speed, double bytes, double ops, PeakKind peak) {
@@ -30,104 +22,73 @@ static double floor_of(const MachineSpeed *speed, double bytes, double ops, Peak
     return read_s > compute_s ? read_s : compute_s;
 }
 
-/* One part for each kind: its size, operations and floor. */
-static CostPart describe(const Model *m, int kind, const MachineSpeed *speed, int32_t n_rows) {
-    int32_t n = kind == N_KINDS ? 1 : m->hparams.n_layer;
-    CostPart p = {.name = kind == N_KINDS ? "output" : kinds[kind].name, .n_matrices = n};
-    for (int32_t i = 0; i < n; i++) {
-        const PackedMatrix *w = matrix_of(m, kind, i);
-        ActForm form = w->act;
-        PeakKind peak = form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8;
-        double bytes = (double)packed_n_tiles(w) * (double)w->tile_bytes;
-        double ops = 2.0 * (double)w->n_out * (double)w->n_in * n_rows * (form == ACT_Q16 ? 2 : 1);
-        p.n_out = w->n_out, p.n_in = w->n_in;
-        p.bytes += bytes, p.ops += ops;
-        p.floor_s += floor_of(speed, bytes, ops, peak);
-    }
+/* The matrices of a kind of stage, as indices into kinds [N_KINDS]; N_KINDS is the output. */
+static const struct {
+    const char *name;
+    ForwardKind kind;
+    int first, last;
+} products[] = {{"attn_qkv", FORWARD_QKV, 0, 2}, {"attn_output", FORWARD_O, 3, 3}, {"ffn_gate_up", FORWARD_GATE_UP, 4, 5},
+                {"ffn_down", FORWARD_DOWN, 6, 6}, {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
+enum { N_PRODUCTS = sizeof products / sizeof *products };
+
+static void add_matrix(CostPart *p, const PackedMatrix *w, const MachineSpeed *speed, int32_t n_rows, bool is_first_layer) {
+    ActForm form = w->act;
+    PeakKind peak = form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8;
+    double bytes = (double)packed_n_tiles(w) * (double)w->tile_bytes;
+    double ops = 2.0 * (double)w->n_out * (double)w->n_in * n_rows * (form == ACT_Q16 ? 2 : 1);
+    if (is_first_layer) p->n_out += w->n_out, p->n_in = w->n_in;
+    p->bytes += bytes, p->ops += ops;
+    p->floor_s += floor_of(speed, bytes, ops, peak);
+}
+
+static CostPart describe(const Model *m, int i_product, const MachineSpeed *speed, int32_t n_rows) {
+    int32_t n = products[i_product].first == N_KINDS ? 1 : m->hparams.n_layer;
+    CostPart p = {.name = products[i_product].name, .n_layers = n};
+    for (int32_t i = 0; i < n; i++)
+        for (int k = products[i_product].first; k <= products[i_product].last; k++)
+            add_matrix(&p, matrix_of(m, k, i), speed, n_rows, i == 0);
     return p;
 }
 
-typedef struct Product {
-    const Kernels *kernels;
-    const PackedMatrix *w;
-    const void *x;
-    float *y;
-    int32_t n_rows;
-} Product;
-
-static void multiply_part(void *ctx, int i_part, int n_parts, int i_thread) {
-    (void)i_thread;
-    const Product *p = ctx;
-    int64_t begin, end;
-    threads_split(packed_n_tiles(p->w), 1, i_part, n_parts, &begin, &end);
-    if (begin < end) p->kernels->matmul(p->w, p->x, p->n_rows, p->y, p->w->n_out, begin, end);
-}
-
-/* All matrices of a kind, one after the other; returns the seconds. */
-static double run_kind(const Model *m, ThreadPool *pool, int kind, int32_t n_rows, const void *x, float *y) {
-    double start_s = clock_s();
-    for (int32_t i = 0; i < (kind == N_KINDS ? 1 : m->hparams.n_layer); i++) {
-        Product p = {m->kernels, matrix_of(m, kind, i), x, y, n_rows};
-        threads_run(pool, 2 * threads_count(pool), multiply_part, &p);
-    }
-    return clock_s() - start_s;
-}
-
-/* Rounds over all kinds in turn; the fastest of each counts. x: room for activations of any form, all zero. */
-static int measure_products(const Model *m, int n_threads, int32_t n_rows, double seconds, CostPart *parts, fr_error *err) {
-    int64_t widest_in = 0, widest_out = 0;
-    for (int k = 0; k <= N_KINDS; k++) {
-        if (parts[k].n_in > widest_in) widest_in = parts[k].n_in;
-        if (parts[k].n_out > widest_out) widest_out = parts[k].n_out;
-    }
-    size_t x_bytes = 0;
-    for (int form = 0; form < ACT_FORM_COUNT; form++) {
-        size_t bytes = act_row_bytes((ActForm)form, widest_in);
-        if (bytes > x_bytes) x_bytes = bytes;
-    }
-    void *x = mem_calloc((size_t)n_rows, x_bytes);
-    float *y = mem_calloc((size_t)n_rows * (size_t)widest_out, sizeof *y);
-    ThreadPool *pool = NULL;
-    int status = x && y ? threads_open(&pool, n_threads, err) : error_memory(err, "rows", (size_t)n_rows * x_bytes);
-    double end_s = clock_s() + seconds;
-    for (int round = 0; !status && (round < 3 || clock_s() < end_s); round++)
-        for (int k = 0; k <= N_KINDS; k++) {
-            double s = run_kind(m, pool, k, n_rows, x, y);
-            if (round == 0 || s < parts[k].seconds) parts[k].seconds = s;
-        }
-    threads_close(pool);
-    mem_free(x);
-    mem_free(y);
-    return status;
-}
-
-/* Keys and values of the context are read once a forward (rows share them); each row multiplies with all of them. */
+/* Keys and values of the context are read once a forward (rows share them); each row multiplies with all that it sees. */
 static CostPart describe_attention(const Model *m, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
     const Hparams *h = &m->hparams;
     CostWork work;
     cost_work(m, kv_type, &work);
-    CostPart p = {.name = "attention", .n_matrices = h->n_layer, .bytes = n_context * work.kv_bytes_per_key,
-                  .ops = work.attention_ops * n_rows * n_context};
+    CostPart p = {.name = "attention", .n_layers = h->n_layer, .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
+                  .ops = work.attention_ops * n_rows * cost_keys_of_row(n_rows, n_context)};
     p.floor_s = floor_of(speed, p.bytes, p.ops, PEAK_F32);
     return p;
 }
 
-int cost_parts_measure(const Model *m, Executor *e, KvType kv_type, int n_threads, const MachineSpeed *speed, int32_t n_rows,
-                       int32_t n_context, double seconds, CostPart *parts, double *whole_s, fr_error *err) {
-    double with, without, sum = 0;
-    int n = 0, status = FR_OK;
-    for (int k = 0; k <= N_KINDS; k++) parts[n++] = describe(m, k, speed, n_rows);
-    status = measure_products(m, n_threads, n_rows, seconds / 2, parts, err);
-    if (!status) status = cost_measure(e, n_context, &n_rows, 1, 3, seconds / 4, 0, &with, err);
-    if (!status) status = cost_measure(e, 0, &n_rows, 1, 3, seconds / 4, 0, &without, err);
-    if (status) return status;
-    if (n_context > 0) {
-        parts[n] = describe_attention(m, kv_type, speed, n_rows, n_context);
-        parts[n++].seconds = with > without ? with - without : 0;
+/* The seconds by kind of the fastest of some forwards. */
+static int time_kinds(Executor *e, int32_t n_rows, int32_t n_context, double seconds, double *kind_s, double *whole_s, fr_error *err) {
+    double end_s = clock_s() + seconds, now_s[FORWARD_KINDS], forward_s;
+    int status = FR_OK;
+    for (int round = 0; !status && (round < 3 || clock_s() < end_s); round++) {
+        memset(now_s, 0, sizeof now_s);
+        executor_time(e, now_s);
+        status = cost_measure(e, n_context, &n_rows, 1, 1, 0, 0, &forward_s, err);
+        if (status || (round > 0 && forward_s >= *whole_s)) continue;
+        *whole_s = forward_s;
+        memcpy(kind_s, now_s, sizeof now_s);
     }
-    for (int i = 0; i < n; i++) sum += parts[i].seconds;
-    parts[n++] = (CostPart){.name = "rest", .seconds = with > sum ? with - sum : 0};
-    *whole_s = with;
+    executor_time(e, NULL);
+    return status;
+}
+
+int cost_parts_measure(const Model *m, Executor *e, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
+                       double seconds, CostPart *parts, double *whole_s, fr_error *err) {
+    double kind_s[FORWARD_KINDS];
+    int status = time_kinds(e, n_rows, n_context, seconds, kind_s, whole_s, err), n = 0;
+    if (status) return status;
+    for (int i = 0; i < N_PRODUCTS; i++) {
+        parts[n] = describe(m, i, speed, n_rows);
+        parts[n++].seconds = kind_s[products[i].kind];
+    }
+    parts[n] = describe_attention(m, kv_type, speed, n_rows, n_context);
+    parts[n++].seconds = kind_s[FORWARD_ATTENTION];
+    parts[n++] = (CostPart){.name = "norms", .seconds = kind_s[FORWARD_EMBED] + kind_s[FORWARD_NORM]};
     return n;
 }
 

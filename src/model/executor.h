@@ -63,6 +63,22 @@ int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err
  * tree level by level. Rows are numbered on, a parent may be any row since executor_forward, and reservations and
  * max_rows count all of them. Nothing may be committed in between. Results are those of the new rows alone. */
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
+/* What the stages of a forward do. */
+typedef enum ForwardKind {
+    FORWARD_EMBED,     /* embeddings and angles */
+    FORWARD_NORM,      /* norms before the products, and conversion into what these read */
+    FORWARD_QKV,       /* products, biases, head norms, rotation, keys and values into the cache */
+    FORWARD_ATTENTION, /* with conversion for the output projection */
+    FORWARD_O,         /* product, residual */
+    FORWARD_GATE_UP,   /* products, SiLU, conversion for the down projection */
+    FORWARD_DOWN,      /* product, residual */
+    FORWARD_OUTPUT,    /* logits */
+    FORWARD_KINDS
+} ForwardKind;
+
+/* From now on the seconds of a forward's stages are added to seconds [FORWARD_KINDS], borrowed, by kind. NULL: no longer. */
+void executor_time(Executor *e, double *seconds);
+
 /* Results of the last forward; valid until the next. Logits [n_vocab] of a row that wanted logits, and the hidden
  * state after the final norm [n_embd] of one that wanted either; NULL for one that did not. */
 const float *executor_logits(const Executor *e, int32_t row);

@@ -46,6 +46,7 @@ static int allocate(Executor *e, fr_error *err) {
         {&e->ff_acts, rows, act},
         {&e->steps, (size_t)h->n_layer * STEPS_PER_LAYER + STEPS_AROUND, sizeof *e->steps},
         {&e->stages, (size_t)h->n_layer * STEPS_PER_LAYER + STEPS_AROUND, sizeof *e->stages},
+        {&e->stage_s, (size_t)h->n_layer * STEPS_PER_LAYER + STEPS_AROUND, sizeof *e->stage_s},
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
@@ -94,7 +95,8 @@ void executor_close(Executor *e) {
     if (!e) return;
     threads_close(e->threads);
     void *all[] = {e->all_rows, e->cos_sin, e->x, e->normed, e->q, e->k, e->v, e->attended, e->gate, e->up, e->delta,
-                   e->hidden, e->logits, e->scores, e->tile_sums, e->path_slots, e->offsets, e->ff_acts, e->steps, e->stages};
+                   e->hidden, e->logits, e->scores, e->tile_sums, e->path_slots, e->offsets, e->ff_acts, e->steps, e->stages,
+                   e->stage_s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(e->acts[i]);
     if (e->kv.sequences) kv_close(&e->kv);
@@ -194,6 +196,11 @@ int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err)
 static const RowPlace *place_of(const Executor *e, int32_t row) {
     fr_assert(row >= e->n_before && row < e->n_before + e->n_rows);
     return &e->all_rows[row];
+}
+
+void executor_time(Executor *e, double *seconds) {
+    e->kind_s = seconds;
+    threads_time(e->threads, seconds ? e->stage_s : NULL);
 }
 
 const float *executor_logits(const Executor *e, int32_t row) {

@@ -90,11 +90,11 @@ static int write_steps(Executor *e) {
     Step around = {.e = e, .n_rows = e->n_logits, .n_products = 1, .products = {{&e->model->output, e->logits}},
                    .norm = e->model->output_norm};
     int n = 0;
-    e->steps[n] = around, e->steps[n].fn = embed_rows, e->steps[n++].n_items = e->n_rows;
+    e->steps[n] = around, e->steps[n].kind = FORWARD_EMBED, e->steps[n].fn = embed_rows, e->steps[n].n_rows = 0, e->steps[n++].n_items = e->n_rows;
     for (int32_t i = 0; i < e->model->hparams.n_layer; i++) n += layer_steps(e, i, e->steps + n);
-    e->steps[n] = around, e->steps[n].fn = finish_rows, e->steps[n++].n_items = e->n_rows;
+    e->steps[n] = around, e->steps[n].kind = FORWARD_NORM, e->steps[n].fn = finish_rows, e->steps[n].n_rows = 0, e->steps[n++].n_items = e->n_rows;
     if (e->n_logits == 0) return n;
-    e->steps[n] = around, e->steps[n].fn = logits_tiles, e->steps[n++].n_items = packed_n_tiles(&e->model->output);
+    e->steps[n] = around, e->steps[n].kind = FORWARD_OUTPUT, e->steps[n].fn = logits_tiles, e->steps[n++].n_items = packed_n_tiles(&e->model->output);
     return n;
 }
 
@@ -122,5 +122,7 @@ void forward_run(Executor *e) {
         for (int k = 0; k < s->n_products; k++)
             later_bytes += (size_t)packed_n_tiles(s->products[k].m) * s->products[k].m->tile_bytes;
     }
+    if (e->kind_s) memset(e->stage_s, 0, (size_t)n * sizeof *e->stage_s);
     threads_run_stages(e->threads, e->stages, n);
+    for (int i = 0; e->kind_s && i < n; i++) e->kind_s[e->steps[i].kind] += e->stage_s[i];
 }

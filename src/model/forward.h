@@ -38,6 +38,7 @@ typedef void (*StepFn)(const Step *s, int64_t begin, int64_t end, int i_thread);
 struct Step {
     Executor *e;
     StepFn fn;
+    ForwardKind kind;
     int64_t n_items;
     int64_t n_rows;             /* of activations that are multiplied */
     int32_t layer;
@@ -77,6 +78,8 @@ struct Executor {
     void *ff_acts;                /* [max_rows][widest row] those of the down projection */
     Step *steps;                  /* [STEPS_PER_LAYER * n_layer + STEPS_AROUND] */
     Stage *stages;                /* the same */
+    double *stage_s;              /* the same: seconds of each */
+    double *kind_s;               /* see executor_time */
 };
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }

@@ -151,20 +151,20 @@ int layer_steps(Executor *e, int32_t layer, Step *steps) {
     Step *s = steps;
     Step qkv = {.e = e, .layer = layer, .l = l, .norm = l->attn_norm, .n_products = 3,
                 .products = {{&l->q, e->q}, {&l->k, e->k}, {&l->v, e->v}}};
-    *s = qkv, s->fn = norm_rows, s->n_items = rows, s++;
-    *s = qkv, s->fn = qkv_units, s->n_items = qkv_items, s->n_rows = rows, s++;
+    *s = qkv, s->kind = FORWARD_NORM, s->fn = norm_rows, s->n_items = rows, s++;
+    *s = qkv, s->kind = FORWARD_QKV, s->fn = qkv_units, s->n_items = qkv_items, s->n_rows = rows, s++;
     s += attention_steps(e, layer, s);
 
     Step o = {.e = e, .layer = layer, .l = l, .x = e->attended, .n_products = 1, .products = {{&l->o, e->delta}}};
-    if (!attention_converts(e)) *s = o, s->fn = convert_rows, s->n_items = rows, s++;
-    *s = o, s->fn = o_tiles, s->n_items = packed_n_tiles(&l->o), s->n_rows = rows, s++;
+    if (!attention_converts(e)) *s = o, s->kind = FORWARD_ATTENTION, s->fn = convert_rows, s->n_items = rows, s++;
+    *s = o, s->kind = FORWARD_O, s->fn = o_tiles, s->n_items = packed_n_tiles(&l->o), s->n_rows = rows, s++;
 
     Step gate_up = {.e = e, .layer = layer, .l = l, .norm = l->ffn_norm, .n_products = 2,
                     .products = {{&l->gate, e->gate}, {&l->up, e->up}}};
-    *s = gate_up, s->fn = norm_rows, s->n_items = rows, s++;
-    *s = gate_up, s->fn = gate_up_units, s->n_items = ff_units, s->n_rows = rows, s++;
+    *s = gate_up, s->kind = FORWARD_NORM, s->fn = norm_rows, s->n_items = rows, s++;
+    *s = gate_up, s->kind = FORWARD_GATE_UP, s->fn = gate_up_units, s->n_items = ff_units, s->n_rows = rows, s++;
 
     Step down = {.e = e, .layer = layer, .l = l, .n_products = 1, .products = {{&l->down, e->delta}}};
-    *s = down, s->fn = down_tiles, s->n_items = packed_n_tiles(&l->down), s->n_rows = rows, s++;
+    *s = down, s->kind = FORWARD_DOWN, s->fn = down_tiles, s->n_items = packed_n_tiles(&l->down), s->n_rows = rows, s++;
     return (int)(s - steps);
 }
