@@ -50,16 +50,20 @@ typedef struct PackedMatrix {
     ActForm act;       /* the form of the activations it is multiplied with */
     int64_t n_out, n_in;
     size_t tile_bytes; /* one tile: TILE_ROWS rows of n_in inputs */
-    void *data;        /* mem_alloc'ed; [n_tiles][tile_bytes] */
+    void *data;        /* [n_tiles][tile_bytes] */
 } PackedMatrix;
 
 static inline int64_t packed_n_tiles(const PackedMatrix *m) { return (m->n_out + TILE_ROWS - 1) / TILE_ROWS; }
+static inline size_t packed_bytes(const PackedMatrix *m) { return (size_t)packed_n_tiles(m) * m->tile_bytes; }
 
-/* Sets the shape and allocates; blocks: see act_form. Fails on memory, or when n_in is not whole blocks of the type. */
+/* Sets the shape; blocks: see act_form. Fails when n_in is not whole blocks of the type, or the size no size_t. data is NULL then: the
+ * caller lets it point to packed_bytes, whole cache lines, aligned to one. */
+int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
+/* The same, with data of its own. */
 int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
 /* Fills tiles [tile_begin, tile_end) from rows as they lie in the file ([n_out][row_bytes], unaligned). */
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
-void packed_free(PackedMatrix *m);
+void packed_free(PackedMatrix *m); /* of packed_init */
 
 /* KV_Q8: as tensors of type Q8_0, 32 elements to a block of a half scale d and signed bytes q; the last block is filled up with
  * zeros. d * q is exact in a float, so that attention is the same operations for all types. */

@@ -56,7 +56,7 @@
 
 #include <string.h>
 
-int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
+int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
     size_t row_bytes, bytes;
     memset(m, 0, sizeof *m);
     if (n_out < 1 || n_in < 1 || n_in > INT32_MAX || n_out > INT32_MAX ||
@@ -69,9 +69,13 @@ int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out,
     m->n_out = n_out;
     m->n_in = n_in;
     m->tile_bytes = tile_size(type, n_in);
-    if (!size_mul(m->tile_bytes, (size_t)packed_n_tiles(m), &bytes) || !(m->data = mem_alloc(bytes)))
-        return error_memory(err, "a weight matrix", m->tile_bytes * (size_t)packed_n_tiles(m));
-    return FR_OK;
+    return size_mul(m->tile_bytes, (size_t)packed_n_tiles(m), &bytes) ? FR_OK : error_memory(err, "a weight matrix", SIZE_MAX);
+}
+
+int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
+    int status = packed_shape(m, type, blocks, n_out, n_in, err);
+    if (!status && !(m->data = mem_alloc(packed_bytes(m)))) status = error_memory(err, "a weight matrix", packed_bytes(m));
+    return status;
 }
 
 void packed_free(PackedMatrix *m) {

@@ -7,19 +7,21 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A matrix, and where it comes from. */
+typedef struct Packing {
+    PackedMatrix *m;
+    const GgufTensor *from;
+} Packing;
+
 typedef struct Loader {
     Model *m;
     const ModelOptions *options;
     const GgufTensor **taken; /* [n_taken] so far; room for every tensor of the file */
     int64_t n_taken;
+    Packing *packings;        /* [n_packings], as many as tensors and one more at most: the output may be the embedding again */
+    int64_t n_packings;
     fr_error *err;
 } Loader;
-
-static void note_taken(Loader *l, const GgufTensor *t) {
-    l->taken[l->n_taken++] = t;
-    if (l->options->progress)
-        l->options->progress(l->options->progress_user, (double)l->n_taken / (double)gguf_n_tensors(l->m->gguf));
-}
 
 /* The tensor with exactly that shape (n_out 0: a vector). A missing one is an error unless optional. */
 static int take(Loader *l, const char *name, int64_t n_in, int64_t n_out, bool optional, const GgufTensor **out) {
@@ -32,7 +34,7 @@ static int take(Loader *l, const char *name, int64_t n_in, int64_t n_out, bool o
         return error_set(l->err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld where %lld x %lld fits",
                          path, name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
                          (long long)(n_out ? n_out : 1));
-    note_taken(l, t);
+    l->taken[l->n_taken++] = t;
     return FR_OK;
 }
 
@@ -49,32 +51,42 @@ static int take_vector(Loader *l, const char *name, int64_t n, bool optional, fl
     return FR_OK;
 }
 
-typedef struct Fill {
-    PackedMatrix *m;
-    const void *rows;
-} Fill;
-
 static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
-    Fill *f = ctx;
+    const Packing *p = ctx;
     int64_t begin, end;
-    threads_split(packed_n_tiles(f->m), 1, i_part, n_parts, &begin, &end);
-    packed_fill(f->m, f->rows, begin, end);
+    threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
+    packed_fill(p->m, p->from->data, begin, end);
 }
 
-static int pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
-    int status = packed_init(out, t->type, l->options->activations, t->dims[1], t->dims[0], l->err);
+/* Sets the shape of a matrix that pack_all will fill. */
+static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
+    int status = packed_shape(out, t->type, l->options->activations, t->dims[1], t->dims[0], l->err);
     if (status) return status;
-    Fill fill = {out, t->data};
-    threads_run_once(l->options->n_threads, fill_part, &fill);
-    l->m->weight_bytes += (size_t)packed_n_tiles(out) * out->tile_bytes;
+    l->packings[l->n_packings++] = (Packing){out, t};
+    if (!size_add(l->m->weight_bytes, packed_bytes(out), &l->m->weight_bytes)) return error_memory(l->err, "the weights", SIZE_MAX);
+    return FR_OK;
+}
+
+/* All matrices into one block: small ones too then lie in huge pages, and no page is left half empty. */
+static int pack_all(Loader *l) {
+    char *at = l->m->weights = mem_alloc(l->m->weight_bytes);
+    if (!at) return error_memory(l->err, "the weights", l->m->weight_bytes);
+    size_t done = 0;
+    for (int64_t i = 0; i < l->n_packings; i++) {
+        PackedMatrix *m = l->packings[i].m;
+        m->data = at + done;
+        threads_run_once(l->options->n_threads, fill_part, &l->packings[i]);
+        done += packed_bytes(m);
+        if (l->options->progress) l->options->progress(l->options->progress_user, (double)done / (double)l->m->weight_bytes);
+    }
     return FR_OK;
 }
 
 static int take_matrix(Loader *l, const char *name, int64_t n_in, int64_t n_out, PackedMatrix *out) {
     const GgufTensor *t;
     int status = take(l, name, n_in, n_out, false, &t);
-    return status ? status : pack(l, t, out);
+    return status ? status : will_pack(l, t, out);
 }
 
 static int load_layer(Loader *l, int32_t i) {
@@ -151,12 +163,13 @@ static int load(Loader *l) {
     if ((status = take_vector(l, "output_norm.weight", h->n_embd, false, &m->output_norm))) return status;
     const GgufTensor *output;
     if ((status = take(l, "output.weight", h->n_embd, h->n_vocab, true, &output))) return status;
-    if ((status = pack(l, output ? output : m->token_embd, &m->output))) return status;
     m->layers = mem_calloc((size_t)h->n_layer, sizeof *m->layers);
     if (!m->layers) return error_memory(l->err, "layers", (size_t)h->n_layer * sizeof *m->layers);
     for (int32_t i = 0; i < h->n_layer; i++)
         if ((status = load_layer(l, i))) return status;
-    return refuse_unknown_tensors(l);
+    if ((status = will_pack(l, output ? output : m->token_embd, &m->output))) return status;
+    status = refuse_unknown_tensors(l);
+    return status ? status : pack_all(l);
 }
 
 int model_open(Model **out, const Gguf *g, const ModelOptions *options, fr_error *err) {
@@ -168,8 +181,10 @@ int model_open(Model **out, const Gguf *g, const ModelOptions *options, fr_error
     m->kernels = options->kernels ? options->kernels : kernels_select(NULL);
     Loader l = {.m = m, .options = options, .err = err};
     l.taken = mem_calloc((size_t)gguf_n_tensors(g), sizeof *l.taken);
-    int status = l.taken ? load(&l) : error_memory(err, "a list of tensors", (size_t)gguf_n_tensors(g) * sizeof *l.taken);
+    l.packings = mem_calloc((size_t)gguf_n_tensors(g) + 1, sizeof *l.packings);
+    int status = l.taken && l.packings ? load(&l) : error_memory(err, "a list of tensors", (size_t)gguf_n_tensors(g) * sizeof *l.packings);
     mem_free(l.taken);
+    mem_free(l.packings);
     if (status) {
         model_close(m);
         return status;
@@ -186,9 +201,7 @@ void model_embedding(const Model *m, int32_t token, float *out) {
 
 static void free_layer(LayerWeights *w) {
     float *vectors[] = {w->attn_norm, w->ffn_norm, w->q_norm, w->k_norm, w->q_bias, w->k_bias, w->v_bias};
-    PackedMatrix *matrices[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) mem_free(vectors[i]);
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) packed_free(matrices[i]);
 }
 
 void model_close(Model *m) {
@@ -196,7 +209,7 @@ void model_close(Model *m) {
     for (int32_t i = 0; m->layers && i < m->hparams.n_layer; i++) free_layer(&m->layers[i]);
     mem_free(m->layers);
     mem_free(m->output_norm);
-    packed_free(&m->output);
+    mem_free(m->weights);
     rope_free(&m->rope);
     mem_free(m);
 }

@@ -26,6 +26,7 @@ typedef struct Model {
     PackedMatrix output;               /* [n_vocab][n_embd]; token_embd again where the two are tied */
     LayerWeights *layers;              /* [n_layer] */
     size_t weight_bytes;               /* bytes of packed matrices: what one forward reads */
+    void *weights;                     /* where all of them lie, in the order in which a forward reads them */
 } Model;
 
 typedef struct ModelOptions {
