@@ -72,6 +72,7 @@ struct ThreadPool {
     int i_running;                  /* that stage, or -1: none of this region yet */
     int n_threads;
     int n_started;                  /* workers */
+    bool is_crowded;                /* more threads than cores */
     bool is_pinned;                 /* and with them the thread that called threads_pin */
     pthread_t *workers;             /* [n_threads - 1] */
     Start *starts;                  /* [n_threads] */
@@ -153,8 +154,13 @@ static uint64_t work(ThreadPool *p, int i_thread) {
     }
 }
 
-/* The i-th step of waiting, not long: asks for the next lines of the thread's share of what will be read, as far as ASKED_BYTES. */
+/* The i-th step of waiting, not long: asks for the next lines of the thread's share of what will be read, as far as ASKED_BYTES. More
+ * threads than cores: leaves the core to one that has something to do. */
 static void wait_a_little(ThreadPool *p, int i_thread, int i) {
+    if (p->is_crowded) {
+        sched_yield();
+        return;
+    }
     const char *later = atomic_load_explicit(&p->later, memory_order_relaxed);
     size_t share = atomic_load_explicit(&p->later_bytes, memory_order_relaxed) / (size_t)p->n_threads;
     size_t limit = share < ASKED_BYTES ? share : ASKED_BYTES, at = (size_t)i * ASKED_STEP;
@@ -220,6 +226,7 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
     p->n_threads = n_threads;
+    p->is_crowded = n_threads > threads_n_cores();
     p->workers = mem_calloc((size_t)n_threads, sizeof *p->workers);
     p->starts = mem_calloc((size_t)n_threads, sizeof *p->starts);
     p->shares = mem_calloc((size_t)n_threads, sizeof *p->shares);

@@ -110,7 +110,7 @@ void forward_run(Executor *e) {
     for (int32_t i = 0; i < e->n_rows; i++)
         if (e->rows[i].n_prefix + e->rows[i].n_path > e->longest) e->longest = e->rows[i].n_prefix + e->rows[i].n_path;
     int n = write_steps(e);
-    int64_t most = (int64_t)threads_count(e->threads) * PARTS_PER_THREAD;
+    int64_t n_threads = threads_count(e->threads), most = n_threads == 1 ? 1 : n_threads * PARTS_PER_THREAD;
     const void *later = NULL;
     size_t later_bytes = 0;
     for (int i = n - 1; i >= 0; i--) {
