@@ -180,7 +180,7 @@ $(SYSROOT)/done:
 cross-aarch64: deps-cross $(SYSROOT)/done
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun $(RUNNER)
 	@$(ARM64_MAKE) build/aarch64/forerun $(addprefix build/aarch64/tests/,$(ARM64_TESTS))
-	@tests/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm auto" $(call ARM64_RUN,max) build/aarch64/forerun
+	@tests/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" $(call ARM64_RUN,max) build/aarch64/forerun
 	@tests/cross_run.sh build/forerun auto $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
