@@ -20,7 +20,8 @@ WARN    := -Wall -Wextra -Wshadow -Wconversion
 ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
              -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
-PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+# Other people's headers are not held to our warnings.
+PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 
@@ -28,7 +29,8 @@ MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
 MODE_FLAGS_tsan  := -fsanitize=thread -DREAL_CLONES=
 MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-MODE_FLAGS_aarch64 = -Wl,-rpath,$(SYSROOT)/usr/lib/aarch64-linux-gnu
+# An rpath of the old kind: what a library needs is looked for there too.
+MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 
 LIB_SRCS  := $(sort $(wildcard $(addprefix src/,$(addsuffix /*.c,base format text kernels model spec engine))))
@@ -155,12 +157,14 @@ asan ubsan tsan: deps
 # The libraries come from Debian's archive into a folder of their own; the system gets compiler and emulator only.
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
-               librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0
+               librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
+               libopenblas-pthread-dev libopenblas0-pthread libgfortran5
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
+ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
 ARM64_CC    ?= aarch64-linux-gnu-gcc
 ARM64_APT    = apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status=/dev/null \
                -o Dir::State::lists=$(SYSROOT)/apt/lists -o Dir::Cache=$(SYSROOT)/apt
-ARM64_MAKE   = PKG_CONFIG_LIBDIR=$(SYSROOT)/usr/lib/aarch64-linux-gnu/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) \
+ARM64_MAKE   = PKG_CONFIG_LIBDIR=$(ARM64_LIBS)/pkgconfig:$(ARM64_LIBS)/openblas-pthread/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) \
                PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
                $(MAKE) $(JOBS) --no-print-directory -s MODE=aarch64 CC="$(ARM64_CC)"
 ARM64_RUN    = qemu-aarch64 -cpu $(1) -L /usr/aarch64-linux-gnu
@@ -176,8 +180,8 @@ $(SYSROOT)/done:
 cross-aarch64: deps-cross $(SYSROOT)/done
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun $(RUNNER)
 	@$(ARM64_MAKE) build/aarch64/forerun $(addprefix build/aarch64/tests/,$(ARM64_TESTS))
-	@tests/cross_run.sh build/forerun $(call ARM64_RUN,max) build/aarch64/forerun
-	@tests/cross_run.sh build/forerun $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
+	@tests/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" $(call ARM64_RUN,max) build/aarch64/forerun
+	@tests/cross_run.sh build/forerun auto $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
 # ---- install -------------------------------------------------------------------------------------

@@ -1,26 +1,37 @@
 #!/bin/sh
-# cross_run.sh FORERUN EMULATED... - the program of this machine and a program for another one must write the same text
-# and the same logits_hash. EMULATED is the other program with its emulator in front.
+# cross_run.sh FORERUN "TABLE..." EMULATED... - the program of this machine, with its reference kernels, and a program for
+# another one, with each of these kernel tables, must write the same text and the same logits_hash. EMULATED is the other
+# program with its emulator in front. FORERUN compare then holds drafters against plain decoding there.
 set -eu
 here=$1
-shift
+tables=$2
+shift 2
+emulated=$*
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-hash_of() { sed -n 's/.*"logits_hash": "\([0-9a-f]*\)".*/\1/p' "$1"; }
+value_of() { sed -n "s/.*\"$2\": \"\([^\"]*\)\".*/\1/p" "$1"; }
 
-compare() { # OPTION... of forerun run
+same() { # OPTION... of forerun run
     set -- run -m models/target.gguf -p "Once upon a time" -n 16 --seed 3 --threads 2 "$@"
-    "$here" "$@" --stats-json "$out/here.json" >"$out/here"
-    $emulated "$@" --stats-json "$out/there.json" >"$out/there"
-    [ -n "$(hash_of "$out/here.json")" ]
-    if ! cmp -s "$out/here" "$out/there" || [ "$(hash_of "$out/here.json")" != "$(hash_of "$out/there.json")" ]; then
-        echo "FAIL $emulated $*: $(cat "$out/there")" >&2
-        exit 1
-    fi
-    echo "ok   logits_hash $(hash_of "$out/there.json"), kernels $(sed -n 's/.*"kernel_table": "\([^"]*\)".*/\1/p' "$out/there.json"): $*"
+    "$here" "$@" --kernels ref --stats-json "$out/here.json" >"$out/here"
+    hash=$(value_of "$out/here.json" logits_hash)
+    [ -n "$hash" ]
+    for table in $tables; do
+        $emulated "$@" --kernels "$table" --stats-json "$out/there.json" >"$out/there"
+        if ! cmp -s "$out/here" "$out/there" || [ "$hash" != "$(value_of "$out/there.json" logits_hash)" ]; then
+            echo "FAIL $emulated $* --kernels $table: $(cat "$out/there")" >&2
+            exit 1
+        fi
+        echo "ok   logits_hash $hash, kernels $(value_of "$out/there.json" kernel_table): $*"
+    done
 }
 
-emulated=$*
-compare --temp 0
-compare --temp 0.8 --top-p 0.95 --draft ngram-trie
-compare --temp 0.8 --act q8 --draft sps:model=models/draft.gguf
+same --temp 0
+same --temp 0 --draft ngram-trie --draft eagle:file=models/eagle.gguf
+same --temp 0.8 --top-p 0.95 --draft ngram-trie
+same --temp 0.8 --act q8 --kv q8 --draft sps:model=models/draft.gguf
+for table in $tables; do
+    $emulated compare -m models/target.gguf -p "The sum of 3 and 4 is" -n 12 --runs 1 --no-text --threads 2 --kernels "$table" \
+        --draft ngram-trie --draft sps:model=models/draft.gguf >"$out/there" || { cat "$out/there" >&2; exit 1; }
+    echo "ok   compare, kernels $table: all texts identical"
+done

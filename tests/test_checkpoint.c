@@ -274,6 +274,7 @@ static void a_stopped_run_goes_on_exactly(void **state) {
     }
     assert_int_equal(n_runs, 60); /* the last step stops, too; then there is nothing left to do */
     assert_int_equal(rc, 0);
+    assert_true(r.valid.n > 0);
     expect_out(bytes, n);
     free(bytes);
     char *log = slurp(LOG, &n);

@@ -207,11 +207,12 @@ static int run(Loop *l, fr_error *err) {
         measure(l);
         show(l);
         bool is_last = step + 1 == o->schedule.n_steps;
-        if (is_last || (o->valid_every > 0 && (step + 1) % o->valid_every == 0)) rc = validate(l, err);
+        if (!is_last && o->valid_every > 0 && (step + 1) % o->valid_every == 0) rc = validate(l, err);
         if (!rc && o->stop && *o->stop) return stop(l, err);
         if (!rc && (is_last || is_due(l))) rc = save(l, err);
     }
-    return rc;
+    /* behind the last checkpoint: who resumes from that one has no step left, and still learns what the run came to */
+    return rc ? rc : validate(l, err);
 }
 
 int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopResult *result, fr_error *err) {
