@@ -151,6 +151,23 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft hydra:file=" OUT, 0, "");
 }
 
+/* Which products trained a drafter stands in its file. */
+static void a_drafter_names_its_precision(void **state) {
+    (void)state;
+    for (GemmPrecision p = GEMM_F32; p <= GEMM_BF16; p++) {
+        char args[1000], says[100];
+        const char *name = gemm_precision_name(p);
+        snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
+        cli_expect(args, 0, "steps in ");
+        snprintf(says, sizeof says, "%s products of matrices", name);
+        cli_expect("inspect " OUT, 0, says);
+        snprintf(says, sizeof says, "\"trained_in\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, says);
+        snprintf(says, sizeof says, "\"forerun-drafter.training.precision\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, says);
+    }
+}
+
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
     cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, "steps in ");
@@ -397,6 +414,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(it_trains_a_model_that_runs),
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
+        cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
         cmocka_unit_test(it_refuses_with_a_reason),
         cmocka_unit_test(distilled_answers_are_those_of_run),

@@ -137,7 +137,8 @@ static int finish(Training *t, fr_error *err) {
     char names[PATH_BYTES];
     join(names, sizeof names, t->args.data.files, t->args.data.n_files);
     const DrafterTraining record = {
-        .command = t->command, .data = names, .n_steps = (uint64_t)r->n_steps, .seed = t->args.loop.seed,
+        .command = t->command, .data = names, .precision = gemm_precision_name(t->args.precision),
+        .n_steps = (uint64_t)r->n_steps, .seed = t->args.loop.seed,
         .n_tokens = (uint64_t)(r->n_steps * t->args.loop.n_sequences * t->args.loop.n_accumulate * t->data.train.length),
         .loss = train_sums_loss(r->valid.n ? &r->valid : &r->train)};
     int rc = t->trainer->class->write(t->trainer, t->args.output, &record, err);
