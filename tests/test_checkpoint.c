@@ -275,6 +275,7 @@ static void a_stopped_run_goes_on_exactly(void **state) {
     assert_int_equal(n_runs, 60); /* the last step stops, too; then there is nothing left to do */
     assert_int_equal(rc, 0);
     expect_out(bytes, n);
+    assert_int_equal(r.valid.n, data.valid.n_counted); /* for the file's record */
     free(bytes);
     char *log = slurp(LOG, &n);
     int n_lines = 0;

@@ -168,6 +168,21 @@ static void a_drafter_names_its_precision(void **state) {
     }
 }
 
+/* medusa measures its heads on what is held out; where nothing is, its file says nothing of them. */
+static void medusa_measures_its_heads(void **state) {
+    (void)state;
+    static char said[20000];
+    for (int i = 0; i < 2; i++) {
+        char args[1000];
+        snprintf(args, sizeof args, "train medusa -m " VOCAB " --data " DATA " --length 16 --batch 4 --steps 8 --lm-head target "
+                 "--valid %s -o " OUT, i ? "0" : "0.1");
+        cli_expect(args, 0, "steps in ");
+        assert_int_equal(cli_run("inspect --tensors " OUT, said, sizeof said), 0);
+        assert_true((strstr(said, "medusa.accuracy") == NULL) == (i == 1));
+        cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft medusa:tree=static,file=" OUT, 0, "");
+    }
+}
+
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
     cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, "steps in ");
@@ -415,6 +430,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(a_drafter_names_its_precision),
+        cmocka_unit_test(medusa_measures_its_heads),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
         cmocka_unit_test(it_refuses_with_a_reason),
         cmocka_unit_test(distilled_answers_are_those_of_run),

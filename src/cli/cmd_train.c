@@ -3,6 +3,7 @@
 #include "cli/plot.h"
 #include "cli/train_methods.h"
 #include "cli/train_plot.h"
+#include "train/drafter_trainer.h"
 #include "train/train_log.h"
 
 #include <errno.h>
@@ -135,12 +136,15 @@ static void join_command(char *out, size_t n, char *const *argv, int argc) {
 static int finish(Training *t, fr_error *err) {
     const LoopResult *r = &t->result;
     char names[PATH_BYTES];
+    float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
+    bool has_accuracy = drafter_trainer_accuracy(&r->valid, accuracy);
     join(names, sizeof names, t->args.data.files, t->args.data.n_files);
     const DrafterTraining record = {
         .command = t->command, .data = names, .precision = gemm_precision_name(t->args.precision),
         .n_steps = (uint64_t)r->n_steps, .seed = t->args.loop.seed,
         .n_tokens = (uint64_t)(r->n_steps * t->args.loop.n_sequences * t->args.loop.n_accumulate * t->data.train.length),
-        .loss = train_sums_loss(r->valid.n ? &r->valid : &r->train)};
+        .loss = train_sums_loss(&r->valid),
+        .accuracy = has_accuracy ? accuracy : NULL, .n_heads = r->valid.n_heads, .n_ranks = TRAIN_RANKS};
     int rc = t->trainer->class->write(t->trainer, t->args.output, &record, err);
     if (rc) return rc;
     printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before), r->seconds,

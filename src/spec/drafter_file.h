@@ -59,6 +59,9 @@ typedef struct DrafterTraining {
     const char *command, *data, *precision;
     uint64_t n_steps, n_tokens, seed;
     double loss; /* the last one on held-out text */
+    const float *accuracy; /* [n_heads][n_ranks] there: how often the token of each rank was right, by step ahead; no key, but a
+                            * tensor of the methods that want it. NULL: not measured */
+    int32_t n_heads, n_ranks;
 } DrafterTraining;
 
 /* A writer that holds the keys above; the caller adds the method's own keys and tensors and finishes it. NULL: no

@@ -143,9 +143,21 @@ static int write_file(const Trainer *trainer, const char *path, const DrafterTra
         rows[i] = (FloatRows){x->n_rows ? t->options.type : TYPE_F32, x->n_rows, x->n, t->params[i].value};
         float_rows_add(w, x->name, &rows[i]);
     }
+    const char *accuracy = t->options.class->accuracy;
+    if (accuracy && record && record->accuracy)
+        gguf_add_tensor(w, accuracy, TYPE_F32, 2, (int64_t[]){record->n_ranks, record->n_heads}, record->accuracy);
     int rc = gguf_writer_finish(w, path, err);
     gguf_writer_free(w);
     return rc;
+}
+
+bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]) {
+    for (int32_t i = 0; i < sums->n_heads; i++) {
+        if (sums->of[i] == 0) return false;
+        for (int32_t r = 0; r < TRAIN_RANKS; r++)
+            accuracy[i * TRAIN_RANKS + r] = (float)((double)sums->at_rank[i][r] / (double)sums->of[i]);
+    }
+    return sums->n_heads > 0;
 }
 
 /* ---- open and close ----------------------------------------------------------------------------- */

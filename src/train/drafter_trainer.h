@@ -18,4 +18,7 @@ typedef struct DrafterTrainerOptions {
  * with all threads; then threads take whole sequences forward and back (gradients.h). */
 int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err);
 
+/* DrafterTraining.accuracy: [n_heads][TRAIN_RANKS], of what the sums saw. False: they saw nothing of some step. */
+bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]);
+
 #endif

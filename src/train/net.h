@@ -61,6 +61,7 @@ typedef struct NetClass {
                   TrainSums *sums);
     /* The keys "forerun-drafter.<method>.*" of the file, and tensors that are not trained. */
     void (*set_keys)(const void *net, GgufWriter *w);
+    const char *accuracy; /* the tensor that takes DrafterTraining.accuracy; NULL: the drafter has no use for it */
 } NetClass;
 
 /* Elements of the tensor. */

@@ -11,4 +11,4 @@
 #include "train/net_eagle.h"
 
 const NetClass eagle_net_class = {"eagle", unroll_net_n_tensors, unroll_net_tensor, unroll_net_acts_open, unroll_net_acts_close,
-                                  unroll_net_learn, unroll_net_set_keys};
+                                  unroll_net_learn, unroll_net_set_keys, NULL};
