@@ -23,6 +23,8 @@
 #define SHAPE "train target --vocab " VOCAB " --data " DATA " --valid 0.1 --layers 1 --width 16 --heads 2 --length 16 --batch 4 " \
               "--steps 120 --threads 2 "
 #define DRAFTER "train redrafter -m " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 --threads 2 "
+#define LYANNA "train lyanna -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --rank 4 "
+#define PLAIN DIR "/plain.jsonl"
 #define QUESTIONS DIR "/questions.jsonl"
 #define ANSWERS DIR "/answers.jsonl"
 
@@ -183,6 +185,46 @@ static void medusa_measures_its_heads(void **state) {
     }
 }
 
+/* Token i of the hot ones in the file, -1 behind the last. */
+static int64_t hot_token(int64_t i) {
+    int64_t token = -1;
+    Gguf *g = rig_gguf(OUT);
+    int64_t kv = gguf_find_key(g, "forerun-drafter.lyanna.hot_tokens");
+    assert_true(kv >= 0);
+    if (i < gguf_kv_count(g, kv)) assert_true(gguf_array_i64(g, kv, i, &token));
+    gguf_close(g);
+    return token;
+}
+
+
+/* The texts of another file say which tokens are hot; a run that was begun with these goes on with no others. */
+static void frequencies_come_from_the_texts_that_are_given(void **state) {
+    (void)state;
+    int64_t own[8];
+    char said[200];
+    spill(PLAIN, "{\"text\": \"zzzzqqqq\"}\n{\"prompt\": \"zzzz\", \"response\": \"qqqq\"}\n");
+    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT, 0, "steps in ");
+    for (int64_t i = 0; i < 8; i++) own[i] = hot_token(i);
+    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT " --frequencies " DATA, 0, "steps in ");
+    for (int64_t i = 0; i < 8; i++) assert_int_equal(hot_token(i), own[i]);
+    cli_expect(LYANNA "--hot-tokens 2 --steps 2 -o " OUT " --frequencies " PLAIN, 0, "steps in ");
+    assert_int_equal(hot_token(2), -1);
+    assert_int_equal(cli_run("tokenize -m " VOCAB " -p zzzzqqqq", said, sizeof said), 0);
+    for (int64_t i = 0; i < 2; i++) {
+        int64_t hot = hot_token(i), token = -1;
+        for (char *at = said, *end; token != hot; at = end) {
+            token = strtol(at, &end, 10);
+            if (end == at) fail_msg("token %lld is hot, and the text is %s", (long long)hot, said);
+        }
+    }
+    pid_t child = start(LYANNA "--hot-tokens 2 --steps 100000 --checkpoint-every 1 -o " OUT " --frequencies " PLAIN);
+    for (int i = 0; i < 2000 && !is_there(OUT ".checkpoint"); i++) usleep(1000);
+    kill(child, SIGINT);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1, "is of a run with frequencies=");
+    shell("rm -f " OUT " " OUT ".*");
+}
+
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
     cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, "steps in ");
@@ -223,6 +265,11 @@ static void it_refuses_with_a_reason(void **state) {
         {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --regression l1", 2, "neither smooth-l1 nor mse"},
         {"train lyanna -m models/target.gguf --data " DATA " -o " OUT " --first-token some", 2, "neither fused nor none"},
         {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2, "the target has 300 tokens; 0 takes them all"},
+        {LYANNA "-o " OUT " --frequencies " DATA, 2, "nothing to choose where all tokens are hot; give --hot-tokens N"},
+        {LYANNA "-o " OUT " --rank 0 --hot-tokens 9 --frequencies " DATA, 2, "nothing to choose without token info; give --rank N"},
+        {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /nowhere.jsonl", 1, "/nowhere.jsonl: cannot be opened"},
+        {LYANNA "-o " OUT " --hot-tokens 9 --frequencies " VOCAB, 1, VOCAB ": line 1 is not JSON"},
+        {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /dev/null", 1, "/dev/null: holds no text"},
         {"train hydra -m models/target.gguf --data " DATA " -o " OUT " --blocks 0", 2, "--blocks: '0'"},
         {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --start one", 2, "neither zero nor embedding"},
         {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --state-loss 1", 2, "are not the target's"},
@@ -431,6 +478,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),
+        cmocka_unit_test(frequencies_come_from_the_texts_that_are_given),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
         cmocka_unit_test(it_refuses_with_a_reason),
         cmocka_unit_test(distilled_answers_are_those_of_run),
