@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
     if (!tokens || !counts) die("out of memory");
     for (size_t i = 0; i < n_stored; i++) tokens[i] = (int32_t)(4000 * rng_uniform(1, RNG_TEST, i, 0));
     for (size_t i = 0; i < n_tokens; i++) counts[i] = 1;
-    TrainBatch batch = {v[6], v[5], tokens, counts};
+    TrainBatch batch = {v[6], v[5], tokens, counts, 0};
     double core_s, s = best_step_s(t, &adamw, &batch, 4, &core_s);
     double n = (double)llama_trainer_n_weights(t), ops = 6 * n + 6.0 * v[0] * v[1] * (v[5] + 1);
     double gop_s = ops * (double)n_tokens / s * 1e-9, core_gop_s = ops * (double)n_tokens / core_s * 1e-9;

@@ -153,6 +153,23 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft hydra:file=" OUT, 0, "");
 }
 
+#define EAGLE "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
+
+/* Noise is a function of the place in the run, so a run with it resumes exactly; without it the run is that of no option. */
+static void noise_resumes_exactly(void **state) {
+    (void)state;
+    cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, "steps in ");
+    shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(run_with_kills(EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") > 0);
+    shell("cmp " OUT " " DIR "/whole.gguf");
+    /* the end of a file is tensors; before it stands the command, which differs */
+    cli_expect(EAGLE "--noise 0", 0, "steps in ");
+    shell("tail -c 10000 " OUT " > " DIR "/a");
+    cli_expect(EAGLE, 0, "steps in ");
+    shell("tail -c 10000 " OUT " | cmp - " DIR "/a");
+    assert_int_not_equal(system("tail -c 10000 " DIR "/whole.gguf | cmp -s - " DIR "/a"), 0);
+}
+
 /* Which products trained a drafter stands in its file. */
 static void a_drafter_names_its_precision(void **state) {
     (void)state;
@@ -263,6 +280,7 @@ static void it_refuses_with_a_reason(void **state) {
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --state-loss 1", 2, "guess no hidden states"},
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --words-loss 0", 2, "nothing to learn"},
         {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --regression l1", 2, "neither smooth-l1 nor mse"},
+        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --noise -1", 2, "--noise: '-1' is no number from 0 to 100"},
         {"train lyanna -m models/target.gguf --data " DATA " -o " OUT " --first-token some", 2, "neither fused nor none"},
         {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2, "the target has 300 tokens; 0 takes them all"},
         {LYANNA "-o " OUT " --frequencies " DATA, 2, "nothing to choose where all tokens are hot; give --hot-tokens N"},
@@ -476,6 +494,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(it_trains_a_model_that_runs),
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
+        cmocka_unit_test(noise_resumes_exactly),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),
         cmocka_unit_test(frequencies_come_from_the_texts_that_are_given),

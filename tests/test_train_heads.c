@@ -134,7 +134,7 @@ static void open_run(const struct Case *of, int32_t T, double weight) {
     }
     for (int64_t i = 0; i < at; i++) run.values[i] = rng_uniform(5, RNG_TEST, (uint64_t)i, 0) - 0.5;
     for (int32_t i = 0; i < T; i++) counts[i] = i > 4 && i % 4 != 1; /* a prompt, and gaps */
-    run.lesson = (Lesson){T, tokens, counts, hidden, embd, head};
+    run.lesson = (Lesson){T, tokens, counts, hidden, embd, head, NULL};
     run.acts = of->class->acts_open(of->net, T + 3, &bytes);
     assert_non_null(run.acts);
 }

@@ -113,7 +113,7 @@ static double probability(Pupil *const *pupils, const int32_t *tokens, int32_t d
     int32_t place = N_TEXT - 2 + depth;
     uint8_t counts[LENGTH] = {0};
     counts[place] = 1;
-    const TrainBatch b = {1, place + 1, tokens, counts};
+    const TrainBatch b = {1, place + 1, tokens, counts, 0};
     double loss = depth * learn(pupils[depth], &b, 0).loss;
     if (depth > 1) loss -= (depth - 1) * learn(pupils[depth - 1], &b, 0).loss;
     return exp(-loss);
@@ -184,7 +184,8 @@ static void another_target_refuses_it(void **state) {
 enum { N_TRAIN = 6, N_VALID = 3, ALPHABET = 24 };
 static int32_t words[N_TRAIN + N_VALID][LENGTH + 1];
 static uint8_t counts[N_TRAIN + N_VALID][LENGTH];
-static const TrainBatch training = {N_TRAIN, LENGTH, words[0], counts[0]}, held_out = {N_VALID, LENGTH, words[N_TRAIN], counts[N_TRAIN]};
+static const TrainBatch training = {N_TRAIN, LENGTH, words[0], counts[0], 0};
+static const TrainBatch held_out = {N_VALID, LENGTH, words[N_TRAIN], counts[N_TRAIN], 0};
 
 /* Each token has two that may follow. */
 static void fill_words(void) {

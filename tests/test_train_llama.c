@@ -21,7 +21,7 @@ enum { LENGTH = 70, N_SEQUENCES = 5, N_VOCAB = 300 };
 
 static int32_t tokens[N_SEQUENCES][LENGTH + 1];
 static uint8_t counts[N_SEQUENCES][LENGTH];
-static const TrainBatch batch = {N_SEQUENCES, LENGTH, &tokens[0][0], &counts[0][0]};
+static const TrainBatch batch = {N_SEQUENCES, LENGTH, &tokens[0][0], &counts[0][0], 0};
 
 static LlamaOptions options_of(const Gguf *vocabulary, int n_threads) {
     return (LlamaOptions){.shape = {.n_layer = 2, .n_embd = 32, .n_head = 4, .n_head_kv = 2, .head_dim = 16, .n_ff = 96,
@@ -153,7 +153,7 @@ static void one_prediction(void **state) {
     const int32_t two[2] = {5, 6};
     const uint8_t yes = 1;
     TrainSums sums = {0};
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, two, &yes}, 1, &sums, NULL), FR_OK);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, two, &yes, 0}, 1, &sums, NULL), FR_OK);
     assert_int_equal(sums.n, 1);
     assert_true(fabs(sums.loss - log(N_VOCAB)) < 0.5 && trainer_gradient_norm(t) > 0.1);
     t->class->close(t);
@@ -315,9 +315,9 @@ static void refusals(void **state) {
     int32_t strange[3] = {1, N_VOCAB, 2}, longer[LENGTH + 2] = {0};
     uint8_t all[LENGTH + 1] = {0};
     TrainSums sums = {0};
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 2, strange, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, LENGTH + 1, longer, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, strange + 1, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 2, strange, all, 0}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, LENGTH + 1, longer, all, 0}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, strange + 1, all, 0}, 1, &sums, NULL), FR_ERR_ARGUMENT);
     assert_int_equal(sums.n, 0);
     assert_true(t->class->write(t, "/nowhere/at/all.gguf", NULL, NULL) != FR_OK);
     t->class->close(t);

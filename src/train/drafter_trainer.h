@@ -10,7 +10,8 @@ typedef struct DrafterTrainerOptions {
     const void *net;    /* the method's struct for that target; must outlive the trainer */
     int32_t max_length; /* longest sequence that learn will be given */
     TensorType type;    /* of the matrices in the file: F32, F16 or Q8_0; vectors are F32 */
-    uint64_t seed;      /* of the first values */
+    uint64_t seed;      /* of the first values, and of the noise */
+    double noise;       /* Lesson.noise is uniform in (-noise, noise), other numbers for each sequence learned; 0: none */
     int n_threads;
 } DrafterTrainerOptions;
 

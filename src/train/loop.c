@@ -33,9 +33,11 @@ static int32_t sequences_of_step(const LoopOptions *o) { return o->n_sequences *
 
 /* ---- a step ------------------------------------------------------------------------------------- */
 
-static TrainBatch batch_at(const Loop *l, int32_t first, int32_t n) {
+/* place: that of the first sequence in memory. */
+static TrainBatch batch_at(const Loop *l, int64_t place, int32_t first, int32_t n) {
     int32_t length = l->data->train.length;
-    return (TrainBatch){n, length, l->tokens + (int64_t)first * (length + 1), l->counts + (int64_t)first * length};
+    return (TrainBatch){n, length, l->tokens + (int64_t)first * (length + 1), l->counts + (int64_t)first * length,
+                        place + first};
 }
 
 static int64_t count(const uint8_t *counts, int64_t n) {
@@ -61,7 +63,7 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     double weight = 1.0 / (double)count(l->counts, (int64_t)n * length);
     trainer_zero_gradients(l->trainer);
     for (int32_t i = 0; i < n; i += o->n_sequences) {
-        TrainBatch batch = batch_at(l, i, o->n_sequences);
+        TrainBatch batch = batch_at(l, step * n, i, o->n_sequences);
         int rc = l->trainer->class->learn(l->trainer, &batch, weight, &sums, err);
         if (rc) return rc;
     }
@@ -81,7 +83,7 @@ static int measure_valid(Loop *l, fr_error *err) {
         int32_t n = s->n - i < l->options->n_sequences ? (int32_t)(s->n - i) : l->options->n_sequences;
         for (int32_t j = 0; j < n; j++, i++)
             sequences_get(s, i, l->tokens + (int64_t)j * (s->length + 1), l->counts + (int64_t)j * s->length);
-        TrainBatch batch = batch_at(l, 0, n);
+        TrainBatch batch = batch_at(l, 0, 0, n);
         int rc = l->trainer->class->learn(l->trainer, &batch, 0, &sums, err);
         if (rc) return rc;
     }

@@ -24,6 +24,7 @@ typedef struct Lesson {
     const real *hidden;    /* [T][C] after the final norm */
     const real *embd;      /* [V][C] the target's embedding */
     const real *head;      /* [V][C] its output matrix */
+    const real *noise;     /* [T][C] is added to the states that eagle's layer reads, not to those it is judged by; NULL: none */
 } Lesson;
 
 typedef enum NetStart {

@@ -25,6 +25,7 @@ typedef struct TrainBatch {
     int32_t n_sequences, length;
     const int32_t *tokens; /* [n_sequences][length + 1]: token t + 1 is what token t should say */
     const uint8_t *counts; /* [n_sequences][length]: does the prediction of token t + 1 count (the response only)? */
+    int64_t place;         /* of the first of them in the endless run of sequences: no two that are learned have the same */
 } TrainBatch;
 
 enum { TRAIN_MAX_STEPS = 8, TRAIN_RANKS = 32 };
