@@ -105,6 +105,9 @@ static void print_plan(const Training *t) {
            (long long)d->n_valid_documents, (long long)d->train.n_counted, (long long)d->train.n, d->train.length);
     if (d->wrote_plain)
         puts("the vocabulary's file names no chat format that forerun knows: messages are written as USER: ...\\nASSISTANT: ...");
+    if (d->n_lossy)
+        printf("warning: the answers of %lld documents were made under a lossy rule (distill-data --lossy): they are not what the target "
+               "says, and a drafter of them guesses something else\n", (long long)d->n_lossy);
     printf("%.2f million parameters; %lld steps of %d sequences; products in %s\n", (double)n_params / 1e6,
            (long long)o->schedule.n_steps, o->n_sequences * o->n_accumulate, gemm_description());
     fflush(stdout);
