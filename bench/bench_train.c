@@ -40,7 +40,7 @@ static double best_step_s(Trainer *t, AdamW *adamw, const TrainBatch *batch, int
         trainer_zero_gradients(t);
         double n = (double)batch->n_sequences * batch->length;
         if (t->class->learn(t, batch, 1 / n, &sums, &err)) die(err.message);
-        adamw_step(adamw, t, 1e-3, clip_scale(trainer_gradient_norm(t), 1));
+        adamw_step(adamw, t, 1e-3, clip_scale(trainer_gradient_norm(t, adamw->n_threads), 1));
         double s = clock_s() - start, cpu = cpu_s() - cpu_start;
         if (s < best) best = s;
         if (cpu < *core_s) *core_s = cpu;
@@ -64,6 +64,7 @@ int main(int argc, char **argv) {
     if (llama_trainer_open(&t, &o, &err)) die(err.message);
     AdamWOptions usual = {0.9, 0.95, 1e-8, 0.1};
     if (adamw_open(&adamw, &usual, t, &err)) die(err.message);
+    adamw.n_threads = v[7];
     size_t n_tokens = (size_t)v[6] * (size_t)v[5], n_stored = (size_t)v[6] * ((size_t)v[5] + 1);
     int32_t *tokens = mem_calloc(n_stored, sizeof *tokens);
     uint8_t *counts = mem_calloc(n_tokens, 1);

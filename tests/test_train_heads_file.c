@@ -211,7 +211,7 @@ static void train(Pupil *p, int n_steps) {
     for (int i = 0; i < n_steps; i++) {
         trainer_zero_gradients(p->trainer);
         learn(p, &training, 1.0 / (N_TRAIN * (LENGTH - 7)));
-        adamw_step(&a, p->trainer, 3e-3, clip_scale(trainer_gradient_norm(p->trainer), 1));
+        adamw_step(&a, p->trainer, 3e-3, clip_scale(trainer_gradient_norm(p->trainer, 1), 1));
     }
     adamw_close(&a);
 }

@@ -72,6 +72,7 @@ static int prepare(Training *t, fr_error *err) {
     a->loop.log = t->log;
     a->loop.method = t->words;
     a->loop.stop = &asked_to_stop;
+    a->loop.n_threads = a->n_threads;
     int rc = check_writable(a->output, err);
     if (!rc) rc = check_writable(t->log, err);
     if (!rc && a->plot) rc = plot_check(a->plot, err);

@@ -67,7 +67,7 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
         int rc = l->trainer->class->learn(l->trainer, &batch, weight, &sums, err);
         if (rc) return rc;
     }
-    double norm = trainer_gradient_norm(l->trainer), rate = schedule_rate(&o->schedule, step);
+    double norm = trainer_gradient_norm(l->trainer, l->adamw.n_threads), rate = schedule_rate(&o->schedule, step);
     if (!isfinite(sums.loss) || !isfinite(norm)) return diverged(step, err);
     adamw_step(&l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
     l->result->train = sums;
@@ -188,6 +188,7 @@ static int begin(Loop *l, fr_error *err) {
     l->counts = mem_calloc(n * length, sizeof *l->counts);
     if (!l->tokens || !l->counts) return error_memory(err, "a batch", n * length * sizeof *l->tokens);
     int rc = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
+    l->adamw.n_threads = l->options->n_threads > 1 ? l->options->n_threads : 1;
     if (!rc) rc = list_arrays(l, err);
     if (!rc) rc = describe(l, err);
     if (!rc) rc = resume(l, err);
