@@ -239,8 +239,8 @@ int cmd_distill(int argc, char **argv) {
         .doc = "Let a model answer the questions of a file itself, as data to train a drafter on.\v"
                "IN has a JSON object a line: a \"prompt\" (raw text, or with --chat a user's message), or \"messages\" with a "
                "\"role\" and a \"content\" each, of which the assistant's are written anew, in turn; with --begin-texts also \"text\". OUT has the same objects "
-               "with the model's answers, in the same order, and \"finish\" beside each, which says why it ended; under a rule of --lossy also \"lossy\", of which train warns. Run it again "
-               "after a kill, and it goes on where it stopped. Answers are those of `forerun run`; record i, counted from "
+               "with the model's answers, in the same order, and \"finish\" beside each, which says why it ended (under a rule "
+               "of --lossy also \"lossy\", of which train warns). Run it again after a kill, and it goes on where it stopped. Answers are those of `forerun run`; record i, counted from "
                "0, is drawn with the seed S + i.\n\n"
                "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
                "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n"};
