@@ -40,7 +40,7 @@ static double best_step_s(Trainer *t, AdamW *adamw, const TrainBatch *batch, int
         trainer_zero_gradients(t);
         double n = (double)batch->n_sequences * batch->length;
         if (t->class->learn(t, batch, 1 / n, &sums, &err)) die(err.message);
-        adamw_step(adamw, t, 1e-3, clip_scale(trainer_gradient_norm(t), 1));
+        adamw_step(adamw, t, 1e-3, clip_scale(trainer_gradient_norm(t, adamw->n_threads), 1));
         double s = clock_s() - start, cpu = cpu_s() - cpu_start;
         if (s < best) best = s;
         if (cpu < *core_s) *core_s = cpu;
@@ -64,13 +64,14 @@ int main(int argc, char **argv) {
     if (llama_trainer_open(&t, &o, &err)) die(err.message);
     AdamWOptions usual = {0.9, 0.95, 1e-8, 0.1};
     if (adamw_open(&adamw, &usual, t, &err)) die(err.message);
+    adamw.n_threads = v[7];
     size_t n_tokens = (size_t)v[6] * (size_t)v[5], n_stored = (size_t)v[6] * ((size_t)v[5] + 1);
     int32_t *tokens = mem_calloc(n_stored, sizeof *tokens);
     uint8_t *counts = mem_calloc(n_tokens, 1);
     if (!tokens || !counts) die("out of memory");
     for (size_t i = 0; i < n_stored; i++) tokens[i] = (int32_t)(4000 * rng_uniform(1, RNG_TEST, i, 0));
     for (size_t i = 0; i < n_tokens; i++) counts[i] = 1;
-    TrainBatch batch = {v[6], v[5], tokens, counts};
+    TrainBatch batch = {v[6], v[5], tokens, counts, 0};
     double core_s, s = best_step_s(t, &adamw, &batch, 4, &core_s);
     double n = (double)llama_trainer_n_weights(t), ops = 6 * n + 6.0 * v[0] * v[1] * (v[5] + 1);
     double gop_s = ops * (double)n_tokens / s * 1e-9, core_gop_s = ops * (double)n_tokens / core_s * 1e-9;

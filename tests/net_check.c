@@ -55,7 +55,7 @@ static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
     r->hidden = random_numbers(1, (int64_t)T * c->C, 1);
     r->embd = random_numbers(2, (int64_t)c->V * c->C, 1);
     r->head = random_numbers(3, (int64_t)c->V * c->C, 1);
-    r->lesson = (Lesson){T, r->tokens, r->counts, r->hidden, r->embd, r->head};
+    r->lesson = (Lesson){T, r->tokens, r->counts, r->hidden, r->embd, r->head, NULL};
 }
 
 static void close_rig(Rig *r) {
@@ -119,6 +119,33 @@ void net_check_turned_signs(const NetCase *c) {
             fail_msg("%s: %s turned, but %s is worst, by %g", c->what, r.tensors[i].name, name, error);
         for (int64_t k = 0; k < n; k++) r.dw[i][k] = -r.dw[i][k];
     }
+    close_rig(&r);
+}
+
+/* Nothing is judged at place 0, and nothing begins at the last one: so noise at the first is another state there, and at the
+ * last nothing. With noise everywhere the derivatives are right, too. */
+void net_check_noise(const NetCase *c) {
+    enum { T = 13 };
+    Rig r;
+    open_rig(&r, c, T, 0.7);
+    double *noise = random_numbers(9, T * c->C, 0.3), *some = room(T * c->C, sizeof *some);
+    double clean = loss(&r);
+    r.lesson.noise = some;
+    assert_true(loss(&r) == clean);
+    memcpy(some + (T - 1) * c->C, noise, (size_t)c->C * sizeof *some);
+    assert_true(loss(&r) == clean);
+    memset(some, 0, (size_t)(T * c->C) * sizeof *some);
+    memcpy(some, noise, (size_t)c->C * sizeof *some);
+    double noisy = loss(&r);
+    for (int32_t k = 0; k < c->C; k++) r.hidden[k] += noise[k];
+    r.lesson.noise = NULL;
+    assert_true(noisy != clean && loss(&r) == noisy);
+    r.lesson.noise = noise;
+    learn(&r);
+    const char *name = "";
+    double error = worst_error(&r, 10, &name);
+    if (!(error < 1e-6)) fail_msg("%s, with noise: %s is wrong by %g", c->what, name, error);
+    free(noise), free(some);
     close_rig(&r);
 }
 

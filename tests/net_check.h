@@ -20,4 +20,7 @@ void net_check_turned_signs(const NetCase *c);
 /* Places that do not count change neither the gradient nor the sums. */
 void net_check_uncounted(const NetCase *c);
 
+/* Of a layer that hears noise: it changes what is read, and neither what is asked nor what is judged. */
+void net_check_noise(const NetCase *c);
+
 #endif

@@ -276,6 +276,7 @@ static void a_stopped_run_goes_on_exactly(void **state) {
     assert_int_equal(rc, 0);
     assert_true(r.valid.n > 0);
     expect_out(bytes, n);
+    assert_int_equal(r.valid.n, data.valid.n_counted); /* for the file's record */
     free(bytes);
     char *log = slurp(LOG, &n);
     int n_lines = 0;

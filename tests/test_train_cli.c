@@ -23,6 +23,8 @@
 #define SHAPE "train target --vocab " VOCAB " --data " DATA " --valid 0.1 --layers 1 --width 16 --heads 2 --length 16 --batch 4 " \
               "--steps 120 --threads 2 "
 #define DRAFTER "train redrafter -m " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 --threads 2 "
+#define LYANNA "train lyanna -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --rank 4 "
+#define PLAIN DIR "/plain.jsonl"
 #define QUESTIONS DIR "/questions.jsonl"
 #define ANSWERS DIR "/answers.jsonl"
 
@@ -105,7 +107,7 @@ static void it_trains_a_model_that_runs(void **state) {
     cli_expect(SHAPE "-o " OUT " --steps 1 --precision bf16", 0, "products in BF16");
     cli_expect(args, 0, "steps in ");
     assert_true(is_there(OUT) && is_there(OUT ".log.jsonl"));
-    if (plots) shell("grep -q 'held out' " DIR "/loss.svg");
+    if (plots) shell("grep -q 'held out' " DIR "/loss.svg && ! grep -q '>[^<]*-[0-9]' " DIR "/loss.svg"); /* no step below 0 */
     assert_false(is_there(OUT ".checkpoint") || is_there(OUT ".checkpoint.previous"));
     json_t *last = NULL, *first = NULL;
     int n_lines = 0;
@@ -151,6 +153,95 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft hydra:file=" OUT, 0, "");
 }
 
+#define EAGLE "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
+
+/* Noise is a function of the place in the run, so a run with it resumes exactly; without it the run is that of no option. */
+static void noise_resumes_exactly(void **state) {
+    (void)state;
+    cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, "steps in ");
+    shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(run_with_kills(EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") > 0);
+    shell("cmp " OUT " " DIR "/whole.gguf");
+    /* the end of a file is tensors; before it stands the command, which differs */
+    cli_expect(EAGLE "--noise 0", 0, "steps in ");
+    shell("tail -c 10000 " OUT " > " DIR "/a");
+    cli_expect(EAGLE, 0, "steps in ");
+    shell("tail -c 10000 " OUT " | cmp - " DIR "/a");
+    assert_int_not_equal(system("tail -c 10000 " DIR "/whole.gguf | cmp -s - " DIR "/a"), 0);
+}
+
+/* Which products trained a drafter stands in its file. */
+static void a_drafter_names_its_precision(void **state) {
+    (void)state;
+    for (GemmPrecision p = GEMM_F32; p <= GEMM_BF16; p++) {
+        char args[1000], says[100];
+        const char *name = gemm_precision_name(p);
+        snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
+        cli_expect(args, 0, "steps in ");
+        snprintf(says, sizeof says, "%s products of matrices", name);
+        cli_expect("inspect " OUT, 0, says);
+        snprintf(says, sizeof says, "\"trained_in\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, says);
+        snprintf(says, sizeof says, "\"forerun-drafter.training.precision\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, says);
+    }
+}
+
+/* medusa measures its heads on what is held out; where nothing is, its file says nothing of them. */
+static void medusa_measures_its_heads(void **state) {
+    (void)state;
+    static char said[20000];
+    for (int i = 0; i < 2; i++) {
+        char args[1000];
+        snprintf(args, sizeof args, "train medusa -m " VOCAB " --data " DATA " --length 16 --batch 4 --steps 8 --lm-head target "
+                 "--valid %s -o " OUT, i ? "0" : "0.1");
+        cli_expect(args, 0, "steps in ");
+        assert_int_equal(cli_run("inspect --tensors " OUT, said, sizeof said), 0);
+        assert_true((strstr(said, "medusa.accuracy") == NULL) == (i == 1));
+        cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft medusa:tree=static,file=" OUT, 0, "");
+    }
+}
+
+/* Token i of the hot ones in the file, -1 behind the last. */
+static int64_t hot_token(int64_t i) {
+    int64_t token = -1;
+    Gguf *g = rig_gguf(OUT);
+    int64_t kv = gguf_find_key(g, "forerun-drafter.lyanna.hot_tokens");
+    assert_true(kv >= 0);
+    if (i < gguf_kv_count(g, kv)) assert_true(gguf_array_i64(g, kv, i, &token));
+    gguf_close(g);
+    return token;
+}
+
+
+/* The texts of another file say which tokens are hot; a run that was begun with these goes on with no others. */
+static void frequencies_come_from_the_texts_that_are_given(void **state) {
+    (void)state;
+    int64_t own[8];
+    char said[200];
+    spill(PLAIN, "{\"text\": \"zzzzqqqq\"}\n{\"prompt\": \"zzzz\", \"response\": \"qqqq\"}\n");
+    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT, 0, "steps in ");
+    for (int64_t i = 0; i < 8; i++) own[i] = hot_token(i);
+    cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT " --frequencies " DATA, 0, "steps in ");
+    for (int64_t i = 0; i < 8; i++) assert_int_equal(hot_token(i), own[i]);
+    cli_expect(LYANNA "--hot-tokens 2 --steps 2 -o " OUT " --frequencies " PLAIN, 0, "steps in ");
+    assert_int_equal(hot_token(2), -1);
+    assert_int_equal(cli_run("tokenize -m " VOCAB " -p zzzzqqqq", said, sizeof said), 0);
+    for (int64_t i = 0; i < 2; i++) {
+        int64_t hot = hot_token(i), token = -1;
+        for (char *at = said, *end; token != hot; at = end) {
+            token = strtol(at, &end, 10);
+            if (end == at) fail_msg("token %lld is hot, and the text is %s", (long long)hot, said);
+        }
+    }
+    pid_t child = start(LYANNA "--hot-tokens 2 --steps 100000 --checkpoint-every 1 -o " OUT " --frequencies " PLAIN);
+    for (int i = 0; i < 2000 && !is_there(OUT ".checkpoint"); i++) usleep(1000);
+    kill(child, SIGINT);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1, "is of a run with frequencies=");
+    shell("rm -f " OUT " " OUT ".*");
+}
+
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
     cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, "steps in ");
@@ -189,8 +280,14 @@ static void it_refuses_with_a_reason(void **state) {
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --state-loss 1", 2, "guess no hidden states"},
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --words-loss 0", 2, "nothing to learn"},
         {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --regression l1", 2, "neither smooth-l1 nor mse"},
+        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --noise -1", 2, "--noise: '-1' is no number from 0 to 100"},
         {"train lyanna -m models/target.gguf --data " DATA " -o " OUT " --first-token some", 2, "neither fused nor none"},
         {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2, "the target has 300 tokens; 0 takes them all"},
+        {LYANNA "-o " OUT " --frequencies " DATA, 2, "nothing to choose where all tokens are hot; give --hot-tokens N"},
+        {LYANNA "-o " OUT " --rank 0 --hot-tokens 9 --frequencies " DATA, 2, "nothing to choose without token info; give --rank N"},
+        {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /nowhere.jsonl", 1, "/nowhere.jsonl: cannot be opened"},
+        {LYANNA "-o " OUT " --hot-tokens 9 --frequencies " VOCAB, 1, VOCAB ": line 1 is not JSON"},
+        {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /dev/null", 1, "/dev/null: holds no text"},
         {"train hydra -m models/target.gguf --data " DATA " -o " OUT " --blocks 0", 2, "--blocks: '0'"},
         {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --start one", 2, "neither zero nor embedding"},
         {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --state-loss 1", 2, "are not the target's"},
@@ -333,6 +430,24 @@ static void texts_are_begun(void **state) {
     shell("cmp " ANSWERS " " DIR "/before.jsonl");
 }
 
+/* Answers that follow another law than the target's say so, a trainer warns of them, and written anew they do not say it. */
+static void lossy_answers_are_marked(void **state) {
+    (void)state;
+    const char *train = "train target --vocab models/target.gguf --data " ANSWERS " --chat --valid 0 --layers 1 --width 16 --heads 2 "
+                        "--length 32 --steps 1 -o " OUT;
+    static char said[20000];
+    unlink(ANSWERS);
+    cli_expect("distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS " -n 6 --draft ngram-trie --verify typical --lossy", 0, "5 of 5");
+    shell("test $(grep -c '\"lossy\":true' " ANSWERS ") = 5");
+    shell("test $(grep -o '\"lossy\"' " ANSWERS " | wc -l) = 6"); /* both answers of the conversation */
+    cli_expect(train, 0, "the answers of 5 documents were made under a lossy rule");
+    shell("mv " ANSWERS " " DIR "/lossy.jsonl");
+    cli_expect("distill-data -m models/target.gguf " DIR "/lossy.jsonl -o " ANSWERS " -n 6 --draft ngram-trie", 0, "5 of 5");
+    shell("! grep -q lossy " ANSWERS);
+    assert_int_equal(cli_run(train, said, sizeof said), 0);
+    assert_null(strstr(said, "warning"));
+}
+
 /* What a line of a log says of held-out texts: loss, and accuracy of a step ahead. */
 static double valid_of(int line, const char *what, size_t step) {
     json_t *object = line_of(OUT ".log.jsonl", line), *value = json_object_get(object, what);
@@ -397,11 +512,16 @@ int main(int argc, char **argv) {
         cmocka_unit_test(it_trains_a_model_that_runs),
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
+        cmocka_unit_test(noise_resumes_exactly),
+        cmocka_unit_test(a_drafter_names_its_precision),
+        cmocka_unit_test(medusa_measures_its_heads),
+        cmocka_unit_test(frequencies_come_from_the_texts_that_are_given),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
         cmocka_unit_test(it_refuses_with_a_reason),
         cmocka_unit_test(distilled_answers_are_those_of_run),
         cmocka_unit_test(conversations_are_answered_turn_by_turn),
         cmocka_unit_test(texts_are_begun),
+        cmocka_unit_test(lossy_answers_are_marked),
         cmocka_unit_test(layers_learn),
         cmocka_unit_test(distilling_goes_on_after_kills),
         cmocka_unit_test(a_prompt_that_does_not_fit_is_left_out),

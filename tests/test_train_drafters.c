@@ -132,11 +132,18 @@ static void what_does_not_count(void **state) {
     for (int i = 0; i < n_cases; i++) net_check_uncounted(&cases[i]);
 }
 
+static void noise_is_heard_and_not_judged(void **state) {
+    (void)state;
+    for (int i = 0; i < n_cases; i++)
+        if (cases[i].class == &eagle_net_class) net_check_noise(&cases[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients),
         cmocka_unit_test(a_wrong_sign_is_seen),
         cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(noise_is_heard_and_not_judged),
     };
     return cmocka_run_group_tests(tests, make_cases, free_cases);
 }

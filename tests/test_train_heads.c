@@ -134,7 +134,7 @@ static void open_run(const struct Case *of, int32_t T, double weight) {
     }
     for (int64_t i = 0; i < at; i++) run.values[i] = rng_uniform(5, RNG_TEST, (uint64_t)i, 0) - 0.5;
     for (int32_t i = 0; i < T; i++) counts[i] = i > 4 && i % 4 != 1; /* a prompt, and gaps */
-    run.lesson = (Lesson){T, tokens, counts, hidden, embd, head};
+    run.lesson = (Lesson){T, tokens, counts, hidden, embd, head, NULL};
     run.acts = of->class->acts_open(of->net, T + 3, &bytes);
     assert_non_null(run.acts);
 }
@@ -229,7 +229,7 @@ static TrainSums plain_sums(const struct Case *of, const Lesson *l) {
         plain_linear(l->head, NULL, l->hidden + p * C, C, V, law);
         log_softmax(law);
         for (int32_t s = 1; s <= o->n_steps && s <= p; s++) {
-            int32_t best = 0, best_of_law = 0;
+            int32_t best = 0, best_of_law = 0, rank = 0;
             of->logits(of->net, run.w, l, p - s, s, said);
             log_softmax(said);
             double loss = o->hard_labels ? -said[l->tokens[p + 1]] : 0;
@@ -241,6 +241,8 @@ static TrainSums plain_sums(const struct Case *of, const Lesson *l) {
             }
             sums.of[s - 1]++;
             sums.right[s - 1] += best == best_of_law;
+            for (int32_t i = 0; i < V; i++) rank += said[i] > said[best_of_law];
+            sums.at_rank[s - 1][rank]++;
         }
     }
     return sums;
@@ -254,6 +256,7 @@ static void expect_plain_sums(const char *what) {
     for (int32_t s = 0; s < run.of->loss->n_steps; s++) {
         assert_int_equal(got.of[s], want.of[s]);
         assert_int_equal(got.right[s], want.right[s]);
+        for (int32_t r = 0; r < TRAIN_RANKS; r++) assert_int_equal(got.at_rank[s][r], want.at_rank[s][r]);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
+#include "spec/static_tree.h"
 #include "train/adamw.h"
 #include "train/drafter_trainer.h"
 #include "train/gemm.h"
@@ -112,7 +113,7 @@ static double probability(Pupil *const *pupils, const int32_t *tokens, int32_t d
     int32_t place = N_TEXT - 2 + depth;
     uint8_t counts[LENGTH] = {0};
     counts[place] = 1;
-    const TrainBatch b = {1, place + 1, tokens, counts};
+    const TrainBatch b = {1, place + 1, tokens, counts, 0};
     double loss = depth * learn(pupils[depth], &b, 0).loss;
     if (depth > 1) loss -= (depth - 1) * learn(pupils[depth - 1], &b, 0).loss;
     return exp(-loss);
@@ -183,7 +184,8 @@ static void another_target_refuses_it(void **state) {
 enum { N_TRAIN = 6, N_VALID = 3, ALPHABET = 24 };
 static int32_t words[N_TRAIN + N_VALID][LENGTH + 1];
 static uint8_t counts[N_TRAIN + N_VALID][LENGTH];
-static const TrainBatch training = {N_TRAIN, LENGTH, words[0], counts[0]}, held_out = {N_VALID, LENGTH, words[N_TRAIN], counts[N_TRAIN]};
+static const TrainBatch training = {N_TRAIN, LENGTH, words[0], counts[0], 0};
+static const TrainBatch held_out = {N_VALID, LENGTH, words[N_TRAIN], counts[N_TRAIN], 0};
 
 /* Each token has two that may follow. */
 static void fill_words(void) {
@@ -201,28 +203,78 @@ static double right_share(const TrainSums *s) {
     return right / of;
 }
 
+/* Steps of training on those words. */
+static void train(Pupil *p, int n_steps) {
+    const AdamWOptions o = {0.9, 0.95, 1e-8, 0.1};
+    AdamW a;
+    assert_int_equal(adamw_open(&a, &o, p->trainer, NULL), FR_OK);
+    for (int i = 0; i < n_steps; i++) {
+        trainer_zero_gradients(p->trainer);
+        learn(p, &training, 1.0 / (N_TRAIN * (LENGTH - 7)));
+        adamw_step(&a, p->trainer, 3e-3, clip_scale(trainer_gradient_norm(p->trainer, 1), 1));
+    }
+    adamw_close(&a);
+}
+
 static void held_out_texts_are_guessed_better(void **state) {
     (void)state;
-    const AdamWOptions o = {0.9, 0.95, 1e-8, 0.1};
     fill_words();
     for (Kind kind = 0; kind < N_KINDS; kind++) {
-        AdamW a;
         Pupil *p = open_pupil(kind, N_STEPS, false);
         TrainSums before = learn(p, &held_out, 0);
         assert_int_equal(before.n_heads, N_STEPS);
         assert_int_equal(before.n, N_VALID * (LENGTH - 7));
-        assert_int_equal(adamw_open(&a, &o, p->trainer, NULL), FR_OK);
-        for (int i = 0; i < 40; i++) {
-            trainer_zero_gradients(p->trainer);
-            learn(p, &training, 1.0 / (N_TRAIN * (LENGTH - 7)));
-            adamw_step(&a, p->trainer, 3e-3, clip_scale(trainer_gradient_norm(p->trainer), 1));
-        }
-        adamw_close(&a);
+        train(p, 40);
         TrainSums after = learn(p, &held_out, 0);
         if (!(after.loss < 0.9 * before.loss)) fail_msg("case %d: loss %g, before %g", (int)kind, after.loss, before.loss);
         if (kind >= HYDRA) assert_true(right_share(&after) > right_share(&before) + 0.1); /* medusa is not told the tokens */
         close_pupil(p);
     }
+}
+
+/* ---- the static tree ----------------------------------------------------------------------------- */
+
+/* Whether the tree that medusa draws from its file has the shape that these chances ask for. */
+static bool has_shape(const double *chance) {
+    enum { BUDGET = 20 };
+    static StaticTree shape;
+    int32_t text[N_TEXT];
+    LearnedReader reader;
+    rig_tokens(7, V, text, N_TEXT);
+    learned_rig_open_reader(&reader, target);
+    Drafter *d = learned_rig_open_drafter(&reader, "medusa:tree=static,top=8,file=" FILE_OF_IT, 1);
+    learned_rig_feed(&reader, d, 0, text, N_TEXT, 5);
+    rig_propose(d, 0, text[N_TEXT - 1], BUDGET, V, &tree);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+    static_tree_build(&shape, chance, N_STEPS, 8, INT32_MAX);
+    bool same = tree.n == (shape.n < BUDGET + 1 ? shape.n : BUDGET + 1);
+    for (int32_t i = 1; i < tree.n && same; i++) same = tree.nodes[i].parent == shape.nodes[i].parent;
+    return same;
+}
+
+/* What was measured on held out texts, written and read back, is the shape of the static tree; without it, the prior is. */
+static void the_static_tree_is_the_measured_one(void **state) {
+    (void)state;
+    fr_error err;
+    float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
+    double measured[N_STEPS * 8], prior[N_STEPS * 8];
+    fill_words();
+    Pupil *p = open_pupil(MEDUSA, N_STEPS, false);
+    train(p, 10);
+    TrainSums sums = learn(p, &held_out, 0), nothing = {.n_heads = 1};
+    assert_false(drafter_trainer_accuracy(&nothing, accuracy));
+    assert_true(drafter_trainer_accuracy(&sums, accuracy));
+    for (int32_t i = 0; i < N_STEPS * 8; i++) measured[i] = (double)accuracy[i / 8 * TRAIN_RANKS + i % 8];
+    static_tree_prior(prior, N_STEPS, 8);
+    const DrafterTraining record = {.accuracy = accuracy, .n_heads = N_STEPS, .n_ranks = TRAIN_RANKS};
+    if (p->trainer->class->write(p->trainer, FILE_OF_IT, &record, &err)) fail_msg("%s", err.message);
+    assert_true(has_shape(measured));
+    assert_false(has_shape(prior));
+    if (p->trainer->class->write(p->trainer, FILE_OF_IT, NULL, &err)) fail_msg("%s", err.message);
+    assert_true(has_shape(prior));
+    assert_false(has_shape(measured));
+    close_pupil(p);
 }
 
 /* Before they learn, heads say at each step what the target says at the place they start from. */
@@ -261,6 +313,7 @@ int main(void) {
         cmocka_unit_test(the_drafter_runs_what_was_trained),
         cmocka_unit_test(another_target_refuses_it),
         cmocka_unit_test(held_out_texts_are_guessed_better),
+        cmocka_unit_test(the_static_tree_is_the_measured_one),
         cmocka_unit_test(heads_begin_as_the_target),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -21,7 +21,7 @@ enum { LENGTH = 70, N_SEQUENCES = 5, N_VOCAB = 300 };
 
 static int32_t tokens[N_SEQUENCES][LENGTH + 1];
 static uint8_t counts[N_SEQUENCES][LENGTH];
-static const TrainBatch batch = {N_SEQUENCES, LENGTH, &tokens[0][0], &counts[0][0]};
+static const TrainBatch batch = {N_SEQUENCES, LENGTH, &tokens[0][0], &counts[0][0], 0};
 
 static LlamaOptions options_of(const Gguf *vocabulary, int n_threads) {
     return (LlamaOptions){.shape = {.n_layer = 2, .n_embd = 32, .n_head = 4, .n_head_kv = 2, .head_dim = 16, .n_ff = 96,
@@ -69,7 +69,7 @@ static double train(Trainer *t, int n) {
         trainer_zero_gradients(t);
         TrainSums sums = learn(t, 1.0 / (N_SEQUENCES * LENGTH));
         loss = sums.loss / (double)sums.n;
-        adamw_step(&a, t, 3e-3, clip_scale(trainer_gradient_norm(t), 1));
+        adamw_step(&a, t, 3e-3, clip_scale(trainer_gradient_norm(t, 1), 1));
     }
     adamw_close(&a);
     return loss;
@@ -110,13 +110,13 @@ static void gradients_add_up(void **state) {
     LlamaOptions o = options_of(g, 2);
     Trainer *t = open_trainer(&o);
     learn(t, 0);
-    assert_true(trainer_gradient_norm(t) == 0);
+    assert_true(trainer_gradient_norm(t, 1) == 0);
     learn(t, 1);
-    double whole = trainer_gradient_norm(t);
+    double whole = trainer_gradient_norm(t, 1);
     trainer_zero_gradients(t);
     learn(t, 0.5);
     learn(t, 0.5);
-    double halves = trainer_gradient_norm(t);
+    double halves = trainer_gradient_norm(t, 1);
     assert_true(whole > 0.1 && fabs(halves - whole) < 1e-5 * whole);
     t->class->close(t);
     gguf_close(g);
@@ -130,7 +130,7 @@ static void gradient_of_the_float_network(void **state) {
     LlamaOptions o = options_of(g, 1);
     Trainer *t = open_trainer(&o);
     learn(t, 1);
-    double norm = trainer_gradient_norm(t), h = 0.02 / norm, at[2];
+    double norm = trainer_gradient_norm(t, 1), h = 0.02 / norm, at[2];
     for (int side = 0; side < 2; side++) {
         for (int32_t i = 0; i < t->class->n_params(t); i++) {
             Param *p = t->class->param(t, i);
@@ -153,9 +153,9 @@ static void one_prediction(void **state) {
     const int32_t two[2] = {5, 6};
     const uint8_t yes = 1;
     TrainSums sums = {0};
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, two, &yes}, 1, &sums, NULL), FR_OK);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, two, &yes, 0}, 1, &sums, NULL), FR_OK);
     assert_int_equal(sums.n, 1);
-    assert_true(fabs(sums.loss - log(N_VOCAB)) < 0.5 && trainer_gradient_norm(t) > 0.1);
+    assert_true(fabs(sums.loss - log(N_VOCAB)) < 0.5 && trainer_gradient_norm(t, 1) > 0.1);
     t->class->close(t);
     gguf_close(g);
 }
@@ -315,9 +315,9 @@ static void refusals(void **state) {
     int32_t strange[3] = {1, N_VOCAB, 2}, longer[LENGTH + 2] = {0};
     uint8_t all[LENGTH + 1] = {0};
     TrainSums sums = {0};
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 2, strange, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, LENGTH + 1, longer, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
-    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, strange + 1, all}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 2, strange, all, 0}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, LENGTH + 1, longer, all, 0}, 1, &sums, NULL), FR_ERR_ARGUMENT);
+    assert_int_equal(t->class->learn(t, &(TrainBatch){1, 1, strange + 1, all, 0}, 1, &sums, NULL), FR_ERR_ARGUMENT);
     assert_int_equal(sums.n, 0);
     assert_true(t->class->write(t, "/nowhere/at/all.gguf", NULL, NULL) != FR_OK);
     t->class->close(t);

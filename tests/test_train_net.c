@@ -1,7 +1,7 @@
 /* The whole network of src/train/llama_net.c in double: the gradient of every tensor against finite differences, on a
  * shape with grouped queries where no two widths are equal, with predictions that do not count. */
 #define TRAIN_DOUBLE
-#include "train/llama_net.c"
+/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
 #include "train/op_attention.c"
 #include "train/op_embedding.c"
 #include "train/op_linear.c"
@@ -9,6 +9,7 @@
 #include "train/op_rope.c"
 #include "train/op_silu.c"
 #include "train/op_softmax_loss.c"
+#include "train/llama_net.c"
 
 #include "base/rng.h"
 #include "gradient_check.h"

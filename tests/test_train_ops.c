@@ -327,14 +327,54 @@ static void adamw_as_in_the_paper(void **state) {
     adamw_close(&a);
 }
 
+enum { N_WIDE = 7 };
+static float wide_values[2][5000], wide_grads[5000];
+static Param wide[2][N_WIDE];
+static int32_t wide_n(const Trainer *t) { return (void)t, N_WIDE; }
+static Param *wide_param_0(Trainer *t, int32_t i) { return (void)t, &wide[0][i]; }
+static Param *wide_param_1(Trainer *t, int32_t i) { return (void)t, &wide[1][i]; }
+
+/* Parameters of odd lengths, some of them shorter than a piece: whatever the number of threads, the bits are the same, and
+ * each element is its own. */
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    static const int64_t lengths[N_WIDE] = {1, 2777, 3, 17, 160, 2000, 42};
+    static const TrainerClass classes[] = {{.name = "one", .n_params = wide_n, .param = wide_param_0},
+                                           {.name = "many", .n_params = wide_n, .param = wide_param_1}};
+    const AdamWOptions o = {0.9, 0.95, 1e-8, 0.1};
+    for (int n_threads = 2; n_threads <= 100; n_threads += 49) {
+        Trainer trainers[] = {{&classes[0]}, {&classes[1]}};
+        AdamW a[2];
+        for (int k = 0; k < 2; k++) {
+            int64_t at = 0;
+            for (int i = 0; i < N_WIDE; at += lengths[i++])
+                wide[k][i] = (Param){"wide", lengths[i], wide_values[k] + at, wide_grads + at, i % 2 == 0};
+            assert_true(at == 5000);
+            for (int i = 0; i < 5000; i++) wide_values[k][i] = (float)normal((uint64_t)i);
+            assert_int_equal(adamw_open(&a[k], &o, &trainers[k], NULL), FR_OK);
+            a[k].n_threads = k ? n_threads : 1;
+        }
+        for (int step = 0; step < 3; step++) {
+            double squares = 0, norm;
+            for (int i = 0; i < 5000; i++) wide_grads[i] = (float)normal((uint64_t)(7000 * step + i));
+            for (int i = 0; i < 5000; i++) squares += (double)wide_grads[i] * (double)wide_grads[i];
+            norm = trainer_gradient_norm(&trainers[0], 1);
+            assert_true(fabs(norm - sqrt(squares)) < 1e-10 && trainer_gradient_norm(&trainers[1], n_threads) == norm);
+            for (int k = 0; k < 2; k++) adamw_step(&a[k], &trainers[k], 0.01, 0.5);
+        }
+        assert_memory_equal(wide_values[1], wide_values[0], sizeof wide_values[0]);
+        for (int k = 0; k < 2; k++) adamw_close(&a[k]);
+    }
+}
+
 static void clipping(void **state) {
     (void)state;
     Trainer toy = {&toy_class};
     grad[0] = 2, grad[1] = -3, grad[2] = 6;
-    assert_true(fabs(trainer_gradient_norm(&toy) - 7) < 1e-12);
+    assert_true(fabs(trainer_gradient_norm(&toy, 1) - 7) < 1e-12);
     assert_true(clip_scale(7, 3.5) == 0.5 && clip_scale(7, 8) == 1 && clip_scale(7, 0) == 1);
     trainer_zero_gradients(&toy);
-    assert_true(trainer_gradient_norm(&toy) == 0);
+    assert_true(trainer_gradient_norm(&toy, 1) == 0);
 }
 
 static void rates_of_a_schedule(void **state) {
@@ -376,6 +416,7 @@ int main(void) {
         cmocka_unit_test(values_of_losses),
         cmocka_unit_test(regression),
         cmocka_unit_test(adamw_as_in_the_paper),
+        cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(clipping),
         cmocka_unit_test(rates_of_a_schedule),
     };

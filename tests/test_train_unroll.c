@@ -9,6 +9,7 @@
 #include "train/hot_tokens.h"
 #include "train/net_eagle.h"
 #include "train/net_lyanna.h"
+#include "train/noise.h"
 #include "train/start_values.h"
 
 #include <math.h>
@@ -85,7 +86,7 @@ static Trainer *train(const NetClass *class, const void *net, const char *path) 
     for (int32_t i = 0; i < N_SEQUENCES * LENGTH; i++) counts[i] = i % LENGTH > 9;
     const DrafterTrainerOptions options = {.class = class, .net = net, .max_length = LENGTH, .type = TYPE_F32, .n_threads = 2};
     const AdamWOptions adamw_options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    const TrainBatch batch = {N_SEQUENCES, LENGTH, tokens, counts};
+    const TrainBatch batch = {N_SEQUENCES, LENGTH, tokens, counts, 0};
     if (frozen_open(&target, gguf, LENGTH, 2, &err) || drafter_trainer_open(&t, &target, &options, &err) ||
         adamw_open(&adamw, &adamw_options, t, &err))
         fail_msg("%s", err.message);
@@ -119,7 +120,7 @@ static double loss_at(const NetClass *class, const void *net, const int32_t *tok
     counts[place] = 1;
     void *acts = class->acts_open(net, place + 1, &bytes);
     assert_non_null(acts);
-    const Lesson lesson = {place + 1, tokens, counts, hidden, reading.embd, reading.head};
+    const Lesson lesson = {place + 1, tokens, counts, hidden, reading.embd, reading.head, NULL};
     class->learn(net, weights, NULL, acts, &lesson, 0, &sums);
     class->acts_close(acts);
     return sums.loss;
@@ -218,6 +219,62 @@ static void a_token_is_heard(void **state) {
     assert_true(fabs(start_token_std(embd, 2, 3) - 1.0 / 5) < 1e-12);
 }
 
+/* Uniform in (-width, width), a function of seed, place and component alone. */
+static void noise_is_uniform(void **state) {
+    (void)state;
+    enum { N = 4001 };
+    static float noise[4][N];
+    double sum = 0, squares = 0;
+    noise_uniform(noise[0], N, 0.5, 7, 3);
+    noise_uniform(noise[1], 10, 0.5, 7, 3);
+    noise_uniform(noise[2], N, 0.5, 7, 4);
+    noise_uniform(noise[3], N, 0.5, 8, 3);
+    assert_memory_equal(noise[1], noise[0], 10 * sizeof(float));
+    for (int i = 0; i < N; i++) {
+        double x = (double)noise[0][i];
+        assert_true(x > -0.5 && x < 0.5 && noise[2][i] != noise[0][i] && noise[3][i] != noise[0][i]);
+        sum += x, squares += x * x;
+    }
+    assert_true(fabs(sum / N) < 0.02);              /* 4 standard errors of the mean */
+    assert_true(fabs(squares / N - 1.0 / 12) < 5e-3); /* (2 width)^2 / 12 */
+}
+
+/* A run with noise is another run, and the same again; what is only measured hears none. Threads share out sequences, not noise. */
+static void a_trainer_hears_noise(void **state) {
+    (void)state;
+    enum { N = 2 };
+    rank = n_hot = 0;
+    open_target("llama");
+    const UnrollNet net = eagle_of(learning);
+    int32_t tokens[N * (LENGTH + 1)];
+    uint8_t counts[N * LENGTH];
+    fr_error err;
+    rig_tokens(5, reading.model->hparams.n_vocab, tokens, N * (LENGTH + 1));
+    memset(counts, 1, sizeof counts);
+    double loss[4][3];
+    for (int k = 0; k < 4; k++) { /* none; noise, twice, once with two threads */
+        FrozenTarget target;
+        Trainer *t;
+        const DrafterTrainerOptions o = {.class = &eagle_net_class, .net = &net, .max_length = LENGTH, .type = TYPE_F32,
+                                         .noise = k ? 0.3 : 0, .n_threads = 1 + k / 3};
+        if (frozen_open(&target, gguf, LENGTH, 1, &err) || drafter_trainer_open(&t, &target, &o, &err)) fail_msg("%s", err.message);
+        for (int i = 0; i < 3; i++) { /* measured; learned at two places */
+            TrainSums sums = {0};
+            const TrainBatch batch = {N, LENGTH, tokens, counts, i == 2 ? 40 : 0};
+            if (t->class->learn(t, &batch, i ? 1e-3 : 0, &sums, &err)) fail_msg("%s", err.message);
+            loss[k][i] = sums.loss;
+        }
+        t->class->close(t);
+    }
+    close_target();
+    assert_true(loss[0][1] == loss[0][0] && loss[0][2] == loss[0][0]);
+    for (int k = 1; k < 4; k++) {
+        assert_true(fabs(loss[k][0] - loss[0][0]) < 1e-9 * loss[0][0]);
+        assert_true(fabs(loss[k][1] - loss[0][0]) > 1e-6 * loss[0][0] && fabs(loss[k][1] - loss[k][2]) > 1e-6 * loss[0][0]);
+        for (int i = 0; i < 3; i++) assert_true(fabs(loss[k][i] - loss[1][i]) < 1e-9 * loss[1][i]);
+    }
+}
+
 static void hot_tokens_are_the_frequent_ones(void **state) {
     (void)state;
     int32_t tokens[] = {7, 2, 2, 9, 7, 7, 4, 9, 4, 1}, *found;
@@ -241,6 +298,8 @@ int main(void) {
         cmocka_unit_test(eagle_drafts_what_it_learned),
         cmocka_unit_test(lyanna_drafts_what_it_learned),
         cmocka_unit_test(a_token_is_heard),
+        cmocka_unit_test(noise_is_uniform),
+        cmocka_unit_test(a_trainer_hears_noise),
         cmocka_unit_test(hot_tokens_are_the_frequent_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

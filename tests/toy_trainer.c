@@ -9,6 +9,7 @@
 typedef struct Toy {
     Trainer base;
     int32_t n_vocab;
+    int64_t n_learned; /* place that the next batch must begin at; -1: any */
     Param table; /* [n_vocab][n_vocab] logits of the next token */
 } Toy;
 
@@ -34,11 +35,16 @@ static void learn_pair(Toy *toy, int32_t token, int32_t next, double weight, Tra
 
 static int learn(Trainer *t, const TrainBatch *b, double weight, TrainSums *sums, fr_error *err) {
     (void)err;
+    Toy *toy = (Toy *)t;
     sums->n_heads = 1;
+    if (weight != 0) {
+        if (toy->n_learned >= 0) assert_int_equal(b->place, toy->n_learned);
+        toy->n_learned = b->place + b->n_sequences;
+    }
     for (int32_t s = 0; s < b->n_sequences; s++)
         for (int32_t i = 0; i < b->length; i++) {
             const int32_t *at = b->tokens + (int64_t)s * (b->length + 1) + i;
-            if (b->counts[(int64_t)s * b->length + i]) learn_pair((Toy *)t, at[0], at[1], weight, sums);
+            if (b->counts[(int64_t)s * b->length + i]) learn_pair(toy, at[0], at[1], weight, sums);
         }
     return FR_OK;
 }
@@ -64,7 +70,7 @@ Trainer *toy_trainer_open(int32_t n_vocab) {
     Toy *toy = calloc(1, sizeof *toy);
     assert_non_null(toy);
     int64_t n = (int64_t)n_vocab * n_vocab;
-    *toy = (Toy){.base = {&class}, .n_vocab = n_vocab, .table = {"toy.table", n, NULL, NULL, true}};
+    *toy = (Toy){.base = {&class}, .n_vocab = n_vocab, .n_learned = -1, .table = {"toy.table", n, NULL, NULL, true}};
     toy->table.value = calloc((size_t)n, sizeof(float));
     toy->table.grad = calloc((size_t)n, sizeof(float));
     assert_true(toy->table.value && toy->table.grad);

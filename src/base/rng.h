@@ -16,6 +16,7 @@ typedef enum RngStream {
     RNG_TEST = 3,
     RNG_INIT = 4,   /* first values of parameters in training */
     RNG_ORDER = 5,  /* the order of training data: counter = (epoch, half of an index; round) */
+    RNG_NOISE = 6,  /* what is added to states in training: counter = (place of the sequence in the run, component) */
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */

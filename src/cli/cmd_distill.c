@@ -137,12 +137,15 @@ static int end_answer(Distill *d, Slot *s, fr_error *err) {
     fr_finish finish = fr_request_finish(s->request);
     const char *text = fr_request_text(s->request, &n);
     int rc = FR_OK;
+    fr_stats stats;
+    fr_request_get_stats(s->request, &stats);
     if (finish == FR_FINISH_ERROR) {
         *err = *fr_request_error(s->request);
         rc = err->code;
     } else {
         bool blank = is_chat(d, s) && n > 0 && *text == ' '; /* the format's, between "ASSISTANT:" and the answer */
-        rc = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish), err);
+        rc = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish), stats.is_lossy,
+                                err);
     }
     fr_request_close(s->request);
     s->request = NULL;
@@ -236,8 +239,8 @@ int cmd_distill(int argc, char **argv) {
         .doc = "Let a model answer the questions of a file itself, as data to train a drafter on.\v"
                "IN has a JSON object a line: a \"prompt\" (raw text, or with --chat a user's message), or \"messages\" with a "
                "\"role\" and a \"content\" each, of which the assistant's are written anew, in turn; with --begin-texts also \"text\". OUT has the same objects "
-               "with the model's answers, in the same order, and \"finish\" beside each, which says why it ended. Run it again "
-               "after a kill, and it goes on where it stopped. Answers are those of `forerun run`; record i, counted from "
+               "with the model's answers, in the same order, and \"finish\" beside each, which says why it ended (under a rule "
+               "of --lossy also \"lossy\", of which train warns). Run it again after a kill, and it goes on where it stopped. Answers are those of `forerun run`; record i, counted from "
                "0, is drawn with the seed S + i.\n\n"
                "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
                "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n"};

@@ -112,6 +112,7 @@ static void read_drafter(const Gguf *g, Summary *s) {
     gguf_get_string(g, DRAFTER_KEY("target.fingerprint"), &s->drafter.fingerprint);
     gguf_get_string(g, DRAFTER_KEY("training.command"), &s->drafter.command);
     gguf_get_string(g, DRAFTER_KEY("training.data"), &s->drafter.data);
+    gguf_get_string(g, DRAFTER_KEY("training.precision"), &s->drafter.precision);
 }
 
 Summary inspect_summary(const Gguf *g) {

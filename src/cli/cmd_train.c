@@ -3,6 +3,7 @@
 #include "cli/plot.h"
 #include "cli/train_methods.h"
 #include "cli/train_plot.h"
+#include "train/drafter_trainer.h"
 #include "train/train_log.h"
 
 #include <errno.h>
@@ -71,6 +72,7 @@ static int prepare(Training *t, fr_error *err) {
     a->loop.log = t->log;
     a->loop.method = t->words;
     a->loop.stop = &asked_to_stop;
+    a->loop.n_threads = a->n_threads;
     int rc = check_writable(a->output, err);
     if (!rc) rc = check_writable(t->log, err);
     if (!rc && a->plot) rc = plot_check(a->plot, err);
@@ -104,6 +106,9 @@ static void print_plan(const Training *t) {
            (long long)d->n_valid_documents, (long long)d->train.n_counted, (long long)d->train.n, d->train.length);
     if (d->wrote_plain)
         puts("the vocabulary's file names no chat format that forerun knows: messages are written as USER: ...\\nASSISTANT: ...");
+    if (d->n_lossy)
+        printf("warning: the answers of %lld documents were made under a lossy rule (distill-data --lossy): they are not what the target "
+               "says, and a drafter of them guesses something else\n", (long long)d->n_lossy);
     printf("%.2f million parameters; %lld steps of %d sequences; products in %s\n", (double)n_params / 1e6,
            (long long)o->schedule.n_steps, o->n_sequences * o->n_accumulate, gemm_description());
     fflush(stdout);
@@ -135,11 +140,15 @@ static void join_command(char *out, size_t n, char *const *argv, int argc) {
 static int finish(Training *t, fr_error *err) {
     const LoopResult *r = &t->result;
     char names[PATH_BYTES];
+    float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
+    bool has_accuracy = drafter_trainer_accuracy(&r->valid, accuracy);
     join(names, sizeof names, t->args.data.files, t->args.data.n_files);
     const DrafterTraining record = {
-        .command = t->command, .data = names, .n_steps = (uint64_t)r->n_steps, .seed = t->args.loop.seed,
+        .command = t->command, .data = names, .precision = gemm_precision_name(t->args.precision),
+        .n_steps = (uint64_t)r->n_steps, .seed = t->args.loop.seed,
         .n_tokens = (uint64_t)(r->n_steps * t->args.loop.n_sequences * t->args.loop.n_accumulate * t->data.train.length),
-        .loss = train_sums_loss(r->valid.n ? &r->valid : &r->train)};
+        .loss = train_sums_loss(&r->valid),
+        .accuracy = has_accuracy ? accuracy : NULL, .n_heads = r->valid.n_heads, .n_ranks = TRAIN_RANKS};
     int rc = t->trainer->class->write(t->trainer, t->args.output, &record, err);
     if (rc) return rc;
     printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before), r->seconds,

@@ -36,7 +36,7 @@ static json_t *string_of(const char *text, size_t n) {
     return string;
 }
 
-int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, fr_error *err) {
+int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, bool is_lossy, fr_error *err) {
     json_t *answer = string_of(text, n), *object = r->object;
     const char *key = r->kind == RECORD_PAIR ? "response" : "content";
     if (r->kind == RECORD_CHAT) {
@@ -46,6 +46,8 @@ int distill_set_answer(Record *r, int i, const char *text, size_t n, const char 
     }
     if (!answer || json_object_set_new(object, key, answer) || json_object_set_new(object, "finish", json_string(finish)))
         return error_memory(err, "an answer", n);
+    json_object_del(object, "lossy"); /* of an answer that was there before */
+    if (is_lossy && json_object_set_new(object, "lossy", json_true())) return error_memory(err, "an answer", n);
     if (i < r->n_messages) r->messages[i].content = json_string_value(answer);
     return FR_OK;
 }

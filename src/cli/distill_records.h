@@ -24,7 +24,7 @@ int distill_continue(const char *path, LineReader *in, int n_words, int64_t *n_p
  * last; -1: there is none left. */
 int distill_next_answer(const Record *r, int from);
 /* Puts the answer where it belongs, message i of a conversation or the response of a pair (i is not read), with
- * "finish" beside it: why it ended. */
-int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, fr_error *err);
+ * "finish" beside it: why it ended; and "lossy": true where it does not follow the model's law. */
+int distill_set_answer(Record *r, int i, const char *text, size_t n, const char *finish, bool is_lossy, fr_error *err);
 
 #endif

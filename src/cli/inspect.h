@@ -17,7 +17,7 @@ typedef struct Summary {
     int64_t n_vocab;
     bool has_chat_template;
     struct { /* of a learned drafter's file (spec/drafter_file.h); without a method it is none */
-        GgufString method, target, fingerprint, command, data;
+        GgufString method, target, fingerprint, command, data, precision;
     } drafter;
     struct {
         int64_t n_tensors;

@@ -115,6 +115,7 @@ static json_t *drafter(const Summary *s) {
     set_text(object, "target_fingerprint", s->drafter.fingerprint);
     set_text(object, "trained_by", s->drafter.command);
     set_text(object, "trained_on", s->drafter.data);
+    set_text(object, "trained_in", s->drafter.precision);
     return object;
 }
 

@@ -121,6 +121,10 @@ static void print_drafter(const Summary *s) {
     puts("the target's embedding, and its LM head where it has none; they are not in this file");
     line_string("trained by", s->drafter.command);
     line_string("trained on", s->drafter.data);
+    if (!s->drafter.precision.n) return;
+    label("trained in");
+    print_string(s->drafter.precision, INSPECT_STRING_MAX);
+    puts(" products of matrices");
 }
 
 static void print_vocabulary(const Summary *s) {

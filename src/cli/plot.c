@@ -76,7 +76,8 @@ static void write_style(FILE *out, const Plot *p, const char *path) {
     write_text(out, "xlabel", p->x_label, "tc rgb '#222222' offset 0,0.4");
     write_text(out, "ylabel", p->y_label, "tc rgb '#222222' offset -0.5,0");
     if (p->kind == PLOT_BARS) write_categories(out, p);
-    else fputs("set offsets graph 0.03, graph 0.03, 0, 0\n", out);
+    else fprintf(out, "set offsets graph %s, graph 0.03, 0, 0\n", p->x_from_zero ? "0" : "0.03");
+    if (p->kind == PLOT_LINES && p->x_from_zero) fputs("set xrange [0:*]\n", out);
     if (p->kind == PLOT_LINES && p->x_log2) fputs("set logscale x 2\n", out);
     if (p->kind == PLOT_BARS || p->y_from_zero) fprintf(out, "set yrange [0:%.9g]\n", 1.08 * top_of(p));
     if (p->reference != 0)

@@ -36,6 +36,7 @@ typedef struct Plot {
     double reference;   /* a dashed line at this y; 0: none */
     bool y_from_zero;   /* bars always stand on zero */
     bool x_log2;        /* lines: steps of x are factors of two */
+    bool x_from_zero;   /* lines: the axis begins at zero */
 } Plot;
 
 /* Is gnuplot there, and can a file be written at `path`? */

@@ -40,7 +40,8 @@ static const struct argp_option option_table[] = {
     {"log", KEY_LOG, "FILE", 0, "loss, accuracy, learning rate of each step as JSON lines (default OUTPUT.log.jsonl)", 4},
     {"plot", KEY_PLOT, "FILE.svg", 0, "draw the losses with gnuplot in the end", 4},
     {"threads", 't', "N", 0, "threads (default: all cores)", 4},
-    {"precision", KEY_PRECISION, "TYPE", 0, "inputs of matrix products: bf16 (default where the CPU multiplies BF16; sums are f32) or f32", 4},
+    {"precision", KEY_PRECISION, "TYPE", 0, "inputs of matrix products: bf16 (default where the CPU multiplies BF16; sums are "
+     "f32) or f32; the file names it", 4},
     {0},
 };
 

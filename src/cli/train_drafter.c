@@ -42,7 +42,9 @@ int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *clas
     snprintf(words + n, n_words - n, " target=%016llx steps-ahead=%d labels=%s words-loss=%.17g state-loss=%.17g threads=%d",
              (unsigned long long)drafter_target_fingerprint(target->model), s->loss.n_steps,
              s->loss.hard_labels ? "hard" : "soft", s->loss.words, s->loss.state, a->n_threads);
+    n = strlen(words);
+    if (s->noise > 0) snprintf(words + n, n_words - n, " noise=%.17g", s->noise);
     const DrafterTrainerOptions o = {.class = class, .net = net, .max_length = a->data.length, .type = s->type,
-                                     .seed = a->loop.seed, .n_threads = a->n_threads};
+                                     .seed = a->loop.seed, .noise = s->noise, .n_threads = a->n_threads};
     return drafter_trainer_open(out, target, &o, err);
 }

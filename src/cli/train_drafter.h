@@ -8,6 +8,7 @@
 
 typedef struct DrafterSettings {
     TensorType type;      /* of the matrices in the file */
+    double noise;         /* of DrafterTrainerOptions */
     HeadLossOptions loss; /* its n_steps: heads, or steps a drafter goes on by itself */
 } DrafterSettings;
 

@@ -13,13 +13,24 @@ static EagleSettings settings = {
                        .loss = {.words = 1, .state = 1, .regression = REGRESSION_SMOOTH_L1, .n_steps = 3}}};
 static UnrollNet net; /* the trainer's, whose shape follows the target */
 
+enum { KEY_NOISE = 1600 };
+
+static const struct argp_option option_table[] = {
+    {"noise", KEY_NOISE, "X", 0, "while it learns, uniform noise from -X to X is added to the target's states that it reads (default 0; the "
+     "paper: 0.1)", 6},
+    {0},
+};
+
 static error_t parse(int key, char *arg, struct argp_state *state) {
-    (void)arg;
-    if (key != ARGP_KEY_INIT) return ARGP_ERR_UNKNOWN;
     EagleSettings *s = state->input;
-    state->child_inputs[0] = &s->unroll;
-    state->child_inputs[1] = &s->rank;
-    return 0;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &s->unroll;
+        state->child_inputs[1] = &s->rank;
+        return 0;
+    case KEY_NOISE: s->unroll.drafter.noise = train_parse_real(state, "--noise", arg, 0, 100); return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static int open_eagle(Trainer **out, const TrainArgs *a, const Gguf *source, char *words, size_t n_words, fr_error *err) {
@@ -41,7 +52,7 @@ static int open_eagle(Trainer **out, const TrainArgs *a, const Gguf *source, cha
 }
 
 static const struct argp_child children[] = {{&train_unroll_argp, 0, NULL, 0}, {&train_info_argp, 0, NULL, 0}, {0}};
-static const struct argp eagle_argp = {.parser = parse, .children = children};
+static const struct argp eagle_argp = {.options = option_table, .parser = parse, .children = children};
 
 const TrainMethod train_eagle = {
     .name = "eagle",
@@ -49,7 +60,7 @@ const TrainMethod train_eagle = {
     .help = "Train EAGLE's layer for a target: from the hidden state of a token and the token after it, it guesses the next hidden "
             "state, and goes on from its own guess.\v"
             "--steps-ahead is for how many steps it learns to do that (default 3, as in HASS); with 1 it only ever sees the "
-            "target's own states: EAGLE as published. --words-loss and --state-loss are both 1 unless told. Best trained on what the "
+            "target's own states: EAGLE as published, with --noise 0.1. --words-loss and --state-loss are both 1 unless told. Best trained on what the "
             "target says itself (forerun distill-data). --rank adds Lyanna's token info to the logits, which costs a draft a row of a "
             "table for each token it goes on from, and memory for the table (see train lyanna).\n\n"
             "  forerun train eagle -m target.gguf --data answers.jsonl -o eagle.gguf\n"

@@ -227,6 +227,7 @@ static void set_training(GgufWriter *w, const DrafterTraining *t) {
     if (t->n_tokens) gguf_set_u64(w, DRAFTER_KEY("training.tokens"), t->n_tokens);
     if (t->n_steps) gguf_set_u64(w, DRAFTER_KEY("training.seed"), t->seed);
     if (t->loss > 0) gguf_set_f32(w, DRAFTER_KEY("training.loss"), (float)t->loss);
+    set_text(w, DRAFTER_KEY("training.precision"), t->precision);
 }
 
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training) {

@@ -9,7 +9,8 @@
  *   forerun-drafter.target.name      for people
  *   forerun-drafter.target.fingerprint           16 hexadecimal digits
  *   forerun-drafter.target.embedding_length, forerun-drafter.target.vocabulary_size
- *   forerun-drafter.training.*       how it was trained: command, data, and numbers
+ *   forerun-drafter.training.*       how it was trained: command, data, and numbers; precision: of the inputs of matrix
+ *                                    products, "bf16" or "f32", as `forerun train --precision` takes it
  *   forerun-drafter.<method>.*       its shape: the method's file tells
  */
 #ifndef SPEC_DRAFTER_FILE_H
@@ -55,9 +56,12 @@ int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
 /* How a drafter was trained; strings may be NULL, numbers 0: then the key is left out. */
 typedef struct DrafterTraining {
-    const char *command, *data;
+    const char *command, *data, *precision;
     uint64_t n_steps, n_tokens, seed;
     double loss; /* the last one on held-out text */
+    const float *accuracy; /* [n_heads][n_ranks] there: how often the token of each rank was right, by step ahead; no key, but a
+                            * tensor of the methods that want it. NULL: not measured */
+    int32_t n_heads, n_ranks;
 } DrafterTraining;
 
 /* A writer that holds the keys above; the caller adds the method's own keys and tensors and finishes it. NULL: no

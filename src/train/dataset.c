@@ -37,6 +37,7 @@ static int take_record(Loading *l, const Record *record, bool is_valid_file, fr_
     if (rc) return rc;
     bool is_chat = record->kind == RECORD_CHAT || (record->kind == RECORD_PAIR && l->form.pairs_are_chats);
     if (is_chat && l->file_names_no_family) l->dataset->wrote_plain = true;
+    l->dataset->n_lossy += record_is_lossy(record);
     bool is_valid = is_valid_file || (!l->options->valid_file && is_held_out(&d, l->options->valid_share));
     rc = take_document(l, &d, is_valid, err);
     document_free(&d);

@@ -20,6 +20,7 @@ typedef struct DatasetOptions {
 typedef struct Dataset {
     Sequences train, valid; /* valid may have no sequence */
     int64_t n_documents, n_valid_documents;
+    int64_t n_lossy;        /* documents with answers that follow another law than their model's (record_is_lossy) */
     bool wrote_plain;       /* there were conversations, and the vocabulary's file names no format for them that is known:
                              * they are written as USER: ...\nASSISTANT: ... */
     uint64_t fingerprint;   /* of all tokens, what counts, and what is held out */

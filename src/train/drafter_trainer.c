@@ -13,6 +13,7 @@
 #include "format/blocks.h"
 #include "train/float_rows.h"
 #include "train/gradients.h"
+#include "train/noise.h"
 #include "train/start_values.h"
 
 #include <stdio.h>
@@ -31,6 +32,7 @@ typedef struct DrafterTrainer {
     Gradients gradients;
     void **acts;        /* [n_threads] */
     float *hidden;      /* [n_sequences][max_length][C] */
+    float *noise;       /* [n_threads][max_length][C]; NULL: none */
     int32_t n_sequences;
 } DrafterTrainer;
 
@@ -77,6 +79,16 @@ typedef struct Lessons {
     double weight;
 } Lessons;
 
+/* The noise of sequence i of the batch; nothing is learned of what is only measured. */
+static const float *noise_of(const Lessons *lessons, int i_run, int32_t i) {
+    const DrafterTrainer *t = lessons->t;
+    int64_t width = t->target.model->hparams.n_embd;
+    if (!t->noise || lessons->weight == 0) return NULL;
+    float *noise = t->noise + i_run * t->options.max_length * width;
+    noise_uniform(noise, lessons->batch->length * width, t->options.noise, t->options.seed, lessons->batch->place + i);
+    return noise;
+}
+
 static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainSums *sums) {
     const Lessons *lessons = ctx;
     DrafterTrainer *t = lessons->t;
@@ -90,7 +102,7 @@ static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainS
     const Lesson lesson = {.T = b->length, .tokens = b->tokens + (int64_t)i * (b->length + 1),
                            .counts = b->counts + (int64_t)i * b->length,
                            .hidden = t->hidden + (int64_t)i * b->length * t->target.model->hparams.n_embd,
-                           .embd = t->target.embd, .head = t->target.head};
+                           .embd = t->target.embd, .head = t->target.head, .noise = noise_of(lessons, i_run, i)};
     class->learn(t->options.net, w, grads ? dw : NULL, t->acts[i_run], &lesson, lessons->weight, sums);
 }
 
@@ -143,9 +155,21 @@ static int write_file(const Trainer *trainer, const char *path, const DrafterTra
         rows[i] = (FloatRows){x->n_rows ? t->options.type : TYPE_F32, x->n_rows, x->n, t->params[i].value};
         float_rows_add(w, x->name, &rows[i]);
     }
+    const char *accuracy = t->options.class->accuracy;
+    if (accuracy && record && record->accuracy)
+        gguf_add_tensor(w, accuracy, TYPE_F32, 2, (int64_t[]){record->n_ranks, record->n_heads}, record->accuracy);
     int rc = gguf_writer_finish(w, path, err);
     gguf_writer_free(w);
     return rc;
+}
+
+bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]) {
+    for (int32_t i = 0; i < sums->n_heads; i++) {
+        if (sums->of[i] == 0) return false;
+        for (int32_t r = 0; r < TRAIN_RANKS; r++)
+            accuracy[i * TRAIN_RANKS + r] = (float)((double)sums->at_rank[i][r] / (double)sums->of[i]);
+    }
+    return sums->n_heads > 0;
 }
 
 /* ---- open and close ----------------------------------------------------------------------------- */
@@ -158,7 +182,7 @@ static void close_trainer(Trainer *trainer) {
     for (int i = 0; t->acts && i < t->options.n_threads; i++) t->options.class->acts_close(t->acts[i]);
     gradients_close(&t->gradients);
     frozen_close(&t->target);
-    void *all[] = {t->tensors, t->params, t->values, t->grads, t->acts, t->hidden};
+    void *all[] = {t->tensors, t->params, t->values, t->grads, t->acts, t->hidden, t->noise};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(t);
 }
@@ -195,6 +219,10 @@ static int open_acts(DrafterTrainer *t, fr_error *err) {
     bool fits = t->acts != NULL;
     for (int i = 0; i < t->options.n_threads && fits; i++)
         fits = (t->acts[i] = t->options.class->acts_open(t->options.net, t->options.max_length, &bytes)) != NULL;
+    if (fits && t->options.noise > 0) {
+        bytes = (size_t)t->options.n_threads * (size_t)t->options.max_length * (size_t)t->target.model->hparams.n_embd * sizeof *t->noise;
+        fits = (t->noise = mem_alloc(bytes)) != NULL;
+    }
     return fits ? FR_OK : (int)error_memory(err, "a drafter's activations; take a smaller --length", bytes);
 }
 

@@ -62,6 +62,9 @@ void gradients_run(Gradients *g, int32_t n, LearnSequence fn, void *ctx, float *
         const TrainSums *one = &g->sums[r];
         sums->loss += one->loss, sums->n += one->n;
         if (one->n_heads > sums->n_heads) sums->n_heads = one->n_heads;
-        for (int i = 0; i < one->n_heads; i++) sums->right[i] += one->right[i], sums->of[i] += one->of[i];
+        for (int i = 0; i < one->n_heads; i++) {
+            sums->right[i] += one->right[i], sums->of[i] += one->of[i];
+            for (int k = 0; k < TRAIN_RANKS; k++) sums->at_rank[i][k] += one->at_rank[i][k];
+        }
     }
 }

@@ -63,6 +63,22 @@ static int64_t most_probable(const real *p, int64_t n) {
     return i;
 }
 
+/* How many tokens x holds before token k by size, of equals the lower. */
+static int64_t rank_of(const real *x, int64_t n, int64_t k) {
+    int64_t rank = 0;
+    for (int64_t i = 0; i < n; i++) rank += i < k ? x[i] >= x[k] : x[i] > x[k];
+    return rank;
+}
+
+static void count_right(const HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
+    for (int32_t i = 0; i < n; i++) {
+        int64_t best = most_probable(h->law + (i + skipped) * h->V, h->V), rank = rank_of(h->logits + i * h->V, h->V, best);
+        sums->right[step - 1] += rank == 0;
+        if (rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
+    }
+    sums->of[step - 1] += n;
+}
+
 /* Adds `part` times the row's losses, which the ops left in h->loss. */
 static void add_losses(const HeadLoss *h, int32_t n, double part, TrainSums *sums) {
     for (int32_t i = 0; i < n; i++) sums->loss += part * (double)h->loss[i] / h->options.n_steps;
@@ -123,10 +139,7 @@ void head_loss_rows(HeadLoss *h, const Lesson *l, int32_t step, const real *x, i
     linear_forward(h->logits, x, w, NULL, n, width, h->V);
     if (info)
         for (int64_t i = 0; i < words; i++) h->logits[i] += info[skipped * h->V + i];
-    for (int32_t i = 0; i < n; i++)
-        sums->right[step - 1] += most_probable(h->logits + i * h->V, h->V) ==
-                                 most_probable(h->law + (i + skipped) * h->V, h->V);
-    sums->of[step - 1] += n;
+    count_right(h, step, n, skipped, sums);
     judge_words(h, l, skipped, dx != NULL, weight, sums);
     if (h->options.state > 0) judge_states(h, skipped, x, dx, weight, sums);
     if (!dx) return;

@@ -33,9 +33,11 @@ static int32_t sequences_of_step(const LoopOptions *o) { return o->n_sequences *
 
 /* ---- a step ------------------------------------------------------------------------------------- */
 
-static TrainBatch batch_at(const Loop *l, int32_t first, int32_t n) {
+/* place: that of the first sequence in memory. */
+static TrainBatch batch_at(const Loop *l, int64_t place, int32_t first, int32_t n) {
     int32_t length = l->data->train.length;
-    return (TrainBatch){n, length, l->tokens + (int64_t)first * (length + 1), l->counts + (int64_t)first * length};
+    return (TrainBatch){n, length, l->tokens + (int64_t)first * (length + 1), l->counts + (int64_t)first * length,
+                        place + first};
 }
 
 static int64_t count(const uint8_t *counts, int64_t n) {
@@ -61,11 +63,11 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     double weight = 1.0 / (double)count(l->counts, (int64_t)n * length);
     trainer_zero_gradients(l->trainer);
     for (int32_t i = 0; i < n; i += o->n_sequences) {
-        TrainBatch batch = batch_at(l, i, o->n_sequences);
+        TrainBatch batch = batch_at(l, step * n, i, o->n_sequences);
         int rc = l->trainer->class->learn(l->trainer, &batch, weight, &sums, err);
         if (rc) return rc;
     }
-    double norm = trainer_gradient_norm(l->trainer), rate = schedule_rate(&o->schedule, step);
+    double norm = trainer_gradient_norm(l->trainer, l->adamw.n_threads), rate = schedule_rate(&o->schedule, step);
     if (!isfinite(sums.loss) || !isfinite(norm)) return diverged(step, err);
     adamw_step(&l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
     l->result->train = sums;
@@ -73,20 +75,25 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     return train_log_step(&l->log, step + 1, &sums, &(TrainLogStep){rate, norm, n * length / (clock_s() - start_s)}, err);
 }
 
-static int validate(Loop *l, fr_error *err) {
+/* What is held out, into result->valid. */
+static int measure_valid(Loop *l, fr_error *err) {
     const Sequences *s = &l->data->valid;
     TrainSums sums = {0};
     for (int64_t i = 0; i < s->n;) {
         int32_t n = s->n - i < l->options->n_sequences ? (int32_t)(s->n - i) : l->options->n_sequences;
         for (int32_t j = 0; j < n; j++, i++)
             sequences_get(s, i, l->tokens + (int64_t)j * (s->length + 1), l->counts + (int64_t)j * s->length);
-        TrainBatch batch = batch_at(l, 0, n);
+        TrainBatch batch = batch_at(l, 0, 0, n);
         int rc = l->trainer->class->learn(l->trainer, &batch, 0, &sums, err);
         if (rc) return rc;
     }
-    if (sums.n == 0) return FR_OK;
-    l->result->valid = sums;
-    return train_log_valid(&l->log, l->result->n_steps, &sums, err);
+    if (sums.n > 0) l->result->valid = sums;
+    return FR_OK;
+}
+
+static int validate(Loop *l, fr_error *err) {
+    int rc = measure_valid(l, err);
+    return rc || l->result->valid.n == 0 ? rc : train_log_valid(&l->log, l->result->n_steps, &l->result->valid, err);
 }
 
 /* ---- what it shows ------------------------------------------------------------------------------ */
@@ -181,6 +188,7 @@ static int begin(Loop *l, fr_error *err) {
     l->counts = mem_calloc(n * length, sizeof *l->counts);
     if (!l->tokens || !l->counts) return error_memory(err, "a batch", n * length * sizeof *l->tokens);
     int rc = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
+    l->adamw.n_threads = l->options->n_threads > 1 ? l->options->n_threads : 1;
     if (!rc) rc = list_arrays(l, err);
     if (!rc) rc = describe(l, err);
     if (!rc) rc = resume(l, err);
@@ -200,7 +208,8 @@ static int stop(Loop *l, fr_error *err) {
 
 static int run(Loop *l, fr_error *err) {
     const LoopOptions *o = l->options;
-    int rc = FR_OK;
+    bool was_done = l->result->n_steps == o->schedule.n_steps; /* stopped between its last step and its file; the log has it */
+    int rc = was_done ? measure_valid(l, err) : FR_OK;
     for (int64_t step = l->result->n_steps; step < o->schedule.n_steps && !rc; step++) {
         rc = train_step(l, step, err);
         if (rc) return rc;

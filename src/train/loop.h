@@ -17,6 +17,7 @@ typedef struct LoopOptions {
     const char *method;         /* words that tell what is trained and how, beside what stands here: "target layers=2 ..." */
     int32_t n_sequences, n_accumulate;
     uint64_t seed;              /* of the order of the data */
+    int n_threads;              /* that share the optimiser's step; 0: one. No bit depends on them */
     Schedule schedule;          /* its n_steps is the length of the run */
     AdamWOptions adamw;
     double clip;                /* largest gradient norm; 0: none */

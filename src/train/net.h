@@ -24,6 +24,7 @@ typedef struct Lesson {
     const real *hidden;    /* [T][C] after the final norm */
     const real *embd;      /* [V][C] the target's embedding */
     const real *head;      /* [V][C] its output matrix */
+    const real *noise;     /* [T][C] is added to the states that eagle's layer reads, not to those it is judged by; NULL: none */
 } Lesson;
 
 typedef enum NetStart {
@@ -61,6 +62,7 @@ typedef struct NetClass {
                   TrainSums *sums);
     /* The keys "forerun-drafter.<method>.*" of the file, and tensors that are not trained. */
     void (*set_keys)(const void *net, GgufWriter *w);
+    const char *accuracy; /* the tensor that takes DrafterTraining.accuracy; NULL: the drafter has no use for it */
 } NetClass;
 
 /* Elements of the tensor. */

@@ -4,11 +4,11 @@
  *     f^1_t = layer(fc [E(x_{t+1}) ; h_t])        f^s_t = layer(fc [E(x_{t+s}) ; f^{s-1}_t])
  *     loss of a step = words * KL(target's law || softmax(W_head f)) + state * SmoothL1(f, h)
  *
- * With one step that is EAGLE as published: it only ever reads the target's own states, and is made robust by noise where it
- * is published (which is left out here). What more than one step adds is HASS's: the layer goes on from its own f, told of
- * the true token, as it will when it drafts. With a rank its logits have token info too, as Lyanna's have (info_factors.c);
- * that is not EAGLE's. unroll_net.c has the network, and the proofs are named there. */
+ * With one step that is EAGLE as published: it only ever reads the target's own states, and is made robust by uniform noise
+ * on them (Lesson.noise). What more than one step adds is HASS's: the layer goes on from its own f, told of the true token,
+ * as it will when it drafts. With a rank its logits have token info too, as Lyanna's have (info_factors.c); that is not
+ * EAGLE's. unroll_net.c has the network, and the proofs are named there. */
 #include "train/net_eagle.h"
 
 const NetClass eagle_net_class = {"eagle", unroll_net_n_tensors, unroll_net_tensor, unroll_net_acts_open, unroll_net_acts_close,
-                                  unroll_net_learn, unroll_net_set_keys};
+                                  unroll_net_learn, unroll_net_set_keys, NULL};

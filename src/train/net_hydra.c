@@ -152,4 +152,4 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
         for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, l, i, weight, sums);
 }
 
-const NetClass hydra_net_class = {"hydra", n_tensors, tensor, acts_open, acts_close, learn, set_keys};
+const NetClass hydra_net_class = {"hydra", n_tensors, tensor, acts_open, acts_close, learn, set_keys, NULL};

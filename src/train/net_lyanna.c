@@ -20,4 +20,4 @@ static void set_keys(const void *net, GgufWriter *w) {
 }
 
 const NetClass lyanna_net_class = {"lyanna", unroll_net_n_tensors, unroll_net_tensor, unroll_net_acts_open, unroll_net_acts_close,
-                                   unroll_net_learn, set_keys};
+                                   unroll_net_learn, set_keys, NULL};

@@ -97,4 +97,5 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
         for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, l, i, weight, sums);
 }
 
-const NetClass medusa_net_class = {"medusa", n_tensors, tensor, acts_open, acts_close, learn, set_keys};
+const NetClass medusa_net_class = {"medusa", n_tensors, tensor, acts_open, acts_close, learn, set_keys,
+                                   "medusa.accuracy"};

@@ -55,6 +55,14 @@ bool record_is_cut(const Record *r, int i) {
     return finish && (strcmp(finish, "length") == 0 || strcmp(finish, "context") == 0);
 }
 
+bool record_is_lossy(const Record *r) {
+    const json_t *list = json_object_get(r->object, "messages"), *message;
+    bool is_lossy = json_is_true(json_object_get(r->object, "lossy"));
+    size_t i;
+    json_array_foreach(list, i, message) is_lossy = is_lossy || json_is_true(json_object_get(message, "lossy"));
+    return is_lossy;
+}
+
 int record_next(LineReader *reader, Record *out, fr_error *err) {
     const char *line;
     size_t n;

@@ -28,6 +28,9 @@ void record_free(Record *r); /* an empty one is fine */
 /* Whether the "finish" of a pair, or of message i, says that the answer was cut off: then its end is not to be learned. */
 bool record_is_cut(const Record *r, int i);
 
+/* Whether an answer in it is said to follow another law than its model's: "lossy": true beside it (distill-data). */
+bool record_is_lossy(const Record *r);
+
 /* The next line that is not blank: 1 and the record, 0 at the end, else an error that names file and line. */
 int record_next(LineReader *reader, Record *out, fr_error *err);
 

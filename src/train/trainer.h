@@ -25,14 +25,19 @@ typedef struct TrainBatch {
     int32_t n_sequences, length;
     const int32_t *tokens; /* [n_sequences][length + 1]: token t + 1 is what token t should say */
     const uint8_t *counts; /* [n_sequences][length]: does the prediction of token t + 1 count (the response only)? */
+    int64_t place;         /* of the first of them in the endless run of sequences: no two that are learned have the same */
 } TrainBatch;
 
-/* Sums over the predictions that count: the loop divides and shows. */
+enum { TRAIN_MAX_STEPS = 8, TRAIN_RANKS = 32 };
+
+/* Sums over the predictions that count: the loop divides and shows. Arrays are by step ahead. */
 typedef struct TrainSums {
     double loss;
-    int64_t n;               /* predictions that count */
-    int32_t n_heads;         /* steps ahead that accuracy is known for; 1 for a target */
-    int64_t right[8], of[8]; /* by step ahead: predictions that were right (the most probable token), of how many */
+    int64_t n;                            /* predictions that count */
+    int32_t n_heads;                      /* steps ahead that accuracy is known for; 1 for a target */
+    int64_t right[TRAIN_MAX_STEPS];       /* predictions that were right (the most probable token) */
+    int64_t of[TRAIN_MAX_STEPS];          /* of how many */
+    int64_t at_rank[TRAIN_MAX_STEPS][TRAIN_RANKS]; /* of drafters: the token that was right had this rank, from 0, in what it says */
 } TrainSums;
 
 typedef struct Trainer Trainer;

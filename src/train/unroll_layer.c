@@ -162,6 +162,11 @@ static void take_rows(real *out, const real *rows, const int32_t *index, int32_t
     for (int32_t i = 0; i < n; i++) memcpy(out + i * width, rows + (index[i] + shift) * width, (size_t)width * sizeof *out);
 }
 
+/* out = a + b, all [n]; out may be a */
+static void add_to(real *out, const real *a, const real *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
 static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, const Lesson *l, int32_t step) {
     UnrollStep *p = &a->steps[step];
     const real *state = step ? a->steps[step - 1].f : l->hidden;
@@ -175,6 +180,7 @@ static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, cons
         real *pair = p->pair + i * width;
         if (s->fuses_token) memcpy(pair, l->embd + l->tokens[t + step + 1] * C, (size_t)C * sizeof *pair);
         memcpy(pair + width - C, state + t * C, (size_t)C * sizeof *pair);
+        if (l->noise && step == 0) add_to(pair + width - C, pair + width - C, l->noise + t * C, C);
     }
     linear_forward(p->x, p->pair, w[UNROLL_FC], w[UNROLL_FC_BIAS], p->n, width, C);
 }
@@ -184,11 +190,6 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
     for (int32_t i = 1; i <= step; i++) own_k[i - 1] = a->steps[i].k, own_v[i - 1] = a->steps[i].v;
     return (UnrollAttention){a->steps[step].n, a->steps[0].n, step, s->n_head, s->n_head_kv, s->head_dim, a->steps[step].chains,
                              a->steps[0].k, a->steps[0].v, own_k, own_v};
-}
-
-/* out = a + b, all [n]; out may be a */
-static void add_to(real *out, const real *a, const real *b, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
 /* What attention is made from: the norm of x, or x itself. */
