@@ -75,8 +75,7 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     return train_log_step(&l->log, step + 1, &sums, &(TrainLogStep){rate, norm, n * length / (clock_s() - start_s)}, err);
 }
 
-/* What is held out, into result->valid. */
-static int measure_valid(Loop *l, fr_error *err) {
+static int validate(Loop *l, fr_error *err) {
     const Sequences *s = &l->data->valid;
     TrainSums sums = {0};
     for (int64_t i = 0; i < s->n;) {
@@ -87,13 +86,9 @@ static int measure_valid(Loop *l, fr_error *err) {
         int rc = l->trainer->class->learn(l->trainer, &batch, 0, &sums, err);
         if (rc) return rc;
     }
-    if (sums.n > 0) l->result->valid = sums;
-    return FR_OK;
-}
-
-static int validate(Loop *l, fr_error *err) {
-    int rc = measure_valid(l, err);
-    return rc || l->result->valid.n == 0 ? rc : train_log_valid(&l->log, l->result->n_steps, &l->result->valid, err);
+    if (sums.n == 0) return FR_OK;
+    l->result->valid = sums;
+    return train_log_valid(&l->log, l->result->n_steps, &sums, err);
 }
 
 /* ---- what it shows ------------------------------------------------------------------------------ */
@@ -208,8 +203,7 @@ static int stop(Loop *l, fr_error *err) {
 
 static int run(Loop *l, fr_error *err) {
     const LoopOptions *o = l->options;
-    bool was_done = l->result->n_steps == o->schedule.n_steps; /* stopped between its last step and its file; the log has it */
-    int rc = was_done ? measure_valid(l, err) : FR_OK;
+    int rc = FR_OK;
     for (int64_t step = l->result->n_steps; step < o->schedule.n_steps && !rc; step++) {
         rc = train_step(l, step, err);
         if (rc) return rc;
