@@ -6,7 +6,7 @@
 #   ablations   what the tables compare them with                             OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
 #   labels      redrafter by soft and hard labels, on greedy answers and on the corpus itself; then labels_table
-#   epochs      lyanna with hot tokens and with all, three epochs (an hour of two cores); then epochs_table
+#   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
 #   report      what docs/LEARNED.md shows of them, as Markdown
 #   plots       its figures, docs/plots/learned-*.svg (gnuplot)
@@ -81,15 +81,30 @@ stage_labels() {
   done
 }
 
+# Small data, so that there are epochs: every eighth answer, and others held out.
 stage_epochs() {
-  train lyanna-all-epochs lyanna 2649 0.005 --valid-every 883
-  train lyanna-hot-epochs lyanna 2649 0.005 --valid-every 883 --hot-tokens 1024
+  awk 'NR % 8 == 1' "$DATA/answers.jsonl" > "$DATA/eighth.jsonl"
+  awk 'NR % 76 == 3' "$DATA/answers.jsonl" > "$DATA/eighth-valid.jsonl"
+  train_on eighth.jsonl lyanna-all-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110
+  train_on eighth.jsonl lyanna-hot-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110 --hot-tokens 1024
 }
 
-stage_epochs_table() { # mean accuracy of three steps at the end of each epoch
-  for name in hot all; do
-    jq -r --arg name $name 'select(.valid_accuracy) | "\($name) step \(.step): \(.valid_accuracy | add / 3 * 1000 | round / 10) %"' "$OUT/lyanna-$name-epochs.gguf.log.jsonl"
+stage_epochs_table() { # mean accuracy of three steps at the end of each epoch, %
+  for name in all hot; do
+    jq -r 'select(.valid_accuracy) | [.step / 110, (.valid_accuracy | add / 3 * 1000 | round / 10)] | @tsv' \
+      "$OUT/lyanna-$name-epochs.gguf.log.jsonl" > "$OUT/table2.$name.tsv"
   done
+  paste "$OUT"/table2.{all,hot}.tsv
+  gnuplot <<EOF
+set terminal svg size 560,340 background rgb 'white' font 'sans,13'
+set output 'docs/plots/learned-lyanna-table2.svg'
+set title 'Lyanna: mean held-out accuracy of three steps, %'
+set xlabel 'epoch of 2781 answers'
+set xtics 1
+set grid ytics
+set key bottom right
+plot '$OUT/table2.all.tsv' with linespoints pt 7 title 'all 4096 tokens', '$OUT/table2.hot.tsv' with linespoints pt 7 title '1024 hot tokens'
+EOF
 }
 
 held_out() { # NAME OPTIONS...
