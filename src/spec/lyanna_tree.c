@@ -40,7 +40,8 @@
  * budget takes neither it nor anything below it, and no accepted token leads through it. So the fresh tree goes on without it: who would come
  * into the front in the place of its children is worth less still. A re-sampled node is asked by what it is worth beside
  * the fresh tree; its front goes by what was promised, so there one node is left out at the last level alone, and before that the whole
- * front or none. The proposal is the same, bit for bit, as if all had been expanded.
+ * front or none. The proposal is the same, bit for bit, as if all had been expanded. (United with another drafter's tree an accepted path may
+ * lead there all the same; then nothing is judged below.)
  *
  *     budget 2    fresh: cat .6, sat .42 below it, dog .3    dog, and what it would have, is out: one softmax less
  *
