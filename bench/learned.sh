@@ -5,6 +5,9 @@
 #   drafters    one drafter of each method                                    OUT/METHOD.gguf
 #   ablations   what the tables compare them with                             OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
+#   labels      redrafter by soft and hard labels, on greedy answers and on the corpus itself; then labels_table
+#   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
+#   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
 #   report      what docs/LEARNED.md shows of them, as Markdown
 #   plots       its figures, docs/plots/learned-*.svg (gnuplot)
 #
@@ -37,12 +40,14 @@ stage_data() {
   done > "$DATA/heldout.jsonl"
 }
 
-train() { # NAME METHOD STEPS RATE OPTIONS...
-  local name=$1 method=$2 steps=$3 rate=$4
-  shift 4
-  "$FORERUN" train "$method" -m "$TARGET" --data "$DATA/answers.jsonl" -o "$OUT/$name.gguf" --type q8_0 --steps "$steps" \
+train_on() { # FILE NAME METHOD STEPS RATE OPTIONS...
+  local file=$1 name=$2 method=$3 steps=$4 rate=$5
+  shift 5
+  "$FORERUN" train "$method" -m "$TARGET" --data "$DATA/$file" -o "$OUT/$name.gguf" --type q8_0 --steps "$steps" \
     --batch 16 --lr "$rate" --valid-every 75 -t 1 --plot "$OUT/$name.svg" "$@"
 }
+
+train() { train_on answers.jsonl "$@"; }
 
 stage_drafters() {
   train lyanna lyanna 450 0.005
@@ -56,10 +61,50 @@ stage_ablations() {
   train lyanna-short lyanna 200 0.005
   train lyanna-no-info lyanna 200 0.005 --rank 0
   train lyanna-no-first lyanna 200 0.005 --first-token none
+  train lyanna-neither lyanna 200 0.005 --rank 0 --first-token none
   train lyanna-hot lyanna 200 0.005 --hot-tokens 1024
   train redrafter-hard redrafter 250 0.003 --labels hard
   train eagle-info eagle 450 0.005 --rank 64
   train redrafter-info redrafter 250 0.003 --rank 64
+}
+
+# The texts that the answers began with, as other people went on: cut where distill-data cuts them.
+stage_labels() {
+  cat "$DATA"/cold.*.answers.jsonl > "$DATA/greedy.jsonl"
+  cat "$DATA"/{cold,warm}.{story,qa,instruct,summary}.jsonl | jq -c '.text as $t | if ($t | contains("\nASSISTANT:"))
+    then ($t | split("\nASSISTANT:")) as $p | {prompt: ($p[0] + "\nASSISTANT:"), response: ($p[1:] | join("\nASSISTANT:"))}
+    else ($t | split(" ")) as $w | {prompt: ($w[:24] | join(" ")), response: (" " + ($w[24:] | join(" ")))} end
+    | select(.response | length > 1)' > "$DATA/corpus.jsonl"
+  for file in greedy corpus; do
+    train_on $file.jsonl redrafter-soft-$file redrafter 100 0.003
+    train_on $file.jsonl redrafter-hard-$file redrafter 100 0.003 --labels hard
+  done
+}
+
+# Small data, so that there are epochs: every eighth answer, and others held out.
+stage_epochs() {
+  awk 'NR % 8 == 1' "$DATA/answers.jsonl" > "$DATA/eighth.jsonl"
+  awk 'NR % 76 == 3' "$DATA/answers.jsonl" > "$DATA/eighth-valid.jsonl"
+  train_on eighth.jsonl lyanna-all-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110
+  train_on eighth.jsonl lyanna-hot-epochs lyanna 330 0.005 --valid "$DATA/eighth-valid.jsonl" --valid-every 110 --hot-tokens 1024
+}
+
+stage_epochs_table() { # mean accuracy of three steps at the end of each epoch, %
+  for name in all hot; do
+    jq -r 'select(.valid_accuracy) | [.step / 110, (.valid_accuracy | add / 3 * 1000 | round / 10)] | @tsv' \
+      "$OUT/lyanna-$name-epochs.gguf.log.jsonl" > "$OUT/table2.$name.tsv"
+  done
+  paste "$OUT"/table2.{all,hot}.tsv
+  gnuplot <<EOF
+set terminal svg size 560,340 background rgb 'white' font 'sans,13'
+set output 'docs/plots/learned-lyanna-table2.svg'
+set title 'Lyanna: mean held-out accuracy of three steps, %'
+set xlabel 'epoch of 2781 answers'
+set xtics 1
+set grid ytics
+set key bottom right
+plot '$OUT/table2.all.tsv' with linespoints pt 7 title 'all 4096 tokens', '$OUT/table2.hot.tsv' with linespoints pt 7 title '1024 hot tokens'
+EOF
 }
 
 held_out() { # NAME OPTIONS...
@@ -80,7 +125,8 @@ stage_tables() {
     held_out "methods-t$temp" --temp $temp --tree-budget 16 $(all_methods) --draft "$L+ngram-trie" --draft ngram-trie
     held_out "lyanna-table1-t$temp" --temp $temp --tree-budget 16 --draft "lyanna:file=$OUT/lyanna-short.gguf,depth=3,resample=off" \
       --draft "lyanna:file=$OUT/lyanna-no-info.gguf,depth=3,resample=off" \
-      --draft "lyanna:file=$OUT/lyanna-no-first.gguf,depth=3,resample=off"
+      --draft "lyanna:file=$OUT/lyanna-no-first.gguf,depth=3,resample=off" \
+      --draft "lyanna:file=$OUT/lyanna-neither.gguf,depth=3,resample=off"
     held_out "lyanna-fig12-t$temp" --temp $temp --tree-budget 16 --draft "$L,resample=off" --draft "$L,fusion=off" --draft "$L"
     held_out "redrafter-table4-t$temp" --temp $temp --tree-budget 16 --draft "redrafter:file=$OUT/redrafter.gguf" \
       --draft "redrafter:file=$OUT/redrafter-hard.gguf"
@@ -92,6 +138,25 @@ stage_tables() {
     held_out "redrafter-fig6-w$width" --limit 3 --tree-budget 60 --draft "redrafter:file=$OUT/redrafter.gguf,width=$width,length=5"
     held_out "redrafter-table3-w$width" --parallel 1,2,4,8 --tree-budget 60 \
       --draft "redrafter:file=$OUT/redrafter.gguf,width=$width,length=5"
+  done
+}
+
+stage_labels_table() {
+  local drafts=()
+  for file in greedy corpus; do for labels in soft hard; do drafts+=(--draft "redrafter:file=$OUT/redrafter-$labels-$file.gguf"); done; done
+  for temp in 0 0.7 1; do held_out "redrafter-labels-t$temp" --temp $temp --tree-budget 16 "${drafts[@]}"; done
+}
+
+stage_widths() {
+  local e=eagle:file=$OUT/eagle l=lyanna:file=$OUT/lyanna options="top=4 top=3 top=2 top=3,depth=6" drafts=()
+  for o in $options; do drafts+=(--draft "$e.gguf,$o" --draft "$l.gguf,$o"); done
+  for budget in 4 8 12 16; do held_out "widths-$budget" --runs 3 --tree-budget $budget "${drafts[@]}"; done
+  make -s build/release/bench/bench_lend
+  build/release/grow_model "$TARGET" --layers 32 --ffn 16384 -o "$OUT/deep.gguf"
+  for name in eagle lyanna; do build/release/bench/bench_lend "$OUT/$name.gguf" "$OUT/deep.gguf" "$OUT/$name-deep.gguf"; done
+  for budget in 8 16; do
+    TARGET=$OUT/deep.gguf held_out "deep-$budget" --limit 3 -n 48 --tree-budget $budget --draft "$e-deep.gguf,top=4" --draft "$l-deep.gguf,top=4" \
+      --draft "$e-deep.gguf,top=3,depth=6" --draft "$l-deep.gguf,top=3,depth=6"
   done
 }
 
@@ -149,5 +214,5 @@ EOF
   for name in lyanna eagle redrafter; do cp "$OUT/$name.svg" "$plots/learned-$name-loss.svg"; done
 }
 
-[ $# -gt 0 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done

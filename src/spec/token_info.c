@@ -191,17 +191,21 @@ void token_info_close(TokenInfo *t) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
 }
 
-/* The row of the table at `place`, into `out`. */
-static void load(const TokenInfo *t, int32_t place, float *out) {
+/* out += the row of halves at `place`, by the kernel that mixes values: out + 1 * row, rounded once, as a sum is. */
+static void add_halves(const TokenInfo *t, int32_t place, float *out) {
     static const float one = 1;
     static const int32_t first = 0;
-    const char *row = t->table + (size_t)place * t->row_bytes;
+    t->target->kernels->attn_mix(KV_F16, &one, 1, 1, t->n, t->table + (size_t)place * t->row_bytes, 0, &first, 1, out);
+}
+
+/* The row of the table at `place`, into `out`. */
+static void load(const TokenInfo *t, int32_t place, float *out) {
     if (t->form == TOKEN_INFO_Q8) {
-        blocks_dequantize(TYPE_Q8_0, row, in_blocks(t->n), out);
+        blocks_dequantize(TYPE_Q8_0, t->table + (size_t)place * t->row_bytes, in_blocks(t->n), out);
         return;
     }
-    memset(out, 0, (size_t)t->n * sizeof *out); /* halves become floats by the kernel that mixes values: 0 + 1 * row */
-    t->target->kernels->attn_mix(KV_F16, &one, 1, 1, t->n, row, 0, &first, 1, out);
+    memset(out, 0, (size_t)t->n * sizeof *out);
+    add_halves(t, place, out);
 }
 
 static void add_info(const TokenInfo *t, const float *info, float *logits) {
@@ -222,6 +226,10 @@ void token_info_add(TokenInfo *t, const int32_t *tokens, int32_t n, float *rows)
     TokenInfoWorker *w = &t->workers[0];
     if (t->form == TOKEN_INFO_FACTORS) compute(t, w, asked, n_asked);
     for (int32_t i = 0; i < n_asked; i++) {
+        if (t->form == TOKEN_INFO_F16 && !t->hot) {
+            add_halves(t, asked[i], rows + at[i] * n_vocab);
+            continue;
+        }
         float *info = w->wide;
         if (t->form == TOKEN_INFO_FACTORS) info += (int64_t)i * t->n;
         else load(t, t->place_of ? t->place_of[asked[i]] : asked[i], info);

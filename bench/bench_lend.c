@@ -1,0 +1,58 @@
+/* bench_lend - lends a drafter to a target that grow_model made of the one that it was trained for.
+ *
+ *   bench_lend DRAFTER.gguf GROWN.gguf OUT.gguf
+ *
+ * A target that only became deeper or wider in its feed-forward says the same words from the same hidden states
+ * (tools/grow_model/grow.c), so a drafter for the one drafts for the other as before. Written is the same file in the name of the grown
+ * target; that it is one of the same words is the caller's promise. For measuring what drafts are worth where weights come from
+ * memory: docs/LEARNED.md. */
+#include "format/gguf.h"
+#include "spec/drafter_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void die(const char *why) {
+    fprintf(stderr, "bench_lend: %s\n", why);
+    exit(1);
+}
+
+/* The keys that tell how the method is shaped. */
+static void copy_method_keys(GgufWriter *w, const Gguf *g, const char *method) {
+    char prefix[96];
+    snprintf(prefix, sizeof prefix, DRAFTER_KEY("%s."), method);
+    for (int64_t i = 0; i < gguf_n_kv(g); i++)
+        if (strncmp(gguf_key(g, i), prefix, strlen(prefix)) == 0) gguf_copy_kv(w, g, i);
+}
+
+int main(int argc, char **argv) {
+    fr_error err;
+    Gguf *drafter, *grown;
+    Model *target;
+    uint32_t width = 0, n_vocab = 0;
+    GgufString method;
+    char name[48];
+    if (argc != 4) die("usage: bench_lend DRAFTER.gguf GROWN.gguf OUT.gguf");
+    if (gguf_open(&drafter, argv[1], &err) || gguf_open(&grown, argv[2], &err)) die(err.message);
+    if (model_open(&target, grown, &(ModelOptions){.n_threads = 1}, &err)) die(err.message);
+    if (!gguf_get_string(drafter, DRAFTER_KEY("method"), &method)) die("this file is no drafter");
+    gguf_get_u32(drafter, DRAFTER_KEY("target.embedding_length"), &width);
+    gguf_get_u32(drafter, DRAFTER_KEY("target.vocabulary_size"), &n_vocab);
+    if ((int32_t)width != target->hparams.n_embd || (int32_t)n_vocab != target->hparams.n_vocab)
+        die("the target has another width or vocabulary than the drafter's");
+    snprintf(name, sizeof name, "%.*s", (int)method.n, method.data);
+    GgufWriter *w = drafter_file_writer(name, target, NULL);
+    if (!w) die("out of memory");
+    copy_method_keys(w, drafter, name);
+    for (int64_t i = 0; i < gguf_n_tensors(drafter); i++) {
+        const GgufTensor *t = gguf_tensor(drafter, i);
+        gguf_add_tensor(w, t->name, t->type, t->n_dims, t->dims, t->data);
+    }
+    if (gguf_writer_finish(w, argv[3], &err)) die(err.message);
+    gguf_writer_free(w);
+    model_close(target);
+    gguf_close(grown);
+    gguf_close(drafter);
+    return 0;
+}
