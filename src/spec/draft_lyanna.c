@@ -25,10 +25,10 @@
  * from the tokens that came. Nodes found by re-sampling alone are of kind NODE_RESAMPLED: statistics tell how many were
  * accepted. Nothing is drawn: under a ratio rule all groups are points.
  *
- * Files: lyanna_file.h. Memory: twice depth rows of V floats a sequence, and the table of token_info.c.
+ * Files: lyanna_file.h. Memory: depth rows of V floats a sequence, and the table of token_info.c.
  *
  * Cost: depth forwards of one layer for all sequences together, one LM head of depth rows each, and for 1 + (depth - 1) top nodes
- * at most a softmax over V. When it loses: where the target has few layers, as eagle does; deep in the tree, where eagle has seen its own
+ * a softmax over V. When it loses: where the target has few layers, as eagle does; deep in the tree, where eagle has seen its own
  * tokens and lyanna has not. Proof: tests/test_draft_lyanna.c. */
 #include "base/mem.h"
 #include "spec/lyanna_file.h"
@@ -43,19 +43,13 @@ extern const DrafterClass draft_lyanna_class;
 
 enum { MAX_DEPTH = 16, MAX_GROUP_ROWS = 256, MAX_LOGIT_BYTES = 32 << 20 };
 
-typedef struct LyannaChain {
-    float *logits;         /* [depth][V] */
-    int64_t at;            /* tokens of the context when it was made; -1: there is none */
-    bool is_spent;         /* a tree of its own was made of what was left of it */
-} LyannaChain;
-
 typedef struct LyannaSequence {
-    int32_t *prompt;           /* [n_ctx] what it began with */
-    LyannaChain chain, before; /* the last one and the one before it */
-    Tree fresh, resampled;     /* joint probabilities, all that was found */
-    Tree weighed;              /* the latter as it is worth beside the former */
+    int32_t *prompt;       /* [n_ctx] what it began with */
+    float *logits;         /* [depth][V] of the last chain */
+    int64_t logits_at;     /* tokens of the context when it was made; -1: there is none */
+    bool is_spent;         /* a tree of its own was made of what was left of it */
+    Tree fresh, resampled; /* joint probabilities, all that was found */
     int64_t fresh_at, resampled_at;
-    int32_t budget;            /* that they were grown for */
     LyannaPromise fresh_promise, resampled_promise;
 } LyannaSequence;
 
@@ -70,6 +64,7 @@ typedef struct Lyanna {
     LyannaSequence *sequences; /* [max_sequences] */
     int32_t *group;            /* [max_group] sequences whose chains are made together */
     float *product;            /* [max_group][depth][V] */
+    Tree scratch;
 } Lyanna;
 
 static const DrafterOption options[] = {
@@ -88,8 +83,7 @@ static void close_lyanna(Drafter *drafter) {
     Lyanna *d = (Lyanna *)drafter;
     for (int32_t i = 0; d->sequences && i < d->learned.max_sequences; i++) {
         mem_free(d->sequences[i].prompt);
-        mem_free(d->sequences[i].chain.logits);
-        mem_free(d->sequences[i].before.logits);
+        mem_free(d->sequences[i].logits);
     }
     void *all[] = {d->sequences, d->group, d->product, d->sampler.rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
@@ -159,9 +153,8 @@ static int allocate(Lyanna *d, fr_error *err) {
     for (size_t i = 0; i < n; i++) {
         LyannaSequence *s = &d->sequences[i];
         s->prompt = mem_calloc((size_t)d->n_ctx, sizeof *s->prompt);
-        s->chain.logits = mem_calloc(chain, sizeof *s->chain.logits);
-        s->before.logits = mem_calloc(chain, sizeof *s->before.logits);
-        if (!s->prompt || !s->chain.logits || !s->before.logits) return error_memory(err, "lyanna", 2 * chain * sizeof(float));
+        s->logits = mem_calloc(chain, sizeof *s->logits);
+        if (!s->prompt || !s->logits) return error_memory(err, "lyanna", chain * sizeof *s->logits);
     }
     return FR_OK;
 }
@@ -199,7 +192,7 @@ static int64_t n_tokens_of(const Lyanna *d, int32_t sequence) { return d->learne
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
     LyannaSequence *s = sequence_of(drafter, sequence);
-    s->chain.at = s->before.at = s->fresh_at = s->resampled_at = -1;
+    s->logits_at = s->fresh_at = s->resampled_at = -1;
     s->fresh_promise = s->resampled_promise = (LyannaPromise){0};
     int rc = learned_begin(drafter, sequence, tokens, n, err);
     if (rc) return rc;
@@ -240,33 +233,20 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
-/* The chain of a place before this one. */
-static LyannaChain *chain_before(LyannaSequence *s, int64_t at) { return s->chain.at == at ? &s->before : &s->chain; }
-
-/* A tree below the pending token from what is left of the chain before (Algorithm 2). */
-static void resample(const Lyanna *d, int32_t sequence, int32_t pending, int32_t budget, const LyannaBeside *beside) {
+/* Once for each place: a tree below the pending token from what is left of the last chain (Algorithm 2). */
+static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     LyannaSequence *s = &d->sequences[sequence];
-    int64_t at = n_tokens_of(d, sequence);
-    LyannaChain *chain = chain_before(s, at);
-    int64_t n_used = at - chain->at, n_left = d->depth - n_used;
+    int64_t at = n_tokens_of(d, sequence), n_used = at - s->logits_at, n_left = d->depth - n_used;
+    if (s->resampled_at == at) return;
     s->resampled_at = at;
     tree_reset(&s->resampled, pending);
-    if (chain->at < 0 || chain->is_spent || n_used < 1 || n_left <= d->threshold) return;
-    lyanna_build_subtree(&d->sampler, sequence, chain->logits + n_used * d->learned.n_vocab, (int32_t)n_left, NODE_RESAMPLED, budget,
-                         beside, &s->resampled);
+    if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
+    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab, (int32_t)n_left, NODE_RESAMPLED, &s->resampled);
+    s->is_spent = !d->is_fusing;
 }
 
-/* Without fusion, once for each place: its own proposal, without a fresh tree beside it. */
-static bool is_alone(const Lyanna *d, int32_t sequence, int32_t pending) {
-    LyannaSequence *s = &d->sequences[sequence];
-    int64_t at = n_tokens_of(d, sequence);
-    if (d->is_fusing) return false;
-    if (s->resampled_at != at) {
-        resample(d, sequence, pending, TREE_MAX_NODES, NULL);
-        if (s->resampled.n > 1) chain_before(s, at)->is_spent = true;
-    }
-    return s->resampled.n > 1;
-}
+/* Its own proposal without a fresh tree beside it. */
+static bool is_alone(const Lyanna *d, const LyannaSequence *s) { return !d->is_fusing && s->resampled.n > 1; }
 
 /* The chains of the group, and their logits in one product. */
 static int make_chains(Lyanna *d, fr_error *err) {
@@ -276,44 +256,33 @@ static int make_chains(Lyanna *d, fr_error *err) {
     multiplier_run(d->learned.multiplier, &d->learned.target->output, d->layer.chains, d->n_group * d->depth, d->product);
     for (int32_t i = 0; i < d->n_group; i++) {
         LyannaSequence *s = &d->sequences[d->group[i]];
-        float *logits = s->before.logits;
-        memcpy(logits, d->product + i * chain, (size_t)chain * sizeof *logits);
-        s->before = s->chain;
-        s->chain = (LyannaChain){.logits = logits, .at = n_tokens_of(d, d->group[i])};
+        memcpy(s->logits, d->product + i * chain, (size_t)chain * sizeof *s->logits);
+        s->logits_at = n_tokens_of(d, d->group[i]);
+        s->is_spent = false;
     }
     d->n_group = 0;
     return FR_OK;
 }
 
-/* The trees of this place, once, or again for a budget that takes more. */
-static void grow_trees(const Lyanna *d, int32_t sequence, int32_t pending, int32_t budget) {
+static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tree) {
     LyannaSequence *s = &d->sequences[sequence];
     int64_t at = n_tokens_of(d, sequence);
-    if (s->fresh_at == at && s->budget >= budget) return;
-    tree_reset(&s->fresh, pending);
-    lyanna_build_subtree(&d->sampler, sequence, s->chain.logits, d->depth, NODE_FRESH, budget, NULL, &s->fresh);
-    s->fresh_at = at;
-    s->budget = budget;
-    if (!d->is_fusing) return;
-    double trust = lyanna_trust(&s->resampled_promise, &s->fresh_promise);
-    resample(d, sequence, pending, budget, &(LyannaBeside){.fresh = &s->fresh, .trust = trust, .weighed = &s->weighed});
-}
-
-static void write_proposal(const Lyanna *d, int32_t sequence, int32_t budget, Tree *tree) {
-    LyannaSequence *s = &d->sequences[sequence];
-    int32_t pending = tree->nodes[0].token;
-    if (is_alone(d, sequence, pending)) {
+    if (is_alone(d, s)) {
         union_merge(tree, &s->resampled);
         union_prune(tree, budget);
         return;
     }
-    grow_trees(d, sequence, pending, budget);
+    if (s->fresh_at != at) {
+        tree_reset(&s->fresh, tree->nodes[0].token);
+        lyanna_build_subtree(&d->sampler, sequence, s->logits, d->depth, NODE_FRESH, &s->fresh);
+        s->fresh_at = at;
+    }
     union_merge(tree, &s->fresh);
     union_prune(tree, budget);
     if (s->resampled.n == 1) return;
-    Tree best = s->weighed;
-    union_prune(&best, budget); /* then both fit into one tree, whatever is among the best of both */
-    union_merge(tree, &best);
+    lyanna_weigh(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_promise, &s->fresh_promise), &d->scratch);
+    union_prune(&d->scratch, budget); /* then both fit into one tree, whatever is among the best of both */
+    union_merge(tree, &d->scratch);
     union_prune(tree, budget);
 }
 
@@ -322,8 +291,10 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     int rc = FR_OK;
     d->n_group = 0;
     for (int i = 0; i < n && !rc; i++) {
-        if (budgets[i] < 1 || !learned_hidden(&d->learned, sequences[i]) || is_alone(d, sequences[i], trees[i]->nodes[0].token)) continue;
-        if (d->sequences[sequences[i]].chain.at == n_tokens_of(d, sequences[i])) continue;
+        const LyannaSequence *s = &d->sequences[sequences[i]];
+        if (budgets[i] < 1 || !learned_hidden(&d->learned, sequences[i])) continue;
+        resample(d, sequences[i], trees[i]->nodes[0].token);
+        if (is_alone(d, s) || s->logits_at == n_tokens_of(d, sequences[i])) continue;
         d->group[d->n_group++] = sequences[i];
         if (d->n_group == d->max_group) rc = make_chains(d, err);
     }

@@ -36,17 +36,8 @@
  * drafted for a request hangs on that request alone. With a first trained file on the shipped target, trust was 0.26 greedy and
  * 0.51 at temperature 0.8 for nodes that leave, and 0.6 to 1 below them.
  *
- * Nodes that cannot matter are not expanded. est never rises along a path: where a node has `budget` better ones in the fresh tree, the
- * budget takes neither it nor anything below it, and no accepted token leads through it. So the fresh tree goes on without it: who would come
- * into the front in the place of its children is worth less still. A re-sampled node is asked by what it is worth beside
- * the fresh tree; its front goes by what was promised, so there one node is left out at the last level alone, and before that the whole
- * front or none. The proposal is the same, bit for bit, as if all had been expanded. (United with another drafter's tree an accepted path may
- * lead there all the same; then nothing is judged below.)
- *
- *     budget 2    fresh: cat .6, sat .42 below it, dog .3    dog, and what it would have, is out: one softmax less
- *
  * Invariants: est never rises along a path; ties go to the earlier node; a row that is not finite has no children. Cost: a row of
- * logits copied, summed with a row of info, softmax and top k, for 1 + (N - 1) k nodes at most. Proof: tests/test_draft_lyanna.c, by
+ * logits copied, summed with a row of info, softmax and top k, for 1 + (N - 1) k nodes. Proof: tests/test_draft_lyanna.c, by
  * enumeration in double precision. */
 #include "spec/lyanna_tree.h"
 
@@ -81,48 +72,23 @@ static void inject(const LyannaSampler *s, const float *logits, const Tree *t, c
     token_info_add(s->info, tokens, n, s->rows);
 }
 
-/* Whether the tree has `budget` nodes that are better. */
-static bool is_hopeless(const Tree *rivals, int32_t budget, float est) {
-    int32_t n_better = 0;
-    for (int32_t i = 1; i < rivals->n; i++) n_better += rivals->nodes[i].est > est;
-    return n_better >= budget;
-}
-
-/* Takes out of the front who cannot get into the budget; where `all_or_none`, only if nobody can. Returns how many are left. */
-static int32_t keep_hopeful(const Tree *worth, const Tree *rivals, int32_t budget, bool all_or_none, int32_t *front, int32_t n) {
-    int32_t hopeful[LYANNA_MAX_TOP], n_hopeful = 0;
-    for (int32_t i = 0; i < n; i++)
-        if (!is_hopeless(rivals, budget, worth->nodes[front[i]].est)) hopeful[n_hopeful++] = front[i];
-    if (all_or_none && n_hopeful > 0) return n;
-    memcpy(front, hopeful, (size_t)n_hopeful * sizeof *front);
-    return n_hopeful;
-}
-
-/* Adds the best children of node `from`, of whose logits these are. */
-static void add_children(const LyannaSampler *s, int32_t sequence, float *logits, int32_t kind, Tree *t, int32_t from, double *log_p) {
-    int32_t tokens[LYANNA_MAX_TOP];
-    double own[LYANNA_MAX_TOP];
-    int32_t n = learned_top(s->learned, sequence, logits, s->top, tokens, own);
-    for (int32_t k = 0; k < n; k++) {
-        double sum = log_p[from] + own[k];
-        int32_t child = tree_add(t, from, tokens[k], (float)exp(sum), s->learned->base.source);
-        log_p[child] = sum;
-        t->nodes[child].kind = kind;
-    }
-}
-
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t kind, int32_t budget,
-                          const LyannaBeside *beside, Tree *t) {
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t kind, Tree *t) {
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[LYANNA_MAX_TOP] = {0}, n_front = 1;
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
-        int32_t first = t->n;
+        int32_t first = t->n, tokens[LYANNA_MAX_TOP];
+        double own[LYANNA_MAX_TOP];
         inject(s, logits + (int64_t)step * s->learned->n_vocab, t, front, n_front);
-        for (int32_t f = 0; f < n_front; f++)
-            add_children(s, sequence, s->rows + (int64_t)f * s->learned->n_vocab, kind, t, front[f], log_p);
-        if (beside) lyanna_weigh(t, beside->fresh, beside->trust, beside->weighed);
+        for (int32_t f = 0; f < n_front; f++) {
+            int32_t n = learned_top(s->learned, sequence, s->rows + (int64_t)f * s->learned->n_vocab, s->top, tokens, own);
+            for (int32_t k = 0; k < n; k++) {
+                double sum = log_p[front[f]] + own[k];
+                int32_t child = tree_add(t, front[f], tokens[k], (float)exp(sum), s->learned->base.source);
+                log_p[child] = sum;
+                t->nodes[child].kind = kind;
+            }
+        }
         n_front = choose_front(t, log_p, first, s->top, front);
-        n_front = keep_hopeful(beside ? beside->weighed : t, beside ? beside->fresh : t, budget, beside && step + 2 < n_steps, front, n_front);
     }
 }
 

@@ -14,19 +14,9 @@ typedef struct LyannaSampler {
     float *rows;                   /* [top][n_vocab] scratch of the caller */
 } LyannaSampler;
 
-/* A fresh tree of the same root, which a re-sampled one is united with. */
-typedef struct LyannaBeside {
-    const Tree *fresh;
-    double trust;  /* lyanna_trust */
-    Tree *weighed; /* becomes lyanna_weigh of the tree that is grown */
-} LyannaBeside;
-
 /* BuildSubtree: grows `t`, which has its root alone, by n_steps levels. logits: [n_steps][n_vocab] raw, row i telling
- * the tokens at depth i + 1, of that sequence; left as they are. est of a node is its joint probability, its kind `kind`. Nodes
- * that `budget` better ones of the fresh tree keep out of every proposal, which is `t` itself or, where it is given, beside->fresh,
- * may have no children. */
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t kind, int32_t budget,
-                          const LyannaBeside *beside, Tree *t);
+ * the tokens at depth i + 1, of that sequence; left as they are. est of a node is its joint probability, its kind `kind`. */
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t kind, Tree *t);
 
 /* What trees promised of the tokens that came, and what of it came true. Old cases fade. */
 typedef struct LyannaPromise {
