@@ -190,21 +190,13 @@ static void finish_pairs(const Step *s, int64_t begin, int64_t end, int i_thread
 
 /* ---- steps ---------------------------------------------------------------------------------------- */
 
-int attention_steps(Executor *e, int32_t layer, Step *steps) {
-    Step base = {.e = e, .kind = FORWARD_ATTENTION, .layer = layer, .l = &e->model->layers[layer]};
+Step *attention_steps(Executor *e, int32_t layer, Step *at) {
+    Step base = {.e = e, .layer = layer, .l = &e->model->layers[layer]};
     Attention a = attention_of(&base);
-    const struct {
-        StepFn fn;
-        int64_t n_items;
-    } whole[] = {{attend_pairs, a.n_pairs}},
-      split[] = {{score_tiles, a.n_pairs * a.n_tiles}, {softmax_heads, a.n_pairs * a.group}, {mix_tiles, a.n_pairs * a.n_tiles},
-                 {finish_pairs, a.n_pairs}};
-    bool is_whole = a.n_pairs >= threads_count(e->threads) || a.n_tiles == 1;
-    int n = is_whole ? 1 : sizeof split / sizeof *split;
-    for (int i = 0; i < n; i++) {
-        steps[i] = base;
-        steps[i].fn = is_whole ? whole[i].fn : split[i].fn;
-        steps[i].n_items = is_whole ? whole[i].n_items : split[i].n_items;
-    }
-    return n;
+    if (a.n_pairs >= threads_count(e->threads) || a.n_tiles == 1)
+        return put_step(at, base, FORWARD_ATTENTION, attend_pairs, a.n_pairs, 0);
+    at = put_step(at, base, FORWARD_ATTENTION, score_tiles, a.n_pairs * a.n_tiles, 0);
+    at = put_step(at, base, FORWARD_ATTENTION, softmax_heads, a.n_pairs * a.group, 0);
+    at = put_step(at, base, FORWARD_ATTENTION, mix_tiles, a.n_pairs * a.n_tiles, 0);
+    return put_step(at, base, FORWARD_ATTENTION, finish_pairs, a.n_pairs, 0);
 }

@@ -38,16 +38,6 @@ void convert_row(const Step *s, const float *x, int64_t i) {
     }
 }
 
-void multiply_tiles(const Step *s, int64_t begin, int64_t end) {
-    for (int k = 0; k < s->n_products; k++) {
-        const Product *p = &s->products[k];
-        int64_t n = packed_n_tiles(p->m), first = begin > 0 ? begin : 0, last = end < n ? end : n;
-        if (first < last)
-            s->e->model->kernels->matmul(p->m, s->e->acts[p->m->act], s->n_rows, p->y, p->m->n_out, first, last);
-        begin -= n, end -= n;
-    }
-}
-
 /* A layer that a drafter brings may have no norm there. */
 void norm_row(const Executor *e, float *out, const float *x, const float *norm) {
     const Hparams *h = &e->model->hparams;
@@ -83,19 +73,18 @@ static void finish_rows(const Step *s, int64_t begin, int64_t end, int i_thread)
 
 static void logits_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    multiply_tiles(s, begin, end);
+    const Product *p = &s->products[0];
+    s->e->model->kernels->matmul(p->m, s->e->acts[p->m->act], s->n_rows, p->y, p->m->n_out, begin, end);
 }
 
+/* Returns how many there are. */
 static int write_steps(Executor *e) {
-    Step around = {.e = e, .n_rows = e->n_logits, .n_products = 1, .products = {{&e->model->output, e->logits}},
-                   .norm = e->model->output_norm};
-    int n = 0;
-    e->steps[n] = around, e->steps[n].kind = FORWARD_EMBED, e->steps[n].fn = embed_rows, e->steps[n].n_rows = 0, e->steps[n++].n_items = e->n_rows;
-    for (int32_t i = 0; i < e->model->hparams.n_layer; i++) n += layer_steps(e, i, e->steps + n);
-    e->steps[n] = around, e->steps[n].kind = FORWARD_NORM, e->steps[n].fn = finish_rows, e->steps[n].n_rows = 0, e->steps[n++].n_items = e->n_rows;
-    if (e->n_logits == 0) return n;
-    e->steps[n] = around, e->steps[n].kind = FORWARD_OUTPUT, e->steps[n].fn = logits_tiles, e->steps[n++].n_items = packed_n_tiles(&e->model->output);
-    return n;
+    Step around = {.e = e, .n_products = 1, .products = {{&e->model->output, e->logits}}, .norm = e->model->output_norm};
+    Step *at = put_step(e->steps, around, FORWARD_EMBED, embed_rows, e->n_rows, 0);
+    for (int32_t i = 0; i < e->model->hparams.n_layer; i++) at = layer_steps(e, i, at);
+    at = put_step(at, around, FORWARD_NORM, finish_rows, e->n_rows, 0);
+    if (e->n_logits) at = put_step(at, around, FORWARD_OUTPUT, logits_tiles, packed_n_tiles(&e->model->output), e->n_logits);
+    return (int)(at - e->steps);
 }
 
 static void step_part(void *ctx, int i_part, int n_parts, int i_thread) {
@@ -105,11 +94,8 @@ static void step_part(void *ctx, int i_part, int n_parts, int i_thread) {
     s->fn(s, begin, end, i_thread);
 }
 
-void forward_run(Executor *e) {
-    e->longest = 0;
-    for (int32_t i = 0; i < e->n_rows; i++)
-        if (e->rows[i].n_prefix + e->rows[i].n_path > e->longest) e->longest = e->rows[i].n_prefix + e->rows[i].n_path;
-    int n = write_steps(e);
+/* A stage of each step, with the weights that the next product behind it reads. */
+static void write_stages(Executor *e, int n) {
     int64_t n_threads = threads_count(e->threads), most = n_threads == 1 ? 1 : n_threads * PARTS_PER_THREAD;
     const void *later = NULL;
     size_t later_bytes = 0;
@@ -119,9 +105,16 @@ void forward_run(Executor *e) {
                                .later = later, .later_bytes = later_bytes};
         if (s->n_rows == 0) continue;
         later = s->products[0].m->data, later_bytes = 0;
-        for (int k = 0; k < s->n_products; k++)
-            later_bytes += (size_t)packed_n_tiles(s->products[k].m) * s->products[k].m->tile_bytes;
+        for (int k = 0; k < s->n_products; k++) later_bytes += packed_bytes(s->products[k].m);
     }
+}
+
+void forward_run(Executor *e) {
+    e->longest = 0;
+    for (int32_t i = 0; i < e->n_rows; i++)
+        if (e->rows[i].n_prefix + e->rows[i].n_path > e->longest) e->longest = e->rows[i].n_prefix + e->rows[i].n_path;
+    int n = write_steps(e);
+    write_stages(e, n);
     if (e->kind_s) memset(e->stage_s, 0, (size_t)n * sizeof *e->stage_s);
     threads_run_stages(e->threads, e->stages, n);
     for (int i = 0; e->kind_s && i < n; i++) e->kind_s[e->steps[i].kind] += e->stage_s[i];

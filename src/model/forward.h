@@ -40,7 +40,7 @@ struct Step {
     StepFn fn;
     ForwardKind kind;
     int64_t n_items;
-    int64_t n_rows;             /* of activations that are multiplied */
+    int64_t n_rows;             /* of activations that it multiplies */
     int32_t layer;
     const LayerWeights *l;      /* of that layer; NULL before and behind them */
     const float *norm;          /* [n_embd], or NULL: none */
@@ -48,6 +48,14 @@ struct Step {
     int n_products;
     Product products[3];
 };
+
+/* Writes a step: `base`, which has the products, and what it does of them. n_rows: rows that it multiplies, 0 if none. Returns the place
+ * behind it. */
+static inline Step *put_step(Step *at, Step base, ForwardKind kind, StepFn fn, int64_t n_items, int64_t n_rows) {
+    base.kind = kind, base.fn = fn, base.n_items = n_items, base.n_rows = n_rows;
+    *at = base;
+    return at + 1;
+}
 
 /* A layer is so many steps at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are split. */
 enum { STEPS_PER_LAYER = 11, STEPS_AROUND = 3 };
@@ -86,16 +94,14 @@ static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (
 
 /* The forward of e->rows (forward.c). */
 void forward_run(Executor *e);
-/* The steps of a layer, from the residual stream back into it (layer.c): writes them to steps, returns their number. */
-int layer_steps(Executor *e, int32_t layer, Step *steps);
+/* The steps of a layer, from the residual stream back into it (layer.c): writes them from `at` on, returns the place behind. */
+Step *layer_steps(Executor *e, int32_t layer, Step *at);
 /* Of these: e->attended from e->q and the cache, which holds the rows' own keys and values (attention.c). It is left in the form
  * that the output projection wants, where attention_converts. */
-int attention_steps(Executor *e, int32_t layer, Step *steps);
+Step *attention_steps(Executor *e, int32_t layer, Step *at);
 bool attention_converts(const Executor *e);
 /* Converts row i of the inputs x into every form that the products of the step want. */
 void convert_row(const Step *s, const float *x, int64_t i);
-/* Products of a step over tiles [begin, end), counted through all of its matrices. */
-void multiply_tiles(const Step *s, int64_t begin, int64_t end);
 /* The norm of a row, or the row itself where there is none. */
 void norm_row(const Executor *e, float *out, const float *x, const float *norm);
 

@@ -143,28 +143,32 @@ static void gate_up_units(const Step *s, int64_t begin, int64_t end, int i_threa
     }
 }
 
-int layer_steps(Executor *e, int32_t layer, Step *steps) {
+Step *layer_steps(Executor *e, int32_t layer, Step *at) {
     const Hparams *h = &e->model->hparams;
     const LayerWeights *l = &e->model->layers[layer];
     int64_t rows = e->n_rows, ff_units = (h->n_ff + ACT_BLOCK - 1) / ACT_BLOCK;
-    int64_t qkv_items = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
-    Step *s = steps;
-    Step qkv = {.e = e, .layer = layer, .l = l, .norm = l->attn_norm, .n_products = 3,
-                .products = {{&l->q, e->q}, {&l->k, e->k}, {&l->v, e->v}}};
-    *s = qkv, s->kind = FORWARD_NORM, s->fn = norm_rows, s->n_items = rows, s++;
-    *s = qkv, s->kind = FORWARD_QKV, s->fn = qkv_units, s->n_items = qkv_items, s->n_rows = rows, s++;
-    s += attention_steps(e, layer, s);
+    int64_t n_qkv = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
+    const Step base = {.e = e, .layer = layer, .l = l};
 
-    Step o = {.e = e, .layer = layer, .l = l, .x = e->attended, .n_products = 1, .products = {{&l->o, e->delta}}};
-    if (!attention_converts(e)) *s = o, s->kind = FORWARD_ATTENTION, s->fn = convert_rows, s->n_items = rows, s++;
-    *s = o, s->kind = FORWARD_O, s->fn = o_tiles, s->n_items = packed_n_tiles(&l->o), s->n_rows = rows, s++;
+    Step qkv = base;
+    qkv.norm = l->attn_norm, qkv.n_products = 3;
+    qkv.products[0] = (Product){&l->q, e->q}, qkv.products[1] = (Product){&l->k, e->k}, qkv.products[2] = (Product){&l->v, e->v};
+    at = put_step(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
+    at = put_step(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
+    at = attention_steps(e, layer, at);
 
-    Step gate_up = {.e = e, .layer = layer, .l = l, .norm = l->ffn_norm, .n_products = 2,
-                    .products = {{&l->gate, e->gate}, {&l->up, e->up}}};
-    *s = gate_up, s->kind = FORWARD_NORM, s->fn = norm_rows, s->n_items = rows, s++;
-    *s = gate_up, s->kind = FORWARD_GATE_UP, s->fn = gate_up_units, s->n_items = ff_units, s->n_rows = rows, s++;
+    Step o = base;
+    o.x = e->attended, o.n_products = 1, o.products[0] = (Product){&l->o, e->delta};
+    if (!attention_converts(e)) at = put_step(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
+    at = put_step(at, o, FORWARD_O, o_tiles, packed_n_tiles(&l->o), rows);
 
-    Step down = {.e = e, .layer = layer, .l = l, .n_products = 1, .products = {{&l->down, e->delta}}};
-    *s = down, s->kind = FORWARD_DOWN, s->fn = down_tiles, s->n_items = packed_n_tiles(&l->down), s->n_rows = rows, s++;
-    return (int)(s - steps);
+    Step gate_up = base;
+    gate_up.norm = l->ffn_norm, gate_up.n_products = 2;
+    gate_up.products[0] = (Product){&l->gate, e->gate}, gate_up.products[1] = (Product){&l->up, e->up};
+    at = put_step(at, gate_up, FORWARD_NORM, norm_rows, rows, 0);
+    at = put_step(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units, rows);
+
+    Step down = base;
+    down.n_products = 1, down.products[0] = (Product){&l->down, e->delta};
+    return put_step(at, down, FORWARD_DOWN, down_tiles, packed_n_tiles(&l->down), rows);
 }
