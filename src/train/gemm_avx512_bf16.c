@@ -51,7 +51,7 @@ enum {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static __mmask16 first_lanes(int64_t n) { return n >= LANES ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1); }
+static __mmask16 first_lanes(int64_t n) { return (__mmask16)(n >= LANES ? 0xffff : n <= 0 ? 0 : (1u << n) - 1); }
 
 /* ---- packing ----------------------------------------------------------------------------------------- */
 
