@@ -11,10 +11,7 @@ static HydraNet net; /* the trainer's, whose shape follows the target */
 static int open_hydra(Trainer **out, const TrainArgs *a, const Gguf *source, char *words, size_t n_words, fr_error *err) {
     FrozenTarget target = {0};
     int rc = frozen_open(&target, source, a->data.length, a->n_threads, err);
-    if (rc) {
-        frozen_close(&target);
-        return rc;
-    }
+    if (rc) return rc;
     const Hparams *h = &target.model->hparams;
     net = (HydraNet){h->n_embd, h->n_vocab, settings.drafter.loss.n_steps, settings.n_blocks, settings.has_own_output,
                      start_token_std(target.embd, h->n_vocab, h->n_embd), settings.drafter.loss};

@@ -18,7 +18,7 @@ static float *read_matrix(const GgufTensor *t, fr_error *err) {
     return out;
 }
 
-int frozen_open(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_threads, fr_error *err) {
+static int open_all(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_threads, fr_error *err) {
     *f = (FrozenTarget){.max_length = max_length};
     const ModelOptions model = {.n_threads = n_threads};
     int rc = model_open(&f->model, g, &model, err);
@@ -31,6 +31,12 @@ int frozen_open(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_thread
     f->embd = read_matrix(f->model->token_embd, err);
     f->head = !f->embd || !head ? f->embd : read_matrix(head, err);
     return f->embd && f->head ? FR_OK : FR_ERR_MEMORY;
+}
+
+int frozen_open(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_threads, fr_error *err) {
+    int rc = open_all(f, g, max_length, n_threads, err);
+    if (rc) frozen_close(f);
+    return rc;
 }
 
 void frozen_close(FrozenTarget *f) {

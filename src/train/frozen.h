@@ -11,8 +11,8 @@ typedef struct FrozenTarget {
     float *embd, *head; /* [V][C] as floats; head is embd where the two are tied */
 } FrozenTarget;
 
-/* Sequences of at most max_length tokens, all of the machine the run has: n_threads. The Gguf must outlive it. After a
- * failure frozen_close is safe on a zeroed struct. */
+/* Sequences of at most max_length tokens, all of the machine the run has: n_threads. The Gguf must outlive it. A
+ * failure leaves nothing open; frozen_close is safe then, too. */
 int frozen_open(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_threads, fr_error *err);
 void frozen_close(FrozenTarget *f);
 
