@@ -33,12 +33,19 @@ MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-re
 MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 
-LIB_SRCS  := $(sort $(wildcard $(addprefix src/,$(addsuffix /*.c,base format text kernels model spec engine))))
-TRAIN_SRCS := $(sort $(wildcard src/train/*.c src/import/*.c))
-CLI_SRCS  := $(sort $(wildcard src/cli/*.c))
+# The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
+LIB_ROOMS   := base format text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
+               spec/drafters/text spec/drafters/small spec/drafters/learned engine
+LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
+APP_ROOMS   := app app/run app/bench app/study app/train app/inspect app/perf
+TEST_ROOMS  := unit lossless golden train cli
+sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
+LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
+TRAIN_SRCS := $(call sources,src,$(LAB_ROOMS))
+CLI_SRCS  := $(call sources,src,$(APP_ROOMS))
 TOOL_SRCS := $(sort $(wildcard tools/*.c))
-TEST_SRCS := $(sort $(wildcard tests/test_*.c))
-AUX_SRCS  := $(filter-out $(TEST_SRCS) tests/run_tests.c,$(sort $(wildcard tests/*.c)))
+TEST_SRCS := $(call sources,tests,$(TEST_ROOMS))
+AUX_SRCS  := $(filter-out tests/support/run_tests.c,$(sort $(wildcard tests/support/*.c)))
 BENCH_SRCS := $(sort $(wildcard bench/bench_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 
@@ -47,7 +54,7 @@ LIB_OBJS := $(call obj,$(LIB_SRCS))
 TRAIN_OBJS := $(call obj,$(TRAIN_SRCS))
 CLI_OBJS := $(call obj,$(CLI_SRCS))
 AUX_OBJS := $(call obj,$(AUX_SRCS))
-TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRCS))
+TESTS    := $(addprefix $(BUILD)/tests/,$(basename $(notdir $(TEST_SRCS))))
 TOOLS    := $(patsubst tools/%.c,$(BUILD)/%,$(TOOL_SRCS))
 BENCHES  := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
@@ -70,11 +77,13 @@ $(BUILD)/src/kernels/%_avx512.o:      ISA := $(if $(X86),$(AVX512))
 $(BUILD)/src/kernels/%_avx512_bf16.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 $(BUILD)/src/kernels/%_neon_dot.o:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/kernels/%_neon_i8mm.o:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
-$(BUILD)/tests/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
+$(BUILD)/tests/support/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
 
 # Training: loops over single numbers are done several side by side; no flag that could change a bit.
 $(BUILD)/src/train/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
-$(BUILD)/src/train/%_avx512_bf16.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/src/train/ops/%_avx512_bf16.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+
+$(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -105,9 +114,14 @@ $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
-$(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -pthread $(TEST_LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
-$(RUNNER): tests/run_tests.c
+# Test programs lie side by side in $(BUILD)/tests, whatever folder their source is in.
+define test_program
+$(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJS) $(BUILD)/forerun-all.a
+	@mkdir -p $$(@D)
+	$$(CC) $$(MODE_FLAGS) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
+endef
+$(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
+$(RUNNER): tests/support/run_tests.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(CFLAGS) $< -o $@
 
@@ -180,8 +194,8 @@ $(SYSROOT)/done:
 cross-aarch64: deps-cross $(SYSROOT)/done
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun $(RUNNER)
 	@$(ARM64_MAKE) build/aarch64/forerun $(addprefix build/aarch64/tests/,$(ARM64_TESTS))
-	@tests/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" $(call ARM64_RUN,max) build/aarch64/forerun
-	@tests/cross_run.sh build/forerun auto $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
+	@tests/support/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" $(call ARM64_RUN,max) build/aarch64/forerun
+	@tests/support/cross_run.sh build/forerun auto $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
 # ---- install -------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@
  */
 #include "base/clock.h"
 #include "base/threads.h"
-#include "model/cost.h"
-#include "model/cost_curve.h"
+#include "backend/cost.h"
+#include "backend/cost_curve.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * target; that it is one of the same words is the caller's promise. For measuring what drafts are worth where weights come from
  * memory: docs/LEARNED.md. */
 #include "format/gguf.h"
-#include "spec/drafter_file.h"
+#include "spec/drafter/drafter_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,9 +12,9 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "format/blocks.h"
-#include "spec/lyanna_file.h"
-#include "spec/lyanna_layer.h"
-#include "spec/lyanna_tree.h"
+#include "spec/drafters/learned/lyanna.h"
+#include "spec/drafters/learned/lyanna_layer.h"
+#include "spec/drafters/learned/lyanna_tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "kernels/machine.h"
-#include "train/adamw.h"
-#include "train/llama.h"
+#include "train/loop/adamw.h"
+#include "train/nets/llama.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -170,14 +170,14 @@ typedef struct fr_request_options {
     const char *const *drafts; /* "method:key=value,..." each; several are united; none: plain decoding; "auto": forerun
                                 * chooses who drafts, and how much, step by step */
     int n_drafts;
-    int tree_budget;           /* drafted nodes in a step. N: at most N. FR_TREE_PLANNED: as many as pay, by what forwards
-                                * cost here and how often drafts are right, at most FR_TREE_PLANNED_MAX. 0:
-                                * FR_TREE_PLANNED with the draft "auto", else FR_TREE_BUDGET. "auto" always plans, a
+    int tree_budget;           /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as pay, by what forwards
+                                * cost here and how often drafts are right, at most FR_TREE_BUDGET_AUTO_MAX. 0:
+                                * FR_TREE_BUDGET_AUTO with the draft "auto", else FR_TREE_BUDGET. "auto" always plans, a
                                 * ratio or lossy rule never does: its text depends on its trees */
     const char *verify;        /* rule of acceptance: NULL or "sampled" (the text is plain decoding's), or a ratio
-                                * rule (the law of the text is plain decoding's; see `forerun run --help`),
+                                * rule (the output distribution is plain decoding's; see `forerun run --help`),
                                 * with its option if it has one: "k-seq:gamma=1.5"; "typical" is lossy */
-    int allow_lossy;           /* without it a lossy rule, which changes the law of the text, is refused */
+    int allow_lossy;           /* without it a lossy rule, which changes the output distribution, is refused */
     int ignore_eos;            /* generate past end-of-text tokens */
     int want_logprobs;
     /* Optional; called within fr_engine_step for each token, in order. Not 0: cancel the request. */
@@ -185,7 +185,7 @@ typedef struct fr_request_options {
     void *user;
 } fr_request_options;
 
-enum { FR_TREE_PLANNED = -1, FR_TREE_BUDGET = 8, FR_TREE_PLANNED_MAX = 32, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
+enum { FR_TREE_BUDGET_AUTO = -1, FR_TREE_BUDGET = 8, FR_TREE_BUDGET_AUTO_MAX = 32, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
 
 typedef enum fr_finish {
     FR_FINISH_NONE = 0, /* still running */
@@ -216,7 +216,7 @@ typedef struct fr_stats {
     int64_t asked;              /* proposals that drafters were asked for */
     int64_t undrafted_steps;    /* of n_steps: without a drafted node */
     int64_t resampled, resampled_accepted; /* of drafted and accepted: nodes that `lyanna` found by re-sampling alone */
-    int is_lossy;               /* the rule of acceptance changed the law of the text */
+    int is_lossy;               /* the rule of acceptance changed the output distribution */
     char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
 } fr_stats;
 

@@ -100,17 +100,17 @@ static int grow(GrowPlan *p, const Gguf *source, GgufWriter *w, fr_error *err) {
     Hparams h;
     Grown *grown = NULL;
     float epsilon = 0;
-    int rc = hparams_read(&h, source, err);
-    if (rc) return rc;
+    int status = hparams_read(&h, source, err);
+    if (status) return status;
     complete(p, &h);
-    rc = grown_add(&grown, w, p, source, &h, &epsilon, err);
-    if (!rc) set_keys(w, p, &h, epsilon);
+    status = grown_add(&grown, w, p, source, &h, &epsilon, err);
+    if (!status) set_keys(w, p, &h, epsilon);
     ModelPlan vocabulary = {.n_vocab = p->n_vocab, .vocab_from = p->source};
-    if (!rc && p->n_vocab > h.n_vocab) rc = vocabulary_set(w, &vocabulary, err);
-    if (!rc) gguf_copy_kvs(w, source, NULL); /* all else as it is */
-    if (!rc) rc = gguf_writer_finish(w, p->out, err);
+    if (!status && p->n_vocab > h.n_vocab) status = vocabulary_set(w, &vocabulary, err);
+    if (!status) gguf_copy_kvs(w, source, NULL); /* all else as it is */
+    if (!status) status = gguf_writer_finish(w, p->out, err);
     grown_free(grown);
-    return rc;
+    return status;
 }
 
 int main(int argc, char **argv) {
@@ -126,10 +126,10 @@ int main(int argc, char **argv) {
     argp_parse(&parser, argc, argv, 0, NULL, &plan);
     Gguf *source = NULL;
     GgufWriter *w = gguf_writer_new();
-    int rc = w ? gguf_open(&source, plan.source, &err) : error_memory(&err, "a writer", 0);
-    if (!rc) rc = grow(&plan, source, w, &err);
+    int status = w ? gguf_open(&source, plan.source, &err) : error_memory(&err, "a writer", 0);
+    if (!status) status = grow(&plan, source, w, &err);
     gguf_writer_free(w);
     gguf_close(source);
-    if (rc) fprintf(stderr, "grow_model: %s\n", err.message);
-    return !rc ? 0 : err.code == FR_ERR_ARGUMENT ? 2 : 1;
+    if (status) fprintf(stderr, "grow_model: %s\n", err.message);
+    return !status ? 0 : err.code == FR_ERR_ARGUMENT ? 2 : 1;
 }

@@ -243,19 +243,19 @@ static void set_keys(GgufWriter *w, const ModelPlan *p) {
 }
 
 static int make_model(ModelPlan *p, fr_error *err) {
-    int rc = complete(p, err);
-    if (rc) return rc;
+    int status = complete(p, err);
+    if (status) return status;
     Weights *weights = NULL;
     GgufWriter *w = gguf_writer_new();
     if (!w) return error_memory(err, "a writer", 0);
-    if ((rc = vocabulary_set(w, p, err)) == FR_OK) {
+    if ((status = vocabulary_set(w, p, err)) == FR_OK) {
         set_keys(w, p);
-        rc = weights_add(&weights, w, p, err);
+        status = weights_add(&weights, w, p, err);
     }
-    if (!rc) rc = gguf_writer_finish(w, p->out, err);
+    if (!status) status = gguf_writer_finish(w, p->out, err);
     weights_free(weights);
     gguf_writer_free(w);
-    return rc;
+    return status;
 }
 
 int main(int argc, char **argv) {

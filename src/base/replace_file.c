@@ -19,10 +19,10 @@ int replace_file_begin(ReplaceFile *r, const char *path, fr_error *err) {
     int fd = open(r->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     r->file = fd < 0 ? NULL : fdopen(fd, "wb");
     if (r->file) return FR_OK;
-    int rc = error_set(err, FR_ERR_IO, "%.200s: cannot be created: %s", path, strerror(errno));
+    int status = error_set(err, FR_ERR_IO, "%.200s: cannot be created: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
     free(r->temporary);
-    return rc;
+    return status;
 }
 
 int replace_file_end(ReplaceFile *r, int status, fr_error *err) {

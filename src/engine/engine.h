@@ -3,11 +3,11 @@
 #define ENGINE_ENGINE_H
 
 #include "base/mem.h"
-#include "model/cost_curve.h"
-#include "spec/calibration.h"
-#include "spec/drafter.h"
-#include "spec/plan.h"
-#include "spec/verifier.h"
+#include "backend/cost_curve.h"
+#include "spec/drafter/calibration.h"
+#include "spec/drafter/drafter.h"
+#include "engine/budget_allocator.h"
+#include "spec/verify/verifier.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
 
@@ -62,9 +62,9 @@ struct fr_engine {
     fr_request **stepping;     /* [max_requests] running ones of this step, decoding ones first */
     int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one propose call */
     Tree **propose_trees;
-    const Tree **plan_trees;   /* [max_requests] arguments of the planner */
-    int32_t *plan_budgets;
-    PlanNode *plan_scratch;    /* [max_requests * FR_TREE_PLANNED_MAX] */
+    const Tree **budget_trees;   /* [max_requests] arguments of the planner */
+    int32_t *allocated_budgets;
+    BudgetNode *budget_scratch;    /* [max_requests * FR_TREE_BUDGET_AUTO_MAX] */
     CostCurve cost;            /* measured when the first request that plans is opened */
     double tokens_per_s;       /* of this step's decoding requests together: the price of a second */
     int32_t n_base_rows;       /* rows of this step that no plan put there */
@@ -75,11 +75,11 @@ typedef struct RequestDraft {
     bool active;               /* begun for this request's sequence, and not switched off */
     bool is_asked;             /* in this step */
     int64_t n_fed;             /* tokens of the context that it was told */
-    /* Where the request learns (auto.c): */
+    /* Where the request learns (draft_policy.c): */
     Calibration calibration;
     Tree *proposal;            /* as the drafter made it; NULL: the request does not learn */
     int64_t n_asked;
-    double worth_s, purse_s;   /* what a proposal of it saved lately; time it may spend on proposals without earning it */
+    double gain_s, time_credit_s;   /* what a proposal of it saved lately; time it may spend on proposals without earning it */
 } RequestDraft;
 
 struct fr_request {
@@ -96,13 +96,13 @@ struct fr_request {
     int32_t tree_budget;        /* asked for; step_budget: what fits into this step */
     int32_t step_budget;
     bool needs_hidden;          /* one of its drafters does: it reads its whole prompt itself */
-    bool is_planned;            /* auto.c decides which nodes get a row */
+    bool has_auto_budget;            /* draft_policy.c decides which nodes get a row */
     int32_t ask_budget;         /* nodes asked of each drafter, where planned */
-    double purse_s;             /* forward time that drafts may lose yet */
+    double time_credit_s;             /* forward time that drafts may lose yet */
     double recent_tokens, recent_s; /* of the last steps: their ratio is its rate */
     const VerifyRule *rule;
     VerifyOptions rule_options;
-    Laws *laws;                 /* of `tree`, for a ratio rule; NULL otherwise */
+    DraftDists *dists;                 /* of `tree`, for a ratio rule; NULL otherwise */
     Tree tree, proposal;        /* of this step; `proposal` is one drafter's, before the union */
     int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
     bool is_prefill_step;
@@ -129,7 +129,7 @@ void request_observe_prompt(fr_request *r, int64_t first, int32_t n);
 /* Fills r->tree of every request in the list: the pending token and what its drafters propose. */
 void engine_propose(fr_engine *e, fr_request *const *requests, int n);
 
-/* auto.c: what a request learns from its steps, and what that decides. */
+/* draft_policy.c: what a request learns from its steps, and what that decides. */
 int request_begin_learning(fr_request *r, fr_error *err); /* once its drafts are there */
 void request_end_learning(fr_request *r);
 /* Puts what is known of costs, corrected by every forward, into the cache that the options name. */
@@ -139,11 +139,11 @@ void request_wake_drafts(fr_request *r);
 /* A proposal of `d` (with what it had to be fed) took so long. */
 void engine_note_cost(EngineDrafter *d, double seconds);
 /* Chooses the nodes of all planned trees; n_base_rows: all other rows of the step, the roots included. */
-void engine_plan(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows);
+void engine_allocate_budgets(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows);
 /* The step committed these tokens, proposed by these drafts (-1: none). */
 void request_learn(fr_request *r, const int32_t *tokens, const int32_t *sources, int32_t n);
 
-/* pages.c: at the start of a step, puts the running requests in order of age. */
+/* kv_policy.c: at the start of a step, puts the running requests in order of age. */
 void pages_begin_step(fr_engine *e);
 /* Slots for n more rows of r in this step, at least n_least, at others' cost where need be; oldest requests first.
  * Returns how many it got; 0: r sits out, or failed. */

@@ -37,7 +37,7 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
                              o->prompt[i], (long long)i, n_vocab);
     if (o->n_drafts < 0 || o->n_drafts > REQUEST_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT, "%d drafts where 0 to %d can be united", o->n_drafts, REQUEST_MAX_DRAFTS);
-    if (o->tree_budget < FR_TREE_PLANNED || o->tree_budget > FR_TREE_BUDGET_MAX)
+    if (o->tree_budget < FR_TREE_BUDGET_AUTO || o->tree_budget > FR_TREE_BUDGET_MAX)
         return error_set(err, FR_ERR_ARGUMENT, "a tree budget of %d where 1 to %d nodes are possible", o->tree_budget,
                          FR_TREE_BUDGET_MAX);
     if (o->max_tokens < 0 || o->n_stops < 0)
@@ -53,7 +53,7 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     return sampling_check(&sampling, err);
 }
 
-/* A law is divided by where it was drawn from: what draws from one drafts alone. */
+/* A distribution is divided by where it was drawn from: what draws from one drafts alone. */
 static int check_rule(const fr_request *r, fr_error *err) {
     const RequestDraft *drawing = NULL;
     int n = 0;
@@ -63,7 +63,7 @@ static int check_rule(const fr_request *r, fr_error *err) {
         if (r->drafts[i].shared->drafter->class->draws) drawing = &r->drafts[i];
     }
     if (!r->rule->is_ratio || n < 2 || !drawing) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "the draft '%s' draws its tokens from a law, and with --verify %s such a draft "
+    return error_set(err, FR_ERR_ARGUMENT, "the draft '%s' draws its tokens from a distribution, and with --verify %s such a draft "
                      "cannot be united with others; give it alone, or use --verify sampled", drawing->shared->spec,
                      r->rule->name);
 }
@@ -115,9 +115,9 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
             status = acquire_draft(r, *m, err);
         has_auto = has_auto || is_auto;
     }
-    r->is_planned = !verify_rule_needs_its_trees(r->rule) && (has_auto || o->tree_budget == FR_TREE_PLANNED);
-    r->tree_budget = o->tree_budget > 0 ? o->tree_budget : r->is_planned ? FR_TREE_PLANNED_MAX : FR_TREE_BUDGET;
-    if (r->is_planned && r->tree_budget > FR_TREE_PLANNED_MAX) r->tree_budget = FR_TREE_PLANNED_MAX;
+    r->has_auto_budget = !verify_rule_needs_its_trees(r->rule) && (has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO);
+    r->tree_budget = o->tree_budget > 0 ? o->tree_budget : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX : FR_TREE_BUDGET;
+    if (r->has_auto_budget && r->tree_budget > FR_TREE_BUDGET_AUTO_MAX) r->tree_budget = FR_TREE_BUDGET_AUTO_MAX;
     return status;
 }
 
@@ -127,8 +127,8 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = check_rule(r, err);
     if (!status) status = request_begin_learning(r, err);
-    if (!status && r->rule->is_ratio && !(r->laws = laws_new(e->model->model->hparams.n_vocab)))
-        status = error_memory(err, "the laws of a request", sizeof *r->laws);
+    if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
+        status = error_memory(err, "the distributions of a request", sizeof *r->dists);
     if (status) return status;
     r->sequence = place;
     r->arrival = e->n_arrivals++;
@@ -197,7 +197,7 @@ void fr_request_close(fr_request *r) {
     free(r->stops);
     free(r->context);
     buf_free(&r->text);
-    laws_free(r->laws);
+    draft_dists_free(r->dists);
     free(r);
 }
 

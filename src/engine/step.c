@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/threads.h"
 #include "engine/engine.h"
-#include "spec/union.h"
+#include "spec/tree/union.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
 }
 
 /* Sequence i is that of the request at place i; behind them come those of the prefix cache. One more stays closed, for
- * measuring (auto.c). */
+ * measuring (draft_policy.c). */
 static int open_sequences(fr_engine *e, int n, fr_error *err) {
     int status = FR_OK;
     for (int32_t i = 0, id; i < n && !status; i++) {
@@ -83,12 +83,12 @@ static int open_engine(fr_engine *e, fr_error *err) {
     e->propose_sequences = calloc(n, sizeof *e->propose_sequences);
     e->propose_budgets = calloc(n, sizeof *e->propose_budgets);
     e->propose_trees = calloc(n, sizeof *e->propose_trees);
-    e->plan_trees = calloc(n, sizeof *e->plan_trees);
-    e->plan_budgets = calloc(n, sizeof *e->plan_budgets);
-    e->plan_scratch = calloc(n * FR_TREE_PLANNED_MAX, sizeof *e->plan_scratch);
+    e->budget_trees = calloc(n, sizeof *e->budget_trees);
+    e->allocated_budgets = calloc(n, sizeof *e->allocated_budgets);
+    e->budget_scratch = calloc(n * FR_TREE_BUDGET_AUTO_MAX, sizeof *e->budget_scratch);
     e->scratch = verify_scratch_new(e->model->model->hparams.n_vocab);
     if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->by_age || !e->propose_sequences || !e->propose_budgets ||
-        !e->propose_trees || !e->plan_trees || !e->plan_budgets || !e->plan_scratch || !e->scratch)
+        !e->propose_trees || !e->budget_trees || !e->allocated_budgets || !e->budget_scratch || !e->scratch)
         return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
     status = executor_open(&e->executor, e->model->model, &options, err);
     return status ? status : open_sequences(e, o->max_requests + e->n_cached, err);
@@ -118,7 +118,7 @@ void fr_engine_close(fr_engine *e) {
     executor_close(e->executor);
     verify_scratch_free(e->scratch);
     void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->by_age, e->propose_sequences,
-                   e->propose_budgets, e->propose_trees, e->plan_trees, e->plan_budgets, e->plan_scratch};
+                   e->propose_budgets, e->propose_trees, e->budget_trees, e->allocated_budgets, e->budget_scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(e);
 }
@@ -199,11 +199,11 @@ static void verify_and_emit(fr_request *r) {
         e->row_logits[i] = executor_logits(e->executor, r->first_row + i);
         e->row_hidden[i] = executor_hidden(e->executor, r->first_row + i);
     }
-    KeyedCoins coins;
-    coins_keyed(&coins, r->sampling.seed, (uint64_t)r->stats.n_generated);
+    KeyedRandom random_source;
+    random_keyed(&random_source, r->sampling.seed, (uint64_t)r->stats.n_generated);
     VerifyInput in = {.tree = &r->tree, .logits = e->row_logits, .n_vocab = e->model->model->hparams.n_vocab,
                       .sampling = &r->sampling, .position = (uint64_t)r->stats.n_generated,
-                      .context = r->context, .n_context = r->n_context, .coins = &coins.coins, .options = r->rule_options};
+                      .context = r->context, .n_context = r->n_context, .random_source = &random_source.random_source, .options = r->rule_options};
     VerifyResult v;
     fr_error err;
     if (r->rule->verify(&in, e->scratch, &v, &err)) {
@@ -275,9 +275,9 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
 }
 
 /* Rows of the coming forward besides the nodes of planned trees. */
-static int32_t n_unplanned_rows(const fr_engine *e, int n_decoding, int n_running) {
+static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
     int64_t n = 0, n_prompt = 0;
-    for (int i = 0; i < n_decoding; i++) n += e->stepping[i]->is_planned ? 1 : e->stepping[i]->tree.n;
+    for (int i = 0; i < n_decoding; i++) n += e->stepping[i]->has_auto_budget ? 1 : e->stepping[i]->tree.n;
     for (int i = n_decoding; i < n_running; i++)
         n_prompt += e->stepping[i]->n_context - 1 - executor_sequence_length(e->executor, e->stepping[i]->sequence);
     return (int32_t)(n + (n_prompt < e->options.prefill_chunk ? n_prompt : e->options.prefill_chunk));
@@ -293,7 +293,7 @@ int fr_engine_step(fr_engine *e, fr_error *err) {
         e->stepping[i]->step_budget = step_budget(e->stepping[i], n_running);
     }
     engine_propose(e, e->stepping, n_decoding);
-    engine_plan(e, e->stepping, n_decoding, n_unplanned_rows(e, n_decoding, n_running));
+    engine_allocate_budgets(e, e->stepping, n_decoding, n_fixed_rows(e, n_decoding, n_running));
     int32_t n_chunk_left = e->options.prefill_chunk;
     for (int i = 0; i < n_running; i++) { /* in order of age: a claim may set a younger one back into its prefill */
         if (request_is_prefilling(e->by_age[i])) pack_prompt(e->by_age[i], &n_chunk_left);

@@ -49,18 +49,18 @@ int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, 
     g->bytes = bytes;
     g->n_bytes = n;
     g->path = gguf_allocate(g, strlen(name) + 1);
-    int rc = FR_OK;
+    int status = FR_OK;
     if (!g->path)
-        rc = error_memory(err, "a path", strlen(name) + 1);
+        status = error_memory(err, "a path", strlen(name) + 1);
     else {
         strcpy(g->path, name);
-        rc = gguf_parse(g, err);
+        status = gguf_parse(g, err);
     }
-    if (rc)
+    if (status)
         gguf_close(g);
     else
         *out = g;
-    return rc;
+    return status;
 }
 
 /* The whole file, mapped; the descriptor may be closed afterwards. */
@@ -83,15 +83,15 @@ int gguf_open(Gguf **out, const char *path, fr_error *err) {
     if (fd < 0) return error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     void *bytes = NULL;
     size_t n = 0;
-    int rc = map_file(fd, path, &bytes, &n, err);
+    int status = map_file(fd, path, &bytes, &n, err);
     close(fd);
-    if (rc) return rc;
-    rc = gguf_open_memory(out, bytes, n, path, err);
-    if (rc)
+    if (status) return status;
+    status = gguf_open_memory(out, bytes, n, path, err);
+    if (status)
         munmap(bytes, n);
     else
         (*out)->mapped = true;
-    return rc;
+    return status;
 }
 
 void gguf_close(Gguf *g) {

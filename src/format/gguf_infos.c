@@ -72,12 +72,12 @@ static int parse_type(Reader *r, GgufTensor *t, const char *what) {
 
 /* The offset is kept in *offset; where data begins is known only after the last info. */
 static int parse_tensor(Reader *r, GgufTensor *t, uint64_t *offset) {
-    int rc = reader_name(r, "a tensor name", GGUF_MAX_TENSOR_NAME_BYTES, &t->name);
-    if (rc) return rc;
+    int status = reader_name(r, "a tensor name", GGUF_MAX_TENSOR_NAME_BYTES, &t->name);
+    if (status) return status;
     Printable safe;
     const char *what = printable(&safe, t->name, strlen(t->name));
-    if ((rc = parse_shape(r, t, what)) || (rc = parse_type(r, t, what)) || (rc = reader_u64(r, what, offset)))
-        return rc;
+    if ((status = parse_shape(r, t, what)) || (status = parse_type(r, t, what)) || (status = reader_u64(r, what, offset)))
+        return status;
     if (*offset % r->g->alignment != 0)
         return reader_refuse(r, FR_ERR_FORMAT,
                              "tensor %s starts at %llu, which is not a multiple of the alignment %zu", what,
@@ -118,25 +118,25 @@ static int check_overlaps(Reader *r) {
     if (!sorted) return error_memory(r->err, "the order of tensors", n * sizeof(GgufTensor *));
     for (size_t i = 0; i < n; i++) sorted[i] = &g->tensors[i];
     qsort(sorted, n, sizeof *sorted, by_place);
-    int rc = FR_OK;
-    for (size_t i = 1; i < n && !rc; i++) {
+    int status = FR_OK;
+    for (size_t i = 1; i < n && !status; i++) {
         const GgufTensor *a = sorted[i - 1], *b = sorted[i];
         Printable safe_a, safe_b;
         if ((size_t)((const uint8_t *)b->data - (const uint8_t *)a->data) < a->bytes)
-            rc = reader_refuse(r, FR_ERR_FORMAT, "the data of tensors %s and %s overlap",
+            status = reader_refuse(r, FR_ERR_FORMAT, "the data of tensors %s and %s overlap",
                                printable(&safe_a, a->name, strlen(a->name)),
                                printable(&safe_b, b->name, strlen(b->name)));
     }
     mem_free(sorted);
-    return rc;
+    return status;
 }
 
 static int parse_infos(Reader *r, uint64_t *offsets) {
     Gguf *g = r->g;
     for (int64_t i = 0; i < g->n_tensors; i++) {
         GgufTensor *t = &g->tensors[i];
-        int rc = parse_tensor(r, t, &offsets[i]);
-        if (rc) return rc;
+        int status = parse_tensor(r, t, &offsets[i]);
+        if (status) return status;
         Printable safe;
         if (!name_index_add(&g->names, t->name, i))
             return reader_refuse(r, FR_ERR_FORMAT, "there are two tensors named %s",
@@ -150,11 +150,11 @@ int gguf_parse_infos(Reader *r) {
     size_t n = (size_t)g->n_tensors;
     uint64_t *offsets = mem_calloc(n, sizeof *offsets);
     g->tensors = gguf_allocate(g, n * sizeof *g->tensors);
-    int rc;
+    int status;
     if (!offsets || !g->tensors || !name_index_init(&g->names, n))
-        rc = error_memory(r->err, "tensor infos", n * sizeof *g->tensors);
-    else if ((rc = parse_infos(r, offsets)) == FR_OK && (rc = place_tensors(r, offsets)) == FR_OK)
-        rc = check_overlaps(r);
+        status = error_memory(r->err, "tensor infos", n * sizeof *g->tensors);
+    else if ((status = parse_infos(r, offsets)) == FR_OK && (status = place_tensors(r, offsets)) == FR_OK)
+        status = check_overlaps(r);
     mem_free(offsets);
-    return rc;
+    return status;
 }

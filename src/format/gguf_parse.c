@@ -60,16 +60,16 @@ static int check_count(Reader *r, uint64_t count, size_t min_bytes, const char *
 static int parse_header(Reader *r) {
     uint32_t version;
     uint64_t n_tensors, n_kv;
-    int rc;
+    int status;
     if (r->g->n_bytes < 4 || memcmp(r->g->bytes, "GGUF", 4) != 0)
         return reader_refuse(r, FR_ERR_FORMAT,
                              "this is not a GGUF file: it does not begin with the letters GGUF");
     r->at = 4;
-    if ((rc = reader_u32(r, "the header", &version)) || (rc = check_version(r, version))) return rc;
-    if ((rc = reader_u64(r, "the header", &n_tensors)) || (rc = reader_u64(r, "the header", &n_kv)))
-        return rc;
-    if ((rc = check_count(r, n_kv, MIN_KV_BYTES, "key-values"))) return rc;
-    if ((rc = check_count(r, n_tensors, MIN_TENSOR_BYTES, "tensors"))) return rc;
+    if ((status = reader_u32(r, "the header", &version)) || (status = check_version(r, version))) return status;
+    if ((status = reader_u64(r, "the header", &n_tensors)) || (status = reader_u64(r, "the header", &n_kv)))
+        return status;
+    if ((status = check_count(r, n_kv, MIN_KV_BYTES, "key-values"))) return status;
+    if ((status = check_count(r, n_tensors, MIN_TENSOR_BYTES, "tensors"))) return status;
     r->g->n_kv = (int64_t)n_kv;
     r->g->n_tensors = (int64_t)n_tensors;
     return FR_OK;
@@ -105,8 +105,8 @@ static int parse_strings(Reader *r, KeyValue *kv, uint64_t count, const char *wh
     size_t begin = r->at;
     for (uint64_t i = 0; i < count; i++) {
         starts[i] = r->at - begin;
-        int rc = skip_string(r, what);
-        if (rc) return rc;
+        int status = skip_string(r, what);
+        if (status) return status;
     }
     kv->strings = starts;
     return FR_OK;
@@ -121,8 +121,8 @@ static int parse_array(Reader *r, KeyValue *kv, const char *what) {
     kv->element = (GgufType)element;
     kv->payload = r->g->bytes + r->at;
     if (element == GGUF_STRING) {
-        int rc = parse_strings(r, kv, count, what);
-        if (rc) return rc;
+        int status = parse_strings(r, kv, count, what);
+        if (status) return status;
     } else {
         size_t each = gguf_scalar_bytes(element);
         if (!each)
@@ -143,20 +143,20 @@ static int parse_value(Reader *r, KeyValue *kv) {
     char what[PRINTABLE_MAX + 16];
     snprintf(what, sizeof what, "the key %s", printable(&safe, kv->key, strlen(kv->key)));
     uint32_t type;
-    int rc = reader_u32(r, what, &type);
-    if (rc) return rc;
+    int status = reader_u32(r, what, &type);
+    if (status) return status;
     kv->type = kv->element = (GgufType)type;
     kv->count = 1;
     kv->payload = r->g->bytes + r->at;
     if (type == GGUF_ARRAY)
-        rc = parse_array(r, kv, what);
+        status = parse_array(r, kv, what);
     else if (type == GGUF_STRING)
-        rc = skip_string(r, what);
+        status = skip_string(r, what);
     else if (gguf_scalar_bytes(type))
-        rc = reader_take(r, gguf_scalar_bytes(type), what) ? FR_OK : FR_ERR_FORMAT;
+        status = reader_take(r, gguf_scalar_bytes(type), what) ? FR_OK : FR_ERR_FORMAT;
     else
-        rc = reader_refuse(r, FR_ERR_FORMAT, "%s has value type %u, which does not exist", what, type);
-    if (rc) return rc;
+        status = reader_refuse(r, FR_ERR_FORMAT, "%s has value type %u, which does not exist", what, type);
+    if (status) return status;
     kv->payload_bytes = (size_t)(r->g->bytes + r->at - kv->payload);
     return kv->element == GGUF_BOOL ? check_bools(r, kv->payload, kv->payload_bytes, what) : FR_OK;
 }
@@ -170,8 +170,8 @@ static int parse_kvs(Reader *r) {
     memset(g->kvs, 0, n * sizeof *g->kvs);
     for (size_t i = 0; i < n; i++) {
         KeyValue *kv = &g->kvs[i];
-        int rc = reader_name(r, "a key", GGUF_MAX_KEY_BYTES, &kv->key);
-        if (rc || (rc = parse_value(r, kv))) return rc;
+        int status = reader_name(r, "a key", GGUF_MAX_KEY_BYTES, &kv->key);
+        if (status || (status = parse_value(r, kv))) return status;
         Printable safe;
         if (!name_index_add(&g->keys, kv->key, (int64_t)i))
             return reader_refuse(r, FR_ERR_FORMAT, "the key %s stands there twice",
@@ -196,7 +196,7 @@ static int find_alignment(Reader *r) {
 
 int gguf_parse(Gguf *g, fr_error *err) {
     Reader r = {.g = g, .err = err};
-    int rc;
-    if ((rc = parse_header(&r)) || (rc = parse_kvs(&r)) || (rc = find_alignment(&r))) return rc;
+    int status;
+    if ((status = parse_header(&r)) || (status = parse_kvs(&r)) || (status = find_alignment(&r))) return status;
     return gguf_parse_infos(&r);
 }

@@ -331,8 +331,8 @@ int gguf_writer_finish(GgufWriter *w, const char *path, fr_error *err) {
     if (w->failure.code != FR_OK)
         return error_set(err, w->failure.code, "%.100s: %s", path, w->failure.message);
     ReplaceFile out;
-    int rc = replace_file_begin(&out, path, err);
-    if (rc) return rc;
+    int status = replace_file_begin(&out, path, err);
+    if (status) return status;
     Out o = {.file = out.file};
     return replace_file_end(&out, out_all(w, &o, path, err), err);
 }

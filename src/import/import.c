@@ -42,9 +42,9 @@ static int add(Import *x, const char *name, int64_t n_in, int64_t n_out, ImportT
 int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out, fr_error *err) {
     const SafeTensor *source;
     ImportTensor *t;
-    int rc = published_take(x->from, from, n_in, n_out, &source, err);
-    if (!rc) rc = add(x, name, n_in, n_out, &t, err);
-    if (rc) return rc;
+    int status = published_take(x->from, from, n_in, n_out, &source, err);
+    if (!status) status = add(x, name, n_in, n_out, &t, err);
+    if (status) return status;
     t->from = source;
     if (out) *out = t;
     return FR_OK;
@@ -135,8 +135,8 @@ int import_check_embedding(Import *x, const char *name, fr_error *err) {
     const SafeTensor *s;
     int64_t n = x->target->hparams.n_embd;
     if (!published_find(x->from, name)) return FR_OK;
-    int rc = published_take(x->from, name, n, x->target->hparams.n_vocab, &s, err);
-    if (rc) return rc;
+    int status = published_take(x->from, name, n, x->target->hparams.n_vocab, &s, err);
+    if (status) return status;
     float *row = mem_calloc((size_t)n * 2, sizeof *row);
     if (!row) return error_memory(err, name, (size_t)n * sizeof *row);
     double apart = 0, whole = 0;
@@ -168,14 +168,14 @@ static int take_scratch(Import *x, fr_error *err) {
 }
 
 static int write_file(Import *x, const char *path, fr_error *err) {
-    int rc = take_scratch(x, err);
-    for (int i = 0; i < x->n_tensors && !rc; i++) rc = check_numbers(&x->tensors[i], err);
-    for (int i = 0; i < x->n_tensors && !rc; i++) {
+    int status = take_scratch(x, err);
+    for (int i = 0; i < x->n_tensors && !status; i++) status = check_numbers(&x->tensors[i], err);
+    for (int i = 0; i < x->n_tensors && !status; i++) {
         ImportTensor *t = &x->tensors[i];
         bool is_vector = t->n_out == 1;
         gguf_add_tensor_filled(x->w, t->name, t->type, is_vector ? 1 : 2, (int64_t[]){t->n_in, t->n_out}, fill, t);
     }
-    return rc ? rc : gguf_writer_finish(x->w, path, err);
+    return status ? status : gguf_writer_finish(x->w, path, err);
 }
 
 int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o, const char *path,
@@ -186,11 +186,11 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     if (!x) return error_memory(err, "an import", sizeof *x);
     *x = (Import){.target = target, .from = from, .type = o->type, .progress = o->progress, .progress_user = o->progress_user,
                   .w = drafter_file_writer(method->name, target, &(DrafterTraining){.command = command})};
-    int rc = x->w ? method->plan(x, err) : error_memory(err, "a file being written", 0);
-    if (!rc) rc = published_finish(from, method->name, err);
-    if (!rc) rc = write_file(x, path, err);
+    int status = x->w ? method->plan(x, err) : error_memory(err, "a file being written", 0);
+    if (!status) status = published_finish(from, method->name, err);
+    if (!status) status = write_file(x, path, err);
     for (int i = 0; i < x->n_tensors; i++) mem_free(x->tensors[i].row);
     gguf_writer_free(x->w);
     mem_free(x);
-    return rc;
+    return status;
 }

@@ -3,7 +3,7 @@
 #define IMPORT_IMPORT_H
 
 #include "import/published.h"
-#include "spec/drafter_file.h"
+#include "spec/drafter/drafter_file.h"
 
 enum { IMPORT_MAX_TENSORS = 512 };
 

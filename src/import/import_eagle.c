@@ -37,10 +37,10 @@ int import_plan_eagle(Import *x, fr_error *err) {
     const Hparams *h = &x->target->hparams;
     const SafeTensor *gate = published_find(x->from, "layers.0.mlp.gate_proj.weight");
     int64_t embd = h->n_embd, q = hparams_q_dim(h), kv = hparams_kv_dim(h), ff = gate ? gate->dims[0] : 0;
-    int rc = refuse_eagle3(x, err);
-    if (!rc) rc = check_heads(x, err);
-    if (!rc) rc = import_check_embedding(x, "embed_tokens.weight", err);
-    if (rc) return rc;
+    int status = refuse_eagle3(x, err);
+    if (!status) status = check_heads(x, err);
+    if (!status) status = import_check_embedding(x, "embed_tokens.weight", err);
+    if (status) return status;
     ImportRows paired = h->rope.style == ROPE_PAIRS ? IMPORT_ROWS_PAIRED : IMPORT_ROWS_SAME;
     const struct { const char *name, *from; int64_t n_in, n_out; ImportRows rows; } tensors[] = {
         {"eagle.fc.weight", "fc.weight", 2 * embd, embd, 0},
@@ -54,12 +54,12 @@ int import_plan_eagle(Import *x, fr_error *err) {
         {"eagle.ffn_down.weight", "layers.0.mlp.down_proj.weight", ff, embd, 0},
     };
     import_set_int(x, "eagle.feed_forward_length", ff);
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !rc; i++) {
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !status; i++) {
         ImportTensor *t;
-        rc = import_add(x, tensors[i].name, tensors[i].from, tensors[i].n_in, tensors[i].n_out, &t, err);
-        if (!rc) t->rows = tensors[i].rows;
+        status = import_add(x, tensors[i].name, tensors[i].from, tensors[i].n_in, tensors[i].n_out, &t, err);
+        if (!status) t->rows = tensors[i].rows;
     }
-    if (rc) return rc;
+    if (status) return status;
     bool has_bias = published_find(x->from, "fc.bias") != NULL;
     return has_bias ? import_add(x, "eagle.fc.bias", "fc.bias", embd, 0, NULL, err) : import_add_zeros(x, "eagle.fc.bias", embd, err);
 }

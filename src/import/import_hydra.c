@@ -58,10 +58,10 @@ static int add_first(const Source *s, int32_t head, fr_error *err) {
     char from[128];
     int64_t h = s->import->target->hparams.n_embd, wide = (head + 2) * h;
     int32_t j = s->places[0];
-    int rc = add(s, head, "in.weight", mlp_name(s, head, j, "linear.weight", from), wide, h, err);
-    if (!rc) rc = add(s, head, "in.bias", mlp_name(s, head, j, "linear.bias", from), h, 0, err);
-    if (!rc) rc = add(s, head, "skip.weight", mlp_name(s, head, j, "res_connection.weight", from), wide, h, err);
-    return rc ? rc : add_if_there(s, head, "skip.bias", mlp_name(s, head, j, "res_connection.bias", from), h, err);
+    int status = add(s, head, "in.weight", mlp_name(s, head, j, "linear.weight", from), wide, h, err);
+    if (!status) status = add(s, head, "in.bias", mlp_name(s, head, j, "linear.bias", from), h, 0, err);
+    if (!status) status = add(s, head, "skip.weight", mlp_name(s, head, j, "res_connection.weight", from), wide, h, err);
+    return status ? status : add_if_there(s, head, "skip.bias", mlp_name(s, head, j, "res_connection.bias", from), h, err);
 }
 
 static int add_block(const Source *s, int32_t head, int32_t k, fr_error *err) {
@@ -69,9 +69,9 @@ static int add_block(const Source *s, int32_t head, int32_t k, fr_error *err) {
     int64_t h = s->import->target->hparams.n_embd;
     int32_t j = s->places[k < s->n_places ? k : 1];
     snprintf(end, sizeof end, "block.%d.weight", k);
-    int rc = add(s, head, end, mlp_name(s, head, j, "linear.weight", from), h, h, err);
+    int status = add(s, head, end, mlp_name(s, head, j, "linear.weight", from), h, h, err);
     snprintf(end, sizeof end, "block.%d.bias", k);
-    return rc ? rc : add(s, head, end, mlp_name(s, head, j, "linear.bias", from), h, 0, err);
+    return status ? status : add(s, head, end, mlp_name(s, head, j, "linear.bias", from), h, 0, err);
 }
 
 static int add_output(const Source *s, int32_t head, fr_error *err) {
@@ -81,8 +81,8 @@ static int add_output(const Source *s, int32_t head, fr_error *err) {
     int i = 0;
     do snprintf(from, sizeof from, "%shydra_lm_head.%d%s.weight", s->prefix, head, places[i]);
     while (!has(s, from) && ++i < 3);
-    int rc = add(s, head, "output.weight", from, h->n_embd, h->n_vocab, err);
-    if (rc) return rc;
+    int status = add(s, head, "output.weight", from, h->n_embd, h->n_vocab, err);
+    if (status) return status;
     snprintf(from, sizeof from, "%shydra_lm_head.%d%s.bias", s->prefix, head, places[i]);
     return add_if_there(s, head, "output.bias", from, h->n_vocab, err);
 }
@@ -92,16 +92,16 @@ int import_plan_hydra(Import *x, fr_error *err) {
     Source s = {.import = x, .prefix = ""};
     for (int32_t j = 0; j < 2; j++)
         if (published_find(x->from, mlp_name(&(Source){.prefix = "hydra_head."}, 0, j, "linear.weight", name))) s.prefix = "hydra_head.";
-    int rc = find_blocks(&s, err);
+    int status = find_blocks(&s, err);
     int32_t n_heads = 0;
-    while (!rc && n_heads < MAX_HEADS && has(&s, mlp_name(&s, n_heads, s.places[0], "linear.weight", name))) n_heads++;
+    while (!status && n_heads < MAX_HEADS && has(&s, mlp_name(&s, n_heads, s.places[0], "linear.weight", name))) n_heads++;
     import_set_int(x, "hydra.head_count", n_heads);
     import_set_int(x, "hydra.block_count", s.n_blocks);
     import_set_text(x, "hydra.output", "own");
-    for (int32_t i = 0; i < n_heads && !rc; i++) {
-        rc = add_first(&s, i, err);
-        for (int32_t k = 1; k < s.n_blocks && !rc; k++) rc = add_block(&s, i, k, err);
-        if (!rc) rc = add_output(&s, i, err);
+    for (int32_t i = 0; i < n_heads && !status; i++) {
+        status = add_first(&s, i, err);
+        for (int32_t k = 1; k < s.n_blocks && !status; k++) status = add_block(&s, i, k, err);
+        if (!status) status = add_output(&s, i, err);
     }
-    return rc;
+    return status;
 }

@@ -24,10 +24,10 @@ static int add_block(Import *x, const char *prefix, int32_t head, int32_t k, fr_
     int32_t is_at = has(x, from, prefix, head, k, ".linear.weight") ? k : 0;
     has(x, from, prefix, head, is_at, ".linear.weight");
     snprintf(name, sizeof name, "medusa.%d.block.%d.weight", head, k);
-    int rc = import_add(x, name, from, h, h, NULL, err);
+    int status = import_add(x, name, from, h, h, NULL, err);
     has(x, from, prefix, head, is_at, ".linear.bias");
     snprintf(name, sizeof name, "medusa.%d.block.%d.bias", head, k);
-    return rc ? rc : import_add(x, name, from, h, 0, NULL, err);
+    return status ? status : import_add(x, name, from, h, 0, NULL, err);
 }
 
 int import_plan_medusa(Import *x, fr_error *err) {
@@ -42,14 +42,14 @@ int import_plan_medusa(Import *x, fr_error *err) {
     import_set_int(x, "medusa.head_count", n_heads);
     import_set_int(x, "medusa.block_count", n_blocks);
     import_set_text(x, "medusa.output", "own");
-    int rc = import_check_embedding(x, "model.embed_tokens.weight", err);
+    int status = import_check_embedding(x, "model.embed_tokens.weight", err);
     if (*prefix) published_pass_over(x->from, "model.");
     if (*prefix) published_pass_over(x->from, "lm_head.");
-    for (int32_t i = 0; i < n_heads && !rc; i++) {
-        for (int32_t k = 0; k < n_blocks && !rc; k++) rc = add_block(x, prefix, i, k, err);
+    for (int32_t i = 0; i < n_heads && !status; i++) {
+        for (int32_t k = 0; k < n_blocks && !status; k++) status = add_block(x, prefix, i, k, err);
         has(x, from, prefix, i, n_blocks, ".weight");
         snprintf(name, sizeof name, "medusa.%d.output.weight", i);
-        if (!rc) rc = import_add(x, name, from, x->target->hparams.n_embd, x->target->hparams.n_vocab, NULL, err);
+        if (!status) status = import_add(x, name, from, x->target->hparams.n_embd, x->target->hparams.n_vocab, NULL, err);
     }
-    return rc;
+    return status;
 }

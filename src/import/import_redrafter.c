@@ -18,15 +18,15 @@ static int add_block(Import *x, int32_t k, int64_t n, fr_error *err) {
     ImportTensor *t;
     snprintf(name, sizeof name, "redrafter.block.%d.weight", k);
     snprintf(from, sizeof from, "lm_head.%d.linear.weight", k);
-    int rc = import_add(x, name, from, n, n, &t, err);
-    if (rc) return rc;
+    int status = import_add(x, name, from, n, n, &t, err);
+    if (status) return status;
     t->rows = IMPORT_ROWS_SWAPPED;
     t->swaps_columns = true;
     snprintf(name, sizeof name, "redrafter.block.%d.bias", k);
     snprintf(from, sizeof from, "lm_head.%d.linear.bias", k);
-    rc = import_add(x, name, from, n, 0, &t, err);
-    if (!rc) t->swaps_columns = true;
-    return rc;
+    status = import_add(x, name, from, n, 0, &t, err);
+    if (!status) t->swaps_columns = true;
+    return status;
 }
 
 int import_plan_redrafter(Import *x, fr_error *err) {
@@ -39,13 +39,13 @@ int import_plan_redrafter(Import *x, fr_error *err) {
     }
     import_set_int(x, "redrafter.block_count", n_blocks);
     import_set_text(x, "redrafter.start", "zero");
-    int rc = import_add(x, "redrafter.w.weight", "rnn_w.weight", h, h, NULL, err);
-    if (!rc) rc = import_add(x, "redrafter.u.weight", "rnn_u.weight", h, h, NULL, err);
-    if (!rc) rc = import_add(x, "redrafter.u.bias", "rnn_u.bias", h, 0, NULL, err);
-    for (int32_t k = 0; k < n_blocks && !rc; k++) rc = add_block(x, k, 2 * h, err);
+    int status = import_add(x, "redrafter.w.weight", "rnn_w.weight", h, h, NULL, err);
+    if (!status) status = import_add(x, "redrafter.u.weight", "rnn_u.weight", h, h, NULL, err);
+    if (!status) status = import_add(x, "redrafter.u.bias", "rnn_u.bias", h, 0, NULL, err);
+    for (int32_t k = 0; k < n_blocks && !status; k++) status = add_block(x, k, 2 * h, err);
     ImportTensor *output;
     snprintf(from, sizeof from, "lm_head.%d.weight", n_blocks);
-    if (!rc) rc = import_add(x, "redrafter.output.weight", from, 2 * h, x->target->hparams.n_vocab, &output, err);
-    if (!rc) output->swaps_columns = true;
-    return rc;
+    if (!status) status = import_add(x, "redrafter.output.weight", from, 2 * h, x->target->hparams.n_vocab, &output, err);
+    if (!status) output->swaps_columns = true;
+    return status;
 }

@@ -15,8 +15,8 @@
 static int add_file(Published *c, const char *path, fr_error *err) {
     if (c->n_files == PUBLISHED_MAX_FILES)
         return error_set(err, FR_ERR_ARGUMENT, "%s: a checkpoint of more than %d files is not read", path, PUBLISHED_MAX_FILES);
-    int rc = safetensors_open(&c->files[c->n_files], path, err);
-    if (rc) return rc;
+    int status = safetensors_open(&c->files[c->n_files], path, err);
+    if (status) return status;
     size_t n = (size_t)safetensors_count(c->files[c->n_files]);
     c->taken[c->n_files] = mem_calloc(n + 1, sizeof **c->taken);
     if (!c->taken[c->n_files++]) return error_memory(err, "a checkpoint", n);
@@ -30,23 +30,23 @@ static int is_safetensors(const struct dirent *d) {
 
 static int add_folder(Published *c, const char *path, fr_error *err) {
     struct dirent **names = NULL;
-    int n = scandir(path, &names, is_safetensors, alphasort), rc = FR_OK;
+    int n = scandir(path, &names, is_safetensors, alphasort), status = FR_OK;
     if (n < 1)
-        rc = error_set(err, FR_ERR_IO, "%s: there is no *.safetensors in this folder; of a *.bin or *.pt, name the file to learn how it is converted", path);
+        status = error_set(err, FR_ERR_IO, "%s: there is no *.safetensors in this folder; of a *.bin or *.pt, name the file to learn how it is converted", path);
     for (int i = 0; i < n; i++) {
         char file[4096 + 300];
         snprintf(file, sizeof file, "%.4095s/%s", path, names[i]->d_name);
-        if (!rc) rc = add_file(c, file, err);
+        if (!status) status = add_file(c, file, err);
         free(names[i]);
     }
     free(names);
-    return rc;
+    return status;
 }
 
 int published_open(Published *c, const char *const *paths, int n, fr_error *err) {
     *c = (Published){.n_files = 0};
-    int rc = FR_OK;
-    for (int i = 0; i < n && !rc; i++) {
+    int status = FR_OK;
+    for (int i = 0; i < n && !status; i++) {
         struct stat st;
         bool is_folder = stat(paths[i], &st) == 0 && S_ISDIR(st.st_mode);
         if (i == 0) {
@@ -54,9 +54,9 @@ int published_open(Published *c, const char *const *paths, int n, fr_error *err)
             if (is_folder) snprintf(c->folder, sizeof c->folder, "%s", paths[0]);
             else snprintf(c->folder, sizeof c->folder, "%.*s", slash ? (int)(slash - paths[0]) + 1 : 1, slash ? paths[0] : ".");
         }
-        rc = (is_folder ? add_folder : add_file)(c, paths[i], err);
+        status = (is_folder ? add_folder : add_file)(c, paths[i], err);
     }
-    return rc;
+    return status;
 }
 
 void published_close(Published *c) {

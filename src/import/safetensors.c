@@ -97,9 +97,9 @@ static int read_offsets(const Entry *e, const json_t *offsets, size_t n_bytes) {
 static int read_entry(const Entry *e, const json_t *value) {
     size_t n_bytes = 0;
     if (!json_is_object(value)) return refuse(e, "is described by no object");
-    int rc = read_dtype(e, json_object_get(value, "dtype"), &n_bytes);
-    if (!rc) rc = read_shape(e, json_object_get(value, "shape"), &n_bytes);
-    return rc ? rc : read_offsets(e, json_object_get(value, "data_offsets"), n_bytes);
+    int status = read_dtype(e, json_object_get(value, "dtype"), &n_bytes);
+    if (!status) status = read_shape(e, json_object_get(value, "shape"), &n_bytes);
+    return status ? status : read_offsets(e, json_object_get(value, "data_offsets"), n_bytes);
 }
 
 /* ---- the file -------------------------------------------------------------------------------------- */
@@ -135,8 +135,8 @@ static int read_entries(SafeTensors *s, size_t n_header, fr_error *err) {
         if (strcmp(name, "__metadata__") == 0) continue;
         e.out = &s->tensors[s->n_tensors];
         e.out->name = name;
-        int rc = read_entry(&e, value);
-        if (rc) return rc;
+        int status = read_entry(&e, value);
+        if (status) return status;
         s->n_tensors++;
     }
     return check_cover(s, e.data, err);
@@ -180,10 +180,10 @@ static int open_bytes(SafeTensors **out, const void *bytes, size_t n, bool is_ma
     }
     strcpy(path, name);
     *s = (SafeTensors){.path = path, .bytes = bytes, .n_bytes = n, .is_mapped = is_mapped};
-    int rc = parse(s, err);
-    if (rc) safetensors_close(s);
+    int status = parse(s, err);
+    if (status) safetensors_close(s);
     else *out = s;
-    return rc;
+    return status;
 }
 
 int safetensors_open_memory(SafeTensors **out, const void *bytes, size_t n, const char *name, fr_error *err) {
@@ -195,9 +195,9 @@ int safetensors_open(SafeTensors **out, const char *path, fr_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0) {
-        int rc = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+        int status = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
-        return rc;
+        return status;
     }
     if (!S_ISREG(st.st_mode) || st.st_size == 0) {
         close(fd);

@@ -81,21 +81,21 @@ static int read_merges(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
         return error_memory(err, "the merges of a vocabulary", b->n_slots * sizeof *b->pairs);
     memset(b->pairs, -1, b->n_slots * sizeof *b->pairs);
     char *end = b->bytes;
-    int rc = FR_OK;
-    for (int64_t i = 0; i < n && !rc; i++) rc = read_merge(b, v, g, kv, i, &end, err);
-    return rc;
+    int status = FR_OK;
+    for (int64_t i = 0; i < n && !status; i++) status = read_merge(b, v, g, kv, i, &end, err);
+    return status;
 }
 
 int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     GgufString pre = {"default", 7};
     bool file_says;
     gguf_get_string(g, "tokenizer.ggml.pre", &pre);
-    int rc = pretokenizer_open(&b->pre, pre.data, pre.n, gguf_path(g), err);
-    if (rc) return rc;
+    int status = pretokenizer_open(&b->pre, pre.data, pre.n, gguf_path(g), err);
+    if (status) return status;
     if (!gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &file_says))
         v->adds_bos = pretokenizer_adds_bos(b->pre);
     b->n_symbols = v->n;
-    if ((rc = read_merges(b, v, g, err))) return rc;
+    if ((status = read_merges(b, v, g, err))) return status;
     for (int c = 0; c < 256; c++)
         b->byte_symbol[c] = piece_table_find(&v->by_text, (const char[]){(char)c}, 1);
     return FR_OK;
@@ -142,9 +142,9 @@ static bool encode_word(const Bpe *b, const Vocab *v, const char *word, size_t n
 int bpe_encode(const Bpe *b, const Vocab *v, const char *text, size_t n, Encoding *e, fr_error *err) {
     const size_t *ends;
     size_t n_ends;
-    int rc = pretokenizer_split(b->pre, text, n, e, &ends, &n_ends, err);
-    for (size_t i = 0, begin = 0; i < n_ends && !rc; begin = ends[i++])
+    int status = pretokenizer_split(b->pre, text, n, e, &ends, &n_ends, err);
+    for (size_t i = 0, begin = 0; i < n_ends && !status; begin = ends[i++])
         if (!encode_word(b, v, text + begin, ends[i] - begin, e))
-            rc = error_memory(err, "the tokens of a text", 64 * n);
-    return rc;
+            status = error_memory(err, "the tokens of a text", 64 * n);
+    return status;
 }

@@ -218,9 +218,9 @@ static int check(ChatFamily family, const ChatMessage *messages, int n, bool ask
             err, FR_ERR_UNSUPPORTED,
             "the model has no chat template that forerun knows; name a family or give a plain prompt");
     if (n < 1) return error_set(err, FR_ERR_ARGUMENT, "a conversation has at least one message");
-    int rc = FR_OK;
-    for (int i = 0; i < n && !rc; i++) rc = check_place(&styles[family], messages, i, n, asks, err);
-    return rc;
+    int status = FR_OK;
+    for (int i = 0; i < n && !status; i++) status = check_place(&styles[family], messages, i, n, asks, err);
+    return status;
 }
 
 /* What the assistant said last in `out`: behind the opening, up to the '>' that ends its end-of-turn mark. */
@@ -251,8 +251,8 @@ static int too_long(const Buf *out, fr_error *err) {
 }
 
 int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
-    int rc = check(family, messages, n_messages, true, err);
-    if (rc) return rc;
+    int status = check(family, messages, n_messages, true, err);
+    if (status) return status;
     const ChatStyle *style = &styles[family];
     bool fits = put_turns(out, style, messages, n_messages, NULL, NULL) && put(out, style->opening);
     return fits ? FR_OK : too_long(out, err);
@@ -261,7 +261,7 @@ int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, 
 int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out,
                         ChatSpan *answers, int *n_answers, fr_error *err) {
     *n_answers = 0;
-    int rc = check(family, messages, n_messages, false, err);
-    if (rc) return rc;
+    int status = check(family, messages, n_messages, false, err);
+    if (status) return status;
     return put_turns(out, &styles[family], messages, n_messages, answers, n_answers) ? FR_OK : too_long(out, err);
 }

@@ -81,10 +81,10 @@ int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char
     if (!p) return error_memory(err, "a pre-tokenizer", sizeof *p);
     p->family = family;
     p->limits = pcre2_match_context_create(NULL);
-    int rc = p->limits ? compile(p, err) : error_memory(err, "a pre-tokenizer", sizeof *p);
-    if (rc) {
+    int status = p->limits ? compile(p, err) : error_memory(err, "a pre-tokenizer", sizeof *p);
+    if (status) {
         pretokenizer_close(p);
-        return rc;
+        return status;
     }
     /* The patterns are ours and linear: the limits of PCRE2, which are there against wild ones, would only
      * cut off long texts. */
@@ -134,12 +134,12 @@ static bool make_matchable(const char *text, size_t n, Encoding *e) {
 /* One match in piece[0..n) from `from` on: its start and end. 1: found, 0: none, negative: PCRE2's error. */
 static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size_t from,
                  pcre2_match_data *data, size_t *start, size_t *end) {
-    int rc = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK, data, p->limits);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
+    int status = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK, data, p->limits);
+    if (status == PCRE2_ERROR_JIT_STACKLIMIT)
+        status = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
                          p->limits);
-    if (rc == PCRE2_ERROR_NOMATCH) return 0;
-    if (rc < 0) return rc;
+    if (status == PCRE2_ERROR_NOMATCH) return 0;
+    if (status < 0) return status;
     *start = pcre2_get_ovector_pointer(data)[0];
     *end = pcre2_get_ovector_pointer(data)[1];
     return *end > *start; /* no pattern of ours matches the empty string */
@@ -150,9 +150,9 @@ static int cut(const Pretokenizer *p, int i, size_t begin, size_t end, pcre2_mat
                int list) {
     const char *piece = e->text.data + begin;
     size_t n = end - begin, at = 0, from, to;
-    int rc;
-    while (at < n && (rc = match(p, i, piece, n, at, data, &from, &to)) != 0) {
-        if (rc < 0) return rc;
+    int status;
+    while (at < n && (status = match(p, i, piece, n, at, data, &from, &to)) != 0) {
+        if (status < 0) return status;
         if (from > at && !add_end(e, list, begin + from)) return PCRE2_ERROR_NOMEMORY;
         if (!add_end(e, list, begin + to)) return PCRE2_ERROR_NOMEMORY;
         at = to;
@@ -164,17 +164,17 @@ int pretokenizer_split(const Pretokenizer *p, const char *text, size_t n, Encodi
                        size_t *n_ends, fr_error *err) {
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
     e->n_ends[0] = e->n_ends[1] = 0;
-    int list = 0, rc = data && make_matchable(text, n, e) && add_end(e, 0, n) ? 0 : PCRE2_ERROR_NOMEMORY;
-    for (int i = 0; i < p->n_codes && rc == 0; i++, list = 1 - list) {
+    int list = 0, status = data && make_matchable(text, n, e) && add_end(e, 0, n) ? 0 : PCRE2_ERROR_NOMEMORY;
+    for (int i = 0; i < p->n_codes && status == 0; i++, list = 1 - list) {
         e->n_ends[1 - list] = 0;
-        for (size_t k = 0, begin = 0; k < e->n_ends[list] && rc == 0; begin = e->ends[list][k++])
-            rc = cut(p, i, begin, e->ends[list][k], data, e, 1 - list);
+        for (size_t k = 0, begin = 0; k < e->n_ends[list] && status == 0; begin = e->ends[list][k++])
+            status = cut(p, i, begin, e->ends[list][k], data, e, 1 - list);
     }
     pcre2_match_data_free(data);
     *ends = e->ends[list];
     *n_ends = e->n_ends[list];
-    if (rc == PCRE2_ERROR_NOMEMORY) return error_memory(err, "the words of a text", n);
-    if (rc)
-        return error_set(err, FR_ERR_INTERNAL, "PCRE2 failed with error %d on a text of %zu bytes", rc, n);
+    if (status == PCRE2_ERROR_NOMEMORY) return error_memory(err, "the words of a text", n);
+    if (status)
+        return error_set(err, FR_ERR_INTERNAL, "PCRE2 failed with error %d on a text of %zu bytes", status, n);
     return FR_OK;
 }

@@ -19,15 +19,15 @@ int tokenizer_open(Tokenizer **out, const Gguf *g, fr_error *err) {
     *out = NULL;
     Tokenizer *t = calloc(1, sizeof *t);
     if (!t) return error_memory(err, "a tokenizer", sizeof *t);
-    int rc = vocab_open(&t->vocab, g, err);
-    if (!rc && t->vocab.kind == VOCAB_BPE) rc = bpe_open(&t->bpe, &t->vocab, g, err);
-    if (!rc) rc = special_set_open(&t->user_defined, &t->vocab, false, err);
-    if (!rc) rc = special_set_open(&t->all_special, &t->vocab, true, err);
-    if (rc)
+    int status = vocab_open(&t->vocab, g, err);
+    if (!status && t->vocab.kind == VOCAB_BPE) status = bpe_open(&t->bpe, &t->vocab, g, err);
+    if (!status) status = special_set_open(&t->user_defined, &t->vocab, false, err);
+    if (!status) status = special_set_open(&t->all_special, &t->vocab, true, err);
+    if (status)
         tokenizer_close(t);
     else
         *out = t;
-    return rc;
+    return status;
 }
 
 void tokenizer_close(Tokenizer *t) {
@@ -50,18 +50,18 @@ static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding
 static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, Encoding *e,
                        fr_error *err) {
     const SpecialSet *set = special ? &t->all_special : &t->user_defined;
-    int rc = FR_OK;
-    for (size_t at = 0; at < n && !rc;) {
+    int status = FR_OK;
+    for (size_t at = 0; at < n && !status;) {
         int32_t id = -1;
         size_t n_bytes = 0;
         size_t hit = special_set_find(set, text, n, at, &id, &n_bytes);
-        rc = encode_plain(t, text + at, hit - at, e, err);
-        if (!rc && id >= 0 && !encoding_add(e, id)) rc = error_memory(err, "the tokens of a text", n);
+        status = encode_plain(t, text + at, hit - at, e, err);
+        if (!status && id >= 0 && !encoding_add(e, id)) status = error_memory(err, "the tokens of a text", n);
         at = hit + n_bytes;
         if (id >= 0 && t->vocab.strips_after[id])
             while (at < n && isspace((unsigned char)text[at])) at++;
     }
-    return rc;
+    return status;
 }
 
 int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **out_tokens,
@@ -75,13 +75,13 @@ int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned fl
     Encoding e = {0};
     bool fits = true;
     if ((flags & TOKENIZE_BOS) && t->vocab.bos >= 0) fits = encoding_add(&e, t->vocab.bos);
-    int rc = fits ? encode_text(t, text, n, (flags & TOKENIZE_SPECIAL) != 0, &e, err) : FR_OK;
-    if (fits && !rc && (flags & TOKENIZE_EOS) && t->vocab.eos >= 0) fits = encoding_add(&e, t->vocab.eos);
-    if (!fits) rc = error_memory(err, "the tokens of a text", n);
+    int status = fits ? encode_text(t, text, n, (flags & TOKENIZE_SPECIAL) != 0, &e, err) : FR_OK;
+    if (fits && !status && (flags & TOKENIZE_EOS) && t->vocab.eos >= 0) fits = encoding_add(&e, t->vocab.eos);
+    if (!fits) status = error_memory(err, "the tokens of a text", n);
     encoding_close(&e);
-    if (rc) {
+    if (status) {
         free(e.ids);
-        return rc;
+        return status;
     }
     *out_tokens = e.ids;
     *out_n = e.n;

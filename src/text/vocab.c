@@ -77,14 +77,14 @@ static int measure_pieces(const Gguf *g, int64_t kv, int64_t n, size_t *bytes, f
 
 static int read_pieces(Vocab *v, const Gguf *g, fr_error *err) {
     int64_t kv;
-    int rc = find_array(g, KEY_TOKENS, GGUF_STRING, -1, &kv, err);
-    if (rc) return rc;
+    int status = find_array(g, KEY_TOKENS, GGUF_STRING, -1, &kv, err);
+    if (status) return status;
     int64_t n = kv < 0 ? 0 : gguf_kv_count(g, kv);
     if (n < 1 || n > INT32_MAX / 8)
         return error_set(err, FR_ERR_FORMAT, "%s: %s holds %lld tokens; a vocabulary has at least one",
                          gguf_path(g), KEY_TOKENS, (long long)n);
     size_t bytes;
-    if ((rc = measure_pieces(g, kv, n, &bytes, err))) return rc;
+    if ((status = measure_pieces(g, kv, n, &bytes, err))) return status;
     v->n = (int32_t)n;
     size_t count = (size_t)n;
     v->bytes = mem_alloc(2 * bytes + 1);
@@ -122,8 +122,8 @@ static int named_byte(Piece p) {
 
 static int read_types(Vocab *v, const Gguf *g, bool *given, fr_error *err) {
     int64_t kv;
-    int rc = find_array(g, KEY_TYPES, GGUF_I32, v->n, &kv, err);
-    if (rc) return rc;
+    int status = find_array(g, KEY_TYPES, GGUF_I32, v->n, &kv, err);
+    if (status) return status;
     *given = kv >= 0;
     for (int32_t i = 0; i < v->n; i++) {
         int64_t type = TOKEN_NORMAL;
@@ -140,8 +140,8 @@ static int read_types(Vocab *v, const Gguf *g, bool *given, fr_error *err) {
 
 static int read_scores(Vocab *v, const Gguf *g, fr_error *err) {
     int64_t kv;
-    int rc = find_array(g, KEY_SCORES, GGUF_F32, v->n, &kv, err);
-    if (rc || v->kind != VOCAB_SPM) return rc; /* byte-level BPE has ranks instead and ignores scores */
+    int status = find_array(g, KEY_SCORES, GGUF_F32, v->n, &kv, err);
+    if (status || v->kind != VOCAB_SPM) return status; /* byte-level BPE has ranks instead and ignores scores */
     if (kv < 0)
         return error_set(err, FR_ERR_FORMAT,
                          "%s: a SentencePiece vocabulary without %s; convert the model again", gguf_path(g),
@@ -204,12 +204,12 @@ static int build_tables(Vocab *v, fr_error *err) {
 
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
     bool types_given;
-    int rc = read_kind(v, g, err);
-    if (!rc) rc = read_pieces(v, g, err);
-    if (!rc) rc = read_types(v, g, &types_given, err);
-    if (!rc) rc = read_scores(v, g, err);
-    if (!rc) rc = vocab_read_special(v, g, types_given, err);
-    return rc ? rc : build_tables(v, err);
+    int status = read_kind(v, g, err);
+    if (!status) status = read_pieces(v, g, err);
+    if (!status) status = read_types(v, g, &types_given, err);
+    if (!status) status = read_scores(v, g, err);
+    if (!status) status = vocab_read_special(v, g, types_given, err);
+    return status ? status : build_tables(v, err);
 }
 
 void vocab_close(Vocab *v) {

@@ -50,18 +50,18 @@ static int compare(const Vocab *draft, const Vocab *target, const char *path, co
 
 int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err) {
     Vocab a = {0}, b = {0};
-    int rc = vocab_open(&a, draft, err);
-    if (!rc) rc = vocab_open(&b, target, err);
-    if (!rc) rc = compare(&a, &b, gguf_path(draft), gguf_path(target), err);
+    int status = vocab_open(&a, draft, err);
+    if (!status) status = vocab_open(&b, target, err);
+    if (!status) status = compare(&a, &b, gguf_path(draft), gguf_path(target), err);
     vocab_close(&a);
     vocab_close(&b);
-    return rc;
+    return status;
 }
 
 int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err) {
     Vocab v = {0};
-    int rc = vocab_open(&v, g, err);
-    if (!rc) {
+    int status = vocab_open(&v, g, err);
+    if (!status) {
         const int32_t numbers[] = {(int32_t)v.kind, v.n, v.bos, v.eos};
         *out = hash64(numbers, sizeof numbers, 0);
         for (int32_t i = 0; i < v.n; i++) {
@@ -71,5 +71,5 @@ int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err) {
         }
     }
     vocab_close(&v);
-    return rc;
+    return status;
 }

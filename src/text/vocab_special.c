@@ -109,17 +109,17 @@ static void mark_stripping(Vocab *v, const Gguf *g) {
 
 int vocab_read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err) {
     int32_t eot, eom;
-    int rc = read_id(v, g, "tokenizer.ggml.unknown_token_id", spm_default(v, 0, TOKEN_UNKNOWN, types_given),
+    int status = read_id(v, g, "tokenizer.ggml.unknown_token_id", spm_default(v, 0, TOKEN_UNKNOWN, types_given),
                      &v->unknown, err);
-    if (!rc)
-        rc = read_id(v, g, "tokenizer.ggml.bos_token_id", spm_default(v, 1, TOKEN_CONTROL, types_given),
+    if (!status)
+        status = read_id(v, g, "tokenizer.ggml.bos_token_id", spm_default(v, 1, TOKEN_CONTROL, types_given),
                      &v->bos, err);
-    if (!rc)
-        rc = read_id(v, g, "tokenizer.ggml.eos_token_id", spm_default(v, 2, TOKEN_CONTROL, types_given),
+    if (!status)
+        status = read_id(v, g, "tokenizer.ggml.eos_token_id", spm_default(v, 2, TOKEN_CONTROL, types_given),
                      &v->eos, err);
-    if (!rc) rc = read_id(v, g, "tokenizer.ggml.eot_token_id", -1, &eot, err);
-    if (!rc) rc = read_id(v, g, "tokenizer.ggml.eom_token_id", -1, &eom, err);
-    if (rc) return rc;
+    if (!status) status = read_id(v, g, "tokenizer.ggml.eot_token_id", -1, &eot, err);
+    if (!status) status = read_id(v, g, "tokenizer.ggml.eom_token_id", -1, &eom, err);
+    if (status) return status;
     if (!types_given) {
         if (v->unknown >= 0) v->type[v->unknown] = TOKEN_UNKNOWN;
         if (v->bos >= 0) v->type[v->bos] = TOKEN_CONTROL;

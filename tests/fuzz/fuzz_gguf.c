@@ -1,5 +1,5 @@
 /* fuzz_gguf.c - any bytes given to the GGUF reader: they are refused, or every accessor works on them. */
-#include "../gguf_build.h"
+#include "gguf_build.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 

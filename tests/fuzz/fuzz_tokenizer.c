@@ -3,7 +3,7 @@
  *
  * Byte 0 of an input: bits 0-2 the flags, bits 3-6 which vocabulary; with bit 7 the rest is a GGUF file
  * instead. */
-#include "../vocab_build.h"
+#include "vocab_build.h"
 
 #include "base/error.h"
 #include "text/detokenizer.h"

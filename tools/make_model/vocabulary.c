@@ -163,31 +163,31 @@ static int set_from_file(GgufWriter *w, ModelPlan *plan, const Gguf *g, fr_error
             "%.200s: its vocabulary of %lld tokens has merges and cannot be cut; ask for as many or more",
             gguf_path(g), (long long)n);
     Vocabulary v;
-    int rc = vocabulary_init(&v, plan->n_vocab, err);
-    if (rc) return rc;
-    rc = copy_tokens(&v, g, tokens, err);
-    if (!rc) {
+    int status = vocabulary_init(&v, plan->n_vocab, err);
+    if (status) return status;
+    status = copy_tokens(&v, g, tokens, err);
+    if (!status) {
         set_tokens(w, &v);
         copy_keys(w, g, plan->n_vocab);
     }
     vocabulary_free(&v);
-    return rc;
+    return status;
 }
 
 int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err) {
-    int rc;
+    int status;
     if (plan->vocab_from) {
         Gguf *g;
-        if ((rc = gguf_open(&g, plan->vocab_from, err))) return rc;
-        rc = set_from_file(w, plan, g, err);
+        if ((status = gguf_open(&g, plan->vocab_from, err))) return status;
+        status = set_from_file(w, plan, g, err);
         gguf_close(g);
-        return rc;
+        return status;
     }
     Vocabulary v;
     if (plan->n_vocab == 0) plan->n_vocab = 4096;
     if (plan->n_vocab < MIN_VOCAB || plan->n_vocab > 1000000)
         return error_set(err, FR_ERR_ARGUMENT, "--vocab must be from %d to 1000000", MIN_VOCAB);
-    if ((rc = vocabulary_init(&v, plan->n_vocab, err))) return rc;
+    if ((status = vocabulary_init(&v, plan->n_vocab, err))) return status;
     make_up(&v);
     set_tokens(w, &v);
     set_made_up_keys(w);

@@ -1,6 +1,6 @@
 /* weights.c - random weights that make a model say something.
  *
- * Values are normal: 16 random bits choose one of 65536 quantiles of the normal law from a table, and a value
+ * Values are normal: 16 random bits choose one of 65536 quantiles of the normal distribution from a table, and a value
  * depends only on (seed, tensor, element), so the file does not depend on the number of threads.
  *
  * Standard deviations: with x of size 1 per element, a matrix of n columns and deviation g / sqrt(n) gives
@@ -10,7 +10,7 @@
  *     embeddings are small (2.5 / sqrt(dim) per element) and every layer adds much more than they brought.
  *   - Attention averages so many values that nothing is left of them, and the next token depends on the last
  * one alone, which ends in a short cycle. So queries and keys have gain 1.7 (scores of deviation 3: few
- * positions win) and attention's output gain 2. The output's gain of 2.5 gives a next-token law that is
+ * positions win) and attention's output gain 2. The output's gain of 2.5 gives a next-token distribution that is
  * neither flat nor a point.
  */
 #include "base/mem.h"
@@ -52,7 +52,7 @@ struct Weights {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The q-quantile of the standard normal law, by Newton's method on its distribution function. */
+/* The q-quantile of the standard normal distribution, by Newton's method on its distribution function. */
 static double quantile(double q) {
     double x = 0;
     for (int i = 0; i < 60; i++) {

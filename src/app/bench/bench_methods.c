@@ -1,0 +1,79 @@
+/* bench_methods.c - what is measured against plain decoding: drafters, unions of them, chains of a length. */
+#include "app/bench/bench.h"
+
+#include "spec/drafter/drafter.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Does the name of a method begin here, and end at ':', ',' or '+' or with the text? */
+static bool method_begins(const char *text) {
+    for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
+        size_t n = strlen((*c)->name);
+        if (strncmp(text, (*c)->name, n) == 0 && (!text[n] || text[n] == ':' || text[n] == '+')) return true;
+    }
+    return false;
+}
+
+int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_error *err) {
+    *m = (BenchMethod){.tree_budget = tree_budget, .name = strdup(spec), .storage = strdup(spec)};
+    if (!m->name || !m->storage) return error_memory(err, "a method", strlen(spec));
+    m->drafts[m->n_drafts++] = m->storage;
+    for (char *p = m->storage; *p; p++) {
+        if (*p != '+' || !method_begins(p + 1)) continue;
+        if (m->n_drafts == GENERATE_MAX_DRAFTS)
+            return error_set(err, FR_ERR_ARGUMENT, "'%.100s' unites more than %d drafters", spec, GENERATE_MAX_DRAFTS);
+        *p = '\0';
+        m->drafts[m->n_drafts++] = p + 1;
+    }
+    return FR_OK;
+}
+
+int bench_method_init_plain(BenchMethod *m, fr_error *err) {
+    *m = (BenchMethod){.name = strdup("plain")};
+    return m->name ? FR_OK : error_memory(err, "a method", 1);
+}
+
+/* name becomes the text; false when memory ran out. */
+__attribute__((format(printf, 2, 3))) static bool rename_method(BenchMethod *m, const char *format, ...) {
+    va_list args;
+    char *name;
+    va_start(args, format);
+    int n = vasprintf(&name, format, args);
+    va_end(args);
+    if (n < 0) return false;
+    free(m->name);
+    m->name = name;
+    return true;
+}
+
+int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_error *err) {
+    *m = (BenchMethod){0};
+    DraftSpec parsed;
+    int status = draft_spec_parse(spec, &parsed, err);
+    if (status) return status;
+    const DrafterClass *class = drafter_find(parsed.method);
+    bool has_length = false;
+    for (const DrafterOption *o = class ? class->options : NULL; o && o->key; o++)
+        has_length = has_length || strcmp(o->key, "length") == 0;
+    for (int i = 0; i < parsed.n_options; i++)
+        if (strcmp(parsed.options[i].key, "length") == 0)
+            return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s': its length is what is tuned; leave it out", spec);
+    char *text;
+    int n = has_length ? asprintf(&text, "%s%clength=%d", spec, parsed.n_options ? ',' : ':', length) : asprintf(&text, "%s", spec);
+    if (n < 0) return error_memory(err, "a method", strlen(spec));
+    status = bench_method_init(m, text, length, err);
+    free(text);
+    if (status) return status;
+    bool renamed = has_length ? rename_method(m, "tuned chain %s", m->storage)
+                              : rename_method(m, "tuned chain %s, budget %d", spec, length);
+    return renamed ? FR_OK : error_memory(err, "a method", strlen(spec));
+}
+
+void bench_method_free(BenchMethod *m) {
+    free(m->name);
+    free(m->storage);
+    *m = (BenchMethod){0};
+}

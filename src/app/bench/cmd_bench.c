@@ -1,0 +1,343 @@
+/* cmd_bench.c - `forerun bench`: many questions, plainly and with each method, and what came of it. */
+#include "app/bench/bench.h"
+#include "app/plot.h"
+
+#include "base/mem.h"
+#include "base/progress.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_RUNS = 512, KEY_JSON, KEY_PLOT, KEY_LIMIT, KEY_CHAIN, KEY_RAW, KEY_PARALLEL };
+enum { MAX_BATCH = 1024 };
+
+static const int chain_lengths[] = {1, 2, 3, 4, 6, 8, 12};
+enum { N_LENGTHS = sizeof chain_lengths / sizeof *chain_lengths };
+
+typedef struct BenchArgs {
+    GenerateArgs generate;
+    const char *questions, *json, *plot, *chain, *parallel;
+    int n_runs, limit, raw;
+} BenchArgs;
+
+typedef struct Bench {
+    BenchArgs args;
+    BenchRig rig;
+    fr_model *model;
+    BenchQuestions questions;
+    BenchMethod methods[BENCH_MAX_METHODS];
+    int n_methods;
+    BenchTuning tuning;
+    BenchResults results[BENCH_MAX_BATCHES]; /* one; with --parallel one a batch size */
+    int n_results, n_left_out;
+    Progress bar;
+    const char *bar_what;
+    char bar_text[96];
+    int64_t n_done; /* since the bar began */
+} Bench;
+
+static volatile int stop_asked;
+static void ask_stop(int signal_number) {
+    (void)signal_number;
+    stop_asked = 1;
+}
+
+/* ---- command line ---------------------------------------------------------------------------------- */
+
+static const struct argp_option option_table[] = {
+    {NULL, 0, NULL, 0, "Measuring:", 5},
+    {"runs", KEY_RUNS, "N", 0, "measure everything N times, for mean and deviation (default 3)", 5},
+    {"limit", KEY_LIMIT, "N", 0, "the first N questions of each category (default: all)", 5},
+    {"chain", KEY_CHAIN, "SPEC", 0, "also measure this chain of the best length (default pld; none: no chain). Lengths 1, 2, 3, 4, "
+     "6, 8 and 12 are tried on the first question of each category, which takes its time", 5},
+    {"raw", KEY_RAW, NULL, 0, "turns as raw text, also where the model has a chat format", 5},
+    {"parallel", KEY_PARALLEL, "N,N,...", 0, "instead: throughput with so many requests at once, such as 1,2,4,8,16", 5},
+    {"json", KEY_JSON, "FILE", 0, "write all settings, sums and single answers to FILE", 5},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "draw the figure (needs gnuplot)", 5},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    BenchArgs *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
+    case KEY_RUNS: a->n_runs = (int)cli_parse_int(state, arg, 1, BENCH_MAX_RUNS, "--runs"); return 0;
+    case KEY_LIMIT: a->limit = (int)cli_parse_int(state, arg, 1, 1 << 30, "--limit"); return 0;
+    case KEY_CHAIN: a->chain = strcmp(arg, "none") == 0 ? NULL : arg; return 0;
+    case KEY_RAW: a->raw = 1; return 0;
+    case KEY_PARALLEL: a->parallel = arg; return 0;
+    case KEY_JSON: a->json = arg; return 0;
+    case KEY_PLOT: a->plot = arg; return 0;
+    case ARGP_KEY_ARG:
+        if (a->questions) argp_error(state, "one file of questions at a time; '%s' is the second", arg);
+        a->questions = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->questions) argp_error(state, "which questions? name a QUESTIONS.jsonl");
+        if (a->generate.n_drafts == 0 && !a->chain) argp_error(state, "nothing to hold against plain decoding: --draft SPEC");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {0}};
+static const struct argp argp = {
+    .options = option_table, .parser = parse, .children = children, .args_doc = "QUESTIONS.jsonl",
+    .doc = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; tell speed, "
+           "acceptance and equality by category. Here several --draft are several methods; one that unites drafters is "
+           "written with +, as in pld+suffix. Exits with 1 where a text differs from plain decoding.\v"
+           "QUESTIONS.jsonl holds one JSON object a line: Spec-Bench's {\"question_id\": 81, \"category\": \"writing\", "
+           "\"turns\": [\"...\", \"...\"]}, where the model's answer to one turn becomes part of the next prompt, or "
+           "{\"prompt\": \"...\", \"category\": \"...\"}. For every question all methods run in turn, another one first each "
+           "time. Questions that do not fit the context with their answer are left out and counted. Ctrl-C ends early and "
+           "shows what was measured as a whole.\n\n"
+           "Examples:\n"
+           "  forerun bench -m model.gguf spec_bench.jsonl --limit 10 --draft ngram-trie --draft pld+suffix --plot speed.svg\n"
+           "  forerun bench -m model.gguf spec_bench.jsonl --limit 4 --draft ngram-trie --parallel 1,2,4,8,16 --json batch.json\n"};
+
+/* ---- measuring ------------------------------------------------------------------------------------- */
+
+static void begin_bar(Bench *b, const char *what, int64_t n_total) {
+    b->bar_what = what;
+    b->n_done = 0;
+    progress_begin(&b->bar, stderr, b->bar_text, n_total);
+}
+
+static void one_done(void *user) {
+    Bench *b = user;
+    snprintf(b->bar_text, sizeof b->bar_text, "%s %lld of %lld", b->bar_what, (long long)++b->n_done, (long long)b->bar.n_total);
+    progress_update(&b->bar, b->n_done);
+}
+
+/* The first question of each category, borrowed. */
+static int tuning_questions(const BenchQuestions *q, BenchQuestion *out) {
+    bool taken[BENCH_MAX_CATEGORIES] = {false};
+    int n = 0;
+    for (int i = 0; i < q->n; i++)
+        if (!taken[q->items[i].i_category]) {
+            out[n++] = q->items[i];
+            taken[q->items[i].i_category] = true;
+        }
+    return n;
+}
+
+/* tokens_per_s of each length over the questions; the best one becomes the method. */
+static int measure_chains(Bench *b, const BenchMethod *chains, fr_error *err) {
+    BenchQuestion questions[BENCH_MAX_CATEGORIES];
+    BenchRecord records[BENCH_MAX_CATEGORIES * N_LENGTHS] = {0};
+    BenchTuning *t = &b->tuning;
+    int n = tuning_questions(&b->questions, questions), n_done;
+    *t = (BenchTuning){.chain = b->args.chain, .n_questions = n, .n_lengths = N_LENGTHS, .lengths = chain_lengths};
+    begin_bar(b, "tuning the chain: answer", (int64_t)n * N_LENGTHS);
+    int status = bench_round(&b->rig, chains, N_LENGTHS, questions, n, 0, records, &n_done, one_done, b, err);
+    progress_end(&b->bar);
+    for (int i = 0; i < N_LENGTHS; i++) {
+        double tokens = 0, seconds = 0;
+        for (int q = 0; q < n; q++) {
+            tokens += (double)records[q * N_LENGTHS + i].n_generated;
+            seconds += records[q * N_LENGTHS + i].decode_s;
+        }
+        t->tokens_per_s[i] = seconds > 0 ? tokens / seconds : 0;
+        if (t->tokens_per_s[i] > t->tokens_per_s[t->best]) t->best = i;
+    }
+    return status;
+}
+
+static int tune_chain(Bench *b, BenchMethod *out, fr_error *err) {
+    BenchMethod chains[N_LENGTHS] = {0};
+    int status = FR_OK;
+    for (int i = 0; i < N_LENGTHS && !status; i++)
+        status = bench_method_init_chain(&chains[i], b->args.chain, chain_lengths[i], err);
+    if (!status) status = measure_chains(b, chains, err);
+    if (!status) {
+        *out = chains[b->tuning.best];
+        chains[b->tuning.best] = (BenchMethod){0};
+    }
+    for (int i = 0; i < N_LENGTHS; i++) bench_method_free(&chains[i]);
+    return status;
+}
+
+static int measure(Bench *b, BenchResults *r, fr_error *err) {
+    size_t each = (size_t)r->n_questions * (size_t)r->n_methods;
+    int status = FR_OK, n_done = 0;
+    begin_bar(b, "measuring: answer", (int64_t)each * b->args.n_runs);
+    for (int run = 0; run < b->args.n_runs && !status; run++) {
+        status = bench_round(&b->rig, b->methods, b->n_methods, b->questions.items, r->n_questions, run,
+                             r->records + (size_t)run * each, &n_done, one_done, b, err);
+        if (!status) r->n_runs = run + 1;
+    }
+    progress_end(&b->bar);
+    if (status == FR_ERR_CANCELLED && r->n_runs == 0 && n_done > 0) {
+        r->n_questions = n_done; /* stopped in the first run: the questions that all methods answered */
+        r->n_runs = 1;
+    }
+    return status == FR_ERR_CANCELLED && r->n_runs > 0 ? FR_OK : status;
+}
+
+/* One run of all methods at one batch size. */
+static int measure_batch(Bench *b, BenchResults *r, int i_run, fr_error *err) {
+    int n = r->n_questions, status = FR_OK;
+    BenchRecord *records = calloc((size_t)n, sizeof *records);
+    if (!records) return error_memory(err, "records", (size_t)n * sizeof *records);
+    for (int k = 0; k < r->n_methods && !status; k++) {
+        int m = (i_run + k) % r->n_methods;
+        fr_engine *engine = NULL;
+        status = bench_engine_open(&engine, &b->rig, &b->methods[m], r->n_parallel, err);
+        if (!status)
+            status = bench_pass(&b->rig, engine, &b->methods[m], b->questions.items, n, r->n_parallel, records,
+                                &r->wall_s[i_run * r->n_methods + m], err);
+        fr_engine_close(engine);
+        for (int q = 0; q < n && !status; q++) *bench_record(r, i_run, q, m) = records[q];
+        one_done(b);
+    }
+    free(records);
+    if (!status) r->n_runs = i_run + 1;
+    return status;
+}
+
+static int measure_parallel(Bench *b, fr_error *err) {
+    int status = FR_OK;
+    begin_bar(b, "measuring: pass", (int64_t)b->args.n_runs * b->n_results * b->n_methods);
+    for (int run = 0; run < b->args.n_runs; run++)
+        for (int i = 0; i < b->n_results && !status; i++) status = measure_batch(b, &b->results[i], run, err);
+    progress_end(&b->bar);
+    return status == FR_ERR_CANCELLED && b->results[0].n_runs > 0 ? FR_OK : status;
+}
+
+/* ---- setting up ------------------------------------------------------------------------------------ */
+
+/* 1 where the first prompt and its answer fit into the context, 0 where not. */
+static int question_fits(void *user, const BenchQuestion *question, fr_error *err) {
+    Bench *b = user;
+    const GenerateArgs *a = &b->args.generate;
+    fr_model_info info;
+    int32_t *tokens;
+    int64_t n;
+    fr_model_get_info(b->model, &info);
+    int n_ctx = a->engine.n_ctx ? a->engine.n_ctx : info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
+    int status = bench_prompt(&b->rig, question, 0, NULL, &tokens, &n, err);
+    if (status) return status;
+    fr_free(tokens);
+    return n > 0 && n + (a->n_tokens ? a->n_tokens : 1) <= n_ctx;
+}
+
+static int choose_questions(Bench *b, fr_error *err) {
+    int n = bench_questions_choose(&b->questions, b->args.limit, question_fits, b, err);
+    if (n < 0) return n;
+    b->n_left_out = n;
+    if (b->questions.n == 0)
+        return error_set(err, FR_ERR_CONTEXT, "%s: no question fits the context with an answer of %lld tokens; ask for fewer (-n) or "
+                         "allow more (-c)", b->args.questions, (long long)b->args.generate.n_tokens);
+    return FR_OK;
+}
+
+/* Plain decoding, and every --draft; each opened once, so that a wrong one is refused now and not after the tuning. */
+static int make_methods(Bench *b, fr_error *err) {
+    const GenerateArgs *a = &b->args.generate;
+    int status = bench_method_init_plain(&b->methods[b->n_methods++], err);
+    for (int i = 0; i < a->n_drafts && !status; i++) {
+        BenchMethod *m = &b->methods[b->n_methods++];
+        status = bench_method_init(m, a->drafts[i], a->tree_budget, err);
+        fr_engine *engine = NULL;
+        if (!status) status = bench_engine_open(&engine, &b->rig, m, 1, err);
+        fr_engine_close(engine);
+    }
+    return status;
+}
+
+static int make_result(Bench *b, BenchResults *r, int n_parallel, fr_error *err) {
+    size_t each = (size_t)b->questions.n * (size_t)b->n_methods;
+    const VerifyRule *rule = generate_rule(&b->args.generate);
+    *r = (BenchResults){.questions = &b->questions, .methods = b->methods, .n_methods = b->n_methods,
+                        .n_questions = b->questions.n, .n_parallel = n_parallel,
+                        .is_lossy = rule->is_lossy,
+                        .texts_must_agree = !rule->is_lossy && (!rule->is_ratio || b->args.generate.sampling.temperature <= 0)};
+    r->records = calloc(each * (size_t)b->args.n_runs, sizeof *r->records);
+    if (!r->records) return error_memory(err, "records", each * sizeof *r->records);
+    if (b->args.parallel && !(r->wall_s = calloc((size_t)(b->n_methods * b->args.n_runs), sizeof *r->wall_s)))
+        return error_memory(err, "records", sizeof *r->wall_s);
+    r->reference = b->results[0].records;
+    return FR_OK;
+}
+
+static int make_results(Bench *b, fr_error *err) {
+    int32_t one = 1, *batches = NULL;
+    int64_t n = 1;
+    int status = b->args.parallel ? cli_parse_ints(b->args.parallel, 1, MAX_BATCH, &batches, &n, err) : FR_OK;
+    if (!status && n > BENCH_MAX_BATCHES)
+        status = error_set(err, FR_ERR_ARGUMENT, "--parallel takes at most %d batch sizes", BENCH_MAX_BATCHES);
+    for (int i = 0; i < n && !status; i++) {
+        b->n_results = i + 1;
+        status = make_result(b, &b->results[i], batches ? batches[i] : one, err);
+    }
+    free(batches);
+    return status;
+}
+
+static int check_outputs(const BenchArgs *a, fr_error *err) {
+    if (a->json) {
+        FILE *f = fopen(a->json, "ab");
+        if (!f || fclose(f)) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", a->json, strerror(errno));
+    }
+    return a->plot ? plot_check(a->plot, err) : FR_OK;
+}
+
+static int prepare(Bench *b, fr_error *err) {
+    BenchArgs *a = &b->args;
+    int status = check_outputs(a, err);
+    if (!status) status = bench_questions_read(&b->questions, a->questions, err);
+    if (!status) status = generate_open_model(&b->model, &a->generate, err);
+    if (status) return status;
+    fr_model_info info;
+    fr_model_get_info(b->model, &info);
+    b->rig = (BenchRig){.args = &a->generate, .model = b->model, .stop = &stop_asked,
+                        .chat = !a->raw && strcmp(info.chat_family, "none") != 0};
+    if (!b->rig.chat && a->generate.system)
+        return error_set(err, FR_ERR_ARGUMENT, "--system needs a chat format, and the turns are asked as raw text");
+    status = choose_questions(b, err);
+    if (!status) status = make_methods(b, err);
+    return status;
+}
+
+static int report(Bench *b, fr_error *err) {
+    const BenchReport r = {.rig = &b->rig, .path = b->args.questions, .n_runs_asked = b->args.n_runs, .n_left_out = b->n_left_out,
+                           .tuning = b->tuning, .results = b->results, .n_results = b->n_results,
+                           .is_parallel = b->args.parallel != NULL};
+    bench_print(&r);
+    int status = b->args.json ? bench_write_json(&r, b->args.json, err) : FR_OK;
+    if (!status && b->args.plot) status = bench_write_plot(&r, b->args.plot, err);
+    if (!status && !bench_texts_agree(&r))
+        status = error_set(err, FR_ERR_INTERNAL, "a text differs from plain decoding: this is a bug in forerun");
+    if (!status && stop_asked) status = error_set(err, FR_ERR_CANCELLED, "stopped before all was measured");
+    return status;
+}
+
+static void bench_close(Bench *b) {
+    for (int i = 0; i < b->n_results; i++) {
+        free(b->results[i].records);
+        free(b->results[i].wall_s);
+    }
+    for (int i = 0; i < b->n_methods; i++) bench_method_free(&b->methods[i]);
+    bench_questions_free(&b->questions);
+    fr_model_close(b->model);
+}
+
+int cmd_bench(int argc, char **argv) {
+    static Bench b; /* zeroed; too large for a stack */
+    b.args = (BenchArgs){.n_runs = 3, .chain = "pld"};
+    generate_defaults(&b.args.generate);
+    argp_parse(&argp, argc, argv, 0, NULL, &b.args);
+    fr_error err;
+    int status = prepare(&b, &err);
+    const struct sigaction stop = {.sa_handler = ask_stop, .sa_flags = (int)SA_RESETHAND}; /* a second Ctrl-C kills */
+    sigaction(SIGINT, &stop, NULL);
+    if (!status && b.args.chain) status = tune_chain(&b, &b.methods[b.n_methods++], &err);
+    if (!status) status = make_results(&b, &err);
+    if (!status) status = b.args.parallel ? measure_parallel(&b, &err) : measure(&b, &b.results[0], &err);
+    if (!status) status = report(&b, &err);
+    bench_close(&b);
+    return status ? cli_fail(&err) : CLI_OK;
+}

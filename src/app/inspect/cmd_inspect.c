@@ -1,0 +1,136 @@
+/* cmd_inspect.c - `forerun inspect FILE.gguf`: what is in a file, a model or a drafter. */
+#include "app/cli.h"
+#include "app/inspect/inspect.h"
+#include "spec/drafter/drafter_file.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct Options {
+    const char *path;
+    bool json, tensors;
+} Options;
+
+static const struct argp_option options[] = {
+    {"json", 'j', NULL, 0, "Print one JSON object, for programs", 0},
+    {"tensors", 't', NULL, 0, "List every tensor with its type and shape", 0},
+    {0},
+};
+
+static const char doc[] = "Show what is in a GGUF file, a model or a learned drafter: the model's shape, its vocabulary, its tensor types "
+                          "and key-values. Long arrays "
+                          "and strings are shortened."
+                          "\vExamples:\n"
+                          "  forerun inspect models/target.gguf\n"
+                          "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n";
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    Options *o = state->input;
+    switch (key) {
+    case 'j':
+        o->json = true;
+        return 0;
+    case 't':
+        o->tensors = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->path) argp_error(state, "one file at a time, please");
+        o->path = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which file? Name a .gguf file");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static bool may_colour(void) { return isatty(STDOUT_FILENO) && !getenv("NO_COLOR"); }
+
+int cmd_inspect(int argc, char **argv) {
+    static const struct argp parser = {
+        .options = options, .parser = parse_option, .args_doc = "FILE.gguf", .doc = doc};
+    Options o = {0};
+    Gguf *g;
+    fr_error err = {0};
+    argp_err_exit_status = CLI_USAGE;
+    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    if (gguf_open(&g, o.path, &err)) return cli_fail(&err);
+    Summary s = inspect_summary(g);
+    int status = FR_OK;
+    if (o.json)
+        status = inspect_print_json(g, &s, o.tensors, &err);
+    else
+        inspect_print_text(g, &s, o.tensors, may_colour());
+    gguf_close(g);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+/* ---- the summary ----------------------------------------------------------------------------- */
+
+const char *inspect_type_name(GgufType type) {
+    static const char *names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                  "bool", "string", "array", "u64", "i64", "f64"};
+    return names[type];
+}
+
+double inspect_decimal(float f) {
+    char text[32];
+    for (int digits = 6; digits < 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)f);
+        if (strtof(text, NULL) == f) return strtod(text, NULL);
+    }
+    return (double)f;
+}
+
+/* The number under "ARCHITECTURE.key", or -1. */
+static int64_t shape_number(const Gguf *g, GgufString architecture, const char *key) {
+    char name[160];
+    int64_t v;
+    if (architecture.n > 64) return -1;
+    snprintf(name, sizeof name, "%.*s.%s", (int)architecture.n, architecture.data, key);
+    return gguf_get_i64(g, name, &v) ? v : -1;
+}
+
+static void read_shape(const Gguf *g, Summary *s) {
+    s->n_context = shape_number(g, s->architecture, "context_length");
+    s->n_layers = shape_number(g, s->architecture, "block_count");
+    s->width = shape_number(g, s->architecture, "embedding_length");
+    s->feed_forward = shape_number(g, s->architecture, "feed_forward_length");
+    s->n_heads = shape_number(g, s->architecture, "attention.head_count");
+    s->n_kv_heads = shape_number(g, s->architecture, "attention.head_count_kv");
+    s->head_dim = shape_number(g, s->architecture, "attention.key_length");
+    if (s->head_dim < 0 && s->n_heads > 0 && s->width > 0) s->head_dim = s->width / s->n_heads;
+}
+
+static void read_drafter(const Gguf *g, Summary *s) {
+    gguf_get_string(g, DRAFTER_KEY("method"), &s->drafter.method);
+    gguf_get_string(g, DRAFTER_KEY("target.name"), &s->drafter.target);
+    gguf_get_string(g, DRAFTER_KEY("target.fingerprint"), &s->drafter.fingerprint);
+    gguf_get_string(g, DRAFTER_KEY("training.command"), &s->drafter.command);
+    gguf_get_string(g, DRAFTER_KEY("training.data"), &s->drafter.data);
+    gguf_get_string(g, DRAFTER_KEY("training.precision"), &s->drafter.precision);
+}
+
+Summary inspect_summary(const Gguf *g) {
+    Summary s = {.name = {"", 0}, .architecture = {"", 0}, .vocab_model = {"", 0}, .vocab_pre = {"", 0}};
+    gguf_get_string(g, "general.name", &s.name);
+    gguf_get_string(g, "general.architecture", &s.architecture);
+    gguf_get_string(g, "tokenizer.ggml.model", &s.vocab_model);
+    gguf_get_string(g, "tokenizer.ggml.pre", &s.vocab_pre);
+    int64_t tokens = gguf_find_key(g, "tokenizer.ggml.tokens");
+    s.n_vocab = tokens >= 0 ? gguf_kv_count(g, tokens) : -1;
+    s.has_chat_template = gguf_find_key(g, "tokenizer.chat_template") >= 0;
+    read_shape(g, &s);
+    read_drafter(g, &s);
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        s.n_parameters += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+        s.types[t->type].n_tensors++;
+        s.types[t->type].bytes += t->bytes;
+    }
+    return s;
+}

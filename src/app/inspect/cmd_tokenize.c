@@ -1,0 +1,227 @@
+/* cmd_tokenize.c - `forerun tokenize`: the token ids of a text, or the text of token ids. */
+#include "app/cli.h"
+
+#include "base/mem.h"
+#include "text/detokenizer.h"
+#include "text/utf8.h"
+
+#include <argp.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Options {
+    const char *model, *text, *file, *ids;
+    bool bos, special, pieces, json;
+} Options;
+
+enum { OPTION_BOS = 256, OPTION_SPECIAL, OPTION_PIECES, OPTION_JSON };
+
+static const struct argp_option options[] = {
+    {"model", 'm', "MODEL", 0, "The GGUF file whose vocabulary is used", 0},
+    {"prompt", 'p', "TEXT", 0, "The text to encode", 0},
+    {"file", 'f', "FILE", 0, "Encode the whole of FILE (- is standard input)", 0},
+    {"bos", OPTION_BOS, NULL, 0, "Begin with the vocabulary's BOS token, where it has one", 0},
+    {"special", OPTION_SPECIAL, NULL, 0,
+     "Take text such as </s> for the special token of that name; with --decode, print special tokens", 0},
+    {"pieces", OPTION_PIECES, NULL, 0,
+     "Print one token a line: its id, a tab and what it stands for, escaped", 0},
+    {"decode", 'd', "IDS", 0, "Print the text of these ids (separated by spaces or commas) instead", 0},
+    {"json", OPTION_JSON, NULL, 0, "Print one JSON object, for programs", 0},
+    {0},
+};
+
+static const char doc[] =
+    "Print the token ids of exactly that text on one line, separated by spaces. Standard input is read where "
+    "neither -p nor -f is given."
+    "\vExamples:\n"
+    "  forerun tokenize -m models/target.gguf -p 'Once upon a time'\n"
+    "  forerun tokenize -m models/target.gguf --bos --pieces -f story.txt\n"
+    "  forerun tokenize -m models/target.gguf -d '1 450 931'\n";
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    Options *o = state->input;
+    switch (key) {
+    case 'm':
+        o->model = arg;
+        return 0;
+    case 'p':
+        o->text = arg;
+        return 0;
+    case 'f':
+        o->file = arg;
+        return 0;
+    case 'd':
+        o->ids = arg;
+        return 0;
+    case OPTION_BOS:
+        o->bos = true;
+        return 0;
+    case OPTION_SPECIAL:
+        o->special = true;
+        return 0;
+    case OPTION_PIECES:
+        o->pieces = true;
+        return 0;
+    case OPTION_JSON:
+        o->json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s' is too much; give the text with -p or -f", arg);
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->model) argp_error(state, "which vocabulary? Name a model with -m");
+        if ((o->text != NULL) + (o->file != NULL) + (o->ids != NULL) > 1)
+            argp_error(state, "-p, -f and -d exclude each other");
+        if (o->ids && (o->bos || o->pieces)) argp_error(state, "--bos and --pieces do not go with --decode");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Readable on one line and exact: control characters and bytes that are no UTF-8 are escaped. */
+static bool append_escaped(Buf *out, const char *piece, size_t n) {
+    bool fits = true;
+    for (size_t i = 0, length; i < n && fits; i += length) {
+        size_t need, got = utf8_scan(piece + i, n - i, &need);
+        unsigned char c = (unsigned char)piece[i];
+        char escape[8];
+        bool plain = need > 0 && got == need && c >= ' ' && c != 0x7F && c != '\\';
+        length = plain ? need : 1;
+        if (c == '\n')
+            snprintf(escape, sizeof escape, "\\n");
+        else if (c == '\\')
+            snprintf(escape, sizeof escape, "\\\\");
+        else
+            snprintf(escape, sizeof escape, "\\x%02X", c);
+        fits = plain ? buf_append(out, piece + i, length) : buf_append(out, escape, strlen(escape));
+    }
+    return fits;
+}
+
+static int print_ids(const Tokenizer *t, const int32_t *ids, int64_t n, bool pieces, fr_error *err) {
+    if (!pieces) {
+        for (int64_t i = 0; i < n; i++) printf("%s%d", i ? " " : "", ids[i]);
+        putchar('\n');
+        return FR_OK;
+    }
+    Buf line = {.max_bytes = 1 << 16};
+    bool fits = true;
+    for (int64_t i = 0; i < n && fits; i++) {
+        size_t n_piece;
+        const char *piece = tokenizer_piece(t, ids[i], true, &n_piece);
+        buf_clear(&line);
+        fits = buf_append(&line, "", 0) && append_escaped(&line, piece, n_piece);
+        if (fits) printf("%d\t%s\n", ids[i], line.data);
+    }
+    buf_free(&line);
+    return fits ? FR_OK : error_memory(err, "a piece", line.max_bytes);
+}
+
+/* {"n_tokens": 2, "tokens": [1, 2], "pieces": ["a", "b"]}, the pieces escaped as --pieces prints them. */
+static int print_ids_json(const Tokenizer *t, const int32_t *ids, int64_t n, bool pieces, fr_error *err) {
+    json_t *tokens = json_array(), *spelled = json_array();
+    Buf line = {.max_bytes = 1 << 16};
+    bool fits = tokens && spelled;
+    for (int64_t i = 0; i < n && fits; i++) {
+        size_t n_piece;
+        const char *piece = tokenizer_piece(t, ids[i], true, &n_piece);
+        buf_clear(&line);
+        fits = json_array_append_new(tokens, json_integer(ids[i])) == 0 && buf_append(&line, "", 0) &&
+               append_escaped(&line, piece, n_piece) &&
+               json_array_append_new(spelled, json_string(line.data)) == 0;
+    }
+    buf_free(&line);
+    json_t *all = fits ? json_pack("{s:I, s:O}", "n_tokens", (json_int_t)n, "tokens", tokens) : NULL;
+    if (all && pieces) json_object_set(all, "pieces", spelled);
+    fits = all && json_dumpf(all, stdout, 0) == 0;
+    if (fits) putchar('\n');
+    json_decref(all);
+    json_decref(tokens);
+    json_decref(spelled);
+    return fits ? FR_OK : error_memory(err, "the tokens as JSON", (size_t)n * 64);
+}
+
+static int encode(const Tokenizer *t, const Options *o, fr_error *err) {
+    char *read = NULL;
+    size_t n = o->text ? strlen(o->text) : 0;
+    int status = o->text ? FR_OK : cli_read_file(o->file ? o->file : "-", INT32_MAX - 1, &read, &n, err);
+    if (status) return status;
+    unsigned flags = (o->bos ? TOKENIZE_BOS : 0u) | (o->special ? TOKENIZE_SPECIAL : 0u);
+    int32_t *ids;
+    int64_t n_ids;
+    status = tokenizer_encode(t, o->text ? o->text : read, n, flags, &ids, &n_ids, err);
+    free(read);
+    if (!status)
+        status = o->json ? print_ids_json(t, ids, n_ids, o->pieces, err)
+                     : print_ids(t, ids, n_ids, o->pieces, err);
+    free(ids);
+    return status;
+}
+
+/* "1 2  3" as "1,2,3": what cli_parse_ints reads. */
+static char *with_commas(const char *ids) {
+    char *out = malloc(strlen(ids) + 1), *end = out;
+    if (!out) return NULL;
+    for (const char *at = ids + strspn(ids, " ,\t\r\n"); *at; at += strspn(at, " ,\t\r\n")) {
+        size_t n = strcspn(at, " ,\t\r\n");
+        if (end > out) *end++ = ',';
+        memcpy(end, at, n);
+        end += n;
+        at += n;
+    }
+    *end = 0;
+    return out;
+}
+
+static bool append_text(const Tokenizer *t, const int32_t *ids, int64_t n_ids, bool with_special, Buf *text) {
+    Detokenizer d = {
+        .tokenizer = t, .with_special = with_special, .strip_space = tokenizer_adds_space_prefix(t)};
+    bool fits = buf_append(text, "", 0);
+    size_t n;
+    for (int64_t i = 0; i < n_ids && fits; i++) {
+        const char *piece = detokenizer_next(&d, ids[i], &n);
+        fits = buf_append(text, piece, n);
+    }
+    const char *rest = detokenizer_finish(&d, &n);
+    return fits && buf_append(text, rest, n);
+}
+
+static int decode(const Tokenizer *t, const Options *o, fr_error *err) {
+    char *list = with_commas(o->ids);
+    if (!list) return error_memory(err, "a list of ids", strlen(o->ids));
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    int status = *list ? cli_parse_ints(list, 0, tokenizer_n_vocab(t) - 1, &ids, &n, err) : FR_OK;
+    Buf text = {.max_bytes = INT32_MAX};
+    if (!status && !append_text(t, ids, n, o->special, &text)) status = error_memory(err, "a text", text.n);
+    if (!status && o->json) {
+        json_t *all = json_pack("{s:s%}", "text", text.data, text.n);
+        if (!all || json_dumpf(all, stdout, 0)) status = error_memory(err, "a text as JSON", text.n);
+        json_decref(all);
+    } else if (!status)
+        fwrite(text.data, 1, text.n, stdout);
+    if (!status) putchar('\n');
+    buf_free(&text);
+    free(ids);
+    free(list);
+    return status;
+}
+
+int cmd_tokenize(int argc, char **argv) {
+    static const struct argp parser = {.options = options, .parser = parse_option, .doc = doc};
+    Options o = {0};
+    fr_error err = {0};
+    Gguf *g;
+    Tokenizer *t = NULL;
+    argp_err_exit_status = CLI_USAGE;
+    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    int status = gguf_open(&g, o.model, &err);
+    if (!status) status = tokenizer_open(&t, g, &err);
+    gguf_close(g);
+    if (!status) status = o.ids ? decode(t, &o, &err) : encode(t, &o, &err);
+    tokenizer_close(t);
+    return status ? cli_fail(&err) : CLI_OK;
+}

@@ -1,0 +1,169 @@
+/* Of one row: the share of the read bandwidth. Of 4, 8, 16 and 32 rows: T(n)/T(1). Beside each what should be reached on the shape of
+ * TinyLlama-1.1B with two threads of an AVX-512 machine, and the floor: the same figure of a forward that keeps either the memory or
+ * the arithmetic busy without a pause, by the limits measured in the same run. The bandwidth is that of reading the model's own
+ * weights, in turns with the forwards: where pages lie makes a difference of two on some machines. Then where the time goes. */
+#include "app/perf/perf_figures.h"
+
+#include "base/clock.h"
+#include "backend/cost_parts.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { N_COUNTS = 5, N_SPLITS = 2, MIN_ROUNDS = 5 };
+static const int32_t COUNTS[N_COUNTS] = {1, 4, 8, 16, 32}, CONTEXTS[] = {128, 1024}, SPLITS[N_SPLITS] = {1, 16};
+
+static const struct {
+    TensorType type;
+    double wanted[N_COUNTS]; /* the share at least, the ratios at most */
+} goals[] = {
+    {TYPE_Q8_0, {0.90, 1.10, 1.15, 1.35, 2.4}},
+    {TYPE_Q4_0, {0.85, 1.15, 1.35, 2.2, 4.0}},
+    {TYPE_Q4_K, {0.80, 1.20, 1.45, 2.4, 4.4}},
+    {TYPE_BF16, {0.90, 1.10, 1.15, 1.30, 2.2}},
+};
+
+static const double *goal_of(TensorType type) {
+    for (size_t i = 0; i < sizeof goals / sizeof *goals; i++)
+        if (goals[i].type == type) return goals[i].wanted;
+    return NULL;
+}
+
+typedef struct Figures {
+    int32_t n_context;
+    MachineSpeed speed; /* its reads are those of the model's weights */
+    double seconds[N_COUNTS], limit_s[N_COUNTS];
+    double value[N_COUNTS], floor[N_COUNTS];
+    struct { double products_s, products_floor_s, attention_s, attention_floor_s, rest_s; } split[N_SPLITS];
+} Figures;
+
+/* Forwards of each number of rows and a reading of the weights take turns; of all the fastest counts. */
+static int measure(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
+    double read_s = INFINITY, end_s = clock_s() + seconds;
+    for (int i = 0; i < N_COUNTS; i++) f->seconds[i] = INFINITY;
+    for (int round = 0; round < MIN_ROUNDS || clock_s() < end_s; round++) {
+        double now[N_COUNTS], reading;
+        int status = cost_read_weights(m->model, m->n_threads, &reading, err);
+        if (!status) status = cost_measure(e, f->n_context, COUNTS, N_COUNTS, 1, 0, 0, now, err);
+        if (status) return status;
+        if (reading < read_s) read_s = reading;
+        for (int i = 0; i < N_COUNTS; i++)
+            if (now[i] < f->seconds[i]) f->seconds[i] = now[i];
+    }
+    f->speed.read_gb_s = (double)m->model->weight_bytes / read_s * 1e-9;
+    return FR_OK;
+}
+
+/* The peaks before and after, the better ones: what other programs took from one of them is no limit of the machine. */
+static int measure_between_peaks(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
+    MachineSpeed after;
+    int status = machine_measure(m->model->kernels, m->n_threads, &f->speed, err);
+    if (!status) status = measure(f, m, e, seconds, err);
+    if (!status) status = machine_measure(m->model->kernels, m->n_threads, &after, err);
+    for (int k = 0; !status && k < PEAK_COUNT; k++)
+        if (after.peak_gop_s[k] > f->speed.peak_gop_s[k]) f->speed.peak_gop_s[k] = after.peak_gop_s[k];
+    return status;
+}
+
+static void derive(Figures *f, const CostWork *work) {
+    for (int i = 0; i < N_COUNTS; i++) {
+        f->limit_s[i] = cost_limit_s(work, &f->speed, COUNTS[i], f->n_context);
+        f->value[i] = f->seconds[i] / f->seconds[0];
+        f->floor[i] = f->limit_s[i] / f->limit_s[0];
+    }
+    double bytes = work->weight_bytes + f->n_context * work->kv_bytes_per_key;
+    f->value[0] = bytes / f->seconds[0] / (f->speed.read_gb_s * 1e9);
+}
+
+static int take_apart(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
+    for (int k = 0; k < N_SPLITS; k++) {
+        CostPart parts[COST_PARTS_MAX];
+        double whole_s;
+        int n = cost_parts_measure(m->model, e, m->kv, &f->speed, SPLITS[k], f->n_context, seconds, parts, &whole_s, err);
+        if (n < 0) return n;
+        for (int i = 0; i < n; i++)
+            if (parts[i].n_out) {
+                f->split[k].products_s += parts[i].seconds;
+                f->split[k].products_floor_s += parts[i].floor_s;
+            } else if (parts[i].floor_s > 0) {
+                f->split[k].attention_s = parts[i].seconds;
+                f->split[k].attention_floor_s = parts[i].floor_s;
+            } else f->split[k].rest_s = parts[i].seconds;
+    }
+    return FR_OK;
+}
+
+static bool is_reached(int i, double value, double wanted) { return i == 0 ? value >= wanted : value <= wanted; }
+
+/* Whether a machine of these limits could reach it at all. */
+static const char *verdict(const Figures *f, int i, const double *goal) {
+    if (!goal) return "no figure was asked for";
+    if (is_reached(i, f->value[i], goal[i])) return "reached";
+    return is_reached(i, f->floor[i], goal[i]) ? "missed" : "beyond this machine: its floor is above the figure";
+}
+
+static void print_text(const Figures *f, const CliModel *m, const double *goal) {
+    const double *peak = f->speed.peak_gop_s;
+    printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n",
+           tensor_type_info(m->model->layers[0].gate.type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8], peak[PEAK_BF16],
+           peak[PEAK_F32]);
+    printf("%-22s %9s %9s %7s %7s %8s  %s\n", "", "ms", "floor ms", "is", "wanted", "floor", "verdict");
+    for (int i = 0; i < N_COUNTS; i++) {
+        char name[32], wanted[16] = "-";
+        if (i == 0) snprintf(name, sizeof name, "1 row, bandwidth");
+        else snprintf(name, sizeof name, "T(%d)/T(1)", COUNTS[i]);
+        if (goal) snprintf(wanted, sizeof wanted, "%.2f", goal[i]);
+        printf("%-22s %9.2f %9.2f %7.2f %7s %8.2f  %s\n", name, 1e3 * f->seconds[i], 1e3 * f->limit_s[i], f->value[i], wanted,
+               f->floor[i], verdict(f, i, goal));
+    }
+    for (int k = 0; k < N_SPLITS; k++)
+        printf("%2d row%s products %.2f ms (floor %.2f), attention %.2f (%.2f), rest %.2f\n", SPLITS[k], SPLITS[k] == 1 ? ": " : "s:",
+               1e3 * f->split[k].products_s, 1e3 * f->split[k].products_floor_s, 1e3 * f->split[k].attention_s,
+               1e3 * f->split[k].attention_floor_s, 1e3 * f->split[k].rest_s);
+}
+
+static json_t *to_json(const Figures *f, const double *goal) {
+    json_t *rows = json_array(), *split = json_array();
+    for (int i = 0; i < N_COUNTS; i++)
+        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:s}", "rows", COUNTS[i], "seconds", f->seconds[i], "limit_s",
+            f->limit_s[i], "value", f->value[i], "floor", f->floor[i], "wanted", goal ? json_real(goal[i]) : json_null(),
+            "verdict", verdict(f, i, goal)));
+    for (int k = 0; k < N_SPLITS; k++)
+        json_array_append_new(split, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", SPLITS[k], "products_s", f->split[k].products_s,
+            "products_floor_s", f->split[k].products_floor_s, "attention_s", f->split[k].attention_s, "attention_floor_s",
+            f->split[k].attention_floor_s, "rest_s", f->split[k].rest_s));
+    const double *peak = f->speed.peak_gop_s;
+    return json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "context", f->n_context, "read_gb_s", f->speed.read_gb_s, "int8_gop_s",
+                     peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "figures", rows, "split", split);
+}
+
+int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
+    const double *goal = goal_of(m->model->layers[0].gate.type);
+    ExecutorOptions options = {.n_threads = m->n_threads, .pin_threads = m->pin, .kv_type = m->kv, .page_size = 16, .n_ctx = 1024 + 64, .max_sequences = 1,
+                               .max_rows = 64};
+    Executor *e;
+    CostWork work;
+    cost_work(m->model, m->kv, &work);
+    json_t *list = json_array();
+    int status = executor_open(&e, m->model, &options, err);
+    if (!status && !json)
+        printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is a forward of n rows, the fastest of some rounds\n",
+               m->n_threads, m->model->kernels->name, act_form_name(m->model->activations), work.weight_bytes * 1e-9);
+    for (size_t c = 0; !status && c < sizeof CONTEXTS / sizeof *CONTEXTS; c++) {
+        Figures f = {.n_context = CONTEXTS[c]};
+        status = measure_between_peaks(&f, m, e, seconds, err);
+        if (!status) status = take_apart(&f, m, e, seconds / 4, err);
+        if (status) break;
+        derive(&f, &work);
+        if (json) json_array_append_new(list, to_json(&f, goal));
+        else print_text(&f, m, goal);
+    }
+    executor_close(e);
+    if (!status && json) {
+        json_dumpf(list, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+    }
+    json_decref(list);
+    return status;
+}

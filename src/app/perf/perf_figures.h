@@ -1,0 +1,10 @@
+/* perf_figures.h - `forerun perf --figures`: the figures that verification should reach, what this machine allows, what is. */
+#ifndef PERF_PERF_FIGURES_H
+#define PERF_PERF_FIGURES_H
+
+#include "app/cli.h"
+
+/* Measures the opened model at contexts 128 and 1024, for about one and a half times `seconds` each, and prints a table, or JSON. */
+int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
+
+#endif

@@ -1,0 +1,159 @@
+/* plot.c - writes a gnuplot script and pipes it into gnuplot.
+ *
+ * Every text of the caller stands in single quotes, where gnuplot knows no escapes and starts no commands; a quote
+ * is written twice. The terminal is `noenhanced`, so that ngram_trie stays ngram_trie. Positions of bars are
+ * computed here: gnuplot's own histograms have no error bars of one length up and down. */
+#include "app/plot.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Okabe and Ito's colours, which people with any colour vision tell apart; then grey. */
+static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#777777"};
+static const char *color_of(int i_series) { return palette[i_series % (int)(sizeof palette / sizeof *palette)]; }
+
+enum { WIDTH = 960, HEIGHT = 560, MAX_LABEL_CHARS = 90 /* that stand side by side below the axis */ };
+static const double GROUP_WIDTH = 0.8; /* of the bars of a category, which lie 1 apart */
+
+int plot_check(const char *path, fr_error *err) {
+    FILE *gnuplot = popen("gnuplot --version >/dev/null 2>&1", "r");
+    if (!gnuplot || pclose(gnuplot) != 0)
+        return error_set(err, FR_ERR_UNSUPPORTED, "gnuplot, which draws the figure, is not here: apt install gnuplot-nox");
+    FILE *f = fopen(path, "ab");
+    if (!f || fclose(f)) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    return FR_OK;
+}
+
+static void write_quoted(FILE *out, const char *text) {
+    fputc('\'', out);
+    for (const char *p = text; *p; p++) {
+        if (*p == '\'') fputc('\'', out);
+        fputc(*p == '\n' ? ' ' : *p, out);
+    }
+    fputc('\'', out);
+}
+
+static void write_text(FILE *out, const char *command, const char *text, const char *rest) {
+    if (!text) return;
+    fprintf(out, "set %s ", command);
+    write_quoted(out, text);
+    fprintf(out, " %s\n", rest);
+}
+
+static double top_of(const Plot *p) {
+    double top = p->reference;
+    for (int s = 0; s < p->n_series; s++)
+        for (int i = 0; i < p->series[s].n; i++) {
+            double dy = p->series[s].dy ? p->series[s].dy[i] : 0, y = p->series[s].y[i] + (isfinite(dy) ? dy : 0);
+            if (isfinite(y) && y > top) top = y;
+        }
+    return top > 0 ? top : 1;
+}
+
+static void write_categories(FILE *out, const Plot *p) {
+    size_t chars = 0;
+    for (int i = 0; i < p->n_categories; i++) chars += strlen(p->categories[i]) + 2;
+    fprintf(out, "set xtics %s scale 0 (", chars > MAX_LABEL_CHARS ? "rotate by -25 left" : "center");
+    for (int i = 0; i < p->n_categories; i++) {
+        if (i) fputs(", ", out);
+        write_quoted(out, p->categories[i]);
+        fprintf(out, " %d", i);
+    }
+    fprintf(out, ")\nset xrange [-0.6:%g]\n", p->n_categories - 0.4);
+}
+
+static void write_style(FILE *out, const Plot *p, const char *path) {
+    fprintf(out, "set terminal svg size %d,%d font 'Helvetica,15' background '#ffffff' noenhanced\n", WIDTH, HEIGHT);
+    write_text(out, "output", path, "");
+    fputs("set encoding utf8\nset border 3 lc rgb '#444444'\nset tics nomirror out tc rgb '#222222'\n"
+          "set grid ytics lt 1 lw 0.6 lc rgb '#dddddd'\nset key outside bottom center horizontal Left reverse samplen 1.6 width 2 height 0.6\n"
+          "set style fill solid 1 noborder\n", out);
+    write_text(out, "title", p->title, "font ',19' tc rgb '#111111'");
+    write_text(out, "xlabel", p->x_label, "tc rgb '#222222' offset 0,0.4");
+    write_text(out, "ylabel", p->y_label, "tc rgb '#222222' offset -0.5,0");
+    if (p->kind == PLOT_BARS) write_categories(out, p);
+    else fprintf(out, "set offsets graph %s, graph 0.03, 0, 0\n", p->x_from_zero ? "0" : "0.03");
+    if (p->kind == PLOT_LINES && p->x_from_zero) fputs("set xrange [0:*]\n", out);
+    if (p->kind == PLOT_LINES && p->x_log2) fputs("set logscale x 2\n", out);
+    if (p->kind == PLOT_BARS || p->y_from_zero) fprintf(out, "set yrange [0:%.9g]\n", 1.08 * top_of(p));
+    if (p->reference != 0)
+        fprintf(out, "set arrow from graph 0, first %.9g to graph 1, first %.9g nohead front dt 2 lw 1.5 lc rgb '#333333'\n",
+                p->reference, p->reference);
+}
+
+/* The middle of a bar: the bars of a category stand around its number. */
+static double bar_x(const Plot *p, int i_series, int i_category) {
+    return i_category + GROUP_WIDTH * ((i_series + 0.5) / p->n_series - 0.5);
+}
+
+static void write_data(FILE *out, const Plot *p, int i_series) {
+    const PlotSeries *s = &p->series[i_series];
+    fprintf(out, "$s%d << EOD\n", i_series);
+    for (int i = 0; i < s->n; i++) {
+        if (!isfinite(s->y[i])) continue;
+        double dy = s->dy && isfinite(s->dy[i]) ? s->dy[i] : 0;
+        fprintf(out, "%.9g %.9g %.9g\n", p->kind == PLOT_BARS ? bar_x(p, i_series, i) : s->x[i], s->y[i], dy);
+    }
+    fputs("EOD\n", out);
+}
+
+static bool has_errors(const PlotSeries *s) {
+    for (int i = 0; s->dy && i < s->n; i++)
+        if (isfinite(s->dy[i]) && s->dy[i] > 0) return true;
+    return false;
+}
+
+static bool has_points(const PlotSeries *s) {
+    for (int i = 0; i < s->n; i++)
+        if (isfinite(s->y[i])) return true;
+    return false;
+}
+
+static void write_script(FILE *out, const Plot *p, const char *path) {
+    write_style(out, p, path);
+    for (int s = 0; s < p->n_series; s++) write_data(out, p, s);
+    const char *before = "plot ";
+    for (int s = 0; s < p->n_series; s++) {
+        if (!has_points(&p->series[s])) continue;
+        fprintf(out, "%s$s%d using 1:2 with ", before, s);
+        if (p->kind == PLOT_BARS) fprintf(out, "boxes lc rgb '%s' ", color_of(s));
+        else fprintf(out, "linespoints lw 2.2 pt 7 ps 0.7 lc rgb '%s' ", color_of(s));
+        fputs("title ", out);
+        write_quoted(out, p->series[s].name);
+        before = ", ";
+    }
+    for (int s = 0; s < p->n_series; s++)
+        if (has_errors(&p->series[s]))
+            fprintf(out, ", $s%d using 1:($2-$3):(0):(2*$3) with vectors nohead lw 1.4 lc rgb '%s' notitle", s,
+                    p->kind == PLOT_BARS ? "#222222" : color_of(s));
+    fputs("\n", out);
+}
+
+static int run_gnuplot(const char *script, size_t n, const char *path, fr_error *err) {
+    /* A gnuplot that is gone must end the figure, not this program. */
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+    FILE *gnuplot = popen("gnuplot", "w");
+    bool failed = !gnuplot || fwrite(script, 1, n, gnuplot) != n;
+    if (gnuplot && pclose(gnuplot) != 0) failed = true;
+    signal(SIGPIPE, before);
+    return failed ? error_set(err, FR_ERR_IO, "%s: gnuplot did not draw it; what it says stands above", path) : FR_OK;
+}
+
+int plot_write_svg(const Plot *p, const char *path, fr_error *err) {
+    bool any = false;
+    for (int s = 0; s < p->n_series; s++) any = any || has_points(&p->series[s]);
+    if (!any) return error_set(err, FR_ERR_ARGUMENT, "%s: there is nothing to draw", path);
+    char *script = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&script, &n);
+    if (!out) return error_memory(err, "a figure", 1);
+    fprintf(out, "set boxwidth %.9g absolute\n", 0.92 * GROUP_WIDTH / p->n_series);
+    write_script(out, p, path);
+    int status = fclose(out) ? error_memory(err, "a figure", n) : run_gnuplot(script, n, path, err);
+    free(script);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* plot.h - a figure as an SVG file, drawn by gnuplot: lines with points, or grouped bars.
+ *
+ *     double x[] = {1, 2, 4}, y[] = {100, 180, 310}, dy[] = {3, 5, 9};
+ *     PlotSeries series = {.name = "plain", .n = 3, .x = x, .y = y, .dy = dy};
+ *     Plot plot = {.kind = PLOT_LINES, .title = "Throughput", .x_label = "batch size", .y_label = "tokens/s",
+ *                  .series = &series, .n_series = 1, .y_from_zero = true, .x_log2 = true};
+ *     if (plot_write_svg(&plot, "throughput.svg", &err)) ...
+ *
+ * gnuplot is a program, not a library, and may be missing: who measures for hours asks plot_check first.
+ */
+#ifndef APP_PLOT_H
+#define APP_PLOT_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+
+typedef enum PlotKind { PLOT_LINES, PLOT_BARS } PlotKind;
+
+/* Everything is borrowed. A y that is not finite is left out of the figure. */
+typedef struct PlotSeries {
+    const char *name;     /* in the legend */
+    int n;                /* points; of bars: one for each category */
+    const double *x;      /* [n]; bars: not read */
+    const double *y;      /* [n] */
+    const double *dy;     /* [n] half the length of the error bars; NULL: none; not finite: none at that point */
+} PlotSeries;
+
+typedef struct Plot {
+    PlotKind kind;
+    const char *title, *x_label, *y_label; /* NULL: none */
+    const char *const *categories;         /* [n_categories] of bars, from left to right */
+    int n_categories;
+    const PlotSeries *series;
+    int n_series;
+    double reference;   /* a dashed line at this y; 0: none */
+    bool y_from_zero;   /* bars always stand on zero */
+    bool x_log2;        /* lines: steps of x are factors of two */
+    bool x_from_zero;   /* lines: the axis begins at zero */
+} Plot;
+
+/* Is gnuplot there, and can a file be written at `path`? */
+int plot_check(const char *path, fr_error *err);
+int plot_write_svg(const Plot *plot, const char *path, fr_error *err);
+
+#endif

@@ -1,0 +1,78 @@
+/* study_toy.c - Fig. 1 of Recursive Speculative Decoding: how often one of two drafts from Ber(p) is accepted where the
+ * target is Ber(q), by four ways of verifying. Nothing is sampled: the rules themselves run once for every way that
+ * drafts and coins can fall (acceptance.h), and the optimum is a maximal flow (optimal_transport.h). */
+#include "app/plot.h"
+#include "app/study/study.h"
+
+#include "lab/acceptance.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { N_POINTS = 19, N_RULES = 4, N_DRAFTS = 2 };
+
+static const char *const names[N_RULES] = {"multi-round", "k-seq", "optimum with replacement", "recursive"};
+
+typedef struct Toy {
+    double target, draft[N_POINTS], accepted[N_RULES][N_POINTS];
+} Toy;
+
+static void compute(Toy *t, double target) {
+    const double p[2] = {1 - target, target}; /* what the paper calls q is the target, p here as everywhere */
+    t->target = target;
+    for (int i = 0; i < N_POINTS; i++) {
+        t->draft[i] = (i + 1) / (double)(N_POINTS + 1);
+        const float q[2] = {(float)(1 - t->draft[i]), (float)t->draft[i]};
+        t->accepted[0][i] = acceptance_multi_round(p, q, 2, N_DRAFTS);
+        t->accepted[1][i] = acceptance_k_seq(p, q, 2, N_DRAFTS, 0);
+        t->accepted[2][i] = acceptance_optimum(p, q, 2, N_DRAFTS);
+        t->accepted[3][i] = acceptance_recursive(p, q, 2, N_DRAFTS);
+    }
+}
+
+static void print(const Toy *t) {
+    printf("target Ber(%g), two drafts from Ber(p): chance that one of them is accepted\n%-6s", t->target, "p");
+    for (int r = 0; r < N_RULES; r++) printf("  %-24s", names[r]);
+    putchar('\n');
+    for (int i = 0; i < N_POINTS; i++) {
+        printf("%-6.2f", t->draft[i]);
+        for (int r = 0; r < N_RULES; r++) printf("  %-24.6f", t->accepted[r][i]);
+        putchar('\n');
+    }
+}
+
+static int write_json(const Toy *t, const char *path, fr_error *err) {
+    json_t *j = json_pack("{s:f}", "target", t->target), *draft = json_array();
+    for (int i = 0; i < N_POINTS; i++) json_array_append_new(draft, json_real(t->draft[i]));
+    json_object_set_new(j, "draft", draft);
+    for (int r = 0; r < N_RULES; r++) {
+        json_t *values = json_array();
+        for (int i = 0; i < N_POINTS; i++) json_array_append_new(values, json_real(t->accepted[r][i]));
+        json_object_set_new(j, names[r], values);
+    }
+    int failed = json_dump_file(j, path, JSON_INDENT(1));
+    json_decref(j);
+    return failed ? error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno)) : FR_OK;
+}
+
+static int draw(const Toy *t, const char *prefix, fr_error *err) {
+    char path[1024], title[128];
+    snprintf(path, sizeof path, "%s.svg", prefix);
+    snprintf(title, sizeof title, "Two drafts from Ber(p), target Ber(%g)", t->target);
+    PlotSeries series[N_RULES];
+    for (int r = 0; r < N_RULES; r++)
+        series[r] = (PlotSeries){.name = names[r], .n = N_POINTS, .x = t->draft, .y = t->accepted[r]};
+    Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = "p of the draft", .y_label = "chance that a draft is accepted",
+                 .series = series, .n_series = N_RULES};
+    int status = plot_check(path, err);
+    return status ? status : plot_write_svg(&plot, path, err);
+}
+
+int study_toy(double target, const char *json, const char *prefix, fr_error *err) {
+    Toy t;
+    compute(&t, target);
+    print(&t);
+    int status = json ? write_json(&t, json, err) : FR_OK;
+    return status || !prefix ? status : draw(&t, prefix, err);
+}

@@ -1,0 +1,265 @@
+/* cmd_distill.c - `forerun distill-data`: a target answers the questions of a file itself, many at a time.
+ *
+ * A drafter is to guess what its target says, not what somebody wrote: so it is trained on the target's own answers. Answers
+ * are written in the order of the input, each as soon as those before it are done, so that a run that was cut off goes on
+ * behind its last line. Every answer is the one that `forerun run` gives to its prompt: what else is in the batch does not
+ * matter. With a temperature, record i (from 0) is drawn with the seed --seed + i, so that not all answers share their
+ * luck. */
+#include "base/progress.h"
+#include "app/train/distill_records.h"
+#include "app/run/generate.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KEY_DISTILL_CHAT = 1100, KEY_BEGIN_TEXTS, KEY_PARALLEL, MAX_PARALLEL = 256, AHEAD = 4 };
+
+typedef struct DistillArgs {
+    GenerateArgs generate;
+    const char *input, *output;
+    int chat;
+    int begin_words; /* 0: texts are refused */
+} DistillArgs;
+
+/* A record on its way from input to output. */
+typedef struct Slot {
+    Record record;
+    int64_t i;           /* of the input, from 0 */
+    int i_answer;        /* message being said */
+    fr_request *request; /* NULL: done */
+    bool left_out;
+} Slot;
+
+typedef struct Distill {
+    const DistillArgs *args;
+    fr_model *model;
+    fr_engine *engine;
+    LineReader *in;
+    FILE *out;
+    int64_t n_records, n_passed, n_answered, n_left_out;
+    bool at_end;
+    Slot *slots;         /* [n_slots] a ring, in the order of the input */
+    int n_slots, first, n_queued, n_running;
+    Progress bar;
+} Distill;
+
+/* ---- command line ------------------------------------------------------------------------------- */
+
+static const struct argp_option option_table[] = {
+    {"output", 'o', "OUT", 0, "the answered records; what it holds already is not asked again", 1},
+    {"chat", KEY_DISTILL_CHAT, NULL, 0, "a \"prompt\" is a user's message: put it into the model's chat format", 1},
+    {"begin-texts", KEY_BEGIN_TEXTS, "N", 0, "of a \"text\" the first N words are the prompt (of one written USER: ... ASSISTANT: "
+     "..., all before the first answer), and the model goes on", 1},
+    {"parallel", KEY_PARALLEL, "N", 0, "so many answers at a time (default 8)", 4},
+    {0},
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    DistillArgs *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
+    case 'o': a->output = arg; return 0;
+    case KEY_DISTILL_CHAT: a->chat = 1; return 0;
+    case KEY_BEGIN_TEXTS:
+        a->begin_words = (int)cli_parse_int(state, arg, 1, 1 << 20, "--begin-texts");
+        return 0;
+    case KEY_PARALLEL:
+        a->generate.engine.max_requests = (int)cli_parse_int(state, arg, 1, MAX_PARALLEL, "--parallel");
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->input) argp_error(state, "one input at a time: %s or %s?", a->input, arg);
+        a->input = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->input) argp_error(state, "which questions? name a file of JSON lines");
+        if (!a->output) argp_error(state, "where to? -o OUT.jsonl");
+        if (a->generate.system && !a->chat) argp_error(state, "--system goes with --chat");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- one answer --------------------------------------------------------------------------------- */
+
+static int chat_prompt(const Distill *d, const Slot *s, char **text, fr_error *err) {
+    const char *system = d->args->generate.system;
+    const Record *r = &s->record;
+    if (r->kind == RECORD_PAIR) {
+        const fr_chat_message messages[] = {{"system", system}, {"user", r->prompt}};
+        return fr_chat_prompt(d->model, NULL, messages + !system, 1 + !!system, text, err);
+    }
+    fr_chat_message *messages = calloc((size_t)s->i_answer, sizeof *messages);
+    if (!messages) return error_memory(err, "a conversation", (size_t)s->i_answer);
+    for (int i = 0; i < s->i_answer; i++) messages[i] = (fr_chat_message){r->messages[i].role, r->messages[i].content};
+    int status = fr_chat_prompt(d->model, NULL, messages, s->i_answer, text, err);
+    free(messages);
+    return status;
+}
+
+static bool is_chat(const Distill *d, const Slot *s) { return s->record.kind == RECORD_CHAT || d->args->chat; }
+
+static int open_request(Distill *d, Slot *s, fr_error *err) {
+    const GenerateArgs *g = &d->args->generate;
+    fr_request_options o = generate_request_options(g, g->drafts, g->n_drafts);
+    char *text = NULL;
+    int32_t *prompt = NULL;
+    unsigned flags = FR_TOKENIZE_PROMPT | (is_chat(d, s) ? FR_TOKENIZE_SPECIAL : 0u);
+    int status = is_chat(d, s) ? chat_prompt(d, s, &text, err) : FR_OK;
+    const char *asked = text ? text : s->record.prompt;
+    if (!status) status = fr_tokenize(d->model, asked, strlen(asked), flags, &prompt, &o.n_prompt, err);
+    o.prompt = prompt;
+    o.sampling.seed += (uint64_t)s->i;
+    if (!status) status = fr_request_open(&s->request, d->engine, &o, err);
+    fr_free(text);
+    fr_free(prompt);
+    return status;
+}
+
+/* A prompt that does not fit is left out, and said. */
+static int begin_answer(Distill *d, Slot *s, fr_error *err) {
+    fr_error why;
+    int status = open_request(d, s, &why);
+    d->n_running += status == FR_OK;
+    if (status == FR_ERR_CONTEXT) {
+        fprintf(stderr, "forerun: %s: record %lld is left out: %s\n", d->args->input, (long long)s->i + 1, why.message);
+        s->left_out = true;
+        return FR_OK;
+    }
+    if (!status) return FR_OK;
+    return error_set(err, (fr_code)status, "%.120s: record %lld: %.360s", d->args->input, (long long)s->i + 1, why.message);
+}
+
+/* The answer of a request that ended goes into the record; the next one of a conversation begins. */
+static int end_answer(Distill *d, Slot *s, fr_error *err) {
+    size_t n;
+    fr_finish finish = fr_request_finish(s->request);
+    const char *text = fr_request_text(s->request, &n);
+    int status = FR_OK;
+    fr_stats stats;
+    fr_request_get_stats(s->request, &stats);
+    if (finish == FR_FINISH_ERROR) {
+        *err = *fr_request_error(s->request);
+        status = err->code;
+    } else {
+        bool blank = is_chat(d, s) && n > 0 && *text == ' '; /* the format's, between "ASSISTANT:" and the answer */
+        status = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish), stats.is_lossy,
+                                err);
+    }
+    fr_request_close(s->request);
+    s->request = NULL;
+    d->n_running--;
+    if (status || s->record.kind == RECORD_PAIR) return status;
+    s->i_answer = distill_next_answer(&s->record, s->i_answer + 1);
+    return s->i_answer < 0 ? FR_OK : begin_answer(d, s, err);
+}
+
+/* ---- the file ----------------------------------------------------------------------------------- */
+
+static Slot *slot_at(Distill *d, int i) { return &d->slots[(d->first + i) % d->n_slots]; }
+
+static int admit(Distill *d, fr_error *err) {
+    while (!d->at_end && d->n_queued < d->n_slots && d->n_running < d->args->generate.engine.max_requests) {
+        Slot *s = slot_at(d, d->n_queued);
+        *s = (Slot){.i = d->n_passed};
+        int got = distill_next(d->in, d->args->begin_words, &s->record, err);
+        d->at_end = got != 1;
+        if (got != 1) return got;
+        d->n_passed++;
+        d->n_queued++;
+        s->i_answer = s->record.kind == RECORD_CHAT ? distill_next_answer(&s->record, 0) : 0;
+        int status = begin_answer(d, s, err);
+        if (status) return status;
+    }
+    return FR_OK;
+}
+
+/* Writes the oldest records as far as they are done. */
+static int write_done(Distill *d, fr_error *err) {
+    while (d->n_queued > 0 && !slot_at(d, 0)->request) {
+        Slot *s = slot_at(d, 0);
+        bool fine = s->left_out || (json_dumpf(s->record.object, d->out, JSON_COMPACT) == 0 && fputc('\n', d->out) != EOF &&
+                                    fflush(d->out) == 0);
+        if (!fine) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", d->args->output, strerror(errno));
+        d->n_left_out += s->left_out;
+        d->n_answered += !s->left_out;
+        progress_update(&d->bar, s->i + 1);
+        record_free(&s->record);
+        d->first = (d->first + 1) % d->n_slots;
+        d->n_queued--;
+    }
+    return FR_OK;
+}
+
+static int answer_all(Distill *d, fr_error *err) {
+    for (;;) {
+        int status = admit(d, err);
+        if (!status) status = write_done(d, err);
+        if (status || (d->at_end && d->n_queued == 0)) return status;
+        status = fr_engine_step(d->engine, err);
+        for (int i = 0; i < d->n_queued && status >= 0; i++) {
+            Slot *s = slot_at(d, i);
+            if (s->request && fr_request_finish(s->request) != FR_FINISH_NONE) status = end_answer(d, s, err);
+        }
+        if (status < 0) return status;
+    }
+}
+
+static int open_all(Distill *d, DistillArgs *a, fr_error *err) {
+    size_t n = strlen(a->output);
+    if (n > 4 && strcmp(a->output + n - 4, ".zst") == 0)
+        return error_set(err, FR_ERR_ARGUMENT, "%s: answers are written as they come, not compressed; take the .zst off", a->output);
+    int status = distill_count(a->input, a->begin_words, &d->n_records, err);
+    if (!status) status = line_reader_open(&d->in, a->input, false, LINE_MAX_BYTES, err);
+    if (!status) status = distill_continue(a->output, d->in, a->begin_words, &d->n_passed, &d->n_answered, &d->out, err);
+    if (!status) status = generate_open_model(&d->model, &a->generate, err);
+    if (!status) status = fr_engine_open(&d->engine, d->model, &a->generate.engine, err);
+    d->n_slots = AHEAD * a->generate.engine.max_requests;
+    d->slots = calloc((size_t)d->n_slots, sizeof *d->slots);
+    return status || d->slots ? status : (int)error_memory(err, "records", (size_t)d->n_slots);
+}
+
+static void close_all(Distill *d) {
+    for (int i = 0; i < d->n_queued && d->slots; i++) {
+        fr_request_close(slot_at(d, i)->request);
+        record_free(&slot_at(d, i)->record);
+    }
+    free(d->slots);
+    fr_engine_close(d->engine);
+    fr_model_close(d->model);
+    line_reader_close(d->in);
+    if (d->out) fclose(d->out);
+}
+
+int cmd_distill(int argc, char **argv) {
+    static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = option_table, .parser = parse, .children = children, .args_doc = "IN.jsonl",
+        .doc = "Let a model answer the questions of a file itself, as data to train a drafter on.\v"
+               "IN has a JSON object a line: a \"prompt\" (raw text, or with --chat a user's message), or \"messages\" with a "
+               "\"role\" and a \"content\" each, of which the assistant's are written anew, in turn; with --begin-texts also \"text\". OUT has the same objects "
+               "with the model's answers, in the same order, and \"finish\" beside each, which says why it ended (under a rule "
+               "of --lossy also \"lossy\", of which train warns). Run it again after a kill, and it goes on where it stopped. Answers are those of `forerun run`; record i, counted from "
+               "0, is drawn with the seed S + i.\n\n"
+               "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
+               "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n"};
+    DistillArgs a = {0};
+    generate_defaults(&a.generate);
+    a.generate.engine.max_requests = 8;
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    fr_error err;
+    Distill d = {.args = &a};
+    int status = open_all(&d, &a, &err);
+    if (!status) {
+        progress_begin(&d.bar, stderr, "answer", d.n_records);
+        progress_resume(&d.bar, d.n_passed);
+        status = answer_all(&d, &err);
+        progress_end(&d.bar);
+    }
+    if (!status)
+        printf("%s: %lld of %lld records are answered%s\n", a.output, (long long)d.n_answered, (long long)d.n_records,
+               d.n_left_out ? "; those left out do not fit the context, see --ctx" : "");
+    close_all(&d);
+    return status ? cli_fail(&err) : CLI_OK;
+}

@@ -1,0 +1,62 @@
+#include "app/train/corpus_reader.h"
+
+#include "train/data/record.h"
+
+#include <string.h>
+
+static int piece(const CorpusSink *sink, const char *text, size_t n, fr_error *err) {
+    return sink->piece(sink->ctx, text, n, err);
+}
+
+static int end(const CorpusSink *sink, const LineReader *r, fr_error *err) {
+    return sink->end(sink->ctx, line_reader_n_read(r), err);
+}
+
+static int hand_on(const CorpusSink *sink, const LineReader *r, const Record *record, fr_error *err) {
+    int status = FR_OK;
+    for (int i = 0; i < record->n_messages && !status; i++) {
+        status = piece(sink, record->messages[i].content, strlen(record->messages[i].content), err);
+        if (!status) status = end(sink, r, err);
+    }
+    if (status || record->kind == RECORD_CHAT) return status;
+    if (record->kind == RECORD_TEXT) status = piece(sink, record->text, strlen(record->text), err);
+    else status = piece(sink, record->prompt, strlen(record->prompt), err);
+    if (!status && record->kind == RECORD_PAIR) status = piece(sink, record->response, strlen(record->response), err);
+    return status ? status : end(sink, r, err);
+}
+
+static int read_records(const CorpusSink *sink, LineReader *r, fr_error *err) {
+    Record record;
+    int got;
+    while ((got = record_next(r, &record, err)) == 1) {
+        int status;
+        fr_error why;
+        if (record.kind == RECORD_PAIR && !record.response) {
+            error_set(&why, FR_ERR_FORMAT, "wants a \"response\" to its \"prompt\"");
+            status = line_reader_refuse(r, &why, err);
+        } else {
+            status = hand_on(sink, r, &record, err);
+        }
+        record_free(&record);
+        if (status) return status;
+    }
+    return got;
+}
+
+static int read_whole(const CorpusSink *sink, LineReader *r, fr_error *err) {
+    const char *text;
+    size_t n;
+    int got = line_reader_next(r, &text, &n, err);
+    if (got != 1) return got;
+    int status = piece(sink, text, n, err);
+    return status ? status : end(sink, r, err);
+}
+
+int corpus_read(const char *path, const CorpusSink *sink, fr_error *err) {
+    LineReader *r;
+    bool is_jsonl = line_reader_is_jsonl(path);
+    int status = line_reader_open(&r, path, !is_jsonl, LINE_MAX_BYTES, err);
+    if (!status) status = is_jsonl ? read_records(sink, r, err) : read_whole(sink, r, err);
+    line_reader_close(r);
+    return status;
+}

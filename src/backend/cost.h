@@ -1,0 +1,32 @@
+/* cost.h - T(n): what a forward over n rows costs on this machine, and what it would cost at the least. */
+#ifndef BACKEND_COST_H
+#define BACKEND_COST_H
+
+#include "kernels/machine.h"
+#include "backend/executor.h"
+
+/* What a forward has to move and to compute. */
+typedef struct CostWork {
+    double weight_bytes;                /* read once, whatever the number of rows */
+    double kv_bytes_per_key;            /* of one earlier token; read once where rows share their sequence */
+    double ops_per_row[PEAK_COUNT];     /* multiplications and additions of matrix products, by kind */
+    double attention_ops;               /* of one row and one earlier token, in float */
+} CostWork;
+
+void cost_work(const Model *m, KvType kv_type, CostWork *out);
+
+/* Keys that the rows of a chain see on average behind n_context tokens: those, and the rows before and themselves. */
+static inline double cost_keys_of_row(int32_t n_rows, int32_t n_context) { return n_context + 0.5 * (n_rows + 1); }
+
+/* Seconds of a forward of n_rows rows (a chain) after n_context tokens that would keep either the memory or the
+ * arithmetic busy without a pause: the larger of the two. */
+double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
+
+/* seconds[i]: wall time (that quantile of the rounds: 0.5 the median, 0 the least) of a forward of row_counts[i] rows (a chain, all wanting logits) after
+ * n_context committed tokens. The counts take turns, for at least min_rounds rounds and about budget_s seconds
+ * in all, so that what else the machine does hits them alike. Needs a free sequence; leaves none open. */
+int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, int min_rounds,
+                 double budget_s, double quantile, double *seconds,
+                 fr_error *err);
+
+#endif

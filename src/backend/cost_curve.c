@@ -1,0 +1,140 @@
+#include "backend/cost_curve.h"
+
+#include "base/clock.h"
+#include "backend/cost.h"
+
+#include <math.h>
+
+enum { SINK = 8192 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */ };
+/* Closer where arithmetic usually begins to take longer than reading. */
+static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
+enum { KEY_POINT = 5 };
+/* Seconds: for a count at least; for each measurement of keys; until larger counts are left out; for everything, where the least is done. */
+#define ROWS_S 0.012
+#define KEYS_S 0.01
+#define GROW_S 0.7
+#define LIMIT_S 1.1
+#define MOST 0.08
+
+/* What holds for every forward: more rows never take less time, nor more than as many forwards of fewer rows. Noise that
+ * says otherwise is cut off. */
+static void make_sound(CostCurve *c) {
+    for (int k = 1; k < c->n; k++) {
+        double least = c->seconds[k - 1], most = least * (double)c->rows[k] / (double)c->rows[k - 1];
+        c->seconds[k] = c->seconds[k] < least ? least : c->seconds[k] > most ? most : c->seconds[k];
+    }
+}
+
+/* One forward without context; `least` keeps the fastest, for what else happens only adds. */
+static int time_once(Executor *e, int32_t n_rows, double *least, double *spent_s, fr_error *err) {
+    double s;
+    int status = cost_measure(e, 0, &n_rows, 1, 1, 0, 0, &s, err);
+    if (status) return status;
+    if (s < *least) *least = s;
+    *spent_s += s;
+    return FR_OK;
+}
+
+/* What n_ctx keys add to a forward: with and without them in turn, for the difference is small and the machine has its moods. Of
+ * two forwards or more the first finds the caches full of the keys that were just written. */
+static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
+    double least[2] = {INFINITY, INFINITY}, s;
+    for (int round = 0; round < 2; round++)
+        for (int k = 0; k < 2; k++) {
+            if (cost_measure(e, k * n_keys, &rows, 1, 2, KEYS_S, 0, &s, NULL)) return 0;
+            if (s < least[k]) least[k] = s;
+        }
+    return least[1] > least[0] ? least[1] - least[0] : 0;
+}
+
+/* One row and a few: what both pay is the reading, what the few pay more is theirs. */
+static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
+    int32_t few = c->rows[c->n <= KEY_POINT ? c->n - 1 : KEY_POINT], n_keys = n_ctx - few < LONG ? n_ctx - few : LONG;
+    c->key_s = c->key_read_s = 0;
+    if (n_keys < 1) return;
+    double one_s = added_by(e, n_keys, 1) / n_keys, few_s = few > 1 ? added_by(e, n_keys, few) / n_keys : one_s;
+    c->key_s = few > 1 && few_s > one_s ? (few_s - one_s) / (few - 1) : few_s / few;
+    if (one_s > c->key_s) c->key_read_s = one_s - c->key_s;
+}
+
+/* The counts in turn, the small ones more often: in all about as much time for each as the most rows take, for one moment in which
+ * something else ran must not stand for a count. A forward before all meets cold caches and is thrown away. */
+static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s, fr_error *err) {
+    double spent_s[COST_CURVE_MAX] = {0}, cold_s = INFINITY, none = 0;
+    int n = 0, status = time_once(e, 1, &cold_s, &none, err);
+    for (int k = 0; !status && k < COST_CURVE_MAX && COUNTS[k] <= executor_max_rows(e) && COUNTS[k] <= n_ctx; k++) {
+        if (n >= FEWEST && clock_s() > begin_s + GROW_S) break; /* a large model: the line through the last two goes on */
+        int32_t rows = COUNTS[k];
+        c->rows[n] = rows, c->seconds[n] = INFINITY;
+        status = time_once(e, rows, &c->seconds[n], &spent_s[n], err);
+        n++;
+    }
+    double share_s = 1.5 * c->seconds[n - 1] > ROWS_S ? 1.5 * c->seconds[n - 1] : ROWS_S;
+    for (int round = 1; !status && round < ROUNDS && clock_s() < begin_s + LIMIT_S; round++)
+        for (int k = 0; !status && k < n; k++)
+            if (spent_s[k] < share_s) status = time_once(e, c->rows[k], &c->seconds[k], &spent_s[k], err);
+    c->n = status ? 0 : n;
+    return status;
+}
+
+/* Where more rows took less time than fewer, both get the mean: some kernels do stumble over a certain number, and of a rising curve
+ * this is the nearest. */
+static void make_rising(CostCurve *c) {
+    double sum[COST_CURVE_MAX];
+    int count[COST_CURVE_MAX], n = 0; /* runs of points that share their mean */
+    for (int k = 0; k < c->n; k++) {
+        sum[n] = c->seconds[k], count[n++] = 1;
+        for (; n > 1 && sum[n - 2] / count[n - 2] > sum[n - 1] / count[n - 1]; n--) sum[n - 2] += sum[n - 1], count[n - 2] += count[n - 1];
+    }
+    for (int i = 0, k = 0; i < n; i++)
+        for (int j = 0; j < count[i]; j++) c->seconds[k++] = sum[i] / count[i];
+}
+
+int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err) {
+    double begin_s = clock_s();
+    c->n = 0;
+    int status = measure_rows(c, e, n_ctx, begin_s, err);
+    if (status) return status;
+    make_rising(c);
+    make_sound(c);
+    measure_keys(c, e, n_ctx);
+    return FR_OK;
+}
+
+/* The point from which the line through n_rows starts. */
+static int segment(const CostCurve *c, int32_t n_rows) {
+    int i = 0;
+    while (i + 2 < c->n && c->rows[i + 1] <= n_rows) i++;
+    return i;
+}
+
+static double without_keys(const CostCurve *c, int32_t n_rows) {
+    if (c->n == 1 || n_rows == c->rows[0]) return c->seconds[0];
+    int i = segment(c, n_rows);
+    double slope = (c->seconds[i + 1] - c->seconds[i]) / (double)(c->rows[i + 1] - c->rows[i]);
+    return c->seconds[i] + slope * (double)(n_rows - c->rows[i]);
+}
+
+double cost_curve_at(const CostCurve *c, int32_t n_rows) {
+    return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s);
+}
+
+/* What was wrong moves the points beside n_rows, and a quarter of it the whole curve (the machine is slower).
+ * Points above sink very slowly towards these: a size that looks too dear to be tried would otherwise never be
+ * measured again. */
+void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
+    if (n_rows > 2 * c->rows[c->n - 1]) return;
+    double wrong = seconds / cost_curve_at(c, n_rows) - 1;
+    wrong = wrong > MOST ? MOST : wrong < -MOST ? -MOST : wrong;
+    c->key_s *= 1 + wrong * 0.25;
+    c->key_read_s *= 1 + wrong * 0.25;
+    int i = n_rows == 1 || c->n == 1 ? 0 : segment(c, n_rows);
+    double part = i + 1 < c->n ? (double)(n_rows - c->rows[i]) / (double)(c->rows[i + 1] - c->rows[i]) : 0;
+    part = part > 1 ? 1 : part;
+    for (int k = 0; k < c->n; k++) {
+        double local = k == i ? 1 - part : k == i + 1 ? part : 0;
+        c->seconds[k] *= 1 + wrong * (0.25 + local);
+        if (k > i && local <= 0) c->seconds[k] -= (c->seconds[k] - c->seconds[k - 1]) / SINK;
+    }
+    make_sound(c);
+}

@@ -1,0 +1,202 @@
+/* attention.c - what the rows of a forward read from the KV cache.
+ *
+ * The problem. A row, a KV head and the query heads that share it are one piece of work: n scores, a softmax, a
+ * weighted sum of n values, n being the row's context. Many rows or KV heads are many pieces, and threads take whole ones.
+ * But one row behind a long context, which is plain decoding, is as many pieces as the model has KV heads; where threads
+ * are more, cores would stand idle over the longest work of the step. So keys must be split too, and bits must not say so.
+ *
+ * The idea. Cut the context, not the work: tiles of ATTN_TILE keys, counted from logical position 0. What is computed is
+ *
+ *     s[i]   = scale * q . K[i]                  each by itself
+ *     w      = softmax(s)                        over the whole context: the 16 running sums of kernels.h
+ *     out[t] = sum of w[i] V[i] over tile t      from zero, one fused multiply-add a key, ascending
+ *     out    = ((out[0] + out[1]) + out[2]) + .. in order of tiles
+ *
+ * whoever computes it. It is a function of the context alone: pages, chunks, the shape of the batch and the number of
+ * threads are not in it. A context of one tile is the plain sum over its keys.
+ *
+ * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099, out = (out[0] + out[1]) + out[2]. One thread computes all that in
+ * `attend`. With one pair of row and KV head and four threads it is four jobs: three tiles of scores, a softmax for each
+ * query head, three tiles of values, one addition.
+ *
+ * Invariants. Each piece of either way is the same function over the same range of keys. A tile may begin among the committed
+ * keys and end on the row's path: two calls of a kernel over adjacent ranges equal one call over both.
+ *
+ * Cost. Four jobs in the place of one, some microseconds each; so keys are split only where pairs are fewer than threads
+ * and some context is longer than a tile. The scores lie in the scratch of the threads that would have been idle.
+ * When it loses: contexts little above a tile, where one tile is the longest part.
+ *
+ * Proof: test_attention.c (threads, chunks, pages, company, trees, tables, double precision), test_forward.c.
+ */
+#include "backend/cpu/forward.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What the pieces of a layer's attention have in common. */
+typedef struct Attention {
+    Executor *e;
+    const Kernels *kn;
+    const Hparams *h;
+    int32_t layer;
+    const PackedMatrix *o; /* reads what comes out */
+    int64_t group;         /* query heads of a KV head */
+    int64_t n_pairs;       /* of row and KV head */
+    int64_t n_tiles;       /* of the longest context */
+} Attention;
+
+/* The query heads of one row that share a KV head, and a place in the scratch. */
+typedef struct Pair {
+    const RowPlace *row;
+    const char *keys, *values;
+    const float *q;         /* [group][head_dim] */
+    float *out;             /* [group][head_dim] */
+    float *scores;          /* [group][score_stride] */
+    float *tile_sums;       /* [tiles of n_ctx][group][head_dim]; the first tile's go to out */
+} Pair;
+
+/* Rows of a head after each other: they share most of their keys, which then stay in the cache. */
+static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
+    const Executor *e = a->e;
+    int64_t row = i % e->n_rows, width = a->group * a->h->head_dim;
+    int32_t head = (int32_t)(i / e->n_rows);
+    int64_t at = row * hparams_q_dim(a->h) + head * width;
+    return (Pair){.row = &e->rows[row], .keys = kv_keys(&e->kv, a->layer, head), .values = kv_values(&e->kv, a->layer, head),
+                  .q = e->q + at, .out = e->attended + at, .scores = e->scores + place * a->group * e->score_stride,
+                  .tile_sums = e->tile_sums + place * attn_n_tiles(e->options.n_ctx) * width};
+}
+
+static int64_t n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Keys [begin, end) of the context: those before `split` are committed slots, the others slots of the path. */
+typedef struct Range {
+    int64_t begin, split, end;
+} Range;
+static Range range_of(const Pair *p, int64_t begin, int64_t end) {
+    int64_t n = p->row->n_prefix;
+    return (Range){begin, n < begin ? begin : least(n, end), end};
+}
+
+static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end) {
+    Range r = range_of(p, begin, end);
+    int64_t dim = a->h->head_dim, stride = a->e->score_stride;
+    size_t bytes = kv_slot_bytes(&a->e->kv);
+    KvType type = a->e->kv.shape.type;
+    float scale = 1.0f / sqrtf((float)dim);
+    if (r.begin < r.split)
+        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->prefix_slots + r.begin, r.split - r.begin, scale,
+                           p->scores + r.begin, stride);
+    if (r.split < r.end)
+        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->path_slots + (r.split - p->row->n_prefix),
+                           r.end - r.split, scale, p->scores + r.split, stride);
+}
+
+static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
+    return tile ? p->tile_sums + tile * a->group * a->h->head_dim : p->out;
+}
+
+static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
+    Range r = range_of(p, tile * ATTN_TILE, least((tile + 1) * ATTN_TILE, n_keys(p)));
+    int64_t dim = a->h->head_dim, stride = a->e->score_stride;
+    size_t bytes = kv_slot_bytes(&a->e->kv);
+    KvType type = a->e->kv.shape.type;
+    float *out = tile_out(a, p, tile);
+    memset(out, 0, (size_t)(a->group * dim) * sizeof *out);
+    if (r.begin < r.split)
+        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes, p->row->prefix_slots + r.begin,
+                        r.split - r.begin, out);
+    if (r.split < r.end)
+        a->kn->attn_mix(type, p->scores + r.split, stride, a->group, dim, p->values, bytes,
+                        p->row->path_slots + (r.split - p->row->n_prefix), r.end - r.split, out);
+}
+
+/* Outputs of a pair become activations at once where they are whole blocks. */
+bool attention_converts(const Executor *e) {
+    const Hparams *h = &e->model->hparams;
+    return h->n_head / h->n_head_kv * h->head_dim % ACT_BLOCK == 0;
+}
+
+static void finish(const Attention *a, const Pair *p) {
+    int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->h->head_dim;
+    for (int64_t tile = 1; tile < n; tile++) a->kn->add(p->out, tile_out(a, p, tile), width);
+    if (!attention_converts(a->e)) return;
+    ActForm form = a->o->act;
+    int64_t row = p->row - a->e->rows, at = p->out - a->e->attended - row * a->o->n_in;
+    a->kn->act_convert(form, p->out, width, (char *)a->e->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
+                       act_offset(form, at));
+}
+
+static Attention attention_of(const Step *s) {
+    Executor *e = s->e;
+    const Hparams *h = &e->model->hparams;
+    return (Attention){.e = e, .kn = e->model->kernels, .h = h, .layer = s->layer, .o = &s->l->o, .group = h->n_head / h->n_head_kv,
+                       .n_pairs = (int64_t)e->n_rows * h->n_head_kv, .n_tiles = attn_n_tiles(e->longest)};
+}
+
+/* ---- whole pairs ---------------------------------------------------------------------------------- */
+
+static void attend_pairs(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i, i_thread);
+        int64_t n = n_keys(&p), n_tiles = attn_n_tiles(n);
+        score(&a, &p, 0, n);
+        for (int64_t k = 0; k < a.group; k++) a.kn->softmax(p.scores + k * a.e->score_stride, n);
+        for (int64_t tile = 0; tile < n_tiles; tile++) mix_tile(&a, &p, tile);
+        finish(&a, &p);
+    }
+}
+
+/* ---- tiles: pairs are fewer than threads, so each has a thread's scratch as its own --------------------- */
+
+static void score_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
+        int64_t first = i % a.n_tiles * ATTN_TILE, n = n_keys(&p);
+        if (first < n) score(&a, &p, first, least(first + ATTN_TILE, n));
+    }
+}
+
+static void softmax_heads(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i / a.group, i / a.group);
+        a.kn->softmax(p.scores + i % a.group * a.e->score_stride, n_keys(&p));
+    }
+}
+
+static void mix_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
+        int64_t tile = i % a.n_tiles;
+        if (tile < attn_n_tiles(n_keys(&p))) mix_tile(&a, &p, tile);
+    }
+}
+
+static void finish_pairs(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Attention a = attention_of(s);
+    for (int64_t i = begin; i < end; i++) {
+        Pair p = pair_at(&a, i, i);
+        finish(&a, &p);
+    }
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------- */
+
+Step *attention_steps(Executor *e, int32_t layer, Step *at) {
+    Step base = {.e = e, .layer = layer, .l = &e->model->layers[layer]};
+    Attention a = attention_of(&base);
+    if (a.n_pairs >= threads_count(e->threads) || a.n_tiles == 1)
+        return put_step(at, base, FORWARD_ATTENTION, attend_pairs, a.n_pairs, 0);
+    at = put_step(at, base, FORWARD_ATTENTION, score_tiles, a.n_pairs * a.n_tiles, 0);
+    at = put_step(at, base, FORWARD_ATTENTION, softmax_heads, a.n_pairs * a.group, 0);
+    at = put_step(at, base, FORWARD_ATTENTION, mix_tiles, a.n_pairs * a.n_tiles, 0);
+    return put_step(at, base, FORWARD_ATTENTION, finish_pairs, a.n_pairs, 0);
+}

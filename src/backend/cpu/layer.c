@@ -1,0 +1,174 @@
+/* layer.c - one layer of the forward, as stages of the parallel region.
+ *
+ *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)      grouped queries: n_head / n_head_kv
+ *     x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)      heads share one key-value head
+ *
+ * The problem. Between the matrix products stand small things: bias, head norm, rotation, the cache, SiLU, the conversion into
+ * what the next product reads, the residual. Each by itself is a pass over memory and an end of a stage, at which all but the
+ * last thread wait; with one row it is the work of one thread while the others stand idle.
+ *
+ * The idea. What needs only some outputs of a product is done by the part that made them, while they are in its cache:
+ *
+ *     stage       items                     and at once
+ *     norm        rows                      conversion for q, k, v
+ *     qkv         heads of q, k, v          bias, head norm, rotation; keys and values into the cache
+ *     attention   row x KV head             conversion for o             (attention.c)
+ *     o           tiles of 16 outputs       x +=
+ *     norm        rows                      conversion for gate and up
+ *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
+ *     down        tiles of 16 outputs       x +=
+ *
+ * Only a norm needs a whole row, and so a stage of its own. Activations are quantised in blocks of 32: two tiles of gate
+ * and up, and some heads of attention; where head sizes do not fit blocks (models smaller than any that people use) the
+ * conversion is a stage of its own. A unit of qkv is as many heads as whole tiles hold: heads of 64 are four tiles each.
+ *
+ * Invariants. Each output is made by the same operations in the same order as if every line of the table were a stage. The down
+ * projection reads from activations of its own, since others may still multiply with those of gate and up.
+ *
+ * Cost. Seven stages a layer; bench/DIARY.md has what that gave. Proof: test_forward.c, test_golden.c, test_reference.c.
+ */
+#include "backend/cpu/forward.h"
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static void norm_rows(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    int64_t n = s->e->model->hparams.n_embd;
+    for (int64_t i = begin; i < end; i++) {
+        float *normed = s->e->normed + row_at(i, n);
+        norm_row(s->e, normed, s->e->x + row_at(i, n), s->norm);
+        convert_row(s, normed, i);
+    }
+}
+
+/* ---- queries, keys and values --------------------------------------------------------------------- */
+
+/* The fewest heads that fill whole tiles. */
+static int64_t heads_of_unit(const Hparams *h) {
+    int64_t n = 1;
+    while (n * h->head_dim % TILE_ROWS) n++;
+    return n;
+}
+static int64_t n_units(const Hparams *h, int64_t n_heads) { return (n_heads + heads_of_unit(h) - 1) / heads_of_unit(h); }
+
+/* Bias, norm and rotation of heads of one row; without rotation: cos_sin NULL. */
+static void finish_heads(const Step *s, float *x, int64_t n_heads, const float *bias, const float *norm, const float *cos_sin) {
+    const Kernels *kn = s->e->model->kernels;
+    const Hparams *h = &s->e->model->hparams;
+    int64_t n = h->head_dim;
+    if (bias) kn->add(x, bias, n_heads * n);
+    for (int64_t i = 0; norm && i < n_heads; i++) kn->rmsnorm(x + i * n, x + i * n, norm, n, h->rms_eps);
+    if (cos_sin) kn->rope(h->rope.style, x, n_heads, n, h->rope.n_rot, cos_sin);
+}
+
+static void store_heads(const Step *s, const float *x, int64_t first, int64_t n_heads, char *(*place)(const KvCache *, int32_t, int32_t),
+                        size_t at) {
+    const KvCache *kv = &s->e->kv;
+    int64_t dim = s->e->model->hparams.head_dim;
+    for (int64_t i = 0; i < n_heads; i++)
+        s->e->model->kernels->kv_store(kv->shape.type, x + i * dim, dim, place(kv, s->layer, (int32_t)(first + i)) + at);
+}
+
+/* Units [begin, end) of matrix k: 0 queries, 1 keys, 2 values. */
+static void heads_of(const Step *s, int k, int64_t begin, int64_t end) {
+    Executor *e = s->e;
+    const Hparams *h = &e->model->hparams;
+    const Product *p = &s->products[k];
+    const float *biases[] = {s->l->q_bias, s->l->k_bias, s->l->v_bias}, *norms[] = {s->l->q_norm, s->l->k_norm, NULL};
+    int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
+    int64_t first = begin * unit, last = least(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
+    e->model->kernels->matmul(p->m, e->acts[p->m->act], s->n_rows, p->y, p->m->n_out, begin * tiles,
+                              least(end * tiles, packed_n_tiles(p->m)));
+    for (int64_t i = 0; i < s->n_rows; i++) {
+        float *x = p->y + row_at(i, p->m->n_out) + from;
+        finish_heads(s, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
+                     k < 2 ? e->cos_sin + row_at(i, h->rope.n_rot) : NULL);
+        if (k) store_heads(s, x, first, last - first, k == 1 ? kv_keys : kv_values, (size_t)e->rows[i].slot * kv_slot_bytes(&e->kv));
+    }
+}
+
+static void qkv_units(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    const Hparams *h = &s->e->model->hparams;
+    for (int k = 0; k < 3; k++) {
+        int64_t n = n_units(h, k ? h->n_head_kv : h->n_head), first = begin > 0 ? begin : 0, last = least(end, n);
+        if (first < last) heads_of(s, k, first, last);
+        begin -= n, end -= n;
+    }
+}
+
+/* ---- the others ----------------------------------------------------------------------------------- */
+
+static void convert_rows(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    for (int64_t i = begin; i < end; i++) convert_row(s, s->x + row_at(i, s->products[0].m->n_in), i);
+}
+
+/* Tiles of the one product of the step, added to the residual stream. */
+static void add_tiles(const Step *s, const void *acts, int64_t begin, int64_t end) {
+    Executor *e = s->e;
+    const PackedMatrix *m = s->products[0].m;
+    e->model->kernels->matmul(m, acts, s->n_rows, e->delta, m->n_out, begin, end);
+    int64_t from = begin * TILE_ROWS, n = least(end * TILE_ROWS, m->n_out) - from;
+    for (int64_t i = 0; i < s->n_rows; i++)
+        e->model->kernels->add(e->x + row_at(i, m->n_out) + from, e->delta + row_at(i, m->n_out) + from, n);
+}
+
+static void o_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    add_tiles(s, s->e->acts[s->products[0].m->act], begin, end);
+}
+
+static void down_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    add_tiles(s, s->e->ff_acts, begin, end);
+}
+
+enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
+
+static void gate_up_units(const Step *s, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    Executor *e = s->e;
+    const Kernels *kn = e->model->kernels;
+    int64_t n_ff = e->model->hparams.n_ff, n_tiles = packed_n_tiles(s->products[0].m);
+    for (int k = 0; k < 2; k++)
+        kn->matmul(s->products[k].m, e->acts[s->products[k].m->act], s->n_rows, s->products[k].y, n_ff, begin * FF_UNIT_TILES,
+                   least(end * FF_UNIT_TILES, n_tiles));
+    ActForm form = s->l->down.act;
+    int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
+    for (int64_t i = 0; i < s->n_rows; i++) {
+        float *gate = e->gate + row_at(i, n_ff) + from;
+        kn->silu_mul(gate, e->up + row_at(i, n_ff) + from, n);
+        kn->act_convert(form, gate, n, (char *)e->ff_acts + row_at(i, (int64_t)act_row_bytes(form, n_ff)) + act_offset(form, from));
+    }
+}
+
+Step *layer_steps(Executor *e, int32_t layer, Step *at) {
+    const Hparams *h = &e->model->hparams;
+    const LayerWeights *l = &e->model->layers[layer];
+    int64_t rows = e->n_rows, ff_units = (h->n_ff + ACT_BLOCK - 1) / ACT_BLOCK;
+    int64_t n_qkv = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
+    const Step base = {.e = e, .layer = layer, .l = l};
+
+    Step qkv = base;
+    qkv.norm = l->attn_norm, qkv.n_products = 3;
+    qkv.products[0] = (Product){&l->q, e->q}, qkv.products[1] = (Product){&l->k, e->k}, qkv.products[2] = (Product){&l->v, e->v};
+    at = put_step(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
+    at = put_step(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
+    at = attention_steps(e, layer, at);
+
+    Step o = base;
+    o.x = e->attended, o.n_products = 1, o.products[0] = (Product){&l->o, e->delta};
+    if (!attention_converts(e)) at = put_step(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
+    at = put_step(at, o, FORWARD_O, o_tiles, packed_n_tiles(&l->o), rows);
+
+    Step gate_up = base;
+    gate_up.norm = l->ffn_norm, gate_up.n_products = 2;
+    gate_up.products[0] = (Product){&l->gate, e->gate}, gate_up.products[1] = (Product){&l->up, e->up};
+    at = put_step(at, gate_up, FORWARD_NORM, norm_rows, rows, 0);
+    at = put_step(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units, rows);
+
+    Step down = base;
+    down.n_products = 1, down.products[0] = (Product){&l->down, e->delta};
+    return put_step(at, down, FORWARD_DOWN, down_tiles, packed_n_tiles(&l->down), rows);
+}

@@ -1,0 +1,249 @@
+#include "spec/drafter/drafter_file.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "format/blocks.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the fingerprint ----------------------------------------------------------------------------
+ *
+ * It must differ wherever a drafter would be wrong, and cost little at each open. Embedding and LM head are what a
+ * drafter shares, and nearly all training moves them: they are hashed whole, at the speed of memory. A model trained
+ * on with these two frozen differs in its layers, all of whose rows move: the first bytes of each tensor tell. The
+ * hashes of tensors are added up, so that their order in the file does not matter. */
+
+enum { HEAD_BYTES = 4096 };
+
+static uint64_t hash_of_tensor(const GgufTensor *t) {
+    bool whole = strcmp(t->name, "token_embd.weight") == 0 || strcmp(t->name, "output.weight") == 0;
+    size_t n = whole || t->bytes < HEAD_BYTES ? t->bytes : HEAD_BYTES;
+    uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
+    return hash64(t->data, n, hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
+}
+
+uint64_t drafter_target_fingerprint(const Model *target) {
+    const Hparams *h = &target->hparams;
+    const double shape[] = {h->arch, h->n_layer, h->n_embd, h->n_ff, h->n_vocab, h->n_head, h->n_head_kv, h->head_dim,
+                            (double)h->rms_eps, h->rope.n_rot, h->rope.base, h->rope.scaling, h->rope.factor};
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < gguf_n_tensors(target->gguf); i++) sum += hash_of_tensor(gguf_tensor(target->gguf, i));
+    return hash64(&sum, sizeof sum, hash64(shape, sizeof shape, 0));
+}
+
+/* ---- who is it, and for whom -------------------------------------------------------------------- */
+
+enum { NAME_MAX_BYTES = 96 };
+
+/* A string of a file, short and without what a terminal would obey, for messages and comparisons. */
+static void get_text(const Gguf *g, const char *key, char out[NAME_MAX_BYTES]) {
+    GgufString s = {"", 0};
+    gguf_get_string(g, key, &s);
+    size_t n = s.n < NAME_MAX_BYTES - 1 ? s.n : NAME_MAX_BYTES - 1;
+    for (size_t i = 0; i < n; i++) out[i] = s.data[i] >= ' ' && s.data[i] <= '~' ? s.data[i] : '?';
+    out[n] = '\0';
+}
+
+static void name_of_target(const Model *target, char out[NAME_MAX_BYTES]) {
+    get_text(target->gguf, "general.name", out);
+    if (out[0]) return;
+    const char *path = gguf_path(target->gguf), *slash = strrchr(path, '/');
+    snprintf(out, NAME_MAX_BYTES, "%s", slash ? slash + 1 : path);
+}
+
+static void write_fingerprint(const Model *target, char out[17]) {
+    snprintf(out, 17, "%016" PRIx64, drafter_target_fingerprint(target));
+}
+
+static int check_method(const Gguf *g, const char *method, fr_error *err) {
+    char is[NAME_MAX_BYTES];
+    get_text(g, "general.architecture", is);
+    if (strcmp(is, DRAFTER_ARCHITECTURE) != 0)
+        return error_set(err, FR_ERR_MISMATCH, "%s: is not a learned drafter but of architecture '%s'; %s wants a file "
+                         "made by forerun train %s", gguf_path(g), is, method, method);
+    get_text(g, DRAFTER_KEY("method"), is);
+    if (strcmp(is, method) == 0) return FR_OK;
+    return error_set(err, FR_ERR_MISMATCH, "%s: is a drafter for the method '%s', not for %s; use --draft %s:file=...",
+                     gguf_path(g), is, method, is);
+}
+
+static int check_target(const Gguf *g, const Model *target, fr_error *err) {
+    char name[NAME_MAX_BYTES], print[NAME_MAX_BYTES], our_name[NAME_MAX_BYTES], our_print[17];
+    get_text(g, DRAFTER_KEY("target.name"), name);
+    get_text(g, DRAFTER_KEY("target.fingerprint"), print);
+    name_of_target(target, our_name);
+    write_fingerprint(target, our_print);
+    if (strcmp(print, our_print) == 0) return FR_OK;
+    return error_set(err, FR_ERR_MISMATCH, "%s: was trained for the target '%s' (fingerprint %s), and this is '%s' (%s); "
+                     "train a drafter for it, or run the target it was trained for", gguf_path(g), name, print, our_name,
+                     our_print);
+}
+
+int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err) {
+    *f = (DrafterFile){.activations = target->activations};
+    if (!path[0])
+        return error_set(err, FR_ERR_ARGUMENT, "%s: which drafter? Write --draft %s:file=DRAFTER.gguf", method, method);
+    int status = gguf_open(&f->gguf, path, err);
+    if (!status) status = check_method(f->gguf, method, err);
+    return status ? status : check_target(f->gguf, target, err);
+}
+
+void drafter_file_close(DrafterFile *f) {
+    gguf_close(f->gguf);
+    f->gguf = NULL;
+}
+
+/* ---- what is in it ------------------------------------------------------------------------------ */
+
+int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err) {
+    char key[128];
+    int64_t v;
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    if (!gguf_get_i64(f->gguf, key, &v))
+        return error_set(err, FR_ERR_FORMAT, "%s: the key %s is missing or no whole number", gguf_path(f->gguf), key);
+    if (v < min || v > max)
+        return error_set(err, FR_ERR_FORMAT, "%s: %s is %lld where %lld to %lld are possible", gguf_path(f->gguf), key,
+                         (long long)v, (long long)min, (long long)max);
+    *out = (int32_t)v;
+    return FR_OK;
+}
+
+int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err) {
+    char key[128], is[NAME_MAX_BYTES];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    get_text(f->gguf, key, is);
+    for (int i = 0; choices[i]; i++)
+        if (strcmp(choices[i], is) == 0) {
+            *out = i;
+            return FR_OK;
+        }
+    return error_set(err, FR_ERR_FORMAT, "%s: %s is '%s', which is none of those known, such as '%s'", gguf_path(f->gguf),
+                     key, is, choices[0]);
+}
+
+int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err) {
+    char key[128];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    int64_t kv = gguf_find_key(f->gguf, key), n_listed = kv < 0 ? 0 : gguf_kv_count(f->gguf, kv), token, last = -1;
+    if (kv < 0) return FR_OK;
+    if (gguf_kv_type(f->gguf, kv) != GGUF_ARRAY || n_listed < 1 || n_listed > n_vocab)
+        return error_set(err, FR_ERR_FORMAT, "%s: the key %s lists %lld tokens where 1 to %d are possible", gguf_path(f->gguf), key,
+                         (long long)n_listed, n_vocab);
+    int32_t *tokens = mem_calloc((size_t)n_listed, sizeof *tokens);
+    if (!tokens) return error_memory(err, key, (size_t)n_listed * sizeof *tokens);
+    for (int64_t i = 0; i < n_listed; i++, last = token) {
+        if (gguf_array_i64(f->gguf, kv, i, &token) && token > last && token < n_vocab) {
+            tokens[i] = (int32_t)token;
+            continue;
+        }
+        mem_free(tokens);
+        return error_set(err, FR_ERR_FORMAT, "%s: place %lld of %s is no token of a rising list over %d tokens", gguf_path(f->gguf),
+                         (long long)i, key, n_vocab);
+    }
+    *out = tokens;
+    *n = (int32_t)n_listed;
+    return FR_OK;
+}
+
+static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err) {
+    int64_t n_rows = t->dims[1];
+    size_t row_bytes = t->bytes / (size_t)n_rows;
+    float *row = mem_calloc((size_t)t->dims[0], sizeof *row);
+    if (!row) return error_memory(err, t->name, (size_t)t->dims[0] * sizeof *row);
+    bool finite = true;
+    for (int64_t i = 0; i < n_rows && finite; i++) {
+        blocks_dequantize(t->type, (const char *)t->data + (size_t)i * row_bytes, t->dims[0], row);
+        for (int64_t k = 0; k < t->dims[0]; k++) finite = finite && isfinite(row[k]);
+    }
+    mem_free(row);
+    if (finite) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity; its training went wrong", gguf_path(f->gguf),
+                     t->name);
+}
+
+/* The tensor with exactly that shape (n_out 0: a vector). */
+static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
+    const GgufTensor *t = *out = gguf_find_tensor(f->gguf, name);
+    if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);
+    if (t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld where %lld x %lld fits",
+                         gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
+                         (long long)(n_out ? n_out : 1));
+    f->n_taken++;
+    return check_finite(f, t, err);
+}
+
+int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, PackedMatrix *out, fr_error *err) {
+    const GgufTensor *t;
+    int status = take(f, name, n_in, n_out, &t, err);
+    if (!status) status = packed_init(out, t->type, f->activations, n_out, n_in, err);
+    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out));
+    return status;
+}
+
+int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err) {
+    const GgufTensor *t;
+    int status = take(f, name, n, 0, &t, err);
+    if (status) return status;
+    *out = mem_calloc((size_t)n, sizeof **out);
+    if (!*out) return error_memory(err, name, (size_t)n * sizeof **out);
+    blocks_dequantize(t->type, t->data, n, *out);
+    return FR_OK;
+}
+
+bool drafter_file_has(const DrafterFile *f, const char *name) { return gguf_find_tensor(f->gguf, name) != NULL; }
+
+int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err) {
+    const GgufTensor *t = gguf_find_tensor(f->gguf, name);
+    int status = take(f, name, t ? t->dims[0] : 0, n_rows, &t, err);
+    if (status) return status;
+    *n = t->dims[0];
+    *out = mem_calloc((size_t)(*n * n_rows), sizeof **out);
+    if (!*out) return error_memory(err, name, t->bytes);
+    blocks_dequantize(t->type, t->data, *n * n_rows, *out);
+    return FR_OK;
+}
+
+int drafter_file_finish(const DrafterFile *f, fr_error *err) {
+    int64_t n = gguf_n_tensors(f->gguf);
+    if (n == f->n_taken) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: holds %lld tensors where its method knows %lld; it would be run wrongly",
+                     gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------ */
+
+static void set_text(GgufWriter *w, const char *key, const char *text) {
+    if (text) gguf_set_string(w, key, text, strlen(text));
+}
+
+static void set_training(GgufWriter *w, const DrafterTraining *t) {
+    set_text(w, DRAFTER_KEY("training.command"), t->command);
+    set_text(w, DRAFTER_KEY("training.data"), t->data);
+    if (t->n_steps) gguf_set_u64(w, DRAFTER_KEY("training.steps"), t->n_steps);
+    if (t->n_tokens) gguf_set_u64(w, DRAFTER_KEY("training.tokens"), t->n_tokens);
+    if (t->n_steps) gguf_set_u64(w, DRAFTER_KEY("training.seed"), t->seed);
+    if (t->loss > 0) gguf_set_f32(w, DRAFTER_KEY("training.loss"), (float)t->loss);
+    set_text(w, DRAFTER_KEY("training.precision"), t->precision);
+}
+
+GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training) {
+    GgufWriter *w = gguf_writer_new();
+    if (!w) return NULL;
+    char target_name[NAME_MAX_BYTES], print[17], name[NAME_MAX_BYTES + 64];
+    name_of_target(target, target_name);
+    write_fingerprint(target, print);
+    snprintf(name, sizeof name, "%s for %s", method, target_name);
+    set_text(w, "general.architecture", DRAFTER_ARCHITECTURE);
+    set_text(w, "general.name", name);
+    set_text(w, DRAFTER_KEY("method"), method);
+    set_text(w, DRAFTER_KEY("target.name"), target_name);
+    set_text(w, DRAFTER_KEY("target.fingerprint"), print);
+    gguf_set_u32(w, DRAFTER_KEY("target.embedding_length"), (uint32_t)target->hparams.n_embd);
+    gguf_set_u32(w, DRAFTER_KEY("target.vocabulary_size"), (uint32_t)target->hparams.n_vocab);
+    if (training) set_training(w, training);
+    return w;
+}

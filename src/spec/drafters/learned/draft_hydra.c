@@ -1,0 +1,268 @@
+/* draft_hydra.c - the drafter `hydra`: heads that know the guesses before them (Ankner et al. 2024, "Hydra: Sequentially-
+ * Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109).
+ *
+ * The problem. Medusa's heads guess the places ahead each by itself: what may stand two places ahead hangs on the token
+ * one place ahead, and the second head does not know it.
+ *
+ * The idea. Head i (from 0) guesses the token at depth i + 1 of the tree from the target's hidden state h and from the
+ * path to it, as the target's embeddings E of the pending token and of the i drafts below it:
+ *
+ *     c = [h ; E(pending) ; E(d_1) ; ... ; E(d_i)]                              (i + 2) H numbers
+ *     x = R c + SiLU(W c + b)                   the first block, whose way round is a matrix, for c is wider than x
+ *     x = x + SiLU(A x + a)                     the others
+ *     distribution of d_{i+1} = softmax(O x)             O [V][H] the head's own, or the target's LM head
+ *
+ * h stands at the token before the pending one. So a head is asked anew for each node that is expanded, and there are as
+ * many levels as heads.
+ *
+ * The tree is found best first, as eagle's: each expanded node gets its `top` most probable tokens as children, at each
+ * level the `top` nodes of greatest joint probability are expanded, and of all nodes the budget's best stay.
+ *
+ *     head 0   [h ; the]        cat .6  dog .3      the ── cat .6 ── sat .48        with a budget of 4; the
+ *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
+ *              [h ; the ; dog]  ran .7  sat .2
+ *
+ * Nothing is drawn: under a ratio rule all groups are points. The paper samples its tokens by Medusa's typical acceptance;
+ * the heads do not care how they are accepted. Its Hydra++, which puts a transformer layer before h, is another method.
+ *
+ * Files (drafter_file.h): hydra.head_count, hydra.block_count (of each head, 1 or more), hydra.output ("own", "target");
+ * tensors hydra.<head>.in.weight and hydra.<head>.skip.weight [H][(head+2)H] (W and R), hydra.<head>.in.bias [H],
+ * hydra.<head>.block.<k>.weight [H][H] and .bias [H] for k from 1 on, hydra.<head>.output.weight [V][H] where it is its own.
+ * Weights of the authors (import/import_hydra.c) have two biases more: hydra.<head>.skip.bias [H], output.bias [V].
+ *
+ * Invariants: the nodes of a level, of all sequences, are one product with each matrix; what a sequence drafts does not
+ * depend on its neighbours. A level needs no more rows than the budget can keep nodes of it. Cost: heads times the LM
+ * head, of up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow with the depth;
+ * those of the fifth head are as large as an LM head of 12 H tokens. Proof: tests/test_draft_hydra.c, against the heads
+ * in double precision over each path by itself. */
+#include "base/mem.h"
+#include "spec/drafters/learned/learned.h"
+#include "spec/drafter/feedback.h"
+#include "spec/tree/union.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+extern const DrafterClass draft_hydra_class;
+
+enum { MAX_HEADS = 16, MAX_BLOCKS = 8, MAX_TOP = 16, MAX_ROWS = 128 };
+
+typedef struct Head {
+    LearnedLinear in, skip;           /* [H][(i+2)H] */
+    LearnedLinear blocks[MAX_BLOCKS]; /* from 1 on: the first is `in` and `skip` */
+    LearnedLinear output;
+} Head;
+
+/* A sequence in a proposal. */
+typedef struct Member {
+    Tree *tree;
+    int32_t sequence;
+    const float *hidden;
+    int32_t budget, first;        /* the first node of the deepest level so far */
+    double log_p[TREE_MAX_NODES]; /* of each node, the sum along its path */
+} Member;
+
+/* A node that is expanded: a row of the level. */
+typedef struct Front {
+    Member *member;
+    int32_t node;
+} Front;
+
+typedef struct Hydra {
+    LearnedDrafter learned;
+    int32_t n_heads, n_blocks, top, max_rows;
+    bool has_own_output;
+    Head heads[MAX_HEADS];
+    Member *group; /* [max_group] */
+    int32_t max_group, n_group;
+    Front *front;                    /* [max_rows] */
+    float *c, *x, *scratch, *logits; /* [max_rows] rows of (n_heads+1)H, H, H, V */
+} Hydra;
+
+static const DrafterOption options[] = {
+    LEARNED_OPTION_FILE,
+    {"top", "8", "children of a node, and nodes expanded at each level"},
+    {NULL, NULL, NULL},
+};
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+static void close_hydra(Drafter *drafter) {
+    Hydra *d = (Hydra *)drafter;
+    for (int32_t i = 0; i < MAX_HEADS; i++) {
+        Head *head = &d->heads[i];
+        learned_linear_free(&head->in);
+        learned_linear_free(&head->skip);
+        learned_linear_free(&head->output);
+        for (int32_t k = 0; k < MAX_BLOCKS; k++) learned_linear_free(&head->blocks[k]);
+    }
+    void *all[] = {d->group, d->front, d->c, d->x, d->scratch, d->logits};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    learned_release(&d->learned);
+    mem_free(d);
+}
+
+static bool has_bias(const Hydra *d, const char *layer) {
+    char name[80];
+    snprintf(name, sizeof name, "%s.bias", layer);
+    return drafter_file_has(&d->learned.file, name);
+}
+
+static int read_head(Hydra *d, int32_t i, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    Head *head = &d->heads[i];
+    int64_t h = l->n_embd, wide = (i + 2) * h;
+    char name[64];
+    snprintf(name, sizeof name, "hydra.%d.in", i);
+    int status = learned_linear_read(l, name, wide, h, true, &head->in, err);
+    snprintf(name, sizeof name, "hydra.%d.skip", i);
+    if (!status) status = learned_linear_read(l, name, wide, h, has_bias(d, name), &head->skip, err);
+    for (int32_t k = 1; k < d->n_blocks && !status; k++) {
+        snprintf(name, sizeof name, "hydra.%d.block.%d", i, k);
+        status = learned_linear_read(l, name, h, h, true, &head->blocks[k], err);
+    }
+    if (status || !d->has_own_output) return status;
+    snprintf(name, sizeof name, "hydra.%d.output", i);
+    return learned_linear_read(l, name, h, l->n_vocab, has_bias(d, name), &head->output, err);
+}
+
+static int read_weights(Hydra *d, fr_error *err) {
+    static const char *const outputs[] = {"own", "target", NULL};
+    const DrafterFile *f = &d->learned.file;
+    int output = 0, status = drafter_file_int(f, "hydra.head_count", 1, MAX_HEADS, &d->n_heads, err);
+    if (!status) status = drafter_file_int(f, "hydra.block_count", 1, MAX_BLOCKS, &d->n_blocks, err);
+    if (!status) status = drafter_file_choice(f, "hydra.output", outputs, &output, err);
+    d->has_own_output = output == 0;
+    for (int32_t i = 0; i < d->n_heads && !status; i++) status = read_head(d, i, err);
+    if (!status) status = drafter_file_finish(f, err);
+    if (!status && d->top + (d->n_heads - 1) * d->top * d->top >= TREE_MAX_NODES)
+        status = error_set(err, FR_ERR_ARGUMENT, "hydra: %d heads with top %d find more than the %d nodes of a tree; make top smaller",
+                       d->n_heads, d->top, TREE_MAX_NODES - 1);
+    return status;
+}
+
+static int allocate(Hydra *d, fr_error *err) {
+    size_t rows = (size_t)d->max_rows, h = (size_t)d->learned.n_embd, v = (size_t)d->learned.n_vocab;
+    d->group = mem_calloc((size_t)d->max_group, sizeof *d->group);
+    d->front = mem_calloc(rows, sizeof *d->front);
+    d->c = mem_calloc(rows * ((size_t)d->n_heads + 1) * h, sizeof *d->c);
+    d->x = mem_calloc(rows * h, sizeof *d->x);
+    d->scratch = mem_calloc(rows * h, sizeof *d->scratch);
+    d->logits = mem_calloc(rows * v, sizeof *d->logits);
+    if (d->group && d->front && d->c && d->x && d->scratch && d->logits) return FR_OK;
+    return error_memory(err, "hydra", rows * v * sizeof *d->logits);
+}
+
+static int open_hydra(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+    Hydra *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_memory(err, "hydra", sizeof *d);
+    int64_t top = 1;
+    int status = draft_spec_get_int(spec, &draft_hydra_class, "top", 1, MAX_TOP, &top, err);
+    d->top = (int32_t)top;
+    d->max_group = MAX_ROWS / d->top < env->max_sequences ? MAX_ROWS / d->top : env->max_sequences;
+    d->max_rows = d->max_group * d->top;
+    if (!status) status = learned_open(&d->learned, spec, &draft_hydra_class, env, err);
+    if (!status) status = read_weights(d, err);
+    if (!status) status = learned_open_products(&d->learned, env, (int64_t)(d->n_heads + 1) * d->learned.n_embd, d->max_rows, err);
+    if (!status) status = allocate(d, err);
+    if (status) {
+        close_hydra(&d->learned.base);
+        return status;
+    }
+    *out = &d->learned.base;
+    return FR_OK;
+}
+
+/* ---- a proposal --------------------------------------------------------------------------------- */
+
+/* Puts the nodes of the deepest level that are expanded onto the front. A child of the k-th best of a level (from 0) has
+ * k + 1 better nodes on its parent's level and level - 1 above: with a budget that small it would not stay. */
+static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out) {
+    int32_t nodes[MAX_TOP], n = m->budget - level < d->top ? m->budget - level : d->top;
+    if (n < 1) return 0;
+    n = learned_best_nodes(m->log_p, m->first, m->tree->n, n, nodes);
+    for (int32_t i = 0; i < n; i++) out[i] = (Front){.member = m, .node = nodes[i]};
+    m->first = m->tree->n;
+    return n;
+}
+
+/* c of a node at depth `level`: h, then the embeddings of its path from the pending token down. */
+static void set_input(const Hydra *d, const Front *f, int32_t level, float *c) {
+    int64_t h = d->learned.n_embd;
+    memcpy(c, f->member->hidden, (size_t)h * sizeof *c);
+    for (int32_t node = f->node, k = level; k >= 0; k--, node = f->member->tree->nodes[node].parent)
+        model_embedding(d->learned.target, f->member->tree->nodes[node].token, c + (k + 1) * h);
+}
+
+/* The logits that head `level` gives for the nodes of the front. */
+static void ask_head(Hydra *d, int32_t level, int32_t n_rows) {
+    LearnedDrafter *l = &d->learned;
+    const Head *head = &d->heads[level];
+    for (int32_t r = 0; r < n_rows; r++) set_input(d, &d->front[r], level, d->c + (int64_t)r * (level + 2) * l->n_embd);
+    learned_linear_run(l, &head->skip, d->c, n_rows, d->x);
+    learned_add_silu(l, &head->in, d->c, n_rows, d->scratch, d->x);
+    for (int32_t k = 1; k < d->n_blocks; k++) learned_residual_block(l, &head->blocks[k], d->x, n_rows, d->scratch);
+    if (d->has_own_output) learned_linear_run(l, &head->output, d->x, n_rows, d->logits);
+    else multiplier_run(l->multiplier, &l->target->output, d->x, n_rows, d->logits);
+}
+
+static void add_children(const Hydra *d, const Front *f, float *logits) {
+    int32_t tokens[MAX_TOP];
+    double log_p[MAX_TOP];
+    Member *m = f->member;
+    int32_t n = learned_top(&d->learned, m->sequence, logits, d->top, tokens, log_p);
+    for (int32_t i = 0; i < n; i++) {
+        double sum = m->log_p[f->node] + log_p[i];
+        m->log_p[tree_add(m->tree, f->node, tokens[i], (float)exp(sum), d->learned.base.source)] = sum;
+    }
+}
+
+static void grow_trees(Hydra *d) {
+    for (int32_t level = 0; level < d->n_heads; level++) {
+        int32_t n_rows = 0;
+        for (int32_t i = 0; i < d->n_group; i++) n_rows += choose_front(d, &d->group[i], level, d->front + n_rows);
+        if (n_rows == 0) break;
+        ask_head(d, level, n_rows);
+        for (int32_t r = 0; r < n_rows; r++) add_children(d, &d->front[r], d->logits + (int64_t)r * d->learned.n_vocab);
+    }
+    for (int32_t i = 0; i < d->n_group; i++) union_prune(d->group[i].tree, d->group[i].budget);
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+    (void)err;
+    Hydra *d = (Hydra *)drafter;
+    d->n_group = 0;
+    for (int i = 0; i < n; i++) {
+        const float *hidden = learned_hidden(&d->learned, sequences[i]);
+        if (hidden && budgets[i] > 0) {
+            Member *m = &d->group[d->n_group++];
+            m->tree = trees[i];
+            m->sequence = sequences[i];
+            m->hidden = hidden;
+            m->budget = budgets[i];
+            m->first = 0;
+            m->log_p[0] = 0;
+        }
+        if (d->n_group < d->max_group && i < n - 1) continue;
+        grow_trees(d);
+        d->n_group = 0;
+    }
+    return FR_OK;
+}
+
+const DrafterClass draft_hydra_class = {
+    .name = "hydra",
+    .summary = "heads on the target's hidden state and the path guessed so far, trained for it",
+    .options = options,
+    .needs_hidden = true,
+    .open = open_hydra,
+    .close = close_hydra,
+    .set_sampling = learned_set_sampling,
+    .begin = learned_begin,
+    .observe_prompt = learned_observe_prompt,
+    .observe_tree = learned_observe_tree,
+    .observe = learned_observe,
+    .propose = propose,
+    .end = learned_end,
+};

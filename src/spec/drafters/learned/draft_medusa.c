@@ -1,0 +1,248 @@
+/* draft_medusa.c - the drafter `medusa`: several heads, each guesses one place ahead (Cai et al. 2024, "Medusa: Simple
+ * LLM Inference Acceleration Framework with Multiple Decoding Heads", arXiv 2401.10774).
+ *
+ * The problem. The target's hidden state h at a token tells the next token. It tells something of the tokens after that,
+ * too, and nobody asks.
+ *
+ * The idea. Head i (from 0) is trained to say from h alone the token 2 + i places on: f_i(h) is blocks x + SiLU(A x + a),
+ * then a matrix [V][H], the head's own or the target's LM head (the file says which). h stands at the token
+ * before the pending one, so head i guesses the tokens at depth i + 1 of the tree. All heads read the same h: there is no
+ * recurrence, and one product each for all sequences.
+ *
+ * The tree. The heads do not know of each other, so a path's probability is the product of its tokens', and the token of
+ * rank r at depth i + 1 has the same probability below every node. The tree of `budget` nodes with the greatest products
+ * is grown best first: each node offers its next child, by rank.
+ *
+ *     head 0   cat .6  dog .3         the ── cat .6 ── sat .42       the four greatest products;
+ *     head 1   sat .7  ran .2          └─ dog .3 ── sat .21          the next would be cat ran .12
+ *
+ * The paper's trees are fixed in advance from the average accuracy of each rank (tree=static; static_tree.c): those that
+ * the file has measured, or a prior. tree=dynamic, the default, is the same choice made anew for each h. Nothing is drawn:
+ * under a ratio rule all groups are points. The paper's typical acceptance is the rule `typical` (rule_typical.c).
+ *
+ * Files (drafter_file.h): medusa.head_count, medusa.block_count (of each head), medusa.output ("own", "target"); tensors
+ * medusa.<head>.block.<i>.weight [H][H] and .bias [H], and medusa.<head>.output.weight [V][H] where it is its own. It may
+ * have medusa.accuracy [heads][ranks]: how often, on held-out text, each head's token of each rank was right.
+ *
+ * Cost: as many LM heads as heads. When it loses: from the second depth on, where what is likely hangs on the token
+ * before. Proof: tests/test_draft_medusa.c, against all products of the heads' distributions in double precision. */
+#include "base/mem.h"
+#include "spec/drafters/learned/learned.h"
+#include "spec/tree/static_tree.h"
+#include "spec/drafter/feedback.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+extern const DrafterClass draft_medusa_class;
+
+enum { MAX_HEADS = 16, MAX_BLOCKS = 8, MAX_ROWS = 64 };
+
+typedef struct Head {
+    LearnedLinear blocks[MAX_BLOCKS], output;
+} Head;
+
+typedef struct Medusa {
+    LearnedDrafter learned;
+    int32_t n_heads, n_blocks, n_ranks, max_rows;
+    bool has_own_output, is_static;
+    StaticTree shape; /* of a static tree */
+    Head heads[MAX_HEADS];
+    float *x, *scratch, *logits; /* [max_rows] rows of H, H, V */
+    int32_t *tokens;             /* [max_rows][n_heads][n_ranks] what each head says, best first */
+    double *log_p;               /* the same shape */
+    int32_t *n_tokens;           /* [max_rows][n_heads] */
+    int32_t *members;            /* [max_rows] which of the proposal's sequences has that row */
+} Medusa;
+
+static const DrafterOption options[] = {
+    LEARNED_OPTION_FILE,
+    {"top", "10", "tokens of each head that may enter the tree"},
+    {"tree", "dynamic", "or static: the shape is fixed by the average accuracy of each head and rank"},
+    {NULL, NULL, NULL},
+};
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+static void close_medusa(Drafter *drafter) {
+    Medusa *d = (Medusa *)drafter;
+    for (int32_t i = 0; i < MAX_HEADS; i++) {
+        for (int32_t k = 0; k < MAX_BLOCKS; k++) learned_linear_free(&d->heads[i].blocks[k]);
+        learned_linear_free(&d->heads[i].output);
+    }
+    void *all[] = {d->x, d->scratch, d->logits, d->tokens, d->log_p, d->n_tokens, d->members};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    learned_release(&d->learned);
+    mem_free(d);
+}
+
+static int read_head(Medusa *d, int32_t i, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    char name[64];
+    int status = FR_OK;
+    for (int32_t k = 0; k < d->n_blocks && !status; k++) {
+        snprintf(name, sizeof name, "medusa.%d.block.%d", i, k);
+        status = learned_linear_read(l, name, l->n_embd, l->n_embd, true, &d->heads[i].blocks[k], err);
+    }
+    if (status || !d->has_own_output) return status;
+    snprintf(name, sizeof name, "medusa.%d.output", i);
+    return learned_linear_read(l, name, l->n_embd, l->n_vocab, false, &d->heads[i].output, err);
+}
+
+/* The shape of a static tree, from accuracies in the file or a prior. */
+static int read_accuracy(Medusa *d, fr_error *err) {
+    static const char name[] = "medusa.accuracy";
+    float *table = NULL;
+    int64_t n_ranks = d->n_ranks;
+    bool is_measured = drafter_file_has(&d->learned.file, name);
+    int status = is_measured ? drafter_file_table(&d->learned.file, name, d->n_heads, &n_ranks, &table, err) : FR_OK;
+    int32_t n = n_ranks < d->n_ranks ? (int32_t)n_ranks : d->n_ranks;
+    double chance[MAX_HEADS * TOP_K_MAX];
+    static_tree_prior(chance, d->n_heads, n);
+    for (int32_t i = 0; i < d->n_heads * n && is_measured && !status; i++) {
+        chance[i] = (double)table[i / n * n_ranks + i % n];
+        if (!(chance[i] >= 0 && chance[i] <= 1))
+            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds %g, which is no share of 1", gguf_path(d->learned.file.gguf), name, chance[i]);
+    }
+    mem_free(table);
+    if (!status) static_tree_build(&d->shape, chance, d->n_heads, n, INT32_MAX);
+    return status;
+}
+
+static int read_weights(Medusa *d, fr_error *err) {
+    static const char *const outputs[] = {"own", "target", NULL};
+    int output = 0, status = drafter_file_int(&d->learned.file, "medusa.head_count", 1, MAX_HEADS, &d->n_heads, err);
+    if (!status) status = drafter_file_int(&d->learned.file, "medusa.block_count", 0, MAX_BLOCKS, &d->n_blocks, err);
+    if (!status) status = drafter_file_choice(&d->learned.file, "medusa.output", outputs, &output, err);
+    d->has_own_output = output == 0;
+    for (int32_t i = 0; i < d->n_heads && !status; i++) status = read_head(d, i, err);
+    if (!status) status = read_accuracy(d, err);
+    return status ? status : drafter_file_finish(&d->learned.file, err);
+}
+
+static int allocate(Medusa *d, fr_error *err) {
+    size_t rows = (size_t)d->max_rows, h = (size_t)d->learned.n_embd, heads = (size_t)d->n_heads;
+    size_t n_ranks = (size_t)d->n_ranks;
+    d->x = mem_calloc(rows * h, sizeof *d->x);
+    d->scratch = mem_calloc(rows * h, sizeof *d->scratch);
+    d->logits = mem_calloc(rows * (size_t)d->learned.n_vocab, sizeof *d->logits);
+    d->tokens = mem_calloc(rows * heads * n_ranks, sizeof *d->tokens);
+    d->log_p = mem_calloc(rows * heads * n_ranks, sizeof *d->log_p);
+    d->n_tokens = mem_calloc(rows * heads, sizeof *d->n_tokens);
+    d->members = mem_calloc(rows, sizeof *d->members);
+    if (d->x && d->scratch && d->logits && d->tokens && d->log_p && d->n_tokens && d->members) return FR_OK;
+    return error_memory(err, "medusa", rows * (size_t)d->learned.n_vocab * sizeof *d->logits);
+}
+
+static int open_medusa(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+    Medusa *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_memory(err, "medusa", sizeof *d);
+    int64_t n_ranks = 0;
+    int status = draft_spec_get_int(spec, &draft_medusa_class, "top", 1, TOP_K_MAX, &n_ranks, err);
+    d->n_ranks = (int32_t)n_ranks;
+    d->max_rows = env->max_sequences < MAX_ROWS ? env->max_sequences : MAX_ROWS;
+    if (!status) status = learned_tree_option(spec, &draft_medusa_class, &d->is_static, err);
+    if (!status) status = learned_open(&d->learned, spec, &draft_medusa_class, env, err);
+    if (!status) status = read_weights(d, err);
+    if (!status) status = learned_open_products(&d->learned, env, d->learned.n_embd, d->max_rows, err);
+    if (!status) status = allocate(d, err);
+    if (status) {
+        close_medusa(&d->learned.base);
+        return status;
+    }
+    *out = &d->learned.base;
+    return FR_OK;
+}
+
+/* ---- a proposal --------------------------------------------------------------------------------- */
+
+/* Where the ranks of a row's head begin. */
+static int64_t ranks_at(const Medusa *d, int32_t row, int32_t head) {
+    return ((int64_t)row * d->n_heads + head) * d->n_ranks;
+}
+
+/* What head i says for n_rows hidden states, of sequences[members[row]]. */
+static void ask_head(Medusa *d, int32_t i, const int32_t *sequences, const float *const *hidden, int32_t n_rows) {
+    LearnedDrafter *l = &d->learned;
+    const Head *head = &d->heads[i];
+    for (int32_t r = 0; r < n_rows; r++)
+        memcpy(d->x + (int64_t)r * l->n_embd, hidden[r], (size_t)l->n_embd * sizeof *d->x);
+    for (int32_t k = 0; k < d->n_blocks; k++) learned_residual_block(l, &head->blocks[k], d->x, n_rows, d->scratch);
+    multiplier_run(l->multiplier, d->has_own_output ? &head->output.weight : &l->target->output, d->x, n_rows, d->logits);
+    for (int32_t r = 0; r < n_rows; r++)
+        d->n_tokens[r * d->n_heads + i] = learned_top(l, sequences[d->members[r]], d->logits + (int64_t)r * l->n_vocab, d->n_ranks,
+                                                      d->tokens + ranks_at(d, r, i), d->log_p + ranks_at(d, r, i));
+}
+
+/* The `budget` nodes of greatest probability. */
+static void grow_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
+    double log_p[TREE_MAX_NODES] = {0};
+    int32_t next_rank[TREE_MAX_NODES] = {0};
+    for (int32_t n = 0; n < budget && t->n < TREE_MAX_NODES; n++) {
+        int32_t best = -1;
+        double best_log_p = -INFINITY;
+        for (int32_t i = 0; i < t->n; i++) {
+            int32_t depth = t->nodes[i].depth;
+            if (depth == d->n_heads || next_rank[i] == d->n_tokens[row * d->n_heads + depth]) continue;
+            double sum = log_p[i] + d->log_p[ranks_at(d, row, depth) + next_rank[i]];
+            if (sum > best_log_p) best = i, best_log_p = sum;
+        }
+        if (best < 0) return;
+        int32_t token = d->tokens[ranks_at(d, row, t->nodes[best].depth) + next_rank[best]++];
+        int32_t child = tree_add(t, best, token, (float)exp(best_log_p), d->learned.base.source);
+        log_p[child] = best_log_p;
+        next_rank[child] = 0;
+    }
+}
+
+/* The shape's first `budget` nodes, with this row's tokens; a head that said nothing ends its paths. */
+static void fill_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
+    int32_t place[TREE_MAX_NODES] = {0};
+    double log_p[TREE_MAX_NODES] = {0};
+    for (int32_t i = 1; i < d->shape.n && i <= budget; i++) {
+        const StaticNode *s = &d->shape.nodes[i];
+        int64_t at = ranks_at(d, row, s->depth - 1) + s->rank;
+        place[i] = -1;
+        if (place[s->parent] < 0 || s->rank >= d->n_tokens[row * d->n_heads + s->depth - 1]) continue;
+        log_p[i] = log_p[s->parent] + d->log_p[at];
+        place[i] = tree_add(t, place[s->parent], d->tokens[at], (float)exp(log_p[i]), d->learned.base.source);
+    }
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
+    (void)err;
+    Medusa *d = (Medusa *)drafter;
+    const float *hidden[MAX_ROWS];
+    int32_t n_rows = 0;
+    for (int i = 0; i < n; i++) {
+        const float *h = budgets[i] > 0 ? learned_hidden(&d->learned, sequences[i]) : NULL;
+        if (h) {
+            d->members[n_rows] = i;
+            hidden[n_rows++] = h;
+        }
+        if (n_rows < d->max_rows && i < n - 1) continue;
+        for (int32_t k = 0; k < d->n_heads && n_rows; k++) ask_head(d, k, sequences, hidden, n_rows);
+        for (int32_t r = 0; r < n_rows; r++)
+            (d->is_static ? fill_tree : grow_tree)(d, r, budgets[d->members[r]], trees[d->members[r]]);
+        n_rows = 0;
+    }
+    return FR_OK;
+}
+
+const DrafterClass draft_medusa_class = {
+    .name = "medusa",
+    .summary = "heads on the target's hidden state, trained for it, each of which guesses one place ahead",
+    .options = options,
+    .needs_hidden = true,
+    .open = open_medusa,
+    .close = close_medusa,
+    .set_sampling = learned_set_sampling,
+    .begin = learned_begin,
+    .observe_prompt = learned_observe_prompt,
+    .observe_tree = learned_observe_tree,
+    .observe = learned_observe,
+    .propose = propose,
+    .end = learned_end,
+};

@@ -1,0 +1,358 @@
+/* draft_redrafter.c - the drafter `redrafter`: Recurrent Drafter (Cheng et al. 2024, "Recurrent Drafter for Fast
+ * Speculative Decoding in Large Language Models", arXiv 2403.09919).
+ *
+ * The problem. Heads that guess the tokens ahead each by itself (medusa) do not know what the head before guessed; a
+ * draft model knows, and must run its layers for each token.
+ *
+ * The idea. The target's hidden state h says where the text stands; what was guessed since is summed up by a small
+ * recurrent state:
+ *
+ *     s_1 = E(x_1)                                       x_1 the pending token, E the target's embedding
+ *     s_t = SiLU(W E(x_t) + U s_{t-1} + b)
+ *     distribution of x_{t+1} = softmax(O f([s_t, h]))            f: blocks x + SiLU(A x + a) of width 2H; O: [V][2H]
+ *
+ * h stays the same for the whole draft. `start` in the file says how s begins: "embedding" as above and in the paper;
+ * "zero" as in the released code, which runs the recurrence on x_1 from s_0 = 0.
+ *
+ * Beam search. From one distribution for each sequence, the `width` candidates with the greatest sum of log-probabilities go on,
+ * for `length` tokens. Candidates that begin alike share nodes (beam_tree.c), p_accept of a node is the product of its
+ * probabilities, and the nodes of greatest p_accept stay where there are more than the budget. A beam wider or longer than
+ * the budget has nodes is not searched.
+ *
+ *     x_1 = "the"   cat .5  sat .8  = .40       the ── cat ── sat
+ *                   cat .5  ran .1  = .05                  └─ ran    (width 3, length 2)
+ *                   dog .4  ran .9  = .36          └─ dog ── ran
+ *
+ * Nothing is drawn: the draft is a function of the text, and under a ratio rule all its groups are points. The engine
+ * calibrates p_accept.
+ *
+ * Files (drafter_file.h): redrafter.block_count, redrafter.start ("embedding", "zero"); tensors redrafter.w.weight and
+ * redrafter.u.weight [H][H], redrafter.u.bias [H], redrafter.block.<i>.weight [2H][2H], redrafter.block.<i>.bias [2H],
+ * redrafter.output.weight [V][2H]. Where it was trained with token info (token_info.h), that of a candidate's last token is added
+ * to its logits.
+ *
+ * Invariants: all rows of a level, of all sequences, are one product each with W, U, the blocks and O; what a sequence
+ * drafts does not depend on its neighbours. Cost: length products with O, each of up to width rows a sequence; O is
+ * twice as large as the target's LM head. When it loses: where O costs as much as the target's layers, as in small
+ * targets with large vocabularies. Proof: tests/test_draft_redrafter.c, against a beam search in double precision. */
+#include "base/mem.h"
+#include "spec/tree/beam_tree.h"
+#include "spec/drafters/learned/learned.h"
+#include "spec/drafters/learned/token_info.h"
+#include "spec/drafter/feedback.h"
+#include "spec/tree/union.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+extern const DrafterClass draft_redrafter_class;
+
+enum { MAX_WIDTH = TOP_K_MAX, MAX_LENGTH = 16, MAX_BLOCKS = 16, MAX_ROWS = 128 };
+
+/* A candidate: some tokens below the pending one. */
+typedef struct Beam {
+    int32_t tokens[MAX_LENGTH];
+    float p_accept[MAX_LENGTH]; /* of each: the product of probabilities up to it */
+    double log_p;          /* the sum over all */
+    int32_t row;           /* of the last level that made its last token */
+} Beam;
+
+/* A sequence in a proposal. */
+typedef struct Member {
+    Tree *tree;
+    int32_t sequence;
+    const float *hidden;
+    int32_t width, length, budget;
+    int32_t n_beams, first_row; /* a row for each beam of this level */
+    Beam *beams, *next;         /* [width] each */
+} Member;
+
+typedef struct Redrafter {
+    LearnedDrafter learned;
+    int32_t width, length, n_blocks, max_rows;
+    bool starts_at_embedding;
+    LearnedLinear w, u, blocks[MAX_BLOCKS], output;
+    TokenInfo info;
+    Member *group; /* [max_group] sequences that draft together */
+    int32_t max_group, n_group;
+    Beam *beams;                             /* [max_group][2][width] */
+    int32_t *tokens;                         /* [max_rows] each beam's last token */
+    float *embedded, *states, *last, *recur; /* [max_rows][H] each; states of this level, those they come from */
+    float *x, *scratch;                      /* [max_rows][2H] */
+    float *logits;                           /* [max_rows][V] */
+    int32_t *top;                            /* [max_rows][width] most probable tokens of each row */
+    double *top_log_p;
+    int32_t *n_top;                          /* [max_rows] */
+    int32_t *pack;                           /* 6 arrays of [width * length] for beam_tree.c */
+} Redrafter;
+
+static const DrafterOption options[] = {
+    LEARNED_OPTION_FILE,
+    {"width", "4", "candidates that the beam search keeps"},
+    {"length", "5", "tokens of a candidate"},
+    {NULL, NULL, NULL},
+};
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+static void close_redrafter(Drafter *drafter) {
+    Redrafter *d = (Redrafter *)drafter;
+    learned_linear_free(&d->w);
+    learned_linear_free(&d->u);
+    learned_linear_free(&d->output);
+    token_info_close(&d->info);
+    for (int32_t i = 0; i < MAX_BLOCKS; i++) learned_linear_free(&d->blocks[i]);
+    void *all[] = {d->group, d->beams, d->tokens, d->embedded, d->states, d->last, d->recur, d->x, d->scratch, d->logits,
+                   d->top, d->top_log_p, d->n_top, d->pack};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    learned_release(&d->learned);
+    mem_free(d);
+}
+
+static int read_weights(Redrafter *d, fr_error *err) {
+    static const char *const starts[] = {"embedding", "zero", NULL};
+    LearnedDrafter *l = &d->learned;
+    int64_t h = l->n_embd;
+    int start = 0, status = drafter_file_int(&l->file, "redrafter.block_count", 0, MAX_BLOCKS, &d->n_blocks, err);
+    if (!status) status = drafter_file_choice(&l->file, "redrafter.start", starts, &start, err);
+    if (!status) status = learned_linear_read(l, "redrafter.w", h, h, false, &d->w, err);
+    if (!status) status = learned_linear_read(l, "redrafter.u", h, h, true, &d->u, err);
+    for (int32_t i = 0; i < d->n_blocks && !status; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "redrafter.block.%d", i);
+        status = learned_linear_read(l, name, 2 * h, 2 * h, true, &d->blocks[i], err);
+    }
+    if (!status) status = learned_linear_read(l, "redrafter.output", 2 * h, l->n_vocab, false, &d->output, err);
+    d->starts_at_embedding = start == 0;
+    return status;
+}
+
+static int allocate(Redrafter *d, fr_error *err) {
+    size_t rows = (size_t)d->max_rows, h = (size_t)d->learned.n_embd, width = (size_t)d->width;
+    const struct { void *out; size_t n, each; } wants[] = {
+        {&d->group, (size_t)d->max_group, sizeof *d->group},
+        {&d->beams, (size_t)d->max_group * 2 * width, sizeof *d->beams},
+        {&d->tokens, rows, sizeof *d->tokens},
+        {&d->embedded, rows * h, sizeof(float)},
+        {&d->states, rows * h, sizeof(float)},
+        {&d->last, rows * h, sizeof(float)},
+        {&d->recur, rows * h, sizeof(float)},
+        {&d->x, rows * 2 * h, sizeof(float)},
+        {&d->scratch, rows * 2 * h, sizeof(float)},
+        {&d->logits, rows * (size_t)d->learned.n_vocab, sizeof(float)},
+        {&d->top, rows * width, sizeof *d->top},
+        {&d->top_log_p, rows * width, sizeof *d->top_log_p},
+        {&d->n_top, rows, sizeof *d->n_top},
+        {&d->pack, 6 * width * (size_t)d->length, sizeof *d->pack},
+    };
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
+        void *p = mem_calloc(wants[i].n, wants[i].each);
+        if (!p) return error_memory(err, "redrafter", wants[i].n * wants[i].each);
+        memcpy(wants[i].out, &p, sizeof p);
+    }
+    for (int32_t i = 0; i < d->max_group; i++) {
+        d->group[i].beams = d->beams + (size_t)i * 2 * width;
+        d->group[i].next = d->group[i].beams + width;
+    }
+    return FR_OK;
+}
+
+static int read_options(Redrafter *d, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+    const DrafterClass *class = &draft_redrafter_class;
+    int64_t width, length;
+    int status = draft_spec_get_int(spec, class, "width", 1, MAX_WIDTH, &width, err);
+    if (!status) status = draft_spec_get_int(spec, class, "length", 1, MAX_LENGTH, &length, err);
+    if (status) return status;
+    if (width * length >= TREE_MAX_NODES)
+        return error_set(err, FR_ERR_ARGUMENT, "redrafter: a beam of width %d and length %d is more than the %d nodes of a "
+                         "tree; make one of them smaller", (int)width, (int)length, TREE_MAX_NODES - 1);
+    d->width = (int32_t)width;
+    d->length = (int32_t)length;
+    d->max_group = MAX_ROWS / d->width < env->max_sequences ? MAX_ROWS / d->width : env->max_sequences;
+    d->max_rows = d->max_group * d->width;
+    return FR_OK;
+}
+
+static int open_redrafter(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+    Redrafter *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_memory(err, "redrafter", sizeof *d);
+    int status = read_options(d, spec, env, err);
+    if (!status) status = learned_open(&d->learned, spec, &draft_redrafter_class, env, err);
+    if (!status) status = read_weights(d, err);
+    if (!status) status = token_info_open(&d->info, &d->learned.file, "redrafter", d->learned.target, TOKEN_INFO_F16, env->n_threads, err);
+    if (!status) status = drafter_file_finish(&d->learned.file, err);
+    if (!status) status = learned_open_products(&d->learned, env, 2 * (int64_t)d->learned.n_embd, d->max_rows, err);
+    if (!status) status = allocate(d, err);
+    if (status) {
+        close_redrafter(&d->learned.base);
+        return status;
+    }
+    *out = &d->learned.base;
+    return FR_OK;
+}
+
+/* ---- one level of the search -------------------------------------------------------------------- */
+
+static float *row_of(float *matrix, int32_t row, int64_t width) { return matrix + (int64_t)row * width; }
+
+/* Gives each beam a row: its last token's embedding, and the state it comes from. Returns the number of rows. */
+static int32_t gather_rows(Redrafter *d, int32_t level) {
+    const LearnedDrafter *l = &d->learned;
+    int32_t n = 0;
+    for (int32_t i = 0; i < d->n_group; i++) {
+        Member *m = &d->group[i];
+        m->first_row = n;
+        for (int32_t b = 0; b < m->n_beams && level < m->length; b++, n++) {
+            const Beam *beam = &m->beams[b];
+            d->tokens[n] = level ? beam->tokens[level - 1] : m->tree->nodes[0].token;
+            model_embedding(l->target, d->tokens[n], row_of(d->embedded, n, l->n_embd));
+            float *last = row_of(d->last, n, l->n_embd);
+            if (level) memcpy(last, row_of(d->states, beam->row, l->n_embd), (size_t)l->n_embd * sizeof *last);
+            else memset(last, 0, (size_t)l->n_embd * sizeof *last);
+            memcpy(row_of(d->x, n, 2 * (int64_t)l->n_embd) + l->n_embd, m->hidden, (size_t)l->n_embd * sizeof *last);
+        }
+    }
+    return n;
+}
+
+/* s_t of every row, into states and the front half of x. */
+static void advance_states(Redrafter *d, int32_t level, int32_t n_rows) {
+    LearnedDrafter *l = &d->learned;
+    int64_t h = l->n_embd;
+    if (level == 0 && d->starts_at_embedding) {
+        memcpy(d->states, d->embedded, (size_t)(n_rows * h) * sizeof *d->states);
+    } else {
+        learned_linear_run(l, &d->w, d->embedded, n_rows, d->states);
+        learned_linear_run(l, &d->u, d->last, n_rows, d->recur);
+        for (int32_t r = 0; r < n_rows; r++) {
+            l->target->kernels->add(row_of(d->states, r, h), row_of(d->recur, r, h), h);
+            learned_silu(l, row_of(d->states, r, h), h);
+        }
+    }
+    for (int32_t r = 0; r < n_rows; r++)
+        memcpy(row_of(d->x, r, 2 * h), row_of(d->states, r, h), (size_t)h * sizeof *d->x);
+}
+
+/* What the head says for all rows. */
+static void ask_head(Redrafter *d, int32_t n_rows) {
+    LearnedDrafter *l = &d->learned;
+    for (int32_t i = 0; i < d->n_blocks; i++) learned_residual_block(l, &d->blocks[i], d->x, n_rows, d->scratch);
+    learned_linear_run(l, &d->output, d->x, n_rows, d->logits);
+    for (int32_t r = 0; r < n_rows; r++) token_info_add(&d->info, &d->tokens[r], 1, row_of(d->logits, r, l->n_vocab));
+}
+
+/* The most probable tokens of each of the sequence's rows, and their log-probabilities. */
+static void rank_tokens(const Redrafter *d, const Member *m) {
+    const LearnedDrafter *l = &d->learned;
+    for (int32_t r = m->first_row; r < m->first_row + m->n_beams; r++)
+        d->n_top[r] = learned_top(l, m->sequence, row_of(d->logits, r, l->n_vocab), d->width, d->top + (int64_t)r * d->width,
+                                  d->top_log_p + (int64_t)r * d->width);
+}
+
+/* The beams that go on: of all continuations the `width` best; of equals that of the earlier beam. Each row's tokens
+ * stand best first, so the best one left is the first unused of some row. */
+static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
+    int32_t used[MAX_WIDTH] = {0}, n = 0;
+    for (; n < m->width; n++) {
+        int32_t best = -1;
+        double best_log_p = -INFINITY;
+        for (int32_t b = 0; b < m->n_beams; b++) {
+            int32_t row = m->first_row + b;
+            if (used[b] == d->n_top[row]) continue;
+            double log_p = m->beams[b].log_p + d->top_log_p[(int64_t)row * d->width + used[b]];
+            if (log_p > best_log_p) best = b, best_log_p = log_p;
+        }
+        if (best < 0) break;
+        int32_t row = m->first_row + best;
+        Beam *beam = &m->next[n];
+        *beam = m->beams[best];
+        beam->tokens[level] = d->top[(int64_t)row * d->width + used[best]++];
+        beam->p_accept[level] = (float)exp(best_log_p);
+        beam->log_p = best_log_p;
+        beam->row = row;
+    }
+    if (n == 0) { /* the head said nothing: the candidates end here */
+        m->length = level;
+        return;
+    }
+    Beam *old = m->beams;
+    m->beams = m->next;
+    m->next = old;
+    m->n_beams = n;
+}
+
+/* ---- a proposal --------------------------------------------------------------------------------- */
+
+static void write_tree(Redrafter *d, const Member *m) {
+    int32_t n_all = d->width * d->length, *beam = d->pack, *prefix = beam + n_all, node[TREE_MAX_NODES];
+    PackedBeam packed = {.tokens = prefix + n_all, .parents = prefix + 2 * n_all, .depths = prefix + 3 * n_all,
+                         .places = prefix + 4 * n_all};
+    float p_accept[TREE_MAX_NODES];
+    for (int32_t b = 0; b < m->n_beams; b++)
+        memcpy(beam + b * m->length, m->beams[b].tokens, (size_t)m->length * sizeof *beam);
+    beam_dedup_prefix(beam, m->n_beams, m->length, prefix);
+    beam_pack(beam, prefix, m->n_beams, m->length, &packed);
+    for (int32_t b = 0; b < m->n_beams; b++)
+        for (int32_t j = 0; j < m->length; j++) p_accept[packed.places[b * m->length + j]] = m->beams[b].p_accept[j];
+    for (int32_t i = 0; i < packed.n; i++)
+        node[i] = tree_add(m->tree, packed.parents[i] < 0 ? 0 : node[packed.parents[i]], packed.tokens[i], p_accept[i],
+                           d->learned.base.source);
+    union_prune(m->tree, m->budget);
+}
+
+static void draft_together(Redrafter *d) {
+    for (int32_t level = 0, n_rows; level < d->length && (n_rows = gather_rows(d, level)) > 0; level++) {
+        advance_states(d, level, n_rows);
+        ask_head(d, n_rows);
+        for (int32_t i = 0; i < d->n_group; i++) {
+            Member *m = &d->group[i];
+            if (level >= m->length) continue;
+            rank_tokens(d, m);
+            choose_beams(d, m, level);
+        }
+    }
+    for (int32_t i = 0; i < d->n_group; i++)
+        if (d->group[i].length > 0) write_tree(d, &d->group[i]);
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
+    (void)err;
+    Redrafter *d = (Redrafter *)drafter;
+    d->n_group = 0;
+    for (int i = 0; i < n; i++) {
+        const float *hidden = learned_hidden(&d->learned, sequences[i]);
+        if (hidden && budgets[i] > 0) {
+            Member *m = &d->group[d->n_group++];
+            m->tree = trees[i];
+            m->sequence = sequences[i];
+            m->hidden = hidden;
+            m->budget = budgets[i];
+            m->width = budgets[i] < d->width ? budgets[i] : d->width;
+            m->length = budgets[i] < d->length ? budgets[i] : d->length;
+            m->n_beams = 1;
+            m->beams[0].log_p = 0;
+        }
+        if (d->n_group < d->max_group && i < n - 1) continue;
+        draft_together(d);
+        d->n_group = 0;
+    }
+    return FR_OK;
+}
+
+const DrafterClass draft_redrafter_class = {
+    .name = "redrafter",
+    .summary = "a recurrent head on the target's hidden state, trained for it: the candidates of a beam search",
+    .options = options,
+    .needs_hidden = true,
+    .open = open_redrafter,
+    .close = close_redrafter,
+    .set_sampling = learned_set_sampling,
+    .begin = learned_begin,
+    .observe_prompt = learned_observe_prompt,
+    .observe_tree = learned_observe_tree,
+    .observe = learned_observe,
+    .propose = propose,
+    .end = learned_end,
+};

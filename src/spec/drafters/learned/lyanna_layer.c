@@ -1,0 +1,226 @@
+/* lyanna_layer.c - hidden states from hidden states (Lyanna, section 4.1).
+ *
+ * The problem. A drafter that feeds its own tokens back is wrong from the first wrong token on, and what it computed
+ * since is waste.
+ *
+ * The idea. One transformer layer with a KV cache of its own goes on from hidden states alone. With h_t the target's hidden
+ * state after its final norm and E(x) its embedding,
+ *
+ *     entry of t    e_t = Layer(fc [E(x_{t+1}) ; h_t])     for every token that the target has read
+ *     chain         h_1 = the last entry's, of h_0 and the pending token; h_{i+1} = Layer(h_i), at the next position
+ *
+ * and W_head h_i tells the token i places behind the pending one. The last entry is the paper's first draft step: the one that
+ * knows a token. No later step does, so h_2 .. h_k are the same whichever tokens are tried.
+ *
+ *     position   0            1            2              3           4
+ *     input   E(x1) h0     E(x2) h1     E(x3) h2       h_1         h_2          x3 is pending
+ *     output                             h_1           h_2         h_3          of h_1, h_2, h_3: tokens x4, x5, x6
+ *     kept       yes          yes          yes           no          no
+ *
+ * The steps of a chain see each other's keys and are forgotten after it; what was accepted is entered again from the target's
+ * true hidden states. Entries wait in a queue until a chain is asked for, so that those of all sequences are one forward, as
+ * is each step of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences.
+ *
+ * The layer is a standard one (a norm before attention and one before the feed-forward part, the target's heads, rope and
+ * epsilon) and runs in the executor as a model whose rows bring their input. Its output has no norm: it stands for the target's
+ * hidden state after the final norm. Proof: tests/test_draft_lyanna.c, against the same in double precision. */
+#include "spec/drafters/learned/lyanna_layer.h"
+
+#include "base/mem.h"
+#include "spec/drafters/learned/lyanna.h"
+
+#include <string.h>
+
+enum { MAX_ROWS = 512, PAGE_SIZE = 16 };
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+static int read_first_token(LyannaLayer *l, fr_error *err) {
+    static const char *const choices[] = {"fused", "none", NULL};
+    int choice = 0;
+    int status = drafter_file_choice(&l->learned->file, LYANNA_KEY_FIRST_TOKEN, choices, &choice, err);
+    l->is_fused = choice == 0;
+    return status;
+}
+
+static int read_weights(LyannaLayer *l, fr_error *err) {
+    DrafterFile *f = &l->learned->file;
+    LayerWeights *w = &l->weights;
+    Hparams *h = &l->model.hparams;
+    int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
+    int status = drafter_file_int(f, LYANNA_KEY_FEED_FORWARD, 1, 1 << 20, &h->n_ff, err);
+    if (!status) status = learned_linear_read(l->learned, LYANNA_FC, l->is_fused ? 2 * embd : embd, embd, true, &l->fc, err);
+    if (!status) status = drafter_file_vector(f, LYANNA_ATTN_NORM, embd, &w->attn_norm, err);
+    if (!status) status = drafter_file_vector(f, LYANNA_FFN_NORM, embd, &w->ffn_norm, err);
+    const struct { const char *name; int64_t n_in, n_out; PackedMatrix *out; } matrices[] = {
+        {LYANNA_ATTN_Q, embd, q_dim, &w->q},       {LYANNA_ATTN_K, embd, kv_dim, &w->k},
+        {LYANNA_ATTN_V, embd, kv_dim, &w->v},      {LYANNA_ATTN_OUTPUT, q_dim, embd, &w->o},
+        {LYANNA_FFN_GATE, embd, h->n_ff, &w->gate}, {LYANNA_FFN_UP, embd, h->n_ff, &w->up},
+        {LYANNA_FFN_DOWN, h->n_ff, embd, &w->down},
+    };
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
+        status = drafter_file_matrix(f, matrices[i].name, matrices[i].n_in, matrices[i].n_out, matrices[i].out, err);
+    return status;
+}
+
+static int allocate(LyannaLayer *l, fr_error *err) {
+    size_t h = (size_t)l->learned->n_embd, rows = (size_t)l->max_rows, n = (size_t)l->learned->max_sequences;
+    l->places = mem_calloc(n, sizeof *l->places);
+    l->rows = mem_calloc(rows, sizeof *l->rows);
+    l->row_ids = mem_calloc(rows, sizeof *l->row_ids);
+    l->pairs = mem_calloc(rows * 2 * h, sizeof *l->pairs);
+    l->inputs = mem_calloc(rows * h, sizeof *l->inputs);
+    l->chains = mem_calloc((size_t)(l->max_group * l->depth) * h, sizeof *l->chains);
+    if (!l->places || !l->rows || !l->row_ids || !l->pairs || !l->inputs || !l->chains)
+        return error_memory(err, "lyanna", rows * 2 * h * sizeof *l->pairs);
+    for (size_t i = 0; i < n; i++) {
+        LyannaPlace *p = &l->places[i];
+        p->feature = mem_calloc(h, sizeof *p->feature);
+        p->tokens = mem_calloc(LYANNA_QUEUE, sizeof *p->tokens);
+        p->hidden = mem_calloc(LYANNA_QUEUE * h, sizeof *p->hidden);
+        if (!p->feature || !p->tokens || !p->hidden) return error_memory(err, "lyanna", LYANNA_QUEUE * h * sizeof *p->hidden);
+    }
+    return FR_OK;
+}
+
+int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group, fr_error *err) {
+    *l = (LyannaLayer){.learned = learned, .depth = depth, .max_group = max_group, .max_rows = MAX_ROWS};
+    fr_assert(max_group >= 1 && max_group * depth <= MAX_ROWS);
+    l->model = *learned->target; /* shape, rope, kernels */
+    l->model.layers = &l->weights;
+    l->model.output_norm = NULL;
+    l->model.hparams.n_layer = 1;
+    int status = read_first_token(l, err);
+    if (!status) status = read_weights(l, err);
+    if (!status) status = learned_open_products(learned, env, 2 * (int64_t)learned->n_embd, MAX_ROWS, err);
+    if (!status) status = allocate(l, err);
+    ExecutorOptions eo = {.n_threads = env->n_threads, .kv_type = KV_F16, .page_size = PAGE_SIZE,
+                          .n_ctx = env->n_ctx + TREE_MAX_NODES + depth, .max_sequences = env->max_sequences, .max_rows = MAX_ROWS};
+    return status ? status : executor_open(&l->executor, &l->model, &eo, err);
+}
+
+void lyanna_layer_close(LyannaLayer *l) {
+    LayerWeights *w = &l->weights;
+    PackedMatrix *matrices[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) packed_free(matrices[i]);
+    learned_linear_free(&l->fc);
+    executor_close(l->executor);
+    for (int32_t i = 0; l->places && i < l->learned->max_sequences; i++) {
+        mem_free(l->places[i].feature);
+        mem_free(l->places[i].tokens);
+        mem_free(l->places[i].hidden);
+    }
+    void *all[] = {w->attn_norm, w->ffn_norm, l->places, l->rows, l->row_ids, l->pairs, l->inputs, l->chains};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+}
+
+/* ---- entries: what the target has read ------------------------------------------------------------ */
+
+int lyanna_layer_begin(LyannaLayer *l, int32_t sequence, fr_error *err) {
+    LyannaPlace *p = &l->places[sequence];
+    int status = executor_sequence_open(l->executor, &p->kv, err);
+    p->n_queued = 0;
+    p->begun = status == FR_OK;
+    return status;
+}
+
+void lyanna_layer_end(LyannaLayer *l, int32_t sequence) {
+    LyannaPlace *p = &l->places[sequence];
+    if (p->begun) executor_sequence_close(l->executor, p->kv);
+    p->begun = false;
+}
+
+/* The queue of a sequence becomes rows from n_rows on; returns how many there are then. */
+static int32_t pack_queue(LyannaLayer *l, const LyannaPlace *p, int32_t n_rows) {
+    int64_t h = l->learned->n_embd, width = l->is_fused ? 2 * h : h;
+    for (int32_t i = 0; i < p->n_queued; i++, n_rows++) {
+        float *pair = l->pairs + n_rows * width;
+        if (l->is_fused) model_embedding(l->learned->target, p->tokens[i], pair);
+        memcpy(pair + (width - h), p->hidden + i * h, (size_t)h * sizeof *pair);
+        l->rows[n_rows] = (Row){.token = p->tokens[i], .sequence = p->kv, .parent = i ? n_rows - 1 : -1,
+                                .want_hidden = i == p->n_queued - 1, .input = l->inputs + n_rows * h};
+        l->row_ids[n_rows] = n_rows;
+    }
+    return n_rows;
+}
+
+/* One forward for the queues of n sequences, which fit into max_rows. */
+static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
+    int32_t n_rows = 0;
+    int status = FR_OK;
+    for (int32_t i = 0; i < n && !status; i++) {
+        const LyannaPlace *p = &l->places[sequences[i]];
+        if (p->n_queued) status = executor_reserve(l->executor, p->kv, p->n_queued, err);
+        n_rows = pack_queue(l, p, n_rows);
+    }
+    if (status || n_rows == 0) return status;
+    learned_linear_run(l->learned, &l->fc, l->pairs, n_rows, l->inputs);
+    status = executor_forward(l->executor, l->rows, n_rows, err);
+    if (status) return status;
+    n_rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        LyannaPlace *p = &l->places[sequences[i]];
+        if (p->n_queued == 0) continue;
+        int32_t first = n_rows;
+        n_rows += p->n_queued;
+        memcpy(p->feature, executor_hidden(l->executor, n_rows - 1), (size_t)l->learned->n_embd * sizeof *p->feature);
+        executor_commit(l->executor, p->kv, l->row_ids + first, p->n_queued);
+        p->n_queued = 0;
+    }
+    return FR_OK;
+}
+
+int lyanna_layer_add(LyannaLayer *l, int32_t sequence, int32_t token, const float *hidden, fr_error *err) {
+    LyannaPlace *p = &l->places[sequence];
+    int64_t h = l->learned->n_embd;
+    int status = p->n_queued == LYANNA_QUEUE ? run_queues(l, &sequence, 1, err) : FR_OK;
+    if (status) return status;
+    p->tokens[p->n_queued] = token;
+    memcpy(p->hidden + p->n_queued++ * h, hidden, (size_t)h * sizeof *hidden);
+    return FR_OK;
+}
+
+/* ---- the chain ------------------------------------------------------------------------------------ */
+
+/* All entries that wait, in as few forwards as fit. */
+static int make_entries(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
+    int32_t first = 0, n_rows = 0;
+    int status = FR_OK;
+    for (int32_t i = 0; i < n && !status; i++) {
+        int32_t more = l->places[sequences[i]].n_queued;
+        if (n_rows + more > l->max_rows) {
+            status = run_queues(l, sequences + first, i - first, err);
+            first = i;
+            n_rows = 0;
+        }
+        n_rows += more;
+    }
+    return status ? status : run_queues(l, sequences + first, n - first, err);
+}
+
+/* h_{step+1} of h_step, for all of them. */
+static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t step, fr_error *err) {
+    int64_t h = l->learned->n_embd;
+    int32_t n_run = (step - 1) * n; /* rows of the steps before */
+    for (int32_t i = 0; i < n; i++)
+        l->rows[i] = (Row){.sequence = l->places[sequences[i]].kv, .parent = step == 1 ? -1 : n_run - n + i, .want_hidden = true,
+                           .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
+    int status = step == 1 ? executor_forward(l->executor, l->rows, n, err) : executor_extend(l->executor, l->rows, n, err);
+    for (int32_t i = 0; i < n && !status; i++)
+        memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->executor, n_run + i), (size_t)h * sizeof(float));
+    return status;
+}
+
+int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
+    size_t h = (size_t)l->learned->n_embd;
+    int status = make_entries(l, sequences, n, err);
+    for (int32_t i = 0; i < n && !status; i++) {
+        const LyannaPlace *p = &l->places[sequences[i]];
+        memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
+        if (l->depth > 1) status = executor_reserve(l->executor, p->kv, l->depth - 1, err);
+    }
+    for (int32_t step = 1; step < l->depth && !status; step++) status = run_step(l, sequences, n, step, err);
+    for (int32_t i = 0; i < n && l->depth > 1 && !status; i++)
+        executor_commit(l->executor, l->places[sequences[i]].kv, NULL, 0); /* the steps are forgotten */
+    return status;
+}

@@ -1,0 +1,172 @@
+/* small_model_kv.c - a draft model beside the target: opening, and its keys and values.
+ *
+ * Between steps the draft model's KV holds the context up to the token that was pending when it last drafted.
+ * Tree rows are forgotten after each proposal: what was accepted of them is run again as context, a few cheap rows
+ * in a forward that is needed anyway, and so the cache is always that of a fresh prefill, bit for bit. */
+#include "spec/drafters/small/small_model_kv.h"
+
+#include "base/mem.h"
+#include "spec/drafters/small/draft_model.h"
+#include "text/vocab_match.h"
+
+#include <string.h>
+
+enum { PREFILL_CHUNK = 256, PAGE_SIZE = 16 };
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, fr_error *err) {
+    int status = gguf_open(&r->gguf, path, err);
+    if (!status) status = vocab_match(r->gguf, env->target, err);
+    ModelOptions options = {.kernels = env->kernels, .activations = env->activations, .n_threads = env->n_threads};
+    if (!status) status = model_open(&r->model, r->gguf, &options, err);
+    if (status) return status;
+    if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: has %d embeddings, but the target %s has %d; a draft model needs as many", path,
+                     r->model->hparams.n_vocab, gguf_path(env->target), env->n_vocab);
+}
+
+static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
+    int64_t rows = (int64_t)(SMALL_MODEL_MAX_NEW + r->n_nodes) * env->max_sequences;
+    if (rows > EXECUTOR_MAX_ROWS) rows = EXECUTOR_MAX_ROWS;
+    r->max_rows = rows > PREFILL_CHUNK ? (int32_t)rows : PREFILL_CHUNK;
+    size_t n = (size_t)r->max_rows;
+    r->sequences = mem_calloc((size_t)env->max_sequences, sizeof *r->sequences);
+    r->rows = mem_calloc(n, sizeof *r->rows);
+    r->row_ids = mem_calloc(n, sizeof *r->row_ids);
+    r->sampler = sampler_new(r->n_vocab);
+    if (!r->sequences || !r->rows || !r->row_ids || !r->sampler)
+        return error_memory(err, "a draft model's rows", n * sizeof *r->rows);
+    ExecutorOptions options = {.n_threads = env->n_threads,
+                               .kv_type = KV_F16,
+                               .page_size = PAGE_SIZE,
+                               .n_ctx = r->n_ctx + r->n_nodes,
+                               .max_sequences = env->max_sequences,
+                               .max_rows = r->max_rows};
+    return executor_open(&r->executor, r->model, &options, err);
+}
+
+int small_model_kv_open(SmallModelKv *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err) {
+    r->n_nodes = n_nodes;
+    r->n_vocab = env->n_vocab;
+    r->max_sequences = env->max_sequences;
+    r->n_ctx = env->n_ctx;
+    int status = open_files(r, path, env, err);
+    if (!status) status = open_memory(r, env, err);
+    for (int32_t i = 0; !status && i < r->max_sequences; i++) small_model_kv_set_sampling(r, i, &SAMPLING_DEFAULT, 0);
+    return status;
+}
+
+void small_model_kv_close(SmallModelKv *r) {
+    for (int32_t i = 0; r->sequences && i < r->max_sequences; i++) mem_free(r->sequences[i].tokens);
+    mem_free(r->sequences);
+    mem_free(r->rows);
+    mem_free(r->row_ids);
+    executor_close(r->executor);
+    sampler_free(r->sampler);
+    model_close(r->model);
+    gguf_close(r->gguf);
+}
+
+/* ---- sequences ---------------------------------------------------------------------------------- */
+
+DraftSequence *small_model_kv_sequence(const SmallModelKv *r, int32_t sequence) {
+    fr_assert(sequence >= 0 && sequence < r->max_sequences);
+    return &r->sequences[sequence];
+}
+
+void small_model_kv_set_sampling(SmallModelKv *r, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
+    DraftSequence *s = small_model_kv_sequence(r, sequence);
+    s->position = position;
+    s->greedy = sampling->temperature == 0;
+    s->dist = *sampling;
+    if (s->greedy) s->dist.temperature = 1, s->dist.top_k = 0, s->dist.top_p = 1, s->dist.min_p = 0;
+}
+
+static int append(const SmallModelKv *r, DraftSequence *s, const int32_t *tokens, int64_t n, fr_error *err) {
+    if (n > r->n_ctx - s->n)
+        return error_set(err, FR_ERR_CONTEXT, "the draft model's context of %d tokens is full", r->n_ctx);
+    memcpy(s->tokens + s->n, tokens, (size_t)n * sizeof *tokens);
+    s->n += (int32_t)n;
+    return FR_OK;
+}
+
+/* The next n context tokens as rows behind r->n_rows ones, reserved together with room for n_more. */
+static int put_rows(SmallModelKv *r, const DraftSequence *s, int32_t n, int32_t n_more, fr_error *err) {
+    int32_t done = executor_sequence_length(r->executor, s->kv);
+    int status = executor_reserve(r->executor, s->kv, n + n_more, err);
+    for (int32_t i = 0; i < n && !status; i++, r->n_rows++)
+        r->rows[r->n_rows] =
+            (Row){.token = s->tokens[done + i], .sequence = s->kv, .parent = i ? r->n_rows - 1 : -1};
+    return status;
+}
+
+void small_model_kv_commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n) {
+    for (int32_t i = 0; i < n; i++) r->row_ids[i] = first_row + i;
+    executor_commit(r->executor, s->kv, r->row_ids, n);
+}
+
+/* Runs the context up to token `end`, which may be long, by itself. */
+static int prefill(SmallModelKv *r, const DraftSequence *s, int32_t end, fr_error *err) {
+    for (int32_t n; (n = end - executor_sequence_length(r->executor, s->kv)) > 0;) {
+        if (n > PREFILL_CHUNK) n = PREFILL_CHUNK;
+        r->n_rows = 0;
+        int status = put_rows(r, s, n, 0, err);
+        if (!status) status = executor_forward(r->executor, r->rows, n, err);
+        if (status) return status;
+        r->n_forwards++;
+        small_model_kv_commit(r, s, 0, n);
+    }
+    return FR_OK;
+}
+
+int small_model_kv_begin(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    DraftSequence *s = small_model_kv_sequence(r, sequence);
+    fr_assert(!s->begun && n > 0);
+    size_t room = (size_t)r->n_ctx + DRAFT_MODEL_MAX_LEVELS;
+    s->tokens = mem_calloc(room, sizeof *s->tokens);
+    if (!s->tokens) return error_memory(err, "a draft model's context", room * sizeof *s->tokens);
+    s->n = 0;
+    int status = executor_sequence_open(r->executor, &s->kv, err);
+    s->begun = status == FR_OK;
+    if (!status) status = append(r, s, tokens, n, err);
+    return status ? status : prefill(r, s, s->n - 1, err);
+}
+
+int small_model_kv_observe(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    DraftSequence *s = small_model_kv_sequence(r, sequence);
+    s->position += (uint64_t)n;
+    return append(r, s, tokens, n, err);
+}
+
+void small_model_kv_end(SmallModelKv *r, int32_t sequence) {
+    DraftSequence *s = small_model_kv_sequence(r, sequence);
+    if (s->begun) executor_sequence_close(r->executor, s->kv);
+    mem_free(s->tokens);
+    s->tokens = NULL;
+    s->begun = false;
+    small_model_kv_set_sampling(r, sequence, &SAMPLING_DEFAULT, 0);
+}
+
+/* ---- for a tree ----------------------------------------------------------------------------------- */
+
+int small_model_kv_catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *err) {
+    return prefill(r, s, s->n - SMALL_MODEL_MAX_NEW, err);
+}
+
+int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err) {
+    /* A step may pass without the proposal being used: then the pending token has run already. */
+    if (executor_sequence_length(r->executor, s->kv) == s->n)
+        executor_sequence_truncate(r->executor, s->kv, s->n - 1);
+    *n_rows = s->n - executor_sequence_length(r->executor, s->kv);
+    int status = put_rows(r, s, *n_rows, r->n_nodes, err);
+    if (!status) r->rows[r->n_rows - 1].want_logits = true;
+    return status;
+}
+
+void small_model_kv_law(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist) {
+    for (int32_t i = node; i > 0; i = t->nodes[i].parent)
+        s->tokens[s->n + t->nodes[i].depth - 1] = t->nodes[i].token;
+    sampler_dist(r->sampler, &s->dist, executor_logits(r->executor, row), s->tokens, s->n + t->nodes[node].depth, dist);
+}

@@ -1,0 +1,231 @@
+/* draft_rest.c - the drafter `rest`: REST, retrieval-based speculative decoding (He et al. 2023, arXiv 2311.08252).
+ *
+ * The problem: what a model says has often been said before, but not in this conversation: phrases, formulas,
+ * boilerplate, code. Drafters that look at the text at hand never see it.
+ *
+ * The idea: keep a large corpus in tokens with its suffix array (corpus_index.h, made by `forerun index`). In
+ * every step look up the last 16 tokens of the text, and when they stand nowhere the last 15, down to 2. The first
+ * length with hits wins. Of its places at most 5000 are looked at, each with the 10 tokens that follow. Their
+ * prefixes are counted, and the prefixes seen most often are the draft, a tree.
+ *
+ *     corpus  the cat sat down | a cat sat up | the cat ran |
+ *     text    ... a black cat|      "black cat" stands nowhere; at min_match=1 "cat" stands at three places
+ *     sorted  cat ran,  cat sat down,  cat sat up
+ *     draft   cat -- sat (2 of 3) -- down (1 of 2), up (1 of 2)
+ *                 \_ ran (1 of 3)
+ *
+ * How it is done. The places of a match are a span of the suffix array, sorted by what follows. So the places of a
+ * tree node are a span too, its children are runs in it, and a count is a length. Runs are found by doubling steps, and
+ * only nodes that enter the tree are opened, so most of the places are never read. A hit that goes on exists
+ * for the last m - 1 tokens wherever it exists for the last m, so the match length is found by halving: 4 searches for
+ * 15 lengths. Documents end with a separator; no match and no continuation crosses it.
+ *
+ * p_accept of a child: p_accept of its parent times text_drafter_share, a run of n of N places behind m tokens, with a doubt of
+ * REST_DOUBT: strangers' texts are believed less than the own (2) or another answer (6). `forerun replay
+ * --calibration` on the shared traces chose it among 12, 24, 32, 48 and 96; docs/METHODS.md has the figures.
+ *
+ * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts, and of these p_accept prefers the
+ * one that is nearer and whose siblings are fewer: 1.37 tokens a step instead of 1.34 at 8 nodes, 1.45 instead of 1.43
+ * at 32. Where a span holds more than `matches` places, that many of equal distance are taken and not the
+ * first ones, which all go on with the tokens of lowest id. Without a hit nothing is drafted. The paper's way of
+ * sampling is not ours to repeat: the engine verifies any tree.
+ *
+ * Invariants: at most `budget` nodes and `continuation` deep; p_accept falls along a path; sequences share the index,
+ * which is read-only, and nothing else. Memory: 6 or 7 bytes a token of the corpus in the file, of which the pages used
+ * are in memory, and 64 tokens a sequence. Cost: a proposal is about 4 x 2 log2(n) random reads for the search, each
+ * likely a cache miss, and one for each run found by each doubling.
+ * When it loses: where the corpus is not of the kind that the model is asked for. A corpus has to be large and
+ * near: the table in docs/METHODS.md shows what a small one gives.
+ * Proof: tests/test_draft_rest.c: the tree against counting by brute force. */
+#include "base/mem.h"
+#include "spec/drafters/text/corpus_index.h"
+#include "spec/drafter/drafter.h"
+#include "spec/drafters/text/ngram_rules.h"
+#include "spec/drafters/text/text_drafter.h"
+
+#include <string.h>
+
+extern const DrafterClass draft_rest_class;
+
+enum { REST_DOUBT = 32 };
+
+typedef struct Tail { /* the end of a sequence's text */
+    int32_t tokens[CORPUS_MAX_QUERY];
+    int32_t n;
+} Tail;
+
+typedef struct Rest {
+    Drafter base;
+    CorpusIndex index;
+    int32_t n_vocab, max_sequences;
+    int64_t max_match, min_match, matches, continuation;
+    Tail *tails;          /* [max_sequences] */
+    NgramScratch scratch; /* its heap alone */
+} Rest;
+
+/* The places of a match: all of a span, or n of equal distance. */
+typedef struct Matches {
+    CorpusSpan span;
+    int32_t n, m; /* places taken, tokens matched */
+} Matches;
+
+static const DrafterOption options[] = {
+    {"index", "", "file made by `forerun index` with the model's vocabulary; needed"},
+    {"max_match", "16", "longest end of the text looked up"},
+    {"min_match", "2", "shortest"},
+    {"matches", "5000", "places looked at, at most"},
+    {"continuation", "10", "tokens drafted behind a place, at most"},
+    {NULL, NULL, NULL},
+};
+
+/* ---- opening, feeding --------------------------------------------------------------------------- */
+
+static void close_rest(Drafter *drafter) {
+    Rest *d = (Rest *)drafter;
+    corpus_close(&d->index);
+    ngram_scratch_close(&d->scratch);
+    mem_free(d->tails);
+    mem_free(d);
+}
+
+static int parse_options(const DraftSpec *spec, Rest *d, fr_error *err) {
+    const DrafterClass *class = &draft_rest_class;
+    int status = draft_spec_get_int(spec, class, "max_match", 1, CORPUS_MAX_QUERY, &d->max_match, err);
+    if (!status) status = draft_spec_get_int(spec, class, "min_match", 1, d->max_match, &d->min_match, err);
+    if (!status) status = draft_spec_get_int(spec, class, "matches", 1, 1 << 24, &d->matches, err);
+    if (!status) status = draft_spec_get_int(spec, class, "continuation", 1, TREE_MAX_NODES - 1, &d->continuation, err);
+    return status;
+}
+
+static int open_rest(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+    const char *path = draft_spec_get(spec, &draft_rest_class, "index");
+    if (!*path)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "rest: no index given; make one with `forerun index --vocab MODEL.gguf CORPUS -o FILE` and "
+                         "write rest:index=FILE");
+    Rest *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_memory(err, "rest", sizeof *d);
+    d->n_vocab = env->n_vocab;
+    d->max_sequences = env->max_sequences;
+    d->tails = mem_calloc((size_t)env->max_sequences, sizeof *d->tails);
+    int status = d->tails ? parse_options(spec, d, err) : error_memory(err, "rest", sizeof *d->tails);
+    if (!status) status = ngram_scratch_open(&d->scratch, 1, err); /* for its heap: it splits no lists of places */
+    if (!status) status = corpus_open(&d->index, path, env->n_vocab, env->vocab, err);
+    if (status)
+        close_rest(&d->base);
+    else
+        *out = &d->base;
+    return status;
+}
+
+static Tail *tail_of(const Rest *d, int32_t sequence) {
+    fr_assert(sequence >= 0 && sequence < d->max_sequences);
+    return &d->tails[sequence];
+}
+
+static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    const Rest *d = (Rest *)drafter;
+    Tail *t = tail_of(d, sequence);
+    for (int64_t i = 0; i < n; i++) {
+        if (tokens[i] < 0 || tokens[i] >= d->n_vocab)
+            return error_set(err, FR_ERR_ARGUMENT, "token %d is outside the vocabulary of %d tokens", tokens[i],
+                             d->n_vocab);
+        if (t->n == CORPUS_MAX_QUERY) memmove(t->tokens, t->tokens + 1, (size_t)--t->n * sizeof *t->tokens);
+        t->tokens[t->n++] = tokens[i];
+    }
+    return FR_OK;
+}
+
+static void end(Drafter *drafter, int32_t sequence) { tail_of((Rest *)drafter, sequence)->n = 0; }
+
+static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    end(drafter, sequence);
+    return observe(drafter, sequence, tokens, n, err);
+}
+
+/* ---- proposing ---------------------------------------------------------------------------------- */
+
+/* The token `offset` behind the beginning of the i-th place taken. */
+static int32_t token_of(const Rest *d, const Matches *s, int32_t i, int32_t offset) {
+    int64_t n = s->span.end - s->span.begin;
+    return corpus_token(&d->index, s->span.begin + (n > s->n ? i * n / s->n : i), offset);
+}
+
+/* The end of the run of equal tokens that begins at `begin`. */
+static int32_t run_end(const Rest *d, const Matches *s, int32_t begin, int32_t end, int32_t offset, int32_t token) {
+    int32_t last = begin, step = 1; /* the run reaches `last` at least */
+    while (step < end - last && token_of(d, s, last + step, offset) == token) {
+        last += step;
+        step *= 2;
+    }
+    int32_t beyond = step < end - last ? last + step : end;
+    while (beyond - last > 1) {
+        int32_t middle = last + (beyond - last) / 2;
+        if (token_of(d, s, middle, offset) == token)
+            last = middle;
+        else
+            beyond = middle;
+    }
+    return beyond;
+}
+
+/* Makes candidates of the children of a node whose places are [begin, begin + n). */
+static bool expand(Rest *d, const Matches *s, const Tree *tree, int32_t node, int32_t begin, int32_t n) {
+    const TreeNode *parent = &tree->nodes[node];
+    int32_t offset = s->m + parent->depth, end = begin + n;
+    if (parent->depth == d->continuation) return true;
+    for (int32_t i = begin, next; i < end; i = next) {
+        int32_t token = token_of(d, s, i, offset);
+        next = run_end(d, s, i, end, offset, token);
+        if (token < 0) continue; /* a document ends */
+        double p_accept = (double)parent->p_accept * text_drafter_share(next - i, n, offset, REST_DOUBT);
+        NgramCandidate c = {.score = p_accept,
+                            .tie = (int64_t)parent->depth << 32 | i,
+                            .parent = node,
+                            .token = token,
+                            .begin = i,
+                            .n = next - i,
+                            .p_accept = p_accept};
+        if (!ngram_heap_push(&d->scratch, c)) return false;
+    }
+    return true;
+}
+
+static bool draft(Rest *d, const Tail *t, int32_t budget, Tree *tree) {
+    Matches s = {.n = 0};
+    s.m = corpus_longest(&d->index, t->tokens, t->n, (int32_t)d->min_match, (int32_t)d->max_match, &s.span);
+    if (s.m == 0) return true;
+    int64_t n = s.span.end - s.span.begin;
+    s.n = (int32_t)(n < d->matches ? n : d->matches);
+    d->scratch.n_heap = 0;
+    bool fits = expand(d, &s, tree, 0, 0, s.n);
+    while (fits && d->scratch.n_heap > 0 && tree->n <= budget) {
+        NgramCandidate c = ngram_heap_pop(&d->scratch);
+        int32_t node = tree_add(tree, c.parent, c.token, (float)c.p_accept, d->base.source);
+        fits = expand(d, &s, tree, node, c.begin, c.n);
+    }
+    return fits;
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
+    Rest *d = (Rest *)drafter;
+    for (int i = 0; i < n; i++) {
+        int32_t budget = budgets[i] < TREE_MAX_NODES ? budgets[i] : TREE_MAX_NODES - 1;
+        if (budget > 0 && !draft(d, tail_of(d, sequences[i]), budget, trees[i]))
+            return error_memory(err, "a rest draft", sizeof(NgramCandidate) * (size_t)d->matches);
+    }
+    return FR_OK;
+}
+
+const DrafterClass draft_rest_class = {
+    .name = "rest",
+    .summary = "REST: continuations of the last tokens in a corpus, from the index of `forerun index`",
+    .options = options,
+    .open = open_rest,
+    .close = close_rest,
+    .begin = begin,
+    .observe = observe,
+    .propose = propose,
+    .end = end,
+};

@@ -1,0 +1,68 @@
+/* ngram_rules.h - the two rules of ngram-trie: which continuations of the text's end become a tree.
+ *
+ * Both work on lists of places. A tree node stands for the places in the indexed text where its path
+ * occurs; splitting that list by the token that follows gives the node's children. The trie of the paper
+ * is so read off the text node by node, and never built.
+ */
+#ifndef TEXT_NGRAM_RULES_H
+#define TEXT_NGRAM_RULES_H
+
+#include "spec/drafters/text/ngram_text.h"
+#include "spec/tree/tree.h"
+
+typedef struct NgramPlace {
+    int32_t at;    /* place of the node's token */
+    int32_t match; /* how many tokens up to it equal the node's path and the text before it */
+    double vote;   /* rule best: its weight for the token after it */
+} NgramPlace;
+
+typedef struct NgramGroup { /* places that go on with the same token */
+    int32_t token;
+    int32_t begin, n; /* in s->places */
+} NgramGroup;
+
+typedef struct NgramCandidate { /* a node that may yet enter the tree */
+    double score;
+    int64_t tie; /* of equal scores the smaller first */
+    int32_t parent, token;
+    int32_t begin, n; /* its places */
+    int32_t rank;     /* rule best: number of a guess among the text's top tokens; -1: it has places */
+    double p_accept;
+} NgramCandidate;
+
+/* Working memory of one drafter, shared by its sequences. */
+typedef struct NgramScratch {
+    int32_t n_vocab;
+    int32_t *group_of; /* [n_vocab] group of a token while a list is split; else -1 */
+    NgramPlace *places, *sorted;
+    NgramGroup *groups;
+    int32_t places_capacity, n_places;
+    NgramCandidate *heap;
+    int32_t heap_capacity, n_heap;
+} NgramScratch;
+
+int ngram_scratch_open(NgramScratch *s, int32_t n_vocab, fr_error *err);
+void ngram_scratch_close(NgramScratch *s);
+/* Room for `n` more places; false: no memory. */
+bool ngram_scratch_reserve(NgramScratch *s, int64_t n);
+
+/* Moves the places [begin, begin + n) one token on, those that have one below `end`, and sorts them by
+ * that token; match grows by one up to max_match. Groups stand in the order of their first place in the
+ * list and keep the order of places. Returns the number of groups in s->groups. */
+int32_t ngram_split(NgramScratch *s, const NgramText *t, int32_t begin, int32_t n, int32_t max_match);
+
+bool ngram_heap_push(NgramScratch *s, NgramCandidate c); /* false: no memory */
+NgramCandidate ngram_heap_pop(NgramScratch *s);          /* n_heap > 0 */
+
+typedef struct NgramOptions {
+    int32_t n, prefix; /* rule paper: window and longest prefix */
+    bool paper, live;
+} NgramOptions;
+
+/* Add at most `budget` nodes below node 0, whose token ends the text. */
+int ngram_rule_paper(NgramScratch *s, const NgramText *t, const NgramOptions *o, int32_t source,
+                     int32_t budget, Tree *tree, fr_error *err);
+int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, int32_t budget, Tree *tree,
+                    fr_error *err);
+
+#endif

@@ -1,0 +1,22 @@
+/* rule_recursive.c - recursive rejection sampling of Recursive Speculative Decoding (Algorithms 1 and 6), which takes
+ * every group: drafts without replacement in the order in which they were drawn (for Gumbel-top-k and stochastic beam
+ * search: falling perturbed values), independent ones, and points. The essay is in rejection.c. */
+#include "spec/verify/ratio.h"
+
+static const char *fault(const SiblingGroup *g) {
+    (void)g;
+    return NULL;
+}
+
+static const RatioRule recursive = {"recursive", fault, rejection_decide};
+
+static int verify_recursive(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
+    return ratio_walk(&recursive, in, s, out, err);
+}
+
+const VerifyRule verify_rule_recursive = {
+    .name = "recursive",
+    .summary = "recursive rejection: any tree; the rule for drafts without replacement (rsd-c, rsd-s)",
+    .is_ratio = true,
+    .verify = verify_recursive,
+};

@@ -1,0 +1,57 @@
+/* verifier.c - the sampled verifier.
+ *
+ * The target's own token at a node is a pure function of its logits there, the seed and the output
+ * position (sampler.h). So the walk asks at every node what plain decoding would have said after that
+ * very context: a child with that token is accepted, and without one the token is emitted and the walk
+ * ends. The text therefore equals plain decoding's for every tree, even a useless one; the tree decides
+ * only how many positions one forward settles. Example (greedy): the target says "cat" after "the" and
+ * "ran" after "the cat"; the tree the(cat(sat), dog) yields the path [cat] and next_token "ran". */
+#include "spec/verify/verifier.h"
+
+#include "base/mem.h"
+
+VerifyScratch *verify_scratch_new(int32_t n_vocab) {
+    fr_assert(n_vocab > 0);
+    VerifyScratch *s = mem_calloc(1, sizeof *s);
+    if (!s) return NULL;
+    size_t n = (size_t)n_vocab;
+    s->n_vocab = n_vocab;
+    s->sampler = sampler_new(n_vocab);
+    s->dist = mem_calloc(n, sizeof *s->dist);
+    s->p = mem_calloc(n, sizeof *s->p);
+    s->q = mem_calloc(n, sizeof *s->q);
+    s->ids = mem_calloc(n, sizeof *s->ids);
+    if (s->sampler && s->dist && s->p && s->q && s->ids) return s;
+    verify_scratch_free(s);
+    return NULL;
+}
+
+void verify_scratch_free(VerifyScratch *s) {
+    if (!s) return;
+    sampler_free(s->sampler);
+    mem_free(s->dist);
+    mem_free(s->p);
+    mem_free(s->q);
+    mem_free(s->ids);
+    mem_free(s);
+}
+
+int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
+    (void)err;
+    const Tree *tree = in->tree;
+    out->n_path = 0;
+    for (int32_t node = 0;;) {
+        int64_t n_context = in->n_context + out->n_path;
+        uint64_t position = in->position + (uint64_t)out->n_path;
+        int32_t token =
+            sampler_choose(s->sampler, in->sampling, in->logits[node], in->context, n_context, position);
+        int32_t child = tree_child(tree, node, token);
+        if (child < 0) {
+            out->next_token = token;
+            return FR_OK;
+        }
+        in->context[n_context] = token; /* penalties of the deeper nodes see the path */
+        out->path[out->n_path++] = child;
+        node = child;
+    }
+}

@@ -1,0 +1,34 @@
+/* dataset.h - training data: files of JSON lines, tokenized, with a part held out for validation. */
+#ifndef DATA_DATASET_H
+#define DATA_DATASET_H
+
+#include "train/data/sequences.h"
+
+#include <stdio.h>
+
+typedef struct DatasetOptions {
+    char *const *files;     /* [n_files] */
+    int n_files;
+    const char *valid_file; /* NULL: valid_share of the documents is held out */
+    double valid_share;     /* 0 .. 1; which ones depends on their tokens alone, not on seed or order */
+    int32_t length;         /* predictions in a sequence */
+    bool packs;             /* see Sequences */
+    bool pairs_are_chats;   /* see DocumentForm */
+    FILE *progress;         /* a bar is drawn here; NULL: none */
+} DatasetOptions;
+
+typedef struct Dataset {
+    Sequences train, valid; /* valid may have no sequence */
+    int64_t n_documents, n_valid_documents;
+    int64_t n_lossy;        /* documents with answers that follow another distribution than their model's (record_is_lossy) */
+    bool wrote_plain;       /* there were conversations, and the vocabulary's file names no format for them that is known:
+                             * they are written as USER: ...\nASSISTANT: ... */
+    uint64_t fingerprint;   /* of all tokens, what counts, and what is held out */
+} Dataset;
+
+/* Tokenizes with the vocabulary in `vocab`. Refuses broken lines by file and number, and data without anything to learn
+ * from. On failure *d is empty. */
+int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, fr_error *err);
+void dataset_close(Dataset *d); /* an empty one is fine */
+
+#endif

@@ -1,0 +1,153 @@
+/* document.c - records become tokens.
+ *
+ * Where does an answer begin, in tokens? Prompt and answer cannot be encoded apart: a SentencePiece vocabulary would put
+ * a word-start space before the answer, and merges across the seam would be lost. So the whole text is encoded, and the
+ * text before the seam once more by itself: the answer begins with the first token in which the two differ. Where no
+ * merge crosses the seam, that is the token at the seam; where one does, it is the token that crosses it.
+ *
+ *     prompt "Q: 1+1?\nA:"  response " 2"        BOS ▁Q : ▁1 + 1 ? \n A :  ▁2 EOS
+ *                                       counts     0  0 0  0 0 0 0  0 0 0   1  1
+ *
+ * Cost: a conversation is encoded up to each seam again, twice for each answer. */
+#include "train/data/document.h"
+
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Tokens {
+    int32_t *ids;
+    int64_t n;
+} Tokens;
+
+static int encode(const DocumentForm *form, const char *text, size_t n, bool special, Tokens *out, fr_error *err) {
+    unsigned flags = (tokenizer_adds_bos(form->tokenizer) ? TOKENIZE_BOS : 0u) | (special ? TOKENIZE_SPECIAL : 0u);
+    return tokenizer_encode(form->tokenizer, text, n, flags, &out->ids, &out->n, err);
+}
+
+/* The first token of `all`, the tokens of a text, that its first n bytes by themselves do not have. */
+static int find_seam(const DocumentForm *form, const Tokens *all, const char *text, size_t n, bool special, int64_t *out,
+                     fr_error *err) {
+    Tokens part;
+    int status = encode(form, text, n, special, &part, err);
+    if (status) return status;
+    *out = 0;
+    while (*out < part.n && *out < all->n && part.ids[*out] == all->ids[*out]) ++*out;
+    free(part.ids);
+    return FR_OK;
+}
+
+/* Takes the tokens over, with EOS behind them where the vocabulary has one. Nothing counts yet but EOS. */
+static int begin_document(Document *d, const DocumentForm *form, Tokens *tokens, fr_error *err) {
+    int32_t eos = tokenizer_eos(form->tokenizer);
+    bool ends = tokens->n > 0 && tokenizer_is_eog(form->tokenizer, tokens->ids[tokens->n - 1]);
+    d->tokens = realloc(tokens->ids, (size_t)(tokens->n + 1) * sizeof *d->tokens);
+    if (!d->tokens) return error_memory(err, "a document", (size_t)tokens->n);
+    d->n = tokens->n;
+    *tokens = (Tokens){0};
+    d->loss_mask = calloc((size_t)d->n + 1, 1);
+    if (!d->loss_mask) return error_memory(err, "a document", (size_t)d->n);
+    if (eos < 0 || ends) return FR_OK;
+    d->tokens[d->n] = eos;
+    d->loss_mask[d->n] = d->n > 0;
+    d->n++;
+    return FR_OK;
+}
+
+/* is_cut: the end-of-turn token of what was cut off does not count. */
+static void count_range(Document *d, const DocumentForm *form, int64_t begin, int64_t end, bool is_cut) {
+    for (int64_t i = begin < 1 ? 1 : begin; i < end; i++) d->loss_mask[i] = 1;
+    if (is_cut && end > 0 && tokenizer_is_eog(form->tokenizer, d->tokens[end - 1])) d->loss_mask[end - 1] = 0;
+}
+
+static int make_text(Document *d, const DocumentForm *form, const char *text, fr_error *err) {
+    Tokens tokens = {0};
+    if (!*text) return FR_OK;
+    int status = encode(form, text, strlen(text), false, &tokens, err);
+    if (!status) status = begin_document(d, form, &tokens, err);
+    free(tokens.ids);
+    if (!status) count_range(d, form, 0, d->n, false);
+    return status;
+}
+
+static int make_pair(Document *d, const DocumentForm *form, const Record *r, fr_error *err) {
+    Buf text = {.max_bytes = LINE_MAX_BYTES};
+    Tokens tokens = {0};
+    int64_t seam = 0;
+    size_t n_prompt = strlen(r->prompt);
+    int status = FR_OK;
+    if (!buf_append(&text, r->prompt, n_prompt) || !buf_append(&text, r->response, strlen(r->response)))
+        status = error_memory(err, "a document", n_prompt);
+    if (!status) status = encode(form, text.data, text.n, false, &tokens, err);
+    if (!status) status = find_seam(form, &tokens, text.data, n_prompt, false, &seam, err);
+    if (!status) status = begin_document(d, form, &tokens, err);
+    free(tokens.ids);
+    buf_free(&text);
+    if (!status) count_range(d, form, seam, d->n, record_is_cut(r, 0));
+    return status;
+}
+
+/* The text ends with the last answer. */
+static int make_conversation(Document *d, const DocumentForm *form, const Record *r, const Buf *text,
+                             const ChatSpan *answers, int n_answers, fr_error *err) {
+    Tokens tokens = {0};
+    size_t n = answers[n_answers - 1].end;
+    int status = encode(form, text->data, n, true, &tokens, err);
+    if (status) return status;
+    Tokens all = {0};
+    status = begin_document(d, form, &tokens, err);
+    free(tokens.ids);
+    if (!status) all = (Tokens){d->tokens, d->n}; /* with EOS, where the last answer needed one */
+    for (int i = 0; i < n_answers && !status; i++) {
+        int64_t begin, end = all.n;
+        status = find_seam(form, &all, text->data, answers[i].begin, true, &begin, err);
+        if (!status && answers[i].end < n) status = find_seam(form, &all, text->data, answers[i].end, true, &end, err);
+        if (!status) count_range(d, form, begin, end, record_is_cut(r, answers[i].i_message));
+    }
+    return status;
+}
+
+static int make_chat(Document *d, const DocumentForm *form, const Record *r, const ChatMessage *messages, int n,
+                     fr_error *err) {
+    for (int i = 0; i < n; i++)
+        if (!messages[i].role) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"role\"");
+    Buf text = {.max_bytes = LINE_MAX_BYTES};
+    int n_answers = 0;
+    ChatSpan *answers = mem_calloc((size_t)n, sizeof *answers);
+    fr_error why;
+    int status = answers ? FR_OK : error_memory(err, "a conversation", (size_t)n);
+    if (!status && chat_format_answers(form->family, messages, n, &text, answers, &n_answers, &why))
+        status = error_set(err, FR_ERR_FORMAT, "is no conversation: %s", why.message);
+    else if (!status && n_answers == 0)
+        status = error_set(err, FR_ERR_FORMAT,
+                       "has no message of the role assistant; `forerun distill-data` lets a model write the answers");
+    if (!status) status = make_conversation(d, form, r, &text, answers, n_answers, err);
+    mem_free(answers);
+    buf_free(&text);
+    return status;
+}
+
+int document_make(Document *out, const DocumentForm *form, const Record *record, fr_error *err) {
+    *out = (Document){0};
+    int status;
+    if (record->kind == RECORD_PAIR && !record->response)
+        status = error_set(err, FR_ERR_FORMAT,
+                       "has a \"prompt\" and no \"response\"; `forerun distill-data` lets a model write the answers");
+    else if (record->kind == RECORD_PAIR && form->pairs_are_chats)
+        status = make_chat(out, form, record, (ChatMessage[]){{"user", record->prompt}, {"assistant", record->response}}, 2, err);
+    else if (record->kind == RECORD_PAIR)
+        status = make_pair(out, form, record, err);
+    else if (record->kind == RECORD_CHAT)
+        status = make_chat(out, form, record, record->messages, record->n_messages, err);
+    else
+        status = make_text(out, form, record->text, err);
+    if (status) document_free(out);
+    return status;
+}
+
+void document_free(Document *d) {
+    free(d->tokens);
+    free(d->loss_mask);
+    *d = (Document){0};
+}

@@ -1,0 +1,136 @@
+#include "train/data/line_reader.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+enum { CHUNK = 1 << 16 };
+
+struct LineReader {
+    char *path;
+    FILE *file;
+    ZSTD_DStream *zstd; /* NULL: not compressed */
+    ZSTD_inBuffer in;   /* of chunk */
+    size_t frame_left;  /* not 0: a frame of zstd is not complete */
+    bool whole, at_end; /* all bytes are in `text` */
+    Buf text;           /* from `begin` on: read and not handed out; no newline before `seen` */
+    size_t begin, seen;
+    int64_t n_read, n_lines;
+    char chunk[CHUNK], plain[CHUNK];
+};
+
+static bool ends_with(const char *s, size_t n, const char *end) {
+    size_t n_end = strlen(end);
+    return n >= n_end && memcmp(s + n - n_end, end, n_end) == 0;
+}
+
+bool line_reader_is_jsonl(const char *path) {
+    size_t n = strlen(path);
+    return ends_with(path, ends_with(path, n, ".zst") ? n - 4 : n, ".jsonl");
+}
+
+int line_reader_open(LineReader **out, const char *path, bool whole, size_t max_bytes, fr_error *err) {
+    *out = NULL;
+    LineReader *r = calloc(1, sizeof *r);
+    if (!r) return error_memory(err, "a reader", sizeof *r);
+    bool is_zstd = ends_with(path, strlen(path), ".zst");
+    r->whole = whole;
+    r->text.max_bytes = max_bytes;
+    r->path = strdup(path);
+    r->file = fopen(path, "rb");
+    r->zstd = is_zstd ? ZSTD_createDStream() : NULL;
+    int status = FR_OK;
+    if (!r->file) status = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    else if (!r->path || (is_zstd && !r->zstd) || !buf_append(&r->text, "", 0)) status = error_memory(err, "a reader", CHUNK);
+    if (status) line_reader_close(r);
+    else *out = r;
+    return status;
+}
+
+void line_reader_close(LineReader *r) {
+    if (!r) return;
+    ZSTD_freeDStream(r->zstd);
+    if (r->file) fclose(r->file);
+    buf_free(&r->text);
+    free(r->path);
+    free(r);
+}
+
+int line_reader_refuse(const LineReader *r, const fr_error *why, fr_error *err) {
+    return error_set(err, why->code, "%s: line %lld %s", r->path, (long long)r->n_lines, why->message);
+}
+
+int64_t line_reader_number(const LineReader *r) { return r->n_lines; }
+int64_t line_reader_n_read(const LineReader *r) { return r->n_read; }
+
+static int keep(LineReader *r, const char *bytes, size_t n, fr_error *err) {
+    if (buf_append(&r->text, bytes, n)) return FR_OK;
+    if (r->whole) return error_set(err, FR_ERR_MEMORY, "%s: has more than %zu bytes, or memory ran out", r->path, r->text.max_bytes);
+    return error_set(err, FR_ERR_MEMORY, "%s: line %lld has more than %zu bytes, or memory ran out", r->path,
+                     (long long)r->n_lines + 1, r->text.max_bytes);
+}
+
+/* The next bytes of the file into chunk; 0 bytes: the end. */
+static int fill_chunk(LineReader *r, size_t *n, fr_error *err) {
+    *n = fread(r->chunk, 1, sizeof r->chunk, r->file);
+    r->n_read += (int64_t)*n;
+    if (ferror(r->file)) return error_set(err, FR_ERR_IO, "%s: cannot be read: %s", r->path, strerror(errno));
+    if (*n == 0 && r->frame_left) return error_set(err, FR_ERR_FORMAT, "%s: is cut off: zstd wants more", r->path);
+    return FR_OK;
+}
+
+/* Some more bytes into `text`, or at_end. */
+static int read_more(LineReader *r, fr_error *err) {
+    size_t n;
+    if (!r->zstd) {
+        int status = fill_chunk(r, &n, err);
+        r->at_end = n == 0;
+        return status ? status : keep(r, r->chunk, n, err);
+    }
+    ZSTD_outBuffer out = {r->plain, sizeof r->plain, 0};
+    if (r->in.pos < r->in.size || r->frame_left) { /* a frame may hold more text than it has bytes left to read */
+        size_t before = r->in.pos;
+        r->frame_left = ZSTD_decompressStream(r->zstd, &out, &r->in);
+        if (ZSTD_isError(r->frame_left))
+            return error_set(err, FR_ERR_FORMAT, "%s: is damaged: zstd says: %s", r->path, ZSTD_getErrorName(r->frame_left));
+        if (r->in.pos > before || out.pos) return keep(r, r->plain, out.pos, err);
+    }
+    int status = fill_chunk(r, &n, err);
+    r->at_end = n == 0;
+    r->in = (ZSTD_inBuffer){r->chunk, n, 0};
+    return status;
+}
+
+/* Moves what is left to the front, so that the buffer holds one line and a chunk. */
+static void drop_old(LineReader *r) {
+    memmove(r->text.data, r->text.data + r->begin, r->text.n - r->begin + 1);
+    r->text.n -= r->begin;
+    r->seen -= r->begin;
+    r->begin = 0;
+}
+
+int line_reader_next(LineReader *r, const char **line, size_t *n, fr_error *err) {
+    for (;;) {
+        char *begin = r->text.data + r->begin;
+        char *newline = r->whole ? NULL : memchr(r->text.data + r->seen, '\n', r->text.n - r->seen);
+        if (!newline && !r->at_end) {
+            r->seen = r->text.n;
+            drop_old(r);
+            int status = read_more(r, err);
+            if (status) return status;
+            continue;
+        }
+        bool is_last = !newline;
+        if (is_last && r->begin == r->text.n && !(r->whole && r->n_lines == 0)) return 0;
+        *line = begin;
+        *n = is_last ? r->text.n - r->begin : (size_t)(newline - begin);
+        if (newline) *newline = '\0';
+        r->begin = r->seen = is_last ? r->text.n : (size_t)(newline - r->text.data) + 1;
+        r->n_lines++;
+        return 1;
+    }
+}

@@ -1,0 +1,77 @@
+#include "train/data/record.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static int parse_messages(Record *r, const json_t *list, fr_error *err) {
+    size_t n = json_array_size(list);
+    if (n == 0) return error_set(err, FR_ERR_FORMAT, "has a conversation without messages");
+    if (n > INT32_MAX || !(r->messages = mem_calloc(n, sizeof *r->messages))) return error_memory(err, "a conversation", n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *message = json_array_get(list, i), *role = json_object_get(message, "role");
+        r->messages[i].content = json_string_value(json_object_get(message, "content"));
+        r->messages[i].role = json_string_value(role);
+        if (!r->messages[i].content)
+            return error_set(err, FR_ERR_FORMAT, "has a message without a string \"content\"");
+    }
+    r->n_messages = (int)n;
+    r->kind = RECORD_CHAT;
+    return FR_OK;
+}
+
+static int parse_object(Record *r, fr_error *err) {
+    const json_t *list = json_object_get(r->object, "messages");
+    if (json_is_array(list)) return parse_messages(r, list, err);
+    r->text = json_string_value(json_object_get(r->object, "text"));
+    r->prompt = json_string_value(json_object_get(r->object, "prompt"));
+    r->response = json_string_value(json_object_get(r->object, "response"));
+    r->kind = r->text ? RECORD_TEXT : RECORD_PAIR;
+    if (r->text || r->prompt) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT,
+                     "wants a string \"text\", or strings \"prompt\" and \"response\", or a list \"messages\"");
+}
+
+int record_parse(Record *out, const char *line, size_t n, fr_error *err) {
+    *out = (Record){0};
+    json_error_t where;
+    out->object = json_loadb(line, n, 0, &where);
+    if (!out->object) return error_set(err, FR_ERR_FORMAT, "is not JSON: %s", where.text);
+    int status = parse_object(out, err);
+    if (status) record_free(out);
+    return status;
+}
+
+void record_free(Record *r) {
+    json_decref(r->object);
+    mem_free(r->messages);
+    *r = (Record){0};
+}
+
+bool record_is_cut(const Record *r, int i) {
+    const json_t *list = json_object_get(r->object, "messages");
+    const json_t *answer = r->kind == RECORD_CHAT ? json_array_get(list, (size_t)i) : r->object;
+    const char *finish = json_string_value(json_object_get(answer, "finish"));
+    return finish && (strcmp(finish, "length") == 0 || strcmp(finish, "context") == 0);
+}
+
+bool record_is_lossy(const Record *r) {
+    const json_t *list = json_object_get(r->object, "messages"), *message;
+    bool is_lossy = json_is_true(json_object_get(r->object, "lossy"));
+    size_t i;
+    json_array_foreach(list, i, message) is_lossy = is_lossy || json_is_true(json_object_get(message, "lossy"));
+    return is_lossy;
+}
+
+int record_next(LineReader *reader, Record *out, fr_error *err) {
+    const char *line;
+    size_t n;
+    int got;
+    while ((got = line_reader_next(reader, &line, &n, err)) == 1) {
+        if (strspn(line, " \t\r") >= n) continue; /* a '\0' follows */
+        fr_error why;
+        return record_parse(out, line, n, &why) ? line_reader_refuse(reader, &why, err) : 1;
+    }
+    *out = (Record){0};
+    return got;
+}

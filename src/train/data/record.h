@@ -1,0 +1,37 @@
+/* record.h - the three forms of a line of training data: a text, a prompt with its response, a conversation. */
+#ifndef DATA_RECORD_H
+#define DATA_RECORD_H
+
+#include "text/chat.h"
+#include "train/data/line_reader.h"
+
+#include <jansson.h>
+
+typedef enum RecordKind { RECORD_TEXT, RECORD_PAIR, RECORD_CHAT } RecordKind;
+
+/* Strings belong to `object`. */
+typedef struct Record {
+    json_t *object;          /* the whole line */
+    RecordKind kind;
+    const char *text;        /* RECORD_TEXT */
+    const char *prompt;      /* RECORD_PAIR */
+    const char *response;    /* RECORD_PAIR; NULL: not answered yet */
+    ChatMessage *messages;   /* [n_messages] RECORD_CHAT, n_messages >= 1; a role that is not said is NULL */
+    int n_messages;
+} Record;
+
+/* An object with a list "messages" is a conversation, else with a string "text" a text, else with a string "prompt"
+ * (and "response") a pair. On failure err has a sentence without its subject, for line_reader_refuse. */
+int record_parse(Record *out, const char *line, size_t n, fr_error *err);
+void record_free(Record *r); /* an empty one is fine */
+
+/* Whether the "finish" of a pair, or of message i, says that the answer was cut off: then its end is not to be learned. */
+bool record_is_cut(const Record *r, int i);
+
+/* Whether an answer in it is said to follow another distribution than its model's: "lossy": true beside it (distill-data). */
+bool record_is_lossy(const Record *r);
+
+/* The next line that is not blank: 1 and the record, 0 at the end, else an error that names file and line. */
+int record_next(LineReader *reader, Record *out, fr_error *err);
+
+#endif

@@ -1,0 +1,80 @@
+#include "train/loop/train_log.h"
+
+#include "train/data/line_reader.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Bytes of the file that tell of the first n_steps steps. A line that a kill cut short ends them, too. */
+static int measure(const char *path, int64_t n_steps, off_t *out, fr_error *err) {
+    LineReader *r;
+    const char *line;
+    size_t n;
+    *out = 0;
+    if (n_steps == 0 || access(path, F_OK) != 0) return FR_OK;
+    int got = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
+    if (got) return got;
+    while ((got = line_reader_next(r, &line, &n, err)) == 1) {
+        json_t *object = json_loadb(line, n, 0, NULL);
+        json_t *step = json_object_get(object, "step");
+        bool stays = json_is_integer(step) && json_integer_value(step) <= n_steps;
+        json_decref(object);
+        if (!stays) break;
+        *out += (off_t)n + 1;
+    }
+    line_reader_close(r);
+    return got < 0 ? got : FR_OK;
+}
+
+int train_log_open(TrainLog *log, const char *path, int64_t n_steps, fr_error *err) {
+    *log = (TrainLog){.path = path};
+    off_t n_bytes;
+    if (!path) return FR_OK;
+    int status = measure(path, n_steps, &n_bytes, err);
+    if (status) return status;
+    log->file = fopen(path, "ab");
+    if (!log->file || ftruncate(fileno(log->file), n_bytes) != 0) {
+        status = error_set(err, FR_ERR_IO, "%s: the log cannot be written: %s", path, strerror(errno));
+        train_log_close(log);
+    }
+    return status;
+}
+
+void train_log_close(TrainLog *log) {
+    if (log->file) fclose(log->file);
+    log->file = NULL;
+}
+
+static json_t *accuracy(const TrainSums *s) {
+    json_t *list = json_array();
+    for (int i = 0; i < s->n_heads; i++)
+        json_array_append_new(list, json_real(s->of[i] ? (double)s->right[i] / (double)s->of[i] : 0));
+    return list;
+}
+
+/* Takes the object over. */
+static int put(TrainLog *log, json_t *object, fr_error *err) {
+    bool fine = object && json_dumpf(object, log->file, JSON_REAL_PRECISION(8)) == 0 && fputc('\n', log->file) != EOF &&
+                fflush(log->file) == 0;
+    json_decref(object);
+    return fine ? FR_OK : error_set(err, FR_ERR_IO, "%s: the log cannot be written: %s", log->path, strerror(errno));
+}
+
+int train_log_step(TrainLog *log, int64_t step, const TrainSums *sums, const TrainLogStep *figures, fr_error *err) {
+    if (!log->file) return FR_OK;
+    return put(log,
+               json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:f}", "step", (json_int_t)step, "loss",
+                         train_sums_loss(sums), "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm",
+                         figures->gradient_norm, "tokens", (json_int_t)sums->n, "tokens_per_s", figures->tokens_per_s),
+               err);
+}
+
+int train_log_valid(TrainLog *log, int64_t step, const TrainSums *sums, fr_error *err) {
+    if (!log->file) return FR_OK;
+    return put(log,
+               json_pack("{s:I, s:f, s:o}", "step", (json_int_t)step, "valid_loss", train_sums_loss(sums),
+                         "valid_accuracy", accuracy(sums)),
+               err);
+}

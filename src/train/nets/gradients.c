@@ -1,0 +1,70 @@
+#include "train/nets/gradients.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+int gradients_open(Gradients *g, int64_t n_weights, int n_threads, fr_error *err) {
+    *g = (Gradients){.n_threads = n_threads, .n_weights = n_weights};
+    size_t bytes = (size_t)n_weights * sizeof(float);
+    g->of_run = mem_calloc((size_t)n_threads, sizeof *g->of_run);
+    g->sums = mem_calloc((size_t)n_threads, sizeof *g->sums);
+    bool fits = g->of_run && g->sums;
+    for (int i = 0; i < n_threads && fits; i++) fits = (g->of_run[i] = mem_alloc(bytes)) != NULL;
+    return fits ? threads_open(&g->pool, n_threads, err) : (int)error_memory(err, "gradients", bytes);
+}
+
+void gradients_close(Gradients *g) {
+    for (int i = 0; g->of_run && i < g->n_threads; i++) mem_free(g->of_run[i]);
+    threads_close(g->pool);
+    mem_free(g->of_run);
+    mem_free(g->sums);
+    *g = (Gradients){0};
+}
+
+typedef struct Job {
+    Gradients *g;
+    int32_t n;
+    int n_runs;
+    LearnSequence fn;
+    void *ctx;
+    float *total;
+} Job;
+
+static void run_sequences(void *ctx, int i_run, int n_runs, int i_thread) {
+    (void)i_thread;
+    const Job *job = ctx;
+    float *grads = job->total ? job->g->of_run[i_run] : NULL;
+    int64_t begin, end;
+    job->g->sums[i_run] = (TrainSums){0};
+    if (grads) memset(grads, 0, (size_t)job->g->n_weights * sizeof *grads);
+    threads_split(job->n, 1, i_run, n_runs, &begin, &end);
+    for (int64_t i = begin; i < end; i++) job->fn(job->ctx, i_run, (int32_t)i, grads, &job->g->sums[i_run]);
+}
+
+static void add_up(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Job *job = ctx;
+    int64_t begin, end;
+    threads_split(job->g->n_weights, 16, i_part, n_parts, &begin, &end);
+    for (int r = 0; r < job->n_runs; r++) {
+        float *restrict total = job->total;
+        const float *restrict one = job->g->of_run[r];
+        for (int64_t k = begin; k < end; k++) total[k] += one[k];
+    }
+}
+
+void gradients_run(Gradients *g, int32_t n, LearnSequence fn, void *ctx, float *total, TrainSums *sums) {
+    Job job = {g, n, n < g->n_threads ? n : g->n_threads, fn, ctx, total};
+    threads_run(g->pool, job.n_runs, run_sequences, &job);
+    if (total) threads_run(g->pool, g->n_threads, add_up, &job);
+    for (int r = 0; r < job.n_runs; r++) {
+        const TrainSums *one = &g->sums[r];
+        sums->loss += one->loss, sums->n += one->n;
+        if (one->n_heads > sums->n_heads) sums->n_heads = one->n_heads;
+        for (int i = 0; i < one->n_heads; i++) {
+            sums->right[i] += one->right[i], sums->of[i] += one->of[i];
+            for (int k = 0; k < TRAIN_RANKS; k++) sums->at_rank[i][k] += one->at_rank[i][k];
+        }
+    }
+}

@@ -1,0 +1,120 @@
+/* info_factors.c - a layer that goes on from hidden states alone does not know which token was chosen, though much of what
+ * follows hangs on it ("New" - "York"). Lyanna (section 4) gives it back at the logits: at a place p with token x_p,
+ *
+ *     info = gain * RMSNorm(E[x_p] W1 W2)         [H] x [H][rank] x [rank][V]
+ *     distribution of x_{p+1} = softmax(W_head f + info)
+ *
+ * a table of V x V of low rank, which depends on nothing but the token, so that a drafter reads it and multiplies nothing.
+ *
+ * Hot tokens: with a large vocabulary only the frequent tokens have rows and columns in the table. A token that is none gives
+ * no info (its row of info is zeros), and gets none (its column is).
+ *
+ *     places     0    1    2          hot: 3 8            info      0  1  2  3  4  ..  8
+ *     tokens     8    5    3          rows 0 2            place 0            .         .
+ *                                                         place 1     zeros: 5 is not hot
+ *                                                         place 2            .         .
+ *
+ * The first gain. RMSNorm makes the table's numbers of size gain whatever the factors are, and at first they are noise. The
+ * gradient of the factors is in proportion to the gain: with 1 they are learned at once, and noise of size 1 among logits
+ * whose best stands several above the others is soon unlearned.
+ *
+ * Test: test_train_drafters.c and test_train_heads.c, with the networks of lyanna, eagle and redrafter. */
+#include "train/nets/info_factors.h"
+
+#include "base/mem.h"
+#include "train/ops/op_linear.h"
+#include "train/ops/op_rmsnorm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t width_of(const InfoShape *s) { return s->n_hot ? s->n_hot : s->V; }
+
+int32_t info_n_tensors(const InfoShape *s) { return s->rank ? INFO_TENSORS : 0; }
+
+NetTensor info_tensor(const InfoShape *s, int32_t i) {
+    static const char *const names[] = {"down.weight", "up.weight", "gain"};
+    const int64_t n_rows[] = {s->rank, width_of(s), 0}, n[] = {s->C, s->rank, width_of(s)};
+    NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = i == INFO_GAIN ? NET_CONSTANT : NET_NORMAL};
+    t.std = i == INFO_GAIN ? 1 : 1 / sqrt((double)t.n);
+    snprintf(t.name, sizeof t.name, "%s.token_info.%s", s->method, names[i]);
+    return t;
+}
+
+void info_set_keys(const InfoShape *s, GgufWriter *w) {
+    char key[128];
+    if (s->rank == 0) return;
+    snprintf(key, sizeof key, DRAFTER_KEY("%s.token_info.rank"), s->method);
+    gguf_set_u32(w, key, (uint32_t)s->rank);
+    snprintf(key, sizeof key, DRAFTER_KEY("%s.hot_tokens"), s->method);
+    if (s->n_hot) gguf_set_i32s(w, key, s->hot, s->n_hot);
+}
+
+static void place(real **at, real **out, int64_t n) {
+    *out = *at;
+    *at += (n + 15) / 16 * 16;
+}
+
+bool info_open(InfoActs *a, const InfoShape *s, size_t *bytes) {
+    *a = (InfoActs){0};
+    if (s->rank == 0) return true;
+    int64_t n = HEAD_LOSS_ROWS, U = width_of(s);
+    *bytes = (size_t)(n * (s->C + 2 * s->rank + 4 * U + 2 * s->V + 1) + 10 * 16) * sizeof(real);
+    real *at = a->memory = mem_calloc(1, *bytes);
+    if (!at) return false;
+    place(&at, &a->x, n * s->C), place(&at, &a->low, n * s->rank), place(&at, &a->dlow, n * s->rank);
+    place(&at, &a->up, n * U), place(&at, &a->normed, n * U), place(&at, &a->inverse_rms, n);
+    place(&at, &a->dup, n * U), place(&at, &a->dnormed, n * U);
+    place(&at, &a->info, n * s->V), place(&at, &a->dinfo, n * s->V);
+    return true;
+}
+
+void info_close(InfoActs *a) {
+    mem_free(a->memory);
+    a->memory = NULL;
+}
+
+static int compare(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool gives_info(const InfoShape *s, int32_t token) {
+    return s->n_hot == 0 || bsearch(&token, s->hot, (size_t)s->n_hot, sizeof *s->hot, compare) != NULL;
+}
+
+static int64_t column(const InfoShape *s, int64_t i) { return s->n_hot ? s->hot[i] : i; }
+
+void info_forward(InfoActs *a, const InfoShape *s, real *const *w, const HeadLoss *h, const TrainSequence *l) {
+    int64_t C = s->C, U = width_of(s), V = s->V;
+    a->n = 0;
+    if (s->rank == 0) return;
+    for (int32_t i = 0; i < h->n; i++) {
+        int32_t token = l->tokens[h->places[i]];
+        if (!gives_info(s, token)) continue;
+        memcpy(a->x + a->n * C, l->embd + token * C, (size_t)C * sizeof *a->x);
+        a->rows[a->n++] = i;
+    }
+    memset(a->info, 0, (size_t)(h->n * V) * sizeof *a->info);
+    memset(a->dinfo, 0, (size_t)(h->n * V) * sizeof *a->dinfo);
+    if (a->n == 0) return;
+    linear_forward(a->low, a->x, w[INFO_DOWN], NULL, a->n, C, s->rank);
+    linear_forward(a->up, a->low, w[INFO_UP], NULL, a->n, s->rank, U);
+    rmsnorm_forward(a->normed, a->inverse_rms, a->up, w[INFO_GAIN], a->n, U, (real)s->rms_eps);
+    for (int32_t i = 0; i < a->n; i++)
+        for (int64_t k = 0; k < U; k++) a->info[a->rows[i] * V + column(s, k)] = a->normed[i * U + k];
+}
+
+void info_backward(InfoActs *a, const InfoShape *s, real *const *w, real *const *dw) {
+    int64_t U = width_of(s), V = s->V;
+    if (a->n == 0) return;
+    for (int32_t i = 0; i < a->n; i++)
+        for (int64_t k = 0; k < U; k++) a->dnormed[i * U + k] = a->dinfo[a->rows[i] * V + column(s, k)];
+    memset(a->dup, 0, (size_t)(a->n * U) * sizeof *a->dup);
+    memset(a->dlow, 0, (size_t)(a->n * s->rank) * sizeof *a->dlow);
+    rmsnorm_backward(a->dup, dw[INFO_GAIN], a->dnormed, a->up, w[INFO_GAIN], a->inverse_rms, a->n, U);
+    linear_backward(a->dlow, dw[INFO_UP], NULL, a->dup, a->low, w[INFO_UP], a->n, s->rank, U);
+    linear_backward(NULL, dw[INFO_DOWN], NULL, a->dlow, a->x, w[INFO_DOWN], a->n, s->C, s->rank);
+}

@@ -1,0 +1,317 @@
+/* llama_net.c - the network of src/model/forward.c once more, with a way back.
+ *
+ *     x    = token_embd[token]
+ *     each layer:
+ *       x += Wo attention(rope(Wq n), rope(Wk n), Wv n),   n = norm(x)
+ *       x += Wdown (silu(Wgate m) * (Wup m)),              m = norm(x)
+ *     logits = token_embd norm(x)
+ *
+ * The residual stream is a sum, so on the way back dx reaches every block unchanged, and each adds to it what comes
+ * through its own norm. Layer l is undone from its end: feed-forward first, then attention, with one dx in place.
+ *
+ * One sequence at a time. T rows of 256 to 768 numbers are large enough for products to be at their best, small enough
+ * to stay near the core, and threads need nothing of each other: each takes other sequences (llama.c). All
+ * activations of a sequence are kept in one arena: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers a layer, for the shipped
+ * target at T = 512 some 13 MB.
+ *
+ * The head. Logits of all rows would be the largest array by far (T V). LLAMA_HEAD_ROWS of them are made, turned into
+ * loss and gradient, multiplied back into dx and the embedding, and forgotten.
+ *
+ * Test: test_train_net.c has this file in double and compares every tensor's gradient with finite differences;
+ * test_train_llama.c compares logits with the executor's.
+ */
+#include "train/nets/llama_net.h"
+
+#include "base/mem.h"
+#include "model/rope.h"
+#include "train/ops/op_embedding.h"
+#include "train/ops/op_linear.h"
+#include "train/ops/op_rmsnorm.h"
+#include "train/ops/op_rope.h"
+#include "train/ops/op_silu.h"
+#include "train/ops/op_softmax_loss.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- weights ----------------------------------------------------------------------------------------- */
+
+enum { TENSORS_PER_LAYER = 9 };
+
+static int64_t q_dim(const LlamaShape *s) { return (int64_t)s->n_head * s->head_dim; }
+static int64_t kv_dim(const LlamaShape *s) { return (int64_t)s->n_head_kv * s->head_dim; }
+
+int32_t llama_n_tensors(const LlamaShape *s) { return s->n_layer * TENSORS_PER_LAYER + 2; }
+
+LlamaTensor llama_tensor(const LlamaShape *s, int32_t i) {
+    int64_t C = s->n_embd, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    if (i == 0) return (LlamaTensor){"token_embd.weight", s->n_vocab, C, false, false};
+    if (i == llama_n_tensors(s) - 1) return (LlamaTensor){"output_norm.weight", 1, C, true, false};
+    const LlamaTensor of_layer[TENSORS_PER_LAYER] = {
+        {"attn_norm", 1, C, true, false},  {"attn_q", Q, C, false, false},     {"attn_k", K, C, false, false},
+        {"attn_v", K, C, false, false},    {"attn_output", C, Q, false, true}, {"ffn_norm", 1, C, true, false},
+        {"ffn_gate", F, C, false, false},  {"ffn_up", F, C, false, false},     {"ffn_down", C, F, false, true},
+    };
+    LlamaTensor t = of_layer[(i - 1) % TENSORS_PER_LAYER];
+    char part[32];
+    memcpy(part, t.name, sizeof part);
+    snprintf(t.name, sizeof t.name, "blk.%d.%.31s.weight", (i - 1) / TENSORS_PER_LAYER, part);
+    return t;
+}
+
+int64_t llama_n_weights(const LlamaShape *s) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < llama_n_tensors(s); i++) {
+        LlamaTensor t = llama_tensor(s, i);
+        n += t.n_rows * t.n;
+    }
+    return n;
+}
+
+static real *take(real **memory, int64_t n) {
+    real *p = *memory;
+    *memory += n;
+    return p;
+}
+
+LlamaWeights llama_place_weights(const LlamaShape *s, LlamaLayer *layers, real *memory) {
+    int64_t C = s->n_embd, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    LlamaWeights w = {.layers = layers};
+    w.token_embd = take(&memory, s->n_vocab * C);
+    for (LlamaLayer *l = layers; l < layers + s->n_layer; l++) {
+        l->attn_norm = take(&memory, C);
+        l->q = take(&memory, Q * C), l->k = take(&memory, K * C), l->v = take(&memory, K * C);
+        l->o = take(&memory, C * Q);
+        l->ffn_norm = take(&memory, C);
+        l->gate = take(&memory, F * C), l->up = take(&memory, F * C);
+        l->down = take(&memory, C * F);
+    }
+    w.output_norm = take(&memory, C);
+    return w;
+}
+
+/* ---- activations ------------------------------------------------------------------------------------- */
+
+typedef struct LlamaLayerActs {
+    real *x;                      /* [T][C] residual stream before the layer */
+    real *attn_normed, *attn_rms; /* [T][C], [T] */
+    real *q, *k, *v;              /* [T][H*D], [T][G*D], [T][G*D]; q and k turned */
+    real *probs;                  /* [H][T][T] */
+    real *attended;               /* [T][H*D] */
+    real *x_mid;                  /* [T][C] residual stream between attention and feed-forward */
+    real *ffn_normed, *ffn_rms;   /* [T][C], [T] */
+    real *gate, *up, *hidden;     /* [T][F] */
+} LlamaLayerActs;
+
+/* Hands out the parts of an arena, each at the next multiple of 64 bytes; with no memory it only counts. */
+typedef struct Arena {
+    real *memory;
+    int64_t n;
+} Arena;
+
+static void part(Arena *a, real **out, int64_t n) {
+    if (a->memory) *out = a->memory + a->n;
+    a->n += (n + 15) / 16 * 16;
+}
+
+static void place_acts(LlamaActs *a, const LlamaShape *s, Arena *m) {
+    int64_t T = a->max_tokens, C = s->n_embd, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    part(m, &a->cos_sin, T * s->head_dim);
+    for (LlamaLayerActs *l = a->layers; l < a->layers + s->n_layer; l++) {
+        part(m, &l->x, T * C), part(m, &l->attn_normed, T * C), part(m, &l->attn_rms, T);
+        part(m, &l->q, T * Q), part(m, &l->k, T * K), part(m, &l->v, T * K);
+        part(m, &l->probs, s->n_head * T * T), part(m, &l->attended, T * Q);
+        part(m, &l->x_mid, T * C), part(m, &l->ffn_normed, T * C), part(m, &l->ffn_rms, T);
+        part(m, &l->gate, T * F), part(m, &l->up, T * F), part(m, &l->hidden, T * F);
+    }
+    part(m, &a->x, T * C), part(m, &a->normed, T * C), part(m, &a->inverse_rms, T);
+    part(m, &a->logits, (int64_t)LLAMA_HEAD_ROWS * s->n_vocab);
+    part(m, &a->dlogits, (int64_t)LLAMA_HEAD_ROWS * s->n_vocab), part(m, &a->loss, T);
+    part(m, &a->delta, T * C), part(m, &a->dx, T * C), part(m, &a->dnormed, T * C), part(m, &a->dattended, T * Q);
+    part(m, &a->dq, T * Q), part(m, &a->dk, T * K), part(m, &a->dv, T * K);
+    part(m, &a->dgate, T * F), part(m, &a->dup, T * F), part(m, &a->dhidden, T * F);
+    part(m, &a->dscores, ATTENTION_BLOCK * T);
+}
+
+/* The very angles of the executor, rounded to float as there. */
+static bool fill_angles(LlamaActs *a, const LlamaShape *s) {
+    RopeParams params = {.style = ROPE_PAIRS, .n_rot = s->head_dim, .base = s->rope_base, .factor = 1};
+    Rope rope;
+    float *row = mem_alloc((size_t)s->head_dim * sizeof *row);
+    if (!row || rope_init(&rope, &params, NULL, NULL)) {
+        mem_free(row);
+        return false;
+    }
+    for (int32_t t = 0; t < a->max_tokens; t++) {
+        rope_angles(&rope, t, row);
+        for (int32_t i = 0; i < s->head_dim; i++) a->cos_sin[(int64_t)t * s->head_dim + i] = (real)row[i];
+    }
+    rope_free(&rope);
+    mem_free(row);
+    return true;
+}
+
+bool llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, size_t *bytes) {
+    *a = (LlamaActs){.max_tokens = max_tokens};
+    Arena arena = {0};
+    a->layers = mem_calloc((size_t)s->n_layer, sizeof *a->layers);
+    if (a->layers) {
+        place_acts(a, s, &arena);
+        *bytes = (size_t)arena.n * sizeof(real);
+        arena = (Arena){.memory = a->memory = mem_alloc(*bytes)};
+    }
+    if (!a->memory) {
+        llama_acts_close(a);
+        return false;
+    }
+    place_acts(a, s, &arena);
+    if (fill_angles(a, s)) return true;
+    llama_acts_close(a);
+    return false;
+}
+
+void llama_acts_close(LlamaActs *a) {
+    mem_free(a->layers);
+    mem_free(a->memory);
+    *a = (LlamaActs){0};
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------- */
+
+static AttentionShape attention_shape(const LlamaShape *s, int32_t T) {
+    return (AttentionShape){T, s->n_head, s->n_head_kv, s->head_dim};
+}
+
+/* out = a + b, all [n] */
+static void add(real *restrict out, const real *a, const real *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+static void attention_block(const LlamaShape *s, const LlamaLayer *w, LlamaActs *a, LlamaLayerActs *l, int32_t T) {
+    int64_t C = s->n_embd, Q = q_dim(s), K = kv_dim(s), D = s->head_dim;
+    AttentionShape shape = attention_shape(s, T);
+    rmsnorm_forward(l->attn_normed, l->attn_rms, l->x, w->attn_norm, T, C, (real)s->rms_eps);
+    linear_forward(l->q, l->attn_normed, w->q, NULL, T, C, Q);
+    linear_forward(l->k, l->attn_normed, w->k, NULL, T, C, K);
+    linear_forward(l->v, l->attn_normed, w->v, NULL, T, C, K);
+    rope_forward(ROPE_PAIRS, l->q, a->cos_sin, T, s->n_head, D, D);
+    rope_forward(ROPE_PAIRS, l->k, a->cos_sin, T, s->n_head_kv, D, D);
+    attention_forward(l->attended, l->probs, l->q, l->k, l->v, &shape);
+    linear_forward(a->delta, l->attended, w->o, NULL, T, Q, C);
+    add(l->x_mid, l->x, a->delta, T * C);
+}
+
+/* x_after: [T][C] */
+static void feed_forward_block(const LlamaShape *s, const LlamaLayer *w, LlamaActs *a, LlamaLayerActs *l,
+                               real *x_after, int32_t T) {
+    int64_t C = s->n_embd, F = s->n_ff;
+    rmsnorm_forward(l->ffn_normed, l->ffn_rms, l->x_mid, w->ffn_norm, T, C, (real)s->rms_eps);
+    linear_forward(l->gate, l->ffn_normed, w->gate, NULL, T, C, F);
+    linear_forward(l->up, l->ffn_normed, w->up, NULL, T, C, F);
+    swiglu_forward(l->hidden, l->gate, l->up, T * F);
+    linear_forward(a->delta, l->hidden, w->down, NULL, T, F, C);
+    add(x_after, l->x_mid, a->delta, T * C);
+}
+
+static real *stream_before(LlamaActs *a, const LlamaShape *s, int32_t layer) {
+    return layer < s->n_layer ? a->layers[layer].x : a->x;
+}
+
+void llama_forward(const LlamaShape *s, const LlamaWeights *w, LlamaActs *a, const int32_t *tokens, int32_t T) {
+    embedding_forward(stream_before(a, s, 0), w->token_embd, tokens, T, s->n_embd);
+    for (int32_t i = 0; i < s->n_layer; i++) {
+        attention_block(s, &w->layers[i], a, &a->layers[i], T);
+        feed_forward_block(s, &w->layers[i], a, &a->layers[i], stream_before(a, s, i + 1), T);
+    }
+    rmsnorm_forward(a->normed, a->inverse_rms, a->x, w->output_norm, T, s->n_embd, (real)s->rms_eps);
+}
+
+void llama_logits(const LlamaShape *s, const LlamaWeights *w, const LlamaActs *a, int32_t T, real *logits) {
+    linear_forward(logits, a->normed, w->token_embd, NULL, T, s->n_embd, s->n_vocab);
+}
+
+/* ---- the head ---------------------------------------------------------------------------------------- */
+
+/* Is logits[target] the largest, and the first of equals? */
+static bool is_first_best(const real *logits, int32_t target, int64_t n) {
+    if (logits[target] < real_max(logits, n)) return false;
+    for (int32_t i = 0; i < target; i++)
+        if (logits[i] == logits[target]) return false;
+    return true;
+}
+
+/* Rows first .. first + n - 1: adds to the result, and with dw to a->dnormed and the embedding's gradient. */
+static void learn_rows(const LlamaShape *s, const LlamaWeights *w, const LlamaWeights *dw, LlamaActs *a,
+                       const int32_t *tokens, const uint8_t *loss_mask, int32_t first, int32_t n, double weight,
+                       LlamaResult *result) {
+    int64_t C = s->n_embd, V = s->n_vocab;
+    const real *normed = a->normed + first * C;
+    const int32_t *targets = tokens + first + 1;
+    real dloss[LLAMA_HEAD_ROWS];
+    linear_forward(a->logits, normed, w->token_embd, NULL, n, C, V);
+    for (int32_t t = 0; t < n; t++) {
+        bool is_counted = !loss_mask || loss_mask[first + t];
+        dloss[t] = is_counted ? (real)weight : 0;
+        if (is_counted) result->right += is_first_best(a->logits + t * V, targets[t], V);
+    }
+    cross_entropy_forward(a->loss, a->logits, a->logits, targets, n, V);
+    for (int32_t t = 0; t < n; t++) {
+        if (loss_mask && !loss_mask[first + t]) continue;
+        result->loss += (double)a->loss[t];
+        result->n++;
+    }
+    if (!dw) return;
+    memset(a->dlogits, 0, (size_t)(n * V) * sizeof(real));
+    cross_entropy_backward(a->dlogits, dloss, a->logits, targets, n, V);
+    linear_backward(a->dnormed + first * C, dw->token_embd, NULL, a->dlogits, normed, w->token_embd, n, C, V);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------- */
+
+static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
+
+/* a->dx, the derivative by the stream after the block, becomes that by the stream before it. */
+static void feed_forward_back(const LlamaShape *s, const LlamaLayer *w, const LlamaLayer *dw, LlamaActs *a,
+                              const LlamaLayerActs *l, int32_t T) {
+    int64_t C = s->n_embd, F = s->n_ff;
+    zero(a->dhidden, T * F), zero(a->dgate, T * F), zero(a->dup, T * F), zero(a->dnormed, T * C);
+    linear_backward(a->dhidden, dw->down, NULL, a->dx, l->hidden, w->down, T, F, C);
+    swiglu_backward(a->dgate, a->dup, a->dhidden, l->gate, l->up, T * F);
+    linear_backward(a->dnormed, dw->gate, NULL, a->dgate, l->ffn_normed, w->gate, T, C, F);
+    linear_backward(a->dnormed, dw->up, NULL, a->dup, l->ffn_normed, w->up, T, C, F);
+    rmsnorm_backward(a->dx, dw->ffn_norm, a->dnormed, l->x_mid, w->ffn_norm, l->ffn_rms, T, C);
+}
+
+static void attention_back(const LlamaShape *s, const LlamaLayer *w, const LlamaLayer *dw, LlamaActs *a,
+                           const LlamaLayerActs *l, int32_t T) {
+    int64_t C = s->n_embd, Q = q_dim(s), K = kv_dim(s), D = s->head_dim;
+    AttentionShape shape = attention_shape(s, T);
+    zero(a->dattended, T * Q), zero(a->dq, T * Q), zero(a->dk, T * K), zero(a->dv, T * K), zero(a->dnormed, T * C);
+    linear_backward(a->dattended, dw->o, NULL, a->dx, l->attended, w->o, T, Q, C);
+    attention_backward(a->dq, a->dk, a->dv, a->dattended, l->probs, l->q, l->k, l->v, a->dscores, &shape);
+    rope_backward(ROPE_PAIRS, a->dq, a->cos_sin, T, s->n_head, D, D);
+    rope_backward(ROPE_PAIRS, a->dk, a->cos_sin, T, s->n_head_kv, D, D);
+    linear_backward(a->dnormed, dw->q, NULL, a->dq, l->attn_normed, w->q, T, C, Q);
+    linear_backward(a->dnormed, dw->k, NULL, a->dk, l->attn_normed, w->k, T, C, K);
+    linear_backward(a->dnormed, dw->v, NULL, a->dv, l->attn_normed, w->v, T, C, K);
+    rmsnorm_backward(a->dx, dw->attn_norm, a->dnormed, l->x, w->attn_norm, l->attn_rms, T, C);
+}
+
+LlamaResult llama_learn(const LlamaShape *s, const LlamaWeights *w, const LlamaWeights *dw, LlamaActs *a,
+                        const int32_t *tokens, const uint8_t *loss_mask, int32_t T, double weight) {
+    LlamaResult result = {0};
+    int64_t C = s->n_embd;
+    if (dw) zero(a->dnormed, T * C), zero(a->dx, T * C);
+    for (int32_t first = 0; first < T; first += LLAMA_HEAD_ROWS) {
+        int32_t n = T - first < LLAMA_HEAD_ROWS ? T - first : LLAMA_HEAD_ROWS;
+        learn_rows(s, w, dw, a, tokens, loss_mask, first, n, weight, &result);
+    }
+    if (!dw) return result;
+    rmsnorm_backward(a->dx, dw->output_norm, a->dnormed, a->x, w->output_norm, a->inverse_rms, T, C);
+    for (int32_t i = s->n_layer - 1; i >= 0; i--) {
+        feed_forward_back(s, &w->layers[i], &dw->layers[i], a, &a->layers[i], T);
+        attention_back(s, &w->layers[i], &dw->layers[i], a, &a->layers[i], T);
+    }
+    embedding_backward(dw->token_embd, a->dx, tokens, T, C);
+    return result;
+}

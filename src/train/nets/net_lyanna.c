@@ -1,0 +1,23 @@
+/* net_lyanna.c - Lyanna's drafter (sections 4 and 5 of the paper; spec/draft_lyanna.c runs it).
+ *
+ *     f^1_t = layer(fc [E(x_{t+1}) ; h_t])        f^s_t = layer(f^{s-1}_t)
+ *     distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s}))
+ *     loss of a step = token_weight * KL(target's distribution || that) + hidden_weight * SmoothL1(f, h)
+ *
+ * No token is fed back: the chain of hidden states is one, whatever tokens are drawn from it, so all its logits are one
+ * product, and what is left of it can be drawn from again after a refusal. What a token says of the next one comes in behind,
+ * as its info (info_factors.c). Two ablations: rank 0 has no info, first_token "none" makes entries of h_t alone.
+ *
+ * unroll_net.c has the network, unroll_layer.c the layer, and the proofs are named there. */
+#include "train/nets/net_lyanna.h"
+
+#include <string.h>
+
+static void set_keys(const void *net, GgufWriter *w) {
+    const char *first = ((const UnrollNet *)net)->layer.fuses_token ? "fused" : "none";
+    unroll_net_set_keys(net, w);
+    gguf_set_string(w, DRAFTER_KEY("lyanna.first_token"), first, strlen(first));
+}
+
+const NetClass lyanna_net_class = {"lyanna", unroll_net_n_tensors, unroll_net_tensor, unroll_net_acts_open, unroll_net_acts_close,
+                                   unroll_net_learn, set_keys, NULL};

@@ -1,0 +1,69 @@
+/* unroll_layer.h - one transformer layer that goes on from its own guesses: the network of `eagle` and of `lyanna`. */
+#ifndef NETS_UNROLL_LAYER_H
+#define NETS_UNROLL_LAYER_H
+
+#include "model/rope.h"
+#include "train/nets/net.h"
+
+enum { UNROLL_MAX_STEPS = 8 };
+
+typedef struct UnrollShape {
+    const char *method;           /* "eagle": names of tensors begin so */
+    int32_t C, n_ff;
+    int32_t n_head, n_head_kv, head_dim;
+    float rms_eps;
+    const Rope *rope;             /* the target's; borrowed */
+    int32_t n_steps;              /* 1 .. UNROLL_MAX_STEPS */
+    bool has_attn_norm;
+    bool fuses_token;             /* the first step's input is fc [E ; h], else fc h */
+    bool fuses_each_step;         /* later ones are fused in the same way, else they are the last output */
+    double fc_std;                /* first deviation of fc's columns for the token; see start_token_std */
+    bool qk_start_anew;           /* the target norms its heads, which this layer does not: its q and k are of no use */
+} UnrollShape;
+
+/* Tensors, in this order. */
+enum { UNROLL_FC, UNROLL_FC_BIAS, UNROLL_Q, UNROLL_K, UNROLL_V, UNROLL_O, UNROLL_FFN_NORM, UNROLL_GATE, UNROLL_UP, UNROLL_DOWN,
+       UNROLL_ATTN_NORM };
+int32_t unroll_n_tensors(const UnrollShape *s);
+NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
+
+/* What the forward of a step leaves. n rows. */
+typedef struct UnrollStep {
+    int32_t n;
+    const int32_t *chains;        /* [n] the place t that each row's chain began at, ascending */
+    real *pair;                   /* [n][2C] what is fused; not used where it is not */
+    real *x;                      /* [n][C] the layer's input */
+    real *attn_normed, *attn_rms; /* [n][C], [n] */
+    real *q, *k, *v;              /* [n][H*D], [n][G*D] twice; q and k turned */
+    real *probs, *attended;       /* see op_unroll_attention.h; [n][H*D] */
+    real *x_mid;                  /* [n][C] */
+    real *ffn_normed, *ffn_rms;   /* [n][C], [n] */
+    real *gate, *up, *hidden;     /* [n][F] */
+    real *f, *df;                 /* [T][C] what it guesses, by t, and the gradient */
+    real *dk, *dv;                /* [n][G*D] */
+} UnrollStep;
+
+/* Room for a lesson, in one arena. */
+typedef struct UnrollActs {
+    int32_t max_length;
+    real *memory;
+    real *cos_sin;                /* [T][n_rot/2][2] by position */
+    int32_t *entries, *chains;    /* [T] all places, and those that go on beyond the first step */
+    UnrollStep steps[UNROLL_MAX_STEPS];
+    real *angles, *delta;         /* [n][n_rot/2][2], [n][C] of the step at hand */
+    real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
+    real *dgate, *dup, *dhidden;  /* [n][F] */
+    real *dpair, *dscores;        /* [n][2C], [UNROLL_BLOCK][T + steps] */
+} UnrollActs;
+
+/* False: no memory; *bytes is what was asked for. */
+bool unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, size_t *bytes);
+void unroll_close(UnrollActs *a);
+
+/* All steps of a lesson: a->steps[i].f is what step i + 1 guesses, by the place it began at. */
+void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *l);
+/* Before the loss: gradients of what is guessed become zero. After it, with a->steps[i].df: adds to dw. */
+void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *l);
+void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a);
+
+#endif

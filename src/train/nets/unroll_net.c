@@ -1,0 +1,75 @@
+/* unroll_net.c - distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s})), with f from unroll_layer.c and info, where the network
+ * has it, from info_factors.c. The info of a place is the same for all steps that guess there: it is made once, and its gradient is
+ * the sum over them. Test: test_train_drafters.c, with both networks. */
+#include "train/nets/unroll_net.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+
+typedef struct UnrollNetActs {
+    HeadLoss loss;
+    UnrollActs layer;
+    InfoActs info;
+} UnrollNetActs;
+
+int32_t unroll_net_n_tensors(const void *net) {
+    const UnrollNet *n = net;
+    return unroll_n_tensors(&n->layer) + info_n_tensors(&n->info);
+}
+
+NetTensor unroll_net_tensor(const void *net, int32_t i) {
+    const UnrollNet *n = net;
+    int32_t of_layer = unroll_n_tensors(&n->layer);
+    return i < of_layer ? unroll_tensor(&n->layer, i) : info_tensor(&n->info, i - of_layer);
+}
+
+void unroll_net_set_keys(const void *net, GgufWriter *w) {
+    const UnrollNet *n = net;
+    char key[128];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s.feed_forward_length"), n->layer.method);
+    gguf_set_u32(w, key, (uint32_t)n->layer.n_ff);
+    info_set_keys(&n->info, w);
+}
+
+void unroll_net_acts_close(void *acts) {
+    UnrollNetActs *a = acts;
+    if (!a) return;
+    head_loss_close(&a->loss);
+    unroll_close(&a->layer);
+    info_close(&a->info);
+    mem_free(a);
+}
+
+void *unroll_net_acts_open(const void *net, int32_t max_length, size_t *bytes) {
+    const UnrollNet *n = net;
+    UnrollNetActs *a = mem_calloc(1, sizeof *a);
+    *bytes = sizeof *a;
+    if (a && head_loss_open(&a->loss, &n->loss, n->layer.C, n->info.V, bytes) &&
+        unroll_open(&a->layer, &n->layer, max_length, bytes) && info_open(&a->info, &n->info, bytes))
+        return a;
+    unroll_net_acts_close(a);
+    return NULL;
+}
+
+/* All steps at the places at hand. */
+static void judge(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a, const TrainSequence *l, double weight,
+                  TrainSums *sums) {
+    int32_t of_layer = unroll_n_tensors(&n->layer);
+    info_forward(&a->info, &n->info, w + of_layer, &a->loss, l);
+    for (int32_t i = 0; i < n->layer.n_steps; i++) {
+        UnrollStep *step = &a->layer.steps[i];
+        head_loss_step(&a->loss, l, i + 1, step->f, l->head, a->info.info, dw ? step->df : NULL, NULL, dw ? a->info.dinfo : NULL,
+                       weight, sums);
+    }
+    if (dw) info_backward(&a->info, &n->info, w + of_layer, dw + of_layer);
+}
+
+void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *l, double weight, TrainSums *sums) {
+    const UnrollNet *n = net;
+    UnrollNetActs *a = acts;
+    unroll_forward(&n->layer, w, &a->layer, l);
+    if (dw) unroll_zero(&n->layer, &a->layer, l);
+    for (int32_t from = 1; head_loss_next(&a->loss, l, &from);) judge(n, w, dw, a, l, weight, sums);
+    if (dw) unroll_backward(&n->layer, w, dw, &a->layer);
+}

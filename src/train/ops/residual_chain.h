@@ -1,0 +1,31 @@
+/* residual_chain.h - blocks x + SiLU(A x + a), one on the other, over some rows, and the way back through them. */
+#ifndef OPS_RESIDUAL_CHAIN_H
+#define OPS_RESIDUAL_CHAIN_H
+
+#include "train/ops/real.h"
+
+#include <stddef.h>
+
+typedef struct ResidualChain {
+    int32_t n_blocks, max_rows; /* n_blocks may be 0 */
+    int64_t width;
+    real *memory;
+    real *x;      /* [n_blocks + 1][max_rows][width]: what goes in, which the caller writes, and what each block makes of it */
+    real *sum;    /* [n_blocks][max_rows][width]: A x + a */
+    real *dx;     /* [max_rows][width]: the derivative by what comes out, which the caller writes */
+    real *dbelow, *scratch;
+} ResidualChain;
+
+/* False: no memory; *bytes is what was asked for. */
+bool residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, size_t *bytes);
+void residual_chain_close(ResidualChain *c);
+
+/* What comes out, [n_rows][width]. */
+real *residual_chain_out(const ResidualChain *c);
+
+/* w, dw: A and a of the first block, then those of the second, ... The first n_rows rows. */
+void residual_chain_forward(ResidualChain *c, real *const *w, int64_t n_rows);
+/* c->dx becomes the derivative by what went in; without wants_input it is left undefined, and a product is saved. */
+void residual_chain_back(ResidualChain *c, real *const *w, real *const *dw, int64_t n_rows, bool wants_input);
+
+#endif

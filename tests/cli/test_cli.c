@@ -1,0 +1,214 @@
+/* `forerun run`, `compare`, `logits` and `perf` from the outside: what they print, write and exit with. */
+#include "cli_rig.h"
+
+#include <glob.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TARGET "-m models/target.gguf "
+#define DRAFT "-m models/draft.gguf "
+
+static void wrong_usage_and_failures_are_told_apart(void **state) {
+    (void)state;
+    cli_expect("", 2, "Usage: forerun COMMAND");
+    cli_expect("--help", 0, "compare");
+    cli_expect("--version", 0, "forerun ");
+    cli_expect("fly", 2, "no command 'fly'");
+    cli_expect("run --help", 0, "ngram-trie");
+    cli_expect("run", 2, "no model given");
+    cli_expect("run " TARGET "", 2, "no prompt given");
+    cli_expect("run " TARGET "-p a -f b", 2, "two prompts");
+    cli_expect("run " TARGET "-p a stray", 2, "Too many arguments");
+    cli_expect("run " TARGET "-p a --temp hot", 2, "'hot' is no number");
+    cli_expect("run " TARGET "-p a --temp -1", 2, "temperature");
+    cli_expect("run " TARGET "-p a --draft teleport", 2, "teleport");
+    cli_expect("run " TARGET "-p a --verify hope", 2, "there is no rule of acceptance 'hope'");
+    cli_expect("run " TARGET "-p a --kernels abacus", 2, "abacus");
+    cli_expect("run " TARGET "-p a --kernels abacus", 2, "it has ref");
+    cli_expect("run -m /nowhere.gguf -p a", 1, "/nowhere.gguf");
+    cli_expect("run -m README.md -p a", 1, "README.md");
+    cli_expect("run " TARGET "-f /nowhere.txt", 1, "/nowhere.txt");
+    cli_expect("run " TARGET "--ctx 4 -p 'a longer prompt than that'", 1, "longer than the context of 4");
+    cli_expect("run " TARGET "-p a --stats-json /no/where.json -n 1", 1, "/no/where.json");
+    cli_expect("compare " TARGET "-p a", 2, "no drafter to compare with");
+    cli_expect("logits " TARGET "--tokens 1,x -o /dev/null", 2, "'1,x' is not a list");
+    cli_expect("logits " TARGET "--tokens 99999 -o /dev/null", 2, "from 0 to 4095");
+    cli_expect("logits " TARGET "--tokens 1 -o /no/where.f32", 1, "/no/where.f32");
+    cli_expect("perf " TARGET "--rows 0", 2, "from 1 to");
+    cli_expect("run " TARGET "-p a --kv q5", 2, "none of f16, f32, q8");
+    cli_expect("logits " TARGET "--tokens 1 --kv q5 -o -", 2, "none of f16, f32, q8");
+    cli_expect("run " TARGET "-p a -n 2 --kv q8", 0, "");
+    cli_expect("run " TARGET "-p a --pin -t 256", 2, "ask for"); /* no machine of ours has so many cores */
+}
+
+static void text_alone_goes_to_standard_output(void **state) {
+    (void)state;
+    char plain[8192], drafted[8192], colored[16384];
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>/dev/null", plain, sizeof plain), 0);
+    assert_true(strlen(plain) > 40 && plain[strlen(plain) - 1] == '\n' && !strchr(plain, '\033'));
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --stats 2>/dev/null", drafted, sizeof drafted), 0);
+    assert_string_equal(plain, drafted);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color 2>/dev/null", colored, sizeof colored), 0);
+    assert_non_null(strstr(colored, "\033[32m"));
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color=auto 2>/dev/null", colored, sizeof colored), 0);
+    assert_string_equal(plain, colored); /* a pipe is no terminal */
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --stop ' was' 2>/dev/null", colored, sizeof colored), 0);
+    assert_null(strstr(colored, " was"));
+}
+
+static json_t *stats_of(const char *args) {
+    char command[1024], text[65536];
+    snprintf(command, sizeof command, "run %s --stats-json %s/stats.json", args, cli_rig_folder());
+    assert_int_equal(cli_run(command, text, sizeof text), 0);
+    snprintf(command, sizeof command, "%s/stats.json", cli_rig_folder());
+    json_error_t error;
+    json_t *j = json_load_file(command, 0, &error);
+    if (!j) fail_msg("%s", error.text);
+    text[strlen(text) - 1] = 0;
+    assert_string_equal(json_string_value(json_object_get(j, "text")), text);
+    return j;
+}
+
+static void statistics_have_every_promised_field(void **state) {
+    (void)state;
+    static const char *const fields[] = {"tokens", "text", "n_prompt", "n_generated", "n_steps", "acceptance_length",
+        "accept_histogram", "conditional_acceptance", "drafted", "accepted", "prefill_s", "decode_s", "tokens_per_s",
+        "draft_s", "forward_s", "verify_s", "logits_hash", "kernel_table", "threads"};
+    json_t *plain = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs");
+    json_t *drafted = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --draft ngram-trie");
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!json_object_get(drafted, fields[i])) fail_msg("there is no field '%s'", fields[i]);
+    static const char *const same[] = {"tokens", "text", "logits_hash", "logprobs", "n_generated", "n_prompt"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (!json_equal(json_object_get(plain, same[i]), json_object_get(drafted, same[i])))
+            fail_msg("'%s' differs with a drafter", same[i]);
+    assert_true(json_number_value(json_object_get(plain, "acceptance_length")) == 1);
+    assert_true(json_number_value(json_object_get(drafted, "acceptance_length")) > 1);
+    assert_int_equal(json_array_size(json_object_get(drafted, "logprobs")), 60);
+    json_decref(plain);
+    json_decref(drafted);
+}
+
+static void compare_holds_methods_against_plain_decoding(void **state) {
+    (void)state;
+    char text[65536];
+    assert_int_equal(cli_run("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --json --draft ngram-trie --draft ngram-trie:rule=paper", text, sizeof text), 0);
+    json_t *rows = json_loads(text, 0, NULL);
+    assert_int_equal(json_array_size(rows), 3);
+    for (size_t i = 0; i < 3; i++) assert_true(json_is_true(json_object_get(json_array_get(rows, i), "identical")));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 0), "method")), "plain");
+    const json_t *drafted = json_array_get(rows, 1), *by_step = json_object_get(drafted, "acceptance_by_step");
+    json_int_t n_steps = json_integer_value(json_object_get(drafted, "n_steps")), n_accepted = json_integer_value(json_object_get(drafted, "accepted"));
+    double share = 1, expected = 0; /* nodes accepted in a step, of the first eight depths */
+    assert_true(json_array_size(by_step) >= 1 && json_integer_value(json_object_get(drafted, "resampled")) == 0);
+    for (size_t d = 0; d < json_array_size(by_step); d++) expected += share *= json_real_value(json_array_get(by_step, d));
+    assert_true(expected > 0 && expected * (double)n_steps <= (double)n_accepted + 8); /* the last step may be cut */
+    assert_true(json_array_size(by_step) == 8 || expected * (double)n_steps > (double)n_accepted - 0.5);
+    json_decref(rows);
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "identical");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "% of the steps that got to d - 1");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive", 0, "identical");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive --temp 1", 0,
+           "same distribution");
+}
+
+static void logits_are_rows_of_floats(void **state) {
+    (void)state;
+    char command[1024], path[700];
+    snprintf(path, sizeof path, "%s/logits.f32", cli_rig_folder());
+    float rows[3][4096], first[4096];
+    for (int n = 3; n >= 1; n -= 2) {
+        snprintf(command, sizeof command, "logits " DRAFT "--tokens %s --kv f32 -o %s", n == 3 ? "1,400,500" : "1", path);
+        cli_expect(command, 0, "");
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        assert_int_equal(fread(n == 3 ? rows[0] : first, sizeof(float), 4096 * (size_t)n, f), 4096 * n);
+        assert_int_equal(fgetc(f), EOF);
+        fclose(f);
+    }
+    assert_memory_equal(rows[0], first, sizeof first); /* what comes later changes nothing */
+    for (int i = 0; i < 4096; i++) assert_true(isfinite(rows[2][i]));
+}
+
+static void perf_prints_ratios(void **state) {
+    (void)state;
+    char text[65536];
+    assert_int_equal(cli_run("perf " DRAFT "--rows 1,4 --parts 2 --seconds 0.1 --ctx 16 --json", text, sizeof text), 0);
+    json_t *j = json_loads(text, 0, NULL), *rows = json_object_get(j, "forward");
+    assert_int_equal(json_array_size(rows), 2);
+    assert_true(json_number_value(json_object_get(json_array_get(rows, 0), "ratio")) == 1);
+    assert_true(json_number_value(json_object_get(j, "read_gb_s")) > 0);
+    json_t *split = json_array_get(json_object_get(j, "split"), 0), *parts = json_object_get(split, "parts");
+    assert_int_equal(json_integer_value(json_object_get(split, "rows")), 2);
+    assert_int_equal(json_array_size(parts), 7); /* five kinds of products, attention, norms */
+    double bytes = 0, seconds = 0;
+    for (size_t i = 0; i < 7; i++) {
+        const json_t *part = json_array_get(parts, i);
+        if (i < 5) bytes += json_number_value(json_object_get(part, "bytes"));
+        assert_true(json_number_value(json_object_get(part, "seconds")) > 0);
+        seconds += json_number_value(json_object_get(part, "seconds"));
+    }
+    assert_true(fabs(bytes * 1e-9 / json_number_value(json_object_get(j, "weight_gb")) - 1) < 1e-3);
+    assert_true(seconds <= json_number_value(json_object_get(split, "seconds"))); /* they are stages of that very forward */
+    json_decref(j);
+}
+
+static void figures_have_floors(void **state) {
+    (void)state;
+    char text[65536];
+    assert_int_equal(cli_run("perf " DRAFT "--figures --seconds 0.05 --json", text, sizeof text), 0);
+    json_t *j = json_loads(text, 0, NULL);
+    assert_int_equal(json_array_size(j), 2);
+    for (size_t c = 0; c < 2; c++) {
+        const json_t *figures = json_object_get(json_array_get(j, c), "figures");
+        assert_int_equal(json_array_size(figures), 5);
+        for (size_t i = 0; i < 5; i++) {
+            const json_t *f = json_array_get(figures, i);
+            assert_true(json_number_value(json_object_get(f, "seconds")) > 0);
+            assert_true(json_number_value(json_object_get(f, "floor")) >= 1); /* of the least time of one row */
+            assert_true(json_number_value(json_object_get(f, "wanted")) > 0); /* the model's type is Q8_0 */
+        }
+    }
+    json_decref(j);
+}
+
+/* What was measured for a planned request is found again by the next program. */
+static void costs_are_kept(void **state) {
+    (void)state;
+    char path[700], command[1024];
+    struct stat st;
+    snprintf(command, sizeof command, "rm -f %s/forerun/cost-*", cli_rig_folder());
+    assert_int_equal(system(command), 0);
+    glob_t found;
+    snprintf(path, sizeof path, "%s/forerun/cost-*", cli_rig_folder());
+    cli_expect("run " DRAFT "-p a -n 2", 0, "");
+    assert_int_equal(glob(path, 0, NULL, &found), GLOB_NOMATCH); /* nothing is measured for nobody */
+    cli_expect("run " DRAFT "-p a -n 2 --draft auto", 0, "");
+    assert_int_equal(glob(path, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    assert_int_equal(stat(found.gl_pathv[0], &st), 0);
+    cli_expect("run " DRAFT "-p a -n 2 --draft auto", 0, "");
+    assert_int_equal(stat(found.gl_pathv[0], &st), 0); /* under the same name */
+    globfree(&found);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    cli_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_usage_and_failures_are_told_apart),
+        cmocka_unit_test(text_alone_goes_to_standard_output),
+        cmocka_unit_test(statistics_have_every_promised_field),
+        cmocka_unit_test(compare_holds_methods_against_plain_decoding),
+        cmocka_unit_test(logits_are_rows_of_floats),
+        cmocka_unit_test(perf_prints_ratios),
+        cmocka_unit_test(figures_have_floors),
+        cmocka_unit_test(costs_are_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,93 @@
+/* What a learned drafter's p_accept says is the chance of a token at the temperature of its request: of two tokens that may come
+ * next, log(p_accept / p_accept') is that of the distribution (temperature 1) divided by the temperature, or by LEARNED_SHARPEST where that is more.
+ * Four sequences of the same text with a temperature each draft in one proposal; the drafters are those of models/. */
+#include "learned_rig.h"
+#include "model_rig.h"
+#include "testing.h"
+
+#include "spec/drafters/learned/learned.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { N_SEQUENCES = 4, N_TEXT = 30, N_TEXTS = 6, BUDGET = 60 };
+
+static const float temperatures[N_SEQUENCES] = {2, 0.5f, 0, 1};
+enum { LAW = 3 }; /* the sequence that no temperature is told to */
+
+static const struct {
+    const char *name, *options;
+} methods[] = {{"lyanna", ""}, {"eagle", ""}, {"redrafter", ",width=8,length=1"}, {"medusa", ""}, {"hydra", ""}};
+
+static void propose(LearnedReader *reader, Drafter *d, int32_t i_text, Tree *trees) {
+    static const int32_t order[N_SEQUENCES] = {2, 0, 3, 1};
+    int32_t text[N_TEXT], budgets[N_SEQUENCES];
+    Tree *in_order[N_SEQUENCES];
+    fr_error err;
+    for (int32_t i = 0; i < N_TEXT; i++) text[i] = 300 + (i_text * 131 + i * 97) % 3000;
+    for (int32_t s = 0; s < N_SEQUENCES; s++) {
+        const SamplingOptions sampling = {.temperature = temperatures[s]};
+        if (s != LAW) d->class->set_sampling(d, s, &sampling, 0);
+        learned_rig_feed(reader, d, s, text, N_TEXT, 8);
+    }
+    for (int32_t i = 0; i < N_SEQUENCES; i++) {
+        tree_reset(&trees[order[i]], text[N_TEXT - 1]);
+        in_order[i] = &trees[order[i]];
+        budgets[i] = BUDGET;
+    }
+    if (d->class->propose(d, order, budgets, in_order, N_SEQUENCES, &err)) fail_msg("%s", err.message);
+}
+
+/* Children of the root that both trees have, against the first of them. */
+static int check(const Tree *dist, const Tree *tree, double temperature, const char *method) {
+    int n_checked = 0;
+    double base = 0, base_dist = 0;
+    for (int32_t i = 1; i < dist->n; i++) {
+        int32_t other = dist->nodes[i].parent == 0 ? tree_child(tree, 0, dist->nodes[i].token) : -1;
+        if (other < 0) continue;
+        double x_dist = log((double)dist->nodes[i].p_accept), x = log((double)tree->nodes[other].p_accept);
+        if (n_checked++ == 0) base = x, base_dist = x_dist;
+        double want = (x_dist - base_dist) / temperature;
+        if (fabs(x - base - want) > 1e-3 * (1 + fabs(want)))
+            fail_msg("%s at %g: log(est / est') is %g, want %g", method, temperature, x - base, want);
+    }
+    assert_true(n_checked > 0);
+    return n_checked;
+}
+
+static double used(int32_t s) {
+    return temperatures[s] > LEARNED_SHARPEST ? (double)temperatures[s] : (double)LEARNED_SHARPEST;
+}
+
+static void est_is_at_the_temperature_of_the_request(void **state) {
+    (void)state;
+    static Tree trees[N_SEQUENCES];
+    Gguf *gguf = rig_gguf(RIG_TARGET);
+    Model *target = rig_model(gguf, NULL);
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+        char spec[96];
+        snprintf(spec, sizeof spec, "%s:file=models/%s.gguf%s", methods[m].name, methods[m].name, methods[m].options);
+        Drafter *d = learned_rig_open_drafter(&reader, spec, N_SEQUENCES);
+        int n_checked[N_SEQUENCES] = {0};
+        for (int32_t i = 0; i < N_TEXTS; i++) {
+            propose(&reader, d, i, trees);
+            for (int32_t s = 0; s < N_SEQUENCES; s++) {
+                n_checked[s] += check(&trees[LAW], &trees[s], used(s), methods[m].name) - 1;
+                d->class->end(d, s);
+            }
+        }
+        for (int32_t s = 0; s < N_SEQUENCES; s++) /* a sharp distribution may leave the root one child */
+            if (n_checked[s] < 3) fail_msg("%s: only %d tokens to compare at %g", methods[m].name, n_checked[s], used(s));
+        drafter_close(d);
+    }
+    learned_rig_close_reader(&reader);
+    model_close(target);
+    gguf_close(gguf);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(est_is_at_the_temperature_of_the_request)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,309 @@
+#include "learned_rig.h"
+
+#include "base/rng.h"
+#include "format/blocks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void learned_rig_write_target(const char *path, uint64_t seed) {
+    const RandomModel m = {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96,
+                           .n_vocab = 300, .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = seed};
+    fr_error err;
+    if (random_model_write(&m, path, &err)) fail_msg("%s", err.message);
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+void learned_rig_begin(LearnedRig *r, const char *method, const Model *target, uint64_t seed) {
+    const DrafterTraining training = {.command = "none: random weights", .n_steps = 7, .seed = seed};
+    *r = (LearnedRig){.w = drafter_file_writer(method, target, &training), .seed = seed};
+    assert_non_null(r->w);
+}
+
+static void *keep(LearnedRig *r, void *p) {
+    assert_non_null(p);
+    assert_true(r->n_kept < (int)(sizeof r->kept / sizeof *r->kept));
+    return r->kept[r->n_kept++] = p;
+}
+
+float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std) {
+    int64_t rows = n_out ? n_out : 1, dims[] = {n_in, n_out};
+    size_t row_bytes;
+    assert_true(tensor_type_row_bytes(type, n_in, &row_bytes));
+    float *x = keep(r, malloc((size_t)(n_in * rows) * sizeof *x));
+    char *data = keep(r, malloc((size_t)rows * row_bytes));
+    for (int64_t i = 0; i < n_in * rows; i++) /* uniform, of that deviation */
+        x[i] = (float)(std * sqrt(12) * (rng_uniform(r->seed, RNG_TEST, (uint64_t)i, (uint32_t)r->n_kept) - 0.5));
+    for (int64_t o = 0; o < rows; o++) {
+        blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
+        blocks_dequantize(type, data + (size_t)o * row_bytes, n_in, x + o * n_in);
+    }
+    gguf_add_tensor(r->w, name, type, n_out ? 2 : 1, dims, data);
+    return x;
+}
+
+LearnedRigInfo learned_rig_info(LearnedRig *r, const char *method, TensorType type, int32_t H, int32_t rank, int32_t n) {
+    char down[64], up[64], gain[64], key[128];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s.token_info.rank"), method);
+    snprintf(down, sizeof down, "%s.token_info.down.weight", method);
+    snprintf(up, sizeof up, "%s.token_info.up.weight", method);
+    snprintf(gain, sizeof gain, "%s.token_info.gain", method);
+    gguf_set_u32(r->w, key, (uint32_t)rank);
+    LearnedRigInfo info = {.H = H, .rank = rank, .n = n};
+    info.down = learned_rig_tensor(r, down, TYPE_F32, H, rank, 0.2);
+    info.up = learned_rig_tensor(r, up, type, rank, n, 0.2);
+    info.gain = learned_rig_tensor(r, gain, TYPE_F32, n, 0, 1);
+    return info;
+}
+
+void learned_rig_write(LearnedRig *r, const char *path) {
+    fr_error err;
+    if (gguf_writer_finish(r->w, path, &err)) fail_msg("%s", err.message);
+}
+
+void learned_rig_free(LearnedRig *r) {
+    gguf_writer_free(r->w);
+    for (int i = 0; i < r->n_kept; i++) free(r->kept[i]);
+}
+
+/* ---- arithmetic ---------------------------------------------------------------------------------- */
+
+void learned_rig_linear(const float *w, const float *b, const double *x, int64_t n_in, int64_t n_out, double *y) {
+    for (int64_t o = 0; o < n_out; o++) {
+        y[o] = b ? (double)b[o] : 0;
+        for (int64_t i = 0; i < n_in; i++) y[o] += (double)w[o * n_in + i] * x[i];
+    }
+}
+
+double learned_rig_silu(double x) { return x / (1 + exp(-x)); }
+
+void learned_rig_run_info(const LearnedRigInfo *info, const float *embedding, double *out) {
+    double x[64], narrow[64], square = 0;
+    assert_true(info->H <= 64 && info->rank <= 64);
+    for (int32_t i = 0; i < info->H; i++) x[i] = (double)embedding[i];
+    learned_rig_linear(info->down, NULL, x, info->H, info->rank, narrow);
+    learned_rig_linear(info->up, NULL, narrow, info->rank, info->n, out);
+    for (int32_t i = 0; i < info->n; i++) square += out[i] * out[i];
+    for (int32_t i = 0; i < info->n; i++) out[i] *= (double)info->gain[i] / sqrt(square / info->n + 1e-5);
+}
+
+void learned_rig_log_softmax(double *x, int64_t n) {
+    double max = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (int64_t i = 0; i < n; i++) sum += exp(x[i] - max);
+    for (int64_t i = 0; i < n; i++) x[i] -= max + log(sum);
+}
+
+/* ---- driving by hand ----------------------------------------------------------------------------- */
+
+enum { READER_CTX = 256 };
+
+void learned_rig_open_reader(LearnedReader *r, const Model *model) {
+    ExecutorOptions options = rig_options(READER_CTX, READER_CTX);
+    *r = (LearnedReader){.model = model, .executor = rig_executor(model, &options)};
+    r->sequence = rig_sequence(r->executor);
+}
+
+void learned_rig_close_reader(LearnedReader *r) { executor_close(r->executor); }
+
+Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences) {
+    const DrafterEnv env = {.n_vocab = r->model->hparams.n_vocab, .max_sequences = max_sequences, .target = r->model->gguf,
+                            .target_model = r->model, .n_ctx = READER_CTX, .n_threads = 2};
+    Drafter *d;
+    fr_error err;
+    if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
+    return d;
+}
+
+const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n, int32_t chunk) {
+    fr_error err;
+    Row rows[READER_CTX];
+    const float *hidden[READER_CTX];
+    assert_true(n <= READER_CTX && n > 1);
+    executor_sequence_truncate(r->executor, r->sequence, 0);
+    for (int32_t i = 0; i < n - 1; i++)
+        rows[i] = (Row){.token = text[i], .sequence = r->sequence, .parent = i - 1, .want_hidden = true};
+    if (executor_reserve(r->executor, r->sequence, n - 1, &err) || executor_forward(r->executor, rows, n - 1, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n - 1; i++) hidden[i] = executor_hidden(r->executor, i);
+    if (d->class->begin(d, sequence, text, n, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n - 1; i += chunk)
+        if (d->class->observe_prompt(d, sequence, i, hidden + i, n - 1 - i < chunk ? n - 1 - i : chunk, &err))
+            fail_msg("%s", err.message);
+    return hidden[n - 2];
+}
+
+void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what) {
+    int32_t place[TREE_MAX_NODES] = {0};
+    if (want->n != got->n) fail_msg("%s: %d nodes, want %d", what, got->n, want->n);
+    for (int32_t i = 1; i < want->n; i++) {
+        const TreeNode *w = &want->nodes[i];
+        place[i] = tree_child(got, place[w->parent], w->token);
+        if (place[i] < 0) fail_msg("%s: node %d (token %d, depth %d, est %g) is missing", what, i, w->token, w->depth, (double)w->p_accept);
+        double p_accept = (double)got->nodes[place[i]].p_accept;
+        if (!(fabs(p_accept - (double)w->p_accept) <= tolerance * (double)w->p_accept))
+            fail_msg("%s: node %d has est %.9g, want %.9g", what, i, p_accept, (double)w->p_accept);
+    }
+}
+
+void learned_rig_check_step(const Model *target, const char *spec) {
+    enum { N_BEFORE = 12, N_ROWS = 4 };
+    LearnedReader reader;
+    int32_t n_vocab = target->hparams.n_vocab;
+    learned_rig_open_reader(&reader, target);
+    Drafter *d = learned_rig_open_drafter(&reader, spec, 2);
+    int32_t text[N_BEFORE + 3];
+    fr_error err;
+    rig_tokens(3, n_vocab, text, N_BEFORE + 3);
+    learned_rig_feed(&reader, d, 0, text, N_BEFORE, 5);
+    static Tree tree, stepped, whole;
+    tree_reset(&tree, text[N_BEFORE - 1]); /* the text's next two tokens are nodes 2 and 3, node 1 is another guess */
+    tree_add(&tree, 0, (text[N_BEFORE] + 1) % n_vocab, 0.5f, 0);
+    tree_add(&tree, tree_add(&tree, 0, text[N_BEFORE], 0.5f, 0), text[N_BEFORE + 1], 0.5f, 0);
+    Row rows[N_ROWS];
+    const float *hidden[N_ROWS];
+    int32_t prompt_rows[N_BEFORE];
+    for (int32_t i = 0; i < N_BEFORE - 1; i++) prompt_rows[i] = i;
+    executor_commit(reader.executor, reader.sequence, prompt_rows, N_BEFORE - 1);
+    for (int32_t i = 0; i < N_ROWS; i++)
+        rows[i] = (Row){.token = tree.nodes[i].token, .sequence = reader.sequence, .parent = tree.nodes[i].parent, .want_logits = true};
+    if (executor_reserve(reader.executor, reader.sequence, N_ROWS, &err) || executor_forward(reader.executor, rows, N_ROWS, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = 0; i < N_ROWS; i++) hidden[i] = executor_hidden(reader.executor, i);
+    const VerifyResult verdict = {.n_path = 2, .path = {2, 3}, .next_token = text[N_BEFORE + 2]};
+    const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
+    if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, text + N_BEFORE, 3, &err)) fail_msg("%s", err.message);
+    rig_propose(d, 0, text[N_BEFORE + 2], 20, n_vocab, &stepped);
+    learned_rig_feed(&reader, d, 1, text, N_BEFORE + 3, 100);
+    rig_propose(d, 1, text[N_BEFORE + 2], 20, n_vocab, &whole);
+    assert_true(whole.n > 5);
+    rig_assert_same_tree(&whole, &stepped, "after a step");
+    assert_int_equal(d->class->observe_prompt(d, 1, 3, hidden, 1, &err), FR_ERR_INTERNAL); /* shown before */
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+}
+
+/* ---- in the engine ------------------------------------------------------------------------------- */
+
+enum { N_PROMPT = 24, N_TOKENS = 40, N_SAMPLINGS = 4, N_REQUESTS = 8, N_PLACES = 4 };
+
+typedef struct Case {
+    int32_t prompt[N_PROMPT];
+    fr_request_options options; /* without drafts */
+    Stream plain, drafted;      /* alone */
+} Case;
+
+static Case cases[N_REQUESTS];
+
+/* Prompts of several lengths; every third begins as the first does. */
+static void make_case(int i, int32_t n_vocab) {
+    Case *c = &cases[i];
+    memset(c, 0, sizeof *c);
+    for (int k = 0; k < N_PROMPT; k++)
+        c->prompt[k] = 3 + rig_token(i % 3 == 0 && k < 18 ? 90 : 91 + (uint64_t)i, (uint64_t)k, n_vocab - 3);
+    c->options = (fr_request_options){.prompt = c->prompt, .n_prompt = i == 4 ? 1 : N_PROMPT - i % 3, .max_tokens = N_TOKENS - 3 * (i % 4),
+                                      .sampling = fr_sampling_default(), .ignore_eos = 1};
+    fr_sampling *s = &c->options.sampling;
+    if (i % N_SAMPLINGS == 1) s->temperature = 0.8f, s->seed = 11;
+    if (i % N_SAMPLINGS == 2) s->temperature = 1, s->top_p = 0.9f, s->seed = 12;
+    if (i % N_SAMPLINGS == 3) s->temperature = 1.2f, s->top_k = 30, s->repeat_penalty = 1.2f, s->seed = 13;
+}
+
+static void assert_drafts(const Stream *got, const char *what) {
+    if (got->stats.draft_error[0]) fail_msg("%s: %s", what, got->stats.draft_error);
+    if (got->stats.drafted == 0) fail_msg("%s: nothing was drafted", what);
+}
+
+/* Each alone: the text is the plain one for every budget and chunk; what is drafted hangs on the budget alone. */
+static int64_t check_alone(const fr_model *model, const char *spec) {
+    static const int budgets[] = {1, 3, 8, 24, 64}, chunks[] = {1, 5, 256};
+    static Stream got;
+    int64_t accepted = 0;
+    for (int i = 0; i < N_REQUESTS; i++) {
+        Case *c = &cases[i];
+        fr_request_options o = c->options;
+        o.drafts = &spec, o.n_drafts = 1;
+        for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
+            fr_engine_options eo = {.n_threads = 1 + (int)b % 3, .prefill_chunk = chunks[((size_t)i + b) % 3], .kv_page_size = 3};
+            fr_engine *e = rig_open_engine(model, &eo);
+            if (b == 0) rig_run_request(e, &c->options, &c->plain);
+            o.tree_budget = budgets[b];
+            rig_run_request(e, &o, &got);
+            rig_assert_same(&c->plain, &got, spec);
+            assert_drafts(&got, spec);
+            accepted += got.stats.accepted;
+            if (budgets[b] == 8) c->drafted = got;
+            fr_engine_close(e);
+        }
+    }
+    return accepted;
+}
+
+/* In company, with pages for all or not: the same text, and with pages the same drafts. Returns how many pages were
+ * taken away. */
+static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
+    static Stream got;
+    fr_engine_options eo = {.max_requests = N_PLACES, .prefill_chunk = 7, .kv_page_size = 4, .n_ctx = 80, .kv_tokens = kv_tokens};
+    fr_engine *e = rig_open_engine(model, &eo);
+    fr_request *running[N_PLACES] = {NULL};
+    int which[N_PLACES] = {0}, n_started = 0, n_done = 0;
+    int64_t n_preempted = 0;
+    fr_error err;
+    for (int step = 0; n_done < N_REQUESTS; step++) {
+        for (int p = 0; p < N_PLACES; p++) {
+            if (running[p] && fr_request_finish(running[p])) {
+                const Case *c = &cases[which[p]];
+                rig_collect(running[p], &got);
+                rig_assert_same(&c->plain, &got, "in company");
+                assert_drafts(&got, "in company");
+                if (!kv_tokens) assert_int_equal(got.stats.drafted, c->drafted.stats.drafted);
+                if (!kv_tokens) assert_int_equal(got.stats.accepted, c->drafted.stats.accepted);
+                assert_int_equal(got.stats.n_prompt_shared, 0); /* hidden states cannot be shared */
+                n_preempted += got.stats.n_preempted;
+                fr_request_close(running[p]);
+                running[p] = NULL;
+                n_done++;
+            }
+            if (running[p] || n_started == N_REQUESTS || step % 2) continue;
+            which[p] = n_started;
+            fr_request_options o = cases[n_started++].options;
+            o.drafts = &spec, o.n_drafts = 1, o.tree_budget = 8;
+            if (fr_request_open(&running[p], e, &o, &err)) fail_msg("%s", err.message);
+        }
+        if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);
+        assert_true(step < 10000);
+    }
+    fr_engine_close(e);
+    return n_preempted;
+}
+
+/* Ratio rules take its groups for points; greedy, their text is the plain one too. */
+static void check_ratio_rules(const fr_model *model, const char *spec) {
+    static const char *const rules[] = {"multi-round", "recursive"};
+    static Stream got;
+    fr_engine *e = rig_open_engine(model, NULL);
+    for (int i = 0; i < N_SAMPLINGS; i++)
+        for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
+            fr_request_options o = cases[i].options;
+            o.drafts = &spec, o.n_drafts = 1, o.tree_budget = 8, o.verify = rules[k];
+            rig_run_request(e, &o, &got);
+            assert_drafts(&got, rules[k]);
+            if (o.sampling.temperature == 0) rig_assert_same(&cases[i].plain, &got, rules[k]);
+        }
+    fr_engine_close(e);
+}
+
+void learned_rig_check_lossless(const char *target, const char *spec) {
+    fr_model *model = rig_open_model(target, NULL);
+    fr_model_info info;
+    fr_model_get_info(model, &info);
+    for (int i = 0; i < N_REQUESTS; i++) make_case(i, info.n_vocab);
+    if (check_alone(model, spec) == 0) fail_msg("%s: nothing was ever accepted", spec);
+    check_together(model, spec, 0);
+    if (check_together(model, spec, 84) == 0) fail_msg("%s: no pages were taken away", spec);
+    check_ratio_rules(model, spec);
+    fr_model_close(model);
+}

@@ -1,0 +1,67 @@
+/* learned_rig.h - learned drafters in tests: files of random weights, a target for them, and requests that draft with
+ * them in every way the engine knows. */
+#ifndef TESTS_LEARNED_RIG_H
+#define TESTS_LEARNED_RIG_H
+
+#include "draft_rig.h"
+#include "engine_rig.h"
+#include "model_rig.h"
+
+#include "spec/drafter/drafter_file.h"
+
+/* A small random target, written to `path`; other seeds are other targets. */
+void learned_rig_write_target(const char *path, uint64_t seed);
+
+/* A drafter file being made. */
+typedef struct LearnedRig {
+    GgufWriter *w;
+    uint64_t seed;
+    void *kept[128];
+    int n_kept;
+} LearnedRig;
+void learned_rig_begin(LearnedRig *r, const char *method, const Model *target, uint64_t seed);
+/* Adds random weights of standard deviation std and returns them as the file has them, [n_out][n_in], until
+ * learned_rig_free. n_out 0: a vector. */
+float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std);
+/* Token info of that rank for n tokens (spec/token_info.h): key and tensors, `up` of that type. */
+typedef struct LearnedRigInfo {
+    int32_t H, rank, n;
+    float *down, *up, *gain;
+} LearnedRigInfo;
+LearnedRigInfo learned_rig_info(LearnedRig *r, const char *method, TensorType type, int32_t H, int32_t rank, int32_t n);
+void learned_rig_write(LearnedRig *r, const char *path);
+void learned_rig_free(LearnedRig *r);
+
+/* y = W x (+ b, may be NULL) in double precision. */
+void learned_rig_linear(const float *w, const float *b, const double *x, int64_t n_in, int64_t n_out, double *y);
+double learned_rig_silu(double x);
+/* gain * RMSNorm(embedding W1 W2), [n]; H and rank at most 64. */
+void learned_rig_run_info(const LearnedRigInfo *info, const float *embedding, double *out);
+/* log softmax, in place. */
+void learned_rig_log_softmax(double *x, int64_t n);
+
+/* A target that reads texts, for driving a drafter by hand. */
+typedef struct LearnedReader {
+    const Model *model;
+    Executor *executor;
+    int32_t sequence;
+} LearnedReader;
+void learned_rig_open_reader(LearnedReader *r, const Model *model);
+void learned_rig_close_reader(LearnedReader *r);
+/* Opens `spec` for the reader's target. */
+Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences);
+/* Gives the drafter a text of n tokens with its hidden states, `chunk` at a time; returns the last of them, the one to
+ * draft from, until the next call. */
+const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n, int32_t chunk);
+/* Fails unless the trees have the same paths, with p_accept within `tolerance` (relative) of each other. */
+void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
+
+/* What a step commits is as if it had been read with the prompt: after an accepted path `spec` drafts what it drafts
+ * when it is given the whole text at once. */
+void learned_rig_check_step(const Model *target, const char *spec);
+
+/* Requests that draft with `spec` say what they say plainly: every sampling, budgets, chunks, in company that comes and
+ * goes, with shared prompts, under ratio rules, and with too few pages. */
+void learned_rig_check_lossless(const char *target, const char *spec);
+
+#endif

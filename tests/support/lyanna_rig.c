@@ -1,0 +1,206 @@
+#include "lyanna_rig.h"
+
+#include "format/blocks.h"
+#include "spec/drafters/learned/lyanna.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { H = LYANNA_H, V = LYANNA_V, DIM = LYANNA_DIM, KV = LYANNA_KV, FF = LYANNA_FF };
+
+LyannaTarget lyanna_target;
+
+static float *all_rows(const char *name) {
+    const GgufTensor *t = gguf_find_tensor(lyanna_target.gguf, name);
+    float *x = malloc(sizeof *x * V * H);
+    assert_non_null(x);
+    blocks_dequantize(t->type, t->data, V * H, x);
+    return x;
+}
+
+int lyanna_rig_open_target(void **state) {
+    (void)state;
+    learned_rig_write_target(LYANNA_TARGET, 9);
+    lyanna_target.gguf = rig_gguf(LYANNA_TARGET);
+    lyanna_target.model = rig_model(lyanna_target.gguf, NULL);
+    lyanna_target.embeddings = all_rows("token_embd.weight");
+    lyanna_target.output = all_rows("output.weight");
+    return 0;
+}
+
+int lyanna_rig_close_target(void **state) {
+    (void)state;
+    free(lyanna_target.embeddings);
+    free(lyanna_target.output);
+    model_close(lyanna_target.model);
+    gguf_close(lyanna_target.gguf);
+    return 0;
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+static void write_info(LyannaWeights *w) {
+    LearnedRig *r = &w->rig;
+    const LyannaShape *s = &w->shape;
+    int32_t n = s->n_hot ? s->n_hot : V;
+    for (int32_t i = 0; i < n; i++) w->hot[i] = n < V ? 1 + i * (V - 1) / n : i; /* rising, spread over the vocabulary */
+    if (s->bad_hot == 1) w->hot[1] = w->hot[0];
+    if (s->bad_hot == 2) w->hot[n - 1] = V;
+    if (s->n_hot) gguf_set_i32s(r->w, DRAFTER_KEY("lyanna.hot_tokens"), w->hot, n);
+    w->info = learned_rig_info(r, "lyanna", s->rank % 32 ? TYPE_F16 : s->type, H, s->rank, n);
+}
+
+void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
+    *w = (LyannaWeights){.shape = *s};
+    LearnedRig *r = &w->rig;
+    TensorType type = s->type;
+    learned_rig_begin(r, "lyanna", lyanna_target.model, seed);
+    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA_KEY_FEED_FORWARD), FF);
+    const char *first = s->first_token ? s->first_token : "fused";
+    gguf_set_string(r->w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), first, strlen(first));
+    w->fc = learned_rig_tensor(r, LYANNA_FC ".weight", type, strcmp(first, "none") == 0 ? H : 2 * H, H, 0.1);
+    w->fc_bias = learned_rig_tensor(r, LYANNA_FC ".bias", TYPE_F32, H, 0, 0.1);
+    w->attn_norm = learned_rig_tensor(r, LYANNA_ATTN_NORM, TYPE_F32, H, 0, 1);
+    w->q = learned_rig_tensor(r, LYANNA_ATTN_Q, type, H, H, 0.12);
+    w->k = learned_rig_tensor(r, LYANNA_ATTN_K, type, H, KV, 0.12);
+    w->v = learned_rig_tensor(r, LYANNA_ATTN_V, type, H, KV, 0.2);
+    w->o = learned_rig_tensor(r, LYANNA_ATTN_OUTPUT, type, H, H, 0.2);
+    w->ffn_norm = learned_rig_tensor(r, LYANNA_FFN_NORM, TYPE_F32, H, 0, 1);
+    w->gate = learned_rig_tensor(r, LYANNA_FFN_GATE, type, H, FF, 0.1);
+    w->up = learned_rig_tensor(r, LYANNA_FFN_UP, type, H, FF, 0.1);
+    w->down = learned_rig_tensor(r, LYANNA_FFN_DOWN, TYPE_F32, FF, H, 0.2);
+    if (s->rank) write_info(w);
+    learned_rig_write(r, s->path);
+}
+
+/* ---- the layer ------------------------------------------------------------------------------------- */
+
+static void norm(const double *x, const float *gain, int64_t n, double *y) {
+    double square = 0;
+    for (int64_t i = 0; i < n; i++) square += x[i] * x[i];
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] / sqrt(square / (double)n + 1e-5) * (double)gain[i];
+}
+
+static void rotate(double *x, int32_t n_heads, int32_t position) {
+    float cos_sin[DIM];
+    rope_angles(&lyanna_target.model->rope, position, cos_sin);
+    for (int32_t h = 0; h < n_heads; h++)
+        for (int32_t i = 0; i < DIM / 2; i++) {
+            double *a = &x[h * DIM + 2 * i], c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], x0 = a[0];
+            a[0] = x0 * c - a[1] * s;
+            a[1] = x0 * s + a[1] * c;
+        }
+}
+
+static void attend(const LyannaRow *row, const double *q, double *out) {
+    memset(out, 0, H * sizeof *out);
+    for (int32_t head = 0; head < LYANNA_HEADS; head++) {
+        int32_t from = head / (LYANNA_HEADS / LYANNA_KV_HEADS) * DIM;
+        double sum = 0;
+        for (const LyannaRow *at = row; at; at = at->before) {
+            double score = 0;
+            for (int32_t i = 0; i < DIM; i++) score += q[head * DIM + i] * at->k[from + i] / sqrt(DIM);
+            sum += exp(score);
+            for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] += exp(score) * at->v[from + i];
+        }
+        for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] /= sum;
+    }
+}
+
+/* The layer over x, behind `before`. */
+static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x, LyannaRow *out) {
+    double n[H], q[H], attended[H], y[H], gate[FF], up[FF];
+    out->before = before;
+    out->position = before ? before->position + 1 : 0;
+    norm(x, w->attn_norm, H, n);
+    learned_rig_linear(w->q, NULL, n, H, H, q);
+    learned_rig_linear(w->k, NULL, n, H, KV, out->k);
+    learned_rig_linear(w->v, NULL, n, H, KV, out->v);
+    rotate(q, LYANNA_HEADS, out->position);
+    rotate(out->k, LYANNA_KV_HEADS, out->position);
+    for (int32_t i = 0; i < KV; i++) { /* the cache holds halves */
+        out->k[i] = (double)half_to_float(float_to_half((float)out->k[i]));
+        out->v[i] = (double)half_to_float(float_to_half((float)out->v[i]));
+    }
+    attend(out, q, attended);
+    learned_rig_linear(w->o, NULL, attended, H, H, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    norm(x, w->ffn_norm, H, n);
+    learned_rig_linear(w->gate, NULL, n, H, FF, gate);
+    learned_rig_linear(w->up, NULL, n, H, FF, up);
+    for (int32_t i = 0; i < FF; i++) gate[i] = learned_rig_silu(gate[i]) * up[i];
+    learned_rig_linear(w->down, NULL, gate, FF, H, y);
+    for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
+}
+
+void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden, LyannaRow *out) {
+    double pair[2 * H], x[H];
+    int32_t at = w->shape.first_token ? 0 : H;
+    for (int32_t i = 0; i < H; i++) {
+        pair[i] = (double)lyanna_target.embeddings[token * H + i];
+        pair[at + i] = (double)hidden[i];
+    }
+    learned_rig_linear(w->fc, w->fc_bias, pair, at + H, H, x);
+    run_layer(w, before, x, out);
+}
+
+void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, double (*logits)[V]) {
+    LyannaRow rows[32];
+    const LyannaRow *at = last;
+    for (int32_t step = 0; step < depth; step++) {
+        double x[H];
+        learned_rig_linear(lyanna_target.output, NULL, at->feature, H, V, logits[step]);
+        memcpy(x, at->feature, sizeof x);
+        run_layer(w, at, x, &rows[step]);
+        at = &rows[step];
+    }
+}
+
+/* ---- the trees ------------------------------------------------------------------------------------- */
+
+void lyanna_rig_info(const LyannaWeights *w, int32_t token, double *info) {
+    int32_t n = w->info.n;
+    double of_hot[V];
+    bool is_hot = false;
+    memset(info, 0, V * sizeof *info);
+    for (int32_t i = 0; i < n; i++) is_hot = is_hot || w->hot[i] == token;
+    if (!is_hot) return;
+    learned_rig_run_info(&w->info, lyanna_target.embeddings + token * H, of_hot);
+    for (int32_t i = 0; i < n; i++) info[w->hot[i]] = of_hot[i];
+}
+
+typedef struct Candidate {
+    int32_t node;
+    double joint;
+} Candidate;
+
+static int best_first(const void *a, const void *b) {
+    const Candidate *x = a, *y = b;
+    return x->joint != y->joint ? (x->joint < y->joint ? 1 : -1) : x->node - y->node;
+}
+
+void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[V], int32_t n_steps, int32_t top, int32_t root, Tree *out) {
+    Candidate queue[LYANNA_RIG_TOP] = {{0, 1}}, found[LYANNA_RIG_TOP * LYANNA_RIG_TOP];
+    int32_t n_queue = 1;
+    tree_reset(out, root);
+    for (int32_t step = 0; step < n_steps; step++) {
+        int32_t n_found = 0;
+        for (int32_t i = 0; i < n_queue; i++) {
+            double dist[V];
+            Candidate all[V];
+            lyanna_rig_info(w, out->nodes[queue[i].node].token, dist);
+            for (int32_t v = 0; v < V; v++) dist[v] += logits[step][v];
+            learned_rig_log_softmax(dist, V);
+            for (int32_t v = 0; v < V; v++) all[v] = (Candidate){v, queue[i].joint * exp(dist[v])};
+            qsort(all, V, sizeof *all, best_first);
+            for (int32_t k = 0; k < top; k++) {
+                int32_t node = tree_add(out, queue[i].node, all[k].node, (float)all[k].joint, 0);
+                found[n_found++] = (Candidate){node, all[k].joint};
+            }
+        }
+        qsort(found, (size_t)n_found, sizeof *found, best_first);
+        n_queue = n_found < top ? n_found : top;
+        memcpy(queue, found, (size_t)n_queue * sizeof *queue);
+    }
+}

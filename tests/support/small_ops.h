@@ -1,0 +1,29 @@
+/* small_ops.h - the ops of src/train once more, compiled for the smallest CPU alone (REAL_CLONES of real.h). */
+#ifndef TESTS_SMALL_OPS_H
+#define TESTS_SMALL_OPS_H
+
+#include "train/ops/op_attention.h"
+#include "train/ops/op_rmsnorm.h"
+#include "train/ops/op_rope.h"
+#include "train/ops/op_silu.h"
+#include "train/ops/op_softmax_loss.h"
+
+extern __typeof__(attention_forward) small_attention_forward;
+extern __typeof__(attention_backward) small_attention_backward;
+extern __typeof__(rmsnorm_forward) small_rmsnorm_forward;
+extern __typeof__(rmsnorm_backward) small_rmsnorm_backward;
+extern __typeof__(rope_forward) small_rope_forward;
+extern __typeof__(rope_backward) small_rope_backward;
+extern __typeof__(silu_forward) small_silu_forward;
+extern __typeof__(silu_backward) small_silu_backward;
+extern __typeof__(swiglu_forward) small_swiglu_forward;
+extern __typeof__(swiglu_backward) small_swiglu_backward;
+extern __typeof__(cross_entropy_forward) small_cross_entropy_forward;
+extern __typeof__(cross_entropy_backward) small_cross_entropy_backward;
+extern __typeof__(soft_cross_entropy_forward) small_soft_cross_entropy_forward;
+extern __typeof__(soft_cross_entropy_backward) small_soft_cross_entropy_backward;
+extern __typeof__(kl_forward) small_kl_forward;
+extern __typeof__(softmax_l1_forward) small_softmax_l1_forward;
+extern __typeof__(softmax_l1_backward) small_softmax_l1_backward;
+
+#endif

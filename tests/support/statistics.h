@@ -1,0 +1,11 @@
+/* statistics.h - do counts follow a distribution? Chi-square with a false alarm once in 1e9. */
+#ifndef TESTS_STATISTICS_H
+#define TESTS_STATISTICS_H
+
+/* The value that a chi-square variable with df degrees of freedom exceeds once in 1e9. */
+double chi_square_limit(int df);
+/* Of n trials with outcomes of probability p. Fails the test where an impossible one was seen. *df: degrees of
+ * freedom. */
+double chi_square(const int *counts, const double *p, int n_outcomes, int n, int *df);
+
+#endif

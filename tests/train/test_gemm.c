@@ -1,0 +1,271 @@
+/* The products of training in BF16: AVX-512 gives the bits of the plain form on shapes around every edge and reads nothing
+ * beside the matrices; the plain form is as near to double precision as inputs of BF16 allow, and no nearer; a layer and
+ * a trainer come out of them. And the loops over single numbers have the same bits for every instruction set. */
+#include "train/ops/gemm_bf16.h"
+
+#include "base/rng.h"
+#include "small_ops.h"
+#include "testing.h"
+#include "train/ops/op_linear.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- matrices with a forbidden page behind their last number ------------------------------------------ */
+
+enum { GAP = 3 }; /* between the rows: their numbers must not be touched */
+static const float canary = 77;
+
+typedef struct Matrix {
+    int64_t rows, columns, stride;
+    float *at;
+    size_t mapped;
+    char *map;
+} Matrix;
+
+static Matrix make_matrix(int64_t rows, int64_t columns) {
+    Matrix x = {rows, columns, columns + GAP, NULL, 0, NULL};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)((rows - 1) * x.stride + columns) * sizeof(float);
+    x.mapped = (bytes + page - 1) / page * page + page;
+    x.map = mmap(NULL, x.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(x.map != MAP_FAILED);
+    assert_int_equal(mprotect(x.map + x.mapped - page, page, PROT_NONE), 0);
+    x.at = (float *)(void *)(x.map + x.mapped - page - bytes);
+    for (size_t i = 0; i < bytes / sizeof(float); i++) x.at[i] = canary;
+    return x;
+}
+
+static void drop_matrix(Matrix *x) { munmap(x->map, x->mapped); }
+
+static float number(uint64_t stream, uint64_t i) { return (float)(2 * rng_uniform(stream, RNG_TEST, i, 0) - 1); }
+
+/* Wild: one in four is 0, subnormal, nearly subnormal, or huge. */
+static float wild_number(uint64_t stream, uint64_t i) {
+    static const float wild[] = {0, -0.0f, FLT_MIN / 2, -FLT_TRUE_MIN, 1.5f * FLT_MIN, -0x1.01p-70f, 0x1.81p50f, -0x1.fffffep60f};
+    float x = number(stream, i);
+    return rng_uniform(stream, RNG_TEST, i, 1) < 0.25 ? wild[(size_t)(8 * rng_uniform(stream, RNG_TEST, i, 2))] : x;
+}
+
+static void fill(Matrix *x, uint64_t stream, bool is_wild) {
+    for (int64_t i = 0; i < x->rows; i++)
+        for (int64_t j = 0; j < x->columns; j++) {
+            uint64_t at = (uint64_t)(i * x->columns + j);
+            x->at[i * x->stride + j] = is_wild ? wild_number(stream, at) : number(stream, at);
+        }
+}
+
+static bool gaps_are_whole(const Matrix *x) {
+    for (int64_t i = 0; i + 1 < x->rows; i++)
+        for (int k = 0; k < GAP; k++)
+            if (x->at[i * x->stride + x->columns + k] != canary) return false;
+    return true;
+}
+
+/* ---- one product ------------------------------------------------------------------------------------- */
+
+typedef struct Case {
+    int64_t m, n, k;
+    bool turns_a, turns_b, adds, is_wild;
+    float alpha;
+    Matrix a, b, c;
+} Case;
+
+static Case make_case(int64_t m, int64_t n, int64_t k, int variant) {
+    Case t = {.m = m, .n = n, .k = k, .turns_a = variant & 1, .turns_b = variant & 2, .adds = variant & 4, .is_wild = variant & 8,
+              .alpha = variant & 4 ? 0.3f : 1};
+    t.a = t.turns_a ? make_matrix(k, m) : make_matrix(m, k);
+    t.b = t.turns_b ? make_matrix(n, k) : make_matrix(k, n);
+    t.c = make_matrix(m, n);
+    fill(&t.a, 1, t.is_wild), fill(&t.b, 2, t.is_wild), fill(&t.c, 3, false);
+    return t;
+}
+
+static void drop_case(Case *t) { drop_matrix(&t->a), drop_matrix(&t->b), drop_matrix(&t->c); }
+
+static Bf16Product product_of(const Case *t) {
+    return (Bf16Product){t->m, t->n, t->k, {t->a.at, t->a.stride, !t->turns_a}, {t->b.at, t->b.stride, t->turns_b},
+                         t->alpha, t->adds, t->c.at, t->c.stride};
+}
+
+static const int64_t shapes[][3] = {{1, 1, 1}, {7, 31, 2}, {8, 32, 32}, {9, 33, 33}, {16, 16, 31}, {17, 47, 64}, {5, 64, 255},
+                                    {24, 48, 256}, {3, 17, 257}, {33, 15, 300}, {8, 1, 513}, {513, 3, 5}, {530, 33, 1}};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_VARIANTS = 16 };
+
+#if defined(__x86_64__)
+static void avx512_is_the_plain_form(void **state) {
+    (void)state;
+    if (gemm_best_precision() != GEMM_BF16) {
+        print_message("skipped: this CPU has no AVX-512 BF16\n");
+        skip();
+    }
+    for (int i = 0; i < N_SHAPES; i++)
+        for (int variant = 0; variant < N_VARIANTS; variant++) {
+            Case plain = make_case(shapes[i][0], shapes[i][1], shapes[i][2], variant);
+            Case fast = make_case(shapes[i][0], shapes[i][1], shapes[i][2], variant);
+            Bf16Product p = product_of(&plain), q = product_of(&fast);
+            gemm_bf16_plain(&p);
+            gemm_bf16_avx512(&q);
+            assert_true(gaps_are_whole(&fast.c));
+            for (int64_t r = 0; r < plain.m; r++)
+                for (int64_t j = 0; j < plain.n; j++) {
+                    float one = plain.c.at[r * plain.c.stride + j], other = fast.c.at[r * fast.c.stride + j];
+                    if (memcmp(&one, &other, sizeof one) != 0)
+                        fail_msg("%lld x %lld x %lld, variant %d, at %lld %lld: %a, plainly %a", (long long)plain.m,
+                                 (long long)plain.n, (long long)plain.k, variant, (long long)r, (long long)j, (double)other,
+                                 (double)one);
+                }
+            drop_case(&plain), drop_case(&fast);
+        }
+}
+#endif
+
+/* The largest error of a product, in units of sum |alpha a b| + |c|. */
+static double worst_error(const Case *t) {
+    Matrix before = make_matrix(t->m, t->n);
+    fill(&before, 3, false);
+    double worst = 0;
+    for (int64_t i = 0; i < t->m; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            double old = t->adds ? (double)before.at[i * before.stride + j] : 0, sum = old, size = fabs(old);
+            for (int64_t l = 0; l < t->k; l++) {
+                double a = (double)t->a.at[t->turns_a ? l * t->a.stride + i : i * t->a.stride + l];
+                double b = (double)t->b.at[t->turns_b ? j * t->b.stride + l : l * t->b.stride + j];
+                sum += (double)t->alpha * a * b, size += fabs((double)t->alpha * a * b);
+            }
+            double error = fabs((double)t->c.at[i * t->c.stride + j] - sum) / size;
+            worst = error > worst ? error : worst;
+        }
+    drop_matrix(&before);
+    return worst;
+}
+
+/* gemm_bf16.h gives the bound. Control: with inputs in float the error is a thousandth of that; a product that did not
+ * round its inputs would be found out by it. */
+static void errors_are_those_of_bf16(void **state) {
+    (void)state;
+    for (int precision = GEMM_F32; precision <= GEMM_BF16; precision++) {
+        double worst = 0;
+        gemm_open((GemmPrecision)precision);
+        for (int i = 0; i < N_SHAPES; i++)
+            for (int variant = 0; variant < 8; variant++) {
+                Case t = make_case(shapes[i][0], shapes[i][1], shapes[i][2], variant);
+                gemm(t.turns_a, t.turns_b, t.m, t.n, t.k, t.alpha, t.a.at, t.a.stride, t.b.at, t.b.stride, t.adds, t.c.at,
+                     t.c.stride);
+                double error = worst_error(&t), bound = precision == GEMM_F32 ? 0 : 0x1.01p-7;
+                bound += (double)t.k * 0x1p-23 + 0x1p-22;
+                if (!(error <= bound)) fail_msg("%s, shape %d, variant %d: wrong by %g, may be %g", gemm_description(), i, variant, error, bound);
+                worst = error > worst ? error : worst;
+                drop_case(&t);
+            }
+        if (precision == GEMM_BF16) assert_true(worst > 0x1p-9);
+    }
+    gemm_open(GEMM_F32);
+}
+
+/* ---- a layer ------------------------------------------------------------------------------------------ */
+
+enum { T = 37, IN = 70, OUT = 50 };
+
+static void fill_array(float *x, int64_t n, uint64_t stream) {
+    for (int64_t i = 0; i < n; i++) x[i] = number(stream, (uint64_t)i);
+}
+
+/* |a - b| / |b| */
+static double distance(const float *a, const float *b, int64_t n) {
+    double apart = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        apart += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)b[i] * (double)b[i];
+    }
+    return sqrt(apart / size);
+}
+
+/* y, dx, dw, db, one behind the other */
+enum { Y = 0, DX = Y + T * OUT, DW = DX + T * IN, DB = DW + OUT * IN, LAYER = DB + OUT };
+
+static void run_layer(GemmPrecision precision, float out[LAYER]) {
+    static float x[T * IN], w[OUT * IN], b[OUT], dy[T * OUT];
+    fill_array(x, T * IN, 4), fill_array(w, OUT * IN, 5), fill_array(b, OUT, 6), fill_array(dy, T * OUT, 7);
+    fill_array(out, LAYER, 8); /* the way back adds */
+    gemm_open(precision);
+    linear_forward(out + Y, x, w, b, T, IN, OUT);
+    linear_backward(out + DX, out + DW, out + DB, dy, x, w, T, IN, OUT);
+    gemm_open(GEMM_F32);
+}
+
+static void a_layer_in_bf16(void **state) {
+    (void)state;
+    static float in_float[LAYER], in_bf16[LAYER], again[LAYER];
+    static const int parts[] = {Y, DX, DW, LAYER};
+    run_layer(GEMM_F32, in_float), run_layer(GEMM_BF16, in_bf16), run_layer(GEMM_BF16, again);
+    assert_memory_equal(in_bf16, again, sizeof again);
+    for (int i = 0; i < 3; i++) {
+        double apart = distance(in_bf16 + parts[i], in_float + parts[i], parts[i + 1] - parts[i]);
+        if (!(apart > 1e-4 && apart < 4e-3)) fail_msg("part %d is %g away", i, apart);
+    }
+    assert_memory_equal(in_bf16 + DB, in_float + DB, OUT * sizeof(float)); /* no product */
+}
+
+/* ---- loops for several instruction sets --------------------------------------------------------------- */
+
+enum { ROWS = 70, HEADS = 2, DIM = 34, WIDTH = HEADS * DIM, N = ROWS * WIDTH };
+static const AttentionShape attention_shape = {ROWS, HEADS, 1, DIM};
+
+/* What an op reads, and what the two forms of it wrote. */
+static float in[5][N], wrote[2][3][N], probs[2][HEADS * ROWS * ROWS], scratch[ATTENTION_BLOCK * ROWS];
+
+/* Call F(form's name) for both forms with `o` for its outputs and compare all of them. */
+#define BOTH(NAME, ...) \
+    do { \
+        for (int f = 0; f < 2; f++) { \
+            float (*o)[N] = wrote[f], *p = probs[f]; \
+            for (int k = 0; k < 3; k++) memcpy(o[k], in[4], sizeof in[4]); \
+            (void)p; \
+            if (f == 0) NAME(__VA_ARGS__); \
+            else small_##NAME(__VA_ARGS__); \
+        } \
+        if (memcmp(wrote[0], wrote[1], sizeof wrote[0]) != 0 || memcmp(probs[0], probs[1], sizeof probs[0]) != 0) \
+            fail_msg(#NAME " is not the same for all instruction sets"); \
+    } while (0)
+
+static void wide_and_narrow_loops_agree(void **state) {
+    (void)state;
+    static int32_t targets[ROWS];
+    for (int i = 0; i < 5; i++) fill_array(in[i], N, (uint64_t)(20 + i));
+    for (int i = 0; i < N; i++) in[0][i] *= 9;
+    for (int i = 0; i < ROWS; i++) targets[i] = i * 5 % WIDTH;
+    const float *x = in[0], *y = in[1], *z = in[2], *u = in[3];
+    BOTH(silu_forward, o[0], x, N - 1);
+    BOTH(silu_backward, o[0], y, x, N - 1);
+    BOTH(swiglu_forward, o[0], x, y, N - 1);
+    BOTH(swiglu_backward, o[0], o[1], z, x, y, N - 1);
+    BOTH(rmsnorm_forward, o[0], o[1], x, y, ROWS, WIDTH, 1e-5f);
+    BOTH(rmsnorm_backward, o[0], o[1], y, x, z, u, ROWS, WIDTH);
+    BOTH(rope_forward, ROPE_PAIRS, o[0], y, ROWS, HEADS, DIM, DIM);
+    BOTH(rope_backward, ROPE_HALVES, o[0], y, ROWS, HEADS, DIM, DIM - 2);
+    BOTH(cross_entropy_forward, o[0], o[1], x, targets, ROWS, WIDTH);
+    BOTH(cross_entropy_backward, o[0], y, z, targets, ROWS, WIDTH);
+    BOTH(soft_cross_entropy_forward, o[0], o[1], x, y, ROWS, WIDTH);
+    BOTH(soft_cross_entropy_backward, o[0], u, z, y, ROWS, WIDTH);
+    BOTH(kl_forward, o[0], o[1], x, y, ROWS, WIDTH);
+    BOTH(softmax_l1_forward, o[0], o[1], x, y, ROWS, WIDTH);
+    BOTH(softmax_l1_backward, o[0], u, z, y, ROWS, WIDTH);
+    BOTH(attention_forward, o[0], p, x, y, z, &attention_shape);
+    BOTH(attention_backward, o[0], o[1], o[2], u, probs[0], x, y, z, scratch, &attention_shape);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#if defined(__x86_64__)
+        cmocka_unit_test(avx512_is_the_plain_form),
+#endif
+        cmocka_unit_test(errors_are_those_of_bf16),
+        cmocka_unit_test(a_layer_in_bf16),
+        cmocka_unit_test(wide_and_narrow_loops_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,149 @@
+/* Networks of drafters (src/train/net_*.c) in double: the gradient of every tensor against finite differences, on shapes with
+ * grouped queries where no two widths are equal, with places that do not count.
+ *
+ * Files of networks have static functions of the same names; here they are one file. So while they are included, such a name
+ * stands for NET_name, NET being defined anew before each. */
+#define TRAIN_DOUBLE
+/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
+#include "train/ops/op_linear.c"
+#include "train/ops/op_regression.c"
+#include "train/ops/op_silu.c"
+#include "train/ops/op_residual.c"
+#include "train/ops/op_rmsnorm.c"
+#include "train/ops/op_rope.c"
+#include "train/ops/op_softmax_loss.c"
+#include "train/ops/op_unroll_attention.c"
+#include "train/nets/head_loss.c"
+#include "train/nets/info_factors.c"
+#include "train/ops/residual_chain.c"
+#include "train/nets/unroll_layer.c"
+#include "train/nets/unroll_net.c"
+
+#define NET_NAME_2(net, name) net##_##name
+#define NET_NAME_1(net, name) NET_NAME_2(net, name)
+#define NET_NAME(name) NET_NAME_1(NET, name)
+#define acts_close NET_NAME(acts_close)
+#define acts_open NET_NAME(acts_open)
+#define learn NET_NAME(learn)
+#define n_tensors NET_NAME(n_tensors)
+#define set_keys NET_NAME(set_keys)
+#define tensor NET_NAME(tensor)
+
+#define NET medusa
+#include "train/nets/net_medusa.c"
+#undef NET
+#define NET eagle
+#include "train/nets/net_eagle.c"
+#undef NET
+#define NET lyanna
+#include "train/nets/net_lyanna.c"
+#undef NET
+
+#undef acts_close
+#undef acts_open
+#undef learn
+#undef n_tensors
+#undef set_keys
+#undef tensor
+
+#include "net_check.h"
+#include "testing.h"
+
+/* ---- the networks ------------------------------------------------------------------------------- */
+
+enum { C = 10, V = 13 };
+
+static Rope rope; /* pairs (i, i + n_rot / 2), of a part of the head */
+static const int32_t hot[] = {1, 3, 4, 8, 12};
+
+static const HeadLossOptions words = {.token_weight = 1, .n_steps = 3};
+/* MSE, whose own derivatives have no kinks for finite differences to fall on; test_train_ops.c has SmoothL1. */
+static const HeadLossOptions states = {.token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3};
+static const HeadLossOptions hard = {.token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
+
+static const UnrollShape layer = {.C = C, .n_ff = 7, .n_head = 4, .n_head_kv = 2, .head_dim = 6, .rms_eps = 1e-5f,
+                                  .rope = &rope, .n_steps = 3, .fuses_token = true};
+
+static NetCase cases[16];
+static int n_cases;
+static MedusaNet medusas[2];
+static UnrollNet eagles[4], lyannas[5];
+
+static void add_case(const char *what, const NetClass *class, const void *net) {
+    cases[n_cases++] = (NetCase){what, class, net, C, V};
+}
+
+static void add_eagle(UnrollNet *net, const char *what, const HeadLossOptions *loss, int32_t rank) {
+    *net = (UnrollNet){layer, {.method = "eagle", .C = C, .V = V, .rank = rank, .rms_eps = 1e-5f}, *loss};
+    net->layer.method = "eagle";
+    net->layer.fuses_each_step = true;
+    net->layer.n_steps = loss->n_steps;
+    add_case(what, &eagle_net_class, net);
+}
+
+static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *loss, int32_t rank, int32_t n_hot, bool fused) {
+    *net = (UnrollNet){layer, {"lyanna", C, V, rank, n_hot, hot, 1e-5f}, *loss};
+    net->layer.method = "lyanna";
+    net->layer.has_attn_norm = true;
+    net->layer.fuses_token = fused;
+    net->layer.n_steps = loss->n_steps;
+    add_case(what, &lyanna_net_class, net);
+}
+
+static int make_cases(void **state) {
+    (void)state;
+    openblas_set_num_threads(1);
+    const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
+    if (rope_init(&rope, &params, NULL, NULL)) return -1;
+    medusas[0] = (MedusaNet){C, V, 3, 2, true, words};
+    medusas[1] = (MedusaNet){C, V, 3, 1, false, words};
+    add_case("medusa", &medusa_net_class, &medusas[0]);
+    add_case("medusa, the target's head", &medusa_net_class, &medusas[1]);
+    add_eagle(&eagles[0], "eagle", &states, 0);
+    add_eagle(&eagles[1], "eagle, one step, hard labels", &hard, 0);
+    add_eagle(&eagles[2], "eagle, token info", &states, 3);
+    add_eagle(&eagles[3], "eagle, one step, hard labels, token info", &hard, 2);
+    add_lyanna(&lyannas[0], "lyanna", &states, 3, 0, true);
+    add_lyanna(&lyannas[1], "lyanna, hot tokens", &words, 3, sizeof hot / sizeof *hot, true);
+    add_lyanna(&lyannas[2], "lyanna, no token info", &words, 0, 0, true);
+    add_lyanna(&lyannas[3], "lyanna, no first token", &words, 2, 0, false);
+    add_lyanna(&lyannas[4], "lyanna, one step, hard labels", &hard, 2, 0, true);
+    return 0;
+}
+
+static int free_cases(void **state) {
+    (void)state;
+    rope_free(&rope);
+    return 0;
+}
+
+static void gradients(void **state) {
+    (void)state;
+    for (int i = 0; i < n_cases; i++) net_check_gradients(&cases[i]);
+}
+
+static void a_wrong_sign_is_seen(void **state) {
+    (void)state;
+    for (int i = 0; i < n_cases; i++) net_check_turned_signs(&cases[i]);
+}
+
+static void what_does_not_count(void **state) {
+    (void)state;
+    for (int i = 0; i < n_cases; i++) net_check_uncounted(&cases[i]);
+}
+
+static void noise_is_heard_and_not_judged(void **state) {
+    (void)state;
+    for (int i = 0; i < n_cases; i++)
+        if (cases[i].class == &eagle_net_class) net_check_noise(&cases[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(a_wrong_sign_is_seen),
+        cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(noise_is_heard_and_not_judged),
+    };
+    return cmocka_run_group_tests(tests, make_cases, free_cases);
+}

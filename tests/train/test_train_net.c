@@ -1,0 +1,163 @@
+/* The whole network of src/train/llama_net.c in double: the gradient of every tensor against finite differences, on a
+ * shape with grouped queries where no two widths are equal, with predictions that do not count. */
+#define TRAIN_DOUBLE
+/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
+#include "train/ops/op_attention.c"
+#include "train/ops/op_embedding.c"
+#include "train/ops/op_linear.c"
+#include "train/ops/op_rmsnorm.c"
+#include "train/ops/op_rope.c"
+#include "train/ops/op_silu.c"
+#include "train/ops/op_softmax_loss.c"
+#include "train/nets/llama_net.c"
+
+#include "base/rng.h"
+#include "gradient_check.h"
+#include "testing.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { N_WEIGHTS_MAX = 4096, T_MAX = 150 };
+
+static const LlamaShape shape = {.n_layer = 2, .n_embd = 10, .n_head = 4, .n_head_kv = 2, .head_dim = 6, .n_ff = 7,
+                                 .n_vocab = 13, .rms_eps = 1e-5f, .rope_base = 100};
+
+typedef struct Net {
+    double w[N_WEIGHTS_MAX], dw[N_WEIGHTS_MAX];
+    LlamaLayer layers[2], dlayers[2];
+    LlamaWeights weights, grads;
+    LlamaActs acts;
+    int32_t tokens[T_MAX + 1];
+    uint8_t loss_mask[T_MAX];
+    int32_t T;
+    double weight;
+} Net;
+
+static Net net;
+
+static double loss(void *ctx) {
+    Net *n = ctx;
+    llama_forward(&shape, &n->weights, &n->acts, n->tokens, n->T);
+    return n->weight * llama_learn(&shape, &n->weights, NULL, &n->acts, n->tokens, n->loss_mask, n->T, 0).loss;
+}
+
+static void open_net(int32_t T, double weight) {
+    size_t bytes;
+    int64_t n = llama_n_weights(&shape);
+    assert_true(n <= N_WEIGHTS_MAX && T <= T_MAX);
+    memset(&net, 0, sizeof net);
+    net.T = T, net.weight = weight;
+    net.weights = llama_place_weights(&shape, net.layers, net.w);
+    net.grads = llama_place_weights(&shape, net.dlayers, net.dw);
+    assert_true(llama_acts_open(&net.acts, &shape, T, &bytes));
+    for (uint64_t i = 0; i < (uint64_t)n; i++) net.w[i] = rng_uniform(9, RNG_TEST, i, 0) - 0.5;
+    for (int32_t i = 0; i <= T; i++) net.tokens[i] = (i * i + i / 5) % shape.n_vocab;
+    for (int32_t i = 0; i < T; i++) net.loss_mask[i] = i % 3 != 1;
+}
+
+static void learn_net(void) {
+    llama_forward(&shape, &net.weights, &net.acts, net.tokens, net.T);
+    llama_learn(&shape, &net.weights, &net.grads, &net.acts, net.tokens, net.loss_mask, net.T, net.weight);
+}
+
+/* The worst error over all tensors, each tried at up to max_tried places; the name of the worst goes to *name. */
+static double worst_error(int max_tried, char *name) {
+    double worst = 0;
+    int64_t at = 0;
+    for (int32_t i = 0; i < llama_n_tensors(&shape); i++) {
+        LlamaTensor t = llama_tensor(&shape, i);
+        GradientVar var = {t.name, net.w + at, net.dw + at, t.n_rows * t.n};
+        double error = gradient_error(&var, loss, &net, max_tried);
+        if (!(error <= worst)) {
+            worst = error;
+            memcpy(name, t.name, sizeof t.name);
+        }
+        at += var.n;
+    }
+    assert_int_equal(at, llama_n_weights(&shape));
+    return worst;
+}
+
+static void every_tensor(void **state) {
+    (void)state;
+    char name[64] = "";
+    open_net(11, 0.7);
+    learn_net();
+    double error = worst_error(60, name);
+    if (!(error < 1e-7)) fail_msg("%s: wrong by %g", name, error);
+    llama_acts_close(&net.acts);
+}
+
+/* More rows than the head takes at a time, and more than a block of attention. */
+static void longer_than_a_chunk(void **state) {
+    (void)state;
+    char name[64] = "";
+    open_net(LLAMA_HEAD_ROWS + 3, 0.01);
+    learn_net();
+    double error = worst_error(5, name);
+    if (!(error < 1e-7)) fail_msg("%s: wrong by %g", name, error);
+    llama_acts_close(&net.acts);
+}
+
+/* Negative control: one tensor's gradient with its sign turned, one after the other; each must be seen. */
+static void a_wrong_sign_is_seen(void **state) {
+    (void)state;
+    char name[64] = "";
+    open_net(11, 0.7);
+    learn_net();
+    int64_t at = 0;
+    for (int32_t i = 0; i < llama_n_tensors(&shape); i++) {
+        LlamaTensor t = llama_tensor(&shape, i);
+        int64_t n = t.n_rows * t.n;
+        for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
+        double error = worst_error(4, name);
+        if (!(error > 1) || strcmp(name, t.name) != 0) fail_msg("%s turned, but %s is worst, by %g", t.name, name, error);
+        for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
+        at += n;
+    }
+    llama_acts_close(&net.acts);
+}
+
+/* Predictions that do not count change neither the loss nor the gradient. */
+static void what_does_not_count(void **state) {
+    (void)state;
+    open_net(11, 1);
+    memset(net.loss_mask, 0, sizeof net.loss_mask);
+    learn_net();
+    for (int64_t i = 0; i < llama_n_weights(&shape); i++) assert_true(net.dw[i] == 0);
+    net.loss_mask[4] = 1;
+    LlamaResult one = llama_learn(&shape, &net.weights, NULL, &net.acts, net.tokens, net.loss_mask, net.T, 1);
+    double logits[11 * 13], probs[11 * 13], row_loss[11];
+    llama_logits(&shape, &net.weights, &net.acts, net.T, logits);
+    cross_entropy_forward(row_loss, probs, logits, net.tokens + 1, net.T, shape.n_vocab);
+    assert_int_equal(one.n, 1);
+    assert_true(fabs(one.loss - row_loss[4]) < 1e-12);
+    llama_acts_close(&net.acts);
+}
+
+/* Of equal logits the lowest token is the most probable one, as in the sampler. */
+static void ties_go_to_the_lowest_token(void **state) {
+    (void)state;
+    const double logits[4] = {1, 3, 3, 2};
+    assert_true(is_first_best(logits, 1, 4));
+    assert_false(is_first_best(logits, 2, 4));
+    assert_false(is_first_best(logits, 3, 4));
+}
+
+static int one_thread(void **state) {
+    (void)state;
+    gemm_open(GEMM_F32);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_tensor),
+        cmocka_unit_test(longer_than_a_chunk),
+        cmocka_unit_test(a_wrong_sign_is_seen),
+        cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(ties_go_to_the_lowest_token),
+    };
+    return cmocka_run_group_tests(tests, one_thread, NULL);
+}

@@ -1,0 +1,306 @@
+/* Layers that were trained (src/train/net_eagle.c, net_lyanna.c): the drafter that opens the file says what the network says,
+ * at every step of its own guesses; a trainer learns; hot tokens. */
+#include "learned_rig.h"
+#include "random_model.h"
+
+#include "base/mem.h"
+#include "train/loop/adamw.h"
+#include "train/loop/drafter_trainer.h"
+#include "train/data/hot_tokens.h"
+#include "train/nets/net_eagle.h"
+#include "train/nets/net_lyanna.h"
+#include "train/data/noise.h"
+#include "train/nets/start_values.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TARGET "build/train-unroll-target.gguf"
+
+enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 16 };
+
+static Gguf *gguf;
+static FrozenTarget reading; /* tells the tests what the target's hidden states are */
+
+static void open_target(const char *arch) {
+    const RandomModel m = {.arch = arch, .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 300,
+                           .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 11};
+    fr_error err;
+    if (random_model_write(&m, TARGET, &err)) fail_msg("%s", err.message);
+    gguf = rig_gguf(TARGET);
+    if (frozen_open(&reading, gguf, LENGTH, 2, &err)) fail_msg("%s", err.message);
+}
+
+static void close_target(void) {
+    frozen_close(&reading);
+    gguf_close(gguf);
+}
+
+/* ---- networks ----------------------------------------------------------------------------------- */
+
+static UnrollShape layer_of(const char *method, int32_t n_steps) {
+    const Hparams *h = &reading.model->hparams;
+    return (UnrollShape){.method = method, .C = h->n_embd, .n_ff = 80, .n_head = h->n_head, .n_head_kv = h->n_head_kv,
+                         .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &reading.model->rope, .n_steps = n_steps,
+                         .fc_std = start_token_std(reading.embd, h->n_vocab, h->n_embd), .fuses_token = true,
+                         .qk_start_anew = reading.model->layers[h->n_layer - 1].q_norm != NULL};
+}
+
+static const int32_t *hot;
+static int32_t n_hot, rank;
+static bool first_token;
+
+static InfoShape info_of(const char *method) {
+    const Hparams *h = &reading.model->hparams;
+    return (InfoShape){method, h->n_embd, h->n_vocab, rank, n_hot, hot, h->rms_eps};
+}
+
+static UnrollNet eagle_of(HeadLossOptions loss) {
+    UnrollNet n = {layer_of("eagle", loss.n_steps), info_of("eagle"), loss};
+    n.layer.fuses_each_step = true;
+    return n;
+}
+
+static UnrollNet lyanna_of(HeadLossOptions loss) {
+    UnrollNet n = {layer_of("lyanna", loss.n_steps), info_of("lyanna"), loss};
+    n.layer.has_attn_norm = true;
+    n.layer.fuses_token = first_token;
+    return n;
+}
+
+/* ---- training ----------------------------------------------------------------------------------- */
+
+static const HeadLossOptions learning = {.token_weight = 1, .hidden_weight = 0.5, .regression = REGRESSION_SMOOTH_L1, .n_steps = DEPTH};
+
+/* A few steps on a batch of random tokens, over and over; the trainer's file is written to `path`. */
+static Trainer *train(const NetClass *class, const void *net, const char *path) {
+    int32_t n_vocab = reading.model->hparams.n_vocab, tokens[N_SEQUENCES * (LENGTH + 1)];
+    uint8_t loss_mask[N_SEQUENCES * LENGTH];
+    FrozenTarget target;
+    Trainer *t;
+    AdamW adamw;
+    fr_error err;
+    double first = 0, last = 0;
+    rig_tokens(5, n_vocab, tokens, N_SEQUENCES * (LENGTH + 1));
+    for (int32_t i = 0; i < N_SEQUENCES * LENGTH; i++) loss_mask[i] = i % LENGTH > 9;
+    const DrafterTrainerOptions options = {.class = class, .net = net, .max_length = LENGTH, .type = TYPE_F32, .n_threads = 2};
+    const AdamWOptions adamw_options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    const TrainBatch batch = {N_SEQUENCES, LENGTH, tokens, loss_mask, 0};
+    if (frozen_open(&target, gguf, LENGTH, 2, &err) || drafter_trainer_open(&t, &target, &options, &err) ||
+        adamw_open(&adamw, &adamw_options, t, &err))
+        fail_msg("%s", err.message);
+    for (int step = 0; step < 8; step++) {
+        TrainSums sums = {0};
+        trainer_zero_gradients(t);
+        if (t->class->learn(t, &batch, 1.0 / 120, &sums, &err)) fail_msg("%s", err.message);
+        adamw_step(&adamw, t, 3e-3, 1);
+        last = sums.loss / (double)sums.n;
+        if (step == 0) first = last;
+    }
+    if (!(last < 0.9 * first)) fail_msg("%s: the loss went from %g to %g", class->method, first, last);
+    if (t->class->write(t, path, NULL, &err)) fail_msg("%s", err.message);
+    adamw_close(&adamw);
+    return t;
+}
+
+/* ---- what the network says ---------------------------------------------------------------------- */
+
+static float *weights[MAX_TENSORS];
+static void take_weights(Trainer *t) {
+    assert_true(t->class->n_params(t) <= MAX_TENSORS);
+    for (int32_t i = 0; i < t->class->n_params(t); i++) weights[i] = t->class->param(t, i)->value;
+}
+
+/* Minus log of what the network says of tokens[place + 1], in all its steps that end at the place. */
+static double loss_at(const NetClass *class, const void *net, const int32_t *tokens, const float *hidden, int32_t place) {
+    uint8_t loss_mask[N_TEXT + DEPTH] = {0};
+    size_t bytes;
+    TrainSums sums = {0};
+    loss_mask[place] = 1;
+    void *acts = class->acts_open(net, place + 1, &bytes);
+    assert_non_null(acts);
+    const TrainSequence train_sequence = {place + 1, tokens, loss_mask, hidden, reading.embd, reading.head, NULL};
+    class->learn(net, weights, NULL, acts, &train_sequence, 0, &sums);
+    class->acts_close(acts);
+    return sums.loss;
+}
+
+/* log q of the last of a path's n tokens, which are drafted behind a text of N_TEXT: what n steps lose at that place together
+ * less what n - 1 of them do. */
+static double log_q(bool is_eagle, const int32_t *tokens, const float *hidden, int32_t n) {
+    double sums[2] = {0};
+    for (int32_t i = 0; i < 2 && n - i > 0; i++) {
+        const HeadLossOptions loss = {.token_weight = 1, .hard_labels = true, .n_steps = n - i};
+        UnrollNet eagle = eagle_of(loss), lyanna = lyanna_of(loss);
+        sums[i] = (n - i) * (is_eagle ? loss_at(&eagle_net_class, &eagle, tokens, hidden, N_TEXT - 2 + n)
+                                      : loss_at(&lyanna_net_class, &lyanna, tokens, hidden, N_TEXT - 2 + n));
+    }
+    return sums[1] - sums[0];
+}
+
+/* Every node of the drafter's tree has the probability that the network gives to its path. */
+static void check_tree(bool is_eagle, const char *path) {
+    int32_t n_vocab = reading.model->hparams.n_vocab, tokens[N_TEXT + DEPTH + 1] = {0}, at_depth[DEPTH + 1] = {0};
+    float *hidden = mem_calloc((size_t)(N_TEXT + DEPTH) * (size_t)reading.model->hparams.n_embd, sizeof *hidden);
+    LearnedReader reader;
+    static Tree tree;
+    double log_p[TREE_MAX_NODES] = {0};
+    char spec[128];
+    fr_error err;
+    assert_non_null(hidden);
+    snprintf(spec, sizeof spec, "%s:file=%s,depth=%d,top=3", is_eagle ? "eagle" : "lyanna", path, DEPTH);
+    rig_tokens(21, n_vocab, tokens, N_TEXT);
+    if (frozen_read(&reading, tokens, N_TEXT - 1, hidden, &err)) fail_msg("%s", err.message);
+    learned_rig_open_reader(&reader, reading.model);
+    Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
+    learned_rig_feed(&reader, d, 0, tokens, N_TEXT, 5);
+    rig_propose(d, 0, tokens[N_TEXT - 1], 20, n_vocab, &tree);
+    for (int32_t i = 1; i < tree.n; i++) {
+        const TreeNode *node = &tree.nodes[i];
+        at_depth[node->depth]++;
+        for (int32_t at = i; at > 0; at = tree.nodes[at].parent) tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
+        log_p[i] = log_p[node->parent] + log_q(is_eagle, tokens, hidden, node->depth);
+        if (!(fabs(log((double)node->p_accept) - log_p[i]) < 0.02))
+            fail_msg("%s: node %d of depth %d: the drafter says %g, the network %g", spec, i, node->depth, (double)node->p_accept,
+                     exp(log_p[i]));
+    }
+    for (int32_t depth = 1; depth <= DEPTH; depth++) assert_true(at_depth[depth] >= 3);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+    mem_free(hidden);
+}
+
+/* ---- tests -------------------------------------------------------------------------------------- */
+
+static void eagle_drafts_what_it_learned(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch; /* the two ropes; targets with biases, with norms on heads */
+        int32_t rank;
+    } cases[] = {{"llama", 0}, {"llama", 16}, {"qwen2", 0}, {"qwen3", 16}};
+    n_hot = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rank = cases[i].rank;
+        open_target(cases[i].arch);
+        const UnrollNet net = eagle_of(learning);
+        Trainer *t = train(&eagle_net_class, &net, "build/train-eagle.gguf");
+        take_weights(t);
+        check_tree(true, "build/train-eagle.gguf");
+        t->class->close(t);
+        close_target();
+    }
+}
+
+static void lyanna_drafts_what_it_learned(void **state) {
+    (void)state;
+    static int32_t third[100];
+    for (int32_t i = 0; i < 100; i++) third[i] = 3 * i;
+    open_target("llama");
+    static const struct {
+        int32_t rank, n_hot;
+        bool first_token;
+    } cases[] = {{16, 0, true}, {16, 100, true}, {0, 0, true}, {8, 0, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rank = cases[i].rank, n_hot = cases[i].n_hot, first_token = cases[i].first_token, hot = third;
+        const UnrollNet net = lyanna_of(learning);
+        Trainer *t = train(&lyanna_net_class, &net, "build/train-lyanna.gguf");
+        take_weights(t);
+        check_tree(false, "build/train-lyanna.gguf");
+        t->class->close(t);
+    }
+    close_target();
+}
+
+/* A fused token is as large as a state: its components have a mean square of about 1. */
+static void a_token_is_heard(void **state) {
+    (void)state;
+    const float embd[] = {3, 4, 0, 0, 0, 5}; /* two rows whose squares sum to 25 */
+    assert_true(fabs(start_token_std(embd, 2, 3) - 1.0 / 5) < 1e-12);
+}
+
+/* Uniform in (-width, width), a function of seed, place and component alone. */
+static void noise_is_uniform(void **state) {
+    (void)state;
+    enum { N = 4001 };
+    static float noise[4][N];
+    double sum = 0, squares = 0;
+    noise_uniform(noise[0], N, 0.5, 7, 3);
+    noise_uniform(noise[1], 10, 0.5, 7, 3);
+    noise_uniform(noise[2], N, 0.5, 7, 4);
+    noise_uniform(noise[3], N, 0.5, 8, 3);
+    assert_memory_equal(noise[1], noise[0], 10 * sizeof(float));
+    for (int i = 0; i < N; i++) {
+        double x = (double)noise[0][i];
+        assert_true(x > -0.5 && x < 0.5 && noise[2][i] != noise[0][i] && noise[3][i] != noise[0][i]);
+        sum += x, squares += x * x;
+    }
+    assert_true(fabs(sum / N) < 0.02);              /* 4 standard errors of the mean */
+    assert_true(fabs(squares / N - 1.0 / 12) < 5e-3); /* (2 width)^2 / 12 */
+}
+
+/* A run with noise is another run, and the same again; what is only measured hears none. Threads share out sequences, not noise. */
+static void a_trainer_hears_noise(void **state) {
+    (void)state;
+    enum { N = 2 };
+    rank = n_hot = 0;
+    open_target("llama");
+    const UnrollNet net = eagle_of(learning);
+    int32_t tokens[N * (LENGTH + 1)];
+    uint8_t loss_mask[N * LENGTH];
+    fr_error err;
+    rig_tokens(5, reading.model->hparams.n_vocab, tokens, N * (LENGTH + 1));
+    memset(loss_mask, 1, sizeof loss_mask);
+    double loss[4][3];
+    for (int k = 0; k < 4; k++) { /* none; noise, twice, once with two threads */
+        FrozenTarget target;
+        Trainer *t;
+        const DrafterTrainerOptions o = {.class = &eagle_net_class, .net = &net, .max_length = LENGTH, .type = TYPE_F32,
+                                         .noise = k ? 0.3 : 0, .n_threads = 1 + k / 3};
+        if (frozen_open(&target, gguf, LENGTH, 1, &err) || drafter_trainer_open(&t, &target, &o, &err)) fail_msg("%s", err.message);
+        for (int i = 0; i < 3; i++) { /* measured; learned at two places */
+            TrainSums sums = {0};
+            const TrainBatch batch = {N, LENGTH, tokens, loss_mask, i == 2 ? 40 : 0};
+            if (t->class->learn(t, &batch, i ? 1e-3 : 0, &sums, &err)) fail_msg("%s", err.message);
+            loss[k][i] = sums.loss;
+        }
+        t->class->close(t);
+    }
+    close_target();
+    assert_true(loss[0][1] == loss[0][0] && loss[0][2] == loss[0][0]);
+    for (int k = 1; k < 4; k++) {
+        assert_true(fabs(loss[k][0] - loss[0][0]) < 1e-9 * loss[0][0]);
+        assert_true(fabs(loss[k][1] - loss[0][0]) > 1e-6 * loss[0][0] && fabs(loss[k][1] - loss[k][2]) > 1e-6 * loss[0][0]);
+        for (int i = 0; i < 3; i++) assert_true(fabs(loss[k][i] - loss[1][i]) < 1e-9 * loss[1][i]);
+    }
+}
+
+static void hot_tokens_are_the_frequent_ones(void **state) {
+    (void)state;
+    int32_t tokens[] = {7, 2, 2, 9, 7, 7, 4, 9, 4, 1}, *found;
+    uint8_t loss_mask[10] = {0};
+    Sequences s;
+    fr_error err;
+    loss_mask[9] = 1;
+    sequences_begin(&s, 10, 4, true);
+    const Document d = {.tokens = tokens, .loss_mask = loss_mask, .n = 10};
+    assert_int_equal(sequences_add(&s, &d, &err), FR_OK);
+    assert_int_equal(hot_tokens_choose(&s, 10, 3, &found, &err), FR_OK); /* 7 three times; 2, 4, 9 twice: the lower ones */
+    assert_int_equal(found[0], 2);
+    assert_int_equal(found[1], 4);
+    assert_int_equal(found[2], 7);
+    mem_free(found);
+    sequences_free(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(eagle_drafts_what_it_learned),
+        cmocka_unit_test(lyanna_drafts_what_it_learned),
+        cmocka_unit_test(a_token_is_heard),
+        cmocka_unit_test(noise_is_uniform),
+        cmocka_unit_test(a_trainer_hears_noise),
+        cmocka_unit_test(hot_tokens_are_the_frequent_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

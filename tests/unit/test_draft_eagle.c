@@ -1,0 +1,279 @@
+/* Unit tests of the drafter eagle: its trees against its layer in double precision, each node by itself over its own path;
+ * steps against prompts; and the text through the engine. Weights are random. */
+#include "learned_rig.h"
+
+#include "format/blocks.h"
+#include "spec/tree/static_tree.h"
+#include "spec/tree/union.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TARGET "build/eagle-target.gguf"
+
+enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 16, KV = N_KV * DIM, FF = 80, N_TEXT = 14 };
+
+static Gguf *target_gguf;
+static Model *target;
+static float *embeddings, *output; /* [V][H] */
+
+static const struct {
+    const char *path;
+    TensorType type;
+    int32_t rank; /* of its token info; 0: none */
+} files[] = {{"build/eagle-0.gguf", TYPE_F32, 0}, {"build/eagle-1.gguf", TYPE_F16, 0}, {"build/eagle-2.gguf", TYPE_F32, 24}};
+enum { N_FILES = sizeof files / sizeof *files };
+
+typedef struct Weights {
+    LearnedRig rig;
+    float *fc, *fc_bias, *q, *k, *v, *o, *norm, *gate, *up, *down;
+    LearnedRigInfo info;
+} Weights;
+static Weights weights[N_FILES];
+
+static void write_drafter(int i) {
+    Weights *w = &weights[i];
+    LearnedRig *r = &w->rig;
+    TensorType type = files[i].type;
+    learned_rig_begin(r, "eagle", target, 30 + (uint64_t)i);
+    gguf_set_u32(r->w, DRAFTER_KEY("eagle.feed_forward_length"), FF);
+    w->fc = learned_rig_tensor(r, "eagle.fc.weight", type, 2 * H, H, 0.07);
+    w->fc_bias = learned_rig_tensor(r, "eagle.fc.bias", TYPE_F32, H, 0, 0.1);
+    w->q = learned_rig_tensor(r, "eagle.attn_q.weight", type, H, H, 0.12);
+    w->k = learned_rig_tensor(r, "eagle.attn_k.weight", type, H, KV, 0.12);
+    w->v = learned_rig_tensor(r, "eagle.attn_v.weight", type, H, KV, 0.12);
+    w->o = learned_rig_tensor(r, "eagle.attn_output.weight", type, H, H, 0.12);
+    w->norm = learned_rig_tensor(r, "eagle.ffn_norm.weight", TYPE_F32, H, 0, 1);
+    w->gate = learned_rig_tensor(r, "eagle.ffn_gate.weight", type, H, FF, 0.1);
+    w->up = learned_rig_tensor(r, "eagle.ffn_up.weight", type, H, FF, 0.1);
+    w->down = learned_rig_tensor(r, "eagle.ffn_down.weight", TYPE_F32, FF, H, 0.1);
+    if (files[i].rank) w->info = learned_rig_info(r, "eagle", type, H, files[i].rank, V);
+    learned_rig_write(r, files[i].path);
+}
+
+static float *all_rows(const GgufTensor *t) {
+    float *x = malloc(sizeof *x * V * H);
+    blocks_dequantize(t->type, t->data, V * H, x);
+    return x;
+}
+
+static int open_all(void **state) {
+    (void)state;
+    learned_rig_write_target(TARGET, 7);
+    target_gguf = rig_gguf(TARGET);
+    target = rig_model(target_gguf, NULL);
+    embeddings = all_rows(gguf_find_tensor(target_gguf, "token_embd.weight"));
+    output = all_rows(gguf_find_tensor(target_gguf, "output.weight"));
+    for (int i = 0; i < N_FILES; i++) write_drafter(i);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FILES; i++) learned_rig_free(&weights[i].rig);
+    free(embeddings);
+    free(output);
+    model_close(target);
+    gguf_close(target_gguf);
+    return 0;
+}
+
+/* ---- the layer, written down plainly ------------------------------------------------------------------ */
+
+/* An entry, or a node of the tree. */
+typedef struct Place {
+    const struct Place *before; /* the entry before, or the parent; NULL: none */
+    int32_t position;
+    double k[KV], v[KV], feature[H], log_p[V];
+} Place;
+
+static void rotate(double *x, int32_t n_heads, int32_t position) {
+    float cos_sin[DIM];
+    rope_angles(&target->rope, position, cos_sin);
+    for (int32_t h = 0; h < n_heads; h++)
+        for (int32_t i = 0; i < DIM / 2; i++) {
+            double *a = &x[h * DIM + 2 * i], c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], x0 = a[0];
+            a[0] = x0 * c - a[1] * s;
+            a[1] = x0 * s + a[1] * c;
+        }
+}
+
+static void attend(const Place *p, const double *q, double *out) {
+    memset(out, 0, H * sizeof *out);
+    for (int32_t head = 0; head < N_HEAD; head++) {
+        int32_t from = head / (N_HEAD / N_KV) * DIM;
+        double sum = 0, max = -INFINITY, score;
+        for (int pass = 0; pass < 2; pass++) /* the greatest score first */
+            for (const Place *at = p; at; at = at->before) {
+                score = 0;
+                for (int32_t i = 0; i < DIM; i++) score += q[head * DIM + i] * at->k[from + i] / sqrt(DIM);
+                if (pass == 0) max = score > max ? score : max;
+                if (pass == 0) continue;
+                sum += exp(score - max);
+                for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] += exp(score - max) * at->v[from + i];
+            }
+        for (int32_t i = 0; i < DIM; i++) out[head * DIM + i] /= sum;
+    }
+}
+
+static void make_place(const Weights *w, const Place *before, int32_t token, const double *feature, Place *out) {
+    double pair[2 * H], x[H], q[H], attended[H], y[H], square = 0, gate[FF], up[FF];
+    out->before = before;
+    out->position = before ? before->position + 1 : 0;
+    for (int32_t i = 0; i < H; i++) pair[i] = (double)embeddings[token * H + i], pair[H + i] = feature[i];
+    learned_rig_linear(w->fc, w->fc_bias, pair, 2 * H, H, x);
+    learned_rig_linear(w->q, NULL, x, H, H, q);
+    learned_rig_linear(w->k, NULL, x, H, KV, out->k);
+    learned_rig_linear(w->v, NULL, x, H, KV, out->v);
+    rotate(q, N_HEAD, out->position);
+    rotate(out->k, N_KV, out->position);
+    for (int32_t i = 0; i < KV; i++) { /* the cache holds halves */
+        out->k[i] = (double)half_to_float(float_to_half((float)out->k[i]));
+        out->v[i] = (double)half_to_float(float_to_half((float)out->v[i]));
+    }
+    attend(out, q, attended);
+    learned_rig_linear(w->o, NULL, attended, H, H, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i], square += x[i] * x[i];
+    for (int32_t i = 0; i < H; i++) y[i] = x[i] / sqrt(square / H + 1e-5) * (double)w->norm[i];
+    learned_rig_linear(w->gate, NULL, y, H, FF, gate);
+    learned_rig_linear(w->up, NULL, y, H, FF, up);
+    for (int32_t i = 0; i < FF; i++) gate[i] = learned_rig_silu(gate[i]) * up[i];
+    learned_rig_linear(w->down, NULL, gate, FF, H, y);
+    for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
+    learned_rig_linear(output, NULL, out->feature, H, V, out->log_p);
+    if (w->info.rank) {
+        double info[V];
+        learned_rig_run_info(&w->info, embeddings + token * H, info);
+        for (int32_t v = 0; v < V; v++) out->log_p[v] += info[v];
+    }
+    learned_rig_log_softmax(out->log_p, V);
+}
+
+/* The `top` best tokens of a distribution. */
+static void best_tokens(const double *dist, int32_t top, int32_t *tokens) {
+    bool taken[V] = {false};
+    for (int32_t k = 0; k < top; k++) {
+        int32_t best = -1;
+        for (int32_t v = 0; v < V; v++)
+            if (!taken[v] && (best < 0 || dist[v] > dist[best])) best = v;
+        taken[tokens[k] = best] = true;
+    }
+}
+
+static void plain_tree(const Weights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
+    static Place places[TREE_MAX_NODES]; /* of the nodes that are expanded */
+    double log_p[TREE_MAX_NODES] = {0};
+    int32_t front[16] = {0}, n_front = 1;
+    tree_reset(out, pending);
+    places[0] = *root;
+    for (int32_t level = 0; level < depth && level < budget; level++) {
+        int32_t first = out->n, tokens[16];
+        for (int32_t f = 0; f < n_front; f++) {
+            best_tokens(places[front[f]].log_p, top, tokens);
+            for (int32_t k = 0; k < top; k++) {
+                double sum = log_p[front[f]] + places[front[f]].log_p[tokens[k]];
+                log_p[tree_add(out, front[f], tokens[k], (float)exp(sum), 0)] = sum;
+            }
+        }
+        bool taken[TREE_MAX_NODES] = {false};
+        for (n_front = 0; n_front < top && n_front < out->n - first; n_front++) {
+            int32_t best = -1;
+            for (int32_t i = first; i < out->n; i++)
+                if (!taken[i] && (best < 0 || log_p[i] > log_p[best])) best = i;
+            taken[front[n_front] = best] = true;
+        }
+        for (int32_t f = 0; f < n_front; f++) {
+            const Place *parent = &places[out->nodes[front[f]].parent];
+            make_place(w, parent, out->nodes[front[f]].token, parent->feature, &places[front[f]]);
+        }
+    }
+    union_prune(out, budget);
+}
+
+/* The tokens of the ranks that a shape fixed in advance names. */
+static void plain_static_tree(const Weights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
+    static StaticTree shape;
+    static Place places[TREE_MAX_NODES];
+    double chance[16 * 16], log_p[TREE_MAX_NODES] = {0};
+    static_tree_prior(chance, depth, top);
+    static_tree_build(&shape, chance, depth, top, top);
+    tree_reset(out, pending);
+    places[0] = *root;
+    for (int32_t i = 1; i < shape.n && i <= budget; i++) {
+        const StaticNode *x = &shape.nodes[i];
+        const Place *above = &places[x->parent];
+        int32_t tokens[16];
+        best_tokens(above->log_p, top, tokens);
+        log_p[i] = log_p[x->parent] + above->log_p[tokens[x->rank]];
+        assert_int_equal(tree_add(out, x->parent, tokens[x->rank], (float)exp(log_p[i]), 0), i);
+        make_place(w, above, tokens[x->rank], above->feature, &places[i]);
+    }
+}
+
+static void trees_are_those_of_the_plain_layer(void **state) {
+    (void)state;
+    static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {4, 1}, {3, 3}, {5, 8}, {3, 3}, {5, 8}};
+    static const int32_t budgets[] = {60, 2, 17};
+    static Place entries[3][N_TEXT];
+    static Tree want[3], got[3], alone;
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    for (int f = 0; f < N_FILES; f++)
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+            char spec[128];
+            fr_error err;
+            bool is_static = k > 3;
+            snprintf(spec, sizeof spec, "eagle:file=%s,tree=%s,depth=%d,top=%d", files[f].path, is_static ? "static" : "dynamic", shapes[k].depth, shapes[k].top);
+            Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
+            for (int32_t i = 0; i < 3; i++) {
+                int32_t text[N_TEXT], n = N_TEXT - 2 * i;
+                rig_tokens(50 + (uint64_t)i, V, text, n);
+                learned_rig_feed(&reader, d, i + 1, text, n, 3 + i);
+                for (int32_t t = 0; t < n - 1; t++) {
+                    double hidden[H];
+                    for (int32_t c = 0; c < H; c++) hidden[c] = (double)executor_hidden(reader.executor, t)[c];
+                    make_place(&weights[f], t ? &entries[i][t - 1] : NULL, text[t + 1], hidden, &entries[i][t]);
+                }
+                (is_static ? plain_static_tree : plain_tree)(&weights[f], &entries[i][n - 2], text[n - 1], shapes[k].depth, shapes[k].top, budgets[i], &want[i]);
+                tree_reset(&got[i], text[n - 1]);
+            }
+            Tree *trees[] = {&got[2], &got[0], &got[1]};
+            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3, &err))
+                fail_msg("%s", err.message);
+            for (int32_t i = 0; i < 3; i++) {
+                int32_t pending = want[i].nodes[0].token;
+                if (tree_validate(&got[i], pending, V, budgets[i] + 1, &err)) fail_msg("%s", err.message);
+                learned_rig_assert_alike(&want[i], &got[i], 5e-3, spec);
+                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and alone */
+                rig_assert_same_tree(&got[i], &alone, spec);
+                d->class->end(d, i + 1);
+            }
+            drafter_close(d);
+        }
+    learned_rig_close_reader(&reader);
+}
+
+static void a_step_leads_where_the_prompt_leads(void **state) {
+    (void)state;
+    learned_rig_check_step(target, "eagle:file=build/eagle-0.gguf");
+    learned_rig_check_step(target, "eagle:file=build/eagle-2.gguf");
+}
+
+static void the_text_is_the_plain_one(void **state) {
+    (void)state;
+    learned_rig_check_lossless(TARGET, "eagle:file=build/eagle-0.gguf,depth=4,top=5");
+    learned_rig_check_lossless(TARGET, "eagle:file=build/eagle-1.gguf,depth=2,top=8");
+    learned_rig_check_lossless(TARGET, "eagle:file=build/eagle-2.gguf,depth=3,top=4");
+    learned_rig_check_lossless(TARGET, "eagle:file=build/eagle-0.gguf,tree=static,depth=4,top=5");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trees_are_those_of_the_plain_layer),
+        cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(the_text_is_the_plain_one),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

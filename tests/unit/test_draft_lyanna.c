@@ -1,0 +1,364 @@
+/* Unit tests of the drafter lyanna: its trees against Algorithms 1 and 2 over its layer, all in double precision; steps against
+ * prompts; fusion and its alternative; and the text through the engine. Weights are random. */
+#include "lyanna_rig.h"
+
+#include "spec/drafters/learned/lyanna_tree.h"
+#include "spec/tree/union.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { H = LYANNA_H, V = LYANNA_V, N_TEXT = 20, MAX_DEPTH = 16 };
+
+static const LyannaShape shapes[] = {
+    {.path = "build/lyanna-0.gguf", .type = TYPE_F32, .rank = 24},
+    {.path = "build/lyanna-1.gguf", .type = TYPE_Q8_0, .rank = 32, .n_hot = 101},
+    {.path = "build/lyanna-2.gguf", .type = TYPE_F16},
+    {.path = "build/lyanna-3.gguf", .type = TYPE_F16, .rank = 32, .first_token = "none"},
+};
+enum { N_FILES = sizeof shapes / sizeof *shapes };
+static LyannaWeights weights[N_FILES];
+
+static int open_all(void **state) {
+    lyanna_rig_open_target(state);
+    for (int i = 0; i < N_FILES; i++) lyanna_rig_write(&weights[i], &shapes[i], 40 + (uint64_t)i);
+    return 0;
+}
+
+static int close_all(void **state) {
+    for (int i = 0; i < N_FILES; i++) learned_rig_free(&weights[i].rig);
+    return lyanna_rig_close_target(state);
+}
+
+/* ---- a text, its hidden states, and what the layer makes of them -------------------------------------- */
+
+typedef struct Text {
+    int32_t tokens[N_TEXT];
+    float hidden[N_TEXT][H];
+    LyannaRow entries[N_TEXT];
+} Text;
+
+static void read_text(LearnedReader *r, const LyannaWeights *w, uint64_t seed, Text *t) {
+    Row rows[N_TEXT];
+    fr_error err;
+    rig_tokens(seed, V, t->tokens, N_TEXT);
+    for (int32_t i = 0; i < N_TEXT; i++)
+        rows[i] = (Row){.token = t->tokens[i], .sequence = r->sequence, .parent = i - 1, .want_hidden = true};
+    executor_sequence_truncate(r->executor, r->sequence, 0);
+    if (executor_reserve(r->executor, r->sequence, N_TEXT, &err) || executor_forward(r->executor, rows, N_TEXT, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < N_TEXT; i++) {
+        memcpy(t->hidden[i], executor_hidden(r->executor, i), sizeof t->hidden[i]);
+        if (i < N_TEXT - 1) lyanna_rig_entry(w, i ? &t->entries[i - 1] : NULL, t->tokens[i + 1], t->hidden[i], &t->entries[i]);
+    }
+}
+
+/* The first n tokens as a prompt. */
+static void show_prompt(Drafter *d, int32_t sequence, const Text *t, int32_t n, int32_t chunk) {
+    const float *hidden[N_TEXT];
+    fr_error err;
+    for (int32_t i = 0; i < n; i++) hidden[i] = t->hidden[i];
+    if (d->class->begin(d, sequence, t->tokens, n, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n - 1; i += chunk)
+        if (d->class->observe_prompt(d, sequence, i, hidden + i, n - 1 - i < chunk ? n - 1 - i : chunk, &err)) fail_msg("%s", err.message);
+}
+
+/* A step from n tokens on that accepted m - 1 and brought m. */
+static void show_step(Drafter *d, int32_t sequence, const Text *t, int32_t n, int32_t m) {
+    static Tree tree;
+    const float *hidden[N_TEXT];
+    VerifyResult verdict = {.n_path = m - 1, .next_token = t->tokens[n + m - 1]};
+    fr_error err;
+    tree_reset(&tree, t->tokens[n - 1]);
+    for (int32_t i = 0; i < m; i++) {
+        hidden[i] = t->hidden[n - 1 + i];
+        if (i > 0) verdict.path[i - 1] = tree_add(&tree, i - 1, t->tokens[n - 1 + i], 0.5f, 0);
+    }
+    const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
+    if (d->class->observe_tree(d, sequence, &verified, &err) || d->class->observe(d, sequence, t->tokens + n, m, &err)) fail_msg("%s", err.message);
+}
+
+/* Algorithm 1 at a context of n tokens. */
+static void plain_fresh(const LyannaWeights *w, const Text *t, int32_t n, int32_t depth, int32_t top, Tree *out) {
+    static double logits[MAX_DEPTH][V];
+    lyanna_rig_chain(w, &t->entries[n - 2], depth, logits);
+    lyanna_rig_subtree(w, logits, depth, top, t->tokens[n - 1], out);
+}
+
+/* Algorithm 2: m tokens later, by the rows of the chain that was made at n tokens. */
+static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, int32_t m, int32_t depth, int32_t top, Tree *out) {
+    static double logits[MAX_DEPTH][V];
+    lyanna_rig_chain(w, &t->entries[n - 2], depth, logits);
+    lyanna_rig_subtree(w, logits + m, depth - m, top, t->tokens[n + m - 1], out);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------------- */
+
+static void trees_are_those_of_algorithm_1(void **state) {
+    (void)state;
+    static const struct { int32_t depth, top; const char *table; } cases[] = {
+        {1, 4, "f16"}, {4, 1, "factors"}, {3, 3, "factors"}, {5, 4, "factors"}, {5, 8, "factors"}, {5, 4, "f16"}};
+    static const int32_t budgets[] = {60, 2, 17};
+    static Text texts[3];
+    static Tree want, got[3], alone;
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, lyanna_target.model);
+    for (int f = 0; f < N_FILES; f++)
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            char spec[128];
+            fr_error err;
+            bool is_exact = strcmp(cases[k].table, "factors") == 0; /* a table's rounding may change the order of near ones */
+            snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=%s", shapes[f].path, cases[k].depth, cases[k].top, cases[k].table);
+            Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
+            for (int32_t i = 0; i < 3; i++) {
+                read_text(&reader, &weights[f], 50 + (uint64_t)i, &texts[i]);
+                show_prompt(d, i + 1, &texts[i], N_TEXT - 2 * i, 3 + i);
+                tree_reset(&got[i], texts[i].tokens[N_TEXT - 2 * i - 1]);
+            }
+            Tree *trees[] = {&got[2], &got[0], &got[1]};
+            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3, &err)) fail_msg("%s", err.message);
+            for (int32_t i = 0; i < 3; i++) {
+                int32_t pending = got[i].nodes[0].token;
+                if (tree_validate(&got[i], pending, V, budgets[i] + 1, &err)) fail_msg("%s", err.message);
+                plain_fresh(&weights[f], &texts[i], N_TEXT - 2 * i, cases[k].depth, cases[k].top, &want);
+                union_prune(&want, budgets[i]);
+                learned_rig_assert_alike(&want, &got[i], is_exact ? 5e-3 : 3e-2, spec);
+                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and alone */
+                rig_assert_same_tree(&got[i], &alone, spec);
+                d->class->end(d, i + 1);
+            }
+            drafter_close(d);
+        }
+    learned_rig_close_reader(&reader);
+}
+
+static void a_step_leads_where_the_prompt_leads(void **state) {
+    (void)state;
+    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf");
+    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-3.gguf,depth=2");
+}
+
+static void the_text_is_the_plain_one(void **state) {
+    (void)state;
+    learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-0.gguf,resample=0");
+    learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-1.gguf,fusion=off,table=q8");
+    learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-2.gguf,depth=2,top=8,resample=off");
+    learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-3.gguf,depth=6,table=factors");
+}
+
+/* A fresh tree (NULL: none) and a re-sampled one as they stand beside each other, by paths: each node's p_accept from its own line. */
+static void unite(const Tree *fresh, const Tree *resampled, double trust, int32_t budget, Tree *out) {
+    int32_t at[TREE_MAX_NODES] = {0};
+    tree_reset(out, resampled->nodes[0].token);
+    if (fresh) union_merge(out, fresh);
+    for (int32_t i = 1; i < resampled->n; i++) {
+        const TreeNode *node = &resampled->nodes[i];
+        int32_t parent = at[node->parent];
+        double share = (double)node->p_accept / (double)resampled->nodes[node->parent].p_accept;
+        bool leaves = fresh && parent < fresh->n; /* nodes of the fresh tree stand first */
+        at[i] = tree_child(out, parent, node->token);
+        if (at[i] < 0) at[i] = tree_add(out, parent, node->token, (float)((double)out->nodes[parent].p_accept * share * (leaves ? trust : 1)), 0);
+    }
+    union_prune(out, budget);
+}
+
+/* The share of what a tree promised that came, for the judged cases of one step of m tokens. */
+static void plain_promise(const Tree *t, const int32_t *tokens, int32_t m, double *promised, double *kept) {
+    for (int32_t i = 0, node = 0; i < m && node >= 0; i++) {
+        double sum = 0;
+        for (int32_t k = 1; k < t->n; k++) sum += t->nodes[k].parent == node ? (double)t->nodes[k].p_accept / (double)t->nodes[node].p_accept : 0;
+        if (sum <= 0) return;
+        node = tree_child(t, node, tokens[i]);
+        *promised += sum;
+        *kept += node >= 0;
+    }
+}
+
+/* Nodes that the fresh tree has not are marked, and no others. */
+static void check_kinds(const Tree *got, const Tree *fresh, int32_t budget) {
+    static Tree kept;
+    int32_t at[TREE_MAX_NODES] = {0};
+    tree_reset(&kept, fresh->nodes[0].token);
+    union_merge(&kept, fresh);
+    union_prune(&kept, budget);
+    for (int32_t i = 1; i < got->n; i++) {
+        at[i] = at[got->nodes[i].parent] < 0 ? -1 : tree_child(&kept, at[got->nodes[i].parent], got->nodes[i].token);
+        assert_int_equal(got->nodes[i].kind, at[i] < 0 ? NODE_RESAMPLED : NODE_FRESH);
+    }
+}
+
+enum { N_BEFORE = 10, DEPTH = 5, TOP = 4, MAX_STEP = 6 };
+
+/* A chain at N_BEFORE tokens, then a step of m tokens: the trees of Algorithms 1 and 2 then, and what a step down the latter is worth. */
+typedef struct AfterStep {
+    int32_t m;
+    Text text;
+    Tree fresh, resampled; /* the latter has its root alone where no row is left */
+    double trust;
+} AfterStep;
+
+static void plan_step(LearnedReader *reader, const LyannaWeights *w, int32_t m, AfterStep *a) {
+    static Tree before;
+    double promised = 8, kept = 8;
+    a->m = m;
+    read_text(reader, w, 70 + (uint64_t)m, &a->text);
+    plain_fresh(w, &a->text, N_BEFORE, DEPTH, TOP, &before);
+    plain_fresh(w, &a->text, N_BEFORE + m, DEPTH, TOP, &a->fresh);
+    tree_reset(&a->resampled, a->text.tokens[N_BEFORE + m - 1]);
+    if (m < DEPTH) plain_resampled(w, &a->text, N_BEFORE, m, DEPTH, TOP, &a->resampled);
+    plain_promise(&before, a->text.tokens + N_BEFORE, m, &promised, &kept);
+    a->trust = fmin(1, 0.4 / (kept / promised));
+}
+
+static void check_after_step(LearnedReader *reader, int i_file, const AfterStep *a, bool fusion, int32_t threshold) {
+    static Tree want, got, again, none;
+    char spec[160], resample[8] = "off";
+    if (threshold >= 0) snprintf(resample, sizeof resample, "%d", threshold);
+    snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=factors,fusion=%s,resample=%s", shapes[i_file].path, DEPTH, TOP,
+             fusion ? "on" : "off", resample);
+    Drafter *d = learned_rig_open_drafter(reader, spec, 1);
+    int32_t budget = 12 + 7 * a->m, now = N_BEFORE + a->m, pending = a->text.tokens[now - 1];
+    bool any = threshold >= 0 && DEPTH - a->m > threshold, is_alone = any && !fusion;
+    show_prompt(d, 0, &a->text, N_BEFORE, 4);
+    rig_propose(d, 0, a->text.tokens[N_BEFORE - 1], 8, V, &got);
+    show_step(d, 0, &a->text, N_BEFORE, a->m);
+    rig_propose(d, 0, pending, budget, V, &got);
+    tree_reset(&none, pending);
+    unite(is_alone ? NULL : &a->fresh, any ? &a->resampled : &none, a->trust, budget, &want);
+    learned_rig_assert_alike(&want, &got, 1e-2, spec);
+    check_kinds(&got, is_alone ? &none : &a->fresh, budget);
+    rig_propose(d, 0, pending, budget, V, &again); /* as for a request that had to sit out */
+    rig_assert_same_tree(&got, &again, spec);
+    if (is_alone) { /* by itself it is followed by a fresh one */
+        show_step(d, 0, &a->text, now, 1);
+        rig_propose(d, 0, a->text.tokens[now], budget, V, &got);
+        plain_fresh(&weights[i_file], &a->text, now + 1, DEPTH, TOP, &want);
+        union_prune(&want, budget);
+        learned_rig_assert_alike(&want, &got, 1e-2, spec);
+    }
+    drafter_close(d);
+}
+
+static void what_is_left_is_sampled_again(void **state) {
+    (void)state;
+    static AfterStep after;
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, lyanna_target.model);
+    for (int f = 0; f < N_FILES; f++)
+        for (int32_t m = 1; m <= MAX_STEP; m++) {
+            plan_step(&reader, &weights[f], m, &after);
+            for (int32_t threshold = -1; threshold <= 3; threshold++) {
+                check_after_step(&reader, f, &after, true, threshold);
+                check_after_step(&reader, f, &after, false, threshold);
+            }
+        }
+    learned_rig_close_reader(&reader);
+}
+
+static bool is_near(double a, double b) { return fabs(a - b) < 1e-6; }
+
+static void promises_are_judged_along_the_text(void **state) {
+    (void)state;
+    static Tree t, f, into;
+    fr_error err;
+    LyannaHitRate p = {0}, none = {0}, good = {.promised = 20, .kept = 20}, bad = {.promised = 20, .kept = 2};
+    tree_reset(&t, 7);
+    int32_t cat = tree_add(&t, 0, 1, 0.6f, 0), dog = tree_add(&t, 0, 2, 0.2f, 0), sat = tree_add(&t, cat, 3, 0.3f, 0), ran = tree_add(&t, dog, 3, 0.1f, 0);
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){9, 3}, 2); /* nothing at depth 1, so nothing below it is judged */
+    assert_true(is_near(p.promised, 0.8) && p.kept == 0);
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 4}, 2); /* cat came; sat was promised with .5 below it, and something else came */
+    assert_true(is_near(p.promised, 0.8 + 0.8 + 0.5) && p.kept == 1);
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 3, 5}, 3); /* cat and sat; below sat nothing was promised */
+    assert_true(is_near(p.promised, 0.8 + 0.8 + 0.5 + 0.8 + 0.5) && p.kept == 3);
+    for (int i = 0; i < 4000; i++) lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){2}, 1); /* old cases fade */
+    assert_true(p.promised < 512 && fabs(p.kept / p.promised - 1 / 0.8) < 0.01);
+
+    tree_reset(&f, 7); /* beside a fresh tree that has cat: only dog and sat are its own */
+    tree_add(&f, tree_add(&f, 0, 1, 0.5f, 0), 5, 0.2f, 0);
+    p = none;
+    lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){1, 3}, 2);
+    assert_true(is_near(p.promised, 0.2 + 0.5) && p.kept == 1); /* cat is both's; sat was its own and came */
+    lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){2, 3}, 2);
+    assert_true(is_near(p.promised, 0.7 + 0.2) && p.kept == 2); /* dog; below it the fresh tree has no say */
+
+    assert_true(is_near(lyanna_trust(&none, &none), 0.4));
+    assert_true(lyanna_trust(&good, &bad) == 1); /* no better than fresh ones */
+    assert_true(is_near(lyanna_trust(&bad, &good), (2 + 3.2) / 28));
+    lyanna_weigh(&t, &f, 0.25, &into);
+    if (tree_validate(&into, 7, V, 8, &err)) fail_msg("%s", err.message);
+    assert_true(is_near((double)into.nodes[cat].p_accept, 0.5) && is_near((double)into.nodes[dog].p_accept, 0.25 * 0.2));
+    assert_true(is_near((double)into.nodes[sat].p_accept, 0.5 * 0.25 * 0.5) && is_near((double)into.nodes[ran].p_accept, 0.25 * 0.2 * 0.5));
+}
+
+static void refuse(const char *spec, fr_code code, const char *says) {
+    LearnedReader reader;
+    Drafter *d;
+    fr_error err = {0};
+    learned_rig_open_reader(&reader, lyanna_target.model);
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .target_model = lyanna_target.model, .n_ctx = 64,
+                            .n_threads = 1};
+    assert_int_equal(drafter_open(&d, spec, &env, 0, &err), code);
+    if (!strstr(err.message, says)) fail_msg("%s: says '%s', not '%s'", spec, err.message, says);
+    learned_rig_close_reader(&reader);
+}
+
+static void what_makes_no_sense_is_refused(void **state) {
+    (void)state;
+    static const LyannaShape bad[] = {
+        {.path = "build/lyanna-bad-0.gguf", .type = TYPE_F16, .rank = 32, .n_hot = 20, .bad_hot = 1},
+        {.path = "build/lyanna-bad-1.gguf", .type = TYPE_F16, .rank = 32, .n_hot = 20, .bad_hot = 2},
+        {.path = "build/lyanna-bad-2.gguf", .type = TYPE_F16, .rank = 32, .first_token = "later"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        LyannaWeights w;
+        lyanna_rig_write(&w, &bad[i], 60 + i);
+        learned_rig_free(&w.rig);
+    }
+    refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "place 1 of forerun-drafter.lyanna.hot_tokens");
+    refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "place 19 of forerun-drafter.lyanna.hot_tokens");
+    refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
+    refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT, "resample");
+    refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "one of these is wanted: off, on");
+    refuse("lyanna:file=build/lyanna-0.gguf,table=f32", FR_ERR_ARGUMENT, "f16, q8, factors");
+    refuse("lyanna:file=build/lyanna-0.gguf,depth=9,top=8", FR_ERR_ARGUMENT, "more than the 511 nodes");
+}
+
+/* What the engine counts, with re-sampling in its three forms. */
+static void re_sampled_nodes_are_counted_apart(void **state) {
+    (void)state;
+    static const struct { const char *draft; bool any; } cases[] = {
+        {"lyanna:file=build/lyanna-2.gguf,resample=0,top=8", true},
+        {"lyanna:file=build/lyanna-2.gguf,resample=0,top=8,fusion=off", true},
+        {"lyanna:file=build/lyanna-2.gguf,resample=off,top=8", false},
+    };
+    static Stream got;
+    int32_t prompt[8];
+    fr_model *model = rig_open_model(LYANNA_TARGET, NULL);
+    fr_engine *e = rig_open_engine(model, NULL);
+    rig_tokens(5, V, prompt, 8);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fr_request_options o = {.prompt = prompt, .n_prompt = 8, .max_tokens = 200, .sampling = fr_sampling_default(), .ignore_eos = 1,
+                                .drafts = &cases[i].draft, .n_drafts = 1, .tree_budget = 120};
+        rig_run_request(e, &o, &got);
+        const fr_stats *s = &got.stats;
+        if (s->draft_error[0]) fail_msg("%s", s->draft_error);
+        assert_int_equal(s->resampled > 0, cases[i].any);
+        assert_true(s->resampled < s->drafted && s->resampled_accepted <= s->accepted && s->resampled_accepted <= s->resampled);
+        if (cases[i].any) assert_true(s->resampled_accepted > 0);
+    }
+    fr_engine_close(e);
+    fr_model_close(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trees_are_those_of_algorithm_1),
+        cmocka_unit_test(what_is_left_is_sampled_again),
+        cmocka_unit_test(promises_are_judged_along_the_text),
+        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(re_sampled_nodes_are_counted_apart),
+        cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(the_text_is_the_plain_one),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

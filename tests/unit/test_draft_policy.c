@@ -1,0 +1,217 @@
+/* `auto`: what it may lose and what it must gain, in a simulated clock; and that it changes no text. */
+#include "engine_rig.h"
+
+#include "engine/engine.h"
+#include "spec/tree/union.h"
+
+#include <string.h>
+
+enum { N_DRAFTS = 2, N_STEPS = 1000, DEPTH = 4, RIGHT = 1, WRONG = 2, TEXT = 128 };
+
+/* A machine and a text that exist on paper: T(n), the time of a proposal, and what the drafters know. */
+typedef struct World {
+    double t1_s, slope; /* T(n) = t1_s (1 + slope (n - 1)) */
+    double ask_s;
+    float p_accept;          /* that the drafters promise for each step of their chain */
+    int first, last;    /* steps in which they are right to the full depth; never otherwise */
+} World;
+
+typedef struct Outcome {
+    double plain_s, auto_s; /* for the same tokens */
+    int64_t asked, drafted, late_drafted; /* late: in the second half */
+} Outcome;
+
+/* The engine of the world, without executor: draft_policy.c reads nothing else of it. */
+static void build(fr_engine *e, EngineDrafter *shared, fr_request *r, const World *w) {
+    static const Tree *budget_trees[1];
+    static int32_t allocated_budgets[1];
+    static BudgetNode budget_scratch[FR_TREE_BUDGET_AUTO_MAX];
+    *e = (fr_engine){.budget_trees = budget_trees, .allocated_budgets = allocated_budgets, .budget_scratch = budget_scratch};
+    e->cost = (CostCurve){.n = 2, .rows = {1, 32}, .seconds = {w->t1_s, w->t1_s * (1 + 31 * w->slope)}};
+    *r = (fr_request){.engine = e, .rule = verify_rules()[0], .has_auto_budget = true, .tree_budget = FR_TREE_BUDGET_AUTO_MAX,
+                      .step_budget = FR_TREE_BUDGET_AUTO_MAX, .sequence = -1};
+    r->options.n_drafts = N_DRAFTS;
+    for (int i = 0; i < N_DRAFTS; i++) {
+        shared[i] = (EngineDrafter){.cost_s = w->ask_s};
+        calibration_init(&shared[i].calibration, NULL);
+        r->drafts[i] = (RequestDraft){.shared = &shared[i], .active = true};
+    }
+    fr_error err;
+    assert_int_equal(request_begin_learning(r, &err), FR_OK);
+}
+
+/* Drafter i: a chain of its promise; the second drafter is always wrong. */
+static void propose(fr_request *r, int i, const World *w) {
+    static Tree calibrated;
+    Tree *t = r->drafts[i].proposal;
+    tree_reset(t, RIGHT);
+    for (int32_t k = 0; k < DEPTH; k++) tree_add(t, k, i == 0 ? RIGHT : WRONG + 1, t->nodes[k].p_accept * w->p_accept, i);
+    calibration_apply_tree(&r->drafts[i].calibration, t, &calibrated);
+    union_merge(&r->tree, &calibrated);
+}
+
+static Outcome live(const World *w, int n_steps) {
+    static fr_engine e;
+    static fr_request r;
+    static EngineDrafter shared[N_DRAFTS];
+    build(&e, shared, &r, w);
+    Outcome out = {0};
+    fr_request *one = &r;
+    for (int step = 0; step < n_steps; step++) {
+        int64_t asked = r.stats.asked;
+        tree_reset(&r.tree, RIGHT);
+        request_wake_drafts(&r);
+        for (int i = 0; i < N_DRAFTS; i++)
+            if (r.drafts[i].is_asked) propose(&r, i, w);
+        engine_allocate_budgets(&e, &one, 1, 1);
+        e.n_rows = r.tree.n;
+        int32_t tokens[DEPTH + 1], sources[DEPTH + 1], n = 0, node = 0;
+        bool is_right = step >= w->first && step < w->last;
+        while (is_right && (node = tree_child(&r.tree, node, RIGHT)) > 0) tokens[n] = RIGHT, sources[n++] = 0;
+        tokens[n] = is_right ? RIGHT : WRONG, sources[n++] = -1;
+        request_learn(&r, tokens, sources, n);
+        out.auto_s += cost_curve_at(&e.cost, e.n_rows) + (double)(r.stats.asked - asked) * w->ask_s;
+        out.plain_s += n * w->t1_s;
+        out.drafted += r.tree.n - 1;
+        if (step >= n_steps / 2) out.late_drafted += r.tree.n - 1;
+    }
+    out.asked = r.stats.asked;
+    request_end_learning(&r);
+    return out;
+}
+
+/* From a tiny model in the cache, where rows cost in full and asking costs a tenth of a forward, to a large one. */
+static const World worlds[] = {
+    {.t1_s = 20e-6, .slope = 0.9, .ask_s = 3e-6}, {.t1_s = 20e-6, .slope = 0.4, .ask_s = 1e-6},
+    {.t1_s = 100e-6, .slope = 0.35, .ask_s = 3e-6}, {.t1_s = 40e-3, .slope = 0.03, .ask_s = 5e-6},
+    {.t1_s = 40e-3, .slope = 0.2, .ask_s = 20e-3}, /* a draft model */
+};
+enum { N_WORLDS = sizeof worlds / sizeof *worlds };
+
+static void little_is_lost_where_no_draft_is_right(void **state) {
+    (void)state;
+    for (int i = 0; i < N_WORLDS; i++)
+        for (float p_accept = 0.1f; p_accept < 1; p_accept += 0.2f) {
+            World w = worlds[i];
+            w.p_accept = p_accept;
+            Outcome o = live(&w, N_STEPS);
+            print_message("T(1) %6.0f us, promised %.1f: %.4f of plain, %d asked, %d drafted\n", 1e6 * w.t1_s, (double)p_accept,
+                          o.plain_s / o.auto_s, (int)o.asked, (int)o.drafted);
+            assert_true(o.plain_s / o.auto_s > 0.98);
+            assert_true((double)o.late_drafted * w.slope < 0.01 * N_STEPS / 2); /* it has learned */
+            o = live(&w, TEXT);
+            assert_true(o.plain_s / o.auto_s > 0.965 || w.ask_s > w.t1_s / 4); /* the first forwards of a short text included */
+        }
+}
+
+/* The negative control: that world is hard. Without the accounts, all that is proposed gets its row. */
+static void a_fixed_budget_would_lose(void **state) {
+    (void)state;
+    for (int i = 0; i < N_WORLDS; i++) {
+        const World *w = &worlds[i];
+        double fixed_s = w->t1_s * (1 + w->slope * N_DRAFTS * DEPTH) + N_DRAFTS * w->ask_s;
+        assert_true(w->t1_s / fixed_s < 0.85);
+    }
+}
+
+static void what_is_right_is_taken(void **state) {
+    (void)state;
+    for (int i = 0; i < N_WORLDS; i++) {
+        World w = worlds[i];
+        w.p_accept = 0.7f, w.last = N_STEPS;
+        double best_s = w.t1_s * (1 + w.slope * DEPTH) + w.ask_s; /* a chain of DEPTH from the first drafter alone */
+        double best = (DEPTH + 1) * w.t1_s / best_s;
+        Outcome o = live(&w, N_STEPS);
+        print_message("T(1) %6.0f us: %.2f times plain, %.2f is the best\n", 1e6 * w.t1_s, o.plain_s / o.auto_s, best);
+        assert_true(o.plain_s / o.auto_s > 0.9 * best || best < 1.15);
+    }
+}
+
+/* Quotes after a long silence: the drafter that slept is woken; and put to sleep when they are over. */
+static void sleepers_wake(void **state) {
+    (void)state;
+    for (int i = 0; i < N_WORLDS - 1; i++) {
+        World w = worlds[i];
+        w.p_accept = 0.8f, w.first = 500, w.last = 800;
+        Outcome o = live(&w, N_STEPS);
+        print_message("T(1) %6.0f us: %.2f times plain\n", 1e6 * w.t1_s, o.plain_s / o.auto_s);
+        assert_true(o.plain_s / o.auto_s > (w.slope > 0.5 ? 0.98 : 1.15));
+    }
+}
+
+/* ---- in the engine -------------------------------------------------------------------------------- */
+
+static int32_t prompt[64];
+
+static fr_request_options request_of(const char *const *drafts, int n_drafts) {
+    for (int32_t i = 0; i < 64; i++) prompt[i] = 5 + i % 9;
+    return (fr_request_options){.prompt = prompt, .n_prompt = 64, .max_tokens = 200, .sampling = fr_sampling_default(),
+                                .drafts = drafts, .n_drafts = n_drafts, .ignore_eos = 1};
+}
+
+static void auto_is_lossless_and_says_what_it_did(void **state) {
+    (void)state;
+    static Stream plain, got;
+    static const char *const drafts[] = {"auto", "pld"};
+    fr_model *model = rig_open_model("models/draft.gguf", NULL);
+    fr_engine *e = rig_open_engine(model, NULL);
+    fr_request_options o = request_of(drafts, 0);
+    rig_run_request(e, &o, &plain);
+    assert_int_equal(plain.stats.undrafted_steps, plain.n);
+    assert_int_equal(plain.stats.asked, 0);
+    assert_int_equal(e->cost.n, 0); /* nothing is measured for nobody */
+    for (int n = 1; n <= 2; n++) {
+        o = request_of(drafts, n);
+        rig_run_request(e, &o, &got);
+        rig_assert_same(&plain, &got, "auto");
+        assert_true(e->cost.n > 1 && got.stats.asked > 0 && got.stats.undrafted_steps <= got.stats.n_steps);
+        assert_string_equal(got.stats.draft_error, "");
+    }
+    o.drafts = (const char *[]){"pld"}, o.n_drafts = 1, o.tree_budget = FR_TREE_BUDGET_AUTO;
+    rig_run_request(e, &o, &got);
+    rig_assert_same(&plain, &got, "planned pld");
+    fr_engine_close(e);
+    fr_model_close(model);
+}
+
+/* Devils among the planned: the text is plain decoding's, and the wrong one is hardly heard. */
+static void devils_are_planned_too(void **state) {
+    (void)state;
+    static Stream plain, got;
+    static int32_t stream[64 + 200];
+    fr_model *model = rig_open_model("models/draft.gguf", NULL);
+    fr_model_info info;
+    fr_model_get_info(model, &info);
+    fr_engine *e = rig_open_engine(model, NULL);
+    fr_request_options o = request_of(NULL, 0);
+    rig_run_request(e, &o, &plain);
+    memcpy(stream, prompt, sizeof prompt);
+    memcpy(stream + 64, plain.tokens, sizeof(int32_t) * 200);
+    static Devil devils[4];
+    static const char *const names[] = {"right", "wrong", "random", "malformed"};
+    static const DevilKind kinds[] = {DEVIL_RIGHT, DEVIL_WRONG, DEVIL_RANDOM, DEVIL_MALFORMED};
+    for (int i = 0; i < 4; i++) {
+        devils[i] = devil_make(kinds[i], i == 3 ? DEVIL_TWIN : DEVIL_FAULT_NONE, info.n_vocab, 9);
+        devil_oracle(&devils[i], 0, stream, 264);
+        rig_add_drafter(e, names[i], &devils[i].base);
+    }
+    for (int first = 0; first < 4; first++) {
+        const char *const drafts[] = {names[first], names[(first + 1) % 4], "ngram-trie"};
+        o = request_of(drafts, 3);
+        o.tree_budget = FR_TREE_BUDGET_AUTO;
+        rig_run_request(e, &o, &got);
+        rig_assert_same(&plain, &got, names[first]);
+        assert_int_equal(got.stats.draft_error[0] != 0, first >= 2);
+    }
+    fr_engine_close(e);
+    fr_model_close(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(little_is_lost_where_no_draft_is_right), cmocka_unit_test(a_fixed_budget_would_lose),
+        cmocka_unit_test(what_is_right_is_taken),                 cmocka_unit_test(sleepers_wake),
+        cmocka_unit_test(auto_is_lossless_and_says_what_it_did),  cmocka_unit_test(devils_are_planned_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,226 @@
+/* Unit tests of the drafter recycling: matrix, counts and best tree by brute force, against a made-up target. */
+#include "feedback_rig.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the paper's matrix and our counts, written down plainly ------------------------------------------ */
+
+enum { MAX_K = 16, MAX_DEPTH = 16 };
+typedef struct Count {
+    int32_t n, right;
+} Count;
+typedef struct Plain {
+    int32_t k, depth, rows[FEEDBACK_V][MAX_K];
+    Count at[MAX_DEPTH][MAX_K], anywhere[MAX_K];
+} Plain;
+
+static void plain_open(Plain *p, int32_t k, int32_t depth) {
+    memset(p, 0, sizeof *p);
+    p->k = k;
+    p->depth = depth;
+    memset(p->rows, -1, sizeof p->rows);
+}
+
+static void plain_prompt(Plain *p, const int32_t *tokens, int32_t n) {
+    for (int32_t i = 0; i + 1 < n; i++) {
+        int32_t *row = p->rows[tokens[i]], old[MAX_K], n_row = 0;
+        memcpy(old, row, sizeof old);
+        row[n_row++] = tokens[i + 1];
+        for (int32_t r = 0; r < p->k && n_row < p->k; r++)
+            if (old[r] != tokens[i + 1]) row[n_row++] = old[r];
+    }
+}
+
+static const float *sorted_row;
+static int greater_first(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    if (sorted_row[x] != sorted_row[y]) return sorted_row[x] > sorted_row[y] ? -1 : 1;
+    return x < y ? -1 : 1;
+}
+
+static void plain_recycle(Plain *p, const FeedbackSequence *s, int32_t node) {
+    int32_t order[FEEDBACK_V];
+    for (int32_t v = 0; v < FEEDBACK_V; v++) order[v] = v;
+    sorted_row = s->rows[node];
+    qsort(order, FEEDBACK_V, sizeof *order, greater_first);
+    memcpy(p->rows[s->tree.nodes[node].token], order, (size_t)p->k * sizeof *order);
+}
+
+static void plain_count(Count *c, bool right) {
+    c->n++;
+    c->right += right;
+    if (c->n == 4096) c->n /= 2, c->right /= 2;
+}
+
+static void plain_observe(Plain *p, const FeedbackSequence *s) {
+    const VerifyResult *v = &s->verdict;
+    bool on_path[TREE_MAX_NODES] = {true};
+    for (int32_t i = 0; i < v->n_path; i++) on_path[v->path[i]] = true;
+    for (int32_t depth = 0; depth <= v->n_path && depth < p->depth; depth++) {
+        const int32_t *row = p->rows[s->tree.nodes[depth ? v->path[depth - 1] : 0].token];
+        for (int32_t r = 0; r < p->k; r++) {
+            if (row[r] < 0) continue;
+            plain_count(&p->at[depth][r], row[r] == feedback_rig_came(s, depth));
+            plain_count(&p->anywhere[r], row[r] == feedback_rig_came(s, depth));
+        }
+    }
+    for (int32_t i = 0; i < s->tree.n; i++)
+        if (!on_path[i]) plain_recycle(p, s, i);
+    for (int32_t i = 0; i < s->tree.n; i++) /* on a path, parents come first */
+        if (on_path[i]) plain_recycle(p, s, i);
+}
+
+static double plain_share(const Plain *p, int32_t depth, int32_t rank) {
+    static const double prior[8] = {0.35, 0.12, 0.07, 0.05, 0.03, 0.025, 0.02, 0.015};
+    Count all = p->anywhere[rank], here = p->at[depth][rank];
+    double share = (all.right + 8 * prior[rank < 8 ? rank : 7]) / (all.n + 8);
+    return (here.right + 8 * share) / (here.n + 8);
+}
+
+/* Every node has the p_accept that the counts give, and none that was left out has a greater one. */
+static void plain_check(const Plain *p, const Tree *t, int32_t budget, const char *what) {
+    double least = 1, best_out = -1;
+    int32_t n_out = 0;
+    for (int32_t i = 0; i < t->n; i++) {
+        const TreeNode *node = &t->nodes[i];
+        if (node->depth >= p->depth) continue;
+        int32_t n_children = 0;
+        for (int32_t r = 0; r < p->k; r++) {
+            int32_t token = p->rows[node->token][r];
+            if (token < 0) continue;
+            double p_accept = (double)node->p_accept * plain_share(p, node->depth, r);
+            int32_t child = tree_child(t, i, token);
+            if (child < 0) {
+                n_out++;
+                if (p_accept > best_out) best_out = p_accept;
+                continue;
+            }
+            n_children++;
+            if (fabs((double)t->nodes[child].p_accept - p_accept) > 1e-5)
+                fail_msg("%s: rank %d at depth %d has est %g, want %g", what, r, node->depth,
+                         (double)t->nodes[child].p_accept, p_accept);
+            if (p_accept < least) least = p_accept;
+        }
+        for (int32_t c = i + 1; c < t->n; c++) n_children -= t->nodes[c].parent == i;
+        if (n_children != 0) fail_msg("%s: node %d has a child that is not in its row", what, i);
+    }
+    if (t->n - 1 < budget && n_out > 0) fail_msg("%s: %d nodes of %d, and %d left out", what, t->n - 1, budget, n_out);
+    if (t->n - 1 > 0 && best_out > least + 1e-6) fail_msg("%s: est %g is left out, %g is in", what, best_out, least);
+}
+
+/* ---- tests -------------------------------------------------------------------------------------- */
+
+static FeedbackSequence sequences[3];
+
+/* Several sequences in turns, each with its own target and sampling, coming and going, under every budget. */
+static void matrix_counts_and_trees_are_those_of_the_plain_ones(void **state) {
+    (void)state;
+    static Plain plain;
+    static const struct { const char *spec; int32_t k, depth, prompt; } cases[] = {
+        {"recycling", 8, 10, 1}, {"recycling:k=3,depth=2", 3, 2, 1}, {"recycling:k=16,depth=16,prompt=0", 16, 16, 0},
+        {"recycling:k=1", 1, 10, 1}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        Drafter *d = feedback_rig_open(cases[c].spec, FEEDBACK_V, 3);
+        plain_open(&plain, cases[c].k, cases[c].depth);
+        int32_t n_accepted = 0;
+        for (int step = 0; step < 600; step++) {
+            FeedbackSequence *s = &sequences[step % 3];
+            if (step < 3 || rig_below(40) == 0) {
+                if (step >= 3) d->class->end(d, s->id);
+                feedback_rig_begin(d, s, step % 3, 1 + (uint64_t)(step % 2), 1 + rig_below(30) + 1);
+                if (step % 5 == 0) s->sampling.temperature = 1, s->sampling.seed = (uint64_t)step;
+                if (cases[c].prompt) plain_prompt(&plain, s->context, s->n);
+            }
+            int32_t budget = step % 65;
+            char what[64];
+            snprintf(what, sizeof what, "%s, step %d", cases[c].spec, step);
+            feedback_rig_propose(d, s, budget);
+            plain_check(&plain, &s->tree, budget, what);
+            if (step % 7 == 0) tree_add(&s->tree, 0, rig_below(FEEDBACK_V), 0, 1); /* another drafter's */
+            feedback_rig_verify(s);
+            feedback_rig_observe(d, s);
+            plain_observe(&plain, s);
+            n_accepted += s->verdict.n_path;
+        }
+        assert_true(n_accepted > 100);
+        drafter_close(d);
+    }
+}
+
+static void estimates_come_true(void **state) {
+    (void)state;
+    static const float temperatures[] = {0, 1, 3};
+    for (int i = 0; i < 3; i++) {
+        Drafter *d = feedback_rig_open("recycling", FEEDBACK_V, 1);
+        FeedbackSequence *s = &sequences[0];
+        FeedbackBands bands = {0};
+        feedback_rig_begin(d, s, 0, 9, 10);
+        s->sampling.temperature = temperatures[i];
+        for (int step = 0; step < 1000 && s->n < FEEDBACK_MAX_TEXT - 100; step++) {
+            feedback_rig_propose(d, s, 24);
+            feedback_rig_verify(s);
+            feedback_rig_observe(d, s);
+            if (step > 100 && i > 0) feedback_rig_count(&bands, s);
+        }
+        if (i > 0) feedback_rig_check_bands(&bands, 0.08); /* greedy: a loop, in which all is certain */
+        else assert_true(s->n > 3000);
+        drafter_close(d);
+    }
+}
+
+/* The worked example of draft_recycling.c. */
+static void the_example_of_the_essay_holds(void **state) {
+    (void)state;
+    enum { THE, CAT, DOG, MAN, SAT, RAN, ON };
+    const int32_t prompt[] = {THE, MAN, THE, DOG, RAN, CAT, RAN, CAT, SAT, ON, THE, CAT, SAT, THE, CAT};
+    Drafter *d = feedback_rig_open("recycling:k=2", 64, 1);
+    Tree t;
+    assert_int_equal(d->class->begin(d, 0, prompt, sizeof prompt / sizeof *prompt, NULL), FR_OK);
+    rig_propose(d, 0, THE, 2, 64, &t);
+    assert_int_equal(t.n, 3);
+    assert_int_equal(t.nodes[1].token, CAT);
+    assert_true(tree_child(&t, 1, SAT) == 2 || tree_child(&t, 0, DOG) == 2);
+    rig_propose(d, 0, THE, 6, 64, &t);
+    int32_t cat = tree_child(&t, 0, CAT), dog = tree_child(&t, 0, DOG);
+    assert_true(cat > 0 && dog > 0 && tree_child(&t, cat, SAT) > 0 && tree_child(&t, cat, RAN) > 0);
+    drafter_close(d);
+}
+
+static void a_warm_matrix_serves_the_next_request(void **state) {
+    (void)state;
+    Drafter *d = feedback_rig_open("recycling:prompt=0", FEEDBACK_V, 2);
+    FeedbackSequence *s = &sequences[0];
+    feedback_rig_begin(d, s, 0, 5, 10);
+    feedback_rig_propose(d, s, 16);
+    assert_int_equal(s->tree.n, 1); /* cold: nothing is known */
+    for (int step = 0; step < 60; step++) {
+        feedback_rig_propose(d, s, 16);
+        feedback_rig_verify(s);
+        feedback_rig_observe(d, s);
+    }
+    d->class->end(d, 0);
+    feedback_rig_begin(d, s, 1, 5, 10);
+    feedback_rig_propose(d, s, 16);
+    assert_int_equal(s->tree.n, 17);
+    drafter_close(d);
+}
+
+static void the_engine_feeds_it(void **state) {
+    (void)state;
+    feedback_rig_check_engine("recycling", "lookahead");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matrix_counts_and_trees_are_those_of_the_plain_ones),
+        cmocka_unit_test(estimates_come_true),
+        cmocka_unit_test(the_example_of_the_essay_holds),
+        cmocka_unit_test(a_warm_matrix_serves_the_next_request),
+        cmocka_unit_test(the_engine_feeds_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
