@@ -45,12 +45,6 @@ const char *act_form_name(ActForm form) {
     return names[form];
 }
 
-bool act_form_from_name(const char *name, ActForm *out) {
-    bool is_q8 = name && strcmp(name, "q8") == 0;
-    *out = is_q8 ? ACT_Q8 : ACT_Q16;
-    return is_q8 || !name || strcmp(name, "q16") == 0;
-}
-
 size_t act_offset(ActForm form, int64_t i) {
     size_t n = (size_t)i;
     return form == ACT_F32 ? 4 * n : form == ACT_BF16 ? 2 * n : n / ACT_BLOCK * act_block_bytes(form);

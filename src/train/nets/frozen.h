@@ -6,6 +6,8 @@
 
 typedef struct FrozenTarget {
     Model *model;
+    Weights *weights;
+    Device *device;
     Executor *executor;
     int32_t max_length;
     float *embd, *head; /* [V][C] as floats; head is embd where the two are tied */

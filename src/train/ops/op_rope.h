@@ -2,7 +2,7 @@
 #ifndef OPS_OP_ROPE_H
 #define OPS_OP_ROPE_H
 
-#include "kernels/kernels.h"
+#include "format/numeric.h"
 #include "train/ops/real.h"
 
 /* x: [n_rows][n_heads][head_dim]; the first n_rot components of each head turn, paired as `style` says. cos_sin:
