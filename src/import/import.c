@@ -158,13 +158,12 @@ int import_check_embedding(Import *x, const char *name, fr_error *err) {
 /* ---- all of it ------------------------------------------------------------------------------------- */
 
 static int take_scratch(Import *x, fr_error *err) {
+    ArenaItem rows[IMPORT_MAX_TENSORS];
     for (int i = 0; i < x->n_tensors; i++) {
-        ImportTensor *t = &x->tensors[i];
-        t->row = mem_calloc((size_t)t->n_in, sizeof *t->row);
-        if (!t->row) return error_memory(err, t->name, (size_t)t->n_in * sizeof *t->row);
-        x->n_rows += t->n_out;
+        rows[i] = (ArenaItem)ARENA_ITEM(&x->tensors[i].row, x->tensors[i].n_in);
+        x->n_rows += x->tensors[i].n_out;
     }
-    return FR_OK;
+    return arena_take(&x->arena, rows, (size_t)x->n_tensors, "a row of each tensor", err);
 }
 
 static int write_file(Import *x, const char *path, fr_error *err) {
@@ -189,7 +188,7 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     int status = x->w ? method->plan(x, err) : error_memory(err, "a file being written", 0);
     if (!status) status = published_finish(from, method->name, err);
     if (!status) status = write_file(x, path, err);
-    for (int i = 0; i < x->n_tensors; i++) mem_free(x->tensors[i].row);
+    arena_free(&x->arena);
     gguf_writer_free(x->w);
     mem_free(x);
     return status;

@@ -2,6 +2,7 @@
 #ifndef IMPORT_IMPORT_H
 #define IMPORT_IMPORT_H
 
+#include "base/arena.h"
 #include "import/published.h"
 #include "spec/drafter/drafter_file.h"
 
@@ -32,6 +33,7 @@ typedef struct Import {
     GgufWriter *w;
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
+    Arena arena;            /* of the tensors' rows */
     int64_t n_done, n_rows; /* rows written, of all */
     void (*progress)(void *user, double part);
     void *progress_user;

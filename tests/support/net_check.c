@@ -38,7 +38,6 @@ static double *random_numbers(uint64_t seed, int64_t n, double size) {
 }
 
 static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
-    size_t bytes;
     *r = (Rig){.c = c, .n_tensors = c->class->n_tensors(c->net), .weight = weight};
     assert_true(r->n_tensors <= MAX_TENSORS);
     for (int32_t i = 0; i < r->n_tensors; i++) {
@@ -47,7 +46,7 @@ static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
         r->w[i] = random_numbers(100 + (uint64_t)i, n, 0.5);
         r->dw[i] = room(n, sizeof(double));
     }
-    assert_non_null(r->acts = c->class->acts_open(c->net, T, &bytes));
+    assert_non_null(r->acts = c->class->acts_open(c->net, T, NULL));
     r->tokens = room(T + 1, sizeof *r->tokens);
     r->loss_mask = room(T, sizeof *r->loss_mask);
     for (int32_t t = 0; t <= T; t++) r->tokens[t] = (t * t + t / 5) % c->V;

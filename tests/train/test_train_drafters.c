@@ -1,50 +1,6 @@
-/* Networks of drafters (src/train/net_*.c) in double: the gradient of every tensor against finite differences, on shapes with
- * grouped queries where no two widths are equal, with places that do not count.
- *
- * Files of networks have static functions of the same names; here they are one file. So while they are included, such a name
- * stands for NET_name, NET being defined anew before each. */
-#define TRAIN_DOUBLE
-/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
-#include "train/ops/op_linear.c"
-#include "train/ops/op_regression.c"
-#include "train/ops/op_silu.c"
-#include "train/ops/op_residual.c"
-#include "train/ops/op_rmsnorm.c"
-#include "train/ops/op_rope.c"
-#include "train/ops/op_softmax_loss.c"
-#include "train/ops/op_unroll_attention.c"
-#include "train/nets/head_loss.c"
-#include "train/nets/info_factors.c"
-#include "train/ops/residual_chain.c"
-#include "train/nets/unroll_layer.c"
-#include "train/nets/unroll_net.c"
-
-#define NET_NAME_2(net, name) net##_##name
-#define NET_NAME_1(net, name) NET_NAME_2(net, name)
-#define NET_NAME(name) NET_NAME_1(NET, name)
-#define acts_close NET_NAME(acts_close)
-#define acts_open NET_NAME(acts_open)
-#define learn NET_NAME(learn)
-#define n_tensors NET_NAME(n_tensors)
-#define set_keys NET_NAME(set_keys)
-#define tensor NET_NAME(tensor)
-
-#define NET medusa
-#include "train/nets/net_medusa.c"
-#undef NET
-#define NET eagle
-#include "train/nets/net_eagle.c"
-#undef NET
-#define NET lyanna
-#include "train/nets/net_lyanna.c"
-#undef NET
-
-#undef acts_close
-#undef acts_open
-#undef learn
-#undef n_tensors
-#undef set_keys
-#undef tensor
+/* test_train_drafters.c - the networks of medusa, eagle and lyanna in double: the gradient of every tensor against finite
+ * differences, on shapes with grouped queries where no two widths are equal, and with predictions outside the loss mask. */
+#include "double_nets.h"
 
 #include "net_check.h"
 #include "testing.h"

@@ -1,47 +1,7 @@
-/* The networks of medusa, hydra and redrafter in double: the loss is the one that is written down plainly here, and the
- * gradient of every tensor is that of finite differences, on odd shapes, with places that do not count. */
-#define TRAIN_DOUBLE
-/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
-#include "train/ops/op_embedding.c"
-#include "train/ops/op_linear.c"
-#include "train/ops/op_regression.c"
-#include "train/ops/op_silu.c"
-#include "train/ops/op_residual.c"
-#include "train/ops/op_rmsnorm.c"
-#include "train/ops/op_softmax_loss.c"
-#include "train/nets/head_loss.c"
-#include "train/nets/info_factors.c"
-#include "train/ops/residual_chain.c"
-
-/* Networks have static functions of the same names. While they are included, such a name stands for NET_name. */
-#define NET_NAME_2(net, name) net##_##name
-#define NET_NAME_1(net, name) NET_NAME_2(net, name)
-#define NET_NAME(name) NET_NAME_1(NET, name)
-#define acts_close NET_NAME(acts_close)
-#define acts_open NET_NAME(acts_open)
-#define learn NET_NAME(learn)
-#define learn_head NET_NAME(learn_head)
-#define n_tensors NET_NAME(n_tensors)
-#define set_keys NET_NAME(set_keys)
-#define tensor NET_NAME(tensor)
-#define tensors_of_head NET_NAME(tensors_of_head)
-#define NET medusa
-#include "train/nets/net_medusa.c"
-#undef NET
-#define NET hydra
-#include "train/nets/net_hydra.c"
-#undef NET
-#define NET redrafter
-#include "train/nets/net_redrafter.c"
-#undef NET
-#undef acts_close
-#undef acts_open
-#undef learn
-#undef learn_head
-#undef n_tensors
-#undef set_keys
-#undef tensor
-#undef tensors_of_head
+/* test_train_heads.c - the networks of medusa, hydra and redrafter in double: their loss equals one that is written down
+ * plainly here, and the gradient of every tensor equals finite differences, on odd shapes and with predictions outside the
+ * loss mask. */
+#include "double_nets.h"
 
 #include "base/rng.h"
 #include "gradient_check.h"
@@ -120,7 +80,6 @@ typedef struct Run {
 static Run run;
 
 static void open_run(const struct Case *of, int32_t T, double weight) {
-    size_t bytes;
     int64_t at = 0;
     memset(&run, 0, sizeof run);
     run.of = of, run.weight = weight;
@@ -135,7 +94,7 @@ static void open_run(const struct Case *of, int32_t T, double weight) {
     for (int64_t i = 0; i < at; i++) run.values[i] = rng_uniform(5, RNG_TEST, (uint64_t)i, 0) - 0.5;
     for (int32_t i = 0; i < T; i++) loss_mask[i] = i > 4 && i % 4 != 1; /* a prompt, and gaps */
     run.train_sequence = (TrainSequence){T, tokens, loss_mask, hidden, embd, head, NULL};
-    run.acts = of->class->acts_open(of->net, T + 3, &bytes);
+    run.acts = of->class->acts_open(of->net, T + 3, NULL);
     assert_non_null(run.acts);
 }
 

@@ -216,9 +216,8 @@ static Gguf *write_and_open(Trainer *t) {
 static void logits_of_trainer(Trainer *t, LlamaShape shape, float *logits) {
     LlamaLayer layers[2];
     LlamaActs acts;
-    size_t bytes;
     LlamaWeights w = llama_place_weights(&shape, layers, t->class->param(t, 0)->value);
-    assert_true(llama_acts_open(&acts, &shape, LENGTH, &bytes));
+    assert_int_equal(llama_acts_open(&acts, &shape, LENGTH, NULL), FR_OK);
     llama_forward(&shape, &w, &acts, tokens[0], LENGTH);
     llama_logits(&shape, &w, &acts, LENGTH, logits);
     llama_acts_close(&acts);

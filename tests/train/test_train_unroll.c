@@ -115,10 +115,9 @@ static void take_weights(Trainer *t) {
 /* Minus log of what the network says of tokens[place + 1], in all its steps that end at the place. */
 static double loss_at(const NetClass *class, const void *net, const int32_t *tokens, const float *hidden, int32_t place) {
     uint8_t loss_mask[N_TEXT + DEPTH] = {0};
-    size_t bytes;
     TrainSums sums = {0};
     loss_mask[place] = 1;
-    void *acts = class->acts_open(net, place + 1, &bytes);
+    void *acts = class->acts_open(net, place + 1, NULL);
     assert_non_null(acts);
     const TrainSequence train_sequence = {place + 1, tokens, loss_mask, hidden, reading.embd, reading.head, NULL};
     class->learn(net, weights, NULL, acts, &train_sequence, 0, &sums);

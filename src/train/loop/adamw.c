@@ -18,7 +18,6 @@
  */
 #include "train/loop/adamw.h"
 
-#include "base/mem.h"
 #include "base/threads.h"
 
 #include <math.h>
@@ -65,17 +64,12 @@ static void work_on_all(Trainer *t, int n_threads, WorkOnSlice work, void *ctx) 
 
 int adamw_open(AdamW *a, const AdamWOptions *options, Trainer *t, fr_error *err) {
     *a = (AdamW){.options = *options, .n = n_weights(t), .n_threads = 1};
-    a->mean = mem_calloc((size_t)a->n, sizeof *a->mean);
-    a->square = mem_calloc((size_t)a->n, sizeof *a->square);
-    if (a->mean && a->square) return FR_OK;
-    size_t bytes = 2 * (size_t)a->n * sizeof *a->mean;
-    adamw_close(a);
-    return error_memory(err, "the means of the optimiser", bytes);
+    const ArenaItem items[] = {ARENA_ITEM(&a->mean, a->n), ARENA_ITEM(&a->square, a->n)};
+    return arena_take(&a->arena, items, ARENA_COUNT(items), "the optimiser's running means", err);
 }
 
 void adamw_close(AdamW *a) {
-    mem_free(a->mean);
-    mem_free(a->square);
+    arena_free(&a->arena);
     *a = (AdamW){0};
 }
 

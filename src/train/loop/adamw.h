@@ -2,6 +2,7 @@
 #ifndef LOOP_ADAMW_H
 #define LOOP_ADAMW_H
 
+#include "base/arena.h"
 #include "train/nets/trainer.h"
 
 typedef struct AdamWOptions {
@@ -15,6 +16,7 @@ typedef struct AdamW {
     int64_t n_steps;      /* done */
     int64_t n;            /* parameters in all */
     float *mean, *square; /* [n] running means of the gradient and its square, the params one after the other */
+    Arena arena;
     int n_threads;        /* that share a step; its bits do not depend on them */
 } AdamW;
 

@@ -25,6 +25,7 @@ typedef struct DrafterTrainer {
     Trainer trainer;
     DrafterTrainerOptions options;
     FrozenTarget target;
+    Arena arena;        /* of all arrays below but `hidden` */
     int32_t n_tensors;
     NetTensor *tensors; /* [n_tensors] */
     Param *params;      /* [n_tensors] */
@@ -182,8 +183,8 @@ static void close_trainer(Trainer *trainer) {
     for (int i = 0; t->acts && i < t->options.n_threads; i++) t->options.class->acts_close(t->acts[i]);
     gradients_close(&t->gradients);
     frozen_close(&t->target);
-    void *all[] = {t->tensors, t->params, t->values, t->grads, t->acts, t->hidden, t->noise};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    arena_free(&t->arena);
+    mem_free(t->hidden);
     mem_free(t);
 }
 
@@ -193,17 +194,17 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
     if (t->n_tensors > MAX_TENSORS)
         return error_set(err, FR_ERR_ARGUMENT, "%s: a drafter of %d tensors; at most %d fit", class->method, t->n_tensors,
                          MAX_TENSORS);
-    t->tensors = mem_calloc((size_t)t->n_tensors, sizeof *t->tensors);
-    t->params = mem_calloc((size_t)t->n_tensors, sizeof *t->params);
-    if (!t->tensors || !t->params) return error_memory(err, class->method, (size_t)t->n_tensors * sizeof *t->tensors);
+    const ArenaItem lists[] = {ARENA_ITEM(&t->tensors, t->n_tensors), ARENA_ITEM(&t->params, t->n_tensors)};
+    int status = arena_take(&t->arena, lists, ARENA_COUNT(lists), "a drafter's list of tensors", err);
+    if (status) return status;
     int64_t n = 0, at = 0;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         t->tensors[i] = class->tensor(t->options.net, i);
         n += net_tensor_count(&t->tensors[i]);
     }
-    t->values = mem_calloc((size_t)n, sizeof *t->values);
-    t->grads = mem_calloc((size_t)n, sizeof *t->grads);
-    if (!t->values || !t->grads) return error_memory(err, "a drafter's parameters", 2 * (size_t)n * sizeof *t->values);
+    const ArenaItem arrays[] = {ARENA_ITEM(&t->values, n), ARENA_ITEM(&t->grads, n)};
+    status = arena_take(&t->arena, arrays, ARENA_COUNT(arrays), "a drafter's parameters and gradients", err);
+    if (status) return status;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         const NetTensor *x = &t->tensors[i];
         t->params[i] = (Param){x->name, net_tensor_count(x), t->values + at, t->grads + at, x->n_rows > 0};
@@ -214,16 +215,15 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
 }
 
 static int open_acts(DrafterTrainer *t, fr_error *err) {
-    t->acts = mem_calloc((size_t)t->options.n_threads, sizeof *t->acts);
-    size_t bytes = (size_t)t->options.n_threads * sizeof *t->acts;
-    bool fits = t->acts != NULL;
-    for (int i = 0; i < t->options.n_threads && fits; i++)
-        fits = (t->acts[i] = t->options.class->acts_open(t->options.net, t->options.max_length, &bytes)) != NULL;
-    if (fits && t->options.noise > 0) {
-        bytes = (size_t)t->options.n_threads * (size_t)t->options.max_length * (size_t)t->target.model->hparams.n_embd * sizeof *t->noise;
-        fits = (t->noise = mem_alloc(bytes)) != NULL;
-    }
-    return fits ? FR_OK : (int)error_memory(err, "a drafter's activations; take a smaller --length", bytes);
+    const DrafterTrainerOptions *o = &t->options;
+    int64_t n_noise = (int64_t)o->n_threads * o->max_length * t->target.model->hparams.n_embd;
+    const ArenaItem items[] = {ARENA_ITEM(&t->acts, o->n_threads), ARENA_ITEM(&t->noise, n_noise)};
+    size_t n_items = o->noise > 0 ? 2 : 1;
+    int status = arena_take(&t->arena, items, n_items, "a drafter's activations; choose a smaller --length", err);
+    if (status) return status;
+    for (int i = 0; i < o->n_threads; i++)
+        if (!(t->acts[i] = o->class->acts_open(o->net, o->max_length, err))) return FR_ERR_MEMORY;
+    return FR_OK;
 }
 
 int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err) {

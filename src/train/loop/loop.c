@@ -1,7 +1,6 @@
 #include "train/loop/loop.h"
 
 #include "base/clock.h"
-#include "base/mem.h"
 #include "base/progress.h"
 #include "train/loop/checkpoint.h"
 #include "train/loop/train_log.h"
@@ -20,6 +19,7 @@ typedef struct Loop {
     AdamW adamw;
     TrainLog log;
     Progress bar;
+    Arena arena;
     int32_t *tokens;             /* [sequences of a step][length + 1] */
     uint8_t *loss_mask;             /* [sequences of a step][length] */
     CheckpointArray *arrays;     /* [n_arrays] every parameter, then the two means of AdamW */
@@ -166,8 +166,9 @@ static int describe(Loop *l, fr_error *err) {
 static int list_arrays(Loop *l, fr_error *err) {
     Trainer *t = l->trainer;
     int32_t n = t->class->n_params(t);
-    l->arrays = mem_calloc((size_t)n + 2, sizeof *l->arrays);
-    if (!l->arrays) return error_memory(err, "a list of parameters", (size_t)n);
+    const ArenaItem list[] = {ARENA_ITEM(&l->arrays, n + 2)};
+    int status = arena_take(&l->arena, list, 1, "a list of parameters", err);
+    if (status) return status;
     for (int32_t i = 0; i < n; i++) {
         Param *p = t->class->param(t, i);
         l->arrays[l->n_arrays++] = (CheckpointArray){p->name, p->n, p->value};
@@ -179,10 +180,9 @@ static int list_arrays(Loop *l, fr_error *err) {
 
 static int begin(Loop *l, fr_error *err) {
     size_t n = (size_t)sequences_of_step(l->options), length = (size_t)l->data->train.length;
-    l->tokens = mem_calloc(n * (length + 1), sizeof *l->tokens);
-    l->loss_mask = mem_calloc(n * length, sizeof *l->loss_mask);
-    if (!l->tokens || !l->loss_mask) return error_memory(err, "a batch", n * length * sizeof *l->tokens);
-    int status = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
+    const ArenaItem items[] = {ARENA_ITEM(&l->tokens, n * (length + 1)), ARENA_ITEM(&l->loss_mask, n * length)};
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "a batch", err);
+    if (!status) status = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
     l->adamw.n_threads = l->options->n_threads > 1 ? l->options->n_threads : 1;
     if (!status) status = list_arrays(l, err);
     if (!status) status = describe(l, err);
@@ -226,8 +226,6 @@ int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopRe
     progress_end(&l.bar);
     train_log_close(&l.log);
     adamw_close(&l.adamw);
-    mem_free(l.tokens);
-    mem_free(l.loss_mask);
-    mem_free(l.arrays);
+    arena_free(&l.arena);
     return status;
 }

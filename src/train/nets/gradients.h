@@ -5,6 +5,7 @@
 #ifndef NETS_GRADIENTS_H
 #define NETS_GRADIENTS_H
 
+#include "base/arena.h"
 #include "base/threads.h"
 #include "train/nets/trainer.h"
 
@@ -14,6 +15,7 @@ typedef struct Gradients {
     int64_t n_weights;
     float **of_run;  /* [n_threads][n_weights] */
     TrainSums *sums; /* [n_threads] */
+    Arena arena;
 } Gradients;
 
 /* After a failure gradients_close is safe on a zeroed struct. */

@@ -9,34 +9,23 @@
  * Test: test_train_drafters.c, in double against finite differences, with every network. */
 #include "train/nets/head_loss.h"
 
-#include "base/mem.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_softmax_loss.h"
 
 #include <string.h>
 
-static real *take(real **at, int64_t n) {
-    real *p = *at;
-    *at += (n + 15) / 16 * 16;
-    return p;
-}
-
-bool head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, size_t *bytes) {
+int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err) {
     int64_t rows = HEAD_LOSS_ROWS;
     *h = (HeadLoss){.options = *options, .C = C, .V = V};
-    *bytes = (size_t)(rows * (3 * V + 3 * C + 3) + 9 * 16) * sizeof(real);
-    real *at = h->memory = mem_calloc(1, *bytes);
-    if (!at) return false;
-    h->dist = take(&at, rows * V), h->logits = take(&at, rows * V), h->dlogits = take(&at, rows * V);
-    h->x = take(&at, rows * C), h->dx = take(&at, rows * C), h->wanted = take(&at, rows * C);
-    h->loss = take(&at, rows), h->dloss = take(&at, rows), h->log_dist = take(&at, rows);
-    return true;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&h->dist, rows * V), ARENA_ITEM(&h->logits, rows * V), ARENA_ITEM(&h->dlogits, rows * V),
+        ARENA_ITEM(&h->x, rows * C),    ARENA_ITEM(&h->dx, rows * C),     ARENA_ITEM(&h->wanted, rows * C),
+        ARENA_ITEM(&h->loss, rows),     ARENA_ITEM(&h->dloss, rows),      ARENA_ITEM(&h->log_dist, rows),
+    };
+    return arena_take(&h->arena, items, ARENA_COUNT(items), "the logits of a drafter's loss", err);
 }
 
-void head_loss_close(HeadLoss *h) {
-    mem_free(h->memory);
-    h->memory = NULL;
-}
+void head_loss_close(HeadLoss *h) { arena_free(&h->arena); }
 
 static void gather(real *out, const real *rows, const int32_t *places, int32_t n, int32_t back, int64_t C) {
     for (int32_t i = 0; i < n; i++) memcpy(out + i * C, rows + (places[i] - back) * C, (size_t)C * sizeof *out);

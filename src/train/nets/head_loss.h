@@ -2,6 +2,7 @@
 #ifndef NETS_HEAD_LOSS_H
 #define NETS_HEAD_LOSS_H
 
+#include "base/arena.h"
 #include "train/nets/net.h"
 #include "train/ops/op_regression.h"
 
@@ -20,16 +21,15 @@ typedef struct HeadLoss {
     HeadLossOptions options;
     int64_t C, V;
     int32_t n, places[HEAD_LOSS_ROWS]; /* the places at hand: those that count */
-    real *memory;
+    Arena arena;
     real *dist, *log_dist;    /* [n][V] the target's; [n] the mean of log p under it: its entropy, negative */
     real *logits, *dlogits; /* [n][V] */
     real *x, *dx, *wanted;  /* [n][C]; x and dx are head_loss_step's */
     real *loss, *dloss;     /* [n] */
 } HeadLoss;
 
-/* False: no memory; *bytes is what was asked for. */
-bool head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, size_t *bytes);
-void head_loss_close(HeadLoss *h);
+int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err);
+void head_loss_close(HeadLoss *h); /* a zeroed one is fine */
 
 /* Takes the next places that count, from *from on, and the target's distribution there; *from moves on. False: there are none. Begin
  * with *from = 1: nothing is guessed at place 0. */

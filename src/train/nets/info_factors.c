@@ -21,7 +21,6 @@
  * Test: test_train_drafters.c and test_train_heads.c, with the networks of lyanna, eagle and redrafter. */
 #include "train/nets/info_factors.h"
 
-#include "base/mem.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_rmsnorm.h"
 
@@ -52,29 +51,20 @@ void info_set_keys(const InfoShape *s, GgufWriter *w) {
     if (s->n_hot) gguf_set_i32s(w, key, s->hot, s->n_hot);
 }
 
-static void place(real **at, real **out, int64_t n) {
-    *out = *at;
-    *at += (n + 15) / 16 * 16;
-}
-
-bool info_open(InfoActs *a, const InfoShape *s, size_t *bytes) {
+int info_open(InfoActs *a, const InfoShape *s, fr_error *err) {
     *a = (InfoActs){0};
-    if (s->rank == 0) return true;
+    if (s->rank == 0) return FR_OK;
     int64_t n = HEAD_LOSS_ROWS, U = width_of(s);
-    *bytes = (size_t)(n * (s->C + 2 * s->rank + 4 * U + 2 * s->V + 1) + 10 * 16) * sizeof(real);
-    real *at = a->memory = mem_calloc(1, *bytes);
-    if (!at) return false;
-    place(&at, &a->x, n * s->C), place(&at, &a->low, n * s->rank), place(&at, &a->dlow, n * s->rank);
-    place(&at, &a->up, n * U), place(&at, &a->normed, n * U), place(&at, &a->inverse_rms, n);
-    place(&at, &a->dup, n * U), place(&at, &a->dnormed, n * U);
-    place(&at, &a->info, n * s->V), place(&at, &a->dinfo, n * s->V);
-    return true;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&a->x, n * s->C),   ARENA_ITEM(&a->low, n * s->rank), ARENA_ITEM(&a->dlow, n * s->rank),
+        ARENA_ITEM(&a->up, n * U),     ARENA_ITEM(&a->normed, n * U),    ARENA_ITEM(&a->inverse_rms, n),
+        ARENA_ITEM(&a->dup, n * U),    ARENA_ITEM(&a->dnormed, n * U),
+        ARENA_ITEM(&a->info, n * s->V), ARENA_ITEM(&a->dinfo, n * s->V),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), "the activations of token info", err);
 }
 
-void info_close(InfoActs *a) {
-    mem_free(a->memory);
-    a->memory = NULL;
-}
+void info_close(InfoActs *a) { arena_free(&a->arena); }
 
 static int compare(const void *a, const void *b) {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;

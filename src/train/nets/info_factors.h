@@ -22,16 +22,16 @@ void info_set_keys(const InfoShape *s, GgufWriter *w);
 /* Room for the places that a HeadLoss has at hand. n: those of them whose token gives info; U: the tokens that get it. */
 typedef struct InfoActs {
     int32_t n, rows[HEAD_LOSS_ROWS]; /* which places those are */
-    real *memory;
+    Arena arena;
     real *x, *low;                   /* [n][C], [n][rank] */
     real *up, *normed, *inverse_rms; /* [n][U] twice, [n] */
     real *info, *dinfo;              /* [places][V]; NULL with rank 0 */
     real *dnormed, *dup, *dlow;      /* [n][U] twice, [n][rank] */
 } InfoActs;
 
-/* False: no memory; *bytes is what was asked for. Nothing is opened with rank 0. */
-bool info_open(InfoActs *a, const InfoShape *s, size_t *bytes);
-void info_close(InfoActs *a);
+/* With rank 0 nothing is allocated. */
+int info_open(InfoActs *a, const InfoShape *s, fr_error *err);
+void info_close(InfoActs *a); /* a zeroed one is fine */
 
 /* The info of the places at hand in h: a->info; a->dinfo becomes zero. Neither this nor the way back does anything with rank 0. */
 void info_forward(InfoActs *a, const InfoShape *s, real *const *w, const HeadLoss *h, const TrainSequence *l);

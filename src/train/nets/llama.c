@@ -18,9 +18,10 @@ typedef struct LlamaTrainer {
     Trainer trainer;
     LlamaOptions options;
     char *name;
+    Arena arena;           /* of all arrays below */
     int64_t n_weights;
     float *values, *grads; /* [n_weights] */
-    LlamaWeights weights;  /* places in values; layers is owned */
+    LlamaWeights weights;  /* points into values */
     int32_t n_params;
     LlamaTensor *tensors;  /* [n_params] */
     Param *params;         /* [n_params] */
@@ -158,14 +159,7 @@ static void close_trainer(Trainer *trainer) {
     if (!t) return;
     for (int i = 0; t->acts && i < t->options.n_threads; i++) llama_acts_close(&t->acts[i]);
     gradients_close(&t->gradients);
-    mem_free(t->acts);
-    mem_free(t->dlayers);
-    mem_free(t->weights.layers);
-    mem_free(t->values);
-    mem_free(t->grads);
-    mem_free(t->params);
-    mem_free(t->tensors);
-    mem_free(t->name);
+    arena_free(&t->arena);
     mem_free(t);
 }
 
@@ -200,18 +194,17 @@ static int check_options(LlamaOptions *o, fr_error *err) {
     return FR_OK;
 }
 
-static bool open_weights(LlamaTrainer *t) {
+static int open_weights(LlamaTrainer *t, fr_error *err) {
     const LlamaShape *s = &t->options.shape;
+    size_t name_bytes = strlen(t->options.name) + 1;
     t->n_weights = llama_n_weights(s);
     t->n_params = llama_n_tensors(s);
-    t->values = mem_calloc((size_t)t->n_weights, sizeof *t->values);
-    t->grads = mem_calloc((size_t)t->n_weights, sizeof *t->grads);
-    t->tensors = mem_calloc((size_t)t->n_params, sizeof *t->tensors);
-    t->params = mem_calloc((size_t)t->n_params, sizeof *t->params);
-    t->weights.layers = mem_calloc((size_t)s->n_layer, sizeof *t->weights.layers);
-    size_t name_bytes = strlen(t->options.name) + 1;
-    t->name = mem_alloc(name_bytes);
-    if (!t->values || !t->grads || !t->tensors || !t->params || !t->weights.layers || !t->name) return false;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&t->values, t->n_weights), ARENA_ITEM(&t->grads, t->n_weights), ARENA_ITEM(&t->tensors, t->n_params),
+        ARENA_ITEM(&t->params, t->n_params), ARENA_ITEM(&t->weights.layers, s->n_layer), ARENA_ITEM(&t->name, name_bytes),
+    };
+    int status = arena_take(&t->arena, items, ARENA_COUNT(items), "a model's weights and gradients", err);
+    if (status) return status;
     memcpy(t->name, t->options.name, name_bytes);
     t->weights = llama_place_weights(s, t->weights.layers, t->values);
     int64_t at = 0;
@@ -221,17 +214,15 @@ static bool open_weights(LlamaTrainer *t) {
         t->params[i] = (Param){x->name, x->n_rows * x->n, t->values + at, t->grads + at, !x->is_norm};
         at += t->params[i].n;
     }
-    return true;
+    return FR_OK;
 }
 
-static bool open_acts(LlamaTrainer *t, size_t *bytes) {
+static int open_acts(LlamaTrainer *t, fr_error *err) {
     const LlamaOptions *o = &t->options;
-    size_t n_threads = (size_t)o->n_threads;
-    t->acts = mem_calloc(n_threads, sizeof *t->acts);
-    t->dlayers = mem_calloc(n_threads * (size_t)o->shape.n_layer, sizeof *t->dlayers);
-    bool fits = t->acts && t->dlayers;
-    for (int i = 0; fits && i < o->n_threads; i++) fits = llama_acts_open(&t->acts[i], &o->shape, o->max_length, bytes);
-    return fits;
+    const ArenaItem items[] = {ARENA_ITEM(&t->acts, o->n_threads), ARENA_ITEM(&t->dlayers, (int64_t)o->n_threads * o->shape.n_layer)};
+    int status = arena_take(&t->arena, items, ARENA_COUNT(items), "a trainer's threads", err);
+    for (int i = 0; i < o->n_threads && !status; i++) status = llama_acts_open(&t->acts[i], &o->shape, o->max_length, err);
+    return status;
 }
 
 int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err) {
@@ -243,8 +234,8 @@ int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err
     if (!t) return error_memory(err, "a trainer", sizeof *t);
     t->trainer.class = &llama_class;
     t->options = o;
-    size_t bytes = 2 * (size_t)llama_n_weights(&o.shape) * sizeof(float);
-    status = open_weights(t) && open_acts(t, &bytes) ? FR_OK : (int)error_memory(err, "a trainer's weights and activations", bytes);
+    status = open_weights(t, err);
+    if (!status) status = open_acts(t, err);
     if (!status) status = gradients_open(&t->gradients, t->n_weights, o.n_threads, err);
     if (status) {
         close_trainer(&t->trainer);

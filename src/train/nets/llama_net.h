@@ -2,9 +2,8 @@
 #ifndef NETS_LLAMA_NET_H
 #define NETS_LLAMA_NET_H
 
+#include "base/arena.h"
 #include "train/ops/op_attention.h"
-
-#include <stddef.h>
 
 /* Shapes below: T n_tokens, C n_embd, V n_vocab, F n_ff, H n_head, G n_head_kv, D head_dim, L n_layer. */
 typedef struct LlamaShape {
@@ -45,7 +44,7 @@ LlamaWeights llama_place_weights(const LlamaShape *s, LlamaLayer *layers, real *
 /* What the forward of one sequence leaves for the way back, and room for that. One arena. */
 typedef struct LlamaActs {
     int32_t max_tokens;
-    real *memory;
+    Arena arena;
     real *cos_sin;                  /* [T][D/2][2] */
     struct LlamaLayerActs *layers;  /* [L] */
     real *x;                        /* [T][C] residual stream after the last layer */
@@ -59,9 +58,8 @@ typedef struct LlamaActs {
 
 enum { LLAMA_HEAD_ROWS = 128 }; /* rows of logits that are in memory at a time */
 
-/* False: no memory; *bytes is what was asked for. */
-bool llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, size_t *bytes);
-void llama_acts_close(LlamaActs *a);
+int llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, fr_error *err);
+void llama_acts_close(LlamaActs *a); /* a zeroed one is fine */
 
 typedef struct LlamaResult {
     double loss;    /* sum over predictions that count, -log p */

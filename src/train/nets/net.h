@@ -53,8 +53,8 @@ typedef struct NetClass {
     const char *method;
     int32_t (*n_tensors)(const void *net);
     NetTensor (*tensor)(const void *net, int32_t i);
-    /* Room for one lesson of max_length tokens; each thread has its own. NULL: no memory for *bytes. */
-    void *(*acts_open)(const void *net, int32_t max_length, size_t *bytes);
+    /* The activations of one sequence of up to max_length tokens; each thread has its own. NULL: no memory, and err says so. */
+    void *(*acts_open)(const void *net, int32_t max_length, fr_error *err);
     void (*acts_close)(void *acts); /* NULL is fine */
     /* Adds `weight` times the gradient of the lesson's loss to dw (NULL: the sums alone), and adds to the sums. w, dw:
      * [n_tensors] values and gradients. */

@@ -26,7 +26,7 @@ enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST }; /* of the first block; then w
 typedef struct HydraActs {
     HeadLoss loss;
     ResidualChain chain; /* of the head at hand, a row for each place at hand; its input is x_0 */
-    real *memory;
+    Arena arena;
     real *c, *sum, *silu; /* [rows][(n_heads + 1) C], W c + b [rows][C], [rows][C] */
 } HydraActs;
 
@@ -71,22 +71,28 @@ static void acts_close(void *acts) {
     if (!a) return;
     head_loss_close(&a->loss);
     residual_chain_close(&a->chain);
-    mem_free(a->memory);
+    arena_free(&a->arena);
     mem_free(a);
 }
 
-static void *acts_open(const void *net, int32_t max_length, size_t *bytes) {
+static int open_arrays(HydraActs *a, const HydraNet *n, fr_error *err) {
+    int64_t rows = HEAD_LOSS_ROWS * (int64_t)n->C;
+    const ArenaItem items[] = {ARENA_ITEM(&a->c, (n->n_heads + 1) * rows), ARENA_ITEM(&a->sum, rows), ARENA_ITEM(&a->silu, rows)};
+    return arena_take(&a->arena, items, ARENA_COUNT(items), "a head's activations", err);
+}
+
+static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     (void)max_length;
     const HydraNet *n = net;
-    HydraActs *a = mem_calloc(1, *bytes = sizeof *a);
-    if (a && head_loss_open(&a->loss, &n->loss, n->C, n->V, bytes) &&
-        residual_chain_open(&a->chain, n->C, n->n_blocks - 1, HEAD_LOSS_ROWS, bytes)) {
-        int64_t rows = HEAD_LOSS_ROWS * (int64_t)n->C;
-        *bytes = (size_t)((n->n_heads + 3) * rows) * sizeof(real);
-        a->memory = mem_calloc(1, *bytes);
-        a->silu = a->memory, a->sum = a->memory + rows, a->c = a->memory + 2 * rows;
-        if (a->memory) return a;
+    HydraActs *a = mem_calloc(1, sizeof *a);
+    if (!a) {
+        error_memory(err, "a head's activations", sizeof *a);
+        return NULL;
     }
+    int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
+    if (!status) status = residual_chain_open(&a->chain, n->C, n->n_blocks - 1, HEAD_LOSS_ROWS, err);
+    if (!status) status = open_arrays(a, n, err);
+    if (!status) return a;
     acts_close(a);
     return NULL;
 }

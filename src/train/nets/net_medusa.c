@@ -57,13 +57,17 @@ static void acts_close(void *acts) {
     mem_free(a);
 }
 
-static void *acts_open(const void *net, int32_t max_length, size_t *bytes) {
+static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     (void)max_length;
     const MedusaNet *n = net;
-    MedusaActs *a = mem_calloc(1, *bytes = sizeof *a);
-    if (a && head_loss_open(&a->loss, &n->loss, n->C, n->V, bytes) &&
-        residual_chain_open(&a->chain, n->C, n->n_blocks, HEAD_LOSS_ROWS, bytes))
-        return a;
+    MedusaActs *a = mem_calloc(1, sizeof *a);
+    if (!a) {
+        error_memory(err, "a head's activations", sizeof *a);
+        return NULL;
+    }
+    int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
+    if (!status) status = residual_chain_open(&a->chain, n->C, n->n_blocks, HEAD_LOSS_ROWS, err);
+    if (!status) return a;
     acts_close(a);
     return NULL;
 }

@@ -39,7 +39,7 @@ typedef struct RedrafterActs {
     ResidualChain chain; /* of the step at hand, a row for each place at hand */
     int32_t max_length, n_starts;
     int32_t *starts, *row_of;     /* [n_starts] the places t that are gone from, in order; [T] the row of place t */
-    real *memory;
+    Arena arena;
     real *embd, *pushed, *dpushed;  /* [T][C] E(x_p), W E(x_p) */
     real *sum, *state, *dstate;   /* [n_steps + 1][max_length][C], by step and row of the start; that of step 0 is s_0 */
     real *scratch;                /* [T][C] */
@@ -90,31 +90,35 @@ static void acts_close(void *acts) {
     head_loss_close(&a->loss);
     info_close(&a->info);
     residual_chain_close(&a->chain);
-    mem_free(a->starts);
-    mem_free(a->memory);
+    arena_free(&a->arena);
     mem_free(a);
 }
 
-static bool open_arrays(RedrafterActs *a, const RedrafterNet *n, size_t *bytes) {
+static int open_arrays(RedrafterActs *a, const RedrafterNet *n, fr_error *err) {
     int64_t rows = (int64_t)a->max_length * n->C, of_steps = rows * (n->loss.n_steps + 1);
-    *bytes = (size_t)(3 * of_steps + 4 * rows) * sizeof(real);
-    a->starts = mem_calloc(2 * (size_t)a->max_length, sizeof *a->starts);
-    real *at = a->memory = mem_calloc(1, *bytes);
-    if (!a->starts || !at) return false;
-    a->row_of = a->starts + a->max_length;
-    a->embd = at, a->pushed = at + rows, a->dpushed = at + 2 * rows, a->scratch = at + 3 * rows;
-    a->sum = at + 4 * rows, a->state = a->sum + of_steps, a->dstate = a->state + of_steps;
-    return true;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&a->starts, a->max_length), ARENA_ITEM(&a->row_of, a->max_length),
+        ARENA_ITEM(&a->embd, rows),            ARENA_ITEM(&a->pushed, rows),
+        ARENA_ITEM(&a->dpushed, rows),         ARENA_ITEM(&a->scratch, rows),
+        ARENA_ITEM(&a->sum, of_steps),         ARENA_ITEM(&a->state, of_steps),
+        ARENA_ITEM(&a->dstate, of_steps),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), "the recurrent states of a sequence; choose a smaller --length", err);
 }
 
-static void *acts_open(const void *net, int32_t max_length, size_t *bytes) {
+static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     const RedrafterNet *n = net;
-    RedrafterActs *a = mem_calloc(1, *bytes = sizeof *a);
-    if (!a) return NULL;
+    RedrafterActs *a = mem_calloc(1, sizeof *a);
+    if (!a) {
+        error_memory(err, "the recurrent states of a sequence", sizeof *a);
+        return NULL;
+    }
     a->max_length = max_length;
-    if (head_loss_open(&a->loss, &n->loss, n->C, n->V, bytes) && info_open(&a->info, &n->info, bytes) &&
-        residual_chain_open(&a->chain, 2 * n->C, n->n_blocks, HEAD_LOSS_ROWS, bytes) && open_arrays(a, n, bytes))
-        return a;
+    int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
+    if (!status) status = info_open(&a->info, &n->info, err);
+    if (!status) status = residual_chain_open(&a->chain, 2 * n->C, n->n_blocks, HEAD_LOSS_ROWS, err);
+    if (!status) status = open_arrays(a, n, err);
+    if (!status) return a;
     acts_close(a);
     return NULL;
 }

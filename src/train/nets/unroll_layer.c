@@ -32,12 +32,12 @@
  * Proof: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters that run the files. */
 #include "train/nets/unroll_layer.h"
 
-#include "base/mem.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_rmsnorm.h"
 #include "train/ops/op_rope.h"
 #include "train/ops/op_silu.h"
 #include "train/ops/op_unroll_attention.h"
+#include "train/ops/rope_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,69 +67,53 @@ NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
 
 /* ---- room --------------------------------------------------------------------------------------- */
 
-/* Hands out the parts of an arena, each at the next multiple of 64 bytes; with no memory it only counts. */
-typedef struct Arena {
-    real *memory;
-    int64_t n;
-} Arena;
+static const char acts_name[] = "a layer's activations; choose a smaller --length";
 
-static void part(Arena *a, real **out, int64_t n) {
-    if (a->memory) *out = a->memory + a->n;
-    a->n += (n + 15) / 16 * 16;
+/* The arrays of one step's forward pass, and of the gradients that later steps leave in it. */
+static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error *err) {
+    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    UnrollStep *p = &a->steps[step];
+    const ArenaItem items[] = {
+        ARENA_ITEM(&p->pair, T * 2 * C),   ARENA_ITEM(&p->x, T * C),        ARENA_ITEM(&p->attn_normed, T * C),
+        ARENA_ITEM(&p->attn_rms, T),       ARENA_ITEM(&p->q, T * Q),        ARENA_ITEM(&p->k, T * K),
+        ARENA_ITEM(&p->v, T * K),          ARENA_ITEM(&p->attended, T * Q), ARENA_ITEM(&p->probs, s->n_head * T * (T + step)),
+        ARENA_ITEM(&p->x_mid, T * C),      ARENA_ITEM(&p->ffn_rms, T),      ARENA_ITEM(&p->ffn_normed, T * C),
+        ARENA_ITEM(&p->gate, T * F),       ARENA_ITEM(&p->up, T * F),       ARENA_ITEM(&p->hidden, T * F),
+        ARENA_ITEM(&p->f, T * C),          ARENA_ITEM(&p->df, T * C),
+        ARENA_ITEM(&p->dk, T * K),         ARENA_ITEM(&p->dv, T * K),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
 
-static void place_acts(UnrollActs *a, const UnrollShape *s, Arena *m) {
-    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s), R = s->rope->params.n_rot;
-    for (int32_t i = 0; i < s->n_steps; i++) {
-        UnrollStep *p = &a->steps[i];
-        part(m, &p->pair, T * 2 * C), part(m, &p->x, T * C);
-        part(m, &p->attn_normed, T * C), part(m, &p->attn_rms, T);
-        part(m, &p->q, T * Q), part(m, &p->k, T * K), part(m, &p->v, T * K);
-        part(m, &p->probs, s->n_head * T * (T + i)), part(m, &p->attended, T * Q);
-        part(m, &p->x_mid, T * C), part(m, &p->ffn_normed, T * C), part(m, &p->ffn_rms, T);
-        part(m, &p->gate, T * F), part(m, &p->up, T * F), part(m, &p->hidden, T * F);
-        part(m, &p->f, T * C), part(m, &p->df, T * C), part(m, &p->dk, T * K), part(m, &p->dv, T * K);
-    }
-    part(m, &a->cos_sin, T * R), part(m, &a->angles, T * R), part(m, &a->delta, T * C);
-    part(m, &a->dx, T * C), part(m, &a->dnormed, T * C), part(m, &a->dattended, T * Q), part(m, &a->dq, T * Q);
-    part(m, &a->dgate, T * F), part(m, &a->dup, T * F), part(m, &a->dhidden, T * F);
-    part(m, &a->dpair, T * 2 * C), part(m, &a->dscores, UNROLL_BLOCK * (T + s->n_steps));
+/* What all steps share: the rows they have, rope angles, and the scratch of the backward pass. */
+static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
+    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), R = s->rope->params.n_rot;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&a->entries, T),      ARENA_ITEM(&a->chains, T),
+        ARENA_ITEM(&a->cos_sin, T * R),  ARENA_ITEM(&a->angles, T * R),  ARENA_ITEM(&a->delta, T * C),
+        ARENA_ITEM(&a->dx, T * C),       ARENA_ITEM(&a->dnormed, T * C), ARENA_ITEM(&a->dattended, T * Q),
+        ARENA_ITEM(&a->dq, T * Q),       ARENA_ITEM(&a->dgate, T * F),   ARENA_ITEM(&a->dup, T * F),
+        ARENA_ITEM(&a->dhidden, T * F),  ARENA_ITEM(&a->dpair, T * 2 * C),
+        ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + s->n_steps)),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
 
-/* The very angles of the executor, rounded to float as there. */
-static bool fill_angles(UnrollActs *a, const UnrollShape *s) {
-    int32_t n = s->rope->params.n_rot;
-    float *row = mem_alloc((size_t)n * sizeof *row);
-    for (int32_t t = 0; row && t < a->max_length; t++) {
-        rope_angles(s->rope, t, row);
-        for (int32_t i = 0; i < n; i++) a->cos_sin[(int64_t)t * n + i] = (real)row[i];
-    }
-    bool is_filled = row != NULL;
-    mem_free(row);
-    return is_filled;
-}
-
-bool unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, size_t *bytes) {
+int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err) {
     *a = (UnrollActs){.max_length = max_length};
-    Arena arena = {0};
-    place_acts(a, s, &arena);
-    *bytes = (size_t)arena.n * sizeof(real);
-    arena = (Arena){.memory = a->memory = mem_alloc(*bytes)};
-    a->entries = mem_calloc((size_t)max_length, sizeof *a->entries);
-    a->chains = mem_calloc((size_t)max_length, sizeof *a->chains);
-    if (a->memory && a->entries && a->chains) {
-        place_acts(a, s, &arena);
-        for (int32_t t = 0; t < max_length; t++) a->entries[t] = t;
-        if (fill_angles(a, s)) return true;
+    int status = take_shared(a, s, err);
+    for (int32_t i = 0; i < s->n_steps && !status; i++) status = take_step(a, s, i, err);
+    if (!status) status = rope_table_fill(a->cos_sin, s->rope, max_length, err);
+    if (status) {
+        unroll_close(a);
+        return status;
     }
-    unroll_close(a);
-    return false;
+    for (int32_t t = 0; t < max_length; t++) a->entries[t] = t;
+    return FR_OK;
 }
 
 void unroll_close(UnrollActs *a) {
-    mem_free(a->memory);
-    mem_free(a->entries);
-    mem_free(a->chains);
+    arena_free(&a->arena);
     *a = (UnrollActs){0};
 }
 

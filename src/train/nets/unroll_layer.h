@@ -2,6 +2,7 @@
 #ifndef NETS_UNROLL_LAYER_H
 #define NETS_UNROLL_LAYER_H
 
+#include "base/arena.h"
 #include "model/rope.h"
 #include "train/nets/net.h"
 
@@ -46,7 +47,7 @@ typedef struct UnrollStep {
 /* Room for a lesson, in one arena. */
 typedef struct UnrollActs {
     int32_t max_length;
-    real *memory;
+    Arena arena;
     real *cos_sin;                /* [T][n_rot/2][2] by position */
     int32_t *entries, *chains;    /* [T] all places, and those that go on beyond the first step */
     UnrollStep steps[UNROLL_MAX_STEPS];
@@ -56,9 +57,8 @@ typedef struct UnrollActs {
     real *dpair, *dscores;        /* [n][2C], [UNROLL_BLOCK][T + steps] */
 } UnrollActs;
 
-/* False: no memory; *bytes is what was asked for. */
-bool unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, size_t *bytes);
-void unroll_close(UnrollActs *a);
+int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err);
+void unroll_close(UnrollActs *a); /* a zeroed one is fine */
 
 /* All steps of a lesson: a->steps[i].f is what step i + 1 guesses, by the place it began at. */
 void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *l);

@@ -41,13 +41,17 @@ void unroll_net_acts_close(void *acts) {
     mem_free(a);
 }
 
-void *unroll_net_acts_open(const void *net, int32_t max_length, size_t *bytes) {
+void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err) {
     const UnrollNet *n = net;
     UnrollNetActs *a = mem_calloc(1, sizeof *a);
-    *bytes = sizeof *a;
-    if (a && head_loss_open(&a->loss, &n->loss, n->layer.C, n->info.V, bytes) &&
-        unroll_open(&a->layer, &n->layer, max_length, bytes) && info_open(&a->info, &n->info, bytes))
-        return a;
+    if (!a) {
+        error_memory(err, "a layer's activations", sizeof *a);
+        return NULL;
+    }
+    int status = head_loss_open(&a->loss, &n->loss, n->layer.C, n->info.V, err);
+    if (!status) status = unroll_open(&a->layer, &n->layer, max_length, err);
+    if (!status) status = info_open(&a->info, &n->info, err);
+    if (!status) return a;
     unroll_net_acts_close(a);
     return NULL;
 }

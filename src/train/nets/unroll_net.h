@@ -14,7 +14,7 @@ typedef struct UnrollNet {
 
 int32_t unroll_net_n_tensors(const void *net);
 NetTensor unroll_net_tensor(const void *net, int32_t i);
-void *unroll_net_acts_open(const void *net, int32_t max_length, size_t *bytes);
+void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err);
 void unroll_net_acts_close(void *acts);
 void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *l, double weight, TrainSums *sums);
 /* The width of its feed-forward, and the keys of its token info. */

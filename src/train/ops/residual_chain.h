@@ -2,23 +2,21 @@
 #ifndef OPS_RESIDUAL_CHAIN_H
 #define OPS_RESIDUAL_CHAIN_H
 
+#include "base/arena.h"
 #include "train/ops/real.h"
-
-#include <stddef.h>
 
 typedef struct ResidualChain {
     int32_t n_blocks, max_rows; /* n_blocks may be 0 */
     int64_t width;
-    real *memory;
+    Arena arena;
     real *x;      /* [n_blocks + 1][max_rows][width]: what goes in, which the caller writes, and what each block makes of it */
     real *sum;    /* [n_blocks][max_rows][width]: A x + a */
     real *dx;     /* [max_rows][width]: the derivative by what comes out, which the caller writes */
     real *dbelow, *scratch;
 } ResidualChain;
 
-/* False: no memory; *bytes is what was asked for. */
-bool residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, size_t *bytes);
-void residual_chain_close(ResidualChain *c);
+int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, fr_error *err);
+void residual_chain_close(ResidualChain *c); /* a zeroed one is fine */
 
 /* What comes out, [n_rows][width]. */
 real *residual_chain_out(const ResidualChain *c);
