@@ -90,7 +90,7 @@ static void make_arrays(Arrays *x, float seed) {
     for (int i = 0; i < 7; i++) x->b[i] = seed;
     x->list[0] = (CheckpointArray){"a", 1000, x->a};
     x->list[1] = (CheckpointArray){"b", 7, x->b};
-    x->checkpoint = (Checkpoint){.step = 12, .data = 0xfedcba9876543210, .options = "toy seed=1 lr=0.001 clip=1", .arrays = x->list,
+    x->checkpoint = (Checkpoint){.step = 12, .data = 0xfedcba9876543210, .run_signature = "toy seed=1 lr=0.001 clip=1", .arrays = x->list,
                                  .n_arrays = 2};
 }
 
@@ -130,7 +130,7 @@ static void a_damaged_file_is_refused(void **state) {
     char *bytes = slurp(PATH, &n);
     for (size_t length = 0; length < n; length += 37) {
         spill(PATH, bytes, length);
-        refuses("begin anew", &got.checkpoint, FR_ERR_FORMAT);
+        refuses("start a new run", &got.checkpoint, FR_ERR_FORMAT);
     }
     int n_taken = 0, n_flips = 0;
     for (size_t at = 0; at < n; at += 13) {
@@ -160,10 +160,10 @@ static void another_run_is_refused(void **state) {
     y.checkpoint.data++;
     refuses("other data", &y.checkpoint, FR_ERR_MISMATCH);
     make_arrays(&y, 1);
-    y.checkpoint.options = "toy seed=1 lr=0.002 clip=1";
-    refuses("a run with lr=0.001, this one has lr=0.002;", &y.checkpoint, FR_ERR_MISMATCH);
-    y.checkpoint.options = "toy seed=1 lr=0.001 clip=10";
-    refuses("a run with clip=1, this one has clip=10;", &y.checkpoint, FR_ERR_MISMATCH);
+    y.checkpoint.run_signature = "toy seed=1 lr=0.002 clip=1";
+    refuses("other options: lr=0.001 there, lr=0.002 here;", &y.checkpoint, FR_ERR_MISMATCH);
+    y.checkpoint.run_signature = "toy seed=1 lr=0.001 clip=10";
+    refuses("other options: clip=1 there, clip=10 here;", &y.checkpoint, FR_ERR_MISMATCH);
     make_arrays(&y, 1);
     y.list[1].name = "c";
     refuses("other parameters", &y.checkpoint, FR_ERR_MISMATCH);

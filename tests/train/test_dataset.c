@@ -181,7 +181,7 @@ static void an_epoch_has_every_token_once(void **state) {
         bool packs = kind & 1, wide = kind & 2;
         Sequences s;
         int32_t end = make_sequences(&s, wide ? 100000 : 32768, packs), *times = calloc((size_t)end, sizeof *times);
-        assert_true(times && s.narrow == !wide);
+        assert_true(times && s.is_16_bit == !wide);
         int64_t n_counted = 0;
         for (int epoch = 0; epoch < 3; epoch++)
             for (int64_t j = 0; j < s.n; j++) {
@@ -310,7 +310,7 @@ static void lines_are_refused_by_number(void **state) {
     static const struct {
         const char *text, *words;
     } cases[] = {
-        {"{\"text\": \"a\"}\n\n{\"text\": 1}\n", "line 3 wants a string \"text\""},
+        {"{\"text\": \"a\"}\n\n{\"text\": 1}\n", "line 3 must have a string \"text\""},
         {"{\"text\": \"a\"}\n{\"text\": \"a", "line 2 is not JSON"},
         {"{\"text\": \"a\\u0000b\"}", "line 1 is not JSON"},
         {"{\"text\": \"a\xff\"}", "line 1 is not JSON"},
@@ -331,7 +331,7 @@ static void lines_are_refused_by_number(void **state) {
         spill(DATA, cases[i].text, strlen(cases[i].text));
         if (!dataset_open(&d, &o, vocab, &err)) fail_msg("%s: taken", cases[i].text);
         if (!strstr(err.message, cases[i].words) || !strstr(err.message, DATA)) fail_msg("%s: '%s'", cases[i].text, err.message);
-        assert_true(d.train.n_tokens == 0 && !d.train.words);
+        assert_true(d.train.n_tokens == 0 && !d.train.tokens16);
     }
     Dataset d;
     fr_error err;

@@ -25,11 +25,11 @@ void gemm_bf16_plain(const Bf16Product *p) {
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t j = 0; j < p->n; j++) {
             float *c = &p->c[i * p->c_stride + j];
-            if (!p->adds) *c = 0;
+            if (!p->accumulate) *c = 0;
             for (int64_t begin = 0; begin < p->k; begin += BF16_DEPTH) {
                 int64_t end = begin + BF16_DEPTH < p->k ? begin + BF16_DEPTH : p->k;
                 float part = p->alpha * dot(p, i, j, begin, end);
-                *c = p->adds || begin ? *c + part : part;
+                *c = p->accumulate || begin ? *c + part : part;
             }
         }
 }

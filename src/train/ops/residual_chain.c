@@ -1,3 +1,5 @@
+/* residual_chain.c - the blocks of Medusa's, Hydra's and ReDrafter's heads (op_residual.h), one after the other. Every block keeps
+ * its input and A x + a for the backward pass. */
 #include "train/ops/residual_chain.h"
 
 #include "train/ops/op_residual.h"
@@ -14,7 +16,7 @@ int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32
 
 void residual_chain_close(ResidualChain *c) { arena_free(&c->arena); }
 
-/* What goes into block k. */
+/* The input of block k. */
 static real *x_of(const ResidualChain *c, int32_t k) { return c->x + (int64_t)k * c->max_rows * c->width; }
 static real *sum_of(const ResidualChain *c, int32_t k) { return c->sum + (int64_t)k * c->max_rows * c->width; }
 
