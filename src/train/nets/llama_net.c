@@ -1,4 +1,4 @@
-/* llama_net.c - the network of src/model/forward.c once more, with a way back.
+/* llama_net.c - the network of a Llama-style model for training: the forward pass of inference once more, and its backward pass.
  *
  *     x    = token_embd[token]
  *     each layer:
@@ -6,19 +6,18 @@
  *       x += Wdown (silu(Wgate m) * (Wup m)),              m = norm(x)
  *     logits = token_embd norm(x)
  *
- * The residual stream is a sum, so on the way back dx reaches every block unchanged, and each adds to it what comes
- * through its own norm. Layer l is undone from its end: feed-forward first, then attention, with one dx in place.
+ * The residual stream is a sum, so in the backward pass dx reaches every block unchanged, and each block adds to it the
+ * derivative through its own norm. A layer is processed from its end: feed-forward first, then attention, updating one dx.
  *
- * One sequence at a time. T rows of 256 to 768 numbers are large enough for products to be at their best, small enough
- * to stay near the core, and threads need nothing of each other: each takes other sequences (llama.c). All
- * activations of a sequence are kept in one arena: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers a layer, for the shipped
- * target at T = 512 some 13 MB.
+ * One sequence at a time. T rows of 256 to 768 numbers are large enough for matrix products to be efficient and small enough
+ * to stay in a core's caches, and threads are independent: each takes other sequences (llama.c). All activations of a
+ * sequence are kept: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers per layer, for the shipped target at T = 512 some 13 MB.
  *
- * The head. Logits of all rows would be the largest array by far (T V). LLAMA_HEAD_ROWS of them are made, turned into
- * loss and gradient, multiplied back into dx and the embedding, and forgotten.
+ * The head. The logits of all rows would be the largest array by far (T V). So LLAMA_HEAD_ROWS rows at a time are computed,
+ * turned into loss and gradient, multiplied back into dx and the embedding, and dropped.
  *
- * Test: test_train_net.c has this file in double and compares every tensor's gradient with finite differences;
- * test_train_llama.c compares logits with the executor's.
+ * Tests: test_train_net.c compiles this file in double and compares every tensor's gradient with finite differences;
+ * test_train_llama.c compares the logits with those of inference.
  */
 #include "train/nets/llama_net.h"
 
@@ -96,7 +95,7 @@ LlamaWeights llama_place_weights(const LlamaShape *s, LlamaLayer *layers, real *
 typedef struct LlamaLayerActs {
     real *x;                      /* [T][C] residual stream before the layer */
     real *attn_normed, *attn_rms; /* [T][C], [T] */
-    real *q, *k, *v;              /* [T][H*D], [T][G*D], [T][G*D]; q and k turned */
+    real *q, *k, *v;              /* [T][H*D], [T][G*D], [T][G*D]; q and k rotated */
     real *probs;                  /* [H][T][T] */
     real *attended;               /* [T][H*D] */
     real *x_mid;                  /* [T][C] residual stream between attention and feed-forward */
@@ -216,7 +215,7 @@ void llama_logits(const LlamaShape *s, const LlamaWeights *w, const LlamaActs *a
 
 /* ---- the head ---------------------------------------------------------------------------------------- */
 
-/* Is logits[target] the largest, and the first of equals? */
+/* Is logits[target] the largest, and the first of those equal to it? */
 static bool is_first_best(const real *logits, int32_t target, int64_t n) {
     if (logits[target] < real_max(logits, n)) return false;
     for (int32_t i = 0; i < target; i++)
@@ -234,9 +233,9 @@ static void learn_rows(const LlamaShape *s, const LlamaWeights *w, const LlamaWe
     real dloss[LLAMA_HEAD_ROWS];
     linear_forward(a->logits, normed, w->token_embd, NULL, n, C, V);
     for (int32_t t = 0; t < n; t++) {
-        bool is_counted = !loss_mask || loss_mask[first + t];
-        dloss[t] = is_counted ? (real)weight : 0;
-        if (is_counted) result->right += is_first_best(a->logits + t * V, targets[t], V);
+        bool in_loss = !loss_mask || loss_mask[first + t];
+        dloss[t] = in_loss ? (real)weight : 0;
+        if (in_loss) result->right += is_first_best(a->logits + t * V, targets[t], V);
     }
     cross_entropy_forward(a->loss, a->logits, a->logits, targets, n, V);
     for (int32_t t = 0; t < n; t++) {
@@ -254,7 +253,7 @@ static void learn_rows(const LlamaShape *s, const LlamaWeights *w, const LlamaWe
 
 static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
 
-/* a->dx, the derivative by the stream after the block, becomes that by the stream before it. */
+/* Turns a->dx, the derivative with respect to the residual stream after the block, into that before it. */
 static void feed_forward_back(const LlamaShape *s, const LlamaLayer *w, const LlamaLayer *dw, LlamaActs *a,
                               const LlamaLayerActs *l, int32_t T) {
     int64_t C = s->n_embd, F = s->n_ff;

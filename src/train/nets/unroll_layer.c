@@ -1,35 +1,36 @@
-/* unroll_layer.c - a drafter that reads its own guesses must learn from its own guesses.
+/* unroll_layer.c - a drafter that reads its own predictions must be trained on its own predictions.
  *
- * One transformer layer guesses the target's next hidden state. Where it drafts, only its first input is the target's; then
- * it goes on from what it guessed itself, whose errors it never saw if it was only taught with true states. So a lesson runs
- * chains: from each place t, n_steps steps, each on the output of the last (HASS, Zhang et al. 2025, arXiv 2408.15766;
- * Lyanna, section 4). All chains make a step together, as the rows of one batch:
+ * The problem. One transformer layer predicts the target's next hidden state. When it drafts, only its first input comes from
+ * the target; then it continues from its own predictions, whose errors it never saw if it was trained on true states alone.
+ *
+ * The idea (HASS, Zhang et al. 2025, arXiv 2408.15766; Lyanna, section 4). Training runs chains: from each position t, n_steps
+ * steps, each on the output of the step before. All chains make a step together, as the rows of one batch:
  *
  *     step 1   row t: input fc [E(x_{t+1}) ; h_t], position t,     sees rows 0 .. t of step 1: true keys and values
  *     step 2   row t: input from f^1_t,            position t + 1, sees rows 0 .. t of step 1, and itself
  *     step 3   row t: input from f^2_t,            position t + 2, sees rows 0 .. t of step 1, row t of step 2, and itself
  *
- * which is what the drafter's cache holds when it drafts: true entries of what the target has read, then its own rows. The
- * output of step s, f^s_t, guesses h_{t+s}, and through the target's head the token x_{t+s+1} (head_loss.c).
+ * This is what the drafter's KV cache holds when it drafts: true entries for what the target has read, then its own rows. The
+ * output of step s, f^s_t, predicts h_{t+s} and, through the target's output matrix, the token x_{t+s+1} (head_loss.c).
  *
  *     input of step s >= 2:   f^{s-1}_t                          fuses_each_step false
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x where it has no norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
  *
- * Which rows are made. Step 1 has one for each place, for its keys are context. A chain goes on only where one of its later
- * steps is judged at a place that counts, and as long as the sequence has a place for it, so that a prompt costs one row a
- * token and an answer n_steps. Chains are in order of t, so those of a step are the first ones of the step before.
+ * Rows. Step 1 has a row for each position, because its keys are context. A chain goes on only where one of its later steps
+ * predicts at a position in the loss mask, and only within the sequence, so a prompt costs one row per token and an answer
+ * n_steps. Chains are ordered by t, so the chains of a step are the first ones of the step before.
  *
- * Way back: from the last step to the first. A step's df is complete once the step after it is undone; keys and values of
- * step 1 gather gradient from all steps. Nothing is cut off: the gradient flows through every guess.
+ * Backward pass: from the last step to the first. The df of a step is complete once the step after it is done; keys and values
+ * of step 1 accumulate gradient from all steps. Nothing is truncated: the gradient flows through every prediction.
  *
- * The first values are the target's last layer, and an fc that lets the state through and adds the token's embedding in random
- * directions. Embeddings are small numbers; columns of the usual deviation 0.02 would make the token a whisper that takes long
- * to be heard, so theirs is start_token_std.
+ * Initial values: the layer is the target's last one; fc passes the hidden state through and adds the token's embedding in
+ * random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take long to
+ * use them, so those columns have start_token_std.
  *
- * Cost: a row of the layer for each token, n_steps of them where an answer is, and n_steps + 1 products with the vocabulary.
- * Proof: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters that run the files. */
+ * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the vocabulary.
+ * Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters that run the files. */
 #include "train/nets/unroll_layer.h"
 
 #include "train/ops/op_linear.h"
@@ -65,7 +66,7 @@ NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
     return t;
 }
 
-/* ---- room --------------------------------------------------------------------------------------- */
+/* ---- activations -------------------------------------------------------------------------------- */
 
 static const char acts_name[] = "a layer's activations; choose a smaller --length";
 
@@ -119,23 +120,23 @@ void unroll_close(UnrollActs *a) {
 
 /* ---- which rows --------------------------------------------------------------------------------- */
 
-/* Is one of the steps 2 .. n_steps from t judged? */
-static bool goes_on(const UnrollShape *s, const TrainSequence *l, int32_t t) {
-    for (int32_t place = t + 2; place <= t + s->n_steps && place < l->T; place++)
-        if (l->loss_mask[place]) return true;
+/* Does one of the steps 2 .. n_steps from t predict at a position in the loss mask? */
+static bool goes_on(const UnrollShape *s, const TrainSequence *seq, int32_t t) {
+    for (int32_t p = t + 2; p <= t + s->n_steps && p < seq->T; p++)
+        if (seq->loss_mask[p]) return true;
     return false;
 }
 
-/* Step i + 1 from t is judged at place t + i + 1, which must be one. */
-static void choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *l) {
+/* Step i + 1 from t predicts at position t + i + 1, which must lie within the sequence. */
+static void choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
     int32_t n = 0;
-    for (int32_t t = 0; t < l->T; t++)
-        if (goes_on(s, l, t)) a->chains[n++] = t;
+    for (int32_t t = 0; t < seq->T; t++)
+        if (goes_on(s, seq, t)) a->chains[n++] = t;
     for (int32_t i = 0; i < s->n_steps; i++) {
         UnrollStep *p = &a->steps[i];
         p->chains = i ? a->chains : a->entries;
-        p->n = i ? n : l->T;
-        while (p->n > 0 && p->chains[p->n - 1] + i + 1 >= l->T) p->n--;
+        p->n = i ? n : seq->T;
+        while (p->n > 0 && p->chains[p->n - 1] + i + 1 >= seq->T) p->n--;
     }
 }
 
@@ -151,9 +152,9 @@ static void add_to(real *out, const real *a, const real *b, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *l, int32_t step) {
+static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq, int32_t step) {
     UnrollStep *p = &a->steps[step];
-    const real *state = step ? a->steps[step - 1].f : l->hidden;
+    const real *state = step ? a->steps[step - 1].f : seq->hidden;
     int64_t C = s->C, width = fc_in(s);
     if (!is_fused(s, step)) {
         take_rows(p->x, state, p->chains, 0, p->n, C);
@@ -162,9 +163,9 @@ static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, cons
     for (int32_t i = 0; i < p->n; i++) {
         int32_t t = p->chains[i];
         real *pair = p->pair + i * width;
-        if (s->fuses_token) memcpy(pair, l->embd + l->tokens[t + step + 1] * C, (size_t)C * sizeof *pair);
+        if (s->fuses_token) memcpy(pair, seq->embd + seq->tokens[t + step + 1] * C, (size_t)C * sizeof *pair);
         memcpy(pair + width - C, state + t * C, (size_t)C * sizeof *pair);
-        if (l->noise && step == 0) add_to(pair + width - C, pair + width - C, l->noise + t * C, C);
+        if (seq->noise && step == 0) add_to(pair + width - C, pair + width - C, seq->noise + t * C, C);
     }
     linear_forward(p->x, p->pair, w[UNROLL_FC], w[UNROLL_FC_BIAS], p->n, width, C);
 }
@@ -176,7 +177,7 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
                              a->steps[0].k, a->steps[0].v, own_k, own_v};
 }
 
-/* What attention is made from: the norm of x, or x itself. */
+/* The input of attention: the norm of x, or x itself. */
 static real *attention_input(const UnrollShape *s, const UnrollStep *p) { return s->has_attn_norm ? p->attn_normed : p->x; }
 
 static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
@@ -208,24 +209,24 @@ static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs 
     for (int32_t i = 0; i < p->n; i++) add_to(p->f + p->chains[i] * C, p->x_mid + i * C, a->delta + i * C, C);
 }
 
-void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *l) {
-    choose_rows(s, a, l);
+void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq) {
+    choose_rows(s, a, seq);
     for (int32_t step = 0; step < s->n_steps && a->steps[step].n; step++) {
-        make_input(s, w, a, l, step);
+        make_input(s, w, a, seq, step);
         attention_block(s, w, a, step);
         feed_forward_block(s, w, a, step);
     }
 }
 
-/* ---- way back ----------------------------------------------------------------------------------- */
+/* ---- backward ----------------------------------------------------------------------------------- */
 
 static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
 
-void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *l) {
-    for (int32_t i = 0; i < s->n_steps; i++) zero(a->steps[i].df, (int64_t)l->T * s->C);
+void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
+    for (int32_t i = 0; i < s->n_steps; i++) zero(a->steps[i].df, (int64_t)seq->T * s->C);
 }
 
-/* a->dx, the derivative by the layer's output, becomes that by the stream between attention and feed-forward. */
+/* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
 static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, const UnrollStep *p) {
     int64_t n = p->n, C = s->C, F = s->n_ff;
     zero(a->dhidden, n * F), zero(a->dgate, n * F), zero(a->dup, n * F), zero(a->dnormed, n * C);
@@ -236,7 +237,8 @@ static void feed_forward_back(const UnrollShape *s, real *const *w, real *const 
     rmsnorm_backward(a->dx, dw[UNROLL_FFN_NORM], a->dnormed, p->x_mid, w[UNROLL_FFN_NORM], p->ffn_rms, n, C);
 }
 
-/* ... and then that by the layer's input. Steps after this one have left their gradients of its keys and values. */
+/* Turns a->dx further, into the derivative with respect to the layer's input. The later steps have already added their gradients
+ * of this step's keys and values. */
 static void attention_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
@@ -260,7 +262,7 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
         rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
 }
 
-/* a->dx goes into fc and into what the step before guessed; before the first is the target, which learns nothing. */
+/* Passes a->dx on to fc and to the prediction of the step before. Before the first step is the target, which is frozen. */
 static void input_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     const real *dstate = a->dx;
