@@ -338,7 +338,7 @@ static void heads_are_those_of_the_config(void **state) {
     if (try_import("eagle", &t, folder, TYPE_F32, &err)) fail_msg("%s", err.message);
     write_text("build/import-eagle/config.json", "{\"num_attention_heads\": 8, \"num_key_value_heads\": 2}");
     assert_int_equal(try_import("eagle", &t, folder, TYPE_F32, &err), FR_ERR_MISMATCH);
-    assert_non_null(strstr(err.message, "has 8 for num_attention_heads, and the target 4"));
+    assert_non_null(strstr(err.message, "has 8 for num_attention_heads, the target 4"));
     close_target(&t);
 }
 
@@ -352,7 +352,7 @@ static void the_embedding_tells_the_target(void **state) {
     finish(&p, CHECKPOINT);
     must_import("eagle", &small, CHECKPOINT, TYPE_F32, false);
     expect_refusal("eagle", &other, TYPE_F32, FR_ERR_MISMATCH, "was trained for another target");
-    expect_refusal("eagle", &wide, TYPE_F32, FR_ERR_MISMATCH, "tensor embed_tokens.weight is 300 x 64 where 320 x 64 fits the target");
+    expect_refusal("eagle", &wide, TYPE_F32, FR_ERR_MISMATCH, "tensor embed_tokens.weight is 300 x 64, but the target needs 320 x 64");
     close_target(&t);
     close_target(&other);
     close_target(&small);
@@ -381,7 +381,7 @@ static void what_is_not_of_the_method_is_refused(void **state) {
         expect_refusal(bad[i].method, &t, TYPE_F32, bad[i].code, bad[i].says);
     }
     expect_refusal("eagle", &t, TYPE_F32, FR_ERR_FORMAT, "tensor fc.weight is missing");
-    expect_refusal("hydra", &t, TYPE_F32, FR_ERR_FORMAT, "holds no Hydra head");
+    expect_refusal("hydra", &t, TYPE_F32, FR_ERR_FORMAT, "holds no Hydra heads");
     expect_refusal("redrafter", &t, TYPE_F32, FR_ERR_FORMAT, "tensor rnn_w.weight is missing");
     close_target(&t);
 }
@@ -391,7 +391,7 @@ static void numbers_that_do_not_fit_are_refused(void **state) {
     static float x[H * V];
     static const struct { float value; TensorType type; const char *says; } bad[] = {
         {NAN, TYPE_F32, "tensor 0.0.weight holds NaN or infinity"},
-        {70000, TYPE_F16, "tensor 0.0.weight holds 70000, too much for F16; choose --type F32"},
+        {70000, TYPE_F16, "tensor 0.0.weight holds 70000, which is too large for F16; choose --type F32"},
     };
     Target t = open_target(TARGET, "llama", TYPE_F32, V, 3);
     for (int i = 0; i < 2; i++) {
