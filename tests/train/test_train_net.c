@@ -1,7 +1,7 @@
-/* The whole network of src/train/llama_net.c in double: the gradient of every tensor against finite differences, on a
- * shape with grouped queries where no two widths are equal, with predictions that do not count. */
+/* test_train_net.c - the whole network of src/train/nets/llama_net.c in double: the gradient of every tensor against finite
+ * differences, on a shape with grouped queries where no two widths are equal, and with predictions outside the loss mask. */
 #define TRAIN_DOUBLE
-/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
+/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used. */
 #include "train/ops/op_attention.c"
 #include "train/ops/op_embedding.c"
 #include "train/ops/op_linear.c"
@@ -60,7 +60,7 @@ static void learn_net(void) {
     llama_learn(&shape, &net.weights, &net.grads, &net.acts, net.tokens, net.loss_mask, net.T, net.weight);
 }
 
-/* The worst error over all tensors, each tried at up to max_tried places; the name of the worst goes to *name. */
+/* The worst error over all tensors, each tried at up to max_tried elements; the name of the worst goes to *name. */
 static double worst_error(int max_tried, char *name) {
     double worst = 0;
     int64_t at = 0;
@@ -78,7 +78,7 @@ static double worst_error(int max_tried, char *name) {
     return worst;
 }
 
-static void every_tensor(void **state) {
+static void gradients_match_finite_differences(void **state) {
     (void)state;
     char name[64] = "";
     open_net(11, 0.7);
@@ -88,8 +88,8 @@ static void every_tensor(void **state) {
     llama_acts_close(&net.acts);
 }
 
-/* More rows than the head takes at a time, and more than a block of attention. */
-static void longer_than_a_chunk(void **state) {
+/* More rows than LLAMA_HEAD_ROWS and than a block of attention. */
+static void sequences_longer_than_a_block(void **state) {
     (void)state;
     char name[64] = "";
     open_net(LLAMA_HEAD_ROWS + 3, 0.01);
@@ -99,8 +99,8 @@ static void longer_than_a_chunk(void **state) {
     llama_acts_close(&net.acts);
 }
 
-/* Negative control: one tensor's gradient with its sign turned, one after the other; each must be seen. */
-static void a_wrong_sign_is_seen(void **state) {
+/* Negative control: the sign of one tensor's gradient is flipped, tensor after tensor; each must be detected. */
+static void a_wrong_sign_is_detected(void **state) {
     (void)state;
     char name[64] = "";
     open_net(11, 0.7);
@@ -111,15 +111,15 @@ static void a_wrong_sign_is_seen(void **state) {
         int64_t n = t.n_rows * t.n;
         for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
         double error = worst_error(4, name);
-        if (!(error > 1) || strcmp(name, t.name) != 0) fail_msg("%s turned, but %s is worst, by %g", t.name, name, error);
+        if (!(error > 1) || strcmp(name, t.name) != 0) fail_msg("the sign of %s is flipped, but the worst error is in %s: %g", t.name, name, error);
         for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
         at += n;
     }
     llama_acts_close(&net.acts);
 }
 
-/* Predictions that do not count change neither the loss nor the gradient. */
-static void what_does_not_count(void **state) {
+/* Predictions outside the loss mask change neither the loss nor the gradient. */
+static void positions_outside_the_mask_change_nothing(void **state) {
     (void)state;
     open_net(11, 1);
     memset(net.loss_mask, 0, sizeof net.loss_mask);
@@ -135,7 +135,7 @@ static void what_does_not_count(void **state) {
     llama_acts_close(&net.acts);
 }
 
-/* Of equal logits the lowest token is the most probable one, as in the sampler. */
+/* Ties go to the lowest token, as in the sampler. */
 static void ties_go_to_the_lowest_token(void **state) {
     (void)state;
     const double logits[4] = {1, 3, 3, 2};
@@ -152,10 +152,10 @@ static int one_thread(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_tensor),
-        cmocka_unit_test(longer_than_a_chunk),
-        cmocka_unit_test(a_wrong_sign_is_seen),
-        cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(sequences_longer_than_a_block),
+        cmocka_unit_test(a_wrong_sign_is_detected),
+        cmocka_unit_test(positions_outside_the_mask_change_nothing),
         cmocka_unit_test(ties_go_to_the_lowest_token),
     };
     return cmocka_run_group_tests(tests, one_thread, NULL);
