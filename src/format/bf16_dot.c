@@ -1,8 +1,8 @@
 /* bf16_dot.c - the two operations of vdpbf16ps whose treatment of subnormal numbers differs from C's.
  *
  * The instruction ignores the rounding and flush settings of the CPU: it always rounds to nearest even, and always
- * flushes subnormal inputs and results to zero. Proof: tests/unit/test_kernels_matmul.c and tests/train/test_gemm.c compare
- * this arithmetic with the instruction, bit by bit, on CPUs that have it. */
+ * flushes subnormal inputs and results to zero. Proof: tests/unit/test_kernels_matmul.c and tests/train/test_gemm.c
+ * compare this arithmetic with the instruction, bit by bit, on CPUs that have it. */
 #include "format/bf16_dot.h"
 
 #include "format/blocks.h"

@@ -1,8 +1,8 @@
 /* import.c - converts a published checkpoint into a drafter file.
  *
- * A method's plan lists the tensors of the drafter file, and for each the tensor of the checkpoint that it comes from and how its
- * rows and columns are reordered. All numbers are checked before anything is written; then rows are converted one by one while
- * the file is written, so memory holds one row of each tensor. Test: test_import.c. */
+ * A method's plan lists the tensors of the drafter file, and for each the tensor of the checkpoint that it comes from
+ * and how its rows and columns are reordered. All numbers are checked before anything is written; then rows are
+ * converted one by one while the file is written, so memory holds one row of each tensor. Test: test_import.c. */
 #include "import/import.h"
 
 #include "base/mem.h"

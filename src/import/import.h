@@ -1,7 +1,7 @@
 /* import.h - converts drafters that others have trained and published into drafter files (drafter_file.h).
  *
- * import.c does what all methods share; each import_<method>.c has a plan, which says which published tensor becomes which
- * tensor of the drafter file. */
+ * import.c does what all methods share; each import_<method>.c has a plan, which says which published tensor becomes
+ * which tensor of the drafter file. */
 #ifndef IMPORT_IMPORT_H
 #define IMPORT_IMPORT_H
 
@@ -58,13 +58,13 @@ typedef struct ImportOptions {
     void *progress_user;
 } ImportOptions;
 
-/* Writes the drafter file. Refuses a checkpoint that lacks a tensor, holds tensors that the method does not have, or whose shapes
- * or embedding do not match the target. */
+/* Writes the drafter file. Refuses a checkpoint that lacks a tensor, holds tensors that the method does not have, or
+ * whose shapes or embedding do not match the target. */
 int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o, const char *path,
                    fr_error *err);
 
-/* For plans: adds tensor `name` to the drafter file, from tensor `from` of the checkpoint, whose shape is checked. n_out 0: a
- * vector. *out (NULL is fine) may be changed until the plan ends. */
+/* For plans: adds tensor `name` to the drafter file, from tensor `from` of the checkpoint, whose shape is checked.
+ * n_out 0: a vector. *out (NULL is fine) may be changed until the plan ends. */
 int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out, fr_error *err);
 /* Adds a vector of zeros. */
 int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err);

@@ -1,4 +1,5 @@
-/* import_eagle.c - EAGLE-1 and EAGLE-2 as SafeAILab publishes them (model/cnets.py, later cnets1.py, of their repository).
+/* import_eagle.c - EAGLE-1 and EAGLE-2 as SafeAILab publishes them (model/cnets.py, later cnets1.py, of their
+ * repository).
  *
  *     embed_tokens.weight                       the target's embedding: checked, not copied
  *     fc.weight [H][2H], fc.bias [H]            embedding first, then the hidden state, as in our files; some have no bias
@@ -6,8 +7,8 @@
  *     layers.0.post_attention_layernorm.weight  the norm before the MLP; there is none before attention
  *     layers.0.mlp.{gate,up,down}_proj.weight
  *
- * EAGLE-3, which reads hidden states of three layers and has a vocabulary of its own, is another method. It is recognised by its
- * tensors and refused. */
+ * EAGLE-3, which reads hidden states of three layers and has a vocabulary of its own, is another method. It is
+ * recognised by its tensors and refused. */
 #include "import/import.h"
 
 static int refuse_eagle3(const Import *x, fr_error *err) {
@@ -19,7 +20,8 @@ static int refuse_eagle3(const Import *x, fr_error *err) {
                      published_path(x->from));
 }
 
-/* The drafter takes its head counts and rope from the target; the shape of a matrix does not show how many heads it has. */
+/* The drafter takes its head counts and rope from the target; the shape of a matrix does not show how many heads it
+ * has. */
 static int check_heads(const Import *x, fr_error *err) {
     const Hparams *h = &x->target->hparams;
     const struct { const char *key; int32_t is; } counts[] = {{"num_attention_heads", h->n_head}, {"num_key_value_heads", h->n_head_kv}};

@@ -3,8 +3,9 @@
  *     [medusa_head.]<head>.<k>.linear.weight [H][H], .bias [H]      the blocks x + SiLU(A x + a)
  *     [medusa_head.]<head>.<n>.weight [V][H]                        after n blocks: the head's own output
  *
- * In the released code all blocks of a head are the same module, which safetensors store once: a missing block equals the first.
- * A file that holds the whole model has the target's weights too: its embedding is checked, and none of them are copied. */
+ * In the released code all blocks of a head are the same module, which safetensors store once: a missing block equals
+ * the first. A file that holds the whole model has the target's weights too: its embedding is checked, and none of them
+ * are copied. */
 #include "import/import.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* published.h - a checkpoint of published weights: one or several safetensors files, or a folder of them.
  *
- * Every tensor that an import uses is marked as taken. At the end no tensor may be left: a checkpoint with more tensors is of a
- * variant that the import does not know, and its drafter would compute something else. */
+ * Every tensor that an import uses is marked as taken. At the end no tensor may be left: a checkpoint with more tensors
+ * is of a variant that the import does not know, and its drafter would compute something else. */
 #ifndef IMPORT_PUBLISHED_H
 #define IMPORT_PUBLISHED_H
 

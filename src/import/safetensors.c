@@ -3,10 +3,10 @@
  *     n:u64 little-endian   n bytes of JSON   data
  *     {"fc.weight": {"dtype": "F16", "shape": [64, 128], "data_offsets": [0, 16384]}, ..., "__metadata__": {...}}
  *
- * Offsets count from the end of the JSON. The file is not trusted: a file is opened only if the bytes of each tensor lie in the
- * file and are as many as its shape and type need, no two tensors share a byte, and together they cover all of the data, as
- * the format demands. A pickle, PyTorch's other format, is a program and is not read at all.
- * Tests: test_safetensors.c, tests/fuzz/fuzz_safetensors.c. */
+ * Offsets count from the end of the JSON. The file is not trusted: a file is opened only if the bytes of each tensor
+ * lie in the file and are as many as its shape and type need, no two tensors share a byte, and together they cover all
+ * of the data, as the format demands. A pickle, PyTorch's other format, is a program and is not read at all. Tests:
+ * test_safetensors.c, tests/fuzz/fuzz_safetensors.c. */
 #define _DEFAULT_SOURCE
 #include "import/safetensors.h"
 

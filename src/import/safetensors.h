@@ -23,8 +23,8 @@ typedef struct SafeTensor {
     size_t bytes;
 } SafeTensor;
 
-/* Maps the file. Refuses a pickle, with the command that converts it, and any header whose sizes, offsets and shapes do not match
- * each other and the file. */
+/* Maps the file. Refuses a pickle, with the command that converts it, and any header whose sizes, offsets and shapes do
+ * not match each other and the file. */
 int safetensors_open(SafeTensors **out, const char *path, fr_error *err);
 /* The same for bytes in memory, which must outlive it; messages call them `name`. */
 int safetensors_open_memory(SafeTensors **out, const void *bytes, size_t n, const char *name, fr_error *err);

@@ -1,5 +1,5 @@
-/* lyanna_rig.c - writes files of the drafter lyanna with random weights, and computes in double precision, one row at a time, what the
- * drafter must compute. */
+/* lyanna_rig.c - writes files of the drafter lyanna with random weights, and computes in double precision, one row at a
+ * time, what the drafter must compute. */
 #include "lyanna_rig.h"
 
 #include "format/blocks.h"

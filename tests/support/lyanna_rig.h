@@ -1,5 +1,5 @@
-/* lyanna_rig.h - files of the drafter lyanna with random weights, and what it must compute, written plainly in double precision:
- * its layer, its token info, its Algorithms 1 and 2. */
+/* lyanna_rig.h - files of the drafter lyanna with random weights, and what it must compute, written plainly in double
+ * precision: its layer, its token info, its Algorithms 1 and 2. */
 #ifndef TESTS_LYANNA_RIG_H
 #define TESTS_LYANNA_RIG_H
 

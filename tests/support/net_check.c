@@ -77,7 +77,8 @@ static TrainSums learn(Rig *r) {
     return sums;
 }
 
-/* The worst error over all tensors, each tried at up to max_tried elements; *name becomes the name of the worst tensor. */
+/* The worst error over all tensors, each tried at up to max_tried elements; *name becomes the name of the worst
+ * tensor. */
 static double worst_error(Rig *r, int max_tried, const char **name) {
     double worst = -1;
     for (int32_t i = 0; i < r->n_tensors; i++) {
@@ -122,8 +123,9 @@ void net_check_wrong_signs(const NetCase *c) {
     close_rig(&r);
 }
 
-/* No step predicts at position 0, and none starts at the last one. So noise at the first position must act like another hidden
- * state there, and noise at the last must do nothing. With noise everywhere the derivatives must be right, too. */
+/* No step predicts at position 0, and none starts at the last one. So noise at the first position must act like another
+ * hidden state there, and noise at the last must do nothing. With noise everywhere the derivatives must be right,
+ * too. */
 void net_check_noise(const NetCase *c) {
     enum { T = 13 };
     Rig r;

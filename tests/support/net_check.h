@@ -1,5 +1,5 @@
-/* net_check.h - checks the derivatives of a drafter's network (src/train/nets/net.h) in double. The calling test compiles the network
- * and the ops with TRAIN_DOUBLE (double_nets.h). */
+/* net_check.h - checks the derivatives of a drafter's network (src/train/nets/net.h) in double. The calling test
+ * compiles the network and the ops with TRAIN_DOUBLE (double_nets.h). */
 #ifndef TESTS_NET_CHECK_H
 #define TESTS_NET_CHECK_H
 
@@ -12,8 +12,8 @@ typedef struct NetCase {
     int32_t C, V; /* of the target */
 } NetCase;
 
-/* Every tensor against finite differences, to 1e-6: on a short sequence with gaps in the loss mask, and on one with more positions than
- * HEAD_LOSS_ROWS and more rows than a block of attention. */
+/* Every tensor against finite differences, to 1e-6: on a short sequence with gaps in the loss mask, and on one with
+ * more positions than HEAD_LOSS_ROWS and more rows than a block of attention. */
 void net_check_gradients(const NetCase *c);
 /* Negative control: a flipped sign in any tensor's gradient is detected, and that tensor is named. */
 void net_check_wrong_signs(const NetCase *c);

@@ -1,5 +1,6 @@
-/* test_checkpoint.c - checkpoints and the training loop: a checkpoint that is truncated, damaged or of another run is refused; a
- * run that was stopped, or killed with SIGKILL at any moment, ends with the very bytes of an undisturbed one. */
+/* test_checkpoint.c - checkpoints and the training loop: a checkpoint that is truncated, damaged or of another run is
+ * refused; a run that was stopped, or killed with SIGKILL at any moment, ends with the very bytes of an undisturbed
+ * one. */
 #include "testing.h"
 
 #include "model_rig.h"

@@ -1,5 +1,5 @@
-/* test_dataset.c - the data that training reads: lines, records, documents and their loss masks, sequences, their order, and
- * held-out documents. Expectations are written by hand; the vocabulary is that of the shipped model. */
+/* test_dataset.c - the data that training reads: lines, records, documents and their loss masks, sequences, their
+ * order, and held-out documents. Expectations are written by hand; the vocabulary is that of the shipped model. */
 #include "testing.h"
 
 #include "base/mem.h"

@@ -1,5 +1,6 @@
-/* test_train_drafters.c - the networks of medusa, eagle and lyanna in double: the gradient of every tensor against finite
- * differences, on shapes with grouped queries where no two widths are equal, and with predictions outside the loss mask. */
+/* test_train_drafters.c - the networks of medusa, eagle and lyanna in double: the gradient of every tensor against
+ * finite differences, on shapes with grouped queries where no two widths are equal, and with predictions outside the
+ * loss mask. */
 #include "double_nets.h"
 
 #include "net_check.h"

@@ -1,6 +1,6 @@
-/* test_train_heads.c - the networks of medusa, hydra and redrafter in double: their loss equals one that is written down
- * plainly here, and the gradient of every tensor equals finite differences, on odd shapes and with predictions outside the
- * loss mask. */
+/* test_train_heads.c - the networks of medusa, hydra and redrafter in double: their loss equals one that is written
+ * down plainly here, and the gradient of every tensor equals finite differences, on odd shapes and with predictions
+ * outside the loss mask. */
 #include "double_nets.h"
 
 #include "base/rng.h"
@@ -273,8 +273,9 @@ static void gradients_match_finite_differences(void **state) {
         }
 }
 
-/* Negative control: the sign of one tensor's gradient is flipped, tensor after tensor; each must be detected. A tensor that does not
- * influence the loss would not be: in a redrafter of one step that starts at the embedding, W, U and b do not. */
+/* Negative control: the sign of one tensor's gradient is flipped, tensor after tensor; each must be detected. A tensor
+ * that does not influence the loss would not be: in a redrafter of one step that starts at the embedding, W, U and b do
+ * not. */
 static void a_wrong_sign_is_detected(void **state) {
     (void)state;
     for (int i = 0; i < N_CASES - 1; i++) {

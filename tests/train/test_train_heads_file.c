@@ -1,5 +1,6 @@
-/* test_train_heads_file.c - the trainers of medusa, hydra and redrafter: the drafter that runs a trainer's file computes the network that
- * was trained; untrained heads repeat the target; training improves held-out texts; another target refuses the file. */
+/* test_train_heads_file.c - the trainers of medusa, hydra and redrafter: the drafter that runs a trainer's file
+ * computes the network that was trained; untrained heads repeat the target; training improves held-out texts; another
+ * target refuses the file. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -106,9 +107,9 @@ static void propose(Kind kind, const int32_t *text) {
     learned_rig_close_reader(&reader);
 }
 
-/* The probability that step `depth` of the network gives to the last of `tokens`, after a text whose pending token is number
- * N_TEXT - 1. The loss at one position is the mean over the steps that predict there; n times that of n steps is n - 1 times that
- * of n - 1 steps plus the loss of step n. */
+/* The probability that step `depth` of the network gives to the last of `tokens`, after a text whose pending token is
+ * number N_TEXT - 1. The loss at one position is the mean over the steps that predict there; n times that of n steps is
+ * n - 1 times that of n - 1 steps plus the loss of step n. */
 static double probability(TrainedDrafter *const *trained, const int32_t *tokens, int32_t depth) {
     int32_t p = N_TEXT - 2 + depth;
     uint8_t loss_mask[LENGTH] = {0};
@@ -119,7 +120,8 @@ static double probability(TrainedDrafter *const *trained, const int32_t *tokens,
     return exp(-loss);
 }
 
-/* The largest relative difference between the probability of a token by its node's p_accept and by the network of `kind`. */
+/* The largest relative difference between the probability of a token by its node's p_accept and by the network of
+ * `kind`. */
 static double worst_difference(Kind kind, const int32_t *text) {
     TrainedDrafter *trained[N_STEPS + 1] = {NULL};
     double worst = 0;
@@ -253,7 +255,8 @@ static bool has_shape(const double *p_accept) {
     return same;
 }
 
-/* The accuracy measured on held-out texts goes into the file and determines the shape of the static tree; without it the prior does. */
+/* The accuracy measured on held-out texts goes into the file and determines the shape of the static tree; without it
+ * the prior does. */
 static void the_static_tree_is_the_measured_one(void **state) {
     (void)state;
     fr_error err;

@@ -1,5 +1,5 @@
-/* test_train_llama.c - the trainer of a Llama-style target: its loss falls, it is deterministic, and inference with the file that it
- * writes computes the network that was trained. */
+/* test_train_llama.c - the trainer of a Llama-style target: its loss falls, it is deterministic, and inference with the
+ * file that it writes computes the network that was trained. */
 #include "train/nets/llama.h"
 
 #include "base/mem.h"

@@ -1,5 +1,6 @@
-/* test_train_net.c - the whole network of src/train/nets/llama_net.c in double: the gradient of every tensor against finite
- * differences, on a shape with grouped queries where no two widths are equal, and with predictions outside the loss mask. */
+/* test_train_net.c - the whole network of src/train/nets/llama_net.c in double: the gradient of every tensor against
+ * finite differences, on a shape with grouped queries where no two widths are equal, and with predictions outside the
+ * loss mask. */
 #define TRAIN_DOUBLE
 /* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used. */
 #include "train/ops/op_attention.c"

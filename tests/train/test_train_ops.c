@@ -1,5 +1,6 @@
-/* The ops of src/train in double, against finite differences: every derivative of every op on odd shapes. The negative
- * control is in the check itself: each derivative is also tried with its sign turned, and that must be seen. */
+/* test_train_ops.c - the ops of src/train/ops in double against finite differences: every derivative of every op on odd
+ * shapes. The check has its own negative control: each derivative is also tried with its sign flipped, which must be
+ * detected. */
 #define TRAIN_DOUBLE
 #include "train/ops/op_attention.c"
 #include "train/ops/op_embedding.c"
@@ -70,22 +71,22 @@ static void check_accumulation(const Op *op, const GradientVar *vars) {
 }
 
 static void check_op(const Op *op) {
-    static double turned[N_MAX];
+    static double flipped[N_MAX];
     op->loss(NULL); /* the forward pass leaves what the backward pass needs */
     op->backward();
     GradientVar vars[] = {{"a", r.a, r.da, op->n_a}, {"b", r.b, r.db, op->n_b}, {"c", r.c, r.dc, op->n_c}};
-    GradientVar unturned[] = {vars[0], vars[1], vars[2]};
+    GradientVar unflipped[] = {vars[0], vars[1], vars[2]};
     for (int i = 0; i < 3; i++) {
         if (vars[i].n == 0) continue;
         assert_true(vars[i].n <= N_MAX);
         double error = gradient_error(&vars[i], op->loss, NULL, TRIED);
         if (!(error < 1e-7)) fail_msg("%s, input %s: wrong by %g", op->name, vars[i].name, error);
-        for (int64_t k = 0; k < vars[i].n; k++) turned[k] = -vars[i].dx[k];
-        vars[i].dx = turned;
+        for (int64_t k = 0; k < vars[i].n; k++) flipped[k] = -vars[i].dx[k];
+        vars[i].dx = flipped;
         error = gradient_error(&vars[i], op->loss, NULL, TRIED);
         if (!(error > 1)) fail_msg("%s, input %s: a wrong sign is not detected (%g)", op->name, vars[i].name, error);
     }
-    if (op->backward != rope_back) check_accumulation(op, unturned);
+    if (op->backward != rope_back) check_accumulation(op, unflipped);
 }
 
 /* ---- linear, norm, embedding ------------------------------------------------------------------------- */
@@ -226,7 +227,8 @@ static void attention_is_causal(void **state) {
 /* ---- losses ------------------------------------------------------------------------------------------ */
 
 enum { HARD, SOFT, KL, L1 };
-/* a: logits; b: a distribution for each row (not normalised where kind is SOFT); the loss of row t has the weight g_t. */
+/* a: logits; b: a distribution for each row (not normalised where kind is SOFT); the loss of row t has the weight
+ * g_t. */
 static double softmax_loss(void *ctx) {
     (void)ctx;
     if (r.kind == HARD) cross_entropy_forward(r.y, r.kept, r.a, r.tokens, r.rows, r.n);
@@ -334,8 +336,8 @@ static int32_t wide_n(const Trainer *t) { return (void)t, N_WIDE; }
 static Param *wide_param_0(Trainer *t, int32_t i) { return (void)t, &wide[0][i]; }
 static Param *wide_param_1(Trainer *t, int32_t i) { return (void)t, &wide[1][i]; }
 
-/* Parameters of odd lengths, some of them shorter than a piece: whatever the number of threads, the bits are the same, and
- * each element is its own. */
+/* Parameters of odd lengths, some of them shorter than a piece: whatever the number of threads, the bits are the same,
+ * and each element is its own. */
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
     static const int64_t lengths[N_WIDE] = {1, 2777, 3, 17, 160, 2000, 42};

@@ -1,5 +1,5 @@
-/* test_train_unroll.c - the trained layers of eagle and lyanna: the drafter that opens the file computes what the network computes, at
- * every step of its own predictions; training lowers the loss; noise; hot tokens. */
+/* test_train_unroll.c - the trained layers of eagle and lyanna: the drafter that opens the file computes what the
+ * network computes, at every step of its own predictions; training lowers the loss; noise; hot tokens. */
 #include "learned_rig.h"
 #include "random_model.h"
 
@@ -125,8 +125,8 @@ static double loss_at(const NetClass *class, const void *net, const int32_t *tok
     return sums.loss;
 }
 
-/* log q of the last of a path's n tokens, which are drafted after a text of N_TEXT: the summed loss of n steps at that position
- * minus that of n - 1 steps. */
+/* log q of the last of a path's n tokens, which are drafted after a text of N_TEXT: the summed loss of n steps at that
+ * position minus that of n - 1 steps. */
 static double log_q(bool is_eagle, const int32_t *tokens, const float *hidden, int32_t n) {
     double sums[2] = {0};
     for (int32_t i = 0; i < 2 && n - i > 0; i++) {

@@ -1,5 +1,5 @@
-/* test_import.c - src/import and `forerun import-drafter`: a checkpoint in its authors' layout becomes the same drafter as the same
- * weights written directly; checkpoints of another target or method are refused. */
+/* test_import.c - src/import and `forerun import-drafter`: a checkpoint in its authors' layout becomes the same drafter
+ * as the same weights written directly; checkpoints of another target or method are refused. */
 #include "learned_rig.h"
 
 #include "cli_rig.h"
@@ -342,7 +342,8 @@ static void head_counts_of_config_json_must_match(void **state) {
     close_target(&t);
 }
 
-/* The drafter of another target is refused; that of this target is accepted even if the target is quantised to four bits. */
+/* The drafter of another target is refused; that of this target is accepted even if the target is quantised to four
+ * bits. */
 static void the_embedding_must_be_the_targets(void **state) {
     (void)state;
     Target t = open_target(TARGET, "llama", TYPE_F32, V, 3), other = open_target("build/import-other.gguf", "llama", TYPE_F32, V, 4);

@@ -1,4 +1,5 @@
-/* test_safetensors.c - the safetensors reader: the content of a valid file, and the errors of malformed and hostile ones. */
+/* test_safetensors.c - the safetensors reader: the content of a valid file, and the errors of malformed and hostile
+ * ones. */
 #include "safetensors_build.h"
 
 #include "import/safetensors.h"

@@ -1,8 +1,8 @@
 /* dataset.c - reads files of training data: lines become records, documents, and sequences in memory.
  *
- * Whether a document is held out depends on a hash of its tokens alone, so that the same documents are held out for every
- * seed and order of files, and when more files are added. A fingerprint of all tokens and loss masks lets a checkpoint
- * refuse other data. */
+ * Whether a document is held out depends on a hash of its tokens alone, so that the same documents are held out for
+ * every seed and order of files, and when more files are added. A fingerprint of all tokens and loss masks lets a
+ * checkpoint refuse other data. */
 #include "train/data/dataset.h"
 
 #include "base/hash.h"

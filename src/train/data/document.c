@@ -1,9 +1,10 @@
 /* document.c - turns a record into tokens and their loss mask.
  *
- * The problem is to find the token at which an answer begins. Prompt and answer cannot be encoded separately: a SentencePiece
- * vocabulary would put a word-start space before the answer, and merges across the seam would be lost. So the whole text
- * is encoded, and then the text before the seam by itself: the answer begins with the first token in which the two differ.
- * Where no merge crosses the seam, that is the token at the seam; where one does, it is the token that crosses it.
+ * The problem is to find the token at which an answer begins. Prompt and answer cannot be encoded separately: a
+ * SentencePiece vocabulary would put a word-start space before the answer, and merges across the seam would be lost. So
+ * the whole text is encoded, and then the text before the seam by itself: the answer begins with the first token in
+ * which the two differ. Where no merge crosses the seam, that is the token at the seam; where one does, it is the token
+ * that crosses it.
  *
  *     prompt "Q: 1+1?\nA:"  response " 2"        BOS ▁Q : ▁1 + 1 ? \n A :  ▁2 EOS
  *                                    loss mask     0  0 0  0 0 0 0  0 0 0   1  1
@@ -26,7 +27,8 @@ static int encode(const DocumentForm *form, const char *text, size_t n, bool spe
     return tokenizer_encode(form->tokenizer, text, n, flags, &out->ids, &out->n, err);
 }
 
-/* The index of the first token in which `all`, the tokens of a text, differs from the tokens of the text's first n bytes. */
+/* The index of the first token in which `all`, the tokens of a text, differs from the tokens of the text's first n
+ * bytes. */
 static int find_seam(const DocumentForm *form, const Tokens *all, const char *text, size_t n, bool special, int64_t *out,
                      fr_error *err) {
     Tokens part;
@@ -55,7 +57,8 @@ static int begin_document(Document *d, const DocumentForm *form, Tokens *tokens,
     return FR_OK;
 }
 
-/* Puts tokens begin .. end - 1 into the loss. is_cut: the answer was cut off, so its end-of-turn token stays out of the loss. */
+/* Puts tokens begin .. end - 1 into the loss. is_cut: the answer was cut off, so its end-of-turn token stays out of the
+ * loss. */
 static void set_loss_mask(Document *d, const DocumentForm *form, int64_t begin, int64_t end, bool is_cut) {
     for (int64_t i = begin < 1 ? 1 : begin; i < end; i++) d->loss_mask[i] = 1;
     if (is_cut && end > 0 && tokenizer_is_eog(form->tokenizer, d->tokens[end - 1])) d->loss_mask[end - 1] = 0;

@@ -17,10 +17,10 @@ typedef struct DocumentForm {
     bool pairs_are_chats; /* prompt and response are a user's and the assistant's messages; else raw text */
 } DocumentForm;
 
-/* BOS is added where the vocabulary's file asks for it, and EOS at the end unless an end-of-turn token stands there. In the
- * loss are: of a text all tokens, of a pair the response, of a conversation the assistant's messages, each with the token
- * that ends it unless the answer was cut off. A record without an answer is refused; the error is a sentence without its
- * subject, for line_reader_refuse. */
+/* BOS is added where the vocabulary's file asks for it, and EOS at the end unless an end-of-turn token stands there. In
+ * the loss are: of a text all tokens, of a pair the response, of a conversation the assistant's messages, each with the
+ * token that ends it unless the answer was cut off. A record without an answer is refused; the error is a sentence
+ * without its subject, for line_reader_refuse. */
 int document_make(Document *out, const DocumentForm *form, const Record *record, fr_error *err);
 void document_free(Document *d);
 

@@ -1,5 +1,5 @@
-/* hot_tokens.c - counts tokens and keeps the most frequent ones: the rows and columns of a token-info table (token_info.h) that is
- * restricted to part of a large vocabulary. */
+/* hot_tokens.c - counts tokens and keeps the most frequent ones: the rows and columns of a token-info table
+ * (token_info.h) that is restricted to part of a large vocabulary. */
 #include "train/data/hot_tokens.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* line_reader.c - hands out a text file line by line, decompressing zstd as it goes, so that memory holds one line and one chunk
- * whatever the size of the file. */
+/* line_reader.c - hands out a text file line by line, decompressing zstd as it goes, so that memory holds one line and
+ * one chunk whatever the size of the file. */
 #include "train/data/line_reader.h"
 
 #include "base/mem.h"

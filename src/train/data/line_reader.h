@@ -11,13 +11,13 @@ typedef struct LineReader LineReader;
 
 enum { LINE_MAX_BYTES = 1 << 30 };
 
-/* Lines longer than max_bytes are refused. whole: the whole file is handed out as one line. A file whose path ends with ".zst"
- * is decompressed. */
+/* Lines longer than max_bytes are refused. whole: the whole file is handed out as one line. A file whose path ends with
+ * ".zst" is decompressed. */
 int line_reader_open(LineReader **out, const char *path, bool whole, size_t max_bytes, fr_error *err);
 void line_reader_close(LineReader *r); /* NULL is fine */
 
-/* 1: *line is the next line without its newline, followed by '\0' and valid until the next call; 0: end of file; negative: an
- * error, which names the file. */
+/* 1: *line is the next line without its newline, followed by '\0' and valid until the next call; 0: end of file;
+ * negative: an error, which names the file. */
 int line_reader_next(LineReader *r, const char **line, size_t *n, fr_error *err);
 
 /* Puts "PATH: line N " before the sentence in `why`, as err; returns why->code. */

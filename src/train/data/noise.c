@@ -1,5 +1,5 @@
-/* noise.c - noise from the counter-based generator (base/rng.h), keyed by seed and sequence number. A resumed run therefore draws
- * the same noise as an undisturbed one, and threads need no shared state. */
+/* noise.c - noise from the counter-based generator (base/rng.h), keyed by seed and sequence number. A resumed run
+ * therefore draws the same noise as an undisturbed one, and threads need no shared state. */
 #include "train/data/noise.h"
 
 #include "base/rng.h"

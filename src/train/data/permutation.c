@@ -1,11 +1,11 @@
 /* permutation.c - a Feistel network over the indices.
  *
- * A resumed run must find the next sequence from the number of the training step alone, so the order of an epoch is computed
- * and not stored. An index is cut into a left and a right half of h bits. A round exchanges the halves and combines one (by
- * exclusive or) with a function of the other, which can be undone, so every round is a permutation of 0 .. 4^h - 1 (Luby
- * and Rackoff 1988). A result outside 0 .. n-1 goes through the network again until it falls inside (cycle walking: Black
- * and Rogaway 2002), which takes fewer than 4 passes on average because 4^h < 4n. Test: test_dataset.c checks that the
- * result is a permutation, and another one for each epoch. */
+ * A resumed run must find the next sequence from the number of the training step alone, so the order of an epoch is
+ * computed and not stored. An index is cut into a left and a right half of h bits. A round exchanges the halves and
+ * combines one (by exclusive or) with a function of the other, which can be undone, so every round is a permutation of
+ * 0 .. 4^h - 1 (Luby and Rackoff 1988). A result outside 0 .. n-1 goes through the network again until it falls inside
+ * (cycle walking: Black and Rogaway 2002), which takes fewer than 4 passes on average because 4^h < 4n. Test:
+ * test_dataset.c checks that the result is a permutation, and another one for each epoch. */
 #include "train/data/permutation.h"
 
 #include "base/rng.h"

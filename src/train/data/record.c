@@ -1,5 +1,5 @@
-/* record.c - parses a line of training data. Errors are sentences without a subject; line_reader_refuse puts file and line number
- * before them. */
+/* record.c - parses a line of training data. Errors are sentences without a subject; line_reader_refuse puts file and
+ * line number before them. */
 #include "train/data/record.h"
 
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* sequences.c - stores tokens with their loss mask in one array, and cuts them into sequences by offset.
  *
- * The mask is the top bit of a token's 16 or 32 bits, so that a corpus costs little more memory than its tokens. Batches are
- * gathered from the array in an order that permutation.h computes. */
+ * The mask is the top bit of a token's 16 or 32 bits, so that a corpus costs little more memory than its tokens.
+ * Batches are gathered from the array in an order that permutation.h computes. */
 #include "train/data/sequences.h"
 
 #include "train/data/permutation.h"

@@ -1,5 +1,5 @@
-/* sequences.h - documents as sequences of one length, in memory: 2 bytes per token where the vocabulary has at most 32768
- * tokens, else 4. */
+/* sequences.h - documents as sequences of one length, in memory: 2 bytes per token where the vocabulary has at most
+ * 32768 tokens, else 4. */
 #ifndef DATA_SEQUENCES_H
 #define DATA_SEQUENCES_H
 
@@ -32,8 +32,8 @@ int32_t sequences_token(const Sequences *s, int64_t i); /* i: below n_tokens */
 /* Sequence i: tokens[length + 1], loss_mask[length]. A short one is padded with token 0, outside the loss. */
 void sequences_get(const Sequences *s, int64_t i, int32_t *tokens, uint8_t *loss_mask);
 
-/* Sequences number first .. first + n - 1 of an endless run, in which every epoch has each of the s->n sequences once, in the
- * order of permutation_at. tokens[n][length + 1], loss_mask[n][length]. s->n > 0. */
+/* Sequences number first .. first + n - 1 of an endless run, in which every epoch has each of the s->n sequences once,
+ * in the order of permutation_at. tokens[n][length + 1], loss_mask[n][length]. s->n > 0. */
 void sequences_batch(const Sequences *s, uint64_t seed, int64_t first, int32_t n, int32_t *tokens, uint8_t *loss_mask);
 
 #endif

@@ -7,9 +7,9 @@
  *     w = w - rate (m' / (sqrt(v') + eps) + weight_decay w)
  * The decay is decoupled: it does not go through m and v. Norms and biases do not decay.
  *
- * Threads. The concatenation of all parameters is cut into N_CUTS pieces, whose ends depend on the number of weights alone.
- * A thread takes every n-th piece, and the norm's sums of squares are added in the order of the pieces, so the bits are
- * those of one thread.
+ * Threads. The concatenation of all parameters is cut into N_CUTS pieces, whose ends depend on the number of weights
+ * alone. A thread takes every n-th piece, and the norm's sums of squares are added in the order of the pieces, so the
+ * bits are those of one thread.
  *
  *     params   | a a a a a a a a | b b b | c c c c c |        piece   0: a a a a    1: a a a a    2: b b b c    3: c c c c
  *
@@ -31,8 +31,8 @@ static int64_t n_weights(Trainer *t) {
     return n;
 }
 
-/* Processes elements from .. from + n - 1 of one parameter, which lie in piece i_cut; `at` is the offset of the first one in the
- * concatenation of all parameters. */
+/* Processes elements from .. from + n - 1 of one parameter, which lie in piece i_cut; `at` is the offset of the first
+ * one in the concatenation of all parameters. */
 typedef void (*SliceFn)(void *ctx, const Param *p, int64_t from, int64_t n, int64_t at, int i_cut);
 
 typedef struct Pieces {

@@ -20,8 +20,8 @@ typedef struct AdamW {
     int n_threads;        /* share the work of a step; the bits do not depend on them */
 } AdamW;
 
-/* Allocates the means of t's parameters, all zero; one thread, until n_threads is set. A checkpoint holds n_steps, mean and square.
- * After a failure adamw_close is safe. */
+/* Allocates the means of t's parameters, all zero; one thread, until n_threads is set. A checkpoint holds n_steps, mean
+ * and square. After a failure adamw_close is safe. */
 int adamw_open(AdamW *a, const AdamWOptions *options, Trainer *t, fr_error *err);
 void adamw_close(AdamW *a);
 

@@ -1,8 +1,9 @@
 /* checkpoint.c - writes and reads checkpoints.
  *
- * A checkpoint is refused unless it belongs to the very run that wants to resume: the same data, options and parameters.
- * Otherwise the resumed run would silently compute something that no undisturbed run computes. The fingerprint covers all
- * arrays, because a file damaged on disk would do the same. Test: test_checkpoint.c kills runs and damages files. */
+ * A checkpoint is refused unless it belongs to the very run that wants to resume: the same data, options and
+ * parameters. Otherwise the resumed run would silently compute something that no undisturbed run computes. The
+ * fingerprint covers all arrays, because a file damaged on disk would do the same. Test: test_checkpoint.c kills runs
+ * and damages files. */
 #include "train/loop/checkpoint.h"
 
 #include "base/hash.h"

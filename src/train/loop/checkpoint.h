@@ -1,8 +1,8 @@
 /* checkpoint.h - the complete state of a training run in one file, from which it resumes exactly where it was.
  *
- * A GGUF file: float32 arrays as tensors, the rest as key-values, with a fingerprint (XXH3) of everything. It is written to a
- * temporary file, flushed to the disk and renamed, so that a kill at any moment leaves a complete checkpoint; the one
- * before it stays as PATH.previous. */
+ * A GGUF file: float32 arrays as tensors, the rest as key-values, with a fingerprint (XXH3) of everything. It is
+ * written to a temporary file, flushed to the disk and renamed, so that a kill at any moment leaves a complete
+ * checkpoint; the one before it stays as PATH.previous. */
 #ifndef LOOP_CHECKPOINT_H
 #define LOOP_CHECKPOINT_H
 
@@ -25,8 +25,8 @@ typedef struct Checkpoint {
 /* An existing file at `path` becomes PATH.previous; on failure it stays in place. */
 int checkpoint_write(const char *path, const Checkpoint *c, fr_error *err);
 
-/* Fills c->step and the arrays. Refuses, before it touches them, a file that is truncated or damaged, and (FR_ERR_MISMATCH)
- * one whose data, run signature or arrays differ from those of c. */
+/* Fills c->step and the arrays. Refuses, before it touches them, a file that is truncated or damaged, and
+ * (FR_ERR_MISMATCH) one whose data, run signature or arrays differ from those of c. */
 int checkpoint_read(const char *path, Checkpoint *c, fr_error *err);
 
 #endif

@@ -1,10 +1,11 @@
 /* drafter_trainer.c - trains a drafter's network against the hidden states of its frozen target.
  *
  *     batch    sequence 0 .. n-1 --> the target, one after the other, all threads on each --> hidden states
- *              then each thread takes whole sequences: forward and backward through the network
+ *              then threads take whole sequences each: forward and backward through the network
  *
- * Hidden states are not stored beyond the batch, on disk or in memory: they are computed again whenever a sequence comes. They
- * are computed by the inference code, so the drafter is trained on the very numbers that it will read when it drafts.
+ * Hidden states are not stored beyond the batch, on disk or in memory: they are computed again whenever a sequence
+ * comes. They are computed by the inference code, so the drafter is trained on the very numbers that it will read when
+ * it drafts.
  *
  * Tests: test_train_unroll.c, test_train_heads_file.c. */
 #include "train/loop/drafter_trainer.h"

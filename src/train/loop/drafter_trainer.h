@@ -15,11 +15,12 @@ typedef struct DrafterTrainerOptions {
     int n_threads;
 } DrafterTrainerOptions;
 
-/* Takes ownership of the frozen target: it is closed with the trainer, or here on failure. The target reads each sequence once
- * with all threads; then each thread takes whole sequences forward and backward (gradients.h). */
+/* Takes ownership of the frozen target: it is closed with the trainer, or here on failure. The target reads each
+ * sequence once with all threads; then each thread takes whole sequences forward and backward (gradients.h). */
 int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err);
 
-/* DrafterTraining.accuracy: [n_heads][TRAIN_RANKS], from the sums of a validation. False: some step has no predictions. */
+/* DrafterTraining.accuracy: [n_heads][TRAIN_RANKS], from the sums of a validation. False: some step has no
+ * predictions. */
 bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]);
 
 #endif

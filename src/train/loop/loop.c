@@ -1,9 +1,9 @@
 /* loop.c - the training loop.
  *
- * The state of a run is its step number, the parameters and AdamW's two means; everything else (order of the data, noise,
- * learning rate) is computed from the step number and the options. A checkpoint holds this state and the run signature, the
- * list of all options that determine the result. Test: test_checkpoint.c kills a run at many moments and compares the bytes
- * of the resumed run with an undisturbed one. */
+ * The state of a run is its step number, the parameters and AdamW's two means; everything else (order of the data,
+ * noise, learning rate) is computed from the step number and the options. A checkpoint holds this state and the run
+ * signature, the list of all options that determine the result. Test: test_checkpoint.c kills a run at many moments and
+ * compares the bytes of the resumed run with an undisturbed one. */
 #include "train/loop/loop.h"
 
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 /* train_log.c - appends a line of JSON after each training step and each validation.
  *
- * A resumed run goes on from a checkpoint that may be older than the log's last lines. It truncates the log to the steps of
- * the checkpoint, so that the finished log is that of an undisturbed run. */
+ * A resumed run goes on from a checkpoint that may be older than the log's last lines. It truncates the log to the
+ * steps of the checkpoint, so that the finished log is that of an undisturbed run. */
 #include "train/loop/train_log.h"
 
 #include "train/data/line_reader.h"
@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The length of the log's beginning that covers the first n_steps steps. It ends, at the latest, before a line that a kill cut
- * short. */
+/* The length of the log's beginning that covers the first n_steps steps. It ends, at the latest, before a line that a
+ * kill cut short. */
 static int measure(const char *path, int64_t n_steps, off_t *out, fr_error *err) {
     LineReader *r;
     const char *line;

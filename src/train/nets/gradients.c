@@ -1,5 +1,5 @@
-/* gradients.c - runs the sequences of a batch on the threads, and adds their gradients: each thread sums a range of the weights
- * over all runs in the same order, so the bits do not depend on timing. */
+/* gradients.c - runs the sequences of a batch on the threads, and adds their gradients: each thread sums a range of the
+ * weights over all runs in the same order, so the bits do not depend on timing. */
 #include "train/nets/gradients.h"
 
 #include <string.h>

@@ -1,13 +1,13 @@
 /* head_loss.c - the loss of a drafter's logits, for the positions in the loss mask alone.
  *
- * Products with the vocabulary are most of the cost of training a drafter. So the positions in the loss mask are gathered
- * first, and a prompt, which is outside the mask, costs none of them:
+ * Products with the vocabulary are most of the cost of training a drafter. So the positions in the loss mask are
+ * gathered first, and a prompt, which is outside the mask, costs none of them:
  *
  *     loss mask   0 0 0 1 1 0 1          positions 3 4 6          the target's distribution at each: softmax(head h_p), computed once
  *                                        step 2    rows 1 2 4     of the rows of the drafter's second step
  *
- * All steps of a drafter are compared with that one distribution, one step after the other. Only HEAD_LOSS_ROWS rows of logits
- * exist at a time.
+ * All steps of a drafter are compared with that one distribution, one step after the other. Only HEAD_LOSS_ROWS rows of
+ * logits exist at a time.
  *
  * Test: test_train_drafters.c and test_train_heads.c, in double against finite differences, with every network. */
 #include "train/nets/head_loss.h"

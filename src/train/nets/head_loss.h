@@ -33,19 +33,20 @@ typedef struct HeadLoss {
 int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err);
 void head_loss_close(HeadLoss *h); /* a zeroed one is fine */
 
-/* Collects the next positions in the loss mask, from *from on, and the target's distributions at them; *from advances. False: there
- * are none left. Begin with *from = 1: no step predicts at position 0. */
+/* Collects the next positions in the loss mask, from *from on, and the target's distributions at them; *from advances.
+ * False: there are none left. Begin with *from = 1: no step predicts at position 0. */
 bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from);
 
-/* Step s at the current positions. x: [T][C] the drafter's rows by the position t they start from, so position p reads row p - s
- * (positions below s are left out). w: [V][C] the output matrix. info: [n][V] is added to the logits, or NULL. Adds to the
- * sums and, unless dx is NULL, `weight` times the gradient to dx [T][C], and to dw and dinfo unless those are NULL. */
+/* Step s at the current positions. x: [T][C] the drafter's rows by the position t they start from, so position p reads
+ * row p - s (positions below s are left out). w: [V][C] the output matrix. info: [n][V] is added to the logits, or
+ * NULL. Adds to the sums and, unless dx is NULL, `weight` times the gradient to dx [T][C], and to dw and dinfo unless
+ * those are NULL. */
 void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info, real *dx,
                     real *dw, real *dinfo, double weight, TrainSums *sums);
 
-/* The same for a drafter that computes the rows of the current positions alone, of any width (which must be C where hidden_weight
- * is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [V][width]. The first head_loss_skipped rows are
- * not read: their positions are below s, so there is no position to start from. */
+/* The same for a drafter that computes the rows of the current positions alone, of any width (which must be C where
+ * hidden_weight is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [V][width]. The first
+ * head_loss_skipped rows are not read: their positions are below s, so there is no position to start from. */
 int32_t head_loss_skipped(const HeadLoss *h, int32_t step);
 void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w, const real *info,
                     real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);

@@ -7,20 +7,20 @@
  *     info = gain * RMSNorm(E[x_p] W1 W2)         [H] x [H][rank] x [rank][V]
  *     distribution of x_{p+1} = softmax(W_head f + info)
  *
- * The result is a V x V table of low rank. It depends on nothing but the token, so a drafter stores the rows and multiplies
- * nothing.
+ * The result is a V x V table of low rank. It depends on nothing but the token, so a drafter stores the rows and
+ * multiplies nothing.
  *
- * Hot tokens. With a large vocabulary only the most frequent ("hot") tokens have rows and columns in the table. A token that
- * is not hot has a row of zeros, and its column is zero.
+ * Hot tokens. With a large vocabulary only the most frequent ("hot") tokens have rows and columns in the table. A token
+ * that is not hot has a row of zeros, and its column is zero.
  *
  *     positions  0    1    2          hot: 3 8            info         0  1  2  3  4  ..  8
  *     tokens     8    5    3          rows 0 2            position 0            .         .
  *                                                         position 1     zeros: 5 is not hot
  *                                                         position 2            .         .
  *
- * The initial gain. RMSNorm makes the numbers of the table as large as the gain whatever the factors are, and at first they
- * are noise. The gradient of the factors is proportional to the gain: with a gain of 1 they learn at once, and noise of
- * size 1 among logits whose best is several above the others is soon unlearned.
+ * The initial gain. RMSNorm makes the numbers of the table as large as the gain whatever the factors are, and at first
+ * they are noise. The gradient of the factors is proportional to the gain: with a gain of 1 they learn at once, and
+ * noise of size 1 among logits whose best is several above the others is soon unlearned.
  *
  * Test: test_train_drafters.c and test_train_heads.c, with the networks of lyanna, eagle and redrafter. */
 #include "train/nets/info_factors.h"

@@ -1,4 +1,5 @@
-/* info_factors.h - Lyanna's token-info embedding in training: a bias on the logits that depends on the last token alone. */
+/* info_factors.h - Lyanna's token-info embedding in training: a bias on the logits that depends on the last token
+ * alone. */
 #ifndef NETS_INFO_FACTORS_H
 #define NETS_INFO_FACTORS_H
 
@@ -19,7 +20,8 @@ NetTensor info_tensor(const InfoShape *s, int32_t i);
 /* The keys of the file (token_info.h); none with rank 0. */
 void info_set_keys(const InfoShape *s, GgufWriter *w);
 
-/* Activations for the current positions of a HeadLoss. n: those whose token has a row in the table; U: its number of columns. */
+/* Activations for the current positions of a HeadLoss. n: those whose token has a row in the table; U: its number of
+ * columns. */
 typedef struct InfoActs {
     int32_t n, rows[HEAD_LOSS_ROWS]; /* which positions those are */
     Arena arena;

@@ -17,11 +17,13 @@ typedef struct LlamaOptions {
     int n_threads;
 } LlamaOptions;
 
-/* Initial values are normally distributed with deviation 0.02, and 0.02 / sqrt(2 n_layer) in the two matrices of a layer that
- * add to the residual stream (as in GPT-2); norms are 1. Each is a function of (seed, tensor, element) alone.
+/* Initial values are normally distributed with deviation 0.02, and 0.02 / sqrt(2 n_layer) in the two matrices of a
+ * layer that add to the residual stream (as in GPT-2); norms are 1. Each is a function of (seed, tensor, element)
+ * alone.
  *
- * learn: threads take whole sequences, so a batch should have several for each thread. The same seed and batches give the
- * same bits for the same number of threads; another number adds gradients in another order. Call gemm_open first (gemm.h). */
+ * learn: threads take whole sequences, so a batch should have several for each thread. The same seed and batches give
+ * the same bits for the same number of threads; another number adds gradients in another order. Call gemm_open first
+ * (gemm.h). */
 int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err);
 
 int64_t llama_trainer_n_weights(const Trainer *t);

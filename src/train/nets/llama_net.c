@@ -1,4 +1,5 @@
-/* llama_net.c - the network of a Llama-style model for training: the forward pass of inference once more, and its backward pass.
+/* llama_net.c - the network of a Llama-style model for training: the forward pass of inference once more, and its
+ * backward pass.
  *
  *     x    = token_embd[token]
  *     each layer:
@@ -7,14 +8,16 @@
  *     logits = token_embd norm(x)
  *
  * The residual stream is a sum, so in the backward pass dx reaches every block unchanged, and each block adds to it the
- * derivative through its own norm. A layer is processed from its end: feed-forward first, then attention, updating one dx.
+ * derivative through its own norm. A layer is processed from its end: feed-forward first, then attention, updating one
+ * dx.
  *
- * One sequence at a time. T rows of 256 to 768 numbers are large enough for matrix products to be efficient and small enough
- * to stay in a core's caches, and threads are independent: each takes other sequences (llama.c). All activations of a
- * sequence are kept: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers per layer, for the shipped target at T = 512 some 13 MB.
+ * One sequence at a time. T rows of 256 to 768 numbers are large enough for matrix products to be efficient and small
+ * enough to stay in a core's caches, and threads are independent: each takes other sequences (llama.c). All activations
+ * of a sequence are kept: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers per layer, for the shipped target at T = 512 some
+ * 13 MB.
  *
- * The head. The logits of all rows would be the largest array by far (T V). So LLAMA_HEAD_ROWS rows at a time are computed,
- * turned into loss and gradient, multiplied back into dx and the embedding, and dropped.
+ * The head. The logits of all rows would be the largest array by far (T V). So LLAMA_HEAD_ROWS rows at a time are
+ * computed, turned into loss and gradient, multiplied back into dx and the embedding, and dropped.
  *
  * Tests: test_train_net.c compiles this file in double and compares every tensor's gradient with finite differences;
  * test_train_llama.c compares the logits with those of inference.

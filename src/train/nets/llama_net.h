@@ -70,8 +70,8 @@ typedef struct LlamaResult {
 /* tokens: [T]. Fills the activations; a->normed is what the output matrix multiplies. */
 void llama_forward(const LlamaShape *s, const LlamaWeights *w, LlamaActs *a, const int32_t *tokens, int32_t T);
 
-/* After llama_forward: the loss of row t predicting token t + 1. tokens: [T + 1]; loss_mask: [T], or NULL for all rows. dw: the
- * gradient of weight * loss is added to it; NULL: the result alone. */
+/* After llama_forward: the loss of row t predicting token t + 1. tokens: [T + 1]; loss_mask: [T], or NULL for all rows.
+ * dw: the gradient of weight * loss is added to it; NULL: the result alone. */
 LlamaResult llama_learn(const LlamaShape *s, const LlamaWeights *w, const LlamaWeights *dw, LlamaActs *a,
                         const int32_t *tokens, const uint8_t *loss_mask, int32_t T, double weight);
 

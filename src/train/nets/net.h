@@ -1,10 +1,10 @@
-/* net.h - the interface between a drafter's network and the trainer of drafters: its tensors, and one sequence forward and
- * backward.
+/* net.h - the interface between a drafter's network and the trainer of drafters: its tensors, and one sequence forward
+ * and backward.
  *
  * A network learns from a frozen target. The target has read a sequence x_0 .. x_T-1 and has a hidden state h_p at each
- * position p; its distribution of x_{p+1} is softmax(head h_p). A drafter that starts at position t knows h_t and x_{t+1}
- * (the pending token). Its step s = 1, 2, ... predicts x_{t+s+1}, for which the target's distribution is that at position
- * p = t + s.
+ * position p; its distribution of x_{p+1} is softmax(head h_p). A drafter that starts at position t knows h_t and
+ * x_{t+1} (the pending token). Its step s = 1, 2, ... predicts x_{t+s+1}, for which the target's distribution is that
+ * at position p = t + s.
  *
  *     position  0    1    2    3          from t = 1:  step 1 predicts x_3, as the target does at position 2
  *     token     x0   x1   x2   x3                      step 2 predicts x_4, as the target does at position 3

@@ -1,17 +1,17 @@
-/* net_hydra.c - heads that read the tokens predicted by the heads before them (Ankner et al. 2024, "Hydra: Sequentially-
- * Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109). From position t, head i (from 0) computes step s = i + 1
- * from
+/* net_hydra.c - heads that read the tokens predicted by the heads before them (Ankner et al. 2024, "Hydra:
+ * Sequentially- Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109). From position t, head i (from 0)
+ * computes step s = i + 1 from
  *
  *     c   = [h_t ; E(x_{t+1}) ; ... ; E(x_{t+s})]       (s + 1) C numbers; E is the target's embedding, and frozen
  *     x_0 = R c + SiLU(W c + b),   x_k = x_{k-1} + SiLU(A_k x_{k-1} + a_k),   logits = O x_n
  *
- * In training, the tokens are those of the text. Initially R is the identity on h_t and random on E, W and the blocks are zeros,
- * and O is the target's output matrix. So, as in net_medusa.c, each head initially repeats the target's distribution at t,
- * except for the noise that the tokens add. Zeros on E would do worse: its numbers are small, and the head would learn to use
- * the tokens only slowly (docs/TRAINING.md).
+ * In training, the tokens are those of the text. Initially R is the identity on h_t and random on E, W and the blocks
+ * are zeros, and O is the target's output matrix. So, as in net_medusa.c, each head initially repeats the target's
+ * distribution at t, except for the noise that the tokens add. Zeros on E would do worse: its numbers are small, and
+ * the head would learn to use the tokens only slowly (docs/TRAINING.md).
  *
- * The rows of a head are independent of each other, so only those in the loss are computed.
- * Test: test_train_heads.c. */
+ * The rows of a head are independent of each other, so only those in the loss are computed. Test:
+ * test_train_heads.c. */
 #include "train/nets/net_hydra.h"
 
 #include "base/mem.h"
@@ -127,7 +127,8 @@ static void head_forward(const HydraNet *n, real *const *w, HydraActs *a, const 
     residual_chain_forward(&a->chain, w + N_FIRST, rows);
 }
 
-/* From chain.dx, the derivative with respect to the chain's output. c comes from the frozen target and gets no gradient. */
+/* From chain.dx, the derivative with respect to the chain's output. c comes from the frozen target and gets no
+ * gradient. */
 static void head_back(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, int32_t step) {
     int64_t rows = a->loss.n, width = (step + 1) * (int64_t)n->C;
     real *dx = a->chain.dx, *dsum = a->silu;

@@ -4,10 +4,10 @@
  *     distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s}))
  *     loss of a step = token_weight * KL(target's distribution || that) + hidden_weight * SmoothL1(f, h)
  *
- * No token is fed back: the chain of hidden states is the same whatever tokens are sampled from it. So all its logits are one
- * matrix product, and after a rejection the rest of the chain can be sampled from again. The influence of a token on the
- * next one is added to the logits, as token info (info_factors.c). Two ablations: rank 0 has no token info, and first_token
- * "none" computes the first input from h_t alone.
+ * No token is fed back: the chain of hidden states is the same whatever tokens are sampled from it. So all its logits
+ * are one matrix product, and after a rejection the rest of the chain can be sampled from again. The influence of a
+ * token on the next one is added to the logits, as token info (info_factors.c). Two ablations: rank 0 has no token
+ * info, and first_token "none" computes the first input from h_t alone.
  *
  * unroll_net.c has the network and unroll_layer.c the layer; they name the tests. */
 #include "train/nets/net_lyanna.h"

@@ -4,7 +4,8 @@
 
 #include "train/nets/unroll_net.h"
 
-/* For an UnrollNet with the method "lyanna" and a norm before attention, whose later steps read the last output alone. */
+/* For an UnrollNet with the method "lyanna" and a norm before attention, whose later steps read the last output
+ * alone. */
 extern const NetClass lyanna_net_class;
 
 #endif

@@ -1,10 +1,10 @@
-/* net_medusa.c - Medusa's heads (Cai et al. 2024, arXiv 2401.10774). From the hidden state at t, head i (from 0) predicts the token of
- * step i + 1:
+/* net_medusa.c - Medusa's heads (Cai et al. 2024, arXiv 2401.10774). From the hidden state at t, head i (from 0)
+ * predicts the token of step i + 1:
  *
  *     x_0 = h_t,   x_k = x_{k-1} + SiLU(A_k x_{k-1} + a_k),   logits = O x_n
  *
- * Initially the blocks are zeros and O is the target's output matrix, so each head begins by repeating the target's distribution
- * of x_{t+1} (section 2.1).
+ * Initially the blocks are zeros and O is the target's output matrix, so each head begins by repeating the target's
+ * distribution of x_{t+1} (section 2.1).
  *
  * The rows of a head are independent of each other, so only those in the loss are computed, and a prompt costs nothing.
  * Test: test_train_heads.c. */

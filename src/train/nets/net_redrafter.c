@@ -1,27 +1,28 @@
-/* net_redrafter.c - ReDrafter's recurrent head (Zhang et al. 2024, arXiv 2403.09919). From each position t, step s predicts the
- * distribution at position p = t + s:
+/* net_redrafter.c - ReDrafter's recurrent head (Zhang et al. 2024, arXiv 2403.09919). From each position t, step s
+ * predicts the distribution at position p = t + s:
  *
  *     s_0 = 0 or s_1 = E(x_{t+1}),   s_s = SiLU(W E(x_p) + U s_{s-1} + b)
  *     logits = O f([s_s, h_t])       + info(x_p) if there is token info (info_factors.c); f: blocks x + SiLU(A x + a) of width 2C
  *
- * Backpropagation through time: ds_s, the derivative with respect to the state of step s, comes from the head of that step and
- * from step s + 1, and
+ * Backpropagation through time: ds_s, the derivative with respect to the state of step s, comes from the head of that
+ * step and from step s + 1, and
  *
  *     dsum = ds_s SiLU'(sum_s),   ds_{s-1} += U^T dsum,   dU += dsum s_{s-1}^T,   db += dsum,   dW += dsum E(x_p)^T
  *
- * In training, the tokens are those of the text, so W E(x_p) is the same for all steps that read position p and is computed once,
- * as is dW. States are computed only for positions from which some step leads to a position in the loss mask; the head, which
- * is most of the cost, only for steps at positions in the mask.
+ * In training, the tokens are those of the text, so W E(x_p) is the same for all steps that read position p and is
+ * computed once, as is dW. States are computed only for positions from which some step leads to a position in the loss
+ * mask; the head, which is most of the cost, only for steps at positions in the mask.
  *
- * Distillation. The paper (section 3.5) minimises the KL of the target's joint distribution of the next S tokens, from each
- * position of the text, and writes it as the mean of -log q over continuations sampled from the target. By the chain rule it
- * is the sum over steps of the KL of the distributions of one token, averaged over the target's continuations so far. A text
- * that the target generated (forerun distill-data) is such a continuation, and the soft labels here are that sum with the inner
- * mean taken exactly. Hard labels on any text are the plain training that the paper compares it with.
+ * Distillation. The paper (section 3.5) minimises the KL of the target's joint distribution of the next S tokens, from
+ * each position of the text, and writes it as the mean of -log q over continuations sampled from the target. By the
+ * chain rule it is the sum over steps of the KL of the distributions of one token, averaged over the target's
+ * continuations so far. A text that the target generated (forerun distill-data) is such a continuation, and the soft
+ * labels here are that sum with the inner mean taken exactly. Hard labels on any text are the plain training that the
+ * paper compares it with.
  *
- * Initial values: O is the target's output matrix on h_t, and small on the state; the blocks are zeros. W brings E(x), whose
- * numbers are small, to the range where SiLU is not linear; U is zeros, so that a state initially depends on its last token
- * alone. Test: test_train_heads.c. */
+ * Initial values: O is the target's output matrix on h_t, and small on the state; the blocks are zeros. W brings E(x),
+ * whose numbers are small, to the range where SiLU is not linear; U is zeros, so that a state initially depends on its
+ * last token alone. Test: test_train_heads.c. */
 #include "train/nets/net_redrafter.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* start_values.c - random initial values from the counter-based generator (base/rng.h), so that they are the same on every machine
- * and for every number of threads. */
+/* start_values.c - random initial values from the counter-based generator (base/rng.h), so that they are the same on
+ * every machine and for every number of threads. */
 #include "train/nets/start_values.h"
 
 #include "base/rng.h"

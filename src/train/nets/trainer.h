@@ -1,8 +1,8 @@
 /* trainer.h - the interface between the training loop and what it trains: a target from scratch, or a drafter.
  *
- * The loop (loop.h) owns data, order, accumulation, schedule, optimiser steps, checkpoints and the progress bar; a trainer owns
- * the parameters and their gradients. A trainer is a pure function of parameters and batch, so the same seed trains the same
- * file, also when the run is killed and resumed.
+ * The loop (loop.h) owns data, order, accumulation, schedule, optimiser steps, checkpoints and the progress bar; a
+ * trainer owns the parameters and their gradients. A trainer is a pure function of parameters and batch, so the same
+ * seed trains the same file, also when the run is killed and resumed.
  */
 #ifndef NETS_TRAINER_H
 #define NETS_TRAINER_H

@@ -1,36 +1,40 @@
 /* unroll_layer.c - a drafter that reads its own predictions must be trained on its own predictions.
  *
- * The problem. One transformer layer predicts the target's next hidden state. When it drafts, only its first input comes from
- * the target; then it continues from its own predictions, whose errors it never saw if it was trained on true states alone.
+ * The problem. One transformer layer predicts the target's next hidden state. When it drafts, only its first input
+ * comes from the target; then it continues from its own predictions, whose errors it never saw if it was trained on
+ * true states alone.
  *
- * The idea (HASS, Zhang et al. 2025, arXiv 2408.15766; Lyanna, section 4). Training runs chains: from each position t, n_steps
- * steps, each on the output of the step before. All chains make a step together, as the rows of one batch:
+ * The idea (HASS, Zhang et al. 2025, arXiv 2408.15766; Lyanna, section 4). Training runs chains: from each position t,
+ * n_steps steps, each on the output of the step before. All chains make a step together, as the rows of one batch:
  *
  *     step 1   row t: input fc [E(x_{t+1}) ; h_t], position t,     sees rows 0 .. t of step 1: true keys and values
  *     step 2   row t: input from f^1_t,            position t + 1, sees rows 0 .. t of step 1, and itself
  *     step 3   row t: input from f^2_t,            position t + 2, sees rows 0 .. t of step 1, row t of step 2, and itself
  *
- * This is what the drafter's KV cache holds when it drafts: true entries for what the target has read, then its own rows. The
- * output of step s, f^s_t, predicts h_{t+s} and, through the target's output matrix, the token x_{t+s+1} (head_loss.c).
+ * This is what the drafter's KV cache holds when it drafts: true entries for what the target has read, then its own
+ * rows. The output of step s, f^s_t, predicts h_{t+s} and, through the target's output matrix, the token x_{t+s+1}
+ * (head_loss.c).
  *
  *     input of step s >= 2:   f^{s-1}_t                          fuses_each_step false
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x where it has no norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
  *
- * Rows. Step 1 has a row for each position, because its keys are context. A chain goes on only where one of its later steps
- * predicts at a position in the loss mask, and only within the sequence, so a prompt costs one row per token and an answer
- * n_steps. Chains are ordered by t, so the chains of a step are the first ones of the step before.
+ * Rows. Step 1 has a row for each position, because its keys are context. A chain goes on only where one of its later
+ * steps predicts at a position in the loss mask, and only within the sequence, so a prompt costs one row per token and
+ * an answer n_steps. Chains are ordered by t, so the chains of a step are the first ones of the step before.
  *
- * Backward pass: from the last step to the first. The df of a step is complete once the step after it is done; keys and values
- * of step 1 accumulate gradient from all steps. Nothing is truncated: the gradient flows through every prediction.
+ * Backward pass: from the last step to the first. The df of a step is complete once the step after it is done; keys and
+ * values of step 1 accumulate gradient from all steps. Nothing is truncated: the gradient flows through every
+ * prediction.
  *
- * Initial values: the layer is the target's last one; fc passes the hidden state through and adds the token's embedding in
- * random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take long to
- * use them, so those columns have start_token_std.
+ * Initial values: the layer is the target's last one; fc passes the hidden state through and adds the token's embedding
+ * in random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take
+ * long to use them, so those columns have start_token_std.
  *
- * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the vocabulary.
- * Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters that run the files. */
+ * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the
+ * vocabulary. Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters
+ * that run the files. */
 #include "train/nets/unroll_layer.h"
 
 #include "train/ops/op_linear.h"
@@ -237,8 +241,8 @@ static void feed_forward_back(const UnrollShape *s, real *const *w, real *const 
     rmsnorm_backward(a->dx, dw[UNROLL_FFN_NORM], a->dnormed, p->x_mid, w[UNROLL_FFN_NORM], p->ffn_rms, n, C);
 }
 
-/* Turns a->dx further, into the derivative with respect to the layer's input. The later steps have already added their gradients
- * of this step's keys and values. */
+/* Turns a->dx further, into the derivative with respect to the layer's input. The later steps have already added their
+ * gradients of this step's keys and values. */
 static void attention_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
@@ -262,7 +266,8 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
         rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
 }
 
-/* Passes a->dx on to fc and to the prediction of the step before. Before the first step is the target, which is frozen. */
+/* Passes a->dx on to fc and to the prediction of the step before. Before the first step is the target, which is
+ * frozen. */
 static void input_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     const real *dstate = a->dx;

@@ -1,4 +1,5 @@
-/* unroll_layer.h - one transformer layer that continues from its own predictions: the layer of `eagle` and of `lyanna`. */
+/* unroll_layer.h - one transformer layer that continues from its own predictions: the layer of `eagle` and of
+ * `lyanna`. */
 #ifndef NETS_UNROLL_LAYER_H
 #define NETS_UNROLL_LAYER_H
 
@@ -60,7 +61,8 @@ typedef struct UnrollActs {
 int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err);
 void unroll_close(UnrollActs *a); /* a zeroed one is fine */
 
-/* All steps of a sequence: a->steps[i].f has the hidden states that step i + 1 predicts, by the position at which it began. */
+/* All steps of a sequence: a->steps[i].f has the hidden states that step i + 1 predicts, by the position at which it
+ * began. */
 void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq);
 /* Sets all a->steps[i].df to zero, before the loss. */
 void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);

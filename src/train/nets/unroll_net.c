@@ -2,9 +2,9 @@
  *
  *     distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s}))
  *
- * with f from unroll_layer.c and, if the rank is not 0, info from info_factors.c. The info at a position is the same for all
- * steps that predict there, so it is computed once, and its gradient is the sum over them.
- * Test: test_train_drafters.c, with both networks. */
+ * with f from unroll_layer.c and, if the rank is not 0, info from info_factors.c. The info at a position is the same
+ * for all steps that predict there, so it is computed once, and its gradient is the sum over them. Test:
+ * test_train_drafters.c, with both networks. */
 #include "train/nets/unroll_net.h"
 
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* unroll_net.h - the network that `eagle` and `lyanna` share: a layer that continues from its own predictions, and token info on
- * the logits of each step. They differ in their shapes alone; the functions are those of NetClass. */
+/* unroll_net.h - the network that `eagle` and `lyanna` share: a layer that continues from its own predictions, and
+ * token info on the logits of each step. They differ in their shapes alone; the functions are those of NetClass. */
 #ifndef NETS_UNROLL_NET_H
 #define NETS_UNROLL_NET_H
 

@@ -10,8 +10,8 @@ typedef struct FloatRows {
     const float *value; /* [n_rows][n] */
 } FloatRows;
 
-/* `rows` and its values must stay valid until the file is written. A tensor whose rows are no whole number of blocks of the type
- * is written as F32. */
+/* `rows` and its values must stay valid until the file is written. A tensor whose rows are no whole number of blocks of
+ * the type is written as F32. */
 void float_rows_add(GgufWriter *w, const char *name, FloatRows *rows);
 
 #endif

@@ -1,6 +1,6 @@
-/* gemm.c - chooses, once for the process, which kernel multiplies matrices: OpenBLAS in float, or one of two BF16 kernels with
- * the same bits. The program chooses BF16 where the CPU has AVX-512 BF16; docs/TRAINING.md compares the speed and the
- * losses. */
+/* gemm.c - chooses, once for the process, which kernel multiplies matrices: OpenBLAS in float, or one of two BF16
+ * kernels with the same bits. The program chooses BF16 where the CPU has AVX-512 BF16; docs/TRAINING.md compares the
+ * speed and the losses. */
 #include "train/ops/gemm.h"
 
 #include "train/ops/gemm_bf16.h"

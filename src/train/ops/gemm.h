@@ -18,10 +18,10 @@ const char *gemm_precision_name(GemmPrecision precision); /* "f32", "bf16" */
 /* The kernel in use, for display: "float (OpenBLAS)", "BF16 (AVX-512)", "BF16 (plain C, slow)". */
 const char *gemm_description(void);
 
-/* c = alpha op(a) op(b), or with `accumulate` c += that; op transposes a matrix whose flag is set.
- * c: [m][n]; a: [m][k], transposed [k][m]; b: [k][n], transposed [n][k]; rows of x begin x_stride numbers apart. The bits
- * depend on the arguments and the precision alone. In BF16 they are the same on every machine; in float they are those of
- * the installed OpenBLAS. */
+/* c = alpha op(a) op(b), or with `accumulate` c += that; op transposes a matrix whose flag is set. c: [m][n]; a:
+ * [m][k], transposed [k][m]; b: [k][n], transposed [n][k]; rows of x begin x_stride numbers apart. The bits depend on
+ * the arguments and the precision alone. In BF16 they are the same on every machine; in float they are those of the
+ * installed OpenBLAS. */
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t a_stride,
           const float *b, int64_t b_stride, bool accumulate, float *c, int64_t c_stride);
 

@@ -3,8 +3,8 @@
  * The problem. vdpbf16ps does 64 operations; to run at full rate, it needs its operands in registers and in the
  * first-level cache. The matrices of training come in three orders (x W^T, dy W, dy^T x), in float, and are large.
  *
- * The idea (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34, 2008): cut, pack, and keep
- * each part in the cache that fits it.
+ * The idea (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34, 2008): cut, pack, and
+ * keep each part in the cache that fits it.
  *
  *     A, ROWS x DEPTH     packed once per block, 256 KB: second-level cache
  *     B, DEPTH x 32       packed when its turn comes, 16 KB: first-level cache
@@ -19,10 +19,10 @@
  * transposed; where outputs are adjacent, two rows at a time are interleaved. Numbers beyond the edge of a matrix are
  * packed as zeros, so the inner loop has no edge cases; masks keep loads and stores inside the matrices.
  *
- * Cost. For each pair, 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number of
- * B, once for ROWS rows of A: with 512 rows, 16 cycles of arithmetic follow for each number, which is why packed weights are
- * not kept. The kernel loses where m or n is small, because it always computes 8 x 32 outputs.
- * Memory: the panels are on the stack, some 270 KB.
+ * Cost. For each pair, 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number
+ * of B, once for ROWS rows of A: with 512 rows, 16 cycles of arithmetic follow for each number, which is why packed
+ * weights are not kept. The kernel loses where m or n is small, because it always computes 8 x 32 outputs. Memory: the
+ * panels are on the stack, some 270 KB.
  *
  * Proof: tests/test_gemm.c, the same bits as gemm_bf16.c on shapes around every edge.
  */
@@ -137,8 +137,8 @@ static void prefetch(const Bf16Operand *x, int64_t output, int64_t n_outputs, in
 
 /* ---- the tile ---------------------------------------------------------------------------------------- */
 
-/* c: the tile's first output; n_rows x n_columns of the tile lie inside the matrix. a: the tile's first row in its panel;
- * b: two panels */
+/* c: the tile's first output; n_rows x n_columns of the tile lie inside the matrix. a: the tile's first row in its
+ * panel; b: two panels */
 static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs, float alpha, bool accumulate, float *c,
                           int64_t c_stride, int64_t n_rows, int64_t n_columns) {
     for (int64_t r = 0; r < least(n_rows, TILE_ROWS); r++)

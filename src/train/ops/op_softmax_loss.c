@@ -5,7 +5,8 @@
  *     KL(p||q)   L = soft + sum_i p_i log p_i        the same dl
  *     L1         L = sum_i |q_i - p_i|               dl_i = q_i (g_i - sum_j q_j g_j),  g_i = sign(q_i - p_i)
  *
- * all times the derivative with respect to that row's loss. log q_i = l_i - log sum exp(l), so a q_i that is 0 does no harm.
+ * all times the derivative with respect to that row's loss. log q_i = l_i - log sum exp(l), so a q_i that is 0 does no
+ * harm.
  */
 #include "train/ops/op_softmax_loss.h"
 

@@ -4,9 +4,9 @@
 
 #include "train/ops/real.h"
 
-/* In all of these: logits, probs, dlogits, dist: [n_rows][n]. probs is written (it may be the array of logits) and is read by
- * the backward pass. loss: [n_rows]. dloss: [n_rows], the derivative with respect to each row's loss: 0 for a row outside the
- * loss mask. */
+/* In all of these: logits, probs, dlogits, dist: [n_rows][n]. probs is written (it may be the array of logits) and is
+ * read by the backward pass. loss: [n_rows]. dloss: [n_rows], the derivative with respect to each row's loss: 0 for a
+ * row outside the loss mask. */
 
 /* loss = -log softmax(logits)[target]; targets: [n_rows] */
 void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets, int64_t n_rows,

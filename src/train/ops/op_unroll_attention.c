@@ -1,11 +1,12 @@
-/* op_unroll_attention.c - op_attention.c for the chains of an unrolled layer (unroll_layer.c). The row of chain t at step 3:
+/* op_unroll_attention.c - op_attention.c for the chains of an unrolled layer (unroll_layer.c). The row of chain t at
+ * step 3:
  *
  *     keys of the sequence        own keys
  *     0  1  ..  t                 step 2  step 3         one softmax over all of them
  *
- * A row's own keys are seen by no other row, so their scores are single dot products. The keys of the sequence are shared by
- * all rows, so their scores are one matrix product for each block of UNROLL_BLOCK rows. With last[i] = i and no own keys
- * this is causal attention. In a row of probs the weights of own keys follow all those of the sequence:
+ * A row's own keys are seen by no other row, so their scores are single dot products. The keys of the sequence are
+ * shared by all rows, so their scores are one matrix product for each block of UNROLL_BLOCK rows. With last[i] = i and
+ * no own keys this is causal attention. In a row of probs the weights of own keys follow all those of the sequence:
  *
  *     [ 0 .. last ][ zeros, up to the last key seen by the block ][ not touched ][ own ]
  *                                                                           n_keys

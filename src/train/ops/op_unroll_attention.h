@@ -1,4 +1,5 @@
-/* op_unroll_attention.h - attention of rows that see a sequence up to some token, and after it a few keys of their own. */
+/* op_unroll_attention.h - attention of rows that see a sequence up to some token, and after it a few keys of their
+ * own. */
 #ifndef OPS_OP_UNROLL_ATTENTION_H
 #define OPS_OP_UNROLL_ATTENTION_H
 

@@ -14,10 +14,11 @@
 
 #include <tgmath.h>
 
-/* Marks a function with loops: it is compiled for each of these instruction sets, and the best one for the CPU is chosen when
- * the program starts. Wider vectors only handle more numbers at once, so the bits stay the same: sums are spelled out in
- * lanes below, and no product is contracted into a sum. (ThreadSanitizer crashes on the resolver, so the Makefile defines the
- * macro away there. Clang goes without it: version 14 gives the resolver a name that other files cannot link to.) */
+/* Marks a function with loops: it is compiled for each of these instruction sets, and the best one for the CPU is
+ * chosen when the program starts. Wider vectors only handle more numbers at once, so the bits stay the same: sums are
+ * spelled out in lanes below, and no product is contracted into a sum. (ThreadSanitizer crashes on the resolver, so the
+ * Makefile defines the macro away there. Clang goes without it: version 14 gives the resolver a name that other files
+ * cannot link to.) */
 #ifndef REAL_CLONES
 #if defined(__x86_64__) && !defined(__clang__)
 #define REAL_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))

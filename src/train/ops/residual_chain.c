@@ -1,5 +1,5 @@
-/* residual_chain.c - the blocks of Medusa's, Hydra's and ReDrafter's heads (op_residual.h), one after the other. Every block keeps
- * its input and A x + a for the backward pass. */
+/* residual_chain.c - the blocks of Medusa's, Hydra's and ReDrafter's heads (op_residual.h), one after the other. Every
+ * block keeps its input and A x + a for the backward pass. */
 #include "train/ops/residual_chain.h"
 
 #include "train/ops/op_residual.h"

@@ -23,7 +23,8 @@ real *residual_chain_out(const ResidualChain *c);
 
 /* On the first n_rows rows. w, dw: A and a of the first block, then those of the second, ... */
 void residual_chain_forward(ResidualChain *c, real *const *w, int64_t n_rows);
-/* c->dx becomes the derivative with respect to the input; without wants_input it is left undefined, which saves a product. */
+/* c->dx becomes the derivative with respect to the input; without wants_input it is left undefined, which saves a
+ * product. */
 void residual_chain_back(ResidualChain *c, real *const *w, real *const *dw, int64_t n_rows, bool wants_input);
 
 #endif

@@ -8,7 +8,8 @@
 #include "model/rope.h"
 #include "train/ops/real.h"
 
-/* cos_sin: [n_positions][n_rot/2][2], those of positions 0, 1, .., rounded to float as the target's forward pass has them. */
+/* cos_sin: [n_positions][n_rot/2][2], those of positions 0, 1, .., rounded to float as the target's forward pass has
+ * them. */
 static inline int rope_table_fill(real *cos_sin, const Rope *rope, int32_t n_positions, fr_error *err) {
     int32_t n = rope->params.n_rot;
     float *row = mem_alloc((size_t)n * sizeof *row);
