@@ -134,7 +134,7 @@ static int check_numbers(const ImportTensor *t, fr_error *err) {
 /* ---- the target ------------------------------------------------------------------------------------ */
 
 int import_check_embedding(Import *x, const char *name, fr_error *err) {
-    const double tolerance = 0.25; /* relative distance: unrelated embeddings are 1.4 apart, the target's own in 4 bits less than 0.1 */
+    const double tolerance = 0.25; /* unrelated embeddings differ by 1.4, the target's own in 4 bits by less than 0.1 */
     const SafeTensor *s;
     int64_t n = x->target->hparams.n_embd;
     if (!published_find(x->from, name)) return FR_OK;

@@ -86,8 +86,8 @@ static int refuse_other_run(const char *path, GgufString there, const char *here
     size_t n_there = 0;
     while (option + n_there < there.n && there.data[option + n_there] != ' ') n_there++;
     return error_set(err, FR_ERR_MISMATCH,
-                     "%.160s: the checkpoint was made by a run with other options: %.*s there, %.*s here; restore the option, or delete "
-                     "the checkpoint to start a new run",
+                     "%.160s: the checkpoint was made by a run with other options: %.*s there, %.*s here; restore the option, or "
+                     "delete the checkpoint to start a new run",
                      path, n_there > 60 ? 60 : (int)n_there, there.data + option, (int)strcspn(here + option, " "), here + option);
 }
 
@@ -99,7 +99,9 @@ static int find_arrays(const Gguf *g, const char *path, const Checkpoint *c, con
         fits = found[i] && found[i]->type == TYPE_F32 && found[i]->n_dims == 1 && found[i]->dims[0] == c->arrays[i].n;
         if (fits) h = add_array(h, c->arrays[i].name, found[i]->data, c->arrays[i].n);
     }
-    if (!fits) return error_set(err, FR_ERR_MISMATCH, "%s: the checkpoint holds other parameters than those being trained; delete it to start a new run", path);
+    if (!fits)
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: the checkpoint holds other parameters than those being trained; delete it to start a new run", path);
     char hex[HEX_BYTES];
     to_hex(hex, h);
     return same(hash, hex) ? FR_OK : refuse_damaged(path, "its fingerprint does not match its content", err);
@@ -117,7 +119,9 @@ static int read_open(const Gguf *g, const char *path, Checkpoint *c, const GgufT
     to_hex(hex, c->data);
     if (!same(data, hex))
         return error_set(err, FR_ERR_MISMATCH,
-                         "%s: the checkpoint was made by a run on other data; restore the data, or delete the checkpoint to start a new run", path);
+                         "%s: the checkpoint was made by a run on other data; restore the data, or delete the checkpoint to start "
+                         "a new run",
+                         path);
     if (!same(signature, c->run_signature)) return refuse_other_run(path, signature, c->run_signature, err);
     int status = find_arrays(g, path, c, found, begin_fingerprint(step, data.data, signature.data, signature.n), hash, err);
     if (status) return status;

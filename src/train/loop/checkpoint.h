@@ -17,7 +17,7 @@ typedef struct CheckpointArray {
 typedef struct Checkpoint {
     int64_t step;              /* training steps done */
     uint64_t data;             /* fingerprint of the training data */
-    const char *run_signature; /* all options that determine the result, as key=value separated by blanks: "seed=1 batch=8 ..." */
+    const char *run_signature; /* all options that determine the result: "seed=1 batch=8 ..." */
     const CheckpointArray *arrays;
     int n_arrays;
 } Checkpoint;

@@ -118,8 +118,10 @@ static int check_batch(const DrafterTrainer *t, const TrainBatch *b, fr_error *e
                          t->options.max_length);
     for (int64_t i = 0; i < (int64_t)b->n_sequences * (b->length + 1); i++)
         if (b->tokens[i] < 0 || b->tokens[i] >= n_vocab)
-            return error_set(err, FR_ERR_ARGUMENT, "token %d in the training data is outside the target's vocabulary of %d tokens; tokenize with the target's file", b->tokens[i],
-                             n_vocab);
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "token %d in the training data is outside the target's vocabulary of %d tokens; tokenize with the "
+                             "target's file",
+                             b->tokens[i], n_vocab);
     return FR_OK;
 }
 

@@ -54,8 +54,7 @@ static int64_t n_in_loss(const uint8_t *loss_mask, int64_t n) {
 
 static int diverged(int64_t step, fr_error *err) {
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "the loss of step %lld is not finite; resume from the last checkpoint, which is from before, or start again with "
-                     "a lower --lr, a longer --warm-up or a smaller --clip",
+                     "the loss of step %lld is not finite; start a new run with a lower --lr, a longer --warm-up or a smaller --clip",
                      (long long)step + 1);
 }
 
@@ -127,8 +126,8 @@ static void measure(Loop *l) {
 /* ---- checkpoints -------------------------------------------------------------------------------- */
 
 static Checkpoint checkpoint_of(const Loop *l) {
-    return (Checkpoint){.step = l->result->n_steps, .data = l->data->fingerprint, .run_signature = l->run_signature, .arrays = l->arrays,
-                        .n_arrays = l->n_arrays};
+    return (Checkpoint){.step = l->result->n_steps, .data = l->data->fingerprint, .run_signature = l->run_signature,
+                        .arrays = l->arrays, .n_arrays = l->n_arrays};
 }
 
 static int save(Loop *l, fr_error *err) {
@@ -166,7 +165,9 @@ static int write_signature(Loop *l, fr_error *err) {
                      l->data->train.length, l->data->train.packs, s->peak, s->decay == SCHEDULE_LINEAR ? "linear" : "cosine",
                      s->final, (long long)s->n_warm_up, (long long)s->n_hold, o->adamw.beta1, o->adamw.beta2, o->adamw.eps,
                      o->adamw.weight_decay, o->clip);
-    return n > 0 && (size_t)n < sizeof l->run_signature ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "the run signature is longer than %d bytes; shorten the names of files among the options", SIGNATURE_BYTES);
+    if (n > 0 && (size_t)n < sizeof l->run_signature) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "the run signature is longer than %d bytes; use shorter file names in the options",
+                     SIGNATURE_BYTES);
 }
 
 static int list_arrays(Loop *l, fr_error *err) {
@@ -220,7 +221,7 @@ static int run(Loop *l, fr_error *err) {
         if (!status && o->stop && *o->stop) return stop(l, err);
         if (!status && (is_last || is_due(l))) status = save(l, err);
     }
-    /* after the last checkpoint, so that a run resumed from that one, with no step left, still reports the validation loss */
+    /* after the last checkpoint, so that a run resumed from it, with no step left, still reports the validation loss */
     return status ? status : validate(l, err);
 }
 

@@ -2,8 +2,8 @@
  * checkpoints.
  *
  * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added, and the loss
- * is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number s *
- * n_accumulate * n_sequences on (sequences_batch), with a learning rate that is a function of s alone. So a run that
+ * is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number
+ * s * n_accumulate * n_sequences on (sequences_batch), with a learning rate that is a function of s alone. So a run that
  * resumes from a checkpoint does exactly what an undisturbed run does. */
 #ifndef LOOP_LOOP_H
 #define LOOP_LOOP_H
@@ -15,20 +15,20 @@
 #include <signal.h>
 
 typedef struct LoopOptions {
-    const char *method;         /* what is trained and how, beyond the options below, for the run signature: "target layers=2 ..." */
+    const char *method;         /* beginning of the run signature, for what the options below lack: "target layers=2 ..." */
     int32_t n_sequences, n_accumulate;
     uint64_t seed;              /* of the order of the data */
     int n_threads;              /* share the optimiser's step; 0: one thread. The bits do not depend on it */
     Schedule schedule;          /* its n_steps is the length of the run */
     AdamWOptions adamw;
     double clip;                /* largest gradient norm; 0: none */
-    int64_t valid_every;        /* steps between validations; 0: validation at the end only. Without held-out data there is none */
+    int64_t valid_every;        /* steps between validations; 0: only at the end. Without held-out data there is none */
     const char *checkpoint;     /* path; NULL: no checkpoints */
     int64_t checkpoint_steps;   /* steps between checkpoints; 0: no limit by steps */
     double checkpoint_s;        /* seconds between checkpoints; 0: no limit by time */
     bool resumes;               /* start from the checkpoint */
     const char *log;            /* path; NULL: no log */
-    const volatile sig_atomic_t *stop; /* once it is not 0, a checkpoint is written and the run ends with FR_ERR_CANCELLED; may be NULL */
+    const volatile sig_atomic_t *stop; /* not 0: the run writes a checkpoint and ends with FR_ERR_CANCELLED; may be NULL */
     FILE *progress;             /* where a progress bar is drawn; NULL: nowhere */
 } LoopOptions;
 

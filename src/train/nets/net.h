@@ -26,7 +26,7 @@ typedef struct TrainSequence {
     const real *hidden;       /* [T][C] after the final norm */
     const real *embd;         /* [V][C] the target's embedding */
     const real *head;         /* [V][C] the target's output matrix */
-    const real *noise;        /* [T][C] added to the hidden states that eagle's layer reads, not to those in its loss; NULL: none */
+    const real *noise;        /* [T][C] added to the states that eagle reads, not to those in its loss; NULL: none */
 } TrainSequence;
 
 /* The initial values of a tensor. */
@@ -39,8 +39,8 @@ typedef enum NetStart {
                 * concatenated inputs the last is passed through */
     NET_PASS,  /* the same with the identity in the first n_rows columns: the first input is passed through */
     NET_HEAD,  /* [V][n], n >= C: the target's output matrix in the last C columns, NET_NORMAL before them */
-    NET_LAYER, /* the tensor with that suffix ("attn_q.weight") in the target's last layer; where the layer has none, or one of
-                * another shape, ones for a vector and NET_NORMAL for a matrix */
+    NET_LAYER, /* the tensor with that suffix ("attn_q.weight") in the target's last layer; where the layer has none, or
+                * one of another shape, ones for a vector and NET_NORMAL for a matrix */
 } NetStart;
 
 typedef struct NetTensor {
@@ -56,11 +56,11 @@ typedef struct NetClass {
     const char *method;
     int32_t (*n_tensors)(const void *net);
     NetTensor (*tensor)(const void *net, int32_t i);
-    /* The activations of one sequence of up to max_length tokens; each thread has its own. NULL: no memory, and err says so. */
+    /* The activations of one sequence of up to max_length tokens; each thread has its own. NULL: no memory, in err. */
     void *(*acts_open)(const void *net, int32_t max_length, fr_error *err);
     void (*acts_close)(void *acts); /* NULL is fine */
-    /* Adds `weight` times the gradient of the sequence's loss to dw (NULL: no gradient), and adds to the sums. w, dw: [n_tensors]
-     * values and gradients. */
+    /* Adds `weight` times the gradient of the sequence's loss to dw (NULL: no gradient), and adds to the sums. w, dw:
+     * [n_tensors] values and gradients. */
     void (*learn)(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight,
                   TrainSums *sums);
     /* Sets the keys "forerun-drafter.<method>.*" of the file, and adds tensors that are not trained. */

@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST }; /* of the first block; they are followed by weight and bias of the other blocks, and O */
+enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST }; /* of the first block; then weight and bias of the others, and O */
 
 typedef struct HydraActs {
     HeadLoss loss;

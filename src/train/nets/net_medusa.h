@@ -6,7 +6,7 @@
 
 typedef struct MedusaNet {
     int32_t C, V, n_heads, n_blocks; /* at most 8 heads */
-    bool has_own_output;             /* each head has its own output matrix [V][C], initially the target's; else all use the target's */
+    bool has_own_output;             /* each head has its own [V][C], initially the target's; else all use the target's */
     HeadLossOptions loss;            /* its n_steps is n_heads */
 } MedusaNet;
 

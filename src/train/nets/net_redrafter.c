@@ -34,7 +34,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { W_WEIGHT, U_WEIGHT, U_BIAS, N_RECURRENT }; /* they are followed by weight and bias of each block, O, and token info */
+enum { W_WEIGHT, U_WEIGHT, U_BIAS, N_RECURRENT }; /* then weight and bias of each block, O, token info */
 
 typedef struct RedrafterActs {
     HeadLoss loss;

@@ -37,7 +37,7 @@ typedef struct TrainSums {
     int32_t n_heads;                      /* steps ahead whose accuracy is known; 1 for a target */
     int64_t right[TRAIN_MAX_STEPS];       /* predictions whose most probable token was correct */
     int64_t of[TRAIN_MAX_STEPS];          /* predictions in all */
-    int64_t at_rank[TRAIN_MAX_STEPS][TRAIN_RANKS]; /* for drafters: predictions in which the correct token had this rank, from 0 */
+    int64_t at_rank[TRAIN_MAX_STEPS][TRAIN_RANKS]; /* for drafters: predictions that gave the correct token this rank */
 } TrainSums;
 
 typedef struct Trainer Trainer;

@@ -20,7 +20,7 @@ typedef struct UnrollShape {
     bool fuses_token;             /* the input of the first step is fc [E ; h], else fc h */
     bool fuses_each_step;         /* so is that of later steps; else it is the last output */
     double fc_std;                /* initial deviation of fc's columns for the token; see start_token_std */
-    bool qk_start_anew;           /* q and k start random: the target normalises its heads, and this layer does not, so the target's are of no use */
+    bool qk_start_anew;           /* q and k start random, because the target normalises its heads and this layer does not */
 } UnrollShape;
 
 /* The tensors, in this order. */
