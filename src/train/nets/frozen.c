@@ -1,3 +1,5 @@
+/* frozen.c - computes the target's hidden states with the inference code, so that a drafter is trained on the very
+ * numbers that it reads when it drafts, and holds the target's embedding and output matrix as floats. */
 #include "train/nets/frozen.h"
 
 #include "base/mem.h"
@@ -7,7 +9,7 @@
 
 enum { MAX_ROWS = 512, PAGE_SIZE = 16 };
 
-/* A matrix of the file as floats. */
+/* The matrix as floats. */
 static float *read_matrix(const GgufTensor *t, fr_error *err) {
     size_t n = (size_t)(t->dims[0] * t->dims[1]);
     float *out = mem_alloc(n * sizeof *out);
@@ -52,7 +54,7 @@ void frozen_close(FrozenTarget *f) {
     *f = (FrozenTarget){0};
 }
 
-/* The next n rows of the sequence; at most MAX_ROWS. */
+/* Runs the next n tokens of the sequence, at most MAX_ROWS. */
 static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, int32_t n, float *hidden, fr_error *err) {
     Row rows[MAX_ROWS];
     int32_t chain[MAX_ROWS];
