@@ -295,8 +295,8 @@ static void refuse(const char *spec, fr_code code, const char *says) {
     Drafter *d;
     fr_error err = {0};
     learned_rig_open_reader(&reader, lyanna_target.model);
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .target_model = lyanna_target.model, .n_ctx = 64,
-                            .n_threads = 1};
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .weights = lyanna_target.model,
+                            .device = executor_context(reader.executor)->device, .n_ctx = 64};
     assert_int_equal(drafter_open(&d, spec, &env, 0, &err), code);
     if (!strstr(err.message, says)) fail_msg("%s: says '%s', not '%s'", spec, err.message, says);
     learned_rig_close_reader(&reader);

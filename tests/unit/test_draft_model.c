@@ -216,15 +216,21 @@ static void coupling_pays(void **state) {
 /* ---- the trees ----------------------------------------------------------------------------------- */
 
 static Gguf *target_gguf;
+static Weights *target_weights;
+static Device *device;
 
 static int open_target(void **state) {
     (void)state;
     target_gguf = rig_gguf(RIG_TARGET);
+    target_weights = rig_weights(target_gguf, NULL);
+    device = rig_device(target_weights, 1);
     return 0;
 }
 
 static int close_target(void **state) {
     (void)state;
+    device_close(device);
+    rig_weights_close(target_weights);
     gguf_close(target_gguf);
     return 0;
 }
@@ -233,8 +239,9 @@ static int try_open(Drafter **out, const char *spec, int32_t max_sequences, fr_e
     DrafterEnv env = {.n_vocab = N_VOCAB,
                       .max_sequences = max_sequences,
                       .target = target_gguf,
-                      .n_ctx = 256,
-                      .n_threads = 1};
+                      .weights = target_weights,
+                      .device = device,
+                      .n_ctx = 256};
     return drafter_open(out, spec, &env, 0, err);
 }
 
@@ -383,7 +390,7 @@ static void many_sequences_take_turns(void **state) {
 /* What the draft's distribution is at a node of a tree after `text`, asked of a fresh executor. */
 typedef struct Oracle {
     Gguf *gguf;
-    Model *model;
+    Weights *model;
     Sampler *sampler;
     float logits[N_VOCAB], dist[N_VOCAB];
 } Oracle;
@@ -391,14 +398,14 @@ typedef struct Oracle {
 static Oracle *oracle_open(void) {
     static Oracle o;
     o.gguf = rig_gguf(DRAFT);
-    o.model = rig_model(o.gguf, NULL);
+    o.model = rig_weights(o.gguf, NULL);
     assert_non_null(o.sampler = sampler_new(N_VOCAB));
     return &o;
 }
 
 static void oracle_close(Oracle *o) {
     sampler_free(o->sampler);
-    model_close(o->model);
+    rig_weights_close(o->model);
     gguf_close(o->gguf);
 }
 
@@ -410,14 +417,14 @@ static void oracle_ask(Oracle *o, const SamplingOptions *as_dist, const int32_t 
     memcpy(context, text, N_TEXT * sizeof *text);
     for (int32_t k = node; k > 0; k = t->nodes[k].parent)
         context[N_TEXT + t->nodes[k].depth - 1] = t->nodes[k].token;
-    ExecutorOptions eo = rig_options(n, n);
+    RigOptions eo = rig_options(n, n);
     eo.kv_type = KV_F16;
     Executor *e = rig_executor(o->model, &eo);
     int32_t s = rig_sequence(e);
     rig_append(e, s, context, n - 1, n, N_VOCAB, NULL);
     rig_append(e, s, context + n - 1, 1, 1, N_VOCAB, o->logits);
     sampler_dist(o->sampler, as_dist, o->logits, context, n, o->dist); /* penalties see the path */
-    executor_close(e);
+    rig_executor_close(e);
 }
 
 /* The chance that a coupled draw gives to `token` at output position `position`, the slow way. */

@@ -17,21 +17,21 @@
 enum { H = 64, V = 300 };
 
 static Gguf *target_gguf, *other_gguf;
-static Model *target, *other;
+static Weights *target, *other;
 
 static int open_targets(void **state) {
     (void)state;
     learned_rig_write_target(TARGET, 1);
     learned_rig_write_target(OTHER, 2);
     target_gguf = rig_gguf(TARGET), other_gguf = rig_gguf(OTHER);
-    target = rig_model(target_gguf, NULL), other = rig_model(other_gguf, NULL);
+    target = rig_weights(target_gguf, NULL), other = rig_weights(other_gguf, NULL);
     return 0;
 }
 
 static int close_targets(void **state) {
     (void)state;
-    model_close(target);
-    model_close(other);
+    rig_weights_close(target);
+    rig_weights_close(other);
     gguf_close(target_gguf);
     gguf_close(other_gguf);
     return 0;
@@ -64,18 +64,20 @@ static void write_drafter(Fault fault) {
     learned_rig_free(&r);
 }
 
-static int try_open(const char *path, const Model *m, const char *method, fr_error *err) {
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 2, .target = m->gguf, .target_model = m, .n_threads = 1};
+static int try_open(const char *path, const Weights *m, const char *method, fr_error *err) {
+    Device *device = rig_device(m, 1);
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 2, .target = m->model->gguf, .weights = m, .device = device};
     char spec[160];
     Drafter *d;
     snprintf(spec, sizeof spec, "%s:file=%s", method, path);
     int status = drafter_open(&d, spec, &env, 0, err);
     if (!status) drafter_close(d);
+    device_close(device);
     return status;
 }
 
 /* The sentence must hold all of these. */
-static void assert_refused(const char *path, const Model *m, const char *method, fr_code code, const char *const *says) {
+static void assert_refused(const char *path, const Weights *m, const char *method, fr_code code, const char *const *says) {
     fr_error err = {0};
     assert_int_equal(try_open(path, m, method, &err), code);
     for (; *says; says++)
@@ -92,7 +94,7 @@ static void what_is_written_is_read(void **state) {
     char print[17];
     GgufString s;
     uint32_t v;
-    snprintf(print, sizeof print, "%016llx", (unsigned long long)drafter_target_fingerprint(target));
+    snprintf(print, sizeof print, "%016llx", (unsigned long long)drafter_target_fingerprint(target->model));
     assert_true(gguf_get_string(g, "forerun-drafter.target.fingerprint", &s) && s.n == 16 && memcmp(s.data, print, 16) == 0);
     assert_true(gguf_get_string(g, "forerun-drafter.training.command", &s) && s.n == 20);
     assert_true(gguf_get_u32(g, "forerun-drafter.training.steps", &v) && v == 7);
@@ -104,8 +106,8 @@ static void what_is_written_is_read(void **state) {
 static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     (void)state;
     char ours[17], theirs[17];
-    snprintf(ours, sizeof ours, "%016llx", (unsigned long long)drafter_target_fingerprint(target));
-    snprintf(theirs, sizeof theirs, "%016llx", (unsigned long long)drafter_target_fingerprint(other));
+    snprintf(ours, sizeof ours, "%016llx", (unsigned long long)drafter_target_fingerprint(target->model));
+    snprintf(theirs, sizeof theirs, "%016llx", (unsigned long long)drafter_target_fingerprint(other->model));
     write_drafter(SOUND);
     refused(DRAFTER, other, "redrafter", FR_ERR_MISMATCH, DRAFTER, "drafter-file-target.gguf", ours, "drafter-file-other.gguf", theirs);
     refused(DRAFTER, target, "medusa", FR_ERR_MISMATCH, "'redrafter'", "not for medusa", "--draft redrafter:file=");
@@ -178,9 +180,9 @@ static void hostile_files_do_no_harm(void **state) {
 
 static uint64_t fingerprint_of(const char *path) {
     Gguf *g = rig_gguf(path);
-    Model *m = rig_model(g, NULL);
-    uint64_t print = drafter_target_fingerprint(m);
-    model_close(m);
+    Weights *m = rig_weights(g, NULL);
+    uint64_t print = drafter_target_fingerprint(m->model);
+    rig_weights_close(m);
     gguf_close(g);
     return print;
 }
@@ -210,10 +212,10 @@ static uint64_t fingerprint_with(const char *tensor, size_t at, float rope_base)
 
 static void the_fingerprint_is_the_targets_own(void **state) {
     (void)state;
-    uint64_t print = drafter_target_fingerprint(target);
+    uint64_t print = drafter_target_fingerprint(target->model);
     assert_int_equal(fingerprint_of(TARGET), print);
     assert_int_equal(fingerprint_with(NULL, 0, 0), print); /* the order of tensors says nothing */
-    assert_int_not_equal(drafter_target_fingerprint(other), print);
+    assert_int_not_equal(drafter_target_fingerprint(other->model), print);
     assert_int_not_equal(fingerprint_with("token_embd.weight", 8000, 0), print);
     assert_int_not_equal(fingerprint_with("output.weight", SIZE_MAX, 0), print);
     assert_int_not_equal(fingerprint_with("output_norm.weight", 0, 0), print);

@@ -7,7 +7,6 @@
 
 #include "base/rng.h"
 #include "engine/engine.h"
-#include "backend/cpu/forward.h"
 #include "random_model.h"
 
 #include <stdio.h>
@@ -172,7 +171,7 @@ static void open_world(World *w, const fr_engine_options *options, const char *l
 /* Once all is over, every page is free but those of the prefix cache, which gives them back when asked. */
 static void close_world(World *w) {
     while (prefix_cache_drop(w->engine)) {}
-    assert_int_equal(w->engine->executor->kv.n_free, w->engine->executor->kv.shape.n_pages);
+    assert_int_equal(executor_n_free_pages(w->engine->executor), executor_n_pages(w->engine->executor));
     fr_engine_close(w->engine);
 }
 
