@@ -1,40 +1,40 @@
-/* sampler.c - the target's own token, drawn with Gumbel noise that hangs on (seed, position, token) alone.
+/* sampler.c - the target's token, drawn with Gumbel noise that depends on (seed, position, token) alone.
  *
- * The problem: a token must be drawn from p = softmax(z), z = logits / temperature after the filters, and
- * the draw must not notice whether it happens in plain decoding or while a tree is verified, in which
- * order, or beside whom. The idea (Gumbel-max, Gumbel 1954; Maddison et al. 2014): argmax_i (z_i + G_i)
- * with independent standard Gumbel G_i is a draw from softmax(z). G_i = -log(-log U_i) with U_i a
- * counter-based uniform number of (seed, position, i), so there is no state at all.
+ * The problem: a token must be drawn from p = softmax(z), z = logits / temperature after the filters, and the draw must not
+ * depend on whether it happens in plain decoding or while a tree is verified, in which order, or in which batch. The idea
+ * (Gumbel-max, Gumbel 1954; Maddison et al. 2014): argmax_i (z_i + G_i) with independent standard Gumbel G_i is a draw from
+ * softmax(z). G_i = -log(-log U_i) with U_i a counter-based uniform number of (seed, position, i), so there is no state at
+ * all.
  *
- * Order of the steps, each over what the last one left:
+ * The stages, each applied to what the one before left:
  *
  *   logits ─ penalties ─ / temperature ─ top-k ─ top-p ─ min-p ─ argmax(z + G)
  *
- *   penalties   for each token among the last penalty_last_n of the context: the logit is divided by
- *               repeat_penalty where positive and multiplied where negative, then loses
+ *   penalties   for each token among the last penalty_last_n of the context: the logit is divided by repeat_penalty where
+ *               positive and multiplied where negative, then reduced by
  *               frequency_penalty * (times seen) + presence_penalty
- *   top-k       the k greatest, of equals the lowest ids
- *   top-p       in falling order, the shortest run whose mass reaches top_p of the mass of what is left
- *   min-p       tokens with p < min_p * max p go
+ *   top-k       the k greatest, of equal ones the lowest ids
+ *   top-p       in falling order, the shortest run whose mass reaches top_p of the remaining mass
+ *   min-p       tokens with p < min_p * max p are removed
  *
- * Pruning: V Gumbel draws cost some milliseconds, and nearly all are lost. With `best` the greatest
- * z + G so far, token i can only win with G_i >= d = best - z_i. G never exceeds RNG_GUMBEL_MAX, so
- * tokens with a greater d are skipped unseen. For the others, G_i >= d means -log U_i <= e^-d, and since
- * 1 - U <= -log U, 1 - U_i <= e^-d is necessary: one comparison of the random word with a table of
- * e^-floor(d), no logarithm. Four tokens share one Philox block. The most probable token goes first, so
- * that `best` is near its final value from the start, and about e * (1 / p_max) tokens pay the logarithms.
+ * Pruning: V Gumbel draws cost some milliseconds, and nearly all of them cannot win. With `best` the greatest z + G so far,
+ * token i can only win with G_i >= d = best - z_i. G never exceeds RNG_GUMBEL_MAX, so tokens with a greater d are skipped
+ * without a draw. For the others, G_i >= d means -log U_i <= e^-d, and since 1 - U <= -log U, 1 - U_i <= e^-d is necessary:
+ * one comparison of the random word with a table of e^-floor(d), no logarithm. Four tokens share one Philox block. The most
+ * probable token goes first, so that `best` is near its final value from the start, and logarithms are computed for about
+ * e * (1 / p_max) tokens.
  *
- * Worked example: z = (2, 1, -30), G = (0.1, 1.6, ?). Token 0 is most probable: best = 2.1. Token 1:
- * d = 1.1, U = e^-e^-1.6 = 0.82, 1 - U = 0.18 <= e^-1: worth a look, 2.6 > 2.1, the new best. Token 2:
- * d = 32.6 > 22.9: skipped. The answer is 1.
+ * Worked example: z = (2, 1, -30), G = (0.1, 1.6, ?). Token 0 is most probable: best = 2.1. Token 1: d = 1.1, U =
+ * e^-e^-1.6 = 0.82, 1 - U = 0.18 <= e^-1: it passes the test, and 2.6 > 2.1 is the new best. Token 2: d = 32.6 > 22.9:
+ * skipped. The result is 1.
  *
- * Odd logits: NaN and -inf are never chosen; +inf wins at once (lowest id); where nothing is left, 0.
+ * Odd logits: NaN and -inf are never chosen; +inf wins at once (lowest id); where nothing is left, the result is 0.
  * Invariants: a pure function of its arguments; the filters never remove the most probable token.
- * Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a
- * token; top-k and top-p are partial selections (heaps), V log V at worst, on flat rows.
+ * Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a token; top-k and top-p
+ * are partial selections (heaps), V log V at worst, on flat rows.
  * sampler_dist gives the distribution itself, through the same filters.
- * Proof: tests/test_sampler.c: the filters against a slow reference, draws against softmax by chi-square
- * with a negative control, pruned against unpruned. */
+ * Proof: tests/unit/test_sampler.c: the filters against a slow reference, draws against softmax by chi-square with a negative
+ * control, pruned against unpruned. */
 #include "spec/sampling/sampler.h"
 
 #include "base/mem.h"
@@ -59,11 +59,11 @@ struct Sampler {
     float *penalised;      /* [n_vocab] the row after penalties */
     int32_t *counts;       /* [n_vocab] times seen; all 0 between calls */
     Candidate *candidates; /* [n_vocab] heap of top-k and top-p */
-    int32_t *ids;          /* [n_vocab] of what may be in the top-p set */
+    int32_t *ids;          /* [n_vocab] of tokens that can be in the top-p set */
 };
 
 static int refuse(fr_error *err, const char *name, double value, const char *want) {
-    return error_set(err, FR_ERR_ARGUMENT, "%s %g makes no sense; it must be %s", name, value, want);
+    return error_set(err, FR_ERR_ARGUMENT, "%s is %g but must be %s", name, value, want);
 }
 
 int sampling_check(const SamplingOptions *o, fr_error *err) {
@@ -115,7 +115,7 @@ static float penalise(const SamplingOptions *o, float logit, int32_t count) {
     return logit - (float)count * o->frequency_penalty - o->presence_penalty;
 }
 
-/* The row after penalties: `logits` itself where there are none, else s->penalised. */
+/* The row after penalties: `logits` itself if there are none, else s->penalised. */
 static const float *apply_penalties(Sampler *s, const SamplingOptions *o, const float *logits,
                                     const int32_t *context, int64_t n_context) {
     int64_t n_last = o->penalty_last_n < 0 || o->penalty_last_n > n_context ? n_context : o->penalty_last_n;
@@ -136,12 +136,12 @@ static const float *apply_penalties(Sampler *s, const SamplingOptions *o, const 
 
 /* ---- filters ------------------------------------------------------------------------------------ */
 
-/* Does a stand before b in falling order of probability? */
+/* Whether a comes before b in falling order of probability. */
 static bool before(Candidate a, Candidate b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-/* Restores the heap below i. The top is the candidate that stands first, or last with last_on_top. */
+/* Restores the heap below i. The top is the first candidate in that order, or the last with last_on_top. */
 static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
     Candidate moving = heap[i];
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
@@ -162,7 +162,7 @@ static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_voca
     for (; i < n_vocab && n < k; i++)
         if (logits[i] > -INFINITY) heap[n++] = (Candidate){logits[i], i};
     heapify(heap, n, true);
-    for (; i < n_vocab; i++) /* ids rise, so an equal logit stands behind the heap's last */
+    for (; i < n_vocab; i++) /* ids rise, so a token of equal logit comes after the heap's last */
         if (logits[i] > heap[0].logit) {
             heap[0] = (Candidate){logits[i], i};
             sift_down(heap, n, 0, true);
@@ -175,9 +175,9 @@ static double weight(float logit, float max, float temperature) {
     return (double)expf((float)(((double)logit - (double)max) / (double)temperature));
 }
 
-/* Puts the tokens of the row that can be in the top-p set into s->ids, rising; returns how many, and the mass of the whole
- * row. A token lighter than (1 - top_p) * mass / V is not in it: all such tokens together weigh less than 1 - top_p. Half
- * of that bound leaves room for rounding. */
+/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order; returns how many, and the mass of the
+ * whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such tokens together have less than
+ * (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
 static int32_t select_heavy(Sampler *s, const float *logits, float max, const SamplingOptions *o, double *mass) {
     *mass = row_mass(logits, s->n_vocab, max, o->temperature);
     double floor_logit =
@@ -185,8 +185,8 @@ static int32_t select_heavy(Sampler *s, const float *logits, float max, const Sa
     return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
 }
 
-/* Cuts a heap to the shortest run from its top that weighs `want` together with `sum`; the run ends up at the end of
- * heap[0..n), its length is returned. */
+/* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved to the
+ * end of heap[0..n); its length is returned. */
 static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature, double sum, double want) {
     int32_t left = n;
     while (left > 0) {
@@ -202,11 +202,11 @@ static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature
 
 enum { N_BUCKETS = 512 };
 
-/* Of candidates by the ten thousand only those near the end of the run need an order. They are counted by how far they
- * stand below the greatest logit, in buckets so narrow that all in one weigh nearly alike; so the run's end is known to
- * a bucket or two. Tokens before bucket `sure` are in the run, those behind `last` are not. */
+/* Of tens of thousands of candidates only those near the end of the run have to be sorted. They are counted by their distance
+ * from the greatest logit, in buckets so narrow that all tokens of a bucket have nearly the same weight; so the end of the
+ * run is known to within a bucket or two. Tokens before bucket `sure` are in the run, those after `last` are not. */
 typedef struct Ends {
-    float scale; /* buckets a unit of logit */
+    float scale; /* buckets per unit of logit */
     int32_t sure, last, n_sure;
 } Ends;
 
@@ -222,7 +222,7 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
         if (row[ids[i]] < least) least = row[ids[i]];
     Ends e = {.scale = least < max ? (float)N_BUCKETS / (max - least) : 0, .last = N_BUCKETS - 1};
     for (int32_t i = 0; i < n; i++) counts[bucket_of(&e, max, row[ids[i]])]++;
-    const double width = ((double)max - (double)least) / N_BUCKETS, slack = 1e-4; /* of rounding at the edges */
+    const double width = ((double)max - (double)least) / N_BUCKETS, slack = 1e-4; /* for rounding at the edges */
     double most = 0, at_least = 0, first = 1; /* first: weight at the upper edge of the bucket */
     for (int32_t b = 0; b < N_BUCKETS; b++) {
         double next = exp(-width * (b + 1) / (double)temperature);
@@ -238,8 +238,8 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
     return e;
 }
 
-/* The shortest run of most probable tokens that weighs `want`, at the end of s->candidates[0..*n); returns its length.
- * The n tokens of s->ids are what can be in it. */
+/* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its length.
+ * The candidates for it are the *n tokens of s->ids. */
 static int32_t take_top_p(Sampler *s, const float *row, float max, float temperature, double want, int32_t *n) {
     Ends e = {.last = N_BUCKETS - 1};
     if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
@@ -260,15 +260,15 @@ static int32_t take_top_p(Sampler *s, const float *row, float max, float tempera
     return n_cut + n_sure;
 }
 
-/* What temperature, top-k and top-p leave of a row: a run of candidates, or (NULL) the whole row; of either,
- * tokens below min_logit are cut by min-p. */
+/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). Of either, min-p removes
+ * the tokens below min_logit. */
 typedef struct Kept {
     const Candidate *candidates;
     int32_t n;
     double min_logit;
 } Kept;
 
-/* Does one token take everything, whatever the noise? */
+/* Whether one token is certain, whatever the noise. */
 static bool is_certain(const SamplingOptions *o, float max) {
     return o->temperature == 0 || o->top_k == 1 || max == INFINITY;
 }
@@ -312,10 +312,10 @@ static void draw_begin(Draw *d, const SamplingOptions *o, uint64_t position, flo
     d->best = (double)max / d->temperature + rng_gumbel(o->seed, RNG_TARGET, position, (uint32_t)max_id);
 }
 
-/* Room for rounding in the comparisons that prune. */
+/* Margin for rounding in the comparisons that prune. */
 static double slack(const Draw *d) { return 1e-9 + 1e-15 * fabs(d->best); }
 
-/* Takes token `id` into the draw; `word` is its random word. */
+/* Lets token `id` take part in the draw; `word` is its random word. */
 static void draw_consider(Draw *d, float logit, int32_t id, uint32_t word) {
     double z = (double)logit / d->temperature;
     double distance = d->best - z - slack(d);
@@ -331,7 +331,7 @@ static float winning_logit(const Draw *d) {
     return nextafterf((float)((d->best - RNG_GUMBEL_MAX - slack(d)) * d->temperature), -INFINITY);
 }
 
-/* Over the whole row but for tokens below min_logit, four to a Philox block. */
+/* Draws over the whole row except tokens below min_logit, four tokens to a Philox block. */
 static void draw_row(Draw *d, const float *logits, int32_t n_vocab, double min_logit) {
     float floor_logit = winning_logit(d);
     for (int32_t block = 0; block < n_vocab; block += 4) {
