@@ -128,14 +128,14 @@ static void damaged_files_are_refused(void **state) {
     (void)state;
     static const struct { Fault fault; fr_code code; const char *says; } cases[] = {
         {MISSING_TENSOR, FR_ERR_FORMAT, "redrafter.u.weight is missing"},
-        {WRONG_SHAPE, FR_ERR_FORMAT, "64 x 63 where 64 x 64"},
+        {WRONG_SHAPE, FR_ERR_FORMAT, "64 x 63 instead of 64 x 64"},
         {A_VECTOR_WITH_ROWS, FR_ERR_FORMAT, "redrafter.u.bias has the wrong shape"},
         {NOT_A_NUMBER, FR_ERR_FORMAT, "redrafter.u.bias holds NaN"},
         {INFINITE, FR_ERR_FORMAT, "redrafter.block.0.weight holds NaN or infinity"},
-        {ONE_TENSOR_MORE, FR_ERR_UNSUPPORTED, "7 tensors where its method knows 6"},
+        {ONE_TENSOR_MORE, FR_ERR_UNSUPPORTED, "7 tensors but its method reads only 6"},
         {MISSING_KEY, FR_ERR_FORMAT, "redrafter.block_count is missing"},
-        {KEY_TOO_LARGE, FR_ERR_FORMAT, "4000000000 where 0 to 16"},
-        {KEY_IS_TEXT, FR_ERR_FORMAT, "no whole number"},
+        {KEY_TOO_LARGE, FR_ERR_FORMAT, "4000000000 but must be from 0 to 16"},
+        {KEY_IS_TEXT, FR_ERR_FORMAT, "not an integer"},
         {UNKNOWN_START, FR_ERR_FORMAT, "'middle'"},
         {OTHER_METHOD, FR_ERR_MISMATCH, "'medusa'"},
     };
