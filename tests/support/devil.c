@@ -141,11 +141,10 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return FR_OK;
 }
 
-static const DrafterOption no_options[] = {{NULL, NULL, NULL}};
 static const DrafterClass devil_class = {
     .name = "devil",
     .summary = "tests only",
-    .options = no_options,
+
     .close = close_devil,
     .begin = begin,
     .observe = observe,

@@ -367,13 +367,25 @@ static void rules_are_written_with_their_option(void **state) {
     assert_true(o.gamma == 1.5 && strcmp(rule->name, "k-seq") == 0);
     assert_int_equal(verify_rule_parse("typical:delta=0.5,epsilon=0.25", true, &rule, &o, &err), FR_OK);
     assert_true(o.epsilon == 0.25 && o.delta == 0.5 && o.gamma == 0 && rule->is_lossy && !rule->is_ratio);
+    static char long_text[400] = "chain:gamma=";
+    memset(long_text + 12, '1', 300);
     const struct { const char *text, *sentence; } bad[] = {
-        {"k-sec", "no rule of acceptance 'k-sec'"}, {"", "no rule"}, {"k-seq:", "gamma=X"}, {"k-seq:gamma=", "gamma=X"},
-        {"k-seq:gamma=0.9", "gamma=X"}, {"k-seq:gamma=nan", "gamma=X"}, {"k-seq:gamma=2x", "gamma=X"},
-        {"k-seq:k=2", "gamma=X"}, {"k-seq:gamma=2,", "gamma=X"},
-        {"typical:epsilon=0", "'epsilon=0' is no option of the rule typical; write epsilon=X with X from 1e-06 to 1, "},
-        {"typical:epsilon=0.1,delta=2", "'delta=2'"}, {"typical:epsilon=0.1delta=0.2", "'epsilon=0.1delta=0.2'"}, {"chain:gamma=2", "takes no options"},
-        {"a-name-of-more-than-thirty-one-characters:gamma=2", "no rule"}};
+        {"k-sec", "there is no verification rule 'k-sec'"},
+        {"", "there is no verification rule ''"},
+        {"k-seq:", "'k-seq:': write key=X after the colon"},
+        {"k-seq:gamma=", "k-seq: 'gamma=' must be written key=value"},
+        {"k-seq:gamma=0.9", "k-seq: 'gamma=0.9' must be a number from 1 to 1e+06"},
+        {"k-seq:gamma=nan", "k-seq: 'gamma=nan' must be a number"},
+        {"k-seq:gamma=2x", "k-seq: 'gamma=2x' must be a number"},
+        {"k-seq:k=2", "k-seq: unknown option 'k'"},
+        {"k-seq:gamma=2,", "must be written key=value"},
+        {"typical:epsilon=0", "typical: 'epsilon=0' must be a number from 1e-06 to 1"},
+        {"typical:epsilon=0.1,delta=2", "typical: 'delta=2' must be"},
+        {"typical:epsilon=0.1delta=0.2", "typical: 'epsilon=0.1delta=0.2' must be"},
+        {"chain:gamma=2", "chain has no options"},
+        {"a-name-of-more-than-thirty-one-characters:gamma=2", "there is no verification rule"},
+        {long_text, "there is no verification rule 'chain:gamma"},
+    };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(verify_rule_parse(bad[i].text, true, &rule, &o, &err), FR_ERR_ARGUMENT);
         if (!strstr(err.message, bad[i].sentence)) fail_msg("%s: %s", bad[i].text, err.message);

@@ -106,10 +106,16 @@ static int verify_k_seq(const VerifyInput *in, VerifyScratch *s, VerifyResult *o
     return ratio_walk(&k_seq, in, s, out, err);
 }
 
+static const Option option_table[] = {
+    {.key = "gamma", OPT_REAL(VerifyOptions, gamma, 1, 1e6), .default_help = "the best one is searched at each node",
+     .help = "divides the target's probabilities before they are compared with the draft's"},
+    {.key = NULL},
+};
+
 const VerifyRule verify_rule_k_seq = {
     .name = "k-seq",
     .summary = "SpecTr: independent drafts from one distribution; the best gamma is searched at each node, or k-seq:gamma=1.5",
     .is_ratio = true,
     .verify = verify_k_seq,
-    .options = (const VerifyRuleOption[]){{"gamma", "or nothing to have it searched", 1, 1e6, offsetof(VerifyOptions, gamma)}, {.key = NULL}},
+    .option_table = option_table,
 };

@@ -23,7 +23,6 @@
 #include "spec/verify/ratio.h"
 
 #include <math.h>
-#include <stddef.h>
 
 static void set_path_context(const VerifyInput *in, int32_t node) {
     for (const TreeNode *x = &in->tree->nodes[node]; x->parent >= 0; x = &in->tree->nodes[x->parent])
@@ -72,12 +71,18 @@ static int verify_typical(const VerifyInput *in, VerifyScratch *s, VerifyResult 
     return FR_OK;
 }
 
+static const Option option_table[] = {
+    {.key = "epsilon", OPT_REAL(VerifyOptions, epsilon, 1e-6, 1), .default_help = "0.09",
+     .help = "probability that is enough under any distribution"},
+    {.key = "delta", OPT_REAL(VerifyOptions, delta, 1e-6, 1), .default_help = "the square root of epsilon",
+     .help = "factor before exp(-entropy), the threshold of flat distributions"},
+    {.key = NULL},
+};
+
 const VerifyRule verify_rule_typical = {
     .name = "typical",
     .summary = "LOSSY, only with --lossy: Medusa's typical acceptance, p > min(epsilon, delta exp(-entropy)); the text follows another distribution",
     .is_lossy = true,
     .verify = verify_typical,
-    .options = (const VerifyRuleOption[]){{"epsilon", "or nothing for 0.09", 1e-6, 1, offsetof(VerifyOptions, epsilon)},
-                                          {"delta", "or nothing for the root of epsilon", 1e-6, 1, offsetof(VerifyOptions, delta)},
-                                          {.key = NULL}},
+    .option_table = option_table,
 };

@@ -16,6 +16,7 @@
 #ifndef VERIFY_VERIFIER_H
 #define VERIFY_VERIFIER_H
 
+#include "base/options.h"
 #include "spec/sampling/random_source.h"
 #include "spec/tree/draft_dists.h"
 #include "spec/sampling/sampler.h"
@@ -59,12 +60,6 @@ typedef struct VerifyResult {
     int32_t next_token;             /* the token after the last accepted node */
 } VerifyResult;
 
-/* "key=X", a number. */
-typedef struct VerifyRuleOption {
-    const char *key, *otherwise; /* what the user may do instead of giving it, for the error */
-    double min, max;
-    size_t offset; /* of the double in VerifyOptions */
-} VerifyRuleOption;
 
 /* A verification rule. There are three kinds:
  *   - `sampled` reproduces the text of plain decoding, token for token, for every tree;
@@ -79,7 +74,7 @@ typedef struct VerifyRule {
     /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a rule
      * that can. */
     int (*verify)(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
-    const VerifyRuleOption *options; /* end with key == NULL; NULL: none */
+    const Option *option_table; /* of VerifyOptions (base/options.h), ending with key == NULL; NULL: the rule has none */
 } VerifyRule;
 
 /* Whether the text depends on the trees. Then trees must not depend on time or on other requests. */

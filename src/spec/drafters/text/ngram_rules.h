@@ -54,9 +54,12 @@ int32_t ngram_split(NgramScratch *s, const NgramText *t, int32_t begin, int32_t 
 bool ngram_heap_push(NgramScratch *s, NgramCandidate c); /* false: no memory */
 NgramCandidate ngram_heap_pop(NgramScratch *s);          /* n_heap > 0 */
 
-typedef struct NgramOptions {
+enum { NGRAM_RULE_BEST, NGRAM_RULE_PAPER };
+
+typedef struct NgramOptions { /* of ngram-trie */
+    int rule;          /* NGRAM_RULE_BEST, NGRAM_RULE_PAPER */
     int32_t n, prefix; /* rule paper: window and longest prefix */
-    bool paper, live;
+    bool live;         /* also drafts from generated tokens */
 } NgramOptions;
 
 /* Both add at most `budget` nodes below node 0, whose token is the last of the text. */
