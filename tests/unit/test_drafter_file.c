@@ -1,5 +1,5 @@
-/* Unit tests of drafter_file.c: what is written is read, other targets are refused by name, and so is what is damaged.
- * The files are redrafter's; they are opened through the registry, as the engine does. */
+/* Unit tests of src/spec/drafter/drafter_file.c: what is written is read again, drafters of other targets are refused by name,
+ * and so are damaged files. The files are redrafter's; they are opened through the registry, as the engine does. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -37,7 +37,7 @@ static int close_targets(void **state) {
     return 0;
 }
 
-/* What is wrong with a file. */
+/* The fault of a file. */
 typedef enum Fault {
     SOUND, MISSING_TENSOR, WRONG_SHAPE, A_VECTOR_WITH_ROWS, NOT_A_NUMBER, INFINITE, ONE_TENSOR_MORE, MISSING_KEY, KEY_TOO_LARGE,
     KEY_IS_TEXT, UNKNOWN_START, OTHER_METHOD,
@@ -74,16 +74,16 @@ static int try_open(const char *path, const Model *m, const char *method, fr_err
     return status;
 }
 
-/* The sentence must hold all of these. */
+/* The error message must contain all of these. */
 static void assert_refused(const char *path, const Model *m, const char *method, fr_code code, const char *const *says) {
     fr_error err = {0};
     assert_int_equal(try_open(path, m, method, &err), code);
     for (; *says; says++)
-        if (!strstr(err.message, *says)) fail_msg("'%s' does not say '%s'", err.message, *says);
+        if (!strstr(err.message, *says)) fail_msg("'%s' does not contain '%s'", err.message, *says);
 }
 #define refused(path, m, method, code, ...) assert_refused(path, m, method, code, (const char *const[]){__VA_ARGS__, NULL})
 
-static void what_is_written_is_read(void **state) {
+static void what_is_written_is_read_again(void **state) {
     (void)state;
     fr_error err;
     write_drafter(SOUND);
@@ -97,7 +97,7 @@ static void what_is_written_is_read(void **state) {
     assert_true(gguf_get_string(g, "forerun-drafter.training.command", &s) && s.n == 20);
     assert_true(gguf_get_u32(g, "forerun-drafter.training.steps", &v) && v == 7);
     assert_true(gguf_get_u32(g, "forerun-drafter.target.vocabulary_size", &v) && v == V);
-    assert_null(gguf_find_tensor(g, "token_embd.weight")); /* the target's are shared */
+    assert_null(gguf_find_tensor(g, "token_embd.weight")); /* the target's embedding is shared, not copied */
     gguf_close(g);
 }
 
@@ -111,7 +111,7 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     refused(DRAFTER, target, "medusa", FR_ERR_MISMATCH, "'redrafter'", "not for medusa", "--draft redrafter:file=");
     refused(TARGET, target, "redrafter", FR_ERR_MISMATCH, "not a learned drafter", "'llama'", "forerun train redrafter");
     refused("build/no-such-file.gguf", target, "redrafter", FR_ERR_IO, "no-such-file");
-    /* through the engine, too: the request is refused */
+    /* the engine refuses the request, too */
     fr_model *model = rig_open_model(OTHER, NULL);
     fr_engine *e = rig_open_engine(model, NULL);
     fr_request *request;
@@ -145,7 +145,7 @@ static void damaged_files_are_refused(void **state) {
     }
 }
 
-/* Bytes turned at random, and files cut short: refused or opened, and nothing else. */
+/* Random bytes changed, and truncated files: they are refused or opened, and do no harm. */
 static void hostile_files_do_no_harm(void **state) {
     (void)state;
     enum { N_ROUNDS = 400, MAX_BYTES = 1 << 20 };
@@ -160,7 +160,7 @@ static void hostile_files_do_no_harm(void **state) {
         uint32_t dice[4];
         memcpy(bytes, sound, n);
         rng_words(9, RNG_TEST, round, 0, dice);
-        for (uint32_t k = 0; k < 1 + dice[0] % 4; k++) { /* most of what matters stands in the first 2 KiB */
+        for (uint32_t k = 0; k < 1 + dice[0] % 4; k++) { /* most of what matters is in the first 2 KiB */
             uint32_t word[4];
             rng_words(9, RNG_TEST, round, 1 + k, word);
             bytes[word[0] % (word[1] % 4 ? 2048 : n)] ^= (unsigned char)(1 + word[2] % 255);
@@ -185,7 +185,7 @@ static uint64_t fingerprint_of(const char *path) {
     return print;
 }
 
-/* A copy of the target with one bit of a tensor turned, or another rope base. */
+/* A copy of the target with one bit of a tensor flipped, or another rope base. */
 static uint64_t fingerprint_with(const char *tensor, size_t at, float rope_base) {
     static char changed[1 << 20];
     GgufWriter *w = gguf_writer_new();
@@ -208,11 +208,11 @@ static uint64_t fingerprint_with(const char *tensor, size_t at, float rope_base)
     return fingerprint_of("build/drafter-file-copy.gguf");
 }
 
-static void the_fingerprint_is_the_targets_own(void **state) {
+static void the_fingerprint_identifies_the_target(void **state) {
     (void)state;
     uint64_t print = drafter_target_fingerprint(target);
     assert_int_equal(fingerprint_of(TARGET), print);
-    assert_int_equal(fingerprint_with(NULL, 0, 0), print); /* the order of tensors says nothing */
+    assert_int_equal(fingerprint_with(NULL, 0, 0), print); /* the order of tensors does not matter */
     assert_int_not_equal(drafter_target_fingerprint(other), print);
     assert_int_not_equal(fingerprint_with("token_embd.weight", 8000, 0), print);
     assert_int_not_equal(fingerprint_with("output.weight", SIZE_MAX, 0), print);
@@ -221,7 +221,7 @@ static void the_fingerprint_is_the_targets_own(void **state) {
     assert_int_not_equal(fingerprint_with(NULL, 0, 20000), print);
 }
 
-/* ---- for people ------------------------------------------------------------------------------------ */
+/* ---- inspect --------------------------------------------------------------------------------------- */
 
 static void inspect_explains_the_file(void **state) {
     (void)state;
@@ -238,11 +238,11 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(a_drafter_for_another_target_is_refused_by_name),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(hostile_files_do_no_harm),
-        cmocka_unit_test(the_fingerprint_is_the_targets_own),
+        cmocka_unit_test(the_fingerprint_identifies_the_target),
         cmocka_unit_test(inspect_explains_the_file),
     };
     return cmocka_run_group_tests(tests, open_targets, close_targets);

@@ -29,7 +29,7 @@ void copy_span_draft(const NgramText *t, const CopyRule *rule, int32_t source, i
             length = rule->length < budget ? rule->length : budget;
     double p_accept = 1;
     for (int32_t i = 1, node = 0; i <= length && at + i < t->n_indexed && node >= 0; i++, match++) {
-        p_accept *= text_drafter_share(1, 1, match, TEXT_DOUBT);
+        p_accept *= text_drafter_share(1, 1, match, TEXT_SMOOTHING);
         node = tree_add(tree, node, t->tokens[at + i], (float)p_accept, source);
     }
 }

@@ -198,9 +198,9 @@ static int64_t others(const Counts *c) { /* of other requests' answers */
 /* The probability of a child: its share in the own text and, where that has few places, its share in the answers to others.
  * The own text matches m_own tokens, the other answers m. */
 static double share_of(const Counts *child, const Counts *all, int32_t m_own, int32_t m) {
-    double p = text_drafter_share(others(child), others(all), m, HISTORY_DOUBT);
-    double doubt = m_own > 0 ? (double)TEXT_DOUBT / m_own : 1;
-    double share = ((double)child->own + doubt * p) / ((double)all->own + doubt);
+    double p = text_drafter_share(others(child), others(all), m, HISTORY_SMOOTHING);
+    double smoothing = m_own > 0 ? (double)TEXT_SMOOTHING / m_own : 1;
+    double share = ((double)child->own + smoothing * p) / ((double)all->own + smoothing);
     return share < 1 ? share : 1; /* it can exceed 1 if a limit of the walks cut a sum short */
 }
 

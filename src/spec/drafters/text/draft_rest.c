@@ -20,8 +20,8 @@
  * m - 1, so the match length is found by binary search: 4 searches for 15 lengths. Documents end with a separator; no match
  * and no continuation crosses it.
  *
- * p_accept of a child: p_accept of its parent times text_drafter_share, for a run of n of N matches of m tokens, with a doubt
- * of REST_DOUBT: texts by others are less reliable than the request's own text (2) or another answer (6). `forerun replay
+ * p_accept of a child: p_accept of its parent times text_drafter_share, for a run of n of N matches of m tokens, smoothed by
+ * REST_SMOOTHING: texts by others are less reliable than the request's own text (2) or another answer (6). `forerun replay
  * --calibration` on the shared traces chose it among 12, 24, 32, 48 and 96; docs/METHODS.md has the figures.
  *
  * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts, and of these p_accept prefers
@@ -44,7 +44,7 @@
 
 #include <string.h>
 
-enum { REST_DOUBT = 32 };
+enum { REST_SMOOTHING = 32 };
 
 typedef struct RestOptions {
     const char *index; /* path; only valid while the drafter is opened */
@@ -176,7 +176,7 @@ static bool expand(Rest *d, const Matches *s, const Tree *tree, int32_t node, in
         int32_t token = token_of(d, s, i, offset);
         next = run_end(d, s, i, end, offset, token);
         if (token < 0) continue; /* the end of a document */
-        double p_accept = (double)parent->p_accept * text_drafter_share(next - i, n, offset, REST_DOUBT);
+        double p_accept = (double)parent->p_accept * text_drafter_share(next - i, n, offset, REST_SMOOTHING);
         NgramCandidate c = {.score = p_accept,
                             .tie = (int64_t)parent->depth << 32 | i,
                             .parent = node,

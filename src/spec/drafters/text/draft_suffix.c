@@ -162,7 +162,7 @@ static bool expand(Suffix *d, const NgramText *pool, int32_t node, double share,
                    int32_t n) {
     NgramScratch *s = &d->scratch;
     int32_t n_groups = ngram_split(s, pool, begin, n, INT32_MAX), total = 0;
-    int32_t doubt = pool == &d->history ? HISTORY_DOUBT : TEXT_DOUBT;
+    int32_t smoothing = pool == &d->history ? HISTORY_SMOOTHING : TEXT_SMOOTHING;
     for (int32_t i = 0; i < n_groups; i++)
         if (s->groups[i].token < d->text.n_vocab) total += s->groups[i].n;
     for (int32_t i = 0; i < n_groups; i++) {
@@ -176,7 +176,7 @@ static bool expand(Suffix *d, const NgramText *pool, int32_t node, double share,
                             .begin = g.begin,
                             .n = g.n,
                             .p_accept =
-                                (double)d->trial.nodes[node].p_accept * text_drafter_share(g.n, total, m, doubt)};
+                                (double)d->trial.nodes[node].p_accept * text_drafter_share(g.n, total, m, smoothing)};
         if (!ngram_heap_push(s, c)) return false;
     }
     return true;

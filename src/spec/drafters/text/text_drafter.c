@@ -52,6 +52,6 @@ void text_drafter_end(Drafter *drafter, int32_t sequence) {
     ngram_text_free(text_drafter_text((TextDrafter *)drafter, sequence));
 }
 
-double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t doubt) {
-    return (double)n_token / ((double)n_all + (double)doubt / m);
+double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t smoothing) {
+    return (double)n_token / ((double)n_all + (double)smoothing / m);
 }

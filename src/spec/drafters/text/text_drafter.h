@@ -29,10 +29,10 @@ int text_drafter_observe_unindexed(Drafter *d, int32_t sequence, const int32_t *
 void text_drafter_end(Drafter *d, int32_t sequence);
 
 /* The estimated probability of a token that followed `n_token` of the `n_all` places that match m >= 1 tokens:
- * n_token / (n_all + doubt / m). On recorded answers a single match of m tokens in the same text is continued with frequency
+ * n_token / (n_all + smoothing / m). On recorded answers a single match of m tokens in the same text is continued with frequency
  * m / (m + 2) (ngram_rule_best.c), one in other answers with m / (m + 6); several places that agree are more reliable. Checked
  * by `forerun replay --calibration`. */
-enum { TEXT_DOUBT = 2, HISTORY_DOUBT = 6 };
-double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t doubt);
+enum { TEXT_SMOOTHING = 2, HISTORY_SMOOTHING = 6 };
+double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t smoothing);
 
 #endif
