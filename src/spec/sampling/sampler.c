@@ -39,6 +39,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "spec/sampling/filters.h"
 #include "spec/sampling/row_scan.h"
 
 #include <math.h>
@@ -49,17 +50,11 @@
 const SamplingOptions SAMPLING_DEFAULT = {
     .temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0, .repeat_penalty = 1, .penalty_last_n = 64};
 
-typedef struct Candidate {
-    float logit;
-    int32_t id;
-} Candidate;
-
 struct Sampler {
     int32_t n_vocab;
-    float *penalised;      /* [n_vocab] the row after penalties */
-    int32_t *counts;       /* [n_vocab] times seen; all 0 between calls */
-    Candidate *candidates; /* [n_vocab] heap of top-k and top-p */
-    int32_t *ids;          /* [n_vocab] of tokens that can be in the top-p set */
+    float *penalised; /* [n_vocab] the row after penalties */
+    int32_t *counts;  /* [n_vocab] times seen; all 0 between calls */
+    FilterScratch filter;
 };
 
 static int refuse(fr_error *err, const char *name, double value, const char *want) {
@@ -89,12 +84,12 @@ Sampler *sampler_new(int32_t n_vocab) {
     Sampler *s = mem_calloc(1, sizeof *s);
     if (!s) return NULL;
     size_t n = (size_t)n_vocab;
-    s->n_vocab = n_vocab;
+    s->n_vocab = s->filter.n_vocab = n_vocab;
     s->penalised = mem_calloc(n, sizeof *s->penalised);
     s->counts = mem_calloc(n, sizeof *s->counts);
-    s->candidates = mem_calloc(n, sizeof *s->candidates);
-    s->ids = mem_calloc(n, sizeof *s->ids);
-    if (s->penalised && s->counts && s->candidates && s->ids) return s;
+    s->filter.candidates = mem_calloc(n, sizeof *s->filter.candidates);
+    s->filter.ids = mem_calloc(n, sizeof *s->filter.ids);
+    if (s->penalised && s->counts && s->filter.candidates && s->filter.ids) return s;
     sampler_free(s);
     return NULL;
 }
@@ -103,8 +98,8 @@ void sampler_free(Sampler *s) {
     if (!s) return;
     mem_free(s->penalised);
     mem_free(s->counts);
-    mem_free(s->candidates);
-    mem_free(s->ids);
+    mem_free(s->filter.candidates);
+    mem_free(s->filter.ids);
     mem_free(s);
 }
 
@@ -132,165 +127,6 @@ static const float *apply_penalties(Sampler *s, const SamplingOptions *o, const 
         s->counts[t] = 0;
     }
     return s->penalised;
-}
-
-/* ---- filters ------------------------------------------------------------------------------------ */
-
-/* Whether a comes before b in falling order of probability. */
-static bool before(Candidate a, Candidate b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
-
-/* Restores the heap below i. The top is the first candidate in that order, or the last with last_on_top. */
-static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
-    Candidate moving = heap[i];
-    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(heap[child + 1], heap[child]) != last_on_top) child++;
-        if (before(heap[child], moving) == last_on_top) break;
-        heap[i] = heap[child];
-    }
-    heap[i] = moving;
-}
-
-static void heapify(Candidate *heap, int32_t n, bool last_on_top) {
-    for (int32_t i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i, last_on_top);
-}
-
-/* The k first candidates of the row, as a heap with the first on top; returns how many there are. */
-static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_vocab, int32_t k) {
-    int32_t n = 0, i = 0;
-    for (; i < n_vocab && n < k; i++)
-        if (logits[i] > -INFINITY) heap[n++] = (Candidate){logits[i], i};
-    heapify(heap, n, true);
-    for (; i < n_vocab; i++) /* ids rise, so a token of equal logit comes after the heap's last */
-        if (logits[i] > heap[0].logit) {
-            heap[0] = (Candidate){logits[i], i};
-            sift_down(heap, n, 0, true);
-        }
-    heapify(heap, n, false);
-    return n;
-}
-
-static double weight(float logit, float max, float temperature) {
-    return (double)expf((float)(((double)logit - (double)max) / (double)temperature));
-}
-
-/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order; returns how many, and the mass of the
- * whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such tokens together have less than
- * (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
-static int32_t select_heavy(Sampler *s, const float *logits, float max, const SamplingOptions *o, double *mass) {
-    *mass = row_mass(logits, s->n_vocab, max, o->temperature);
-    double floor_logit =
-        (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
-    return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
-}
-
-/* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved to the
- * end of heap[0..n); its length is returned. */
-static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature, double sum, double want) {
-    int32_t left = n;
-    while (left > 0) {
-        Candidate top = heap[0];
-        heap[0] = heap[--left];
-        if (left > 0) sift_down(heap, left, 0, false);
-        heap[left] = top;
-        sum += weight(top.logit, max, temperature);
-        if (sum >= want) break;
-    }
-    return n - left;
-}
-
-enum { N_BUCKETS = 512 };
-
-/* Of tens of thousands of candidates only those near the end of the run have to be sorted. They are counted by their distance
- * from the greatest logit, in buckets so narrow that all tokens of a bucket have nearly the same weight; so the end of the
- * run is known to within a bucket or two. Tokens before bucket `sure` are in the run, those after `last` are not. */
-typedef struct Ends {
-    float scale; /* buckets per unit of logit */
-    int32_t sure, last, n_sure;
-} Ends;
-
-static int32_t bucket_of(const Ends *e, float max, float logit) {
-    int32_t bucket = (int32_t)((max - logit) * e->scale);
-    return bucket < N_BUCKETS ? bucket : N_BUCKETS - 1;
-}
-
-static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max, float temperature, double want) {
-    int32_t counts[N_BUCKETS] = {0};
-    float least = max;
-    for (int32_t i = 0; i < n; i++)
-        if (row[ids[i]] < least) least = row[ids[i]];
-    Ends e = {.scale = least < max ? (float)N_BUCKETS / (max - least) : 0, .last = N_BUCKETS - 1};
-    for (int32_t i = 0; i < n; i++) counts[bucket_of(&e, max, row[ids[i]])]++;
-    const double width = ((double)max - (double)least) / N_BUCKETS, slack = 1e-4; /* for rounding at the edges */
-    double most = 0, at_least = 0, first = 1; /* first: weight at the upper edge of the bucket */
-    for (int32_t b = 0; b < N_BUCKETS; b++) {
-        double next = exp(-width * (b + 1) / (double)temperature);
-        most += counts[b] * first * (1 + slack);
-        if (most < want) e.sure = b + 1, e.n_sure += counts[b];
-        if (b + 1 < N_BUCKETS) at_least += counts[b] * next * (1 - slack);
-        if (at_least >= want) {
-            e.last = b;
-            break;
-        }
-        first = next;
-    }
-    return e;
-}
-
-/* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its length.
- * The candidates for it are the *n tokens of s->ids. */
-static int32_t take_top_p(Sampler *s, const float *row, float max, float temperature, double want, int32_t *n) {
-    Ends e = {.last = N_BUCKETS - 1};
-    if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
-    int32_t n_heap = 0, n_sure = 0, n_ids = *n;
-    double sum = 0;
-    Candidate *sure = s->candidates + (s->n_vocab - e.n_sure);
-    for (int32_t i = 0; i < n_ids; i++) {
-        Candidate c = {row[s->ids[i]], s->ids[i]};
-        int32_t bucket = bucket_of(&e, max, c.logit);
-        if (bucket > e.last) continue;
-        if (bucket < e.sure) sure[n_sure++] = c, sum += weight(c.logit, max, temperature);
-        else s->candidates[n_heap++] = c;
-    }
-    heapify(s->candidates, n_heap, false);
-    int32_t n_cut = cut_heap(s->candidates, n_heap, max, temperature, sum, want);
-    memmove(s->candidates + n_heap, sure, (size_t)n_sure * sizeof *sure);
-    *n = n_heap + n_sure;
-    return n_cut + n_sure;
-}
-
-/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). Of either, min-p removes
- * the tokens below min_logit. */
-typedef struct Kept {
-    const Candidate *candidates;
-    int32_t n;
-    double min_logit;
-} Kept;
-
-/* Whether one token is certain, whatever the noise. */
-static bool is_certain(const SamplingOptions *o, float max) {
-    return o->temperature == 0 || o->top_k == 1 || max == INFINITY;
-}
-
-static Kept filter(Sampler *s, const SamplingOptions *o, const float *row, float max) {
-    /* min_logit is -inf without min-p */
-    Kept kept = {.min_logit = (double)max + (double)o->temperature * log((double)o->min_p)};
-    bool by_k = o->top_k > 0 && o->top_k < s->n_vocab;
-    if (!by_k && o->top_p >= 1) return kept;
-    Candidate *c = s->candidates;
-    int32_t n;
-    double mass = 0;
-    if (by_k) {
-        n = select_top_k(c, row, s->n_vocab, o->top_k);
-        for (int32_t i = 0; i < n; i++) mass += weight(c[i].logit, max, o->temperature);
-        kept.n = o->top_p < 1 ? cut_heap(c, n, max, o->temperature, 0, (double)o->top_p * mass) : n;
-    } else {
-        n = select_heavy(s, row, max, o, &mass);
-        kept.n = take_top_p(s, row, max, o->temperature, (double)o->top_p * mass, &n);
-    }
-    kept.candidates = c + (n - kept.n);
-    return kept;
 }
 
 /* ---- the draw ----------------------------------------------------------------------------------- */
@@ -363,8 +199,8 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
     int32_t max_id = row_argmax(row, s->n_vocab);
     if (max_id < 0) return 0;
     float max = row[max_id];
-    if (is_certain(o, max)) return max_id;
-    Kept kept = filter(s, o, row, max);
+    if (filter_is_certain(o, max)) return max_id;
+    Kept kept = filter_row(&s->filter, o, row, max);
     Draw d;
     draw_begin(&d, o, position, max, max_id);
     if (kept.candidates)
@@ -380,17 +216,17 @@ void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, con
     int32_t max_id = row_argmax(row, s->n_vocab);
     float max = max_id < 0 ? INFINITY : row[max_id];
     memset(dist, 0, (size_t)s->n_vocab * sizeof *dist);
-    if (is_certain(o, max)) {
+    if (filter_is_certain(o, max)) {
         dist[max_id < 0 ? 0 : max_id] = 1;
         return;
     }
-    Kept kept = filter(s, o, row, max);
+    Kept kept = filter_row(&s->filter, o, row, max);
     int32_t n = kept.candidates ? kept.n : s->n_vocab;
     double mass = 0;
     for (int32_t i = 0; i < n; i++) {
         Candidate c = kept.candidates ? kept.candidates[i] : (Candidate){row[i], i};
         if (!(c.logit > -INFINITY) || (double)c.logit < kept.min_logit) continue;
-        dist[c.id] = (float)weight(c.logit, max, o->temperature);
+        dist[c.id] = (float)filter_weight(c.logit, max, o->temperature);
         mass += (double)dist[c.id];
     }
     for (int32_t i = 0; i < s->n_vocab; i++) dist[i] = (float)((double)dist[i] / mass);

@@ -47,7 +47,7 @@ static const Option option_table[] = {
     {.key = "length", OPT_INT(PldOptions, length, 1, TREE_MAX_NODES - 1), .default_value = "10",
      .help = "maximal number of tokens proposed"},
     {.key = "match", OPT_CHOICE(PldOptions, match, "earliest", "latest"), .default_value = "earliest",
-     .help = "which of several equally long matches is copied from"},
+     .help = "earliest or latest: which of several equally long matches is copied from"},
     {.key = NULL},
 };
 
