@@ -81,7 +81,7 @@ static void list_methods(fr_engine *e) {
     n_drafters = 4;
     for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
         EngineDrafter *d;
-        if (engine_drafter_acquire(e, (*c)->name, &d, NULL)) continue; /* it needs a file */
+        if (engine_drafter_acquire(e, (*c)->name, &d, NULL)) continue; /* it wants a file */
         engine_drafter_release(d);
         assert_true(n_drafters < MAX_DRAFTERS);
         drafters[n_drafters].spec = (*c)->name;

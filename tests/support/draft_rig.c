@@ -1,4 +1,4 @@
-/* draft_rig.c - drafters in tests: random texts over tiny alphabets, fed in pieces, and validated proposals. */
+/* draft_rig.c - random texts over tiny alphabets, fed to drafters in pieces, and checks of what they propose. */
 #include "draft_rig.h"
 
 #include "base/rng.h"

@@ -1,4 +1,4 @@
-/* feedback_rig.c - drafters that learn from the target's logits, tested without a model. */
+/* feedback_rig.c - runs drafters that learn from logits against a made-up target, one step at a time. */
 #include "feedback_rig.h"
 #include "engine_rig.h"
 

@@ -1,8 +1,5 @@
-/* rule_rig.c - the output distribution of a verification rule, by enumeration.
- *
- * A random script (random_source.h) runs drafting and verification once for every possible outcome. The probability of each run
- * is added to the text that it emitted; texts of different lengths are then completed by the target's distribution, and
- * compared with the target's distribution of texts. */
+/* rule_rig.c - enumerates all drafts and all random numbers of a rule of acceptance, and sums the distribution of its
+ * output. */
 #include "rule_rig.h"
 
 #include "base/hash.h"

@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/tree/beam_tree.c: the paper's worked examples, and random beams against a trie. */
+/* test_beam_tree.c - Unit tests of beam_tree.c: the paper's worked examples, and random beams against a trie. */
 #include "draft_rig.h"
 
 #include "spec/tree/beam_tree.h"
@@ -34,7 +34,7 @@ static void the_example_of_the_paper(void **state) {
     assert_ints(places, 0, 1, 2, 3, 0, 1, 4, 5, 0, 1, 2, 6);
 }
 
-/* Three candidates of five tokens become eight, as in figure 4 (the words are ours). */
+/* Three candidates of five tokens become eight, as in figure 4 (the tokens are ours). */
 static void fifteen_tokens_become_eight(void **state) {
     (void)state;
     static const int32_t beam[] = {1, 2, 3, 4, 5, 1, 2, 3, 4, 6, 1, 2, 3, 7, 8};

@@ -1,5 +1,5 @@
-/* Unit tests of src/spec/drafter/calibration.c: a known distortion is learned, the map never falls, and only nodes whose truth
- * is known are counted. */
+/* test_calibration.c - Calibration of acceptance probabilities: a known distortion is found, the map is monotonic,
+ * and only nodes whose outcome is known count. */
 #include "testing.h"
 
 #include "base/rng.h"

@@ -1,4 +1,4 @@
-/* Unit tests of the drafter llma: against a naive search on random texts over tiny alphabets. */
+/* test_draft_llma.c - the drafter llma, against a naive search on random texts over tiny alphabets. */
 #include "draft_rig.h"
 
 #include <stdbool.h>

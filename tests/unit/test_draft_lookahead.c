@@ -1,4 +1,4 @@
-/* Unit tests of the drafter lookahead: a Jacobi iteration and a pool written down plainly give the same trees,
+/* test_draft_lookahead.c - the drafter lookahead: a Jacobi iteration and a pool written down plainly give the same trees,
  * against a simulated target. */
 #include "feedback_rig.h"
 
@@ -122,7 +122,7 @@ static void enter_guesses(const Plain *p, int32_t budget, Tree *t) {
 }
 
 /* Whether token i of the step's text was this one; -1: not known. */
-static int came(const FeedbackSequence *s, int32_t i, int32_t token) {
+static int was_right(const FeedbackSequence *s, int32_t i, int32_t token) {
     return i > s->verdict.n_path ? -1 : feedback_rig_after(s, i) == token;
 }
 
@@ -132,7 +132,7 @@ static void plain_count(const Plain *p, const FeedbackSequence *s) {
     bool counted[MAX_N][FEEDBACK_V] = {{false}};
     for (int32_t i = 0; i < n; i++)
         for (int32_t k = 0; k < taken[i].n - 1; k++) {
-            int32_t token = taken[i].tokens[k + 1], right = came(s, k, token);
+            int32_t token = taken[i].tokens[k + 1], right = was_right(s, k, token);
             if (right < 0) break;
             if (!counted[k][token]) count(&guess[k][place_of(taken, i, k)], right == 1);
             counted[k][token] = true; /* only nodes below the one right node of this depth are counted */
@@ -140,10 +140,10 @@ static void plain_count(const Plain *p, const FeedbackSequence *s) {
         }
     bool right = true;
     for (int32_t j = 0; j < p->w && right && j <= s->verdict.n_path; j++) {
-        if (j > 0) count(&spine, right = came(s, j - 1, p->rows[0][j]) == 1);
+        if (j > 0) count(&spine, right = was_right(s, j - 1, p->rows[0][j]) == 1);
         bool here = right;
-        for (int32_t r = 1; r < p->n - 1 && here && came(s, j + r - 1, 0) >= 0; r++)
-            count(&column[r], here = came(s, j + r - 1, p->rows[r][j]) == 1);
+        for (int32_t r = 1; r < p->n - 1 && here && was_right(s, j + r - 1, 0) >= 0; r++)
+            count(&column[r], here = was_right(s, j + r - 1, p->rows[r][j]) == 1);
     }
 }
 
@@ -172,26 +172,26 @@ static int32_t argmax(const float *row) {
 
 static int32_t plain_observe(Plain *p, const FeedbackSequence *s) {
     double shares[2 * MAX_W + MAX_N];
-    int32_t said[MAX_W], path[2 * MAX_W + MAX_N], turned[MAX_N][MAX_W], n_missing = 0;
+    int32_t next[MAX_W], path[2 * MAX_W + MAX_N], rotated[MAX_N][MAX_W], n_missing = 0;
     plain_count(p, s);
     p->rows[0][0] = s->tree.nodes[0].token;
     for (int32_t j = 0; j < p->w; j++) {
         int32_t last = walk(&s->tree, path, column_path(p, j, path, shares));
-        said[j] = last < 0 ? -1 : argmax(s->rows[last]);
+        next[j] = last < 0 ? -1 : argmax(s->rows[last]);
         n_missing += last < 0;
     }
     for (int32_t j = 0; j < p->w; j++) {
-        if (said[j] < 0) continue;
+        if (next[j] < 0) continue;
         Gram *g = &p->grams[p->n_grams++];
         assert_true(p->n_grams < MAX_GRAMS);
         g->n = p->chain + 2;
         for (int32_t r = 0; r <= p->chain; r++) g->tokens[r] = p->rows[r][j];
-        g->tokens[p->chain + 1] = said[j];
+        g->tokens[p->chain + 1] = next[j];
         for (int32_t r = 0; r <= p->chain; r++) p->rows[r][j] = g->tokens[r + 1];
     }
-    memcpy(turned, p->rows, sizeof turned);
+    memcpy(rotated, p->rows, sizeof rotated);
     for (int32_t j = 0; j < p->w && s->verdict.n_path < p->w; j++)
-        for (int32_t r = 0; r < p->n - 1; r++) p->rows[r][j] = turned[r][(j + s->verdict.n_path) % p->w];
+        for (int32_t r = 0; r < p->n - 1; r++) p->rows[r][j] = rotated[r][(j + s->verdict.n_path) % p->w];
     return n_missing;
 }
 
@@ -310,7 +310,7 @@ static void the_drawing_of_the_source_file_holds(void **state) {
     /* the first window is spread over the prompt: columns (x b0 c0), (a1 b1 c1), (a2 b2 c2) */
     const int32_t prompt[] = {X, B0, C0, A1, B1, C1, A2, B2, C2, P};
     const int32_t edges[][2] = {{A1, 0}, {B0, 0}, {A2, A1}, {B1, A1}, {B2, A2}, {C0, B0}, {C1, B1}, {C2, B2}};
-    const int32_t said[][2] = {{P, NEXT}, {C0, D0}, {C1, D1}, {C2, D2}};
+    const int32_t next[][2] = {{P, NEXT}, {C0, D0}, {C1, D1}, {C2, D2}};
     FeedbackSequence *s = &sequences[0];
     Drafter *d = feedback_rig_open("lookahead:window=3,prompt=0", FEEDBACK_V, 1);
     memset(s, 0, sizeof *s);
@@ -328,7 +328,7 @@ static void the_drawing_of_the_source_file_holds(void **state) {
     for (int32_t i = 0; i < 9; i++) {
         s->logits[i] = s->rows[i];
         for (int k = 0; k < 4; k++)
-            if (s->tree.nodes[i].token == said[k][0]) s->rows[i][said[k][1]] = 1;
+            if (s->tree.nodes[i].token == next[k][0]) s->rows[i][next[k][1]] = 1;
     }
     s->verdict.next_token = NEXT; /* nothing accepted */
     s->context[s->n++] = NEXT;

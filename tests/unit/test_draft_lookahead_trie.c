@@ -1,4 +1,4 @@
-/* Unit tests of the drafter lookahead-trie: which nodes it takes, against counts by brute force; its history
+/* test_draft_lookahead_trie.c - the drafter lookahead-trie: which nodes it takes, against counts by brute force; its history
  * and the limit of its trie. */
 #include "draft_rig.h"
 

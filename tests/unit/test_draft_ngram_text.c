@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/drafters/text/ngram_text.c: chains, counts of contexts and the list of common tokens. */
+/* test_draft_ngram_text.c - Unit tests of ngram_text.c: chains, counts of contexts and the list of common tokens. */
 #include "testing.h"
 
 #include "base/rng.h"

@@ -1,5 +1,5 @@
-/* Unit tests of the drafter ngram-trie: both rules against slow reference implementations, on random texts over tiny
- * alphabets, where everything repeats and there are many ties. */
+/* test_draft_ngram_trie.c - the drafter ngram-trie: both rules against slow reference implementations, on random texts
+ * over tiny alphabets, where everything repeats and there are many ties. */
 #include "testing.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-/* Unit tests of the drafter pld: against a naive search on random texts over tiny alphabets. */
+/* test_draft_pld.c - the drafter pld, against a naive search on random texts over tiny alphabets. */
 #include "draft_rig.h"
 
 #include <math.h>

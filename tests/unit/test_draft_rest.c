@@ -1,5 +1,5 @@
-/* Unit tests of the corpus index and the drafter rest: the suffix array, the search and the tree against brute
- * force; matches do not cross documents; the text does not change; bad files are refused, damaged ones do no harm. */
+/* test_draft_rest.c - the corpus index and the drafter rest: the suffix array, the search and the tree against brute force;
+ * matches do not cross documents; the text does not change; bad files are refused, damaged ones do no harm. */
 #include "draft_rig.h"
 #include "engine_rig.h"
 #include "random_model.h"
@@ -350,11 +350,11 @@ static void the_text_equals_that_of_plain_decoding(void **state) {
 
 /* ---- bad files ---------------------------------------------------------------------------------- */
 
-static void check_refused(const char *spec, const DrafterEnv *env, fr_code code, const char *words) {
+static void check_refused(const char *spec, const DrafterEnv *env, fr_code code, const char *message) {
     Drafter *d = NULL;
     fr_error err = {0};
     int status = drafter_open(&d, spec, env, 0, &err);
-    if (status != code || !strstr(err.message, words)) fail_msg("%s: %d \"%s\", want \"%s\"", spec, status, err.message, words);
+    if (status != code || !strstr(err.message, message)) fail_msg("%s: %d \"%s\", want \"%s\"", spec, status, err.message, message);
     assert_null(d);
 }
 

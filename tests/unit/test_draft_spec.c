@@ -1,5 +1,4 @@
-/* Unit tests of src/spec/drafter/drafter_registry.c: from the text of a draft to an open drafter, and the interface of every
- * method. */
+/* test_draft_spec.c - Unit tests of drafter_registry.c: from the text of a draft's specification to an open drafter. */
 #include "draft_rig.h"
 
 #include <stdio.h>
@@ -28,7 +27,7 @@ static void bad_syntax_is_refused(void **state) {
     memset(long_value + 4, 'v', 300);
     for (int i = 0; i < 17; i++) sprintf(many + strlen(many), "%sk%d=1", i ? "," : "", i);
     const struct {
-        const char *text, *says;
+        const char *text, *message;
     } bad[] = {
         {"", "is not a draft"},
         {":n=1", "is not a draft"},
@@ -47,7 +46,7 @@ static void bad_syntax_is_refused(void **state) {
         DraftSpec s;
         fr_error err = {0};
         assert_int_equal(draft_spec_parse(bad[i].text, &s, &err), FR_ERR_ARGUMENT);
-        if (!strstr(err.message, bad[i].says)) fail_msg("'%s': '%s'", bad[i].text, err.message);
+        if (!strstr(err.message, bad[i].message)) fail_msg("'%s': '%s'", bad[i].text, err.message);
     }
 }
 
@@ -62,7 +61,7 @@ static void drafters_open_or_name_the_fault(void **state) {
     assert_ptr_equal(d->class, drafter_find("ngram-trie"));
     drafter_close(d);
     const struct {
-        const char *text, *says;
+        const char *text, *message;
     } bad[] = {
         {"", "'' is not a draft: write method or method:key=value"},
         {":n=1", "':n=1' is not a draft"},
@@ -91,7 +90,7 @@ static void drafters_open_or_name_the_fault(void **state) {
         d = (Drafter *)&env;
         assert_int_equal(drafter_open(&d, bad[i].text, &env, 0, &err), FR_ERR_ARGUMENT);
         assert_null(d);
-        if (!strstr(err.message, bad[i].says)) fail_msg("'%s': '%s'", bad[i].text, err.message);
+        if (!strstr(err.message, bad[i].message)) fail_msg("'%s': '%s'", bad[i].text, err.message);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Unit tests of the drafter suffix: the best tree by brute force over every pattern and pool; the history,
+/* test_draft_suffix.c - the drafter suffix: the best tree by brute force over every pattern and pool; the history,
  * its limit and its absence. */
 #include "draft_rig.h"
 

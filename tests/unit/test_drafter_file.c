@@ -1,5 +1,6 @@
-/* Unit tests of src/spec/drafter/drafter_file.c: what is written is read again, drafters of other targets are refused by name,
- * and so are damaged files. The files are redrafter's; they are opened through the registry, as the engine does. */
+/* test_drafter_file.c - Unit tests of drafter_file.c: what is written is read back, and a file for another target or
+ * a damaged file is refused by name. The files are those of redrafter; they are opened through the registry, as the
+ * engine opens them. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -75,11 +76,11 @@ static int try_open(const char *path, const Model *m, const char *method, fr_err
 }
 
 /* The error message must contain all of these. */
-static void assert_refused(const char *path, const Model *m, const char *method, fr_code code, const char *const *says) {
+static void assert_refused(const char *path, const Model *m, const char *method, fr_code code, const char *const *message) {
     fr_error err = {0};
     assert_int_equal(try_open(path, m, method, &err), code);
-    for (; *says; says++)
-        if (!strstr(err.message, *says)) fail_msg("'%s' does not contain '%s'", err.message, *says);
+    for (; *message; message++)
+        if (!strstr(err.message, *message)) fail_msg("'%s' does not contain '%s'", err.message, *message);
 }
 #define refused(path, m, method, code, ...) assert_refused(path, m, method, code, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -126,7 +127,7 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
 
 static void damaged_files_are_refused(void **state) {
     (void)state;
-    static const struct { Fault fault; fr_code code; const char *says; } cases[] = {
+    static const struct { Fault fault; fr_code code; const char *message; } cases[] = {
         {MISSING_TENSOR, FR_ERR_FORMAT, "redrafter.u.weight is missing"},
         {WRONG_SHAPE, FR_ERR_FORMAT, "64 x 63 instead of 64 x 64"},
         {A_VECTOR_WITH_ROWS, FR_ERR_FORMAT, "redrafter.u.bias has the wrong shape"},
@@ -141,7 +142,7 @@ static void damaged_files_are_refused(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_drafter(cases[i].fault);
-        refused(DRAFTER, target, "redrafter", cases[i].code, cases[i].says, DRAFTER);
+        refused(DRAFTER, target, "redrafter", cases[i].code, cases[i].message, DRAFTER);
     }
 }
 
@@ -226,11 +227,11 @@ static void the_fingerprint_identifies_the_target(void **state) {
 static void inspect_explains_the_file(void **state) {
     (void)state;
     write_drafter(SOUND);
-    static const char *const says[] = {"redrafter: a recurrent head", "drafter-file-target.gguf, fingerprint ", "the target's embedding",
+    static const char *const message[] = {"redrafter: a recurrent head", "drafter-file-target.gguf, fingerprint ", "the target's embedding",
                                        "none: random weights", NULL};
     static const char *const json[] = {"\"method\": \"redrafter\"", "\"target_fingerprint\"", NULL};
-    for (int i = 0; says[i]; i++)
-        cli_expect("inspect " DRAFTER, 0, says[i]);
+    for (int i = 0; message[i]; i++)
+        cli_expect("inspect " DRAFTER, 0, message[i]);
     for (int i = 0; json[i]; i++) cli_expect("inspect --json " DRAFTER, 0, json[i]);
 }
 

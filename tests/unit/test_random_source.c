@@ -1,5 +1,4 @@
-/* Unit tests of src/spec/sampling/random_source.c: a script enumerates every outcome once, and keyed choices have the right
- * frequencies. */
+/* test_random_source.c - Unit tests of spec/sampling/random_source.c. */
 #include "testing.h"
 
 #include "spec/sampling/random_source.h"

@@ -1,4 +1,5 @@
-/* Unit tests of src/lab/replay.c and of `forerun replay`: the loop against devils, the program on good and bad traces, and the reference figures on recorded answers (with ../shared). */
+/* test_replay.c - Unit tests of lab/replay.c and of `forerun replay`: the loop with random and malformed drafters,
+ * the program's results on good and bad traces, and the reference figures on recorded answers (with ../shared). */
 #include "testing.h"
 
 #include "devil.h"
@@ -168,7 +169,7 @@ static void bad_calls_and_traces_are_refused(void **state) {
     const struct {
         const char *arguments, *trace;
         int status;
-        const char *says;
+        const char *message;
     } bad[] = {
         {VOCAB "-", GOOD "\n{\"prompt\": \"x\"}\n", 1,
          "line 3 wants the strings \"prompt\" and \"response\""},
@@ -194,7 +195,7 @@ static void bad_calls_and_traces_are_refused(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[8192];
         int status = run(bad[i].arguments, bad[i].trace, text, sizeof text);
-        if (status != bad[i].status || !strstr(text, bad[i].says))
+        if (status != bad[i].status || !strstr(text, bad[i].message))
             fail_msg("'%s': status %d, want %d: %s", bad[i].arguments, status, bad[i].status, text);
     }
 }

@@ -1,5 +1,5 @@
-/* Unit tests of src/spec/verify/rule_typical.c: acceptance against all paths of the tree, one by one; the rule is refused unless
- * it is allowed; and its output is called lossy everywhere. */
+/* test_rule_typical.c - Typical acceptance (spec/verify/rule_typical.c): against an enumeration of all paths of the
+ * tree; refused unless lossy rules are allowed; and reported as lossy wherever its results appear. */
 #include "engine_rig.h"
 
 #include "cli_rig.h"
@@ -60,7 +60,7 @@ static void dist_after(const Case *c, const int32_t *path, int32_t n_path, doubl
 }
 
 /* How many nodes of a path are accepted from its start, and the sum of their log-probabilities. */
-static int32_t judge(const Case *c, const int32_t *path, int32_t n_path, double *log_p) {
+static int32_t count_accepted(const Case *c, const int32_t *path, int32_t n_path, double *log_p) {
     double epsilon = c->in.options.epsilon > 0 ? c->in.options.epsilon : 0.09;
     double delta = c->in.options.delta > 0 ? c->in.options.delta : sqrt(epsilon);
     *log_p = 0;
@@ -88,7 +88,7 @@ static void the_longest_typical_path_is_taken(void **state) {
             int32_t path[MAX_NODES], n = c.tree.nodes[leaf].depth;
             double log_p;
             for (int32_t node = leaf; node > 0; node = c.tree.nodes[node].parent) path[c.tree.nodes[node].depth - 1] = node;
-            int32_t n_accepted = judge(&c, path, n, &log_p);
+            int32_t n_accepted = count_accepted(&c, path, n, &log_p);
             if (n_accepted < n || n < n_best || (n == n_best && (n == 0 || log_p <= best_log_p))) continue;
             memcpy(best, path, sizeof path);
             n_best = n, best_log_p = log_p;

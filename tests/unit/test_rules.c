@@ -1,5 +1,5 @@
-/* The ratio rules (src/spec/verify/rule_*.c, rejection.c): their output distribution is the target's, by exact enumeration of
- * all drafts and random choices, to 1e-12; and deliberate faults are detected. */
+/* test_rules.c - the ratio rules: their output distribution is the target's, by exact enumeration of all drafts and random
+ * choices, to 1e-12; and deliberate faults are detected. */
 #include "rule_rig.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/sampling/sampler.c: filters and penalties against a slow reference written from sampler.h
+/* test_sampler.c - Unit tests of sampler.c: filters and penalties against a slow reference written from sampler.h
  * alone, draws against softmax by chi-square with a negative control, pruning, and odd logits. */
 #include "testing.h"
 

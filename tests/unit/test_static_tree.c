@@ -1,4 +1,5 @@
-/* Unit tests of src/spec/tree/static_tree.c: trees, and the prefixes that smaller budgets take, against all paths of ranks. */
+/* test_static_tree.c - Unit tests of static_tree.c: its trees against an enumeration of all paths of ranks; a smaller
+ * tree is the beginning of a larger one. */
 #include "testing.h"
 
 #include "base/rng.h"

@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/tree/tree.c: trees are built correctly, and malformed ones are refused. */
+/* test_tree.c - Unit tests of tree.c: trees are built correctly, and malformed ones are refused. */
 #include "testing.h"
 
 #include "devil.h"

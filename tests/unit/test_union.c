@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/tree/union.c: several trees under one budget are merged, and the best nodes kept. */
+/* test_union.c - Several trees under one budget: which nodes are merged and which are kept. */
 #include "testing.h"
 
 #include "base/rng.h"

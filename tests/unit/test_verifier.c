@@ -1,4 +1,5 @@
-/* Unit tests of src/spec/verify/verifier.c: verifying trees gives, token for token, the text of sequential decoding. */
+/* test_verifier.c - Unit tests of the verifier: verifying trees yields, token for token, what sequential decoding
+ * yields. */
 #include "testing.h"
 
 #include "base/hash.h"

@@ -82,8 +82,8 @@ typedef struct DrafterClass {
     bool draws;
 
     /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against their
-     * ranges; it and its strings are only valid during the call. The caller, drafter_open, fills in class and source
-     * afterwards. Checks that involve several options are made here. */
+     * ranges; it and its strings are only valid during the call. Checks that involve several options are made here. The
+     * caller, drafter_open, fills in class and source afterwards. After a failure nothing is left open. */
     int (*open_with)(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
 
@@ -134,6 +134,7 @@ const char *const *drafter_auto_members(void);
  * opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
 int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);
 void drafter_close(Drafter *d); /* NULL is allowed */
+bool drafter_has_option(const DrafterClass *class, const char *key);
 /* Appends the options of a method for --help, as options_help does. False: no memory. */
 bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width);
 

@@ -219,6 +219,10 @@ void drafter_close(Drafter *d) {
     if (d) d->class->close(d);
 }
 
+bool drafter_has_option(const DrafterClass *class, const char *key) {
+    return class->option_table ? options_find(class->option_table, key) != NULL : find_option(class, key) != NULL;
+}
+
 bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width) {
     if (class->option_table) return options_help(out, class->option_table, indent, width);
     Option rows[17] = {{.key = NULL}};
