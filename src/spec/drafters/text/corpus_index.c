@@ -1,7 +1,7 @@
 /* corpus_index.c - opening and searching a corpus index; corpus_index.h describes the layout.
  *
  * A search is two binary searches in the suffix array. The file is untrusted: its header is checked when it is opened, each
- * position when it is used. */
+ * position when it is used. Proof: tests/unit/test_draft_rest.c for the search, test_corpus_index.c for damaged files. */
 #define _POSIX_C_SOURCE 200809L
 #include "spec/drafters/text/corpus_index.h"
 
