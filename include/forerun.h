@@ -120,12 +120,29 @@ typedef struct fr_engine_options {
     /* Not 0: each thread stays on a core of its own, the one that opens the engine too (which then closes it). Refused where the
      * process may use fewer cores than n_threads. */
     int pin_threads;
+    /* Drafts that requests of this engine may name: each is opened as by fr_engine_open_draft. Borrowed until
+     * fr_engine_open returns. */
+    const char *const *drafts;
+    int n_drafts;
 } fr_engine_options;
 
-/* The model must outlive the engine; options may be NULL. */
+/* Opens an engine over a model, which must outlive it; options may be NULL. All that is slow happens here (and in the two
+ * functions below): memory is taken, drafter files are read, costs are measured where a draft is "auto". */
 FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err);
-/* After every request of it is closed. NULL is fine. */
+/* Call it after closing every request of the engine. NULL is fine. */
 FR_API void fr_engine_close(fr_engine *engine);
+
+/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "auto" opens the drafts
+ * that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A draft stays open
+ * until the engine is closed, and what it learned from one request serves the next. An engine holds 32 drafts: one more
+ * takes the place of a draft that no open request uses, or is refused with FR_ERR_MEMORY where there is none. */
+FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *err);
+/* Measures what forwards of different numbers of tokens cost on this machine, which automatic tree budgets
+ * (FR_TREE_BUDGET_AUTO, "auto") need: about 150 ms, up to 2 s for a large model, or nothing where cost_cache knows them or
+ * they have been measured. Best called before requests are opened: it needs free pages of the KV cache, and fails with
+ * FR_ERR_MEMORY where running requests hold them all. */
+FR_API int fr_engine_measure_costs(fr_engine *engine, fr_error *err);
+
 /* One step for all running requests: drafts, one forward, verification, output. Returns the number of
  * requests still running, or a negative code when the engine as a whole failed. What goes wrong with one
  * request ends that request only (fr_request_finish, fr_request_error). */
@@ -167,8 +184,9 @@ typedef struct fr_request_options {
     fr_sampling sampling;
     const char *const *stops;  /* generation ends before the first of these strings; copied */
     int n_stops;
-    const char *const *drafts; /* "method:key=value,..." each; several are united; none: plain decoding; "auto": forerun
-                                * chooses who drafts, and how much, step by step */
+    const char *const *drafts; /* "method:key=value,..." each, open in the engine (fr_engine_options.drafts,
+                                * fr_engine_open_draft); several are united; none: plain decoding; "auto": forerun
+                                * chooses in every step which of its drafts propose, and how much */
     int n_drafts;
     int tree_budget;           /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as pay, by what forwards
                                 * cost here and how often drafts are right, at most FR_TREE_BUDGET_AUTO_MAX. 0:
@@ -197,6 +215,15 @@ typedef enum fr_finish {
     FR_FINISH_ERROR,    /* see fr_request_error */
 } fr_finish;
 
+enum { FR_MAX_COUNTERS = 24 };
+
+/* Drafted nodes of one kind, named "method.kind" by the drafter: "lyanna.resampled" are the nodes that Lyanna found in an
+ * earlier proposal again. */
+typedef struct fr_counter {
+    char name[48];
+    int64_t drafted, accepted; /* of fr_stats.drafted and accepted */
+} fr_counter;
+
 typedef struct fr_stats {
     int64_t n_prompt, n_generated;
     int64_t n_prompt_shared;    /* prompt tokens not computed, for another request with the same beginning had been */
@@ -213,9 +240,10 @@ typedef struct fr_stats {
     double draft_s, forward_s, verify_s; /* parts of decode_s */
     double tokens_per_s;        /* n_generated / decode_s */
     uint64_t logits_hash;       /* of the logits of every generated token, in order */
-    int64_t asked;              /* proposals that drafters were asked for */
+    int64_t n_proposals;        /* calls of drafters for a proposal */
     int64_t undrafted_steps;    /* of n_steps: without a drafted node */
-    int64_t resampled, resampled_accepted; /* of drafted and accepted: nodes that `lyanna` found by re-sampling alone */
+    int n_counters;             /* nodes that drafters count apart, by name, as far as the request's drafts have such */
+    fr_counter counters[FR_MAX_COUNTERS];
     int is_lossy;               /* the rule of acceptance changed the output distribution */
     char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
 } fr_stats;

@@ -1,6 +1,7 @@
 /* api_model.c - fr_model and the functions on text. */
 #include "base/threads.h"
 #include "engine/engine.h"
+#include "engine/request.h"
 
 #include <stdlib.h>
 #include <string.h>

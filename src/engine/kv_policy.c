@@ -31,7 +31,10 @@
  *   - A request only takes from younger ones, which have not claimed in this step yet: no claimed slot is lost.
  *   - Claims of one step never depend on the result of a forward. What is read again changes no token.
  * Proof: tests/test_kv_policy.c (the rule, step by step), tests/test_kv_pressure.c (no token changes). */
+#include "engine/kv_policy.h"
+
 #include "engine/engine.h"
+#include "engine/request.h"
 
 #include <stdlib.h>
 
@@ -40,20 +43,20 @@ static int compare_arrivals(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-void pages_begin_step(fr_engine *e) {
-    e->n_by_age = 0;
-    e->pages_short = false;
+void kv_policy_begin_step(fr_engine *e) {
+    e->step.n_by_age = 0;
+    e->step.pages_short = false;
     for (int i = 0; i < e->options.max_requests; i++)
-        if (e->requests[i] && !e->requests[i]->finish) e->by_age[e->n_by_age++] = e->requests[i];
-    qsort(e->by_age, (size_t)e->n_by_age, sizeof *e->by_age, compare_arrivals);
+        if (e->requests[i] && !e->requests[i]->finish) e->step.by_age[e->step.n_by_age++] = e->requests[i];
+    qsort(e->step.by_age, (size_t)e->step.n_by_age, sizeof *e->step.by_age, compare_arrivals);
 }
 
 /* The last page of the youngest request that holds one; false when all younger than r hold none. */
 static bool take_page_from_younger(const fr_request *r) {
     fr_engine *e = r->engine;
-    int k = e->n_by_age - 1;
-    while (e->by_age[k] != r && (e->by_age[k]->finish || executor_sequence_length(e->executor, e->by_age[k]->sequence) == 0)) k--;
-    fr_request *from = e->by_age[k];
+    int k = e->step.n_by_age - 1;
+    while (e->step.by_age[k] != r && (e->step.by_age[k]->finish || executor_sequence_length(e->executor, e->step.by_age[k]->sequence) == 0)) k--;
+    fr_request *from = e->step.by_age[k];
     if (from == r) return false;
     int32_t length = executor_sequence_length(e->executor, from->sequence), size = e->options.kv_page_size;
     if (length > from->n_read) from->n_read = length;
@@ -63,10 +66,10 @@ static bool take_page_from_younger(const fr_request *r) {
     return true;
 }
 
-int32_t pages_claim(fr_request *r, int32_t n, int32_t n_least) {
+int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least) {
     fr_engine *e = r->engine;
     fr_error err;
-    if (e->pages_short) return 0;
+    if (e->step.pages_short) return 0;
     while (executor_room(e->executor, r->sequence) < n && prefix_cache_drop(e)) {}
     while (executor_room(e->executor, r->sequence) < n_least && take_page_from_younger(r)) {}
     int32_t room = executor_room(e->executor, r->sequence);
@@ -76,7 +79,7 @@ int32_t pages_claim(fr_request *r, int32_t n, int32_t n_least) {
         r->is_preempted = false;
         return n;
     }
-    if (status == FR_ERR_MEMORY && r != e->by_age[0]) e->pages_short = true;
+    if (status == FR_ERR_MEMORY && r != e->step.by_age[0]) e->step.pages_short = true;
     else request_fail(r, &err);
     return 0;
 }

@@ -1,8 +1,10 @@
 /* request.c - the life of one request: from options to its last token. */
-#include "engine/engine.h"
+#include "engine/request.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "engine/engine.h"
+#include "engine/request_drafts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,7 +60,6 @@ static int check_rule(const fr_request *r, fr_error *err) {
     const RequestDraft *drawing = NULL;
     int n = 0;
     for (int i = 0; i < r->options.n_drafts; i++) {
-        if (!r->drafts[i].shared) continue;
         n++;
         if (r->drafts[i].shared->drafter->class->draws) drawing = &r->drafts[i];
     }
@@ -89,12 +90,14 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     int n = r->options.n_drafts;
     if (n == REQUEST_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT, "more than %d drafts, those of `auto` counted, cannot be united", n);
-    EngineDrafter *d;
-    int status = engine_drafter_acquire(r->engine, spec, &d, err);
-    if (status || !d) return status; /* "none" is no drafter */
+    if (strcmp(spec, "none") == 0) return FR_OK;
+    EngineDrafter *d = drafter_pool_acquire(r->engine, spec);
+    if (!d)
+        return error_set(err, FR_ERR_ARGUMENT, "the draft '%.200s' is not open in this engine: name it in fr_engine_options.drafts, or "
+                         "call fr_engine_open_draft first", spec);
     for (int i = 0; i < n; i++)
-        if (r->drafts[i].shared == d) { /* said twice, by `auto` perhaps */
-            engine_drafter_release(d);
+        if (r->drafts[i].shared == d) { /* named twice, perhaps by "auto" */
+            drafter_pool_release(d);
             return FR_OK;
         }
     r->drafts[n].shared = d;
@@ -126,7 +129,7 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     int status = copy_inputs(r, o, err);
     if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = check_rule(r, err);
-    if (!status) status = request_begin_learning(r, err);
+    if (!status) status = draft_policy_begin(r, err);
     if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
         status = error_memory(err, "the distributions of a request", sizeof *r->dists);
     if (status) return status;
@@ -134,7 +137,7 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     r->arrival = e->n_arrivals++;
     r->stats.n_prompt = o->n_prompt;
     r->started_s = clock_s();
-    request_begin_drafts(r);
+    request_drafts_begin(r);
     return FR_OK;
 }
 
@@ -174,7 +177,7 @@ void request_end(fr_request *r, fr_finish finish) {
     if (r->decode_started_s > 0) r->stats.decode_s = now - r->decode_started_s;
     else r->stats.prefill_s = now - r->started_s;
     if (r->sequence < 0) return;
-    request_end_drafts(r);
+    request_drafts_end(r);
     prefix_cache_keep(r);
     executor_sequence_truncate(r->engine->executor, r->sequence, 0);
     r->sequence = -1;
@@ -191,8 +194,8 @@ void fr_request_close(fr_request *r) {
     fr_engine *e = r->engine;
     for (int i = 0; i < e->options.max_requests; i++)
         if (e->requests[i] == r) e->requests[i] = NULL;
-    request_end_learning(r);
-    for (int i = 0; i < r->options.n_drafts; i++) engine_drafter_release(r->drafts[i].shared);
+    draft_policy_end(r);
+    for (int i = 0; i < r->options.n_drafts; i++) drafter_pool_release(r->drafts[i].shared);
     for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
     free(r->stops);
     free(r->context);
@@ -297,7 +300,7 @@ void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, 
     }
     r->stats.accepted += n_accepted;
     r->stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;
-    if (goes_on) request_learn(r, tokens, sources, n);
+    if (goes_on) draft_policy_observe_step(r, tokens, sources, n);
 }
 
 fr_finish fr_request_finish(const fr_request *r) { return r->finish; }

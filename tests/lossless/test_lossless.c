@@ -3,6 +3,7 @@
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "kernels/kernels.h"
 #include "random_model.h"
 
@@ -80,9 +81,7 @@ static int n_drafters = 4;
 static void list_methods(fr_engine *e) {
     n_drafters = 4;
     for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
-        EngineDrafter *d;
-        if (engine_drafter_acquire(e, (*c)->name, &d, NULL)) continue; /* it wants a file */
-        engine_drafter_release(d);
+        if (fr_engine_open_draft(e, (*c)->name, NULL)) continue; /* it needs a file */
         assert_true(n_drafters < MAX_DRAFTERS);
         drafters[n_drafters].spec = (*c)->name;
         drafters[n_drafters++].stride = 4;
@@ -363,7 +362,7 @@ static void neighbours_change_nothing(void **state) {
             }
             if (!running[p] && n_started < N_REQUESTS && step % 2 == 0) {
                 which[p] = n_started;
-                if (fr_request_open(&running[p], e, &options[n_started++], &err)) fail_msg("%s", err.message);
+                if (rig_open_request(&running[p], e, &options[n_started++], &err)) fail_msg("%s", err.message);
                 break; /* one arrival at a time */
             }
         }

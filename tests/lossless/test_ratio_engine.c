@@ -119,7 +119,7 @@ static void a_seed_gives_one_text(void **state) {
     int left;
     for (int i = 0; i < N_COMBINATIONS; i++) {
         fr_request_options o = request_of(prompt, 0.7f, &real[i]);
-        if (fr_request_open(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+        if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
     }
     while ((left = fr_engine_step(e, &err)) > 0) {}
     if (left < 0) fail_msg("%s", err.message);
@@ -199,7 +199,7 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
             fr_request_options o = {.prompt = prompt, .n_prompt = 1, .max_tokens = LENGTH, .ignore_eos = 1,
                                     .sampling = sampling_of(first + i), .tree_budget = 8, .verify = c->rule,
                                     .drafts = &c->draft, .n_drafts = 1};
-            if (fr_request_open(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
         }
         while ((left = fr_engine_step(e, &err)) > 0) {}
         if (left < 0) fail_msg("%s", err.message);

@@ -33,6 +33,7 @@ typedef enum DevilFault {
     DEVIL_EST_HIGH,
     DEVIL_EST_NEGATIVE,
     DEVIL_EST_RISES,
+    DEVIL_TAG,
     DEVIL_N_FAULTS,
 } DevilFault;
 

@@ -23,6 +23,8 @@ fr_model *rig_open_model_with(const char *path, const char *kernels, const char 
 fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options);
 /* Makes `drafter` answer to the spec `name` in this engine; it stays the test's. */
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter);
+/* Opens a request, and before it the drafts that it names. */
+int rig_open_request(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
 /* Runs a request to its end. */
 void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out);
 void rig_collect(const fr_request *request, Stream *out);

@@ -2,6 +2,7 @@
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "backend/cost_cache.h"
 
 #include <dirent.h>
@@ -145,8 +146,8 @@ static CostCurve begin_and_end(const fr_model *model) {
                                   .sampling = fr_sampling_default()};
     fr_engine *e = rig_open_engine(model, &eo);
     fr_request *r;
-    assert_int_equal(fr_request_open(&r, e, &o, NULL), FR_OK);
-    CostCurve c = e->cost;
+    assert_int_equal(rig_open_request(&r, e, &o, NULL), FR_OK);
+    CostCurve c = e->policy.cost;
     fr_request_close(r);
     fr_engine_close(e);
     return c;

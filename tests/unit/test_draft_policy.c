@@ -2,6 +2,7 @@
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "spec/tree/union.h"
 
 #include <string.h>
@@ -23,21 +24,21 @@ typedef struct Outcome {
 
 /* The engine of the world, without executor: draft_policy.c reads nothing else of it. */
 static void build(fr_engine *e, EngineDrafter *shared, fr_request *r, const World *w) {
-    static const Tree *budget_trees[1];
-    static int32_t allocated_budgets[1];
-    static BudgetNode budget_scratch[FR_TREE_BUDGET_AUTO_MAX];
-    *e = (fr_engine){.budget_trees = budget_trees, .allocated_budgets = allocated_budgets, .budget_scratch = budget_scratch};
-    e->cost = (CostCurve){.n = 2, .rows = {1, 32}, .seconds = {w->t1_s, w->t1_s * (1 + 31 * w->slope)}};
+    static const Tree *trees[1];
+    static int32_t budgets[1];
+    static BudgetNode scratch[FR_TREE_BUDGET_AUTO_MAX];
+    *e = (fr_engine){.policy = {.trees = trees, .budgets = budgets, .scratch = scratch}};
+    e->policy.cost = (CostCurve){.n = 2, .rows = {1, 32}, .seconds = {w->t1_s, w->t1_s * (1 + 31 * w->slope)}};
     *r = (fr_request){.engine = e, .rule = verify_rules()[0], .has_auto_budget = true, .tree_budget = FR_TREE_BUDGET_AUTO_MAX,
                       .step_budget = FR_TREE_BUDGET_AUTO_MAX, .sequence = -1};
     r->options.n_drafts = N_DRAFTS;
     for (int i = 0; i < N_DRAFTS; i++) {
-        shared[i] = (EngineDrafter){.cost_s = w->ask_s};
+        shared[i] = (EngineDrafter){.proposal_s = w->ask_s};
         calibration_init(&shared[i].calibration, NULL);
-        r->drafts[i] = (RequestDraft){.shared = &shared[i], .active = true};
+        r->drafts[i] = (RequestDraft){.shared = &shared[i], .is_active = true};
     }
     fr_error err;
-    assert_int_equal(request_begin_learning(r, &err), FR_OK);
+    assert_int_equal(draft_policy_begin(r, &err), FR_OK);
 }
 
 /* Drafter i: a chain of its promise; the second drafter is always wrong. */
@@ -58,25 +59,25 @@ static Outcome live(const World *w, int n_steps) {
     Outcome out = {0};
     fr_request *one = &r;
     for (int step = 0; step < n_steps; step++) {
-        int64_t asked = r.stats.asked;
+        int64_t asked = r.stats.n_proposals;
         tree_reset(&r.tree, RIGHT);
-        request_wake_drafts(&r);
+        draft_policy_choose_drafts(&r);
         for (int i = 0; i < N_DRAFTS; i++)
-            if (r.drafts[i].is_asked) propose(&r, i, w);
-        engine_allocate_budgets(&e, &one, 1, 1);
-        e.n_rows = r.tree.n;
+            if (r.drafts[i].is_proposing) propose(&r, i, w);
+        draft_policy_allocate(&e, &one, 1, 1);
+        e.step.n_rows = r.tree.n;
         int32_t tokens[DEPTH + 1], sources[DEPTH + 1], n = 0, node = 0;
         bool is_right = step >= w->first && step < w->last;
         while (is_right && (node = tree_child(&r.tree, node, RIGHT)) > 0) tokens[n] = RIGHT, sources[n++] = 0;
         tokens[n] = is_right ? RIGHT : WRONG, sources[n++] = -1;
-        request_learn(&r, tokens, sources, n);
-        out.auto_s += cost_curve_at(&e.cost, e.n_rows) + (double)(r.stats.asked - asked) * w->ask_s;
+        draft_policy_observe_step(&r, tokens, sources, n);
+        out.auto_s += cost_curve_at(&e.policy.cost, e.step.n_rows) + (double)(r.stats.n_proposals - asked) * w->ask_s;
         out.plain_s += n * w->t1_s;
         out.drafted += r.tree.n - 1;
         if (step >= n_steps / 2) out.late_drafted += r.tree.n - 1;
     }
-    out.asked = r.stats.asked;
-    request_end_learning(&r);
+    out.asked = r.stats.n_proposals;
+    draft_policy_end(&r);
     return out;
 }
 
@@ -158,13 +159,13 @@ static void auto_is_lossless_and_says_what_it_did(void **state) {
     fr_request_options o = request_of(drafts, 0);
     rig_run_request(e, &o, &plain);
     assert_int_equal(plain.stats.undrafted_steps, plain.n);
-    assert_int_equal(plain.stats.asked, 0);
-    assert_int_equal(e->cost.n, 0); /* nothing is measured for nobody */
+    assert_int_equal(plain.stats.n_proposals, 0);
+    assert_int_equal(e->policy.cost.n, 0); /* nothing is measured for nobody */
     for (int n = 1; n <= 2; n++) {
         o = request_of(drafts, n);
         rig_run_request(e, &o, &got);
         rig_assert_same(&plain, &got, "auto");
-        assert_true(e->cost.n > 1 && got.stats.asked > 0 && got.stats.undrafted_steps <= got.stats.n_steps);
+        assert_true(e->policy.cost.n > 1 && got.stats.n_proposals > 0 && got.stats.undrafted_steps <= got.stats.n_steps);
         assert_string_equal(got.stats.draft_error, "");
     }
     o.drafts = (const char *[]){"pld"}, o.n_drafts = 1, o.tree_budget = FR_TREE_BUDGET_AUTO;

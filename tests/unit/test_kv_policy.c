@@ -3,6 +3,7 @@
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "random_model.h"
 
 /* A KV cache of 5 pages of 4 tokens. After two steps (read, decode) a prompt of n tokens holds n slots, and one more after
@@ -45,7 +46,7 @@ static void arrive(Scene *s, int n_prompt) {
     for (int i = 0; i < n_prompt; i++) prompt[i] = 20 + 30 * s->n + i;
     fr_request_options o = {.prompt = prompt, .n_prompt = n_prompt, .sampling = fr_sampling_default(), .ignore_eos = 1};
     fr_error err;
-    if (fr_request_open(&s->r[s->n++], s->engine, &o, &err)) fail_msg("%s", err.message);
+    if (rig_open_request(&s->r[s->n++], s->engine, &o, &err)) fail_msg("%s", err.message);
 }
 
 static void step(Scene *s, int n) {

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "backend/cpu/forward.h"
 #include "random_model.h"
 
@@ -188,7 +189,7 @@ static void arrive(World *w, Actor *a, const Role *role) {
     *a = (Actor){.role = role, .n_until_cancel = draw(8) ? 0 : 1 + draw(10), .step_of_close = draw(8) ? 0 : w->step + 1 + draw(20)};
     fr_request_options o = role->options;
     o.on_token = hear, o.user = a;
-    if (fr_request_open(&a->request, w->engine, &o, &err)) fail_msg("%s: %s", w->label, err.message);
+    if (rig_open_request(&a->request, w->engine, &o, &err)) fail_msg("%s: %s", w->label, err.message);
     int32_t sequence = a->request->sequence;
     devil_oracle(&w->right, sequence, role->stream, o.n_prompt + role->alone.n);
     devil_oracle(&w->wrong, sequence, role->stream, o.n_prompt + role->alone.n);
@@ -236,8 +237,8 @@ static void check_oldest(World *w) {
 }
 
 static void check_cache(const World *w) {
-    for (int i = 0; i < w->engine->n_cached; i++) {
-        const CachedPrefix *c = &w->engine->cached[i];
+    for (int i = 0; i < w->engine->prefixes.n; i++) {
+        const CachedPrefix *c = &w->engine->prefixes.entries[i];
         assert_int_equal(executor_sequence_length(w->engine->executor, c->sequence), c->n_tokens);
         for (int32_t k = 0; k < c->n_tokens; k++) assert_in_range(c->tokens[k], 0, N_VOCAB - 1);
     }
@@ -339,7 +340,7 @@ static int64_t run_with_rule(const VerifyRule *rule, int n_places, int64_t kv_to
             fr_request_options o = {.prompt = role->prompt, .n_prompt = 12, .max_tokens = 30, .drafts = &draft, .n_drafts = 1,
                                     .tree_budget = 10, .sampling = fr_sampling_default(), .ignore_eos = 1};
             o.sampling.temperature = 1, o.sampling.seed = (uint64_t)(i + k);
-            assert_int_equal(fr_request_open(&r[k], w.engine, &o, &err), FR_OK);
+            assert_int_equal(rig_open_request(&r[k], w.engine, &o, &err), FR_OK);
             r[k]->rule = rule;
         }
         while (fr_engine_step(w.engine, &err) > 0) {}
@@ -400,9 +401,9 @@ static void a_request_that_can_never_fit_ends_alone(void **state) {
     rig_run_request(e, &small, &alone);
     fr_request *fails, *stays;
     fr_error err;
-    assert_int_equal(executor_reserve(e->executor, e->cached[7].sequence, 60, &err), FR_OK);
-    assert_int_equal(fr_request_open(&fails, e, &large, &err), FR_OK);
-    assert_int_equal(fr_request_open(&stays, e, &small, &err), FR_OK);
+    assert_int_equal(executor_reserve(e->executor, e->prefixes.entries[7].sequence, 60, &err), FR_OK);
+    assert_int_equal(rig_open_request(&fails, e, &large, &err), FR_OK);
+    assert_int_equal(rig_open_request(&stays, e, &small, &err), FR_OK);
     while (fr_engine_step(e, &err) > 0) {}
     assert_int_equal(fr_request_finish(fails), FR_FINISH_ERROR);
     assert_int_equal(fr_request_error(fails)->code, FR_ERR_MEMORY);

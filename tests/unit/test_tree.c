@@ -69,6 +69,7 @@ static const struct {
     {DEVIL_EST_HIGH, "has an estimate outside [0,1]"},
     {DEVIL_EST_NEGATIVE, "has an estimate outside [0,1]"},
     {DEVIL_EST_RISES, "has an estimate above its parent's"},
+    {DEVIL_TAG, "has a tag outside [0,3]"},
 };
 
 static void malformed_trees_are_refused_by_rule(void **state) {

@@ -62,6 +62,9 @@ typedef struct DrafterClass {
     /* Learns from the target's hidden states: observe_prompt is there, and requests that draft with it read their
      * whole prompt themselves, whoever has read it before. */
     bool needs_hidden;
+    /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts drafted
+     * and accepted nodes of each (fr_stats.counters). */
+    const char *const *tags;
     bool draws; /* its nodes are drawn where the temperature is above 0: under a ratio rule it declares from which distribution */
     /* Allocates the method's own struct, whose first member is a Drafter, and reads its options with draft_spec_get*. The
      * caller (drafter_open) has refused unknown keys, and fills in class and source afterwards. */
