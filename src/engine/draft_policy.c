@@ -1,34 +1,36 @@
-/* draft_policy.c - who is asked to draft, how much of it gets a row, and when drafting stops: decided online, per request.
+/* draft_policy.c - which drafters propose in a step, how many of their nodes get a row, and when drafting stops.
  *
  * The problem: drafting loses time on texts that repeat nothing, with drafters that cost more than they bring, and on models
- * whose forward is so short that asking for a proposal is already a loss. The user cannot know in advance; the engine
- * can measure. `auto` should be as fast as the best fixed choice where drafts are accepted, and as plain decoding where they are
- * not, also when a forward of the target takes 20 microseconds and no draft is ever right.
+ * whose forward is so short that even a proposal takes too long. The user cannot know that in advance, but the engine
+ * can measure it. The draft `auto` should be as fast as the best fixed choice where drafts are accepted, and as fast as plain
+ * decoding where they are not, even when a forward of the target takes 20 microseconds and no draft is ever accepted.
  *
- * What is known: T(n), the time of a forward of n rows (cost_curve.h); for each drafter the time of a proposal; the probability
- * that a node is right (calibration.h). So a step has three decisions, each of them an account in seconds:
+ * What is known: T(n), the time of a forward of n rows (cost_curve.h); for each drafter the time of a proposal; and the
+ * acceptance probability of each node (calibration.h). A step makes three decisions. Each is an account in seconds:
  *
- *   1 whom to ask    A drafter is asked in every step while its proposals save more than they cost: `gain_s` is
- *                    the mean over the last GAIN_MEMORY proposals of (its accepted nodes / R - the forward time of its
- *                    nodes). One that does not earn its cost has a purse into which TRIAL_SHARE of the time flows, and is
- *                    asked when the purse holds the price: a large model asks in every step, for the price is nothing; a
- *                    tiny one every tenth. A proposal teaches without getting a row, because the token
- *                    that the target says next judges it (calibration.c), so that a sleeper can be seen to be right.
- *   2 which nodes    The planner (budget_allocator.c) gives rows to the nodes of all requests that gain time at the rate R.
- *   3 how much may   Estimates can be wrong, at the start above all. A request has a purse of forward time: CREDIT_START forwards,
- *     be lost        and LOSS_SHARE of the time since. What rows cost is taken out, what accepted nodes saved is put
- *                    in, up to CREDIT_MAX. Without money nothing gets a row.
+ *   1 which drafters    A drafter proposes in every step while its proposals save more time than they cost: `gain_s` is the
+ *     propose           mean over the last GAIN_MEMORY proposals of (accepted nodes / R - forward time of its nodes). A
+ *                       drafter that does not earn its cost is idle, and gains TRIAL_SHARE of the time as credit: it
+ *                       proposes when the credit pays for a proposal. With a large model that is in every step, because
+ *                       a proposal costs next to nothing there; with a tiny one in every tenth. A proposal need not get a
+ *                       row to be judged, because the target's next token shows whether it was right (calibration.c). So
+ *                       an idle drafter is noticed when it becomes useful.
+ *   2 which nodes       The allocator (budget_allocator.c) gives rows to those nodes of all requests that save time at the
+ *     get a row         rate R.
+ *   3 how much time     Estimates can be wrong, above all at the start. A request has a credit of forward time: CREDIT_START
+ *     may be lost       forwards, and LOSS_SHARE of the time since. The cost of rows is subtracted and the time that accepted
+ *                       nodes saved is added, up to CREDIT_MAX. Without credit no node gets a row.
  *
- * So the most that can be lost on a text where no draft is ever accepted is TRIAL_SHARE + LOSS_SHARE of the time and the first
- * CREDIT_START. R, the price of a second, is the sum of the requests' rates over their last steps, and at least
- * that of plain decoding.
+ * So on a text where no draft is ever accepted, the loss is at most TRIAL_SHARE + LOSS_SHARE of the time, plus the first
+ * CREDIT_START. R, in tokens per second, is the sum of the requests' rates over their last steps, and at least that of plain
+ * decoding.
  *
- * Drafters are fed when they are asked (drafter_pool.c), so that sleepers cost nothing; and how many nodes are asked of them follows
- * how many the planner takes.
+ * Drafters are shown tokens only when they propose (request_drafts.c), so idle ones cost nothing. The number of nodes that a
+ * drafter may propose follows the number that the allocator takes.
  *
- * None of this can change a text: it chooses trees, and the rule of acceptance is exact for every tree. A ratio rule's
- * text does depend on its trees, so such a request keeps a fixed budget and learns nothing. Proof:
- * tests/test_draft_policy.c. */
+ * None of this can change a text: it chooses trees, and the rule of acceptance is exact for every tree. The text of a ratio
+ * rule does depend on its trees, so a request with such a rule keeps a fixed budget and learns nothing. Proof:
+ * tests/unit/test_draft_policy.c. */
 #include "engine/draft_policy.h"
 
 #include "backend/cost_cache.h"
@@ -41,9 +43,9 @@
 enum { GAIN_MEMORY = 16, RATE_MEMORY = 16, FIRST_PROPOSALS = 2, MIN_PROPOSAL_BUDGET = 4 };
 #define TRIAL_SHARE 0.01
 #define LOSS_SHARE 0.005
-#define CREDIT_START 1.0 /* forwards of one row */
+#define CREDIT_START 1.0 /* in forwards of one row, as CREDIT_MAX */
 #define CREDIT_MAX 8.0
-#define MARGIN 1.05 /* of what a row must bring over its price: T(n, context) is known within some per cent */
+#define MARGIN 1.05 /* a row must save this many times its cost: T(n, context) is known within a few per cent */
 
 int draft_policy_measure_costs(fr_engine *e, fr_error *err) {
     const char *folder = e->options.cost_cache;
@@ -63,7 +65,7 @@ void draft_policy_save_costs(const fr_engine *e) {
     char key[COST_KEY_BYTES];
     if (!e->options.cost_cache || e->policy.cost.n == 0) return;
     cost_cache_key(e->model->model, executor_options(e->executor), key);
-    (void)cost_cache_store(e->options.cost_cache, key, &e->policy.cost, NULL); /* a cache that cannot be written is none */
+    (void)cost_cache_store(e->options.cost_cache, key, &e->policy.cost, NULL); /* without a cache, costs are measured again next time */
 }
 
 int draft_policy_begin(fr_request *r, fr_error *err) {
@@ -92,11 +94,12 @@ void draft_policy_end(fr_request *r) {
 
 void draft_policy_observe_proposal(EngineDrafter *d, double seconds) {
     if (d->proposal_s <= 0) d->proposal_s = seconds;
-    double off = seconds / d->proposal_s - 1; /* one slow proposal moves it by a quarter at most */
-    d->proposal_s *= 1 + (off > 0.25 ? 0.25 : off < -0.25 ? -0.25 : off);
+    double change = seconds / d->proposal_s - 1; /* one slow proposal moves the mean by a quarter at most */
+    d->proposal_s *= 1 + (change > 0.25 ? 0.25 : change < -0.25 ? -0.25 : change);
 }
 
-static bool may_propose(RequestDraft *d) {
+/* Decision 1, for a request with an automatic budget; takes the cost from the credit of an idle drafter. */
+static bool claim_proposal(RequestDraft *d) {
     if (d->n_proposals < FIRST_PROPOSALS || d->gain_s >= d->shared->proposal_s) return true;
     if (d->time_credit_s < d->shared->proposal_s) return false;
     d->time_credit_s -= d->shared->proposal_s;
@@ -108,13 +111,13 @@ void draft_policy_choose_drafts(fr_request *r) {
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         if (d->is_active && d->time_credit_s < d->shared->proposal_s) d->time_credit_s += income_s;
-        d->is_proposing = d->is_active && r->step_budget > 0 && (!r->has_auto_budget || may_propose(d));
+        d->is_proposing = d->is_active && r->step_budget > 0 && (!r->has_auto_budget || claim_proposal(d));
         d->n_proposals += d->is_proposing;
         r->stats.n_proposals += d->is_proposing;
     }
 }
 
-/* Tokens a second that the requests make together, by their last steps; at least what they would make plainly. */
+/* R: tokens per second of these requests together, by their last steps; at least that of plain decoding. */
 static double rate_now(const fr_engine *e, fr_request *const *requests, int n) {
     double sum = 0, plain = n / cost_curve_at(&e->policy.cost, e->policy.n_base_rows);
     for (int i = 0; i < n; i++)
@@ -122,7 +125,7 @@ static double rate_now(const fr_engine *e, fr_request *const *requests, int n) {
     return sum > plain ? sum : plain;
 }
 
-/* Asks for about twice as many nodes as were taken. */
+/* Lets drafters propose about twice as many nodes as the allocator took. */
 static void adapt_proposal_budget(fr_request *r, int32_t n_taken) {
     int32_t most = r->tree_budget;
     if (2 * n_taken > r->proposal_budget) r->proposal_budget *= 2;
@@ -130,8 +133,8 @@ static void adapt_proposal_budget(fr_request *r, int32_t n_taken) {
     if (r->proposal_budget > most) r->proposal_budget = most;
 }
 
-/* The context of this step, in the mean. */
-static void observe_context(fr_engine *e, fr_request *const *requests, int n) {
+/* T(n) is wanted for the mean context of this step. */
+static void set_context(fr_engine *e, fr_request *const *requests, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += (double)requests[i]->n_context;
     if (n > 0) e->policy.cost.n_context = sum / n;
@@ -140,7 +143,7 @@ static void observe_context(fr_engine *e, fr_request *const *requests, int n) {
 void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows) {
     e->policy.n_base_rows = n_base_rows;
     if (e->policy.cost.n == 0) return;
-    observe_context(e, requests, n);
+    set_context(e, requests, n);
     e->policy.tokens_per_s = rate_now(e, requests, n);
     double max_extra_s = 0;
     int n_trees = 0;
@@ -163,7 +166,7 @@ void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int
     }
 }
 
-/* The accounts after a step: what rows cost, what accepted nodes saved. */
+/* Updates the accounts after a step: time that rows cost, and time that accepted nodes saved. */
 static void settle_accounts(fr_request *r, const int32_t *sources, int32_t n) {
     fr_engine *e = r->engine;
     double t1_s = cost_curve_at(&e->policy.cost, 1), token_s = 1 / e->policy.tokens_per_s, step_s = cost_curve_at(&e->policy.cost, e->step.n_rows);

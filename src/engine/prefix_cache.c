@@ -1,32 +1,32 @@
-/* prefix_cache.c - requests whose contexts begin alike share the pages of that beginning.
+/* prefix_cache.c - requests whose contexts begin with the same tokens share the pages of that beginning.
  *
- * Problem. The requests of a service begin with the same instructions, and each turn of a talk begins with all turns
- * before. The keys and values of a token depend on the tokens up to it and on nothing else (the numeric contract), so
+ * Problem. The requests of a service begin with the same instructions, and each turn of a conversation begins with all turns
+ * before it. The keys and values of a token depend on the tokens up to it and on nothing else (the numeric contract), so
  * reading an equal beginning again computes the same bits again.
  *
- * Idea. Before a request reads more of its context, it looks for whoever holds the longest part of it that it has not:
- * a running request, or one of the last n finished ones, whose pages are kept while nobody wants them. It takes the
- * equal tokens over, sharing their pages (kv_sequence_share); the page in which the two part ways is copied when
- * one of them writes. It looks again in every step, so that of several requests with one prompt that came
- * together the oldest reads and the others follow, one step behind (prefix_cache_is_filling).
+ * Idea. Before a request reads more of its context, it looks for the sequence that holds the longest part of it that it does
+ * not hold itself: another running request, or one of the last n finished ones, whose pages are kept until they are wanted
+ * elsewhere. It takes over the equal tokens by sharing their pages (kv_sequence_share); the page in which the two contexts
+ * differ is copied when one of them writes to it. The search is repeated in every step, so that of several requests with the
+ * same prompt that arrive together, the oldest reads and the others follow one step behind (prefix_cache_is_filling).
  *
  *     cached   <s> You are a helpful ... . Why is the sky blue ? Because
  *     new      <s> You are a helpful ... . Why is the grass green ?
  *              |------------ shared ---------------| read
  *
- * Always at least the last token of a context is left, the pending one, whose row the first tree reads.
+ * The last token of a context, the pending one, is never taken over: the first tree reads it.
  *
- * A finished request takes the place of one whose tokens it begins with (the turn before), or else of the least
- * recently used; it takes none where another holds all it has.
+ * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently used
+ * one. It is not kept where another entry already holds all of it.
  *
- * Invariants: an entry's tokens are the tokens its sequence holds, in order; whether something was shared is to be
- * seen in the times and statistics of a request, and not in its tokens or logits.
+ * Invariants: the tokens of an entry are those that its sequence holds, in order. Sharing shows in the times and the
+ * statistics of a request, and not in its tokens or logits.
  * Cost: a comparison of tokens with every running request and every entry, for requests that still read. With some
  * hundreds of entries a trie would pay; with a handful it does not.
- * A request whose drafter wants the target's hidden states of the prompt (drafter.h) takes nothing over, for pages hold
- * none; others take from it.
- * It loses where all beginnings differ: then finished requests' pages are held for nothing, until they are wanted.
- * Proof: tests/test_kv_pressure.c. */
+ * A request whose drafter needs the target's hidden states of the prompt (drafter.h) takes nothing over, because pages do not
+ * hold them; others take from it.
+ * When it loses: where all beginnings differ, the pages of finished requests are held for nothing, until they are wanted.
+ * Proof: tests/unit/test_prefix_cache.c, tests/unit/test_kv_pressure.c. */
 #include "engine/prefix_cache.h"
 
 #include "engine/engine.h"
@@ -49,7 +49,7 @@ void prefix_cache_close(fr_engine *e) {
     free(e->prefixes.entries);
 }
 
-/* The memory of its tokens stays for the next one, so that a step which needs its pages releases none. */
+/* Keeps the memory of the tokens for the next entry, so that a step which needs the pages frees no memory. */
 static void drop(fr_engine *e, CachedPrefix *c) {
     executor_sequence_truncate(e->executor, c->sequence, 0);
     *c = (CachedPrefix){.sequence = c->sequence, .tokens = c->tokens};
@@ -63,14 +63,14 @@ bool prefix_cache_drop(fr_engine *e) {
     return oldest != NULL;
 }
 
-/* How many tokens the two begin with in common. */
+/* Length of the common prefix. */
 static int32_t count_common(const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b) {
     int32_t n = 0;
     while (n < n_a && n < n_b && a[n] == b[n]) n++;
     return n;
 }
 
-/* Where the n tokens of a finished request may be kept; NULL where they are held already. */
+/* The entry in which the n tokens of a finished request may be kept; NULL: an entry holds them all already. */
 static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) {
     CachedPrefix *oldest = NULL;
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
@@ -80,7 +80,7 @@ static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) 
             return NULL;
         }
         if (n_common && n_common == c->n_tokens) return c;
-        if (!oldest || c->last_use < oldest->last_use) oldest = c; /* free places were never used */
+        if (!oldest || c->last_use < oldest->last_use) oldest = c; /* free entries were never used */
     }
     return oldest;
 }
@@ -88,19 +88,19 @@ static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) 
 void prefix_cache_keep(const fr_request *r) {
     fr_engine *e = r->engine;
     int32_t n = executor_sequence_length(e->executor, r->sequence);
-    if (n > r->n_context) n = (int32_t)r->n_context; /* accepted rows behind the end of the text */
+    if (n > r->n_context) n = (int32_t)r->n_context; /* rows that were accepted behind the end of the text */
     CachedPrefix *c = n ? find_place(e, r->context, n) : NULL;
-    if (!c) return; /* nothing to keep, or held already */
+    if (!c) return; /* nothing to keep, or kept already */
     drop(e, c);
     int32_t *tokens = realloc(c->tokens, (size_t)n * sizeof *tokens);
-    if (!tokens) return; /* it is only a cache */
+    if (!tokens) return; /* the cache is an optimisation: failing to keep it is no error */
     memcpy(tokens, r->context, (size_t)n * sizeof *tokens);
     *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n, .last_use = ++e->prefixes.n_uses};
     executor_sequence_share(e->executor, r->sequence, c->sequence, n);
 }
 
-/* The sequence that holds most of the beginning of r's context (but its pending token), and how many tokens: more
- * than r has itself, or -1. */
+/* The sequence that shares the longest prefix with r's context (without the pending token), and its length in *n; -1: none
+ * shares more than r holds itself. */
 static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
     int32_t found = -1, n_common;
     CachedPrefix *used = NULL;
@@ -123,13 +123,13 @@ static void share(fr_request *r) {
     int32_t n, had = executor_sequence_length(e->executor, r->sequence), from = find_longest(e, r, &n);
     if (from < 0) return;
     executor_sequence_share(e->executor, from, r->sequence, n);
-    if (had < r->n_read) had = r->n_read; /* what it had read itself before is nothing spared of its prompt */
+    if (had < r->n_read) had = r->n_read; /* tokens that it had read itself before do not count as shared */
     if (n > had) r->stats.n_prompt_shared += n - had;
 }
 
 void prefix_cache_share(fr_engine *e) {
     if (e->prefixes.n == 0) return;
-    int64_t n_chunk_left = e->options.prefill_chunk; /* those behind it have time to look */
+    int64_t n_chunk_left = e->options.prefill_chunk; /* requests beyond this step's chunk can look in a later step */
     for (int i = 0; i < e->step.n_by_age && n_chunk_left > 0; i++) {
         fr_request *r = e->step.by_age[i];
         if (!request_is_prefilling(r)) continue;

@@ -33,7 +33,7 @@ static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
 
 /* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their counters. */
 static int32_t find_counter(fr_stats *s, const char *method, const char *tag) {
-    char name[sizeof s->counters[0].name];
+    char name[sizeof s->counters[0].name] = "";
     snprintf(name, sizeof name, "%s.%s", method, tag);
     int32_t i = 0;
     while (i < s->n_counters && strcmp(s->counters[i].name, name) != 0) i++;
