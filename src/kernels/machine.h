@@ -1,4 +1,4 @@
-/* machine.h - what this machine can do at best: the two limits that a forward pass is held against. */
+/* machine.h - the two limits of this machine, with which the time of a forward pass is compared. */
 #ifndef KERNELS_MACHINE_H
 #define KERNELS_MACHINE_H
 
@@ -9,10 +9,10 @@ typedef struct MachineSpeed {
     double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together */
 } MachineSpeed;
 
-/* Takes about half a second. Fails on memory only. */
+/* Takes about half a second. Fails only where memory runs out. */
 int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr_error *err);
 
-/* What the CPU calls itself, as /proc/cpuinfo has it; "unknown" where that cannot be read. */
+/* The name of the CPU in /proc/cpuinfo; "unknown" where it cannot be read. */
 enum { MACHINE_NAME_BYTES = 96 };
 void machine_cpu_name(char out[MACHINE_NAME_BYTES]);
 

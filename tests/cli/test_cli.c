@@ -29,7 +29,7 @@ static void wrong_usage_and_failures_are_told_apart(void **state) {
     cli_expect("run " TARGET "-p a --draft teleport", 2, "teleport");
     cli_expect("run " TARGET "-p a --verify hope", 2, "there is no rule of acceptance 'hope'");
     cli_expect("run " TARGET "-p a --kernels abacus", 2, "abacus");
-    cli_expect("run " TARGET "-p a --kernels abacus", 2, "it has ref");
+    cli_expect("run " TARGET "-p a --kernels abacus", 2, "choose from ref");
     cli_expect("run -m /nowhere.gguf -p a", 1, "/nowhere.gguf");
     cli_expect("run -m README.md -p a", 1, "README.md");
     cli_expect("run " TARGET "-f /nowhere.txt", 1, "/nowhere.txt");
