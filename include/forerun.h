@@ -28,7 +28,7 @@ typedef enum fr_code {
     FR_ERR_MEMORY = -5,      /* memory or KV pages ran out */
     FR_ERR_CONTEXT = -6,     /* the prompt is longer than the context */
     FR_ERR_MISMATCH = -7,    /* two files do not fit together (a drafter for another target) */
-    FR_ERR_CANCELLED = -8,   /* the caller's callback asked to stop */
+    FR_ERR_CANCELLED = -8,   /* the caller's callback cancelled the call */
     FR_ERR_INTERNAL = -9,    /* a broken invariant: a bug in forerun */
 } fr_code;
 

@@ -20,8 +20,8 @@
  * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 is without a core. Thread 0 does 0 and 1, then takes 2; now
  * thread 1 comes back and takes 3, and the thread that finishes last opens the next stage.
  *
- * Invariants. A stage is over only when all its parts are done, so each share that has parts has been taken to its end, and its count
- * is of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier stage, or of this one,
+ * Invariants. A stage is over only when all its parts are done, so each share that has parts has been taken to its end, and its
+ * count is of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier stage, or of this one,
  * proves that the stage is still the one whose word was read; it cannot end before the part taken is done. stages
  * and their number change only between regions.
  *

@@ -65,7 +65,8 @@ void draft_policy_save_costs(const fr_engine *e) {
     char key[COST_KEY_BYTES];
     if (!e->options.cost_cache || e->policy.cost.n == 0) return;
     cost_cache_key(e->model->model, executor_options(e->executor), key);
-    (void)cost_cache_store(e->options.cost_cache, key, &e->policy.cost, NULL); /* without a cache, costs are measured again next time */
+    /* Where it cannot be written, the next engine measures again. */
+    (void)cost_cache_store(e->options.cost_cache, key, &e->policy.cost, NULL);
 }
 
 int draft_policy_begin(fr_request *r, fr_error *err) {
@@ -155,8 +156,9 @@ void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int
         e->policy.trees[n_trees++] = &r->tree;
     }
     if (n_trees == 0) return;
-    const BudgetInput in = {.trees = e->policy.trees, .n_trees = n_trees, .n_base_rows = n_base_rows, .cost = &e->policy.cost,
-                          .tokens_per_s = MARGIN * e->policy.tokens_per_s, .max_extra_s = max_extra_s, .scratch = e->policy.scratch};
+    const BudgetInput in = {.trees = e->policy.trees, .n_trees = n_trees, .n_base_rows = n_base_rows,
+                            .cost = &e->policy.cost, .tokens_per_s = MARGIN * e->policy.tokens_per_s,
+                            .max_extra_s = max_extra_s, .scratch = e->policy.scratch};
     allocate_budgets(&in, e->policy.budgets);
     for (int i = 0, k = 0; i < n; i++) {
         fr_request *r = requests[i];
@@ -168,10 +170,10 @@ void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int
 
 /* Updates the accounts after a step: time that rows cost, and time that accepted nodes saved. */
 static void settle_accounts(fr_request *r, const int32_t *sources, int32_t n) {
-    fr_engine *e = r->engine;
-    double t1_s = cost_curve_at(&e->policy.cost, 1), token_s = 1 / e->policy.tokens_per_s, step_s = cost_curve_at(&e->policy.cost, e->step.n_rows);
-    double node_s = e->step.n_rows == e->policy.n_base_rows ? 0 : (step_s - cost_curve_at(&e->policy.cost, e->policy.n_base_rows)) /
-                                                          (e->step.n_rows - e->policy.n_base_rows);
+    const DraftPolicy *p = &r->engine->policy;
+    int32_t n_rows = r->engine->step.n_rows;
+    double t1_s = cost_curve_at(&p->cost, 1), token_s = 1 / p->tokens_per_s, step_s = cost_curve_at(&p->cost, n_rows);
+    double node_s = n_rows == p->n_base_rows ? 0 : (step_s - cost_curve_at(&p->cost, p->n_base_rows)) / (n_rows - p->n_base_rows);
     r->recent_tokens += n - r->recent_tokens / RATE_MEMORY;
     r->recent_s += step_s - r->recent_s / RATE_MEMORY;
     r->time_credit_s += LOSS_SHARE * t1_s + (n - 1) * token_s - (r->tree.n - 1) * node_s;

@@ -50,8 +50,9 @@ int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     char *copy = place ? strdup(spec) : NULL;
     if (!copy) {
         drafter_close(drafter);
-        return place ? error_memory(err, "a drafter", strlen(spec))
-                     : error_set(err, FR_ERR_MEMORY, "%d different drafters are in use, which is the limit; close a request first", ENGINE_MAX_DRAFTERS);
+        if (place) return error_memory(err, "a drafter", strlen(spec));
+        return error_set(err, FR_ERR_MEMORY, "%d drafters are in use, which is the limit; close a request first",
+                         ENGINE_MAX_DRAFTERS);
     }
     *place = (EngineDrafter){.spec = copy, .drafter = drafter};
     calibration_init(&place->calibration, NULL);

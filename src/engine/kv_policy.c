@@ -1,6 +1,6 @@
 /* kv_policy.c - which request gets the pages of the KV cache when there are not enough of them.
  *
- * Problem. Nobody knows how long a request will become, and a cache with room for the longest possible contexts of all
+ * Problem. The length of a request is not known in advance, and a cache with room for the longest possible contexts of all
  * requests would be mostly empty. So the cache holds kv_tokens tokens, requests take pages as they grow, and at some point a
  * page is wanted and none is free.
  *
@@ -51,11 +51,15 @@ void kv_policy_begin_step(fr_engine *e) {
     qsort(e->step.by_age, (size_t)e->step.n_by_age, sizeof *e->step.by_age, compare_arrivals);
 }
 
+static bool holds_pages(const fr_request *r) {
+    return !r->finish && executor_sequence_length(r->engine->executor, r->sequence) > 0;
+}
+
 /* Frees the last page of the youngest request that holds one. False: no request younger than r holds a page. */
 static bool take_page_from_younger(const fr_request *r) {
     fr_engine *e = r->engine;
     int k = e->step.n_by_age - 1;
-    while (e->step.by_age[k] != r && (e->step.by_age[k]->finish || executor_sequence_length(e->executor, e->step.by_age[k]->sequence) == 0)) k--;
+    while (e->step.by_age[k] != r && !holds_pages(e->step.by_age[k])) k--;
     fr_request *from = e->step.by_age[k];
     if (from == r) return false;
     int32_t length = executor_sequence_length(e->executor, from->sequence), size = e->options.kv_page_size;

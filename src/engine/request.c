@@ -36,8 +36,9 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     if (o->n_prompt < 1)
         return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty; it needs at least one token");
     if (o->n_prompt > e->options.n_ctx)
-        return error_set(err, FR_ERR_CONTEXT, "the prompt of %lld tokens is longer than the context of %d; shorten it "
-                         "or ask for a longer one (--ctx, --kv-tokens; n_ctx, kv_tokens)", (long long)o->n_prompt, e->options.n_ctx);
+        return error_set(err, FR_ERR_CONTEXT, "the prompt of %lld tokens is longer than the context of %d; shorten it, "
+                         "or set a longer context (--ctx, --kv-tokens; n_ctx, kv_tokens)", (long long)o->n_prompt,
+                         e->options.n_ctx);
     for (int64_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] < 0 || o->prompt[i] >= n_vocab)
             return error_set(err, FR_ERR_ARGUMENT, "token %d at index %lld of the prompt is outside the vocabulary of %d tokens",
@@ -45,8 +46,8 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     if (o->n_drafts < 0 || o->n_drafts > REQUEST_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT, "%d drafts are given; a request takes at most %d", o->n_drafts, REQUEST_MAX_DRAFTS);
     if (o->tree_budget < FR_TREE_BUDGET_AUTO || o->tree_budget > FR_TREE_BUDGET_MAX)
-        return error_set(err, FR_ERR_ARGUMENT, "the tree budget is %d; it must be from 1 to %d, or FR_TREE_BUDGET_AUTO", o->tree_budget,
-                         FR_TREE_BUDGET_MAX);
+        return error_set(err, FR_ERR_ARGUMENT, "the tree budget is %d; it must be from 1 to %d, or FR_TREE_BUDGET_AUTO",
+                         o->tree_budget, FR_TREE_BUDGET_MAX);
     if (o->max_tokens < 0 || o->n_stops < 0)
         return error_set(err, FR_ERR_ARGUMENT, "max_tokens and n_stops cannot be negative");
     for (int i = 0; i < o->n_stops; i++)
@@ -64,12 +65,9 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
  * cannot be united with others. */
 static int check_rule(const fr_request *r, fr_error *err) {
     const RequestDraft *drawing = NULL;
-    int n = 0;
-    for (int i = 0; i < r->options.n_drafts; i++) {
-        n++;
+    for (int i = 0; i < r->options.n_drafts; i++)
         if (r->drafts[i].shared->drafter->class->draws) drawing = &r->drafts[i];
-    }
-    if (!r->rule->is_ratio || n < 2 || !drawing) return FR_OK;
+    if (!r->rule->is_ratio || r->options.n_drafts < 2 || !drawing) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "the draft '%s' draws its tokens from a distribution, and with --verify %s such a draft "
                      "cannot be united with others; use it alone, or use --verify sampled", drawing->shared->spec,
                      r->rule->name);
@@ -101,8 +99,8 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     if (strcmp(spec, "none") == 0) return FR_OK;
     EngineDrafter *d = drafter_pool_acquire(r->engine, spec);
     if (!d)
-        return error_set(err, FR_ERR_ARGUMENT, "the draft '%.200s' is not open in this engine: name it in fr_engine_options.drafts, or "
-                         "call fr_engine_open_draft first", spec);
+        return error_set(err, FR_ERR_ARGUMENT, "the draft '%.200s' is not open in this engine: name it in "
+                         "fr_engine_options.drafts, or call fr_engine_open_draft first", spec);
     for (int i = 0; i < n; i++)
         if (r->drafts[i].shared == d) { /* named twice, perhaps by "auto" */
             drafter_pool_release(d);
@@ -126,7 +124,8 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
             status = acquire_draft(r, *m, err);
         has_auto = has_auto || is_auto;
     }
-    r->has_auto_budget = !verify_rule_needs_its_trees(r->rule) && r->options.n_drafts > 0 && (has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO);
+    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
     r->tree_budget = o->tree_budget > 0 ? o->tree_budget : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX : FR_TREE_BUDGET;
     if (r->has_auto_budget && r->tree_budget > FR_TREE_BUDGET_AUTO_MAX) r->tree_budget = FR_TREE_BUDGET_AUTO_MAX;
     return status;
@@ -287,7 +286,7 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, const float
         return false;
     }
     if (r->options.on_token) {
-        /* The text of the event must end with '\0'; the byte that stood there is put back afterwards. */
+        /* The text of the event must end with '\0'; the byte there is put back afterwards. */
         char after = r->text.data[certain];
         r->text.data[certain] = '\0';
         fr_token_event event = {.token = token, .source = source, .text = r->text.data + r->n_sent,

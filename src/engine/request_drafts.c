@@ -120,8 +120,8 @@ static int32_t budget_of(const fr_request *r) {
 static int check_dists(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
     bool draws = d->shared->drafter->class->draws && r->sampling.temperature > 0;
     if (draws && t->n > 1 && r->dists->n_draws == 0)
-        return error_set(err, FR_ERR_UNSUPPORTED, "does not declare the distribution that it draws from, which --verify %s needs; use "
-                         "--verify sampled", r->rule->name);
+        return error_set(err, FR_ERR_UNSUPPORTED, "does not declare the distribution that it draws from, which --verify %s needs; "
+                         "use --verify sampled", r->rule->name);
     return draft_dists_validate(r->dists, t, err);
 }
 
@@ -141,7 +141,8 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
         return;
     }
     if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);
-    union_merge(&r->tree, &r->proposal); /* a drafter that draws under a ratio rule is alone, so that its nodes keep the numbers by which the distributions refer to them */
+    /* A drafter that draws under a ratio rule is alone: its nodes keep their numbers, to which the distributions refer. */
+    union_merge(&r->tree, &r->proposal);
 }
 
 /* One call of one drafter, for all requests in which it proposes now. */

@@ -38,7 +38,8 @@ static void pack_prompt(fr_request *r, int32_t *n_chunk_left) {
     int32_t n = whole - 1 < *n_chunk_left ? whole - 1 : *n_chunk_left;
     r->is_prefill_step = true;
     r->n_step_rows = 0;
-    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || prefix_cache_is_filling(r, n) || !kv_policy_claim(r, whole, whole)) return;
+    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max) return;
+    if (prefix_cache_is_filling(r, n) || !kv_policy_claim(r, whole, whole)) return;
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
         rows[i] = (Row){.token = r->context[done + i], .sequence = r->sequence, .parent = i ? r->first_row + i - 1 : -1,
@@ -190,9 +191,10 @@ static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
 /* Rows of the coming forward besides the drafted nodes of requests with automatic budgets. */
 static int32_t n_fixed_rows(const fr_engine *e, int n_decoding, int n_running) {
     int64_t n = 0, n_prompt = 0;
-    for (int i = 0; i < n_decoding; i++) n += e->step.decoding_first[i]->has_auto_budget ? 1 : e->step.decoding_first[i]->tree.n;
+    fr_request *const *r = e->step.decoding_first;
+    for (int i = 0; i < n_decoding; i++) n += r[i]->has_auto_budget ? 1 : r[i]->tree.n;
     for (int i = n_decoding; i < n_running; i++)
-        n_prompt += e->step.decoding_first[i]->n_context - 1 - executor_sequence_length(e->executor, e->step.decoding_first[i]->sequence);
+        n_prompt += r[i]->n_context - 1 - executor_sequence_length(e->executor, r[i]->sequence);
     return (int32_t)(n + (n_prompt < e->options.prefill_chunk ? n_prompt : e->options.prefill_chunk));
 }
 

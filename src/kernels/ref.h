@@ -17,7 +17,7 @@ static inline float act_levels(ActForm form) { return form == ACT_Q16 ? 127.0f *
 #define EXP_LOW -87.33f
 #define EXP_HIGH 88.37f
 #define EXP_LOG2E 0x1.715476p+0f /* 1/ln 2 */
-#define EXP_ROUND 0x1.8p23f      /* adding it rounds to an integer, which then stands in the low bits */
+#define EXP_ROUND 0x1.8p23f      /* adding it rounds to an integer, which is then in the low bits */
 #define EXP_LN2_HIGH 0x1.62e4p-1f
 #define EXP_LN2_LOW 0x1.7f7d1cp-20f
 /* exp(r) ~ 1 + r + r^2 (C2 + C3 r + C4 r^2 + C5 r^3 + C6 r^4), |r| <= ln(2)/2: interpolated at the Chebyshev

@@ -154,8 +154,8 @@ ChatFamily chat_family_of(const Gguf *g) {
 
 static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->role, role) == 0; }
 
-/* Whether message i is allowed at its place. `asks`: the conversation ends with a message that is to be answered. */
-static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool asks, fr_error *err) {
+/* Whether message i is allowed at its place. `is_prompt`: the conversation ends with a message that is to be answered. */
+static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool is_prompt, fr_error *err) {
     const ChatMessage *m = &messages[i];
     bool system = is_role(m, "system");
     if (!system && !is_role(m, "user") && !is_role(m, "assistant"))
@@ -174,12 +174,12 @@ static int check_place(const ChatStyle *style, const ChatMessage *messages, int 
     if (style->alternates && !system) {
         int turn = i - (is_role(&messages[0], "system") ? 1 : 0);
         bool users = turn % 2 == 0;
-        if (is_role(m, "user") != users || (asks && i == n - 1 && !users))
+        if (is_role(m, "user") != users || (is_prompt && i == n - 1 && !users))
             return error_set(
                 err, FR_ERR_ARGUMENT,
                 "message %d is of the role %s; in the %s format user and assistant take turns, the user "
                 "first%s",
-                i + 1, m->role, style->name, asks ? " and last" : "");
+                i + 1, m->role, style->name, is_prompt ? " and last" : "");
     }
     return FR_OK;
 }
@@ -212,14 +212,14 @@ static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messag
     return put_message(out, style->user, m->content, style->trims);
 }
 
-static int check(ChatFamily family, const ChatMessage *messages, int n, bool asks, fr_error *err) {
+static int check(ChatFamily family, const ChatMessage *messages, int n, bool is_prompt, fr_error *err) {
     if ((unsigned)family >= CHAT_FAMILY_COUNT || family == CHAT_NONE)
         return error_set(
             err, FR_ERR_UNSUPPORTED,
             "the model has no chat template that forerun recognises; name a format, or use a prompt without chat");
     if (n < 1) return error_set(err, FR_ERR_ARGUMENT, "the conversation has no messages");
     int status = FR_OK;
-    for (int i = 0; i < n && !status; i++) status = check_place(&styles[family], messages, i, n, asks, err);
+    for (int i = 0; i < n && !status; i++) status = check_place(&styles[family], messages, i, n, is_prompt, err);
     return status;
 }
 

@@ -86,7 +86,7 @@ static MergeCandidate pop(Merger *m) {
     return top;
 }
 
-/* Asks whether left and its next may merge, and lets them wait if so. */
+/* Pushes the pair of left and its next where they may merge. */
 static bool propose(Merger *m, const char *text, int32_t left, MergePairFn pair, const void *ctx) {
     if (left < 0 || m->symbols[left].next < 0) return true;
     const MergeSymbol *l = &m->symbols[left], *r = &m->symbols[l->next];

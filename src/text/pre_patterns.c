@@ -8,7 +8,7 @@
  * and text that nothing matches becomes a piece of its own anyway. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 
-/* The cl100k family (Llama 3, Qwen 2 and kin) differs in how many digits make a piece. */
+/* The cl100k family (Llama 3, Qwen 2 and others) differs in how many digits make a piece. */
 #define CL100K(digits)                                                                                       \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"

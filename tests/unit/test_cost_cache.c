@@ -1,4 +1,4 @@
-/* The measured costs on disk: an entry comes back as it was, and what is damaged or another's is none. */
+/* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are ignored. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -137,7 +137,7 @@ static void keys_tell_apart_what_costs_differ_by(void **state) {
     fr_model_close(small), fr_model_close(large), fr_model_close(q8), fr_model_close(ref);
 }
 
-/* The costs with which an engine begins its first planned request. */
+/* The costs with which an engine begins its first request with an automatic budget. */
 static CostCurve begin_and_end(const fr_model *model) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};
@@ -156,17 +156,17 @@ static CostCurve begin_and_end(const fr_model *model) {
 static void an_engine_keeps_and_finds_its_costs(void **state) {
     (void)state;
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
-    CostCurve told = CURVE, first = begin_and_end(model);
+    CostCurve stored = CURVE, first = begin_and_end(model);
     assert_true(first.n > 1);
     find_entry();
     char key[COST_KEY_BYTES];
     const ExecutorOptions o = {.n_threads = 1, .kv_type = KV_F16, .n_ctx = 64};
     cost_cache_key(model->model, &o, key);
-    cost_cache_store(folder, key, &told, NULL);
-    assert_true(begin_and_end(model).seconds[2] == told.seconds[2]); /* not measured: 62 ms is nobody's time for 32 rows */
+    cost_cache_store(folder, key, &stored, NULL);
+    assert_true(begin_and_end(model).seconds[2] == stored.seconds[2]); /* not measured: 32 rows of this model never take 62 ms */
     write_entry("nonsense", 8);
-    assert_true(begin_and_end(model).seconds[2] != told.seconds[2]);
-    assert_true(cost_cache_load(folder, key, &told) && told.n == first.n); /* and written again */
+    assert_true(begin_and_end(model).seconds[2] != stored.seconds[2]);
+    assert_true(cost_cache_load(folder, key, &stored) && stored.n == first.n); /* and written again */
     fr_model_close(model);
 }
 

@@ -1,4 +1,4 @@
-/* The engine through its public API: what requests promise beside losslessness (test_lossless.c). */
+/* test_engine.c - the engine through its public API: everything but losslessness (test_lossless.c). */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const path = "models/draft.gguf"; /* small, and it speaks */
+static const char *const path = "models/draft.gguf"; /* small, but a real model */
 
 typedef struct Fixture {
     fr_model *model;
@@ -149,7 +149,7 @@ static void an_engine_holds_no_more_requests_than_it_has_places(void **state) {
     fr_request_close(r[0]);
 }
 
-static void models_that_are_none_are_refused(void **state) {
+static void files_that_are_no_models_are_refused(void **state) {
     (void)state;
     fr_model *m;
     fr_error err;
@@ -215,7 +215,7 @@ static void a_prompt_of_one_token_and_one_that_fills_the_context(void **state) {
 static void an_end_of_text_token_ends_the_text(void **state) {
     (void)state;
     static Stream s;
-    const char *text = "Question: Why? Answer:"; /* the target knows when this is answered */
+    const char *text = "Question: Why? Answer:"; /* the target ends its answer to this */
     fr_request_options o = greedy(0);
     o.ignore_eos = 0;
     int32_t *tokens;
@@ -227,7 +227,7 @@ static void an_end_of_text_token_ends_the_text(void **state) {
     rig_run_request(engine, &o, &s);
     assert_int_equal(s.finish, FR_FINISH_EOS);
     assert_int_equal(s.tokens[s.n - 1], 2);
-    assert_null(strstr(s.text, "</s>")); /* the end itself is no text */
+    assert_null(strstr(s.text, "</s>")); /* the end-of-text token has no text */
     fr_free(tokens);
     fr_engine_close(engine);
     fr_model_close(model);
@@ -298,7 +298,7 @@ static void closing_a_running_request_leaves_the_others_alone(void **state) {
     fr_request_close(stays);
 }
 
-/* ---- what is told about a text ------------------------------------------------------------------------- */
+/* ---- what is known about a text ------------------------------------------------------------------------- */
 
 typedef struct Logprobs {
     double sum;
@@ -420,7 +420,7 @@ int main(void) {
         cmocka_unit_test(requests_open_no_draft_and_measure_nothing),
         cmocka_unit_test(a_draft_in_use_makes_no_room),
         cmocka_unit_test(an_engine_holds_no_more_requests_than_it_has_places),
-        cmocka_unit_test(models_that_are_none_are_refused),
+        cmocka_unit_test(files_that_are_no_models_are_refused),
         cmocka_unit_test(max_tokens_is_kept_with_and_without_drafts),
         cmocka_unit_test(a_full_context_ends_the_text),
         cmocka_unit_test(a_prompt_of_one_token_and_one_that_fills_the_context),
