@@ -321,7 +321,7 @@ static void damaged_vocabularies_are_refused(void **state) {
         {good, "bos_token_id is 9 but there are 9 tokens"},
         {good, "eot_token_id is 2147483648"},
         {bpe, "'nobody' is not supported; supported are default, gpt-2"},
-        {bpe, "without a list of strings tokenizer.ggml.merges"},
+        {bpe, "has no list of strings tokenizer.ggml.merges"},
         {bpe, "merges[0] is not two pieces"},
         {bpe, "merges[0] is not two pieces"},
         {bpe, "eos_token_id is 300 but"},
