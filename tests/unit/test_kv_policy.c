@@ -1,5 +1,5 @@
-/* Who gives pages to whom, step by step: the example of src/engine/kv_policy.c, and the order of its rule. That no token
- * changes by it is the business of test_kv_pressure.c. */
+/* test_kv_policy.c - which request gives pages to which, step by step: the example of src/engine/kv_policy.c, and the order of
+ * its rule. That no token changes is tested in test_kv_pressure.c. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -119,8 +119,8 @@ static void the_youngest_gives_first(void **state) {
     close_scene(&s);
 }
 
-/* The last one would fit, and would take what the second waits for. */
-static void who_waits_makes_the_younger_wait(void **state) {
+/* The last one would fit, and would take the pages that the second waits for. */
+static void a_waiting_request_makes_younger_ones_wait(void **state) {
     (void)state;
     Scene s = open_scene(32);
     arrive(&s, 10);
@@ -141,7 +141,7 @@ int main(void) {
         cmocka_unit_test(one_page_is_wanted_and_one_is_given),
         cmocka_unit_test(it_is_read_again_in_chunks),
         cmocka_unit_test(the_youngest_gives_first),
-        cmocka_unit_test(who_waits_makes_the_younger_wait),
+        cmocka_unit_test(a_waiting_request_makes_younger_ones_wait),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
 }

@@ -1,4 +1,5 @@
-/* Many requests in a KV cache that is too small for them: each says what it says alone, plainly, with room.
+/* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates what it generates alone, by plain
+ * decoding, with room.
  *
  * A cast of requests is made once: prompts that share beginnings of random lengths or are equal, every sampling,
  * budgets, stop strings, mixed drafters. Worlds then let some of them come and go at random, with few pages; a
@@ -270,7 +271,7 @@ static void play(World *w, int n, int few_steps) {
     }
 }
 
-static void requests_short_of_pages_say_what_they_say_alone(void **state) {
+static void requests_short_of_pages_generate_what_they_do_alone(void **state) {
     (void)state;
     static const int page_sizes[] = {1, 3, 16}, chunks[] = {256, 5, 2, 16}, caches[] = {0, -1, 2}, tokens[] = {96, 120, 160};
     fr_stats sums = {0};
@@ -298,7 +299,7 @@ static void requests_short_of_pages_say_what_they_say_alone(void **state) {
     assert_true(sums.n_preempted > 9 * N_SEEDS * 3 && sums.n_recomputed > sums.n_preempted); /* or it proved nothing */
 }
 
-static void with_room_for_all_nobody_gives_pages_back(void **state) {
+static void with_room_for_all_no_request_gives_pages_back(void **state) {
     (void)state;
     for (int page = 1; page <= 5; page += 2) {
         fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .max_requests = N_PLACES, .kv_page_size = page};
@@ -417,8 +418,8 @@ static void a_request_that_can_never_fit_ends_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_short_of_pages_say_what_they_say_alone),
-        cmocka_unit_test(with_room_for_all_nobody_gives_pages_back),
+        cmocka_unit_test(requests_short_of_pages_generate_what_they_do_alone),
+        cmocka_unit_test(with_room_for_all_no_request_gives_pages_back),
         cmocka_unit_test(the_tree_of_a_ratio_rule_is_not_cut),
         cmocka_unit_test(a_cache_smaller_than_one_context_is_refused),
         cmocka_unit_test(a_request_that_can_never_fit_ends_alone),

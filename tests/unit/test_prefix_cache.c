@@ -1,5 +1,5 @@
-/* Requests that begin alike: what is shared, from whom, and what is not. That sharing changes no token is here for the
- * cases and in test_kv_pressure.c at random. */
+/* test_prefix_cache.c - requests that begin with the same tokens: what is shared, from which sequence, and what is not. That
+ * sharing changes no token is tested here in each case, and at random in test_kv_pressure.c. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
