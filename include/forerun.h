@@ -1,11 +1,12 @@
 /* forerun.h - the public C API of libforerun: exact speculative decoding of language models in GGUF files.
  *
- * The library never exits, never prints and never reads the environment. Every function that can fail returns FR_OK (0) or a
- * negative fr_code. Where the caller passes an fr_error, a failing call fills it with one sentence that names what went
- * wrong, where, and the remedy; err may be NULL everywhere. A function that opens something sets *out to NULL where it fails.
+ * The library never exits, never prints and never reads the environment. Every function that can fail returns FR_OK (0)
+ * or a negative fr_code. Where the caller passes an fr_error, a failing call fills it with one sentence that names what
+ * went wrong, where, and the remedy; err may be NULL everywhere. A function that opens something sets *out to NULL
+ * where it fails.
  *
- * Threads: an fr_model may be used by any number of threads at once. An fr_engine and all its requests are used by one thread
- * at a time.
+ * Threads: an fr_model may be used by any number of threads at once. An fr_engine and all its requests are used by one
+ * thread at a time.
  */
 #ifndef FORERUN_H
 #define FORERUN_H
@@ -50,8 +51,8 @@ typedef struct fr_model fr_model;
 typedef struct fr_model_options {
     const char *kernels; /* NULL or "auto": the best that this CPU runs; else "ref", "avx2", "neon", ... */
     const char *activations; /* what the inputs of quantised weights are rounded to. NULL or "q16": 16-bit integers.
-                              * "q8": 8-bit integers, faster with many rows; logits are then 1.6-2.7 % (rms) off. Drafting
-                              * is exact with either */
+                              * "q8": 8-bit integers, faster with many rows; logits are then 1.6-2.7 % (rms) off.
+                              * Drafting is exact with either */
     int n_threads;       /* for loading; 0: all cores */
     void (*progress)(void *user, double part); /* optional; called while loading, part goes from 0 to 1 */
     void *progress_user;
@@ -67,8 +68,8 @@ typedef struct fr_model_info {
     size_t weight_bytes;      /* read by one forward */
 } fr_model_info;
 
-/* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied; options may
- * be NULL. */
+/* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied;
+ * options may be NULL. */
 FR_API int fr_model_open(fr_model **out, const char *path, const fr_model_options *options, fr_error *err);
 /* Call it after closing every engine over the model. NULL is fine. */
 FR_API void fr_model_close(fr_model *model);
@@ -82,8 +83,8 @@ enum {
     FR_TOKENIZE_PROMPT = 8,  /* add BOS and EOS as the model file says for prompts */
 };
 
-/* The tokens of n_bytes of text, which may contain zeros; flags: FR_TOKENIZE_* combined. *tokens is [*n_tokens] and malloc'ed,
- * NULL where there are none. */
+/* The tokens of n_bytes of text, which may contain zeros; flags: FR_TOKENIZE_* combined. *tokens is [*n_tokens] and
+ * malloc'ed, NULL where there are none. */
 FR_API int fr_tokenize(const fr_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
                        int64_t *n_tokens, fr_error *err);
 /* The text of n_tokens tokens. *text is malloc'ed, [*n_bytes] and a '\0'; bytes that are not UTF-8 become U+FFFD. */
@@ -94,9 +95,9 @@ typedef struct fr_chat_message {
     const char *role, *content; /* role: "system", "user" or "assistant" */
 } fr_chat_message;
 
-/* The prompt of a conversation, [n_messages], in the chat format of a family, such as "llama3" (NULL: the model's own). *text is
- * malloc'ed and ends with '\0'; tokenize it with FR_TOKENIZE_SPECIAL | FR_TOKENIZE_PROMPT. FR_ERR_UNSUPPORTED: the format is
- * not known. */
+/* The prompt of a conversation, [n_messages], in the chat format of a family, such as "llama3" (NULL: the model's own).
+ * *text is malloc'ed and ends with '\0'; tokenize it with FR_TOKENIZE_SPECIAL | FR_TOKENIZE_PROMPT. FR_ERR_UNSUPPORTED:
+ * the format is not known. */
 FR_API int fr_chat_prompt(const fr_model *model, const char *family, const fr_chat_message *messages,
                           int n_messages, char **text, fr_error *err);
 
@@ -104,8 +105,8 @@ FR_API int fr_chat_prompt(const fr_model *model, const char *family, const fr_ch
 
 typedef struct fr_engine fr_engine;
 
-/* Number format of the KV cache. Q8: blocks of 32 signed bytes with one half-precision scale; about half the memory of F16, a
- * little less accurate. */
+/* Number format of the KV cache. Q8: blocks of 32 signed bytes with one half-precision scale; about half the memory of
+ * F16, a little less accurate. */
 typedef enum fr_kv_type { FR_KV_F16 = 0, FR_KV_F32 = 1, FR_KV_Q8 = 2 } fr_kv_type;
 
 /* 0 in every field is a sensible default. */
@@ -116,18 +117,19 @@ typedef struct fr_engine_options {
     int kv_page_size;     /* tokens in a page of the KV cache; 0: 16 */
     int max_requests;     /* open at once; 0: 1 */
     int prefill_chunk;    /* prompt tokens in one step of the engine; 0: 256 */
-    /* Tokens that the KV cache holds in total, at least n_ctx; 0: n_ctx for each of max_requests. Where they do not suffice, the
-     * youngest requests give their pages back, wait, and compute their context again: they finish later, with the same
-     * tokens. */
+    /* Tokens that the KV cache holds in total, at least n_ctx; 0: n_ctx for each of max_requests. Where they do not
+     * suffice, the youngest requests give their pages back, wait, and compute their context again: they finish later,
+     * with the same tokens. */
     int64_t kv_tokens;
-    /* Finished requests whose KV is kept while there is room, for later requests that begin with the same tokens; 0: 8. Below
-     * 0: no KV is shared, not even between running requests. Sharing changes times (prefill_s) and no token. */
+    /* Finished requests whose KV is kept while there is room, for later requests that begin with the same tokens; 0: 8.
+     * Below 0: no KV is shared, not even between running requests. Sharing changes times (prefill_s) and no token. */
     int prefix_cache;
-    /* An existing folder in which measured costs (fr_engine_measure_costs) are kept, so that the next engine on this machine with
-     * such a model need not measure them again; borrowed until the engine is closed. NULL: none. They change no token. */
+    /* An existing folder in which measured costs (fr_engine_measure_costs) are kept, so that the next engine on this
+     * machine with such a model need not measure them again; borrowed until the engine is closed. NULL: none. They
+     * change no token. */
     const char *cost_cache;
-    /* Not 0: each thread is pinned to a core of its own. That includes the thread that opens the engine, which must also close
-     * it. Refused where the process may use fewer cores than n_threads. */
+    /* Not 0: each thread is pinned to a core of its own. That includes the thread that opens the engine, which must
+     * also close it. Refused where the process may use fewer cores than n_threads. */
     int pin_threads;
     /* Drafts that requests of this engine may name: each is opened as by fr_engine_open_draft. Borrowed until
      * fr_engine_open returns. */
@@ -135,25 +137,26 @@ typedef struct fr_engine_options {
     int n_drafts;
 } fr_engine_options;
 
-/* Opens an engine over a model, which must outlive it; options may be NULL. All that is slow happens here (and in the two
- * functions below): memory is taken, drafter files are read, costs are measured where a draft is "auto". */
+/* Opens an engine over a model, which must outlive it; options may be NULL. All that is slow happens here (and in the
+ * two functions below): memory is taken, drafter files are read, costs are measured where a draft is "auto". */
 FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err);
 /* Call it after closing every request of the engine. NULL is fine. */
 FR_API void fr_engine_close(fr_engine *engine);
 
-/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "auto" opens the drafts
- * that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A draft stays open
- * until the engine is closed, and what it learned from one request serves the next. An engine holds 32 drafts: one more
- * takes the place of a draft that no open request uses, or is refused with FR_ERR_MEMORY where there is none. */
+/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "auto" opens the
+ * drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A
+ * draft stays open until the engine is closed, and what it learned from one request serves the next. An engine holds 32
+ * drafts: one more takes the place of a draft that no open request uses, or is refused with FR_ERR_MEMORY where there
+ * is none. */
 FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *err);
 /* Measures what forwards of different numbers of tokens cost on this machine, which automatic tree budgets
- * (FR_TREE_BUDGET_AUTO, "auto") need: about 150 ms, up to 2 s for a large model, or nothing where cost_cache knows them or
- * they have been measured. Best called before requests are opened: it needs free pages of the KV cache, and fails with
- * FR_ERR_MEMORY where running requests hold them all. */
+ * (FR_TREE_BUDGET_AUTO, "auto") need: about 150 ms, up to 2 s for a large model, or nothing where cost_cache knows them
+ * or they have been measured. Best called before requests are opened: it needs free pages of the KV cache, and fails
+ * with FR_ERR_MEMORY where running requests hold them all. */
 FR_API int fr_engine_measure_costs(fr_engine *engine, fr_error *err);
 
-/* One step of all running requests: drafts, one forward, verification, output. Returns the number of requests that are still
- * running, or a negative code where the engine as a whole failed. A failure of one request ends that request only
+/* One step of all running requests: drafts, one forward, verification, output. Returns the number of requests that are
+ * still running, or a negative code where the engine as a whole failed. A failure of one request ends that request only
  * (fr_request_finish, fr_request_error). A decoding step allocates no memory. */
 FR_API int fr_engine_step(fr_engine *engine, fr_error *err);
 
@@ -194,27 +197,34 @@ typedef struct fr_request_options {
     const char *const *stops;  /* [n_stops] the text ends before the first of these strings; copied */
     int n_stops;
     const char *const *drafts; /* "method:key=value,..." each, open in the engine (fr_engine_options.drafts,
-                                * fr_engine_open_draft); at most 8, which are united; none: plain decoding;
-                                * "auto": forerun chooses in every step which of its drafts propose, and how much. Not kept */
+                                * fr_engine_open_draft); at most 8, which are united; none: plain decoding; "auto":
+                                * forerun chooses in every step which of its drafts propose, and how much. Not kept */
     int n_drafts;
     int tree_budget;           /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save
-                                * time, by the costs of forwards and the acceptance so far, at most FR_TREE_BUDGET_AUTO_MAX;
-                                * needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO with the draft "auto", else
-                                * FR_TREE_BUDGET. With "auto" N bounds the automatic budget; a ratio or lossy rule always has a
-                                * fixed budget, because its text depends on its trees */
+                                * time, by the costs of forwards and the acceptance so far, at most
+                                * FR_TREE_BUDGET_AUTO_MAX; needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO with
+                                * the draft "auto", else FR_TREE_BUDGET. With "auto" N bounds the automatic budget; a
+                                * ratio or lossy rule always has a fixed budget, because its text depends on its
+                                * trees */
     const char *verify;        /* rule of acceptance: NULL or "sampled" (the same text as plain decoding), or a ratio
                                 * rule (the same output distribution; see `forerun run --help`), with its option if it
                                 * has one: "k-seq:gamma=1.5"; "typical" is lossy. Not kept */
     int allow_lossy;           /* not 0: permits a lossy rule, which changes the output distribution */
     int ignore_eos;            /* generate past end-of-text tokens */
     int want_logprobs;
-    /* Optional; called within fr_engine_step for each token, in order. Returning anything but 0 cancels the request. It must
-     * not call functions of this engine. */
+    /* Optional; called within fr_engine_step for each token, in order. Returning anything but 0 cancels the request. It
+     * must not call functions of this engine. */
     int (*on_token)(void *user, const fr_token_event *event);
     void *user;
 } fr_request_options;
 
-enum { FR_TREE_BUDGET_AUTO = -1, FR_TREE_BUDGET = 8, FR_TREE_BUDGET_AUTO_MAX = 32, FR_TREE_BUDGET_MAX = 511, FR_MAX_DEPTH = 64 };
+enum {
+    FR_TREE_BUDGET_AUTO = -1,
+    FR_TREE_BUDGET = 8,
+    FR_TREE_BUDGET_AUTO_MAX = 32,
+    FR_TREE_BUDGET_MAX = 511,
+    FR_MAX_DEPTH = 64, /* of the depths that fr_stats counts */
+};
 
 typedef enum fr_finish {
     FR_FINISH_NONE = 0, /* still running */
@@ -228,8 +238,8 @@ typedef enum fr_finish {
 
 enum { FR_MAX_COUNTERS = 24 };
 
-/* Drafted nodes of one kind, named "method.kind" by the drafter: "lyanna.resampled" are the nodes that Lyanna found in an
- * earlier proposal again. */
+/* Drafted nodes of one kind, named "method.kind" by the drafter: "lyanna.resampled" are the nodes that Lyanna found in
+ * an earlier proposal again. */
 typedef struct fr_counter {
     char name[48];
     int64_t drafted, accepted; /* of fr_stats.drafted and accepted */
@@ -244,8 +254,8 @@ typedef struct fr_stats {
     double acceptance_length;   /* n_generated / n_steps: 1 for plain decoding */
     int64_t drafted, accepted;  /* drafted tree nodes; those that became part of the text */
     int64_t accept_histogram[FR_MAX_DEPTH + 1]; /* steps by number of accepted nodes (last: that or more) */
-    /* By depth d = 1..: steps whose accepted path reached depth d - 1, where the tree offered a child; and steps in which one
-     * of these children was accepted. */
+    /* By depth d = 1..: steps whose accepted path reached depth d - 1, where the tree offered a child; and steps in
+     * which one of these children was accepted. */
     int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
     double prefill_s, decode_s; /* wall time; includes waiting for pages and computing tokens again */
     double draft_s, forward_s, verify_s; /* parts of decode_s */
@@ -259,10 +269,10 @@ typedef struct fr_stats {
     char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
 } fr_stats;
 
-/* Opens a request, which the following steps of the engine run. Opening is quick: it reads no file and measures nothing. Refused
- * with FR_ERR_ARGUMENT where a draft is not open in the engine, or costs that it needs are not known (fr_engine_open_draft,
- * fr_engine_measure_costs); with FR_ERR_CONTEXT where the prompt does not fit; with FR_ERR_MEMORY where max_requests are
- * open. */
+/* Opens a request, which the following steps of the engine run. Opening is quick: it reads no file and measures
+ * nothing. Refused with FR_ERR_ARGUMENT where a draft is not open in the engine, or costs that it needs are not known
+ * (fr_engine_open_draft, fr_engine_measure_costs); with FR_ERR_CONTEXT where the prompt does not fit; with
+ * FR_ERR_MEMORY where max_requests are open. */
 FR_API int fr_request_open(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
 FR_API void fr_request_close(fr_request *request); /* ends it if it is running; NULL is fine */
 FR_API fr_finish fr_request_finish(const fr_request *request);
@@ -270,8 +280,8 @@ FR_API fr_finish fr_request_finish(const fr_request *request);
 FR_API const char *fr_finish_name(fr_finish finish);
 /* The error that ended the request with FR_FINISH_ERROR. */
 FR_API const fr_error *fr_request_error(const fr_request *request);
-/* What was generated so far: [*n] tokens, and [*n_bytes] of text and a '\0'. Pointers belong to the request and are valid until
- * the next step, or until it is closed. */
+/* What was generated so far: [*n] tokens, and [*n_bytes] of text and a '\0'. Pointers belong to the request and are
+ * valid until the next step, or until it is closed. */
 FR_API const int32_t *fr_request_tokens(const fr_request *request, int64_t *n);
 FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
 /* Fills *out; also while the request is running. */

@@ -1,7 +1,7 @@
 /* mem.c - aligned memory, in huge pages where a block is large, and the growing buffer.
  *
- * Weights, KV cache and activations are read with vector loads and in long streams: cache lines must not be split, and huge
- * pages save most of the misses in the TLB. */
+ * Weights, KV cache and activations are read with vector loads and in long streams: cache lines must not be split, and
+ * huge pages save most of the misses in the TLB. */
 #include "base/mem.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* replace_file.c - writes PATH.PID.tmp, syncs it and renames it, which replaces PATH in one moment: a crash leaves the old file
- * or the new one, never half of one. */
+/* replace_file.c - writes PATH.PID.tmp, syncs it and renames it, which replaces PATH in one moment: a crash leaves the
+ * old file or the new one, never half of one. */
 #include "base/replace_file.h"
 
 #include <errno.h>

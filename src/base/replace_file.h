@@ -1,4 +1,5 @@
-/* replace_file.h - replaces a file in one moment: the new content is written to a temporary file beside it, which is renamed. */
+/* replace_file.h - replaces a file in one moment: the new content is written to a temporary file beside it, which is
+ * renamed. */
 #ifndef BASE_REPLACE_FILE_H
 #define BASE_REPLACE_FILE_H
 
@@ -12,10 +13,11 @@ typedef struct ReplaceFile {
     FILE *file; /* to write to */
 } ReplaceFile;
 
-/* Refuses a path at which there is a device or a folder, which would be lost. After a failure there is nothing to end. */
+/* Refuses a path at which there is a device or a folder, which would be lost. After a failure there is nothing to
+ * end. */
 int replace_file_begin(ReplaceFile *r, const char *path, fr_error *err);
-/* status: the result of writing. FR_OK: flushes, syncs and renames the file; otherwise removes it. Returns the status, or the
- * code of what goes wrong now. */
+/* status: the result of writing. FR_OK: flushes, syncs and renames the file; otherwise removes it. Returns the status,
+ * or the code of what goes wrong now. */
 int replace_file_end(ReplaceFile *r, int status, fr_error *err);
 
 #endif

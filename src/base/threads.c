@@ -5,25 +5,25 @@
  * program runs, one thread is without a core, and a barrier costs a time slice of milliseconds: with two busy programs
  * beside it on two cores, decoding the shipped target became a hundred times slower.
  *
- * The idea. No thread waits for one that does nothing. All stages are known when the region begins, and one word holds the
- * place that has been reached:
+ * The idea. No thread waits for one that does nothing. All stages are known when the region begins, and one word holds
+ * the place that has been reached:
  *
  *     word:             stage (48 bits, counted on from region to region) | number of its parts (16)
  *     taken[thread]:    stage | parts taken of the share of this thread
  *
  * Of n parts thread t of T has the share [n t/T, n (t+1)/T) and takes it in ascending order: so it reads one stretch of
- * memory, and the same one in the next forward. When its own share is taken, it takes parts of the other shares. Taking is a
- * compare-and-swap of taken[]; a count of an earlier stage means none, so the counts need not be cleared. The thread that finishes
- * the last part of a stage stores the word of the next one, and goes on at once. A thread that slept through a stage finds
- * the word of a later one and goes on there.
+ * memory, and the same one in the next forward. When its own share is taken, it takes parts of the other shares. Taking
+ * is a compare-and-swap of taken[]; a count of an earlier stage means none, so the counts need not be cleared. The
+ * thread that finishes the last part of a stage stores the word of the next one, and goes on at once. A thread that
+ * slept through a stage finds the word of a later one and goes on there.
  *
- * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 is without a core. Thread 0 does 0 and 1, then takes 2; now
- * thread 1 comes back and takes 3, and the thread that finishes last opens the next stage.
+ * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 is without a core. Thread 0 does 0 and 1, then takes 2;
+ * now thread 1 comes back and takes 3, and the thread that finishes last opens the next stage.
  *
- * Invariants. A stage is over only when all its parts are done, so each share that has parts has been taken to its end, and its
- * count is of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier stage, or of this one,
- * proves that the stage is still the one whose word was read; it cannot end before the part taken is done. stages
- * and their number change only between regions.
+ * Invariants. A stage is over only when all its parts are done, so each share that has parts has been taken to its end,
+ * and its count is of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier
+ * stage, or of this one, proves that the stage is still the one whose word was read; it cannot end before the part
+ * taken is done. stages and their number change only between regions.
  *
  * Waiting. A thread without a part prefetches what it will read next (Stage.later), then spins for a few hundred
  * microseconds, in which the next stage or the next forward usually begins; after that, workers sleep.
@@ -39,8 +39,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-/* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a virtual
- * machine costs as much again (bench/DIARY.md). */
+/* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a
+ * virtual machine costs as much again (bench/DIARY.md). */
 enum {
     SPINS = 16000,
     PREFETCH_BYTES = 256 << 10, /* of what is read next, prefetched while waiting: a part of the second cache */
@@ -107,8 +107,8 @@ static void stamp(ThreadPool *p, int i) {
     p->i_running = i;
 }
 
-/* Opens stage i of the region, or the next one that has parts. After the last stage, ends the region with a word of no parts;
- * from then on the stages may be gone. */
+/* Opens stage i of the region, or the next one that has parts. After the last stage, ends the region with a word of no
+ * parts; from then on the stages may be gone. */
 static void open_stage(ThreadPool *p, int i) {
     while (i < p->n_stages && p->stages[i].n_parts == 0) i++;
     if (p->stage_s) stamp(p, i);
@@ -155,7 +155,8 @@ static uint64_t work(ThreadPool *p, int i_thread) {
 }
 
 /* The i-th turn of waiting, which is short: prefetches the next lines of the thread's share of what will be read, up to
- * PREFETCH_BYTES. Where there are more threads than cores, leaves the core to a thread that may have something to do. */
+ * PREFETCH_BYTES. Where there are more threads than cores, leaves the core to a thread that may have something to
+ * do. */
 static void wait_a_little(ThreadPool *p, int i_thread, int i) {
     if (p->is_crowded) {
         sched_yield();
@@ -182,8 +183,8 @@ static void wait_for_work(ThreadPool *p, int i_thread, uint64_t seen) {
         wait_a_little(p, i_thread, i);
     }
     pthread_mutex_lock(&p->mutex);
-    /* The thread that opens a stage stores the word and then reads n_asleep; a sleeper raises n_asleep and then reads the word.
-     * All four are sequentially consistent, so at least one of the two sees the other. */
+    /* The thread that opens a stage stores the word and then reads n_asleep; a sleeper raises n_asleep and then reads
+     * the word. All four are sequentially consistent, so at least one of the two sees the other. */
     atomic_fetch_add(&p->n_asleep, 1);
     while (!has_work(p, seen)) pthread_cond_wait(&p->wake, &p->mutex);
     atomic_fetch_sub(&p->n_asleep, 1);

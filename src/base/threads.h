@@ -1,8 +1,9 @@
 /* threads.h - a pool of threads that work through stages, each cut into parts.
  *
- * A thread that is free takes the next part. The calling thread takes parts too, and all of them where no other thread gets a
- * core. When the last part of a stage is done, the next stage begins. The numeric contract splits outputs between parts, and
- * sums only at fixed places: so neither the number of parts nor the thread that takes one changes the result.
+ * A thread that is free takes the next part. The calling thread takes parts too, and all of them where no other thread
+ * gets a core. When the last part of a stage is done, the next stage begins. The numeric contract splits outputs
+ * between parts, and sums only at fixed places: so neither the number of parts nor the thread that takes one changes
+ * the result.
  */
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
@@ -13,15 +14,16 @@ enum { THREADS_MAX = 256, THREADS_MAX_PARTS = 65535 };
 
 typedef struct ThreadPool ThreadPool; /* used by one thread at a time */
 
-/* Does part i_part of n_parts. i_thread is below the size of the pool, and differs between parts that run at the same time. */
+/* Does part i_part of n_parts. i_thread is below the size of the pool, and differs between parts that run at the same
+ * time. */
 typedef void (*PartFn)(void *ctx, int i_part, int n_parts, int i_thread);
 
 /* A pool of n_threads (1 .. THREADS_MAX), one of which is the thread that calls threads_run. */
 int threads_open(ThreadPool **out, int n_threads, fr_error *err);
 void threads_close(ThreadPool *pool); /* NULL is fine */
 int threads_count(const ThreadPool *pool);
-/* Pins each thread of the pool, with the calling one, to a core of its own, until the same thread calls threads_close. Refused
- * where the process may use fewer cores. */
+/* Pins each thread of the pool, with the calling one, to a core of its own, until the same thread calls threads_close.
+ * Refused where the process may use fewer cores. */
 int threads_pin(ThreadPool *pool, fr_error *err);
 
 /* One piece of work. Its parts begin when all parts of the stage before are done. */
@@ -29,8 +31,8 @@ typedef struct Stage {
     PartFn fn;
     void *ctx;
     int n_parts;       /* at most THREADS_MAX_PARTS; 0: nothing to do */
-    /* What a later stage will read, with its parts in this order; NULL: unknown. A waiting thread prefetches the beginning of its
-     * share. Any address is safe. */
+    /* What a later stage will read, with its parts in this order; NULL: unknown. A waiting thread prefetches the
+     * beginning of its share. Any address is safe. */
     const void *later;
     size_t later_bytes;
 } Stage;
@@ -38,8 +40,8 @@ typedef struct Stage {
 /* Does all parts of all stages, in one parallel region, and returns. stages: borrowed for the call. */
 void threads_run_stages(ThreadPool *pool, const Stage *stages, int n_stages);
 
-/* From now on adds the seconds from the beginning of stage i of a region to that of the next one to seconds[i]. The array is
- * borrowed, and has as many items as any region has stages. NULL: stop. */
+/* From now on adds the seconds from the beginning of stage i of a region to that of the next one to seconds[i]. The
+ * array is borrowed, and has as many items as any region has stages. NULL: stop. */
 void threads_time(ThreadPool *pool, double *seconds);
 
 /* threads_run_stages with one stage. A single part is done by the caller, at no cost. */

@@ -1,5 +1,5 @@
-/* budget_allocator.h - chooses which drafted nodes get a row of the forward, over all sequences, by the time that they are
- * expected to save. */
+/* budget_allocator.h - chooses which drafted nodes get a row of the forward, over all sequences, by the time that they
+ * are expected to save. */
 #ifndef ENGINE_BUDGET_ALLOCATOR_H
 #define ENGINE_BUDGET_ALLOCATOR_H
 
@@ -21,8 +21,8 @@ typedef struct BudgetInput {
     BudgetNode *scratch;      /* room for all nodes below the roots of all trees */
 } BudgetInput;
 
-/* Sets budgets[i] to the number of drafted nodes that tree i should keep: its most probable ones, which union_prune keeps.
- * Returns the sum. */
+/* Sets budgets[i] to the number of drafted nodes that tree i should keep: its most probable ones, which union_prune
+ * keeps. Returns the sum. */
 int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets);
 
 #endif

@@ -1,9 +1,10 @@
 /* draft_policy.c - which drafters propose in a step, how many of their nodes get a row, and when drafting stops.
  *
- * The problem: drafting loses time on texts that repeat nothing, with drafters that cost more than they bring, and on models
- * whose forward is so short that even a proposal takes too long. The user cannot know that in advance, but the engine
- * can measure it. The draft `auto` should be as fast as the best fixed choice where drafts are accepted, and as fast as plain
- * decoding where they are not, even when a forward of the target takes 20 microseconds and no draft is ever accepted.
+ * The problem: drafting loses time on texts that repeat nothing, with drafters that cost more than they bring, and on
+ * models whose forward is so short that even a proposal takes too long. The user cannot know that in advance, but the
+ * engine can measure it. The draft `auto` should be as fast as the best fixed choice where drafts are accepted, and as
+ * fast as plain decoding where they are not, even when a forward of the target takes 20 microseconds and no draft is
+ * ever accepted.
  *
  * What is known: T(n), the time of a forward of n rows (cost_curve.h); for each drafter the time of a proposal; and the
  * acceptance probability of each node (calibration.h). A step makes three decisions. Each is an account in seconds:
@@ -21,15 +22,15 @@
  *     may be lost       forwards, and LOSS_SHARE of the time since. The cost of rows is subtracted and the time that accepted
  *                       nodes saved is added, up to CREDIT_MAX. Without credit no node gets a row.
  *
- * So on a text where no draft is ever accepted, the loss is at most TRIAL_SHARE + LOSS_SHARE of the time, plus the first
- * CREDIT_START. R, in tokens per second, is the sum of the requests' rates over their last steps, and at least that of plain
- * decoding.
+ * So on a text where no draft is ever accepted, the loss is at most TRIAL_SHARE + LOSS_SHARE of the time, plus the
+ * first CREDIT_START. R, in tokens per second, is the sum of the requests' rates over their last steps, and at least
+ * that of plain decoding.
  *
- * Drafters are shown tokens only when they propose (request_drafts.c), so idle ones cost nothing. The number of nodes that a
- * drafter may propose follows the number that the allocator takes.
+ * Drafters are shown tokens only when they propose (request_drafts.c), so idle ones cost nothing. The number of nodes
+ * that a drafter may propose follows the number that the allocator takes.
  *
- * None of this can change a text: it chooses trees, and the rule of acceptance is exact for every tree. The text of a ratio
- * rule does depend on its trees, so a request with such a rule keeps a fixed budget and learns nothing. Proof:
+ * None of this can change a text: it chooses trees, and the rule of acceptance is exact for every tree. The text of a
+ * ratio rule does depend on its trees, so a request with such a rule keeps a fixed budget and learns nothing. Proof:
  * tests/unit/test_draft_policy.c. */
 #include "engine/draft_policy.h"
 
@@ -108,7 +109,8 @@ static bool claim_proposal(RequestDraft *d) {
 }
 
 void draft_policy_choose_drafts(fr_request *r) {
-    double income_s = r->has_auto_budget ? TRIAL_SHARE * cost_curve_at(&r->engine->policy.cost, 1) / (r->options.n_drafts + 1) : 0;
+    double income_s = 0;
+    if (r->has_auto_budget) income_s = TRIAL_SHARE * cost_curve_at(&r->engine->policy.cost, 1) / (r->options.n_drafts + 1);
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         if (d->is_active && d->time_credit_s < d->shared->proposal_s) d->time_credit_s += income_s;

@@ -20,8 +20,8 @@ typedef struct DraftPolicy {
     BudgetNode *scratch; /* [max_requests * FR_TREE_BUDGET_AUTO_MAX] */
 } DraftPolicy;
 
-/* Finds out what forwards cost, from the cost cache or by measuring, unless that is known already. Needs a free sequence
- * and free pages; entries of the prefix cache make room. */
+/* Finds out what forwards cost, from the cost cache or by measuring, unless that is known already. Needs a free
+ * sequence and free pages; entries of the prefix cache make room. */
 int draft_policy_measure_costs(fr_engine *e, fr_error *err);
 /* Writes the costs, as corrected by every forward since, into the cost cache of the options. */
 void draft_policy_save_costs(const fr_engine *e);
@@ -33,8 +33,8 @@ void draft_policy_end(fr_request *r);
 void draft_policy_choose_drafts(fr_request *r);
 /* A proposal of `d`, with feeding it before, took so long. */
 void draft_policy_observe_proposal(EngineDrafter *d, double seconds);
-/* Prunes the trees of all requests with automatic budgets to the nodes that are worth their time. n_base_rows: all other
- * rows of the step, the roots of these trees included. */
+/* Prunes the trees of all requests with automatic budgets to the nodes that are worth their time. n_base_rows: all
+ * other rows of the step, the roots of these trees included. */
 void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows);
 /* Learns from what a step committed: n tokens, each proposed by the draft in sources (-1: the target's own). */
 void draft_policy_observe_step(fr_request *r, const int32_t *tokens, const int32_t *sources, int32_t n);

@@ -41,8 +41,8 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
     return FR_OK;
 }
 
-/* Sequence i belongs to the request at place i; those of the prefix cache follow. The executor has one more, which stays
- * closed until costs are measured (draft_policy.c). */
+/* Sequence i belongs to the request at place i; those of the prefix cache follow. The executor has one more, which
+ * stays closed until costs are measured (draft_policy.c). */
 static int open_sequences(fr_engine *e, int n, fr_error *err) {
     int status = FR_OK;
     for (int32_t i = 0, id; i < n && !status; i++) {

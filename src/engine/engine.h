@@ -1,7 +1,7 @@
 /* engine.h - the inside of the opaque types fr_model and fr_engine of forerun.h.
  *
- * Where to start: fr_engine_step, at the end of step.c, is one step on one screen. request.c is the life of one request,
- * engine.c opens and closes, drafter_pool.c keeps the open drafters and request_drafts.c calls them.
+ * Where to start: fr_engine_step, at the end of step.c, is one step on one screen. request.c is the life of one
+ * request, engine.c opens and closes, drafter_pool.c keeps the open drafters and request_drafts.c calls them.
  * kv_policy.c decides which request gets KV pages, and prefix_cache.c shares pages between requests; draft_policy.c
  * (with budget_allocator.c) decides how much is drafted.
  */

@@ -1,12 +1,13 @@
 /* kv_policy.c - which request gets the pages of the KV cache when there are not enough of them.
  *
- * Problem. The length of a request is not known in advance, and a cache with room for the longest possible contexts of all
- * requests would be mostly empty. So the cache holds kv_tokens tokens, requests take pages as they grow, and at some point a
- * page is wanted and none is free.
+ * Problem. The length of a request is not known in advance, and a cache with room for the longest possible contexts of
+ * all requests would be mostly empty. So the cache holds kv_tokens tokens, requests take pages as they grow, and at
+ * some point a page is wanted and none is free.
  *
  * Rule: older requests go first. In every step the running requests claim their slots in order of arrival. A decoding
- * request claims slots for its tree; a prefilling one for all of its context, whether it is read in this step or later, so
- * that no younger request takes the pages that it is about to need. A request short of a page takes it from, in this order:
+ * request claims slots for its tree; a prefilling one for all of its context, whether it is read in this step or later,
+ * so that no younger request takes the pages that it is about to need. A request short of a page takes it from, in this
+ * order:
  *
  *     1  the prefix cache       finished requests, the least recently used first
  *     2  its own tree           the least probable drafts are dropped, down to one row, which is plain decoding
@@ -15,14 +16,15 @@
  *
  * The tree of a ratio rule is not cut, because its text depends on it: such a request goes to 3 for its whole tree.
  *
- * A request that gave pages back keeps its context and its drafters, which hold text and none of the target's KV. It is then
- * like a request whose prefill is not finished: once there are slots for its whole context, the missing tokens are read again,
- * and by the numeric contract (docs/ARCHITECTURE.md) their keys and values have the same bits as before. Pages are taken
- * only when they are wanted, and from the end, so that little is read twice.
+ * A request that gave pages back keeps its context and its drafters, which hold text and none of the target's KV. It is
+ * then like a request whose prefill is not finished: once there are slots for its whole context, the missing tokens are
+ * read again, and by the numeric contract (docs/ARCHITECTURE.md) their keys and values have the same bits as before.
+ * Pages are taken only when they are wanted, and from the end, so that little is read twice.
  *
- * Example. Pages of 4 tokens; 5 pages; A (older) holds 8 tokens, B 12, so no page is free. A's next token needs a third page.
- * The prefix cache is empty, and A's tree cannot be smaller than its root. B gives back tokens 8..11, claims slots for all
- * 12 and its pending token, finds none, and waits with 8 tokens. When A finishes, B reads 8..11 again and goes on.
+ * Example. Pages of 4 tokens; 5 pages; A (older) holds 8 tokens, B 12, so no page is free. A's next token needs a third
+ * page. The prefix cache is empty, and A's tree cannot be smaller than its root. B gives back tokens 8..11, claims
+ * slots for all 12 and its pending token, finds none, and waits with 8 tokens. When A finishes, B reads 8..11 again and
+ * goes on.
  *
  * Invariants
  *   - The oldest request gets what it wants: all others can be made to give up their pages. kv_tokens >= n_ctx

@@ -1,14 +1,15 @@
 /* prefix_cache.c - requests whose contexts begin with the same tokens share the pages of that beginning.
  *
- * Problem. The requests of a service begin with the same instructions, and each turn of a conversation begins with all turns
- * before it. The keys and values of a token depend on the tokens up to it and on nothing else (the numeric contract), so
- * reading an equal beginning again computes the same bits again.
+ * Problem. The requests of a service begin with the same instructions, and each turn of a conversation begins with all
+ * turns before it. The keys and values of a token depend on the tokens up to it and on nothing else (the numeric
+ * contract), so reading an equal beginning again computes the same bits again.
  *
- * Idea. Before a request reads more of its context, it looks for the sequence that holds the longest part of it that it does
- * not hold itself: another running request, or one of the last n finished ones, whose pages are kept until they are wanted
- * elsewhere. It takes over the equal tokens by sharing their pages (kv_sequence_share); the page in which the two contexts
- * differ is copied when one of them writes to it. The search is repeated in every step, so that of several requests with the
- * same prompt that arrive together, the oldest reads and the others follow one step behind (prefix_cache_is_filling).
+ * Idea. Before a request reads more of its context, it looks for the sequence that holds the longest part of it that it
+ * does not hold itself: another running request, or one of the last n finished ones, whose pages are kept until they
+ * are wanted elsewhere. It takes over the equal tokens by sharing their pages (kv_sequence_share); the page in which
+ * the two contexts differ is copied when one of them writes to it. The search is repeated in every step, so that of
+ * several requests with the same prompt that arrive together, the oldest reads and the others follow one step behind
+ * (prefix_cache_is_filling).
  *
  *     cached   <s> You are a helpful ... . Why is the sky blue ? Because
  *     new      <s> You are a helpful ... . Why is the grass green ?
@@ -16,17 +17,16 @@
  *
  * The last token of a context, the pending one, is never taken over: the first tree reads it.
  *
- * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently used
- * one. It is not kept where another entry already holds all of it.
+ * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently
+ * used one. It is not kept where another entry already holds all of it.
  *
  * Invariants: the tokens of an entry are those that its sequence holds, in order. Sharing shows in the times and the
- * statistics of a request, and not in its tokens or logits.
- * Cost: a comparison of tokens with every running request and every entry, for requests that still read. With some
- * hundreds of entries a trie would pay; with a handful it does not.
- * A request whose drafter needs the target's hidden states of the prompt (drafter.h) takes nothing over, because pages do not
- * hold them; others take from it.
- * When it loses: where all beginnings differ, the pages of finished requests are held for nothing, until they are wanted.
- * Proof: tests/unit/test_prefix_cache.c, tests/unit/test_kv_pressure.c. */
+ * statistics of a request, and not in its tokens or logits. Cost: a comparison of tokens with every running request and
+ * every entry, for requests that still read. With some hundreds of entries a trie would pay; with a handful it does
+ * not. A request whose drafter needs the target's hidden states of the prompt (drafter.h) takes nothing over, because
+ * pages do not hold them; others take from it. When it loses: where all beginnings differ, the pages of finished
+ * requests are held for nothing, until they are wanted. Proof: tests/unit/test_prefix_cache.c,
+ * tests/unit/test_kv_pressure.c. */
 #include "engine/prefix_cache.h"
 
 #include "engine/engine.h"
@@ -99,8 +99,8 @@ void prefix_cache_keep(const fr_request *r) {
     executor_sequence_share(e->executor, r->sequence, c->sequence, n);
 }
 
-/* The sequence that shares the longest prefix with r's context (without the pending token), and its length in *n; -1: none
- * shares more than r holds itself. */
+/* The sequence that shares the longest prefix with r's context (without the pending token), and its length in *n; -1:
+ * none shares more than r holds itself. */
 static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
     int32_t found = -1, n_common;
     CachedPrefix *used = NULL;

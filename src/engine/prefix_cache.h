@@ -1,5 +1,5 @@
-/* prefix_cache.h - requests whose contexts begin with the same tokens share the KV pages of that beginning. It changes times
- * and no token. */
+/* prefix_cache.h - requests whose contexts begin with the same tokens share the KV pages of that beginning. It changes
+ * times and no token. */
 #ifndef ENGINE_PREFIX_CACHE_H
 #define ENGINE_PREFIX_CACHE_H
 
@@ -24,11 +24,11 @@ typedef struct PrefixCache {
 /* Takes the memory of the entries. Needs e->options. */
 int prefix_cache_open(fr_engine *e, fr_error *err);
 void prefix_cache_close(fr_engine *e);
-/* Requests that still read their context take over what other sequences hold of it. To be called in each step before any
- * slot is claimed. */
+/* Requests that still read their context take over what other sequences hold of it. To be called in each step before
+ * any slot is claimed. */
 void prefix_cache_share(fr_engine *e);
-/* Whether an older request reads, in this very step, at least half of the n rows that r would read next: r then waits and
- * takes them over in the next step. */
+/* Whether an older request reads, in this very step, at least half of the n rows that r would read next: r then waits
+ * and takes them over in the next step. */
 bool prefix_cache_is_filling(const fr_request *r, int32_t n);
 /* Keeps the KV of a request that ends. */
 void prefix_cache_keep(const fr_request *r);

@@ -1,9 +1,9 @@
 /* request.c - the life of one request, from its options to its last token.
  *
- * Opening checks the options and finds the request's drafters among the open ones; it reads no file. Then the engine's steps
- * hand tokens to request_emit, which decides where the text ends: at an end-of-text token, a stop string, max_tokens, the end
- * of the context, or at the caller's wish. Text that may still turn out to be the beginning of a stop string is held back
- * from the callback. */
+ * Opening checks the options and finds the request's drafters among the open ones; it reads no file. Then the engine's
+ * steps hand tokens to request_emit, which decides where the text ends: at an end-of-text token, a stop string,
+ * max_tokens, the end of the context, or at the caller's wish. Text that may still turn out to be the beginning of a
+ * stop string is held back from the callback. */
 #include "engine/request.h"
 
 #include "base/clock.h"
@@ -251,8 +251,8 @@ static fr_finish finish_after(const fr_request *r, int32_t token) {
     return FR_FINISH_NONE;
 }
 
-/* Appends the token's text, which a stop string may cut, and sets how many bytes of the text are certain. False: the text
- * outgrew its limit. */
+/* Appends the token's text, which a stop string may cut, and sets how many bytes of the text are certain. False: the
+ * text outgrew its limit. */
 static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *certain) {
     size_t n;
     const char *piece = detokenizer_next(&r->detokenizer, token, &n);

@@ -64,8 +64,8 @@ struct fr_request {
 bool request_is_prefilling(const fr_request *r);
 /* Tokens it may still generate. */
 int64_t request_tokens_left(const fr_request *r);
-/* Appends n tokens that a step decided, in order, until one ends the request. sources[i] is the draft that proposed token i,
- * or -1; logits[i] is the row that decided it. */
+/* Appends n tokens that a step decided, in order, until one ends the request. sources[i] is the draft that proposed
+ * token i, or -1; logits[i] is the row that decided it. */
 void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, const float *const *logits, int32_t n);
 /* Ends a running request and gives its KV back. Calling it again does nothing. */
 void request_end(fr_request *r, fr_finish finish);

@@ -1,7 +1,7 @@
 /* request_drafts.c - feeding the drafters of requests, and the union of what they propose.
  *
- * A drafter is shown tokens only when it is needed next (feed), so that one which the policy leaves idle costs nothing. What it
- * writes is checked before it is used. */
+ * A drafter is shown tokens only when it is needed next (feed), so that one which the policy leaves idle costs nothing.
+ * What it writes is checked before it is used. */
 #include "engine/request_drafts.h"
 
 #include "base/clock.h"
@@ -31,7 +31,8 @@ static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
     end_draft(r, d);
 }
 
-/* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their counters. */
+/* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their
+ * counters. */
 static int32_t find_counter(fr_stats *s, const char *method, const char *tag) {
     char name[sizeof s->counters[0].name] = "";
     snprintf(name, sizeof name, "%s.%s", method, tag);
@@ -141,7 +142,8 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
         return;
     }
     if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);
-    /* A drafter that draws under a ratio rule is alone: its nodes keep their numbers, to which the distributions refer. */
+    /* A drafter that draws under a ratio rule is alone: its nodes keep their numbers, to which the distributions
+     * refer. */
     union_merge(&r->tree, &r->proposal);
 }
 

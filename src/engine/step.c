@@ -6,8 +6,8 @@
  *     4 verify    a path of each tree is accepted, and one token of the target's own follows it
  *     5 commit    accepted rows stay in the KV cache, drafters observe them, and tokens go out
  *
- * Between steps a request keeps this invariant: its KV holds all of its context but the last token, the pending one. The
- * prompt is no exception: prefill runs all of it but the last token, which is the root of the first tree. So every
+ * Between steps a request keeps this invariant: its KV holds all of its context but the last token, the pending one.
+ * The prompt is no exception: prefill runs all of it but the last token, which is the root of the first tree. So every
  * generated token comes from a decoding step.
  *
  * Nothing that a drafter does can change a token: trees are validated, and the rule of acceptance alone chooses. What
@@ -148,9 +148,9 @@ static void verify_and_emit(fr_request *r) {
     request_drafts_count_tags(r, &v, r->stats.accepted - n_accepted);
 }
 
-/* Drafted nodes that a request's tree may have in this step: its budget, bounded by what fits into its context and text, and
- * by its share of the rows. The text of a ratio or lossy rule depends on its trees, which therefore must not depend on other
- * requests: such a request is not bounded by its share, and sits out where rows are short. */
+/* Drafted nodes that a request's tree may have in this step: its budget, bounded by what fits into its context and
+ * text, and by its share of the rows. The text of a ratio or lossy rule depends on its trees, which therefore must not
+ * depend on other requests: such a request is not bounded by its share, and sits out where rows are short. */
 static int32_t step_budget(const fr_request *r, int n_running) {
     int64_t budget = r->tree_budget, useful = request_tokens_left(r) - 1;
     int64_t share = (r->engine->step.n_rows_max - r->engine->options.prefill_chunk) / n_running - 1;

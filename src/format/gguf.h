@@ -18,7 +18,8 @@ typedef enum GgufType {
     GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11, GGUF_F64 = 12,
 } GgufType;
 
-/* Bytes of a string in the file: not necessarily UTF-8 (token pieces may be raw bytes), and without a '\0' at the end. */
+/* Bytes of a string in the file: not necessarily UTF-8 (token pieces may be raw bytes), and without a '\0' at the
+ * end. */
 typedef struct GgufString {
     const char *data;
     size_t n;

@@ -10,7 +10,8 @@
  *
  * An array value is { element type:u32  n:u64  elements }. No file is trusted, so nothing in it is
  * used before it is checked against the bytes that are really there: every number is read through reader_take, which
- * refuses to pass the end, and every count is first compared with the bytes that so many entries need at least. After gguf_parse the accessors of gguf.c need no checks of the file.
+ * refuses to pass the end, and every count is first compared with the bytes that so many entries need at least. After
+ * gguf_parse the accessors of gguf.c need no checks of the file.
  * (The published description is docs/gguf.md of the ggml project.)
  */
 #include "format/gguf_reader.h"

@@ -1,5 +1,5 @@
-/* gguf_reader.c - takes bytes, numbers and names from a file of unknown origin; each function refuses to pass the end and says
- * what was being read. */
+/* gguf_reader.c - takes bytes, numbers and names from a file of unknown origin; each function refuses to pass the end
+ * and says what was being read. */
 #include "format/gguf_reader.h"
 
 #include <stdarg.h>

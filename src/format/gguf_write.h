@@ -1,5 +1,5 @@
-/* gguf_write.h - writes GGUF v3 files. Key-values and tensor infos are collected in memory; tensor data is borrowed until
- * gguf_writer_finish, which writes a temporary file beside the path and renames it. */
+/* gguf_write.h - writes GGUF v3 files. Key-values and tensor infos are collected in memory; tensor data is borrowed
+ * until gguf_writer_finish, which writes a temporary file beside the path and renames it. */
 #ifndef FORMAT_GGUF_WRITE_H
 #define FORMAT_GGUF_WRITE_H
 

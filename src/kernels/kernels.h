@@ -38,8 +38,8 @@ const char *act_form_name(ActForm form);
 bool act_form_from_name(const char *name, ActForm *out);
 /* Bytes of one activation row in that form, a multiple of 64. */
 size_t act_row_bytes(ActForm form, int64_t n_in);
-/* Offset of input i, a multiple of ACT_BLOCK, in it: rows may be converted piece by piece, each a multiple of ACT_BLOCK but the
- * last, to the same bits. */
+/* Offset of input i, a multiple of ACT_BLOCK, in it: rows may be converted piece by piece, each a multiple of ACT_BLOCK
+ * but the last, to the same bits. */
 size_t act_offset(ActForm form, int64_t i);
 
 /* Weights of y = W x, [n_out][n_in], repacked in tiles of TILE_ROWS output rows so that one load brings
@@ -56,8 +56,8 @@ typedef struct PackedMatrix {
 static inline int64_t packed_n_tiles(const PackedMatrix *m) { return (m->n_out + TILE_ROWS - 1) / TILE_ROWS; }
 static inline size_t packed_bytes(const PackedMatrix *m) { return (size_t)packed_n_tiles(m) * m->tile_bytes; }
 
-/* Sets the shape; blocks: see act_form. Fails where n_in is not whole blocks of the type, or the size overflows. data is
- * NULL then; the caller points it to packed_bytes bytes, which are whole cache lines, aligned to one. */
+/* Sets the shape; blocks: see act_form. Fails where n_in is not whole blocks of the type, or the size overflows. data
+ * is NULL then; the caller points it to packed_bytes bytes, which are whole cache lines, aligned to one. */
 int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
 /* The same, with data of its own. */
 int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
@@ -65,8 +65,8 @@ int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out,
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m); /* of packed_init */
 
-/* KV_Q8: as tensors of type Q8_0, 32 elements to a block of a half scale d and signed bytes q; the last block is padded with
- * zeros. d * q is exact in a float, so that attention uses the same operations for all types. */
+/* KV_Q8: as tensors of type Q8_0, 32 elements to a block of a half scale d and signed bytes q; the last block is padded
+ * with zeros. d * q is exact in a float, so that attention uses the same operations for all types. */
 typedef enum KvType { KV_F16, KV_F32, KV_Q8, KV_TYPE_COUNT } KvType;
 enum { KV_BLOCK = 32, KV_BLOCK_BYTES = 34 };
 /* Bytes of n elements, the row of one slot. */
@@ -107,8 +107,8 @@ typedef struct Kernels {
      * cos, sin pairs [n_rot/2][2] of this row's position. */
     void (*rope)(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
                  const float *cos_sin);
-    /* dst[i] = x[i] in the cache's type (round to nearest even; KV_Q8: d = amax/127, q = x * (127/amax), to the nearest, of each
-     * block). */
+    /* dst[i] = x[i] in the cache's type (round to nearest even; KV_Q8: d = amax/127, q = x * (127/amax), to the
+     * nearest, of each block). */
     void (*kv_store)(KvType type, const float *x, int64_t n, void *dst);
 
     /* Attention of one row, one KV head and the n_q query heads that share it.

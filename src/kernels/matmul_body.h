@@ -7,20 +7,21 @@
  *     for each slice:  unpack 32 inputs of the column's codes into w[8], and their scales    once
  *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])           rows times
  *
- * Unpacking is paid once for all rows, and the bytes come from memory once: while the byte products of all rows
- * take less time than the bytes of a slice, n rows cost what one costs. Verifying a token tree
- * depends on that. It is also why a pass has a loop over rows, and not a copy of itself for each number of them: five rows
- * cost five eighths of eight.
+ * Unpacking is paid once for all rows, and the bytes come from memory once: while the byte products of all rows take
+ * less time than the bytes of a slice, n rows cost what one costs. Verifying a token tree depends on that. It is also
+ * why a pass has a loop over rows, and not a copy of itself for each number of them: five rows cost five eighths of
+ * eight.
  *
  * Block types need no more than one column: the dot products of different rows and slices are independent, so the
  * CPU overlaps them. A plain type is a chain of fma, four cycles each; there the accumulators are registers, several
  * columns at once keep the units busy, and each number of rows has its own function.
  *
- * Memory. A thread's tiles are one stream of bytes. Each slice prefetches the bytes FAR_AHEAD into the second
- * cache: in the first, so many would evict the activations, and be evicted themselves before they are used. It prefetches the
- * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so fast
- * that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower (figures in
- * bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in the second cache.
+ * Memory. A thread's tiles are one stream of bytes. Each slice prefetches the bytes FAR_AHEAD into the second cache: in
+ * the first, so many would evict the activations, and be evicted themselves before they are used. It prefetches the
+ * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so
+ * fast that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower
+ * (figures in bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
+ * the second cache.
  */
 #include "kernels/layout.h"
 

@@ -1,5 +1,5 @@
-/* select.c - finds the tables that this CPU can run. The compiler's cpuid support also checks that the system saves the wide
- * registers. */
+/* select.c - finds the tables that this CPU can run. The compiler's cpuid support also checks that the system saves the
+ * wide registers. */
 #include "kernels/tables.h"
 
 #include <pthread.h>

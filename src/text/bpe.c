@@ -2,8 +2,8 @@
  * rank, which is its line in the merges file, merges first.
  *
  * A merge is written "left right". Both sides and their result are numbered when the vocabulary is opened (see Bpe), so
- * that encoding looks up pairs of numbers and builds no string. Strings that are no token may occur while merging ("Ġfo"
- * before "Ġfoo"); one that remains at the end is replaced by the tokens of its bytes. */
+ * that encoding looks up pairs of numbers and builds no string. Strings that are no token may occur while merging
+ * ("Ġfo" before "Ġfoo"); one that remains at the end is replaced by the tokens of its bytes. */
 #include "text/bpe.h"
 
 #include "base/mem.h"

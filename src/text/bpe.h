@@ -11,8 +11,8 @@ typedef struct BpePair {
     int32_t result;
 } BpePair;
 
-/* A symbol below n_vocab is a token id; those from n_vocab on are strings that occur only while merging towards a token.
- * Zero-initialise. */
+/* A symbol below n_vocab is a token id; those from n_vocab on are strings that occur only while merging towards a
+ * token. Zero-initialise. */
 typedef struct Bpe {
     Pretokenizer *pre;
     BpePair *pairs; /* open addressing, n_slots is a power of two */
@@ -23,8 +23,8 @@ typedef struct Bpe {
     int32_t byte_symbol[256];
 } Bpe;
 
-/* Reads tokenizer.ggml.merges and .pre. Adds the strings that are no tokens to v->by_text, and sets v->adds_bos where the file
- * leaves it to the pre-tokenizer. */
+/* Reads tokenizer.ggml.merges and .pre. Adds the strings that are no tokens to v->by_text, and sets v->adds_bos where
+ * the file leaves it to the pre-tokenizer. */
 int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err);
 void bpe_close(Bpe *b);
 

@@ -154,7 +154,8 @@ ChatFamily chat_family_of(const Gguf *g) {
 
 static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->role, role) == 0; }
 
-/* Whether message i is allowed at its place. `is_prompt`: the conversation ends with a message that is to be answered. */
+/* Whether message i is allowed at its place. `is_prompt`: the conversation ends with a message that is to be
+ * answered. */
 static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool is_prompt, fr_error *err) {
     const ChatMessage *m = &messages[i];
     bool system = is_role(m, "system");

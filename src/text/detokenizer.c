@@ -1,8 +1,8 @@
 /* detokenizer.c - tokens need not end where characters do, but text must come in whole characters.
  *
- * Bytes are read one by one. The bytes of an incomplete character are held back. A byte that cannot continue it turns them
- * into one U+FFFD (they are a "maximal subpart", Unicode 15 section 3.9) and is then read as the first of a character. So
- * the pieces are together what a decoder of the whole text would have written. */
+ * Bytes are read one by one. The bytes of an incomplete character are held back. A byte that cannot continue it turns
+ * them into one U+FFFD (they are a "maximal subpart", Unicode 15 section 3.9) and is then read as the first of a
+ * character. So the pieces are together what a decoder of the whole text would have written. */
 #include "text/detokenizer.h"
 
 #include "text/utf8.h"

@@ -17,8 +17,8 @@ typedef struct Encoding {
 
 bool encoding_add(Encoding *e, int32_t id); /* false: no memory */
 
-/* Adds the tokens for bytes without a piece: their byte tokens where the vocabulary has them; otherwise the unknown token, once
- * for a run of such bytes (*unknown_run: a run has begun); otherwise nothing. */
+/* Adds the tokens for bytes without a piece: their byte tokens where the vocabulary has them; otherwise the unknown
+ * token, once for a run of such bytes (*unknown_run: a run has begun); otherwise nothing. */
 bool encoding_add_bytes(Encoding *e, const Vocab *v, const char *bytes, size_t n, bool *unknown_run);
 
 void encoding_close(Encoding *e); /* frees all but ids */

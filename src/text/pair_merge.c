@@ -1,7 +1,7 @@
 /* pair_merge.c - byte-pair encoding proper: neighbours are merged, the best pair first, until none is left.
  *
- * The problem. A text starts as a row of small symbols (characters or bytes). A vocabulary defines which pairs
- * of neighbours may become one symbol, and with which priority: SentencePiece by the score of the resulting piece, GPT-2
+ * The problem. A text starts as a row of small symbols (characters or bytes). A vocabulary defines which pairs of
+ * neighbours may become one symbol, and with which priority: SentencePiece by the score of the resulting piece, GPT-2
  * by the rank of the pair. The best pair of the whole row is merged, the leftmost of equal ones; then it forms new
  * pairs with its neighbours. Searching the row for the best pair before each merge costs O(n^2), which is far too slow
  * for a text of 200 KB without a space.

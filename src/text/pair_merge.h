@@ -28,8 +28,8 @@ typedef struct Merger {
     size_t n_heap, heap_capacity;
 } Merger;
 
-/* Whether the neighbours left and right (left.at + left.n == right.at) may be merged. If so, sets *priority (the smallest is
- * merged first) and *result, the id of the merged symbol. */
+/* Whether the neighbours left and right (left.at + left.n == right.at) may be merged. If so, sets *priority (the
+ * smallest is merged first) and *result, the id of the merged symbol. */
 typedef bool (*MergePairFn)(const void *ctx, const char *text, const MergeSymbol *left,
                             const MergeSymbol *right, uint32_t *priority, int32_t *result);
 

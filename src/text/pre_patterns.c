@@ -4,8 +4,8 @@
  * published one, it cuts the same pieces, and a comment gives the reason. */
 #include "text/pre_patterns.h"
 
-/* GPT-2 (Radford et al. 2019). The last alternative of the original, \s+, is missing: only single white spaces would match it,
- * and text that nothing matches becomes a piece of its own anyway. */
+/* GPT-2 (Radford et al. 2019). The last alternative of the original, \s+, is missing: only single white spaces would
+ * match it, and text that nothing matches becomes a piece of its own anyway. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 
 /* The cl100k family (Llama 3, Qwen 2 and others) differs in how many digits make a piece. */

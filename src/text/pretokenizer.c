@@ -4,10 +4,10 @@
  * pieces of the one before in the same way (a piece is all that a pattern sees, so look-ahead stops at its
  * edge).
  *
- * Patterns match Unicode; texts may be any bytes. They are matched against a copy in which each byte that is not
- * UTF-8 is replaced by U+001A SUBSTITUTE, which is also one byte, so that positions stay the same and the cut applies to
- * the original text. U+180E, which is white space in PCRE2 but not in Unicode since 6.3, is replaced by
- * U+200B, which has the same length and category.
+ * Patterns match Unicode; texts may be any bytes. They are matched against a copy in which each byte that is not UTF-8
+ * is replaced by U+001A SUBSTITUTE, which is also one byte, so that positions stay the same and the cut applies to the
+ * original text. U+180E, which is white space in PCRE2 but not in Unicode since 6.3, is replaced by U+200B, which has
+ * the same length and category.
  *
  * Each pattern is tried once at each position, and no alternative backtracks more than it has matched, so the cost is
  * linear in the text. */

@@ -1,5 +1,5 @@
-/* special_match.c - special tokens are sorted by their bytes, so that those which agree with the text so far are a range that
- * each further byte narrows. */
+/* special_match.c - special tokens are sorted by their bytes, so that those which agree with the text so far are a
+ * range that each further byte narrows. */
 #include "text/special_match.h"
 
 #include "base/mem.h"

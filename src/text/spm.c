@@ -1,10 +1,9 @@
-/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): a text starts as characters; two neighbours whose
- * joined text is a piece may merge, the piece with the highest score first; characters without a piece fall back to their
- * bytes.
+/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): a text starts as characters; two neighbours whose joined text
+ * is a piece may merge, the piece with the highest score first; characters without a piece fall back to their bytes.
  *
  * SentencePiece writes spaces as U+2581 before it looks up pieces. Here the pieces were rewritten instead (see
- * vocab.h): texts have plain spaces, and a U+2581 in the input, which the model cannot distinguish from a space, becomes
- * one. Bytes that are not UTF-8 are symbols of one byte without a piece, and become their byte tokens. */
+ * vocab.h): texts have plain spaces, and a U+2581 in the input, which the model cannot distinguish from a space,
+ * becomes one. Bytes that are not UTF-8 are symbols of one byte without a piece, and become their byte tokens. */
 #include "text/spm.h"
 
 #include "text/utf8.h"
@@ -45,9 +44,9 @@ static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
     return true;
 }
 
-/* The end of the part from `at` on that can be merged by itself. Where no piece has a space behind another character, no
- * merge crosses a space, so words are merged one by one: the same tokens, from a heap that stays in the cache (nine times
- * faster on 1 MB). */
+/* The end of the part from `at` on that can be merged by itself. Where no piece has a space behind another character,
+ * no merge crosses a space, so words are merged one by one: the same tokens, from a heap that stays in the cache (nine
+ * times faster on 1 MB). */
 static size_t stretch_end(const Vocab *v, const Buf *text, size_t at) {
     if (v->space_within) return text->n;
     size_t end = at + 1;

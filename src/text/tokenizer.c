@@ -39,8 +39,8 @@ void tokenizer_close(Tokenizer *t) {
     free(t);
 }
 
-/* Encodes a part between special tokens. It follows the start of the text or a special token, so it gets the word-start space
- * where the vocabulary has one. */
+/* Encodes a part between special tokens. It follows the start of the text or a special token, so it gets the word-start
+ * space where the vocabulary has one. */
 static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding *e, fr_error *err) {
     if (n == 0) return FR_OK;
     if (t->vocab.kind == VOCAB_BPE) return bpe_encode(&t->bpe, &t->vocab, text, n, e, err);

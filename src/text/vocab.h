@@ -1,7 +1,7 @@
 /* vocab.h - the vocabulary of a GGUF file, checked and copied: pieces, types, scores, special ids.
  *
- * A token has a spelling (as the file writes it) and a text (its meaning: word-start marks are spaces, spelled bytes are
- * bytes). Encoding looks up texts, so the input need not be escaped. */
+ * A token has a spelling (as the file writes it) and a text (its meaning: word-start marks are spaces, spelled bytes
+ * are bytes). Encoding looks up texts, so the input need not be escaped. */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
 
@@ -47,12 +47,13 @@ typedef struct Vocab {
     HashTable by_text; /* the tokens that ordinary text may become: not control, unknown, byte or user-defined ones */
 } Vocab;
 
-/* Reads everything but adds_bos of BPE files without the key, which depends on the pre-tokenizer. Zero-initialise; the caller
- * calls vocab_close in any case. */
+/* Reads everything but adds_bos of BPE files without the key, which depends on the pre-tokenizer. Zero-initialise; the
+ * caller calls vocab_close in any case. */
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err);
 void vocab_close(Vocab *v);
 
-/* Part of vocab_open, in vocab_special.c: BOS, EOS, unknown and end-of-generation tokens. May change types, so it runs before the tables are built. */
+/* Part of vocab_open, in vocab_special.c: BOS, EOS, unknown and end-of-generation tokens. May change types, so it runs
+ * before the tables are built. */
 int vocab_read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err);
 
 #endif

@@ -31,8 +31,8 @@ static bool spelled(const Vocab *v, int32_t id, const char *spelling) {
     return p.n == strlen(spelling) && memcmp(p.data, spelling, p.n) == 0;
 }
 
-/* Spellings of tokens that end generation. Many files mark them as ordinary pieces by mistake: spellings that no text has by
- * chance are treated as control tokens, whatever their type. */
+/* Spellings of tokens that end generation. Many files mark them as ordinary pieces by mistake: spellings that no text
+ * has by chance are treated as control tokens, whatever their type. */
 static const struct {
     const char *spelling;
     bool unmistakable;
@@ -96,8 +96,8 @@ static bool contains_ignoring_case(GgufString s, const char *part) {
     return false;
 }
 
-/* Phi-3's special tokens include the white space behind them ("<|user|>\n" is one token). Its files do not say so, so the model's
- * name decides. */
+/* Phi-3's special tokens include the white space behind them ("<|user|>\n" is one token). Its files do not say so, so
+ * the model's name decides. */
 static void mark_stripping(Vocab *v, const Gguf *g) {
     GgufString name;
     if (!gguf_get_string(g, "general.name", &name)) return;

@@ -1,5 +1,5 @@
-/* test_lossless.c - the lossless ladder: with and without drafters, tokens, text and logits are the same, bit for bit; greedy and
- * seeded, for all drafters, budgets, threads, page sizes, kernel tables and batches. */
+/* test_lossless.c - the lossless ladder: with and without drafters, tokens, text and logits are the same, bit for bit;
+ * greedy and seeded, for all drafters, budgets, threads, page sizes, kernel tables and batches. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -317,8 +317,8 @@ static void both_kinds_of_kv_agree_with_themselves(void **state) {
     }
 }
 
-/* Several requests in one engine, each with its own prompt, sampling and drafters, arriving at different steps: each generates
- * what it generates alone. */
+/* Several requests in one engine, each with its own prompt, sampling and drafters, arriving at different steps: each
+ * generates what it generates alone. */
 static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N_REQUESTS = 9, N_PLACES = 4 };

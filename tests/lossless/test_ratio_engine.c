@@ -1,6 +1,6 @@
-/* test_ratio_engine.c - ratio rules through the engine, with the drafters that draw: greedy texts equal plain decoding bit for
- * bit, a seed gives one text whatever runs beside it, and over thousands of seeds whole sequences follow the target's
- * distribution exactly. Negative control: drafters that declare wrong distributions fail the test. */
+/* test_ratio_engine.c - ratio rules through the engine, with the drafters that draw: greedy texts equal plain decoding
+ * bit for bit, a seed gives one text whatever runs beside it, and over thousands of seeds whole sequences follow the
+ * target's distribution exactly. Negative control: drafters that declare wrong distributions fail the test. */
 #include "engine_rig.h"
 
 #include "model_rig.h"

@@ -1,4 +1,5 @@
-/* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are ignored. */
+/* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are
+ * ignored. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -70,7 +71,8 @@ static void it_comes_back_as_it_was(void **state) {
     assert_int_equal(cost_cache_store("build/there/is/none", "a key", &CURVE, &err), FR_ERR_IO);
 }
 
-/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave the curve alone. */
+/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave
+ * the curve alone. */
 static void the_damaged_is_no_entry(void **state) {
     (void)state;
     char sound[2048], bad[2048];

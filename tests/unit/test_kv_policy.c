@@ -1,13 +1,13 @@
-/* test_kv_policy.c - which request gives pages to which, step by step: the example of src/engine/kv_policy.c, and the order of
- * its rule. That no token changes is tested in test_kv_pressure.c. */
+/* test_kv_policy.c - which request gives pages to which, step by step: the example of src/engine/kv_policy.c, and the
+ * order of its rule. That no token changes is tested in test_kv_pressure.c. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "random_model.h"
 
-/* A KV cache of 5 pages of 4 tokens. After two steps (read, decode) a prompt of n tokens holds n slots, and one more after
- * each step then. */
+/* A KV cache of 5 pages of 4 tokens. After two steps (read, decode) a prompt of n tokens holds n slots, and one more
+ * after each step then. */
 enum { PAGE = 4, N_PAGES = 5, N_CTX = PAGE * N_PAGES, N_VOCAB = 300, MOST = 4 };
 
 static const char *const path = "build/pages.gguf";

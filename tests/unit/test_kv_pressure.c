@@ -1,5 +1,5 @@
-/* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates what it generates alone, by plain
- * decoding, with room.
+/* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates what it generates alone,
+ * by plain decoding, with room.
  *
  * A cast of requests is made once: prompts that share beginnings of random lengths or are equal, every sampling,
  * budgets, stop strings, mixed drafters. Worlds then let some of them come and go at random, with few pages; a

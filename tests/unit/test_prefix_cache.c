@@ -1,5 +1,5 @@
-/* test_prefix_cache.c - requests that begin with the same tokens: what is shared, from which sequence, and what is not. That
- * sharing changes no token is tested here in each case, and at random in test_kv_pressure.c. */
+/* test_prefix_cache.c - requests that begin with the same tokens: what is shared, from which sequence, and what is not.
+ * That sharing changes no token is tested here in each case, and at random in test_kv_pressure.c. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
