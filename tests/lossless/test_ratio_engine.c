@@ -1,6 +1,6 @@
-/* Ratio rules through the engine, with the drafters that draw: greedy texts are plain decoding's bit for bit, a seed
- * gives one text whatever runs beside it, and over thousands of seeds whole sequences follow the target's distribution
- * exactly. Drafters that declare what they did not do are found out: the test can fail. */
+/* test_ratio_engine.c - ratio rules through the engine, with the drafters that draw: greedy texts equal plain decoding
+ * bit for bit, a seed gives one text whatever runs beside it, and over thousands of seeds whole sequences follow the
+ * target's distribution exactly. Negative control: drafters that declare wrong distributions fail the test. */
 #include "engine/engine.h"
 #include "engine_rig.h"
 
@@ -120,7 +120,7 @@ static void a_seed_gives_one_text(void **state) {
     int left;
     for (int i = 0; i < N_COMBINATIONS; i++) {
         fr_request_options o = request_of(prompt, 0.7f, &real[i]);
-        if (fr_request_open(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+        if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
     }
     while ((left = fr_engine_step(e, &err)) > 0) {}
     if (left < 0) fail_msg("%s", err.message);
@@ -200,7 +200,7 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
             fr_request_options o = {.prompt = prompt, .n_prompt = 1, .max_tokens = LENGTH, .ignore_eos = 1,
                                     .sampling = sampling_of(first + i), .tree_budget = 8, .verify = c->rule,
                                     .drafts = &c->draft, .n_drafts = 1};
-            if (fr_request_open(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
         }
         while ((left = fr_engine_step(e, &err)) > 0) {}
         if (left < 0) fail_msg("%s", err.message);

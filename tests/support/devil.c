@@ -115,6 +115,9 @@ void devil_break(Tree *t, DevilFault fault, int32_t n_vocab, int32_t budget) {
     case DEVIL_P_ACCEPT_RISES:
         last->p_accept = 0.75f;
         break;
+    case DEVIL_TAG:
+        last->tag = TREE_N_TAGS;
+        break;
     case DEVIL_FAULT_NONE:
     case DEVIL_N_FAULTS:
         break;

@@ -33,6 +33,7 @@ typedef enum DevilFault {
     DEVIL_P_ACCEPT_HIGH,
     DEVIL_P_ACCEPT_NEGATIVE,
     DEVIL_P_ACCEPT_RISES,
+    DEVIL_TAG,
     DEVIL_N_FAULTS,
 } DevilFault;
 

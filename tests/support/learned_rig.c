@@ -272,7 +272,7 @@ static int64_t check_together(const fr_model *model, const char *spec, int64_t k
             which[p] = n_started;
             fr_request_options o = cases[n_started++].options;
             o.drafts = &spec, o.n_drafts = 1, o.tree_budget = 8;
-            if (fr_request_open(&running[p], e, &o, &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&running[p], e, &o, &err)) fail_msg("%s", err.message);
         }
         if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);
         assert_true(step < 10000);

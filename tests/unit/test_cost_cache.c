@@ -1,9 +1,11 @@
-/* The measured costs on disk: an entry comes back as it was, and what is damaged or another's is none. */
+/* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are
+ * ignored. */
 #include "backend/reference/reference_backend.h"
 #include "engine_rig.h"
 #include "model_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "backend/cost_cache.h"
 
 #include <dirent.h>
@@ -71,7 +73,8 @@ static void it_comes_back_as_it_was(void **state) {
     assert_int_equal(cost_cache_store("build/there/is/none", "a key", &CURVE, &err), FR_ERR_IO);
 }
 
-/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave the curve alone. */
+/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave
+ * the curve alone. */
 static void the_damaged_is_no_entry(void **state) {
     (void)state;
     char sound[2048], bad[2048];
@@ -148,7 +151,7 @@ static void keys_differ_where_costs_do(void **state) {
     fr_model_close(small), fr_model_close(large), fr_model_close(q8), fr_model_close(ref);
 }
 
-/* The costs with which an engine begins its first planned request. */
+/* The costs with which an engine begins its first request with an automatic budget. */
 static CostCurve begin_and_end(const fr_model *model) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};
@@ -157,8 +160,8 @@ static CostCurve begin_and_end(const fr_model *model) {
                                   .sampling = fr_sampling_default()};
     fr_engine *e = rig_open_engine(model, &eo);
     fr_request *r;
-    assert_int_equal(fr_request_open(&r, e, &o, NULL), FR_OK);
-    CostCurve c = e->cost;
+    assert_int_equal(rig_open_request(&r, e, &o, NULL), FR_OK);
+    CostCurve c = e->policy.cost;
     fr_request_close(r);
     fr_engine_close(e);
     return c;
@@ -167,16 +170,16 @@ static CostCurve begin_and_end(const fr_model *model) {
 static void an_engine_keeps_and_finds_its_costs(void **state) {
     (void)state;
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
-    CostCurve told = CURVE, first = begin_and_end(model);
+    CostCurve stored = CURVE, first = begin_and_end(model);
     assert_true(first.n > 1);
     find_entry();
     char key[COST_KEY_BYTES];
     key_of(model->weights, 1, KV_F16, 64, key);
-    cost_cache_store(folder, key, &told, NULL);
-    assert_true(begin_and_end(model).seconds[2] == told.seconds[2]); /* not measured: 62 ms is nobody's time for 32 rows */
+    cost_cache_store(folder, key, &stored, NULL);
+    assert_true(begin_and_end(model).seconds[2] == stored.seconds[2]); /* not measured: 32 rows of this model never take 62 ms */
     write_entry("nonsense", 8);
-    assert_true(begin_and_end(model).seconds[2] != told.seconds[2]);
-    assert_true(cost_cache_load(folder, key, &told) && told.n == first.n); /* and written again */
+    assert_true(begin_and_end(model).seconds[2] != stored.seconds[2]);
+    assert_true(cost_cache_load(folder, key, &stored) && stored.n == first.n); /* and written again */
     fr_model_close(model);
 }
 

@@ -157,7 +157,7 @@ static void neighbours_change_nothing(void **state) {
             }
             if (running[k] || n_started == N || step % 2) continue;
             which[k] = n_started;
-            if (fr_request_open(&running[k], e, &o[n_started++], &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&running[k], e, &o[n_started++], &err)) fail_msg("%s", err.message);
         }
         if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);
         assert_true(step < 1000);
@@ -658,7 +658,7 @@ static void another_vocabulary_is_refused_by_name(void **state) {
     const char *draft = spec;
     o.drafts = &draft, o.n_drafts = 1;
     fr_request *r;
-    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_MISMATCH);
+    assert_int_equal(rig_open_request(&r, e, &o, &err), FR_ERR_MISMATCH);
     assert_non_null(strstr(err.message, "has 300 tokens, but 4096"));
     fr_engine_close(e);
     fr_model_close(model);

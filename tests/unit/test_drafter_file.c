@@ -122,7 +122,7 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     const char *draft = "redrafter:file=" DRAFTER;
     const int32_t prompt[] = {5, 6};
     fr_request_options o = {.prompt = prompt, .n_prompt = 2, .sampling = fr_sampling_default(), .drafts = &draft, .n_drafts = 1};
-    assert_int_equal(fr_request_open(&request, e, &o, &err), FR_ERR_MISMATCH);
+    assert_int_equal(rig_open_request(&request, e, &o, &err), FR_ERR_MISMATCH);
     fr_engine_close(e);
     fr_model_close(model);
 }

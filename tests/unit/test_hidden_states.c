@@ -133,7 +133,7 @@ static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, u
                                     .tree_budget = 1 + 20 * (n_started % 4)};
             for (int k = 0; k < 40; k++) prompts[n_started][k] = 3 + rig_token(k < 20 ? seed : seed + (uint64_t)n_started, (uint64_t)k, V - 3);
             o.sampling.temperature = n_started % 2 ? 0.9f : 0;
-            if (fr_request_open(&running[p], e, &o, &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&running[p], e, &o, &err)) fail_msg("%s", err.message);
             n_started++;
         }
         if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);

@@ -120,7 +120,7 @@ static void it_is_refused_unless_allowed(void **state) {
     fr_request_options o = {.prompt = prompt, .n_prompt = 3, .max_tokens = 8, .sampling = fr_sampling_default(), .verify = "typical:epsilon=0.2"};
     fr_request *r;
     fr_error err = {0};
-    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
+    assert_int_equal(rig_open_request(&r, e, &o, &err), FR_ERR_ARGUMENT);
     if (!strstr(err.message, sentence) || !strstr(err.message, "--lossy")) fail_msg("%s", err.message);
     static Stream got;
     o.allow_lossy = 1;

@@ -69,6 +69,7 @@ static const struct {
     {DEVIL_P_ACCEPT_HIGH, "has a p_accept outside [0,1]"},
     {DEVIL_P_ACCEPT_NEGATIVE, "has a p_accept outside [0,1]"},
     {DEVIL_P_ACCEPT_RISES, "has a p_accept above its parent's"},
+    {DEVIL_TAG, "has a tag outside [0,3]"},
 };
 
 static void each_malformed_tree_is_refused_with_its_reason(void **state) {

@@ -74,6 +74,9 @@ typedef struct DrafterClass {
     /* The method learns from the target's hidden states and has observe_prompt. The engine then runs the whole prompt of a
      * request through the target, even if another request has already computed the keys of a part of it. */
     bool needs_hidden;
+    /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts drafted
+     * and accepted nodes of each (fr_stats.counters). */
+    const char *const *tags;
     /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then declares in
      * tree->dists from which distributions. */
     bool draws;

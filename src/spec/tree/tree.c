@@ -51,6 +51,7 @@ static const char *node_fault(const Tree *t, int32_t i, int32_t n_vocab) {
     if (node->token < 0 || node->token >= n_vocab) return "holds a token outside the vocabulary";
     if (!(node->p_accept >= 0 && node->p_accept <= 1)) return "has a p_accept outside [0,1]";
     if (node->p_accept > parent->p_accept) return "has a p_accept above its parent's";
+    if (node->tag < 0 || node->tag >= TREE_N_TAGS) return "has a tag outside [0,3]";
     if (tree_child(t, node->parent, node->token) != i) return "duplicates an earlier sibling";
     return NULL;
 }

@@ -15,8 +15,7 @@
 
 #include <stdbool.h>
 
-enum { TREE_MAX_NODES = 512 };
-enum { NODE_FRESH, NODE_RESAMPLED /* found again in logits of an earlier proposal: draft_lyanna.c */ };
+enum { TREE_MAX_NODES = 512, TREE_N_TAGS = 4 };
 
 typedef struct DraftDists DraftDists; /* draft_dists.h */
 
@@ -27,7 +26,7 @@ typedef struct TreeNode {
     int32_t source; /* index of the drafter that proposed it; -1 for node 0 */
     float p_accept; /* the drafter's estimate of the probability that the node, with its whole path, is accepted: in [0,1],
                      * never above the parent's; 1 for node 0 */
-    int32_t kind;   /* NODE_FRESH, or a kind that the drafter wants to be counted separately */
+    int32_t tag;    /* 0, or what the drafter wants to be counted separately (DrafterClass.tags), below TREE_N_TAGS */
 } TreeNode;
 
 typedef struct Tree {

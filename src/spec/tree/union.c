@@ -13,7 +13,7 @@ void union_merge(Tree *into, const Tree *from) {
         const TreeNode *node = &from->nodes[i];
         int32_t parent = place[node->parent], n_before = into->n;
         place[i] = parent < 0 ? -1 : tree_add(into, parent, node->token, node->p_accept, node->source);
-        if (into->n > n_before) into->nodes[place[i]].kind = node->kind;
+        if (into->n > n_before) into->nodes[place[i]].tag = node->tag;
     }
 }
 
