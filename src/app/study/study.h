@@ -33,7 +33,7 @@ void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, si
 
 enum { STUDY_MAX_RUNS = 64, STUDY_MAX_ROWS = 64 };
 
-/* What one tree gave under one sampling, run by run. A run is one seed over all prompts. Row 0 is plain decoding. */
+/* The results of one tree under one sampling, run by run. A run is one seed over all prompts. Row 0 is plain decoding. */
 typedef struct StudyRow {
     const StudyTree *tree; /* NULL: plain decoding */
     int64_t n_tokens[STUDY_MAX_RUNS], n_steps[STUDY_MAX_RUNS];
@@ -75,7 +75,7 @@ void study_print(const StudyResult *r);
 json_t *study_json(const StudyResult *r);
 /* PREFIX-t0.3-efficiency.svg and so on: the best tree of each method in each group. */
 int study_plot(const StudyResult *r, const char *prefix, fr_error *err);
-/* Can it be drawn at all? Asked before anything is measured. */
+/* Whether plots can be drawn and written; called before anything is measured. */
 int study_plot_check(const char *prefix, fr_error *err);
 
 /* Fig. 1: two draws, Bernoulli distributions. */
