@@ -78,7 +78,7 @@ static void describe_range(const Option *row, char *text, size_t size) {
     bool is_real = row->kind == OPTION_F32 || row->kind == OPTION_F64;
     if (is_int) {
         const char *word = row->word ? row->word : "", *comma = row->word ? ", or " : "";
-        if (row->max < INT32_MAX) snprintf(text, size, "%s%s%lld to %lld", word, comma, (long long)row->min, (long long)row->max);
+        if (row->max < 1 << 20) snprintf(text, size, "%s%s%lld to %lld", word, comma, (long long)row->min, (long long)row->max);
         else if (row->word) snprintf(text, size, "%s%sat least %lld", word, comma, (long long)row->min);
         else if (row->min > 1) snprintf(text, size, "at least %lld", (long long)row->min);
     }
