@@ -89,10 +89,10 @@ static void it_refuses_with_a_reason(void **state) {
         cli_expect("index " TARGET CORPUS " -o " INDEX, 1, lines[i].words);
         assert_int_equal(access(INDEX, F_OK), -1);
     }
-    cli_expect("index " TARGET CORPUS, 2, "-o FILE");
-    cli_expect("index " CORPUS " -o " INDEX, 2, "--vocab");
-    cli_expect("index " TARGET "-o " INDEX, 2, "which texts?");
-    cli_expect("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "no whole number from 1");
+    cli_expect("index " TARGET CORPUS, 2, "missing output file: pass -o FILE");
+    cli_expect("index " CORPUS " -o " INDEX, 2, "missing vocabulary: pass -m FILE");
+    cli_expect("index " TARGET "-o " INDEX, 2, "missing corpus: pass CORPUS");
+    cli_expect("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "must be an integer of at least 1");
     cli_expect("index " TARGET "/nowhere.jsonl -o " INDEX, 1, "/nowhere.jsonl: cannot be opened");
     cli_expect("index --vocab /nowhere.gguf " CORPUS " -o " INDEX, 1, "/nowhere.gguf");
     cli_expect("index --help", 0, "forerun index --vocab");

@@ -87,9 +87,9 @@ static void the_trees_are_those_of_the_paper(void **state) {
 
 static void what_makes_no_sense_is_refused(void **state) {
     (void)state;
-    cli_expect("study", 2, "which experiment");
-    cli_expect("study luck", 2, "no experiment 'luck'");
-    cli_expect("study toy --target 2", 2, "'2' is not between 0 and 1");
+    cli_expect("study", 2, "missing experiment (toy, length or budget)");
+    cli_expect("study luck", 2, "'luck' must be toy, length or budget");
+    cli_expect("study toy --target 2", 2, "'--target=2' must be a number from 0 to 1");
     cli_expect("study toy --json /no/where.json", 1, "/no/where.json");
     cli_expect("study length --runs 0", 2, "from 1 to");
     cli_expect("study length -f /nowhere.jsonl", 1, "/nowhere.jsonl");
