@@ -2,7 +2,6 @@
  * random texts over tiny alphabets, where everything repeats and ties abound. */
 #include "testing.h"
 
-#include "base/clock.h"
 #include "base/rng.h"
 #include "spec/drafters/text/draft_ngram_trie.h"
 
@@ -339,46 +338,12 @@ static void foreign_tokens_are_refused(void **state) {
     drafter_close(d);
 }
 
-/* Prints time and memory of long texts: a natural one (Zipf's distribution, with repetition) and the worst one. */
-static void long_texts_are_timed(void **state) {
-    (void)state;
-    enum { N = 32768, VOCAB = 32000, N_PROPOSED = 200 };
-    const char *specs[] = {"ngram-trie", "ngram-trie:rule=paper"};
-    static int32_t text[N + N_PROPOSED];
-    for (int worst = 0; worst < 2; worst++) {
-        for (int32_t i = 0; i < N + N_PROPOSED; i++) {
-            double u = rng_uniform(5, RNG_TEST, (uint64_t)i, 0);
-            text[i] = worst ? 7
-                      : i > 100 && u < 0.3
-                          ? text[i - 90]
-                          : (int32_t)pow(VOCAB, rng_uniform(6, RNG_TEST, (uint64_t)i, 0)) - 1;
-        }
-        for (int s = 0; s < 2; s++) {
-            static Tree t;
-            Drafter *d = open_drafter(specs[s], VOCAB, 1);
-            double t0 = clock_s();
-            d->class->begin(d, 0, text, N, NULL);
-            double build_s = clock_s() - t0, took_s = 0;
-            for (int32_t i = 0; i < N_PROPOSED; i++) {
-                d->class->observe(d, 0, text + N + i, 1, NULL);
-                t0 = clock_s();
-                propose(d, 0, text[N + i], 32, VOCAB, &t);
-                took_s += clock_s() - t0;
-            }
-            print_message("%-22s %s text of %d tokens: begin %.2f ms, propose %.1f us, %.1f bytes a token\n",
-                          specs[s], worst ? "worst" : "usual", N, 1e3 * build_s, 1e6 * took_s / N_PROPOSED,
-                          (double)draft_ngram_trie_bytes(d, 0) / (N + N_PROPOSED));
-            drafter_close(d);
-        }
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_papers_rule_equals_its_trie), cmocka_unit_test(our_rule_equals_its_recursion),
         cmocka_unit_test(the_example_of_the_essay_holds),  cmocka_unit_test(equals_go_in_order_of_recency),
         cmocka_unit_test(observing_equals_beginning),      cmocka_unit_test(sequences_do_not_see_each_other),
-        cmocka_unit_test(foreign_tokens_are_refused),      cmocka_unit_test(long_texts_are_timed),
+        cmocka_unit_test(foreign_tokens_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,6 @@
  * alone, draws against softmax by chi-square with a negative control, pruning, and odd logits. */
 #include "testing.h"
 
-#include "base/clock.h"
 #include "base/rng.h"
 #include "spec/sampling/sampler.h"
 
@@ -387,33 +386,6 @@ static void logprobs_are_those_of_softmax(void **state) {
     assert_true(sampler_logprob(logits, 5, 9) == -INFINITY);
 }
 
-static void time_is_printed(void **state) {
-    (void)state;
-    enum { V = 131072, N = 50 };
-    static float logits[V];
-    for (int32_t t = 0; t < V; t++) logits[t] = (float)(3 * rng_gumbel(1, RNG_TEST, 0, (uint32_t)t));
-    const struct {
-        const char *name;
-        SamplingOptions o;
-    } runs[] = {
-        {"greedy", {.top_p = 1, .repeat_penalty = 1}},
-        {"temperature 1", {.temperature = 1, .top_p = 1, .repeat_penalty = 1}},
-        {"top-k 40", {.temperature = 1, .top_k = 40, .top_p = 1, .repeat_penalty = 1}},
-        {"top-p 0.95", {.temperature = 1, .top_p = 0.95f, .repeat_penalty = 1}},
-        {"min-p 0.05", {.temperature = 1, .top_p = 1, .min_p = 0.05f, .repeat_penalty = 1}},
-    };
-    const int32_t sizes[] = {32000, V};
-    for (size_t i = 0; i < 2 * sizeof runs / sizeof runs[0]; i++) {
-        Sampler *s = sampler_new(sizes[i % 2]);
-        double t0 = clock_s();
-        int64_t sum = 0;
-        for (int j = 0; j < N; j++) sum += sampler_choose(s, &runs[i / 2].o, logits, NULL, 0, (uint64_t)j);
-        print_message("%-14s V=%-6d %7.1f us (%d)\n", runs[i / 2].name, sizes[i % 2],
-                      1e6 * (clock_s() - t0) / N, (int)(sum % 10));
-        sampler_free(s);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_equal_a_slow_reference),
@@ -425,7 +397,6 @@ int main(void) {
         cmocka_unit_test(odd_logits_have_an_answer),
         cmocka_unit_test(senseless_options_are_refused_by_name),
         cmocka_unit_test(logprobs_are_those_of_softmax),
-        cmocka_unit_test(time_is_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
