@@ -172,8 +172,8 @@ static void figures_have_floors(void **state) {
         for (size_t i = 0; i < 5; i++) {
             const json_t *f = json_array_get(figures, i);
             assert_true(json_number_value(json_object_get(f, "seconds")) > 0);
-            assert_true(json_number_value(json_object_get(f, "floor")) >= 1); /* of the least time of one row */
-            assert_true(json_number_value(json_object_get(f, "wanted")) > 0); /* the model's type is Q8_0 */
+            assert_true(json_number_value(json_object_get(f, "limit")) >= 1); /* of the least time of one row */
+            assert_true(json_number_value(json_object_get(f, "goal")) > 0); /* the model's type is Q8_0 */
         }
     }
     json_decref(j);

@@ -76,11 +76,11 @@ static void it_refuses_with_a_reason(void **state) {
     static const struct {
         const char *text, *words;
     } lines[] = {
-        {"{\"text\": \"a\"}\n{\"text\": 1}\n", "line 2 wants a string \"text\""},
+        {"{\"text\": \"a\"}\n{\"text\": 1}\n", "a string \"text\""},
         {"\n{\"text\": ", "line 2 is not JSON"},
         {"{\"messages\": [{\"role\": \"user\"}]}", "line 1 has a message without"},
-        {"{\"prompt\": \"a\"}", "line 1 wants"},
-        {"[]", "line 1 wants"},
+        {"{\"prompt\": \"a\"}", "line 1 must have"},
+        {"[]", "a string \"text\", or strings"},
         {"", "holds no text"},
     };
     unlink(INDEX);

@@ -94,7 +94,7 @@ static void what_makes_no_sense_is_refused(void **state) {
     cli_expect("study length --runs 0", 2, "from 1 to");
     cli_expect("study length -f /nowhere.jsonl", 1, "/nowhere.jsonl");
     cli_expect("study length -f README.md", 1, "README.md: line 1 is not a JSON object");
-    cli_expect("study length -f /dev/null", 1, "holds no prompts");
+    cli_expect("study length -f /dev/null", 1, "has no prompts");
     cli_expect("study length --draft-model README.md", 1, "README.md");
     cli_expect("study length --plot /no/where/p", 1, "forerun: "); /* no folder, or no gnuplot */
 }

@@ -178,7 +178,7 @@ static void a_drafter_names_its_precision(void **state) {
         const char *name = gemm_precision_name(p);
         snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
         cli_expect(args, 0, "steps in ");
-        snprintf(says, sizeof says, "%s products of matrices", name);
+        snprintf(says, sizeof says, "%s matrix products", name);
         cli_expect("inspect " OUT, 0, says);
         snprintf(says, sizeof says, "\"trained_in\": \"%s\"", name);
         cli_expect("inspect --json " OUT, 0, says);
@@ -253,7 +253,7 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-    shell("grep -q -- '--resume goes on from " OUT ".checkpoint' " DIR "/stderr");
+    shell("grep -q -- '--resume continues from " OUT ".checkpoint' " DIR "/stderr");
     cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "pass --resume to continue it");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1, "is of a run with lr=0.001");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --length 17 2>&1", 1, "resume with the options it was begun with");
@@ -312,10 +312,10 @@ static void it_refuses_with_a_reason(void **state) {
         {"train target --vocab " VOCAB " --data " VOCAB " -o " OUT, 1, "line 1 is not JSON"},
         {"distill-data -m models/target.gguf -o " ANSWERS, 2, "missing file of questions"},
         {"distill-data -m models/target.gguf " QUESTIONS, 2, "missing output file: pass -o FILE"},
-        {"distill-data -m models/target.gguf " DATA " -o " ANSWERS, 1, "line 1 has a \"text\", which asks nothing"},
+        {"distill-data -m models/target.gguf " DATA " -o " ANSWERS, 1, "line 1 has a \"text\", not a question"},
         {"distill-data -m models/target.gguf /dev/null -o " ANSWERS, 1, "nothing to answer"},
         {"distill-data -m models/target.gguf " QUESTIONS " -o " DIR "/x.zst", 2, "remove .zst from the name"},
-        {"distill-data -m models/target.gguf " QUESTIONS " -o " DATA, 1, "line 1 answers what the input does not ask"},
+        {"distill-data -m models/target.gguf " QUESTIONS " -o " DATA, 1, "line 1 answers a question that the input does not have"},
     };
     unlink(OUT), unlink(OUT ".checkpoint");
     char args[2000];

@@ -1,7 +1,7 @@
-/* bench.h - the parts of `forerun bench`: questions, methods, measuring, summing up, reporting.
+/* bench.h - the parts of `forerun bench`: questions, methods, measuring, summary, report.
  *
  *     questions ─► bench_round: every question, methods in turn ─► BenchRecord ─► bench_row ─► table, JSON, figure
- *                  bench_pass:  one method, so many at a time   ─┘
+ *                  bench_pass:  one method, n at a time   ─┘
  */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
@@ -19,7 +19,7 @@ typedef struct BenchQuestion {
     int64_t id;         /* question_id, or the number of its line */
     int i_category;
     json_t *object;     /* the line; owned */
-    const char **turns; /* [n_turns] what the user says, turn by turn; the strings belong to object */
+    const char **turns; /* [n_turns] messages of the user; the strings belong to object */
     int n_turns;
 } BenchQuestion;
 

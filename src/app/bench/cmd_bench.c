@@ -32,12 +32,12 @@ typedef struct Bench {
     BenchMethod methods[BENCH_MAX_METHODS];
     int n_methods;
     BenchTuning tuning;
-    BenchResults results[BENCH_MAX_BATCHES]; /* one; with --parallel one a batch size */
+    BenchResults results[BENCH_MAX_BATCHES]; /* one; with --parallel one per batch size */
     int n_results, n_left_out;
     Progress bar;
     const char *bar_what;
     char bar_text[96];
-    int64_t n_done; /* since the bar began */
+    int64_t n_done; /* answers, or passes, since the bar began */
 } Bench;
 
 static volatile int stop_requested;
@@ -102,7 +102,7 @@ static int tuning_questions(const BenchQuestions *q, BenchQuestion *out) {
     return n;
 }
 
-/* tokens_per_s of each length over the questions; the best one becomes the method. */
+/* Measures tokens_per_s of each length over the questions; the fastest becomes the method. */
 static int measure_chains(Bench *b, const BenchMethod *chains, fr_error *err) {
     BenchQuestion questions[BENCH_MAX_CATEGORIES];
     BenchRecord records[BENCH_MAX_CATEGORIES * N_LENGTHS] = {0};
@@ -187,7 +187,7 @@ static int measure_parallel(Bench *b, fr_error *err) {
 
 /* ---- setting up ------------------------------------------------------------------------------------ */
 
-/* 1 where the first prompt and its answer fit into the context, 0 where not. */
+/* 1 if the first prompt and its answer fit into the context, else 0. */
 static int question_fits(void *user, const BenchQuestion *question, fr_error *err) {
     Bench *b = user;
     const GenerateArgs *a = &b->args.generate;

@@ -38,7 +38,7 @@ static int check(fr_error *err) {
     return FR_OK;
 }
 
-/* Readable on one line and exact: control characters and bytes that are no UTF-8 are escaped. */
+/* Appends the piece on one line and without loss: control characters and bytes that are not UTF-8 are escaped. */
 static bool append_escaped(Buf *out, const char *piece, size_t n) {
     bool fits = true;
     for (size_t i = 0, length; i < n && fits; i += length) {
@@ -118,7 +118,7 @@ static int encode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
     return status;
 }
 
-/* "1 2  3" as "1,2,3": what cli_parse_ints reads. */
+/* "1 2  3" as "1,2,3", the form that cli_parse_ints reads. */
 static char *with_commas(const char *ids) {
     char *out = malloc(strlen(ids) + 1), *end = out;
     if (!out) return NULL;

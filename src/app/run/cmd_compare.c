@@ -39,7 +39,7 @@ typedef struct Method {
     const char *spec;
     double tokens_per_s[MAX_RUNS];
     fr_stats stats;      /* of the last run */
-    int32_t *tokens;     /* of the first run, and the hash of its logits */
+    int32_t *tokens;     /* of the first run, as is the hash of its logits */
     int64_t n_tokens;
     uint64_t logits_hash;
     Buf colored;         /* the text of the first run, with colours */
@@ -131,12 +131,12 @@ static void print_depths(const Method *methods, int n) {
 static void print_texts(const Method *methods, int n) {
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
-        if (i == 0) printf("plain decoding, one token at a time:\n");
+        if (i == 0) printf("plain decoding:\n");
         else if (m->use_color)
-            printf("%s%s%s, coloured: drafted and accepted:\n", generate_source_color(0), m->spec, GENERATE_COLOR_OFF);
+            printf("%s%s%s (coloured: drafted and accepted tokens):\n", generate_source_color(0), m->spec, GENERATE_COLOR_OFF);
         else printf("%s:\n", m->spec);
         printf("%s\n\n", m->colored.data ? m->colored.data : "");
-        if (!m->use_color && !methods[n - 1].dist_only && !methods[n - 1].is_lossy) break; /* without colours the texts are the same text */
+        if (!m->use_color && !methods[n - 1].dist_only && !methods[n - 1].is_lossy) break; /* without colours the texts are equal */
     }
 }
 
@@ -157,7 +157,7 @@ static void print_json(const Method *methods, int n, int n_runs) {
     json_decref(rows);
 }
 
-/* Under a ratio rule a seed gives the text of another draw from the same distribution; greedy texts stay identical. */
+/* Under a ratio rule a seed gives another text of the same distribution; greedy texts stay identical. */
 static bool keeps_only_distribution(const VerifyRule *rule, const GenerateArgs *a) {
     return rule->is_ratio && a->sampling.temperature > 0;
 }

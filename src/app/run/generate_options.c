@@ -25,7 +25,7 @@ const Option generate_options[] = {
     {.key = "draft", OPT_TEXTS(GenerateArgs, drafts, n_drafts), .metavar = "SPEC", .section = SECTION_DRAFTING, .suggest = cli_suggest_draft,
      .help = "drafter, as method or method:key=value,...; auto: chosen while generating; none: plain decoding"},
     {.key = "tree-budget", OPT_INT(GenerateArgs, tree_budget, 1, FR_TREE_BUDGET_MAX), .word = "auto", .word_value = FR_TREE_BUDGET_AUTO,
-     .default_help = "8, or auto with --draft=auto", .help = "at most N drafted tokens in a step; auto: as many as measurements say are worth it"},
+     .default_help = "8, or auto with --draft=auto", .help = "at most N drafted tokens in a step; auto: as many as are expected to save time"},
     {.key = "verify", OPT_TEXT(GenerateArgs, verify), .metavar = "RULE", .default_help = "sampled", .suggest = cli_suggest_rule,
      .help = "rule of acceptance, as rule or rule:key=value,...; listed below"},
     {.key = "lossy", OPT_FLAG(GenerateArgs, lossy), .help = "allow rules that change the output distribution, such as --verify typical"},

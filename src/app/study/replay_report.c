@@ -40,7 +40,7 @@ ReplayCategory *replay_category(ReplayReport *r, const char *name, fr_error *err
         if (strcmp(r->categories[i].name, name) == 0) return &r->categories[i];
     ReplayCategory *c = &r->categories[r->n_categories];
     if (strcmp(name, "all") == 0)
-        error_set(err, FR_ERR_FORMAT, "has the category \"all\", the name of the sum over all; rename it");
+        error_set(err, FR_ERR_FORMAT, "has the category \"all\", which is the name of the sum over all categories; rename it");
     else if (r->n_categories == REPLAY_MAX_CATEGORIES)
         error_set(err, FR_ERR_FORMAT, "is of one category too many: at most %d are supported", REPLAY_MAX_CATEGORIES);
     else if (strlen(name) >= sizeof c->name)

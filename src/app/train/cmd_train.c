@@ -209,7 +209,7 @@ static int run_method(int argc, char **argv) {
 
 static void set_defaults(void) { train_args_defaults(&training.args); }
 
-/* A method as a command: its name behind "train", the common options, then its own. */
+/* A method as a command: named "train METHOD", with the common options, then its own. */
 typedef struct MethodCommand {
     Command command;
     char name[32];

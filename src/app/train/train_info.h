@@ -1,4 +1,4 @@
-/* train_info.h - token info of the methods of `forerun train`: --rank, and the shape after the target. */
+/* train_info.h - token info for the methods of `forerun train`: --rank, and the shape that follows the target. */
 #ifndef TRAIN_TRAIN_INFO_H
 #define TRAIN_TRAIN_INFO_H
 
@@ -15,7 +15,7 @@ typedef struct InfoSettings {
 /* --rank=N, by default 0. */
 extern const Option train_info_options[];
 
-/* The info's shape after the target, of all its tokens. */
+/* The shape of token info for all tokens of the target. */
 InfoShape train_info_shape(const char *method, const FrozenTarget *target, int32_t rank);
 
 /* Refuses info of all tokens if the drafter's table for this vocabulary would be too large. */

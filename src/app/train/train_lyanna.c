@@ -65,7 +65,7 @@ static int choose_hot(const TrainArgs *a, const Gguf *source, fr_error *err) {
     return status;
 }
 
-/* The words of LoopOptions.method: a run with other hot tokens is another run. */
+/* The words of LoopOptions.method. A run with other hot tokens is another run. */
 static void write_signature(char *signature, size_t n_signature) {
     int n = snprintf(signature, n_signature, "lyanna rank=%d first-token=%s hot-tokens=%d", settings.rank,
                      settings.fuses_token ? "fused" : "none", net.info.n_hot);
