@@ -36,10 +36,10 @@ int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, in
 
 typedef struct CliModel {
     const char *path, *kernels;
-    int activations; /* an ActForm */
+    ActForm activations;
     int n_threads;
     bool pin;
-    int kv; /* a KvType */
+    KvType kv;
     Gguf *gguf;
     Model *model;
 } CliModel;

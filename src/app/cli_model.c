@@ -25,7 +25,7 @@ const Option cli_model_options[] = {
 void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_cores()}; }
 
 int cli_model_open(CliModel *m, fr_error *err) {
-    ModelOptions options = {.activations = (ActForm)m->activations, .n_threads = m->n_threads};
+    ModelOptions options = {.activations = m->activations, .n_threads = m->n_threads};
     int status = kernels_find(m->kernels, &options.kernels, err);
     if (!status) status = gguf_open(&m->gguf, m->path, err);
     if (!status) status = model_open(&m->model, m->gguf, &options, err);

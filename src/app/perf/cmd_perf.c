@@ -142,7 +142,7 @@ static int measure(Report *r, Executor *e, fr_error *err) {
 
 static int measure_parts(Report *r, Executor *e, fr_error *err) {
     for (int64_t i = 0; i < r->n_split; i++) {
-        r->n_parts[i] = cost_parts_measure(r->model, e, (KvType)r->args->model.kv, &r->speed, r->split[i],
+        r->n_parts[i] = cost_parts_measure(r->model, e, r->args->model.kv, &r->speed, r->split[i],
                                            r->args->n_context, PARTS_S, r->parts[i], &r->whole_s[i], err);
         if (r->n_parts[i] < 0) return r->n_parts[i];
     }
@@ -158,9 +158,9 @@ static int report(const PerfArgs *a, fr_error *err) {
     if (!status && r.n_split > MAX_SPLIT) status = error_set(err, FR_ERR_ARGUMENT, "--parts: at most %d numbers", MAX_SPLIT);
     if (r.n > MAX_COUNTS) status = error_set(err, FR_ERR_ARGUMENT, "--rows: at most %d numbers", MAX_COUNTS);
     Executor *executor = NULL;
-    ExecutorOptions options = {.n_threads = a->model.n_threads, .pin_threads = a->model.pin, .kv_type = (KvType)a->model.kv, .page_size = 16,
+    ExecutorOptions options = {.n_threads = a->model.n_threads, .pin_threads = a->model.pin, .kv_type = a->model.kv, .page_size = 16,
                                .n_ctx = a->n_context + MAX_ROWS, .max_sequences = 1, .max_rows = MAX_ROWS};
-    cost_work(model, (KvType)a->model.kv, &r.work);
+    cost_work(model, a->model.kv, &r.work);
     if (!status) status = executor_open(&executor, model, &options, err);
     if (!status && a->plot) status = plot_check(a->plot, err);
     if (!status) status = measure(&r, executor, err);

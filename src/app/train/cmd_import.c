@@ -14,7 +14,7 @@ enum { MAX_PATHS = 1024 };
 typedef struct ImportArgs {
     const ImportMethod *method;
     const char *model, *output;
-    int type; /* a TensorType */
+    TensorType type;
     const char *paths[MAX_PATHS];
     int n_paths;
 } ImportArgs;
@@ -66,7 +66,7 @@ static int open_target(const char *path, Gguf **gguf, Model **model, fr_error *e
 static int import(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "importing", 1000);
-    int status = import_drafter(a->method, target, from, &(ImportOptions){.type = (TensorType)a->type, .progress = show, .progress_user = &bar}, a->output, err);
+    int status = import_drafter(a->method, target, from, &(ImportOptions){.type = a->type, .progress = show, .progress_user = &bar}, a->output, err);
     progress_end(&bar);
     return status;
 }
