@@ -4,7 +4,7 @@
 
 #include "app/command.h"
 #include "base/mem.h"
-#include "backend/cpu/model.h"
+#include "backend/backend.h"
 
 extern const Command command_run, command_compare, command_bench, command_tokenize, command_inspect, command_logits, command_perf,
     command_replay, command_study, command_index, command_train, command_distill, command_import;
@@ -35,13 +35,15 @@ int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, in
 /* ---- the model of `logits` and `perf`, which run below the public API (cli_model.c) -------------------- */
 
 typedef struct CliModel {
-    const char *path, *kernels;
-    ActForm activations;
+    const char *path, *backend, *kernels;
+    ActPrecision activations;
     int n_threads;
     bool pin;
     KvType kv;
     Gguf *gguf;
     Model *model;
+    Weights *weights;
+    Device *device;
 } CliModel;
 
 /* The rows of the options above, for a CliModel that cli_model_defaults filled. */
@@ -54,6 +56,7 @@ void cli_model_close(CliModel *m);
 #define CLI_HELP_THREADS "number of threads"
 #define CLI_HELP_PIN "keep each thread on a core of its own; for a machine that runs nothing else"
 #define CLI_HELP_KV "type of the KV cache; q8 takes half the memory of f16 and is less exact"
+#define CLI_HELP_BACKEND "what runs the model; reference is plain C in double precision on one thread, and slow"
 #define CLI_HELP_KERNELS "kernel table: auto, ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot, neon-i8mm"
 #define CLI_HELP_ACT "what the inputs of quantised weights are rounded to; q8 is faster with many rows and less exact"
 

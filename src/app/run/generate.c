@@ -29,8 +29,8 @@ static void show_loading(void *user, double part) { progress_update(user, (int64
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
-    fr_model_options options = {.kernels = a->kernels, .activations = a->activations, .n_threads = a->engine.n_threads,
-                                .progress = show_loading, .progress_user = &bar};
+    fr_model_options options = {.backend = a->backend, .kernels = a->kernels, .activations = a->activations,
+                                .n_threads = a->engine.n_threads, .progress = show_loading, .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
     return status;

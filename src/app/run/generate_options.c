@@ -58,6 +58,7 @@ const Option generate_options[] = {
     {.key = "page-size", OPT_INT(GenerateArgs, engine.kv_page_size, 1, 4096), .default_help = "16", .help = "tokens in a page of the KV cache"},
     {.key = "kv-tokens", OPT_INT(GenerateArgs, engine.kv_tokens, 1, INT32_MAX), .default_help = "--ctx for each request",
      .help = "tokens that the KV cache holds in total, at least --ctx; bounds its memory"},
+    {.key = "backend", OPT_CHOICE(GenerateArgs, backend, "cpu", "reference"), .default_value = "cpu", .help = CLI_HELP_BACKEND},
     {.key = "kernels", OPT_TEXT(GenerateArgs, kernels), .metavar = "NAME", .default_value = "auto", .suggest = cli_suggest_kernels,
      .help = CLI_HELP_KERNELS},
     {.key = "act", OPT_CHOICE(GenerateArgs, activations, "q16", "q8"), .default_help = "q16", .help = CLI_HELP_ACT},
