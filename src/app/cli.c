@@ -57,18 +57,11 @@ static bool put_method(Buf *out, const char *name, const char *summary) {
     return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, HELP_WIDTH) && buf_puts(out, "\n");
 }
 
-static bool put_option(Buf *out, const DrafterOption *o) {
-    char name[128];
-    int n = snprintf(name, sizeof name, "%*s%s=%s  ", OPTION_INDENT, "", o->key, o->default_value);
-    return buf_puts(out, name) && text_wrap(out, o->help, n, OPTION_INDENT + 4, HELP_WIDTH) && buf_puts(out, "\n");
-}
-
 bool cli_list_drafters(Buf *out, bool without_target) {
     bool fits = put_method(out, "auto", "chooses among drafters that need no model, and how much they draft, step by step, down to plain decoding");
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
-        fits = put_method(out, (*c)->name, (*c)->summary);
-        for (const DrafterOption *o = (*c)->options; o->key && fits; o++) fits = put_option(out, o);
+        fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, HELP_WIDTH);
     }
     return fits;
 }

@@ -202,11 +202,11 @@ static void what_does_not_fit_is_refused(void **state) {
         int64_t in_width;
         const char *options, *says;
     } bad[] = {
-        {1, 0, 2 * H, "", "hydra.block_count is 0 where 1 to 8 are possible"},
-        {17, 1, 2 * H, "", "hydra.head_count is 17 where 1 to 16 are possible"},
-        {1, 1, 3 * H, "", "tensor hydra.0.in.weight has the wrong shape: 192 x 64 where 128 x 64 fits"},
+        {1, 0, 2 * H, "", "hydra.block_count is 0 but must be from 1 to 8"},
+        {17, 1, 2 * H, "", "hydra.head_count is 17 but must be from 1 to 16"},
+        {1, 1, 3 * H, "", "tensor hydra.0.in.weight has the wrong shape: 192 x 64 instead of 128 x 64"},
         {2, 1, 2 * H, "", "tensor hydra.1.in.weight is missing"},
-        {1, 1, 2 * H, ",top=17", "'top=17' wants a whole number from 1 to 16"},
+        {1, 1, 2 * H, ",top=17", "'top=17' must be an integer from 1 to 16"},
     };
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);

@@ -314,8 +314,8 @@ static void what_makes_no_sense_is_refused(void **state) {
         lyanna_rig_write(&w, &bad[i], 60 + i);
         learned_rig_free(&w.rig);
     }
-    refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "place 1 of forerun-drafter.lyanna.hot_tokens");
-    refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "place 19 of forerun-drafter.lyanna.hot_tokens");
+    refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "entry 1 of forerun-drafter.lyanna.hot_tokens");
+    refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "entry 19 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
     refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT, "resample");
     refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "one of these is wanted: off, on");

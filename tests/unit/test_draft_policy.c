@@ -191,7 +191,7 @@ static void devils_are_planned_too(void **state) {
     static const char *const names[] = {"right", "wrong", "random", "malformed"};
     static const DevilKind kinds[] = {DEVIL_RIGHT, DEVIL_WRONG, DEVIL_RANDOM, DEVIL_MALFORMED};
     for (int i = 0; i < 4; i++) {
-        devils[i] = devil_make(kinds[i], i == 3 ? DEVIL_TWIN : DEVIL_FAULT_NONE, info.n_vocab, 9);
+        devils[i] = devil_make(kinds[i], i == 3 ? DEVIL_DUPLICATE : DEVIL_FAULT_NONE, info.n_vocab, 9);
         devil_oracle(&devils[i], 0, stream, 264);
         rig_add_drafter(e, names[i], &devils[i].base);
     }

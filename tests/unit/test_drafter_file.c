@@ -1,5 +1,6 @@
-/* Unit tests of drafter_file.c: what is written is read, other targets are refused by name, and so is what is damaged.
- * The files are redrafter's; they are opened through the registry, as the engine does. */
+/* test_drafter_file.c - Unit tests of drafter_file.c: what is written is read back, and a file for another target or
+ * a damaged file is refused by name. The files are those of redrafter; they are opened through the registry, as the
+ * engine opens them. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -37,7 +38,7 @@ static int close_targets(void **state) {
     return 0;
 }
 
-/* What is wrong with a file. */
+/* The fault of a file. */
 typedef enum Fault {
     SOUND, MISSING_TENSOR, WRONG_SHAPE, A_VECTOR_WITH_ROWS, NOT_A_NUMBER, INFINITE, ONE_TENSOR_MORE, MISSING_KEY, KEY_TOO_LARGE,
     KEY_IS_TEXT, UNKNOWN_START, OTHER_METHOD,
@@ -74,16 +75,16 @@ static int try_open(const char *path, const Model *m, const char *method, fr_err
     return status;
 }
 
-/* The sentence must hold all of these. */
-static void assert_refused(const char *path, const Model *m, const char *method, fr_code code, const char *const *says) {
+/* The error message must contain all of these. */
+static void assert_refused(const char *path, const Model *m, const char *method, fr_code code, const char *const *message) {
     fr_error err = {0};
     assert_int_equal(try_open(path, m, method, &err), code);
-    for (; *says; says++)
-        if (!strstr(err.message, *says)) fail_msg("'%s' does not say '%s'", err.message, *says);
+    for (; *message; message++)
+        if (!strstr(err.message, *message)) fail_msg("'%s' does not contain '%s'", err.message, *message);
 }
 #define refused(path, m, method, code, ...) assert_refused(path, m, method, code, (const char *const[]){__VA_ARGS__, NULL})
 
-static void what_is_written_is_read(void **state) {
+static void what_is_written_is_read_again(void **state) {
     (void)state;
     fr_error err;
     write_drafter(SOUND);
@@ -97,7 +98,7 @@ static void what_is_written_is_read(void **state) {
     assert_true(gguf_get_string(g, "forerun-drafter.training.command", &s) && s.n == 20);
     assert_true(gguf_get_u32(g, "forerun-drafter.training.steps", &v) && v == 7);
     assert_true(gguf_get_u32(g, "forerun-drafter.target.vocabulary_size", &v) && v == V);
-    assert_null(gguf_find_tensor(g, "token_embd.weight")); /* the target's are shared */
+    assert_null(gguf_find_tensor(g, "token_embd.weight")); /* the target's embedding is shared, not copied */
     gguf_close(g);
 }
 
@@ -111,7 +112,7 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     refused(DRAFTER, target, "medusa", FR_ERR_MISMATCH, "'redrafter'", "not for medusa", "--draft redrafter:file=");
     refused(TARGET, target, "redrafter", FR_ERR_MISMATCH, "not a learned drafter", "'llama'", "forerun train redrafter");
     refused("build/no-such-file.gguf", target, "redrafter", FR_ERR_IO, "no-such-file");
-    /* through the engine, too: the request is refused */
+    /* the engine refuses the request, too */
     fr_model *model = rig_open_model(OTHER, NULL);
     fr_engine *e = rig_open_engine(model, NULL);
     fr_request *request;
@@ -126,26 +127,26 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
 
 static void damaged_files_are_refused(void **state) {
     (void)state;
-    static const struct { Fault fault; fr_code code; const char *says; } cases[] = {
+    static const struct { Fault fault; fr_code code; const char *message; } cases[] = {
         {MISSING_TENSOR, FR_ERR_FORMAT, "redrafter.u.weight is missing"},
-        {WRONG_SHAPE, FR_ERR_FORMAT, "64 x 63 where 64 x 64"},
+        {WRONG_SHAPE, FR_ERR_FORMAT, "64 x 63 instead of 64 x 64"},
         {A_VECTOR_WITH_ROWS, FR_ERR_FORMAT, "redrafter.u.bias has the wrong shape"},
         {NOT_A_NUMBER, FR_ERR_FORMAT, "redrafter.u.bias holds NaN"},
         {INFINITE, FR_ERR_FORMAT, "redrafter.block.0.weight holds NaN or infinity"},
-        {ONE_TENSOR_MORE, FR_ERR_UNSUPPORTED, "7 tensors where its method knows 6"},
+        {ONE_TENSOR_MORE, FR_ERR_UNSUPPORTED, "7 tensors but its method reads only 6"},
         {MISSING_KEY, FR_ERR_FORMAT, "redrafter.block_count is missing"},
-        {KEY_TOO_LARGE, FR_ERR_FORMAT, "4000000000 where 0 to 16"},
-        {KEY_IS_TEXT, FR_ERR_FORMAT, "no whole number"},
+        {KEY_TOO_LARGE, FR_ERR_FORMAT, "4000000000 but must be from 0 to 16"},
+        {KEY_IS_TEXT, FR_ERR_FORMAT, "not an integer"},
         {UNKNOWN_START, FR_ERR_FORMAT, "'middle'"},
         {OTHER_METHOD, FR_ERR_MISMATCH, "'medusa'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_drafter(cases[i].fault);
-        refused(DRAFTER, target, "redrafter", cases[i].code, cases[i].says, DRAFTER);
+        refused(DRAFTER, target, "redrafter", cases[i].code, cases[i].message, DRAFTER);
     }
 }
 
-/* Bytes turned at random, and files cut short: refused or opened, and nothing else. */
+/* Random bytes changed, and truncated files: they are refused or opened, and do no harm. */
 static void hostile_files_do_no_harm(void **state) {
     (void)state;
     enum { N_ROUNDS = 400, MAX_BYTES = 1 << 20 };
@@ -160,7 +161,7 @@ static void hostile_files_do_no_harm(void **state) {
         uint32_t dice[4];
         memcpy(bytes, sound, n);
         rng_words(9, RNG_TEST, round, 0, dice);
-        for (uint32_t k = 0; k < 1 + dice[0] % 4; k++) { /* most of what matters stands in the first 2 KiB */
+        for (uint32_t k = 0; k < 1 + dice[0] % 4; k++) { /* most of what matters is in the first 2 KiB */
             uint32_t word[4];
             rng_words(9, RNG_TEST, round, 1 + k, word);
             bytes[word[0] % (word[1] % 4 ? 2048 : n)] ^= (unsigned char)(1 + word[2] % 255);
@@ -185,7 +186,7 @@ static uint64_t fingerprint_of(const char *path) {
     return print;
 }
 
-/* A copy of the target with one bit of a tensor turned, or another rope base. */
+/* A copy of the target with one bit of a tensor flipped, or another rope base. */
 static uint64_t fingerprint_with(const char *tensor, size_t at, float rope_base) {
     static char changed[1 << 20];
     GgufWriter *w = gguf_writer_new();
@@ -208,11 +209,11 @@ static uint64_t fingerprint_with(const char *tensor, size_t at, float rope_base)
     return fingerprint_of("build/drafter-file-copy.gguf");
 }
 
-static void the_fingerprint_is_the_targets_own(void **state) {
+static void the_fingerprint_identifies_the_target(void **state) {
     (void)state;
     uint64_t print = drafter_target_fingerprint(target);
     assert_int_equal(fingerprint_of(TARGET), print);
-    assert_int_equal(fingerprint_with(NULL, 0, 0), print); /* the order of tensors says nothing */
+    assert_int_equal(fingerprint_with(NULL, 0, 0), print); /* the order of tensors does not matter */
     assert_int_not_equal(drafter_target_fingerprint(other), print);
     assert_int_not_equal(fingerprint_with("token_embd.weight", 8000, 0), print);
     assert_int_not_equal(fingerprint_with("output.weight", SIZE_MAX, 0), print);
@@ -221,16 +222,16 @@ static void the_fingerprint_is_the_targets_own(void **state) {
     assert_int_not_equal(fingerprint_with(NULL, 0, 20000), print);
 }
 
-/* ---- for people ------------------------------------------------------------------------------------ */
+/* ---- inspect --------------------------------------------------------------------------------------- */
 
 static void inspect_explains_the_file(void **state) {
     (void)state;
     write_drafter(SOUND);
-    static const char *const says[] = {"redrafter: a recurrent head", "drafter-file-target.gguf, fingerprint ", "the target's embedding",
+    static const char *const message[] = {"redrafter: a recurrent head", "drafter-file-target.gguf, fingerprint ", "the target's embedding",
                                        "none: random weights", NULL};
     static const char *const json[] = {"\"method\": \"redrafter\"", "\"target_fingerprint\"", NULL};
-    for (int i = 0; says[i]; i++)
-        cli_expect("inspect " DRAFTER, 0, says[i]);
+    for (int i = 0; message[i]; i++)
+        cli_expect("inspect " DRAFTER, 0, message[i]);
     for (int i = 0; json[i]; i++) cli_expect("inspect --json " DRAFTER, 0, json[i]);
 }
 
@@ -238,11 +239,11 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(a_drafter_for_another_target_is_refused_by_name),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(hostile_files_do_no_harm),
-        cmocka_unit_test(the_fingerprint_is_the_targets_own),
+        cmocka_unit_test(the_fingerprint_identifies_the_target),
         cmocka_unit_test(inspect_explains_the_file),
     };
     return cmocka_run_group_tests(tests, open_targets, close_targets);

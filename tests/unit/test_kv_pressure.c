@@ -162,7 +162,7 @@ static void open_world(World *w, const fr_engine_options *options, const char *l
     w->random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, N_VOCAB, 1);
     w->right = devil_make(DEVIL_RIGHT, DEVIL_FAULT_NONE, N_VOCAB, 2);
     w->wrong = devil_make(DEVIL_WRONG, DEVIL_FAULT_NONE, N_VOCAB, 3);
-    w->malformed = devil_make(DEVIL_MALFORMED, DEVIL_TWIN, N_VOCAB, 4);
+    w->malformed = devil_make(DEVIL_MALFORMED, DEVIL_DUPLICATE, N_VOCAB, 4);
     rig_add_drafter(w->engine, "random", &w->random.base);
     rig_add_drafter(w->engine, "right", &w->right.base);
     rig_add_drafter(w->engine, "wrong", &w->wrong.base);

@@ -108,6 +108,6 @@ bool generate_list_methods(Buf *out) {
                 buf_puts(out, "\nRules of acceptance (--verify RULE):\n");
     for (const VerifyRule *const *r = verify_rules(); *r && fits; r++)
         fits = buf_printf(out, "  %s: ", (*r)->name) && text_wrap(out, (*r)->summary, (int)strlen((*r)->name) + 4, 4, 100) &&
-               buf_puts(out, "\n");
+               buf_puts(out, "\n") && (!(*r)->option_table || options_help(out, (*r)->option_table, 6, 100));
     return fits;
 }
