@@ -215,9 +215,14 @@ install: build/release/forerun build/release/libforerun.a build/release/libforer
 	ln -sf libforerun.so.0 $(DESTDIR)$(PREFIX)/lib/libforerun.so
 	install -m 644 build/release/forerun.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/forerun.pc
 	install -m 644 man/forerun.1 $(DESTDIR)$(PREFIX)/share/man/man1/forerun.1
+	cd $(DESTDIR)$(PREFIX)/share && install -d bash-completion/completions zsh/site-functions fish/vendor_completions.d
+	build/release/forerun --completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/forerun
+	build/release/forerun --completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_forerun
+	build/release/forerun --completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/forerun.fish
 uninstall:
 	cd $(DESTDIR)$(PREFIX) && rm -f bin/forerun include/forerun.h lib/libforerun.a lib/libforerun.so* \
-	  lib/pkgconfig/forerun.pc share/man/man1/forerun.1
+	  lib/pkgconfig/forerun.pc share/man/man1/forerun.1 share/bash-completion/completions/forerun \
+	  share/zsh/site-functions/_forerun share/fish/vendor_completions.d/forerun.fish
 
 help:
 	@printf '%s\n' \

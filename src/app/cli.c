@@ -1,3 +1,4 @@
+/* cli.c - what the subcommands share: errors, whole files, the cache folder, the list of drafters, lists of integers. */
 #include "app/cli.h"
 
 #include "spec/drafter/drafter.h"
@@ -30,14 +31,14 @@ int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_
     }
     buf_free(&text);
     if (broken) return error_set(err, FR_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
-    return error_set(err, FR_ERR_MEMORY, "%s: is larger than the %zu bytes taken here, or memory ran out", path,
+    return error_set(err, FR_ERR_MEMORY, "%s: is larger than the limit of %zu bytes, or memory ran out", path,
                      max_bytes);
 }
 
 const char *cli_cache_folder(void) {
     static char path[4096];
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool given = cache && cache[0] == '/'; /* as the standard says: a relative one is ignored */
+    bool given = cache && cache[0] == '/'; /* the XDG standard: a relative path is ignored */
     if (!given && (!home || !*home)) return NULL;
     int n = snprintf(path, sizeof path, "%s%s", given ? cache : home, given ? "" : "/.cache");
     if (n < 0 || (size_t)n + sizeof "/forerun" > sizeof path) return NULL;
@@ -48,33 +49,41 @@ const char *cli_cache_folder(void) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path : NULL;
 }
 
-static bool append_line(Buf *out, const char *indent, const char *name, const char *between, const char *help) {
-    const char *const parts[] = {"\n", indent, name, between, help};
-    for (int i = 0; i < 5; i++)
-        if (!buf_append(out, parts[i], strlen(parts[i]))) return false;
-    return true;
+/* ---- drafters and rules ------------------------------------------------------------------------------- */
+
+enum { HELP_WIDTH = 100, OPTION_INDENT = 6 };
+
+static bool put_method(Buf *out, const char *name, const char *summary) {
+    return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, HELP_WIDTH) && buf_puts(out, "\n");
 }
 
 bool cli_list_drafters(Buf *out, bool without_target) {
-    bool fits = append_line(out, "  ", "auto", ": ", "chooses among drafters that need no model and how much they draft, step by step, "
-                            "down to plain decoding");
+    bool fits = put_method(out, "auto", "chooses among drafters that need no model, and how much they draft, step by step, down to plain decoding");
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
-        fits = append_line(out, "  ", (*c)->name, ": ", (*c)->summary);
-        if (fits) fits = buf_append(out, "\n", 1) && drafter_options_help(out, *c, 6, 118);
-        if (fits) out->n--; /* the last line's end: lines here begin with one */
+        fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, HELP_WIDTH);
     }
     return fits;
 }
 
-int64_t cli_parse_int(struct argp_state *state, const char *text, int64_t min, int64_t max, const char *option) {
-    char *end;
-    errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (end == text || *end || errno || v < min || v > max)
-        argp_error(state, "%s: '%s' is no whole number from %lld to %lld", option, text, (long long)min, (long long)max);
-    return v;
+const char *cli_suggest_draft(int i) {
+    static const char *const others[] = {"none", "auto"};
+    if (i < 2) return others[i];
+    const DrafterClass *class = drafter_classes()[i - 2];
+    return class ? class->name : NULL;
 }
+
+const char *cli_suggest_rule(int i) {
+    const VerifyRule *rule = verify_rules()[i];
+    return rule ? rule->name : NULL;
+}
+
+const char *cli_suggest_kernels(int i) {
+    static const char *const names[] = {"auto", "ref", "avx2", "avx-vnni", "avx512", "avx512-bf16", "neon", "neon-dot", "neon-i8mm", NULL};
+    return names[i];
+}
+
+/* ---- lists -------------------------------------------------------------------------------------------- */
 
 int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err) {
     int32_t *values = malloc((strlen(text) + 1) * sizeof *values); /* each number takes a character at least */
@@ -87,7 +96,7 @@ int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, in
         if (end == p || errno || v < min || v > max || (*end && *end != ',')) {
             free(values);
             return error_set(err, FR_ERR_ARGUMENT,
-                             "'%.40s' is not a list of whole numbers from %lld to %lld separated by commas", text,
+                             "'%.40s' must be a list of integers from %lld to %lld, separated by commas", text,
                              (long long)min, (long long)max);
         }
         values[count++] = (int32_t)v;

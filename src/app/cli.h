@@ -1,58 +1,39 @@
-/* cli.h - what the subcommands of `forerun` share. */
+/* cli.h - what the subcommands of `forerun` share: errors, files, the list of drafters, and the options of a model. */
 #ifndef APP_CLI_H
 #define APP_CLI_H
 
+#include "app/command.h"
 #include "base/mem.h"
 #include "backend/backend.h"
 
-#include <argp.h>
-
-/* Exit statuses of the program. */
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
-
-/* A subcommand: argv[0] is "forerun NAME". Returns an exit status. */
-typedef struct CliCommand {
-    const char *name;
-    const char *summary; /* one line for `forerun --help` */
-    int (*run)(int argc, char **argv);
-} CliCommand;
-
-int cmd_tokenize(int argc, char **argv);
-int cmd_inspect(int argc, char **argv);
-int cmd_replay(int argc, char **argv);
-int cmd_run(int argc, char **argv);
-int cmd_compare(int argc, char **argv);
-int cmd_bench(int argc, char **argv);
-int cmd_logits(int argc, char **argv);
-int cmd_perf(int argc, char **argv);
-int cmd_study(int argc, char **argv);
-int cmd_index(int argc, char **argv);
-int cmd_train(int argc, char **argv);
-int cmd_distill(int argc, char **argv);
-int cmd_import(int argc, char **argv);
+extern const Command command_run, command_compare, command_bench, command_tokenize, command_inspect, command_logits, command_perf,
+    command_replay, command_study, command_index, command_train, command_distill, command_import;
+/* All of them in the order of `forerun --help`, then NULL. */
+extern const Command *const cli_commands[];
 
 /* Prints "forerun: <sentence>" on stderr and returns CLI_FAILED (CLI_USAGE for FR_ERR_ARGUMENT). */
 int cli_fail(const fr_error *err);
 
-/* The whole of a file ("-": standard input), malloc'ed, with a '\0' after it; at most max_bytes. */
+/* Reads the whole of a file ("-": standard input) into malloc'ed memory, followed by a '\0'; at most max_bytes. */
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
 
-/* The folder for what may be lost: $XDG_CACHE_HOME/forerun, or ~/.cache/forerun; made if it is not there. NULL where it cannot be. The
- * string lives as long as the program. */
+/* The folder for what may be deleted at any time: $XDG_CACHE_HOME/forerun, else ~/.cache/forerun; created if needed. NULL where it
+ * cannot be created. The string lives as long as the program. */
 const char *cli_cache_folder(void);
 
-/* Appends what --help says of the drafters, with their options; without_target: those alone that need neither the target's
- * logits nor a model. False where memory ran out. */
+/* Appends the drafters with their options for --help; without_target: only those that need neither the target's logits nor a model.
+ * False: no memory. */
 bool cli_list_drafters(Buf *out, bool without_target);
+/* For rows of options: the i-th method of --draft, the i-th kernel table; NULL after the last. */
+const char *cli_suggest_draft(int i);
+const char *cli_suggest_kernels(int i);
+const char *cli_suggest_rule(int i);
 
-#define CLI_ACT_HELP "inputs of quantised weights are rounded to: q16 (default), or q8: faster with many rows, less exact"
+/* "1,2,3" into a malloc'ed array of integers in [min, max]. */
+int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err);
 
-#define CLI_KV_HELP "type of the KV cache: f16 (default), f32, or q8: half the memory of f16, less exact"
-#define CLI_BACKEND_HELP "what computes: cpu (default), or reference: plain C in double precision on one thread, slow"
-#define CLI_PIN_HELP "keep each thread on a core of its own; for a machine that runs nothing else"
+/* ---- the model of `logits` and `perf`, which run below the public API (cli_model.c) -------------------- */
 
-/* What `logits` and `perf` run on, below the public API: a child argp (-m, -t, --pin, --kv, --kernels, --act) whose input is a
- * CliModel that cli_model_defaults filled, then the model itself. */
 typedef struct CliModel {
     const char *path, *backend, *kernels;
     ActPrecision activations;
@@ -65,15 +46,18 @@ typedef struct CliModel {
     Device *device;
 } CliModel;
 
-extern const struct argp cli_model_argp;
+/* The rows of the options above, for a CliModel that cli_model_defaults filled. */
+extern const Option cli_model_options[];
 void cli_model_defaults(CliModel *m);
 int cli_model_open(CliModel *m, fr_error *err);
 void cli_model_close(CliModel *m);
 
-/* The whole number in [min, max] that an option was given; else argp ends the program with a sentence. `option` is as the
- * user writes it: "--limit". */
-int64_t cli_parse_int(struct argp_state *state, const char *text, int64_t min, int64_t max, const char *option);
-/* "1,2,3" into a malloc'ed array of numbers in [min, max]. */
-int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err);
+/* Help texts that `run` and `logits` share. */
+#define CLI_HELP_THREADS "number of threads"
+#define CLI_HELP_PIN "keep each thread on a core of its own; for a machine that runs nothing else"
+#define CLI_HELP_KV "type of the KV cache; q8 takes half the memory of f16 and is less exact"
+#define CLI_HELP_BACKEND "what runs the model; reference is plain C in double precision on one thread, and slow"
+#define CLI_HELP_KERNELS "kernel table: auto, ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot, neon-i8mm"
+#define CLI_HELP_ACT "what the inputs of quantised weights are rounded to; q8 is faster with many rows and less exact"
 
 #endif

@@ -1,3 +1,7 @@
+/* cli_model.c - the options of the commands that run a model below the public API, and opening it.
+ *
+ * `logits` and `perf` read single rows and time single forwards, which the public API hides, so they open the model themselves.
+ */
 #include "app/cli.h"
 
 #include "base/threads.h"
@@ -5,43 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_KV = 1024, KEY_BACKEND, KEY_KERNELS, KEY_ACT, KEY_PIN };
-
-static const struct argp_option option_table[] = {
-    {"model", 'm', "FILE", 0, "GGUF file of the model", 0},
-    {"threads", 't', "N", 0, "threads (default: all cores)", 0},
-    {"pin", KEY_PIN, NULL, 0, CLI_PIN_HELP, 0},
-    {"kv", KEY_KV, "TYPE", 0, CLI_KV_HELP, 0},
-    {"backend", KEY_BACKEND, "NAME", 0, CLI_BACKEND_HELP, 0},
-    {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot, neon-i8mm", 0},
-    {"act", KEY_ACT, "FORM", 0, CLI_ACT_HELP, 0},
-    {0},
+const Option cli_model_options[] = {
+    {.key = "model", .letter = 'm', OPT_FILE(CliModel, path), .required = "model", .section = "Model", .help = "GGUF file of the model"},
+    {.key = "threads", .letter = 't', OPT_INT(CliModel, n_threads, 1, THREADS_MAX), .default_help = "all cores", .help = CLI_HELP_THREADS},
+    {.key = "pin", OPT_FLAG(CliModel, pin), .help = CLI_HELP_PIN},
+    {.key = "kv", OPT_CHOICE(CliModel, kv, "f16", "f32", "q8"), .values = (const int32_t[]){KV_F16, KV_F32, KV_Q8}, .default_value = "f16",
+     .help = CLI_HELP_KV},
+    {.key = "backend", OPT_CHOICE(CliModel, backend, "cpu", "reference"), .default_value = "cpu", .help = CLI_HELP_BACKEND},
+    {.key = "kernels", OPT_TEXT(CliModel, kernels), .metavar = "NAME", .default_value = "auto", .suggest = cli_suggest_kernels,
+     .help = CLI_HELP_KERNELS},
+    {.key = "act", OPT_CHOICE(CliModel, activations, "q16", "q8"), .values = (const int32_t[]){ACT_PRECISION_Q16, ACT_PRECISION_Q8}, .default_value = "q16",
+     .help = CLI_HELP_ACT},
+    {.key = NULL},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    CliModel *m = state->input;
-    switch (key) {
-    case 'm': m->path = arg; return 0;
-    case KEY_BACKEND: m->backend = arg; return 0;
-    case KEY_KERNELS: m->kernels = arg; return 0;
-    case KEY_PIN: m->pin = true; return 0;
-    case KEY_ACT:
-        if (!act_precision_from_name(arg, &m->activations)) argp_error(state, "--act: '%s' is neither q16 nor q8", arg);
-        return 0;
-    case 't': m->n_threads = (int)cli_parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
-    case KEY_KV:
-        if (!kv_type_from_name(arg, &m->kv)) argp_error(state, "--kv: '%s' is none of f16, f32, q8", arg);
-        return 0;
-    case ARGP_KEY_END:
-        if (!m->path) argp_error(state, "no model given: -m FILE.gguf");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-const struct argp cli_model_argp = {.options = option_table, .parser = parse};
-
-void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_cores(), .kv = KV_F16}; }
+void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_cores()}; }
 
 int cli_model_open(CliModel *m, fr_error *err) {
     const Backend *backend;

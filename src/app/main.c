@@ -1,37 +1,26 @@
-/* main.c - `forerun`: finds the subcommand and hands over. */
+/* main.c - `forerun`: finds the subcommand and runs it. */
 #include "app/cli.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <string.h>
 
-static const CliCommand commands[] = {
-    {"run", "generate text, drafters running ahead", cmd_run},
-    {"compare", "the same prompt plainly and with each drafter, side by side", cmd_compare},
-    {"bench", "many questions plainly and with each drafter: speed by category, or by batch size", cmd_bench},
-    {"tokenize", "token ids of a text, and back", cmd_tokenize},
-    {"inspect", "what is in a GGUF file", cmd_inspect},
-    {"logits", "raw logits of every position of given tokens", cmd_logits},
-    {"perf", "the limits of this machine, and what a forward over n rows costs", cmd_perf},
-    {"replay", "run a drafter against recorded answers, without the model", cmd_replay},
-    {"study", "the experiments of Recursive Speculative Decoding, with plots", cmd_study},
-    {"index", "make a corpus into an index for the drafter rest", cmd_index},
-    {"train", "train a model, or a drafter for one, on your own texts", cmd_train},
-    {"distill-data", "let a model answer the questions of a file, as data to train on", cmd_distill},
-    {"import-drafter", "make published weights of a drafter into a drafter file", cmd_import},
-    {NULL, NULL, NULL},
+const Command *const cli_commands[] = {
+    &command_run, &command_compare, &command_bench, &command_tokenize, &command_inspect, &command_logits, &command_perf,
+    &command_replay, &command_study, &command_index, &command_train, &command_distill, &command_import, NULL,
 };
 
 static void print_help(FILE *out) {
     fputs("Usage: forerun COMMAND [OPTION...]\n"
-          "Run language models from GGUF files faster than one token at a time, with not one token changed.\n\n"
+          "Run language models from GGUF files faster than one token at a time, without changing a token.\n\n"
           "Commands:\n",
           out);
-    for (const CliCommand *c = commands; c->name; c++) fprintf(out, "  %-14s %s\n", c->name, c->summary);
-    fputs("\n`forerun COMMAND --help` explains a command; `man forerun` tells the rest.\n", out);
+    for (const Command *const *c = cli_commands; *c; c++) fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
+    fputs("\n'forerun COMMAND --help' explains a command, and 'man forerun' the drafters and rules of acceptance.\n"
+          "'forerun --completions bash|zsh|fish' prints completions for that shell.\n",
+          out);
 }
 
-/* Every command writes to standard output, and none looks whether it could. */
+/* Commands write to standard output without checking each call, so it is checked once here. */
 static int finish(int status) {
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     if (written || status != CLI_OK) return status;
@@ -39,8 +28,31 @@ static int finish(int status) {
     return CLI_FAILED;
 }
 
+static int print(bool fits, Buf *text) {
+    if (fits) fwrite(text->data, 1, text->n, stdout);
+    else fprintf(stderr, "forerun: out of memory\n");
+    buf_free(text);
+    return finish(fits ? CLI_OK : CLI_FAILED);
+}
+
+static int print_completions(const char *shell) {
+    Buf text = {.max_bytes = 1 << 20};
+    bool known = shell && (strcmp(shell, "bash") == 0 || strcmp(shell, "zsh") == 0 || strcmp(shell, "fish") == 0);
+    if (known) return print(command_completions(cli_commands, shell, &text), &text);
+    fprintf(stderr, "forerun: --completions needs the name of a shell: bash, zsh or fish\n");
+    return CLI_USAGE;
+}
+
+static int refuse_command(const char *name) {
+    NearestWord nearest = {.word = NULL};
+    for (const Command *const *c = cli_commands; *c; c++) nearest_word_try(&nearest, name, (*c)->name);
+    fprintf(stderr, "forerun: unknown command '%s'", name);
+    if (nearest.word) fprintf(stderr, "; did you mean %s?", nearest.word);
+    fprintf(stderr, "\nTry 'forerun --help'.\n");
+    return CLI_USAGE;
+}
+
 int main(int argc, char **argv) {
-    argp_err_exit_status = CLI_USAGE;
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;
@@ -53,13 +65,12 @@ int main(int argc, char **argv) {
         puts("forerun " FORERUN_VERSION);
         return finish(CLI_OK);
     }
-    for (const CliCommand *c = commands; c->name; c++)
-        if (strcmp(argv[1], c->name) == 0) {
-            char name[64];
-            snprintf(name, sizeof name, "forerun %s", c->name);
-            argv[1] = name;
-            return finish(c->run(argc - 1, argv + 1));
-        }
-    fprintf(stderr, "forerun: there is no command '%s'; `forerun --help` lists them\n", argv[1]);
-    return CLI_USAGE;
+    if (strcmp(argv[1], "--completions") == 0) return print_completions(argc > 2 ? argv[2] : NULL);
+    if (strcmp(argv[1], "--man") == 0) { /* for man/update.sh, so --help does not mention it */
+        Buf text = {.max_bytes = 1 << 20};
+        return print(command_man(cli_commands, &text), &text);
+    }
+    for (const Command *const *c = cli_commands; *c; c++)
+        if (strcmp(argv[1], (*c)->name) == 0) return finish(command_main(*c, argc - 1, argv + 1));
+    return refuse_command(argv[1]);
 }

@@ -1,8 +1,8 @@
 /* plot.c - writes a gnuplot script and pipes it into gnuplot.
  *
- * Every text of the caller stands in single quotes, where gnuplot knows no escapes and starts no commands; a quote
- * is written twice. The terminal is `noenhanced`, so that ngram_trie stays ngram_trie. Positions of bars are
- * computed here: gnuplot's own histograms have no error bars of one length up and down. */
+ * Every text of the caller is put into single quotes, inside which gnuplot has no escapes and runs no commands; a quote is
+ * doubled. The terminal is `noenhanced`, so that underscores stay underscores. Positions of bars are computed here, because
+ * gnuplot's own histograms have no symmetric error bars. */
 #include "app/plot.h"
 
 #include <errno.h>
@@ -12,17 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Okabe and Ito's colours, which people with any colour vision tell apart; then grey. */
+/* The colours of Okabe and Ito, which are distinguishable with any colour vision; then grey. */
 static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#777777"};
 static const char *color_of(int i_series) { return palette[i_series % (int)(sizeof palette / sizeof *palette)]; }
 
-enum { WIDTH = 960, HEIGHT = 560, MAX_LABEL_CHARS = 90 /* that stand side by side below the axis */ };
-static const double GROUP_WIDTH = 0.8; /* of the bars of a category, which lie 1 apart */
+enum { WIDTH = 960, HEIGHT = 560, MAX_LABEL_CHARS = 90 /* that fit side by side below the axis */ };
+static const double GROUP_WIDTH = 0.8; /* of the bars of a category; categories are 1 apart */
 
 int plot_check(const char *path, fr_error *err) {
     FILE *gnuplot = popen("gnuplot --version >/dev/null 2>&1", "r");
     if (!gnuplot || pclose(gnuplot) != 0)
-        return error_set(err, FR_ERR_UNSUPPORTED, "gnuplot, which draws the figure, is not here: apt install gnuplot-nox");
+        return error_set(err, FR_ERR_UNSUPPORTED, "gnuplot, which draws the figure, is not installed: apt install gnuplot-nox");
     FILE *f = fopen(path, "ab");
     if (!f || fclose(f)) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
     return FR_OK;
@@ -85,7 +85,7 @@ static void write_style(FILE *out, const Plot *p, const char *path) {
                 p->reference, p->reference);
 }
 
-/* The middle of a bar: the bars of a category stand around its number. */
+/* The middle of a bar: the bars of a category are centred at its index. */
 static double bar_x(const Plot *p, int i_series, int i_category) {
     return i_category + GROUP_WIDTH * ((i_series + 0.5) / p->n_series - 0.5);
 }
@@ -134,13 +134,13 @@ static void write_script(FILE *out, const Plot *p, const char *path) {
 }
 
 static int run_gnuplot(const char *script, size_t n, const char *path, fr_error *err) {
-    /* A gnuplot that is gone must end the figure, not this program. */
+    /* If gnuplot ends early, that must not kill this program. */
     void (*before)(int) = signal(SIGPIPE, SIG_IGN);
     FILE *gnuplot = popen("gnuplot", "w");
     bool failed = !gnuplot || fwrite(script, 1, n, gnuplot) != n;
     if (gnuplot && pclose(gnuplot) != 0) failed = true;
     signal(SIGPIPE, before);
-    return failed ? error_set(err, FR_ERR_IO, "%s: gnuplot did not draw it; what it says stands above", path) : FR_OK;
+    return failed ? error_set(err, FR_ERR_IO, "%s: gnuplot failed; its message is above", path) : FR_OK;
 }
 
 int plot_write_svg(const Plot *p, const char *path, fr_error *err) {

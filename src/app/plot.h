@@ -6,7 +6,7 @@
  *                  .series = &series, .n_series = 1, .y_from_zero = true, .x_log2 = true};
  *     if (plot_write_svg(&plot, "throughput.svg", &err)) ...
  *
- * gnuplot is a program, not a library, and may be missing: who measures for hours asks plot_check first.
+ * gnuplot is a program, not a library, and may be missing: call plot_check before hours of measuring.
  */
 #ifndef APP_PLOT_H
 #define APP_PLOT_H
@@ -20,8 +20,8 @@ typedef enum PlotKind { PLOT_LINES, PLOT_BARS } PlotKind;
 /* Everything is borrowed. A y that is not finite is left out of the figure. */
 typedef struct PlotSeries {
     const char *name;     /* in the legend */
-    int n;                /* points; of bars: one for each category */
-    const double *x;      /* [n]; bars: not read */
+    int n;                /* points; for bars one per category */
+    const double *x;      /* [n]; unused for bars */
     const double *y;      /* [n] */
     const double *dy;     /* [n] half the length of the error bars; NULL: none; not finite: none at that point */
 } PlotSeries;
@@ -34,12 +34,12 @@ typedef struct Plot {
     const PlotSeries *series;
     int n_series;
     double reference;   /* a dashed line at this y; 0: none */
-    bool y_from_zero;   /* bars always stand on zero */
+    bool y_from_zero;   /* bars always begin at zero */
     bool x_log2;        /* lines: steps of x are factors of two */
     bool x_from_zero;   /* lines: the axis begins at zero */
 } Plot;
 
-/* Is gnuplot there, and can a file be written at `path`? */
+/* Checks that gnuplot is installed and that a file can be written at `path`. */
 int plot_check(const char *path, fr_error *err);
 int plot_write_svg(const Plot *plot, const char *path, fr_error *err);
 

@@ -35,6 +35,7 @@ static void describe_values(const Option *row, char *text, size_t size) {
         else snprintf(text, size, "a number from %g to %g", row->min_real, row->max_real);
         return;
     case OPTION_CHOICE_INDEX:
+    case OPTION_CHOICE_BOOL:
     case OPTION_CHOICE_NAME:
         for (int i = 0; row->names[i] && n < size; i++)
             n += (size_t)snprintf(text + n, size - n, "%s%s", i == 0 ? "" : row->names[i + 1] ? ", " : " or ", row->names[i]);
@@ -83,6 +84,7 @@ static bool store_choice(const Option *row, const char *value, void *to) {
     while (row->names[i] && strcmp(row->names[i], value) != 0) i++;
     if (!row->names[i]) return false;
     if (row->kind == OPTION_CHOICE_NAME) *(const char **)to = row->names[i];
+    else if (row->kind == OPTION_CHOICE_BOOL) *(bool *)to = i > 0;
     else *(int *)to = row->values ? row->values[i] : i;
     return true;
 }
@@ -122,6 +124,7 @@ int option_store(const Option *row, const char *written, const char *value, void
     case OPTION_F32:
     case OPTION_F64: fits = store_real(row, value, to); break;
     case OPTION_CHOICE_INDEX:
+    case OPTION_CHOICE_BOOL:
     case OPTION_CHOICE_NAME: fits = store_choice(row, value, to); break;
     case OPTION_BUFFER: fits = store_buffer(row, value, to); break;
     case OPTION_TEXT: *(const char **)to = value; break;

@@ -28,7 +28,7 @@
  * 'history'? Options: index, factor, ...", "suffix: missing index file: write index=FILE", "suffix: 'live' is set twice".
  *
  * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes int32_t, int64_t and
- * uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int and const char *; OPT_TEXT and OPT_FILE
+ * uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int, bool (two names) and const char *; OPT_TEXT and OPT_FILE
  * const char * and char[N]; OPT_TEXTS an array of const char * or char * with its int counter. A field may be nested ("loop.seed").
  * A const char * field borrows the text it was parsed from: argv, or the caller's copy of "key=value,...". A char[N] field copies it
  * and refuses what does not fit.
@@ -49,7 +49,7 @@ typedef enum OptionKind {
     OPTION_BOOL, OPTION_INT_FLAG,             /* 1 or 0; on the command line the name alone sets it */
     OPTION_I32, OPTION_I64, OPTION_U64,       /* an integer from min to max */
     OPTION_F32, OPTION_F64,                   /* a number from min_real to max_real */
-    OPTION_CHOICE_INDEX, OPTION_CHOICE_NAME,  /* one of names: stored as its value, or as the name itself */
+    OPTION_CHOICE_INDEX, OPTION_CHOICE_BOOL, OPTION_CHOICE_NAME, /* one of names: stored as its value, false or true, or the name */
     OPTION_TEXT, OPTION_BUFFER,               /* text, borrowed or copied into a char[max] */
     OPTION_TEXTS,                             /* given several times, at most `max` times; borrowed */
     OPTION_CUSTOM,                            /* `parse` reads it */
@@ -89,7 +89,8 @@ typedef struct Option {
     .kind = _Generic(OPT_FIELD(S, field), float: OPTION_F32, double: OPTION_F64), .offset = offsetof(S, field), .min_real = (lo), \
     .max_real = (hi)
 #define OPT_CHOICE(S, field, ...) \
-    .kind = _Generic(OPT_FIELD(S, field), int: OPTION_CHOICE_INDEX, unsigned: OPTION_CHOICE_INDEX, const char *: OPTION_CHOICE_NAME), \
+    .kind = _Generic(OPT_FIELD(S, field), int: OPTION_CHOICE_INDEX, unsigned: OPTION_CHOICE_INDEX, bool: OPTION_CHOICE_BOOL, \
+                     const char *: OPTION_CHOICE_NAME), \
     .offset = offsetof(S, field), .names = (const char *const[]){__VA_ARGS__, NULL}
 #define OPT_TEXT(S, field) \
     .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \

@@ -63,6 +63,7 @@ const char *option_metavar(const Option *row, char room[64]) {
     case OPTION_F32:
     case OPTION_F64: return "X";
     case OPTION_CHOICE_INDEX:
+    case OPTION_CHOICE_BOOL:
     case OPTION_CHOICE_NAME:
         for (int i = 0; row->names[i] && n < 64; i++) n += (size_t)snprintf(room + n, 64 - n, "%s%s", i ? "|" : "", row->names[i]);
         return room;
@@ -77,7 +78,7 @@ static void describe_range(const Option *row, char *text, size_t size) {
     bool is_real = row->kind == OPTION_F32 || row->kind == OPTION_F64;
     if (is_int) {
         const char *word = row->word ? row->word : "", *comma = row->word ? ", or " : "";
-        if (row->max < INT32_MAX) snprintf(text, size, "%s%s%lld to %lld", word, comma, (long long)row->min, (long long)row->max);
+        if (row->max < 1 << 20) snprintf(text, size, "%s%s%lld to %lld", word, comma, (long long)row->min, (long long)row->max);
         else if (row->word) snprintf(text, size, "%s%sat least %lld", word, comma, (long long)row->min);
         else if (row->min > 1) snprintf(text, size, "at least %lld", (long long)row->min);
     }
@@ -86,15 +87,20 @@ static void describe_range(const Option *row, char *text, size_t size) {
 }
 
 bool option_describe(Buf *out, const Option *row, bool with_default) {
-    char range[96], notes[256];
+    char range[96];
     describe_range(row, range, sizeof range);
-    const char *preset = row->default_help ? row->default_help : with_default ? row->default_value : NULL;
     bool is_flag = row->kind == OPTION_BOOL || row->kind == OPTION_INT_FLAG;
-    if (is_flag && with_default) preset = NULL;
-    if (!put(out, row->help)) return false;
-    if (!range[0] && !preset) return true;
-    snprintf(notes, sizeof notes, " (%s%s%s%s)", range, range[0] && preset ? "; " : "", preset ? "default " : "", preset ? preset : "");
-    return put(out, notes);
+    const char *preset = row->default_help ? row->default_help : with_default && !is_flag ? row->default_value : NULL;
+    const char *repeated = row->kind == OPTION_TEXTS && !row->is_argument ? "may be repeated" : NULL;
+    const char *required = row->required && !row->is_argument ? "required" : NULL;
+    const char *const notes[][2] = {{"", range[0] ? range : NULL}, {"default: ", preset}, {"", required}, {"", repeated}};
+    bool fits = put(out, row->help), any = false;
+    for (size_t i = 0; i < sizeof notes / sizeof *notes && fits; i++) {
+        if (!notes[i][1]) continue;
+        fits = put(out, any ? "; " : " (") && put(out, notes[i][0]) && put(out, notes[i][1]);
+        any = true;
+    }
+    return fits && (!any || put(out, ")"));
 }
 
 static int key_columns(const Option *rows) {

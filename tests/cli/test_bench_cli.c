@@ -65,18 +65,18 @@ static void wrong_usage_is_refused(void **state) {
     (void)state;
     char args[512];
     ask(two_categories);
-    cli_expect(TARGET, 2, "which questions?");
-    cli_expect(TARGET "a b", 2, "one file of questions");
-    cli_expect(TARGET "--chain none a", 2, "nothing to hold against plain decoding");
-    cli_expect(TARGET "--runs 0 a", 2, "--runs: '0'");
+    cli_expect(TARGET, 2, "missing file of questions: pass QUESTIONS.jsonl");
+    cli_expect(TARGET "a b", 2, "unexpected argument 'b'");
+    cli_expect(TARGET "--chain none a", 2, "nothing to compare with plain decoding");
+    cli_expect(TARGET "--runs 0 a", 2, "'--runs=0' must be an integer from 1 to 100");
     cli_expect(TARGET "/nowhere.jsonl", 1, "/nowhere.jsonl");
     static const struct { const char *options; int status; const char *fragment; } cases[] = {
         {"--draft teleport", 2, "teleport"},
         {"--draft pld --draft pld+teleport", 2, "pld+teleport"},
-        {"--chain pld:length=3", 2, "is what is tuned"},
+        {"--chain pld:length=3", 2, "must not set the length"},
         {"--chain teleport", 2, "teleport"},
         {"--draft sps:model=/no/a+suffixes.gguf", 1, "/no/a+suffixes.gguf"},
-        {"--parallel 1,0", 2, "'1,0' is not a list"},
+        {"--parallel 1,0", 2, "'1,0' must be a list of integers"},
         {"--json /no/where.json", 1, "/no/where.json"},
         {"-c 20", 1, "no question fits"},
         {"--raw --system 'be kind'", 2, "--system needs a chat format"},
@@ -90,10 +90,10 @@ static void wrong_usage_is_refused(void **state) {
 static void bad_lines_are_named(void **state) {
     (void)state;
     static const struct { const char *line, *fragment; } cases[] = {
-        {"{\"prompt\": ", "line 3: is no JSON"},
-        {"[1, 2]", "line 3: is no JSON object"},
-        {"{\"category\": \"x\"}", "line 3: a question has either"},
-        {"{\"prompt\": \"x\", \"turns\": [\"y\"]}", "line 3: a question has either"},
+        {"{\"prompt\": ", "line 3: must be JSON"},
+        {"[1, 2]", "line 3: must be a JSON object"},
+        {"{\"category\": \"x\"}", "line 3: a question must have either"},
+        {"{\"prompt\": \"x\", \"turns\": [\"y\"]}", "line 3: a question must have either"},
         {"{\"turns\": []}", "line 3: \"turns\""},
         {"{\"turns\": \"x\"}", "line 3: \"turns\""},
         {"{\"turns\": [\"x\", 3]}", "line 3: turn 2"},
@@ -110,7 +110,7 @@ static void bad_lines_are_named(void **state) {
         cli_expect(args, 1, cases[i].fragment);
     }
     ask("\n\n");
-    cli_expect(args, 1, "no question in it");
+    cli_expect(args, 1, "has no questions");
 }
 
 /* Before anything is measured: the model need not even be there. */

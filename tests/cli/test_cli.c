@@ -1,4 +1,4 @@
-/* `forerun run`, `compare`, `logits` and `perf` from the outside: what they print, write and exit with. */
+/* test_cli.c - `forerun run`, `compare`, `logits` and `perf` as programs: output, files and exit statuses. */
 #include "cli_rig.h"
 
 #include <glob.h>
@@ -13,19 +13,20 @@
 #define TARGET "-m models/target.gguf "
 #define DRAFT "-m models/draft.gguf "
 
-static void wrong_usage_and_failures_are_told_apart(void **state) {
+static void wrong_usage_and_failures_have_different_statuses(void **state) {
     (void)state;
     cli_expect("", 2, "Usage: forerun COMMAND");
     cli_expect("--help", 0, "compare");
     cli_expect("--version", 0, "forerun ");
-    cli_expect("fly", 2, "no command 'fly'");
+    cli_expect("fly", 2, "unknown command 'fly'");
+    cli_expect("rum", 2, "did you mean run?");
     cli_expect("run --help", 0, "ngram-trie");
-    cli_expect("run", 2, "no model given");
-    cli_expect("run " TARGET "", 2, "no prompt given");
-    cli_expect("run " TARGET "-p a -f b", 2, "two prompts");
-    cli_expect("run " TARGET "-p a stray", 2, "Too many arguments");
-    cli_expect("run " TARGET "-p a --temp hot", 2, "'hot' is no number");
-    cli_expect("run " TARGET "-p a --temp -1", 2, "temperature");
+    cli_expect("run", 2, "missing model: pass -m FILE");
+    cli_expect("run " TARGET "", 2, "missing prompt: pass -p TEXT or -f FILE");
+    cli_expect("run " TARGET "-p a -f b", 2, "-p and -f both give a prompt");
+    cli_expect("run " TARGET "-p a stray", 2, "unexpected argument 'stray'");
+    cli_expect("run " TARGET "-p a --temp hot", 2, "'--temp=hot' must be a number of at least 0");
+    cli_expect("run " TARGET "-p a --temp -1", 2, "'--temp=-1' must be a number of at least 0");
     cli_expect("run " TARGET "-p a --draft teleport", 2, "teleport");
     cli_expect("run " TARGET "-p a --verify hope", 2, "hope");
     cli_expect("run " TARGET "-p a --kernels abacus", 2, "abacus");
@@ -35,18 +36,18 @@ static void wrong_usage_and_failures_are_told_apart(void **state) {
     cli_expect("run " TARGET "-f /nowhere.txt", 1, "/nowhere.txt");
     cli_expect("run " TARGET "--ctx 4 -p 'a longer prompt than that'", 1, "longer than the context of 4");
     cli_expect("run " TARGET "-p a --stats-json /no/where.json -n 1", 1, "/no/where.json");
-    cli_expect("compare " TARGET "-p a", 2, "no drafter to compare with");
-    cli_expect("logits " TARGET "--tokens 1,x -o /dev/null", 2, "'1,x' is not a list");
+    cli_expect("compare " TARGET "-p a", 2, "missing drafter to compare with plain decoding");
+    cli_expect("logits " TARGET "--tokens 1,x -o /dev/null", 2, "'1,x' must be a list of integers");
     cli_expect("logits " TARGET "--tokens 99999 -o /dev/null", 2, "from 0 to 4095");
     cli_expect("logits " TARGET "--tokens 1 -o /no/where.f32", 1, "/no/where.f32");
     cli_expect("perf " TARGET "--rows 0", 2, "from 1 to");
-    cli_expect("run " TARGET "-p a --kv q5", 2, "none of f16, f32, q8");
-    cli_expect("logits " TARGET "--tokens 1 --kv q5 -o -", 2, "none of f16, f32, q8");
+    cli_expect("run " TARGET "-p a --kv q5", 2, "'--kv=q5' must be f16, f32 or q8");
+    cli_expect("logits " TARGET "--tokens 1 --kv q5 -o -", 2, "'--kv=q5' must be f16, f32 or q8");
     cli_expect("run " TARGET "-p a -n 2 --kv q8", 0, "");
     cli_expect("run " TARGET "-p a --pin -t 256", 2, "cannot be pinned"); /* no machine of ours has so many cores */
 }
 
-static void text_alone_goes_to_standard_output(void **state) {
+static void only_the_text_goes_to_standard_output(void **state) {
     (void)state;
     char plain[8192], drafted[8192], colored[16384];
     assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>/dev/null", plain, sizeof plain), 0);
@@ -74,11 +75,12 @@ static json_t *stats_of(const char *args) {
     return j;
 }
 
-static void statistics_have_every_promised_field(void **state) {
+static void statistics_have_every_documented_field(void **state) {
     (void)state;
     static const char *const fields[] = {"tokens", "text", "n_prompt", "n_generated", "n_steps", "acceptance_length",
         "accept_histogram", "conditional_acceptance", "drafted", "accepted", "prefill_s", "decode_s", "tokens_per_s",
-        "draft_s", "forward_s", "verify_s", "logits_hash", "kernel_table", "threads"};
+        "draft_s", "forward_s", "verify_s", "logits_hash", "kernel_table", "threads", "proposals", "undrafted_steps",
+        "acceptance_by_step", "verify", "lossy", "finish", "activations", "n_prompt_shared", "n_preempted", "n_recomputed"};
     json_t *plain = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs");
     json_t *drafted = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --draft ngram-trie");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -94,7 +96,7 @@ static void statistics_have_every_promised_field(void **state) {
     json_decref(drafted);
 }
 
-static void compare_holds_methods_against_plain_decoding(void **state) {
+static void compare_checks_methods_against_plain_decoding(void **state) {
     (void)state;
     char text[65536];
     assert_int_equal(cli_run("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --json --draft ngram-trie --draft ngram-trie:rule=paper", text, sizeof text), 0);
@@ -111,7 +113,7 @@ static void compare_holds_methods_against_plain_decoding(void **state) {
     assert_true(json_array_size(by_step) == 8 || expected * (double)n_steps > (double)n_accepted - 0.5);
     json_decref(rows);
     cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "identical");
-    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "% of the steps that got to d - 1");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "% of the steps that accepted depth d - 1");
     cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive", 0, "identical");
     cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive --temp 1", 0,
            "same distribution");
@@ -170,8 +172,8 @@ static void figures_have_floors(void **state) {
         for (size_t i = 0; i < 5; i++) {
             const json_t *f = json_array_get(figures, i);
             assert_true(json_number_value(json_object_get(f, "seconds")) > 0);
-            assert_true(json_number_value(json_object_get(f, "floor")) >= 1); /* of the least time of one row */
-            assert_true(json_number_value(json_object_get(f, "wanted")) > 0); /* the model's type is Q8_0 */
+            assert_true(json_number_value(json_object_get(f, "limit")) >= 1); /* of the least time of one row */
+            assert_true(json_number_value(json_object_get(f, "goal")) > 0); /* the model's type is Q8_0 */
         }
     }
     json_decref(j);
@@ -201,10 +203,10 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_usage_and_failures_are_told_apart),
-        cmocka_unit_test(text_alone_goes_to_standard_output),
-        cmocka_unit_test(statistics_have_every_promised_field),
-        cmocka_unit_test(compare_holds_methods_against_plain_decoding),
+        cmocka_unit_test(wrong_usage_and_failures_have_different_statuses),
+        cmocka_unit_test(only_the_text_goes_to_standard_output),
+        cmocka_unit_test(statistics_have_every_documented_field),
+        cmocka_unit_test(compare_checks_methods_against_plain_decoding),
         cmocka_unit_test(logits_are_rows_of_floats),
         cmocka_unit_test(perf_prints_ratios),
         cmocka_unit_test(figures_have_floors),

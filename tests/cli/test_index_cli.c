@@ -53,7 +53,7 @@ static void zstd_changes_nothing(void **state) {
     cli_expect("index " TARGET CORPUS ".zst -o " INDEX, 1, "cut off");
     memset(packed, 0, 4);
     spill(CORPUS ".zst", packed, half);
-    cli_expect("index " TARGET CORPUS ".zst -o " INDEX, 1, "zstd says");
+    cli_expect("index " TARGET CORPUS ".zst -o " INDEX, 1, "damaged zstd data");
     assert_int_equal(system("cmp " INDEX " " INDEX ".2"), 0); /* what stood there stays */
 }
 
@@ -76,11 +76,11 @@ static void it_refuses_with_a_reason(void **state) {
     static const struct {
         const char *text, *words;
     } lines[] = {
-        {"{\"text\": \"a\"}\n{\"text\": 1}\n", "line 2 wants a string \"text\""},
+        {"{\"text\": \"a\"}\n{\"text\": 1}\n", "a string \"text\""},
         {"\n{\"text\": ", "line 2 is not JSON"},
         {"{\"messages\": [{\"role\": \"user\"}]}", "line 1 has a message without"},
-        {"{\"prompt\": \"a\"}", "line 1 wants"},
-        {"[]", "line 1 wants"},
+        {"{\"prompt\": \"a\"}", "line 1 must have"},
+        {"[]", "a string \"text\", or strings"},
         {"", "holds no text"},
     };
     unlink(INDEX);
@@ -89,10 +89,10 @@ static void it_refuses_with_a_reason(void **state) {
         cli_expect("index " TARGET CORPUS " -o " INDEX, 1, lines[i].words);
         assert_int_equal(access(INDEX, F_OK), -1);
     }
-    cli_expect("index " TARGET CORPUS, 2, "-o FILE");
-    cli_expect("index " CORPUS " -o " INDEX, 2, "--vocab");
-    cli_expect("index " TARGET "-o " INDEX, 2, "which texts?");
-    cli_expect("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "no whole number from 1");
+    cli_expect("index " TARGET CORPUS, 2, "missing output file: pass -o FILE");
+    cli_expect("index " CORPUS " -o " INDEX, 2, "missing vocabulary: pass -m FILE");
+    cli_expect("index " TARGET "-o " INDEX, 2, "missing corpus: pass CORPUS");
+    cli_expect("index " TARGET CORPUS " --limit 0 -o " INDEX, 2, "must be an integer of at least 1");
     cli_expect("index " TARGET "/nowhere.jsonl -o " INDEX, 1, "/nowhere.jsonl: cannot be opened");
     cli_expect("index --vocab /nowhere.gguf " CORPUS " -o " INDEX, 1, "/nowhere.gguf");
     cli_expect("index --help", 0, "forerun index --vocab");

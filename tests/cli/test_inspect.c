@@ -117,9 +117,9 @@ static void wrong_calls_and_wrong_files_are_told_apart(void **state) {
         int status;
         const char *says;
     } cases[] = {
-        {"", 2, "which file?"},
-        {"a b", 2, "one file at a time"},
-        {"--nonsense models/draft.gguf", 2, "unrecognized option"},
+        {"", 2, "missing file: pass FILE.gguf"},
+        {"a b", 2, "unexpected argument 'b'"},
+        {"--nonsense models/draft.gguf", 2, "unknown option '--nonsense'"},
         {"no-such.gguf", 1, "forerun: no-such.gguf: cannot be opened: No such file or directory\n"},
         {"Makefile", 1, "forerun: Makefile: this is not a GGUF file"},
         {"models/draft.gguf > /dev/full", 1, "standard output cannot be written"},

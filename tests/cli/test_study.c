@@ -87,14 +87,14 @@ static void the_trees_are_those_of_the_paper(void **state) {
 
 static void what_makes_no_sense_is_refused(void **state) {
     (void)state;
-    cli_expect("study", 2, "which experiment");
-    cli_expect("study luck", 2, "no experiment 'luck'");
-    cli_expect("study toy --target 2", 2, "'2' is not between 0 and 1");
+    cli_expect("study", 2, "missing experiment (toy, length or budget)");
+    cli_expect("study luck", 2, "'luck' must be toy, length or budget");
+    cli_expect("study toy --target 2", 2, "'--target=2' must be a number from 0 to 1");
     cli_expect("study toy --json /no/where.json", 1, "/no/where.json");
     cli_expect("study length --runs 0", 2, "from 1 to");
     cli_expect("study length -f /nowhere.jsonl", 1, "/nowhere.jsonl");
     cli_expect("study length -f README.md", 1, "README.md: line 1 is not a JSON object");
-    cli_expect("study length -f /dev/null", 1, "holds no prompts");
+    cli_expect("study length -f /dev/null", 1, "has no prompts");
     cli_expect("study length --draft-model README.md", 1, "README.md");
     cli_expect("study length --plot /no/where/p", 1, "forerun: "); /* no folder, or no gnuplot */
 }

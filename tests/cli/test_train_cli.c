@@ -142,7 +142,7 @@ static void kill_and_resume_change_no_byte(void **state) {
 
 static void a_drafter_resumes_too_and_drafts(void **state) {
     (void)state;
-    cli_expect(DRAFTER "-o " OUT " --checkpoint-every 4", 0, "of held out texts");
+    cli_expect(DRAFTER "-o " OUT " --checkpoint-every 4", 0, "of held-out texts");
     shell("mv " OUT " " DIR "/whole.gguf");
     int n_kills = run_with_kills(DRAFTER "-o " OUT " --checkpoint-every 4", OUT ".checkpoint", "--resume");
     assert_true(n_kills > 0);
@@ -178,7 +178,7 @@ static void a_drafter_names_its_precision(void **state) {
         const char *name = gemm_precision_name(p);
         snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
         cli_expect(args, 0, "steps in ");
-        snprintf(says, sizeof says, "%s products of matrices", name);
+        snprintf(says, sizeof says, "%s matrix products", name);
         cli_expect("inspect " OUT, 0, says);
         snprintf(says, sizeof says, "\"trained_in\": \"%s\"", name);
         cli_expect("inspect --json " OUT, 0, says);
@@ -253,8 +253,8 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-    shell("grep -q -- '--resume goes on from " OUT ".checkpoint' " DIR "/stderr");
-    cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "--resume goes on with it");
+    shell("grep -q -- '--resume continues from " OUT ".checkpoint' " DIR "/stderr");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "pass --resume to continue it");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1, "run with other options: lr=0.001 there, lr=0.5 here");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --length 17 2>&1", 1, "restore the option");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --valid 0.2 2>&1", 1, "run on other data");
@@ -273,49 +273,49 @@ static void it_refuses_with_a_reason(void **state) {
         int status;
         const char *words;
     } cases[] = {
-        {"train", 2, "forerun train METHOD"},
+        {"train", 2, "missing method"},
         {"train --help", 0, "target "},
-        {"train space", 2, "there is no method 'space'"},
-        {"train medusa --data " DATA " -o " OUT, 2, "which target is it for? -m"},
-        {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2, "guess no hidden states"},
+        {"train space", 2, "unknown method 'space'"},
+        {"train medusa --data " DATA " -o " OUT, 2, "missing target: pass -m FILE"},
+        {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2, "unknown option '--hidden-loss-weight'"},
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --token-loss-weight 0", 2, "nothing to learn"},
-        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --regression l1", 2, "neither smooth-l1 nor mse"},
-        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --noise -1", 2, "--noise: '-1' is no number from 0 to 100"},
-        {"train lyanna -m models/target.gguf --data " DATA " -o " OUT " --first-token some", 2, "neither fused nor none"},
-        {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2, "the target has 300 tokens; 0 takes them all"},
-        {LYANNA "-o " OUT " --frequencies " DATA, 2, "nothing to choose where all tokens are hot; give --hot-tokens N"},
-        {LYANNA "-o " OUT " --rank 0 --hot-tokens 9 --frequencies " DATA, 2, "nothing to choose without token info; give --rank N"},
+        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --regression l1", 2, "'--regression=l1' must be smooth-l1 or mse"},
+        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --noise -1", 2, "'--noise=-1' must be a number from 0 to 100"},
+        {"train lyanna -m models/target.gguf --data " DATA " -o " OUT " --first-token some", 2, "'--first-token=some' must be none or fused"},
+        {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2, "--hot-tokens=300 must be less than the 300 tokens"},
+        {LYANNA "-o " OUT " --frequencies " DATA, 2, "no effect because all tokens are hot: pass --hot-tokens=N"},
+        {LYANNA "-o " OUT " --rank 0 --hot-tokens 9 --frequencies " DATA, 2, "no effect without token info: pass --rank=N"},
         {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /nowhere.jsonl", 1, "/nowhere.jsonl: cannot be opened"},
         {LYANNA "-o " OUT " --hot-tokens 9 --frequencies " VOCAB, 1, VOCAB ": line 1 is not JSON"},
         {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /dev/null", 1, "/dev/null: holds no text"},
-        {"train hydra -m models/target.gguf --data " DATA " -o " OUT " --blocks 0", 2, "--blocks: '0'"},
-        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --start one", 2, "neither zero nor embedding"},
-        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2, "are not the target's"},
+        {"train hydra -m models/target.gguf --data " DATA " -o " OUT " --blocks 0", 2, "'--blocks=0' must be an integer from 1 to 8"},
+        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --start one", 2, "must be zero or embedding"},
+        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2, "unknown option '--hidden-loss-weight'"},
         {"train redrafter --help", 0, "recurrent head for a target"},
         {"train hydra --help", 0, "Hydra's heads for a target"},
         {"train target --help", 0, "--resume"},
-        {"train target --vocab " VOCAB " -o " OUT, 2, "what to learn from? --data"},
-        {"train target --data " DATA " -o " OUT, 2, "--vocab FILE.gguf"},
-        {"train target --vocab " VOCAB " --data " DATA, 2, "where to? -o"},
-        {SHAPE "-m " VOCAB " -o " OUT, 2, "-m does not go with the method target"},
+        {"train target --vocab " VOCAB " -o " OUT, 2, "missing training data: pass --data=FILE"},
+        {"train target --data " DATA " -o " OUT, 2, "missing vocabulary: pass --vocab=FILE"},
+        {"train target --vocab " VOCAB " --data " DATA, 2, "missing output file: pass -o FILE"},
+        {SHAPE "-m " VOCAB " -o " OUT, 2, "unknown option '-m'"},
         {SHAPE "-o /nowhere/x.gguf", 1, "/nowhere/x.gguf: cannot be written"},
         {SHAPE "-o " OUT " --log /nowhere/x", 1, "/nowhere/x: cannot be written"},
-        {SHAPE "-o " OUT " --resume", 2, "leave --resume out"},
+        {SHAPE "-o " OUT " --resume", 2, "leave out --resume"},
         {SHAPE "-o " OUT " --valid /nowhere.jsonl", 1, "/nowhere.jsonl: cannot be opened"},
-        {SHAPE "-o " OUT " --ctx 8", 2, "--ctx 8 is less than --length 16"},
-        {SHAPE "-o " OUT " --width 18 --heads 4", 2, "no even multiple"},
-        {SHAPE "-o " OUT " --kv-heads 3", 2, "no divisor"},
-        {SHAPE "-o " OUT " --warm-up 120", 2, "--warm-up 120 leaves none"},
-        {SHAPE "-o " OUT " --lr fast", 2, "--lr: 'fast'"},
-        {SHAPE "-o " OUT " --precision f16", 2, "'f16' is neither bf16 nor f32"},
+        {SHAPE "-o " OUT " --ctx 8", 2, "--ctx=8 must be at least --length=16"},
+        {SHAPE "-o " OUT " --width 18 --heads 4", 2, "must be an even multiple"},
+        {SHAPE "-o " OUT " --kv-heads 3", 2, "must be a divisor"},
+        {SHAPE "-o " OUT " --warm-up 120", 2, "--warm-up=120 must be less than"},
+        {SHAPE "-o " OUT " --lr fast", 2, "'--lr=fast' must be a number"},
+        {SHAPE "-o " OUT " --precision f16", 2, "'--precision=f16' must be bf16 or f32"},
         {"train target --vocab /nowhere.gguf --data " DATA " -o " OUT, 1, "/nowhere.gguf"},
         {"train target --vocab " VOCAB " --data " VOCAB " -o " OUT, 1, "line 1 is not JSON"},
-        {"distill-data -m models/target.gguf -o " ANSWERS, 2, "which questions?"},
-        {"distill-data -m models/target.gguf " QUESTIONS, 2, "where to? -o"},
-        {"distill-data -m models/target.gguf " DATA " -o " ANSWERS, 1, "line 1 has a \"text\", which asks nothing"},
+        {"distill-data -m models/target.gguf -o " ANSWERS, 2, "missing file of questions"},
+        {"distill-data -m models/target.gguf " QUESTIONS, 2, "missing output file: pass -o FILE"},
+        {"distill-data -m models/target.gguf " DATA " -o " ANSWERS, 1, "line 1 has a \"text\", not a question"},
         {"distill-data -m models/target.gguf /dev/null -o " ANSWERS, 1, "nothing to answer"},
-        {"distill-data -m models/target.gguf " QUESTIONS " -o " DIR "/x.zst", 2, "take the .zst off"},
-        {"distill-data -m models/target.gguf " QUESTIONS " -o " DATA, 1, "line 1 answers what the input does not ask"},
+        {"distill-data -m models/target.gguf " QUESTIONS " -o " DIR "/x.zst", 2, "remove .zst from the name"},
+        {"distill-data -m models/target.gguf " QUESTIONS " -o " DATA, 1, "line 1 answers a question that the input does not have"},
     };
     unlink(OUT), unlink(OUT ".checkpoint");
     char args[2000];

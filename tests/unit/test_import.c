@@ -421,11 +421,11 @@ static void the_command_imports_and_runs(void **state) {
     cli_expect("inspect " IMPORTED, 0, "F16 ");
     cli_expect("compare -m " TARGET " -p abc -n 20 --ignore-eos --runs 1 --no-text --draft eagle:file=" IMPORTED, 0, "identical");
     cli_expect("import-drafter --help", 0, "redrafter: Recurrent Drafter");
-    cli_expect("import-drafter sps -m " TARGET " " CHECKPOINT " -o " IMPORTED, 2, "drafters of the method 'sps' cannot be imported");
-    cli_expect("import-drafter eagle -m " TARGET " -o " IMPORTED, 2, "which weights?");
-    cli_expect("import-drafter eagle -m " TARGET " " CHECKPOINT, 2, "where to?");
-    cli_expect("import-drafter eagle " CHECKPOINT " -o " IMPORTED, 2, "for which target?");
-    cli_expect("import-drafter eagle -m " TARGET " --type Q4_K " CHECKPOINT " -o " IMPORTED, 2, "none of F16, Q8_0, F32");
+    cli_expect("import-drafter sps -m " TARGET " " CHECKPOINT " -o " IMPORTED, 2, "'sps': drafters of this method cannot be imported");
+    cli_expect("import-drafter eagle -m " TARGET " -o " IMPORTED, 2, "missing weights");
+    cli_expect("import-drafter eagle -m " TARGET " " CHECKPOINT, 2, "missing output file: pass -o FILE");
+    cli_expect("import-drafter eagle " CHECKPOINT " -o " IMPORTED, 2, "missing target: pass -m FILE");
+    cli_expect("import-drafter eagle -m " TARGET " --type Q4_K " CHECKPOINT " -o " IMPORTED, 2, "must be F16, Q8_0 or F32");
     cli_expect("import-drafter eagle -m " TARGET " man -o " IMPORTED, 1, "there is no *.safetensors in this folder");
     FILE *f = fopen("build/import.bin", "wb");
     assert_non_null(f);

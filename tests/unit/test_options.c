@@ -26,6 +26,7 @@ typedef struct Sample {
         int32_t levels;
     } inner;
     int32_t branch[2];
+    bool is_static;
 } Sample;
 
 static int parse_branch(void *out, const char *text, fr_error *err) {
@@ -48,6 +49,7 @@ static const Option rows[] = {
     {.key = "shape", OPT_CHOICE(Sample, shape, "chain", "tree"), .values = (const int32_t[]){SHAPE_CHAIN, SHAPE_TREE},
      .default_value = "tree", .help = "shape"},
     {.key = "form", OPT_CHOICE(Sample, form, "f16", "f32", "q8"), .help = "form"},
+    {.key = "tree", OPT_CHOICE(Sample, is_static, "dynamic", "static"), .default_value = "dynamic", .help = "tree"},
     {.key = "title", OPT_TEXT(Sample, title), .help = "title"},
     {.key = "input", OPT_FILES(Sample, inputs, n_inputs), .help = "inputs"},
     {.key = "levels", OPT_INT(Sample, inner.levels, 2, 3), .default_value = "2", .help = "levels"},
@@ -78,10 +80,11 @@ static void every_type_is_stored(void **state) {
     (void)state;
     Sample s;
     assert_int_equal(parse(&s, "live=off,whole=1,depth=16,budget=7,many=9223372036854775807,seed=77,rate=-2.5,share=1,shape=chain,"
-                               "form=q8,title=a b,file=x.bin,levels=3,branch=5-4", NULL), FR_OK);
+                               "form=q8,tree=static,title=a b,file=x.bin,levels=3,branch=5-4", NULL), FR_OK);
     assert_true(!s.live && s.whole_flag == 1 && s.depth == 16 && s.budget == 7 && s.many == INT64_MAX && s.seed == 77);
     assert_true(s.rate == -2.5f && s.share == 1 && s.shape == SHAPE_CHAIN && s.inner.levels == 3);
     assert_string_equal(s.form, "q8");
+    assert_true(s.is_static);
     assert_string_equal(s.title, "a b");
     assert_string_equal(s.file, "x.bin");
     assert_int_equal(s.branch[1], 4);
@@ -160,7 +163,7 @@ static void help_is_aligned_and_wrapped(void **state) {
                                   "               from the root of the tree\n"
                                   "               (1 to 16)\n"
                                   "  form=f16|q8  type\n"
-                                  "  share=X      share (0 to 1; default a\n"
+                                  "  share=X      share (0 to 1; default: a\n"
                                   "               twentieth)\n");
     buf_free(&out);
 }

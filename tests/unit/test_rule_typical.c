@@ -160,7 +160,7 @@ static void no_output_claims_that_its_text_is_plain_decodings(void **state) {
     assert_int_equal(cli_run("compare " RUN " --lossy --runs 2 --json", text, sizeof text), 0);
     json_t *rows = json_loads(text, 0, NULL), *plain = json_array_get(rows, 0), *drafted = json_array_get(rows, 1);
     assert_true(json_is_true(json_object_get(plain, "identical")) && json_is_false(json_object_get(plain, "lossy")));
-    assert_true(json_is_false(json_object_get(drafted, "identical")) && json_is_false(json_object_get(drafted, "same_law")));
+    assert_true(json_is_false(json_object_get(drafted, "identical")) && json_is_false(json_object_get(drafted, "same_distribution")));
     assert_true(json_is_true(json_object_get(drafted, "lossy")));
     json_decref(rows);
 }

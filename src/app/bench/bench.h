@@ -1,13 +1,13 @@
-/* bench.h - the parts of `forerun bench`: questions, methods, measuring, summing up, reporting.
+/* bench.h - the parts of `forerun bench`: questions, methods, measuring, summary, report.
  *
  *     questions ─► bench_round: every question, methods in turn ─► BenchRecord ─► bench_row ─► table, JSON, figure
- *                  bench_pass:  one method, so many at a time   ─┘
+ *                  bench_pass:  one method, n at a time   ─┘
  */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
 #include "app/run/generate.h"
-#include "app/run/step_counts.h"
+#include "app/stats_json.h"
 
 #include <stdbool.h>
 
@@ -19,7 +19,7 @@ typedef struct BenchQuestion {
     int64_t id;         /* question_id, or the number of its line */
     int i_category;
     json_t *object;     /* the line; owned */
-    const char **turns; /* [n_turns] what the user says, turn by turn; the strings belong to object */
+    const char **turns; /* [n_turns] messages of the user; the strings belong to object */
     int n_turns;
 } BenchQuestion;
 
@@ -61,33 +61,31 @@ void bench_method_free(BenchMethod *m);
 
 /* ---- bench_run.c ---------------------------------------------------------------------------------- */
 
-/* One question answered by one method, all turns together. */
+/* One question answered by one method: the sum over its turns. */
 typedef struct BenchRecord {
-    int n_turns; /* answered: fewer than the question has where the context was full */
-    int64_t n_prompt, n_generated, n_steps, drafted, accepted;
-    double prefill_s, decode_s, draft_s, forward_s, verify_s; /* the last three are parts of decode_s */
-    StepCounts steps;
-    uint64_t fingerprint; /* of all tokens, and of the logits that chose them */
+    int n_turns;          /* answered turns: fewer than the question has if the context was full */
+    fr_stats stats;       /* sum over the turns */
+    uint64_t fingerprint; /* of all tokens, and of the logits they were sampled from */
 } BenchRecord;
 
-/* What a measurement runs on. */
+/* The setting of a measurement. */
 typedef struct BenchRig {
     const GenerateArgs *args;
     const fr_model *model;
-    bool chat;                   /* turns go into the model's chat format; else they are raw text */
-    const volatile int *stop;    /* not 0: give up, FR_ERR_CANCELLED */
+    bool chat;                   /* turns are put into the model's chat format; else they are raw text */
+    const volatile int *stop;    /* not 0: stop with FR_ERR_CANCELLED */
     char draft_error[256];       /* the first reason why a drafter was switched off; "" usually */
 } BenchRig;
 
-/* An engine with no memory of earlier answers, and the method's drafters loaded. */
+/* A new engine, which remembers no earlier answers, with the method's drafters loaded. */
 int bench_engine_open(fr_engine **out, BenchRig *rig, const BenchMethod *m, int n_parallel, fr_error *err);
 
-/* Answers questions [0, n), n_parallel at a time while there are enough. Fills records[0..n) and the wall time of all. */
+/* Answers questions [0, n), n_parallel at a time. Fills records[0..n) and the wall time of all of them. */
 int bench_pass(BenchRig *rig, fr_engine *engine, const BenchMethod *m, const BenchQuestion *questions, int n,
                int n_parallel, BenchRecord *records, double *wall_s, fr_error *err);
 
-/* Answers all questions with every method, one by one: for each question all methods in turn, the first of them
- * another one each time. Fills records[question * n_methods + method]; *n_done counts whole questions, also on
+/* Answers all questions with every method, one at a time: for each question all methods in turn, each time beginning with
+ * another one. Fills records[question * n_methods + method]; *n_done counts whole questions, also on
  * failure. on_done is called after each answer. */
 int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n, int i_run,
                 BenchRecord *records, int *n_done, void (*on_done)(void *user), void *user, fr_error *err);
@@ -103,10 +101,10 @@ typedef struct BenchResults {
     const BenchMethod *methods; /* [n_methods], plain decoding first */
     int n_methods, n_questions, n_runs; /* what was measured as a whole */
     int n_parallel;
-    bool texts_must_agree;      /* every text is plain decoding's */
+    bool texts_must_agree;      /* every text must be plain decoding's */
     bool is_lossy;              /* the rule of acceptance changes the output distribution */
-    BenchRecord *records;       /* [run][question][method], with room for all that was asked */
-    double *wall_s;             /* [run][method]: throughput is counted by it; NULL: by decode_s */
+    BenchRecord *records;       /* [run][question][method], with room for all runs that are wanted */
+    double *wall_s;             /* [run][method] for the throughput; NULL: decode_s is used */
     const BenchRecord *reference; /* [question * n_methods] the first answers of plain decoding */
 } BenchResults;
 
@@ -125,7 +123,7 @@ typedef struct BenchRow {
     BenchRecord sum;     /* over questions and runs */
     BenchSpread rate;    /* generated tokens a second */
     BenchSpread prefill_rate, speed_up; /* speed-up: ratio of the rates, run by run */
-    BenchVerdict verdict; /* does the speed-up stand clear of 1 by its deviation? */
+    BenchVerdict verdict; /* whether the speed-up differs from 1 by more than its deviation */
     bool same;           /* every answer is plain decoding's, bit for bit */
 } BenchRow;
 
@@ -143,7 +141,7 @@ typedef struct BenchTuning {
 typedef struct BenchReport {
     const BenchRig *rig;
     const char *path; /* of the questions */
-    int n_runs_asked, n_left_out;
+    int n_runs_wanted, n_left_out;
     BenchTuning tuning;
     const BenchResults *results; /* [n_results]: one, or one for each batch size */
     int n_results;
@@ -153,7 +151,7 @@ typedef struct BenchReport {
 void bench_print(const BenchReport *r);
 int bench_write_json(const BenchReport *r, const char *path, fr_error *err);
 int bench_write_plot(const BenchReport *r, const char *path, fr_error *err);
-/* Are all texts plain decoding's, where they must be? */
+/* Whether all texts that must be plain decoding's are. */
 bool bench_texts_agree(const BenchReport *r);
 
 #endif

@@ -1,4 +1,4 @@
-/* bench_json.c - everything that was measured, as one JSON object. docs/BENCH.md explains the fields. */
+/* bench_json.c - all measurements of `forerun bench` as one JSON object. docs/BENCH.md explains the fields. */
 #include "app/bench/bench.h"
 
 #include "base/threads.h"
@@ -8,7 +8,7 @@
 
 static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-/* Paths need not be UTF-8, which JSON is; better no name than no file. */
+/* Paths need not be UTF-8, but JSON is: a name that is not becomes null. */
 static json_t *string_or_null(const char *text) {
     json_t *j = json_string(text);
     return j ? j : json_null();
@@ -20,32 +20,29 @@ static json_t *spread_json(const BenchSpread *s, int n) {
     return json_pack("{s:f, s:o, s:o}", "mean", s->mean, "sd", real_or_null(s->sd), "runs", runs);
 }
 
-static json_t *counts_json(const BenchRecord *x) {
-    json_t *j = json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "n_turns", x->n_turns, "n_prompt",
-                     (json_int_t)x->n_prompt, "n_generated", (json_int_t)x->n_generated, "n_steps", (json_int_t)x->n_steps,
-                     "drafted", (json_int_t)x->drafted, "accepted", (json_int_t)x->accepted, "prefill_s", x->prefill_s,
-                     "decode_s", x->decode_s, "draft_s", x->draft_s, "forward_s", x->forward_s, "verify_s", x->verify_s);
-    if (j) step_counts_json(&x->steps, j);
+static json_t *record_json(const BenchRecord *x) {
+    json_t *j = stats_json(&x->stats);
+    json_object_set_new(j, "n_turns", json_integer(x->n_turns));
     return j;
 }
 
 static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
     BenchRow row;
     bench_row(r, i_category, i_method, &row);
-    double steps = row.sum.n_steps ? (double)row.sum.n_steps : 1;
-    json_t *j = counts_json(&row.sum);
-    json_object_update_new(j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:f, s:b, s:b}",
+    double steps = row.sum.stats.n_steps ? (double)row.sum.stats.n_steps : 1;
+    json_t *j = record_json(&row.sum);
+    json_object_update_new(j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:b, s:b}",
         "category", i_category < 0 ? "all" : r->questions->categories[i_category], "method", string_or_null(r->methods[i_method].name),
         "n_parallel", r->n_parallel, "n_questions", row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs),
         "speed_up", spread_json(&row.speed_up, r->n_runs), "prefill_tokens_per_s", spread_json(&row.prefill_rate, r->n_runs),
-        "acceptance_length", (double)row.sum.n_generated / steps, "drafted_per_step", (double)row.sum.drafted / steps,
+        "drafted_per_step", (double)row.sum.stats.drafted / steps,
         "identical", (int)(row.same && !(r->is_lossy && i_method > 0)), "lossy", (int)(r->is_lossy && i_method > 0)));
     return j;
 }
 
 static void add_rows(json_t *rows, const BenchResults *r) {
     for (int c = -1; c < r->questions->n_categories && r->n_runs; c++) {
-        if (r->wall_s && c >= 0) continue; /* the wall time of a pass is one, whatever it asked */
+        if (r->wall_s && c >= 0) continue; /* the wall time of a pass covers all categories */
         for (int m = 0; m < r->n_methods; m++) json_array_append_new(rows, row_json(r, c, m));
     }
 }
@@ -58,7 +55,7 @@ static void add_records(json_t *records, const BenchResults *r) {
                 const BenchQuestion *question = &r->questions->items[q];
                 char fingerprint[20];
                 snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)x->fingerprint);
-                json_t *j = counts_json(x);
+                json_t *j = record_json(x);
                 json_object_update_new(j, json_pack("{s:i, s:I, s:s, s:o, s:i, s:s}", "run", run, "question_id",
                     (json_int_t)question->id, "category", r->questions->categories[question->i_category], "method",
                     string_or_null(r->methods[m].name), "n_parallel", r->n_parallel, "fingerprint", fingerprint));
@@ -100,7 +97,7 @@ static json_t *settings_json(const BenchReport *r) {
                      string_or_null(a->model), "model_name", string_or_null(info.name), "kernel_table", info.kernels, "threads",
                      a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "questions_file", string_or_null(r->path), "chat_family",
                      r->rig->chat ? info.chat_family : "none", "max_tokens", (json_int_t)a->n_tokens, "sampling", sampling,
-                     "verify", a->verify ? a->verify : "sampled", "runs_asked", r->n_runs_asked, "runs",
+                     "verify", a->verify ? a->verify : "sampled", "runs_wanted", r->n_runs_wanted, "runs",
                      r->results[0].n_runs, "questions_left_out", r->n_left_out);
 }
 
@@ -117,5 +114,5 @@ int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {
     failed |= json_object_set_new(j, "draft_error", string_or_null(r->rig->draft_error));
     failed = failed || json_dump_file(j, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(j);
-    return failed ? error_set(err, FR_ERR_IO, "%s: the measurements cannot be written there", path) : FR_OK;
+    return failed ? error_set(err, FR_ERR_IO, "%s: the measurements cannot be written", path) : FR_OK;
 }

@@ -1,4 +1,4 @@
-/* bench_methods.c - what is measured against plain decoding: drafters, unions of them, chains of a length. */
+/* bench_methods.c - the methods compared with plain decoding: drafters, unions of them, chains of a given length. */
 #include "app/bench/bench.h"
 
 #include "spec/drafter/drafter.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Does the name of a method begin here, and end at ':', ',' or '+' or with the text? */
-static bool method_begins(const char *text) {
+/* Whether the text begins with the name of a method, followed by ':', '+' or its end. */
+static bool begins_with_method(const char *text) {
     for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
         size_t n = strlen((*c)->name);
         if (strncmp(text, (*c)->name, n) == 0 && (!text[n] || text[n] == ':' || text[n] == '+')) return true;
@@ -22,7 +22,7 @@ int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_erro
     if (!m->name || !m->storage) return error_memory(err, "a method", strlen(spec));
     m->drafts[m->n_drafts++] = m->storage;
     for (char *p = m->storage; *p; p++) {
-        if (*p != '+' || !method_begins(p + 1)) continue;
+        if (*p != '+' || !begins_with_method(p + 1)) continue;
         if (m->n_drafts == GENERATE_MAX_DRAFTS)
             return error_set(err, FR_ERR_ARGUMENT, "'%.100s' unites more than %d drafters", spec, GENERATE_MAX_DRAFTS);
         *p = '\0';
@@ -36,7 +36,7 @@ int bench_method_init_plain(BenchMethod *m, fr_error *err) {
     return m->name ? FR_OK : error_memory(err, "a method", 1);
 }
 
-/* name becomes the text; false when memory ran out. */
+/* Replaces the name. False: no memory. */
 __attribute__((format(printf, 2, 3))) static bool rename_method(BenchMethod *m, const char *format, ...) {
     va_list args;
     char *name;
@@ -56,7 +56,7 @@ int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_err
     const DrafterClass *class = drafter_find(name);
     bool has_length = class && drafter_has_option(class, "length");
     if (strstr(spec, ":length=") || strstr(spec, ",length="))
-        return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s': its length is what is tuned; leave it out", spec);
+        return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s' must not set the length, which is tuned", spec);
     char *text;
     int n = has_length ? asprintf(&text, "%s%clength=%d", spec, strchr(spec, ':') ? ',' : ':', length) : asprintf(&text, "%s", spec);
     if (n < 0) return error_memory(err, "a method", strlen(spec));

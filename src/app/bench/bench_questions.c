@@ -1,4 +1,4 @@
-/* bench_questions.c - the questions of a benchmark, from lines of JSON. */
+/* bench_questions.c - reads the questions of a benchmark from JSON lines and chooses those that are measured. */
 #include "app/bench/bench.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static int find_category(BenchQuestions *q, const char *name, fr_error *err) {
     for (int i = 0; i < q->n_categories; i++)
         if (strcmp(q->categories[i], name) == 0) return i;
     if (strcmp(name, "all") == 0)
-        return error_set(err, FR_ERR_FORMAT, "the category 'all' has the name of the sum over all; rename it");
+        return error_set(err, FR_ERR_FORMAT, "the category 'all' is the name of the sum over all categories; rename it");
     if (q->n_categories == BENCH_MAX_CATEGORIES)
         return error_set(err, FR_ERR_FORMAT, "there are more than %d categories", BENCH_MAX_CATEGORIES);
     if (!(q->categories[q->n_categories] = strdup(name))) return error_memory(err, "a category", strlen(name));
@@ -31,7 +31,7 @@ static int find_category(BenchQuestions *q, const char *name, fr_error *err) {
 static int read_turns(BenchQuestion *question, fr_error *err) {
     const json_t *turns = json_object_get(question->object, "turns"), *prompt = json_object_get(question->object, "prompt");
     if (!turns == !prompt)
-        return error_set(err, FR_ERR_FORMAT, "a question has either \"turns\" (an array of strings) or \"prompt\" (a string)");
+        return error_set(err, FR_ERR_FORMAT, "a question must have either \"turns\" (an array of strings) or \"prompt\" (a string)");
     size_t n = turns ? json_array_size(turns) : 1;
     if (n == 0 || n > 64) return error_set(err, FR_ERR_FORMAT, "\"turns\" must be an array of 1 to 64 strings");
     question->turns = calloc(n, sizeof *question->turns);
@@ -39,7 +39,7 @@ static int read_turns(BenchQuestion *question, fr_error *err) {
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(turns ? json_array_get(turns, i) : prompt);
         if (!text || !*text)
-            return error_set(err, FR_ERR_FORMAT, "%s %zu is no string, or an empty one", turns ? "turn" : "prompt", i + 1);
+            return error_set(err, FR_ERR_FORMAT, "%s %zu must be a string that is not empty", turns ? "turn" : "prompt", i + 1);
         question->turns[i] = text;
     }
     question->n_turns = (int)n;
@@ -49,11 +49,11 @@ static int read_turns(BenchQuestion *question, fr_error *err) {
 static int read_question(BenchQuestions *q, BenchQuestion *question, const char *line, size_t n, int64_t i_line, fr_error *err) {
     json_error_t why;
     question->object = json_loadb(line, n, 0, &why);
-    if (!question->object) return error_set(err, FR_ERR_FORMAT, "is no JSON: %s", why.text);
+    if (!question->object) return error_set(err, FR_ERR_FORMAT, "must be JSON: %s", why.text);
     const json_t *id = json_object_get(question->object, "question_id"), *category = json_object_get(question->object, "category");
-    if (!json_is_object(question->object)) return error_set(err, FR_ERR_FORMAT, "is no JSON object");
-    if (id && !json_is_integer(id)) return error_set(err, FR_ERR_FORMAT, "\"question_id\" is no whole number");
-    if (category && !json_is_string(category)) return error_set(err, FR_ERR_FORMAT, "\"category\" is no string");
+    if (!json_is_object(question->object)) return error_set(err, FR_ERR_FORMAT, "must be a JSON object");
+    if (id && !json_is_integer(id)) return error_set(err, FR_ERR_FORMAT, "\"question_id\" must be an integer");
+    if (category && !json_is_string(category)) return error_set(err, FR_ERR_FORMAT, "\"category\" must be a string");
     question->id = id ? json_integer_value(id) : i_line;
     int status = read_turns(question, err);
     if (status) return status;
@@ -76,7 +76,7 @@ static int read_lines(BenchQuestions *q, const char *path, const char *text, fr_
         }
         line += n + (line[n] == '\n');
     }
-    return q->n ? FR_OK : error_set(err, FR_ERR_FORMAT, "%s: there is no question in it", path);
+    return q->n ? FR_OK : error_set(err, FR_ERR_FORMAT, "%s: the file has no questions", path);
 }
 
 int bench_questions_read(BenchQuestions *q, const char *path, fr_error *err) {
@@ -85,7 +85,7 @@ int bench_questions_read(BenchQuestions *q, const char *path, fr_error *err) {
     size_t n;
     int status = cli_read_file(path, MAX_FILE_BYTES, &text, &n, err);
     if (status) return status;
-    if (strlen(text) != n) status = error_set(err, FR_ERR_FORMAT, "%s: holds a zero byte; it is no text", path);
+    if (strlen(text) != n) status = error_set(err, FR_ERR_FORMAT, "%s: contains a zero byte, so it is not a text file", path);
     else status = read_lines(q, path, text, err);
     free(text);
     return status;

@@ -1,4 +1,6 @@
-/* bench_report.c - what a person reads: the table, and the figure. */
+/* bench_report.c - the report of `forerun bench` for people: head, table by category or batch size, and figure.
+ *
+ * A table states what was measured and how before the numbers, and says in words where a method is slower than plain decoding. */
 #include "app/bench/bench.h"
 #include "app/plot.h"
 
@@ -33,16 +35,16 @@ static void print_head(const BenchReport *r) {
     printf("%s (%s), kernels %s, %d threads\n", info.name, info.architecture, info.kernels,
            a->engine.n_threads ? a->engine.n_threads : threads_n_cores());
     printf("%s: %d questions", r->path, results->n_questions);
-    if (r->n_left_out) printf(", %d more left out: too long for the context", r->n_left_out);
+    if (r->n_left_out) printf(", %d more left out because they do not fit the context", r->n_left_out);
     printf("; %s; answers of ", r->rig->chat ? info.chat_family : "no chat format, raw turns");
     if (a->n_tokens) printf("at most %lld tokens", (long long)a->n_tokens);
     else printf("any length");
     if (a->sampling.temperature > 0)
         printf("; temperature %g, seed %llu", (double)a->sampling.temperature, (unsigned long long)a->sampling.seed);
     else printf("; greedy");
-    printf("\nmethods in turn; mean ± standard deviation of %d run%s", results->n_runs, results->n_runs > 1 ? "s" : "");
-    if (results->n_runs < r->n_runs_asked) printf(" (%d were asked for)", r->n_runs_asked);
-    printf("; drafters that remember answers begin each run without any\n");
+    printf("\nmethods alternating; mean ± standard deviation of %d run%s", results->n_runs, results->n_runs > 1 ? "s" : "");
+    if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
+    printf("; drafters that remember answers start each run empty\n");
 }
 
 static void print_tuning(const BenchTuning *t) {
@@ -82,7 +84,7 @@ static const char *text_word(const BenchResults *r, const BenchRow *row, int i_m
 static void print_row(const BenchResults *r, int i_category, int i_method) {
     BenchRow row;
     bench_row(r, i_category, i_method, &row);
-    const BenchRecord *s = &row.sum;
+    const fr_stats *s = &row.sum.stats;
     double steps = s->n_steps ? (double)s->n_steps : 1, seconds = s->decode_s > 0 ? s->decode_s : 1;
     printf("  %-*.*s", name_width(r), name_width(r), r->methods[i_method].name);
     print_spread(&row.rate, 8, 1, "");
@@ -97,7 +99,7 @@ static void print_row(const BenchResults *r, int i_category, int i_method) {
 static void print_columns(const BenchResults *r) {
     printf("\n%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "tokens/s", "", "speed-up", "", "acceptance", "drafted",
            r->wall_s ? "" : "  draft verify  prefill");
-    printf("%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "", "", "", "", "a step", "a step",
+    printf("%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "", "", "", "", "per step", "per step",
            r->wall_s ? "" : "   time   time tokens/s");
 }
 
@@ -106,11 +108,11 @@ static void print_group(const BenchResults *r, int i_category, const char *name)
     bench_row(r, i_category, 0, &row);
     if (row.n_questions == 0) return;
     printf("%s: %d question%s, %lld tokens\n", name, row.n_questions, row.n_questions > 1 ? "s" : "",
-           (long long)(row.sum.n_generated / r->n_runs));
+           (long long)(row.sum.stats.n_generated / r->n_runs));
     for (int m = 0; m < r->n_methods; m++) print_row(r, i_category, m);
 }
 
-/* One sentence a method that loses somewhere. */
+/* One sentence per method that is slower than plain decoding somewhere. */
 static void print_losses(const BenchResults *r) {
     for (int m = 1; m < r->n_methods; m++) {
         bool any = false;
@@ -127,21 +129,21 @@ static void print_losses(const BenchResults *r) {
     }
 }
 
-/* Turns that could not be asked: the conversation had filled the context. */
+/* Turns that were not run because their conversation had filled the context. */
 static int turns_missing(const BenchResults *r) {
     int n = 0;
     for (int q = 0; q < r->n_questions; q++) n += r->questions->items[q].n_turns - bench_record(r, 0, q, 0)->n_turns;
     return n;
 }
 
-/* How far drafts held, over all questions. */
-static void print_steps(const BenchResults *r) {
+/* Acceptance by depth, over all questions. */
+static void print_depths(const BenchResults *r) {
     if (r->n_methods < 2) return;
-    step_counts_print_head(name_width(r) + 2);
+    stats_print_depths_head(name_width(r) + 2);
     for (int m = 1; m < r->n_methods; m++) {
         BenchRow row;
         bench_row(r, -1, m, &row);
-        step_counts_print(&row.sum.steps, r->methods[m].name, name_width(r) + 2);
+        stats_print_depths(&row.sum.stats, r->methods[m].name, name_width(r) + 2);
     }
 }
 
@@ -149,9 +151,9 @@ static void print_single(const BenchResults *r) {
     print_columns(r);
     for (int c = 0; c < r->questions->n_categories; c++) print_group(r, c, r->questions->categories[c]);
     print_group(r, -1, "all");
-    print_steps(r);
-    printf("\ntokens/s and shares are of decoding alone; prefill is tokens/s of the prompts; acceptance: tokens kept of one\n"
-           "pass of the model, its own counted; even: within one deviation, or 1 %%, of plain decoding\n");
+    print_depths(r);
+    printf("\ntokens/s and shares of time are of decoding only; prefill: prompt tokens per second; acceptance: tokens accepted per\n"
+           "target pass, the target's own included; even: within one standard deviation, or 1 %%, of plain decoding\n");
     print_losses(r);
 }
 
@@ -165,7 +167,7 @@ static void print_parallel(const BenchReport *r) {
                  results->n_questions < results->n_parallel ? " (never full)" : "");
         print_group(results, -1, name);
     }
-    printf("\ntokens/s: generated tokens of all requests by the wall time of the whole, prefill included\n");
+    printf("\ntokens/s: generated tokens of all requests per second of wall time, prefill included\n");
 }
 
 void bench_print(const BenchReport *r) {
@@ -174,7 +176,7 @@ void bench_print(const BenchReport *r) {
     if (r->is_parallel) print_parallel(r);
     else print_single(&r->results[0]);
     int n_missing = turns_missing(&r->results[0]);
-    if (n_missing) printf("%d later turn%s could not be asked: the context was full\n", n_missing, n_missing > 1 ? "s" : "");
+    if (n_missing) printf("%d later turn%s could not be run because the context was full\n", n_missing, n_missing > 1 ? "s" : "");
     if (r->rig->draft_error[0]) printf("a drafter was switched off in some answers: %s\n", r->rig->draft_error);
 }
 

@@ -1,9 +1,9 @@
-/* bench_run.c - asks questions and writes down what answering cost.
+/* bench_run.c - runs questions through an engine and records what the answers cost.
  *
- * A conversation is a question with its turns: the model's own answer to one turn stands in the prompt of the next,
- * and each turn is prefilled as a whole. A pass keeps a number of conversations running in one engine; where one
- * ends, the next question takes its place, as in a server that has requests waiting. One at a time is the case of
- * one place. Tokenizing and opening count to the wall time of a pass; prefill_s and decode_s are the engine's own. */
+ * A conversation is a question with its turns: the model's own answer to one turn is part of the prompt of the next, and each
+ * turn is prefilled as a whole. A pass keeps a number of conversations running in one engine; when one ends, the next question
+ * takes its place, as in a server with waiting requests. Running one at a time is the special case of one place. The wall time of
+ * a pass includes tokenizing and opening requests; prefill_s and decode_s are the engine's own. */
 #include "app/bench/bench.h"
 
 #include "base/clock.h"
@@ -15,7 +15,7 @@
 
 enum { MAX_TEXT = 64 << 20 };
 
-/* A place of the engine: the conversation that runs there. */
+/* One of the places of a pass, and the conversation that runs there. */
 typedef struct Talk {
     const BenchQuestion *question; /* NULL: the place is free */
     BenchRecord *record;
@@ -54,7 +54,7 @@ static int chat_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, 
     return status;
 }
 
-/* Raw turns: the answer follows its turn directly, and a blank line parts it from the next turn. */
+/* Raw turns: the answer follows its turn directly, and a blank line separates it from the next turn. */
 static int raw_prompt(const BenchQuestion *q, int i_turn, char *const *answers, Buf *out, fr_error *err) {
     bool fits = true;
     for (int i = 0; i <= i_turn && fits; i++) {
@@ -83,7 +83,7 @@ int bench_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *
 
 /* ---- one turn -------------------------------------------------------------------------------------- */
 
-static int stop_if_told(void *user, const fr_token_event *event) {
+static int cancel_if_stopped(void *user, const fr_token_event *event) {
     (void)event;
     return *(const volatile int *)user;
 }
@@ -96,7 +96,7 @@ static int begin_turn(const Pass *p, Talk *t, fr_error *err) {
     options.prompt = prompt;
     options.tree_budget = p->method->tree_budget;
     if (options.n_drafts == 0) options.verify = NULL; /* plain decoding is sampled by seed, whatever the rule */
-    options.on_token = stop_if_told;
+    options.on_token = cancel_if_stopped;
     options.user = (void *)(uintptr_t)p->rig->stop;
     status = fr_request_open(&t->request, p->engine, &options, err);
     fr_free(prompt);
@@ -109,17 +109,7 @@ static void add_turn(BenchRig *rig, BenchRecord *record, const fr_request *reque
     fr_request_get_stats(request, &s);
     const int32_t *tokens = fr_request_tokens(request, &n);
     record->n_turns++;
-    record->n_prompt += s.n_prompt;
-    record->n_generated += s.n_generated;
-    record->n_steps += s.n_steps;
-    record->drafted += s.drafted;
-    record->accepted += s.accepted;
-    record->prefill_s += s.prefill_s;
-    record->decode_s += s.decode_s;
-    record->draft_s += s.draft_s;
-    record->forward_s += s.forward_s;
-    record->verify_s += s.verify_s;
-    step_counts_take(&record->steps, &s);
+    stats_add(&record->stats, &s);
     record->fingerprint = hash64(tokens, (size_t)n * sizeof *tokens, record->fingerprint);
     record->fingerprint = hash64(&s.logits_hash, sizeof s.logits_hash, record->fingerprint);
     if (s.draft_error[0] && !rig->draft_error[0]) memcpy(rig->draft_error, s.draft_error, sizeof rig->draft_error);
@@ -127,8 +117,8 @@ static void add_turn(BenchRig *rig, BenchRecord *record, const fr_request *reque
 
 /* ---- one pass -------------------------------------------------------------------------------------- */
 
-/* Opens the current turn. Where there is no room for it the conversation is over, which is no failure. */
-static int go_on(const Pass *p, Talk *t, fr_error *err) {
+/* Opens the current turn. If the context has no room for it, the conversation is over, which is not a failure. */
+static int open_turn(const Pass *p, Talk *t, fr_error *err) {
     fr_error why;
     int status = begin_turn(p, t, &why);
     if (!status) return FR_OK;
@@ -142,7 +132,7 @@ static int begin_talk(const Pass *p, Talk *t, const BenchQuestion *question, Ben
     *t = (Talk){.question = question, .record = record};
     t->answers = calloc((size_t)question->n_turns, sizeof *t->answers);
     if (!t->answers) return error_memory(err, "a conversation", (size_t)question->n_turns);
-    return go_on(p, t, err);
+    return open_turn(p, t, err);
 }
 
 /* Takes a finished turn, and begins the next one. */
@@ -159,7 +149,7 @@ static int end_turn(const Pass *p, Talk *t, fr_error *err) {
     if (!(t->answers[t->i_turn] = strndup(text, n))) return error_memory(err, "an answer", n);
     fr_request_close(t->request);
     t->request = NULL;
-    if (++t->i_turn < t->question->n_turns) return go_on(p, t, err);
+    if (++t->i_turn < t->question->n_turns) return open_turn(p, t, err);
     end_talk(t);
     return FR_OK;
 }

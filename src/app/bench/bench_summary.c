@@ -1,8 +1,8 @@
 /* bench_summary.c - from records to rows: sums, and mean and deviation over the runs.
  *
  * A rate is the sum of tokens over the sum of seconds of all questions of a category in one run, not the mean of the
- * questions' rates: long answers count as much as they last. A speed-up is the ratio to plain decoding's rate of the
- * same run, so that what slowed the machine in one run is not taken for a deviation of the method. The deviation is
+ * questions' rates: an answer counts by its length. A speed-up is the ratio to plain decoding's rate of the
+ * same run, so that a run on a slower machine does not count as a deviation of the method. The deviation is
  * the sample's (n - 1). */
 #include "app/bench/bench.h"
 
@@ -16,17 +16,7 @@ BenchRecord *bench_record(const BenchResults *r, int i_run, int i_question, int 
 
 static void add(BenchRecord *sum, const BenchRecord *x) {
     sum->n_turns += x->n_turns;
-    sum->n_prompt += x->n_prompt;
-    sum->n_generated += x->n_generated;
-    sum->n_steps += x->n_steps;
-    sum->drafted += x->drafted;
-    sum->accepted += x->accepted;
-    sum->prefill_s += x->prefill_s;
-    sum->decode_s += x->decode_s;
-    sum->draft_s += x->draft_s;
-    sum->forward_s += x->forward_s;
-    sum->verify_s += x->verify_s;
-    step_counts_add(&sum->steps, &x->steps);
+    stats_add(&sum->stats, &x->stats);
 }
 
 static void spread(BenchSpread *s, int n) {
@@ -52,12 +42,12 @@ static BenchRecord sum_of(const BenchResults *r, int i_run, int i_category, int 
 static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 static double rate_of(const BenchResults *r, int i_run, int i_method, const BenchRecord *sum) {
-    double seconds = r->wall_s ? r->wall_s[i_run * r->n_methods + i_method] : sum->decode_s;
-    return ratio((double)sum->n_generated, seconds);
+    double seconds = r->wall_s ? r->wall_s[i_run * r->n_methods + i_method] : sum->stats.decode_s;
+    return ratio((double)sum->stats.n_generated, seconds);
 }
 
 static BenchVerdict verdict_of(const BenchSpread *speed_up) {
-    double margin = fmax(LEAST_MARGIN, speed_up->sd); /* fmax leaves a NaN aside */
+    double margin = fmax(LEAST_MARGIN, speed_up->sd); /* fmax ignores a NaN */
     if (speed_up->mean - margin > 1) return BENCH_FASTER;
     return speed_up->mean + margin < 1 ? BENCH_SLOWER : BENCH_EVEN;
 }
@@ -67,7 +57,7 @@ static bool all_same(const BenchResults *r, int i_category, int i_method) {
         for (int q = 0; q < r->n_questions; q++) {
             const BenchRecord *x = bench_record(r, run, q, i_method), *plain = &r->reference[(size_t)q * (size_t)r->n_methods];
             if (i_category >= 0 && r->questions->items[q].i_category != i_category) continue;
-            if (x->fingerprint != plain->fingerprint || x->n_generated != plain->n_generated) return false;
+            if (x->fingerprint != plain->fingerprint || x->stats.n_generated != plain->stats.n_generated) return false;
         }
     return true;
 }
@@ -79,7 +69,7 @@ void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *ou
         BenchRecord sum = sum_of(r, run, i_category, i_method, &out->n_questions);
         add(&out->sum, &sum);
         out->rate.runs[run] = rate_of(r, run, i_method, &sum);
-        out->prefill_rate.runs[run] = ratio((double)sum.n_prompt, sum.prefill_s);
+        out->prefill_rate.runs[run] = ratio((double)sum.stats.n_prompt, sum.stats.prefill_s);
         out->speed_up.runs[run] = ratio(out->rate.runs[run], rate_of(r, run, 0, &plain));
     }
     spread(&out->rate, r->n_runs);

@@ -1,4 +1,6 @@
-/* cmd_bench.c - `forerun bench`: many questions, plainly and with each method, and what came of it. */
+/* cmd_bench.c - `forerun bench`: answers many questions plainly and with each method, and reports speed and acceptance.
+ *
+ * This file sets up and runs the measurement; bench.h shows the parts. */
 #include "app/bench/bench.h"
 #include "app/plot.h"
 
@@ -11,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_RUNS = 512, KEY_JSON, KEY_PLOT, KEY_LIMIT, KEY_CHAIN, KEY_RAW, KEY_PARALLEL };
 enum { MAX_BATCH = 1024 };
 
 static const int chain_lengths[] = {1, 2, 3, 4, 6, 8, 12};
@@ -31,72 +32,49 @@ typedef struct Bench {
     BenchMethod methods[BENCH_MAX_METHODS];
     int n_methods;
     BenchTuning tuning;
-    BenchResults results[BENCH_MAX_BATCHES]; /* one; with --parallel one a batch size */
+    BenchResults results[BENCH_MAX_BATCHES]; /* one; with --parallel one per batch size */
     int n_results, n_left_out;
     Progress bar;
     const char *bar_what;
     char bar_text[96];
-    int64_t n_done; /* since the bar began */
+    int64_t n_done; /* answers, or passes, since the bar began */
 } Bench;
 
-static volatile int stop_asked;
-static void ask_stop(int signal_number) {
+static volatile int stop_requested;
+static void request_stop(int signal_number) {
     (void)signal_number;
-    stop_asked = 1;
+    stop_requested = 1;
 }
 
 /* ---- command line ---------------------------------------------------------------------------------- */
 
-static const struct argp_option option_table[] = {
-    {NULL, 0, NULL, 0, "Measuring:", 5},
-    {"runs", KEY_RUNS, "N", 0, "measure everything N times, for mean and deviation (default 3)", 5},
-    {"limit", KEY_LIMIT, "N", 0, "the first N questions of each category (default: all)", 5},
-    {"chain", KEY_CHAIN, "SPEC", 0, "also measure this chain of the best length (default pld; none: no chain). Lengths 1, 2, 3, 4, "
-     "6, 8 and 12 are tried on the first question of each category, which takes its time", 5},
-    {"raw", KEY_RAW, NULL, 0, "turns as raw text, also where the model has a chat format", 5},
-    {"parallel", KEY_PARALLEL, "N,N,...", 0, "instead: throughput with so many requests at once, such as 1,2,4,8,16", 5},
-    {"json", KEY_JSON, "FILE", 0, "write all settings, sums and single answers to FILE", 5},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "draw the figure (needs gnuplot)", 5},
-    {0},
+static Bench bench; /* large; a command runs once */
+
+static const Option option_table[] = {
+    {.key = "QUESTIONS.jsonl", OPT_FILE(BenchArgs, questions), .is_argument = true, .required = "file of questions", .section = "Measuring",
+     .help = "the questions, one JSON object per line"},
+    {.key = "runs", OPT_INT(BenchArgs, n_runs, 1, BENCH_MAX_RUNS), .default_value = "3", .help = "measure everything N times, for mean and deviation"},
+    {.key = "limit", OPT_INT(BenchArgs, limit, 1, 1 << 30), .default_help = "all", .help = "use only the first N questions of each category"},
+    {.key = "chain", OPT_TEXT(BenchArgs, chain), .metavar = "SPEC", .default_value = "pld", .suggest = cli_suggest_draft,
+     .help = "also measure this drafter as a chain of the best length; none: no chain. The lengths 1, 2, 3, 4, 6, 8 and 12 are tried on the "
+             "first question of each category, which takes time"},
+    {.key = "raw", OPT_FLAG(BenchArgs, raw), .help = "use the turns as raw text even if the model has a chat format"},
+    {.key = "parallel", OPT_TEXT(BenchArgs, parallel), .metavar = "N,N,...",
+     .help = "measure throughput with that many requests at once instead, such as 1,2,4,8,16"},
+    {.key = "json", OPT_FILE(BenchArgs, json), .help = "write all settings, sums and single answers to FILE"},
+    {.key = "plot", OPT_FILE(BenchArgs, plot), .metavar = "FILE.svg", .help = "draw the figure; needs gnuplot"},
+    {.key = NULL},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    BenchArgs *a = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
-    case KEY_RUNS: a->n_runs = (int)cli_parse_int(state, arg, 1, BENCH_MAX_RUNS, "--runs"); return 0;
-    case KEY_LIMIT: a->limit = (int)cli_parse_int(state, arg, 1, 1 << 30, "--limit"); return 0;
-    case KEY_CHAIN: a->chain = strcmp(arg, "none") == 0 ? NULL : arg; return 0;
-    case KEY_RAW: a->raw = 1; return 0;
-    case KEY_PARALLEL: a->parallel = arg; return 0;
-    case KEY_JSON: a->json = arg; return 0;
-    case KEY_PLOT: a->plot = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (a->questions) argp_error(state, "one file of questions at a time; '%s' is the second", arg);
-        a->questions = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->questions) argp_error(state, "which questions? name a QUESTIONS.jsonl");
-        if (a->generate.n_drafts == 0 && !a->chain) argp_error(state, "nothing to hold against plain decoding: --draft SPEC");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
+static void set_defaults(void) { generate_defaults(&bench.args.generate); }
 
-static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {0}};
-static const struct argp argp = {
-    .options = option_table, .parser = parse, .children = children, .args_doc = "QUESTIONS.jsonl",
-    .doc = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; tell speed, "
-           "acceptance and equality by category. Here several --draft are several methods; one that unites drafters is "
-           "written with +, as in pld+suffix. Exits with 1 where a text differs from plain decoding.\v"
-           "QUESTIONS.jsonl holds one JSON object a line: Spec-Bench's {\"question_id\": 81, \"category\": \"writing\", "
-           "\"turns\": [\"...\", \"...\"]}, where the model's answer to one turn becomes part of the next prompt, or "
-           "{\"prompt\": \"...\", \"category\": \"...\"}. For every question all methods run in turn, another one first each "
-           "time. Questions that do not fit the context with their answer are left out and counted. Ctrl-C ends early and "
-           "shows what was measured as a whole.\n\n"
-           "Examples:\n"
-           "  forerun bench -m model.gguf spec_bench.jsonl --limit 10 --draft ngram-trie --draft pld+suffix --plot speed.svg\n"
-           "  forerun bench -m model.gguf spec_bench.jsonl --limit 4 --draft ngram-trie --parallel 1,2,4,8,16 --json batch.json\n"};
+static int check(fr_error *err) {
+    BenchArgs *a = &bench.args;
+    if (strcmp(a->chain, "none") == 0) a->chain = NULL;
+    if (a->generate.n_drafts == 0 && !a->chain)
+        return error_set(err, FR_ERR_ARGUMENT, "nothing to compare with plain decoding: pass --draft=SPEC");
+    return generate_check(&a->generate, err);
+}
 
 /* ---- measuring ------------------------------------------------------------------------------------- */
 
@@ -106,7 +84,7 @@ static void begin_bar(Bench *b, const char *what, int64_t n_total) {
     progress_begin(&b->bar, stderr, b->bar_text, n_total);
 }
 
-static void one_done(void *user) {
+static void count_one(void *user) {
     Bench *b = user;
     snprintf(b->bar_text, sizeof b->bar_text, "%s %lld of %lld", b->bar_what, (long long)++b->n_done, (long long)b->bar.n_total);
     progress_update(&b->bar, b->n_done);
@@ -124,7 +102,7 @@ static int tuning_questions(const BenchQuestions *q, BenchQuestion *out) {
     return n;
 }
 
-/* tokens_per_s of each length over the questions; the best one becomes the method. */
+/* Measures tokens_per_s of each length over the questions; the fastest becomes the method. */
 static int measure_chains(Bench *b, const BenchMethod *chains, fr_error *err) {
     BenchQuestion questions[BENCH_MAX_CATEGORIES];
     BenchRecord records[BENCH_MAX_CATEGORIES * N_LENGTHS] = {0};
@@ -132,13 +110,13 @@ static int measure_chains(Bench *b, const BenchMethod *chains, fr_error *err) {
     int n = tuning_questions(&b->questions, questions), n_done;
     *t = (BenchTuning){.chain = b->args.chain, .n_questions = n, .n_lengths = N_LENGTHS, .lengths = chain_lengths};
     begin_bar(b, "tuning the chain: answer", (int64_t)n * N_LENGTHS);
-    int status = bench_round(&b->rig, chains, N_LENGTHS, questions, n, 0, records, &n_done, one_done, b, err);
+    int status = bench_round(&b->rig, chains, N_LENGTHS, questions, n, 0, records, &n_done, count_one, b, err);
     progress_end(&b->bar);
     for (int i = 0; i < N_LENGTHS; i++) {
         double tokens = 0, seconds = 0;
         for (int q = 0; q < n; q++) {
-            tokens += (double)records[q * N_LENGTHS + i].n_generated;
-            seconds += records[q * N_LENGTHS + i].decode_s;
+            tokens += (double)records[q * N_LENGTHS + i].stats.n_generated;
+            seconds += records[q * N_LENGTHS + i].stats.decode_s;
         }
         t->tokens_per_s[i] = seconds > 0 ? tokens / seconds : 0;
         if (t->tokens_per_s[i] > t->tokens_per_s[t->best]) t->best = i;
@@ -166,12 +144,12 @@ static int measure(Bench *b, BenchResults *r, fr_error *err) {
     begin_bar(b, "measuring: answer", (int64_t)each * b->args.n_runs);
     for (int run = 0; run < b->args.n_runs && !status; run++) {
         status = bench_round(&b->rig, b->methods, b->n_methods, b->questions.items, r->n_questions, run,
-                             r->records + (size_t)run * each, &n_done, one_done, b, err);
+                             r->records + (size_t)run * each, &n_done, count_one, b, err);
         if (!status) r->n_runs = run + 1;
     }
     progress_end(&b->bar);
     if (status == FR_ERR_CANCELLED && r->n_runs == 0 && n_done > 0) {
-        r->n_questions = n_done; /* stopped in the first run: the questions that all methods answered */
+        r->n_questions = n_done; /* stopped in the first run: keep the questions that all methods answered */
         r->n_runs = 1;
     }
     return status == FR_ERR_CANCELLED && r->n_runs > 0 ? FR_OK : status;
@@ -191,7 +169,7 @@ static int measure_batch(Bench *b, BenchResults *r, int i_run, fr_error *err) {
                                 &r->wall_s[i_run * r->n_methods + m], err);
         fr_engine_close(engine);
         for (int q = 0; q < n && !status; q++) *bench_record(r, i_run, q, m) = records[q];
-        one_done(b);
+        count_one(b);
     }
     free(records);
     if (!status) r->n_runs = i_run + 1;
@@ -209,7 +187,7 @@ static int measure_parallel(Bench *b, fr_error *err) {
 
 /* ---- setting up ------------------------------------------------------------------------------------ */
 
-/* 1 where the first prompt and its answer fit into the context, 0 where not. */
+/* 1 if the first prompt and its answer fit into the context, else 0. */
 static int question_fits(void *user, const BenchQuestion *question, fr_error *err) {
     Bench *b = user;
     const GenerateArgs *a = &b->args.generate;
@@ -229,12 +207,12 @@ static int choose_questions(Bench *b, fr_error *err) {
     if (n < 0) return n;
     b->n_left_out = n;
     if (b->questions.n == 0)
-        return error_set(err, FR_ERR_CONTEXT, "%s: no question fits the context with an answer of %lld tokens; ask for fewer (-n) or "
-                         "allow more (-c)", b->args.questions, (long long)b->args.generate.n_tokens);
+        return error_set(err, FR_ERR_CONTEXT, "%s: no question fits the context with an answer of %lld tokens; reduce -n or "
+                         "increase -c", b->args.questions, (long long)b->args.generate.n_tokens);
     return FR_OK;
 }
 
-/* Plain decoding, and every --draft; each opened once, so that a wrong one is refused now and not after the tuning. */
+/* Plain decoding and every --draft; each is opened once, so that a wrong one is refused before the tuning. */
 static int make_methods(Bench *b, fr_error *err) {
     const GenerateArgs *a = &b->args.generate;
     int status = bench_method_init_plain(&b->methods[b->n_methods++], err);
@@ -268,7 +246,7 @@ static int make_results(Bench *b, fr_error *err) {
     int64_t n = 1;
     int status = b->args.parallel ? cli_parse_ints(b->args.parallel, 1, MAX_BATCH, &batches, &n, err) : FR_OK;
     if (!status && n > BENCH_MAX_BATCHES)
-        status = error_set(err, FR_ERR_ARGUMENT, "--parallel takes at most %d batch sizes", BENCH_MAX_BATCHES);
+        status = error_set(err, FR_ERR_ARGUMENT, "--parallel must be at most %d batch sizes", BENCH_MAX_BATCHES);
     for (int i = 0; i < n && !status; i++) {
         b->n_results = i + 1;
         status = make_result(b, &b->results[i], batches ? batches[i] : one, err);
@@ -293,17 +271,17 @@ static int prepare(Bench *b, fr_error *err) {
     if (status) return status;
     fr_model_info info;
     fr_model_get_info(b->model, &info);
-    b->rig = (BenchRig){.args = &a->generate, .model = b->model, .stop = &stop_asked,
+    b->rig = (BenchRig){.args = &a->generate, .model = b->model, .stop = &stop_requested,
                         .chat = !a->raw && strcmp(info.chat_family, "none") != 0};
     if (!b->rig.chat && a->generate.system)
-        return error_set(err, FR_ERR_ARGUMENT, "--system needs a chat format, and the turns are asked as raw text");
+        return error_set(err, FR_ERR_ARGUMENT, "--system needs a chat format, but the turns are used as raw text");
     status = choose_questions(b, err);
     if (!status) status = make_methods(b, err);
     return status;
 }
 
 static int report(Bench *b, fr_error *err) {
-    const BenchReport r = {.rig = &b->rig, .path = b->args.questions, .n_runs_asked = b->args.n_runs, .n_left_out = b->n_left_out,
+    const BenchReport r = {.rig = &b->rig, .path = b->args.questions, .n_runs_wanted = b->args.n_runs, .n_left_out = b->n_left_out,
                            .tuning = b->tuning, .results = b->results, .n_results = b->n_results,
                            .is_parallel = b->args.parallel != NULL};
     bench_print(&r);
@@ -311,7 +289,7 @@ static int report(Bench *b, fr_error *err) {
     if (!status && b->args.plot) status = bench_write_plot(&r, b->args.plot, err);
     if (!status && !bench_texts_agree(&r))
         status = error_set(err, FR_ERR_INTERNAL, "a text differs from plain decoding: this is a bug in forerun");
-    if (!status && stop_asked) status = error_set(err, FR_ERR_CANCELLED, "stopped before all was measured");
+    if (!status && stop_requested) status = error_set(err, FR_ERR_CANCELLED, "stopped before everything was measured");
     return status;
 }
 
@@ -325,19 +303,36 @@ static void bench_close(Bench *b) {
     fr_model_close(b->model);
 }
 
-int cmd_bench(int argc, char **argv) {
-    static Bench b; /* zeroed; too large for a stack */
-    b.args = (BenchArgs){.n_runs = 3, .chain = "pld"};
-    generate_defaults(&b.args.generate);
-    argp_parse(&argp, argc, argv, 0, NULL, &b.args);
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    Bench *b = &bench;
     fr_error err;
-    int status = prepare(&b, &err);
-    const struct sigaction stop = {.sa_handler = ask_stop, .sa_flags = (int)SA_RESETHAND}; /* a second Ctrl-C kills */
+    int status = prepare(b, &err);
+    const struct sigaction stop = {.sa_handler = request_stop, .sa_flags = (int)SA_RESETHAND}; /* a second Ctrl-C kills */
     sigaction(SIGINT, &stop, NULL);
-    if (!status && b.args.chain) status = tune_chain(&b, &b.methods[b.n_methods++], &err);
-    if (!status) status = make_results(&b, &err);
-    if (!status) status = b.args.parallel ? measure_parallel(&b, &err) : measure(&b, &b.results[0], &err);
-    if (!status) status = report(&b, &err);
-    bench_close(&b);
+    if (!status && b->args.chain) status = tune_chain(b, &b->methods[b->n_methods++], &err);
+    if (!status) status = make_results(b, &err);
+    if (!status) status = b->args.parallel ? measure_parallel(b, &err) : measure(b, &b->results[0], &err);
+    if (!status) status = report(b, &err);
+    bench_close(b);
     return status ? cli_fail(&err) : CLI_OK;
 }
+
+const Command command_bench = {
+    .name = "bench",
+    .summary = "many questions plainly and with each drafter: speed by category, or by batch size",
+    .about = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; report speed, acceptance and equality by "
+             "category. Here several --draft options are several methods; drafters united in one method are joined by +, as in pld+suffix. The exit "
+             "status is 1 if a text differs from plain decoding.",
+    .sets = (const OptionSet[]){{option_table, &bench.args}, {generate_options, &bench.args.generate}, {NULL, NULL}},
+    .list = generate_list_methods,
+    .notes = "QUESTIONS.jsonl holds one JSON object per line: Spec-Bench's {\"question_id\": 81, \"category\": \"writing\", \"turns\": [\"...\", "
+             "\"...\"]}, where the model's answer to one turn becomes part of the next prompt, or {\"prompt\": \"...\", \"category\": \"...\"}. For "
+             "each question the methods run in turn, each time beginning with another one. Questions that do not fit the context with their answer "
+             "are left out and counted. Ctrl-C ends early and shows the runs and questions that were completed.",
+    .examples = "  forerun bench -m model.gguf spec_bench.jsonl --limit 10 --draft ngram-trie --draft pld+suffix --plot speed.svg\n"
+                "  forerun bench -m model.gguf spec_bench.jsonl --limit 4 --draft ngram-trie --parallel 1,2,4,8,16 --json batch.json\n",
+    .defaults = set_defaults,
+    .check = check,
+    .run = run,
+};

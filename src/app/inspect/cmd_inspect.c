@@ -3,71 +3,50 @@
 #include "app/inspect/inspect.h"
 #include "spec/drafter/drafter_file.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef struct Options {
+typedef struct InspectArgs {
     const char *path;
     bool json, tensors;
-} Options;
+} InspectArgs;
 
-static const struct argp_option options[] = {
-    {"json", 'j', NULL, 0, "Print one JSON object, for programs", 0},
-    {"tensors", 't', NULL, 0, "List every tensor with its type and shape", 0},
-    {0},
+static InspectArgs args;
+
+static const Option option_table[] = {
+    {.key = "FILE.gguf", OPT_FILE(InspectArgs, path), .is_argument = true, .required = "file", .help = "a model or a learned drafter"},
+    {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
+    {.key = "tensors", .letter = 't', OPT_FLAG(InspectArgs, tensors), .help = "list every tensor with its type and shape"},
+    {.key = NULL},
 };
-
-static const char doc[] = "Show what is in a GGUF file, a model or a learned drafter: the model's shape, its vocabulary, its tensor types "
-                          "and key-values. Long arrays "
-                          "and strings are shortened."
-                          "\vExamples:\n"
-                          "  forerun inspect models/target.gguf\n"
-                          "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n";
-
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    Options *o = state->input;
-    switch (key) {
-    case 'j':
-        o->json = true;
-        return 0;
-    case 't':
-        o->tensors = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (o->path) argp_error(state, "one file at a time, please");
-        o->path = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which file? Name a .gguf file");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static bool may_colour(void) { return isatty(STDOUT_FILENO) && !getenv("NO_COLOR"); }
 
-int cmd_inspect(int argc, char **argv) {
-    static const struct argp parser = {
-        .options = options, .parser = parse_option, .args_doc = "FILE.gguf", .doc = doc};
-    Options o = {0};
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
     Gguf *g;
     fr_error err = {0};
-    argp_err_exit_status = CLI_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &o);
-    if (gguf_open(&g, o.path, &err)) return cli_fail(&err);
+    if (gguf_open(&g, args.path, &err)) return cli_fail(&err);
     Summary s = inspect_summary(g);
     int status = FR_OK;
-    if (o.json)
-        status = inspect_print_json(g, &s, o.tensors, &err);
-    else
-        inspect_print_text(g, &s, o.tensors, may_colour());
+    if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
+    else inspect_print_text(g, &s, args.tensors, may_colour());
     gguf_close(g);
     return status ? cli_fail(&err) : CLI_OK;
 }
+
+const Command command_inspect = {
+    .name = "inspect",
+    .summary = "what is in a GGUF file",
+    .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and key-values. Long arrays and "
+             "strings are shortened.",
+    .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
+    .examples = "  forerun inspect models/target.gguf\n"
+                "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n",
+    .run = run,
+};
 
 /* ---- the summary ----------------------------------------------------------------------------- */
 

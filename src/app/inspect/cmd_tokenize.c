@@ -5,83 +5,40 @@
 #include "text/detokenizer.h"
 #include "text/utf8.h"
 
-#include <argp.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Options {
+typedef struct TokenizeArgs {
     const char *model, *text, *file, *ids;
     bool bos, special, pieces, json;
-} Options;
+} TokenizeArgs;
 
-enum { OPTION_BOS = 256, OPTION_SPECIAL, OPTION_PIECES, OPTION_JSON };
+static TokenizeArgs args;
 
-static const struct argp_option options[] = {
-    {"model", 'm', "MODEL", 0, "The GGUF file whose vocabulary is used", 0},
-    {"prompt", 'p', "TEXT", 0, "The text to encode", 0},
-    {"file", 'f', "FILE", 0, "Encode the whole of FILE (- is standard input)", 0},
-    {"bos", OPTION_BOS, NULL, 0, "Begin with the vocabulary's BOS token, where it has one", 0},
-    {"special", OPTION_SPECIAL, NULL, 0,
-     "Take text such as </s> for the special token of that name; with --decode, print special tokens", 0},
-    {"pieces", OPTION_PIECES, NULL, 0,
-     "Print one token a line: its id, a tab and what it stands for, escaped", 0},
-    {"decode", 'd', "IDS", 0, "Print the text of these ids (separated by spaces or commas) instead", 0},
-    {"json", OPTION_JSON, NULL, 0, "Print one JSON object, for programs", 0},
-    {0},
+static const Option option_table[] = {
+    {.key = "model", .letter = 'm', OPT_FILE(TokenizeArgs, model), .required = "model with the vocabulary", .help = "GGUF file whose vocabulary is used"},
+    {.key = "prompt", .letter = 'p', OPT_TEXT(TokenizeArgs, text), .help = "text to encode"},
+    {.key = "file", .letter = 'f', OPT_FILE(TokenizeArgs, file), .help = "encode the whole of FILE; -: standard input, which is also the default"},
+    {.key = "bos", OPT_FLAG(TokenizeArgs, bos), .help = "begin with the vocabulary's BOS token, if it has one"},
+    {.key = "special", OPT_FLAG(TokenizeArgs, special),
+     .help = "encode text such as </s> as the special token of that name; with --decode, print special tokens"},
+    {.key = "pieces", OPT_FLAG(TokenizeArgs, pieces), .help = "print one token per line: its id, a tab and its text, escaped"},
+    {.key = "decode", .letter = 'd', OPT_TEXT(TokenizeArgs, ids), .metavar = "IDS",
+     .help = "print the text of these ids instead; they are separated by spaces or commas"},
+    {.key = "json", OPT_FLAG(TokenizeArgs, json), .help = "print one JSON object"},
+    {.key = NULL},
 };
 
-static const char doc[] =
-    "Print the token ids of exactly that text on one line, separated by spaces. Standard input is read where "
-    "neither -p nor -f is given."
-    "\vExamples:\n"
-    "  forerun tokenize -m models/target.gguf -p 'Once upon a time'\n"
-    "  forerun tokenize -m models/target.gguf --bos --pieces -f story.txt\n"
-    "  forerun tokenize -m models/target.gguf -d '1 450 931'\n";
-
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    Options *o = state->input;
-    switch (key) {
-    case 'm':
-        o->model = arg;
-        return 0;
-    case 'p':
-        o->text = arg;
-        return 0;
-    case 'f':
-        o->file = arg;
-        return 0;
-    case 'd':
-        o->ids = arg;
-        return 0;
-    case OPTION_BOS:
-        o->bos = true;
-        return 0;
-    case OPTION_SPECIAL:
-        o->special = true;
-        return 0;
-    case OPTION_PIECES:
-        o->pieces = true;
-        return 0;
-    case OPTION_JSON:
-        o->json = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is too much; give the text with -p or -f", arg);
-        return 0;
-    case ARGP_KEY_END:
-        if (!o->model) argp_error(state, "which vocabulary? Name a model with -m");
-        if ((o->text != NULL) + (o->file != NULL) + (o->ids != NULL) > 1)
-            argp_error(state, "-p, -f and -d exclude each other");
-        if (o->ids && (o->bos || o->pieces)) argp_error(state, "--bos and --pieces do not go with --decode");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+static int check(fr_error *err) {
+    if ((args.text != NULL) + (args.file != NULL) + (args.ids != NULL) > 1)
+        return error_set(err, FR_ERR_ARGUMENT, "-p, -f and -d exclude each other: pass one of them");
+    if (args.ids && (args.bos || args.pieces)) return error_set(err, FR_ERR_ARGUMENT, "--bos and --pieces do not apply to --decode");
+    return FR_OK;
 }
 
-/* Readable on one line and exact: control characters and bytes that are no UTF-8 are escaped. */
+/* Appends the piece on one line and without loss: control characters and bytes that are not UTF-8 are escaped. */
 static bool append_escaped(Buf *out, const char *piece, size_t n) {
     bool fits = true;
     for (size_t i = 0, length; i < n && fits; i += length) {
@@ -144,7 +101,7 @@ static int print_ids_json(const Tokenizer *t, const int32_t *ids, int64_t n, boo
     return fits ? FR_OK : error_memory(err, "the tokens as JSON", (size_t)n * 64);
 }
 
-static int encode(const Tokenizer *t, const Options *o, fr_error *err) {
+static int encode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
     char *read = NULL;
     size_t n = o->text ? strlen(o->text) : 0;
     int status = o->text ? FR_OK : cli_read_file(o->file ? o->file : "-", INT32_MAX - 1, &read, &n, err);
@@ -161,7 +118,7 @@ static int encode(const Tokenizer *t, const Options *o, fr_error *err) {
     return status;
 }
 
-/* "1 2  3" as "1,2,3": what cli_parse_ints reads. */
+/* "1 2  3" as "1,2,3", the form that cli_parse_ints reads. */
 static char *with_commas(const char *ids) {
     char *out = malloc(strlen(ids) + 1), *end = out;
     if (!out) return NULL;
@@ -189,7 +146,7 @@ static bool append_text(const Tokenizer *t, const int32_t *ids, int64_t n_ids, b
     return fits && buf_append(text, rest, n);
 }
 
-static int decode(const Tokenizer *t, const Options *o, fr_error *err) {
+static int decode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
     char *list = with_commas(o->ids);
     if (!list) return error_memory(err, "a list of ids", strlen(o->ids));
     int32_t *ids = NULL;
@@ -210,18 +167,27 @@ static int decode(const Tokenizer *t, const Options *o, fr_error *err) {
     return status;
 }
 
-int cmd_tokenize(int argc, char **argv) {
-    static const struct argp parser = {.options = options, .parser = parse_option, .doc = doc};
-    Options o = {0};
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
     fr_error err = {0};
     Gguf *g;
     Tokenizer *t = NULL;
-    argp_err_exit_status = CLI_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &o);
-    int status = gguf_open(&g, o.model, &err);
+    int status = gguf_open(&g, args.model, &err);
     if (!status) status = tokenizer_open(&t, g, &err);
     gguf_close(g);
-    if (!status) status = o.ids ? decode(t, &o, &err) : encode(t, &o, &err);
+    if (!status) status = args.ids ? decode(t, &args, &err) : encode(t, &args, &err);
     tokenizer_close(t);
     return status ? cli_fail(&err) : CLI_OK;
 }
+
+const Command command_tokenize = {
+    .name = "tokenize",
+    .summary = "token ids of a text, and back",
+    .about = "Print the token ids of a text on one line, separated by spaces. Without -p and -f the text is read from standard input.",
+    .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
+    .examples = "  forerun tokenize -m models/target.gguf -p 'Once upon a time'\n"
+                "  forerun tokenize -m models/target.gguf --bos --pieces -f story.txt\n"
+                "  forerun tokenize -m models/target.gguf -d '1 450 931'\n",
+    .check = check,
+    .run = run,
+};

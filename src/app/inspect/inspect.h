@@ -1,4 +1,4 @@
-/* inspect.h - what `forerun inspect` gathers from a file, and its two ways to show it. */
+/* inspect.h - the summary of a file for `forerun inspect`, and its two forms of output. */
 #ifndef INSPECT_INSPECT_H
 #define INSPECT_INSPECT_H
 
@@ -9,14 +9,14 @@ enum {
     INSPECT_STRING_MAX = 72, /* bytes shown of a string, in text */
 };
 
-/* Strings that are missing are empty, numbers that are missing are -1. */
+/* Missing strings are empty, missing numbers are -1. */
 typedef struct Summary {
     GgufString name, architecture;
     int64_t n_parameters, n_context, n_layers, width, feed_forward, n_heads, n_kv_heads, head_dim;
     GgufString vocab_model, vocab_pre;
     int64_t n_vocab;
     bool has_chat_template;
-    struct { /* of a learned drafter's file (spec/drafter_file.h); without a method it is none */
+    struct { /* of a learned drafter's file (spec/drafter/drafter_file.h); no method: it is not one */
         GgufString method, target, fingerprint, command, data, precision;
     } drafter;
     struct {
@@ -29,7 +29,7 @@ Summary inspect_summary(const Gguf *g);
 
 const char *inspect_type_name(GgufType type); /* "u8" ... "string", "array" */
 
-/* The double whose shortest decimal is that of the float: 0.1 and not 0.10000000149. */
+/* The double with the same shortest decimal as the float: 0.1, not 0.10000000149. */
 double inspect_decimal(float f);
 
 void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour);

@@ -1,4 +1,4 @@
-/* inspect_json.c - a file's summary for programs. */
+/* inspect_json.c - the summary of a file as JSON. */
 #include "app/inspect/inspect.h"
 
 #include "base/mem.h"
@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Strings of the file as JSON; where they are not UTF-8, each byte becomes the code point of its number, as
- * if the string were Latin-1. */
+/* A string of the file as JSON; if it is not UTF-8, it is read as Latin-1. */
 static json_t *text(GgufString s) {
     json_t *j = json_stringn(s.data, s.n);
     if (j) return j;
@@ -28,7 +27,7 @@ static json_t *text(GgufString s) {
 
 static json_t *real(float f) { return isfinite(f) ? json_real(inspect_decimal(f)) : json_null(); }
 
-/* Takes the value. A key that is not UTF-8 cannot stand in JSON; jansson refuses it and it is left out. */
+/* Takes ownership of the value. A key that is not UTF-8 is refused by jansson and left out. */
 static void set(json_t *object, const char *key, json_t *value) { json_object_set_new(object, key, value); }
 
 static void set_number(json_t *object, const char *key, int64_t v) {

@@ -1,4 +1,4 @@
-/* inspect_text.c - a file's summary for people. Strings of the file reach the terminal only when harmless. */
+/* inspect_text.c - the summary of a file as text. Characters of the file that could control the terminal are escaped. */
 #include "app/inspect/inspect.h"
 #include "spec/drafter/drafter.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* A code point that a terminal shows and does not obey (nor turns the direction of writing with). */
+/* Whether a terminal prints the code point, rather than obeying it or changing the direction of writing. */
 static bool harmless(utf8proc_int32_t c) {
     utf8proc_category_t category = utf8proc_category(c);
     return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF &&
@@ -18,7 +18,7 @@ static bool harmless(utf8proc_int32_t c) {
            category != UTF8PROC_CATEGORY_ZP;
 }
 
-/* At most max bytes of s, what is not harmless UTF-8 as an escape. */
+/* Prints at most max bytes of s; everything but harmless UTF-8 is escaped. */
 static void print_string(GgufString s, size_t max) {
     for (size_t i = 0; i < s.n;) {
         if (i >= max) {
@@ -79,7 +79,7 @@ static void line_number(const char *name, int64_t n, const char *unit) {
     printf("%" PRId64 "%s\n", n, unit);
 }
 
-/* ---- the parts of the page ------------------------------------------------------------------- */
+/* ---- the parts of the output ----------------------------------------------------------------- */
 
 static void print_shape(const Summary *s) {
     line_string("name", s->name);
@@ -102,7 +102,7 @@ static void print_shape(const Summary *s) {
     }
 }
 
-/* What a learned drafter is and for whom. */
+/* The method of a learned drafter, and its target. */
 static void print_drafter(const Summary *s) {
     char method[32] = "";
     const GgufString *m = &s->drafter.method;
@@ -111,20 +111,20 @@ static void print_drafter(const Summary *s) {
     const DrafterClass *class = drafter_find(method);
     label("drafter");
     print_string(*m, INSPECT_STRING_MAX);
-    printf(": %s\n", class ? class->summary : "a method that this forerun does not know");
+    printf(": %s\n", class ? class->summary : "a method unknown to this version of forerun");
     label("for the target");
     print_string(s->drafter.target, INSPECT_STRING_MAX);
     fputs(", fingerprint ", stdout);
     print_string(s->drafter.fingerprint, INSPECT_STRING_MAX);
     putchar('\n');
     label("shares");
-    puts("the target's embedding, and its LM head where it has none; they are not in this file");
+    puts("the target's embedding, and its LM head unless it has its own; the file does not contain them");
     line_string("trained by", s->drafter.command);
     line_string("trained on", s->drafter.data);
     if (!s->drafter.precision.n) return;
     label("trained in");
     print_string(s->drafter.precision, INSPECT_STRING_MAX);
-    puts(" products of matrices");
+    puts(" matrix products");
 }
 
 static void print_vocabulary(const Summary *s) {

@@ -1,4 +1,4 @@
-/* cmd_perf.c - `forerun perf`: the limits of this machine, and how near a forward over n rows comes to them. */
+/* cmd_perf.c - `forerun perf`: the limits of this machine, and how close a forward over n rows comes to them. */
 #include "app/cli.h"
 #include "app/perf/perf_figures.h"
 #include "app/perf/perf_parts.h"
@@ -9,44 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_ROWS = 256, KEY_JSON, KEY_SECONDS, KEY_PLOT, KEY_PARTS, KEY_FIGURES, MAX_COUNTS = 64, MAX_ROWS = 512, MAX_SPLIT = 8 };
-#define PARTS_S 1.0 /* to take one forward apart */
+enum { MAX_COUNTS = 64, MAX_ROWS = 512, MAX_SPLIT = 8 };
+#define PARTS_S 1.0 /* seconds to measure the parts of one forward */
 
 typedef struct PerfArgs {
     CliModel model;
     const char *rows, *parts, *plot;
-    int n_context, json, figures;
+    int n_context;
+    bool json, figures;
     double seconds;
 } PerfArgs;
 
-static const struct argp_option option_table[] = {
-    {"rows", KEY_ROWS, "1,2,4,...", 0, "numbers of rows (default 1,2,3,4,5,6,8,12,16,24,32,48,64)", 0},
-    {"ctx", 'c', "N", 0, "tokens that stand before the rows (default 128)", 0},
-    {"parts", KEY_PARTS, "1,8,...", 0, "numbers of rows whose forward is taken apart (default 1,8,32)", 0},
-    {"seconds", KEY_SECONDS, "S", 0, "how long to measure (default 5; three rounds at the least)", 0},
-    {"figures", KEY_FIGURES, NULL, 0, "instead: the share of bandwidth of one row and T(4, 8, 16, 32)/T(1) at contexts 128 and 1024, beside what should "
-     "be reached on the shape of TinyLlama-1.1B and what this machine allows; --seconds for each context", 0},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "draw T(n) and the limit (needs gnuplot)", 0},
-    {"json", KEY_JSON, NULL, 0, "print JSON", 0},
-    {0},
+static PerfArgs args;
+
+static const Option option_table[] = {
+    {.key = "rows", OPT_TEXT(PerfArgs, rows), .metavar = "1,2,4,...", .default_value = "1,2,3,4,5,6,8,12,16,24,32,48,64", .section = "Measuring",
+     .help = "numbers of rows to time"},
+    {.key = "ctx", .letter = 'c', OPT_INT(PerfArgs, n_context, 0, 1 << 20), .default_value = "128", .help = "tokens of context before the rows"},
+    {.key = "parts", OPT_TEXT(PerfArgs, parts), .metavar = "1,8,...", .default_value = "1,8,32",
+     .help = "numbers of rows whose forward is broken down into its parts"},
+    {.key = "seconds", OPT_REAL(PerfArgs, seconds, 0, 86400), .metavar = "S", .default_value = "5",
+     .help = "how long to measure; at least three rounds"},
+    {.key = "figures", OPT_FLAG(PerfArgs, figures),
+     .help = "print only key figures: the share of the bandwidth that one row reaches and T(4, 8, 16, 32)/T(1) at contexts 128 and 1024, beside "
+             "the goals for the shape of TinyLlama-1.1B and the limits of this machine; --seconds then applies to each context"},
+    {.key = "plot", OPT_FILE(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and the limit; needs gnuplot"},
+    {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
+    {.key = NULL},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    PerfArgs *a = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case KEY_ROWS: a->rows = arg; return 0;
-    case KEY_PARTS: a->parts = arg; return 0;
-    case KEY_PLOT: a->plot = arg; return 0;
-    case KEY_JSON: a->json = 1; return 0;
-    case KEY_FIGURES: a->figures = 1; return 0;
-    case KEY_SECONDS: a->seconds = atof(arg); return 0;
-    case 'c':
-        a->n_context = (int32_t)cli_parse_int(state, arg, 0, 1 << 20, "--ctx");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
+static void set_defaults(void) { cli_model_defaults(&args.model); }
 
 typedef struct Report {
     const PerfArgs *args;
@@ -56,7 +48,7 @@ typedef struct Report {
     int32_t *rows;
     int64_t n;
     double seconds[MAX_COUNTS];
-    int32_t *split; /* [n_split] rows of the forwards that are taken apart */
+    int32_t *split; /* [n_split] rows of the forwards that are broken down into parts */
     int64_t n_split;
     CostPart parts[MAX_SPLIT][COST_PARTS_MAX];
     int n_parts[MAX_SPLIT];
@@ -67,7 +59,7 @@ static double limit_s(const Report *r, int64_t i) {
     return cost_limit_s(&r->work, &r->speed, r->rows[i], r->args->n_context);
 }
 
-/* Bytes a second that the forward really read, as a share of what the machine can read. */
+/* The bandwidth that the forward achieved, as a share of what the machine can read. */
 static double read_share(const Report *r, int64_t i) {
     double bytes = r->work.weight_bytes + r->args->n_context * r->work.kv_bytes_per_key;
     return bytes / r->seconds[i] / (r->speed.read_gb_s * 1e9);
@@ -86,10 +78,10 @@ static void print_text(const Report *r) {
     printf("), activations %s\n", act_precision_name(r->weights->options.activations));
     printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
            peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
-    printf("model     %.3f GB of weights read a forward, %d tokens before it\n", r->work.weight_bytes * 1e-9,
+    printf("model     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
            r->args->n_context);
-    printf("limit     the longer of reading everything once and computing everything at the peak\n\n");
-    printf("%6s %10s %8s %11s %10s %8s %10s %9s\n", "rows", "T ms", "T/T(1)", "rows/s", "limit ms", "of it", "bandwidth", "Gop/s");
+    printf("limit     the longer of two times: reading everything once, and computing everything at the peak rate\n\n");
+    printf("%6s %10s %8s %11s %10s %8s %10s %9s\n", "rows", "T ms", "T/T(1)", "rows/s", "limit ms", "of limit", "bandwidth", "Gop/s");
     for (int64_t i = 0; i < r->n; i++) {
         double ops = 0;
         for (int k = 0; k < PEAK_COUNT; k++) ops += r->rows[i] * r->work.ops_per_row[k];
@@ -126,13 +118,13 @@ static int plot(const Report *r, fr_error *err) {
         rows[i] = r->rows[i], ms[i] = 1e3 * r->seconds[i], limit_ms[i] = 1e3 * limit_s(r, i);
     const PlotSeries series[] = {{.name = "T(n)", .n = (int)r->n, .x = rows, .y = ms},
                                  {.name = "limit", .n = (int)r->n, .x = rows, .y = limit_ms}};
-    const Plot p = {.kind = PLOT_LINES, .title = "A forward over n rows, and the least it could take", .x_label = "rows",
+    const Plot p = {.kind = PLOT_LINES, .title = "A forward over n rows, and its lower limit", .x_label = "rows",
                     .y_label = "ms", .series = series, .n_series = 2, .y_from_zero = true};
     return plot_write_svg(&p, r->args->plot, err);
 }
 
-/* The machine is measured before and after, and counts with the better figures: what other programs took from one of
- * them is no limit of the machine. */
+/* The machine is measured before and after, and the better figures count: what other programs took during one of the
+ * measurements is not a limit of the machine. */
 static int measure(Report *r, Executor *e, fr_error *err) {
     MachineSpeed after;
     int status = cost_machine_speed(r->weights, r->args->model.n_threads, &r->speed, err);
@@ -145,7 +137,7 @@ static int measure(Report *r, Executor *e, fr_error *err) {
     return FR_OK;
 }
 
-static int take_apart(Report *r, Executor *e, fr_error *err) {
+static int measure_parts(Report *r, Executor *e, fr_error *err) {
     for (int64_t i = 0; i < r->n_split; i++) {
         r->n_parts[i] = cost_parts_measure(e, &r->speed, r->split[i], r->args->n_context, PARTS_S, r->parts[i], &r->whole_s[i], err);
         if (r->n_parts[i] < 0) return r->n_parts[i];
@@ -167,7 +159,7 @@ static int report(const PerfArgs *a, fr_error *err) {
     if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
     if (!status && a->plot) status = plot_check(a->plot, err);
     if (!status) status = measure(&r, executor, err);
-    if (!status) status = take_apart(&r, executor, err);
+    if (!status) status = measure_parts(&r, executor, err);
     executor_close(executor);
     if (!status) {
         if (a->json) print_json(&r);
@@ -179,20 +171,23 @@ static int report(const PerfArgs *a, fr_error *err) {
     return status;
 }
 
-int cmd_perf(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
-        .options = option_table, .parser = parse, .children = children,
-        .doc = "Measure this machine's read bandwidth and arithmetic peaks, and T(n): what a forward over n rows costs. "
-               "Drafting pays as long as T(n)/T(1) stays below the tokens accepted a step. Then forwards are taken apart: bytes and "
-               "operations of each part, its time over the floor that the machine sets, and what that means.\v"
-               "Example:\n  forerun perf -m models/target.gguf --rows 1,2,4,8,16 --ctx 128"};
-    PerfArgs a = {.rows = "1,2,3,4,5,6,8,12,16,24,32,48,64", .parts = "1,8,32", .n_context = 128, .seconds = 5};
-    cli_model_defaults(&a.model);
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
     fr_error err;
-    int status = cli_model_open(&a.model, &err);
-    if (!status) status = a.figures ? perf_figures(&a.model, a.seconds, a.json, &err) : report(&a, &err);
-    cli_model_close(&a.model);
+    int status = cli_model_open(&args.model, &err);
+    if (!status) status = args.figures ? perf_figures(&args.model, args.seconds, args.json, &err) : report(&args, &err);
+    cli_model_close(&args.model);
     return status ? cli_fail(&err) : CLI_OK;
 }
+
+const Command command_perf = {
+    .name = "perf",
+    .summary = "the limits of this machine, and what a forward over n rows costs",
+    .about = "Measure this machine's read bandwidth and peak arithmetic rates, and T(n), the time of a forward over n rows. Drafting pays as long as "
+             "T(n)/T(1) stays below the tokens accepted per step. Then break forwards down into parts: bytes and operations of each part, and its "
+             "time relative to the lower limit that the machine sets.",
+    .sets = (const OptionSet[]){{cli_model_options, &args.model}, {option_table, &args}, {NULL, NULL}},
+    .examples = "  forerun perf -m models/target.gguf --rows 1,2,4,8,16 --ctx 128\n",
+    .defaults = set_defaults,
+    .run = run,
+};

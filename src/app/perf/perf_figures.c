@@ -1,7 +1,10 @@
-/* Of one row: the share of the read bandwidth. Of 4, 8, 16 and 32 rows: T(n)/T(1). Beside each what should be reached on the shape of
- * TinyLlama-1.1B with two threads of an AVX-512 machine, and the floor: the same figure of a forward that keeps either the memory or
- * the arithmetic busy without a pause, by the limits measured in the same run. The bandwidth is that of reading the model's own
- * weights, in turns with the forwards: where pages lie makes a difference of two on some machines. Then where the time goes. */
+/* perf_figures.c - `forerun perf --figures`: a few figures of verification beside their goals and the limits of this machine.
+ *
+ * For one row it prints the share of the read bandwidth, for 4, 8, 16 and 32 rows T(n)/T(1). Beside each stands the goal for the shape
+ * of TinyLlama-1.1B with two threads of an AVX-512 machine, and the limit: the same figure for a forward that keeps either the memory
+ * or the arithmetic units busy all the time, by the speeds measured in the same run. The bandwidth is that of reading the model's own
+ * weights, alternating with the forwards, because the placement of pages makes a difference of two on some machines. Then it breaks
+ * the time down into products, attention and the rest. */
 #include "app/perf/perf_figures.h"
 
 #include "base/clock.h"
@@ -16,7 +19,7 @@ static const int32_t COUNTS[N_COUNTS] = {1, 4, 8, 16, 32}, CONTEXTS[] = {128, 10
 
 static const struct {
     TensorType type;
-    double wanted[N_COUNTS]; /* the share at least, the ratios at most */
+    double goal[N_COUNTS]; /* a minimum for the share, maxima for the ratios */
 } goals[] = {
     {TYPE_Q8_0, {0.90, 1.10, 1.15, 1.35, 2.4}},
     {TYPE_Q4_0, {0.85, 1.15, 1.35, 2.2, 4.0}},
@@ -26,19 +29,19 @@ static const struct {
 
 static const double *goal_of(TensorType type) {
     for (size_t i = 0; i < sizeof goals / sizeof *goals; i++)
-        if (goals[i].type == type) return goals[i].wanted;
+        if (goals[i].type == type) return goals[i].goal;
     return NULL;
 }
 
 typedef struct Figures {
     int32_t n_context;
-    MachineSpeed speed; /* its reads are those of the model's weights */
+    MachineSpeed speed; /* its read bandwidth is that of the model's weights */
     double seconds[N_COUNTS], limit_s[N_COUNTS];
     double value[N_COUNTS], floor[N_COUNTS];
     struct { double products_s, products_floor_s, attention_s, attention_floor_s, rest_s; } split[N_SPLITS];
 } Figures;
 
-/* Forwards of each number of rows and a reading of the weights take turns; of all the fastest counts. */
+/* Alternates forwards of each number of rows with reading the weights; the fastest of each counts. */
 static int measure(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
     double read_s = INFINITY, end_s = clock_s() + seconds;
     for (int i = 0; i < N_COUNTS; i++) f->seconds[i] = INFINITY;
@@ -55,7 +58,7 @@ static int measure(Figures *f, const CliModel *m, Executor *e, double seconds, f
     return FR_OK;
 }
 
-/* The peaks before and after, the better ones: what other programs took from one of them is no limit of the machine. */
+/* Measures the peaks before and after and takes the better ones: what other programs took meanwhile is not a limit of the machine. */
 static int measure_between_peaks(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
     MachineSpeed after;
     int status = cost_machine_speed(m->weights, m->n_threads, &f->speed, err);
@@ -76,7 +79,7 @@ static void derive(Figures *f, const CostWork *work) {
     f->value[0] = bytes / f->seconds[0] / (f->speed.read_gb_s * 1e9);
 }
 
-static int take_apart(Figures *f, Executor *e, double seconds, fr_error *err) {
+static int measure_parts(Figures *f, Executor *e, double seconds, fr_error *err) {
     for (int k = 0; k < N_SPLITS; k++) {
         CostPart parts[COST_PARTS_MAX];
         double whole_s;
@@ -94,13 +97,13 @@ static int take_apart(Figures *f, Executor *e, double seconds, fr_error *err) {
     return FR_OK;
 }
 
-static bool is_reached(int i, double value, double wanted) { return i == 0 ? value >= wanted : value <= wanted; }
+static bool is_reached(int i, double value, double goal) { return i == 0 ? value >= goal : value <= goal; }
 
-/* Whether a machine of these limits could reach it at all. */
+/* Also says whether a machine with these limits could reach the goal at all. */
 static const char *verdict(const Figures *f, int i, const double *goal) {
-    if (!goal) return "no figure was asked for";
+    if (!goal) return "no goal for this type";
     if (is_reached(i, f->value[i], goal[i])) return "reached";
-    return is_reached(i, f->floor[i], goal[i]) ? "missed" : "beyond this machine: its floor is above the figure";
+    return is_reached(i, f->floor[i], goal[i]) ? "missed" : "beyond the limit of this machine";
 }
 
 static void print_text(const Figures *f, const CliModel *m, const double *goal) {
@@ -108,17 +111,17 @@ static void print_text(const Figures *f, const CliModel *m, const double *goal) 
     printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n",
            tensor_type_info(m->model->layers[0].gate->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8], peak[PEAK_BF16],
            peak[PEAK_F32]);
-    printf("%-22s %9s %9s %7s %7s %8s  %s\n", "", "ms", "floor ms", "is", "wanted", "floor", "verdict");
+    printf("%-22s %9s %9s %9s %7s %8s  %s\n", "", "ms", "limit ms", "measured", "goal", "limit", "verdict");
     for (int i = 0; i < N_COUNTS; i++) {
         char name[32], wanted[16] = "-";
         if (i == 0) snprintf(name, sizeof name, "1 row, bandwidth");
         else snprintf(name, sizeof name, "T(%d)/T(1)", COUNTS[i]);
         if (goal) snprintf(wanted, sizeof wanted, "%.2f", goal[i]);
-        printf("%-22s %9.2f %9.2f %7.2f %7s %8.2f  %s\n", name, 1e3 * f->seconds[i], 1e3 * f->limit_s[i], f->value[i], wanted,
+        printf("%-22s %9.2f %9.2f %9.2f %7s %8.2f  %s\n", name, 1e3 * f->seconds[i], 1e3 * f->limit_s[i], f->value[i], wanted,
                f->floor[i], verdict(f, i, goal));
     }
     for (int k = 0; k < N_SPLITS; k++)
-        printf("%2d row%s products %.2f ms (floor %.2f), attention %.2f (%.2f), rest %.2f\n", SPLITS[k], SPLITS[k] == 1 ? ": " : "s:",
+        printf("%2d row%s products %.2f ms (limit %.2f), attention %.2f (%.2f), rest %.2f\n", SPLITS[k], SPLITS[k] == 1 ? ": " : "s:",
                1e3 * f->split[k].products_s, 1e3 * f->split[k].products_floor_s, 1e3 * f->split[k].attention_s,
                1e3 * f->split[k].attention_floor_s, 1e3 * f->split[k].rest_s);
 }
@@ -127,7 +130,7 @@ static json_t *to_json(const Figures *f, const double *goal) {
     json_t *rows = json_array(), *split = json_array();
     for (int i = 0; i < N_COUNTS; i++)
         json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:s}", "rows", COUNTS[i], "seconds", f->seconds[i], "limit_s",
-            f->limit_s[i], "value", f->value[i], "floor", f->floor[i], "wanted", goal ? json_real(goal[i]) : json_null(),
+            f->limit_s[i], "value", f->value[i], "limit", f->floor[i], "goal", goal ? json_real(goal[i]) : json_null(),
             "verdict", verdict(f, i, goal)));
     for (int k = 0; k < N_SPLITS; k++)
         json_array_append_new(split, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", SPLITS[k], "products_s", f->split[k].products_s,
@@ -148,12 +151,12 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
     json_t *list = json_array();
     int status = executor_open(&e, m->device, m->weights, &options, err);
     if (!status && !json)
-        printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is a forward of n rows, the fastest of some rounds\n",
+        printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is the time of a forward of n rows, the fastest of several rounds\n",
                m->n_threads, m->weights->options.kernels, act_precision_name(m->weights->options.activations), work.weight_bytes * 1e-9);
     for (size_t c = 0; !status && c < sizeof CONTEXTS / sizeof *CONTEXTS; c++) {
         Figures f = {.n_context = CONTEXTS[c]};
         status = measure_between_peaks(&f, m, e, seconds, err);
-        if (!status) status = take_apart(&f, e, seconds / 4, err);
+        if (!status) status = measure_parts(&f, e, seconds / 4, err);
         if (status) break;
         derive(&f, &work);
         if (json) json_array_append_new(list, to_json(&f, goal));

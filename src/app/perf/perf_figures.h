@@ -1,4 +1,4 @@
-/* perf_figures.h - `forerun perf --figures`: the figures that verification should reach, what this machine allows, what is. */
+/* perf_figures.h - `forerun perf --figures`: key figures of verification, their goals, and the limits of this machine. */
 #ifndef PERF_PERF_FIGURES_H
 #define PERF_PERF_FIGURES_H
 

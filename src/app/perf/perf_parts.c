@@ -1,18 +1,19 @@
+/* perf_parts.c - the parts of a forward as a table and as JSON, each with its lower limit and a verdict in words. */
 #include "app/perf/perf_parts.h"
 
 #include <stdio.h>
 
-/* What a ratio to the floor means; a floor by arithmetic is told from one by reading. */
+/* What the ratio to the lower limit means, and whether that limit is the arithmetic or the reading. */
 static const char *verdict(const CostPart *p, double whole_s, const MachineSpeed *speed, char out[96]) {
-    if (p->floor_s <= 0) return p->seconds > 0.1 * whole_s ? "no floor known; worth a look" : "no floor known";
+    if (p->floor_s <= 0) return p->seconds > 0.1 * whole_s ? "no limit known, but a large share" : "no limit known";
     bool reads = p->bytes / (speed->read_gb_s * 1e9) >= 0.999 * p->floor_s;
     const char *by = reads ? "reading" : "arithmetic";
     double ratio = p->seconds / p->floor_s;
     if (p->seconds < 0.02 * whole_s) snprintf(out, 96, "too small to matter");
-    else if (ratio < 0.9) snprintf(out, 96, "faster than memory: it stays in the cache");
+    else if (ratio < 0.9) snprintf(out, 96, "faster than memory: its data stays in the cache");
     else if (ratio < 1.15) snprintf(out, 96, "at the limit of %s", by);
     else if (ratio < 1.5) snprintf(out, 96, "near the limit of %s", by);
-    else snprintf(out, 96, "%.1f times the limit of %s: %.0f%% of the forward to win", ratio, by,
+    else snprintf(out, 96, "%.1f times the limit of %s: %.0f%% of the forward could be saved", ratio, by,
                   100 * (p->seconds - p->floor_s) / whole_s);
     return out;
 }
@@ -20,7 +21,7 @@ static const char *verdict(const CostPart *p, double whole_s, const MachineSpeed
 void perf_parts_print(const CostPart *parts, int n, int32_t n_rows, double whole_s, const MachineSpeed *speed) {
     char text[96];
     printf("\nwhere the time goes, %d row%s: %.3f ms\n", n_rows, n_rows > 1 ? "s" : "", 1e3 * whole_s);
-    printf("%-12s %13s %4s %9s %9s %9s %9s %6s %6s  %s\n", "part", "shape", "n", "MB", "Gop", "ms", "floor ms", "times", "share",
+    printf("%-12s %13s %4s %9s %9s %9s %9s %6s %6s  %s\n", "part", "shape", "n", "MB", "Gop", "ms", "limit ms", "ratio", "share",
            "verdict");
     for (int i = 0; i < n; i++) {
         const CostPart *p = &parts[i];

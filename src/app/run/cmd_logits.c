@@ -8,33 +8,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_TOKENS = 256, CHUNK = 64 };
+enum { CHUNK = 64 };
 
 typedef struct LogitsArgs {
     CliModel model;
     const char *tokens, *out;
 } LogitsArgs;
 
-static const struct argp_option option_table[] = {
-    {"tokens", KEY_TOKENS, "1,2,3", 0, "token ids (nothing is added to them)", 0},
-    {"output", 'o', "FILE", 0, "where the logits go (-: standard output)", 0},
-    {0},
+static LogitsArgs args;
+
+static const Option option_table[] = {
+    {.key = "tokens", OPT_TEXT(LogitsArgs, tokens), .metavar = "1,2,3", .required = "token ids", .section = "Input and output",
+     .help = "token ids, separated by commas; no BOS is added"},
+    {.key = "output", .letter = 'o', OPT_FILE(LogitsArgs, out), .required = "output file", .help = "file for the logits; -: standard output"},
+    {.key = NULL},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    LogitsArgs *a = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case KEY_TOKENS: a->tokens = arg; return 0;
-    case 'o': a->out = arg; return 0;
-    case ARGP_KEY_END:
-        if (!a->tokens || !a->out) argp_error(state, "--tokens and an output file (-o) are needed");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
+static void set_defaults(void) { cli_model_defaults(&args.model); }
 
-/* Runs the tokens in chunks and writes each row as it comes. */
+/* Runs the tokens in chunks and writes the rows of each. */
 static int write_logits(Executor *e, int32_t n_vocab, const int32_t *tokens, int32_t n, FILE *out, const char *path,
                         fr_error *err) {
     Row rows[CHUNK];
@@ -57,7 +49,7 @@ static int write_logits(Executor *e, int32_t n_vocab, const int32_t *tokens, int
     return status;
 }
 
-static int run(const LogitsArgs *a, fr_error *err) {
+static int write_all(const LogitsArgs *a, fr_error *err) {
     const Model *model = a->model.model;
     Executor *executor = NULL;
     int32_t *tokens = NULL;
@@ -81,19 +73,21 @@ static int run(const LogitsArgs *a, fr_error *err) {
     return status;
 }
 
-int cmd_logits(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
-        .options = option_table, .parser = parse, .children = children,
-        .doc = "Write the raw logits after each of the given tokens: float32, little endian, row-major "
-               "[n_tokens][n_vocab].\v"
-               "Example:\n  forerun logits -m models/target.gguf --tokens 1,400,500 --kv f32 -o logits.f32"};
-    LogitsArgs a = {0};
-    cli_model_defaults(&a.model);
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
     fr_error err;
-    int status = cli_model_open(&a.model, &err);
-    if (!status) status = run(&a, &err);
-    cli_model_close(&a.model);
+    int status = cli_model_open(&args.model, &err);
+    if (!status) status = write_all(&args, &err);
+    cli_model_close(&args.model);
     return status ? cli_fail(&err) : CLI_OK;
 }
+
+const Command command_logits = {
+    .name = "logits",
+    .summary = "raw logits of every position of given tokens",
+    .about = "Write the raw logits after each of the given tokens: float32, little endian, row-major [n_tokens][n_vocab].",
+    .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
+    .examples = "  forerun logits -m models/target.gguf --tokens 1,400,500 --kv f32 -o logits.f32\n",
+    .defaults = set_defaults,
+    .run = run,
+};

@@ -1,4 +1,4 @@
-/* cmd_study.c - `forerun study`: the experiments of Recursive Speculative Decoding, each by one command. */
+/* cmd_study.c - `forerun study`: the experiments of Recursive Speculative Decoding, each run by one command. */
 #include "app/study/study.h"
 
 #include "base/threads.h"
@@ -8,66 +8,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_DRAFT_MODEL = 512, KEY_RUNS, KEY_JSON, KEY_PLOT, KEY_TARGET };
-
-typedef struct Args {
+typedef struct StudyCommandArgs {
     const char *experiment;
     StudyArgs study;
     double target;
-} Args;
+} StudyCommandArgs;
 
-static const struct argp_option option_table[] = {
-    {"model", 'm', "FILE", 0, "target model (length, budget; default models/target.gguf)", 1},
-    {"draft-model", KEY_DRAFT_MODEL, "FILE", 0, "draft model (default models/draft.gguf)", 1},
-    {"prompts", 'f', "FILE", 0, "JSONL of {\"prompt\": TEXT} (default bench/prompts/study.jsonl)", 1},
-    {"tokens", 'n', "N", 0, "tokens of an answer at most (default 128)", 1},
-    {"runs", KEY_RUNS, "N", 0, "seeds 1 to N over all prompts (default 5)", 1},
-    {"threads", 't', "N", 0, "threads (default: all cores)", 1},
-    {"target", KEY_TARGET, "Q", 0, "toy: the target's probability of a one (default 0.3)", 1},
-    {"json", KEY_JSON, "FILE", 0, "write every run to FILE", 2},
-    {"plot", KEY_PLOT, "PREFIX", 0, "write plots to PREFIX-....svg (needs gnuplot)", 2},
-    {0},
+static StudyCommandArgs args;
+
+static const Option option_table[] = {
+    {.key = "EXPERIMENT", OPT_CHOICE(StudyCommandArgs, experiment, "toy", "length", "budget"), .is_argument = true,
+     .required = "experiment (toy, length or budget)", .section = "Experiment", .help = "toy, length or budget"},
+    {.key = "model", .letter = 'm', OPT_FILE(StudyCommandArgs, study.model), .default_value = "models/target.gguf",
+     .help = "length, budget: target model"},
+    {.key = "draft-model", OPT_FILE(StudyCommandArgs, study.draft_model), .default_value = "models/draft.gguf", .help = "length, budget: draft model"},
+    {.key = "prompts", .letter = 'f', OPT_FILE(StudyCommandArgs, study.prompts), .default_value = "bench/prompts/study.jsonl",
+     .help = "JSON lines of {\"prompt\": TEXT}"},
+    {.key = "tokens", .letter = 'n', OPT_INT(StudyCommandArgs, study.n_tokens, 1, 1 << 20), .default_value = "128",
+     .help = "at most N tokens per answer"},
+    {.key = "runs", OPT_INT(StudyCommandArgs, study.n_runs, 1, STUDY_MAX_RUNS), .default_value = "5", .help = "use the seeds 1 to N, each for all prompts"},
+    {.key = "threads", .letter = 't', OPT_INT(StudyCommandArgs, study.n_threads, 1, THREADS_MAX), .default_help = "all cores", .help = CLI_HELP_THREADS},
+    {.key = "target", OPT_REAL(StudyCommandArgs, target, 0, 1), .metavar = "Q", .default_value = "0.3",
+     .help = "toy: the target's probability of a one"},
+    {.key = "json", OPT_FILE(StudyCommandArgs, study.json), .section = "Output", .help = "write every run to FILE"},
+    {.key = "plot", OPT_TEXT(StudyCommandArgs, study.plot), .metavar = "PREFIX", .help = "write plots to PREFIX-....svg; needs gnuplot"},
+    {.key = NULL},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    Args *a = state->input;
-    char *end;
-    switch (key) {
-    case 'm': a->study.model = arg; return 0;
-    case 'f': a->study.prompts = arg; return 0;
-    case 'n': a->study.n_tokens = cli_parse_int(state, arg, 1, 1 << 20, "--tokens"); return 0;
-    case 't': a->study.n_threads = (int)cli_parse_int(state, arg, 1, THREADS_MAX, "--threads"); return 0;
-    case KEY_DRAFT_MODEL: a->study.draft_model = arg; return 0;
-    case KEY_RUNS: a->study.n_runs = (int)cli_parse_int(state, arg, 1, STUDY_MAX_RUNS, "--runs"); return 0;
-    case KEY_JSON: a->study.json = arg; return 0;
-    case KEY_PLOT: a->study.plot = arg; return 0;
-    case KEY_TARGET:
-        a->target = strtod(arg, &end);
-        if (end == arg || *end || !(a->target > 0 && a->target < 1)) argp_error(state, "--target: '%s' is not between 0 and 1", arg);
-        return 0;
-    case ARGP_KEY_ARG:
-        if (a->experiment) argp_error(state, "one experiment at a time; '%s' is the second", arg);
-        a->experiment = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->experiment) argp_error(state, "which experiment? toy, length or budget");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static int check(fr_error *err) {
+    if (args.target > 0 && args.target < 1) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "--target must be greater than 0 and less than 1");
 }
-
-static const struct argp argp = {
-    .options = option_table, .parser = parse, .args_doc = "toy|length|budget",
-    .doc = "The experiments of Recursive Speculative Decoding (Jeon et al. 2024): SD, SpecTr, RSD-C and RSD-S, each under its own "
-           "rule of acceptance.\v"
-           "toy     Fig. 1: how often two draws from one Bernoulli distribution are accepted by another\n"
-           "length  Fig. 4: draft lengths 2 to 5, the trees of appendix D.3.1\n"
-           "budget  Fig. 5: 6 to 30 nodes a step, the trees of appendix D.3.2\n\n"
-           "length and budget run at temperature 0.3 and at temperature 1 with top-p 0.95, as in the paper, and print block "
-           "efficiency (tokens a step), MBSU (efficiency / (length * size of draft / size of target + 1)) and token rate.\n\n"
-           "  forerun study toy --plot docs/plots/rsd-toy\n"
-           "  forerun study length --plot docs/plots/rsd-length",
-};
 
 static int write_json(json_t *j, const char *path, fr_error *err) {
     int failed = json_dump_file(j, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
@@ -79,7 +50,7 @@ static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
     static StudyResult r; /* large */
     json_t *all = json_array();
     int status = a->plot ? study_plot_check(a->plot, err) : FR_OK;
-    if (!status && a->json) status = write_json(all, a->json, err); /* can it be? before minutes are spent */
+    if (!status && a->json) status = write_json(all, a->json, err); /* fails now rather than after minutes of measuring */
     for (size_t i = 0; i < sizeof settings / sizeof *settings && !status; i++) {
         status = study_run(a, plan, settings[i].temperature, settings[i].top_p, &r, err);
         if (status) break;
@@ -92,17 +63,28 @@ static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
     return status;
 }
 
-static int run(const Args *a, fr_error *err) {
-    if (strcmp(a->experiment, "toy") == 0) return study_toy(a->target, a->study.json, a->study.plot, err);
-    if (strcmp(a->experiment, "length") == 0) return run_trees(&a->study, &study_by_length, err);
-    if (strcmp(a->experiment, "budget") == 0) return run_trees(&a->study, &study_by_budget, err);
-    return error_set(err, FR_ERR_ARGUMENT, "there is no experiment '%.40s'; there are toy, length and budget", a->experiment);
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    fr_error err;
+    int status;
+    if (strcmp(args.experiment, "toy") == 0) status = study_toy(args.target, args.study.json, args.study.plot, &err);
+    else status = run_trees(&args.study, strcmp(args.experiment, "length") == 0 ? &study_by_length : &study_by_budget, &err);
+    return status ? cli_fail(&err) : CLI_OK;
 }
 
-int cmd_study(int argc, char **argv) {
-    Args a = {.target = 0.3, .study = {.model = "models/target.gguf", .draft_model = "models/draft.gguf",
-                                       .prompts = "bench/prompts/study.jsonl", .n_runs = 5, .n_tokens = 128}};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &a)) return CLI_USAGE;
-    fr_error err;
-    return run(&a, &err) ? cli_fail(&err) : CLI_OK;
-}
+const Command command_study = {
+    .name = "study",
+    .summary = "the experiments of Recursive Speculative Decoding, with plots",
+    .about = "Run the experiments of Recursive Speculative Decoding (Jeon et al. 2024): SD, SpecTr, RSD-C and RSD-S, each under its own rule of "
+             "acceptance.",
+    .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
+    .notes = "toy: Fig. 1, how often one of two draws from one Bernoulli distribution is accepted by another.\n"
+             "length: Fig. 4, draft lengths 2 to 5, the trees of appendix D.3.1.\n"
+             "budget: Fig. 5, 6 to 30 nodes per step, the trees of appendix D.3.2.\n"
+             "length and budget run at temperature 0.3 and at temperature 1 with top-p 0.95, as in the paper, and print block efficiency (tokens per "
+             "step), MBSU (efficiency / (length * size of draft / size of target + 1)) and token rate.",
+    .examples = "  forerun study toy --plot docs/plots/rsd-toy\n"
+                "  forerun study length --plot docs/plots/rsd-length\n",
+    .check = check,
+    .run = run,
+};

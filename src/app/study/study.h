@@ -11,7 +11,7 @@ typedef enum StudyMethod { STUDY_SD, STUDY_SPECTR, STUDY_RSD_C, STUDY_RSD_S, STU
 const char *study_method_name(StudyMethod m);
 const char *study_method_rule(StudyMethod m);
 
-/* One tree of the appendix. `group` is what the plots have on their x axis: the draft length (D.3.1) or the budget of
+/* One tree of the appendix. `group` is the x axis of the plots: the draft length (D.3.1) or the budget of
  * nodes (D.3.2). shape: "5" for a chain, "KxL" for K paths or a beam of K, "b0-b1-..." for branching factors. */
 typedef struct StudyTree {
     int32_t group;
@@ -26,14 +26,14 @@ typedef struct StudyPlan {
 } StudyPlan;
 extern const StudyPlan study_by_length, study_by_budget; /* D.3.1 and D.3.2, as printed */
 
-/* Levels and nodes of a tree; and its --draft, into out[n_out]. */
+/* Levels and nodes of a tree; and its value of --draft, written to out[n_out]. */
 int32_t study_tree_depth(const StudyTree *t);
 int32_t study_tree_nodes(const StudyTree *t);
 void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, size_t n_out);
 
 enum { STUDY_MAX_RUNS = 64, STUDY_MAX_ROWS = 64 };
 
-/* What one tree gave under one sampling, run by run. A run is one seed over all prompts. Row 0 is plain decoding. */
+/* The results of one tree under one sampling, run by run. A run is one seed over all prompts. Row 0 is plain decoding. */
 typedef struct StudyRow {
     const StudyTree *tree; /* NULL: plain decoding */
     int64_t n_tokens[STUDY_MAX_RUNS], n_steps[STUDY_MAX_RUNS];
@@ -75,10 +75,10 @@ void study_print(const StudyResult *r);
 json_t *study_json(const StudyResult *r);
 /* PREFIX-t0.3-efficiency.svg and so on: the best tree of each method in each group. */
 int study_plot(const StudyResult *r, const char *prefix, fr_error *err);
-/* Can it be drawn at all? Asked before anything is measured. */
+/* Whether plots can be drawn and written; called before anything is measured. */
 int study_plot_check(const char *prefix, fr_error *err);
 
-/* Fig. 1: two draws, Bernoulli distributions. */
+/* Fig. 1: two draws from Bernoulli distributions. */
 int study_toy(double target, const char *json, const char *plot, fr_error *err);
 
 #endif

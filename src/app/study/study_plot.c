@@ -1,4 +1,4 @@
-/* study_plot.c - the figures of an experiment: the best tree of each method in each group, as the paper draws them. */
+/* study_plot.c - the figures of an experiment: the best tree of each method in each group, as in the paper. */
 #include "app/plot.h"
 #include "app/study/study.h"
 
@@ -11,7 +11,7 @@ typedef struct Curve {
     double x[MAX_GROUPS], y[MAX_GROUPS], dy[MAX_GROUPS];
 } Curve;
 
-/* The groups stand together in the plan, in rising order. */
+/* The plan lists groups in rising order, and the trees of a group together. */
 static void best_of(const StudyResult *r, StudyMethod method, StudyMetric metric, Curve *c) {
     c->n = 0;
     for (int i = 1; i < r->n_rows; i++) {

@@ -1,4 +1,4 @@
-/* study_report.c - the figures of an experiment as a table and as JSON. */
+/* study_report.c - the results of an experiment as a table and as JSON. */
 #include "app/study/study.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ StudyFigure study_figure(const StudyResult *r, const StudyRow *row, StudyMetric 
     return (StudyFigure){mean, r->n_runs > 1 ? sqrt(squares / (r->n_runs - 1)) : 0};
 }
 
-/* Is the row the best of its method and group in this metric? */
+/* Whether the row is the best of its method and group in this metric. */
 static bool is_best(const StudyResult *r, const StudyRow *row, StudyMetric metric) {
     double mine = study_figure(r, row, metric).mean;
     for (int i = 1; i < r->n_rows; i++) {

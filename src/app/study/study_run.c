@@ -1,4 +1,4 @@
-/* study_run.c - every tree of an experiment over every prompt, in turn with plain decoding. */
+/* study_run.c - runs every tree of an experiment on every prompt, alternating with plain decoding. */
 #include "app/study/study.h"
 
 #include "base/progress.h"
@@ -30,7 +30,7 @@ static int read_prompt(Study *s, const char *line, size_t n, fr_error *err) {
     if (!json_is_string(text))
         status = error_set(err, FR_ERR_FORMAT, "is not a JSON object with a string \"prompt\"");
     else if (s->n_prompts == MAX_PROMPTS)
-        status = error_set(err, FR_ERR_FORMAT, "is one more than the %d prompts that a study takes", MAX_PROMPTS);
+        status = error_set(err, FR_ERR_FORMAT, "is one prompt too many: a study takes at most %d", MAX_PROMPTS);
     else {
         Prompt *p = &s->prompts[s->n_prompts++];
         status = fr_tokenize(s->target, json_string_value(text), json_string_length(text), FR_TOKENIZE_PROMPT, &p->tokens, &p->n,
@@ -54,11 +54,11 @@ static int read_prompts(Study *s, const char *path, fr_error *err) {
         if (status) error_set(err, status, "%s: line %d %s", path, number, why.message);
     }
     free(text);
-    if (!status && s->n_prompts == 0) status = error_set(err, FR_ERR_FORMAT, "%s: holds no prompts", path);
+    if (!status && s->n_prompts == 0) status = error_set(err, FR_ERR_FORMAT, "%s: the file has no prompts", path);
     return status;
 }
 
-/* Bytes that a forward of the draft model reads. */
+/* The bytes that a forward of the draft model reads. */
 static int draft_bytes(const char *path, size_t *out, fr_error *err) {
     fr_model *draft;
     fr_model_info info;
@@ -91,7 +91,7 @@ static void close_study(Study *s) {
     fr_model_close(s->target);
 }
 
-/* One answer; adds what it took to the row. */
+/* Generates one answer and adds its statistics to the row. */
 static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *row, const Prompt *p, int run, fr_error *err) {
     char text[MAX_DRAFT];
     const char *draft = text;
@@ -123,7 +123,7 @@ static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *
     return status;
 }
 
-/* All rows take turns on each prompt, so that whatever else the machine does hits them alike. */
+/* The rows alternate on each prompt, so that other load on the machine affects them alike. */
 static int answer_all(Study *s, const StudyArgs *a, StudyResult *r, fr_error *err) {
     for (int run = 0; run < r->n_runs; run++)
         for (int p = 0; p < s->n_prompts; p++)

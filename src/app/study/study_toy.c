@@ -1,6 +1,6 @@
 /* study_toy.c - Fig. 1 of Recursive Speculative Decoding: how often one of two drafts from Ber(p) is accepted where the
- * target is Ber(q), by four ways of verifying. Nothing is sampled: the rules themselves run once for every way that
- * drafts and coins can fall (acceptance.h), and the optimum is a maximal flow (optimal_transport.h). */
+ * target is Ber(q), by four rules of verification. Nothing is sampled: the rules themselves run once for every possible
+ * outcome of drafts and random source (acceptance.h), and the optimum is a maximum flow (optimal_transport.h). */
 #include "app/plot.h"
 #include "app/study/study.h"
 
@@ -19,7 +19,7 @@ typedef struct Toy {
 } Toy;
 
 static void compute(Toy *t, double target) {
-    const double p[2] = {1 - target, target}; /* what the paper calls q is the target, p here as everywhere */
+    const double p[2] = {1 - target, target}; /* the paper calls the target q; here it is p, as everywhere */
     t->target = target;
     for (int i = 0; i < N_POINTS; i++) {
         t->draft[i] = (i + 1) / (double)(N_POINTS + 1);
@@ -32,7 +32,7 @@ static void compute(Toy *t, double target) {
 }
 
 static void print(const Toy *t) {
-    printf("target Ber(%g), two drafts from Ber(p): chance that one of them is accepted\n%-6s", t->target, "p");
+    printf("target Ber(%g), two drafts from Ber(p): probability that one of them is accepted\n%-6s", t->target, "p");
     for (int r = 0; r < N_RULES; r++) printf("  %-24s", names[r]);
     putchar('\n');
     for (int i = 0; i < N_POINTS; i++) {
@@ -63,7 +63,7 @@ static int draw(const Toy *t, const char *prefix, fr_error *err) {
     PlotSeries series[N_RULES];
     for (int r = 0; r < N_RULES; r++)
         series[r] = (PlotSeries){.name = names[r], .n = N_POINTS, .x = t->draft, .y = t->accepted[r]};
-    Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = "p of the draft", .y_label = "chance that a draft is accepted",
+    Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = "p of the draft", .y_label = "probability that a draft is accepted",
                  .series = series, .n_series = N_RULES};
     int status = plot_check(path, err);
     return status ? status : plot_write_svg(&plot, path, err);

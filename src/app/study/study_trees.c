@@ -1,4 +1,4 @@
-/* study_trees.c - the trees of the paper's appendix D.3, and what they are called here. */
+/* study_trees.c - the trees of appendix D.3 of the paper, and the --draft options that make them here. */
 #include "app/study/study.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ static const StudyTree by_budget[] = {
 const StudyPlan study_by_length = {"length", "draft length", by_length, COUNT(by_length)};
 const StudyPlan study_by_budget = {"budget", "node budget", by_budget, COUNT(by_budget)};
 
-/* The numbers of a shape; returns how many there are. */
+/* Reads the numbers of a shape; returns their count. */
 static int32_t read_shape(const char *shape, int32_t *numbers) {
     int32_t n = 0;
     for (const char *p = shape;; p++) {

@@ -1,10 +1,9 @@
-/* cmd_distill.c - `forerun distill-data`: a target answers the questions of a file itself, many at a time.
+/* cmd_distill.c - `forerun distill-data`: a target answers the questions of a file, many at a time, as data to train on.
  *
- * A drafter is to guess what its target says, not what somebody wrote: so it is trained on the target's own answers. Answers
- * are written in the order of the input, each as soon as those before it are done, so that a run that was cut off goes on
- * behind its last line. Every answer is the one that `forerun run` gives to its prompt: what else is in the batch does not
- * matter. With a temperature, record i (from 0) is drawn with the seed --seed + i, so that not all answers share their
- * luck. */
+ * A drafter has to predict its target, not the author of a data set, so it is trained on the target's own answers. Answers are
+ * written in the order of the input, each as soon as all before it are done, so that a run that was interrupted continues after its
+ * last line. Every answer is the one that `forerun run` gives to its prompt; the other requests of the batch do not matter. With a
+ * temperature, record i (from 0) is sampled with the seed --seed + i, so that the answers are independent of each other. */
 #include "base/progress.h"
 #include "app/train/distill_records.h"
 #include "app/run/generate.h"
@@ -14,20 +13,22 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { KEY_DISTILL_CHAT = 1100, KEY_BEGIN_TEXTS, KEY_PARALLEL, MAX_PARALLEL = 256, AHEAD = 4 };
+enum { MAX_PARALLEL = 256, AHEAD = 4 };
 
 typedef struct DistillArgs {
     GenerateArgs generate;
     const char *input, *output;
-    int chat;
+    bool chat;
     int begin_words; /* 0: texts are refused */
 } DistillArgs;
+
+static DistillArgs distill_args;
 
 /* A record on its way from input to output. */
 typedef struct Slot {
     Record record;
     int64_t i;           /* of the input, from 0 */
-    int i_answer;        /* message being said */
+    int i_answer;        /* the message being generated */
     fr_request *request; /* NULL: done */
     bool left_out;
 } Slot;
@@ -40,45 +41,32 @@ typedef struct Distill {
     FILE *out;
     int64_t n_records, n_passed, n_answered, n_left_out;
     bool at_end;
-    Slot *slots;         /* [n_slots] a ring, in the order of the input */
+    Slot *slots;         /* [n_slots] ring buffer in the order of the input */
     int n_slots, first, n_queued, n_running;
     Progress bar;
 } Distill;
 
 /* ---- command line ------------------------------------------------------------------------------- */
 
-static const struct argp_option option_table[] = {
-    {"output", 'o', "OUT", 0, "the answered records; what it holds already is not asked again", 1},
-    {"chat", KEY_DISTILL_CHAT, NULL, 0, "a \"prompt\" is a user's message: put it into the model's chat format", 1},
-    {"begin-texts", KEY_BEGIN_TEXTS, "N", 0, "of a \"text\" the first N words are the prompt (of one written USER: ... ASSISTANT: "
-     "..., all before the first answer), and the model goes on", 1},
-    {"parallel", KEY_PARALLEL, "N", 0, "so many answers at a time (default 8)", 4},
-    {0},
+static const Option option_table[] = {
+    {.key = "IN.jsonl", OPT_FILE(DistillArgs, input), .is_argument = true, .required = "file of questions", .section = "Data", .help = "the questions"},
+    {.key = "output", .letter = 'o', OPT_FILE(DistillArgs, output), .required = "output file",
+     .help = "the answered records; those that the file already contains are not answered again"},
+    {.key = "chat", OPT_FLAG(DistillArgs, chat), .help = "a \"prompt\" is a user's message: put it into the model's chat format"},
+    {.key = "begin-texts", OPT_INT(DistillArgs, begin_words, 1, 1 << 20),
+     .help = "use the first N words of a \"text\" as the prompt, which the model continues; of a text written USER: ... ASSISTANT: ..., everything "
+             "before the first answer"},
+    {.key = "parallel", OPT_INT(DistillArgs, generate.engine.max_requests, 1, MAX_PARALLEL), .default_value = "8", .section = "Machine",
+     .help = "number of answers generated at once"},
+    {.key = NULL},
 };
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    DistillArgs *a = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->generate; return 0;
-    case 'o': a->output = arg; return 0;
-    case KEY_DISTILL_CHAT: a->chat = 1; return 0;
-    case KEY_BEGIN_TEXTS:
-        a->begin_words = (int)cli_parse_int(state, arg, 1, 1 << 20, "--begin-texts");
-        return 0;
-    case KEY_PARALLEL:
-        a->generate.engine.max_requests = (int)cli_parse_int(state, arg, 1, MAX_PARALLEL, "--parallel");
-        return 0;
-    case ARGP_KEY_ARG:
-        if (a->input) argp_error(state, "one input at a time: %s or %s?", a->input, arg);
-        a->input = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->input) argp_error(state, "which questions? name a file of JSON lines");
-        if (!a->output) argp_error(state, "where to? -o OUT.jsonl");
-        if (a->generate.system && !a->chat) argp_error(state, "--system goes with --chat");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static void set_defaults(void) { generate_defaults(&distill_args.generate); }
+
+static int check(fr_error *err) {
+    if (distill_args.generate.system && !distill_args.chat)
+        return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
+    return generate_check(&distill_args.generate, err);
 }
 
 /* ---- one answer --------------------------------------------------------------------------------- */
@@ -107,8 +95,8 @@ static int open_request(Distill *d, Slot *s, fr_error *err) {
     int32_t *prompt = NULL;
     unsigned flags = FR_TOKENIZE_PROMPT | (is_chat(d, s) ? FR_TOKENIZE_SPECIAL : 0u);
     int status = is_chat(d, s) ? chat_prompt(d, s, &text, err) : FR_OK;
-    const char *asked = text ? text : s->record.prompt;
-    if (!status) status = fr_tokenize(d->model, asked, strlen(asked), flags, &prompt, &o.n_prompt, err);
+    const char *whole = text ? text : s->record.prompt;
+    if (!status) status = fr_tokenize(d->model, whole, strlen(whole), flags, &prompt, &o.n_prompt, err);
     o.prompt = prompt;
     o.sampling.seed += (uint64_t)s->i;
     if (!status) status = fr_request_open(&s->request, d->engine, &o, err);
@@ -117,7 +105,7 @@ static int open_request(Distill *d, Slot *s, fr_error *err) {
     return status;
 }
 
-/* A prompt that does not fit is left out, and said. */
+/* A prompt that does not fit the context is left out, with a message. */
 static int begin_answer(Distill *d, Slot *s, fr_error *err) {
     fr_error why;
     int status = open_request(d, s, &why);
@@ -131,7 +119,7 @@ static int begin_answer(Distill *d, Slot *s, fr_error *err) {
     return error_set(err, (fr_code)status, "%.120s: record %lld: %.360s", d->args->input, (long long)s->i + 1, why.message);
 }
 
-/* The answer of a request that ended goes into the record; the next one of a conversation begins. */
+/* Stores the answer of a finished request in its record, and begins the next answer of a conversation. */
 static int end_answer(Distill *d, Slot *s, fr_error *err) {
     size_t n;
     fr_finish finish = fr_request_finish(s->request);
@@ -143,7 +131,7 @@ static int end_answer(Distill *d, Slot *s, fr_error *err) {
         *err = *fr_request_error(s->request);
         status = err->code;
     } else {
-        bool blank = is_chat(d, s) && n > 0 && *text == ' '; /* the format's, between "ASSISTANT:" and the answer */
+        bool blank = is_chat(d, s) && n > 0 && *text == ' '; /* the space of the format between "ASSISTANT:" and the answer */
         status = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish), stats.is_lossy,
                                 err);
     }
@@ -175,7 +163,7 @@ static int admit(Distill *d, fr_error *err) {
     return FR_OK;
 }
 
-/* Writes the oldest records as far as they are done. */
+/* Writes the oldest records, up to the first that is not done. */
 static int write_done(Distill *d, fr_error *err) {
     while (d->n_queued > 0 && !slot_at(d, 0)->request) {
         Slot *s = slot_at(d, 0);
@@ -209,7 +197,7 @@ static int answer_all(Distill *d, fr_error *err) {
 static int open_all(Distill *d, DistillArgs *a, fr_error *err) {
     size_t n = strlen(a->output);
     if (n > 4 && strcmp(a->output + n - 4, ".zst") == 0)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: answers are written as they come, not compressed; take the .zst off", a->output);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: answers are written uncompressed: remove .zst from the name", a->output);
     int status = distill_count(a->input, a->begin_words, &d->n_records, err);
     if (!status) status = line_reader_open(&d->in, a->input, false, LINE_MAX_BYTES, err);
     if (!status) status = distill_continue(a->output, d->in, a->begin_words, &d->n_passed, &d->n_answered, &d->out, err);
@@ -233,34 +221,39 @@ static void close_all(Distill *d) {
     if (d->out) fclose(d->out);
 }
 
-int cmd_distill(int argc, char **argv) {
-    static const struct argp_child children[] = {{&generate_argp, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
-        .options = option_table, .parser = parse, .children = children, .args_doc = "IN.jsonl",
-        .doc = "Let a model answer the questions of a file itself, as data to train a drafter on.\v"
-               "IN has a JSON object a line: a \"prompt\" (raw text, or with --chat a user's message), or \"messages\" with a "
-               "\"role\" and a \"content\" each, of which the assistant's are written anew, in turn; with --begin-texts also \"text\". OUT has the same objects "
-               "with the model's answers, in the same order, and \"finish\" beside each, which says why it ended (under a rule "
-               "of --lossy also \"lossy\", of which train warns). Run it again after a kill, and it goes on where it stopped. Answers are those of `forerun run`; record i, counted from "
-               "0, is drawn with the seed S + i.\n\n"
-               "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
-               "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n"};
-    DistillArgs a = {0};
-    generate_defaults(&a.generate);
-    a.generate.engine.max_requests = 8;
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    DistillArgs *a = &distill_args;
     fr_error err;
-    Distill d = {.args = &a};
-    int status = open_all(&d, &a, &err);
+    Distill d = {.args = a};
+    int status = open_all(&d, a, &err);
     if (!status) {
-        progress_begin(&d.bar, stderr, "answer", d.n_records);
+        progress_begin(&d.bar, stderr, "answering", d.n_records);
         progress_resume(&d.bar, d.n_passed);
         status = answer_all(&d, &err);
         progress_end(&d.bar);
     }
     if (!status)
-        printf("%s: %lld of %lld records are answered%s\n", a.output, (long long)d.n_answered, (long long)d.n_records,
-               d.n_left_out ? "; those left out do not fit the context, see --ctx" : "");
+        printf("%s: %lld of %lld records are answered%s\n", a->output, (long long)d.n_answered, (long long)d.n_records,
+               d.n_left_out ? "; the others do not fit the context, see --ctx" : "");
     close_all(&d);
     return status ? cli_fail(&err) : CLI_OK;
 }
+
+const Command command_distill = {
+    .name = "distill-data",
+    .summary = "let a model answer the questions of a file, as data to train on",
+    .about = "Let a model answer the questions of a file, as data to train a drafter on.",
+    .sets = (const OptionSet[]){{option_table, &distill_args}, {generate_options, &distill_args.generate}, {NULL, NULL}},
+    .list = generate_list_methods,
+    .notes = "IN has one JSON object per line: a \"prompt\" (raw text, or with --chat a user's message), or \"messages\" with a \"role\" and a "
+             "\"content\" each, of which the assistant's are generated anew, in turn; with --begin-texts also \"text\". OUT has the same objects with the "
+             "model's answers, in the same order, and with \"finish\", which says why each answer ended (under a rule that needs --lossy also "
+             "\"lossy\", about which train warns). If the command was interrupted, run it again: it continues where it stopped. Answers are those of "
+             "'forerun run'; record i, counted from 0, is sampled with the seed S + i.",
+    .examples = "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
+                "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n",
+    .defaults = set_defaults,
+    .check = check,
+    .run = run,
+};

@@ -1,3 +1,4 @@
+/* corpus_reader.c - streams the documents of a corpus file to a sink, so that a corpus need not fit into memory. */
 #include "app/train/corpus_reader.h"
 
 #include "train/data/record.h"
@@ -12,7 +13,7 @@ static int end(const CorpusSink *sink, const LineReader *r, fr_error *err) {
     return sink->end(sink->ctx, line_reader_n_read(r), err);
 }
 
-static int hand_on(const CorpusSink *sink, const LineReader *r, const Record *record, fr_error *err) {
+static int emit_record(const CorpusSink *sink, const LineReader *r, const Record *record, fr_error *err) {
     int status = FR_OK;
     for (int i = 0; i < record->n_messages && !status; i++) {
         status = piece(sink, record->messages[i].content, strlen(record->messages[i].content), err);
@@ -32,10 +33,10 @@ static int read_records(const CorpusSink *sink, LineReader *r, fr_error *err) {
         int status;
         fr_error why;
         if (record.kind == RECORD_PAIR && !record.response) {
-            error_set(&why, FR_ERR_FORMAT, "wants a \"response\" to its \"prompt\"");
+            error_set(&why, FR_ERR_FORMAT, "must have a \"response\" to its \"prompt\"");
             status = line_reader_refuse(r, &why, err);
         } else {
-            status = hand_on(sink, r, &record, err);
+            status = emit_record(sink, r, &record, err);
         }
         record_free(&record);
         if (status) return status;

@@ -1,3 +1,4 @@
+/* distill_records.c - reads the questions of `forerun distill-data`, stores answers in them, and finds where an earlier run stopped. */
 #include "app/train/distill_records.h"
 
 #include "base/hash.h"
@@ -9,7 +10,7 @@
 
 static bool is_answer(const ChatMessage *m) { return m->role && strcmp(m->role, "assistant") == 0; }
 
-/* A fingerprint of what a record asks: of an answered one it is the same as before. */
+/* A fingerprint of the questions of a record, which is the same before and after it is answered. */
 static uint64_t key_of(const Record *r) {
     if (r->kind == RECORD_PAIR) return hash64(r->prompt, strlen(r->prompt), 1);
     uint64_t h = 2;
@@ -46,7 +47,7 @@ int distill_set_answer(Record *r, int i, const char *text, size_t n, const char 
     }
     if (!answer || json_object_set_new(object, key, answer) || json_object_set_new(object, "finish", json_string(finish)))
         return error_memory(err, "an answer", n);
-    json_object_del(object, "lossy"); /* of an answer that was there before */
+    json_object_del(object, "lossy"); /* left from an earlier answer */
     if (is_lossy && json_object_set_new(object, "lossy", json_true())) return error_memory(err, "an answer", n);
     if (i < r->n_messages) r->messages[i].content = json_string_value(answer);
     return FR_OK;
@@ -54,7 +55,7 @@ int distill_set_answer(Record *r, int i, const char *text, size_t n, const char 
 
 /* ---- the input ---------------------------------------------------------------------------------- */
 
-/* Bytes of the text that its prompt has. */
+/* The number of bytes of the text that become its prompt. */
 static size_t beginning(const char *text, int n_words) {
     static const char answer[] = "\nASSISTANT:";
     const char *found = strstr(text, answer);
@@ -84,11 +85,11 @@ int distill_next(LineReader *in, int n_words, Record *out, fr_error *err) {
 
 static int check(const Record *r, fr_error *err) {
     if (r->kind == RECORD_TEXT)
-        return error_set(err, FR_ERR_FORMAT, "has a \"text\", which asks nothing: --begin-texts N lets the model go on after its first N words; else what is answered is a \"prompt\", or \"messages\"");
+        return error_set(err, FR_ERR_FORMAT, "has a \"text\", not a question: pass --begin-texts=N to let the model continue its first N words, or use \"prompt\" or \"messages\"");
     for (int i = 0; i < r->n_messages; i++)
         if (!r->messages[i].role) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"role\"");
     if (r->kind == RECORD_CHAT && is_answer(&r->messages[0]))
-        return error_set(err, FR_ERR_FORMAT, "begins with a message of the assistant, who is not asked anything");
+        return error_set(err, FR_ERR_FORMAT, "begins with a message of the assistant, which answers nothing");
     return FR_OK;
 }
 
@@ -109,13 +110,13 @@ int distill_count(const char *path, int n_words, int64_t *n_records, fr_error *e
         ++*n_records;
     }
     line_reader_close(r);
-    if (!status && *n_records == 0) status = error_set(err, FR_ERR_FORMAT, "%s: there is nothing to answer in it", path);
+    if (!status && *n_records == 0) status = error_set(err, FR_ERR_FORMAT, "%s: the file has nothing to answer", path);
     return status;
 }
 
 /* ---- what is answered already -------------------------------------------------------------------- */
 
-/* Brings `in` behind the next record with that key. */
+/* Reads `in` up to and including the next record with that key. */
 static int pass(LineReader *in, int n_words, uint64_t key, int64_t *n_passed, fr_error *err) {
     Record record;
     int status;
@@ -127,10 +128,10 @@ static int pass(LineReader *in, int n_words, uint64_t key, int64_t *n_passed, fr
     }
     return status ? status
               : error_set(err, FR_ERR_MISMATCH,
-                          "answers what the input does not ask there; it belongs to another one: name another -o, or delete it");
+                          "answers a question that the input does not have there, so the file belongs to another input: pass another -o, or delete it");
 }
 
-/* *n_bytes: of the whole lines. */
+/* *n_bytes counts complete lines only. */
 static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_passed, int64_t *n_answered, off_t *n_bytes,
                    fr_error *err) {
     const char *line;

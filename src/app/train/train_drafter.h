@@ -1,4 +1,4 @@
-/* train_drafter.h - what all drafters of `forerun train` share: options, and the way from a target to a trainer. */
+/* train_drafter.h - what all drafters of `forerun train` share: options, and opening a trainer for a target. */
 #ifndef TRAIN_TRAIN_DRAFTER_H
 #define TRAIN_TRAIN_DRAFTER_H
 
@@ -9,14 +9,16 @@
 typedef struct DrafterSettings {
     TensorType type;      /* of the matrices in the file */
     double noise;         /* of DrafterTrainerOptions */
-    HeadLossOptions loss; /* its n_steps: heads, or steps a drafter goes on by itself */
+    HeadLossOptions loss; /* its n_steps: heads, or steps that a drafter continues by itself */
 } DrafterSettings;
 
-/* To be a child of a method's argp, with the method's DrafterSettings (its defaults) as input. */
-extern const struct argp train_drafter_argp;
+/* Rows for a method's DrafterSettings, which holds the method's own defaults. */
+extern const Option train_drafter_options[];
+/* Refuses a loss without weight. */
+int train_drafter_check(const DrafterSettings *s, fr_error *err);
 
-/* Makes a trainer of a network whose shape follows the target: takes the target over, and writes the words that the
- * settings add to the method's own (LoopOptions.method). */
+/* Makes a trainer of a network whose shape follows the target. Takes ownership of the target, and appends the words of the settings
+ * to the method's own (LoopOptions.method). */
 int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net, const DrafterSettings *s,
                        const TrainArgs *a, char *signature, size_t n_signature, fr_error *err);
 

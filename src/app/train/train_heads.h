@@ -1,4 +1,4 @@
-/* train_heads.h - what medusa and hydra are told on the command line of `forerun train`. */
+/* train_heads.h - the options of `forerun train medusa` and `forerun train hydra`. */
 #ifndef TRAIN_TRAIN_HEADS_H
 #define TRAIN_TRAIN_HEADS_H
 
@@ -10,9 +10,9 @@ typedef struct HeadsSettings {
     bool has_own_output; /* else the target's */
 } HeadsSettings;
 
-#define HEADS_SETTINGS \
-    { .drafter = {.type = TYPE_F16, .loss = {.token_weight = 1, .n_steps = 4}}, .n_blocks = 1, .has_own_output = true }
+/* Defaults of what no row has a default for. */
+#define HEADS_SETTINGS {.drafter.loss.n_steps = 4}
 
-extern const struct argp train_heads_argp; /* the input: the method's HeadsSettings */
+extern const Option train_heads_options[]; /* rows for the method's HeadsSettings */
 
 #endif

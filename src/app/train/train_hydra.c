@@ -1,4 +1,4 @@
-/* train_hydra.c - `forerun train hydra`. */
+/* train_hydra.c - `forerun train hydra`: heads that also read the tokens predicted before them. */
 #include "app/train/train_heads.h"
 #include "train/nets/net_hydra.h"
 #include "train/nets/start_values.h"
@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 static HeadsSettings settings = HEADS_SETTINGS;
-static HydraNet net; /* the trainer's, whose shape follows the target */
+static HydraNet net; /* used by the trainer; its shape follows the target */
 
 static int open_hydra(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature, fr_error *err) {
     FrozenTarget target = {0};
@@ -19,16 +19,18 @@ static int open_hydra(Trainer **out, const TrainArgs *a, const Gguf *source, cha
     return train_drafter_open(out, &target, &hydra_net_class, &net, &settings.drafter, a, signature, n_signature, err);
 }
 
+static int check(fr_error *err) { return train_drafter_check(&settings.drafter, err); }
+
 const TrainMethod train_hydra = {
     .name = "hydra",
-    .summary = "heads on the target's hidden state and the tokens guessed since, each for one place ahead",
-    .help = "Train Hydra's heads for a target: each guesses the token at one place ahead, from the target's hidden state and the tokens "
-            "that the heads before it guessed.\v"
-            "Best trained on what the target says itself (forerun distill-data).\n\n"
-            "  forerun train hydra -m t.gguf --data answers.jsonl -o hydra.gguf\n"
-            "  forerun run -m t.gguf -p Once --draft hydra:file=hydra.gguf\n",
-    .argp = &train_heads_argp,
-    .settings = &settings,
+    .summary = "heads on the target's hidden state and the tokens predicted so far, each for one place ahead",
+    .about = "Train Hydra's heads for a target: each predicts the token at one place ahead, from the target's hidden state and the tokens that the "
+             "heads before it predicted.",
+    .notes = "Best trained on the target's own answers (forerun distill-data).",
+    .examples = "  forerun train hydra -m t.gguf --data answers.jsonl -o hydra.gguf\n"
+                "  forerun run -m t.gguf -p Once --draft hydra:file=hydra.gguf\n",
+    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter}, {train_heads_options, &settings}, {NULL, NULL}},
+    .check = check,
     .needs_model = true,
     .open = open_hydra,
 };

@@ -1,3 +1,4 @@
+/* train_info.c - token info for the methods that can add it to their logits: --rank, and the shape that follows the target. */
 #include "app/train/train_info.h"
 
 #include "spec/drafters/learned/token_info.h"
@@ -5,21 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_RANK = 1500 };
-
-static const struct argp_option option_table[] = {
-    {"rank", KEY_RANK, "N", 0, "rank of Lyanna's token info, what a token by itself says of the next one, added to the logits of each "
-     "step (default 0: none)", 6},
-    {0},
+const Option train_info_options[] = {
+    {.key = "rank", OPT_INT(InfoSettings, rank, 0, TRAIN_MAX_RANK), .section = "The drafter", .default_value = "0",
+     .help = "rank of Lyanna's token info, which predicts the next token from the last one alone and is added to the logits of each step; 0: none"},
+    {.key = NULL},
 };
-
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    if (key != KEY_RANK) return ARGP_ERR_UNKNOWN;
-    *(int32_t *)state->input = (int32_t)train_parse_int(state, "--rank", arg, 0, TRAIN_MAX_RANK);
-    return 0;
-}
-
-const struct argp train_info_argp = {.options = option_table, .parser = parse};
 
 InfoShape train_info_shape(const char *method, const FrozenTarget *target, int32_t rank) {
     const Hparams *h = &target->model->hparams;
@@ -30,7 +21,7 @@ int train_info_check(const InfoShape *s, fr_error *err) {
     double bytes = (double)s->V * s->V * sizeof(uint16_t);
     if (s->rank == 0 || bytes <= (double)TOKEN_INFO_MAX_BYTES) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "--rank %d: the drafter's table of token info would take %.1f GB for the target's %d tokens; "
-                     "leave --rank out, or train lyanna, which can do with hot tokens alone", s->rank, bytes / 1e9, s->V);
+                     "leave out --rank, or train lyanna, which can restrict it to hot tokens", s->rank, bytes / 1e9, s->V);
 }
 
 void train_info_signature(const InfoShape *s, char *signature, size_t n_signature) {

@@ -1,3 +1,4 @@
+/* train_methods.c - the list of what `forerun train` can train. */
 #include "app/train/train_methods.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* train_plot.c - draws the losses of a training log; the training loss is averaged over stretches of steps. */
 #include "app/train/train_plot.h"
 
 #include "app/plot.h"
@@ -51,14 +52,14 @@ static int read_log(const char *path, Curve *train, Curve *valid, fr_error *err)
     return got;
 }
 
-/* Means over MAX_POINTS stretches, in place. */
+/* Replaces the curve by its means over MAX_POINTS stretches, in place. */
 static void smooth(Curve *c) {
     int n = c->n < MAX_POINTS ? c->n : MAX_POINTS;
     for (int i = 0; i < n; i++) {
         int from = (int)((int64_t)c->n * i / n), to = (int)((int64_t)c->n * (i + 1) / n);
         double x = 0, y = 0;
         for (int k = from; k < to; k++) x += c->x[k] / (to - from), y += c->y[k] / (to - from);
-        c->x[i] = x; /* i <= from: what is overwritten has been read */
+        c->x[i] = x; /* i <= from: the overwritten values have been read */
         c->y[i] = y;
     }
     c->n = n;
@@ -70,7 +71,7 @@ int train_plot(const char *log, const char *path, fr_error *err) {
     smooth(&train);
     const PlotSeries series[] = {{.name = "training", .n = train.n, .x = train.x, .y = train.y},
                                  {.name = "held out", .n = valid.n, .x = valid.x, .y = valid.y}};
-    const Plot plot = {.kind = PLOT_LINES, .title = "Loss (nats a token)", .x_label = "step", .series = series, .n_series = 2,
+    const Plot plot = {.kind = PLOT_LINES, .title = "Loss (nats per token)", .x_label = "training step", .series = series, .n_series = 2,
                        .x_from_zero = true};
     if (!status) status = plot_write_svg(&plot, path, err);
     free(train.x), free(train.y), free(valid.x), free(valid.y);

@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-enum { KEY_LAYERS = 1024, KEY_WIDTH, KEY_HEADS, KEY_KV_HEADS, KEY_FF, KEY_CTX, KEY_TYPE, KEY_NAME };
-
 typedef struct TargetSettings {
     int32_t n_layer, width, n_head, n_head_kv; /* n_head_kv 0: n_head */
     int32_t n_ff;                              /* 0: 3 * width */
@@ -15,50 +13,37 @@ typedef struct TargetSettings {
     const char *name;
 } TargetSettings;
 
-static TargetSettings target_settings = {.n_layer = 4, .width = 128, .n_head = 4, .type = TYPE_F16, .name = "trained by forerun"};
+static TargetSettings target_settings;
 
-static const struct argp_option option_table[] = {
-    {NULL, 0, NULL, 0, "Shape of the new model:", 5},
-    {"layers", KEY_LAYERS, "N", 0, "layers (default 4)", 5},
-    {"width", KEY_WIDTH, "N", 0, "width of the residual stream, an even multiple of the heads (default 128)", 5},
-    {"heads", KEY_HEADS, "N", 0, "attention heads (default 4)", 5},
-    {"kv-heads", KEY_KV_HEADS, "N", 0, "heads of keys and values, a divisor of the heads (default: as many)", 5},
-    {"ff", KEY_FF, "N", 0, "width of the feed-forward (default: 3 times --width)", 5},
-    {"ctx", KEY_CTX, "N", 0, "context that the file promises, at least --length (default: --length)", 5},
-    {"type", KEY_TYPE, "TYPE", 0, "of the matrices in the file: f16 (default), f32 or q8_0", 5},
-    {"name", KEY_NAME, "TEXT", 0, "name of the model in the file", 5},
-    {0},
+static const Option option_table[] = {
+    {.key = "layers", OPT_INT(TargetSettings, n_layer, 1, 1024), .section = "Shape of the new model", .default_value = "4", .help = "number of layers"},
+    {.key = "width", OPT_INT(TargetSettings, width, 2, 1 << 16), .default_value = "128", .help = "width of the residual stream, an even multiple of --heads"},
+    {.key = "heads", OPT_INT(TargetSettings, n_head, 1, 1024), .default_value = "4", .help = "attention heads"},
+    {.key = "kv-heads", OPT_INT(TargetSettings, n_head_kv, 1, 1024), .default_help = "as --heads", .help = "heads of keys and values, a divisor of --heads"},
+    {.key = "ff", OPT_INT(TargetSettings, n_ff, 1, 1 << 18), .default_help = "3 times --width", .help = "width of the feed-forward"},
+    {.key = "ctx", OPT_INT(TargetSettings, n_ctx, 2, 1 << 20), .default_help = "as --length", .help = "context length stated in the file, at least --length"},
+    {.key = "type", OPT_CHOICE(TargetSettings, type, "f16", "f32", "q8_0"), .values = (const int32_t[]){TYPE_F16, TYPE_F32, TYPE_Q8_0},
+     .default_value = "f16", .help = "type of the matrices in the file"},
+    {.key = "name", OPT_TEXT(TargetSettings, name), .default_value = "trained by forerun", .help = "name of the model in the file"},
+    {.key = NULL},
 };
 
-static void check_shape(struct argp_state *state, TargetSettings *s) {
+static int check(fr_error *err) {
+    TargetSettings *s = &target_settings;
     if (s->width % s->n_head || s->width / s->n_head % 2)
-        argp_error(state, "--width %d is no even multiple of --heads %d", s->width, s->n_head);
+        return error_set(err, FR_ERR_ARGUMENT, "--width=%d must be an even multiple of --heads=%d", s->width, s->n_head);
     if (!s->n_head_kv) s->n_head_kv = s->n_head;
-    if (s->n_head % s->n_head_kv) argp_error(state, "--kv-heads %d is no divisor of --heads %d", s->n_head_kv, s->n_head);
+    if (s->n_head % s->n_head_kv)
+        return error_set(err, FR_ERR_ARGUMENT, "--kv-heads=%d must be a divisor of --heads=%d", s->n_head_kv, s->n_head);
     if (!s->n_ff) s->n_ff = 3 * s->width;
+    return FR_OK;
 }
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    TargetSettings *s = state->input;
-    switch (key) {
-    case KEY_LAYERS: s->n_layer = (int32_t)train_parse_int(state, "--layers", arg, 1, 1024); return 0;
-    case KEY_WIDTH: s->width = (int32_t)train_parse_int(state, "--width", arg, 2, 1 << 16); return 0;
-    case KEY_HEADS: s->n_head = (int32_t)train_parse_int(state, "--heads", arg, 1, 1024); return 0;
-    case KEY_KV_HEADS: s->n_head_kv = (int32_t)train_parse_int(state, "--kv-heads", arg, 1, 1024); return 0;
-    case KEY_FF: s->n_ff = (int32_t)train_parse_int(state, "--ff", arg, 1, 1 << 18); return 0;
-    case KEY_CTX: s->n_ctx = (int32_t)train_parse_int(state, "--ctx", arg, 2, 1 << 20); return 0;
-    case KEY_TYPE: s->type = train_parse_type(state, arg); return 0;
-    case KEY_NAME: s->name = arg; return 0;
-    case ARGP_KEY_END: check_shape(state, s); return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-/* The number of threads is among the words: it decides in which order gradients are added. */
+/* The number of threads is part of the signature, because it decides the order in which gradients are added. */
 static int open_target(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature, fr_error *err) {
     const TargetSettings *s = &target_settings;
     int32_t length = a->data.length, n_ctx = s->n_ctx ? s->n_ctx : length;
-    if (n_ctx < length) return error_set(err, FR_ERR_ARGUMENT, "--ctx %d is less than --length %d", n_ctx, length);
+    if (n_ctx < length) return error_set(err, FR_ERR_ARGUMENT, "--ctx=%d must be at least --length=%d", n_ctx, length);
     LlamaOptions o = {.max_length = length, .n_ctx = n_ctx, .type = s->type, .name = s->name, .vocabulary = source,
                       .seed = a->loop.seed, .n_threads = a->n_threads};
     o.shape = (LlamaShape){.n_layer = s->n_layer, .n_embd = s->width, .n_head = s->n_head, .n_head_kv = s->n_head_kv,
@@ -68,20 +53,17 @@ static int open_target(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     return llama_trainer_open(out, &o, err);
 }
 
-static const struct argp target_argp = {.options = option_table, .parser = parse};
-
 const TrainMethod train_target = {
     .name = "target",
     .summary = "a small Llama from scratch",
-    .help = "Train a small Llama-style model from scratch, with the vocabulary and chat format of another GGUF file.\v"
-            "Data is JSON lines: {\"text\": ...}; {\"prompt\": ..., \"response\": ...}, of which the response is learned; or "
-            "{\"messages\": [{\"role\": \"user\", \"content\": ...}, {\"role\": \"assistant\", ...}]}, of which the assistant's are. "
-            "Ctrl-C writes OUTPUT.checkpoint; so does time. The same command with --resume goes on, and ends with "
-            "the same bytes as if it had never been stopped.\n\n"
-            "  forerun train target --vocab models/target.gguf --data stories.jsonl.zst -o small.gguf --plot loss.svg\n"
-            "  forerun train target --vocab models/target.gguf --data stories.jsonl.zst -o small.gguf --resume\n"
-            "  forerun run -m small.gguf -p \"Once upon a time\"\n",
-    .argp = &target_argp,
-    .settings = &target_settings,
+    .about = "Train a small Llama-style model from scratch, with the vocabulary and chat format of another GGUF file.",
+    .notes = "Data is JSON lines: {\"text\": ...}; {\"prompt\": ..., \"response\": ...}, of which the response is learned; or {\"messages\": [{\"role\": "
+             "\"user\", \"content\": ...}, {\"role\": \"assistant\", ...}]}, of which the assistant's are. OUTPUT.checkpoint is written regularly and on "
+             "Ctrl-C. The same command with --resume continues from it, and ends with the same bytes as without the interruption.",
+    .examples = "  forerun train target --vocab models/target.gguf --data stories.jsonl.zst -o small.gguf --plot loss.svg\n"
+                "  forerun train target --vocab models/target.gguf --data stories.jsonl.zst -o small.gguf --resume\n"
+                "  forerun run -m small.gguf -p \"Once upon a time\"\n",
+    .sets = (const OptionSet[]){{option_table, &target_settings}, {NULL, NULL}},
+    .check = check,
     .open = open_target,
 };

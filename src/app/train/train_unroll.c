@@ -1,35 +1,21 @@
+/* train_unroll.c - the options that eagle and lyanna share, and the shape of their layer. */
 #include "app/train/train_unroll.h"
 
 #include "train/nets/start_values.h"
 
 #include <string.h>
 
-enum { KEY_FF = 1300, KEY_REGRESSION };
-
-static const struct argp_option option_table[] = {
-    {"ff", KEY_FF, "N", 0, "width of the layer's feed-forward (default: the target's)", 6},
-    {"regression", KEY_REGRESSION, "smooth-l1|mse", 0, "how hidden states are compared (default smooth-l1)", 6},
-    {0},
-};
-
 static const char *const regressions[] = {[REGRESSION_MSE] = "mse", [REGRESSION_SMOOTH_L1] = "smooth-l1"};
 
-static error_t parse(int key, char *arg, struct argp_state *state) {
-    UnrollSettings *s = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &s->drafter; return 0;
-    case KEY_FF: s->n_ff = (int32_t)train_parse_int(state, "--ff", arg, 1, 1 << 18); return 0;
-    case KEY_REGRESSION:
-        s->drafter.loss.regression = strcmp(arg, "mse") == 0 ? REGRESSION_MSE : REGRESSION_SMOOTH_L1;
-        if (strcmp(arg, regressions[s->drafter.loss.regression]) != 0)
-            argp_error(state, "--regression: '%s' is neither smooth-l1 nor mse", arg);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static const struct argp_child children[] = {{&train_drafter_argp, 0, NULL, 0}, {0}};
-const struct argp train_unroll_argp = {.options = option_table, .parser = parse, .children = children};
+const Option train_unroll_options[] = {
+    {.key = "ff", OPT_INT(UnrollSettings, n_ff, 1, 1 << 18), .section = "The drafter", .default_help = "the target's",
+     .help = "width of the layer's feed-forward"},
+    {.key = "hidden-loss-weight", OPT_REAL(UnrollSettings, drafter.loss.hidden_weight, 0, 1e6), .default_value = "1",
+     .help = "weight of the loss of the hidden states against the target's"},
+    {.key = "regression", OPT_CHOICE(UnrollSettings, drafter.loss.regression, "smooth-l1", "mse"),
+     .values = (const int32_t[]){REGRESSION_SMOOTH_L1, REGRESSION_MSE}, .default_value = "smooth-l1", .help = "loss between hidden states"},
+    {.key = NULL},
+};
 
 UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, const UnrollSettings *s) {
     const Model *m = target->model;

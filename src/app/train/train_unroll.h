@@ -1,4 +1,4 @@
-/* train_unroll.h - what `forerun train eagle` and `forerun train lyanna` share: one layer that goes on from its own guesses. */
+/* train_unroll.h - the options and the layer that `forerun train eagle` and `forerun train lyanna` share: one layer that continues from its own predictions. */
 #ifndef TRAIN_TRAIN_UNROLL_H
 #define TRAIN_TRAIN_UNROLL_H
 
@@ -10,13 +10,13 @@ typedef struct UnrollSettings {
     int32_t n_ff; /* 0: the target's */
 } UnrollSettings;
 
-/* To be a child of a method's argp, with its UnrollSettings as input. */
-extern const struct argp train_unroll_argp;
+/* Rows for a method's UnrollSettings, whose DrafterSettings have rows of their own. */
+extern const Option train_unroll_options[];
 
-/* The layer's shape after the target. The method sets its own parts. */
+/* The layer's shape, which follows the target. The method sets its own parts. */
 UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, const UnrollSettings *s);
 
-/* train_drafter_open, with what these settings add to the words. */
+/* train_drafter_open, with the words of these settings. */
 int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net, const UnrollSettings *s,
                       const UnrollShape *shape, const TrainArgs *a, char *signature, size_t n_signature, fr_error *err);
 

@@ -1,0 +1,67 @@
+/* command.h - what a subcommand of `forerun` is, and what follows from its tables of options.
+ *
+ * A command names its tables (base/options.h) and the structs they fill. Parsing argv, --help, the OPTIONS section of the man page and
+ * the shell completions all read those tables, so that an option is one row in one place.
+ */
+#ifndef APP_COMMAND_H
+#define APP_COMMAND_H
+
+#include "base/options.h"
+
+#include <stdio.h>
+
+/* Exit statuses of the program. */
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* One table and the struct it fills; {NULL, NULL} ends the list of a command. */
+typedef struct OptionSet {
+    const Option *rows;
+    void *to;
+} OptionSet;
+
+typedef struct Command Command;
+struct Command {
+    const char *name;            /* "run"; of a method, "train lyanna" */
+    const char *summary;         /* one line for `forerun --help` */
+    const char *about;           /* what it does: a paragraph or several */
+    const OptionSet *sets;
+    const Command *(*method)(int i); /* `forerun train METHOD`: each method is a command with options of its own; NULL after the last */
+    bool (*list)(Buf *out);      /* optional: appends lists for --help after the options (drafters, rules); false: no memory */
+    const char *notes;           /* optional: further paragraphs, after the lists */
+    const char *examples;        /* whole lines, each as it would be typed */
+    void (*defaults)(void);      /* optional: fills what no row has a default for, before parsing */
+    int (*check)(fr_error *err); /* optional: what no row can say, after parsing */
+    int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit status */
+};
+
+/* Parses argv into the command's structs; prints help or an error where asked or needed. True: run the command; else *status is the
+ * exit status. */
+bool command_parse(const Command *c, int argc, char **argv, int *status);
+/* Parses and runs, also with a method: argv[0] is "run", "train", ... */
+int command_main(const Command *c, int argc, char **argv);
+
+/* All rows of all sets, in order: begin with a zeroed cursor. `section` is never NULL. */
+typedef struct CommandRow {
+    const Option *row;
+    void *to;
+    const char *section;
+    int i_set;
+} CommandRow;
+bool command_next_row(const Command *c, CommandRow *at);
+/* Whether the option stands without a value: -c, --color. */
+bool command_row_is_flag(const Option *row);
+/* Whether --key needs a value: --key=VALUE or --key VALUE. */
+bool command_row_takes_value(const Option *row);
+
+/* The text of `forerun NAME --help`. False: no memory. */
+bool command_help(const Command *c, Buf *out);
+
+/* The generated section OPTIONS of man/forerun.1, and the completions of a shell (bash, zsh or fish). */
+bool command_man(const Command *const *commands, Buf *out);
+bool command_completions(const Command *const *commands, const char *shell, Buf *out);
+
+/* printf into a buffer, and a string into it. False: no memory. */
+__attribute__((format(printf, 2, 3))) bool buf_printf(Buf *out, const char *format, ...);
+bool buf_puts(Buf *out, const char *text);
+
+#endif

@@ -1,0 +1,113 @@
+/* generate_options.c - the options of a generation, shared by `run`, `compare`, `bench` and `distill-data`.
+ *
+ * generate_options are everybody's, generate_prompt_options only of those that continue one prompt. Defaults of the sampling are
+ * those of fr_sampling_default(), written out as text because --help shows them.
+ */
+#include "app/run/generate.h"
+
+#include "base/threads.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SECTION_DRAFTING "Drafting (changes no token, except under --verify)"
+#define SECTION_SAMPLING "Sampling (the text is a function of these options and the seed)"
+
+const Option generate_options[] = {
+    {.key = "model", .letter = 'm', OPT_FILE(GenerateArgs, model), .required = "model", .section = "Model and prompt",
+     .help = "GGUF file of the target model"},
+    {.key = "tokens", .letter = 'n', OPT_INT(GenerateArgs, n_tokens, 0, INT32_MAX), .default_value = "256",
+     .help = "generate at most N tokens; 0: until the context is full"},
+    {.key = "system", OPT_TEXT(GenerateArgs, system), .help = "system message of the chat"},
+    {.key = "stop", OPT_TEXTS(GenerateArgs, stops, n_stops), .help = "stop before generating TEXT"},
+    {.key = "ignore-eos", OPT_FLAG(GenerateArgs, ignore_eos), .help = "continue after the model's end-of-text token"},
+
+    {.key = "draft", OPT_TEXTS(GenerateArgs, drafts, n_drafts), .metavar = "SPEC", .section = SECTION_DRAFTING, .suggest = cli_suggest_draft,
+     .help = "drafter, as method or method:key=value,...; auto: chosen while generating; none: plain decoding"},
+    {.key = "tree-budget", OPT_INT(GenerateArgs, tree_budget, 1, FR_TREE_BUDGET_MAX), .word = "auto", .word_value = FR_TREE_BUDGET_AUTO,
+     .default_help = "8, or auto with --draft=auto", .help = "at most N drafted tokens in a step; auto: as many as are expected to save time"},
+    {.key = "verify", OPT_TEXT(GenerateArgs, verify), .metavar = "RULE", .default_help = "sampled", .suggest = cli_suggest_rule,
+     .help = "rule of acceptance, as rule or rule:key=value,...; listed below"},
+    {.key = "lossy", OPT_FLAG(GenerateArgs, lossy), .help = "allow rules that change the output distribution, such as --verify typical"},
+
+    {.key = "temp", OPT_REAL(GenerateArgs, sampling.temperature, 0, HUGE_VAL), .metavar = "T", .section = SECTION_SAMPLING,
+     .default_value = "0", .help = "temperature; 0: greedy"},
+    {.key = "top-k", OPT_INT(GenerateArgs, sampling.top_k, 0, INT32_MAX), .metavar = "K", .default_value = "0",
+     .help = "sample from the K most probable tokens; 0: all"},
+    {.key = "top-p", OPT_REAL(GenerateArgs, sampling.top_p, 0, 1), .metavar = "P", .default_value = "1",
+     .help = "sample from the most probable tokens that have the probability P together; 1: all"},
+    {.key = "min-p", OPT_REAL(GenerateArgs, sampling.min_p, 0, 1), .metavar = "P", .default_value = "0",
+     .help = "sample from tokens at least P times as probable as the best; 0: all"},
+    {.key = "repeat-penalty", OPT_REAL(GenerateArgs, sampling.repeat_penalty, 0, HUGE_VAL), .default_value = "1",
+     .help = "divide the logits of recent tokens by X; 1: off"},
+    {.key = "frequency-penalty", OPT_REAL(GenerateArgs, sampling.frequency_penalty, -HUGE_VAL, HUGE_VAL), .default_value = "0",
+     .help = "subtract X from a logit for each recent occurrence of the token"},
+    {.key = "presence-penalty", OPT_REAL(GenerateArgs, sampling.presence_penalty, -HUGE_VAL, HUGE_VAL), .default_value = "0",
+     .help = "subtract X from the logits of recent tokens"},
+    {.key = "penalty-last-n", OPT_INT(GenerateArgs, sampling.penalty_last_n, -1, INT32_MAX), .default_value = "64",
+     .help = "number of tokens that count as recent; -1: all"},
+    {.key = "seed", OPT_INT(GenerateArgs, sampling.seed, 0, INT64_MAX), .metavar = "S", .default_value = "0", .help = "seed of the sampling"},
+
+    {.key = "threads", .letter = 't', OPT_INT(GenerateArgs, engine.n_threads, 1, THREADS_MAX), .section = "Machine",
+     .default_help = "all cores", .help = CLI_HELP_THREADS},
+    {.key = "pin", OPT_FLAG(GenerateArgs, engine.pin_threads), .help = CLI_HELP_PIN},
+    {.key = "ctx", .letter = 'c', OPT_INT(GenerateArgs, engine.n_ctx, 1, 1 << 24), .default_help = "the model's own, at most 4096",
+     .help = "longest context, in tokens"},
+    {.key = "kv", OPT_CHOICE(GenerateArgs, engine.kv_type, "f16", "f32", "q8"), .values = (const int32_t[]){FR_KV_F16, FR_KV_F32, FR_KV_Q8},
+     .default_value = "f16", .help = CLI_HELP_KV},
+    {.key = "page-size", OPT_INT(GenerateArgs, engine.kv_page_size, 1, 4096), .default_help = "16", .help = "tokens in a page of the KV cache"},
+    {.key = "kv-tokens", OPT_INT(GenerateArgs, engine.kv_tokens, 1, INT32_MAX), .default_help = "--ctx for each request",
+     .help = "tokens that the KV cache holds in total, at least --ctx; bounds its memory"},
+    {.key = "backend", OPT_CHOICE(GenerateArgs, backend, "cpu", "reference"), .default_value = "cpu", .help = CLI_HELP_BACKEND},
+    {.key = "kernels", OPT_TEXT(GenerateArgs, kernels), .metavar = "NAME", .default_value = "auto", .suggest = cli_suggest_kernels,
+     .help = CLI_HELP_KERNELS},
+    {.key = "act", OPT_CHOICE(GenerateArgs, activations, "q16", "q8"), .default_help = "q16", .help = CLI_HELP_ACT},
+    {.key = NULL},
+};
+
+const Option generate_prompt_options[] = {
+    {.key = "prompt", .letter = 'p', OPT_TEXT(GenerateArgs, prompt), .section = "Model and prompt", .help = "text to continue"},
+    {.key = "file", .letter = 'f', OPT_FILE(GenerateArgs, prompt_file), .help = "read the prompt from FILE; -: from standard input"},
+    {.key = "chat", OPT_FLAG(GenerateArgs, chat), .help = "the prompt is a user's message: put it into the model's chat format"},
+    {.key = "color", OPT_CHOICE(GenerateArgs, color, "never", "auto", "always"), .metavar = "WHEN", .section = "Output", .implied = "always",
+     .values = (const int32_t[]){COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS}, .default_value = "never",
+     .help = "colour drafted tokens by drafter: always, auto (on a terminal) or never; --color alone: always"},
+    {.key = NULL},
+};
+
+void generate_defaults(GenerateArgs *a) {
+    *a = (GenerateArgs){.sampling = fr_sampling_default(), .engine.cost_cache = cli_cache_folder()};
+}
+
+int generate_check(const GenerateArgs *a, fr_error *err) {
+    const VerifyRule *rule;
+    VerifyOptions options;
+    fr_error why;
+    if (!a->verify || !verify_rule_parse(a->verify, a->lossy, &rule, &options, &why)) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "--verify: %s", why.message);
+}
+
+int generate_check_prompt(const GenerateArgs *a, fr_error *err) {
+    int status = generate_check(a, err);
+    if (status) return status;
+    if (!a->prompt && !a->prompt_file) return error_set(err, FR_ERR_ARGUMENT, "missing prompt: pass -p TEXT or -f FILE");
+    if (a->prompt && a->prompt_file) return error_set(err, FR_ERR_ARGUMENT, "-p and -f both give a prompt: pass one of them");
+    if (a->system && !a->chat) return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
+    return FR_OK;
+}
+
+const VerifyRule *generate_rule(const GenerateArgs *a) {
+    const VerifyRule *rule = verify_rules()[0];
+    VerifyOptions options;
+    if (a->verify) verify_rule_parse(a->verify, true, &rule, &options, NULL); /* generate_check has accepted it */
+    return rule;
+}
+
+bool generate_list_methods(Buf *out) {
+    bool fits = buf_puts(out, "Drafters (--draft SPEC):\n") && cli_list_drafters(out, false) &&
+                buf_puts(out, "\nRules of acceptance (--verify RULE):\n");
+    for (const VerifyRule *const *r = verify_rules(); *r && fits; r++)
+        fits = buf_printf(out, "  %s: ", (*r)->name) && text_wrap(out, (*r)->summary, (int)strlen((*r)->name) + 4, 4, 100) &&
+               buf_puts(out, "\n") && (!(*r)->option_table || options_help(out, (*r)->option_table, 6, 100));
+    return fits;
+}

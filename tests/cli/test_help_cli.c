@@ -1,0 +1,116 @@
+/* test_help_cli.c - what follows from the tables of options: --help of every command, the man page, and completions of the shells. */
+#include "cli_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const commands[] = {"run", "compare", "bench", "tokenize", "inspect", "logits", "perf", "replay", "study", "index",
+                                       "train target", "train lyanna", "train eagle", "train redrafter", "train medusa", "train hydra",
+                                       "distill-data", "import-drafter"};
+enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 100 };
+
+static char text[1 << 18];
+
+/* Parsing --help also sets every default, which aborts if a row refuses its own default. */
+static void every_command_has_help(void **state) {
+    (void)state;
+    for (int i = 0; i < N_COMMANDS; i++) {
+        char args[64], usage[64];
+        snprintf(args, sizeof args, "%s --help", commands[i]);
+        snprintf(usage, sizeof usage, "Usage: forerun %s [OPTION...]", commands[i]);
+        assert_int_equal(cli_run(args, text, sizeof text), 0);
+        if (strncmp(text, usage, strlen(usage)) != 0 || !strstr(text, "\nExamples:\n")) fail_msg("%s", text);
+        *strstr(text, "\nExamples:\n") = '\0';
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+            if (strlen(line) > HELP_WIDTH) fail_msg("%s --help: too long a line: %s", commands[i], line);
+    }
+    assert_int_equal(cli_run("train --help", text, sizeof text), 0);
+    assert_non_null(strstr(text, "\n  lyanna "));
+}
+
+static void flags_and_values_are_parsed_the_gnu_way(void **state) {
+    (void)state;
+    cli_expect("inspect -jt models/draft.gguf", 0, "\"tensors\"");
+    cli_expect("inspect --json=0 models/draft.gguf", 0, "architecture    llama");
+    cli_expect("tokenize -mmodels/target.gguf -p ''", 0, "");
+    cli_expect("tokenize --model models/target.gguf --prompt=", 0, "");
+    cli_expect("inspect -- --help", 1, "--help: cannot be opened");
+    cli_expect("inspect models/draft.gguf -x", 2, "unknown option '-x'");
+    cli_expect("inspect models/draft.gguf --tensor", 2, "unknown option '--tensor'; did you mean --tensors?");
+    cli_expect("run -m", 2, "--model needs a value: --model=FILE");
+    cli_expect("run --tree-budget 512", 2, "'--tree-budget=512' must be auto or an integer from 1 to 511");
+    cli_expect("run --color=red", 2, "'--color=red' must be never, auto or always");
+    cli_expect("train eagel", 2, "did you mean eagle?");
+}
+
+/* man/update.sh writes the section again. */
+static void the_man_page_is_up_to_date(void **state) {
+    (void)state;
+    static char page[1 << 18];
+    assert_int_equal(cli_run("--man", text, sizeof text), 0);
+    FILE *f = fopen("man/forerun.1", "rb");
+    assert_non_null(f);
+    page[fread(page, 1, sizeof page - 1, f)] = '\0';
+    fclose(f);
+    if (!strstr(page, text)) fail_msg("man/forerun.1 has other options than the program: run man/update.sh");
+}
+
+/* The words that bash would offer after these, one line. */
+static void offers(const char *words, const char *wanted) {
+    char command[2048];
+    snprintf(command, sizeof command,
+             "bash -c '. %s/completions.bash; COMP_WORDS=(forerun %s); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _forerun; echo \"${COMPREPLY[*]}\"'",
+             cli_rig_folder(), words);
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    text[fread(text, 1, sizeof text - 1, out)] = '\0';
+    assert_int_equal(pclose(out), 0);
+    text[strcspn(text, "\n")] = '\0';
+    if (strcmp(text, wanted) != 0) fail_msg("after 'forerun %s': '%s', not '%s'", words, text, wanted);
+}
+
+static void bash_completes_commands_options_and_values(void **state) {
+    (void)state;
+    if (system("command -v bash >/dev/null") != 0) skip();
+    char args[1024];
+    snprintf(args, sizeof args, "--completions bash > %s/completions.bash", cli_rig_folder());
+    assert_int_equal(cli_run(args, text, sizeof text), 0);
+    offers("ben", "bench");
+    offers("run --tem", "--temp");
+    offers("run --kv \"\"", "f16 f32 q8");
+    offers("run --kv = q", "q8");
+    offers("run --draft lookahead-", "lookahead-trie");
+    offers("run --tree-budget a", "auto");
+    offers("train ly", "lyanna");
+    offers("train lyanna --first-token n", "none");
+    offers("study b", "budget");
+    offers("inspect man/forerun.", "man/forerun.1");
+}
+
+/* Where the shell is installed, it must at least be able to read its script. */
+static void other_shells_can_read_theirs(void **state) {
+    (void)state;
+    static const char *const shells[] = {"zsh", "fish"};
+    for (int i = 0; i < 2; i++) {
+        char args[1024];
+        snprintf(args, sizeof args, "--completions %s > %s/completions.%s", shells[i], cli_rig_folder(), shells[i]);
+        assert_int_equal(cli_run(args, text, sizeof text), 0);
+        snprintf(args, sizeof args, "! command -v %s >/dev/null || %s -n %s/completions.%s", shells[i], shells[i], cli_rig_folder(), shells[i]);
+        assert_int_equal(system(args), 0);
+    }
+    cli_expect("--completions tcsh", 2, "bash, zsh or fish");
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(flags_and_values_are_parsed_the_gnu_way),
+        cmocka_unit_test(the_man_page_is_up_to_date),
+        cmocka_unit_test(bash_completes_commands_options_and_values),
+        cmocka_unit_test(other_shells_can_read_theirs),
+    };
+    (void)argc;
+    cli_rig_begin(argv[0]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
