@@ -89,15 +89,16 @@ $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 
-# The programs of this tree link all objects, training and importing too; the installed libraries show fr_* and nothing else.
+# The programs of this tree link all objects, training and importing too, through an archive that only names them; the
+# installed libraries show fr_* and nothing else.
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS)
-	@rm -f $@ && ar rcs $@ $^
+	@rm -f $@ && ar rcsT $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
 	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	ld -r $^ -o $(BUILD)/forerun-hidden.o
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
-	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o
+	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
@@ -114,11 +115,15 @@ $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
+# With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
+# build a test with SLIM= on the command line.
+SLIM = $(if $(filter release,$(MODE)),-Wl$(comma)--strip-debug)
+comma := ,
 # Test programs lie side by side in $(BUILD)/tests, whatever folder their source is in.
 define test_program
 $(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $$(@D)
-	$$(CC) $$(MODE_FLAGS) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
+	$$(CC) $$(MODE_FLAGS) $$(SLIM) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
 endef
 $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
 $(RUNNER): tests/support/run_tests.c
@@ -243,7 +248,7 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/foreru
 	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $^ $(LDLIBS) -lcmocka -o $@
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
 fuzzers: $(FUZZERS)
 fuzz: deps-clang
 	$(MAKE) MODE=fuzz CC=clang fuzzers
