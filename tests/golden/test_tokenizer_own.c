@@ -61,7 +61,7 @@ static Tokenizer *open_bpe(const char *pre) {
 
 static Tokenizer *open_target(void) {
     Gguf *g;
-    Tokenizer *t;
+    Tokenizer *t = NULL;
     fr_error err = {0};
     if (gguf_open(&g, "models/target.gguf", &err) || tokenizer_open(&t, g, &err)) fail_msg("%s", err.message);
     gguf_close(g);
