@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 enum { MAX_MESSAGES = 16 };
 
-static const char *const roles[] = {"system", "user", "assistant", "tool", "", NULL};
+static const char *const roles[] = {"system", "user", "assistant", "tool", ""};
 enum { N_ROLES = sizeof roles / sizeof *roles };
 
 /* Cuts `text`, which ends with '\0', into messages. */

@@ -10,12 +10,14 @@ static void check_messages(const Record *r) {
     Buf out = {.max_bytes = 1 << 16};
     fr_assert(r->n_messages >= 1);
     volatile size_t n_bytes = 0;
+    bool has_roles = true;
     for (int i = 0; i < r->n_messages; i++) {
         fr_assert(r->messages[i].content);
         n_bytes += strlen(r->messages[i].content) + (r->messages[i].role ? strlen(r->messages[i].role) : 0);
+        has_roles = has_roles && r->messages[i].role;
         (void)record_is_cut(r, i);
     }
-    (void)chat_format(CHAT_CHATML, r->messages, r->n_messages, &out, NULL);
+    if (has_roles) (void)chat_format(CHAT_CHATML, r->messages, r->n_messages, &out, NULL);
     buf_free(&out);
 }
 
