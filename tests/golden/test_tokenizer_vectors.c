@@ -1,4 +1,5 @@
-/* Vectors of other people's tokenizers: ../shared/data/{tokenizers,golden/tokenizer.json}. */
+/* test_tokenizer_vectors.c - Test vectors of other projects' tokenizers:
+ * ../shared/data/{tokenizers,golden/tokenizer.json}. test_tokenizer_own.c needs no ../shared. */
 #include "testing.h"
 
 #include "format/gguf.h"

@@ -1,3 +1,4 @@
+/* devil.c - drafters that a sound engine must survive: random, always right, always wrong, malformed. */
 #include "devil.h"
 
 #include "base/rng.h"

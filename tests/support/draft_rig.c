@@ -1,3 +1,4 @@
+/* draft_rig.c - random texts over tiny alphabets, fed to drafters in pieces, and checks of what they propose. */
 #include "draft_rig.h"
 
 #include "base/rng.h"

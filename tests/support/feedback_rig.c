@@ -1,3 +1,4 @@
+/* feedback_rig.c - runs drafters that learn from logits against a made-up target, one step at a time. */
 #include "feedback_rig.h"
 #include "engine_rig.h"
 

@@ -1,3 +1,5 @@
+/* rule_rig.c - enumerates all drafts and all random numbers of a rule of acceptance, and sums the distribution of its
+ * output. */
 #include "rule_rig.h"
 
 #include "base/hash.h"

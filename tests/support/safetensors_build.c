@@ -1,3 +1,4 @@
+/* safetensors_build.c - gathers tensors or raw headers and writes them as safetensors files. */
 #include "safetensors_build.h"
 
 #include "format/blocks.h"

@@ -1,4 +1,4 @@
-/* Unit tests of src/base. */
+/* test_base.c - Unit tests of src/base. */
 #include "testing.h"
 
 #include "base/hash.h"

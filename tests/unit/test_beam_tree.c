@@ -1,4 +1,4 @@
-/* Unit tests of beam_tree.c: the paper's worked examples, and random beams against a trie. */
+/* test_beam_tree.c - Unit tests of beam_tree.c: the paper's worked examples, and random beams against a trie. */
 #include "draft_rig.h"
 
 #include "spec/tree/beam_tree.h"

@@ -1,5 +1,5 @@
-/* Tests of half.c, blocks.c and blocks_k.c: bits against their definition, layouts element by element,
- * quantisers by their error, and all of it against files that others have quantised. */
+/* test_blocks.c - Unit tests of half.c, blocks.c and blocks_k.c: bits against their definition, layouts element by
+ * element, quantisers by their error, and all of it against files that other programs quantised. */
 #include "testing.h"
 
 #include "base/mem.h"

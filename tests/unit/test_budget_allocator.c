@@ -1,4 +1,4 @@
-/* The planner against brute force, and T(n) as the engine keeps it. */
+/* test_budget_allocator.c - The budget allocator against brute force, and T(n) as the engine keeps it. */
 #include "testing.h"
 
 #include "base/rng.h"

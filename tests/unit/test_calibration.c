@@ -1,4 +1,5 @@
-/* What drafters promise and what they keep: a known distortion is found, the map never falls, and only what is known is judged. */
+/* test_calibration.c - Calibration of acceptance probabilities: a known distortion is found, the map is monotonic,
+ * and only nodes whose outcome is known count. */
 #include "testing.h"
 
 #include "base/rng.h"

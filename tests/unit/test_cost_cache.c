@@ -1,4 +1,5 @@
-/* The measured costs on disk: an entry comes back as it was, and what is damaged or another's is none. */
+/* test_cost_cache.c - The file of measured costs: an entry is read back unchanged; a damaged entry, or one of another
+ * machine or model, counts as missing. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"

@@ -1,4 +1,5 @@
-/* Unit tests of src/spec/count_trie.c: against a list of strings, also while it forgets. */
+/* test_count_trie.c - Unit tests of count_trie.c: counts against a list of strings, also while old strings are
+ * forgotten. */
 #include "draft_rig.h"
 
 #include "spec/drafters/text/count_trie.h"

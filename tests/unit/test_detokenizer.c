@@ -1,4 +1,4 @@
-/* Unit tests of text/detokenizer: whole characters only, whatever the tokens. */
+/* test_detokenizer.c - Unit tests of text/detokenizer.c: it returns whole characters only, whatever the tokens are. */
 #include "testing.h"
 #include "vocab_build.h"
 

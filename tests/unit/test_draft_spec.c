@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/drafter_registry.c: a draft's specification from text to an open drafter. */
+/* test_draft_spec.c - Unit tests of drafter_registry.c: from the text of a draft's specification to an open drafter. */
 #include "draft_rig.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Unit tests of drafter_file.c: what is written is read, other targets are refused by name, and so is what is damaged.
- * The files are redrafter's; they are opened through the registry, as the engine does. */
+/* test_drafter_file.c - Unit tests of drafter_file.c: what is written is read back, and a file for another target or
+ * a damaged file is refused by name. The files are those of redrafter; they are opened through the registry, as the
+ * engine opens them. */
 #include "learned_rig.h"
 
 #include "base/rng.h"

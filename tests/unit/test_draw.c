@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/draw.c: draws without replacement against enumeration, of tokens and of whole paths,
+/* test_draw.c - Unit tests of draw.c: draws without replacement of tokens and of whole paths against enumeration,
  * each with a negative control; pruned against unpruned; truncation against its formula. */
 #include "testing.h"
 

@@ -1,4 +1,5 @@
-/* Unit tests of told.c and ngram_pool.c: the top of a row against a full sort, the pool against a list. */
+/* test_feedback.c - Unit tests of feedback.c and ngram_pool.c: the top of a row against a full sort, the pool against
+ * a list. */
 #include "feedback_rig.h"
 
 #include "spec/drafters/text/ngram_pool.h"

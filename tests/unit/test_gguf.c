@@ -1,4 +1,4 @@
-/* Tests of the GGUF reader on sound files: what is read is what stands there. */
+/* test_gguf.c - The GGUF reader on sound files: every accessor returns what the file holds. */
 #include "testing.h"
 
 #include "gguf_build.h"

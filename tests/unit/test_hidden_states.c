@@ -1,6 +1,6 @@
-/* The hidden states that the engine shows to drafters: a spy keeps all of them and, when its request ends, holds them
- * against a plain forward over the whole text: each token's once, in order, with the same bits, whatever chunks, company,
- * accepted drafts and preemptions there were. */
+/* test_hidden_states.c - The hidden states that the engine passes to drafters. A spying drafter keeps all of them and
+ * compares them, when its request ends, with a plain forward over the whole text: each token's state comes once, in
+ * order and with the same bits, whatever the prefill chunks, neighbours, accepted drafts and preemptions were. */
 #include "learned_rig.h"
 
 #include "base/rng.h"

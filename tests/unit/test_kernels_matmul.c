@@ -1,5 +1,6 @@
-/* Matrix products. The specification (table "ref") against double precision; every other table against the
- * specification, bit for bit, over types, shapes, numbers of rows, parts of the tiles and nasty values. */
+/* test_kernels_matmul.c - Matrix products: the specification (table "ref") against double precision, and every other
+ * table against the specification, bit for bit, over types, shapes, numbers of rows, ranges of tiles and extreme
+ * values. */
 #include "testing.h"
 #include "all_tables.h"
 

@@ -1,5 +1,5 @@
-/* Norms, activation functions, rotary positions, cache and attention: the specification (table "ref") against
- * double precision, and every other table against the specification, bit for bit. */
+/* test_kernels_vector.c - Norms, activation functions, rotary positions, cache and attention: the specification
+ * (table "ref") against double precision, and every other table against the specification, bit for bit. */
 #include "testing.h"
 #include "all_tables.h"
 

@@ -1,7 +1,7 @@
-/* The paged KV cache against the simplest thing that could stand for it: one plain array a sequence.
+/* test_kv_cache.c - The paged KV cache against the simplest model of it: one plain array for each sequence.
  *
- * A slot is written with a tag that no other write used; a committed position must hold its tag in every
- * plane (layer, keys or values, head), whatever was forked, committed, truncated or refused in between. */
+ * Every write uses a tag of its own. A committed position must hold its tag in every plane (layer, keys or values,
+ * head), whatever was forked, committed, truncated or refused in between. */
 #include "testing.h"
 
 #include "base/rng.h"

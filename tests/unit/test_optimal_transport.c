@@ -1,4 +1,5 @@
-/* Unit tests of src/spec/otm.c against a flow, and of src/spec/acceptance.c: what the rules accept, against the optimum. */
+/* test_optimal_transport.c - Unit tests of lab/optimal_transport.c against a maximum flow, and of lab/acceptance.c:
+ * the exact acceptance probability of each rule, against the optimum that no rule can exceed. */
 #include "testing.h"
 
 #include "base/rng.h"

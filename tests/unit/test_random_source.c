@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/coins.c. */
+/* test_random_source.c - Unit tests of spec/sampling/random_source.c. */
 #include "testing.h"
 
 #include "spec/sampling/random_source.h"

@@ -1,5 +1,5 @@
-/* Unit tests of src/spec/replay.c and of `forerun replay`: the loop against devils, the program's answers
- * to good and bad traces, and the reference figures on recorded answers (with ../shared). */
+/* test_replay.c - Unit tests of lab/replay.c and of `forerun replay`: the loop with random and malformed drafters,
+ * the program's results on good and bad traces, and the reference figures on recorded answers (with ../shared). */
 #include "testing.h"
 
 #include "devil.h"

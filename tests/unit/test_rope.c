@@ -1,4 +1,4 @@
-/* The frequencies of every rope scaling against direct evaluation of the published formulas. */
+/* test_rope.c - The frequencies of every rope scaling against direct evaluation of the published formulas. */
 #include "testing.h"
 
 #include "model/rope.h"

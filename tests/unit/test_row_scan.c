@@ -1,5 +1,5 @@
-/* Unit tests of src/spec/row_scan.c: each pass against a plain loop, over lengths that leave remainders, temperatures from
- * tiny to huge, and rows with NaN and infinities. */
+/* test_row_scan.c - Unit tests of row_scan.c: each pass against a plain loop, over lengths that leave remainders,
+ * temperatures from tiny to huge, and rows with NaN and infinities. */
 #include "testing.h"
 
 #include "base/rng.h"

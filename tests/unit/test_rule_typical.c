@@ -1,5 +1,5 @@
-/* Typical acceptance (src/spec/rule_typical.c): against all paths of the tree, judged one by one; refused unless it is
- * allowed; and named lossy wherever it ran. */
+/* test_rule_typical.c - Typical acceptance (spec/verify/rule_typical.c): against an enumeration of all paths of the
+ * tree; refused unless lossy rules are allowed; and reported as lossy wherever its results appear. */
 #include "engine_rig.h"
 
 #include "cli_rig.h"

@@ -1,5 +1,6 @@
-/* The drafters in models/, trained by this code for models/target.gguf: each opens, changes no token, greedily and drawn, and
- * is worth its file: what it gains is a function of model, files and prompts, so that the test can ask for it. */
+/* test_shipped_drafters.c - The drafters in models/, which this code trained for models/target.gguf: each opens,
+ * changes no token (greedy and sampled), and reaches a minimum acceptance length. That length is a function of model,
+ * files and prompts alone, so a test can require it. */
 #include "engine_rig.h"
 
 #include <string.h>

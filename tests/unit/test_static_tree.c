@@ -1,4 +1,5 @@
-/* Unit tests of src/spec/static_tree.c: its trees against all paths of ranks, and their beginnings. */
+/* test_static_tree.c - Unit tests of static_tree.c: its trees against an enumeration of all paths of ranks; a smaller
+ * tree is the beginning of a larger one. */
 #include "testing.h"
 
 #include "base/rng.h"

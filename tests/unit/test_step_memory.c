@@ -1,6 +1,7 @@
-/* A decoding step takes and gives back no memory: every allocation of the program is counted (the linker puts the functions
- * below in the place of malloc and its kin; Makefile), over all steps of a request but its first and its last.
- * The first one finishes the prompt; the last one hands the text on to what outlives it (prefix cache, histories). */
+/* test_step_memory.c - A decoding step neither allocates nor frees memory. Every allocation of the program is counted
+ * (the linker puts the functions below in the place of malloc and its relatives; see the Makefile), over all steps of
+ * a request except the first and the last: the first one finishes the prompt, and the last one hands the text to what
+ * outlives the request (prefix cache, histories). */
 #include "engine_rig.h"
 
 #include "random_model.h"

@@ -1,4 +1,4 @@
-/* Byte-level BPE and its pre-tokenizers, on vocabularies made here. */
+/* test_tokenizer_bpe.c - Byte-level BPE and its pre-tokenizers, on vocabularies made here. */
 #include "testing.h"
 #include "vocab_build.h"
 

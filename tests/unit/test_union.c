@@ -1,4 +1,4 @@
-/* Several trees under one budget: what is merged and what is kept. */
+/* test_union.c - Several trees under one budget: which nodes are merged and which are kept. */
 #include "testing.h"
 
 #include "base/rng.h"

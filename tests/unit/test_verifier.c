@@ -1,4 +1,5 @@
-/* Unit tests of src/spec/verifier.c: verified trees give, token for token, what sequential decoding gives. */
+/* test_verifier.c - Unit tests of the verifier: verifying trees yields, token for token, what sequential decoding
+ * yields. */
 #include "testing.h"
 
 #include "base/hash.h"
