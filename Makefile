@@ -200,10 +200,11 @@ format:
 	@$(CLANG_FORMAT) -i $(FORMATTED)
 check-format:
 	@$(CLANG_FORMAT) --dry-run -Werror --ferror-limit=1 $(FORMATTED) && echo "format: $(words $(FORMATTED)) files passed, 0 failed"
-# The object file stands for the headers that its source includes.
+# The object file stands for the headers that its source includes. max-nodes: a third of the analyzer's default depth, at a third of
+# the time.
 $(BUILD)/tidy/%.ok: $(BUILD)/%.o .clang-tidy
 	@mkdir -p $(@D)
-	@$(CLANG_TIDY) --quiet $*.c -- $(ALL_CFLAGS) $(ISA) 2>/dev/null && touch $@
+	@$(CLANG_TIDY) --quiet $*.c -- $(ALL_CFLAGS) $(ISA) -Xclang -analyzer-config -Xclang max-nodes=75000 2>/dev/null && touch $@
 tidy: $(TIDIED)
 	@echo "tidy: $(words $(TIDIED)) files passed, 0 failed"
 
