@@ -17,6 +17,7 @@ static void check_messages(const Record *r) {
         has_roles = has_roles && r->messages[i].role;
         (void)record_is_cut(r, i);
     }
+    (void)n_bytes;
     if (has_roles) (void)chat_format(CHAT_CHATML, r->messages, r->n_messages, &out, NULL);
     buf_free(&out);
 }
