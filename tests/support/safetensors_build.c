@@ -1,4 +1,3 @@
-/* safetensors_build.c - gathers tensors or raw headers and writes them as safetensors files. */
 #include "safetensors_build.h"
 
 #include "format/blocks.h"

@@ -1,6 +1,5 @@
-/* test_import.c - src/import and `forerun import-drafter`: a checkpoint in the layout of its authors becomes the same
- * drafter that its weights make when they are written directly; a checkpoint for another target or another method is
- * refused. */
+/* Tests of src/import and `forerun import-drafter`: checkpoints in the layout of their authors become the very drafter that
+ * the same weights make when they are written directly; what is not for this target, or not of this method, is refused. */
 #include "learned_rig.h"
 
 #include "cli_rig.h"

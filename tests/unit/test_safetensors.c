@@ -1,5 +1,4 @@
-/* test_safetensors.c - Unit tests of import/safetensors.c: the contents of sound files, and hostile files refused by
- * name. */
+/* Unit tests of src/import/safetensors.c: what a sound file holds, and that hostile ones are refused by name. */
 #include "safetensors_build.h"
 
 #include "import/safetensors.h"
