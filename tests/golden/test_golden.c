@@ -115,7 +115,7 @@ static int32_t argmax(const float *x, int32_t n) {
     return best;
 }
 
-/* What the peer is off by: the measure of what an engine with rounded inputs may be off by. */
+/* The error of llama.cpp: the scale for the error of an engine that rounds its inputs. */
 static double peer_error(const Golden *c) {
     double error = rel_rms(c->peer, c->exact, (size_t)(c->n_prompt + c->n_gen) * (size_t)c->n_vocab);
     /* the exact logits lie rounded to float in their files: 2^-24 / sqrt(3) more */
@@ -181,7 +181,7 @@ static void check_greedy(const Golden *c, const Kernels *kernels, ActForm form) 
     if (form == ACT_Q16 && parts_at >= 0) fail_msg("%s with %s: another text from token %d on", c->name, kernels->name, parts_at);
 }
 
-/* All tables with 16 bits; with 8 the best one: that all agree is the business of test_kernels_matmul. */
+/* All tables with 16 bits, and the best one with 8: test_kernels_matmul proves that all tables agree. */
 static void for_every_case_and_table(void (*check)(const Golden *, const Kernels *, ActForm)) {
     json_t *manifest = read_json(GOLDEN "manifest.json"), *all = json_object_get(manifest, "cases"), *entry;
     assert_true(json_array_size(all) > 0);

@@ -65,7 +65,7 @@ static void llama_3_factors(void **state) {
     rope_free(&rope);
 }
 
-/* arXiv 2309.00071, eq. 17-23, with the ramp over the pair index, as its code and all files mean it. */
+/* arXiv 2309.00071, eq. 17-23, with the ramp over the pair index, as the published code has it. */
 static void yarn_frequencies(void **state) {
     (void)state;
     static const struct {
