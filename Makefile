@@ -178,7 +178,7 @@ run-tests: tests $(BENCHES)
 QUICK_TESTS := test_arena test_base test_beam_tree test_blocks test_budget_allocator test_calibration test_chat test_cost_cache \
                test_count_trie test_detokenizer test_draft_llma test_draft_ngram_text test_draft_pld test_draft_spec \
                test_drafter_file test_draw test_feedback test_gguf test_gguf_bad test_gguf_write test_golden_own \
-               test_hidden_states test_kv_cache test_kv_policy test_layers test_optimal_transport test_pack test_random_source \
+               test_hidden_states test_kv_cache test_kv_policy test_optimal_transport test_pack test_random_source \
                test_replace_file test_rope test_row_scan test_safetensors test_sampler test_static_tree test_token_info \
                test_tokenizer test_tokenizer_bpe test_tokenizer_own test_tree test_union test_verifier
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
