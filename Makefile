@@ -173,14 +173,12 @@ bench: deps
 tests: $(TESTS) $(REPLAYS) $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
 run-tests: tests $(BENCHES)
 	@$(RUNNER) $(TESTS) $(REPLAYS)
-# The tests that a sanitizer gets through in three minutes on two cores (MODE=asan, MODE=ubsan): most unit tests, readers of
-# foreign files, fuzz inputs, one lossless test; nothing that trains, measures or runs the program for minutes.
-QUICK_TESTS := test_arena test_base test_beam_tree test_blocks test_budget_allocator test_calibration test_chat test_cost_cache \
-               test_count_trie test_detokenizer test_draft_llma test_draft_ngram_text test_draft_pld test_draft_spec \
-               test_drafter_file test_draw test_feedback test_gguf test_gguf_bad test_gguf_write test_golden_own \
-               test_hidden_states test_kv_cache test_kv_policy test_optimal_transport test_pack test_random_source \
-               test_replace_file test_rope test_row_scan test_safetensors test_sampler test_static_tree test_token_info \
-               test_tokenizer test_tokenizer_bpe test_tokenizer_own test_tree test_union test_verifier
+# The tests that a sanitizer gets through in three minutes on two cores (MODE=asan, MODE=ubsan): tests/unit but for the slow ones, our
+# golden files, the readers of training data, and the fuzz inputs.
+SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
+               test_kernels_vector test_layers test_shipped_drafters test_step_memory
+QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(basename $(notdir $(call sources,tests,unit)))) \
+               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
 	@$(RUNNER) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
 # A second make, because what deps installs changes what pkg-config says.
