@@ -8,7 +8,7 @@
 
 enum { RIG_MAX_TOKENS = 1024 };
 
-/* The result of a request. */
+/* What a request said. */
 typedef struct Stream {
     int64_t n;
     int32_t tokens[RIG_MAX_TOKENS];
@@ -21,7 +21,7 @@ typedef struct Stream {
 fr_model *rig_open_model(const char *path, const char *kernels);
 fr_model *rig_open_model_with(const char *path, const char *kernels, const char *activations);
 fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options);
-/* Makes `drafter` known in this engine by the spec `name`; the test keeps owning it. */
+/* Makes `drafter` answer to the spec `name` in this engine; it stays the test's. */
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter);
 /* Runs a request to its end. */
 void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out);

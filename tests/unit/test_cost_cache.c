@@ -1,5 +1,4 @@
-/* test_cost_cache.c - The file of measured costs: an entry is read back unchanged; a damaged entry, or one of another
- * machine or model, counts as missing. */
+/* The measured costs on disk: an entry comes back as it was, and what is damaged or another's is none. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
@@ -56,7 +55,7 @@ static int end(void **state) {
     return rmdir(folder);
 }
 
-static void an_entry_is_read_back_unchanged(void **state) {
+static void it_comes_back_as_it_was(void **state) {
     (void)state;
     CostCurve got = {.n_context = 7};
     assert_false(cost_cache_load(folder, "a key", &got));
@@ -70,8 +69,8 @@ static void an_entry_is_read_back_unchanged(void **state) {
     assert_int_equal(cost_cache_store("build/there/is/none", "a key", &CURVE, &err), FR_ERR_IO);
 }
 
-/* Every byte altered, every end cut off, bytes appended, numbers that no curve has: each counts as missing and leaves the curve alone. */
-static void damaged_entries_count_as_missing(void **state) {
+/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave the curve alone. */
+static void the_damaged_is_no_entry(void **state) {
     (void)state;
     char sound[2048], bad[2048];
     CostCurve got = {.n = -1};
@@ -101,8 +100,8 @@ static void damaged_entries_count_as_missing(void **state) {
     assert_true(cost_cache_load(folder, "a key", &got));
 }
 
-/* An entry under the file name of another key. */
-static void entries_of_another_key_count_as_missing(void **state) {
+/* Under the name that belongs to another key. */
+static void anothers_is_no_entry(void **state) {
     (void)state;
     char text[2048];
     CostCurve got;
@@ -116,7 +115,7 @@ static void entries_of_another_key_count_as_missing(void **state) {
     assert_false(cost_cache_load(folder, "a key", &got));
 }
 
-static void keys_differ_where_costs_differ(void **state) {
+static void keys_tell_apart_what_costs_differ_by(void **state) {
     (void)state;
     fr_model *small = rig_open_model("models/draft.gguf", NULL), *large = rig_open_model("models/target.gguf", NULL);
     fr_model *q8 = rig_open_model_with("models/draft.gguf", NULL, "q8"), *ref = rig_open_model("models/draft.gguf", "ref");
@@ -156,26 +155,26 @@ static CostCurve begin_and_end(const fr_model *model) {
 static void an_engine_keeps_and_finds_its_costs(void **state) {
     (void)state;
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
-    CostCurve stored = CURVE, first = begin_and_end(model);
+    CostCurve told = CURVE, first = begin_and_end(model);
     assert_true(first.n > 1);
     find_entry();
     char key[COST_KEY_BYTES];
     const ExecutorOptions o = {.n_threads = 1, .kv_type = KV_F16, .n_ctx = 64};
     cost_cache_key(model->model, &o, key);
-    cost_cache_store(folder, key, &stored, NULL);
-    assert_true(begin_and_end(model).seconds[2] == stored.seconds[2]); /* not measured: no machine takes 62 ms for 32 rows */
+    cost_cache_store(folder, key, &told, NULL);
+    assert_true(begin_and_end(model).seconds[2] == told.seconds[2]); /* not measured: 62 ms is nobody's time for 32 rows */
     write_entry("nonsense", 8);
-    assert_true(begin_and_end(model).seconds[2] != stored.seconds[2]);
-    assert_true(cost_cache_load(folder, key, &stored) && stored.n == first.n); /* and written again */
+    assert_true(begin_and_end(model).seconds[2] != told.seconds[2]);
+    assert_true(cost_cache_load(folder, key, &told) && told.n == first.n); /* and written again */
     fr_model_close(model);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(an_entry_is_read_back_unchanged, begin, end),
-        cmocka_unit_test_setup_teardown(damaged_entries_count_as_missing, begin, end),
-        cmocka_unit_test_setup_teardown(entries_of_another_key_count_as_missing, begin, end),
-        cmocka_unit_test(keys_differ_where_costs_differ),
+        cmocka_unit_test_setup_teardown(it_comes_back_as_it_was, begin, end),
+        cmocka_unit_test_setup_teardown(the_damaged_is_no_entry, begin, end),
+        cmocka_unit_test_setup_teardown(anothers_is_no_entry, begin, end),
+        cmocka_unit_test(keys_tell_apart_what_costs_differ_by),
         cmocka_unit_test_setup_teardown(an_engine_keeps_and_finds_its_costs, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
