@@ -45,6 +45,7 @@ FR_API void fr_free(void *p);
 typedef struct fr_model fr_model;
 
 typedef struct fr_model_options {
+    const char *backend; /* NULL or "cpu"; "reference": double precision on one thread, slow, to compare with */
     const char *kernels; /* NULL or "auto": the best this CPU has; else "ref", "avx2", "neon", ... */
     const char *activations; /* what inputs of quantised weights are rounded to: NULL or "q16": 16-bit integers;
                               * "q8": 8 bits, faster with many rows; logits are then 1.6-2.7 % (rms) off. Either way
@@ -57,6 +58,7 @@ typedef struct fr_model_options {
 typedef struct fr_model_info {
     const char *name;         /* general.name of the file, or its path */
     const char *architecture; /* "llama", "qwen2", "qwen3" */
+    const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* name of the kernel table in use */
     const char *activations;  /* "q16" or "q8", for its quantised weights */
     const char *chat_family;  /* "none" where the file's template is not recognised */

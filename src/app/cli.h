@@ -3,7 +3,7 @@
 #define APP_CLI_H
 
 #include "base/mem.h"
-#include "backend/cpu/model.h"
+#include "backend/backend.h"
 
 #include <argp.h>
 
@@ -48,18 +48,21 @@ bool cli_list_drafters(Buf *out, bool without_target);
 #define CLI_ACT_HELP "inputs of quantised weights are rounded to: q16 (default), or q8: faster with many rows, less exact"
 
 #define CLI_KV_HELP "type of the KV cache: f16 (default), f32, or q8: half the memory of f16, less exact"
+#define CLI_BACKEND_HELP "what computes: cpu (default), or reference: plain C in double precision on one thread, slow"
 #define CLI_PIN_HELP "keep each thread on a core of its own; for a machine that runs nothing else"
 
 /* What `logits` and `perf` run on, below the public API: a child argp (-m, -t, --pin, --kv, --kernels, --act) whose input is a
  * CliModel that cli_model_defaults filled, then the model itself. */
 typedef struct CliModel {
-    const char *path, *kernels;
-    ActForm activations;
+    const char *path, *backend, *kernels;
+    ActPrecision activations;
     int n_threads;
     bool pin;
     KvType kv;
     Gguf *gguf;
     Model *model;
+    Weights *weights;
+    Device *device;
 } CliModel;
 
 extern const struct argp cli_model_argp;

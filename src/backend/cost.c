@@ -1,3 +1,4 @@
+/* cost.c - T(n): the time of a forward of n rows, measured, and the least that the machine would allow. */
 #include "backend/cost.h"
 
 #include "base/clock.h"
@@ -5,29 +6,15 @@
 
 #include <stdlib.h>
 
-static void add_matrix(const PackedMatrix *m, CostWork *w) {
-    double ops = 2.0 * (double)m->n_out * (double)m->n_in;
-    ActForm form = m->act;
-    /* 16-bit activations are two byte planes */
-    if (form == ACT_Q16) w->ops_per_row[PEAK_INT8] += 2 * ops;
-    else if (form == ACT_Q8) w->ops_per_row[PEAK_INT8] += ops;
-    else w->ops_per_row[form == ACT_BF16 ? PEAK_BF16 : PEAK_F32] += ops;
-}
+void cost_work(const Weights *w, KvType kv_type, CostWork *out) { w->backend->work(w, kv_type, out); }
 
-void cost_work(const Model *m, KvType kv_type, CostWork *out) {
-    const Hparams *h = &m->hparams;
-    *out = (CostWork){.weight_bytes = (double)m->weight_bytes};
-    out->kv_bytes_per_key = 2.0 * h->n_layer * h->n_head_kv * (double)kv_row_bytes(kv_type, h->head_dim);
-    out->attention_ops = 4.0 * (double)hparams_q_dim(h) * h->n_layer;
-    add_matrix(&m->output, out);
-    for (int32_t i = 0; i < h->n_layer; i++) {
-        const LayerWeights *l = &m->layers[i];
-        const PackedMatrix *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++) add_matrix(all[k], out);
-    }
+int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err) {
+    *out = (MachineSpeed){0};
+    return w->backend->speed ? w->backend->speed(w, n_threads, out, err) : FR_OK;
 }
 
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
+    if (speed->read_gb_s <= 0) return 0;
     double read_s = (work->weight_bytes + (n_context + n_rows) * work->kv_bytes_per_key) / (speed->read_gb_s * 1e9);
     double attention_ops = n_rows * cost_keys_of_row(n_rows, n_context) * work->attention_ops;
     double compute_s = attention_ops / (speed->peak_gop_s[PEAK_F32] * 1e9);

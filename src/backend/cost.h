@@ -2,24 +2,19 @@
 #ifndef BACKEND_COST_H
 #define BACKEND_COST_H
 
-#include "kernels/machine.h"
 #include "backend/executor.h"
 
 /* What a forward has to move and to compute. */
-typedef struct CostWork {
-    double weight_bytes;                /* read once, whatever the number of rows */
-    double kv_bytes_per_key;            /* of one earlier token; read once where rows share their sequence */
-    double ops_per_row[PEAK_COUNT];     /* multiplications and additions of matrix products, by kind */
-    double attention_ops;               /* of one row and one earlier token, in float */
-} CostWork;
+void cost_work(const Weights *w, KvType kv_type, CostWork *out);
 
-void cost_work(const Model *m, KvType kv_type, CostWork *out);
+/* The limits of this machine as the backend of the weights meets them; all zero where it knows none. Takes about half a second. */
+int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
 
 /* Keys that the rows of a chain see on average behind n_context tokens: those, and the rows before and themselves. */
 static inline double cost_keys_of_row(int32_t n_rows, int32_t n_context) { return n_context + 0.5 * (n_rows + 1); }
 
 /* Seconds of a forward of n_rows rows (a chain) after n_context tokens that would keep either the memory or the
- * arithmetic busy without a pause: the larger of the two. */
+ * arithmetic busy without a pause: the larger of the two; 0 where the speed is unknown. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
 
 /* seconds[i]: wall time (that quantile of the rounds: 0.5 the median, 0 the least) of a forward of row_counts[i] rows (a chain, all wanting logits) after

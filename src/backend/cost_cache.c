@@ -2,7 +2,7 @@
 
 #include "base/hash.h"
 #include "base/replace_file.h"
-#include "kernels/machine.h"
+#include "base/machine_speed.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -22,11 +22,14 @@ static uint64_t shape_hash(const Gguf *g) {
     return hash;
 }
 
-void cost_cache_key(const Model *m, const ExecutorOptions *o, char out[COST_KEY_BYTES]) {
+void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]) {
+    const Weights *w = executor_weights(e);
+    const ExecutorOptions *o = executor_options(e);
     char cpu[MACHINE_NAME_BYTES];
     machine_cpu_name(cpu);
-    snprintf(out, COST_KEY_BYTES, "cpu %s; %d threads; kernels %s; act %s; kv %s; context %d; model %016" PRIx64, cpu, o->n_threads,
-             m->kernels->name, act_form_name(m->activations), kv_type_name(o->kv_type), o->n_ctx, shape_hash(m->gguf));
+    snprintf(out, COST_KEY_BYTES, "cpu %s; backend %s; %d threads; kernels %s; act %s; kv %s; context %d; model %016" PRIx64, cpu,
+             w->backend->name, n_threads, w->options.kernels, act_precision_name(w->options.activations), kv_type_name(o->kv_type),
+             o->n_ctx, shape_hash(w->model->gguf));
 }
 
 static bool path_of(const char *folder, const char *key, char out[PATH_BYTES]) {

@@ -11,8 +11,8 @@
 
 enum { COST_KEY_BYTES = 256 };
 
-/* What the curve of this executor's options depends on, as one line. */
-void cost_cache_key(const Model *m, const ExecutorOptions *o, char out[COST_KEY_BYTES]);
+/* What the curve of this executor depends on, as one line. */
+void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]);
 
 /* False where the folder has no sound entry for the key; *out is untouched then. */
 bool cost_cache_load(const char *folder, const char *key, CostCurve *out);

@@ -15,16 +15,18 @@ static char *copy_name(const Gguf *g) {
 }
 
 static int load(fr_model *m, const char *path, const fr_model_options *o, fr_error *err) {
-    ModelOptions options = {.n_threads = o->n_threads > 0 ? o->n_threads : threads_n_cores(),
-                            .progress = o->progress, .progress_user = o->progress_user};
-    int status = kernels_find(o->kernels, &options.kernels, err);
+    const Backend *backend;
+    WeightsOptions options = {.kernels = o->kernels, .n_threads = o->n_threads > 0 ? o->n_threads : threads_n_cores(),
+                              .progress = o->progress, .progress_user = o->progress_user};
+    int status = backend_find(o->backend, &backend, err);
     if (status) return status;
-    if (!act_form_from_name(o->activations, &options.activations))
+    if (!act_precision_from_name(o->activations, &options.activations))
         return error_set(err, FR_ERR_ARGUMENT, "activations '%s' are not known; there are q16 and q8", o->activations);
     if (options.n_threads > THREADS_MAX) options.n_threads = THREADS_MAX;
     status = gguf_open(&m->gguf, path, err);
     if (!status) status = tokenizer_open(&m->tokenizer, m->gguf, err);
-    if (!status) status = model_open(&m->model, m->gguf, &options, err);
+    if (!status) status = model_open(&m->model, m->gguf, err);
+    if (!status) status = backend->weights_open(&m->weights, m->model, &options, err);
     if (status) return status;
     if (tokenizer_n_vocab(m->tokenizer) > m->model->hparams.n_vocab)
         return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model only %d embeddings", path,
@@ -50,6 +52,7 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
 
 void fr_model_close(fr_model *m) {
     if (!m) return;
+    weights_close(m->weights);
     model_close(m->model);
     tokenizer_close(m->tokenizer);
     gguf_close(m->gguf);
@@ -59,11 +62,11 @@ void fr_model_close(fr_model *m) {
 
 void fr_model_get_info(const fr_model *m, fr_model_info *out) {
     const Hparams *h = &m->model->hparams;
-    *out = (fr_model_info){.name = m->name, .architecture = arch_name(h->arch), .kernels = m->model->kernels->name,
-                           .activations = act_form_name(m->model->activations),
+    *out = (fr_model_info){.name = m->name, .architecture = arch_name(h->arch), .backend = m->weights->backend->name, .kernels = m->weights->options.kernels,
+                           .activations = act_precision_name(m->weights->options.activations),
                            .chat_family = chat_family_name(m->chat_family), .n_vocab = h->n_vocab,
                            .n_layer = h->n_layer, .n_embd = h->n_embd, .n_ctx_train = h->n_ctx_train,
-                           .weight_bytes = m->model->weight_bytes};
+                           .weight_bytes = m->weights->bytes};
 }
 
 int fr_tokenize(const fr_model *m, const char *text, size_t n, unsigned flags, int32_t **tokens, int64_t *n_tokens,

@@ -47,7 +47,7 @@ enum { GAIN_MEMORY = 16, RATE_MEMORY = 16, FIRST_ASKS = 2, MIN_ASK_BUDGET = 4 };
 static void know_costs(fr_engine *e) {
     const char *folder = e->options.cost_cache;
     char key[COST_KEY_BYTES];
-    if (folder) cost_cache_key(e->model->model, executor_options(e->executor), key);
+    if (folder) cost_cache_key(e->executor, e->options.n_threads, key);
     if (folder && cost_cache_load(folder, key, &e->cost)) return;
     while (cost_curve_measure(&e->cost, e->executor, e->options.n_ctx, NULL))
         if (!prefix_cache_drop(e)) return;
@@ -57,7 +57,7 @@ static void know_costs(fr_engine *e) {
 void engine_keep_costs(const fr_engine *e) {
     char key[COST_KEY_BYTES];
     if (!e->options.cost_cache || e->cost.n == 0) return;
-    cost_cache_key(e->model->model, executor_options(e->executor), key);
+    cost_cache_key(e->executor, e->options.n_threads, key);
     (void)cost_cache_store(e->options.cost_cache, key, &e->cost, NULL); /* a cache that cannot be written is none */
 }
 

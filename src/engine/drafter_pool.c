@@ -41,9 +41,8 @@ int engine_drafter_acquire(fr_engine *e, const char *spec, EngineDrafter **out, 
         return FR_OK;
     }
     DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests,
-                      .vocab = e->model->gguf, .target = e->model->gguf, .target_model = e->model->model,
-                      .kernels = e->model->model->kernels, .activations = e->model->model->activations, .n_ctx = e->options.n_ctx,
-                      .n_threads = e->options.n_threads};
+                      .vocab = e->model->gguf, .target = e->model->gguf, .weights = e->model->weights, .device = e->device,
+                      .n_ctx = e->options.n_ctx};
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);
     if (status || !drafter) return status; /* "none" is no drafter */

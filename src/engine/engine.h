@@ -15,6 +15,7 @@ struct fr_model {
     Gguf *gguf;
     Tokenizer *tokenizer;
     Model *model;
+    Weights *weights;  /* of the model, resident in its backend */
     ChatFamily chat_family;
     char *name;
 };
@@ -42,6 +43,7 @@ typedef struct CachedPrefix {
 
 struct fr_engine {
     const fr_model *model;
+    Device *device;    /* threads and memory of everything that this engine computes, drafters included */
     Executor *executor;
     VerifyScratch *scratch;
     fr_engine_options options; /* every 0 replaced by its default */

@@ -68,7 +68,7 @@ static int open_engine(fr_engine *e, fr_error *err) {
     e->n_rows_max = rows < EXECUTOR_MAX_ROWS ? (int32_t)rows : EXECUTOR_MAX_ROWS;
     int status = prefix_cache_open(e, err);
     if (status) return status;
-    ExecutorOptions options = {.n_threads = o->n_threads, .pin_threads = o->pin_threads, .kv_type = (KvType)o->kv_type,
+    ExecutorOptions options = {.kv_type = (KvType)o->kv_type,
                                .page_size = o->kv_page_size, .n_ctx = o->n_ctx,
                                .max_sequences = o->max_requests + e->n_cached + 1, .max_rows = e->n_rows_max};
     options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
@@ -90,7 +90,10 @@ static int open_engine(fr_engine *e, fr_error *err) {
     if (!e->rows || !e->row_logits || !e->row_hidden || !e->requests || !e->stepping || !e->by_age || !e->propose_sequences || !e->propose_budgets ||
         !e->propose_trees || !e->budget_trees || !e->allocated_budgets || !e->budget_scratch || !e->scratch)
         return error_memory(err, "an engine", (size_t)e->n_rows_max * sizeof *e->rows);
-    status = executor_open(&e->executor, e->model->model, &options, err);
+    const Weights *w = e->model->weights;
+    const DeviceOptions device = {.kernels = w->options.kernels, .n_threads = o->n_threads, .pin_threads = o->pin_threads};
+    status = w->backend->device_open(&e->device, &device, err);
+    if (!status) status = executor_open(&e->executor, e->device, w, &options, err);
     return status ? status : open_sequences(e, o->max_requests + e->n_cached, err);
 }
 
@@ -116,6 +119,7 @@ void fr_engine_close(fr_engine *e) {
     engine_close_drafters(e);
     prefix_cache_close(e);
     executor_close(e->executor);
+    device_close(e->device);
     verify_scratch_free(e->scratch);
     void *all[] = {e->rows, e->row_logits, e->row_hidden, e->requests, e->stepping, e->by_age, e->propose_sequences,
                    e->propose_budgets, e->propose_trees, e->budget_trees, e->allocated_budgets, e->budget_scratch};

@@ -1,5 +1,8 @@
-/* import.c - from a checkpoint to a drafter file: a method's plan says which tensor comes from which, and in what order its
- * rows and columns stand; rows are converted one by one while the file is written. */
+/* import.c - converts a published checkpoint into a drafter file.
+ *
+ * A method's plan lists the tensors of the drafter file, and for each the tensor of the checkpoint that it comes from
+ * and how its rows and columns are reordered. All numbers are checked before anything is written; then rows are
+ * converted one by one while the file is written, so memory holds one row of each tensor. Test: test_import.c. */
 #include "import/import.h"
 
 #include "base/mem.h"
@@ -35,7 +38,7 @@ static int add(Import *x, const char *name, int64_t n_in, int64_t n_out, ImportT
     *t = (ImportTensor){.type = n_out ? x->type : TYPE_F32, .n_in = n_in, .n_out = n_out ? n_out : 1, .import = x};
     snprintf(t->name, sizeof t->name, "%s", name);
     if (tensor_type_row_bytes(t->type, n_in, &row_bytes)) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: rows of %lld numbers are no whole blocks of %s; choose --type F16", name,
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: rows of %lld numbers cannot be divided into blocks of %s; choose --type F16", name,
                      (long long)n_in, tensor_type_info(t->type)->name);
 }
 
@@ -74,7 +77,7 @@ static void read_row(const SafeTensor *s, int64_t row, int64_t n, float *out) {
     blocks_dequantize(s->type, (const char *)s->data + (size_t)row * row_bytes, n, out);
 }
 
-/* The row of the checkpoint that becomes row o. */
+/* The row of the checkpoint's tensor that becomes row o. */
 static int64_t source_row(const ImportTensor *t, int64_t o) {
     if (t->rows == IMPORT_ROWS_SWAPPED) return (o + t->n_out / 2) % t->n_out;
     if (t->rows == IMPORT_ROWS_SAME) return o;
@@ -112,7 +115,7 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
     if (x->progress) x->progress(x->progress_user, (double)x->n_done / (double)x->n_rows);
 }
 
-/* Before anything is written: every number is one, and fits the type it will have. */
+/* Before anything is written: are all numbers finite, and within the range of the tensor's type? */
 static int check_numbers(const ImportTensor *t, fr_error *err) {
     float limit = t->type == TYPE_F16 || t->type == TYPE_Q8_0 ? 65504.0f : INFINITY;
     for (int64_t o = 0; o < t->n_out; o++) {
@@ -121,7 +124,7 @@ static int check_numbers(const ImportTensor *t, fr_error *err) {
             if (!isfinite(t->row[i]))
                 return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity", published_path(t->import->from), t->from->name);
             if (fabsf(t->row[i]) > limit)
-                return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s holds %g, too much for %s; choose --type F32",
+                return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s holds %g, which is too large for %s; choose --type F32",
                                  published_path(t->import->from), t->from->name, (double)t->row[i], tensor_type_info(t->type)->name);
         }
     }
@@ -131,7 +134,7 @@ static int check_numbers(const ImportTensor *t, fr_error *err) {
 /* ---- the target ------------------------------------------------------------------------------------ */
 
 int import_check_embedding(Import *x, const char *name, fr_error *err) {
-    const double clearly = 0.25; /* unrelated ones of one size are 1.4 apart; normal weights in 4 bits are less than 0.1 off */
+    const double tolerance = 0.25; /* unrelated embeddings differ by 1.4, the target's own in 4 bits by less than 0.1 */
     const SafeTensor *s;
     int64_t n = x->target->hparams.n_embd;
     if (!published_find(x->from, name)) return FR_OK;
@@ -150,25 +153,24 @@ int import_check_embedding(Import *x, const char *name, fr_error *err) {
         }
     }
     mem_free(row);
-    if (apart <= clearly * clearly * whole) return FR_OK;
+    if (apart <= tolerance * tolerance * whole) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH, "%s: tensor %s is not this target's embedding, from which it differs by %.0f %%: the drafter was "
                      "trained for another target", published_path(x->from), name, 100 * sqrt(apart / whole));
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------- */
+/* ---- writing -------------------------------------------------------------------------------------- */
 
-static int take_scratch(Import *x, fr_error *err) {
+static int take_rows(Import *x, fr_error *err) {
+    ArenaItem rows[IMPORT_MAX_TENSORS];
     for (int i = 0; i < x->n_tensors; i++) {
-        ImportTensor *t = &x->tensors[i];
-        t->row = mem_calloc((size_t)t->n_in, sizeof *t->row);
-        if (!t->row) return error_memory(err, t->name, (size_t)t->n_in * sizeof *t->row);
-        x->n_rows += t->n_out;
+        rows[i] = (ArenaItem)ARENA_ITEM(&x->tensors[i].row, x->tensors[i].n_in);
+        x->n_rows += x->tensors[i].n_out;
     }
-    return FR_OK;
+    return arena_take(&x->arena, rows, (size_t)x->n_tensors, "a row of each tensor", err);
 }
 
 static int write_file(Import *x, const char *path, fr_error *err) {
-    int status = take_scratch(x, err);
+    int status = take_rows(x, err);
     for (int i = 0; i < x->n_tensors && !status; i++) status = check_numbers(&x->tensors[i], err);
     for (int i = 0; i < x->n_tensors && !status; i++) {
         ImportTensor *t = &x->tensors[i];
@@ -186,10 +188,10 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     if (!x) return error_memory(err, "an import", sizeof *x);
     *x = (Import){.target = target, .from = from, .type = o->type, .progress = o->progress, .progress_user = o->progress_user,
                   .w = drafter_file_writer(method->name, target, &(DrafterTraining){.command = command})};
-    int status = x->w ? method->plan(x, err) : error_memory(err, "a file being written", 0);
+    int status = x->w ? method->plan(x, err) : error_memory(err, "a writer of GGUF files", 0);
     if (!status) status = published_finish(from, method->name, err);
     if (!status) status = write_file(x, path, err);
-    for (int i = 0; i < x->n_tensors; i++) mem_free(x->tensors[i].row);
+    arena_free(&x->arena);
     gguf_writer_free(x->w);
     mem_free(x);
     return status;

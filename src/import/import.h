@@ -1,17 +1,21 @@
-/* import.h - drafters that others have trained and published, made into drafter files (spec/drafter_file.h). */
+/* import.h - converts drafters that others have trained and published into drafter files (drafter_file.h).
+ *
+ * import.c does what all methods share; each import_<method>.c has a plan, which says which published tensor becomes
+ * which tensor of the drafter file. */
 #ifndef IMPORT_IMPORT_H
 #define IMPORT_IMPORT_H
 
+#include "base/arena.h"
 #include "import/published.h"
 #include "spec/drafter/drafter_file.h"
 
 enum { IMPORT_MAX_TENSORS = 512 };
 
-/* How rows of a tensor stand in the drafter file, seen from the checkpoint. */
+/* How the rows of a tensor are reordered. */
 typedef enum ImportRows {
     IMPORT_ROWS_SAME,
     IMPORT_ROWS_PAIRED,  /* q and k: the halves of each head become pairs, for ROPE_PAIRS */
-    IMPORT_ROWS_SWAPPED, /* the two halves change places */
+    IMPORT_ROWS_SWAPPED, /* the two halves are exchanged */
 } ImportRows;
 
 typedef struct ImportTensor {
@@ -20,7 +24,7 @@ typedef struct ImportTensor {
     TensorType type;
     int64_t n_in, n_out;   /* [n_out][n_in] as rows; n_out 1: a vector */
     ImportRows rows;
-    bool swaps_columns;    /* the two halves of each row change places */
+    bool swaps_columns;    /* the two halves of each row are exchanged */
     const struct Import *import;
     float *row;            /* [n_in] scratch */
 } ImportTensor;
@@ -32,14 +36,15 @@ typedef struct Import {
     GgufWriter *w;
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
-    int64_t n_done, n_rows; /* rows written, of all */
+    Arena arena;            /* of the tensors' rows */
+    int64_t n_done, n_rows; /* rows written, and in all */
     void (*progress)(void *user, double part);
     void *progress_user;
 } Import;
 
 typedef struct ImportMethod {
     const char *name;    /* of the drafter */
-    const char *source;  /* whose weights, for --help */
+    const char *source;  /* of the published weights, for --help */
     int (*plan)(Import *x, fr_error *err);
 } ImportMethod;
 
@@ -53,17 +58,17 @@ typedef struct ImportOptions {
     void *progress_user;
 } ImportOptions;
 
-/* Writes the drafter file. Refuses a checkpoint that lacks a tensor, holds others, has shapes that do not fit the target, or
- * an embedding that is clearly another's. */
+/* Writes the drafter file. Refuses a checkpoint that lacks a tensor, holds tensors that the method does not have, or
+ * whose shapes or embedding do not match the target. */
 int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o, const char *path,
                    fr_error *err);
 
-/* For a method's plan: one more tensor of the drafter file, from that of the checkpoint, whose shape is checked. n_out 0: a
- * vector. *out (NULL is fine) may be changed until the plan ends. */
+/* For plans: adds tensor `name` to the drafter file, from tensor `from` of the checkpoint, whose shape is checked.
+ * n_out 0: a vector. *out (NULL is fine) may be changed until the plan ends. */
 int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out, fr_error *err);
-/* A vector of zeros. */
+/* Adds a vector of zeros. */
 int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err);
-/* Takes the target's embedding where the checkpoint has it under that name, and refuses one that is clearly another's. */
+/* If the checkpoint has an embedding of that name, takes it, and refuses one that is not the target's. */
 int import_check_embedding(Import *x, const char *name, fr_error *err);
 void import_set_int(Import *x, const char *name, int64_t v);
 void import_set_text(Import *x, const char *name, const char *text);

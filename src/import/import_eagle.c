@@ -1,12 +1,14 @@
-/* import_eagle.c - EAGLE-1 and EAGLE-2 as SafeAILab publishes them (model/cnets.py, later cnets1.py, of their repository).
+/* import_eagle.c - EAGLE-1 and EAGLE-2 as SafeAILab publishes them (model/cnets.py, later cnets1.py, of their
+ * repository).
  *
- *     embed_tokens.weight                       the target's embedding: checked, and left out
- *     fc.weight [H][2H], fc.bias [H]            embedding first, then the hidden state, as ours; some have no bias
- *     layers.0.self_attn.{q,k,v,o}_proj.weight  q and k with the halves of each head apart; pairs, where the target wants them
- *     layers.0.post_attention_layernorm.weight  the norm before the MLP; the layer has none before its attention
+ *     embed_tokens.weight                       the target's embedding: checked, not copied
+ *     fc.weight [H][2H], fc.bias [H]            embedding first, then the hidden state, as in our files; some have no bias
+ *     layers.0.self_attn.{q,k,v,o}_proj.weight  q and k in rotated halves; made into pairs where the target rotates pairs
+ *     layers.0.post_attention_layernorm.weight  the norm before the MLP; there is none before attention
  *     layers.0.mlp.{gate,up,down}_proj.weight
  *
- * EAGLE-3 reads hidden states of three layers and has a vocabulary of its own: it is another method, known by its tensors. */
+ * EAGLE-3, which reads hidden states of three layers and has a vocabulary of its own, is another method. It is
+ * recognised by its tensors and refused. */
 #include "import/import.h"
 
 static int refuse_eagle3(const Import *x, fr_error *err) {
@@ -14,22 +16,23 @@ static int refuse_eagle3(const Import *x, fr_error *err) {
     if (!published_find(x->from, "d2t") && !published_find(x->from, "midlayer.self_attn.q_proj.weight") &&
         !(fc && fc->dims[1] == 3 * (int64_t)x->target->hparams.n_embd))
         return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: is an EAGLE-3 drafter, which reads hidden states of three layers; EAGLE-1 and EAGLE-2 are read",
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: is an EAGLE-3 drafter, which cannot be imported; only EAGLE-1 and EAGLE-2 can",
                      published_path(x->from));
 }
 
-/* The layer takes heads and rope from the target; shapes alone do not tell how many heads a matrix has. */
+/* The drafter takes its head counts and rope from the target; the shape of a matrix does not show how many heads it
+ * has. */
 static int check_heads(const Import *x, fr_error *err) {
     const Hparams *h = &x->target->hparams;
     const struct { const char *key; int32_t is; } counts[] = {{"num_attention_heads", h->n_head}, {"num_key_value_heads", h->n_head_kv}};
     for (int i = 0; i < 2; i++) {
         int64_t n = counts[i].is;
         if (published_config(x->from, counts[i].key, &n) && n != counts[i].is)
-            return error_set(err, FR_ERR_MISMATCH, "%s: its config.json has %lld for %s, and the target %d; it was trained for another",
+            return error_set(err, FR_ERR_MISMATCH, "%s: its config.json has %lld for %s, the target %d; the drafter was trained for another target",
                              published_path(x->from), (long long)n, counts[i].key, counts[i].is);
     }
     if (h->rope.style != ROPE_PAIRS || h->rope.n_rot == h->head_dim) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: the target rotates %d of the %d components of a head; how a published layer orders them is not known",
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: the target rotates only %d of the %d components of a head; importing a layer for such a target is not supported",
                      published_path(x->from), h->rope.n_rot, h->head_dim);
 }
 

@@ -1,18 +1,18 @@
 /* import_medusa.c - Medusa heads as FasterDecoding publishes them (medusa/model/medusa_model.py of their repository).
  *
  *     [medusa_head.]<head>.<k>.linear.weight [H][H], .bias [H]      the blocks x + SiLU(A x + a)
- *     [medusa_head.]<head>.<n>.weight [V][H]                        behind n blocks: the head's own output
+ *     [medusa_head.]<head>.<n>.weight [V][H]                        after n blocks: the head's own output
  *
- * The released code makes all blocks of a head the same module, of which safetensors keep one: a block that is missing is
- * the first. A file that holds the whole model has the target's weights too: its embedding is checked, and all of it left
- * out. */
+ * In the released code all blocks of a head are the same module, which safetensors store once: a missing block equals
+ * the first. A file that holds the whole model has the target's weights too: its embedding is checked, and none of them
+ * are copied. */
 #include "import/import.h"
 
 #include <stdio.h>
 
 enum { MAX_HEADS = 16, MAX_BLOCKS = 8 };
 
-/* "<prefix><head>.<k><end>", in `name`; whether the checkpoint has it. */
+/* Writes "<prefix><head>.<k><end>" into `name`; returns whether the checkpoint has that tensor. */
 static bool has(const Import *x, char name[96], const char *prefix, int32_t head, int32_t k, const char *end) {
     snprintf(name, 96, "%s%d.%d%s", prefix, head, k, end);
     return published_find(x->from, name) != NULL;
@@ -37,7 +37,7 @@ int import_plan_medusa(Import *x, fr_error *err) {
     if (has(x, from, "medusa_head.", 0, 0, ".linear.weight") || has(x, from, "medusa_head.", 0, 0, ".weight")) prefix = "medusa_head.";
     while (n_blocks <= MAX_BLOCKS && !has(x, from, prefix, 0, n_blocks, ".weight")) n_blocks++;
     if (n_blocks > MAX_BLOCKS)
-        return error_set(err, FR_ERR_FORMAT, "%s: holds no Medusa head: no tensor 0.<n>.weight or medusa_head.0.<n>.weight", published_path(x->from));
+        return error_set(err, FR_ERR_FORMAT, "%s: holds no Medusa heads: there is no tensor 0.<n>.weight or medusa_head.0.<n>.weight", published_path(x->from));
     while (n_heads < MAX_HEADS && has(x, from, prefix, n_heads, n_blocks, ".weight")) n_heads++;
     import_set_int(x, "medusa.head_count", n_heads);
     import_set_int(x, "medusa.block_count", n_blocks);

@@ -4,9 +4,9 @@
  *     lm_head.<k>.linear.weight [2H][2H], .bias [2H]               the blocks
  *     lm_head.<n>.weight [V][2H]                                   the output
  *
- * Their blocks read [h ; s], ours [s ; h]: with P the change of halves, f(P x) = P f'(x) for the blocks P A P and P a, and
- * the output O P. A projection before the blocks (input_proj) is not known to ours, and a drafter without a recurrence
- * (rnn = false) has no rnn_u: both are refused. */
+ * Their blocks read [h ; s], ours [s ; h]. With P the exchange of the halves, f(P x) = P f'(x) holds for the blocks P A
+ * P and P a and the output O P. Two kinds of checkpoints are refused: those with a projection before the blocks
+ * (input_proj), which our drafter does not have, and those without a recurrence (rnn = false), which have no rnn_u. */
 #include "import/import.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* published.c - finds tensors among the files of a checkpoint, and keeps account of those that were taken. */
 #include "import/published.h"
 
 #include "base/mem.h"
@@ -14,7 +15,7 @@
 
 static int add_file(Published *c, const char *path, fr_error *err) {
     if (c->n_files == PUBLISHED_MAX_FILES)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: a checkpoint of more than %d files is not read", path, PUBLISHED_MAX_FILES);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: the checkpoint has more than %d files, which is not supported", path, PUBLISHED_MAX_FILES);
     int status = safetensors_open(&c->files[c->n_files], path, err);
     if (status) return status;
     size_t n = (size_t)safetensors_count(c->files[c->n_files]);
@@ -32,7 +33,7 @@ static int add_folder(Published *c, const char *path, fr_error *err) {
     struct dirent **names = NULL;
     int n = scandir(path, &names, is_safetensors, alphasort), status = FR_OK;
     if (n < 1)
-        status = error_set(err, FR_ERR_IO, "%s: there is no *.safetensors in this folder; of a *.bin or *.pt, name the file to learn how it is converted", path);
+        status = error_set(err, FR_ERR_IO, "%s: there is no *.safetensors in this folder; if there is a *.bin or *.pt, pass that file to see how to convert it", path);
     for (int i = 0; i < n; i++) {
         char file[4096 + 300];
         snprintf(file, sizeof file, "%.4095s/%s", path, names[i]->d_name);
@@ -69,7 +70,7 @@ void published_close(Published *c) {
 
 const char *published_path(const Published *c) { return safetensors_path(c->files[0]); }
 
-/* ---- what is in it --------------------------------------------------------------------------------- */
+/* ---- tensors -------------------------------------------------------------------------------------- */
 
 static const SafeTensor *find(const Published *c, const char *name, bool **taken) {
     for (int i = 0; i < c->n_files; i++) {
@@ -91,10 +92,10 @@ int published_take(Published *c, const char *name, int64_t n_in, int64_t n_out, 
     const SafeTensor *t = *out = find(c, name, &taken);
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", published_path(c), name);
     if (!t->has_type)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s is of %s; F32, F16 and BF16 are read", published_path(c), name, t->dtype);
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s has the type %s; only F32, F16 and BF16 can be imported", published_path(c), name, t->dtype);
     bool fits = n_out ? t->n_dims == 2 && t->dims[0] == n_out && t->dims[1] == n_in : t->n_dims == 1 && t->dims[0] == n_in;
     if (!fits)
-        return error_set(err, FR_ERR_MISMATCH, "%s: tensor %s is %lld x %lld where %lld x %lld fits the target; it was trained for another",
+        return error_set(err, FR_ERR_MISMATCH, "%s: tensor %s is %lld x %lld, but the target needs %lld x %lld; the drafter was trained for another target",
                          published_path(c), name, (long long)t->dims[0], (long long)t->dims[1], (long long)(n_out ? n_out : n_in),
                          (long long)(n_out ? n_in : 1));
     *taken = true;
@@ -113,8 +114,8 @@ int published_finish(const Published *c, const char *method, fr_error *err) {
             if (c->taken[i][k]) continue;
             const char *name = safetensors_tensor(c->files[i], k)->name;
             Printable p;
-            return error_set(err, FR_ERR_UNSUPPORTED, "%s: holds the tensor %s, which the method %s does not have; without it the drafter "
-                             "would be run wrongly", safetensors_path(c->files[i]), printable(&p, name, strlen(name)), method);
+            return error_set(err, FR_ERR_UNSUPPORTED, "%s: holds the tensor %s, which the method %s does not have; the drafter would not compute "
+                             "the same without it", safetensors_path(c->files[i]), printable(&p, name, strlen(name)), method);
         }
     return FR_OK;
 }

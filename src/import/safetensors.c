@@ -3,9 +3,10 @@
  *     n:u64 little-endian   n bytes of JSON   data
  *     {"fc.weight": {"dtype": "F16", "shape": [64, 128], "data_offsets": [0, 16384]}, ..., "__metadata__": {...}}
  *
- * Offsets count from the end of the JSON. The file may come from anybody: a tensor is handed out only where its bytes are
- * in the file and as many as shape and type need, no two share a byte, and together they are all of the data, as the
- * format asks. A pickle, which is what PyTorch writes otherwise, is a program: it is not read at all. */
+ * Offsets count from the end of the JSON. The file is not trusted: a file is opened only if the bytes of each tensor
+ * lie in the file and are as many as its shape and type need, no two tensors share a byte, and together they cover all
+ * of the data, as the format demands. A pickle, PyTorch's other format, is a program and is not read at all. Tests:
+ * test_safetensors.c, tests/fuzz/fuzz_safetensors.c. */
 #define _DEFAULT_SOURCE
 #include "import/safetensors.h"
 
@@ -43,10 +44,10 @@ static const struct { const char *name; size_t bytes; bool has_type; TensorType 
 };
 enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 
-/* A tensor in the making. */
+/* A tensor that is being parsed. */
 typedef struct Entry {
     const SafeTensors *s;
-    const unsigned char *data; /* behind the header */
+    const unsigned char *data; /* after the header */
     size_t n_data;
     SafeTensor *out;
     fr_error *err;
@@ -66,18 +67,18 @@ static int read_dtype(const Entry *e, const json_t *value, size_t *n_element) {
             *n_element = dtypes[i].bytes;
             return FR_OK;
         }
-    return refuse(e, "has a dtype that is not known here");
+    return refuse(e, "has an unknown dtype");
 }
 
 /* The shape; *n_bytes grows from the size of an element to that of the tensor. */
 static int read_shape(const Entry *e, const json_t *shape, size_t *n_bytes) {
-    if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_DIMS) return refuse(e, "has no shape of 0 to 4 numbers");
+    if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_DIMS) return refuse(e, "must have a shape of 0 to 4 numbers");
     e->out->n_dims = (int)json_array_size(shape);
     for (int i = 0; i < SAFETENSORS_MAX_DIMS; i++) {
         const json_t *d = json_array_get(shape, (size_t)i);
         e->out->dims[i] = i < e->out->n_dims ? (int64_t)json_integer_value(d) : 1;
-        if (i < e->out->n_dims && (!json_is_integer(d) || e->out->dims[i] < 1)) return refuse(e, "has a shape with other than whole numbers from 1 on");
-        if (!size_mul(*n_bytes, (size_t)e->out->dims[i], n_bytes)) return refuse(e, "is larger than any file");
+        if (i < e->out->n_dims && (!json_is_integer(d) || e->out->dims[i] < 1)) return refuse(e, "must have a shape of integers from 1 up");
+        if (!size_mul(*n_bytes, (size_t)e->out->dims[i], n_bytes)) return refuse(e, "has a shape that is larger than any file");
     }
     return FR_OK;
 }
@@ -85,10 +86,10 @@ static int read_shape(const Entry *e, const json_t *shape, size_t *n_bytes) {
 static int read_offsets(const Entry *e, const json_t *offsets, size_t n_bytes) {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return refuse(e, "has no data_offsets of two numbers");
+        return refuse(e, "must have data_offsets of two integers");
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
     if (from < 0 || to < from || (uint64_t)to > e->n_data) return refuse(e, "lies outside the file");
-    if ((uint64_t)(to - from) != n_bytes) return refuse(e, "has other bytes than its shape and dtype need");
+    if ((uint64_t)(to - from) != n_bytes) return refuse(e, "has a size that does not match its shape and dtype");
     e->out->data = e->data + from;
     e->out->bytes = n_bytes;
     return FR_OK;
@@ -96,7 +97,7 @@ static int read_offsets(const Entry *e, const json_t *offsets, size_t n_bytes) {
 
 static int read_entry(const Entry *e, const json_t *value) {
     size_t n_bytes = 0;
-    if (!json_is_object(value)) return refuse(e, "is described by no object");
+    if (!json_is_object(value)) return refuse(e, "must be described by a JSON object");
     int status = read_dtype(e, json_object_get(value, "dtype"), &n_bytes);
     if (!status) status = read_shape(e, json_object_get(value, "shape"), &n_bytes);
     return status ? status : read_offsets(e, json_object_get(value, "data_offsets"), n_bytes);
@@ -104,15 +105,15 @@ static int read_entry(const Entry *e, const json_t *value) {
 
 /* ---- the file -------------------------------------------------------------------------------------- */
 
-static int by_place(const void *a, const void *b) {
+static int by_address(const void *a, const void *b) {
     const SafeTensor *x = a, *y = b;
     return ((const char *)x->data > (const char *)y->data) - ((const char *)x->data < (const char *)y->data);
 }
 
-/* Nothing twice, and nothing left out. */
+/* The tensors must cover the data without overlap and without gap. */
 static int check_cover(SafeTensors *s, const unsigned char *data, fr_error *err) {
     Printable p;
-    qsort(s->tensors, (size_t)s->n_tensors, sizeof *s->tensors, by_place);
+    qsort(s->tensors, (size_t)s->n_tensors, sizeof *s->tensors, by_address);
     for (int64_t i = 0; i < s->n_tensors; data += s->tensors[i++].bytes) {
         const SafeTensor *t = &s->tensors[i];
         if (t->data != data)
@@ -120,12 +121,12 @@ static int check_cover(SafeTensors *s, const unsigned char *data, fr_error *err)
                              (const unsigned char *)t->data < data ? "overlaps with another" : "leaves a gap before it");
     }
     if (data == s->bytes + s->n_bytes) return FR_OK;
-    return error_set(err, FR_ERR_FORMAT, "%s: holds %zu bytes behind its last tensor", s->path, (size_t)(s->bytes + s->n_bytes - data));
+    return error_set(err, FR_ERR_FORMAT, "%s: holds %zu bytes after its last tensor", s->path, (size_t)(s->bytes + s->n_bytes - data));
 }
 
 static int read_entries(SafeTensors *s, size_t n_header, fr_error *err) {
     size_t n = json_object_size(s->header);
-    if (n > MAX_TENSORS) return error_set(err, FR_ERR_FORMAT, "%s: holds %zu tensors; at most %d are taken", s->path, n, MAX_TENSORS);
+    if (n > MAX_TENSORS) return error_set(err, FR_ERR_FORMAT, "%s: holds %zu tensors; at most %d are supported", s->path, n, MAX_TENSORS);
     s->tensors = mem_calloc(n + 1, sizeof *s->tensors);
     if (!s->tensors) return error_memory(err, "a list of tensors", n * sizeof *s->tensors);
     Entry e = {.s = s, .data = s->bytes + 8 + n_header, .n_data = s->n_bytes - 8 - n_header, .err = err};
@@ -143,7 +144,7 @@ static int read_entries(SafeTensors *s, size_t n_header, fr_error *err) {
 }
 
 static int refuse_pickle(const SafeTensors *s, fr_error *err) {
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: is a pickle of PyTorch, a program that reading would run; where you trust it, convert it: "
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: is a pickle of PyTorch, which can run code when it is loaded; if you trust it, convert it with: "
                      "python3 -c 'import sys, torch; from safetensors.torch import save_file; save_file({k: v.clone().contiguous() for k, v in "
                      "torch.load(sys.argv[1], map_location=\"cpu\", weights_only=True).items()}, sys.argv[2])' IN OUT.safetensors", s->path);
 }
@@ -153,18 +154,18 @@ static int parse(SafeTensors *s, fr_error *err) {
     if (s->n_bytes >= 2 && (memcmp(s->bytes, "PK", 2) == 0 || (s->bytes[0] == 0x80 && s->bytes[1] >= 2 && s->bytes[1] <= 5)) &&
         (s->n_bytes < 9 || s->bytes[8] != '{'))
         return refuse_pickle(s, err);
-    if (s->n_bytes < 8) return error_set(err, FR_ERR_FORMAT, "%s: is no safetensors file: it ends after %zu bytes", s->path, s->n_bytes);
+    if (s->n_bytes < 8) return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: it ends after %zu bytes", s->path, s->n_bytes);
     for (int i = 7; i >= 0; i--) n_header = n_header << 8 | s->bytes[i];
     if (n_header > s->n_bytes - 8 || n_header > MAX_HEADER)
-        return error_set(err, FR_ERR_FORMAT, "%s: is no safetensors file: its first eight bytes claim a header of %llu bytes in a file of %zu",
+        return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: its first eight bytes claim a header of %llu bytes in a file of %zu",
                          s->path, (unsigned long long)n_header, s->n_bytes);
     json_error_t error;
     s->header = json_loadb((const char *)s->bytes + 8, (size_t)n_header, JSON_REJECT_DUPLICATES, &error);
     Printable p;
     if (!s->header)
-        return error_set(err, FR_ERR_FORMAT, "%s: is no safetensors file: its header is no JSON: %s", s->path,
+        return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: its header is not JSON: %s", s->path,
                          printable(&p, error.text, strlen(error.text)));
-    if (!json_is_object(s->header)) return error_set(err, FR_ERR_FORMAT, "%s: is no safetensors file: its header is no object", s->path);
+    if (!json_is_object(s->header)) return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: its header is not a JSON object", s->path);
     return read_entries(s, (size_t)n_header, err);
 }
 
@@ -201,7 +202,7 @@ int safetensors_open(SafeTensors **out, const char *path, fr_error *err) {
     }
     if (!S_ISREG(st.st_mode) || st.st_size == 0) {
         close(fd);
-        return error_set(err, FR_ERR_IO, "%s: is no file with anything in it", path);
+        return error_set(err, FR_ERR_IO, "%s: is not a regular file, or is empty", path);
     }
     void *bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);

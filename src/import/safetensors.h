@@ -1,4 +1,4 @@
-/* safetensors.h - files of tensors as Hugging Face publishes them: mapped, and trusted nothing.
+/* safetensors.h - reads safetensors files, the format of Hugging Face. Files are mapped, and nothing in them is trusted.
  *
  * All pointers handed out belong to the SafeTensors and live until safetensors_close.
  */
@@ -15,18 +15,18 @@ enum { SAFETENSORS_MAX_DIMS = 4 };
 typedef struct SafeTensor {
     const char *name;  /* '\0'-terminated, unique in the file */
     const char *dtype; /* as in the file */
-    bool has_type;     /* dtype is F32, F16 or BF16; other tensors are listed and cannot be read */
+    bool has_type;     /* dtype is F32, F16 or BF16; tensors of other types are listed but cannot be read */
     TensorType type;
     int n_dims;
     int64_t dims[SAFETENSORS_MAX_DIMS]; /* as in the file: the contiguous one last; unused ones are 1 */
-    const void *data;                   /* of no alignment */
+    const void *data;                   /* of any alignment */
     size_t bytes;
 } SafeTensor;
 
-/* Maps the file. Refused by name: what is a pickle (with how to convert it), and every header whose sizes, offsets and shapes
- * do not fit each other and the file. */
+/* Maps the file. Refuses a pickle, with the command that converts it, and any header whose sizes, offsets and shapes do
+ * not match each other and the file. */
 int safetensors_open(SafeTensors **out, const char *path, fr_error *err);
-/* The same over bytes in memory, which must outlive it; `name` stands in messages. */
+/* The same for bytes in memory, which must outlive it; messages call them `name`. */
 int safetensors_open_memory(SafeTensors **out, const void *bytes, size_t n, const char *name, fr_error *err);
 void safetensors_close(SafeTensors *s); /* NULL is fine */
 

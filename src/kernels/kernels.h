@@ -15,6 +15,8 @@
 #define KERNELS_KERNELS_H
 
 #include "base/error.h"
+#include "base/machine_speed.h"
+#include "format/numeric.h"
 #include "format/tensor_type.h"
 
 enum {
@@ -34,8 +36,6 @@ typedef enum ActForm {
 /* The form for a weight type; a block type takes `blocks`, which is ACT_Q16 or ACT_Q8. */
 ActForm act_form(TensorType weight_type, ActForm blocks);
 const char *act_form_name(ActForm form);
-/* One of the two forms for block types by name, "q16" (also NULL) or "q8"; else false. */
-bool act_form_from_name(const char *name, ActForm *out);
 /* Bytes of one activation row in that form, a multiple of 64. */
 size_t act_row_bytes(ActForm form, int64_t n_in);
 /* Where input i, a multiple of ACT_BLOCK, stands in it: rows may be converted piece by piece, each a multiple of ACT_BLOCK but the
@@ -64,26 +64,6 @@ int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out,
 /* Fills tiles [tile_begin, tile_end) from rows as they lie in the file ([n_out][row_bytes], unaligned). */
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m); /* of packed_init */
-
-/* KV_Q8: as tensors of type Q8_0, 32 elements to a block of a half scale d and signed bytes q; the last block is filled up with
- * zeros. d * q is exact in a float, so that attention is the same operations for all types. */
-typedef enum KvType { KV_F16, KV_F32, KV_Q8, KV_TYPE_COUNT } KvType;
-enum { KV_BLOCK = 32, KV_BLOCK_BYTES = 34 };
-/* Bytes of n elements, the row of one slot. */
-static inline size_t kv_row_bytes(KvType t, int64_t n) {
-    return t == KV_Q8 ? (size_t)((n + KV_BLOCK - 1) / KV_BLOCK) * KV_BLOCK_BYTES : (size_t)n * (t == KV_F16 ? 2 : 4);
-}
-const char *kv_type_name(KvType t);
-/* By name: "f16", "f32" or "q8"; else false. */
-bool kv_type_from_name(const char *name, KvType *out);
-
-typedef enum RopeStyle {
-    ROPE_PAIRS,  /* rotates (x[2i], x[2i+1]): architecture llama */
-    ROPE_HALVES, /* rotates (x[i], x[i + n/2]): qwen2, qwen3 ("neox") */
-} RopeStyle;
-
-/* The arithmetic whose peak machine.h measures. */
-typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
 
 typedef struct Kernels {
     const char *name; /* "ref"; "avx2", "avx-vnni", "avx512", "avx512-bf16"; "neon", "neon-dot", "neon-i8mm" */

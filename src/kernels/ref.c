@@ -24,11 +24,11 @@
  */
 #include "kernels/ref.h"
 
+#include "format/bf16_dot.h"
 #include "format/blocks.h"
 #include "kernels/layout.h"
 #include "kernels/tables.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -43,12 +43,6 @@ const char *act_form_name(ActForm form) {
     static const char *const names[ACT_FORM_COUNT] = {
         [ACT_Q16] = "q16", [ACT_Q8] = "q8", [ACT_F32] = "f32", [ACT_BF16] = "bf16"};
     return names[form];
-}
-
-bool act_form_from_name(const char *name, ActForm *out) {
-    bool is_q8 = name && strcmp(name, "q8") == 0;
-    *out = is_q8 ? ACT_Q8 : ACT_Q16;
-    return is_q8 || !name || strcmp(name, "q16") == 0;
 }
 
 size_t act_offset(ActForm form, int64_t i) {
@@ -87,10 +81,8 @@ static void convert_block(ActForm form, const float *x, ActBlock *b) {
     b->scaled_sum = b->scale * (float)-b->minus_sum;
 }
 
-uint16_t ref_bf16_operand(float x) { return float_to_bf16(fabsf(x) < FLT_MIN ? copysignf(0, x) : x); }
-
 static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
-    for (int64_t i = 0; i < n; i++) h[i] = ref_bf16_operand(x[i]);
+    for (int64_t i = 0; i < n; i++) h[i] = bf16_dot_operand(x[i]);
     if (n % 2) h[n] = 0;
 }
 
@@ -104,15 +96,6 @@ static void act_convert(ActForm form, const float *x, int64_t n, void *out) {
 
 /* ---- plain types -------------------------------------------------------------------------------- */
 
-/* fma with the flush of a subnormal result. x86 decides "subnormal" after rounding to 24 bits with an
- * unbounded exponent; a sum in double shows it exactly, since it errs by far less than 2^-151 there. */
-float ref_fma_flushed(float a, float b, float c) {
-    float y = fmaf(a, b, c);
-    if (fabsf(y) > 2 * FLT_MIN) return y;
-    double exact = (double)a * b + c;
-    return exact != 0 && fabs(exact) < (double)FLT_MIN * (1 - 0x1p-25) ? copysignf(0, (float)exact) : y;
-}
-
 static float dot_plain(TensorType type, const unsigned char *tile, int row, const void *x, int64_t n) {
     const float *xf = x;
     const uint16_t *xh = x, *wh = (const uint16_t *)(const void *)tile;
@@ -125,7 +108,7 @@ static float dot_plain(TensorType type, const unsigned char *tile, int row, cons
     else
         for (int64_t k = 0; k < n; k += 2, wh += 32)
             for (int odd = 1; odd >= 0; odd--)
-                acc = ref_fma_flushed(bf16_to_float(wh[row * 2 + odd]), bf16_to_float(xh[k + odd]), acc);
+                acc = bf16_dot_add(bf16_to_float(wh[row * 2 + odd]), bf16_to_float(xh[k + odd]), acc);
     return acc;
 }
 

@@ -41,9 +41,6 @@ static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64
         }
 }
 
-/* BF16 as vdpbf16ps takes and adds it: ref.c explains. */
-uint16_t ref_bf16_operand(float x);
-float ref_fma_flushed(float a, float b, float c);
 float ref_exp(float x);
 void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps);
 void ref_add(float *x, const float *y, int64_t n);

@@ -70,20 +70,6 @@ void ref_silu_mul(float *gate, const float *up, int64_t n) {
 
 /* ---- KV cache and attention --------------------------------------------------------------------- */
 
-const char *kv_type_name(KvType t) {
-    static const char *const names[KV_TYPE_COUNT] = {[KV_F16] = "f16", [KV_F32] = "f32", [KV_Q8] = "q8"};
-    return names[t];
-}
-
-bool kv_type_from_name(const char *name, KvType *out) {
-    for (int t = 0; t < KV_TYPE_COUNT; t++)
-        if (strcmp(name, kv_type_name((KvType)t)) == 0) {
-            *out = (KvType)t;
-            return true;
-        }
-    return false;
-}
-
 static void store_block(const float *x, int64_t n, unsigned char *block) {
     float amax = 0;
     for (int64_t i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;

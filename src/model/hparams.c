@@ -1,20 +1,12 @@
+/* hparams.c - the shape of a model, from the keys "<architecture>.<name>" of its file. Every number is checked against the range that
+ * the engine can hold before anything is allocated by it. */
 #include "model/hparams.h"
+
+#include "model/arch.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static const struct {
-    const char *name;
-    RopeStyle rope;
-} archs[] = {
-    [ARCH_LLAMA] = {"llama", ROPE_PAIRS},
-    [ARCH_QWEN2] = {"qwen2", ROPE_HALVES},
-    [ARCH_QWEN3] = {"qwen3", ROPE_HALVES},
-};
-enum { N_ARCHS = sizeof archs / sizeof *archs };
-
-const char *arch_name(Arch arch) { return archs[arch].name; }
 
 /* Reads "<arch>.<what>" keys of one file and remembers the first failure. */
 typedef struct Reader {
@@ -72,11 +64,7 @@ static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
     if (!gguf_get_string(g, "general.architecture", &name))
         return error_set(err, FR_ERR_FORMAT, "%s: there is no general.architecture; this is no model file",
                          gguf_path(g));
-    for (int i = 0; i < N_ARCHS; i++)
-        if (name.n == strlen(archs[i].name) && memcmp(name.data, archs[i].name, name.n) == 0) {
-            *out = (Arch)i;
-            return FR_OK;
-        }
+    if (arch_from_name(name.data, name.n, out)) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED,
                      "%s: architecture '%.*s' is not supported; forerun runs llama, qwen2 and qwen3",
                      gguf_path(g), (int)(name.n > 40 ? 40 : name.n), name.data);
@@ -121,7 +109,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     *h = (Hparams){0};
     int status = find_arch(&h->arch, g, err);
     if (status) return status;
-    Reader r = {.g = g, .arch = archs[h->arch].name, .err = err};
+    Reader r = {.g = g, .arch = arch_name(h->arch), .err = err};
     h->n_layer = read_int(&r, "block_count", -1, 1, 1024);
     h->n_embd = read_int(&r, "embedding_length", -1, 2, 1 << 18);
     h->n_ff = read_int(&r, "feed_forward_length", -1, 1, 1 << 20);
@@ -132,7 +120,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     int32_t value_dim = read_int(&r, "attention.value_length", h->head_dim, 2, 1 << 12);
     h->rms_eps = (float)read_float(&r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
     int32_t n_expert = read_int(&r, "expert_count", 0, 0, 1 << 20);
-    h->rope.style = archs[h->arch].rope;
+    h->rope.style = arch_find(h->arch)->rope;
     read_rope(&r, &h->rope, h->head_dim, h->n_ctx_train);
     if (r.status) return r.status;
     const char *path = gguf_path(g);

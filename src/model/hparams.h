@@ -4,9 +4,10 @@
 
 #include "base/error.h"
 #include "format/gguf.h"
-#include "kernels/kernels.h"
+#include "format/numeric.h"
 
-typedef enum Arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3 } Arch;
+/* The numbers are part of the fingerprint that binds a drafter file to its target: append only. */
+typedef enum Arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, ARCH_COUNT } Arch;
 
 typedef enum RopeScaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN } RopeScaling;
 
@@ -29,8 +30,8 @@ typedef struct Hparams {
     RopeParams rope;
 } Hparams;
 
-/* Refuses architectures other than llama, qwen2 and qwen3, missing keys and impossible shapes. n_vocab is
- * the number of rows of token_embd.weight. */
+/* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the number of rows of
+ * token_embd.weight. */
 int hparams_read(Hparams *h, const Gguf *g, fr_error *err);
 
 const char *arch_name(Arch arch);

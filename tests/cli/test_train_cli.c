@@ -238,7 +238,7 @@ static void frequencies_come_from_the_texts_that_are_given(void **state) {
     for (int i = 0; i < 2000 && !is_there(OUT ".checkpoint"); i++) usleep(1000);
     kill(child, SIGINT);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1, "is of a run with frequencies=");
+    cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1, "run with other options: frequencies=");
     shell("rm -f " OUT " " OUT ".*");
 }
 
@@ -255,13 +255,13 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
     shell("grep -q -- '--resume goes on from " OUT ".checkpoint' " DIR "/stderr");
     cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "--resume goes on with it");
-    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1, "is of a run with lr=0.001");
-    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --length 17 2>&1", 1, "resume with the options it was begun with");
-    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --valid 0.2 2>&1", 1, "is of a run on other data");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1, "run with other options: lr=0.001 there, lr=0.5 here");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --length 17 2>&1", 1, "restore the option");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --valid 0.2 2>&1", 1, "run on other data");
     const char *other = gemm_precision_name(gemm_best_precision() == GEMM_BF16 ? GEMM_F32 : GEMM_BF16);
     char args[1000];
     snprintf(args, sizeof args, SHAPE "-o " OUT " --steps 1000 --resume --precision %s 2>&1", other);
-    cli_expect(args, 1, "is of a run with precision=");
+    cli_expect(args, 1, "run with other options: precision=");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume", 0, "steps in ");
     shell("cmp " OUT " " DIR "/whole.gguf");
 }

@@ -1,3 +1,4 @@
+/* gradient_check.c - fourth-order central differences. */
 #include "gradient_check.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* lyanna_rig.c - writes files of the drafter lyanna with random weights, and computes in double precision, one row at a
+ * time, what the drafter must compute. */
 #include "lyanna_rig.h"
 
 #include "format/blocks.h"
@@ -44,7 +46,7 @@ static void write_info(LyannaWeights *w) {
     LearnedRig *r = &w->rig;
     const LyannaShape *s = &w->shape;
     int32_t n = s->n_hot ? s->n_hot : V;
-    for (int32_t i = 0; i < n; i++) w->hot[i] = n < V ? 1 + i * (V - 1) / n : i; /* rising, spread over the vocabulary */
+    for (int32_t i = 0; i < n; i++) w->hot[i] = n < V ? 1 + i * (V - 1) / n : i; /* ascending, spread over the vocabulary */
     if (s->bad_hot == 1) w->hot[1] = w->hot[0];
     if (s->bad_hot == 2) w->hot[n - 1] = V;
     if (s->n_hot) gguf_set_i32s(r->w, DRAFTER_KEY("lyanna.hot_tokens"), w->hot, n);
@@ -108,7 +110,7 @@ static void attend(const LyannaRow *row, const double *q, double *out) {
     }
 }
 
-/* The layer over x, behind `before`. */
+/* The layer on input x, in the row after `before`. */
 static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x, LyannaRow *out) {
     double n[H], q[H], attended[H], y[H], gate[FF], up[FF];
     out->before = before;
@@ -119,7 +121,7 @@ static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x
     learned_rig_linear(w->v, NULL, n, H, KV, out->v);
     rotate(q, LYANNA_HEADS, out->position);
     rotate(out->k, LYANNA_KV_HEADS, out->position);
-    for (int32_t i = 0; i < KV; i++) { /* the cache holds halves */
+    for (int32_t i = 0; i < KV; i++) { /* the KV cache holds 16-bit floats */
         out->k[i] = (double)half_to_float(float_to_half((float)out->k[i]));
         out->v[i] = (double)half_to_float(float_to_half((float)out->v[i]));
     }

@@ -1,4 +1,4 @@
-/* lyanna_rig.h - files of the drafter lyanna with random weights, and what it should compute, written down plainly in double
+/* lyanna_rig.h - files of the drafter lyanna with random weights, and what it must compute, written plainly in double
  * precision: its layer, its token info, its Algorithms 1 and 2. */
 #ifndef TESTS_LYANNA_RIG_H
 #define TESTS_LYANNA_RIG_H
@@ -10,7 +10,7 @@ enum { LYANNA_H = 64, LYANNA_V = 300, LYANNA_HEADS = 4, LYANNA_KV_HEADS = 2, LYA
 
 #define LYANNA_TARGET "build/lyanna-target.gguf"
 
-/* The target of all files, once for the whole program; [V][H] each. */
+/* The target of all files, opened once for the whole program; embeddings and output: [V][H]. */
 typedef struct LyannaTarget {
     Gguf *gguf;
     Model *model;
@@ -25,7 +25,7 @@ typedef struct LyannaShape {
     TensorType type;  /* of matrices */
     int32_t rank, n_hot; /* 0: no token info; all tokens are hot */
     const char *first_token; /* NULL: "fused" */
-    int32_t bad_hot;         /* 1: two hot tokens the wrong way round; 2: one beyond the vocabulary */
+    int32_t bad_hot;         /* 1: two hot tokens in the wrong order; 2: one beyond the vocabulary */
 } LyannaShape;
 
 typedef struct LyannaWeights {
@@ -36,10 +36,10 @@ typedef struct LyannaWeights {
     int32_t hot[LYANNA_V];
 } LyannaWeights;
 
-/* Writes a file for lyanna_target and keeps its weights, until learned_rig_free(&w->rig). */
+/* Writes a file for lyanna_target and keeps its weights until learned_rig_free(&w->rig). */
 void lyanna_rig_write(LyannaWeights *w, const LyannaShape *shape, uint64_t seed);
 
-/* An entry, or a step of a chain. */
+/* A row of the layer: an entry, or a step of a chain. */
 typedef struct LyannaRow {
     const struct LyannaRow *before; /* NULL: none */
     int32_t position;
@@ -47,9 +47,9 @@ typedef struct LyannaRow {
 } LyannaRow;
 
 void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden, LyannaRow *out);
-/* logits [depth][V] of the chain behind the last entry. */
+/* logits: [depth][V], those of the chain after the last entry. */
 void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, double (*logits)[LYANNA_V]);
-/* E'(token). */
+/* The token info E'(token). */
 void lyanna_rig_info(const LyannaWeights *w, int32_t token, double *info);
 /* Algorithm 1 over n_steps rows of logits, below `root`. */
 void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[LYANNA_V], int32_t n_steps, int32_t top, int32_t root, Tree *out);

@@ -1,3 +1,4 @@
+/* net_check.c - a random network on a random sequence, compared with finite differences tensor by tensor. */
 #define TRAIN_DOUBLE
 #include "net_check.h"
 
@@ -11,7 +12,7 @@
 
 enum { MAX_TENSORS = 64 };
 
-/* A network at random weights, and a lesson of a target that is random too. */
+/* A network with random weights, and a sequence of a random target. */
 typedef struct Rig {
     const NetCase *c;
     int32_t n_tensors;
@@ -21,7 +22,7 @@ typedef struct Rig {
     int32_t *tokens;
     uint8_t *loss_mask;
     double *hidden, *embd, *head;
-    TrainSequence train_sequence;
+    TrainSequence seq;
     double weight;
 } Rig;
 
@@ -38,7 +39,6 @@ static double *random_numbers(uint64_t seed, int64_t n, double size) {
 }
 
 static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
-    size_t bytes;
     *r = (Rig){.c = c, .n_tensors = c->class->n_tensors(c->net), .weight = weight};
     assert_true(r->n_tensors <= MAX_TENSORS);
     for (int32_t i = 0; i < r->n_tensors; i++) {
@@ -47,15 +47,15 @@ static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
         r->w[i] = random_numbers(100 + (uint64_t)i, n, 0.5);
         r->dw[i] = room(n, sizeof(double));
     }
-    assert_non_null(r->acts = c->class->acts_open(c->net, T, &bytes));
+    assert_non_null(r->acts = c->class->acts_open(c->net, T, NULL));
     r->tokens = room(T + 1, sizeof *r->tokens);
     r->loss_mask = room(T, sizeof *r->loss_mask);
     for (int32_t t = 0; t <= T; t++) r->tokens[t] = (t * t + t / 5) % c->V;
-    for (int32_t t = 0; t < T; t++) r->loss_mask[t] = t % 7 != 1 && t % 7 != 2; /* two holes in a row: some chains stop early */
+    for (int32_t t = 0; t < T; t++) r->loss_mask[t] = t % 7 != 1 && t % 7 != 2; /* two adjacent gaps: some chains stop early */
     r->hidden = random_numbers(1, (int64_t)T * c->C, 1);
     r->embd = random_numbers(2, (int64_t)c->V * c->C, 1);
     r->head = random_numbers(3, (int64_t)c->V * c->C, 1);
-    r->train_sequence = (TrainSequence){T, r->tokens, r->loss_mask, r->hidden, r->embd, r->head, NULL};
+    r->seq = (TrainSequence){T, r->tokens, r->loss_mask, r->hidden, r->embd, r->head, NULL};
 }
 
 static void close_rig(Rig *r) {
@@ -67,17 +67,18 @@ static void close_rig(Rig *r) {
 static double loss(void *ctx) {
     Rig *r = ctx;
     TrainSums sums = {0};
-    r->c->class->learn(r->c->net, r->w, NULL, r->acts, &r->train_sequence, 0, &sums);
+    r->c->class->learn(r->c->net, r->w, NULL, r->acts, &r->seq, 0, &sums);
     return r->weight * sums.loss;
 }
 
 static TrainSums learn(Rig *r) {
     TrainSums sums = {0};
-    r->c->class->learn(r->c->net, r->w, r->dw, r->acts, &r->train_sequence, r->weight, &sums);
+    r->c->class->learn(r->c->net, r->w, r->dw, r->acts, &r->seq, r->weight, &sums);
     return sums;
 }
 
-/* The worst error over all tensors, each tried at up to max_tried places, and whose it is. */
+/* The worst error over all tensors, each tried at up to max_tried elements; *name becomes the name of the worst
+ * tensor. */
 static double worst_error(Rig *r, int max_tried, const char **name) {
     double worst = -1;
     for (int32_t i = 0; i < r->n_tensors; i++) {
@@ -106,7 +107,7 @@ void net_check_gradients(const NetCase *c) {
     check_at(c, 190, 0.01, 2);
 }
 
-void net_check_turned_signs(const NetCase *c) {
+void net_check_wrong_signs(const NetCase *c) {
     Rig r;
     const char *name = "";
     open_rig(&r, c, 13, 0.7);
@@ -116,21 +117,22 @@ void net_check_turned_signs(const NetCase *c) {
         for (int64_t k = 0; k < n; k++) r.dw[i][k] = -r.dw[i][k];
         double error = worst_error(&r, 3, &name);
         if (!(error > 1) || strcmp(name, r.tensors[i].name) != 0)
-            fail_msg("%s: %s turned, but %s is worst, by %g", c->what, r.tensors[i].name, name, error);
+            fail_msg("%s: the sign of %s is flipped, but the worst error is in %s: %g", c->what, r.tensors[i].name, name, error);
         for (int64_t k = 0; k < n; k++) r.dw[i][k] = -r.dw[i][k];
     }
     close_rig(&r);
 }
 
-/* Nothing is judged at place 0, and nothing begins at the last one: so noise at the first is another state there, and at the
- * last nothing. With noise everywhere the derivatives are right, too. */
+/* No step predicts at position 0, and none starts at the last one. So noise at the first position must act like another
+ * hidden state there, and noise at the last must do nothing. With noise everywhere the derivatives must be right,
+ * too. */
 void net_check_noise(const NetCase *c) {
     enum { T = 13 };
     Rig r;
     open_rig(&r, c, T, 0.7);
     double *noise = random_numbers(9, T * c->C, 0.3), *some = room(T * c->C, sizeof *some);
     double clean = loss(&r);
-    r.train_sequence.noise = some;
+    r.seq.noise = some;
     assert_true(loss(&r) == clean);
     memcpy(some + (T - 1) * c->C, noise, (size_t)c->C * sizeof *some);
     assert_true(loss(&r) == clean);
@@ -138,9 +140,9 @@ void net_check_noise(const NetCase *c) {
     memcpy(some, noise, (size_t)c->C * sizeof *some);
     double noisy = loss(&r);
     for (int32_t k = 0; k < c->C; k++) r.hidden[k] += noise[k];
-    r.train_sequence.noise = NULL;
+    r.seq.noise = NULL;
     assert_true(noisy != clean && loss(&r) == noisy);
-    r.train_sequence.noise = noise;
+    r.seq.noise = noise;
     learn(&r);
     const char *name = "";
     double error = worst_error(&r, 10, &name);
@@ -149,7 +151,7 @@ void net_check_noise(const NetCase *c) {
     close_rig(&r);
 }
 
-void net_check_uncounted(const NetCase *c) {
+void net_check_mask(const NetCase *c) {
     Rig r;
     open_rig(&r, c, 13, 1);
     memset(r.loss_mask, 0, 13);
@@ -160,9 +162,9 @@ void net_check_uncounted(const NetCase *c) {
         for (int64_t k = 0; k < net_tensor_count(&r.tensors[i]); k++) assert_true(r.dw[i][k] == 0);
     r.loss_mask[9] = 1;
     double one = learn(&r).loss;
-    r.tokens[11] = (r.tokens[11] + 1) % c->V; /* behind all that the place and its chains have read */
+    r.tokens[11] = (r.tokens[11] + 1) % c->V; /* after everything that the position and its chains read */
     for (int32_t k = 0; k < c->C; k++) r.hidden[10 * c->C + k] = 5;
     double again = learn(&r).loss;
-    if (one != again) fail_msg("%s: what is behind a place changes what is said at it: %.17g, %.17g", c->what, one, again);
+    if (one != again) fail_msg("%s: the loss at a position depends on what follows it: %.17g, %.17g", c->what, one, again);
     close_rig(&r);
 }

@@ -1,5 +1,5 @@
-/* net_check.h - proves the derivatives of a drafter's network (src/train/net.h) in double. The network's own file and the
- * ops are compiled with TRAIN_DOUBLE by the test that calls. */
+/* net_check.h - checks the derivatives of a drafter's network (src/train/nets/net.h) in double. The calling test
+ * compiles the network and the ops with TRAIN_DOUBLE (double_nets.h). */
 #ifndef TESTS_NET_CHECK_H
 #define TESTS_NET_CHECK_H
 
@@ -12,15 +12,15 @@ typedef struct NetCase {
     int32_t C, V; /* of the target */
 } NetCase;
 
-/* Every tensor against finite differences, to 1e-6: on a short lesson with places that do not count, and on one with more places than
- * HEAD_LOSS_ROWS and more rows than a block of attention. */
+/* Every tensor against finite differences, to 1e-6: on a short sequence with gaps in the loss mask, and on one with
+ * more positions than HEAD_LOSS_ROWS and more rows than a block of attention. */
 void net_check_gradients(const NetCase *c);
-/* Negative control: each tensor's gradient with its sign turned is seen, and named. */
-void net_check_turned_signs(const NetCase *c);
-/* Places that do not count change neither the gradient nor the sums. */
-void net_check_uncounted(const NetCase *c);
+/* Negative control: a flipped sign in any tensor's gradient is detected, and that tensor is named. */
+void net_check_wrong_signs(const NetCase *c);
+/* Positions outside the loss mask change neither the gradient nor the sums. */
+void net_check_mask(const NetCase *c);
 
-/* Of a layer that hears noise: it changes what is read, and neither what is asked nor what is judged. */
+/* For a layer that reads noise: the noise changes its inputs, and neither the positions nor the targets of the loss. */
 void net_check_noise(const NetCase *c);
 
 #endif

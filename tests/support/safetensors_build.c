@@ -1,3 +1,4 @@
+/* safetensors_build.c - writes safetensors files for tests: the header grows as text while tensors are added. */
 #include "safetensors_build.h"
 
 #include "format/blocks.h"

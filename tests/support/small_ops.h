@@ -1,4 +1,5 @@
-/* small_ops.h - the ops of src/train once more, compiled for the smallest CPU alone (REAL_CLONES of real.h). */
+/* small_ops.h - the ops of src/train/ops, compiled for the baseline instruction set alone (see REAL_CLONES in
+ * real.h). */
 #ifndef TESTS_SMALL_OPS_H
 #define TESTS_SMALL_OPS_H
 

@@ -1,3 +1,5 @@
+/* toy_trainer.c - a bigram model as a trainer: small enough that a test of the loop runs thousands of steps. It also
+ * checks that the loop hands out the sequences of a run in order, each once. */
 #include "toy_trainer.h"
 
 #include "testing.h"
@@ -9,7 +11,7 @@
 typedef struct Toy {
     Trainer base;
     int32_t n_vocab;
-    int64_t n_learned; /* place that the next batch must begin at; -1: any */
+    int64_t next_sequence; /* number that the next batch must begin with; -1: any */
     Param table; /* [n_vocab][n_vocab] logits of the next token */
 } Toy;
 
@@ -38,8 +40,8 @@ static int learn(Trainer *t, const TrainBatch *b, double weight, TrainSums *sums
     Toy *toy = (Toy *)t;
     sums->n_heads = 1;
     if (weight != 0) {
-        if (toy->n_learned >= 0) assert_int_equal(b->place, toy->n_learned);
-        toy->n_learned = b->place + b->n_sequences;
+        if (toy->next_sequence >= 0) assert_int_equal(b->i_sequence, toy->next_sequence);
+        toy->next_sequence = b->i_sequence + b->n_sequences;
     }
     for (int32_t s = 0; s < b->n_sequences; s++)
         for (int32_t i = 0; i < b->length; i++) {
@@ -70,7 +72,7 @@ Trainer *toy_trainer_open(int32_t n_vocab) {
     Toy *toy = calloc(1, sizeof *toy);
     assert_non_null(toy);
     int64_t n = (int64_t)n_vocab * n_vocab;
-    *toy = (Toy){.base = {&class}, .n_vocab = n_vocab, .n_learned = -1, .table = {"toy.table", n, NULL, NULL, true}};
+    *toy = (Toy){.base = {&class}, .n_vocab = n_vocab, .next_sequence = -1, .table = {"toy.table", n, NULL, NULL, true}};
     toy->table.value = calloc((size_t)n, sizeof(float));
     toy->table.grad = calloc((size_t)n, sizeof(float));
     assert_true(toy->table.value && toy->table.grad);

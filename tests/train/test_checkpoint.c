@@ -1,5 +1,6 @@
-/* Tests of checkpoints and of the training loop: what is torn, damaged or of another run is refused; a run that was
- * stopped, or killed with SIGKILL at any moment, ends with the very bytes of one that was left alone. */
+/* test_checkpoint.c - checkpoints and the training loop: a checkpoint that is truncated, damaged or of another run is
+ * refused; a run that was stopped, or killed with SIGKILL at any moment, ends with the very bytes of an undisturbed
+ * one. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -46,7 +47,7 @@ static char *slurp(const char *path, size_t *n) {
     return bytes;
 }
 
-static void forget(void) {
+static void remove_files(void) {
     unlink(PATH), unlink(PATH ".previous"), unlink(LOG), unlink(OUT);
 }
 
@@ -72,7 +73,7 @@ static int make_data(void **state) {
 static int drop_data(void **state) {
     (void)state;
     dataset_close(&data);
-    forget();
+    remove_files();
     unlink(DATA);
     return 0;
 }
@@ -90,14 +91,14 @@ static void make_arrays(Arrays *x, float seed) {
     for (int i = 0; i < 7; i++) x->b[i] = seed;
     x->list[0] = (CheckpointArray){"a", 1000, x->a};
     x->list[1] = (CheckpointArray){"b", 7, x->b};
-    x->checkpoint = (Checkpoint){.step = 12, .data = 0xfedcba9876543210, .options = "toy seed=1 lr=0.001 clip=1", .arrays = x->list,
+    x->checkpoint = (Checkpoint){.step = 12, .data = 0xfedcba9876543210, .run_signature = "toy seed=1 lr=0.001 clip=1", .arrays = x->list,
                                  .n_arrays = 2};
 }
 
-static void what_is_written_is_read(void **state) {
+static void a_written_checkpoint_is_read_back(void **state) {
     (void)state;
     Arrays first, second, got;
-    forget();
+    remove_files();
     make_arrays(&first, 1), make_arrays(&second, 2), make_arrays(&got, 3);
     first.b[3] = -0.0f, first.b[4] = NAN, first.b[5] = 1e-45f;
     assert_int_equal(checkpoint_write(PATH, &first.checkpoint, NULL), 0);
@@ -112,25 +113,25 @@ static void what_is_written_is_read(void **state) {
     assert_memory_equal(got.b, first.b, sizeof got.b);
 }
 
-static void refuses(const char *words, Checkpoint *c, int code) {
+static void expect_refusal(const char *message, Checkpoint *c, int code) {
     fr_error err;
     int status = checkpoint_read(PATH, c, &err);
-    if (status != code || !strstr(err.message, words) || !strstr(err.message, PATH))
-        fail_msg("want %d '%s', got %d '%s'", code, words, status, status ? err.message : "");
+    if (status != code || !strstr(err.message, message) || !strstr(err.message, PATH))
+        fail_msg("want %d '%s', got %d '%s'", code, message, status, status ? err.message : "");
 }
 
-/* Every length that a file may be torn to, in steps, and a flipped bit in every part of it. */
+/* The file truncated to many lengths, and with a flipped bit in every part of it. */
 static void a_damaged_file_is_refused(void **state) {
     (void)state;
     Arrays x, got, before;
-    forget();
+    remove_files();
     make_arrays(&x, 1), make_arrays(&got, 3), make_arrays(&before, 3);
     assert_int_equal(checkpoint_write(PATH, &x.checkpoint, NULL), 0);
     size_t n;
     char *bytes = slurp(PATH, &n);
     for (size_t length = 0; length < n; length += 37) {
         spill(PATH, bytes, length);
-        refuses("begin anew", &got.checkpoint, FR_ERR_FORMAT);
+        expect_refusal("start a new run", &got.checkpoint, FR_ERR_FORMAT);
     }
     int n_taken = 0, n_flips = 0;
     for (size_t at = 0; at < n; at += 13) {
@@ -139,41 +140,41 @@ static void a_damaged_file_is_refused(void **state) {
         spill(PATH, bytes, n);
         bool taken = checkpoint_read(PATH, &got.checkpoint, &err) == FR_OK;
         n_taken += taken, n_flips++;
-        if (taken) make_arrays(&got, 3); /* a flip in the padding between tensors harms nothing */
+        if (taken) make_arrays(&got, 3); /* a flip in the padding between tensors does no harm */
         else if (!strstr(err.message, PATH)) fail_msg("flip at %zu: '%s'", at, err.message);
         bytes[at] ^= 0x10;
     }
     assert_true(n_flips > 300 && n_taken <= 4);
     spill(PATH, bytes, n);
-    assert_memory_equal(got.a, before.a, sizeof got.a); /* no refused file has touched them */
+    assert_memory_equal(got.a, before.a, sizeof got.a); /* a refused file leaves them untouched */
     assert_int_equal(checkpoint_read(PATH, &got.checkpoint, NULL), 0);
     free(bytes);
 }
 
-static void another_run_is_refused(void **state) {
+static void a_checkpoint_of_another_run_is_refused(void **state) {
     (void)state;
     Arrays x, y;
-    forget();
+    remove_files();
     make_arrays(&x, 1);
     assert_int_equal(checkpoint_write(PATH, &x.checkpoint, NULL), 0);
     make_arrays(&y, 1);
     y.checkpoint.data++;
-    refuses("other data", &y.checkpoint, FR_ERR_MISMATCH);
+    expect_refusal("other data", &y.checkpoint, FR_ERR_MISMATCH);
     make_arrays(&y, 1);
-    y.checkpoint.options = "toy seed=1 lr=0.002 clip=1";
-    refuses("a run with lr=0.001, this one has lr=0.002;", &y.checkpoint, FR_ERR_MISMATCH);
-    y.checkpoint.options = "toy seed=1 lr=0.001 clip=10";
-    refuses("a run with clip=1, this one has clip=10;", &y.checkpoint, FR_ERR_MISMATCH);
+    y.checkpoint.run_signature = "toy seed=1 lr=0.002 clip=1";
+    expect_refusal("other options: lr=0.001 there, lr=0.002 here;", &y.checkpoint, FR_ERR_MISMATCH);
+    y.checkpoint.run_signature = "toy seed=1 lr=0.001 clip=10";
+    expect_refusal("other options: clip=1 there, clip=10 here;", &y.checkpoint, FR_ERR_MISMATCH);
     make_arrays(&y, 1);
     y.list[1].name = "c";
-    refuses("other parameters", &y.checkpoint, FR_ERR_MISMATCH);
+    expect_refusal("other parameters", &y.checkpoint, FR_ERR_MISMATCH);
     make_arrays(&y, 1);
     y.list[1].n = 6;
-    refuses("other parameters", &y.checkpoint, FR_ERR_MISMATCH);
+    expect_refusal("other parameters", &y.checkpoint, FR_ERR_MISMATCH);
     make_arrays(&y, 1);
     y.checkpoint.n_arrays = 1;
-    refuses("other parameters", &y.checkpoint, FR_ERR_MISMATCH);
-    forget();
+    expect_refusal("other parameters", &y.checkpoint, FR_ERR_MISMATCH);
+    remove_files();
     assert_int_equal(checkpoint_read(PATH, &x.checkpoint, NULL), FR_ERR_IO);
     assert_int_equal(checkpoint_write("/nowhere/x", &x.checkpoint, NULL), FR_ERR_IO);
 }
@@ -186,7 +187,7 @@ static LoopOptions loop_options(void) {
                          .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
 }
 
-/* One process of a run; the table is written where it came to its end. */
+/* One process of a run; writes the table if the run came to its end. */
 static int train(const LoopOptions *o, LoopResult *result, fr_error *err) {
     Trainer *t = toy_trainer_open(N_VOCAB);
     int status = loop_run(t, &data, o, result, err);
@@ -213,9 +214,9 @@ static void expect_out(const char *bytes, size_t n) {
     free(got);
 }
 
-static void it_learns(void **state) {
+static void the_loss_falls_and_is_logged(void **state) {
     (void)state;
-    forget();
+    remove_files();
     LoopOptions o = loop_options();
     o.log = LOG;
     o.valid_every = 20;
@@ -237,10 +238,10 @@ static void it_learns(void **state) {
     free(log);
 }
 
-/* Two micro-batches of 4 are a batch of 8, to the bit: the toy adds its gradients sequence by sequence. */
+/* Two micro-batches of 4 give the bits of a batch of 8, because the toy adds its gradients sequence by sequence. */
 static void accumulation_is_a_larger_batch(void **state) {
     (void)state;
-    forget();
+    remove_files();
     LoopOptions o = loop_options();
     size_t n;
     char *bytes = undisturbed(&o, &n);
@@ -253,10 +254,10 @@ static void accumulation_is_a_larger_batch(void **state) {
     free(bytes), free(other);
 }
 
-/* Stopped by the flag after every single step, and resumed each time. The log has each step once. */
-static void a_stopped_run_goes_on_exactly(void **state) {
+/* A run that is stopped by the flag after every step and resumed each time; its log has each step once. */
+static void a_stopped_run_resumes_exactly(void **state) {
     (void)state;
-    forget();
+    remove_files();
     LoopOptions o = loop_options();
     size_t n;
     char *bytes = undisturbed(&o, &n);
@@ -272,23 +273,23 @@ static void a_stopped_run_goes_on_exactly(void **state) {
         assert_int_equal(r.n_steps, ++n_runs);
         o.resumes = true;
     }
-    assert_int_equal(n_runs, 60); /* the last step stops, too; then there is nothing left to do */
+    assert_int_equal(n_runs, 60); /* the last step is stopped, too; then no step is left */
     assert_int_equal(status, 0);
     assert_true(r.valid.n > 0);
     expect_out(bytes, n);
-    assert_int_equal(r.valid.n, data.valid.n_counted); /* for the file's record */
+    assert_int_equal(r.valid.n, data.valid.n_counted); /* for the training record in the file */
     free(bytes);
     char *log = slurp(LOG, &n);
     int n_lines = 0;
     for (size_t i = 0; i < n; i++) n_lines += log[i] == '\n';
-    assert_int_equal(n_lines, 60 + 1); /* and one validation, in the end */
+    assert_int_equal(n_lines, 60 + 1); /* and one validation, at the end */
     free(log);
 }
 
-/* A log that was written further than the checkpoint, and cut within a line: it is taken back. */
+/* A log that goes on beyond the checkpoint and ends within a line is truncated to the checkpoint. */
 static void a_resumed_log_has_each_step_once(void **state) {
     (void)state;
-    forget();
+    remove_files();
     LoopOptions o = loop_options();
     static volatile sig_atomic_t stop = 1;
     o.stop = &stop, o.log = LOG;
@@ -312,8 +313,8 @@ static void a_resumed_log_has_each_step_once(void **state) {
     free(log);
 }
 
-/* Killed with SIGKILL after a random time, and begun again, until a process comes to the end. */
-static void a_killed_run_goes_on_exactly(void **state) {
+/* A run that is killed with SIGKILL after a random time and resumed, until a process comes to the end. */
+static void a_killed_run_resumes_exactly(void **state) {
     (void)state;
     LoopOptions o = loop_options();
     size_t n;
@@ -322,9 +323,9 @@ static void a_killed_run_goes_on_exactly(void **state) {
     uint32_t random = 12345;
     for (int round = 0, n_kills = 0; round < 3 || n_kills < 5; round++) {
         assert_true(round < 50);
-        forget();
+        remove_files();
         bool done = false;
-        for (uint32_t tries = 0; !done; tries++) { /* ever longer: at last there is time enough */
+        for (uint32_t tries = 0; !done; tries++) { /* the time grows, so that one process finishes */
             o.resumes = access(PATH, F_OK) == 0;
             pid_t child = fork();
             assert_true(child >= 0);
@@ -347,13 +348,13 @@ static void a_killed_run_goes_on_exactly(void **state) {
         expect_out(bytes, n);
     }
     free(bytes);
-    int unused = system("rm -f " PATH ".*.tmp"); /* what was being written when the kill came */
+    int unused = system("rm -f " PATH ".*.tmp"); /* files that were being written when the process was killed */
     (void)unused;
 }
 
-static void a_run_that_diverges_says_so(void **state) {
+static void divergence_is_reported(void **state) {
     (void)state;
-    forget();
+    remove_files();
     LoopOptions o = loop_options();
     o.schedule.peak = 1e38, o.clip = 0;
     LoopResult r;
@@ -364,15 +365,15 @@ static void a_run_that_diverges_says_so(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(a_written_checkpoint_is_read_back),
         cmocka_unit_test(a_damaged_file_is_refused),
-        cmocka_unit_test(another_run_is_refused),
-        cmocka_unit_test(it_learns),
+        cmocka_unit_test(a_checkpoint_of_another_run_is_refused),
+        cmocka_unit_test(the_loss_falls_and_is_logged),
         cmocka_unit_test(accumulation_is_a_larger_batch),
-        cmocka_unit_test(a_stopped_run_goes_on_exactly),
+        cmocka_unit_test(a_stopped_run_resumes_exactly),
         cmocka_unit_test(a_resumed_log_has_each_step_once),
-        cmocka_unit_test(a_killed_run_goes_on_exactly),
-        cmocka_unit_test(a_run_that_diverges_says_so),
+        cmocka_unit_test(a_killed_run_resumes_exactly),
+        cmocka_unit_test(divergence_is_reported),
     };
     return cmocka_run_group_tests(tests, make_data, drop_data);
 }

@@ -1,5 +1,5 @@
-/* Unit tests of what training reads: lines, records, documents and what counts in them, sequences, their order, what is
- * held out. Expectations are written by hand; the vocabulary is that of the shipped model. */
+/* test_dataset.c - the data that training reads: lines, records, documents and their loss masks, sequences, their
+ * order, and held-out documents. Expectations are written by hand; the vocabulary is that of the shipped model. */
 #include "testing.h"
 
 #include "base/mem.h"
@@ -42,13 +42,13 @@ static void spill(const char *path, const void *bytes, size_t n) {
 
 /* ---- documents ---------------------------------------------------------------------------------- */
 
-/* The spelling of the tokens, of all of them or of those that count. */
-static void spell(const Document *d, bool counted, char *out, size_t size) {
+/* The text of all tokens, or of those in the loss. */
+static void spell(const Document *d, bool in_loss, char *out, size_t size) {
     size_t at = 0;
     for (int64_t i = 0; i < d->n; i++) {
         size_t n;
         const char *piece = tokenizer_piece(tokenizer, d->tokens[i], true, &n);
-        if (counted && !d->loss_mask[i]) continue;
+        if (in_loss && !d->loss_mask[i]) continue;
         assert_true(at + n < size);
         memcpy(out + at, piece, n);
         at += n;
@@ -56,27 +56,27 @@ static void spell(const Document *d, bool counted, char *out, size_t size) {
     out[at] = '\0';
 }
 
-static void what_counts(void **state) {
+static void documents_and_their_loss_mask(void **state) {
     (void)state;
     static const struct {
         ChatFamily family;
         bool pairs_are_chats;
-        const char *line, *all, *counted;
+        const char *line, *all, *in_loss;
     } cases[] = {
         {CHAT_PLAIN, false, "{\"text\": \"Once upon a time\"}", "<s> Once upon a time</s>", " Once upon a time</s>"},
         {CHAT_PLAIN, false, "{\"text\": \"\"}", "", ""},
         {CHAT_PLAIN, false, "{\"prompt\": \"Q: two\\nA:\", \"response\": \" 2\"}", "<s> Q: two\nA: 2</s>", " 2</s>"},
         {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \"\"}", "<s> The cat</s>", "</s>"},
-        /* the prompt ends inside of the token " happy", which therefore counts as a whole */
+        /* the prompt ends within the token " happy", so the whole token is in the loss */
         {CHAT_PLAIN, false, "{\"prompt\": \"They were so happ\", \"response\": \"y.\"}", "<s> They were so happy.</s>", " happy.</s>"},
         {CHAT_PLAIN, true, "{\"prompt\": \"Hi\", \"response\": \"Hello!\"}", "<s> USER: Hi\nASSISTANT: Hello!</s>", " Hello!</s>"},
         {CHAT_PLAIN, false,
          "{\"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": \"Hi\"}, "
          "{\"role\": \"assistant\", \"content\": \"Hello!\"}, {\"role\": \"user\", \"content\": \"Bye\"}, "
          "{\"role\": \"assistant\", \"content\": \"See you\"}, {\"role\": \"user\", \"content\": \"never said\"}]}",
-         /* a word-start space stands behind every special token */
+         /* a word-start space follows every special token */
          "<s> Be kind.\nUSER: Hi\nASSISTANT: Hello!</s> \nUSER: Bye\nASSISTANT: See you</s>", " Hello!</s> See you</s>"},
-        /* of answers that were cut off the end does not count */
+        /* the end of an answer that was cut off is not in the loss */
         {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"length\"}", "<s> The cat is</s>", " is"},
         {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"eos\"}", "<s> The cat is</s>", " is</s>"},
         {CHAT_PLAIN, true, "{\"prompt\": \"Hi\", \"response\": \"Hello!\", \"finish\": \"context\"}",
@@ -94,7 +94,7 @@ static void what_counts(void **state) {
          "<s> A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
          "and polite answers to the user's questions. USER: Hi ASSISTANT: Yes</s>",
          " Yes</s>"},
-        /* the marks of this family are no tokens of this vocabulary: they count as text, and EOS ends the document */
+        /* the markers of this format are not tokens of this vocabulary: they are plain text, and EOS ends the document */
         {CHAT_CHATML, true, "{\"prompt\": \"Hi\", \"response\": \"Yes\"}",
          "<s> <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|></s>", "Yes<|im_end|></s>"},
     };
@@ -109,7 +109,7 @@ static void what_counts(void **state) {
         spell(&d, false, text, sizeof text);
         assert_string_equal(text, cases[i].all);
         spell(&d, true, text, sizeof text);
-        assert_string_equal(text, cases[i].counted);
+        assert_string_equal(text, cases[i].in_loss);
         assert_true(d.n == 0 || !d.loss_mask[0]);
         document_free(&d);
         record_free(&r);
@@ -134,23 +134,23 @@ static void order_is_a_permutation(void **state) {
             }
         }
     free(seen);
-    /* Of 1000 places two random permutations agree in one on average, and in 12 not once in 10^9 pairs. */
-    int same_epoch = 0, same_seed = 0, same_place = 0, same_step = 0;
+    /* Two random permutations of 1000 elements agree in one element on average, and in 12 less than once in 10^9 pairs. */
+    int same_epoch = 0, same_seed = 0, fixed_points = 0, same_shift = 0;
     for (int64_t i = 0; i < 1000; i++) {
         int64_t to = permutation_at(7, 0, 1000, i);
         same_epoch += to == permutation_at(7, 1, 1000, i);
         same_seed += to == permutation_at(8, 0, 1000, i);
-        same_place += to == i;
-        same_step += permutation_at(7, 0, 1000, (i + 1) % 1000) == (to + 1) % 1000;
+        fixed_points += to == i;
+        same_shift += permutation_at(7, 0, 1000, (i + 1) % 1000) == (to + 1) % 1000;
     }
-    assert_true(same_epoch < 12 && same_seed < 12 && same_place < 12 && same_step < 12);
+    assert_true(same_epoch < 12 && same_seed < 12 && fixed_points < 12 && same_shift < 12);
 }
 
 /* ---- sequences ---------------------------------------------------------------------------------- */
 
 enum { N_DOCUMENTS = 23, LENGTH = 8, BASE = 100 };
 
-/* Documents of 1 to 23 tokens, all tokens of all documents different; every third token does not count. */
+/* Documents of 1 to 23 tokens, no token twice; every third token is outside the loss. */
 static int32_t make_sequences(Sequences *s, int32_t n_vocab, bool packs) {
     int32_t next = BASE;
     sequences_begin(s, n_vocab, LENGTH, packs);
@@ -174,14 +174,14 @@ static bool begins_document(int32_t token) {
     return false;
 }
 
-/* Each epoch of the run has every token that counts once, behind the token before it. */
+/* Each epoch of the run predicts every token in the loss once, from the token before it. */
 static void an_epoch_has_every_token_once(void **state) {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         bool packs = kind & 1, wide = kind & 2;
         Sequences s;
         int32_t end = make_sequences(&s, wide ? 100000 : 32768, packs), *times = calloc((size_t)end, sizeof *times);
-        assert_true(times && s.narrow == !wide);
+        assert_true(times && s.is_16_bit == !wide);
         int64_t n_counted = 0;
         for (int epoch = 0; epoch < 3; epoch++)
             for (int64_t j = 0; j < s.n; j++) {
@@ -202,20 +202,20 @@ static void an_epoch_has_every_token_once(void **state) {
     }
 }
 
-/* A batch is the sequences of its places, also across the end of an epoch. */
-static void a_batch_depends_on_its_place_alone(void **state) {
+/* A batch has the sequences of its numbers, also across the end of an epoch. */
+static void a_batch_depends_on_its_first_sequence_alone(void **state) {
     (void)state;
     enum { N = 7 };
     Sequences s;
     make_sequences(&s, 1000, true);
     int32_t tokens[N * (LENGTH + 1)], one[LENGTH + 1];
-    uint8_t loss_mask[N * LENGTH], one_counts[LENGTH];
+    uint8_t loss_mask[N * LENGTH], one_mask[LENGTH];
     for (int64_t first = 3 * s.n - 9; first < 3 * s.n + 3; first++) {
         sequences_batch(&s, 9, first, N, tokens, loss_mask);
         for (int64_t j = 0; j < N; j++) {
-            sequences_batch(&s, 9, first + j, 1, one, one_counts);
+            sequences_batch(&s, 9, first + j, 1, one, one_mask);
             assert_memory_equal(one, tokens + j * (LENGTH + 1), sizeof one);
-            assert_memory_equal(one_counts, loss_mask + j * LENGTH, sizeof one_counts);
+            assert_memory_equal(one_mask, loss_mask + j * LENGTH, sizeof one_mask);
         }
     }
     sequences_free(&s);
@@ -225,14 +225,14 @@ static void a_batch_depends_on_its_place_alone(void **state) {
 static void cutting_and_packing(void **state) {
     (void)state;
     int32_t a[] = {1, 2, 3, 4}, b[] = {1, 8, 9};
-    uint8_t a_counts[] = {0, 1, 1, 1}, b_counts[] = {0, 0, 1};
+    uint8_t a_mask[] = {0, 1, 1, 1}, b_mask[] = {0, 0, 1};
     static const int32_t packed[2][4] = {{1, 2, 3, 4}, {4, 1, 8, 9}}, apart[2][4] = {{1, 2, 3, 4}, {1, 8, 9, 0}};
-    static const uint8_t packed_counts[2][3] = {{1, 1, 1}, {0, 0, 1}}, apart_counts[2][3] = {{1, 1, 1}, {0, 1, 0}};
+    static const uint8_t packed_masks[2][3] = {{1, 1, 1}, {0, 0, 1}}, apart_masks[2][3] = {{1, 1, 1}, {0, 1, 0}};
     for (int packs = 0; packs < 2; packs++) {
         Sequences s;
         sequences_begin(&s, 10, 3, packs);
-        assert_int_equal(sequences_add(&s, &(Document){4, a, a_counts}, NULL), 0);
-        assert_int_equal(sequences_add(&s, &(Document){3, b, b_counts}, NULL), 0);
+        assert_int_equal(sequences_add(&s, &(Document){4, a, a_mask}, NULL), 0);
+        assert_int_equal(sequences_add(&s, &(Document){3, b, b_mask}, NULL), 0);
         assert_int_equal(sequences_end(&s, NULL), 0);
         assert_int_equal(s.n, 2);
         assert_int_equal(s.n_counted, 4);
@@ -241,7 +241,7 @@ static void cutting_and_packing(void **state) {
             uint8_t loss_mask[3];
             sequences_get(&s, i, tokens, loss_mask);
             assert_memory_equal(tokens, packs ? packed[i] : apart[i], sizeof tokens);
-            assert_memory_equal(loss_mask, packs ? packed_counts[i] : apart_counts[i], sizeof loss_mask);
+            assert_memory_equal(loss_mask, packs ? packed_masks[i] : apart_masks[i], sizeof loss_mask);
         }
         sequences_free(&s);
     }
@@ -258,7 +258,7 @@ static void load(Dataset *d, const DatasetOptions *o) {
     if (dataset_open(d, o, vocab, &err)) fail_msg("%s", err.message);
 }
 
-/* 2000 documents, the first of them `first`, then the next, and round. */
+/* 2000 documents, beginning with number `first` and wrapping around. */
 static size_t many_documents(char *text, size_t size, int first) {
     size_t n = 0;
     for (int k = first; k < first + 2000; k++) {
@@ -290,7 +290,7 @@ static void some_documents_are_held_out(void **state) {
     load(&again, &tenth);
     assert_true(again.fingerprint == some.fingerprint && again.valid.n_tokens == some.valid.n_tokens);
     dataset_close(&again);
-    many_documents(packed, sizeof packed, 777); /* another order holds out the same ones */
+    many_documents(packed, sizeof packed, 777); /* the same documents are held out in another order */
     spill(DATA, packed, n);
     tenth.files = files;
     load(&again, &tenth);
@@ -305,12 +305,12 @@ static void some_documents_are_held_out(void **state) {
     dataset_close(&all), dataset_close(&some), dataset_close(&again), dataset_close(&file);
 }
 
-static void lines_are_refused_by_number(void **state) {
+static void errors_name_file_and_line(void **state) {
     (void)state;
     static const struct {
-        const char *text, *words;
+        const char *text, *message;
     } cases[] = {
-        {"{\"text\": \"a\"}\n\n{\"text\": 1}\n", "line 3 wants a string \"text\""},
+        {"{\"text\": \"a\"}\n\n{\"text\": 1}\n", "line 3 must have a string \"text\""},
         {"{\"text\": \"a\"}\n{\"text\": \"a", "line 2 is not JSON"},
         {"{\"text\": \"a\\u0000b\"}", "line 1 is not JSON"},
         {"{\"text\": \"a\xff\"}", "line 1 is not JSON"},
@@ -329,9 +329,9 @@ static void lines_are_refused_by_number(void **state) {
         fr_error err;
         DatasetOptions o = options_of(files, 0);
         spill(DATA, cases[i].text, strlen(cases[i].text));
-        if (!dataset_open(&d, &o, vocab, &err)) fail_msg("%s: taken", cases[i].text);
-        if (!strstr(err.message, cases[i].words) || !strstr(err.message, DATA)) fail_msg("%s: '%s'", cases[i].text, err.message);
-        assert_true(d.train.n_tokens == 0 && !d.train.words);
+        if (!dataset_open(&d, &o, vocab, &err)) fail_msg("%s: accepted", cases[i].text);
+        if (!strstr(err.message, cases[i].message) || !strstr(err.message, DATA)) fail_msg("%s: '%s'", cases[i].text, err.message);
+        assert_true(d.train.n_tokens == 0 && !d.train.tokens16);
     }
     Dataset d;
     fr_error err;
@@ -350,7 +350,7 @@ static void a_line_that_is_too_long_is_refused(void **state) {
     size_t n;
     fr_error err;
     spill(DATA, "short\nlonger than twelve\n", 25);
-    assert_int_equal(line_reader_open(&r, DATA, false, 30, &err), 0); /* both fit, one behind the other */
+    assert_int_equal(line_reader_open(&r, DATA, false, 30, &err), 0); /* each line fits */
     assert_int_equal(line_reader_next(r, &line, &n, &err), 1);
     assert_string_equal(line, "short");
     assert_int_equal(line_reader_next(r, &line, &n, &err), 1);
@@ -364,7 +364,7 @@ static void a_line_that_is_too_long_is_refused(void **state) {
     line_reader_close(r);
 }
 
-/* A file without a chat format: conversations are written plainly, and it is said. */
+/* Where the vocabulary's file names no chat format, conversations get the plain one, and the dataset says so. */
 static void a_file_without_chat_format_gets_the_plain_one(void **state) {
     (void)state;
     const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 1, .n_head_kv = 1, .n_ff = 32, .n_vocab = 300,
@@ -381,7 +381,7 @@ static void a_file_without_chat_format_gets_the_plain_one(void **state) {
         assert_int_equal(dataset_open(&d, &o, g, NULL), 0);
         assert_int_equal(d.wrote_plain, i == 2);
         dataset_close(&d);
-        load(&d, &o); /* the shipped model's file names one */
+        load(&d, &o); /* the shipped model's file names a format */
         assert_false(d.wrote_plain);
         dataset_close(&d);
     }
@@ -390,13 +390,13 @@ static void a_file_without_chat_format_gets_the_plain_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_counts),
+        cmocka_unit_test(documents_and_their_loss_mask),
         cmocka_unit_test(order_is_a_permutation),
         cmocka_unit_test(an_epoch_has_every_token_once),
-        cmocka_unit_test(a_batch_depends_on_its_place_alone),
+        cmocka_unit_test(a_batch_depends_on_its_first_sequence_alone),
         cmocka_unit_test(cutting_and_packing),
         cmocka_unit_test(some_documents_are_held_out),
-        cmocka_unit_test(lines_are_refused_by_number),
+        cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(a_line_that_is_too_long_is_refused),
         cmocka_unit_test(a_file_without_chat_format_gets_the_plain_one),
     };

@@ -1,6 +1,6 @@
-/* The products of training in BF16: AVX-512 gives the bits of the plain form on shapes around every edge and reads nothing
- * beside the matrices; the plain form is as near to double precision as inputs of BF16 allow, and no nearer; a layer and
- * a trainer come out of them. And the loops over single numbers have the same bits for every instruction set. */
+/* test_gemm.c - the BF16 products of training: AVX-512 gives the bits of plain C on shapes around every edge and reads
+ * nothing outside the matrices; plain C is as near to double precision as BF16 inputs allow, and no nearer; so is a
+ * whole layer. And the loops over single numbers give the same bits for every instruction set. */
 #include "train/ops/gemm_bf16.h"
 
 #include "base/rng.h"
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- matrices with a forbidden page behind their last number ------------------------------------------ */
+/* ---- matrices that end at a protected page ------------------------------------------------------------- */
 
 enum { GAP = 3 }; /* between the rows: their numbers must not be touched */
 static const float canary = 77;
@@ -43,7 +43,7 @@ static void drop_matrix(Matrix *x) { munmap(x->map, x->mapped); }
 
 static float number(uint64_t stream, uint64_t i) { return (float)(2 * rng_uniform(stream, RNG_TEST, i, 0) - 1); }
 
-/* Wild: one in four is 0, subnormal, nearly subnormal, or huge. */
+/* One number in four is 0, subnormal, nearly subnormal, or huge. */
 static float wild_number(uint64_t stream, uint64_t i) {
     static const float wild[] = {0, -0.0f, FLT_MIN / 2, -FLT_TRUE_MIN, 1.5f * FLT_MIN, -0x1.01p-70f, 0x1.81p50f, -0x1.fffffep60f};
     float x = number(stream, i);
@@ -69,16 +69,16 @@ static bool gaps_are_whole(const Matrix *x) {
 
 typedef struct Case {
     int64_t m, n, k;
-    bool turns_a, turns_b, adds, is_wild;
+    bool transpose_a, transpose_b, accumulate, is_wild;
     float alpha;
     Matrix a, b, c;
 } Case;
 
 static Case make_case(int64_t m, int64_t n, int64_t k, int variant) {
-    Case t = {.m = m, .n = n, .k = k, .turns_a = variant & 1, .turns_b = variant & 2, .adds = variant & 4, .is_wild = variant & 8,
+    Case t = {.m = m, .n = n, .k = k, .transpose_a = variant & 1, .transpose_b = variant & 2, .accumulate = variant & 4, .is_wild = variant & 8,
               .alpha = variant & 4 ? 0.3f : 1};
-    t.a = t.turns_a ? make_matrix(k, m) : make_matrix(m, k);
-    t.b = t.turns_b ? make_matrix(n, k) : make_matrix(k, n);
+    t.a = t.transpose_a ? make_matrix(k, m) : make_matrix(m, k);
+    t.b = t.transpose_b ? make_matrix(n, k) : make_matrix(k, n);
     t.c = make_matrix(m, n);
     fill(&t.a, 1, t.is_wild), fill(&t.b, 2, t.is_wild), fill(&t.c, 3, false);
     return t;
@@ -87,8 +87,8 @@ static Case make_case(int64_t m, int64_t n, int64_t k, int variant) {
 static void drop_case(Case *t) { drop_matrix(&t->a), drop_matrix(&t->b), drop_matrix(&t->c); }
 
 static Bf16Product product_of(const Case *t) {
-    return (Bf16Product){t->m, t->n, t->k, {t->a.at, t->a.stride, !t->turns_a}, {t->b.at, t->b.stride, t->turns_b},
-                         t->alpha, t->adds, t->c.at, t->c.stride};
+    return (Bf16Product){t->m, t->n, t->k, {t->a.at, t->a.stride, !t->transpose_a}, {t->b.at, t->b.stride, t->transpose_b},
+                         t->alpha, t->accumulate, t->c.at, t->c.stride};
 }
 
 static const int64_t shapes[][3] = {{1, 1, 1}, {7, 31, 2}, {8, 32, 32}, {9, 33, 33}, {16, 16, 31}, {17, 47, 64}, {5, 64, 255},
@@ -96,7 +96,7 @@ static const int64_t shapes[][3] = {{1, 1, 1}, {7, 31, 2}, {8, 32, 32}, {9, 33, 
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_VARIANTS = 16 };
 
 #if defined(__x86_64__)
-static void avx512_is_the_plain_form(void **state) {
+static void avx512_has_the_bits_of_plain_c(void **state) {
     (void)state;
     if (gemm_best_precision() != GEMM_BF16) {
         print_message("skipped: this CPU has no AVX-512 BF16\n");
@@ -114,7 +114,7 @@ static void avx512_is_the_plain_form(void **state) {
                 for (int64_t j = 0; j < plain.n; j++) {
                     float one = plain.c.at[r * plain.c.stride + j], other = fast.c.at[r * fast.c.stride + j];
                     if (memcmp(&one, &other, sizeof one) != 0)
-                        fail_msg("%lld x %lld x %lld, variant %d, at %lld %lld: %a, plainly %a", (long long)plain.m,
+                        fail_msg("%lld x %lld x %lld, variant %d, at %lld %lld: %a, in plain C %a", (long long)plain.m,
                                  (long long)plain.n, (long long)plain.k, variant, (long long)r, (long long)j, (double)other,
                                  (double)one);
                 }
@@ -130,10 +130,10 @@ static double worst_error(const Case *t) {
     double worst = 0;
     for (int64_t i = 0; i < t->m; i++)
         for (int64_t j = 0; j < t->n; j++) {
-            double old = t->adds ? (double)before.at[i * before.stride + j] : 0, sum = old, size = fabs(old);
+            double old = t->accumulate ? (double)before.at[i * before.stride + j] : 0, sum = old, size = fabs(old);
             for (int64_t l = 0; l < t->k; l++) {
-                double a = (double)t->a.at[t->turns_a ? l * t->a.stride + i : i * t->a.stride + l];
-                double b = (double)t->b.at[t->turns_b ? j * t->b.stride + l : l * t->b.stride + j];
+                double a = (double)t->a.at[t->transpose_a ? l * t->a.stride + i : i * t->a.stride + l];
+                double b = (double)t->b.at[t->transpose_b ? j * t->b.stride + l : l * t->b.stride + j];
                 sum += (double)t->alpha * a * b, size += fabs((double)t->alpha * a * b);
             }
             double error = fabs((double)t->c.at[i * t->c.stride + j] - sum) / size;
@@ -143,8 +143,8 @@ static double worst_error(const Case *t) {
     return worst;
 }
 
-/* gemm_bf16.h gives the bound. Control: with inputs in float the error is a thousandth of that; a product that did not
- * round its inputs would be found out by it. */
+/* gemm_bf16.h gives the bound. Control: with inputs in float the error is a thousandth of that, so a product that does
+ * not round its inputs would be found. */
 static void errors_are_those_of_bf16(void **state) {
     (void)state;
     for (int precision = GEMM_F32; precision <= GEMM_BF16; precision++) {
@@ -153,11 +153,11 @@ static void errors_are_those_of_bf16(void **state) {
         for (int i = 0; i < N_SHAPES; i++)
             for (int variant = 0; variant < 8; variant++) {
                 Case t = make_case(shapes[i][0], shapes[i][1], shapes[i][2], variant);
-                gemm(t.turns_a, t.turns_b, t.m, t.n, t.k, t.alpha, t.a.at, t.a.stride, t.b.at, t.b.stride, t.adds, t.c.at,
+                gemm(t.transpose_a, t.transpose_b, t.m, t.n, t.k, t.alpha, t.a.at, t.a.stride, t.b.at, t.b.stride, t.accumulate, t.c.at,
                      t.c.stride);
                 double error = worst_error(&t), bound = precision == GEMM_F32 ? 0 : 0x1.01p-7;
                 bound += (double)t.k * 0x1p-23 + 0x1p-22;
-                if (!(error <= bound)) fail_msg("%s, shape %d, variant %d: wrong by %g, may be %g", gemm_description(), i, variant, error, bound);
+                if (!(error <= bound)) fail_msg("%s, shape %d, variant %d: the error is %g, the bound %g", gemm_description(), i, variant, error, bound);
                 worst = error > worst ? error : worst;
                 drop_case(&t);
             }
@@ -184,20 +184,20 @@ static double distance(const float *a, const float *b, int64_t n) {
     return sqrt(apart / size);
 }
 
-/* y, dx, dw, db, one behind the other */
+/* y, dx, dw, db, concatenated */
 enum { Y = 0, DX = Y + T * OUT, DW = DX + T * IN, DB = DW + OUT * IN, LAYER = DB + OUT };
 
 static void run_layer(GemmPrecision precision, float out[LAYER]) {
     static float x[T * IN], w[OUT * IN], b[OUT], dy[T * OUT];
     fill_array(x, T * IN, 4), fill_array(w, OUT * IN, 5), fill_array(b, OUT, 6), fill_array(dy, T * OUT, 7);
-    fill_array(out, LAYER, 8); /* the way back adds */
+    fill_array(out, LAYER, 8); /* backward functions add */
     gemm_open(precision);
     linear_forward(out + Y, x, w, b, T, IN, OUT);
     linear_backward(out + DX, out + DW, out + DB, dy, x, w, T, IN, OUT);
     gemm_open(GEMM_F32);
 }
 
-static void a_layer_in_bf16(void **state) {
+static void a_layer_in_bf16_is_near_the_layer_in_float(void **state) {
     (void)state;
     static float in_float[LAYER], in_bf16[LAYER], again[LAYER];
     static const int parts[] = {Y, DX, DW, LAYER};
@@ -207,7 +207,7 @@ static void a_layer_in_bf16(void **state) {
         double apart = distance(in_bf16 + parts[i], in_float + parts[i], parts[i + 1] - parts[i]);
         if (!(apart > 1e-4 && apart < 4e-3)) fail_msg("part %d is %g away", i, apart);
     }
-    assert_memory_equal(in_bf16 + DB, in_float + DB, OUT * sizeof(float)); /* no product */
+    assert_memory_equal(in_bf16 + DB, in_float + DB, OUT * sizeof(float)); /* no matrix product */
 }
 
 /* ---- loops for several instruction sets --------------------------------------------------------------- */
@@ -215,10 +215,10 @@ static void a_layer_in_bf16(void **state) {
 enum { ROWS = 70, HEADS = 2, DIM = 34, WIDTH = HEADS * DIM, N = ROWS * WIDTH };
 static const AttentionShape attention_shape = {ROWS, HEADS, 1, DIM};
 
-/* What an op reads, and what the two forms of it wrote. */
+/* The inputs of an op, and the outputs of its two versions. */
 static float in[5][N], wrote[2][3][N], probs[2][HEADS * ROWS * ROWS], scratch[ATTENTION_BLOCK * ROWS];
 
-/* Call F(form's name) for both forms with `o` for its outputs and compare all of them. */
+/* Calls both versions of NAME with `o` for the outputs and `p` for attention weights, and compares all of them. */
 #define BOTH(NAME, ...) \
     do { \
         for (int f = 0; f < 2; f++) { \
@@ -229,10 +229,10 @@ static float in[5][N], wrote[2][3][N], probs[2][HEADS * ROWS * ROWS], scratch[AT
             else small_##NAME(__VA_ARGS__); \
         } \
         if (memcmp(wrote[0], wrote[1], sizeof wrote[0]) != 0 || memcmp(probs[0], probs[1], sizeof probs[0]) != 0) \
-            fail_msg(#NAME " is not the same for all instruction sets"); \
+            fail_msg(#NAME " has other bits on the smallest CPU"); \
     } while (0)
 
-static void wide_and_narrow_loops_agree(void **state) {
+static void all_instruction_sets_give_the_same_bits(void **state) {
     (void)state;
     static int32_t targets[ROWS];
     for (int i = 0; i < 5; i++) fill_array(in[i], N, (uint64_t)(20 + i));
@@ -261,11 +261,11 @@ static void wide_and_narrow_loops_agree(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #if defined(__x86_64__)
-        cmocka_unit_test(avx512_is_the_plain_form),
+        cmocka_unit_test(avx512_has_the_bits_of_plain_c),
 #endif
         cmocka_unit_test(errors_are_those_of_bf16),
-        cmocka_unit_test(a_layer_in_bf16),
-        cmocka_unit_test(wide_and_narrow_loops_agree),
+        cmocka_unit_test(a_layer_in_bf16_is_near_the_layer_in_float),
+        cmocka_unit_test(all_instruction_sets_give_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,50 +1,7 @@
-/* Networks of drafters (src/train/net_*.c) in double: the gradient of every tensor against finite differences, on shapes with
- * grouped queries where no two widths are equal, with places that do not count.
- *
- * Files of networks have static functions of the same names; here they are one file. So while they are included, such a name
- * stands for NET_name, NET being defined anew before each. */
-#define TRAIN_DOUBLE
-/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
-#include "train/ops/op_linear.c"
-#include "train/ops/op_regression.c"
-#include "train/ops/op_silu.c"
-#include "train/ops/op_residual.c"
-#include "train/ops/op_rmsnorm.c"
-#include "train/ops/op_rope.c"
-#include "train/ops/op_softmax_loss.c"
-#include "train/ops/op_unroll_attention.c"
-#include "train/nets/head_loss.c"
-#include "train/nets/info_factors.c"
-#include "train/ops/residual_chain.c"
-#include "train/nets/unroll_layer.c"
-#include "train/nets/unroll_net.c"
-
-#define NET_NAME_2(net, name) net##_##name
-#define NET_NAME_1(net, name) NET_NAME_2(net, name)
-#define NET_NAME(name) NET_NAME_1(NET, name)
-#define acts_close NET_NAME(acts_close)
-#define acts_open NET_NAME(acts_open)
-#define learn NET_NAME(learn)
-#define n_tensors NET_NAME(n_tensors)
-#define set_keys NET_NAME(set_keys)
-#define tensor NET_NAME(tensor)
-
-#define NET medusa
-#include "train/nets/net_medusa.c"
-#undef NET
-#define NET eagle
-#include "train/nets/net_eagle.c"
-#undef NET
-#define NET lyanna
-#include "train/nets/net_lyanna.c"
-#undef NET
-
-#undef acts_close
-#undef acts_open
-#undef learn
-#undef n_tensors
-#undef set_keys
-#undef tensor
+/* test_train_drafters.c - the networks of medusa, eagle and lyanna in double: the gradient of every tensor against
+ * finite differences, on shapes with grouped queries where no two widths are equal, and with predictions outside the
+ * loss mask. */
+#include "double_nets.h"
 
 #include "net_check.h"
 #include "testing.h"
@@ -53,13 +10,13 @@
 
 enum { C = 10, V = 13 };
 
-static Rope rope; /* pairs (i, i + n_rot / 2), of a part of the head */
+static Rope rope; /* rotates pairs (i, i + n_rot / 2) of a part of each head */
 static const int32_t hot[] = {1, 3, 4, 8, 12};
 
-static const HeadLossOptions words = {.token_weight = 1, .n_steps = 3};
-/* MSE, whose own derivatives have no kinks for finite differences to fall on; test_train_ops.c has SmoothL1. */
-static const HeadLossOptions states = {.token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3};
-static const HeadLossOptions hard = {.token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
+static const HeadLossOptions soft_labels = {.token_weight = 1, .n_steps = 3};
+/* MSE, because its derivative has no kinks that would disturb finite differences; test_train_ops.c tests SmoothL1. */
+static const HeadLossOptions both_losses = {.token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3};
+static const HeadLossOptions hard_labels = {.token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
 
 static const UnrollShape layer = {.C = C, .n_ff = 7, .n_head = 4, .n_head_kv = 2, .head_dim = 6, .rms_eps = 1e-5f,
                                   .rope = &rope, .n_steps = 3, .fuses_token = true};
@@ -95,19 +52,19 @@ static int make_cases(void **state) {
     openblas_set_num_threads(1);
     const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
     if (rope_init(&rope, &params, NULL, NULL)) return -1;
-    medusas[0] = (MedusaNet){C, V, 3, 2, true, words};
-    medusas[1] = (MedusaNet){C, V, 3, 1, false, words};
+    medusas[0] = (MedusaNet){C, V, 3, 2, true, soft_labels};
+    medusas[1] = (MedusaNet){C, V, 3, 1, false, soft_labels};
     add_case("medusa", &medusa_net_class, &medusas[0]);
     add_case("medusa, the target's head", &medusa_net_class, &medusas[1]);
-    add_eagle(&eagles[0], "eagle", &states, 0);
-    add_eagle(&eagles[1], "eagle, one step, hard labels", &hard, 0);
-    add_eagle(&eagles[2], "eagle, token info", &states, 3);
-    add_eagle(&eagles[3], "eagle, one step, hard labels, token info", &hard, 2);
-    add_lyanna(&lyannas[0], "lyanna", &states, 3, 0, true);
-    add_lyanna(&lyannas[1], "lyanna, hot tokens", &words, 3, sizeof hot / sizeof *hot, true);
-    add_lyanna(&lyannas[2], "lyanna, no token info", &words, 0, 0, true);
-    add_lyanna(&lyannas[3], "lyanna, no first token", &words, 2, 0, false);
-    add_lyanna(&lyannas[4], "lyanna, one step, hard labels", &hard, 2, 0, true);
+    add_eagle(&eagles[0], "eagle", &both_losses, 0);
+    add_eagle(&eagles[1], "eagle, one step, hard labels", &hard_labels, 0);
+    add_eagle(&eagles[2], "eagle, token info", &both_losses, 3);
+    add_eagle(&eagles[3], "eagle, one step, hard labels, token info", &hard_labels, 2);
+    add_lyanna(&lyannas[0], "lyanna", &both_losses, 3, 0, true);
+    add_lyanna(&lyannas[1], "lyanna, hot tokens", &soft_labels, 3, sizeof hot / sizeof *hot, true);
+    add_lyanna(&lyannas[2], "lyanna, no token info", &soft_labels, 0, 0, true);
+    add_lyanna(&lyannas[3], "lyanna, no first token", &soft_labels, 2, 0, false);
+    add_lyanna(&lyannas[4], "lyanna, one step, hard labels", &hard_labels, 2, 0, true);
     return 0;
 }
 
@@ -117,22 +74,22 @@ static int free_cases(void **state) {
     return 0;
 }
 
-static void gradients(void **state) {
+static void gradients_match_finite_differences(void **state) {
     (void)state;
     for (int i = 0; i < n_cases; i++) net_check_gradients(&cases[i]);
 }
 
-static void a_wrong_sign_is_seen(void **state) {
+static void a_wrong_sign_is_detected(void **state) {
     (void)state;
-    for (int i = 0; i < n_cases; i++) net_check_turned_signs(&cases[i]);
+    for (int i = 0; i < n_cases; i++) net_check_wrong_signs(&cases[i]);
 }
 
-static void what_does_not_count(void **state) {
+static void positions_outside_the_mask_change_nothing(void **state) {
     (void)state;
-    for (int i = 0; i < n_cases; i++) net_check_uncounted(&cases[i]);
+    for (int i = 0; i < n_cases; i++) net_check_mask(&cases[i]);
 }
 
-static void noise_is_heard_and_not_judged(void **state) {
+static void noise_changes_the_input_and_not_the_loss_target(void **state) {
     (void)state;
     for (int i = 0; i < n_cases; i++)
         if (cases[i].class == &eagle_net_class) net_check_noise(&cases[i]);
@@ -140,10 +97,10 @@ static void noise_is_heard_and_not_judged(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients),
-        cmocka_unit_test(a_wrong_sign_is_seen),
-        cmocka_unit_test(what_does_not_count),
-        cmocka_unit_test(noise_is_heard_and_not_judged),
+        cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(a_wrong_sign_is_detected),
+        cmocka_unit_test(positions_outside_the_mask_change_nothing),
+        cmocka_unit_test(noise_changes_the_input_and_not_the_loss_target),
     };
     return cmocka_run_group_tests(tests, make_cases, free_cases);
 }

@@ -1,47 +1,7 @@
-/* The networks of medusa, hydra and redrafter in double: the loss is the one that is written down plainly here, and the
- * gradient of every tensor is that of finite differences, on odd shapes, with places that do not count. */
-#define TRAIN_DOUBLE
-/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
-#include "train/ops/op_embedding.c"
-#include "train/ops/op_linear.c"
-#include "train/ops/op_regression.c"
-#include "train/ops/op_silu.c"
-#include "train/ops/op_residual.c"
-#include "train/ops/op_rmsnorm.c"
-#include "train/ops/op_softmax_loss.c"
-#include "train/nets/head_loss.c"
-#include "train/nets/info_factors.c"
-#include "train/ops/residual_chain.c"
-
-/* Networks have static functions of the same names. While they are included, such a name stands for NET_name. */
-#define NET_NAME_2(net, name) net##_##name
-#define NET_NAME_1(net, name) NET_NAME_2(net, name)
-#define NET_NAME(name) NET_NAME_1(NET, name)
-#define acts_close NET_NAME(acts_close)
-#define acts_open NET_NAME(acts_open)
-#define learn NET_NAME(learn)
-#define learn_head NET_NAME(learn_head)
-#define n_tensors NET_NAME(n_tensors)
-#define set_keys NET_NAME(set_keys)
-#define tensor NET_NAME(tensor)
-#define tensors_of_head NET_NAME(tensors_of_head)
-#define NET medusa
-#include "train/nets/net_medusa.c"
-#undef NET
-#define NET hydra
-#include "train/nets/net_hydra.c"
-#undef NET
-#define NET redrafter
-#include "train/nets/net_redrafter.c"
-#undef NET
-#undef acts_close
-#undef acts_open
-#undef learn
-#undef learn_head
-#undef n_tensors
-#undef set_keys
-#undef tensor
-#undef tensors_of_head
+/* test_train_heads.c - the networks of medusa, hydra and redrafter in double: their loss equals one that is written
+ * down plainly here, and the gradient of every tensor equals finite differences, on odd shapes and with predictions
+ * outside the loss mask. */
+#include "double_nets.h"
 
 #include "base/rng.h"
 #include "gradient_check.h"
@@ -80,10 +40,10 @@ static const RedrafterNet redrafters[] = {
     {C, V, 1, NO_INFO, true, 0, {.token_weight = 1, .n_steps = 1}},
 };
 
-typedef void (*Logits)(const void *net, real *const *w, const TrainSequence *l, int32_t t, int32_t step, double *out);
-static void medusa_logits(const void *net, real *const *w, const TrainSequence *l, int32_t t, int32_t step, double *out);
-static void hydra_logits(const void *net, real *const *w, const TrainSequence *l, int32_t t, int32_t step, double *out);
-static void redrafter_logits(const void *net, real *const *w, const TrainSequence *l, int32_t t, int32_t step, double *out);
+typedef void (*Logits)(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
+static void medusa_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
+static void hydra_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
+static void redrafter_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
 
 static const struct Case {
     const NetClass *class;
@@ -107,12 +67,12 @@ static const struct Case {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-/* A case at work on a lesson. */
+/* A case with random weights and a sequence. */
 typedef struct Run {
     const struct Case *of;
     double values[MAX_WEIGHTS], grads[MAX_WEIGHTS], *w[MAX_TENSORS], *dw[MAX_TENSORS];
     int32_t n_tensors;
-    TrainSequence train_sequence;
+    TrainSequence seq;
     void *acts;
     double weight;
 } Run;
@@ -120,7 +80,6 @@ typedef struct Run {
 static Run run;
 
 static void open_run(const struct Case *of, int32_t T, double weight) {
-    size_t bytes;
     int64_t at = 0;
     memset(&run, 0, sizeof run);
     run.of = of, run.weight = weight;
@@ -134,8 +93,8 @@ static void open_run(const struct Case *of, int32_t T, double weight) {
     }
     for (int64_t i = 0; i < at; i++) run.values[i] = rng_uniform(5, RNG_TEST, (uint64_t)i, 0) - 0.5;
     for (int32_t i = 0; i < T; i++) loss_mask[i] = i > 4 && i % 4 != 1; /* a prompt, and gaps */
-    run.train_sequence = (TrainSequence){T, tokens, loss_mask, hidden, embd, head, NULL};
-    run.acts = of->class->acts_open(of->net, T + 3, &bytes);
+    run.seq = (TrainSequence){T, tokens, loss_mask, hidden, embd, head, NULL};
+    run.acts = of->class->acts_open(of->net, T + 3, NULL);
     assert_non_null(run.acts);
 }
 
@@ -143,11 +102,11 @@ static void close_run(void) { run.of->class->acts_close(run.acts); }
 
 static TrainSums learn_run(double *const *dw, double weight) {
     TrainSums sums = {0};
-    run.of->class->learn(run.of->net, run.w, dw, run.acts, &run.train_sequence, weight, &sums);
+    run.of->class->learn(run.of->net, run.w, dw, run.acts, &run.seq, weight, &sums);
     return sums;
 }
 
-/* ---- what a step says, written down plainly ------------------------------------------------------ */
+/* ---- the logits of a step, written down plainly --------------------------------------------------- */
 
 /* y = W x + b; b may be NULL */
 static void plain_linear(const double *w, const double *b, const double *x, int32_t n_in, int32_t n_out, double *y) {
@@ -163,30 +122,30 @@ static void plain_block(const double *w, const double *b, double *x, int32_t n) 
     for (int32_t i = 0; i < n; i++) x[i] += plain_silu(y[i]);
 }
 
-static void medusa_logits(const void *net, real *const *w, const TrainSequence *l, int32_t t, int32_t step, double *out) {
+static void medusa_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out) {
     const MedusaNet *n = net;
     double x[C];
     w += (step - 1) * (2 * n->n_blocks + n->has_own_output);
-    memcpy(x, l->hidden + t * C, sizeof x);
+    memcpy(x, seq->hidden + t * C, sizeof x);
     for (int32_t k = 0; k < n->n_blocks; k++) plain_block(w[2 * k], w[2 * k + 1], x, C);
-    plain_linear(n->has_own_output ? w[2 * n->n_blocks] : l->head, NULL, x, C, V, out);
+    plain_linear(n->has_own_output ? w[2 * n->n_blocks] : seq->head, NULL, x, C, V, out);
 }
 
-static void hydra_logits(const void *net, real *const *w, const TrainSequence *l, int32_t t, int32_t step, double *out) {
+static void hydra_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out) {
     const HydraNet *n = net;
     double c[5 * C], x[C], y[C];
     int32_t each = 3 + 2 * (n->n_blocks - 1);
     w += (step - 1) * (each + n->has_own_output);
-    memcpy(c, l->hidden + t * C, C * sizeof *c);
-    for (int32_t s = 1; s <= step; s++) memcpy(c + s * C, l->embd + l->tokens[t + s] * C, C * sizeof *c);
+    memcpy(c, seq->hidden + t * C, C * sizeof *c);
+    for (int32_t s = 1; s <= step; s++) memcpy(c + s * C, seq->embd + seq->tokens[t + s] * C, C * sizeof *c);
     plain_linear(w[2], NULL, c, (step + 1) * C, C, x);
     plain_linear(w[0], w[1], c, (step + 1) * C, C, y);
     for (int32_t i = 0; i < C; i++) x[i] += plain_silu(y[i]);
     for (int32_t k = 1; k < n->n_blocks; k++) plain_block(w[1 + 2 * k], w[2 + 2 * k], x, C);
-    plain_linear(n->has_own_output ? w[each] : l->head, NULL, x, C, V, out);
+    plain_linear(n->has_own_output ? w[each] : seq->head, NULL, x, C, V, out);
 }
 
-/* out += gain * RMSNorm(token W1 W2), of a token's embedding */
+/* out += gain * RMSNorm(token W1 W2); token: its embedding */
 static void plain_info(real *const *w, int32_t rank, const double *token, double *out) {
     double low[C], up[V], square = 0;
     plain_linear(w[0], NULL, token, C, rank, low);
@@ -195,21 +154,21 @@ static void plain_info(real *const *w, int32_t rank, const double *token, double
     for (int32_t i = 0; i < V; i++) out[i] += w[2][i] * up[i] / sqrt(square / V + (double)1e-5f);
 }
 
-static void redrafter_logits(const void *net, real *const *w, const TrainSequence *l, int32_t t, int32_t step, double *out) {
+static void redrafter_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out) {
     const RedrafterNet *n = net;
     double x[2 * C] = {0}, from_token[C], from_state[C];
     for (int32_t s = 1; s <= step; s++) {
-        const double *e = l->embd + l->tokens[t + s] * C;
+        const double *e = seq->embd + seq->tokens[t + s] * C;
         plain_linear(w[0], NULL, e, C, C, from_token);
         plain_linear(w[1], w[2], x, C, C, from_state);
         for (int32_t i = 0; i < C; i++)
             x[i] = s == 1 && n->starts_at_embedding ? e[i] : plain_silu(from_token[i] + from_state[i]);
     }
-    memcpy(x + C, l->hidden + t * C, C * sizeof *x);
+    memcpy(x + C, seq->hidden + t * C, C * sizeof *x);
     for (int32_t k = 0; k < n->n_blocks; k++) plain_block(w[3 + 2 * k], w[4 + 2 * k], x, 2 * C);
     w += 3 + 2 * n->n_blocks;
     plain_linear(w[0], NULL, x, 2 * C, V, out);
-    if (n->info.rank) plain_info(w + 1, n->info.rank, l->embd + l->tokens[t + step] * C, out);
+    if (n->info.rank) plain_info(w + 1, n->info.rank, seq->embd + seq->tokens[t + step] * C, out);
 }
 
 static void log_softmax(double *x) {
@@ -218,30 +177,30 @@ static void log_softmax(double *x) {
     for (int32_t i = 0; i < V; i++) x[i] -= log(sum);
 }
 
-/* All steps from all places. */
-static TrainSums plain_sums(const struct Case *of, const TrainSequence *l) {
+/* All steps at all positions. */
+static TrainSums plain_sums(const struct Case *of, const TrainSequence *seq) {
     TrainSums sums = {0};
     const HeadLossOptions *o = of->loss;
-    for (int32_t p = 1; p < l->T; p++) {
-        double dist[V], said[V];
-        if (!l->loss_mask[p]) continue;
+    for (int32_t p = 1; p < seq->T; p++) {
+        double dist[V], log_q[V];
+        if (!seq->loss_mask[p]) continue;
         sums.n++;
-        plain_linear(l->head, NULL, l->hidden + p * C, C, V, dist);
+        plain_linear(seq->head, NULL, seq->hidden + p * C, C, V, dist);
         log_softmax(dist);
         for (int32_t s = 1; s <= o->n_steps && s <= p; s++) {
             int32_t best = 0, best_of_dist = 0, rank = 0;
-            of->logits(of->net, run.w, l, p - s, s, said);
-            log_softmax(said);
-            double loss = o->hard_labels ? -said[l->tokens[p + 1]] : 0;
-            for (int32_t i = 0; i < V && !o->hard_labels; i++) loss += exp(dist[i]) * (dist[i] - said[i]);
+            of->logits(of->net, run.w, seq, p - s, s, log_q);
+            log_softmax(log_q);
+            double loss = o->hard_labels ? -log_q[seq->tokens[p + 1]] : 0;
+            for (int32_t i = 0; i < V && !o->hard_labels; i++) loss += exp(dist[i]) * (dist[i] - log_q[i]);
             sums.loss += o->token_weight * loss / o->n_steps;
             for (int32_t i = 1; i < V; i++) {
-                if (said[i] > said[best]) best = i;
+                if (log_q[i] > log_q[best]) best = i;
                 if (dist[i] > dist[best_of_dist]) best_of_dist = i;
             }
             sums.of[s - 1]++;
             sums.right[s - 1] += best == best_of_dist;
-            for (int32_t i = 0; i < V; i++) rank += said[i] > said[best_of_dist];
+            for (int32_t i = 0; i < V; i++) rank += log_q[i] > log_q[best_of_dist];
             sums.at_rank[s - 1][rank]++;
         }
     }
@@ -249,7 +208,7 @@ static TrainSums plain_sums(const struct Case *of, const TrainSequence *l) {
 }
 
 static void expect_plain_sums(const char *what) {
-    TrainSums want = plain_sums(run.of, &run.train_sequence), got = learn_run(NULL, 0), with_gradients = learn_run(run.dw, 1);
+    TrainSums want = plain_sums(run.of, &run.seq), got = learn_run(NULL, 0), with_gradients = learn_run(run.dw, 1);
     if (!(fabs(got.loss - want.loss) < 1e-9 * (1 + want.loss))) fail_msg("%s: loss %g, want %g", what, got.loss, want.loss);
     assert_true(with_gradients.loss == got.loss);
     assert_int_equal(got.n, want.n);
@@ -260,7 +219,7 @@ static void expect_plain_sums(const char *what) {
     }
 }
 
-static void the_loss_is_the_plain_one(void **state) {
+static void the_loss_equals_the_plain_one(void **state) {
     (void)state;
     static const int32_t lengths[] = {23, 6, 2, HEAD_LOSS_ROWS * 8 / 7};
     for (int i = 0; i < N_CASES; i++)
@@ -297,26 +256,27 @@ static double worst_error(int max_tried, char *name) {
     return worst;
 }
 
-/* With places that count beyond one pass of the loss, too. Gradients are added to what is there. */
-static void every_tensor(void **state) {
+/* Also with more positions than HEAD_LOSS_ROWS. Gradients are added to those of an earlier call. */
+static void gradients_match_finite_differences(void **state) {
     (void)state;
-    static const struct { int32_t T; bool all; int max_tried; } train_sequences[] = {{13, false, 40}, {HEAD_LOSS_ROWS + 5, true, 3}};
+    static const struct { int32_t T; bool all; int max_tried; } sizes[] = {{13, false, 40}, {HEAD_LOSS_ROWS + 5, true, 3}};
     for (int i = 0; i < N_CASES; i++)
         for (int k = 0; k < 2; k++) {
             char name[64] = "";
-            open_run(&cases[i], train_sequences[k].T, 0.7);
-            if (train_sequences[k].all) memset(loss_mask, 1, sizeof loss_mask);
+            open_run(&cases[i], sizes[k].T, 0.7);
+            if (sizes[k].all) memset(loss_mask, 1, sizeof loss_mask);
             learn_run(run.dw, 0.2);
             learn_run(run.dw, 0.5);
-            double error = worst_error(train_sequences[k].max_tried, name);
-            if (!(error < 1e-7)) fail_msg("case %d, %d tokens: %s is wrong by %g", i, train_sequences[k].T, name, error);
+            double error = worst_error(sizes[k].max_tried, name);
+            if (!(error < 1e-7)) fail_msg("case %d, %d tokens: %s is wrong by %g", i, sizes[k].T, name, error);
             close_run();
         }
 }
 
-/* Negative control: one tensor's gradient with its sign turned, one after the other; each must be seen. A tensor without
- * any influence would not be: of a redrafter of one step that starts at the embedding, W, U and b have none. */
-static void a_wrong_sign_is_seen(void **state) {
+/* Negative control: the sign of one tensor's gradient is flipped, tensor after tensor; each must be detected. A tensor
+ * that does not influence the loss would not be: in a redrafter of one step that starts at the embedding, W, U and b do
+ * not. */
+static void a_wrong_sign_is_detected(void **state) {
     (void)state;
     for (int i = 0; i < N_CASES - 1; i++) {
         open_run(&cases[i], 13, 0.7);
@@ -324,18 +284,18 @@ static void a_wrong_sign_is_seen(void **state) {
         for (int32_t k = 0; k < run.n_tensors; k++) {
             char name[64] = "";
             NetTensor x = run.of->class->tensor(run.of->net, k);
-            if (i == N_CASES - 2 && strcmp(x.name, "redrafter.u.weight") == 0) continue; /* of one step from zero: none */
+            if (i == N_CASES - 2 && strcmp(x.name, "redrafter.u.weight") == 0) continue; /* with one step from a zero state it has no influence */
             for (int64_t j = 0; j < net_tensor_count(&x); j++) run.dw[k][j] = -run.dw[k][j];
             double error = worst_error(4, name);
-            if (!(error > 1) || strcmp(name, x.name) != 0) fail_msg("case %d: %s turned, but %s is worst, by %g", i, x.name, name, error);
+            if (!(error > 1) || strcmp(name, x.name) != 0) fail_msg("case %d: the sign of %s is flipped, but the worst error is in %s: %g", i, x.name, name, error);
             for (int64_t j = 0; j < net_tensor_count(&x); j++) run.dw[k][j] = -run.dw[k][j];
         }
         close_run();
     }
 }
 
-/* Nothing counts: no loss, no gradient. And what one place says does not hang on what is around it. */
-static void what_does_not_count(void **state) {
+/* An empty mask gives no loss and no gradient. The loss at one position does not depend on the rest of the mask. */
+static void positions_outside_the_mask_change_nothing(void **state) {
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         double sum = 0, whole;
@@ -367,10 +327,10 @@ static int fill(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_loss_is_the_plain_one),
-        cmocka_unit_test(every_tensor),
-        cmocka_unit_test(a_wrong_sign_is_seen),
-        cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(the_loss_equals_the_plain_one),
+        cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(a_wrong_sign_is_detected),
+        cmocka_unit_test(positions_outside_the_mask_change_nothing),
     };
     return cmocka_run_group_tests(tests, fill, NULL);
 }

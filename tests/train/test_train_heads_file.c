@@ -1,5 +1,6 @@
-/* The trainers of medusa, hydra and redrafter: the file each writes is, to the drafter of that name, the network that was
- * trained; it says what the target says to begin with, learns what held out texts are like, and is refused by other targets. */
+/* test_train_heads_file.c - the trainers of medusa, hydra and redrafter: the drafter that runs a trainer's file
+ * computes the network that was trained; untrained heads repeat the target; training improves held-out texts; another
+ * target refuses the file. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -27,21 +28,21 @@ static Model *target;
 typedef enum Kind { MEDUSA, MEDUSA_TARGET, HYDRA, HYDRA_TARGET, REDRAFTER, REDRAFTER_ZERO, REDRAFTER_INFO, N_KINDS } Kind;
 static const char *const method_of[N_KINDS] = {"medusa", "medusa", "hydra", "hydra", "redrafter", "redrafter", "redrafter"};
 
-typedef struct Pupil {
+typedef struct TrainedDrafter {
     Trainer *trainer;
     union {
         MedusaNet medusa;
         HydraNet hydra;
         RedrafterNet redrafter;
     } net;
-} Pupil;
+} TrainedDrafter;
 
-/* Of n_steps steps; its first values are those of training. */
-static Pupil *open_pupil(Kind kind, int32_t n_steps, bool hard_labels) {
+/* A trainer for n_steps steps, with the initial values of training. */
+static TrainedDrafter *open_drafter_trainer(Kind kind, int32_t n_steps, bool hard_labels) {
     const HeadLossOptions loss = {.token_weight = 1, .hard_labels = hard_labels, .n_steps = n_steps};
     FrozenTarget f = {0};
     fr_error err;
-    Pupil *p = calloc(1, sizeof *p);
+    TrainedDrafter *p = calloc(1, sizeof *p);
     assert_non_null(p);
     if (frozen_open(&f, target_gguf, LENGTH, 1, &err)) fail_msg("%s", err.message);
     DrafterTrainerOptions o = {.net = &p->net, .max_length = LENGTH, .type = TYPE_F32, .seed = 4, .n_threads = 1};
@@ -60,20 +61,20 @@ static Pupil *open_pupil(Kind kind, int32_t n_steps, bool hard_labels) {
     return p;
 }
 
-static void close_pupil(Pupil *p) {
+static void close_drafter_trainer(TrainedDrafter *p) {
     p->trainer->class->close(p->trainer);
     free(p);
 }
 
-static TrainSums learn(Pupil *p, const TrainBatch *b, double weight) {
+static TrainSums learn(TrainedDrafter *p, const TrainBatch *b, double weight) {
     fr_error err;
     TrainSums sums = {0};
     if (p->trainer->class->learn(p->trainer, b, weight, &sums, &err)) fail_msg("%s", err.message);
     return sums;
 }
 
-/* Random values, the same for tensors of one name. */
-static void scatter_values(Pupil *p) {
+/* Random values, the same for tensors of the same name. */
+static void scatter_values(TrainedDrafter *p) {
     for (int32_t i = 0; i < p->trainer->class->n_params(p->trainer); i++) {
         const Param *x = p->trainer->class->param(p->trainer, i);
         uint64_t name = 0;
@@ -86,17 +87,17 @@ static void scatter_values(Pupil *p) {
 
 static Tree tree;
 
-/* What the drafter proposes behind a text, from the file that this kind's trainer writes. */
+/* The tree that the drafter proposes after a text, from the file that the trainer of this kind writes. */
 static void propose(Kind kind, const int32_t *text) {
     static const char *const options[N_KINDS] = {",top=2", ",top=2", ",top=2", ",top=2", ",width=4,length=3", ",width=4,length=3",
                                                  ",width=4,length=3"};
     char spec[128];
     fr_error err;
     LearnedReader reader;
-    Pupil *p = open_pupil(kind, N_STEPS, true);
+    TrainedDrafter *p = open_drafter_trainer(kind, N_STEPS, true);
     scatter_values(p);
     if (p->trainer->class->write(p->trainer, FILE_OF_IT, NULL, &err)) fail_msg("%s", err.message);
-    close_pupil(p);
+    close_drafter_trainer(p);
     snprintf(spec, sizeof spec, "%s:file=" FILE_OF_IT "%s", method_of[kind], options[kind]);
     learned_rig_open_reader(&reader, target);
     Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
@@ -106,41 +107,42 @@ static void propose(Kind kind, const int32_t *text) {
     learned_rig_close_reader(&reader);
 }
 
-/* The network's probability of the last token at its step `depth`, below a text of n_tokens whose pending token is
- * N_TEXT - 1. A lesson's loss at one place is the mean over the steps that lead there: that of n steps, times n, is that of
- * n - 1 steps and the n-th. */
-static double probability(Pupil *const *pupils, const int32_t *tokens, int32_t depth) {
-    int32_t place = N_TEXT - 2 + depth;
+/* The probability that step `depth` of the network gives to the last of `tokens`, after a text whose pending token is
+ * number N_TEXT - 1. The loss at one position is the mean over the steps that predict there; n times that of n steps is
+ * n - 1 times that of n - 1 steps plus the loss of step n. */
+static double probability(TrainedDrafter *const *trained, const int32_t *tokens, int32_t depth) {
+    int32_t p = N_TEXT - 2 + depth;
     uint8_t loss_mask[LENGTH] = {0};
-    loss_mask[place] = 1;
-    const TrainBatch b = {1, place + 1, tokens, loss_mask, 0};
-    double loss = depth * learn(pupils[depth], &b, 0).loss;
-    if (depth > 1) loss -= (depth - 1) * learn(pupils[depth - 1], &b, 0).loss;
+    loss_mask[p] = 1;
+    const TrainBatch b = {1, p + 1, tokens, loss_mask, 0};
+    double loss = depth * learn(trained[depth], &b, 0).loss;
+    if (depth > 1) loss -= (depth - 1) * learn(trained[depth - 1], &b, 0).loss;
     return exp(-loss);
 }
 
-/* The worst difference between what a node's p_accept says of its token and what the network of `kind` says. */
+/* The largest relative difference between the probability of a token by its node's p_accept and by the network of
+ * `kind`. */
 static double worst_difference(Kind kind, const int32_t *text) {
-    Pupil *pupils[N_STEPS + 1] = {NULL};
+    TrainedDrafter *trained[N_STEPS + 1] = {NULL};
     double worst = 0;
     int32_t tokens[N_TEXT + N_STEPS + 1];
     memcpy(tokens, text, N_TEXT * sizeof *tokens);
     for (int32_t k = 1; k <= N_STEPS; k++) {
-        pupils[k] = open_pupil(kind, k, true);
-        scatter_values(pupils[k]);
+        trained[k] = open_drafter_trainer(kind, k, true);
+        scatter_values(trained[k]);
     }
     for (int32_t i = 1; i < tree.n; i++) {
         const TreeNode *node = &tree.nodes[i];
         for (int32_t at = i; at > 0; at = tree.nodes[at].parent) tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
-        double said = (double)node->p_accept / (node->parent ? (double)tree.nodes[node->parent].p_accept : 1);
-        double difference = fabs(probability(pupils, tokens, node->depth) / said - 1);
+        double drafted = (double)node->p_accept / (node->parent ? (double)tree.nodes[node->parent].p_accept : 1);
+        double difference = fabs(probability(trained, tokens, node->depth) / drafted - 1);
         if (!(difference <= worst)) worst = difference;
     }
-    for (int32_t k = 1; k <= N_STEPS; k++) close_pupil(pupils[k]);
+    for (int32_t k = 1; k <= N_STEPS; k++) close_drafter_trainer(trained[k]);
     return worst;
 }
 
-static void the_drafter_runs_what_was_trained(void **state) {
+static void the_drafter_runs_the_trained_network(void **state) {
     (void)state;
     int32_t text[N_TEXT];
     for (Kind kind = 0; kind < N_KINDS; kind++) {
@@ -152,13 +154,13 @@ static void the_drafter_runs_what_was_trained(void **state) {
         double difference = worst_difference(kind, text);
         if (!(difference < 5e-3)) fail_msg("%s, case %d: the file and the network differ by %g", method_of[kind], (int)kind, difference);
     }
-    propose(REDRAFTER, text); /* negative controls: the other start; without the info */
+    propose(REDRAFTER, text); /* negative controls: another start state; no token info */
     assert_true(worst_difference(REDRAFTER_ZERO, text) > 0.02);
     propose(REDRAFTER_INFO, text);
     assert_true(worst_difference(REDRAFTER_ZERO, text) > 0.02);
 }
 
-static void another_target_refuses_it(void **state) {
+static void the_file_is_refused_with_another_target(void **state) {
     (void)state;
     int32_t text[N_TEXT];
     fr_error err;
@@ -182,29 +184,29 @@ static void another_target_refuses_it(void **state) {
 /* ---- learning ------------------------------------------------------------------------------------ */
 
 enum { N_TRAIN = 6, N_VALID = 3, ALPHABET = 24 };
-static int32_t words[N_TRAIN + N_VALID][LENGTH + 1];
+static int32_t texts[N_TRAIN + N_VALID][LENGTH + 1];
 static uint8_t loss_mask[N_TRAIN + N_VALID][LENGTH];
-static const TrainBatch training = {N_TRAIN, LENGTH, words[0], loss_mask[0], 0};
-static const TrainBatch held_out = {N_VALID, LENGTH, words[N_TRAIN], loss_mask[N_TRAIN], 0};
+static const TrainBatch training = {N_TRAIN, LENGTH, texts[0], loss_mask[0], 0};
+static const TrainBatch held_out = {N_VALID, LENGTH, texts[N_TRAIN], loss_mask[N_TRAIN], 0};
 
-/* Each token has two that may follow. */
-static void fill_words(void) {
+/* Every token has two possible successors. */
+static void fill_texts(void) {
     for (int32_t i = 0; i < N_TRAIN + N_VALID; i++)
         for (int32_t k = 0; k <= LENGTH; k++) {
-            double coin = rng_uniform(3, RNG_TEST, (uint64_t)i, (uint32_t)k);
-            words[i][k] = k ? 5 + (words[i][k - 1] * 7 + (coin < 0.3 ? 3 : 11)) % ALPHABET : 5 + i;
+            double u = rng_uniform(3, RNG_TEST, (uint64_t)i, (uint32_t)k);
+            texts[i][k] = k ? 5 + (texts[i][k - 1] * 7 + (u < 0.3 ? 3 : 11)) % ALPHABET : 5 + i;
             if (k < LENGTH) loss_mask[i][k] = k > 6;
         }
 }
 
-static double right_share(const TrainSums *s) {
+static double accuracy_of(const TrainSums *s) {
     double right = 0, of = 0;
     for (int32_t i = 0; i < s->n_heads; i++) right += (double)s->right[i], of += (double)s->of[i];
     return right / of;
 }
 
-/* Steps of training on those words. */
-static void train(Pupil *p, int n_steps) {
+/* n_steps training steps on those texts. */
+static void train(TrainedDrafter *p, int n_steps) {
     const AdamWOptions o = {0.9, 0.95, 1e-8, 0.1};
     AdamW a;
     assert_int_equal(adamw_open(&a, &o, p->trainer, NULL), FR_OK);
@@ -216,26 +218,26 @@ static void train(Pupil *p, int n_steps) {
     adamw_close(&a);
 }
 
-static void held_out_texts_are_guessed_better(void **state) {
+static void training_improves_held_out_texts(void **state) {
     (void)state;
-    fill_words();
+    fill_texts();
     for (Kind kind = 0; kind < N_KINDS; kind++) {
-        Pupil *p = open_pupil(kind, N_STEPS, false);
+        TrainedDrafter *p = open_drafter_trainer(kind, N_STEPS, false);
         TrainSums before = learn(p, &held_out, 0);
         assert_int_equal(before.n_heads, N_STEPS);
         assert_int_equal(before.n, N_VALID * (LENGTH - 7));
         train(p, 40);
         TrainSums after = learn(p, &held_out, 0);
         if (!(after.loss < 0.9 * before.loss)) fail_msg("case %d: loss %g, before %g", (int)kind, after.loss, before.loss);
-        if (kind >= HYDRA) assert_true(right_share(&after) > right_share(&before) + 0.1); /* medusa is not told the tokens */
-        close_pupil(p);
+        if (kind >= HYDRA) assert_true(accuracy_of(&after) > accuracy_of(&before) + 0.1); /* medusa does not see the tokens */
+        close_drafter_trainer(p);
     }
 }
 
 /* ---- the static tree ----------------------------------------------------------------------------- */
 
-/* Whether the tree that medusa draws from its file has the shape that these chances ask for. */
-static bool has_shape(const double *chance) {
+/* Does the static tree of the medusa file have the shape that these acceptance probabilities give? */
+static bool has_shape(const double *p_accept) {
     enum { BUDGET = 20 };
     static StaticTree shape;
     int32_t text[N_TEXT];
@@ -247,20 +249,21 @@ static bool has_shape(const double *chance) {
     rig_propose(d, 0, text[N_TEXT - 1], BUDGET, V, &tree);
     drafter_close(d);
     learned_rig_close_reader(&reader);
-    static_tree_build(&shape, chance, N_STEPS, 8, INT32_MAX);
+    static_tree_build(&shape, p_accept, N_STEPS, 8, INT32_MAX);
     bool same = tree.n == (shape.n < BUDGET + 1 ? shape.n : BUDGET + 1);
     for (int32_t i = 1; i < tree.n && same; i++) same = tree.nodes[i].parent == shape.nodes[i].parent;
     return same;
 }
 
-/* What was measured on held out texts, written and read back, is the shape of the static tree; without it, the prior is. */
+/* The accuracy measured on held-out texts goes into the file and determines the shape of the static tree; without it
+ * the prior does. */
 static void the_static_tree_is_the_measured_one(void **state) {
     (void)state;
     fr_error err;
     float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
     double measured[N_STEPS * 8], prior[N_STEPS * 8];
-    fill_words();
-    Pupil *p = open_pupil(MEDUSA, N_STEPS, false);
+    fill_texts();
+    TrainedDrafter *p = open_drafter_trainer(MEDUSA, N_STEPS, false);
     train(p, 10);
     TrainSums sums = learn(p, &held_out, 0), nothing = {.n_heads = 1};
     assert_false(drafter_trainer_accuracy(&nothing, accuracy));
@@ -274,20 +277,20 @@ static void the_static_tree_is_the_measured_one(void **state) {
     if (p->trainer->class->write(p->trainer, FILE_OF_IT, NULL, &err)) fail_msg("%s", err.message);
     assert_true(has_shape(prior));
     assert_false(has_shape(measured));
-    close_pupil(p);
+    close_drafter_trainer(p);
 }
 
-/* Before they learn, heads say at each step what the target says at the place they start from. */
-static void heads_begin_as_the_target(void **state) {
+/* Before training, heads give at each step the target's distribution at the position they start from. */
+static void untrained_heads_repeat_the_target(void **state) {
     (void)state;
-    fill_words();
+    fill_texts();
     double loss[N_KINDS];
     for (Kind kind = MEDUSA; kind <= HYDRA_TARGET; kind++) {
-        Pupil *p = open_pupil(kind, N_STEPS, false);
+        TrainedDrafter *p = open_drafter_trainer(kind, N_STEPS, false);
         TrainSums s = learn(p, &held_out, 0);
         loss[kind] = s.loss / (double)s.n;
         if (!(fabs(loss[kind] - loss[MEDUSA]) < 1e-5 * loss[MEDUSA])) fail_msg("case %d: %g, not %g", (int)kind, loss[kind], loss[MEDUSA]);
-        close_pupil(p);
+        close_drafter_trainer(p);
     }
     assert_true(loss[MEDUSA] > 0.1);
 }
@@ -310,11 +313,11 @@ static int close_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_drafter_runs_what_was_trained),
-        cmocka_unit_test(another_target_refuses_it),
-        cmocka_unit_test(held_out_texts_are_guessed_better),
+        cmocka_unit_test(the_drafter_runs_the_trained_network),
+        cmocka_unit_test(the_file_is_refused_with_another_target),
+        cmocka_unit_test(training_improves_held_out_texts),
         cmocka_unit_test(the_static_tree_is_the_measured_one),
-        cmocka_unit_test(heads_begin_as_the_target),
+        cmocka_unit_test(untrained_heads_repeat_the_target),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -1,5 +1,5 @@
-/* The trainer of a Llama-style target: it learns, it is deterministic, and the file it writes is, to forerun's own
- * executor, the network that was trained. */
+/* test_train_llama.c - the trainer of a Llama-style target: its loss falls, it is deterministic, and inference with the
+ * file that it writes computes the network that was trained. */
 #include "train/nets/llama.h"
 
 #include "base/mem.h"
@@ -84,7 +84,7 @@ static void loss_falls(GemmPrecision precision) {
     Trainer *t = open_trainer(&o);
     TrainSums first = learn(t, 0);
     double start = first.loss / (double)first.n;
-    assert_true(fabs(start - log(N_VOCAB)) < 0.1); /* small first values say nothing */
+    assert_true(fabs(start - log(N_VOCAB)) < 0.1); /* with small initial values the distribution is nearly uniform */
     double end = train(t, 120);
     TrainSums last = learn(t, 0);
     if (!(end < 0.3 * start)) fail_msg("loss %g after 120 steps from %g", end, start);
@@ -100,7 +100,7 @@ static void loss_falls(GemmPrecision precision) {
 static void loss_falls_on_a_repeated_text(void **state) {
     (void)state;
     loss_falls(GEMM_F32);
-    if (gemm_best_precision() == GEMM_BF16) loss_falls(GEMM_BF16); /* elsewhere it would take minutes */
+    if (gemm_best_precision() == GEMM_BF16) loss_falls(GEMM_BF16); /* in plain C it would take minutes */
 }
 
 /* With weight 0 no gradient is touched; two halves of the weight add up to the whole. */
@@ -122,8 +122,8 @@ static void gradients_add_up(void **state) {
     gguf_close(g);
 }
 
-/* The float network as it is in the program, along the direction of its own gradient: the loss must fall by the
- * square of the gradient's norm (test_train_net.c has each tensor, in double). */
+/* The float network of the program: along its own gradient, the loss must change by the square of the gradient's norm
+ * (test_train_net.c checks each tensor, in double). */
 static void gradient_of_the_float_network(void **state) {
     (void)state;
     Gguf *g = open_vocabulary();
@@ -144,8 +144,8 @@ static void gradient_of_the_float_network(void **state) {
     gguf_close(g);
 }
 
-/* The shortest batch there is: one prediction, fewer sequences than threads. */
-static void one_prediction(void **state) {
+/* The smallest batch: one prediction, fewer sequences than threads. */
+static void a_batch_of_one_prediction(void **state) {
     (void)state;
     Gguf *g = open_vocabulary();
     LlamaOptions o = options_of(g, 3);
@@ -162,7 +162,7 @@ static void one_prediction(void **state) {
 
 /* ---- determinism ------------------------------------------------------------------------------------- */
 
-/* The values after three steps, all tensors one after the other; to be freed. */
+/* The values of all tensors after three steps; the caller frees them. */
 static float *values_after(const Gguf *g, uint64_t seed, int n_threads, int64_t *n) {
     LlamaOptions o = options_of(g, n_threads);
     o.seed = seed;
@@ -203,7 +203,7 @@ static Gguf *write_and_open(Trainer *t) {
     char path[] = "build/trained-XXXXXX";
     (void)mkdir("build", 0777);
     int fd = mkstemp(path);
-    if (fd < 0) fail_msg("%s: no temporary file can be made", path);
+    if (fd < 0) fail_msg("%s: cannot make a temporary file", path);
     close(fd);
     fr_error err = {0};
     if (t->class->write(t, path, NULL, &err)) fail_msg("%s", err.message);
@@ -212,13 +212,12 @@ static Gguf *write_and_open(Trainer *t) {
     return g;
 }
 
-/* Logits of a fresh network with the trainer's values: what the trainer itself computes. */
+/* The logits that the trainer's network computes with its values. */
 static void logits_of_trainer(Trainer *t, LlamaShape shape, float *logits) {
     LlamaLayer layers[2];
     LlamaActs acts;
-    size_t bytes;
     LlamaWeights w = llama_place_weights(&shape, layers, t->class->param(t, 0)->value);
-    assert_true(llama_acts_open(&acts, &shape, LENGTH, &bytes));
+    assert_int_equal(llama_acts_open(&acts, &shape, LENGTH, NULL), FR_OK);
     llama_forward(&shape, &w, &acts, tokens[0], LENGTH);
     llama_logits(&shape, &w, &acts, LENGTH, logits);
     llama_acts_close(&acts);
@@ -231,8 +230,8 @@ static double distance_to_executor(TensorType type) {
     Trainer *t = open_trainer(&o);
     train(t, 30);
     float *mine = mem_calloc(LENGTH * N_VOCAB, sizeof *mine), *theirs = mem_calloc(LENGTH * N_VOCAB, sizeof *theirs);
-    double *wanted = mem_calloc(LENGTH * N_VOCAB, sizeof *wanted);
-    assert_true(mine && theirs && wanted);
+    double *want = mem_calloc(LENGTH * N_VOCAB, sizeof *want);
+    assert_true(mine && theirs && want);
     o.shape.n_vocab = N_VOCAB;
     logits_of_trainer(t, o.shape, mine);
     Gguf *g = write_and_open(t);
@@ -242,22 +241,22 @@ static double distance_to_executor(TensorType type) {
     ExecutorOptions eo = rig_options(LENGTH, LENGTH);
     Executor *e = rig_executor(model, &eo);
     rig_append(e, rig_sequence(e), tokens[0], LENGTH, LENGTH, N_VOCAB, theirs);
-    for (int i = 0; i < LENGTH * N_VOCAB; i++) wanted[i] = (double)mine[i];
-    double distance = rig_rel_rms(theirs, wanted, LENGTH * N_VOCAB);
+    for (int i = 0; i < LENGTH * N_VOCAB; i++) want[i] = (double)mine[i];
+    double distance = rig_rel_rms(theirs, want, LENGTH * N_VOCAB);
     executor_close(e);
     model_close(model);
     gguf_close(g);
-    mem_free(mine), mem_free(theirs), mem_free(wanted);
+    mem_free(mine), mem_free(theirs), mem_free(want);
     t->class->close(t);
     gguf_close(vocabulary);
     return distance;
 }
 
-static void the_file_is_the_network(void **state) {
+static void inference_matches_the_trained_network(void **state) {
     (void)state;
     static const struct {
         TensorType type;
-        double least, most; /* too close would mean that another type was written */
+        double least, most; /* a smaller distance would mean that another type was written */
     } cases[] = {{TYPE_F32, 0, 3e-6}, {TYPE_F16, 1e-5, 2e-3}, {TYPE_Q8_0, 5e-4, 3e-2}};
     for (int i = 0; i < 3; i++) {
         double d = distance_to_executor(cases[i].type);
@@ -266,7 +265,7 @@ static void the_file_is_the_network(void **state) {
     }
 }
 
-static void the_file_says_how_it_was_trained_and_has_the_vocabulary(void **state) {
+static void the_file_has_the_vocabulary_and_the_training_precision(void **state) {
     (void)state;
     Gguf *vocabulary = open_vocabulary();
     LlamaOptions o = options_of(vocabulary, 1);
@@ -292,7 +291,7 @@ static void the_file_says_how_it_was_trained_and_has_the_vocabulary(void **state
 
 /* ---- what is refused --------------------------------------------------------------------------------- */
 
-static void refusals(void **state) {
+static void bad_options_and_batches_are_refused(void **state) {
     (void)state;
     Gguf *g = open_vocabulary();
     const LlamaOptions good = options_of(g, 1);
@@ -326,7 +325,7 @@ static void refusals(void **state) {
 
 /* ---- the float exponential --------------------------------------------------------------------------- */
 
-static void exponential(void **state) {
+static void the_float_exponential_is_accurate(void **state) {
     (void)state;
     double worst = 0;
     for (int i = -86000; i <= 87000; i++) {
@@ -344,12 +343,12 @@ int main(void) {
         cmocka_unit_test(loss_falls_on_a_repeated_text),
         cmocka_unit_test(gradients_add_up),
         cmocka_unit_test(gradient_of_the_float_network),
-        cmocka_unit_test(one_prediction),
+        cmocka_unit_test(a_batch_of_one_prediction),
         cmocka_unit_test(same_seed_same_bits),
-        cmocka_unit_test(the_file_is_the_network),
-        cmocka_unit_test(the_file_says_how_it_was_trained_and_has_the_vocabulary),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(exponential),
+        cmocka_unit_test(inference_matches_the_trained_network),
+        cmocka_unit_test(the_file_has_the_vocabulary_and_the_training_precision),
+        cmocka_unit_test(bad_options_and_batches_are_refused),
+        cmocka_unit_test(the_float_exponential_is_accurate),
     };
     return cmocka_run_group_tests(tests, make_batch, NULL);
 }

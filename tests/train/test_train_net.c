@@ -1,7 +1,8 @@
-/* The whole network of src/train/llama_net.c in double: the gradient of every tensor against finite differences, on a
- * shape with grouped queries where no two widths are equal, with predictions that do not count. */
+/* test_train_net.c - the whole network of src/train/nets/llama_net.c in double: the gradient of every tensor against
+ * finite differences, on a shape with grouped queries where no two widths are equal, and with predictions outside the
+ * loss mask. */
 #define TRAIN_DOUBLE
-/* Each op before those that use it: clang takes no versions for several machines of a function that is in use already. */
+/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used. */
 #include "train/ops/op_attention.c"
 #include "train/ops/op_embedding.c"
 #include "train/ops/op_linear.c"
@@ -43,14 +44,13 @@ static double loss(void *ctx) {
 }
 
 static void open_net(int32_t T, double weight) {
-    size_t bytes;
     int64_t n = llama_n_weights(&shape);
     assert_true(n <= N_WEIGHTS_MAX && T <= T_MAX);
     memset(&net, 0, sizeof net);
     net.T = T, net.weight = weight;
     net.weights = llama_place_weights(&shape, net.layers, net.w);
     net.grads = llama_place_weights(&shape, net.dlayers, net.dw);
-    assert_true(llama_acts_open(&net.acts, &shape, T, &bytes));
+    assert_int_equal(llama_acts_open(&net.acts, &shape, T, NULL), FR_OK);
     for (uint64_t i = 0; i < (uint64_t)n; i++) net.w[i] = rng_uniform(9, RNG_TEST, i, 0) - 0.5;
     for (int32_t i = 0; i <= T; i++) net.tokens[i] = (i * i + i / 5) % shape.n_vocab;
     for (int32_t i = 0; i < T; i++) net.loss_mask[i] = i % 3 != 1;
@@ -61,7 +61,7 @@ static void learn_net(void) {
     llama_learn(&shape, &net.weights, &net.grads, &net.acts, net.tokens, net.loss_mask, net.T, net.weight);
 }
 
-/* The worst error over all tensors, each tried at up to max_tried places; the name of the worst goes to *name. */
+/* The worst error over all tensors, each tried at up to max_tried elements; the name of the worst goes to *name. */
 static double worst_error(int max_tried, char *name) {
     double worst = 0;
     int64_t at = 0;
@@ -79,7 +79,7 @@ static double worst_error(int max_tried, char *name) {
     return worst;
 }
 
-static void every_tensor(void **state) {
+static void gradients_match_finite_differences(void **state) {
     (void)state;
     char name[64] = "";
     open_net(11, 0.7);
@@ -89,8 +89,8 @@ static void every_tensor(void **state) {
     llama_acts_close(&net.acts);
 }
 
-/* More rows than the head takes at a time, and more than a block of attention. */
-static void longer_than_a_chunk(void **state) {
+/* More rows than LLAMA_HEAD_ROWS and than a block of attention. */
+static void sequences_longer_than_a_block(void **state) {
     (void)state;
     char name[64] = "";
     open_net(LLAMA_HEAD_ROWS + 3, 0.01);
@@ -100,8 +100,8 @@ static void longer_than_a_chunk(void **state) {
     llama_acts_close(&net.acts);
 }
 
-/* Negative control: one tensor's gradient with its sign turned, one after the other; each must be seen. */
-static void a_wrong_sign_is_seen(void **state) {
+/* Negative control: the sign of one tensor's gradient is flipped, tensor after tensor; each must be detected. */
+static void a_wrong_sign_is_detected(void **state) {
     (void)state;
     char name[64] = "";
     open_net(11, 0.7);
@@ -112,15 +112,15 @@ static void a_wrong_sign_is_seen(void **state) {
         int64_t n = t.n_rows * t.n;
         for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
         double error = worst_error(4, name);
-        if (!(error > 1) || strcmp(name, t.name) != 0) fail_msg("%s turned, but %s is worst, by %g", t.name, name, error);
+        if (!(error > 1) || strcmp(name, t.name) != 0) fail_msg("the sign of %s is flipped, but the worst error is in %s: %g", t.name, name, error);
         for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
         at += n;
     }
     llama_acts_close(&net.acts);
 }
 
-/* Predictions that do not count change neither the loss nor the gradient. */
-static void what_does_not_count(void **state) {
+/* Predictions outside the loss mask change neither the loss nor the gradient. */
+static void positions_outside_the_mask_change_nothing(void **state) {
     (void)state;
     open_net(11, 1);
     memset(net.loss_mask, 0, sizeof net.loss_mask);
@@ -136,7 +136,7 @@ static void what_does_not_count(void **state) {
     llama_acts_close(&net.acts);
 }
 
-/* Of equal logits the lowest token is the most probable one, as in the sampler. */
+/* Ties go to the lowest token, as in the sampler. */
 static void ties_go_to_the_lowest_token(void **state) {
     (void)state;
     const double logits[4] = {1, 3, 3, 2};
@@ -153,10 +153,10 @@ static int one_thread(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_tensor),
-        cmocka_unit_test(longer_than_a_chunk),
-        cmocka_unit_test(a_wrong_sign_is_seen),
-        cmocka_unit_test(what_does_not_count),
+        cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(sequences_longer_than_a_block),
+        cmocka_unit_test(a_wrong_sign_is_detected),
+        cmocka_unit_test(positions_outside_the_mask_change_nothing),
         cmocka_unit_test(ties_go_to_the_lowest_token),
     };
     return cmocka_run_group_tests(tests, one_thread, NULL);

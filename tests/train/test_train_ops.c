@@ -1,5 +1,6 @@
-/* The ops of src/train in double, against finite differences: every derivative of every op on odd shapes. The negative
- * control is in the check itself: each derivative is also tried with its sign turned, and that must be seen. */
+/* test_train_ops.c - the ops of src/train/ops in double against finite differences: every derivative of every op on odd
+ * shapes. The check has its own negative control: each derivative is also tried with its sign flipped, which must be
+ * detected. */
 #define TRAIN_DOUBLE
 #include "train/ops/op_attention.c"
 #include "train/ops/op_embedding.c"
@@ -57,35 +58,35 @@ typedef struct Op {
 
 static void rope_back(void);
 
-/* A backward adds to what is there: done twice, it gives twice as much (rope alone works in place). */
-static void check_that_it_adds(const Op *op, const GradientVar *vars) {
+/* Backward functions accumulate: two calls give twice the gradient (except rope, which works in place). */
+static void check_accumulation(const Op *op, const GradientVar *vars) {
     double once[3];
     for (int i = 0; i < 3; i++) once[i] = real_dot(vars[i].dx, vars[i].x, vars[i].n);
     op->backward();
     for (int i = 0; i < 3; i++) {
         double twice = real_dot(vars[i].dx, vars[i].x, vars[i].n);
         if (fabs(twice - 2 * once[i]) > 1e-9 * (1 + fabs(once[i])))
-            fail_msg("%s, input %s: its backward does not add", op->name, vars[i].name);
+            fail_msg("%s, input %s: the backward function does not accumulate", op->name, vars[i].name);
     }
 }
 
 static void check_op(const Op *op) {
-    static double turned[N_MAX];
-    op->loss(NULL); /* the forward leaves what the way back needs */
+    static double flipped[N_MAX];
+    op->loss(NULL); /* the forward pass leaves what the backward pass needs */
     op->backward();
     GradientVar vars[] = {{"a", r.a, r.da, op->n_a}, {"b", r.b, r.db, op->n_b}, {"c", r.c, r.dc, op->n_c}};
-    GradientVar unturned[] = {vars[0], vars[1], vars[2]};
+    GradientVar unflipped[] = {vars[0], vars[1], vars[2]};
     for (int i = 0; i < 3; i++) {
         if (vars[i].n == 0) continue;
         assert_true(vars[i].n <= N_MAX);
         double error = gradient_error(&vars[i], op->loss, NULL, TRIED);
         if (!(error < 1e-7)) fail_msg("%s, input %s: wrong by %g", op->name, vars[i].name, error);
-        for (int64_t k = 0; k < vars[i].n; k++) turned[k] = -vars[i].dx[k];
-        vars[i].dx = turned;
+        for (int64_t k = 0; k < vars[i].n; k++) flipped[k] = -vars[i].dx[k];
+        vars[i].dx = flipped;
         error = gradient_error(&vars[i], op->loss, NULL, TRIED);
-        if (!(error > 1)) fail_msg("%s, input %s: a wrong sign is not seen (%g)", op->name, vars[i].name, error);
+        if (!(error > 1)) fail_msg("%s, input %s: a wrong sign is not detected (%g)", op->name, vars[i].name, error);
     }
-    if (op->backward != rope_back) check_that_it_adds(op, unturned);
+    if (op->backward != rope_back) check_accumulation(op, unflipped);
 }
 
 /* ---- linear, norm, embedding ------------------------------------------------------------------------- */
@@ -134,7 +135,7 @@ static void embedding_back(void) { embedding_backward(r.da, r.g, r.tokens, r.row
 
 static void embedding(void **state) {
     (void)state;
-    fill(20, 9, 0, 0, 0); /* 20 tokens of 9: some come more than once */
+    fill(20, 9, 0, 0, 0); /* 20 tokens out of 9: some occur more than once */
     check_op(&(Op){"embedding", embedding_loss, embedding_back, 9 * 6, 0, 0});
 }
 
@@ -159,7 +160,7 @@ static void silu_and_swiglu(void **state) {
     (void)state;
     for (int kind = 0; kind < 2; kind++) {
         fill(1, 37, 0, 0, kind);
-        for (int i = 0; i < 8; i++) r.a[i] *= 20; /* far out too */
+        for (int i = 0; i < 8; i++) r.a[i] *= 20; /* also where the sigmoid saturates */
         check_op(&(Op){kind ? "swiglu" : "silu", silu_loss, silu_back, r.n, kind ? r.n : 0, 0});
     }
 }
@@ -210,8 +211,8 @@ static void attention(void **state) {
     }
 }
 
-/* Row t of attention must not know of later keys. */
-static void attention_does_not_look_ahead(void **state) {
+/* Row t of attention must not depend on later keys. */
+static void attention_is_causal(void **state) {
     (void)state;
     fill(67, 6, 2, 1, 0);
     attention_loss(NULL);
@@ -226,7 +227,8 @@ static void attention_does_not_look_ahead(void **state) {
 /* ---- losses ------------------------------------------------------------------------------------------ */
 
 enum { HARD, SOFT, KL, L1 };
-/* a: logits; b: a distribution for each row (not normalised where kind is SOFT); the loss of row t counts g_t times. */
+/* a: logits; b: a distribution for each row (not normalised where kind is SOFT); the loss of row t has the weight
+ * g_t. */
 static double softmax_loss(void *ctx) {
     (void)ctx;
     if (r.kind == HARD) cross_entropy_forward(r.y, r.kept, r.a, r.tokens, r.rows, r.n);
@@ -249,7 +251,7 @@ static void softmax_losses(void **state) {
             fill(6, n, 0, 0, kind);
             for (int64_t i = 0; i < 6 * n; i++) r.b[i] = kind == SOFT ? fabs(r.b[i]) : 3 * r.b[i];
             for (int64_t t = 0; t < 6 && kind != SOFT; t++) real_softmax(r.b + t * n, r.b + t * n, n);
-            r.g[2] = r.g[5] = 0; /* predictions that do not count */
+            r.g[2] = r.g[5] = 0; /* rows outside the loss mask */
             check_op(&(Op){names[kind], softmax_loss, softmax_back, 6 * n, 0, 0});
             for (int64_t i = 0; i < n; i++) assert_true(r.da[2 * n + i] == 0 && r.da[5 * n + i] == 0);
         }
@@ -301,7 +303,7 @@ static int32_t n_params(const Trainer *t) { return (void)t, 2; }
 static Param *param(Trainer *t, int32_t i) { return (void)t, &params[i]; }
 static const TrainerClass toy_class = {.name = "toy", .n_params = n_params, .param = param};
 
-/* Three steps, each written out as the paper has them. */
+/* Three steps, each written out as in the paper. */
 static void adamw_as_in_the_paper(void **state) {
     (void)state;
     Trainer toy = {&toy_class};
@@ -334,9 +336,9 @@ static int32_t wide_n(const Trainer *t) { return (void)t, N_WIDE; }
 static Param *wide_param_0(Trainer *t, int32_t i) { return (void)t, &wide[0][i]; }
 static Param *wide_param_1(Trainer *t, int32_t i) { return (void)t, &wide[1][i]; }
 
-/* Parameters of odd lengths, some of them shorter than a piece: whatever the number of threads, the bits are the same, and
- * each element is its own. */
-static void threads_change_no_bit(void **state) {
+/* Parameters of odd lengths, some of them shorter than a piece: whatever the number of threads, the bits are the same,
+ * and each element is its own. */
+static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
     static const int64_t lengths[N_WIDE] = {1, 2777, 3, 17, 160, 2000, 42};
     static const TrainerClass classes[] = {{.name = "one", .n_params = wide_n, .param = wide_param_0},
@@ -411,12 +413,12 @@ int main(void) {
         cmocka_unit_test(silu_and_swiglu),
         cmocka_unit_test(rope),
         cmocka_unit_test(attention),
-        cmocka_unit_test(attention_does_not_look_ahead),
+        cmocka_unit_test(attention_is_causal),
         cmocka_unit_test(softmax_losses),
         cmocka_unit_test(values_of_losses),
         cmocka_unit_test(regression),
         cmocka_unit_test(adamw_as_in_the_paper),
-        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(clipping),
         cmocka_unit_test(rates_of_a_schedule),
     };

@@ -1,5 +1,5 @@
-/* Layers that were trained (src/train/net_eagle.c, net_lyanna.c): the drafter that opens the file says what the network says,
- * at every step of its own guesses; a trainer learns; hot tokens. */
+/* test_train_unroll.c - the trained layers of eagle and lyanna: the drafter that opens the file computes what the
+ * network computes, at every step of its own predictions; training lowers the loss; noise; hot tokens. */
 #include "learned_rig.h"
 #include "random_model.h"
 
@@ -21,7 +21,7 @@
 enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 16 };
 
 static Gguf *gguf;
-static FrozenTarget reading; /* tells the tests what the target's hidden states are */
+static FrozenTarget frozen; /* computes the target's hidden states for the tests */
 
 static void open_target(const char *arch) {
     const RandomModel m = {.arch = arch, .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 300,
@@ -29,22 +29,22 @@ static void open_target(const char *arch) {
     fr_error err;
     if (random_model_write(&m, TARGET, &err)) fail_msg("%s", err.message);
     gguf = rig_gguf(TARGET);
-    if (frozen_open(&reading, gguf, LENGTH, 2, &err)) fail_msg("%s", err.message);
+    if (frozen_open(&frozen, gguf, LENGTH, 2, &err)) fail_msg("%s", err.message);
 }
 
 static void close_target(void) {
-    frozen_close(&reading);
+    frozen_close(&frozen);
     gguf_close(gguf);
 }
 
 /* ---- networks ----------------------------------------------------------------------------------- */
 
 static UnrollShape layer_of(const char *method, int32_t n_steps) {
-    const Hparams *h = &reading.model->hparams;
+    const Hparams *h = &frozen.model->hparams;
     return (UnrollShape){.method = method, .C = h->n_embd, .n_ff = 80, .n_head = h->n_head, .n_head_kv = h->n_head_kv,
-                         .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &reading.model->rope, .n_steps = n_steps,
-                         .fc_std = start_token_std(reading.embd, h->n_vocab, h->n_embd), .fuses_token = true,
-                         .qk_start_anew = reading.model->layers[h->n_layer - 1].q_norm != NULL};
+                         .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &frozen.model->rope, .n_steps = n_steps,
+                         .fc_std = start_token_std(frozen.embd, h->n_vocab, h->n_embd), .fuses_token = true,
+                         .qk_start_anew = frozen.model->layers[h->n_layer - 1].q_norm != NULL};
 }
 
 static const int32_t *hot;
@@ -52,7 +52,7 @@ static int32_t n_hot, rank;
 static bool first_token;
 
 static InfoShape info_of(const char *method) {
-    const Hparams *h = &reading.model->hparams;
+    const Hparams *h = &frozen.model->hparams;
     return (InfoShape){method, h->n_embd, h->n_vocab, rank, n_hot, hot, h->rms_eps};
 }
 
@@ -73,9 +73,9 @@ static UnrollNet lyanna_of(HeadLossOptions loss) {
 
 static const HeadLossOptions learning = {.token_weight = 1, .hidden_weight = 0.5, .regression = REGRESSION_SMOOTH_L1, .n_steps = DEPTH};
 
-/* A few steps on a batch of random tokens, over and over; the trainer's file is written to `path`. */
+/* Takes a few steps on one batch of random tokens, and writes the trainer's file to `path`. */
 static Trainer *train(const NetClass *class, const void *net, const char *path) {
-    int32_t n_vocab = reading.model->hparams.n_vocab, tokens[N_SEQUENCES * (LENGTH + 1)];
+    int32_t n_vocab = frozen.model->hparams.n_vocab, tokens[N_SEQUENCES * (LENGTH + 1)];
     uint8_t loss_mask[N_SEQUENCES * LENGTH];
     FrozenTarget target;
     Trainer *t;
@@ -104,7 +104,7 @@ static Trainer *train(const NetClass *class, const void *net, const char *path) 
     return t;
 }
 
-/* ---- what the network says ---------------------------------------------------------------------- */
+/* ---- the network's probabilities ------------------------------------------------------------------ */
 
 static float *weights[MAX_TENSORS];
 static void take_weights(Trainer *t) {
@@ -112,22 +112,21 @@ static void take_weights(Trainer *t) {
     for (int32_t i = 0; i < t->class->n_params(t); i++) weights[i] = t->class->param(t, i)->value;
 }
 
-/* Minus log of what the network says of tokens[place + 1], in all its steps that end at the place. */
-static double loss_at(const NetClass *class, const void *net, const int32_t *tokens, const float *hidden, int32_t place) {
+/* The network's mean -log q of tokens[p + 1], over all steps that predict at position p. */
+static double loss_at(const NetClass *class, const void *net, const int32_t *tokens, const float *hidden, int32_t p) {
     uint8_t loss_mask[N_TEXT + DEPTH] = {0};
-    size_t bytes;
     TrainSums sums = {0};
-    loss_mask[place] = 1;
-    void *acts = class->acts_open(net, place + 1, &bytes);
+    loss_mask[p] = 1;
+    void *acts = class->acts_open(net, p + 1, NULL);
     assert_non_null(acts);
-    const TrainSequence train_sequence = {place + 1, tokens, loss_mask, hidden, reading.embd, reading.head, NULL};
-    class->learn(net, weights, NULL, acts, &train_sequence, 0, &sums);
+    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, NULL};
+    class->learn(net, weights, NULL, acts, &seq, 0, &sums);
     class->acts_close(acts);
     return sums.loss;
 }
 
-/* log q of the last of a path's n tokens, which are drafted behind a text of N_TEXT: what n steps lose at that place together
- * less what n - 1 of them do. */
+/* log q of the last of a path's n tokens, which are drafted after a text of N_TEXT: the summed loss of n steps at that
+ * position minus that of n - 1 steps. */
 static double log_q(bool is_eagle, const int32_t *tokens, const float *hidden, int32_t n) {
     double sums[2] = {0};
     for (int32_t i = 0; i < 2 && n - i > 0; i++) {
@@ -141,8 +140,8 @@ static double log_q(bool is_eagle, const int32_t *tokens, const float *hidden, i
 
 /* Every node of the drafter's tree has the probability that the network gives to its path. */
 static void check_tree(bool is_eagle, const char *path) {
-    int32_t n_vocab = reading.model->hparams.n_vocab, tokens[N_TEXT + DEPTH + 1] = {0}, at_depth[DEPTH + 1] = {0};
-    float *hidden = mem_calloc((size_t)(N_TEXT + DEPTH) * (size_t)reading.model->hparams.n_embd, sizeof *hidden);
+    int32_t n_vocab = frozen.model->hparams.n_vocab, tokens[N_TEXT + DEPTH + 1] = {0}, at_depth[DEPTH + 1] = {0};
+    float *hidden = mem_calloc((size_t)(N_TEXT + DEPTH) * (size_t)frozen.model->hparams.n_embd, sizeof *hidden);
     LearnedReader reader;
     static Tree tree;
     double log_p[TREE_MAX_NODES] = {0};
@@ -151,8 +150,8 @@ static void check_tree(bool is_eagle, const char *path) {
     assert_non_null(hidden);
     snprintf(spec, sizeof spec, "%s:file=%s,depth=%d,top=3", is_eagle ? "eagle" : "lyanna", path, DEPTH);
     rig_tokens(21, n_vocab, tokens, N_TEXT);
-    if (frozen_read(&reading, tokens, N_TEXT - 1, hidden, &err)) fail_msg("%s", err.message);
-    learned_rig_open_reader(&reader, reading.model);
+    if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, &err)) fail_msg("%s", err.message);
+    learned_rig_open_reader(&reader, frozen.model);
     Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
     learned_rig_feed(&reader, d, 0, tokens, N_TEXT, 5);
     rig_propose(d, 0, tokens[N_TEXT - 1], 20, n_vocab, &tree);
@@ -162,7 +161,7 @@ static void check_tree(bool is_eagle, const char *path) {
         for (int32_t at = i; at > 0; at = tree.nodes[at].parent) tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
         log_p[i] = log_p[node->parent] + log_q(is_eagle, tokens, hidden, node->depth);
         if (!(fabs(log((double)node->p_accept) - log_p[i]) < 0.02))
-            fail_msg("%s: node %d of depth %d: the drafter says %g, the network %g", spec, i, node->depth, (double)node->p_accept,
+            fail_msg("%s: node %d of depth %d: the drafter gives %g, the network %g", spec, i, node->depth, (double)node->p_accept,
                      exp(log_p[i]));
     }
     for (int32_t depth = 1; depth <= DEPTH; depth++) assert_true(at_depth[depth] >= 3);
@@ -173,10 +172,10 @@ static void check_tree(bool is_eagle, const char *path) {
 
 /* ---- tests -------------------------------------------------------------------------------------- */
 
-static void eagle_drafts_what_it_learned(void **state) {
+static void eagle_drafts_as_the_network_computes(void **state) {
     (void)state;
     static const struct {
-        const char *arch; /* the two ropes; targets with biases, with norms on heads */
+        const char *arch; /* both rope styles; targets with biases, and with norms on heads */
         int32_t rank;
     } cases[] = {{"llama", 0}, {"llama", 16}, {"qwen2", 0}, {"qwen3", 16}};
     n_hot = 0;
@@ -192,7 +191,7 @@ static void eagle_drafts_what_it_learned(void **state) {
     }
 }
 
-static void lyanna_drafts_what_it_learned(void **state) {
+static void lyanna_drafts_as_the_network_computes(void **state) {
     (void)state;
     static int32_t third[100];
     for (int32_t i = 0; i < 100; i++) third[i] = 3 * i;
@@ -212,14 +211,14 @@ static void lyanna_drafts_what_it_learned(void **state) {
     close_target();
 }
 
-/* A fused token is as large as a state: its components have a mean square of about 1. */
-static void a_token_is_heard(void **state) {
+/* What fc computes from a token has a mean square of about 1, as hidden states have. */
+static void token_columns_start_at_the_right_size(void **state) {
     (void)state;
     const float embd[] = {3, 4, 0, 0, 0, 5}; /* two rows whose squares sum to 25 */
     assert_true(fabs(start_token_std(embd, 2, 3) - 1.0 / 5) < 1e-12);
 }
 
-/* Uniform in (-width, width), a function of seed, place and component alone. */
+/* Uniform in (-width, width), a function of seed, sequence number and component alone. */
 static void noise_is_uniform(void **state) {
     (void)state;
     enum { N = 4001 };
@@ -239,8 +238,8 @@ static void noise_is_uniform(void **state) {
     assert_true(fabs(squares / N - 1.0 / 12) < 5e-3); /* (2 width)^2 / 12 */
 }
 
-/* A run with noise is another run, and the same again; what is only measured hears none. Threads share out sequences, not noise. */
-static void a_trainer_hears_noise(void **state) {
+/* Noise changes the training loss, reproducibly and for any number of threads, and not the validation loss. */
+static void noise_changes_training_and_not_validation(void **state) {
     (void)state;
     enum { N = 2 };
     rank = n_hot = 0;
@@ -249,7 +248,7 @@ static void a_trainer_hears_noise(void **state) {
     int32_t tokens[N * (LENGTH + 1)];
     uint8_t loss_mask[N * LENGTH];
     fr_error err;
-    rig_tokens(5, reading.model->hparams.n_vocab, tokens, N * (LENGTH + 1));
+    rig_tokens(5, frozen.model->hparams.n_vocab, tokens, N * (LENGTH + 1));
     memset(loss_mask, 1, sizeof loss_mask);
     double loss[4][3];
     for (int k = 0; k < 4; k++) { /* none; noise, twice, once with two threads */
@@ -258,7 +257,7 @@ static void a_trainer_hears_noise(void **state) {
         const DrafterTrainerOptions o = {.class = &eagle_net_class, .net = &net, .max_length = LENGTH, .type = TYPE_F32,
                                          .noise = k ? 0.3 : 0, .n_threads = 1 + k / 3};
         if (frozen_open(&target, gguf, LENGTH, 1, &err) || drafter_trainer_open(&t, &target, &o, &err)) fail_msg("%s", err.message);
-        for (int i = 0; i < 3; i++) { /* measured; learned at two places */
+        for (int i = 0; i < 3; i++) { /* validation; training at two sequence numbers */
             TrainSums sums = {0};
             const TrainBatch batch = {N, LENGTH, tokens, loss_mask, i == 2 ? 40 : 0};
             if (t->class->learn(t, &batch, i ? 1e-3 : 0, &sums, &err)) fail_msg("%s", err.message);
@@ -275,7 +274,7 @@ static void a_trainer_hears_noise(void **state) {
     }
 }
 
-static void hot_tokens_are_the_frequent_ones(void **state) {
+static void hot_tokens_are_the_most_frequent_ones(void **state) {
     (void)state;
     int32_t tokens[] = {7, 2, 2, 9, 7, 7, 4, 9, 4, 1}, *found;
     uint8_t loss_mask[10] = {0};
@@ -285,7 +284,7 @@ static void hot_tokens_are_the_frequent_ones(void **state) {
     sequences_begin(&s, 10, 4, true);
     const Document d = {.tokens = tokens, .loss_mask = loss_mask, .n = 10};
     assert_int_equal(sequences_add(&s, &d, &err), FR_OK);
-    assert_int_equal(hot_tokens_choose(&s, 10, 3, &found, &err), FR_OK); /* 7 three times; 2, 4, 9 twice: the lower ones */
+    assert_int_equal(hot_tokens_choose(&s, 10, 3, &found, &err), FR_OK); /* 7 occurs three times; 2, 4 and 9 twice: ties go to the lower ones */
     assert_int_equal(found[0], 2);
     assert_int_equal(found[1], 4);
     assert_int_equal(found[2], 7);
@@ -295,12 +294,12 @@ static void hot_tokens_are_the_frequent_ones(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(eagle_drafts_what_it_learned),
-        cmocka_unit_test(lyanna_drafts_what_it_learned),
-        cmocka_unit_test(a_token_is_heard),
+        cmocka_unit_test(eagle_drafts_as_the_network_computes),
+        cmocka_unit_test(lyanna_drafts_as_the_network_computes),
+        cmocka_unit_test(token_columns_start_at_the_right_size),
         cmocka_unit_test(noise_is_uniform),
-        cmocka_unit_test(a_trainer_hears_noise),
-        cmocka_unit_test(hot_tokens_are_the_frequent_ones),
+        cmocka_unit_test(noise_changes_training_and_not_validation),
+        cmocka_unit_test(hot_tokens_are_the_most_frequent_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Tests of src/import and `forerun import-drafter`: checkpoints in the layout of their authors become the very drafter that
- * the same weights make when they are written directly; what is not for this target, or not of this method, is refused. */
+/* test_import.c - src/import and `forerun import-drafter`: a checkpoint in its authors' layout becomes the same drafter
+ * as the same weights written directly; checkpoints of another target or method are refused. */
 #include "learned_rig.h"
 
 #include "cli_rig.h"
@@ -48,11 +48,11 @@ static float *embedding_of(const Target *t) {
 
 /* ---- the same weights twice -------------------------------------------------------------------------- */
 
-/* A drafter file and a checkpoint being made. */
+/* A drafter file and a checkpoint with the same weights. */
 typedef struct Pair {
     LearnedRig direct;
     SafeTensorsBuild published;
-    TensorType type; /* of both */
+    TensorType type; /* of the tensors of both */
 } Pair;
 
 static void begin(Pair *p, const char *method, const Target *t, TensorType type) {
@@ -61,7 +61,7 @@ static void begin(Pair *p, const char *method, const Target *t, TensorType type)
     p->type = type;
 }
 
-/* A tensor under both its names; n_out 0: a vector. published: NULL: not there. */
+/* Adds a tensor under both its names; n_out 0: a vector. published NULL: the checkpoint does not have it. */
 static float *add(Pair *p, const char *name, const char *published, int64_t n_in, int64_t n_out, double std) {
     float *x = learned_rig_tensor(&p->direct, name, p->type, n_in, n_out, std);
     if (published) safetensors_build_add(&p->published, published, x, n_in, n_out);
@@ -74,7 +74,7 @@ static void finish(Pair *p, const char *checkpoint) {
     safetensors_build_write(&p->published, checkpoint);
 }
 
-/* As Hugging Face orders the rows of q and k: the first components of all pairs of a head, then the second. */
+/* The rows of q and k as Hugging Face orders them: the first components of all pairs of a head, then the second ones. */
 static void add_halved(Pair *p, const char *name, const char *published, int64_t n_heads, bool pairs) {
     float *x = learned_rig_tensor(&p->direct, name, p->type, H, n_heads * DIM, 0.12), *y = malloc(sizeof *y * (size_t)(n_heads * DIM * H));
     for (int64_t head = 0; head < n_heads; head++)
@@ -103,7 +103,7 @@ static void make_eagle(Pair *p, const Target *t, const Target *embedding, bool p
     free(e);
 }
 
-/* Two blocks that are one, of which the checkpoint has the first; with a prefix, the whole model is there. */
+/* Two equal blocks, of which the checkpoint has the first; with a prefix, it has the whole model. */
 static void make_medusa(Pair *p, const Target *t, const char *prefix) {
     static char names[16][64];
     begin(p, "medusa", t, TYPE_F16);
@@ -132,7 +132,7 @@ static void make_medusa(Pair *p, const Target *t, const char *prefix) {
     free(e);
 }
 
-/* Blocks behind dropout layers, the second and the third one module; biases everywhere. */
+/* Blocks after dropout layers, the second and the third equal; biases everywhere. */
 static void make_hydra(Pair *p, const Target *t) {
     static char names[16][64];
     begin(p, "hydra", t, TYPE_BF16);
@@ -159,7 +159,7 @@ static void make_hydra(Pair *p, const Target *t) {
     }
 }
 
-/* Rows and columns, or one of them, with the hidden state first. */
+/* A tensor whose checkpoint has the hidden state first, in its columns, its rows, or both. */
 static void add_swapped(Pair *p, const char *name, const char *published, int64_t n_out, bool rows) {
     enum { N = 2 * H };
     float *x = learned_rig_tensor(&p->direct, name, p->type, N, n_out, 0.1), *y = malloc(sizeof *y * (size_t)((n_out ? n_out : 1) * N));
@@ -183,7 +183,7 @@ static void make_redrafter(Pair *p, const Target *t) {
     add_swapped(p, "redrafter.output.weight", "lm_head.2.weight", V, false);
 }
 
-/* ---- the two are one --------------------------------------------------------------------------------- */
+/* ---- both are equal ---------------------------------------------------------------------------------- */
 
 static int try_import(const char *method, const Target *t, const char *path, TensorType type, fr_error *err) {
     Published c;
@@ -250,7 +250,7 @@ static void must_import(const char *method, const Target *t, const char *path, T
     if (is_exact) assert_same_drafts(method, t);
 }
 
-static void eagle_is_the_same(void **state) {
+static void an_imported_eagle_equals_the_direct_one(void **state) {
     (void)state;
     static const struct { const char *arch; bool pairs; } archs[] = {{"llama", true}, {"qwen2", false}};
     for (int i = 0; i < 2; i++) {
@@ -263,7 +263,7 @@ static void eagle_is_the_same(void **state) {
     }
 }
 
-static void medusa_is_the_same(void **state) {
+static void an_imported_medusa_equals_the_direct_one(void **state) {
     (void)state;
     static const char *const prefixes[] = {"", "medusa_head."};
     Target t = open_target(TARGET, "llama", TYPE_F16, V, 3);
@@ -283,8 +283,8 @@ static void write_text(const char *path, const char *text) {
     fclose(f);
 }
 
-/* From a folder with its config.json; bfloat16 becomes F32 without a loss. */
-static void hydra_is_the_same(void **state) {
+/* From a folder with config.json; bfloat16 becomes F32 without loss. */
+static void an_imported_hydra_equals_the_direct_one(void **state) {
     (void)state;
     Target t = open_target(TARGET, "llama", TYPE_F16, V, 3);
     Pair p;
@@ -298,7 +298,7 @@ static void hydra_is_the_same(void **state) {
     close_target(&t);
 }
 
-static void redrafter_is_the_same(void **state) {
+static void an_imported_redrafter_equals_the_direct_one(void **state) {
     (void)state;
     Target t = open_target(TARGET, "llama", TYPE_F16, V, 3);
     Pair p;
@@ -315,17 +315,17 @@ static void redrafter_is_the_same(void **state) {
 
 /* ---- refused ----------------------------------------------------------------------------------------- */
 
-static void expect_refusal(const char *method, const Target *t, TensorType type, int code, const char *says) {
+static void expect_refusal(const char *method, const Target *t, TensorType type, int code, const char *message) {
     fr_error err = {0};
     remove(IMPORTED);
     int status = try_import(method, t, CHECKPOINT, type, &err);
-    if (status != code || !strstr(err.message, says)) fail_msg("%s: %d '%s', want '%s'", method, status, err.message, says);
+    if (status != code || !strstr(err.message, message)) fail_msg("%s: %d '%s', want '%s'", method, status, err.message, message);
     struct stat st;
     assert_int_equal(stat(IMPORTED, &st), -1);
 }
 
-/* Four heads of 16 and eight of 8 have matrices of one shape: config.json tells. */
-static void heads_are_those_of_the_config(void **state) {
+/* Four heads of 16 and eight of 8 have matrices of the same shape; only config.json shows the difference. */
+static void head_counts_of_config_json_must_match(void **state) {
     (void)state;
     static const char folder[] = "build/import-eagle";
     Target t = open_target(TARGET, "llama", TYPE_F32, V, 3);
@@ -338,12 +338,13 @@ static void heads_are_those_of_the_config(void **state) {
     if (try_import("eagle", &t, folder, TYPE_F32, &err)) fail_msg("%s", err.message);
     write_text("build/import-eagle/config.json", "{\"num_attention_heads\": 8, \"num_key_value_heads\": 2}");
     assert_int_equal(try_import("eagle", &t, folder, TYPE_F32, &err), FR_ERR_MISMATCH);
-    assert_non_null(strstr(err.message, "has 8 for num_attention_heads, and the target 4"));
+    assert_non_null(strstr(err.message, "has 8 for num_attention_heads, the target 4"));
     close_target(&t);
 }
 
-/* Another target's drafter is refused, this target's in four bits is not. */
-static void the_embedding_tells_the_target(void **state) {
+/* The drafter of another target is refused; that of this target is accepted even if the target is quantised to four
+ * bits. */
+static void the_embedding_must_be_the_targets(void **state) {
     (void)state;
     Target t = open_target(TARGET, "llama", TYPE_F32, V, 3), other = open_target("build/import-other.gguf", "llama", TYPE_F32, V, 4);
     Target small = open_target("build/import-small.gguf", "llama", TYPE_Q4_0, V, 3), wide = open_target("build/import-wide.gguf", "llama", TYPE_F32, V + 20, 3);
@@ -352,16 +353,16 @@ static void the_embedding_tells_the_target(void **state) {
     finish(&p, CHECKPOINT);
     must_import("eagle", &small, CHECKPOINT, TYPE_F32, false);
     expect_refusal("eagle", &other, TYPE_F32, FR_ERR_MISMATCH, "was trained for another target");
-    expect_refusal("eagle", &wide, TYPE_F32, FR_ERR_MISMATCH, "tensor embed_tokens.weight is 300 x 64 where 320 x 64 fits the target");
+    expect_refusal("eagle", &wide, TYPE_F32, FR_ERR_MISMATCH, "tensor embed_tokens.weight is 300 x 64, but the target needs 320 x 64");
     close_target(&t);
     close_target(&other);
     close_target(&small);
     close_target(&wide);
 }
 
-static void what_is_not_of_the_method_is_refused(void **state) {
+static void unknown_and_missing_tensors_are_refused(void **state) {
     (void)state;
-    static const struct { const char *method, *extra; int64_t n_in, n_out; int code; const char *says; } bad[] = {
+    static const struct { const char *method, *extra; int64_t n_in, n_out; int code; const char *message; } bad[] = {
         {"eagle", "layers.0.input_layernorm.weight", H, 0, FR_ERR_UNSUPPORTED, "holds the tensor layers.0.input_layernorm.weight, which the method eagle does not have"},
         {"eagle", "midlayer.self_attn.q_proj.weight", H, H, FR_ERR_UNSUPPORTED, "is an EAGLE-3 drafter"},
         {"redrafter", "input_proj.weight", 2 * H, 2 * H, FR_ERR_UNSUPPORTED, "holds the tensor input_proj.weight"},
@@ -378,20 +379,20 @@ static void what_is_not_of_the_method_is_refused(void **state) {
         else make_redrafter(&p, &t);
         safetensors_build_add(&p.published, bad[i].extra, zeros, bad[i].n_in, bad[i].n_out);
         finish(&p, CHECKPOINT);
-        expect_refusal(bad[i].method, &t, TYPE_F32, bad[i].code, bad[i].says);
+        expect_refusal(bad[i].method, &t, TYPE_F32, bad[i].code, bad[i].message);
     }
     expect_refusal("eagle", &t, TYPE_F32, FR_ERR_FORMAT, "tensor fc.weight is missing");
-    expect_refusal("hydra", &t, TYPE_F32, FR_ERR_FORMAT, "holds no Hydra head");
+    expect_refusal("hydra", &t, TYPE_F32, FR_ERR_FORMAT, "holds no Hydra heads");
     expect_refusal("redrafter", &t, TYPE_F32, FR_ERR_FORMAT, "tensor rnn_w.weight is missing");
     close_target(&t);
 }
 
-static void numbers_that_do_not_fit_are_refused(void **state) {
+static void numbers_out_of_range_are_refused(void **state) {
     (void)state;
     static float x[H * V];
-    static const struct { float value; TensorType type; const char *says; } bad[] = {
+    static const struct { float value; TensorType type; const char *message; } bad[] = {
         {NAN, TYPE_F32, "tensor 0.0.weight holds NaN or infinity"},
-        {70000, TYPE_F16, "tensor 0.0.weight holds 70000, too much for F16; choose --type F32"},
+        {70000, TYPE_F16, "tensor 0.0.weight holds 70000, which is too large for F16; choose --type F32"},
     };
     Target t = open_target(TARGET, "llama", TYPE_F32, V, 3);
     for (int i = 0; i < 2; i++) {
@@ -400,14 +401,14 @@ static void numbers_that_do_not_fit_are_refused(void **state) {
         x[H * V - 1] = bad[i].value;
         safetensors_build_add(&b, "0.0.weight", x, H, V);
         safetensors_build_write(&b, CHECKPOINT);
-        expect_refusal("medusa", &t, bad[i].type, i ? FR_ERR_UNSUPPORTED : FR_ERR_FORMAT, bad[i].says);
+        expect_refusal("medusa", &t, bad[i].type, i ? FR_ERR_UNSUPPORTED : FR_ERR_FORMAT, bad[i].message);
     }
     fr_error err = {0};
     if (try_import("medusa", &t, CHECKPOINT, TYPE_F32, &err)) fail_msg("%s", err.message);
     close_target(&t);
 }
 
-/* From the outside: import, inspect, and run to plain decoding's text. */
+/* The command: import, inspect, and a text equal to plain decoding. */
 static void the_command_imports_and_runs(void **state) {
     (void)state;
     Target t = open_target(TARGET, "llama", TYPE_F16, V, 3);
@@ -437,14 +438,14 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(eagle_is_the_same),
-        cmocka_unit_test(medusa_is_the_same),
-        cmocka_unit_test(hydra_is_the_same),
-        cmocka_unit_test(redrafter_is_the_same),
-        cmocka_unit_test(heads_are_those_of_the_config),
-        cmocka_unit_test(the_embedding_tells_the_target),
-        cmocka_unit_test(what_is_not_of_the_method_is_refused),
-        cmocka_unit_test(numbers_that_do_not_fit_are_refused),
+        cmocka_unit_test(an_imported_eagle_equals_the_direct_one),
+        cmocka_unit_test(an_imported_medusa_equals_the_direct_one),
+        cmocka_unit_test(an_imported_hydra_equals_the_direct_one),
+        cmocka_unit_test(an_imported_redrafter_equals_the_direct_one),
+        cmocka_unit_test(head_counts_of_config_json_must_match),
+        cmocka_unit_test(the_embedding_must_be_the_targets),
+        cmocka_unit_test(unknown_and_missing_tensors_are_refused),
+        cmocka_unit_test(numbers_out_of_range_are_refused),
         cmocka_unit_test(the_command_imports_and_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

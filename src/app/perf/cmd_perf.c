@@ -50,7 +50,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 
 typedef struct Report {
     const PerfArgs *args;
-    const Model *model;
+    const Weights *weights;
     MachineSpeed speed;
     CostWork work;
     int32_t *rows;
@@ -81,11 +81,9 @@ static double t1(const Report *r) {
 
 static void print_text(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
-    int n_tables;
-    const Kernels *const *tables = kernels_available(&n_tables);
-    printf("machine   %d threads, kernels %s (of", r->args->model.n_threads, r->model->kernels->name);
-    for (int i = 0; i < n_tables; i++) printf(" %s", tables[i]->name);
-    printf("), activations %s\n", act_form_name(r->model->activations));
+    printf("machine   %d threads, backend %s, kernels %s (of", r->args->model.n_threads, r->weights->backend->name, r->weights->options.kernels);
+    for (const char *const *name = r->weights->backend->kernel_names(); *name; name++) printf(" %s", *name);
+    printf("), activations %s\n", act_precision_name(r->weights->options.activations));
     printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
            peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
     printf("model     %.3f GB of weights read a forward, %d tokens before it\n", r->work.weight_bytes * 1e-9,
@@ -114,7 +112,7 @@ static void print_json(const Report *r) {
     for (int64_t i = 0; i < r->n_split; i++)
         json_array_append_new(split, perf_parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
     json_t *j = json_pack("{s:i, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o, s:o}", "threads", r->args->model.n_threads, "kernel_table",
-                     r->model->kernels->name, "activations", act_form_name(r->model->activations), "read_gb_s", r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8],
+                     r->weights->options.kernels, "activations", act_precision_name(r->weights->options.activations), "read_gb_s", r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8],
                      "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "weight_gb",
                      r->work.weight_bytes * 1e-9, "context", r->args->n_context, "forward", rows, "split", split);
     json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
@@ -136,11 +134,10 @@ static int plot(const Report *r, fr_error *err) {
 /* The machine is measured before and after, and counts with the better figures: what other programs took from one of
  * them is no limit of the machine. */
 static int measure(Report *r, Executor *e, fr_error *err) {
-    const Kernels *kn = r->model->kernels;
     MachineSpeed after;
-    int status = machine_measure(kn, r->args->model.n_threads, &r->speed, err);
+    int status = cost_machine_speed(r->weights, r->args->model.n_threads, &r->speed, err);
     if (!status) status = cost_measure(e, r->args->n_context, r->rows, (int)r->n, 3, r->args->seconds, 0.5, r->seconds, err);
-    if (!status) status = machine_measure(kn, r->args->model.n_threads, &after, err);
+    if (!status) status = cost_machine_speed(r->weights, r->args->model.n_threads, &after, err);
     if (status) return status;
     if (after.read_gb_s > r->speed.read_gb_s) r->speed.read_gb_s = after.read_gb_s;
     for (int k = 0; k < PEAK_COUNT; k++)
@@ -150,26 +147,24 @@ static int measure(Report *r, Executor *e, fr_error *err) {
 
 static int take_apart(Report *r, Executor *e, fr_error *err) {
     for (int64_t i = 0; i < r->n_split; i++) {
-        r->n_parts[i] = cost_parts_measure(r->model, e, r->args->model.kv, &r->speed, r->split[i],
-                                           r->args->n_context, PARTS_S, r->parts[i], &r->whole_s[i], err);
+        r->n_parts[i] = cost_parts_measure(e, &r->speed, r->split[i], r->args->n_context, PARTS_S, r->parts[i], &r->whole_s[i], err);
         if (r->n_parts[i] < 0) return r->n_parts[i];
     }
     return FR_OK;
 }
 
 static int report(const PerfArgs *a, fr_error *err) {
-    const Model *model = a->model.model;
-    Report r = {.args = a, .model = model};
+    Report r = {.args = a, .weights = a->model.weights};
     int status = cli_parse_ints(a->rows, 1, MAX_ROWS, &r.rows, &r.n, err);
     if (status) return status;
     status = cli_parse_ints(a->parts, 1, MAX_ROWS, &r.split, &r.n_split, err);
     if (!status && r.n_split > MAX_SPLIT) status = error_set(err, FR_ERR_ARGUMENT, "--parts: at most %d numbers", MAX_SPLIT);
     if (r.n > MAX_COUNTS) status = error_set(err, FR_ERR_ARGUMENT, "--rows: at most %d numbers", MAX_COUNTS);
     Executor *executor = NULL;
-    ExecutorOptions options = {.n_threads = a->model.n_threads, .pin_threads = a->model.pin, .kv_type = a->model.kv, .page_size = 16,
+    ExecutorOptions options = {.kv_type = a->model.kv, .page_size = 16,
                                .n_ctx = a->n_context + MAX_ROWS, .max_sequences = 1, .max_rows = MAX_ROWS};
-    cost_work(model, a->model.kv, &r.work);
-    if (!status) status = executor_open(&executor, model, &options, err);
+    cost_work(r.weights, a->model.kv, &r.work);
+    if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
     if (!status && a->plot) status = plot_check(a->plot, err);
     if (!status) status = measure(&r, executor, err);
     if (!status) status = take_apart(&r, executor, err);

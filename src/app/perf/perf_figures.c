@@ -44,23 +44,23 @@ static int measure(Figures *f, const CliModel *m, Executor *e, double seconds, f
     for (int i = 0; i < N_COUNTS; i++) f->seconds[i] = INFINITY;
     for (int round = 0; round < MIN_ROUNDS || clock_s() < end_s; round++) {
         double now[N_COUNTS], reading;
-        int status = cost_read_weights(m->model, m->n_threads, &reading, err);
+        int status = cost_read_weights(m->device, m->weights, &reading, err);
         if (!status) status = cost_measure(e, f->n_context, COUNTS, N_COUNTS, 1, 0, 0, now, err);
         if (status) return status;
         if (reading < read_s) read_s = reading;
         for (int i = 0; i < N_COUNTS; i++)
             if (now[i] < f->seconds[i]) f->seconds[i] = now[i];
     }
-    f->speed.read_gb_s = (double)m->model->weight_bytes / read_s * 1e-9;
+    f->speed.read_gb_s = (double)m->weights->bytes / read_s * 1e-9;
     return FR_OK;
 }
 
 /* The peaks before and after, the better ones: what other programs took from one of them is no limit of the machine. */
 static int measure_between_peaks(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
     MachineSpeed after;
-    int status = machine_measure(m->model->kernels, m->n_threads, &f->speed, err);
+    int status = cost_machine_speed(m->weights, m->n_threads, &f->speed, err);
     if (!status) status = measure(f, m, e, seconds, err);
-    if (!status) status = machine_measure(m->model->kernels, m->n_threads, &after, err);
+    if (!status) status = cost_machine_speed(m->weights, m->n_threads, &after, err);
     for (int k = 0; !status && k < PEAK_COUNT; k++)
         if (after.peak_gop_s[k] > f->speed.peak_gop_s[k]) f->speed.peak_gop_s[k] = after.peak_gop_s[k];
     return status;
@@ -76,11 +76,11 @@ static void derive(Figures *f, const CostWork *work) {
     f->value[0] = bytes / f->seconds[0] / (f->speed.read_gb_s * 1e9);
 }
 
-static int take_apart(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
+static int take_apart(Figures *f, Executor *e, double seconds, fr_error *err) {
     for (int k = 0; k < N_SPLITS; k++) {
         CostPart parts[COST_PARTS_MAX];
         double whole_s;
-        int n = cost_parts_measure(m->model, e, m->kv, &f->speed, SPLITS[k], f->n_context, seconds, parts, &whole_s, err);
+        int n = cost_parts_measure(e, &f->speed, SPLITS[k], f->n_context, seconds, parts, &whole_s, err);
         if (n < 0) return n;
         for (int i = 0; i < n; i++)
             if (parts[i].n_out) {
@@ -106,7 +106,7 @@ static const char *verdict(const Figures *f, int i, const double *goal) {
 static void print_text(const Figures *f, const CliModel *m, const double *goal) {
     const double *peak = f->speed.peak_gop_s;
     printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n",
-           tensor_type_info(m->model->layers[0].gate.type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8], peak[PEAK_BF16],
+           tensor_type_info(m->model->layers[0].gate->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8], peak[PEAK_BF16],
            peak[PEAK_F32]);
     printf("%-22s %9s %9s %7s %7s %8s  %s\n", "", "ms", "floor ms", "is", "wanted", "floor", "verdict");
     for (int i = 0; i < N_COUNTS; i++) {
@@ -139,21 +139,21 @@ static json_t *to_json(const Figures *f, const double *goal) {
 }
 
 int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
-    const double *goal = goal_of(m->model->layers[0].gate.type);
-    ExecutorOptions options = {.n_threads = m->n_threads, .pin_threads = m->pin, .kv_type = m->kv, .page_size = 16, .n_ctx = 1024 + 64, .max_sequences = 1,
+    const double *goal = goal_of(m->model->layers[0].gate->type);
+    ExecutorOptions options = {.kv_type = m->kv, .page_size = 16, .n_ctx = 1024 + 64, .max_sequences = 1,
                                .max_rows = 64};
     Executor *e;
     CostWork work;
-    cost_work(m->model, m->kv, &work);
+    cost_work(m->weights, m->kv, &work);
     json_t *list = json_array();
-    int status = executor_open(&e, m->model, &options, err);
+    int status = executor_open(&e, m->device, m->weights, &options, err);
     if (!status && !json)
         printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is a forward of n rows, the fastest of some rounds\n",
-               m->n_threads, m->model->kernels->name, act_form_name(m->model->activations), work.weight_bytes * 1e-9);
+               m->n_threads, m->weights->options.kernels, act_precision_name(m->weights->options.activations), work.weight_bytes * 1e-9);
     for (size_t c = 0; !status && c < sizeof CONTEXTS / sizeof *CONTEXTS; c++) {
         Figures f = {.n_context = CONTEXTS[c]};
         status = measure_between_peaks(&f, m, e, seconds, err);
-        if (!status) status = take_apart(&f, m, e, seconds / 4, err);
+        if (!status) status = take_apart(&f, e, seconds / 4, err);
         if (status) break;
         derive(&f, &work);
         if (json) json_array_append_new(list, to_json(&f, goal));

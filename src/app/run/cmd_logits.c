@@ -65,9 +65,9 @@ static int run(const LogitsArgs *a, fr_error *err) {
     FILE *out = NULL;
     int status = cli_parse_ints(a->tokens, 0, model->hparams.n_vocab - 1, &tokens, &n, err);
     if (!status) {
-        ExecutorOptions options = {.n_threads = a->model.n_threads, .pin_threads = a->model.pin, .kv_type = a->model.kv, .page_size = 16,
+        ExecutorOptions options = {.kv_type = a->model.kv, .page_size = 16,
                                    .n_ctx = (int32_t)n, .max_sequences = 1, .max_rows = CHUNK};
-        status = executor_open(&executor, model, &options, err);
+        status = executor_open(&executor, a->model.device, a->model.weights, &options, err);
     }
     if (!status) {
         out = strcmp(a->out, "-") == 0 ? stdout : fopen(a->out, "wb");

@@ -12,7 +12,7 @@
 
 enum { PROMPT_MAX_BYTES = 16 << 20 };
 enum { KEY_SYSTEM = 256, KEY_DRAFT, KEY_VERIFY, KEY_LOSSY, KEY_BUDGET, KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_REPEAT,
-       KEY_FREQUENCY, KEY_PRESENCE, KEY_LAST_N, KEY_SEED, KEY_STOP, KEY_IGNORE_EOS, KEY_KV, KEY_PAGE, KEY_KV_TOKENS, KEY_KERNELS, KEY_ACT,
+       KEY_FREQUENCY, KEY_PRESENCE, KEY_LAST_N, KEY_SEED, KEY_STOP, KEY_IGNORE_EOS, KEY_KV, KEY_PAGE, KEY_KV_TOKENS, KEY_BACKEND, KEY_KERNELS, KEY_ACT,
        KEY_PIN,
        KEY_COLOR, KEY_CHAT };
 
@@ -47,6 +47,7 @@ static const struct argp_option option_table[] = {
     {"page-size", KEY_PAGE, "N", 0, "tokens in a page of the KV cache (default 16)", 4},
     {"kv-tokens", KEY_KV_TOKENS, "N", 0, "tokens the KV cache holds in all, no fewer than --ctx (default: as many); bounds its "
      "memory", 4},
+    {"backend", KEY_BACKEND, "NAME", 0, CLI_BACKEND_HELP, 4},
     {"kernels", KEY_KERNELS, "NAME", 0, "kernel table: auto (default), ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot, neon-i8mm", 4},
     {"act", KEY_ACT, "FORM", 0, CLI_ACT_HELP, 4},
     {0},
@@ -116,9 +117,10 @@ static error_t parse_machine(int key, char *arg, struct argp_state *state, Gener
     case KEY_PAGE: a->engine.kv_page_size = (int)cli_parse_int(state, arg, 1, 4096, "--page-size"); return 0;
     case KEY_KV_TOKENS: a->engine.kv_tokens = cli_parse_int(state, arg, 1, INT32_MAX, "--kv-tokens"); return 0;
     case KEY_PIN: a->engine.pin_threads = 1; return 0;
+    case KEY_BACKEND: a->backend = arg; return 0;
     case KEY_KERNELS: a->kernels = arg; return 0;
     case KEY_ACT:
-        if (!act_form_from_name(arg, &(ActForm){0})) argp_error(state, "--act: '%s' is neither q16 nor q8", arg);
+        if (!act_precision_from_name(arg, &(ActPrecision){0})) argp_error(state, "--act: '%s' is neither q16 nor q8", arg);
         a->activations = arg;
         return 0;
     case KEY_KV:
@@ -216,7 +218,7 @@ static void show_loading(void *user, double part) { progress_update(user, (int64
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
-    fr_model_options options = {.kernels = a->kernels, .activations = a->activations, .n_threads = a->engine.n_threads, .progress = show_loading,
+    fr_model_options options = {.backend = a->backend, .kernels = a->kernels, .activations = a->activations, .n_threads = a->engine.n_threads, .progress = show_loading,
                                 .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);

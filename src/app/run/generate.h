@@ -13,7 +13,7 @@ enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16 };
 typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
 
 typedef struct GenerateArgs {
-    const char *model, *prompt, *prompt_file, *system, *kernels, *activations;
+    const char *model, *prompt, *prompt_file, *system, *backend, *kernels, *activations;
     int chat;
     int64_t n_tokens;
     const char *drafts[GENERATE_MAX_DRAFTS];

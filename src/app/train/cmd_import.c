@@ -2,7 +2,6 @@
 #include "app/cli.h"
 
 #include "base/progress.h"
-#include "base/threads.h"
 #include "import/import.h"
 
 #include <stdio.h>
@@ -80,12 +79,8 @@ static char *add_methods(int key, const char *text, void *input) {
 static void show(void *user, double part) { progress_update(user, (int64_t)(part * 1000)); }
 
 static int open_target(const char *path, Gguf **gguf, Model **model, fr_error *err) {
-    Progress bar;
-    progress_begin(&bar, stderr, "loading", 1000);
     int status = gguf_open(gguf, path, err);
-    if (!status) status = model_open(model, *gguf, &(ModelOptions){.n_threads = threads_n_cores(), .progress = show, .progress_user = &bar}, err);
-    progress_end(&bar);
-    return status;
+    return status ? status : model_open(model, *gguf, err);
 }
 
 static int import(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {

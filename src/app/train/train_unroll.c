@@ -35,7 +35,7 @@ UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, c
     const Model *m = target->model;
     const Hparams *h = &m->hparams;
     return (UnrollShape){.method = method, .C = h->n_embd, .n_ff = s->n_ff ? s->n_ff : h->n_ff, .n_head = h->n_head,
-                         .n_head_kv = h->n_head_kv, .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &m->rope,
+                         .n_head_kv = h->n_head_kv, .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &m->ropes[0],
                          .n_steps = s->drafter.loss.n_steps, .fuses_token = true,
                          .fc_std = start_token_std(target->embd, h->n_vocab, h->n_embd),
                          .qk_start_anew = m->layers[h->n_layer - 1].q_norm != NULL};

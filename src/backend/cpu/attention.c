@@ -28,14 +28,14 @@
  *
  * Proof: test_attention.c (threads, chunks, pages, company, trees, tables, double precision), test_forward.c.
  */
-#include "backend/cpu/forward.h"
+#include "backend/cpu/cpu.h"
 
 #include <math.h>
 #include <string.h>
 
 /* What the pieces of a layer's attention have in common. */
 typedef struct Attention {
-    Executor *e;
+    CpuContext *c;
     const Kernels *kn;
     const Hparams *h;
     int32_t layer;
@@ -57,13 +57,13 @@ typedef struct Pair {
 
 /* Rows of a head after each other: they share most of their keys, which then stay in the cache. */
 static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
-    const Executor *e = a->e;
-    int64_t row = i % e->n_rows, width = a->group * a->h->head_dim;
-    int32_t head = (int32_t)(i / e->n_rows);
+    const CpuContext *c = a->c;
+    int64_t row = i % c->n_rows, width = a->group * a->h->head_dim;
+    int32_t head = (int32_t)(i / c->n_rows);
     int64_t at = row * hparams_q_dim(a->h) + head * width;
-    return (Pair){.row = &e->rows[row], .keys = kv_keys(&e->kv, a->layer, head), .values = kv_values(&e->kv, a->layer, head),
-                  .q = e->q + at, .out = e->attended + at, .scores = e->scores + place * a->group * e->score_stride,
-                  .tile_sums = e->tile_sums + place * attn_n_tiles(e->options.n_ctx) * width};
+    return (Pair){.row = &c->rows[row], .keys = cpu_kv_keys(&c->kv, a->layer, head), .values = cpu_kv_values(&c->kv, a->layer, head),
+                  .q = c->q + at, .out = c->attended + at, .scores = c->scores + place * a->group * c->score_stride,
+                  .tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * width};
 }
 
 static int64_t n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
@@ -80,9 +80,9 @@ static Range range_of(const Pair *p, int64_t begin, int64_t end) {
 
 static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end) {
     Range r = range_of(p, begin, end);
-    int64_t dim = a->h->head_dim, stride = a->e->score_stride;
-    size_t bytes = kv_slot_bytes(&a->e->kv);
-    KvType type = a->e->kv.shape.type;
+    int64_t dim = a->h->head_dim, stride = a->c->score_stride;
+    size_t bytes = a->c->kv.slot_bytes;
+    KvType type = a->c->kv.type;
     float scale = 1.0f / sqrtf((float)dim);
     if (r.begin < r.split)
         a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->prefix_slots + r.begin, r.split - r.begin, scale,
@@ -98,9 +98,9 @@ static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
 
 static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
     Range r = range_of(p, tile * ATTN_TILE, least((tile + 1) * ATTN_TILE, n_keys(p)));
-    int64_t dim = a->h->head_dim, stride = a->e->score_stride;
-    size_t bytes = kv_slot_bytes(&a->e->kv);
-    KvType type = a->e->kv.shape.type;
+    int64_t dim = a->h->head_dim, stride = a->c->score_stride;
+    size_t bytes = a->c->kv.slot_bytes;
+    KvType type = a->c->kv.type;
     float *out = tile_out(a, p, tile);
     memset(out, 0, (size_t)(a->group * dim) * sizeof *out);
     if (r.begin < r.split)
@@ -112,37 +112,37 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
 }
 
 /* Outputs of a pair become activations at once where they are whole blocks. */
-bool attention_converts(const Executor *e) {
-    const Hparams *h = &e->model->hparams;
+bool attention_converts(const CpuContext *c) {
+    const Hparams *h = &c->model->hparams;
     return h->n_head / h->n_head_kv * h->head_dim % ACT_BLOCK == 0;
 }
 
 static void finish(const Attention *a, const Pair *p) {
     int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->h->head_dim;
     for (int64_t tile = 1; tile < n; tile++) a->kn->add(p->out, tile_out(a, p, tile), width);
-    if (!attention_converts(a->e)) return;
+    if (!attention_converts(a->c)) return;
     ActForm form = a->o->act;
-    int64_t row = p->row - a->e->rows, at = p->out - a->e->attended - row * a->o->n_in;
-    a->kn->act_convert(form, p->out, width, (char *)a->e->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
+    int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in;
+    a->kn->act_convert(form, p->out, width, (char *)a->c->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
                        act_offset(form, at));
 }
 
-static Attention attention_of(const Step *s) {
-    Executor *e = s->e;
-    const Hparams *h = &e->model->hparams;
-    return (Attention){.e = e, .kn = e->model->kernels, .h = h, .layer = s->layer, .o = &s->l->o, .group = h->n_head / h->n_head_kv,
-                       .n_pairs = (int64_t)e->n_rows * h->n_head_kv, .n_tiles = attn_n_tiles(e->longest)};
+static Attention attention_of(const Op *op) {
+    CpuContext *c = op->c;
+    const Hparams *h = &c->model->hparams;
+    return (Attention){.c = c, .kn = c->kernels, .h = h, .layer = op->layer, .o = &op->l->o, .group = h->n_head / h->n_head_kv,
+                       .n_pairs = (int64_t)c->n_rows * h->n_head_kv, .n_tiles = attn_n_tiles(c->longest)};
 }
 
 /* ---- whole pairs ---------------------------------------------------------------------------------- */
 
-static void attend_pairs(const Step *s, int64_t begin, int64_t end, int i_thread) {
-    Attention a = attention_of(s);
+static void attend_pairs(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i, i_thread);
         int64_t n = n_keys(&p), n_tiles = attn_n_tiles(n);
         score(&a, &p, 0, n);
-        for (int64_t k = 0; k < a.group; k++) a.kn->softmax(p.scores + k * a.e->score_stride, n);
+        for (int64_t k = 0; k < a.group; k++) a.kn->softmax(p.scores + k * a.c->score_stride, n);
         for (int64_t tile = 0; tile < n_tiles; tile++) mix_tile(&a, &p, tile);
         finish(&a, &p);
     }
@@ -150,9 +150,9 @@ static void attend_pairs(const Step *s, int64_t begin, int64_t end, int i_thread
 
 /* ---- tiles: pairs are fewer than threads, so each has a thread's scratch as its own --------------------- */
 
-static void score_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void score_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    Attention a = attention_of(s);
+    Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t first = i % a.n_tiles * ATTN_TILE, n = n_keys(&p);
@@ -160,18 +160,18 @@ static void score_tiles(const Step *s, int64_t begin, int64_t end, int i_thread)
     }
 }
 
-static void softmax_heads(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void softmax_heads(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    Attention a = attention_of(s);
+    Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.group, i / a.group);
-        a.kn->softmax(p.scores + i % a.group * a.e->score_stride, n_keys(&p));
+        a.kn->softmax(p.scores + i % a.group * a.c->score_stride, n_keys(&p));
     }
 }
 
-static void mix_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void mix_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    Attention a = attention_of(s);
+    Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t tile = i % a.n_tiles;
@@ -179,9 +179,9 @@ static void mix_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
     }
 }
 
-static void finish_pairs(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void finish_pairs(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    Attention a = attention_of(s);
+    Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i, i);
         finish(&a, &p);
@@ -190,13 +190,13 @@ static void finish_pairs(const Step *s, int64_t begin, int64_t end, int i_thread
 
 /* ---- steps ---------------------------------------------------------------------------------------- */
 
-Step *attention_steps(Executor *e, int32_t layer, Step *at) {
-    Step base = {.e = e, .layer = layer, .l = &e->model->layers[layer]};
+Op *attention_ops(CpuContext *c, int32_t layer, Op *at) {
+    Op base = {.c = c, .layer = layer, .l = &c->weights->layers[layer]};
     Attention a = attention_of(&base);
-    if (a.n_pairs >= threads_count(e->threads) || a.n_tiles == 1)
-        return put_step(at, base, FORWARD_ATTENTION, attend_pairs, a.n_pairs, 0);
-    at = put_step(at, base, FORWARD_ATTENTION, score_tiles, a.n_pairs * a.n_tiles, 0);
-    at = put_step(at, base, FORWARD_ATTENTION, softmax_heads, a.n_pairs * a.group, 0);
-    at = put_step(at, base, FORWARD_ATTENTION, mix_tiles, a.n_pairs * a.n_tiles, 0);
-    return put_step(at, base, FORWARD_ATTENTION, finish_pairs, a.n_pairs, 0);
+    if (a.n_pairs >= threads_count(c->threads) || a.n_tiles == 1)
+        return put_op(at, base, FORWARD_ATTENTION, attend_pairs, a.n_pairs, 0);
+    at = put_op(at, base, FORWARD_ATTENTION, score_tiles, a.n_pairs * a.n_tiles, 0);
+    at = put_op(at, base, FORWARD_ATTENTION, softmax_heads, a.n_pairs * a.group, 0);
+    at = put_op(at, base, FORWARD_ATTENTION, mix_tiles, a.n_pairs * a.n_tiles, 0);
+    return put_op(at, base, FORWARD_ATTENTION, finish_pairs, a.n_pairs, 0);
 }

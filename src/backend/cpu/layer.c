@@ -27,17 +27,17 @@
  *
  * Cost. Seven stages a layer; bench/DIARY.md has what that gave. Proof: test_forward.c, test_golden.c, test_reference.c.
  */
-#include "backend/cpu/forward.h"
+#include "backend/cpu/cpu.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static void norm_rows(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    int64_t n = s->e->model->hparams.n_embd;
+    int64_t n = op->c->model->hparams.n_embd;
     for (int64_t i = begin; i < end; i++) {
-        float *normed = s->e->normed + row_at(i, n);
-        norm_row(s->e, normed, s->e->x + row_at(i, n), s->norm);
-        convert_row(s, normed, i);
+        float *normed = op->c->normed + row_at(i, n);
+        norm_row(op->c, normed, op->c->x + row_at(i, n), op->norm);
+        convert_row(op, normed, i);
     }
 }
 
@@ -52,123 +52,123 @@ static int64_t heads_of_unit(const Hparams *h) {
 static int64_t n_units(const Hparams *h, int64_t n_heads) { return (n_heads + heads_of_unit(h) - 1) / heads_of_unit(h); }
 
 /* Bias, norm and rotation of heads of one row; without rotation: cos_sin NULL. */
-static void finish_heads(const Step *s, float *x, int64_t n_heads, const float *bias, const float *norm, const float *cos_sin) {
-    const Kernels *kn = s->e->model->kernels;
-    const Hparams *h = &s->e->model->hparams;
+static void finish_heads(const Op *op, float *x, int64_t n_heads, const float *bias, const float *norm, const float *cos_sin) {
+    const Kernels *kn = op->c->kernels;
+    const Hparams *h = &op->c->model->hparams;
     int64_t n = h->head_dim;
     if (bias) kn->add(x, bias, n_heads * n);
     for (int64_t i = 0; norm && i < n_heads; i++) kn->rmsnorm(x + i * n, x + i * n, norm, n, h->rms_eps);
     if (cos_sin) kn->rope(h->rope.style, x, n_heads, n, h->rope.n_rot, cos_sin);
 }
 
-static void store_heads(const Step *s, const float *x, int64_t first, int64_t n_heads, char *(*place)(const KvCache *, int32_t, int32_t),
+static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_heads, char *(*place)(const CpuKv *, int32_t, int32_t),
                         size_t at) {
-    const KvCache *kv = &s->e->kv;
-    int64_t dim = s->e->model->hparams.head_dim;
+    const CpuKv *kv = &op->c->kv;
+    int64_t dim = op->c->model->hparams.head_dim;
     for (int64_t i = 0; i < n_heads; i++)
-        s->e->model->kernels->kv_store(kv->shape.type, x + i * dim, dim, place(kv, s->layer, (int32_t)(first + i)) + at);
+        op->c->kernels->kv_store(kv->type, x + i * dim, dim, place(kv, op->layer, (int32_t)(first + i)) + at);
 }
 
 /* Units [begin, end) of matrix k: 0 queries, 1 keys, 2 values. */
-static void heads_of(const Step *s, int k, int64_t begin, int64_t end) {
-    Executor *e = s->e;
-    const Hparams *h = &e->model->hparams;
-    const Product *p = &s->products[k];
-    const float *biases[] = {s->l->q_bias, s->l->k_bias, s->l->v_bias}, *norms[] = {s->l->q_norm, s->l->k_norm, NULL};
+static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
+    CpuContext *c = op->c;
+    const Hparams *h = &c->model->hparams;
+    const Product *p = &op->products[k];
+    const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias}, *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
     int64_t first = begin * unit, last = least(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
-    e->model->kernels->matmul(p->m, e->acts[p->m->act], s->n_rows, p->y, p->m->n_out, begin * tiles,
+    c->kernels->matmul(p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
                               least(end * tiles, packed_n_tiles(p->m)));
-    for (int64_t i = 0; i < s->n_rows; i++) {
+    for (int64_t i = 0; i < op->n_rows; i++) {
         float *x = p->y + row_at(i, p->m->n_out) + from;
-        finish_heads(s, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
-                     k < 2 ? e->cos_sin + row_at(i, h->rope.n_rot) : NULL);
-        if (k) store_heads(s, x, first, last - first, k == 1 ? kv_keys : kv_values, (size_t)e->rows[i].slot * kv_slot_bytes(&e->kv));
+        finish_heads(op, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
+                     k < 2 ? cpu_angles(c, op->l, i) : NULL);
+        if (k) store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values, (size_t)c->rows[i].slot * c->kv.slot_bytes);
     }
 }
 
-static void qkv_units(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    const Hparams *h = &s->e->model->hparams;
+    const Hparams *h = &op->c->model->hparams;
     for (int k = 0; k < 3; k++) {
         int64_t n = n_units(h, k ? h->n_head_kv : h->n_head), first = begin > 0 ? begin : 0, last = least(end, n);
-        if (first < last) heads_of(s, k, first, last);
+        if (first < last) heads_of(op, k, first, last);
         begin -= n, end -= n;
     }
 }
 
 /* ---- the others ----------------------------------------------------------------------------------- */
 
-static void convert_rows(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    for (int64_t i = begin; i < end; i++) convert_row(s, s->x + row_at(i, s->products[0].m->n_in), i);
+    for (int64_t i = begin; i < end; i++) convert_row(op, op->x + row_at(i, op->products[0].m->n_in), i);
 }
 
 /* Tiles of the one product of the step, added to the residual stream. */
-static void add_tiles(const Step *s, const void *acts, int64_t begin, int64_t end) {
-    Executor *e = s->e;
-    const PackedMatrix *m = s->products[0].m;
-    e->model->kernels->matmul(m, acts, s->n_rows, e->delta, m->n_out, begin, end);
+static void add_tiles(const Op *op, const void *acts, int64_t begin, int64_t end) {
+    CpuContext *c = op->c;
+    const PackedMatrix *m = op->products[0].m;
+    c->kernels->matmul(m, acts, op->n_rows, c->delta, m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS, n = least(end * TILE_ROWS, m->n_out) - from;
-    for (int64_t i = 0; i < s->n_rows; i++)
-        e->model->kernels->add(e->x + row_at(i, m->n_out) + from, e->delta + row_at(i, m->n_out) + from, n);
+    for (int64_t i = 0; i < op->n_rows; i++)
+        c->kernels->add(c->x + row_at(i, m->n_out) + from, c->delta + row_at(i, m->n_out) + from, n);
 }
 
-static void o_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void o_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    add_tiles(s, s->e->acts[s->products[0].m->act], begin, end);
+    add_tiles(op, op->c->acts[op->products[0].m->act], begin, end);
 }
 
-static void down_tiles(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    add_tiles(s, s->e->ff_acts, begin, end);
+    add_tiles(op, op->c->ff_acts, begin, end);
 }
 
 enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
 
-static void gate_up_units(const Step *s, int64_t begin, int64_t end, int i_thread) {
+static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
-    Executor *e = s->e;
-    const Kernels *kn = e->model->kernels;
-    int64_t n_ff = e->model->hparams.n_ff, n_tiles = packed_n_tiles(s->products[0].m);
+    CpuContext *c = op->c;
+    const Kernels *kn = c->kernels;
+    int64_t n_ff = c->model->hparams.n_ff, n_tiles = packed_n_tiles(op->products[0].m);
     for (int k = 0; k < 2; k++)
-        kn->matmul(s->products[k].m, e->acts[s->products[k].m->act], s->n_rows, s->products[k].y, n_ff, begin * FF_UNIT_TILES,
+        kn->matmul(op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff, begin * FF_UNIT_TILES,
                    least(end * FF_UNIT_TILES, n_tiles));
-    ActForm form = s->l->down.act;
+    ActForm form = op->l->down.act;
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
-    for (int64_t i = 0; i < s->n_rows; i++) {
-        float *gate = e->gate + row_at(i, n_ff) + from;
-        kn->silu_mul(gate, e->up + row_at(i, n_ff) + from, n);
-        kn->act_convert(form, gate, n, (char *)e->ff_acts + row_at(i, (int64_t)act_row_bytes(form, n_ff)) + act_offset(form, from));
+    for (int64_t i = 0; i < op->n_rows; i++) {
+        float *gate = c->gate + row_at(i, n_ff) + from;
+        kn->silu_mul(gate, c->up + row_at(i, n_ff) + from, n);
+        kn->act_convert(form, gate, n, (char *)c->ff_acts + row_at(i, (int64_t)act_row_bytes(form, n_ff)) + act_offset(form, from));
     }
 }
 
-Step *layer_steps(Executor *e, int32_t layer, Step *at) {
-    const Hparams *h = &e->model->hparams;
-    const LayerWeights *l = &e->model->layers[layer];
-    int64_t rows = e->n_rows, ff_units = (h->n_ff + ACT_BLOCK - 1) / ACT_BLOCK;
+Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
+    const Hparams *h = &c->model->hparams;
+    const CpuLayer *l = &c->weights->layers[layer];
+    int64_t rows = c->n_rows, ff_units = (h->n_ff + ACT_BLOCK - 1) / ACT_BLOCK;
     int64_t n_qkv = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
-    const Step base = {.e = e, .layer = layer, .l = l};
+    const Op base = {.c = c, .layer = layer, .l = l};
 
-    Step qkv = base;
-    qkv.norm = l->attn_norm, qkv.n_products = 3;
-    qkv.products[0] = (Product){&l->q, e->q}, qkv.products[1] = (Product){&l->k, e->k}, qkv.products[2] = (Product){&l->v, e->v};
-    at = put_step(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
-    at = put_step(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
-    at = attention_steps(e, layer, at);
+    Op qkv = base;
+    qkv.norm = l->spec->attn_norm, qkv.n_products = 3;
+    qkv.products[0] = (Product){&l->q, c->q}, qkv.products[1] = (Product){&l->k, c->k}, qkv.products[2] = (Product){&l->v, c->v};
+    at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
+    at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
+    at = attention_ops(c, layer, at);
 
-    Step o = base;
-    o.x = e->attended, o.n_products = 1, o.products[0] = (Product){&l->o, e->delta};
-    if (!attention_converts(e)) at = put_step(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
-    at = put_step(at, o, FORWARD_O, o_tiles, packed_n_tiles(&l->o), rows);
+    Op o = base;
+    o.x = c->attended, o.n_products = 1, o.products[0] = (Product){&l->o, c->delta};
+    if (!attention_converts(c)) at = put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
+    at = put_op(at, o, FORWARD_O, o_tiles, packed_n_tiles(&l->o), rows);
 
-    Step gate_up = base;
-    gate_up.norm = l->ffn_norm, gate_up.n_products = 2;
-    gate_up.products[0] = (Product){&l->gate, e->gate}, gate_up.products[1] = (Product){&l->up, e->up};
-    at = put_step(at, gate_up, FORWARD_NORM, norm_rows, rows, 0);
-    at = put_step(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units, rows);
+    Op gate_up = base;
+    gate_up.norm = l->spec->ffn_norm, gate_up.n_products = 2;
+    gate_up.products[0] = (Product){&l->gate, c->gate}, gate_up.products[1] = (Product){&l->up, c->up};
+    at = put_op(at, gate_up, FORWARD_NORM, norm_rows, rows, 0);
+    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units, rows);
 
-    Step down = base;
-    down.n_products = 1, down.products[0] = (Product){&l->down, e->delta};
-    return put_step(at, down, FORWARD_DOWN, down_tiles, packed_n_tiles(&l->down), rows);
+    Op down = base;
+    down.n_products = 1, down.products[0] = (Product){&l->down, c->delta};
+    return put_op(at, down, FORWARD_DOWN, down_tiles, packed_n_tiles(&l->down), rows);
 }

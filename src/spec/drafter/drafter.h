@@ -14,8 +14,7 @@
 #define DRAFTER_DRAFTER_H
 
 #include "format/gguf.h"
-#include "kernels/kernels.h"
-#include "backend/cpu/model.h"
+#include "backend/backend.h"
 #include "spec/tree/draft_dists.h"
 #include "spec/sampling/sampler.h"
 #include "spec/verify/verifier.h"
@@ -33,13 +32,11 @@ typedef struct DrafterEnv { /* what a method may know about the target; extended
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
     const Gguf *vocab; /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
-    /* For methods with a model of their own; zero where no target is run (replay). Borrowed. */
+    /* For methods that run something themselves; zero where no target is run (replay). Borrowed. */
     const Gguf *target;
-    const Model *target_model; /* for methods that use its embedding and its LM head */
-    const Kernels *kernels; /* NULL: the best of this machine */
-    ActForm activations;    /* of a draft model: the form that the target runs on */
+    const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */
+    Device *device;         /* the engine's: threads and memory of everything that drafters run */
     int32_t n_ctx;          /* longest sequence */
-    int n_threads;
 } DrafterEnv;
 
 /* A tree that the target has read, for methods that learn from what it said at every node, taken or not. */

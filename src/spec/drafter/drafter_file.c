@@ -83,7 +83,7 @@ static int check_target(const Gguf *g, const Model *target, fr_error *err) {
 }
 
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err) {
-    *f = (DrafterFile){.activations = target->activations};
+    *f = (DrafterFile){0};
     if (!path[0])
         return error_set(err, FR_ERR_ARGUMENT, "%s: which drafter? Write --draft %s:file=DRAFTER.gguf", method, method);
     int status = gguf_open(&f->gguf, path, err);
@@ -176,12 +176,8 @@ static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, c
     return check_finite(f, t, err);
 }
 
-int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, PackedMatrix *out, fr_error *err) {
-    const GgufTensor *t;
-    int status = take(f, name, n_in, n_out, &t, err);
-    if (!status) status = packed_init(out, t->type, f->activations, n_out, n_in, err);
-    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out));
-    return status;
+int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
+    return take(f, name, n_in, n_out, out, err);
 }
 
 int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err) {

@@ -17,7 +17,7 @@
 #define DRAFTER_DRAFTER_FILE_H
 
 #include "format/gguf_write.h"
-#include "backend/cpu/model.h"
+#include "model/model.h"
 
 #define DRAFTER_ARCHITECTURE "forerun-drafter"
 #define DRAFTER_KEY(name) DRAFTER_ARCHITECTURE "." name
@@ -28,7 +28,6 @@ uint64_t drafter_target_fingerprint(const Model *target);
 
 typedef struct DrafterFile {
     Gguf *gguf;
-    ActForm activations; /* of its matrices: the form that the target runs on */
     int64_t n_taken; /* tensors that the method asked for */
 } DrafterFile;
 
@@ -44,9 +43,9 @@ int drafter_file_choice(const DrafterFile *f, const char *name, const char *cons
  * *out and *n stay as they are. The caller frees *out with mem_free. */
 int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err);
 
-/* A tensor with exactly that shape, refused where it is missing or holds what is not a finite number. The matrix is
- * packed ([n_out][n_in], any tensor type), the vector float. Each tensor is to be taken once. */
-int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, PackedMatrix *out, fr_error *err);
+/* A tensor with exactly that shape, refused where it is missing or holds what is not a finite number. The matrix is a view into the
+ * file ([n_out][n_in], any tensor type), the vector a copy as floats, freed with mem_free. Each tensor is to be taken once. */
+int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err);
 int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err);
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* A matrix with n_rows rows of any length *n as floats, [n_rows][*n]; mem_free it. */

@@ -1,3 +1,8 @@
+/* dataset.c - reads files of training data: lines become records, documents, and sequences in memory.
+ *
+ * Whether a document is held out depends on a hash of its tokens alone, so that the same documents are held out for
+ * every seed and order of files, and when more files are added. A fingerprint of all tokens and loss masks lets a
+ * checkpoint refuse other data. */
 #include "train/data/dataset.h"
 
 #include "base/hash.h"
@@ -11,7 +16,7 @@ typedef struct Loading {
     Dataset *dataset;
     const DatasetOptions *options;
     DocumentForm form;
-    bool file_names_no_family;
+    bool lacks_chat_format; /* the vocabulary's file names no chat format that is known */
     Progress bar;
     int64_t n_before; /* bytes of the files before the one being read */
 } Loading;
@@ -36,7 +41,7 @@ static int take_record(Loading *l, const Record *record, bool is_valid_file, fr_
     int status = document_make(&d, &l->form, record, err);
     if (status) return status;
     bool is_chat = record->kind == RECORD_CHAT || (record->kind == RECORD_PAIR && l->form.pairs_are_chats);
-    if (is_chat && l->file_names_no_family) l->dataset->wrote_plain = true;
+    if (is_chat && l->lacks_chat_format) l->dataset->wrote_plain = true;
     l->dataset->n_lossy += record_is_lossy(record);
     bool is_valid = is_valid_file || (!l->options->valid_file && is_held_out(&d, l->options->valid_share));
     status = take_document(l, &d, is_valid, err);
@@ -89,9 +94,9 @@ static int finish(Dataset *d, const DatasetOptions *o, fr_error *err) {
     if (!status) status = sequences_end(&d->valid, err);
     if (status || d->train.n > 0) return status;
     if (d->n_valid_documents > 0 && !o->valid_file)
-        return error_set(err, FR_ERR_FORMAT, "%s: all %lld documents are held out for validation; give more data, or --valid 0",
+        return error_set(err, FR_ERR_FORMAT, "%s: all %lld documents are held out for validation; pass more data, or --valid 0",
                          o->files[0], (long long)d->n_documents);
-    return error_set(err, FR_ERR_FORMAT, "%s: holds no text to learn from", o->files[0]);
+    return error_set(err, FR_ERR_FORMAT, "%s: holds no text to learn from; see docs/TRAINING.md for the format of training data", o->files[0]);
 }
 
 int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, fr_error *err) {
@@ -100,7 +105,7 @@ int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, f
     int status = tokenizer_open(&tokenizer, vocab, err);
     if (status) return status;
     ChatFamily family = chat_family_of(vocab);
-    Loading l = {.dataset = d, .options = options, .file_names_no_family = family == CHAT_NONE};
+    Loading l = {.dataset = d, .options = options, .lacks_chat_format = family == CHAT_NONE};
     l.form = (DocumentForm){tokenizer, family == CHAT_NONE ? CHAT_PLAIN : family, options->pairs_are_chats};
     int32_t n_vocab = tokenizer_n_vocab(tokenizer);
     sequences_begin(&d->train, n_vocab, options->length, options->packs);

@@ -11,23 +11,23 @@ typedef struct DatasetOptions {
     int n_files;
     const char *valid_file; /* NULL: valid_share of the documents is held out */
     double valid_share;     /* 0 .. 1; which ones depends on their tokens alone, not on seed or order */
-    int32_t length;         /* predictions in a sequence */
+    int32_t length;         /* predictions in a sequence, which has one token more */
     bool packs;             /* see Sequences */
     bool pairs_are_chats;   /* see DocumentForm */
-    FILE *progress;         /* a bar is drawn here; NULL: none */
+    FILE *progress;         /* where a progress bar is drawn; NULL: nowhere */
 } DatasetOptions;
 
 typedef struct Dataset {
     Sequences train, valid; /* valid may have no sequence */
     int64_t n_documents, n_valid_documents;
-    int64_t n_lossy;        /* documents with answers that follow another distribution than their model's (record_is_lossy) */
-    bool wrote_plain;       /* there were conversations, and the vocabulary's file names no format for them that is known:
-                             * they are written as USER: ...\nASSISTANT: ... */
-    uint64_t fingerprint;   /* of all tokens, what counts, and what is held out */
+    int64_t n_lossy;        /* documents with answers that do not follow their model's own distribution (record_is_lossy) */
+    bool wrote_plain;       /* there were conversations, and the vocabulary's file names no chat format that is known: they
+                             * are written as USER: ...\nASSISTANT: ... */
+    uint64_t fingerprint;   /* of all tokens, loss masks, and the choice of held-out documents */
 } Dataset;
 
-/* Tokenizes with the vocabulary in `vocab`. Refuses broken lines by file and number, and data without anything to learn
- * from. On failure *d is empty. */
+/* Tokenizes with the vocabulary in `vocab`. Refuses malformed lines, naming file and line number, and data with no
+ * prediction in the loss. On failure *d is empty. */
 int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, fr_error *err);
 void dataset_close(Dataset *d); /* an empty one is fine */
 

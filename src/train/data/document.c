@@ -1,14 +1,15 @@
-/* document.c - records become tokens.
+/* document.c - turns a record into tokens and their loss mask.
  *
- * Where does an answer begin, in tokens? Prompt and answer cannot be encoded apart: a SentencePiece vocabulary would put
- * a word-start space before the answer, and merges across the seam would be lost. So the whole text is encoded, and the
- * text before the seam once more by itself: the answer begins with the first token in which the two differ. Where no
- * merge crosses the seam, that is the token at the seam; where one does, it is the token that crosses it.
+ * The problem is to find the token at which an answer begins. Prompt and answer cannot be encoded separately: a
+ * SentencePiece vocabulary would put a word-start space before the answer, and merges across the seam would be lost. So
+ * the whole text is encoded, and then the text before the seam by itself: the answer begins with the first token in
+ * which the two differ. Where no merge crosses the seam, that is the token at the seam; where one does, it is the token
+ * that crosses it.
  *
  *     prompt "Q: 1+1?\nA:"  response " 2"        BOS ▁Q : ▁1 + 1 ? \n A :  ▁2 EOS
- *                                       counts     0  0 0  0 0 0 0  0 0 0   1  1
+ *                                    loss mask     0  0 0  0 0 0 0  0 0 0   1  1
  *
- * Cost: a conversation is encoded up to each seam again, twice for each answer. */
+ * Cost: a conversation is encoded again up to each seam, twice for each answer. Test: test_dataset.c. */
 #include "train/data/document.h"
 
 #include "base/mem.h"
@@ -26,7 +27,8 @@ static int encode(const DocumentForm *form, const char *text, size_t n, bool spe
     return tokenizer_encode(form->tokenizer, text, n, flags, &out->ids, &out->n, err);
 }
 
-/* The first token of `all`, the tokens of a text, that its first n bytes by themselves do not have. */
+/* The index of the first token in which `all`, the tokens of a text, differs from the tokens of the text's first n
+ * bytes. */
 static int find_seam(const DocumentForm *form, const Tokens *all, const char *text, size_t n, bool special, int64_t *out,
                      fr_error *err) {
     Tokens part;
@@ -38,7 +40,7 @@ static int find_seam(const DocumentForm *form, const Tokens *all, const char *te
     return FR_OK;
 }
 
-/* Takes the tokens over, with EOS behind them where the vocabulary has one. Nothing counts yet but EOS. */
+/* Takes ownership of the tokens and appends EOS where the vocabulary has one. The loss mask holds EOS alone as yet. */
 static int begin_document(Document *d, const DocumentForm *form, Tokens *tokens, fr_error *err) {
     int32_t eos = tokenizer_eos(form->tokenizer);
     bool ends = tokens->n > 0 && tokenizer_is_eog(form->tokenizer, tokens->ids[tokens->n - 1]);
@@ -55,8 +57,9 @@ static int begin_document(Document *d, const DocumentForm *form, Tokens *tokens,
     return FR_OK;
 }
 
-/* is_cut: the end-of-turn token of what was cut off does not count. */
-static void count_range(Document *d, const DocumentForm *form, int64_t begin, int64_t end, bool is_cut) {
+/* Puts tokens begin .. end - 1 into the loss. is_cut: the answer was cut off, so its end-of-turn token stays out of the
+ * loss. */
+static void set_loss_mask(Document *d, const DocumentForm *form, int64_t begin, int64_t end, bool is_cut) {
     for (int64_t i = begin < 1 ? 1 : begin; i < end; i++) d->loss_mask[i] = 1;
     if (is_cut && end > 0 && tokenizer_is_eog(form->tokenizer, d->tokens[end - 1])) d->loss_mask[end - 1] = 0;
 }
@@ -67,7 +70,7 @@ static int make_text(Document *d, const DocumentForm *form, const char *text, fr
     int status = encode(form, text, strlen(text), false, &tokens, err);
     if (!status) status = begin_document(d, form, &tokens, err);
     free(tokens.ids);
-    if (!status) count_range(d, form, 0, d->n, false);
+    if (!status) set_loss_mask(d, form, 0, d->n, false);
     return status;
 }
 
@@ -84,7 +87,7 @@ static int make_pair(Document *d, const DocumentForm *form, const Record *r, fr_
     if (!status) status = begin_document(d, form, &tokens, err);
     free(tokens.ids);
     buf_free(&text);
-    if (!status) count_range(d, form, seam, d->n, record_is_cut(r, 0));
+    if (!status) set_loss_mask(d, form, seam, d->n, record_is_cut(r, 0));
     return status;
 }
 
@@ -98,12 +101,12 @@ static int make_conversation(Document *d, const DocumentForm *form, const Record
     Tokens all = {0};
     status = begin_document(d, form, &tokens, err);
     free(tokens.ids);
-    if (!status) all = (Tokens){d->tokens, d->n}; /* with EOS, where the last answer needed one */
+    if (!status) all = (Tokens){d->tokens, d->n}; /* including the EOS that begin_document may have appended */
     for (int i = 0; i < n_answers && !status; i++) {
         int64_t begin, end = all.n;
         status = find_seam(form, &all, text->data, answers[i].begin, true, &begin, err);
         if (!status && answers[i].end < n) status = find_seam(form, &all, text->data, answers[i].end, true, &end, err);
-        if (!status) count_range(d, form, begin, end, record_is_cut(r, answers[i].i_message));
+        if (!status) set_loss_mask(d, form, begin, end, record_is_cut(r, answers[i].i_message));
     }
     return status;
 }
@@ -118,10 +121,10 @@ static int make_chat(Document *d, const DocumentForm *form, const Record *r, con
     fr_error why;
     int status = answers ? FR_OK : error_memory(err, "a conversation", (size_t)n);
     if (!status && chat_format_answers(form->family, messages, n, &text, answers, &n_answers, &why))
-        status = error_set(err, FR_ERR_FORMAT, "is no conversation: %s", why.message);
+        status = error_set(err, FR_ERR_FORMAT, "is not a valid conversation: %s", why.message);
     else if (!status && n_answers == 0)
         status = error_set(err, FR_ERR_FORMAT,
-                       "has no message of the role assistant; `forerun distill-data` lets a model write the answers");
+                       "has no message with the role \"assistant\"; `forerun distill-data` generates the answers with a model");
     if (!status) status = make_conversation(d, form, r, &text, answers, n_answers, err);
     mem_free(answers);
     buf_free(&text);
@@ -133,7 +136,7 @@ int document_make(Document *out, const DocumentForm *form, const Record *record,
     int status;
     if (record->kind == RECORD_PAIR && !record->response)
         status = error_set(err, FR_ERR_FORMAT,
-                       "has a \"prompt\" and no \"response\"; `forerun distill-data` lets a model write the answers");
+                       "has a \"prompt\" and no \"response\"; `forerun distill-data` generates the answers with a model");
     else if (record->kind == RECORD_PAIR && form->pairs_are_chats)
         status = make_chat(out, form, record, (ChatMessage[]){{"user", record->prompt}, {"assistant", record->response}}, 2, err);
     else if (record->kind == RECORD_PAIR)

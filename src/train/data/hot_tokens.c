@@ -1,3 +1,5 @@
+/* hot_tokens.c - counts tokens and keeps the most frequent ones: the rows and columns of a token-info table
+ * (token_info.h) that is restricted to part of a large vocabulary. */
 #include "train/data/hot_tokens.h"
 
 #include "base/mem.h"
@@ -30,7 +32,7 @@ int hot_tokens_choose(const Sequences *s, int32_t n_vocab, int32_t n, int32_t **
     for (int32_t k = 0; k < n_vocab; k++) all[k].token = k;
     for (int64_t i = 0; i < s->n_tokens; i++) {
         int32_t token = sequences_token(s, i);
-        if (token < n_vocab) all[token].count++; /* a vocabulary may name more tokens than the model has rows */
+        if (token < n_vocab) all[token].count++; /* a vocabulary may list more tokens than the model has rows */
     }
     qsort(all, (size_t)n_vocab, sizeof *all, more_frequent_first);
     for (int32_t k = 0; k < n; k++) (*out)[k] = all[k].token;

@@ -4,8 +4,8 @@
 
 #include "train/data/sequences.h"
 
-/* The n most frequent of n_vocab tokens in the texts, of equals the lower, in *out in ascending order: to be freed with
- * mem_free. 1 <= n <= n_vocab. */
+/* The n most frequent of n_vocab tokens in the sequences, ties going to the lower id. *out lists them in ascending
+ * order and is freed with mem_free. 1 <= n <= n_vocab. */
 int hot_tokens_choose(const Sequences *s, int32_t n_vocab, int32_t n, int32_t **out, fr_error *err);
 
 #endif

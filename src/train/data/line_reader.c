@@ -1,3 +1,5 @@
+/* line_reader.c - hands out a text file line by line, decompressing zstd as it goes, so that memory holds one line and
+ * one chunk whatever the size of the file. */
 #include "train/data/line_reader.h"
 
 #include "base/mem.h"
@@ -15,9 +17,10 @@ struct LineReader {
     FILE *file;
     ZSTD_DStream *zstd; /* NULL: not compressed */
     ZSTD_inBuffer in;   /* of chunk */
-    size_t frame_left;  /* not 0: a frame of zstd is not complete */
-    bool whole, at_end; /* all bytes are in `text` */
-    Buf text;           /* from `begin` on: read and not handed out; no newline before `seen` */
+    size_t frame_left;  /* not 0: the current zstd frame is incomplete */
+    bool whole;         /* the file is one line */
+    bool at_end;        /* all bytes of the file are in `text` */
+    Buf text;           /* bytes from `begin` on are not handed out yet; those before `seen` hold no newline */
     size_t begin, seen;
     int64_t n_read, n_lines;
     char chunk[CHUNK], plain[CHUNK];
@@ -79,11 +82,11 @@ static int fill_chunk(LineReader *r, size_t *n, fr_error *err) {
     *n = fread(r->chunk, 1, sizeof r->chunk, r->file);
     r->n_read += (int64_t)*n;
     if (ferror(r->file)) return error_set(err, FR_ERR_IO, "%s: cannot be read: %s", r->path, strerror(errno));
-    if (*n == 0 && r->frame_left) return error_set(err, FR_ERR_FORMAT, "%s: is cut off: zstd wants more", r->path);
+    if (*n == 0 && r->frame_left) return error_set(err, FR_ERR_FORMAT, "%s: is cut off in the middle of a zstd frame", r->path);
     return FR_OK;
 }
 
-/* Some more bytes into `text`, or at_end. */
+/* Appends some more bytes to `text`, or sets at_end. */
 static int read_more(LineReader *r, fr_error *err) {
     size_t n;
     if (!r->zstd) {
@@ -92,11 +95,11 @@ static int read_more(LineReader *r, fr_error *err) {
         return status ? status : keep(r, r->chunk, n, err);
     }
     ZSTD_outBuffer out = {r->plain, sizeof r->plain, 0};
-    if (r->in.pos < r->in.size || r->frame_left) { /* a frame may hold more text than it has bytes left to read */
+    if (r->in.pos < r->in.size || r->frame_left) { /* a frame may still yield text after all its bytes were read */
         size_t before = r->in.pos;
         r->frame_left = ZSTD_decompressStream(r->zstd, &out, &r->in);
         if (ZSTD_isError(r->frame_left))
-            return error_set(err, FR_ERR_FORMAT, "%s: is damaged: zstd says: %s", r->path, ZSTD_getErrorName(r->frame_left));
+            return error_set(err, FR_ERR_FORMAT, "%s: is damaged zstd data: %s", r->path, ZSTD_getErrorName(r->frame_left));
         if (r->in.pos > before || out.pos) return keep(r, r->plain, out.pos, err);
     }
     int status = fill_chunk(r, &n, err);
@@ -105,7 +108,7 @@ static int read_more(LineReader *r, fr_error *err) {
     return status;
 }
 
-/* Moves what is left to the front, so that the buffer holds one line and a chunk. */
+/* Moves the unread bytes to the front, so that the buffer holds no more than one line and a chunk. */
 static void drop_old(LineReader *r) {
     memmove(r->text.data, r->text.data + r->begin, r->text.n - r->begin + 1);
     r->text.n -= r->begin;

@@ -1,18 +1,18 @@
 /* permutation.c - a Feistel network over the indices.
  *
- * A resumed run must know which sequence comes next from the number of the step alone, so that the order of an epoch is
- * computed and not stored. An index is cut into a left and a right half of h bits; a round exchanges them and adds to
- * one (exclusive or) any function of the other, which can be undone, so that every round is a permutation of
- * 0 .. 4^h - 1 (Luby and Rackoff 1988). What falls outside of 0 .. n-1 is sent through again until it falls inside
- * (cycle walking: Black and Rogaway 2002), fewer than 4 times on average, for 4^h < 4n. That the result is a
- * permutation, another one for each epoch, is tested in tests/test_dataset.c. */
+ * A resumed run must find the next sequence from the number of the training step alone, so the order of an epoch is
+ * computed and not stored. An index is cut into a left and a right half of h bits. A round exchanges the halves and
+ * combines one (by exclusive or) with a function of the other, which can be undone, so every round is a permutation of
+ * 0 .. 4^h - 1 (Luby and Rackoff 1988). A result outside 0 .. n-1 goes through the network again until it falls inside
+ * (cycle walking: Black and Rogaway 2002), which takes fewer than 4 passes on average because 4^h < 4n. Test:
+ * test_dataset.c checks that the result is a permutation, and another one for each epoch. */
 #include "train/data/permutation.h"
 
 #include "base/rng.h"
 
 enum { N_ROUNDS = 6 };
 
-static uint64_t once(uint64_t seed, uint32_t epoch, int n_bits, uint64_t x) {
+static uint64_t one_pass(uint64_t seed, uint32_t epoch, int n_bits, uint64_t x) {
     uint64_t mask = ((uint64_t)1 << n_bits) - 1, left = x >> n_bits, right = x & mask;
     for (uint32_t round = 0; round < N_ROUNDS; round++) {
         uint32_t words[4];
@@ -28,7 +28,7 @@ int64_t permutation_at(uint64_t seed, uint32_t epoch, int64_t n, int64_t i) {
     int n_bits = 1;
     while ((uint64_t)1 << 2 * n_bits < (uint64_t)n) n_bits++;
     uint64_t x = (uint64_t)i;
-    do x = once(seed, epoch, n_bits, x);
+    do x = one_pass(seed, epoch, n_bits, x);
     while (x >= (uint64_t)n);
     return (int64_t)x;
 }

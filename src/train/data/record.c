@@ -1,3 +1,5 @@
+/* record.c - parses a line of training data. Errors are sentences without a subject; line_reader_refuse puts file and
+ * line number before them. */
 #include "train/data/record.h"
 
 #include "base/mem.h"
@@ -29,7 +31,7 @@ static int parse_object(Record *r, fr_error *err) {
     r->kind = r->text ? RECORD_TEXT : RECORD_PAIR;
     if (r->text || r->prompt) return FR_OK;
     return error_set(err, FR_ERR_FORMAT,
-                     "wants a string \"text\", or strings \"prompt\" and \"response\", or a list \"messages\"");
+                     "must have a string \"text\", or strings \"prompt\" and \"response\", or a list \"messages\"");
 }
 
 int record_parse(Record *out, const char *line, size_t n, fr_error *err) {
@@ -68,7 +70,7 @@ int record_next(LineReader *reader, Record *out, fr_error *err) {
     size_t n;
     int got;
     while ((got = line_reader_next(reader, &line, &n, err)) == 1) {
-        if (strspn(line, " \t\r") >= n) continue; /* a '\0' follows */
+        if (strspn(line, " \t\r") >= n) continue; /* the line ends with '\0', so strspn stops */
         fr_error why;
         return record_parse(out, line, n, &why) ? line_reader_refuse(reader, &why, err) : 1;
     }

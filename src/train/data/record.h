@@ -15,23 +15,26 @@ typedef struct Record {
     RecordKind kind;
     const char *text;        /* RECORD_TEXT */
     const char *prompt;      /* RECORD_PAIR */
-    const char *response;    /* RECORD_PAIR; NULL: not answered yet */
-    ChatMessage *messages;   /* [n_messages] RECORD_CHAT, n_messages >= 1; a role that is not said is NULL */
+    const char *response;    /* RECORD_PAIR; NULL: there is none yet */
+    ChatMessage *messages;   /* [n_messages] RECORD_CHAT, n_messages >= 1; a missing role is NULL */
     int n_messages;
 } Record;
 
-/* An object with a list "messages" is a conversation, else with a string "text" a text, else with a string "prompt"
- * (and "response") a pair. On failure err has a sentence without its subject, for line_reader_refuse. */
+/* An object with a list "messages" is a conversation; else, with a string "text", a text; else, with a string "prompt"
+ * (and "response"), a pair. On failure err holds a sentence without its subject, for line_reader_refuse. */
 int record_parse(Record *out, const char *line, size_t n, fr_error *err);
 void record_free(Record *r); /* an empty one is fine */
 
-/* Whether the "finish" of a pair, or of message i, says that the answer was cut off: then its end is not to be learned. */
+/* Whether the "finish" of a pair, or of message i, says that the answer was cut off: then its end stays out of the
+ * loss. */
 bool record_is_cut(const Record *r, int i);
 
-/* Whether an answer in it is said to follow another distribution than its model's: "lossy": true beside it (distill-data). */
+/* Whether an answer is marked "lossy": true, as distill-data marks answers that do not follow their model's own
+ * distribution. */
 bool record_is_lossy(const Record *r);
 
-/* The next line that is not blank: 1 and the record, 0 at the end, else an error that names file and line. */
+/* Parses the next line that is not blank. 1: *out is the record; 0: end of file; negative: an error that names file and
+ * line. */
 int record_next(LineReader *reader, Record *out, fr_error *err);
 
 #endif

@@ -1,24 +1,23 @@
-/* adamw.c - the optimiser.
+/* adamw.c - the optimiser AdamW.
  *
  * For gradient g (after clipping), parameter w, step s = 1, 2, ...
  *     m = beta1 m + (1 - beta1) g               mean of the gradients
  *     v = beta2 v + (1 - beta2) g^2             mean of their squares
- *     m' = m / (1 - beta1^s),  v' = v / (1 - beta2^s)        both began at 0: that bias is taken out
+ *     m' = m / (1 - beta1^s),  v' = v / (1 - beta2^s)        corrects the bias of means that began at 0
  *     w = w - rate (m' / (sqrt(v') + eps) + weight_decay w)
- * The decay is "decoupled": it does not go through m and v. Norms and biases do not decay.
+ * The decay is decoupled: it does not go through m and v. Norms and biases do not decay.
  *
- * Threads. All parameters, one after the other, are cut into N_CUTS pieces, whose ends depend on their number alone. A thread
- * takes every n-th piece; the norm's sums of squares are added up in the order of the pieces. So the bits are those of one
- * thread.
+ * Threads. The concatenation of all parameters is cut into N_CUTS pieces, whose ends depend on the number of weights
+ * alone. A thread takes every n-th piece, and the norm's sums of squares are added in the order of the pieces, so the
+ * bits are those of one thread.
  *
  *     params   | a a a a a a a a | b b b | c c c c c |        piece   0: a a a a    1: a a a a    2: b b b c    3: c c c c
  *
- * Cost: reads four floats and writes three for each parameter; one pass. Test: test_train_ops.c computes the first
- * steps of a small case in double, and holds many threads to one.
+ * Cost: one pass, which reads four floats and writes three for each weight. Test: test_train_ops.c computes the first
+ * steps of a small case in double, and compares many threads with one.
  */
 #include "train/loop/adamw.h"
 
-#include "base/mem.h"
 #include "base/threads.h"
 
 #include <math.h>
@@ -32,13 +31,14 @@ static int64_t n_weights(Trainer *t) {
     return n;
 }
 
-/* What is done with the elements from .. from + n - 1 of one parameter in a piece; `at`: of the first one among all. */
-typedef void (*WorkOnSlice)(void *ctx, const Param *p, int64_t from, int64_t n, int64_t at, int i_cut);
+/* Processes elements from .. from + n - 1 of one parameter, which lie in piece i_cut; `at` is the offset of the first
+ * one in the concatenation of all parameters. */
+typedef void (*SliceFn)(void *ctx, const Param *p, int64_t from, int64_t n, int64_t at, int i_cut);
 
 typedef struct Pieces {
     Trainer *t;
-    int64_t n; /* weights */
-    WorkOnSlice work;
+    int64_t n; /* weights in all */
+    SliceFn work;
     void *ctx;
 } Pieces;
 
@@ -58,24 +58,19 @@ static void work_on_share(void *ctx, int i_part, int n_parts, int i_thread) {
     for (int i = i_part; i < N_CUTS; i += n_parts) work_on_piece(ctx, i);
 }
 
-static void work_on_all(Trainer *t, int n_threads, WorkOnSlice work, void *ctx) {
+static void work_on_all(Trainer *t, int n_threads, SliceFn work, void *ctx) {
     Pieces job = {t, n_weights(t), work, ctx};
     threads_run_once(n_threads < N_CUTS ? n_threads : N_CUTS, work_on_share, &job);
 }
 
 int adamw_open(AdamW *a, const AdamWOptions *options, Trainer *t, fr_error *err) {
     *a = (AdamW){.options = *options, .n = n_weights(t), .n_threads = 1};
-    a->mean = mem_calloc((size_t)a->n, sizeof *a->mean);
-    a->square = mem_calloc((size_t)a->n, sizeof *a->square);
-    if (a->mean && a->square) return FR_OK;
-    size_t bytes = 2 * (size_t)a->n * sizeof *a->mean;
-    adamw_close(a);
-    return error_memory(err, "the means of the optimiser", bytes);
+    const ArenaItem items[] = {ARENA_ITEM(&a->mean, a->n), ARENA_ITEM(&a->square, a->n)};
+    return arena_take(&a->arena, items, ARENA_COUNT(items), "the optimiser's running means", err);
 }
 
 void adamw_close(AdamW *a) {
-    mem_free(a->mean);
-    mem_free(a->square);
+    arena_free(&a->arena);
     *a = (AdamW){0};
 }
 
@@ -85,7 +80,7 @@ typedef struct Step {
     float beta1, beta2, eps, scale;
     float rate1;   /* rate / (1 - beta1^s) */
     float square1; /* 1 / (1 - beta2^s) */
-    float keep;    /* 1 - rate * weight_decay, of what decays */
+    float keep;    /* 1 - rate * weight_decay, for parameters that decay */
 } Step;
 
 static void step_slice(void *ctx, const Param *p, int64_t from, int64_t n, int64_t at, int i_cut) {

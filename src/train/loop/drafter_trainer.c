@@ -1,12 +1,13 @@
-/* drafter_trainer.c - the target reads, the drafter learns what it will say.
+/* drafter_trainer.c - trains a drafter's network against the hidden states of its frozen target.
  *
  *     batch    sequence 0 .. n-1 --> the target, one after the other, all threads on each --> hidden states
- *              then threads take whole sequences: the network's learn, forward and back
+ *              then threads take whole sequences each: forward and backward through the network
  *
- * Nothing of the target's is kept on disk or beyond the batch: its hidden states are made anew whenever a sequence comes.
- * They are those of the executor, on the very numbers that it will run on when the drafter is used.
+ * Hidden states are not stored beyond the batch, on disk or in memory: they are computed again whenever a sequence
+ * comes. They are computed by the inference code, so the drafter is trained on the very numbers that it will read when
+ * it drafts.
  *
- * Tests: test_train_drafters.c. */
+ * Tests: test_train_unroll.c, test_train_heads_file.c. */
 #include "train/loop/drafter_trainer.h"
 
 #include "base/mem.h"
@@ -25,6 +26,7 @@ typedef struct DrafterTrainer {
     Trainer trainer;
     DrafterTrainerOptions options;
     FrozenTarget target;
+    Arena arena;        /* of all arrays below but `hidden` */
     int32_t n_tensors;
     NetTensor *tensors; /* [n_tensors] */
     Param *params;      /* [n_tensors] */
@@ -36,9 +38,9 @@ typedef struct DrafterTrainer {
     int32_t n_sequences;
 } DrafterTrainer;
 
-/* ---- first values ------------------------------------------------------------------------------- */
+/* ---- initial values ----------------------------------------------------------------------------- */
 
-/* Whether the target's last layer has that tensor in that shape; then it is copied. */
+/* Copies that tensor of the target's last layer; false where it has none, or one of another shape. */
 static bool copy_from_layer(const DrafterTrainer *t, const NetTensor *x, float *out) {
     char name[96];
     const Model *m = t->target.model;
@@ -50,7 +52,7 @@ static bool copy_from_layer(const DrafterTrainer *t, const NetTensor *x, float *
     return true;
 }
 
-static void first_values_of(const DrafterTrainer *t, int32_t i) {
+static void init_values_of(const DrafterTrainer *t, int32_t i) {
     const NetTensor *x = &t->tensors[i];
     float *out = t->params[i].value;
     int64_t n = t->params[i].n;
@@ -73,52 +75,57 @@ static void first_values_of(const DrafterTrainer *t, int32_t i) {
 
 /* ---- learn -------------------------------------------------------------------------------------- */
 
-typedef struct TrainSequences {
+typedef struct Task {
     DrafterTrainer *t;
     const TrainBatch *batch;
     double weight;
-} TrainSequences;
+} Task;
 
-/* The noise of sequence i of the batch; nothing is learned of what is only measured. */
-static const float *noise_of(const TrainSequences *train_sequences, int i_run, int32_t i) {
-    const DrafterTrainer *t = train_sequences->t;
+/* The noise of sequence i of the batch; none in validation. */
+static const float *noise_of(const Task *task, int i_run, int32_t i) {
+    const DrafterTrainer *t = task->t;
     int64_t width = t->target.model->hparams.n_embd;
-    if (!t->noise || train_sequences->weight == 0) return NULL;
+    if (!t->noise || task->weight == 0) return NULL;
     float *noise = t->noise + i_run * t->options.max_length * width;
-    noise_uniform(noise, train_sequences->batch->length * width, t->options.noise, t->options.seed, train_sequences->batch->place + i);
+    noise_uniform(noise, task->batch->length * width, t->options.noise, t->options.seed, task->batch->i_sequence + i);
     return noise;
 }
 
 static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainSums *sums) {
-    const TrainSequences *train_sequences = ctx;
-    DrafterTrainer *t = train_sequences->t;
-    const TrainBatch *b = train_sequences->batch;
+    const Task *task = ctx;
+    DrafterTrainer *t = task->t;
+    const TrainBatch *b = task->batch;
     const NetClass *class = t->options.class;
     float *w[MAX_TENSORS], *dw[MAX_TENSORS];
     for (int32_t k = 0; k < t->n_tensors; k++) {
         w[k] = t->params[k].value;
         dw[k] = grads ? grads + (t->params[k].value - t->values) : NULL;
     }
-    const TrainSequence train_sequence = {.T = b->length, .tokens = b->tokens + (int64_t)i * (b->length + 1),
-                           .loss_mask = b->loss_mask + (int64_t)i * b->length,
-                           .hidden = t->hidden + (int64_t)i * b->length * t->target.model->hparams.n_embd,
-                           .embd = t->target.embd, .head = t->target.head, .noise = noise_of(train_sequences, i_run, i)};
-    class->learn(t->options.net, w, grads ? dw : NULL, t->acts[i_run], &train_sequence, train_sequences->weight, sums);
+    const TrainSequence seq = {.T = b->length,
+                               .tokens = b->tokens + (int64_t)i * (b->length + 1),
+                               .loss_mask = b->loss_mask + (int64_t)i * b->length,
+                               .hidden = t->hidden + (int64_t)i * b->length * t->target.model->hparams.n_embd,
+                               .embd = t->target.embd,
+                               .head = t->target.head,
+                               .noise = noise_of(task, i_run, i)};
+    class->learn(t->options.net, w, grads ? dw : NULL, t->acts[i_run], &seq, task->weight, sums);
 }
 
 static int check_batch(const DrafterTrainer *t, const TrainBatch *b, fr_error *err) {
     int32_t n_vocab = t->target.model->hparams.n_vocab;
     if (b->length < 1 || b->length > t->options.max_length)
-        return error_set(err, FR_ERR_ARGUMENT, "sequences of %d tokens; this trainer takes from 1 to %d", b->length,
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of sequences of %d tokens; this trainer takes 1 to %d", b->length,
                          t->options.max_length);
     for (int64_t i = 0; i < (int64_t)b->n_sequences * (b->length + 1); i++)
         if (b->tokens[i] < 0 || b->tokens[i] >= n_vocab)
-            return error_set(err, FR_ERR_ARGUMENT, "token %d in the training data; the target's vocabulary has %d", b->tokens[i],
-                             n_vocab);
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "token %d in the training data is outside the target's vocabulary of %d tokens; tokenize with the "
+                             "target's file",
+                             b->tokens[i], n_vocab);
     return FR_OK;
 }
 
-/* Room for the hidden states of n sequences. */
+/* Makes room for the hidden states of n sequences. */
 static int grow_hidden(DrafterTrainer *t, int32_t n, fr_error *err) {
     if (n <= t->n_sequences) return FR_OK;
     mem_free(t->hidden);
@@ -137,8 +144,8 @@ static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums
         status = frozen_read(&t->target, b->tokens + (int64_t)i * (b->length + 1), b->length,
                          t->hidden + (int64_t)i * b->length * width, err);
     if (status) return status;
-    TrainSequences train_sequences = {t, b, weight};
-    gradients_run(&t->gradients, b->n_sequences, learn_sequence, &train_sequences, weight != 0 ? t->grads : NULL, sums);
+    Task task = {t, b, weight};
+    gradients_run(&t->gradients, b->n_sequences, learn_sequence, &task, weight != 0 ? t->grads : NULL, sums);
     return FR_OK;
 }
 
@@ -182,8 +189,8 @@ static void close_trainer(Trainer *trainer) {
     for (int i = 0; t->acts && i < t->options.n_threads; i++) t->options.class->acts_close(t->acts[i]);
     gradients_close(&t->gradients);
     frozen_close(&t->target);
-    void *all[] = {t->tensors, t->params, t->values, t->grads, t->acts, t->hidden, t->noise};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    arena_free(&t->arena);
+    mem_free(t->hidden);
     mem_free(t);
 }
 
@@ -191,39 +198,38 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
     const NetClass *class = t->options.class;
     t->n_tensors = class->n_tensors(t->options.net);
     if (t->n_tensors > MAX_TENSORS)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: a drafter of %d tensors; at most %d fit", class->method, t->n_tensors,
+        return error_set(err, FR_ERR_ARGUMENT, "%s: a drafter of %d tensors; the trainer takes at most %d", class->method, t->n_tensors,
                          MAX_TENSORS);
-    t->tensors = mem_calloc((size_t)t->n_tensors, sizeof *t->tensors);
-    t->params = mem_calloc((size_t)t->n_tensors, sizeof *t->params);
-    if (!t->tensors || !t->params) return error_memory(err, class->method, (size_t)t->n_tensors * sizeof *t->tensors);
+    const ArenaItem lists[] = {ARENA_ITEM(&t->tensors, t->n_tensors), ARENA_ITEM(&t->params, t->n_tensors)};
+    int status = arena_take(&t->arena, lists, ARENA_COUNT(lists), "a drafter's list of tensors", err);
+    if (status) return status;
     int64_t n = 0, at = 0;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         t->tensors[i] = class->tensor(t->options.net, i);
         n += net_tensor_count(&t->tensors[i]);
     }
-    t->values = mem_calloc((size_t)n, sizeof *t->values);
-    t->grads = mem_calloc((size_t)n, sizeof *t->grads);
-    if (!t->values || !t->grads) return error_memory(err, "a drafter's parameters", 2 * (size_t)n * sizeof *t->values);
+    const ArenaItem arrays[] = {ARENA_ITEM(&t->values, n), ARENA_ITEM(&t->grads, n)};
+    status = arena_take(&t->arena, arrays, ARENA_COUNT(arrays), "a drafter's parameters and gradients", err);
+    if (status) return status;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         const NetTensor *x = &t->tensors[i];
         t->params[i] = (Param){x->name, net_tensor_count(x), t->values + at, t->grads + at, x->n_rows > 0};
         at += t->params[i].n;
-        first_values_of(t, i);
+        init_values_of(t, i);
     }
     return gradients_open(&t->gradients, n, t->options.n_threads, err);
 }
 
 static int open_acts(DrafterTrainer *t, fr_error *err) {
-    t->acts = mem_calloc((size_t)t->options.n_threads, sizeof *t->acts);
-    size_t bytes = (size_t)t->options.n_threads * sizeof *t->acts;
-    bool fits = t->acts != NULL;
-    for (int i = 0; i < t->options.n_threads && fits; i++)
-        fits = (t->acts[i] = t->options.class->acts_open(t->options.net, t->options.max_length, &bytes)) != NULL;
-    if (fits && t->options.noise > 0) {
-        bytes = (size_t)t->options.n_threads * (size_t)t->options.max_length * (size_t)t->target.model->hparams.n_embd * sizeof *t->noise;
-        fits = (t->noise = mem_alloc(bytes)) != NULL;
-    }
-    return fits ? FR_OK : (int)error_memory(err, "a drafter's activations; take a smaller --length", bytes);
+    const DrafterTrainerOptions *o = &t->options;
+    int64_t n_noise = (int64_t)o->n_threads * o->max_length * t->target.model->hparams.n_embd;
+    const ArenaItem items[] = {ARENA_ITEM(&t->acts, o->n_threads), ARENA_ITEM(&t->noise, n_noise)};
+    size_t n_items = o->noise > 0 ? 2 : 1;
+    int status = arena_take(&t->arena, items, n_items, "a drafter's activations; choose a smaller --length", err);
+    if (status) return status;
+    for (int i = 0; i < o->n_threads; i++)
+        if (!(t->acts[i] = o->class->acts_open(o->net, o->max_length, err))) return FR_ERR_MEMORY;
+    return FR_OK;
 }
 
 int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err) {

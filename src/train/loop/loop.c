@@ -1,7 +1,12 @@
+/* loop.c - the training loop.
+ *
+ * The state of a run is its step number, the parameters and AdamW's two means; everything else (order of the data,
+ * noise, learning rate) is computed from the step number and the options. A checkpoint holds this state and the run
+ * signature, the list of all options that determine the result. Test: test_checkpoint.c kills a run at many moments and
+ * compares the bytes of the resumed run with an undisturbed one. */
 #include "train/loop/loop.h"
 
 #include "base/clock.h"
-#include "base/mem.h"
 #include "base/progress.h"
 #include "train/loop/checkpoint.h"
 #include "train/loop/train_log.h"
@@ -10,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTIONS_BYTES = 1024 };
+enum { SIGNATURE_BYTES = 1024 };
 
 typedef struct Loop {
     Trainer *trainer;
@@ -20,27 +25,28 @@ typedef struct Loop {
     AdamW adamw;
     TrainLog log;
     Progress bar;
+    Arena arena;
     int32_t *tokens;             /* [sequences of a step][length + 1] */
-    uint8_t *loss_mask;             /* [sequences of a step][length] */
+    uint8_t *loss_mask;          /* [sequences of a step][length] */
     CheckpointArray *arrays;     /* [n_arrays] every parameter, then the two means of AdamW */
     int n_arrays;
-    char run_signature[OPTIONS_BYTES];   /* all options that decide how the run goes */
-    double start_s, checkpoint_s; /* when this process began, and wrote last */
-    double shown_loss, shown_right[8]; /* running means for the bar */
+    char run_signature[SIGNATURE_BYTES]; /* all options that determine the result, as key=value */
+    double start_s, checkpoint_s; /* times when this process began, and when it wrote the last checkpoint */
+    double shown_loss, shown_right[TRAIN_MAX_STEPS]; /* running means for the progress bar */
 } Loop;
 
 static int32_t sequences_of_step(const LoopOptions *o) { return o->n_sequences * o->n_accumulate; }
 
-/* ---- a step ------------------------------------------------------------------------------------- */
+/* ---- a training step --------------------------------------------------------------------------- */
 
-/* place: that of the first sequence in memory. */
-static TrainBatch batch_at(const Loop *l, int64_t place, int32_t first, int32_t n) {
+/* Sequences first .. first + n - 1 of those in memory, of which the first has number i_sequence in the run. */
+static TrainBatch batch_at(const Loop *l, int64_t i_sequence, int32_t first, int32_t n) {
     int32_t length = l->data->train.length;
     return (TrainBatch){n, length, l->tokens + (int64_t)first * (length + 1), l->loss_mask + (int64_t)first * length,
-                        place + first};
+                        i_sequence + first};
 }
 
-static int64_t count(const uint8_t *loss_mask, int64_t n) {
+static int64_t n_in_loss(const uint8_t *loss_mask, int64_t n) {
     int64_t sum = 0;
     for (int64_t i = 0; i < n; i++) sum += loss_mask[i];
     return sum;
@@ -48,8 +54,7 @@ static int64_t count(const uint8_t *loss_mask, int64_t n) {
 
 static int diverged(int64_t step, fr_error *err) {
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "the loss of step %lld is no number any more; a lower --lr, a longer --warm-up or a smaller --clip keeps it "
-                     "finite, and the last checkpoint is from before",
+                     "the loss of step %lld is not finite; start a new run with a lower --lr, a longer --warm-up or a smaller --clip",
                      (long long)step + 1);
 }
 
@@ -60,7 +65,7 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     double start_s = clock_s();
     int32_t n = sequences_of_step(o), length = l->data->train.length;
     sequences_batch(&l->data->train, o->seed, step * n, n, l->tokens, l->loss_mask);
-    double weight = 1.0 / (double)count(l->loss_mask, (int64_t)n * length);
+    double weight = 1.0 / (double)n_in_loss(l->loss_mask, (int64_t)n * length);
     trainer_zero_gradients(l->trainer);
     for (int32_t i = 0; i < n; i += o->n_sequences) {
         TrainBatch batch = batch_at(l, step * n, i, o->n_sequences);
@@ -91,7 +96,7 @@ static int validate(Loop *l, fr_error *err) {
     return train_log_valid(&l->log, l->result->n_steps, &sums, err);
 }
 
-/* ---- what it shows ------------------------------------------------------------------------------ */
+/* ---- the progress bar ---------------------------------------------------------------------------- */
 
 static void show(Loop *l) {
     const TrainSums *s = &l->result->train;
@@ -121,8 +126,8 @@ static void measure(Loop *l) {
 /* ---- checkpoints -------------------------------------------------------------------------------- */
 
 static Checkpoint checkpoint_of(const Loop *l) {
-    return (Checkpoint){.step = l->result->n_steps, .data = l->data->fingerprint, .options = l->run_signature, .arrays = l->arrays,
-                        .n_arrays = l->n_arrays};
+    return (Checkpoint){.step = l->result->n_steps, .data = l->data->fingerprint, .run_signature = l->run_signature,
+                        .arrays = l->arrays, .n_arrays = l->n_arrays};
 }
 
 static int save(Loop *l, fr_error *err) {
@@ -150,7 +155,7 @@ static int resume(Loop *l, fr_error *err) {
 
 /* ---- the run ------------------------------------------------------------------------------------ */
 
-static int describe(Loop *l, fr_error *err) {
+static int write_signature(Loop *l, fr_error *err) {
     const LoopOptions *o = l->options;
     const Schedule *s = &o->schedule;
     int n = snprintf(l->run_signature, sizeof l->run_signature,
@@ -160,14 +165,17 @@ static int describe(Loop *l, fr_error *err) {
                      l->data->train.length, l->data->train.packs, s->peak, s->decay == SCHEDULE_LINEAR ? "linear" : "cosine",
                      s->final, (long long)s->n_warm_up, (long long)s->n_hold, o->adamw.beta1, o->adamw.beta2, o->adamw.eps,
                      o->adamw.weight_decay, o->clip);
-    return n > 0 && (size_t)n < sizeof l->run_signature ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "the options of the run are too long");
+    if (n > 0 && (size_t)n < sizeof l->run_signature) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "the run signature is longer than %d bytes; use shorter file names in the options",
+                     SIGNATURE_BYTES);
 }
 
 static int list_arrays(Loop *l, fr_error *err) {
     Trainer *t = l->trainer;
     int32_t n = t->class->n_params(t);
-    l->arrays = mem_calloc((size_t)n + 2, sizeof *l->arrays);
-    if (!l->arrays) return error_memory(err, "a list of parameters", (size_t)n);
+    const ArenaItem list[] = {ARENA_ITEM(&l->arrays, n + 2)};
+    int status = arena_take(&l->arena, list, 1, "a list of parameters", err);
+    if (status) return status;
     for (int32_t i = 0; i < n; i++) {
         Param *p = t->class->param(t, i);
         l->arrays[l->n_arrays++] = (CheckpointArray){p->name, p->n, p->value};
@@ -179,13 +187,12 @@ static int list_arrays(Loop *l, fr_error *err) {
 
 static int begin(Loop *l, fr_error *err) {
     size_t n = (size_t)sequences_of_step(l->options), length = (size_t)l->data->train.length;
-    l->tokens = mem_calloc(n * (length + 1), sizeof *l->tokens);
-    l->loss_mask = mem_calloc(n * length, sizeof *l->loss_mask);
-    if (!l->tokens || !l->loss_mask) return error_memory(err, "a batch", n * length * sizeof *l->tokens);
-    int status = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
+    const ArenaItem items[] = {ARENA_ITEM(&l->tokens, n * (length + 1)), ARENA_ITEM(&l->loss_mask, n * length)};
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "a batch", err);
+    if (!status) status = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
     l->adamw.n_threads = l->options->n_threads > 1 ? l->options->n_threads : 1;
     if (!status) status = list_arrays(l, err);
-    if (!status) status = describe(l, err);
+    if (!status) status = write_signature(l, err);
     if (!status) status = resume(l, err);
     if (!status) status = train_log_open(&l->log, l->options->log, l->result->n_steps, err);
     progress_begin(&l->bar, l->options->progress, "train", l->options->schedule.n_steps);
@@ -214,7 +221,7 @@ static int run(Loop *l, fr_error *err) {
         if (!status && o->stop && *o->stop) return stop(l, err);
         if (!status && (is_last || is_due(l))) status = save(l, err);
     }
-    /* behind the last checkpoint: who resumes from that one has no step left, and still learns what the run came to */
+    /* after the last checkpoint, so that a run resumed from it, with no step left, still reports the validation loss */
     return status ? status : validate(l, err);
 }
 
@@ -226,8 +233,6 @@ int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopRe
     progress_end(&l.bar);
     train_log_close(&l.log);
     adamw_close(&l.adamw);
-    mem_free(l.tokens);
-    mem_free(l.loss_mask);
-    mem_free(l.arrays);
+    arena_free(&l.arena);
     return status;
 }

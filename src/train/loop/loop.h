@@ -1,9 +1,10 @@
-/* loop.h - trains a trainer: data, order, accumulation, schedule, clipping, steps, validation, checkpoints.
+/* loop.h - the training loop: order of the data, gradient accumulation, schedule, clipping, steps, validation,
+ * checkpoints.
  *
- * One step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added, and the loss is the mean
- * over all predictions of the step that count. Step s of the run reads the sequences from place
- * s * n_accumulate * n_sequences on (sequences_batch), at a rate that is a function of s alone: so a run that goes on
- * from a checkpoint does exactly what the undisturbed one does. */
+ * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added, and the loss
+ * is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number
+ * s * n_accumulate * n_sequences on (sequences_batch), with a learning rate that is a function of s alone. So a run that
+ * resumes from a checkpoint does exactly what an undisturbed run does. */
 #ifndef LOOP_LOOP_H
 #define LOOP_LOOP_H
 
@@ -14,30 +15,30 @@
 #include <signal.h>
 
 typedef struct LoopOptions {
-    const char *method;         /* words that tell what is trained and how, beside what stands here: "target layers=2 ..." */
+    const char *method;         /* beginning of the run signature, for what the options below lack: "target layers=2 ..." */
     int32_t n_sequences, n_accumulate;
     uint64_t seed;              /* of the order of the data */
-    int n_threads;              /* that share the optimiser's step; 0: one. No bit depends on them */
+    int n_threads;              /* share the optimiser's step; 0: one thread. The bits do not depend on it */
     Schedule schedule;          /* its n_steps is the length of the run */
     AdamWOptions adamw;
     double clip;                /* largest gradient norm; 0: none */
-    int64_t valid_every;        /* steps; 0: at the end only. Without held out data: never */
-    const char *checkpoint;     /* path; NULL: none is written */
-    int64_t checkpoint_steps;   /* one after so many steps; 0: not by steps */
-    double checkpoint_s;        /* one when the last is so many seconds old; 0: not by time */
-    bool resumes;               /* goes on from the checkpoint */
-    const char *log;            /* path; NULL: none */
-    const volatile sig_atomic_t *stop; /* not 0: a checkpoint is written and the run ends with FR_ERR_CANCELLED; may be NULL */
-    FILE *progress;             /* NULL: no bar */
+    int64_t valid_every;        /* steps between validations; 0: only at the end. Without held-out data there is none */
+    const char *checkpoint;     /* path; NULL: no checkpoints */
+    int64_t checkpoint_steps;   /* steps between checkpoints; 0: no limit by steps */
+    double checkpoint_s;        /* seconds between checkpoints; 0: no limit by time */
+    bool resumes;               /* start from the checkpoint */
+    const char *log;            /* path; NULL: no log */
+    const volatile sig_atomic_t *stop; /* not 0: the run writes a checkpoint and ends with FR_ERR_CANCELLED; may be NULL */
+    FILE *progress;             /* where a progress bar is drawn; NULL: nowhere */
 } LoopOptions;
 
 typedef struct LoopResult {
-    int64_t n_steps, n_steps_before; /* done in all; of them by the run that was resumed */
-    TrainSums train, valid;          /* of the last step; of the last validation, n = 0 where there was none */
-    double seconds, tokens_per_s;    /* of this process; tokens read, counted or not */
+    int64_t n_steps, n_steps_before; /* done in all; done before this process resumed the run */
+    TrainSums train, valid;          /* of the last step; of the last validation, with n = 0 where there was none */
+    double seconds, tokens_per_s;    /* of this process; tokens per second, in the loss or not */
 } LoopResult;
 
-/* *result is filled in any case with what was done. */
+/* *result says what was done, on failure too. */
 int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopResult *result, fr_error *err);
 
 #endif

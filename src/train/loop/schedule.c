@@ -1,3 +1,5 @@
+/* schedule.c - the learning rate as a function of the training step alone, so that a resumed run needs no state for
+ * it. */
 #include "train/loop/schedule.h"
 
 #include <math.h>

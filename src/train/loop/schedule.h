@@ -1,4 +1,4 @@
-/* schedule.h - the learning rate of each step: a linear warm-up, then a decay from `peak` to `peak * final`. */
+/* schedule.h - the learning rate of each training step: a linear warm-up, then a decay from `peak` to `peak * final`. */
 #ifndef LOOP_SCHEDULE_H
 #define LOOP_SCHEDULE_H
 
@@ -12,13 +12,13 @@ typedef enum ScheduleDecay {
 typedef struct Schedule {
     ScheduleDecay decay;
     double peak;       /* learning rate after the warm-up */
-    double final;      /* the last rate as a part of the peak, 0 .. 1 */
+    double final;      /* the final rate as a fraction of the peak, 0 .. 1 */
     int64_t n_warm_up; /* steps; step s of them has the rate peak * (s + 1) / n_warm_up */
     int64_t n_hold;    /* steps at the peak before the decay begins */
-    int64_t n_steps;   /* in all; from here on the rate stays the last one */
+    int64_t n_steps;   /* of the whole run; beyond them the rate stays at its final value */
 } Schedule;
 
-/* Of optimiser step `step`, counted from 0. A function of its arguments alone, so that a run can be resumed. */
+/* The learning rate of training step `step`, counted from 0. */
 double schedule_rate(const Schedule *s, int64_t step);
 
 #endif

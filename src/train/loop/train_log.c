@@ -1,3 +1,7 @@
+/* train_log.c - appends a line of JSON after each training step and each validation.
+ *
+ * A resumed run goes on from a checkpoint that may be older than the log's last lines. It truncates the log to the
+ * steps of the checkpoint, so that the finished log is that of an undisturbed run. */
 #include "train/loop/train_log.h"
 
 #include "train/data/line_reader.h"
@@ -7,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Bytes of the file that tell of the first n_steps steps. A line that a kill cut short ends them, too. */
+/* The length of the log's beginning that covers the first n_steps steps. It ends, at the latest, before a line that a
+ * kill cut short. */
 static int measure(const char *path, int64_t n_steps, off_t *out, fr_error *err) {
     LineReader *r;
     const char *line;
@@ -19,9 +24,9 @@ static int measure(const char *path, int64_t n_steps, off_t *out, fr_error *err)
     while ((got = line_reader_next(r, &line, &n, err)) == 1) {
         json_t *object = json_loadb(line, n, 0, NULL);
         json_t *step = json_object_get(object, "step");
-        bool stays = json_is_integer(step) && json_integer_value(step) <= n_steps;
+        bool is_kept = json_is_integer(step) && json_integer_value(step) <= n_steps;
         json_decref(object);
-        if (!stays) break;
+        if (!is_kept) break;
         *out += (off_t)n + 1;
     }
     line_reader_close(r);
@@ -54,7 +59,7 @@ static json_t *accuracy(const TrainSums *s) {
     return list;
 }
 
-/* Takes the object over. */
+/* Takes ownership of the object. */
 static int put(TrainLog *log, json_t *object, fr_error *err) {
     bool fine = object && json_dumpf(object, log->file, JSON_REAL_PRECISION(8)) == 0 && fputc('\n', log->file) != EOF &&
                 fflush(log->file) == 0;

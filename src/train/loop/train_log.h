@@ -1,4 +1,4 @@
-/* train_log.h - what happened in a training run: a file of JSON lines, which a resumed run goes on with.
+/* train_log.h - the log of a training run: a file of JSON lines, which a resumed run continues.
  *
  *     {"step": 12, "loss": 3.21, "accuracy": [0.31], "lr": 0.0003, "gradient_norm": 0.9, "tokens": 4096, "tokens_per_s": 5100}
  *     {"step": 12, "valid_loss": 3.30, "valid_accuracy": [0.30]}
@@ -19,10 +19,10 @@ typedef struct TrainLogStep {
     double rate, gradient_norm, tokens_per_s;
 } TrainLogStep;
 
-/* The mean loss of a prediction that counts; 0 where none did. */
+/* The mean loss of a prediction; 0 where no prediction was in the loss. */
 static inline double train_sums_loss(const TrainSums *s) { return s->n ? s->loss / (double)s->n : 0; }
 
-/* Lines of steps after n_steps are taken out: they are about to be written again. path NULL: no log. */
+/* Removes the lines of steps after n_steps, which are about to be written again. path NULL: no log. */
 int train_log_open(TrainLog *log, const char *path, int64_t n_steps, fr_error *err);
 void train_log_close(TrainLog *log);
 

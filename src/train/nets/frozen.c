@@ -1,3 +1,5 @@
+/* frozen.c - computes the target's hidden states with the inference code, so that a drafter is trained on the very
+ * numbers that it reads when it drafts, and holds the target's embedding and output matrix as floats. */
 #include "train/nets/frozen.h"
 
 #include "base/mem.h"
@@ -7,7 +9,7 @@
 
 enum { MAX_ROWS = 512, PAGE_SIZE = 16 };
 
-/* A matrix of the file as floats. */
+/* The matrix as floats. */
 static float *read_matrix(const GgufTensor *t, fr_error *err) {
     size_t n = (size_t)(t->dims[0] * t->dims[1]);
     float *out = mem_alloc(n * sizeof *out);
@@ -20,12 +22,15 @@ static float *read_matrix(const GgufTensor *t, fr_error *err) {
 
 static int open_all(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_threads, fr_error *err) {
     *f = (FrozenTarget){.max_length = max_length};
-    const ModelOptions model = {.n_threads = n_threads};
-    int status = model_open(&f->model, g, &model, err);
+    const Backend *backend;
+    int status = backend_find(NULL, &backend, err);
+    if (!status) status = model_open(&f->model, g, err);
+    if (!status) status = backend->weights_open(&f->weights, f->model, &(WeightsOptions){.n_threads = n_threads}, err);
+    if (!status) status = backend->device_open(&f->device, &(DeviceOptions){.n_threads = n_threads}, err);
     if (status) return status;
-    const ExecutorOptions executor = {.n_threads = n_threads, .page_size = PAGE_SIZE, .n_ctx = max_length, .max_sequences = 1,
+    const ExecutorOptions executor = {.page_size = PAGE_SIZE, .n_ctx = max_length, .max_sequences = 1,
                                       .max_rows = max_length < MAX_ROWS ? max_length : MAX_ROWS};
-    status = executor_open(&f->executor, f->model, &executor, err);
+    status = executor_open(&f->executor, f->device, f->weights, &executor, err);
     if (status) return status;
     const GgufTensor *head = gguf_find_tensor(g, "output.weight");
     f->embd = read_matrix(f->model->token_embd, err);
@@ -41,13 +46,15 @@ int frozen_open(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_thread
 
 void frozen_close(FrozenTarget *f) {
     executor_close(f->executor);
+    device_close(f->device);
+    weights_close(f->weights);
     model_close(f->model);
     if (f->head != f->embd) mem_free(f->head);
     mem_free(f->embd);
     *f = (FrozenTarget){0};
 }
 
-/* The next n rows of the sequence; at most MAX_ROWS. */
+/* Runs the next n tokens of the sequence, at most MAX_ROWS. */
 static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, int32_t n, float *hidden, fr_error *err) {
     Row rows[MAX_ROWS];
     int32_t chain[MAX_ROWS];

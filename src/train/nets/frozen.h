@@ -1,4 +1,4 @@
-/* frozen.h - the target as drafters see it while they are trained: it reads, and never changes. */
+/* frozen.h - the target of a drafter in training: it computes hidden states, and its weights do not change. */
 #ifndef NETS_FROZEN_H
 #define NETS_FROZEN_H
 
@@ -6,17 +6,19 @@
 
 typedef struct FrozenTarget {
     Model *model;
+    Weights *weights;
+    Device *device;
     Executor *executor;
     int32_t max_length;
     float *embd, *head; /* [V][C] as floats; head is embd where the two are tied */
 } FrozenTarget;
 
-/* Sequences of at most max_length tokens, all of the machine the run has: n_threads. The Gguf must outlive it. A
- * failure leaves nothing open; frozen_close is safe then, too. */
+/* For sequences of at most max_length tokens, read with n_threads threads. The Gguf must outlive it. A failure leaves
+ * nothing open; frozen_close is safe then, too. */
 int frozen_open(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_threads, fr_error *err);
 void frozen_close(FrozenTarget *f);
 
-/* hidden: [n][C], the states after the final norm of a sequence of these tokens: those that it has when it drafts. */
+/* hidden: [n][C], the hidden states after the final norm of a sequence of these tokens. */
 int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden, fr_error *err);
 
 #endif

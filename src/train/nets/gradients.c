@@ -1,24 +1,21 @@
+/* gradients.c - runs the sequences of a batch on the threads, and adds their gradients: each thread sums a range of the
+ * weights over all runs in the same order, so the bits do not depend on timing. */
 #include "train/nets/gradients.h"
-
-#include "base/mem.h"
 
 #include <string.h>
 
 int gradients_open(Gradients *g, int64_t n_weights, int n_threads, fr_error *err) {
     *g = (Gradients){.n_threads = n_threads, .n_weights = n_weights};
-    size_t bytes = (size_t)n_weights * sizeof(float);
-    g->of_run = mem_calloc((size_t)n_threads, sizeof *g->of_run);
-    g->sums = mem_calloc((size_t)n_threads, sizeof *g->sums);
-    bool fits = g->of_run && g->sums;
-    for (int i = 0; i < n_threads && fits; i++) fits = (g->of_run[i] = mem_alloc(bytes)) != NULL;
-    return fits ? threads_open(&g->pool, n_threads, err) : (int)error_memory(err, "gradients", bytes);
+    const ArenaItem lists[] = {ARENA_ITEM(&g->of_run, n_threads), ARENA_ITEM(&g->sums, n_threads)};
+    int status = arena_take(&g->arena, lists, ARENA_COUNT(lists), "gradients", err);
+    for (int i = 0; i < n_threads && !status; i++)
+        status = arena_take(&g->arena, &(ArenaItem)ARENA_ITEM(&g->of_run[i], n_weights), 1, "a thread's gradients", err);
+    return status ? status : threads_open(&g->pool, n_threads, err);
 }
 
 void gradients_close(Gradients *g) {
-    for (int i = 0; g->of_run && i < g->n_threads; i++) mem_free(g->of_run[i]);
     threads_close(g->pool);
-    mem_free(g->of_run);
-    mem_free(g->sums);
+    arena_free(&g->arena);
     *g = (Gradients){0};
 }
 

@@ -1,54 +1,47 @@
-/* head_loss.c - places are gathered, so that a prompt, which does not count, costs no products with the vocabulary.
+/* head_loss.c - the loss of a drafter's logits, for the positions in the loss mask alone.
  *
- *     counts      0 0 0 1 1 0 1          places   3 4 6           the distribution of each: softmax(head h_p), made once
- *                                        step 2   rows 1 2 4      of the drafter's second array
+ * Products with the vocabulary are most of the cost of training a drafter. So the positions in the loss mask are
+ * gathered first, and a prompt, which is outside the mask, costs none of them:
  *
- * All steps of a drafter are judged at the same places, one after the other, against that one distribution. Only HEAD_LOSS_ROWS rows
- * of logits exist at a time.
+ *     loss mask   0 0 0 1 1 0 1          positions 3 4 6          the target's distribution at each: softmax(head h_p), computed once
+ *                                        step 2    rows 1 2 4     of the rows of the drafter's second step
  *
- * Test: test_train_drafters.c, in double against finite differences, with every network. */
+ * All steps of a drafter are compared with that one distribution, one step after the other. Only HEAD_LOSS_ROWS rows of
+ * logits exist at a time.
+ *
+ * Test: test_train_drafters.c and test_train_heads.c, in double against finite differences, with every network. */
 #include "train/nets/head_loss.h"
 
-#include "base/mem.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_softmax_loss.h"
 
 #include <string.h>
 
-static real *take(real **at, int64_t n) {
-    real *p = *at;
-    *at += (n + 15) / 16 * 16;
-    return p;
-}
-
-bool head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, size_t *bytes) {
+int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err) {
     int64_t rows = HEAD_LOSS_ROWS;
     *h = (HeadLoss){.options = *options, .C = C, .V = V};
-    *bytes = (size_t)(rows * (3 * V + 3 * C + 3) + 9 * 16) * sizeof(real);
-    real *at = h->memory = mem_calloc(1, *bytes);
-    if (!at) return false;
-    h->dist = take(&at, rows * V), h->logits = take(&at, rows * V), h->dlogits = take(&at, rows * V);
-    h->x = take(&at, rows * C), h->dx = take(&at, rows * C), h->wanted = take(&at, rows * C);
-    h->loss = take(&at, rows), h->dloss = take(&at, rows), h->log_dist = take(&at, rows);
-    return true;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&h->dist, rows * V), ARENA_ITEM(&h->logits, rows * V), ARENA_ITEM(&h->dlogits, rows * V),
+        ARENA_ITEM(&h->x, rows * C),    ARENA_ITEM(&h->dx, rows * C),     ARENA_ITEM(&h->target_hidden, rows * C),
+        ARENA_ITEM(&h->loss, rows),     ARENA_ITEM(&h->dloss, rows),      ARENA_ITEM(&h->log_dist, rows),
+    };
+    return arena_take(&h->arena, items, ARENA_COUNT(items), "the logits of a drafter's loss", err);
 }
 
-void head_loss_close(HeadLoss *h) {
-    mem_free(h->memory);
-    h->memory = NULL;
+void head_loss_close(HeadLoss *h) { arena_free(&h->arena); }
+
+/* out: [n][C], row i that of positions[i] - back. */
+static void gather(real *out, const real *rows, const int32_t *positions, int32_t n, int32_t back, int64_t C) {
+    for (int32_t i = 0; i < n; i++) memcpy(out + i * C, rows + (positions[i] - back) * C, (size_t)C * sizeof *out);
 }
 
-static void gather(real *out, const real *rows, const int32_t *places, int32_t n, int32_t back, int64_t C) {
-    for (int32_t i = 0; i < n; i++) memcpy(out + i * C, rows + (places[i] - back) * C, (size_t)C * sizeof *out);
-}
-
-bool head_loss_next(HeadLoss *h, const TrainSequence *l, int32_t *from) {
+bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from) {
     h->n = 0;
-    for (; *from < l->T && h->n < HEAD_LOSS_ROWS; ++*from)
-        if (l->loss_mask[*from]) h->places[h->n++] = *from;
+    for (; *from < seq->T && h->n < HEAD_LOSS_ROWS; ++*from)
+        if (seq->loss_mask[*from]) h->positions[h->n++] = *from;
     if (h->n == 0) return false;
-    gather(h->wanted, l->hidden, h->places, h->n, 0, h->C);
-    linear_forward(h->logits, h->wanted, l->head, NULL, h->n, h->C, h->V);
+    gather(h->target_hidden, seq->hidden, h->positions, h->n, 0, h->C);
+    linear_forward(h->logits, h->target_hidden, seq->head, NULL, h->n, h->C, h->V);
     for (int32_t i = 0; i < h->n; i++) {
         real *p = h->dist + i * h->V, *logits = h->logits + i * h->V, log_sum = real_softmax(p, logits, h->V);
         h->log_dist[i] = real_dot(p, logits, h->V) - log_sum; /* log p_k = logit_k - log_sum */
@@ -63,14 +56,14 @@ static int64_t most_probable(const real *p, int64_t n) {
     return i;
 }
 
-/* How many tokens x holds before token k by size, of equals the lower. */
+/* How many tokens rank before token k by x, ties going to the lower token. */
 static int64_t rank_of(const real *x, int64_t n, int64_t k) {
     int64_t rank = 0;
     for (int64_t i = 0; i < n; i++) rank += i < k ? x[i] >= x[k] : x[i] > x[k];
     return rank;
 }
 
-static void count_right(const HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
+static void count_correct(const HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
     for (int32_t i = 0; i < n; i++) {
         int64_t best = most_probable(h->dist + (i + skipped) * h->V, h->V), rank = rank_of(h->logits + i * h->V, h->V, best);
         sums->right[step - 1] += rank == 0;
@@ -79,7 +72,7 @@ static void count_right(const HeadLoss *h, int32_t step, int32_t n, int32_t skip
     sums->of[step - 1] += n;
 }
 
-/* Adds `part` times the row's losses, which the ops left in h->loss. */
+/* Adds `part` times the rows' losses, which the ops left in h->loss. */
 static void add_losses(const HeadLoss *h, int32_t n, double part, TrainSums *sums) {
     for (int32_t i = 0; i < n; i++) sums->loss += part * (double)h->loss[i] / h->options.n_steps;
 }
@@ -88,24 +81,24 @@ static void set_dloss(HeadLoss *h, int32_t n, double part, double weight) {
     for (int32_t i = 0; i < n; i++) h->dloss[i] = (real)(part * weight / h->options.n_steps);
 }
 
-/* Logits become probabilities, and dlogits the gradient. */
-static void token_loss(HeadLoss *h, const TrainSequence *l, int32_t skipped, bool back, double weight, TrainSums *sums) {
+/* Replaces the logits by probabilities, and writes dlogits. */
+static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t skipped, bool wants_gradient, double weight, TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
-    int32_t n = h->n - skipped, said[HEAD_LOSS_ROWS];
+    int32_t n = h->n - skipped, next[HEAD_LOSS_ROWS];
     const real *dist = h->dist + skipped * h->V;
-    for (int32_t i = 0; i < n; i++) said[i] = l->tokens[h->places[i + skipped] + 1];
+    for (int32_t i = 0; i < n; i++) next[i] = seq->tokens[h->positions[i + skipped] + 1];
     if (o->hard_labels) {
-        cross_entropy_forward(h->loss, h->logits, h->logits, said, n, h->V);
+        cross_entropy_forward(h->loss, h->logits, h->logits, next, n, h->V);
     } else {
         soft_cross_entropy_forward(h->loss, h->logits, h->logits, dist, n, h->V);
         for (int32_t i = 0; i < n; i++) h->loss[i] += h->log_dist[i + skipped];
     }
     add_losses(h, n, o->token_weight, sums);
-    if (!back) return;
+    if (!wants_gradient) return;
     memset(h->dlogits, 0, (size_t)(n * h->V) * sizeof(real));
     set_dloss(h, n, o->token_weight, weight);
     if (o->hard_labels)
-        cross_entropy_backward(h->dlogits, h->dloss, h->logits, said, n, h->V);
+        cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->V);
     else
         soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->V);
 }
@@ -113,21 +106,21 @@ static void token_loss(HeadLoss *h, const TrainSequence *l, int32_t skipped, boo
 static void hidden_loss(HeadLoss *h, int32_t skipped, const real *x, real *dx, double weight, TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
     int32_t n = h->n - skipped;
-    const real *wanted = h->wanted + skipped * h->C;
-    regression_forward(o->regression, h->loss, x, wanted, n, h->C);
+    const real *target = h->target_hidden + skipped * h->C;
+    regression_forward(o->regression, h->loss, x, target, n, h->C);
     add_losses(h, n, o->hidden_weight, sums);
     if (!dx) return;
     set_dloss(h, n, o->hidden_weight, weight);
-    regression_backward(o->regression, dx, h->dloss, x, wanted, n, h->C);
+    regression_backward(o->regression, dx, h->dloss, x, target, n, h->C);
 }
 
 int32_t head_loss_skipped(const HeadLoss *h, int32_t step) {
-    int32_t n = 0; /* places come in order */
-    while (n < h->n && h->places[n] < step) n++;
+    int32_t n = 0; /* positions are ascending */
+    while (n < h->n && h->positions[n] < step) n++;
     return n;
 }
 
-void head_loss_rows(HeadLoss *h, const TrainSequence *l, int32_t step, const real *x, int64_t width, const real *w, const real *info,
+void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w, const real *info,
                     real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
     if (step == 1) sums->n += h->n;
@@ -139,21 +132,21 @@ void head_loss_rows(HeadLoss *h, const TrainSequence *l, int32_t step, const rea
     linear_forward(h->logits, x, w, NULL, n, width, h->V);
     if (info)
         for (int64_t i = 0; i < n_logits; i++) h->logits[i] += info[skipped * h->V + i];
-    count_right(h, step, n, skipped, sums);
-    token_loss(h, l, skipped, dx != NULL, weight, sums);
+    count_correct(h, step, n, skipped, sums);
+    token_loss(h, seq, skipped, dx != NULL, weight, sums);
     if (h->options.hidden_weight > 0) hidden_loss(h, skipped, x, dx, weight, sums);
     if (!dx) return;
     linear_backward(dx, dw, NULL, h->dlogits, x, w, n, width, h->V);
     for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->V + i] += h->dlogits[i];
 }
 
-void head_loss_step(HeadLoss *h, const TrainSequence *l, int32_t step, const real *x, const real *w, const real *info, real *dx,
+void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info, real *dx,
                     real *dw, real *dinfo, double weight, TrainSums *sums) {
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
-    const int32_t *places = h->places + skipped;
-    gather(h->x + skipped * h->C, x, places, n, step, h->C);
+    const int32_t *positions = h->positions + skipped;
+    gather(h->x + skipped * h->C, x, positions, n, step, h->C);
     if (dx) memset(h->dx, 0, (size_t)(h->n * h->C) * sizeof(real));
-    head_loss_rows(h, l, step, h->x, h->C, w, info, dx ? h->dx : NULL, dw, dinfo, weight, sums);
+    head_loss_rows(h, seq, step, h->x, h->C, w, info, dx ? h->dx : NULL, dw, dinfo, weight, sums);
     for (int32_t i = 0; dx && i < n; i++)
-        for (int64_t k = 0; k < h->C; k++) dx[(places[i] - step) * h->C + k] += h->dx[(i + skipped) * h->C + k];
+        for (int64_t k = 0; k < h->C; k++) dx[(positions[i] - step) * h->C + k] += h->dx[(i + skipped) * h->C + k];
 }

@@ -1,5 +1,5 @@
-/* llama.c - the trainer of a Llama-style target: threads take whole sequences (gradients.h), each with its own activations,
- * which is all that a thread needs of its own.
+/* llama.c - the trainer of a Llama-style target. Threads take whole sequences (gradients.h), so activations and a
+ * gradient are all that a thread needs of its own.
  *
  * Tests: test_train_llama.c.
  */
@@ -18,9 +18,10 @@ typedef struct LlamaTrainer {
     Trainer trainer;
     LlamaOptions options;
     char *name;
+    Arena arena;           /* of all arrays below */
     int64_t n_weights;
     float *values, *grads; /* [n_weights] */
-    LlamaWeights weights;  /* places in values; layers is owned */
+    LlamaWeights weights;  /* points into values */
     int32_t n_params;
     LlamaTensor *tensors;  /* [n_params] */
     Param *params;         /* [n_params] */
@@ -29,9 +30,9 @@ typedef struct LlamaTrainer {
     LlamaLayer *dlayers;   /* [n_threads][n_layer] */
 } LlamaTrainer;
 
-/* ---- first values ------------------------------------------------------------------------------------ */
+/* ---- initial values ---------------------------------------------------------------------------------- */
 
-static void first_values(LlamaTrainer *t) {
+static void init_values(LlamaTrainer *t) {
     for (int32_t i = 0; i < t->n_params; i++) {
         Param *p = &t->params[i];
         double std = t->tensors[i].adds_to_residual ? 0.02 / sqrt(2.0 * t->options.shape.n_layer) : 0.02;
@@ -66,12 +67,12 @@ static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainS
 
 static int check_batch(const LlamaTrainer *t, const TrainBatch *b, fr_error *err) {
     if (b->length < 1 || b->length > t->options.max_length)
-        return error_set(err, FR_ERR_ARGUMENT, "sequences of %d tokens; this trainer takes from 1 to %d", b->length,
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of sequences of %d tokens; this trainer takes 1 to %d", b->length,
                          t->options.max_length);
     for (int64_t i = 0; i < (int64_t)b->n_sequences * (b->length + 1); i++)
         if (b->tokens[i] < 0 || b->tokens[i] >= t->options.shape.n_vocab)
             return error_set(err, FR_ERR_ARGUMENT,
-                             "token %d in the training data; the vocabulary has %d: tokenize with the same one",
+                             "token %d in the training data is outside the vocabulary of %d tokens; tokenize with the same vocabulary",
                              b->tokens[i], t->options.shape.n_vocab);
     return FR_OK;
 }
@@ -87,7 +88,7 @@ static int learn(Trainer *trainer, const TrainBatch *batch, double weight, Train
 
 /* ---- write ------------------------------------------------------------------------------------------- */
 
-/* The types a file can have, with the numbers that general.file_type has for them. */
+/* The types that matrices of a file can have, with their numbers in general.file_type. */
 static const struct {
     TensorType type;
     uint32_t file_type;
@@ -158,14 +159,7 @@ static void close_trainer(Trainer *trainer) {
     if (!t) return;
     for (int i = 0; t->acts && i < t->options.n_threads; i++) llama_acts_close(&t->acts[i]);
     gradients_close(&t->gradients);
-    mem_free(t->acts);
-    mem_free(t->dlayers);
-    mem_free(t->weights.layers);
-    mem_free(t->values);
-    mem_free(t->grads);
-    mem_free(t->params);
-    mem_free(t->tensors);
-    mem_free(t->name);
+    arena_free(&t->arena);
     mem_free(t);
 }
 
@@ -178,40 +172,39 @@ static int check_options(LlamaOptions *o, fr_error *err) {
         return error_set(err, FR_ERR_FORMAT, "%s: has no vocabulary (tokenizer.ggml.tokens)", gguf_path(o->vocabulary));
     int64_t n_vocab = gguf_kv_count(o->vocabulary, tokens);
     if (n_vocab < 1 || n_vocab > 1 << 24)
-        return error_set(err, FR_ERR_FORMAT, "%s: a vocabulary of %lld tokens is of no use", gguf_path(o->vocabulary),
+        return error_set(err, FR_ERR_FORMAT, "%s: a vocabulary of %lld tokens cannot be used; 1 to 16777216 can", gguf_path(o->vocabulary),
                          (long long)n_vocab);
     s->n_vocab = (int32_t)n_vocab;
     if (s->n_layer < 1 || s->n_layer > 1024 || s->n_embd < 2 || s->n_embd > 1 << 14 || s->n_ff < 1 ||
         s->n_ff > 1 << 16 || s->n_head < 1 || s->n_head > 1 << 10 || s->head_dim < 2 || s->head_dim > 1 << 10)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "a shape of %d layers, width %d, feed-forward %d, %d heads of %d is too small or too large",
+                         "a model of %d layers, width %d, feed-forward %d and %d heads of width %d is too small or too large",
                          s->n_layer, s->n_embd, s->n_ff, s->n_head, s->head_dim);
-    if (s->head_dim % 2) return error_set(err, FR_ERR_ARGUMENT, "heads of %d: the width of a head must be even", s->head_dim);
+    if (s->head_dim % 2) return error_set(err, FR_ERR_ARGUMENT, "heads of width %d: the width of a head must be even", s->head_dim);
     if (s->n_head_kv < 1 || s->n_head % s->n_head_kv)
         return error_set(err, FR_ERR_ARGUMENT, "%d heads cannot share %d key-value heads evenly", s->n_head, s->n_head_kv);
     if (o->max_length < 1 || o->max_length > 1 << 16 || o->n_ctx < o->max_length)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "sequences of up to %d tokens in a context of %d: ask for 1 to 65536, and no shorter a context",
+                         "sequences of up to %d tokens in a context of %d: the length must be 1 to 65536, and the context no shorter",
                          o->max_length, o->n_ctx);
-    if (find_file_type(o->type) < 0) return error_set(err, FR_ERR_ARGUMENT, "a file has type F32, F16 or Q8_0");
+    if (find_file_type(o->type) < 0) return error_set(err, FR_ERR_ARGUMENT, "the type of the file must be F32, F16 or Q8_0");
     int64_t block = tensor_type_info(o->type)->block_n;
     if (s->n_embd % block || s->n_ff % block || (int64_t)s->n_head * s->head_dim % block)
-        return error_set(err, FR_ERR_ARGUMENT, "type Q8_0 wants all widths to be multiples of %lld", (long long)block);
+        return error_set(err, FR_ERR_ARGUMENT, "type Q8_0 needs all widths to be multiples of %lld", (long long)block);
     return FR_OK;
 }
 
-static bool open_weights(LlamaTrainer *t) {
+static int open_weights(LlamaTrainer *t, fr_error *err) {
     const LlamaShape *s = &t->options.shape;
+    size_t name_bytes = strlen(t->options.name) + 1;
     t->n_weights = llama_n_weights(s);
     t->n_params = llama_n_tensors(s);
-    t->values = mem_calloc((size_t)t->n_weights, sizeof *t->values);
-    t->grads = mem_calloc((size_t)t->n_weights, sizeof *t->grads);
-    t->tensors = mem_calloc((size_t)t->n_params, sizeof *t->tensors);
-    t->params = mem_calloc((size_t)t->n_params, sizeof *t->params);
-    t->weights.layers = mem_calloc((size_t)s->n_layer, sizeof *t->weights.layers);
-    size_t name_bytes = strlen(t->options.name) + 1;
-    t->name = mem_alloc(name_bytes);
-    if (!t->values || !t->grads || !t->tensors || !t->params || !t->weights.layers || !t->name) return false;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&t->values, t->n_weights), ARENA_ITEM(&t->grads, t->n_weights), ARENA_ITEM(&t->tensors, t->n_params),
+        ARENA_ITEM(&t->params, t->n_params), ARENA_ITEM(&t->weights.layers, s->n_layer), ARENA_ITEM(&t->name, name_bytes),
+    };
+    int status = arena_take(&t->arena, items, ARENA_COUNT(items), "a model's weights and gradients", err);
+    if (status) return status;
     memcpy(t->name, t->options.name, name_bytes);
     t->weights = llama_place_weights(s, t->weights.layers, t->values);
     int64_t at = 0;
@@ -221,17 +214,15 @@ static bool open_weights(LlamaTrainer *t) {
         t->params[i] = (Param){x->name, x->n_rows * x->n, t->values + at, t->grads + at, !x->is_norm};
         at += t->params[i].n;
     }
-    return true;
+    return FR_OK;
 }
 
-static bool open_acts(LlamaTrainer *t, size_t *bytes) {
+static int open_acts(LlamaTrainer *t, fr_error *err) {
     const LlamaOptions *o = &t->options;
-    size_t n_threads = (size_t)o->n_threads;
-    t->acts = mem_calloc(n_threads, sizeof *t->acts);
-    t->dlayers = mem_calloc(n_threads * (size_t)o->shape.n_layer, sizeof *t->dlayers);
-    bool fits = t->acts && t->dlayers;
-    for (int i = 0; fits && i < o->n_threads; i++) fits = llama_acts_open(&t->acts[i], &o->shape, o->max_length, bytes);
-    return fits;
+    const ArenaItem items[] = {ARENA_ITEM(&t->acts, o->n_threads), ARENA_ITEM(&t->dlayers, (int64_t)o->n_threads * o->shape.n_layer)};
+    int status = arena_take(&t->arena, items, ARENA_COUNT(items), "a trainer's threads", err);
+    for (int i = 0; i < o->n_threads && !status; i++) status = llama_acts_open(&t->acts[i], &o->shape, o->max_length, err);
+    return status;
 }
 
 int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err) {
@@ -243,14 +234,14 @@ int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err
     if (!t) return error_memory(err, "a trainer", sizeof *t);
     t->trainer.class = &llama_class;
     t->options = o;
-    size_t bytes = 2 * (size_t)llama_n_weights(&o.shape) * sizeof(float);
-    status = open_weights(t) && open_acts(t, &bytes) ? FR_OK : (int)error_memory(err, "a trainer's weights and activations", bytes);
+    status = open_weights(t, err);
+    if (!status) status = open_acts(t, err);
     if (!status) status = gradients_open(&t->gradients, t->n_weights, o.n_threads, err);
     if (status) {
         close_trainer(&t->trainer);
         return status;
     }
-    first_values(t);
+    init_values(t);
     *out = &t->trainer;
     return FR_OK;
 }

@@ -1,4 +1,5 @@
-/* llama_net.c - the network of src/model/forward.c once more, with a way back.
+/* llama_net.c - the network of a Llama-style model for training: the forward pass of inference once more, and its
+ * backward pass.
  *
  *     x    = token_embd[token]
  *     each layer:
@@ -6,23 +7,23 @@
  *       x += Wdown (silu(Wgate m) * (Wup m)),              m = norm(x)
  *     logits = token_embd norm(x)
  *
- * The residual stream is a sum, so on the way back dx reaches every block unchanged, and each adds to it what comes
- * through its own norm. Layer l is undone from its end: feed-forward first, then attention, with one dx in place.
+ * The residual stream is a sum, so in the backward pass dx reaches every block unchanged, and each block adds to it the
+ * derivative through its own norm. A layer is processed from its end: feed-forward first, then attention, updating one
+ * dx.
  *
- * One sequence at a time. T rows of 256 to 768 numbers are large enough for products to be at their best, small enough
- * to stay near the core, and threads need nothing of each other: each takes other sequences (llama.c). All
- * activations of a sequence are kept in one arena: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers a layer, for the shipped
- * target at T = 512 some 13 MB.
+ * One sequence at a time. T rows of 256 to 768 numbers are large enough for matrix products to be efficient and small
+ * enough to stay in a core's caches, and threads are independent: each takes other sequences (llama.c). All activations
+ * of a sequence are kept: T (4 C + 2 HD + 2 GD + 3 F) + H T^2 numbers per layer, for the shipped target at T = 512 some
+ * 13 MB.
  *
- * The head. Logits of all rows would be the largest array by far (T V). LLAMA_HEAD_ROWS of them are made, turned into
- * loss and gradient, multiplied back into dx and the embedding, and forgotten.
+ * The head. The logits of all rows would be the largest array by far (T V). So LLAMA_HEAD_ROWS rows at a time are
+ * computed, turned into loss and gradient, multiplied back into dx and the embedding, and dropped.
  *
- * Test: test_train_net.c has this file in double and compares every tensor's gradient with finite differences;
- * test_train_llama.c compares logits with the executor's.
+ * Tests: test_train_net.c compiles this file in double and compares every tensor's gradient with finite differences;
+ * test_train_llama.c compares the logits with those of inference.
  */
 #include "train/nets/llama_net.h"
 
-#include "base/mem.h"
 #include "model/rope.h"
 #include "train/ops/op_embedding.h"
 #include "train/ops/op_linear.h"
@@ -30,6 +31,7 @@
 #include "train/ops/op_rope.h"
 #include "train/ops/op_silu.h"
 #include "train/ops/op_softmax_loss.h"
+#include "train/ops/rope_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -68,6 +70,7 @@ int64_t llama_n_weights(const LlamaShape *s) {
     return n;
 }
 
+/* The next n numbers of the memory. */
 static real *take(real **memory, int64_t n) {
     real *p = *memory;
     *memory += n;
@@ -95,7 +98,7 @@ LlamaWeights llama_place_weights(const LlamaShape *s, LlamaLayer *layers, real *
 typedef struct LlamaLayerActs {
     real *x;                      /* [T][C] residual stream before the layer */
     real *attn_normed, *attn_rms; /* [T][C], [T] */
-    real *q, *k, *v;              /* [T][H*D], [T][G*D], [T][G*D]; q and k turned */
+    real *q, *k, *v;              /* [T][H*D], [T][G*D], [T][G*D]; q and k rotated */
     real *probs;                  /* [H][T][T] */
     real *attended;               /* [T][H*D] */
     real *x_mid;                  /* [T][C] residual stream between attention and feed-forward */
@@ -103,76 +106,59 @@ typedef struct LlamaLayerActs {
     real *gate, *up, *hidden;     /* [T][F] */
 } LlamaLayerActs;
 
-/* Hands out the parts of an arena, each at the next multiple of 64 bytes; with no memory it only counts. */
-typedef struct Arena {
-    real *memory;
-    int64_t n;
-} Arena;
+static const char acts_name[] = "a sequence's activations; choose a smaller --length";
 
-static void part(Arena *a, real **out, int64_t n) {
-    if (a->memory) *out = a->memory + a->n;
-    a->n += (n + 15) / 16 * 16;
-}
-
-static void place_acts(LlamaActs *a, const LlamaShape *s, Arena *m) {
+static int take_layer(LlamaActs *a, LlamaLayerActs *l, const LlamaShape *s, fr_error *err) {
     int64_t T = a->max_tokens, C = s->n_embd, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
-    part(m, &a->cos_sin, T * s->head_dim);
-    for (LlamaLayerActs *l = a->layers; l < a->layers + s->n_layer; l++) {
-        part(m, &l->x, T * C), part(m, &l->attn_normed, T * C), part(m, &l->attn_rms, T);
-        part(m, &l->q, T * Q), part(m, &l->k, T * K), part(m, &l->v, T * K);
-        part(m, &l->probs, s->n_head * T * T), part(m, &l->attended, T * Q);
-        part(m, &l->x_mid, T * C), part(m, &l->ffn_normed, T * C), part(m, &l->ffn_rms, T);
-        part(m, &l->gate, T * F), part(m, &l->up, T * F), part(m, &l->hidden, T * F);
-    }
-    part(m, &a->x, T * C), part(m, &a->normed, T * C), part(m, &a->inverse_rms, T);
-    part(m, &a->logits, (int64_t)LLAMA_HEAD_ROWS * s->n_vocab);
-    part(m, &a->dlogits, (int64_t)LLAMA_HEAD_ROWS * s->n_vocab), part(m, &a->loss, T);
-    part(m, &a->delta, T * C), part(m, &a->dx, T * C), part(m, &a->dnormed, T * C), part(m, &a->dattended, T * Q);
-    part(m, &a->dq, T * Q), part(m, &a->dk, T * K), part(m, &a->dv, T * K);
-    part(m, &a->dgate, T * F), part(m, &a->dup, T * F), part(m, &a->dhidden, T * F);
-    part(m, &a->dscores, ATTENTION_BLOCK * T);
+    const ArenaItem items[] = {
+        ARENA_ITEM(&l->x, T * C),     ARENA_ITEM(&l->attn_normed, T * C), ARENA_ITEM(&l->attn_rms, T),
+        ARENA_ITEM(&l->q, T * Q),     ARENA_ITEM(&l->k, T * K),           ARENA_ITEM(&l->v, T * K),
+        ARENA_ITEM(&l->x_mid, T * C), ARENA_ITEM(&l->attended, T * Q),    ARENA_ITEM(&l->probs, s->n_head * T * T),
+        ARENA_ITEM(&l->gate, T * F),  ARENA_ITEM(&l->ffn_normed, T * C),  ARENA_ITEM(&l->ffn_rms, T),
+        ARENA_ITEM(&l->up, T * F),    ARENA_ITEM(&l->hidden, T * F),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
 
-/* The very angles of the executor, rounded to float as there. */
-static bool fill_angles(LlamaActs *a, const LlamaShape *s) {
+/* What all layers share: the head, and the scratch of the backward pass. */
+static int take_shared(LlamaActs *a, const LlamaShape *s, fr_error *err) {
+    int64_t T = a->max_tokens, C = s->n_embd, F = s->n_ff, Q = q_dim(s), K = kv_dim(s), V = s->n_vocab;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&a->cos_sin, T * s->head_dim),         ARENA_ITEM(&a->layers, s->n_layer),
+        ARENA_ITEM(&a->x, T * C),                         ARENA_ITEM(&a->normed, T * C),
+        ARENA_ITEM(&a->inverse_rms, T),                   ARENA_ITEM(&a->loss, T),
+        ARENA_ITEM(&a->logits, LLAMA_HEAD_ROWS * V),      ARENA_ITEM(&a->dlogits, LLAMA_HEAD_ROWS * V),
+        ARENA_ITEM(&a->delta, T * C),                     ARENA_ITEM(&a->dx, T * C),
+        ARENA_ITEM(&a->dnormed, T * C),                   ARENA_ITEM(&a->dattended, T * Q),
+        ARENA_ITEM(&a->dq, T * Q),                        ARENA_ITEM(&a->dk, T * K),
+        ARENA_ITEM(&a->dv, T * K),                        ARENA_ITEM(&a->dgate, T * F),
+        ARENA_ITEM(&a->dup, T * F),                       ARENA_ITEM(&a->dhidden, T * F),
+        ARENA_ITEM(&a->dscores, ATTENTION_BLOCK * T),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+}
+
+static int fill_angles(LlamaActs *a, const LlamaShape *s, fr_error *err) {
     RopeParams params = {.style = ROPE_PAIRS, .n_rot = s->head_dim, .base = s->rope_base, .factor = 1};
     Rope rope;
-    float *row = mem_alloc((size_t)s->head_dim * sizeof *row);
-    if (!row || rope_init(&rope, &params, NULL, NULL)) {
-        mem_free(row);
-        return false;
-    }
-    for (int32_t t = 0; t < a->max_tokens; t++) {
-        rope_angles(&rope, t, row);
-        for (int32_t i = 0; i < s->head_dim; i++) a->cos_sin[(int64_t)t * s->head_dim + i] = (real)row[i];
-    }
+    int status = rope_init(&rope, &params, NULL, err);
+    if (status) return status;
+    status = rope_table_fill(a->cos_sin, &rope, a->max_tokens, err);
     rope_free(&rope);
-    mem_free(row);
-    return true;
+    return status;
 }
 
-bool llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, size_t *bytes) {
+int llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, fr_error *err) {
     *a = (LlamaActs){.max_tokens = max_tokens};
-    Arena arena = {0};
-    a->layers = mem_calloc((size_t)s->n_layer, sizeof *a->layers);
-    if (a->layers) {
-        place_acts(a, s, &arena);
-        *bytes = (size_t)arena.n * sizeof(real);
-        arena = (Arena){.memory = a->memory = mem_alloc(*bytes)};
-    }
-    if (!a->memory) {
-        llama_acts_close(a);
-        return false;
-    }
-    place_acts(a, s, &arena);
-    if (fill_angles(a, s)) return true;
-    llama_acts_close(a);
-    return false;
+    int status = take_shared(a, s, err);
+    for (int32_t i = 0; i < s->n_layer && !status; i++) status = take_layer(a, &a->layers[i], s, err);
+    if (!status) status = fill_angles(a, s, err);
+    if (status) llama_acts_close(a);
+    return status;
 }
 
 void llama_acts_close(LlamaActs *a) {
-    mem_free(a->layers);
-    mem_free(a->memory);
+    arena_free(&a->arena);
     *a = (LlamaActs){0};
 }
 
@@ -232,7 +218,7 @@ void llama_logits(const LlamaShape *s, const LlamaWeights *w, const LlamaActs *a
 
 /* ---- the head ---------------------------------------------------------------------------------------- */
 
-/* Is logits[target] the largest, and the first of equals? */
+/* Is logits[target] the largest, and the first of those equal to it? */
 static bool is_first_best(const real *logits, int32_t target, int64_t n) {
     if (logits[target] < real_max(logits, n)) return false;
     for (int32_t i = 0; i < target; i++)
@@ -250,9 +236,9 @@ static void learn_rows(const LlamaShape *s, const LlamaWeights *w, const LlamaWe
     real dloss[LLAMA_HEAD_ROWS];
     linear_forward(a->logits, normed, w->token_embd, NULL, n, C, V);
     for (int32_t t = 0; t < n; t++) {
-        bool is_counted = !loss_mask || loss_mask[first + t];
-        dloss[t] = is_counted ? (real)weight : 0;
-        if (is_counted) result->right += is_first_best(a->logits + t * V, targets[t], V);
+        bool in_loss = !loss_mask || loss_mask[first + t];
+        dloss[t] = in_loss ? (real)weight : 0;
+        if (in_loss) result->right += is_first_best(a->logits + t * V, targets[t], V);
     }
     cross_entropy_forward(a->loss, a->logits, a->logits, targets, n, V);
     for (int32_t t = 0; t < n; t++) {
@@ -270,7 +256,7 @@ static void learn_rows(const LlamaShape *s, const LlamaWeights *w, const LlamaWe
 
 static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
 
-/* a->dx, the derivative by the stream after the block, becomes that by the stream before it. */
+/* Turns a->dx, the derivative with respect to the residual stream after the block, into that before it. */
 static void feed_forward_back(const LlamaShape *s, const LlamaLayer *w, const LlamaLayer *dw, LlamaActs *a,
                               const LlamaLayerActs *l, int32_t T) {
     int64_t C = s->n_embd, F = s->n_ff;

@@ -2,9 +2,8 @@
 #ifndef NETS_LLAMA_NET_H
 #define NETS_LLAMA_NET_H
 
+#include "base/arena.h"
 #include "train/ops/op_attention.h"
-
-#include <stddef.h>
 
 /* Shapes below: T n_tokens, C n_embd, V n_vocab, F n_ff, H n_head, G n_head_kv, D head_dim, L n_layer. */
 typedef struct LlamaShape {
@@ -22,14 +21,14 @@ typedef struct LlamaLayer {
     real *down;           /* [C][F] */
 } LlamaLayer;
 
-/* The weights, or with the same shapes their gradients. They lie in one array, in the order of llama_tensor. */
+/* The weights, or their gradients, which have the same shapes. They lie in one array, in the order of llama_tensor. */
 typedef struct LlamaWeights {
     real *token_embd;     /* [V][C]: also the output matrix (tied) */
     LlamaLayer *layers;   /* [L] */
     real *output_norm;    /* [C] */
 } LlamaWeights;
 
-/* One tensor of the array, by its number. */
+/* A tensor of that array. */
 typedef struct LlamaTensor {
     char name[64];        /* as in a GGUF file */
     int64_t n_rows, n;    /* a norm has one row */
@@ -42,42 +41,41 @@ int64_t llama_n_weights(const LlamaShape *s);
 /* layers: [L], written. memory: [llama_n_weights] */
 LlamaWeights llama_place_weights(const LlamaShape *s, LlamaLayer *layers, real *memory);
 
-/* What the forward of one sequence leaves for the way back, and room for that. One arena. */
+/* The activations of one sequence, and scratch for its backward pass. */
 typedef struct LlamaActs {
     int32_t max_tokens;
-    real *memory;
+    Arena arena;
     real *cos_sin;                  /* [T][D/2][2] */
     struct LlamaLayerActs *layers;  /* [L] */
     real *x;                        /* [T][C] residual stream after the last layer */
     real *normed, *inverse_rms;     /* [T][C], [T] */
     real *logits, *dlogits, *loss;  /* [LLAMA_HEAD_ROWS][V] twice, [T] */
-    real *delta;                    /* [T][C] what a block adds to the residual stream */
+    real *delta;                    /* [T][C] the output of a block, before it is added to the residual stream */
     real *dx, *dnormed, *dattended, *dq, *dk, *dv; /* [T][C], [T][C], [T][H*D], [T][H*D], [T][G*D], [T][G*D] */
     real *dgate, *dup, *dhidden;    /* [T][F] */
     real *dscores;                  /* [ATTENTION_BLOCK][T] */
 } LlamaActs;
 
-enum { LLAMA_HEAD_ROWS = 128 }; /* rows of logits that are in memory at a time */
+enum { LLAMA_HEAD_ROWS = 128 }; /* rows of logits in memory at a time */
 
-/* False: no memory; *bytes is what was asked for. */
-bool llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, size_t *bytes);
-void llama_acts_close(LlamaActs *a);
+int llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, fr_error *err);
+void llama_acts_close(LlamaActs *a); /* a zeroed one is fine */
 
 typedef struct LlamaResult {
-    double loss;    /* sum over predictions that count, -log p */
-    int64_t n;      /* predictions that count */
-    int64_t right;  /* of them, those whose most probable token (of equals the lowest) is the next one */
+    double loss;    /* sum of -log p over the predictions in the loss */
+    int64_t n;      /* predictions in the loss */
+    int64_t right;  /* of them, those whose most probable token (ties going to the lowest id) is the next one */
 } LlamaResult;
 
-/* tokens: [T]; the residual stream of all layers goes into a, a->normed being what the output matrix multiplies. */
+/* tokens: [T]. Fills the activations; a->normed is what the output matrix multiplies. */
 void llama_forward(const LlamaShape *s, const LlamaWeights *w, LlamaActs *a, const int32_t *tokens, int32_t T);
 
-/* After llama_forward: token t + 1 is what row t should say. tokens: [T + 1]; counts: [T] or NULL (all count).
- * dw: adds the gradient of weight * loss, or NULL: the result alone. */
+/* After llama_forward: the loss of row t predicting token t + 1. tokens: [T + 1]; loss_mask: [T], or NULL for all rows.
+ * dw: the gradient of weight * loss is added to it; NULL: the result alone. */
 LlamaResult llama_learn(const LlamaShape *s, const LlamaWeights *w, const LlamaWeights *dw, LlamaActs *a,
                         const int32_t *tokens, const uint8_t *loss_mask, int32_t T, double weight);
 
-/* logits [T][V] of the last forward */
+/* logits: [T][V], those of the last llama_forward */
 void llama_logits(const LlamaShape *s, const LlamaWeights *w, const LlamaActs *a, int32_t T, real *logits);
 
 #endif

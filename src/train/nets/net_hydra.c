@@ -1,16 +1,17 @@
-/* net_hydra.c - head i (from 0) knows the tokens that the heads before it guessed (Ankner et al. 2024, "Hydra: Sequentially-
- * Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109): from the place t its step s = i + 1 reads
+/* net_hydra.c - heads that read the tokens predicted by the heads before them (Ankner et al. 2024, "Hydra:
+ * Sequentially- Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109). From position t, head i (from 0)
+ * computes step s = i + 1 from
  *
  *     c   = [h_t ; E(x_{t+1}) ; ... ; E(x_{t+s})]       (s + 1) C numbers; E is the target's embedding, and frozen
  *     x_0 = R c + SiLU(W c + b),   x_k = x_{k-1} + SiLU(A_k x_{k-1} + a_k),   logits = O x_n
  *
- * While it learns, the tokens are those of the text. R begins as the identity on h_t and in random directions on E, W and the
- * blocks as zeros, O as the target's head: as in net_medusa.c each head first says again what the target says at t, but for
- * what the tokens disturb, and learns from there. With zeros there the tokens are not heard for long: the numbers of E are
- * small (docs/TRAINING.md).
+ * In training, the tokens are those of the text. Initially R is the identity on h_t and random on E, W and the blocks
+ * are zeros, and O is the target's output matrix. So, as in net_medusa.c, each head initially repeats the target's
+ * distribution at t, except for the noise that the tokens add. Zeros on E would do worse: its numbers are small, and
+ * the head would learn to use the tokens only slowly (docs/TRAINING.md).
  *
- * A head's rows have nothing to do with each other, so it makes those that are judged and no others.
- * Test: test_train_heads.c. */
+ * The rows of a head are independent of each other, so only those in the loss are computed. Test:
+ * test_train_heads.c. */
 #include "train/nets/net_hydra.h"
 
 #include "base/mem.h"
@@ -21,12 +22,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST }; /* of the first block; then weight and bias of the others, then O */
+enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST }; /* of the first block; then weight and bias of the others, and O */
 
 typedef struct HydraActs {
     HeadLoss loss;
-    ResidualChain chain; /* of the head at hand, a row for each place at hand; its input is x_0 */
-    real *memory;
+    ResidualChain chain; /* of the current head, a row for each current position; its input is x_0 */
+    Arena arena;
     real *c, *sum, *silu; /* [rows][(n_heads + 1) C], W c + b [rows][C], [rows][C] */
 } HydraActs;
 
@@ -71,48 +72,54 @@ static void acts_close(void *acts) {
     if (!a) return;
     head_loss_close(&a->loss);
     residual_chain_close(&a->chain);
-    mem_free(a->memory);
+    arena_free(&a->arena);
     mem_free(a);
 }
 
-static void *acts_open(const void *net, int32_t max_length, size_t *bytes) {
+static int open_arrays(HydraActs *a, const HydraNet *n, fr_error *err) {
+    int64_t rows = HEAD_LOSS_ROWS * (int64_t)n->C;
+    const ArenaItem items[] = {ARENA_ITEM(&a->c, (n->n_heads + 1) * rows), ARENA_ITEM(&a->sum, rows), ARENA_ITEM(&a->silu, rows)};
+    return arena_take(&a->arena, items, ARENA_COUNT(items), "a head's activations", err);
+}
+
+static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     (void)max_length;
     const HydraNet *n = net;
-    HydraActs *a = mem_calloc(1, *bytes = sizeof *a);
-    if (a && head_loss_open(&a->loss, &n->loss, n->C, n->V, bytes) &&
-        residual_chain_open(&a->chain, n->C, n->n_blocks - 1, HEAD_LOSS_ROWS, bytes)) {
-        int64_t rows = HEAD_LOSS_ROWS * (int64_t)n->C;
-        *bytes = (size_t)((n->n_heads + 3) * rows) * sizeof(real);
-        a->memory = mem_calloc(1, *bytes);
-        a->silu = a->memory, a->sum = a->memory + rows, a->c = a->memory + 2 * rows;
-        if (a->memory) return a;
+    HydraActs *a = mem_calloc(1, sizeof *a);
+    if (!a) {
+        error_memory(err, "a head's activations", sizeof *a);
+        return NULL;
     }
+    int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
+    if (!status) status = residual_chain_open(&a->chain, n->C, n->n_blocks - 1, HEAD_LOSS_ROWS, err);
+    if (!status) status = open_arrays(a, n, err);
+    if (!status) return a;
     acts_close(a);
     return NULL;
 }
 
-/* ---- forward and back --------------------------------------------------------------------------- */
+/* ---- forward and backward ----------------------------------------------------------------------- */
 
-/* c of each place at hand that step s can guess; zeros for those it cannot. */
-static void gather_inputs(const HydraNet *n, HydraActs *a, const TrainSequence *l, int32_t step) {
+/* c of each current position; zeros for positions below s, which step s cannot predict. */
+static void gather_inputs(const HydraNet *n, HydraActs *a, const TrainSequence *seq, int32_t step) {
     const HeadLoss *h = &a->loss;
     size_t part = (size_t)n->C * sizeof(real);
     real *c = a->c;
     for (int32_t k = 0; k < h->n; k++) {
-        int32_t t = h->places[k] - step;
-        memcpy(c, l->hidden + (t < 0 ? 0 : t) * (int64_t)n->C, part);
+        int32_t t = h->positions[k] - step;
+        memcpy(c, seq->hidden + (t < 0 ? 0 : t) * (int64_t)n->C, part);
         c += n->C;
         for (int32_t s = 1; s <= step; s++, c += n->C) {
             if (t < 0) memset(c, 0, part);
-            else memcpy(c, l->embd + l->tokens[t + s] * (int64_t)n->C, part);
+            else memcpy(c, seq->embd + seq->tokens[t + s] * (int64_t)n->C, part);
         }
     }
 }
 
-static void head_forward(const HydraNet *n, real *const *w, HydraActs *a, const TrainSequence *l, int32_t step) {
+static void head_forward(const HydraNet *n, real *const *w, HydraActs *a, const TrainSequence *seq, int32_t step) {
     int64_t rows = a->loss.n, width = (step + 1) * (int64_t)n->C;
     real *x = a->chain.x;
-    gather_inputs(n, a, l, step);
+    gather_inputs(n, a, seq, step);
     linear_forward(x, a->c, w[SKIP_WEIGHT], NULL, rows, width, n->C);
     linear_forward(a->sum, a->c, w[IN_WEIGHT], w[IN_BIAS], rows, width, n->C);
     silu_forward(a->silu, a->sum, rows * n->C);
@@ -120,7 +127,8 @@ static void head_forward(const HydraNet *n, real *const *w, HydraActs *a, const 
     residual_chain_forward(&a->chain, w + N_FIRST, rows);
 }
 
-/* From chain.dx, the derivative by what the chain gave. c is the target's and learns nothing. */
+/* From chain.dx, the derivative with respect to the chain's output. c comes from the frozen target and gets no
+ * gradient. */
 static void head_back(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, int32_t step) {
     int64_t rows = a->loss.n, width = (step + 1) * (int64_t)n->C;
     real *dx = a->chain.dx, *dsum = a->silu;
@@ -131,25 +139,25 @@ static void head_back(const HydraNet *n, real *const *w, real *const *dw, HydraA
     linear_backward(NULL, dw[IN_WEIGHT], dw[IN_BIAS], dsum, a->c, w[IN_WEIGHT], rows, width, n->C);
 }
 
-/* Head i on the places at hand. w, dw: its own tensors; dw may be NULL. */
-static void learn_head(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, const TrainSequence *l, int32_t i,
+/* Head i at the current positions. w, dw: its own tensors; dw may be NULL. */
+static void learn_head(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, const TrainSequence *seq, int32_t i,
                        double weight, TrainSums *sums) {
     ResidualChain *chain = &a->chain;
     int32_t step = i + 1, output = N_FIRST + 2 * (n->n_blocks - 1);
-    head_forward(n, w, a, l, step);
+    head_forward(n, w, a, seq, step);
     if (dw) memset(chain->dx, 0, (size_t)(a->loss.n * n->C) * sizeof *chain->dx);
-    head_loss_rows(&a->loss, l, step, residual_chain_out(chain), n->C, n->has_own_output ? w[output] : l->head, NULL,
+    head_loss_rows(&a->loss, seq, step, residual_chain_out(chain), n->C, n->has_own_output ? w[output] : seq->head, NULL,
                    dw ? chain->dx : NULL, dw && n->has_own_output ? dw[output] : NULL, NULL, weight, sums);
     if (dw) head_back(n, w, dw, a, step);
 }
 
-static void learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *l, double weight,
+static void learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight,
                   TrainSums *sums) {
     const HydraNet *n = net;
     HydraActs *a = acts;
     int32_t each = tensors_of_head(n);
-    for (int32_t from = 1; head_loss_next(&a->loss, l, &from);)
-        for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, l, i, weight, sums);
+    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);)
+        for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
 }
 
 const NetClass hydra_net_class = {"hydra", n_tensors, tensor, acts_open, acts_close, learn, set_keys, NULL};

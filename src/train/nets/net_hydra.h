@@ -1,4 +1,4 @@
-/* net_hydra.h - Hydra's heads as a network that learns. */
+/* net_hydra.h - Hydra's heads as a trainable network. */
 #ifndef NETS_NET_HYDRA_H
 #define NETS_NET_HYDRA_H
 
@@ -6,8 +6,8 @@
 
 typedef struct HydraNet {
     int32_t C, V, n_heads, n_blocks; /* at most 8 heads; at least 1 block */
-    bool has_own_output;             /* each head its own [V][C], which starts as the target's; else the target's */
-    double token_std;                /* first deviation of what reads E: see start_token_std */
+    bool has_own_output;             /* each head has its own [V][C], initially the target's; else all use the target's */
+    double token_std;                /* initial deviation of the columns that read E: see start_token_std */
     HeadLossOptions loss;            /* its n_steps is n_heads */
 } HydraNet;
 

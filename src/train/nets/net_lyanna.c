@@ -1,14 +1,15 @@
-/* net_lyanna.c - Lyanna's drafter (sections 4 and 5 of the paper; spec/draft_lyanna.c runs it).
+/* net_lyanna.c - Lyanna's drafter (sections 4 and 5 of the paper; spec/drafters/learned/draft_lyanna.c runs it).
  *
  *     f^1_t = layer(fc [E(x_{t+1}) ; h_t])        f^s_t = layer(f^{s-1}_t)
  *     distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s}))
  *     loss of a step = token_weight * KL(target's distribution || that) + hidden_weight * SmoothL1(f, h)
  *
- * No token is fed back: the chain of hidden states is one, whatever tokens are drawn from it, so all its logits are one
- * product, and what is left of it can be drawn from again after a refusal. What a token says of the next one comes in behind,
- * as its info (info_factors.c). Two ablations: rank 0 has no info, first_token "none" makes entries of h_t alone.
+ * No token is fed back: the chain of hidden states is the same whatever tokens are sampled from it. So all its logits
+ * are one matrix product, and after a rejection the rest of the chain can be sampled from again. The influence of a
+ * token on the next one is added to the logits, as token info (info_factors.c). Two ablations: rank 0 has no token
+ * info, and first_token "none" computes the first input from h_t alone.
  *
- * unroll_net.c has the network, unroll_layer.c the layer, and the proofs are named there. */
+ * unroll_net.c has the network and unroll_layer.c the layer; they name the tests. */
 #include "train/nets/net_lyanna.h"
 
 #include <string.h>

@@ -1,11 +1,12 @@
-/* net_medusa.c - head i (from 0) says from the hidden state at t what its step i + 1 is to guess:
+/* net_medusa.c - Medusa's heads (Cai et al. 2024, arXiv 2401.10774). From the hidden state at t, head i (from 0)
+ * predicts the token of step i + 1:
  *
  *     x_0 = h_t,   x_k = x_{k-1} + SiLU(A_k x_{k-1} + a_k),   logits = O x_n
  *
- * With blocks that begin as zeros and O as the target's head, each head first says again what the target says of the token
- * before the one it is asked for, and learns from there (Cai et al. 2024, section 2.1).
+ * Initially the blocks are zeros and O is the target's output matrix, so each head begins by repeating the target's
+ * distribution of x_{t+1} (section 2.1).
  *
- * A head's rows have nothing to do with each other, so it makes those that are judged and no others: a prompt costs nothing.
+ * The rows of a head are independent of each other, so only those in the loss are computed, and a prompt costs nothing.
  * Test: test_train_heads.c. */
 #include "train/nets/net_medusa.h"
 
@@ -17,7 +18,7 @@
 
 typedef struct MedusaActs {
     HeadLoss loss;
-    ResidualChain chain; /* of the head at hand, a row for each place at hand */
+    ResidualChain chain; /* of the current head, a row for each current position */
 } MedusaActs;
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
@@ -57,44 +58,48 @@ static void acts_close(void *acts) {
     mem_free(a);
 }
 
-static void *acts_open(const void *net, int32_t max_length, size_t *bytes) {
+static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     (void)max_length;
     const MedusaNet *n = net;
-    MedusaActs *a = mem_calloc(1, *bytes = sizeof *a);
-    if (a && head_loss_open(&a->loss, &n->loss, n->C, n->V, bytes) &&
-        residual_chain_open(&a->chain, n->C, n->n_blocks, HEAD_LOSS_ROWS, bytes))
-        return a;
+    MedusaActs *a = mem_calloc(1, sizeof *a);
+    if (!a) {
+        error_memory(err, "a head's activations", sizeof *a);
+        return NULL;
+    }
+    int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
+    if (!status) status = residual_chain_open(&a->chain, n->C, n->n_blocks, HEAD_LOSS_ROWS, err);
+    if (!status) return a;
     acts_close(a);
     return NULL;
 }
 
-/* ---- forward and back --------------------------------------------------------------------------- */
+/* ---- forward and backward ----------------------------------------------------------------------- */
 
-/* Head i on the places at hand. w, dw: its own tensors; dw may be NULL. */
-static void learn_head(const MedusaNet *n, real *const *w, real *const *dw, MedusaActs *a, const TrainSequence *l, int32_t i,
+/* Head i at the current positions. w, dw: its own tensors; dw may be NULL. */
+static void learn_head(const MedusaNet *n, real *const *w, real *const *dw, MedusaActs *a, const TrainSequence *seq, int32_t i,
                        double weight, TrainSums *sums) {
     HeadLoss *h = &a->loss;
     ResidualChain *c = &a->chain;
     int32_t step = i + 1, output = 2 * n->n_blocks;
     size_t row = (size_t)n->C * sizeof(real);
-    for (int32_t k = 0; k < h->n; k++) { /* a place that is skipped has any row */
-        int32_t t = h->places[k] < step ? 0 : h->places[k] - step;
-        memcpy(c->x + k * n->C, l->hidden + (int64_t)t * n->C, row);
+    for (int32_t k = 0; k < h->n; k++) { /* a position that the loss skips may have any row */
+        int32_t t = h->positions[k] < step ? 0 : h->positions[k] - step;
+        memcpy(c->x + k * n->C, seq->hidden + (int64_t)t * n->C, row);
     }
     residual_chain_forward(c, w, h->n);
     if (dw) memset(c->dx, 0, (size_t)h->n * row);
-    head_loss_rows(h, l, step, residual_chain_out(c), n->C, n->has_own_output ? w[output] : l->head, NULL, dw ? c->dx : NULL,
+    head_loss_rows(h, seq, step, residual_chain_out(c), n->C, n->has_own_output ? w[output] : seq->head, NULL, dw ? c->dx : NULL,
                    dw && n->has_own_output ? dw[output] : NULL, NULL, weight, sums);
-    if (dw) residual_chain_back(c, w, dw, h->n, false); /* below the first block is the target, which learns nothing */
+    if (dw) residual_chain_back(c, w, dw, h->n, false); /* the input comes from the frozen target */
 }
 
-static void learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *l, double weight,
+static void learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight,
                   TrainSums *sums) {
     const MedusaNet *n = net;
     MedusaActs *a = acts;
     int32_t each = tensors_of_head(n);
-    for (int32_t from = 1; head_loss_next(&a->loss, l, &from);)
-        for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, l, i, weight, sums);
+    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);)
+        for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
 }
 
 const NetClass medusa_net_class = {"medusa", n_tensors, tensor, acts_open, acts_close, learn, set_keys,

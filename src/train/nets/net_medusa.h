@@ -1,4 +1,4 @@
-/* net_medusa.h - Medusa's heads (spec/draft_medusa.c) as a network that learns. */
+/* net_medusa.h - Medusa's heads (spec/drafters/learned/draft_medusa.c) as a trainable network. */
 #ifndef NETS_NET_MEDUSA_H
 #define NETS_NET_MEDUSA_H
 
@@ -6,7 +6,7 @@
 
 typedef struct MedusaNet {
     int32_t C, V, n_heads, n_blocks; /* at most 8 heads */
-    bool has_own_output;             /* each head its own [V][C], which starts as the target's; else the target's */
+    bool has_own_output;             /* each head has its own [V][C], initially the target's; else all use the target's */
     HeadLossOptions loss;            /* its n_steps is n_heads */
 } MedusaNet;
 

@@ -1,4 +1,4 @@
-/* net_redrafter.h - the recurrent head of ReDrafter (spec/draft_redrafter.c) as a network that learns. */
+/* net_redrafter.h - the recurrent head of ReDrafter (spec/drafters/learned/draft_redrafter.c) as a trainable network. */
 #ifndef NETS_NET_REDRAFTER_H
 #define NETS_NET_REDRAFTER_H
 
@@ -6,9 +6,9 @@
 
 typedef struct RedrafterNet {
     int32_t C, V, n_blocks;
-    InfoShape info;           /* added to the logits of each step; rank 0: none */
+    InfoShape info;           /* token info added to the logits of each step; rank 0: none */
     bool starts_at_embedding; /* s_1 = E(x_1), as in the paper; else s_0 = 0, as in the released code */
-    double token_std;         /* first deviation of W: see start_token_std */
+    double token_std;         /* initial deviation of W: see start_token_std */
     HeadLossOptions loss;
 } RedrafterNet;
 

@@ -1,10 +1,12 @@
+/* start_values.c - random initial values from the counter-based generator (base/rng.h), so that they are the same on
+ * every machine and for every number of threads. */
 #include "train/nets/start_values.h"
 
 #include "base/rng.h"
 
 #include <math.h>
 
-/* Four normal numbers by Box and Muller. */
+/* Four normally distributed numbers, by the method of Box and Muller. */
 static void four_normals(uint64_t seed, uint64_t tensor, uint32_t block, double out[4]) {
     uint32_t words[4];
     rng_words(seed, RNG_INIT, tensor, block, words);

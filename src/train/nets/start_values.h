@@ -1,14 +1,15 @@
-/* start_values.h - the first values of parameters. */
+/* start_values.h - the initial values of parameters. */
 #ifndef NETS_START_VALUES_H
 #define NETS_START_VALUES_H
 
 #include <stdint.h>
 
-/* n normal numbers of deviation std, each a function of (seed, tensor, its place) alone. */
+/* n normally distributed numbers of standard deviation std, each a function of (seed, tensor, its index) alone. */
 void start_normal(float *out, int64_t n, double std, uint64_t seed, uint64_t tensor);
 
-/* The deviation of a matrix that reads embeddings, with which what it makes of a token is as large as a hidden state's components
- * are, about 1: embeddings are small numbers, and with the usual 0.02 a token would long go unheard. embd: [V][C]. */
+/* The standard deviation for a matrix that reads embeddings, such that its outputs are about 1, as large as the
+ * components of a hidden state. Embeddings are small numbers, and with the usual 0.02 the token would hardly matter for
+ * long. embd: [V][C]. */
 double start_token_std(const float *embd, int64_t V, int64_t C);
 
 #endif

@@ -1,43 +1,48 @@
-/* unroll_layer.c - a drafter that reads its own guesses must learn from its own guesses.
+/* unroll_layer.c - a drafter that reads its own predictions must be trained on its own predictions.
  *
- * One transformer layer guesses the target's next hidden state. Where it drafts, only its first input is the target's; then
- * it goes on from what it guessed itself, whose errors it never saw if it was only taught with true states. So a lesson runs
- * chains: from each place t, n_steps steps, each on the output of the last (HASS, Zhang et al. 2025, arXiv 2408.15766;
- * Lyanna, section 4). All chains make a step together, as the rows of one batch:
+ * The problem. One transformer layer predicts the target's next hidden state. When it drafts, only its first input
+ * comes from the target; then it continues from its own predictions, whose errors it never saw if it was trained on
+ * true states alone.
+ *
+ * The idea (HASS, Zhang et al. 2025, arXiv 2408.15766; Lyanna, section 4). Training runs chains: from each position t,
+ * n_steps steps, each on the output of the step before. All chains make a step together, as the rows of one batch:
  *
  *     step 1   row t: input fc [E(x_{t+1}) ; h_t], position t,     sees rows 0 .. t of step 1: true keys and values
  *     step 2   row t: input from f^1_t,            position t + 1, sees rows 0 .. t of step 1, and itself
  *     step 3   row t: input from f^2_t,            position t + 2, sees rows 0 .. t of step 1, row t of step 2, and itself
  *
- * which is what the drafter's cache holds when it drafts: true entries of what the target has read, then its own rows. The
- * output of step s, f^s_t, guesses h_{t+s}, and through the target's head the token x_{t+s+1} (head_loss.c).
+ * This is what the drafter's KV cache holds when it drafts: true entries for what the target has read, then its own
+ * rows. The output of step s, f^s_t, predicts h_{t+s} and, through the target's output matrix, the token x_{t+s+1}
+ * (head_loss.c).
  *
  *     input of step s >= 2:   f^{s-1}_t                          fuses_each_step false
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x where it has no norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
  *
- * Which rows are made. Step 1 has one for each place, for its keys are context. A chain goes on only where one of its later
- * steps is judged at a place that counts, and as long as the sequence has a place for it, so that a prompt costs one row a
- * token and an answer n_steps. Chains are in order of t, so those of a step are the first ones of the step before.
+ * Rows. Step 1 has a row for each position, because its keys are context. A chain goes on only where one of its later
+ * steps predicts at a position in the loss mask, and only within the sequence, so a prompt costs one row per token and
+ * an answer n_steps. Chains are ordered by t, so the chains of a step are the first ones of the step before.
  *
- * Way back: from the last step to the first. A step's df is complete once the step after it is undone; keys and values of
- * step 1 gather gradient from all steps. Nothing is cut off: the gradient flows through every guess.
+ * Backward pass: from the last step to the first. The df of a step is complete once the step after it is done; keys and
+ * values of step 1 accumulate gradient from all steps. Nothing is truncated: the gradient flows through every
+ * prediction.
  *
- * The first values are the target's last layer, and an fc that lets the state through and adds the token's embedding in random
- * directions. Embeddings are small numbers; columns of the usual deviation 0.02 would make the token a whisper that takes long
- * to be heard, so theirs is start_token_std.
+ * Initial values: the layer is the target's last one; fc passes the hidden state through and adds the token's embedding
+ * in random directions. Embeddings are small numbers, and with columns of the usual deviation 0.02 the layer would take
+ * long to use them, so those columns have start_token_std.
  *
- * Cost: a row of the layer for each token, n_steps of them where an answer is, and n_steps + 1 products with the vocabulary.
- * Proof: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters that run the files. */
+ * Cost: one row of the layer for each token, n_steps rows for tokens of an answer, and n_steps + 1 products with the
+ * vocabulary. Tests: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafters
+ * that run the files. */
 #include "train/nets/unroll_layer.h"
 
-#include "base/mem.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_rmsnorm.h"
 #include "train/ops/op_rope.h"
 #include "train/ops/op_silu.h"
 #include "train/ops/op_unroll_attention.h"
+#include "train/ops/rope_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -65,93 +70,77 @@ NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
     return t;
 }
 
-/* ---- room --------------------------------------------------------------------------------------- */
+/* ---- activations -------------------------------------------------------------------------------- */
 
-/* Hands out the parts of an arena, each at the next multiple of 64 bytes; with no memory it only counts. */
-typedef struct Arena {
-    real *memory;
-    int64_t n;
-} Arena;
+static const char acts_name[] = "a layer's activations; choose a smaller --length";
 
-static void part(Arena *a, real **out, int64_t n) {
-    if (a->memory) *out = a->memory + a->n;
-    a->n += (n + 15) / 16 * 16;
+/* The arrays of one step's forward pass, and of the gradients that later steps leave in it. */
+static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error *err) {
+    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
+    UnrollStep *p = &a->steps[step];
+    const ArenaItem items[] = {
+        ARENA_ITEM(&p->pair, T * 2 * C),   ARENA_ITEM(&p->x, T * C),        ARENA_ITEM(&p->attn_normed, T * C),
+        ARENA_ITEM(&p->attn_rms, T),       ARENA_ITEM(&p->q, T * Q),        ARENA_ITEM(&p->k, T * K),
+        ARENA_ITEM(&p->v, T * K),          ARENA_ITEM(&p->attended, T * Q), ARENA_ITEM(&p->probs, s->n_head * T * (T + step)),
+        ARENA_ITEM(&p->x_mid, T * C),      ARENA_ITEM(&p->ffn_rms, T),      ARENA_ITEM(&p->ffn_normed, T * C),
+        ARENA_ITEM(&p->gate, T * F),       ARENA_ITEM(&p->up, T * F),       ARENA_ITEM(&p->hidden, T * F),
+        ARENA_ITEM(&p->f, T * C),          ARENA_ITEM(&p->df, T * C),
+        ARENA_ITEM(&p->dk, T * K),         ARENA_ITEM(&p->dv, T * K),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
 
-static void place_acts(UnrollActs *a, const UnrollShape *s, Arena *m) {
-    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s), R = s->rope->params.n_rot;
-    for (int32_t i = 0; i < s->n_steps; i++) {
-        UnrollStep *p = &a->steps[i];
-        part(m, &p->pair, T * 2 * C), part(m, &p->x, T * C);
-        part(m, &p->attn_normed, T * C), part(m, &p->attn_rms, T);
-        part(m, &p->q, T * Q), part(m, &p->k, T * K), part(m, &p->v, T * K);
-        part(m, &p->probs, s->n_head * T * (T + i)), part(m, &p->attended, T * Q);
-        part(m, &p->x_mid, T * C), part(m, &p->ffn_normed, T * C), part(m, &p->ffn_rms, T);
-        part(m, &p->gate, T * F), part(m, &p->up, T * F), part(m, &p->hidden, T * F);
-        part(m, &p->f, T * C), part(m, &p->df, T * C), part(m, &p->dk, T * K), part(m, &p->dv, T * K);
-    }
-    part(m, &a->cos_sin, T * R), part(m, &a->angles, T * R), part(m, &a->delta, T * C);
-    part(m, &a->dx, T * C), part(m, &a->dnormed, T * C), part(m, &a->dattended, T * Q), part(m, &a->dq, T * Q);
-    part(m, &a->dgate, T * F), part(m, &a->dup, T * F), part(m, &a->dhidden, T * F);
-    part(m, &a->dpair, T * 2 * C), part(m, &a->dscores, UNROLL_BLOCK * (T + s->n_steps));
+/* What all steps share: the rows they have, rope angles, and the scratch of the backward pass. */
+static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
+    int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), R = s->rope->params.n_rot;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&a->entries, T),      ARENA_ITEM(&a->chains, T),
+        ARENA_ITEM(&a->cos_sin, T * R),  ARENA_ITEM(&a->angles, T * R),  ARENA_ITEM(&a->delta, T * C),
+        ARENA_ITEM(&a->dx, T * C),       ARENA_ITEM(&a->dnormed, T * C), ARENA_ITEM(&a->dattended, T * Q),
+        ARENA_ITEM(&a->dq, T * Q),       ARENA_ITEM(&a->dgate, T * F),   ARENA_ITEM(&a->dup, T * F),
+        ARENA_ITEM(&a->dhidden, T * F),  ARENA_ITEM(&a->dpair, T * 2 * C),
+        ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + s->n_steps)),
+    };
+    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
 
-/* The very angles of the executor, rounded to float as there. */
-static bool fill_angles(UnrollActs *a, const UnrollShape *s) {
-    int32_t n = s->rope->params.n_rot;
-    float *row = mem_alloc((size_t)n * sizeof *row);
-    for (int32_t t = 0; row && t < a->max_length; t++) {
-        rope_angles(s->rope, t, row);
-        for (int32_t i = 0; i < n; i++) a->cos_sin[(int64_t)t * n + i] = (real)row[i];
-    }
-    bool is_filled = row != NULL;
-    mem_free(row);
-    return is_filled;
-}
-
-bool unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, size_t *bytes) {
+int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err) {
     *a = (UnrollActs){.max_length = max_length};
-    Arena arena = {0};
-    place_acts(a, s, &arena);
-    *bytes = (size_t)arena.n * sizeof(real);
-    arena = (Arena){.memory = a->memory = mem_alloc(*bytes)};
-    a->entries = mem_calloc((size_t)max_length, sizeof *a->entries);
-    a->chains = mem_calloc((size_t)max_length, sizeof *a->chains);
-    if (a->memory && a->entries && a->chains) {
-        place_acts(a, s, &arena);
-        for (int32_t t = 0; t < max_length; t++) a->entries[t] = t;
-        if (fill_angles(a, s)) return true;
+    int status = take_shared(a, s, err);
+    for (int32_t i = 0; i < s->n_steps && !status; i++) status = take_step(a, s, i, err);
+    if (!status) status = rope_table_fill(a->cos_sin, s->rope, max_length, err);
+    if (status) {
+        unroll_close(a);
+        return status;
     }
-    unroll_close(a);
-    return false;
+    for (int32_t t = 0; t < max_length; t++) a->entries[t] = t;
+    return FR_OK;
 }
 
 void unroll_close(UnrollActs *a) {
-    mem_free(a->memory);
-    mem_free(a->entries);
-    mem_free(a->chains);
+    arena_free(&a->arena);
     *a = (UnrollActs){0};
 }
 
 /* ---- which rows --------------------------------------------------------------------------------- */
 
-/* Is one of the steps 2 .. n_steps from t judged? */
-static bool goes_on(const UnrollShape *s, const TrainSequence *l, int32_t t) {
-    for (int32_t place = t + 2; place <= t + s->n_steps && place < l->T; place++)
-        if (l->loss_mask[place]) return true;
+/* Does one of the steps 2 .. n_steps from t predict at a position in the loss mask? */
+static bool goes_on(const UnrollShape *s, const TrainSequence *seq, int32_t t) {
+    for (int32_t p = t + 2; p <= t + s->n_steps && p < seq->T; p++)
+        if (seq->loss_mask[p]) return true;
     return false;
 }
 
-/* Step i + 1 from t is judged at place t + i + 1, which must be one. */
-static void choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *l) {
+/* Step i + 1 from t predicts at position t + i + 1, which must lie within the sequence. */
+static void choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
     int32_t n = 0;
-    for (int32_t t = 0; t < l->T; t++)
-        if (goes_on(s, l, t)) a->chains[n++] = t;
+    for (int32_t t = 0; t < seq->T; t++)
+        if (goes_on(s, seq, t)) a->chains[n++] = t;
     for (int32_t i = 0; i < s->n_steps; i++) {
         UnrollStep *p = &a->steps[i];
         p->chains = i ? a->chains : a->entries;
-        p->n = i ? n : l->T;
-        while (p->n > 0 && p->chains[p->n - 1] + i + 1 >= l->T) p->n--;
+        p->n = i ? n : seq->T;
+        while (p->n > 0 && p->chains[p->n - 1] + i + 1 >= seq->T) p->n--;
     }
 }
 
@@ -167,9 +156,9 @@ static void add_to(real *out, const real *a, const real *b, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
 
-static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *l, int32_t step) {
+static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq, int32_t step) {
     UnrollStep *p = &a->steps[step];
-    const real *state = step ? a->steps[step - 1].f : l->hidden;
+    const real *state = step ? a->steps[step - 1].f : seq->hidden;
     int64_t C = s->C, width = fc_in(s);
     if (!is_fused(s, step)) {
         take_rows(p->x, state, p->chains, 0, p->n, C);
@@ -178,9 +167,9 @@ static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, cons
     for (int32_t i = 0; i < p->n; i++) {
         int32_t t = p->chains[i];
         real *pair = p->pair + i * width;
-        if (s->fuses_token) memcpy(pair, l->embd + l->tokens[t + step + 1] * C, (size_t)C * sizeof *pair);
+        if (s->fuses_token) memcpy(pair, seq->embd + seq->tokens[t + step + 1] * C, (size_t)C * sizeof *pair);
         memcpy(pair + width - C, state + t * C, (size_t)C * sizeof *pair);
-        if (l->noise && step == 0) add_to(pair + width - C, pair + width - C, l->noise + t * C, C);
+        if (seq->noise && step == 0) add_to(pair + width - C, pair + width - C, seq->noise + t * C, C);
     }
     linear_forward(p->x, p->pair, w[UNROLL_FC], w[UNROLL_FC_BIAS], p->n, width, C);
 }
@@ -192,7 +181,7 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
                              a->steps[0].k, a->steps[0].v, own_k, own_v};
 }
 
-/* What attention is made from: the norm of x, or x itself. */
+/* The input of attention: the norm of x, or x itself. */
 static real *attention_input(const UnrollShape *s, const UnrollStep *p) { return s->has_attn_norm ? p->attn_normed : p->x; }
 
 static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
@@ -224,24 +213,24 @@ static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs 
     for (int32_t i = 0; i < p->n; i++) add_to(p->f + p->chains[i] * C, p->x_mid + i * C, a->delta + i * C, C);
 }
 
-void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *l) {
-    choose_rows(s, a, l);
+void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq) {
+    choose_rows(s, a, seq);
     for (int32_t step = 0; step < s->n_steps && a->steps[step].n; step++) {
-        make_input(s, w, a, l, step);
+        make_input(s, w, a, seq, step);
         attention_block(s, w, a, step);
         feed_forward_block(s, w, a, step);
     }
 }
 
-/* ---- way back ----------------------------------------------------------------------------------- */
+/* ---- backward ----------------------------------------------------------------------------------- */
 
 static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
 
-void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *l) {
-    for (int32_t i = 0; i < s->n_steps; i++) zero(a->steps[i].df, (int64_t)l->T * s->C);
+void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
+    for (int32_t i = 0; i < s->n_steps; i++) zero(a->steps[i].df, (int64_t)seq->T * s->C);
 }
 
-/* a->dx, the derivative by the layer's output, becomes that by the stream between attention and feed-forward. */
+/* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
 static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, const UnrollStep *p) {
     int64_t n = p->n, C = s->C, F = s->n_ff;
     zero(a->dhidden, n * F), zero(a->dgate, n * F), zero(a->dup, n * F), zero(a->dnormed, n * C);
@@ -252,7 +241,8 @@ static void feed_forward_back(const UnrollShape *s, real *const *w, real *const 
     rmsnorm_backward(a->dx, dw[UNROLL_FFN_NORM], a->dnormed, p->x_mid, w[UNROLL_FFN_NORM], p->ffn_rms, n, C);
 }
 
-/* ... and then that by the layer's input. Steps after this one have left their gradients of its keys and values. */
+/* Turns a->dx further, into the derivative with respect to the layer's input. The later steps have already added their
+ * gradients of this step's keys and values. */
 static void attention_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
@@ -276,7 +266,8 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
         rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
 }
 
-/* a->dx goes into fc and into what the step before guessed; before the first is the target, which learns nothing. */
+/* Passes a->dx on to fc and to the prediction of the step before. Before the first step is the target, which is
+ * frozen. */
 static void input_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     const real *dstate = a->dx;

@@ -1,69 +1,72 @@
-/* unroll_layer.h - one transformer layer that goes on from its own guesses: the network of `eagle` and of `lyanna`. */
+/* unroll_layer.h - one transformer layer that continues from its own predictions: the layer of `eagle` and of
+ * `lyanna`. */
 #ifndef NETS_UNROLL_LAYER_H
 #define NETS_UNROLL_LAYER_H
 
+#include "base/arena.h"
 #include "model/rope.h"
 #include "train/nets/net.h"
 
 enum { UNROLL_MAX_STEPS = 8 };
 
 typedef struct UnrollShape {
-    const char *method;           /* "eagle": names of tensors begin so */
+    const char *method;           /* "eagle": names of tensors begin with it */
     int32_t C, n_ff;
     int32_t n_head, n_head_kv, head_dim;
     float rms_eps;
     const Rope *rope;             /* the target's; borrowed */
     int32_t n_steps;              /* 1 .. UNROLL_MAX_STEPS */
     bool has_attn_norm;
-    bool fuses_token;             /* the first step's input is fc [E ; h], else fc h */
-    bool fuses_each_step;         /* later ones are fused in the same way, else they are the last output */
-    double fc_std;                /* first deviation of fc's columns for the token; see start_token_std */
-    bool qk_start_anew;           /* the target norms its heads, which this layer does not: its q and k are of no use */
+    bool fuses_token;             /* the input of the first step is fc [E ; h], else fc h */
+    bool fuses_each_step;         /* so is that of later steps; else it is the last output */
+    double fc_std;                /* initial deviation of fc's columns for the token; see start_token_std */
+    bool qk_start_anew;           /* q and k start random, because the target normalises its heads and this layer does not */
 } UnrollShape;
 
-/* Tensors, in this order. */
+/* The tensors, in this order. */
 enum { UNROLL_FC, UNROLL_FC_BIAS, UNROLL_Q, UNROLL_K, UNROLL_V, UNROLL_O, UNROLL_FFN_NORM, UNROLL_GATE, UNROLL_UP, UNROLL_DOWN,
        UNROLL_ATTN_NORM };
 int32_t unroll_n_tensors(const UnrollShape *s);
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
 
-/* What the forward of a step leaves. n rows. */
+/* The activations of a step, n rows. */
 typedef struct UnrollStep {
     int32_t n;
-    const int32_t *chains;        /* [n] the place t that each row's chain began at, ascending */
-    real *pair;                   /* [n][2C] what is fused; not used where it is not */
+    const int32_t *chains;        /* [n] the position t at which each row's chain began, ascending */
+    real *pair;                   /* [n][2C] the input of fc; unused where the step is not fused */
     real *x;                      /* [n][C] the layer's input */
     real *attn_normed, *attn_rms; /* [n][C], [n] */
-    real *q, *k, *v;              /* [n][H*D], [n][G*D] twice; q and k turned */
+    real *q, *k, *v;              /* [n][H*D], [n][G*D] twice; q and k rotated */
     real *probs, *attended;       /* see op_unroll_attention.h; [n][H*D] */
     real *x_mid;                  /* [n][C] */
     real *ffn_normed, *ffn_rms;   /* [n][C], [n] */
     real *gate, *up, *hidden;     /* [n][F] */
-    real *f, *df;                 /* [T][C] what it guesses, by t, and the gradient */
+    real *f, *df;                 /* [T][C] the predicted hidden states by t, and their gradient */
     real *dk, *dv;                /* [n][G*D] */
 } UnrollStep;
 
-/* Room for a lesson, in one arena. */
+/* The activations of a sequence. */
 typedef struct UnrollActs {
     int32_t max_length;
-    real *memory;
+    Arena arena;
     real *cos_sin;                /* [T][n_rot/2][2] by position */
-    int32_t *entries, *chains;    /* [T] all places, and those that go on beyond the first step */
+    int32_t *entries, *chains;    /* [T] all positions, and those whose chain goes on beyond the first step */
     UnrollStep steps[UNROLL_MAX_STEPS];
-    real *angles, *delta;         /* [n][n_rot/2][2], [n][C] of the step at hand */
+    real *angles, *delta;         /* [n][n_rot/2][2], [n][C] of the current step */
     real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
     real *dgate, *dup, *dhidden;  /* [n][F] */
     real *dpair, *dscores;        /* [n][2C], [UNROLL_BLOCK][T + steps] */
 } UnrollActs;
 
-/* False: no memory; *bytes is what was asked for. */
-bool unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, size_t *bytes);
-void unroll_close(UnrollActs *a);
+int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err);
+void unroll_close(UnrollActs *a); /* a zeroed one is fine */
 
-/* All steps of a lesson: a->steps[i].f is what step i + 1 guesses, by the place it began at. */
-void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *l);
-/* Before the loss: gradients of what is guessed become zero. After it, with a->steps[i].df: adds to dw. */
-void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *l);
+/* All steps of a sequence: a->steps[i].f has the hidden states that step i + 1 predicts, by the position at which it
+ * began. */
+void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq);
+/* Sets all a->steps[i].df to zero, before the loss. */
+void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
+/* From a->steps[i].df, after the loss: adds to dw. */
 void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a);
 
 #endif

@@ -1,6 +1,10 @@
-/* unroll_net.c - distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s})), with f from unroll_layer.c and info, where the network
- * has it, from info_factors.c. The info of a place is the same for all steps that guess there: it is made once, and its gradient is
- * the sum over them. Test: test_train_drafters.c, with both networks. */
+/* unroll_net.c - the network of `eagle` and `lyanna`:
+ *
+ *     distribution of x_{t+s+1} = softmax(W_head f^s_t + info(x_{t+s}))
+ *
+ * with f from unroll_layer.c and, if the rank is not 0, info from info_factors.c. The info at a position is the same
+ * for all steps that predict there, so it is computed once, and its gradient is the sum over them. Test:
+ * test_train_drafters.c, with both networks. */
 #include "train/nets/unroll_net.h"
 
 #include "base/mem.h"
@@ -41,35 +45,39 @@ void unroll_net_acts_close(void *acts) {
     mem_free(a);
 }
 
-void *unroll_net_acts_open(const void *net, int32_t max_length, size_t *bytes) {
+void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err) {
     const UnrollNet *n = net;
     UnrollNetActs *a = mem_calloc(1, sizeof *a);
-    *bytes = sizeof *a;
-    if (a && head_loss_open(&a->loss, &n->loss, n->layer.C, n->info.V, bytes) &&
-        unroll_open(&a->layer, &n->layer, max_length, bytes) && info_open(&a->info, &n->info, bytes))
-        return a;
+    if (!a) {
+        error_memory(err, "a layer's activations", sizeof *a);
+        return NULL;
+    }
+    int status = head_loss_open(&a->loss, &n->loss, n->layer.C, n->info.V, err);
+    if (!status) status = unroll_open(&a->layer, &n->layer, max_length, err);
+    if (!status) status = info_open(&a->info, &n->info, err);
+    if (!status) return a;
     unroll_net_acts_close(a);
     return NULL;
 }
 
-/* All steps at the places at hand. */
-static void judge(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a, const TrainSequence *l, double weight,
-                  TrainSums *sums) {
+/* The loss of all steps at the current positions. */
+static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a, const TrainSequence *seq,
+                            double weight, TrainSums *sums) {
     int32_t of_layer = unroll_n_tensors(&n->layer);
-    info_forward(&a->info, &n->info, w + of_layer, &a->loss, l);
+    info_forward(&a->info, &n->info, w + of_layer, &a->loss, seq);
     for (int32_t i = 0; i < n->layer.n_steps; i++) {
         UnrollStep *step = &a->layer.steps[i];
-        head_loss_step(&a->loss, l, i + 1, step->f, l->head, a->info.info, dw ? step->df : NULL, NULL, dw ? a->info.dinfo : NULL,
+        head_loss_step(&a->loss, seq, i + 1, step->f, seq->head, a->info.info, dw ? step->df : NULL, NULL, dw ? a->info.dinfo : NULL,
                        weight, sums);
     }
     if (dw) info_backward(&a->info, &n->info, w + of_layer, dw + of_layer);
 }
 
-void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *l, double weight, TrainSums *sums) {
+void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight, TrainSums *sums) {
     const UnrollNet *n = net;
     UnrollNetActs *a = acts;
-    unroll_forward(&n->layer, w, &a->layer, l);
-    if (dw) unroll_zero(&n->layer, &a->layer, l);
-    for (int32_t from = 1; head_loss_next(&a->loss, l, &from);) judge(n, w, dw, a, l, weight, sums);
+    unroll_forward(&n->layer, w, &a->layer, seq);
+    if (dw) unroll_zero(&n->layer, &a->layer, seq);
+    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);) learn_positions(n, w, dw, a, seq, weight, sums);
     if (dw) unroll_backward(&n->layer, w, dw, &a->layer);
 }

@@ -1,5 +1,5 @@
-/* unroll_net.h - what the networks of `eagle` and `lyanna` share: a layer that goes on from its own guesses, and token info on
- * the logits of each step. They differ in their shapes; these functions are of NetClass. */
+/* unroll_net.h - the network that `eagle` and `lyanna` share: a layer that continues from its own predictions, and
+ * token info on the logits of each step. They differ in their shapes alone; the functions are those of NetClass. */
 #ifndef NETS_UNROLL_NET_H
 #define NETS_UNROLL_NET_H
 
@@ -8,16 +8,16 @@
 
 typedef struct UnrollNet {
     UnrollShape layer;
-    InfoShape info;       /* of the same method; rank 0: none */
+    InfoShape info;       /* of the same method; rank 0: no token info */
     HeadLossOptions loss; /* its n_steps is the layer's */
 } UnrollNet;
 
 int32_t unroll_net_n_tensors(const void *net);
 NetTensor unroll_net_tensor(const void *net, int32_t i);
-void *unroll_net_acts_open(const void *net, int32_t max_length, size_t *bytes);
+void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err);
 void unroll_net_acts_close(void *acts);
-void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *l, double weight, TrainSums *sums);
-/* The width of its feed-forward, and the keys of its token info. */
+void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight, TrainSums *sums);
+/* Sets the width of the feed-forward, and the keys of token info. */
 void unroll_net_set_keys(const void *net, GgufWriter *w);
 
 #endif

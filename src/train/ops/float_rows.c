@@ -1,3 +1,5 @@
+/* float_rows.c - quantises a tensor row by row while the GGUF file is written, so that no second copy of it is
+ * needed. */
 #include "train/ops/float_rows.h"
 
 #include "format/blocks.h"

@@ -1,4 +1,4 @@
-/* float_rows.h - a tensor of floats that is written into a GGUF file as another type. */
+/* float_rows.h - writes a tensor of floats into a GGUF file as another type. */
 #ifndef OPS_FLOAT_ROWS_H
 #define OPS_FLOAT_ROWS_H
 
@@ -10,7 +10,8 @@ typedef struct FloatRows {
     const float *value; /* [n_rows][n] */
 } FloatRows;
 
-/* Both are read when the file is written. A row of no whole blocks of its type stays F32. */
+/* `rows` and its values must stay valid until the file is written. A tensor whose rows are no whole number of blocks of
+ * the type is written as F32. */
 void float_rows_add(GgufWriter *w, const char *name, FloatRows *rows);
 
 #endif

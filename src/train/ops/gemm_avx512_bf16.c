@@ -1,28 +1,28 @@
 /* gemm_avx512_bf16.c - products of BF16 with AVX-512.
  *
- * The problem. vdpbf16ps does 64 operations; to do nothing else, its operands must wait in registers and in the first
- * cache. Matrices of training come in three orders (x W^T, dy W, dy^T x), in float, and are large.
+ * The problem. vdpbf16ps does 64 operations; to run at full rate, it needs its operands in registers and in the
+ * first-level cache. The matrices of training come in three orders (x W^T, dy W, dy^T x), in float, and are large.
  *
- * The idea (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34, 2008): cut, pack, and keep
- * each part in the cache that fits it.
+ * The idea (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34, 2008): cut, pack, and
+ * keep each part in the cache that fits it.
  *
- *     A, ROWS x DEPTH     packed once per block, 256 KB: second cache
- *     B, DEPTH x 32       packed when its turn comes, 16 KB: first cache
+ *     A, ROWS x DEPTH     packed once per block, 256 KB: second-level cache
+ *     B, DEPTH x 32       packed when its turn comes, 16 KB: first-level cache
  *     C, 8 x 32           16 accumulators in registers
  *
  * Both operands are packed alike, in panels of 16 outputs:
  *
  *     panel[pair l][output 0..15] = (x[output][2l], x[output][2l+1])        a dword of two BF16
  *
- * A line of a panel is what a lane each of vdpbf16ps wants of B; of A, one dword of it is broadcast to all lanes. Packing
- * rounds to BF16 and is one of two movements: inputs adjacent in memory are transposed by 16 x 16 dwords, outputs adjacent
- * are interleaved two rows at a time. What a matrix has not is packed as zero, so the inner loop knows no edges; masks
- * keep loads and stores inside the matrices.
+ * A line of a B panel feeds all lanes of one vdpbf16ps; of an A panel, one dword at a time is broadcast to all lanes.
+ * Packing rounds to BF16 and rearranges in one of two ways: where inputs are adjacent in memory, 16 x 16 dwords are
+ * transposed; where outputs are adjacent, two rows at a time are interleaved. Numbers beyond the edge of a matrix are
+ * packed as zeros, so the inner loop has no edge cases; masks keep loads and stores inside the matrices.
  *
- * Cost. For each pair, 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number of
- * B, once for ROWS rows of A: with 512 rows 16 cycles of arithmetic stand against it, which is why no packed weights are
- * kept. It loses where m or n is small: 8 x 32 outputs are computed in any case.
- * Memory: panels lie on the stack, some 270 KB.
+ * Cost. For each pair, 16 vdpbf16ps with 2 loads and 8 broadcasts. Packing costs a quarter of a cycle for each number
+ * of B, once for ROWS rows of A: with 512 rows, 16 cycles of arithmetic follow for each number, which is why packed
+ * weights are not kept. The kernel loses where m or n is small, because it always computes 8 x 32 outputs. Memory: the
+ * panels are on the stack, some 270 KB.
  *
  * Proof: tests/test_gemm.c, the same bits as gemm_bf16.c on shapes around every edge.
  */
@@ -45,8 +45,8 @@ enum {
     TILE_PANELS = 2,
     TILE_COLUMNS = TILE_PANELS * LANES,
     DEPTH = BF16_DEPTH,
-    PANEL = DEPTH * LANES + 2 * LANES, /* numbers of a full panel, and a line: the same place in all of them then lies in
-                                          different sets of the cache */
+    PANEL = DEPTH * LANES + 2 * LANES, /* numbers of a full panel, and one line of padding, so that the same offset in
+                                          neighbouring panels maps to different cache sets */
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -80,13 +80,13 @@ INLINE void transpose(__m512i x[16]) {
     }
 }
 
-/* 32 inputs of 16 outputs, or of fewer: low and high are the inputs that are there. */
+/* 32 inputs of up to 16 outputs; low and high mask the inputs that exist. */
 INLINE void pack_square(uint16_t *panel, const float *x, int64_t stride, int64_t n_outputs, __mmask16 low, __mmask16 high) {
     __m512i row[LANES];
     UNROLL for (int i = 0; i < LANES; i++, x += stride) {
-        __asm__("" : "+r"(x)); /* one register walks down the rows; compilers would keep sixteen */
-        bool is_there = i < n_outputs;
-        __m512 a = _mm512_maskz_loadu_ps(is_there ? low : 0, x), b = _mm512_maskz_loadu_ps(is_there ? high : 0, x + LANES);
+        __asm__("" : "+r"(x)); /* keep one pointer that walks down the rows; compilers would keep sixteen */
+        bool exists = i < n_outputs;
+        __m512 a = _mm512_maskz_loadu_ps(exists ? low : 0, x), b = _mm512_maskz_loadu_ps(exists ? high : 0, x + LANES);
         row[i] = (__m512i)_mm512_cvtne2ps_pbh(b, a);
     }
     transpose(row);
@@ -103,7 +103,7 @@ static void pack_adjacent_inputs(uint16_t *panel, const float *x, int64_t stride
         pack_square(panel + at * LANES, x + at, stride, n_outputs, first_lanes(n_inputs - at), first_lanes(n_inputs - at - LANES));
 }
 
-/* Panels of x: [n_inputs][stride], n_outputs of each row. Row by row, which is how memory likes to be read. */
+/* Panels of x: [n_inputs][stride], n_outputs of each row. Reads row by row, so that memory is read in order. */
 static void pack_adjacent_outputs(uint16_t *panels, const float *x, int64_t stride, int64_t n_outputs, int64_t n_panels,
                                   int64_t n_inputs) {
     static const _Alignas(64) uint16_t interleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -127,7 +127,7 @@ static void pack(uint16_t *panels, const Bf16Operand *x, int64_t output, int64_t
                              n_outputs - i * LANES, n_inputs);
 }
 
-/* Asks for what `pack` will read. */
+/* Prefetches what `pack` will read next. */
 static void prefetch(const Bf16Operand *x, int64_t output, int64_t n_outputs, int64_t first, int64_t n_inputs) {
     int64_t row = x->inputs_adjacent ? output : first, at = x->inputs_adjacent ? first : output;
     int64_t n_rows = x->inputs_adjacent ? n_outputs : n_inputs, n = x->inputs_adjacent ? n_inputs : n_outputs;
@@ -137,8 +137,9 @@ static void prefetch(const Bf16Operand *x, int64_t output, int64_t n_outputs, in
 
 /* ---- the tile ---------------------------------------------------------------------------------------- */
 
-/* c: the tile's first output; n_rows x n_columns of it are there. a: at the tile's first row in its panel; b: two panels */
-static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs, float alpha, bool adds, float *c,
+/* c: the tile's first output; n_rows x n_columns of the tile lie inside the matrix. a: the tile's first row in its
+ * panel; b: two panels */
+static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs, float alpha, bool accumulate, float *c,
                           int64_t c_stride, int64_t n_rows, int64_t n_columns) {
     for (int64_t r = 0; r < least(n_rows, TILE_ROWS); r++)
         for (int64_t v = 0; v < n_columns; v += LANES) _mm_prefetch((const char *)(c + r * c_stride + v), _MM_HINT_T0);
@@ -162,7 +163,7 @@ static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs,
             float *to = c + r * c_stride + v * LANES;
             __mmask16 there = r < n_rows ? first_lanes(n_columns - v * LANES) : 0;
             __m512 value = _mm512_mul_ps(acc[r][v], factor);
-            if (adds) value = _mm512_add_ps(_mm512_maskz_loadu_ps(there, to), value);
+            if (accumulate) value = _mm512_add_ps(_mm512_maskz_loadu_ps(there, to), value);
             _mm512_mask_storeu_ps(to, there, value);
         }
 }
@@ -173,14 +174,14 @@ static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs,
 static void multiply_block(const Bf16Product *p, int64_t i, int64_t n_rows, int64_t first, int64_t n_inputs) {
     _Alignas(64) uint16_t a[ROWS / LANES * PANEL], b[TILE_PANELS * PANEL];
     int64_t n_pairs = (n_inputs + 1) / 2;
-    bool adds = p->adds || first > 0;
+    bool accumulate = p->accumulate || first > 0;
     pack(a, &p->a, i, n_rows, (n_rows + LANES - 1) / LANES, first, n_inputs);
     for (int64_t j = 0; j < p->n; j += TILE_COLUMNS) {
         int64_t n_columns = least(p->n - j, TILE_COLUMNS);
         pack(b, &p->b, j, n_columns, TILE_PANELS, first, n_inputs);
         prefetch(&p->b, j + TILE_COLUMNS, least(p->n - j - TILE_COLUMNS, TILE_COLUMNS), first, n_inputs);
         for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
-            multiply_tile(a + r / LANES * PANEL + r % LANES * 2, b, n_pairs, p->alpha, adds, p->c + (i + r) * p->c_stride + j,
+            multiply_tile(a + r / LANES * PANEL + r % LANES * 2, b, n_pairs, p->alpha, accumulate, p->c + (i + r) * p->c_stride + j,
                           p->c_stride, n_rows - r, n_columns);
     }
 }

@@ -1,14 +1,14 @@
-/* gemm_bf16.h - products of matrices whose numbers are rounded to BF16 first: their arithmetic, and who does it.
+/* gemm_bf16.h - products of matrices whose numbers are rounded to BF16 first: their arithmetic, and the two kernels.
  *
- * An input is rounded to BF16 (nearest, ties to even; a subnormal becomes zero). The inner dimension is cut into blocks of
- * BF16_DEPTH. In a block an output owns one float accumulator, which starts as +0 and takes the inputs in ascending pairs
- * as vdpbf16ps does (kernels/ref.c, BF16; an odd last input is paired with zero). Then
+ * An input is rounded to BF16 (nearest, ties to even; a subnormal becomes zero). The inner dimension is cut into blocks
+ * of BF16_DEPTH. In a block an output owns one float accumulator, which starts as +0 and takes the inputs in ascending
+ * pairs as vdpbf16ps does (format/bf16_dot.h; an odd last input is paired with zero). Then
  *
- *     c = alpha acc      or, with `adds` or behind the first block,      c = c + alpha acc
+ *     c = alpha acc      or, with `accumulate` or after the first block,      c = c + alpha acc
  *
- * both operations rounded on their own. So an output's bits depend on nothing but its own inputs, and both functions give
- * the same. A product of k inputs errs by at most about (2^-7 + k 2^-23) sum |a b|; the first term is the rounding of the two
- * inputs, 2^-8 each.
+ * each operation rounded on its own. So the bits of an output depend on nothing but its own inputs, and both kernels
+ * give the same. A product of k inputs errs by at most about (2^-7 + k 2^-23) sum |a b|; the first term is the rounding
+ * of the two inputs, 2^-8 each.
  */
 #ifndef OPS_GEMM_BF16_H
 #define OPS_GEMM_BF16_H
@@ -18,7 +18,7 @@
 
 enum { BF16_DEPTH = 256 };
 
-/* [outputs][k] if inputs are adjacent, else [k][outputs]; a row begins `stride` numbers behind the one before. */
+/* [outputs][k] if inputs are adjacent, else [k][outputs]; rows begin `stride` numbers apart. */
 typedef struct Bf16Operand {
     const float *at;
     int64_t stride;
@@ -30,7 +30,7 @@ typedef struct Bf16Product {
     int64_t m, n, k;
     Bf16Operand a, b; /* of m and n outputs */
     float alpha;
-    bool adds;
+    bool accumulate;
     float *c;
     int64_t c_stride;
 } Bf16Product;

@@ -8,25 +8,25 @@
  *     dS_tj = P_tj (dP_tj - sum_i P_ti dP_ti)        the derivative of softmax
  *     dQ = c dS K,   dK = c dS^T Q
  *
- * The heads of a group add to the same dK and dV. Work goes by blocks of ATTENTION_BLOCK queries: a block from row
- * b on needs keys 0 .. b + ATTENTION_BLOCK - 1 and no more, so nearly half of the T x T products are never made,
- * and what is made are small matrix products:
+ * The heads of a group add to the same dK and dV. The work is cut into blocks of ATTENTION_BLOCK queries. A block
+ * that begins at row b needs only keys 0 .. b + ATTENTION_BLOCK - 1, so nearly half of the T x T products are never
+ * computed, and the rest are small matrix products:
  *
- *     keys     0   64  128          a block's square on the diagonal is half waste: its upper
- *     block 0  [\ ]                 triangle is computed, and set to zero
+ *     keys     0   64  128          half of a block's square on the diagonal is wasted: its upper
+ *     block 0  [\ ]                 triangle is computed and set to zero
  *     block 1  [   ][\ ]
  *     block 2  [   ][   ][\ ]
  *
- * P is kept for the way back: n_head T^2 numbers a layer, half of them unused.
+ * P is kept for the backward pass: n_head T^2 numbers per layer, half of them unused.
  */
 #include "train/ops/op_attention.h"
 
-/* One block of queries of one head. A row of q is `q_stride` numbers after the last, of k and v `kv_stride`. */
+/* One block of queries of one head. Rows of q begin `q_stride` numbers apart, those of k and v `kv_stride`. */
 typedef struct Block {
     int64_t first, n; /* queries first .. first + n - 1 */
     int64_t n_keys;   /* first + n */
     int64_t q_at;     /* where this head's part of query row `first` begins in q, out and their derivatives */
-    int64_t kv_at;    /* where this head's part of key row 0 begins in k, v and theirs */
+    int64_t kv_at;    /* where this head's part of key row 0 begins in k, v and their derivatives */
     int64_t p_at;     /* where row `first` begins in probs */
 } Block;
 

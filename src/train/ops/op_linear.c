@@ -5,7 +5,7 @@
  *     dw_oi = sum_t dy_to x_ti                dw = dy^T x
  *     db_o  = sum_t dy_to
  *
- * 2 n_rows n_in n_out operations forward and twice that backward, all of them in real_gemm.
+ * Cost: 2 n_rows n_in n_out operations forward and twice that backward, all of them in real_gemm.
  */
 #include "train/ops/op_linear.h"
 

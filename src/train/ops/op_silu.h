@@ -4,7 +4,7 @@
 
 #include "train/ops/real.h"
 
-/* y = silu(x), all [n]; y may be x where no way back is needed */
+/* y = silu(x), all [n]; y may be x where no backward pass follows */
 void silu_forward(real *y, const real *x, int64_t n);
 void silu_backward(real *dx, const real *dy, const real *x, int64_t n);
 

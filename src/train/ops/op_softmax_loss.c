@@ -5,14 +5,15 @@
  *     KL(p||q)   L = soft + sum_i p_i log p_i        the same dl
  *     L1         L = sum_i |q_i - p_i|               dl_i = q_i (g_i - sum_j q_j g_j),  g_i = sign(q_i - p_i)
  *
- * all times the derivative by that row's loss. log q_i = l_i - log sum exp(l), so that no q_i of 0 harms.
+ * all times the derivative with respect to that row's loss. log q_i = l_i - log sum exp(l), so a q_i that is 0 does no
+ * harm.
  */
 #include "train/ops/op_softmax_loss.h"
 
 REAL_CLONES void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets, int64_t n_rows,
                            int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, probs += n, logits += n) {
-        real of_target = logits[targets[t]]; /* read first: probs may be logits */
+        real of_target = logits[targets[t]]; /* read before probs is written: both may be one array */
         loss[t] = real_softmax(probs, logits, n) - of_target;
     }
 }

@@ -4,8 +4,9 @@
 
 #include "train/ops/real.h"
 
-/* In all of these: logits, probs, dlogits, distribution: [n_rows][n]. probs is written (it may be logits) and is what the way
- * back needs. loss: [n_rows]. dloss: [n_rows], the derivative by each row's loss: 0 for a row that does not count. */
+/* In all of these: logits, probs, dlogits, dist: [n_rows][n]. probs is written (it may be the array of logits) and is
+ * read by the backward pass. loss: [n_rows]. dloss: [n_rows], the derivative with respect to each row's loss: 0 for a
+ * row outside the loss mask. */
 
 /* loss = -log softmax(logits)[target]; targets: [n_rows] */
 void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets, int64_t n_rows,
@@ -13,10 +14,10 @@ void cross_entropy_forward(real *loss, real *probs, const real *logits, const in
 void cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const int32_t *targets,
                             int64_t n_rows, int64_t n);
 
-/* loss = -sum_i dist_i log softmax(logits)_i; a distribution need not sum to 1 (it may be cut off) */
+/* loss = -sum_i dist_i log softmax(logits)_i; dist need not sum to 1 (it may be truncated) */
 void soft_cross_entropy_forward(real *loss, real *probs, const real *logits, const real *dist, int64_t n_rows,
                                 int64_t n);
-/* Of soft cross-entropy and of KL, which differ by what no logit changes. */
+/* For soft cross-entropy and for KL, whose difference does not depend on the logits. */
 void soft_cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const real *dist,
                                  int64_t n_rows, int64_t n);
 

@@ -1,14 +1,15 @@
-/* op_unroll_attention.c - op_attention.c for the chains of an unrolled layer (unroll_layer.c). The row of chain t at step 3:
+/* op_unroll_attention.c - op_attention.c for the chains of an unrolled layer (unroll_layer.c). The row of chain t at
+ * step 3:
  *
  *     keys of the sequence        own keys
  *     0  1  ..  t                 step 2  step 3         one softmax over all of them
  *
- * Own keys are of no use to any other row, so their scores are single dot products; the keys of the sequence are shared by
- * all rows and are one matrix product for a block of UNROLL_BLOCK rows. With last[i] = i and no own keys this is causal
- * attention. In a row of probs the weights of own keys stand behind all those of the sequence:
+ * A row's own keys are seen by no other row, so their scores are single dot products. The keys of the sequence are
+ * shared by all rows, so their scores are one matrix product for each block of UNROLL_BLOCK rows. With last[i] = i and
+ * no own keys this is causal attention. In a row of probs the weights of own keys follow all those of the sequence:
  *
- *     [ 0 .. last ][ zeros as far as another row of the block sees ][ not touched ][ own ]
- *                                                                                 n_keys
+ *     [ 0 .. last ][ zeros, up to the last key seen by the block ][ not touched ][ own ]
+ *                                                                           n_keys
  *
  * The derivatives are those of op_attention.c. Test: test_train_drafters.c, by the gradients of the networks. */
 #include "train/ops/op_unroll_attention.h"
@@ -82,7 +83,7 @@ static void softmax_back(real *ds, const real *p, const UnrollAttention *s, Bloc
     }
 }
 
-/* The part of own keys in a block: their values' derivatives, and dP. */
+/* The own keys of a block: the derivatives of their values, and dP. */
 static void own_values_back(real *const *own_dv, const real *dout, const real *probs, real *ds, const UnrollAttention *s, Block b) {
     for (int64_t i = 0; i < b.n; i++) {
         const real *dy = dout + b.q_at + i * q_width(s);

@@ -1,11 +1,11 @@
 /* real.h - the number type of the ops: float, or double where a test proves gradients by finite differences.
  *
- * Every file op_*.c and llama_net.c is written over `real`. The program compiles them with float; a test defines
- * TRAIN_DOUBLE, includes the very same files, and has them in double.
+ * The ops and the networks are written over `real`. The program compiles them with float; a test defines TRAIN_DOUBLE,
+ * includes the same files, and so has them in double.
  *
- * One rule for all of the backward functions: they add to the gradients (d...) they are given, and NULL for one means
- * that nobody wants it. "dx" is the derivative of the loss by x and has x's shape. All arrays are row-major and
- * contiguous, [n_rows][n], and the arrays of a call do not overlap unless the header says so.
+ * All backward functions follow one rule: they add to the gradients (d...) that they are given, and NULL for a gradient
+ * means that it is not needed. "dx" is the derivative of the loss with respect to x and has x's shape. All arrays are
+ * row-major and contiguous, [n_rows][n], and the arrays of a call do not overlap unless the header says so.
  */
 #ifndef OPS_REAL_H
 #define OPS_REAL_H
@@ -14,10 +14,11 @@
 
 #include <tgmath.h>
 
-/* Before a function with loops: compiled for each of these instruction sets too, and the CPU's best is taken when the
- * program starts. Wider vectors do more numbers at once and nothing else, so that the bits stay the same: sums are spelled
- * out in lanes below, and no product is contracted into a sum. (ThreadSanitizer crashes on the choice: the Makefile defines
- * it away there. Clang goes without: its version 14 gives the choice a name that no other file finds.) */
+/* Marks a function with loops: it is compiled for each of these instruction sets, and the best one for the CPU is
+ * chosen when the program starts. Wider vectors only handle more numbers at once, so the bits stay the same: sums are
+ * spelled out in lanes below, and no product is contracted into a sum. (ThreadSanitizer crashes on the resolver, so the
+ * Makefile defines the macro away there. Clang goes without it: version 14 gives the resolver a name that other files
+ * cannot link to.) */
 #ifndef REAL_CLONES
 #if defined(__x86_64__) && !defined(__clang__)
 #define REAL_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
@@ -34,9 +35,9 @@ REAL_INLINE double real_exp(double x) { return exp(x); }
 #else
 typedef float real;
 
-/* e^x within 2 units in the last place, in steps that a compiler can do for many x side by side:
- * x = n ln 2 + r with |r| <= ln(2)/2, e^r by its Taylor series, 2^n by the exponent bits. Below -87 it stays at the
- * smallest normal numbers, above 88 at about 1e38. */
+/* e^x within 2 units in the last place, in operations that a compiler can vectorise over many x:
+ * x = n ln 2 + r with |r| <= ln(2)/2, e^r by its Taylor series, 2^n by the exponent bits. x is clamped to
+ * -87 .. 88, so the result stays between the smallest normal numbers and about 1e38. */
 REAL_INLINE float real_exp(float x) {
     const float to_whole = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
     x = x < -87 ? -87 : x;
@@ -57,18 +58,18 @@ REAL_INLINE float real_exp(float x) {
 }
 #endif
 
-/* gemm.h's product; of doubles always an exact one. */
-static inline void real_gemm(bool turns_a, bool turns_b, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
-                             int64_t a_stride, const real *b, int64_t b_stride, bool adds, real *c, int64_t c_stride) {
+/* The product of gemm.h; for doubles always in full precision. */
+static inline void real_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
+                             int64_t a_stride, const real *b, int64_t b_stride, bool accumulate, real *c, int64_t c_stride) {
 #ifdef TRAIN_DOUBLE
-    cblas_dgemm(CblasRowMajor, turns_a ? CblasTrans : CblasNoTrans, turns_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k,
-                alpha, a, (int)a_stride, b, (int)b_stride, adds ? 1 : 0, c, (int)c_stride);
+    cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k,
+                alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c, (int)c_stride);
 #else
-    gemm(turns_a, turns_b, m, n, k, alpha, a, a_stride, b, b_stride, adds, c, c_stride);
+    gemm(transpose_a, transpose_b, m, n, k, alpha, a, a_stride, b, b_stride, accumulate, c, c_stride);
 #endif
 }
 
-/* Sums and maxima of n numbers, in REAL_LANES running ones that a compiler keeps side by side. */
+/* Sums and maxima of n numbers, kept in REAL_LANES running ones that fit vector registers. */
 enum { REAL_LANES = 16 };
 
 REAL_INLINE real real_fold(real lane[REAL_LANES]) {

@@ -1,29 +1,22 @@
+/* residual_chain.c - the blocks of Medusa's, Hydra's and ReDrafter's heads (op_residual.h), one after the other. Every
+ * block keeps its input and A x + a for the backward pass. */
 #include "train/ops/residual_chain.h"
 
-#include "base/mem.h"
 #include "train/ops/op_residual.h"
 
 #include <string.h>
 
-bool residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, size_t *bytes) {
-    int64_t rows = max_rows * width;
+int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, fr_error *err) {
     *c = (ResidualChain){.n_blocks = n_blocks, .max_rows = max_rows, .width = width};
-    *bytes = (size_t)((2 * n_blocks + 4) * rows) * sizeof(real);
-    c->memory = c->x = mem_calloc(1, *bytes);
-    if (!c->memory) return false;
-    c->sum = c->x + (n_blocks + 1) * rows;
-    c->dx = c->sum + n_blocks * rows;
-    c->dbelow = c->dx + rows;
-    c->scratch = c->dbelow + rows;
-    return true;
+    int64_t n = max_rows * width;
+    const ArenaItem items[] = {ARENA_ITEM(&c->x, (n_blocks + 1) * n), ARENA_ITEM(&c->sum, n_blocks * n), ARENA_ITEM(&c->dx, n),
+                               ARENA_ITEM(&c->dbelow, n), ARENA_ITEM(&c->scratch, n)};
+    return arena_take(&c->arena, items, ARENA_COUNT(items), "the activations of a head's blocks", err);
 }
 
-void residual_chain_close(ResidualChain *c) {
-    mem_free(c->memory);
-    c->memory = NULL;
-}
+void residual_chain_close(ResidualChain *c) { arena_free(&c->arena); }
 
-/* What goes into block k. */
+/* The input of block k. */
 static real *x_of(const ResidualChain *c, int32_t k) { return c->x + (int64_t)k * c->max_rows * c->width; }
 static real *sum_of(const ResidualChain *c, int32_t k) { return c->sum + (int64_t)k * c->max_rows * c->width; }
 

@@ -1,31 +1,30 @@
-/* residual_chain.h - blocks x + SiLU(A x + a), one on the other, over some rows, and the way back through them. */
+/* residual_chain.h - a stack of blocks x + SiLU(A x + a) over some rows, and the backward pass through it. */
 #ifndef OPS_RESIDUAL_CHAIN_H
 #define OPS_RESIDUAL_CHAIN_H
 
+#include "base/arena.h"
 #include "train/ops/real.h"
-
-#include <stddef.h>
 
 typedef struct ResidualChain {
     int32_t n_blocks, max_rows; /* n_blocks may be 0 */
     int64_t width;
-    real *memory;
-    real *x;      /* [n_blocks + 1][max_rows][width]: what goes in, which the caller writes, and what each block makes of it */
+    Arena arena;
+    real *x;      /* [n_blocks + 1][max_rows][width]: the input, which the caller writes, and the output of each block */
     real *sum;    /* [n_blocks][max_rows][width]: A x + a */
-    real *dx;     /* [max_rows][width]: the derivative by what comes out, which the caller writes */
+    real *dx;     /* [max_rows][width]: the derivative with respect to the output, which the caller writes */
     real *dbelow, *scratch;
 } ResidualChain;
 
-/* False: no memory; *bytes is what was asked for. */
-bool residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, size_t *bytes);
-void residual_chain_close(ResidualChain *c);
+int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, fr_error *err);
+void residual_chain_close(ResidualChain *c); /* a zeroed one is fine */
 
-/* What comes out, [n_rows][width]. */
+/* The output, [n_rows][width]. */
 real *residual_chain_out(const ResidualChain *c);
 
-/* w, dw: A and a of the first block, then those of the second, ... The first n_rows rows. */
+/* On the first n_rows rows. w, dw: A and a of the first block, then those of the second, ... */
 void residual_chain_forward(ResidualChain *c, real *const *w, int64_t n_rows);
-/* c->dx becomes the derivative by what went in; without wants_input it is left undefined, and a product is saved. */
+/* c->dx becomes the derivative with respect to the input; without wants_input it is left undefined, which saves a
+ * product. */
 void residual_chain_back(ResidualChain *c, real *const *w, real *const *dw, int64_t n_rows, bool wants_input);
 
 #endif

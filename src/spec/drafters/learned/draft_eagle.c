@@ -29,16 +29,14 @@
  * tree attention, threads and quantised weights are those of the target. EAGLE's layer has no norm before its attention
  * and none at its end.
  *
- * Files (drafter_file.h): eagle.feed_forward_length; eagle.fc.weight [H][2H], embedding first, eagle.fc.bias [H];
- * eagle.attn_q, _k, _v, _output.weight, eagle.ffn_norm.weight, eagle.ffn_gate, _up, _down.weight, with the target's heads
- * and rope. Where it was trained with token info (token_info.h), a token's info is added to the logits behind it.
+ * Files: eagle.h; where it was trained with token info (token_info.h), a token's info is added to the logits behind it.
  *
  * Cost: a forward of the layer for the accepted tokens of each sequence, then one a level for all sequences together, and
  * the LM head for up to `top` rows a sequence each. When it loses: where the target has few layers. Proof:
  * tests/test_draft_eagle.c, against the layer in double precision over each path by itself. */
 #include "base/mem.h"
-#include "backend/executor.h"
-#include "spec/drafters/learned/learned.h"
+#include "spec/drafters/learned/eagle.h"
+#include "spec/drafters/learned/one_layer.h"
 #include "spec/tree/static_tree.h"
 #include "spec/drafters/learned/token_info.h"
 #include "spec/drafter/feedback.h"
@@ -49,7 +47,7 @@
 
 extern const DrafterClass draft_eagle_class;
 
-enum { MAX_DEPTH = 16, MAX_TOP = 16, CHUNK = 64, MAX_ROWS = 512, PAGE_SIZE = 16 };
+enum { MAX_DEPTH = 16, MAX_TOP = 16, CHUNK = 64, MAX_ROWS = 512 };
 
 /* What may follow a node. */
 typedef struct Followers {
@@ -87,14 +85,12 @@ typedef struct Eagle {
     int32_t top, depth, n_ctx;
     bool is_static;
     StaticTree shape;
-    LearnedLinear fc;
+    Linear *fc;
     TokenInfo info;
-    Model model; /* one layer; rope, embedding and output are the target's */
-    LayerWeights layer;
-    Executor *executor;
+    OneLayer layer;
     EagleSequence *sequences; /* [max_sequences] */
     Member *group;            /* [max_group] */
-    int32_t max_group, n_group, max_rows;
+    int32_t n_group, max_rows;
     Front *front, *next;      /* [max_group * top] */
     int32_t *front_rows;      /* [max_group * top] their executor rows */
     Row *rows;                /* [max_rows] */
@@ -116,77 +112,43 @@ static const DrafterOption options[] = {
 
 static void close_eagle(Drafter *drafter) {
     Eagle *d = (Eagle *)drafter;
-    LayerWeights *w = &d->layer;
-    PackedMatrix *matrices[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) packed_free(matrices[i]);
-    mem_free(w->ffn_norm);
-    learned_linear_free(&d->fc);
+    learned_linear_close(&d->learned, d->fc);
     token_info_close(&d->info);
-    executor_close(d->executor);
-    for (int32_t i = 0; d->sequences && i < d->learned.max_sequences; i++) {
-        mem_free(d->sequences[i].tokens);
-        mem_free(d->sequences[i].feature);
-    }
-    void *all[] = {d->sequences, d->group, d->front, d->next, d->front_rows, d->rows, d->row_ids, d->pairs, d->inputs,
-                   d->features, d->logits};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    one_layer_close(&d->layer);
     learned_release(&d->learned);
     mem_free(d);
 }
 
 static int read_weights(Eagle *d, fr_error *err) {
+    static const OneLayerNames names = {
+        .key_feed_forward = EAGLE_KEY_FEED_FORWARD, .q = EAGLE_ATTN_Q, .k = EAGLE_ATTN_K, .v = EAGLE_ATTN_V, .o = EAGLE_ATTN_OUTPUT,
+        .ffn_norm = EAGLE_FFN_NORM, .gate = EAGLE_FFN_GATE, .up = EAGLE_FFN_UP, .down = EAGLE_FFN_DOWN};
     LearnedDrafter *l = &d->learned;
-    LayerWeights *w = &d->layer;
-    Hparams *h = &d->model.hparams;
-    d->model = *l->target; /* shape, rope, kernels; embedding and output are borrowed */
-    d->model.layers = w;
-    d->model.output_norm = NULL;
-    h->n_layer = 1;
-    int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
-    int status = drafter_file_int(&l->file, "eagle.feed_forward_length", 1, 1 << 20, &h->n_ff, err);
-    if (!status) status = learned_linear_read(l, "eagle.fc", 2 * embd, embd, true, &d->fc, err);
-    if (!status) status = drafter_file_vector(&l->file, "eagle.ffn_norm.weight", embd, &w->ffn_norm, err);
-    const struct { const char *name; int64_t n_in, n_out; PackedMatrix *out; } matrices[] = {
-        {"eagle.attn_q.weight", embd, q_dim, &w->q},
-        {"eagle.attn_k.weight", embd, kv_dim, &w->k},
-        {"eagle.attn_v.weight", embd, kv_dim, &w->v},
-        {"eagle.attn_output.weight", q_dim, embd, &w->o},
-        {"eagle.ffn_gate.weight", embd, h->n_ff, &w->gate},
-        {"eagle.ffn_up.weight", embd, h->n_ff, &w->up},
-        {"eagle.ffn_down.weight", h->n_ff, embd, &w->down},
-    };
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
-        status = drafter_file_matrix(&l->file, matrices[i].name, matrices[i].n_in, matrices[i].n_out, matrices[i].out, err);
-    return status;
+    int64_t embd = l->n_embd;
+    int status = learned_linear_open(l, EAGLE_FC, 2 * embd, embd, true, d->max_rows, &d->fc, err);
+    return status ? status : one_layer_open(&d->layer, l, &names, err);
 }
 
 static int allocate(Eagle *d, fr_error *err) {
-    size_t h = (size_t)d->learned.n_embd, rows = (size_t)d->max_rows, front = (size_t)(d->max_group * d->top);
-    const struct { void *out; size_t n, each; } wants[] = {
-        {&d->sequences, (size_t)d->learned.max_sequences, sizeof *d->sequences},
-        {&d->group, (size_t)d->max_group, sizeof *d->group},
-        {&d->front, front, sizeof *d->front},
-        {&d->next, front, sizeof *d->next},
-        {&d->front_rows, front, sizeof *d->front_rows},
-        {&d->rows, rows, sizeof *d->rows},
-        {&d->row_ids, rows, sizeof *d->row_ids},
-        {&d->pairs, rows * 2 * h, sizeof *d->pairs},
-        {&d->inputs, rows * h, sizeof *d->inputs},
-        {&d->features, front * h, sizeof *d->features},
-        {&d->logits, (size_t)d->learned.n_vocab, sizeof *d->logits},
+    LearnedDrafter *l = &d->learned;
+    int64_t h = l->n_embd, rows = d->max_rows, front = l->max_group * d->top, n_tokens = d->n_ctx + TREE_MAX_NODES;
+    int32_t *tokens;
+    float *features;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&d->sequences, l->max_sequences), ARENA_ITEM(&tokens, l->max_sequences * n_tokens),
+        ARENA_ITEM(&features, l->max_sequences * h), ARENA_ITEM(&d->group, l->max_group),
+        ARENA_ITEM(&d->front, front),                ARENA_ITEM(&d->next, front),
+        ARENA_ITEM(&d->front_rows, front),           ARENA_ITEM(&d->rows, rows),
+        ARENA_ITEM(&d->row_ids, rows),               ARENA_ITEM(&d->pairs, rows * 2 * h),
+        ARENA_ITEM(&d->inputs, rows * h),            ARENA_ITEM(&d->features, front * h),
+        ARENA_ITEM(&d->logits, l->n_vocab),
     };
-    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
-        void *p = mem_calloc(wants[i].n, wants[i].each);
-        if (!p) return error_memory(err, "eagle", wants[i].n * wants[i].each);
-        memcpy(wants[i].out, &p, sizeof p);
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "eagle", err);
+    for (int32_t i = 0; i < l->max_sequences && !status; i++) {
+        d->sequences[i].tokens = tokens + i * n_tokens;
+        d->sequences[i].feature = features + i * h;
     }
-    for (int32_t i = 0; i < d->learned.max_sequences; i++) {
-        EagleSequence *s = &d->sequences[i];
-        s->tokens = mem_calloc((size_t)d->n_ctx + TREE_MAX_NODES, sizeof *s->tokens);
-        s->feature = mem_calloc(h, sizeof *s->feature);
-        if (!s->tokens || !s->feature) return error_memory(err, "eagle", (size_t)d->n_ctx * sizeof *s->tokens);
-    }
-    return FR_OK;
+    return status;
 }
 
 static int read_options(Eagle *d, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
@@ -202,12 +164,12 @@ static int read_options(Eagle *d, const DraftSpec *spec, const DrafterEnv *env, 
     static_tree_prior(chance, (int32_t)depth, (int32_t)top);
     static_tree_build(&d->shape, chance, (int32_t)depth, (int32_t)top, (int32_t)top);
     int64_t rows = depth * top, n = MAX_ROWS / rows;
+    int32_t max_group = n < env->max_sequences ? (int32_t)n : env->max_sequences;
     d->depth = (int32_t)depth;
     d->top = (int32_t)top;
     d->n_ctx = env->n_ctx;
-    d->max_group = n < env->max_sequences ? (int32_t)n : env->max_sequences;
-    d->max_rows = d->max_group * (int32_t)rows > CHUNK ? d->max_group * (int32_t)rows : CHUNK;
-    return FR_OK;
+    d->max_rows = max_group * (int32_t)rows > CHUNK ? max_group * (int32_t)rows : CHUNK;
+    return learned_reserve_group(&d->learned, max_group, err);
 }
 
 static int open_eagle(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
@@ -216,14 +178,10 @@ static int open_eagle(Drafter **out, const DraftSpec *spec, const DrafterEnv *en
     int status = read_options(d, spec, env, err);
     if (!status) status = learned_open(&d->learned, spec, &draft_eagle_class, env, err);
     if (!status) status = read_weights(d, err);
-    if (!status) status = token_info_open(&d->info, &d->learned.file, "eagle", d->learned.target, TOKEN_INFO_F16, env->n_threads, err);
+    if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
-    if (!status) status = learned_open_products(&d->learned, env, 2 * (int64_t)d->learned.n_embd, d->max_rows, err);
     if (!status) status = allocate(d, err);
-    ExecutorOptions eo = {.n_threads = env->n_threads, .kv_type = KV_F16, .page_size = PAGE_SIZE,
-                          .n_ctx = env->n_ctx + TREE_MAX_NODES + MAX_DEPTH * MAX_TOP, .max_sequences = env->max_sequences,
-                          .max_rows = d->max_rows};
-    if (!status) status = executor_open(&d->executor, &d->model, &eo, err);
+    if (!status) status = one_layer_open_executor(&d->layer, &d->learned, env->n_ctx, MAX_DEPTH * MAX_TOP, d->max_rows, err);
     if (status) {
         close_eagle(&d->learned.base);
         return status;
@@ -240,19 +198,19 @@ static EagleSequence *sequence_of(const Drafter *drafter, int32_t sequence) { re
 static void set_pair(Eagle *d, int32_t i, int32_t token, const float *feature) {
     int64_t h = d->learned.n_embd;
     float *pair = d->pairs + i * 2 * h;
-    model_embedding(d->learned.target, token, pair);
+    learned_embed(&d->learned, token, pair);
     memcpy(pair + h, feature, (size_t)h * sizeof *pair);
 }
 
 /* Fuses n pairs into the inputs of n rows. */
 static void fuse(Eagle *d, int32_t n) {
-    learned_linear_run(&d->learned, &d->fc, d->pairs, n, d->inputs);
+    learned_linear(&d->learned, d->fc, LINEAR_SET, d->pairs, n, d->inputs);
     for (int32_t i = 0; i < n; i++) d->rows[i].input = d->inputs + (int64_t)i * d->learned.n_embd;
 }
 
 /* What may follow `token` of a sequence, of which that is the row. */
 static void find_followers(Eagle *d, const EagleSequence *s, int32_t row, int32_t token, Followers *out) {
-    memcpy(d->logits, executor_logits(d->executor, row), (size_t)d->learned.n_vocab * sizeof *d->logits);
+    memcpy(d->logits, executor_logits(d->layer.executor, row), (size_t)d->learned.n_vocab * sizeof *d->logits);
     token_info_add(&d->info, &token, 1, d->logits);
     out->n = learned_top(&d->learned, (int32_t)(s - d->sequences), d->logits, d->top, out->tokens, out->log_p);
 }
@@ -265,12 +223,12 @@ static int add_entries(Eagle *d, EagleSequence *s, const int32_t *tokens, const 
         d->row_ids[i] = i;
     }
     fuse(d, n);
-    int status = executor_reserve(d->executor, s->kv, n, err);
-    if (!status) status = executor_forward(d->executor, d->rows, n, err);
+    int status = executor_reserve(d->layer.executor, s->kv, n, err);
+    if (!status) status = executor_forward(d->layer.executor, d->rows, n, err);
     if (status) return status;
-    memcpy(s->feature, executor_hidden(d->executor, n - 1), (size_t)d->learned.n_embd * sizeof *s->feature);
+    memcpy(s->feature, executor_hidden(d->layer.executor, n - 1), (size_t)d->learned.n_embd * sizeof *s->feature);
     find_followers(d, s, n - 1, tokens[n - 1], &s->followers);
-    executor_commit(d->executor, s->kv, d->row_ids, n);
+    executor_commit(d->layer.executor, s->kv, d->row_ids, n);
     return FR_OK;
 }
 
@@ -287,7 +245,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     EagleSequence *s = sequence_of(drafter, sequence);
     s->n_tokens = 0;
     int status = learned_begin(drafter, sequence, tokens, n, err);
-    if (!status) status = executor_sequence_open(d->executor, &s->kv, err);
+    if (!status) status = executor_sequence_open(d->layer.executor, &s->kv, err);
     s->begun = status == FR_OK;
     return status ? status : append_tokens(d, s, tokens, n, err);
 }
@@ -321,7 +279,7 @@ static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *
 
 static void end(Drafter *drafter, int32_t sequence) {
     EagleSequence *s = sequence_of(drafter, sequence);
-    if (s->begun) executor_sequence_close(((Eagle *)drafter)->executor, s->kv);
+    if (s->begun) executor_sequence_close(((Eagle *)drafter)->layer.executor, s->kv);
     s->begun = false;
     learned_end(drafter, sequence);
 }
@@ -375,7 +333,7 @@ static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t n_run, int3
 /* Runs the n chosen rows behind n_run ones; their features and followers. */
 static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
     fuse(d, n);
-    int status = n_run ? executor_extend(d->executor, d->rows, n, err) : executor_forward(d->executor, d->rows, n, err);
+    int status = n_run ? executor_extend(d->layer.executor, d->rows, n, err) : executor_forward(d->layer.executor, d->rows, n, err);
     if (status) return status;
     Front *old = d->front;
     d->front = d->next;
@@ -383,7 +341,7 @@ static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
     size_t h = (size_t)d->learned.n_embd;
     for (int32_t i = 0; i < n; i++) {
         d->front_rows[i] = d->row_ids[i];
-        memcpy(d->features + (size_t)i * h, executor_hidden(d->executor, n_run + i), h * sizeof *d->features);
+        memcpy(d->features + (size_t)i * h, executor_hidden(d->layer.executor, n_run + i), h * sizeof *d->features);
         find_followers(d, d->group[d->front[i].member].s, n_run + i, d->rows[i].token, &d->front[i].followers);
     }
     return FR_OK;
@@ -394,7 +352,7 @@ static int grow_trees(Eagle *d, fr_error *err) {
     int status = FR_OK;
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         Member *m = &d->group[i];
-        status = executor_reserve(d->executor, m->s->kv, (d->depth - 1) * d->top, err);
+        status = executor_reserve(d->layer.executor, m->s->kv, (d->depth - 1) * d->top, err);
         first[i] = m->tree->n;
         m->log_p[0] = 0;
         m->shape[0] = 0;
@@ -413,28 +371,26 @@ static int grow_trees(Eagle *d, fr_error *err) {
             add_children(d, &d->group[d->front[k].member], d->front[k].node, &d->front[k].followers, k);
     }
     for (int32_t i = 0; i < d->n_group && !status; i++) {
-        executor_commit(d->executor, d->group[i].s->kv, NULL, 0); /* the tree's rows are forgotten */
+        executor_commit(d->layer.executor, d->group[i].s->kv, NULL, 0); /* the tree's rows are forgotten */
         union_prune(d->group[i].tree, d->group[i].budget);
     }
     return status;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
-    Eagle *d = (Eagle *)drafter;
-    int status = FR_OK;
-    d->n_group = 0;
-    for (int i = 0; i < n && !status; i++) {
-        if (budgets[i] > 0 && learned_hidden(&d->learned, sequences[i])) {
-            Member *m = &d->group[d->n_group++];
-            m->s = sequence_of(drafter, sequences[i]);
-            m->tree = trees[i];
-            m->budget = budgets[i];
-        }
-        if (d->n_group < d->max_group && i < n - 1) continue;
-        status = grow_trees(d, err);
-        d->n_group = 0;
+static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
+    Eagle *d = (Eagle *)learned;
+    d->n_group = n;
+    for (int32_t i = 0; i < n; i++) {
+        Member *m = &d->group[i];
+        m->s = sequence_of(&learned->base, members[i].sequence);
+        m->tree = members[i].tree;
+        m->budget = members[i].budget;
     }
-    return status;
+    return grow_trees(d, err);
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }
 
 const DrafterClass draft_eagle_class = {

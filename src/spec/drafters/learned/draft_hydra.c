@@ -49,9 +49,9 @@ extern const DrafterClass draft_hydra_class;
 enum { MAX_HEADS = 16, MAX_BLOCKS = 8, MAX_TOP = 16, MAX_ROWS = 128 };
 
 typedef struct Head {
-    LearnedLinear in, skip;           /* [H][(i+2)H] */
-    LearnedLinear blocks[MAX_BLOCKS]; /* from 1 on: the first is `in` and `skip` */
-    LearnedLinear output;
+    Linear *in, *skip;           /* [H][(i+2)H] */
+    Linear *blocks[MAX_BLOCKS];  /* from 1 on: the first is `in` and `skip` */
+    Linear *output;
 } Head;
 
 /* A sequence in a proposal. */
@@ -75,9 +75,9 @@ typedef struct Hydra {
     bool has_own_output;
     Head heads[MAX_HEADS];
     Member *group; /* [max_group] */
-    int32_t max_group, n_group;
-    Front *front;                    /* [max_rows] */
-    float *c, *x, *scratch, *logits; /* [max_rows] rows of (n_heads+1)H, H, H, V */
+    int32_t n_group;
+    Front *front;           /* [max_rows] */
+    float *c, *x, *logits;  /* [max_rows] rows of (n_heads+1)H, H, V */
 } Hydra;
 
 static const DrafterOption options[] = {
@@ -92,13 +92,11 @@ static void close_hydra(Drafter *drafter) {
     Hydra *d = (Hydra *)drafter;
     for (int32_t i = 0; i < MAX_HEADS; i++) {
         Head *head = &d->heads[i];
-        learned_linear_free(&head->in);
-        learned_linear_free(&head->skip);
-        learned_linear_free(&head->output);
-        for (int32_t k = 0; k < MAX_BLOCKS; k++) learned_linear_free(&head->blocks[k]);
+        learned_linear_close(&d->learned, head->in);
+        learned_linear_close(&d->learned, head->skip);
+        learned_linear_close(&d->learned, head->output);
+        for (int32_t k = 0; k < MAX_BLOCKS; k++) learned_linear_close(&d->learned, head->blocks[k]);
     }
-    void *all[] = {d->group, d->front, d->c, d->x, d->scratch, d->logits};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -115,16 +113,16 @@ static int read_head(Hydra *d, int32_t i, fr_error *err) {
     int64_t h = l->n_embd, wide = (i + 2) * h;
     char name[64];
     snprintf(name, sizeof name, "hydra.%d.in", i);
-    int status = learned_linear_read(l, name, wide, h, true, &head->in, err);
+    int status = learned_linear_open(l, name, wide, h, true, d->max_rows, &head->in, err);
     snprintf(name, sizeof name, "hydra.%d.skip", i);
-    if (!status) status = learned_linear_read(l, name, wide, h, has_bias(d, name), &head->skip, err);
+    if (!status) status = learned_linear_open(l, name, wide, h, has_bias(d, name), d->max_rows, &head->skip, err);
     for (int32_t k = 1; k < d->n_blocks && !status; k++) {
         snprintf(name, sizeof name, "hydra.%d.block.%d", i, k);
-        status = learned_linear_read(l, name, h, h, true, &head->blocks[k], err);
+        status = learned_linear_open(l, name, h, h, true, d->max_rows, &head->blocks[k], err);
     }
     if (status || !d->has_own_output) return status;
     snprintf(name, sizeof name, "hydra.%d.output", i);
-    return learned_linear_read(l, name, h, l->n_vocab, has_bias(d, name), &head->output, err);
+    return learned_linear_open(l, name, h, l->n_vocab, has_bias(d, name), d->max_rows, &head->output, err);
 }
 
 static int read_weights(Hydra *d, fr_error *err) {
@@ -143,15 +141,13 @@ static int read_weights(Hydra *d, fr_error *err) {
 }
 
 static int allocate(Hydra *d, fr_error *err) {
-    size_t rows = (size_t)d->max_rows, h = (size_t)d->learned.n_embd, v = (size_t)d->learned.n_vocab;
-    d->group = mem_calloc((size_t)d->max_group, sizeof *d->group);
-    d->front = mem_calloc(rows, sizeof *d->front);
-    d->c = mem_calloc(rows * ((size_t)d->n_heads + 1) * h, sizeof *d->c);
-    d->x = mem_calloc(rows * h, sizeof *d->x);
-    d->scratch = mem_calloc(rows * h, sizeof *d->scratch);
-    d->logits = mem_calloc(rows * v, sizeof *d->logits);
-    if (d->group && d->front && d->c && d->x && d->scratch && d->logits) return FR_OK;
-    return error_memory(err, "hydra", rows * v * sizeof *d->logits);
+    LearnedDrafter *l = &d->learned;
+    int64_t rows = d->max_rows, h = l->n_embd;
+    const ArenaItem items[] = {ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, rows),
+                               ARENA_ITEM(&d->c, rows * (d->n_heads + 1) * h), ARENA_ITEM(&d->x, rows * h),
+                               ARENA_ITEM(&d->logits, rows * l->n_vocab)};
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "hydra", err);
+    return status ? status : learned_head_reserve(l, rows, err);
 }
 
 static int open_hydra(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
@@ -160,11 +156,11 @@ static int open_hydra(Drafter **out, const DraftSpec *spec, const DrafterEnv *en
     int64_t top = 1;
     int status = draft_spec_get_int(spec, &draft_hydra_class, "top", 1, MAX_TOP, &top, err);
     d->top = (int32_t)top;
-    d->max_group = MAX_ROWS / d->top < env->max_sequences ? MAX_ROWS / d->top : env->max_sequences;
-    d->max_rows = d->max_group * d->top;
+    int32_t max_group = MAX_ROWS / d->top < env->max_sequences ? MAX_ROWS / d->top : env->max_sequences;
+    d->max_rows = max_group * d->top;
+    if (!status) status = learned_reserve_group(&d->learned, max_group, err);
     if (!status) status = learned_open(&d->learned, spec, &draft_hydra_class, env, err);
     if (!status) status = read_weights(d, err);
-    if (!status) status = learned_open_products(&d->learned, env, (int64_t)(d->n_heads + 1) * d->learned.n_embd, d->max_rows, err);
     if (!status) status = allocate(d, err);
     if (status) {
         close_hydra(&d->learned.base);
@@ -192,19 +188,19 @@ static void set_input(const Hydra *d, const Front *f, int32_t level, float *c) {
     int64_t h = d->learned.n_embd;
     memcpy(c, f->member->hidden, (size_t)h * sizeof *c);
     for (int32_t node = f->node, k = level; k >= 0; k--, node = f->member->tree->nodes[node].parent)
-        model_embedding(d->learned.target, f->member->tree->nodes[node].token, c + (k + 1) * h);
+        learned_embed(&d->learned, f->member->tree->nodes[node].token, c + (k + 1) * h);
 }
 
-/* The logits that head `level` gives for the nodes of the front. */
-static void ask_head(Hydra *d, int32_t level, int32_t n_rows) {
+/* The logits of head `level` for the nodes of the front. */
+static void run_head(Hydra *d, int32_t level, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     const Head *head = &d->heads[level];
     for (int32_t r = 0; r < n_rows; r++) set_input(d, &d->front[r], level, d->c + (int64_t)r * (level + 2) * l->n_embd);
-    learned_linear_run(l, &head->skip, d->c, n_rows, d->x);
-    learned_add_silu(l, &head->in, d->c, n_rows, d->scratch, d->x);
-    for (int32_t k = 1; k < d->n_blocks; k++) learned_residual_block(l, &head->blocks[k], d->x, n_rows, d->scratch);
-    if (d->has_own_output) learned_linear_run(l, &head->output, d->x, n_rows, d->logits);
-    else multiplier_run(l->multiplier, &l->target->output, d->x, n_rows, d->logits);
+    learned_linear(l, head->skip, LINEAR_SET, d->c, n_rows, d->x);
+    learned_linear(l, head->in, LINEAR_ADD_SILU, d->c, n_rows, d->x);
+    for (int32_t k = 1; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n_rows, d->x);
+    if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n_rows, d->logits);
+    else learned_head(l, d->x, n_rows, d->logits);
 }
 
 static void add_children(const Hydra *d, const Front *f, float *logits) {
@@ -223,32 +219,31 @@ static void grow_trees(Hydra *d) {
         int32_t n_rows = 0;
         for (int32_t i = 0; i < d->n_group; i++) n_rows += choose_front(d, &d->group[i], level, d->front + n_rows);
         if (n_rows == 0) break;
-        ask_head(d, level, n_rows);
+        run_head(d, level, n_rows);
         for (int32_t r = 0; r < n_rows; r++) add_children(d, &d->front[r], d->logits + (int64_t)r * d->learned.n_vocab);
     }
     for (int32_t i = 0; i < d->n_group; i++) union_prune(d->group[i].tree, d->group[i].budget);
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
     (void)err;
-    Hydra *d = (Hydra *)drafter;
-    d->n_group = 0;
-    for (int i = 0; i < n; i++) {
-        const float *hidden = learned_hidden(&d->learned, sequences[i]);
-        if (hidden && budgets[i] > 0) {
-            Member *m = &d->group[d->n_group++];
-            m->tree = trees[i];
-            m->sequence = sequences[i];
-            m->hidden = hidden;
-            m->budget = budgets[i];
-            m->first = 0;
-            m->log_p[0] = 0;
-        }
-        if (d->n_group < d->max_group && i < n - 1) continue;
-        grow_trees(d);
-        d->n_group = 0;
+    Hydra *d = (Hydra *)learned;
+    d->n_group = n;
+    for (int32_t i = 0; i < n; i++) {
+        Member *m = &d->group[i];
+        m->tree = members[i].tree;
+        m->sequence = members[i].sequence;
+        m->hidden = members[i].hidden;
+        m->budget = members[i].budget;
+        m->first = 0;
+        m->log_p[0] = 0;
     }
+    grow_trees(d);
     return FR_OK;
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }
 
 const DrafterClass draft_hydra_class = {

@@ -81,12 +81,6 @@ static const DrafterOption options[] = {
 
 static void close_lyanna(Drafter *drafter) {
     Lyanna *d = (Lyanna *)drafter;
-    for (int32_t i = 0; d->sequences && i < d->learned.max_sequences; i++) {
-        mem_free(d->sequences[i].prompt);
-        mem_free(d->sequences[i].logits);
-    }
-    void *all[] = {d->sequences, d->group, d->product, d->sampler.rows};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     lyanna_layer_close(&d->layer);
     token_info_close(&d->info);
     learned_release(&d->learned);
@@ -143,20 +137,20 @@ static int32_t choose_group(const Lyanna *d) {
 }
 
 static int allocate(Lyanna *d, fr_error *err) {
-    size_t n_vocab = (size_t)d->learned.n_vocab, chain = (size_t)d->depth * n_vocab, n = (size_t)d->learned.max_sequences;
-    d->sequences = mem_calloc(n, sizeof *d->sequences);
-    d->group = mem_calloc((size_t)d->max_group, sizeof *d->group);
-    d->product = mem_calloc((size_t)d->max_group * chain, sizeof *d->product);
-    d->sampler.rows = mem_calloc((size_t)d->sampler.top * n_vocab, sizeof *d->sampler.rows);
-    if (!d->sequences || !d->group || !d->product || !d->sampler.rows)
-        return error_memory(err, "lyanna", (size_t)d->max_group * chain * sizeof *d->product);
-    for (size_t i = 0; i < n; i++) {
-        LyannaSequence *s = &d->sequences[i];
-        s->prompt = mem_calloc((size_t)d->n_ctx, sizeof *s->prompt);
-        s->logits = mem_calloc(chain, sizeof *s->logits);
-        if (!s->prompt || !s->logits) return error_memory(err, "lyanna", chain * sizeof *s->logits);
+    LearnedDrafter *l = &d->learned;
+    int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences;
+    int32_t *prompts;
+    float *logits;
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),  ARENA_ITEM(&prompts, n * d->n_ctx),
+                               ARENA_ITEM(&logits, n * chain), ARENA_ITEM(&d->group, d->max_group),
+                               ARENA_ITEM(&d->product, d->max_group * chain),
+                               ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab)};
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
+    for (int64_t i = 0; i < n && !status; i++) {
+        d->sequences[i].prompt = prompts + i * d->n_ctx;
+        d->sequences[i].logits = logits + i * chain;
     }
-    return FR_OK;
+    return status ? status : learned_head_reserve(l, (int64_t)d->max_group * d->depth, err);
 }
 
 static int open_lyanna(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
@@ -172,7 +166,7 @@ static int open_lyanna(Drafter **out, const DraftSpec *spec, const DrafterEnv *e
         status = lyanna_layer_open(&d->layer, &d->learned, env, d->depth, d->max_group, err);
     }
     if (!status)
-        status = token_info_open(&d->info, &d->learned.file, "lyanna", d->learned.target, d->info.form, env->n_threads, err);
+        status = token_info_open(&d->info, &d->learned, "lyanna", d->info.form, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = allocate(d, err);
     if (status) {
@@ -253,7 +247,7 @@ static int make_chains(Lyanna *d, fr_error *err) {
     int64_t chain = (int64_t)d->depth * d->learned.n_vocab;
     int status = d->n_group > 0 ? lyanna_layer_chain(&d->layer, d->group, d->n_group, err) : FR_OK;
     if (status) return status;
-    multiplier_run(d->learned.multiplier, &d->learned.target->output, d->layer.chains, d->n_group * d->depth, d->product);
+    learned_head(&d->learned, d->layer.chains, d->n_group * d->depth, d->product);
     for (int32_t i = 0; i < d->n_group; i++) {
         LyannaSequence *s = &d->sequences[d->group[i]];
         memcpy(s->logits, d->product + i * chain, (size_t)chain * sizeof *s->logits);

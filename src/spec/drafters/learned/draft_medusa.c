@@ -40,7 +40,7 @@ extern const DrafterClass draft_medusa_class;
 enum { MAX_HEADS = 16, MAX_BLOCKS = 8, MAX_ROWS = 64 };
 
 typedef struct Head {
-    LearnedLinear blocks[MAX_BLOCKS], output;
+    Linear *blocks[MAX_BLOCKS], *output;
 } Head;
 
 typedef struct Medusa {
@@ -49,11 +49,10 @@ typedef struct Medusa {
     bool has_own_output, is_static;
     StaticTree shape; /* of a static tree */
     Head heads[MAX_HEADS];
-    float *x, *scratch, *logits; /* [max_rows] rows of H, H, V */
+    float *x, *logits;           /* [max_rows] rows of H, V */
     int32_t *tokens;             /* [max_rows][n_heads][n_ranks] what each head says, best first */
     double *log_p;               /* the same shape */
     int32_t *n_tokens;           /* [max_rows][n_heads] */
-    int32_t *members;            /* [max_rows] which of the proposal's sequences has that row */
 } Medusa;
 
 static const DrafterOption options[] = {
@@ -68,11 +67,9 @@ static const DrafterOption options[] = {
 static void close_medusa(Drafter *drafter) {
     Medusa *d = (Medusa *)drafter;
     for (int32_t i = 0; i < MAX_HEADS; i++) {
-        for (int32_t k = 0; k < MAX_BLOCKS; k++) learned_linear_free(&d->heads[i].blocks[k]);
-        learned_linear_free(&d->heads[i].output);
+        for (int32_t k = 0; k < MAX_BLOCKS; k++) learned_linear_close(&d->learned, d->heads[i].blocks[k]);
+        learned_linear_close(&d->learned, d->heads[i].output);
     }
-    void *all[] = {d->x, d->scratch, d->logits, d->tokens, d->log_p, d->n_tokens, d->members};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -83,11 +80,11 @@ static int read_head(Medusa *d, int32_t i, fr_error *err) {
     int status = FR_OK;
     for (int32_t k = 0; k < d->n_blocks && !status; k++) {
         snprintf(name, sizeof name, "medusa.%d.block.%d", i, k);
-        status = learned_linear_read(l, name, l->n_embd, l->n_embd, true, &d->heads[i].blocks[k], err);
+        status = learned_linear_open(l, name, l->n_embd, l->n_embd, true, d->max_rows, &d->heads[i].blocks[k], err);
     }
     if (status || !d->has_own_output) return status;
     snprintf(name, sizeof name, "medusa.%d.output", i);
-    return learned_linear_read(l, name, l->n_embd, l->n_vocab, false, &d->heads[i].output, err);
+    return learned_linear_open(l, name, l->n_embd, l->n_vocab, false, d->max_rows, &d->heads[i].output, err);
 }
 
 /* The shape of a static tree, from accuracies in the file or a prior. */
@@ -122,17 +119,14 @@ static int read_weights(Medusa *d, fr_error *err) {
 }
 
 static int allocate(Medusa *d, fr_error *err) {
-    size_t rows = (size_t)d->max_rows, h = (size_t)d->learned.n_embd, heads = (size_t)d->n_heads;
-    size_t n_ranks = (size_t)d->n_ranks;
-    d->x = mem_calloc(rows * h, sizeof *d->x);
-    d->scratch = mem_calloc(rows * h, sizeof *d->scratch);
-    d->logits = mem_calloc(rows * (size_t)d->learned.n_vocab, sizeof *d->logits);
-    d->tokens = mem_calloc(rows * heads * n_ranks, sizeof *d->tokens);
-    d->log_p = mem_calloc(rows * heads * n_ranks, sizeof *d->log_p);
-    d->n_tokens = mem_calloc(rows * heads, sizeof *d->n_tokens);
-    d->members = mem_calloc(rows, sizeof *d->members);
-    if (d->x && d->scratch && d->logits && d->tokens && d->log_p && d->n_tokens && d->members) return FR_OK;
-    return error_memory(err, "medusa", rows * (size_t)d->learned.n_vocab * sizeof *d->logits);
+    LearnedDrafter *l = &d->learned;
+    int64_t rows = d->max_rows, ranks = rows * d->n_heads * d->n_ranks;
+    const ArenaItem items[] = {ARENA_ITEM(&d->x, rows * l->n_embd),        ARENA_ITEM(&d->logits, rows * l->n_vocab),
+                               ARENA_ITEM(&d->tokens, ranks),              ARENA_ITEM(&d->log_p, ranks),
+                               ARENA_ITEM(&d->n_tokens, rows * d->n_heads)};
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "medusa", err);
+    if (!status) status = learned_head_reserve(l, rows, err);
+    return status ? status : learned_reserve_group(l, d->max_rows, err);
 }
 
 static int open_medusa(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
@@ -145,7 +139,6 @@ static int open_medusa(Drafter **out, const DraftSpec *spec, const DrafterEnv *e
     if (!status) status = learned_tree_option(spec, &draft_medusa_class, &d->is_static, err);
     if (!status) status = learned_open(&d->learned, spec, &draft_medusa_class, env, err);
     if (!status) status = read_weights(d, err);
-    if (!status) status = learned_open_products(&d->learned, env, d->learned.n_embd, d->max_rows, err);
     if (!status) status = allocate(d, err);
     if (status) {
         close_medusa(&d->learned.base);
@@ -162,16 +155,16 @@ static int64_t ranks_at(const Medusa *d, int32_t row, int32_t head) {
     return ((int64_t)row * d->n_heads + head) * d->n_ranks;
 }
 
-/* What head i says for n_rows hidden states, of sequences[members[row]]. */
-static void ask_head(Medusa *d, int32_t i, const int32_t *sequences, const float *const *hidden, int32_t n_rows) {
+/* The most probable tokens by head i for the hidden state of each member. */
+static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t n) {
     LearnedDrafter *l = &d->learned;
     const Head *head = &d->heads[i];
-    for (int32_t r = 0; r < n_rows; r++)
-        memcpy(d->x + (int64_t)r * l->n_embd, hidden[r], (size_t)l->n_embd * sizeof *d->x);
-    for (int32_t k = 0; k < d->n_blocks; k++) learned_residual_block(l, &head->blocks[k], d->x, n_rows, d->scratch);
-    multiplier_run(l->multiplier, d->has_own_output ? &head->output.weight : &l->target->output, d->x, n_rows, d->logits);
-    for (int32_t r = 0; r < n_rows; r++)
-        d->n_tokens[r * d->n_heads + i] = learned_top(l, sequences[d->members[r]], d->logits + (int64_t)r * l->n_vocab, d->n_ranks,
+    for (int32_t r = 0; r < n; r++) memcpy(d->x + (int64_t)r * l->n_embd, members[r].hidden, (size_t)l->n_embd * sizeof *d->x);
+    for (int32_t k = 0; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n, d->x);
+    if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n, d->logits);
+    else learned_head(l, d->x, n, d->logits);
+    for (int32_t r = 0; r < n; r++)
+        d->n_tokens[r * d->n_heads + i] = learned_top(l, members[r].sequence, d->logits + (int64_t)r * l->n_vocab, d->n_ranks,
                                                       d->tokens + ranks_at(d, r, i), d->log_p + ranks_at(d, r, i));
 }
 
@@ -210,25 +203,16 @@ static void fill_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
     }
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                   fr_error *err) {
+static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
     (void)err;
-    Medusa *d = (Medusa *)drafter;
-    const float *hidden[MAX_ROWS];
-    int32_t n_rows = 0;
-    for (int i = 0; i < n; i++) {
-        const float *h = budgets[i] > 0 ? learned_hidden(&d->learned, sequences[i]) : NULL;
-        if (h) {
-            d->members[n_rows] = i;
-            hidden[n_rows++] = h;
-        }
-        if (n_rows < d->max_rows && i < n - 1) continue;
-        for (int32_t k = 0; k < d->n_heads && n_rows; k++) ask_head(d, k, sequences, hidden, n_rows);
-        for (int32_t r = 0; r < n_rows; r++)
-            (d->is_static ? fill_tree : grow_tree)(d, r, budgets[d->members[r]], trees[d->members[r]]);
-        n_rows = 0;
-    }
+    Medusa *d = (Medusa *)learned;
+    for (int32_t i = 0; i < d->n_heads; i++) run_head(d, i, members, n);
+    for (int32_t r = 0; r < n; r++) (d->is_static ? fill_tree : grow_tree)(d, r, members[r].budget, members[r].tree);
     return FR_OK;
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }
 
 const DrafterClass draft_medusa_class = {

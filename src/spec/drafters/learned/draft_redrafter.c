@@ -72,14 +72,13 @@ typedef struct Redrafter {
     LearnedDrafter learned;
     int32_t width, length, n_blocks, max_rows;
     bool starts_at_embedding;
-    LearnedLinear w, u, blocks[MAX_BLOCKS], output;
+    Linear *w, *u, *blocks[MAX_BLOCKS], *output;
     TokenInfo info;
     Member *group; /* [max_group] sequences that draft together */
-    int32_t max_group, n_group;
-    Beam *beams;                             /* [max_group][2][width] */
+    int32_t n_group;
     int32_t *tokens;                         /* [max_rows] each beam's last token */
-    float *embedded, *states, *last, *recur; /* [max_rows][H] each; states of this level, those they come from */
-    float *x, *scratch;                      /* [max_rows][2H] */
+    float *embedded, *states, *last;         /* [max_rows][H] each; states of this level, those they come from */
+    float *x;                                /* [max_rows][2H] */
     float *logits;                           /* [max_rows][V] */
     int32_t *top;                            /* [max_rows][width] most probable tokens of each row */
     double *top_log_p;
@@ -98,14 +97,11 @@ static const DrafterOption options[] = {
 
 static void close_redrafter(Drafter *drafter) {
     Redrafter *d = (Redrafter *)drafter;
-    learned_linear_free(&d->w);
-    learned_linear_free(&d->u);
-    learned_linear_free(&d->output);
+    learned_linear_close(&d->learned, d->w);
+    learned_linear_close(&d->learned, d->u);
+    learned_linear_close(&d->learned, d->output);
     token_info_close(&d->info);
-    for (int32_t i = 0; i < MAX_BLOCKS; i++) learned_linear_free(&d->blocks[i]);
-    void *all[] = {d->group, d->beams, d->tokens, d->embedded, d->states, d->last, d->recur, d->x, d->scratch, d->logits,
-                   d->top, d->top_log_p, d->n_top, d->pack};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    for (int32_t i = 0; i < MAX_BLOCKS; i++) learned_linear_close(&d->learned, d->blocks[i]);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -116,46 +112,34 @@ static int read_weights(Redrafter *d, fr_error *err) {
     int64_t h = l->n_embd;
     int start = 0, status = drafter_file_int(&l->file, "redrafter.block_count", 0, MAX_BLOCKS, &d->n_blocks, err);
     if (!status) status = drafter_file_choice(&l->file, "redrafter.start", starts, &start, err);
-    if (!status) status = learned_linear_read(l, "redrafter.w", h, h, false, &d->w, err);
-    if (!status) status = learned_linear_read(l, "redrafter.u", h, h, true, &d->u, err);
+    if (!status) status = learned_linear_open(l, "redrafter.w", h, h, false, d->max_rows, &d->w, err);
+    if (!status) status = learned_linear_open(l, "redrafter.u", h, h, true, d->max_rows, &d->u, err);
     for (int32_t i = 0; i < d->n_blocks && !status; i++) {
         char name[64];
         snprintf(name, sizeof name, "redrafter.block.%d", i);
-        status = learned_linear_read(l, name, 2 * h, 2 * h, true, &d->blocks[i], err);
+        status = learned_linear_open(l, name, 2 * h, 2 * h, true, d->max_rows, &d->blocks[i], err);
     }
-    if (!status) status = learned_linear_read(l, "redrafter.output", 2 * h, l->n_vocab, false, &d->output, err);
+    if (!status) status = learned_linear_open(l, "redrafter.output", 2 * h, l->n_vocab, false, d->max_rows, &d->output, err);
     d->starts_at_embedding = start == 0;
     return status;
 }
 
 static int allocate(Redrafter *d, fr_error *err) {
-    size_t rows = (size_t)d->max_rows, h = (size_t)d->learned.n_embd, width = (size_t)d->width;
-    const struct { void *out; size_t n, each; } wants[] = {
-        {&d->group, (size_t)d->max_group, sizeof *d->group},
-        {&d->beams, (size_t)d->max_group * 2 * width, sizeof *d->beams},
-        {&d->tokens, rows, sizeof *d->tokens},
-        {&d->embedded, rows * h, sizeof(float)},
-        {&d->states, rows * h, sizeof(float)},
-        {&d->last, rows * h, sizeof(float)},
-        {&d->recur, rows * h, sizeof(float)},
-        {&d->x, rows * 2 * h, sizeof(float)},
-        {&d->scratch, rows * 2 * h, sizeof(float)},
-        {&d->logits, rows * (size_t)d->learned.n_vocab, sizeof(float)},
-        {&d->top, rows * width, sizeof *d->top},
-        {&d->top_log_p, rows * width, sizeof *d->top_log_p},
-        {&d->n_top, rows, sizeof *d->n_top},
-        {&d->pack, 6 * width * (size_t)d->length, sizeof *d->pack},
+    LearnedDrafter *l = &d->learned;
+    int64_t rows = d->max_rows, h = l->n_embd, width = d->width;
+    Beam *beams; /* [max_group][2][width] */
+    const ArenaItem items[] = {
+        ARENA_ITEM(&d->group, l->max_group),  ARENA_ITEM(&beams, l->max_group * 2 * width), ARENA_ITEM(&d->tokens, rows),
+        ARENA_ITEM(&d->embedded, rows * h),   ARENA_ITEM(&d->states, rows * h),             ARENA_ITEM(&d->last, rows * h),
+        ARENA_ITEM(&d->x, rows * 2 * h),      ARENA_ITEM(&d->logits, rows * l->n_vocab),    ARENA_ITEM(&d->top, rows * width),
+        ARENA_ITEM(&d->top_log_p, rows * width), ARENA_ITEM(&d->n_top, rows),               ARENA_ITEM(&d->pack, 6 * width * d->length),
     };
-    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
-        void *p = mem_calloc(wants[i].n, wants[i].each);
-        if (!p) return error_memory(err, "redrafter", wants[i].n * wants[i].each);
-        memcpy(wants[i].out, &p, sizeof p);
-    }
-    for (int32_t i = 0; i < d->max_group; i++) {
-        d->group[i].beams = d->beams + (size_t)i * 2 * width;
+    int status = arena_take(&l->arena, items, ARENA_COUNT(items), "redrafter", err);
+    for (int32_t i = 0; i < l->max_group && !status; i++) {
+        d->group[i].beams = beams + i * 2 * width;
         d->group[i].next = d->group[i].beams + width;
     }
-    return FR_OK;
+    return status;
 }
 
 static int read_options(Redrafter *d, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
@@ -169,9 +153,9 @@ static int read_options(Redrafter *d, const DraftSpec *spec, const DrafterEnv *e
                          "tree; make one of them smaller", (int)width, (int)length, TREE_MAX_NODES - 1);
     d->width = (int32_t)width;
     d->length = (int32_t)length;
-    d->max_group = MAX_ROWS / d->width < env->max_sequences ? MAX_ROWS / d->width : env->max_sequences;
-    d->max_rows = d->max_group * d->width;
-    return FR_OK;
+    int32_t max_group = MAX_ROWS / d->width < env->max_sequences ? MAX_ROWS / d->width : env->max_sequences;
+    d->max_rows = max_group * d->width;
+    return learned_reserve_group(&d->learned, max_group, err);
 }
 
 static int open_redrafter(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
@@ -180,9 +164,8 @@ static int open_redrafter(Drafter **out, const DraftSpec *spec, const DrafterEnv
     int status = read_options(d, spec, env, err);
     if (!status) status = learned_open(&d->learned, spec, &draft_redrafter_class, env, err);
     if (!status) status = read_weights(d, err);
-    if (!status) status = token_info_open(&d->info, &d->learned.file, "redrafter", d->learned.target, TOKEN_INFO_F16, env->n_threads, err);
+    if (!status) status = token_info_open(&d->info, &d->learned, "redrafter", TOKEN_INFO_F16, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
-    if (!status) status = learned_open_products(&d->learned, env, 2 * (int64_t)d->learned.n_embd, d->max_rows, err);
     if (!status) status = allocate(d, err);
     if (status) {
         close_redrafter(&d->learned.base);
@@ -206,7 +189,7 @@ static int32_t gather_rows(Redrafter *d, int32_t level) {
         for (int32_t b = 0; b < m->n_beams && level < m->length; b++, n++) {
             const Beam *beam = &m->beams[b];
             d->tokens[n] = level ? beam->tokens[level - 1] : m->tree->nodes[0].token;
-            model_embedding(l->target, d->tokens[n], row_of(d->embedded, n, l->n_embd));
+            learned_embed(l, d->tokens[n], row_of(d->embedded, n, l->n_embd));
             float *last = row_of(d->last, n, l->n_embd);
             if (level) memcpy(last, row_of(d->states, beam->row, l->n_embd), (size_t)l->n_embd * sizeof *last);
             else memset(last, 0, (size_t)l->n_embd * sizeof *last);
@@ -223,22 +206,18 @@ static void advance_states(Redrafter *d, int32_t level, int32_t n_rows) {
     if (level == 0 && d->starts_at_embedding) {
         memcpy(d->states, d->embedded, (size_t)(n_rows * h) * sizeof *d->states);
     } else {
-        learned_linear_run(l, &d->w, d->embedded, n_rows, d->states);
-        learned_linear_run(l, &d->u, d->last, n_rows, d->recur);
-        for (int32_t r = 0; r < n_rows; r++) {
-            l->target->kernels->add(row_of(d->states, r, h), row_of(d->recur, r, h), h);
-            learned_silu(l, row_of(d->states, r, h), h);
-        }
+        learned_linear(l, d->w, LINEAR_SET, d->embedded, n_rows, d->states);
+        learned_linear(l, d->u, LINEAR_SUM_SILU, d->last, n_rows, d->states);
     }
     for (int32_t r = 0; r < n_rows; r++)
         memcpy(row_of(d->x, r, 2 * h), row_of(d->states, r, h), (size_t)h * sizeof *d->x);
 }
 
-/* What the head says for all rows. */
-static void ask_head(Redrafter *d, int32_t n_rows) {
+/* The logits of all rows. */
+static void run_head(Redrafter *d, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
-    for (int32_t i = 0; i < d->n_blocks; i++) learned_residual_block(l, &d->blocks[i], d->x, n_rows, d->scratch);
-    learned_linear_run(l, &d->output, d->x, n_rows, d->logits);
+    for (int32_t i = 0; i < d->n_blocks; i++) learned_linear(l, d->blocks[i], LINEAR_ADD_SILU, d->x, n_rows, d->x);
+    learned_linear(l, d->output, LINEAR_SET, d->x, n_rows, d->logits);
     for (int32_t r = 0; r < n_rows; r++) token_info_add(&d->info, &d->tokens[r], 1, row_of(d->logits, r, l->n_vocab));
 }
 
@@ -272,7 +251,7 @@ static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
         beam->log_p = best_log_p;
         beam->row = row;
     }
-    if (n == 0) { /* the head said nothing: the candidates end here */
+    if (n == 0) { /* the logits were no finite numbers: the candidates end here */
         m->length = level;
         return;
     }
@@ -301,10 +280,10 @@ static void write_tree(Redrafter *d, const Member *m) {
     union_prune(m->tree, m->budget);
 }
 
-static void draft_together(Redrafter *d) {
+static void search_beams(Redrafter *d) {
     for (int32_t level = 0, n_rows; level < d->length && (n_rows = gather_rows(d, level)) > 0; level++) {
         advance_states(d, level, n_rows);
-        ask_head(d, n_rows);
+        run_head(d, n_rows);
         for (int32_t i = 0; i < d->n_group; i++) {
             Member *m = &d->group[i];
             if (level >= m->length) continue;
@@ -316,29 +295,27 @@ static void draft_together(Redrafter *d) {
         if (d->group[i].length > 0) write_tree(d, &d->group[i]);
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
-                   fr_error *err) {
+static int draft_group(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
     (void)err;
-    Redrafter *d = (Redrafter *)drafter;
-    d->n_group = 0;
-    for (int i = 0; i < n; i++) {
-        const float *hidden = learned_hidden(&d->learned, sequences[i]);
-        if (hidden && budgets[i] > 0) {
-            Member *m = &d->group[d->n_group++];
-            m->tree = trees[i];
-            m->sequence = sequences[i];
-            m->hidden = hidden;
-            m->budget = budgets[i];
-            m->width = budgets[i] < d->width ? budgets[i] : d->width;
-            m->length = budgets[i] < d->length ? budgets[i] : d->length;
-            m->n_beams = 1;
-            m->beams[0].log_p = 0;
-        }
-        if (d->n_group < d->max_group && i < n - 1) continue;
-        draft_together(d);
-        d->n_group = 0;
+    Redrafter *d = (Redrafter *)learned;
+    d->n_group = n;
+    for (int32_t i = 0; i < n; i++) {
+        Member *m = &d->group[i];
+        m->tree = members[i].tree;
+        m->sequence = members[i].sequence;
+        m->hidden = members[i].hidden;
+        m->budget = members[i].budget;
+        m->width = m->budget < d->width ? m->budget : d->width;
+        m->length = m->budget < d->length ? m->budget : d->length;
+        m->n_beams = 1;
+        m->beams[0].log_p = 0;
     }
+    search_beams(d);
     return FR_OK;
+}
+
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+    return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_group, err);
 }
 
 const DrafterClass draft_redrafter_class = {

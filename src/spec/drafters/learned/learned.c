@@ -1,3 +1,4 @@
+/* learned.c - the common part of learned drafters: opening, the target's hidden states, and the operations of the backend that they use. */
 #include "spec/drafters/learned/learned.h"
 
 #include "base/mem.h"
@@ -10,36 +11,32 @@
 /* ---- opening ------------------------------------------------------------------------------------ */
 
 int learned_open(LearnedDrafter *d, const DraftSpec *spec, const DrafterClass *class, const DrafterEnv *env, fr_error *err) {
-    if (!env->target_model)
+    if (!env->weights)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: drafts from the target's hidden states, and no target runs here; use "
                          "run or compare", class->name);
-    d->target = env->target_model;
+    d->weights = env->weights;
+    d->target = env->weights->model;
+    d->backend = env->weights->backend;
+    d->device = env->device;
     d->n_embd = d->target->hparams.n_embd;
     d->n_vocab = d->target->hparams.n_vocab;
     d->max_sequences = env->max_sequences;
     int status = drafter_file_open(&d->file, draft_spec_get(spec, class, "file"), class->name, d->target, err);
     if (status) return status;
-    d->sequences = mem_calloc((size_t)d->max_sequences, sizeof *d->sequences);
-    if (!d->sequences) return error_memory(err, class->name, (size_t)d->max_sequences * sizeof *d->sequences);
-    for (int32_t i = 0; i < d->max_sequences; i++) {
+    float *hidden;
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, d->max_sequences), ARENA_ITEM(&hidden, (int64_t)d->max_sequences * d->n_embd)};
+    status = arena_take(&d->arena, items, ARENA_COUNT(items), class->name, err);
+    for (int32_t i = 0; i < d->max_sequences && !status; i++) {
         d->sequences[i].temperature = 1;
-        if (!(d->sequences[i].hidden = mem_calloc((size_t)d->n_embd, sizeof(float))))
-            return error_memory(err, "a hidden state", (size_t)d->n_embd * sizeof(float));
+        d->sequences[i].hidden = hidden + (int64_t)i * d->n_embd;
     }
-    return FR_OK;
+    return status;
 }
 
-int learned_open_products(LearnedDrafter *d, const DrafterEnv *env, int64_t max_in, int64_t max_rows, fr_error *err) {
-    if (max_rows > INT32_MAX)
-        return error_set(err, FR_ERR_MEMORY, "a drafter of %lld rows at once; ask for a narrower one", (long long)max_rows);
-    int status = multiplier_open(&d->multiplier, d->target->kernels, env->n_threads > 0 ? env->n_threads : 1, max_in,
-                             (int32_t)max_rows, err);
-    if (status) return status;
-    d->max_in = max_in;
-    d->ones = mem_calloc((size_t)max_in, sizeof *d->ones);
-    if (!d->ones) return error_memory(err, "a drafter", (size_t)max_in * sizeof *d->ones);
-    for (int64_t i = 0; i < max_in; i++) d->ones[i] = 1;
-    return FR_OK;
+int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err) {
+    const ArenaItem items[] = {ARENA_ITEM(&d->members, max_group)};
+    d->max_group = max_group;
+    return arena_take(&d->arena, items, 1, "a proposal", err);
 }
 
 int learned_tree_option(const DraftSpec *spec, const DrafterClass *class, bool *is_static, fr_error *err) {
@@ -50,53 +47,45 @@ int learned_tree_option(const DraftSpec *spec, const DrafterClass *class, bool *
 }
 
 void learned_release(LearnedDrafter *d) {
-    for (int32_t i = 0; d->sequences && i < d->max_sequences; i++) mem_free(d->sequences[i].hidden);
-    mem_free(d->sequences);
-    mem_free(d->ones);
-    multiplier_close(d->multiplier);
+    arena_free(&d->arena);
     drafter_file_close(&d->file);
 }
 
-/* ---- layers ------------------------------------------------------------------------------------- */
+/* ---- what is computed ----------------------------------------------------------------------------- */
 
-int learned_linear_read(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias, LearnedLinear *out,
+int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias, int64_t max_rows, Linear **out,
                         fr_error *err) {
+    if (max_rows > INT32_MAX)
+        return error_set(err, FR_ERR_MEMORY, "a drafter of %lld rows at once; ask for a narrower one", (long long)max_rows);
     char tensor[96];
+    const GgufTensor *w;
+    float *bias = NULL;
     snprintf(tensor, sizeof tensor, "%s.weight", name);
-    int status = drafter_file_matrix(&d->file, tensor, n_in, n_out, &out->weight, err);
-    if (status || !has_bias) return status;
+    int status = drafter_file_matrix(&d->file, tensor, n_in, n_out, &w, err);
     snprintf(tensor, sizeof tensor, "%s.bias", name);
-    return drafter_file_vector(&d->file, tensor, n_out, &out->bias, err);
+    if (!status && has_bias) status = drafter_file_vector(&d->file, tensor, n_out, &bias, err);
+    if (!status) status = d->backend->linear_open(out, d->device, d->weights, w, bias, (int32_t)max_rows, err);
+    mem_free(bias);
+    return status;
 }
 
-void learned_linear_free(LearnedLinear *l) {
-    packed_free(&l->weight);
-    mem_free(l->bias);
+void learned_linear_close(LearnedDrafter *d, Linear *l) {
+    if (l) d->backend->linear_close(l);
 }
 
-void learned_linear_run(LearnedDrafter *d, const LearnedLinear *l, const float *x, int32_t n_rows, float *y) {
-    multiplier_run(d->multiplier, &l->weight, x, n_rows, y);
-    int64_t n = l->weight.n_out;
-    for (int32_t i = 0; i < n_rows && l->bias; i++) d->target->kernels->add(y + i * n, l->bias, n);
+void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y) {
+    d->backend->linear(d->device, l, op, x, n_rows, y);
 }
 
-void learned_silu(const LearnedDrafter *d, float *x, int64_t n) {
-    fr_assert(n <= d->max_in);
-    d->target->kernels->silu_mul(x, d->ones, n);
+int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err) {
+    return d->backend->head_reserve(d->device, d->weights, (int32_t)max_rows, err);
 }
 
-void learned_add_silu(LearnedDrafter *d, const LearnedLinear *l, const float *in, int32_t n_rows, float *scratch, float *x) {
-    int64_t n = l->weight.n_out;
-    learned_linear_run(d, l, in, n_rows, scratch);
-    for (int32_t i = 0; i < n_rows; i++) {
-        learned_silu(d, scratch + i * n, n);
-        d->target->kernels->add(x + i * n, scratch + i * n, n);
-    }
+void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logits) {
+    d->backend->head(d->device, d->weights, x, n_rows, logits);
 }
 
-void learned_residual_block(LearnedDrafter *d, const LearnedLinear *l, float *x, int32_t n_rows, float *scratch) {
-    learned_add_silu(d, l, x, n_rows, scratch, x);
-}
+void learned_embed(const LearnedDrafter *d, int32_t token, float *out) { d->backend->embed(d->weights, &token, 1, out); }
 
 /* x *= by; in blocks of a known length, which compilers turn into vector code. */
 static void scale(float *x, int32_t n, float by) {
@@ -111,7 +100,7 @@ int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, in
     float temperature = d->sequences[sequence].temperature;
     float sharpen = 1 / (temperature > LEARNED_SHARPEST ? temperature : LEARNED_SHARPEST);
     scale(logits, d->n_vocab, sharpen);
-    d->target->kernels->softmax(logits, d->n_vocab);
+    d->backend->softmax(d->device, logits, 1, d->n_vocab);
     int32_t n = logits_top_k(logits, d->n_vocab, k, tokens); /* an infinite logit made NaN of all, and NaN is in no top */
     for (int32_t i = 0; i < n; i++) log_p[i] = log((double)logits[tokens[i]]);
     return n;
@@ -127,6 +116,23 @@ int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int3
         taken[nodes[n] = best] = true;
     }
     return n;
+}
+
+/* ---- a proposal ----------------------------------------------------------------------------------- */
+
+int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, LearnedDraftFn *draft,
+                    fr_error *err) {
+    int32_t n_members = 0;
+    int status = FR_OK;
+    for (int i = 0; i < n && !status; i++) {
+        const float *hidden = budgets[i] > 0 ? learned_hidden(d, sequences[i]) : NULL;
+        if (hidden)
+            d->members[n_members++] = (LearnedMember){.tree = trees[i], .sequence = sequences[i], .budget = budgets[i], .hidden = hidden};
+        if (n_members == 0 || (n_members < d->max_group && i < n - 1)) continue;
+        status = draft(d, d->members, n_members, err);
+        n_members = 0;
+    }
+    return status;
 }
 
 /* ---- sequences ---------------------------------------------------------------------------------- */

@@ -26,12 +26,11 @@
  * hidden state after the final norm. Proof: tests/test_draft_lyanna.c, against the same in double precision. */
 #include "spec/drafters/learned/lyanna_layer.h"
 
-#include "base/mem.h"
 #include "spec/drafters/learned/lyanna.h"
 
 #include <string.h>
 
-enum { MAX_ROWS = 512, PAGE_SIZE = 16 };
+enum { MAX_ROWS = 512 };
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
@@ -44,81 +43,52 @@ static int read_first_token(LyannaLayer *l, fr_error *err) {
 }
 
 static int read_weights(LyannaLayer *l, fr_error *err) {
-    DrafterFile *f = &l->learned->file;
-    LayerWeights *w = &l->weights;
-    Hparams *h = &l->model.hparams;
-    int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
-    int status = drafter_file_int(f, LYANNA_KEY_FEED_FORWARD, 1, 1 << 20, &h->n_ff, err);
-    if (!status) status = learned_linear_read(l->learned, LYANNA_FC, l->is_fused ? 2 * embd : embd, embd, true, &l->fc, err);
-    if (!status) status = drafter_file_vector(f, LYANNA_ATTN_NORM, embd, &w->attn_norm, err);
-    if (!status) status = drafter_file_vector(f, LYANNA_FFN_NORM, embd, &w->ffn_norm, err);
-    const struct { const char *name; int64_t n_in, n_out; PackedMatrix *out; } matrices[] = {
-        {LYANNA_ATTN_Q, embd, q_dim, &w->q},       {LYANNA_ATTN_K, embd, kv_dim, &w->k},
-        {LYANNA_ATTN_V, embd, kv_dim, &w->v},      {LYANNA_ATTN_OUTPUT, q_dim, embd, &w->o},
-        {LYANNA_FFN_GATE, embd, h->n_ff, &w->gate}, {LYANNA_FFN_UP, embd, h->n_ff, &w->up},
-        {LYANNA_FFN_DOWN, h->n_ff, embd, &w->down},
-    };
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
-        status = drafter_file_matrix(f, matrices[i].name, matrices[i].n_in, matrices[i].n_out, matrices[i].out, err);
-    return status;
+    static const OneLayerNames names = {
+        .key_feed_forward = LYANNA_KEY_FEED_FORWARD, .attn_norm = LYANNA_ATTN_NORM, .q = LYANNA_ATTN_Q, .k = LYANNA_ATTN_K,
+        .v = LYANNA_ATTN_V, .o = LYANNA_ATTN_OUTPUT, .ffn_norm = LYANNA_FFN_NORM, .gate = LYANNA_FFN_GATE, .up = LYANNA_FFN_UP,
+        .down = LYANNA_FFN_DOWN};
+    int64_t embd = l->learned->n_embd;
+    int status = learned_linear_open(l->learned, LYANNA_FC, l->is_fused ? 2 * embd : embd, embd, true, MAX_ROWS, &l->fc, err);
+    return status ? status : one_layer_open(&l->layer, l->learned, &names, err);
 }
 
 static int allocate(LyannaLayer *l, fr_error *err) {
-    size_t h = (size_t)l->learned->n_embd, rows = (size_t)l->max_rows, n = (size_t)l->learned->max_sequences;
-    l->places = mem_calloc(n, sizeof *l->places);
-    l->rows = mem_calloc(rows, sizeof *l->rows);
-    l->row_ids = mem_calloc(rows, sizeof *l->row_ids);
-    l->pairs = mem_calloc(rows * 2 * h, sizeof *l->pairs);
-    l->inputs = mem_calloc(rows * h, sizeof *l->inputs);
-    l->chains = mem_calloc((size_t)(l->max_group * l->depth) * h, sizeof *l->chains);
-    if (!l->places || !l->rows || !l->row_ids || !l->pairs || !l->inputs || !l->chains)
-        return error_memory(err, "lyanna", rows * 2 * h * sizeof *l->pairs);
-    for (size_t i = 0; i < n; i++) {
-        LyannaPlace *p = &l->places[i];
-        p->feature = mem_calloc(h, sizeof *p->feature);
-        p->tokens = mem_calloc(LYANNA_QUEUE, sizeof *p->tokens);
-        p->hidden = mem_calloc(LYANNA_QUEUE * h, sizeof *p->hidden);
-        if (!p->feature || !p->tokens || !p->hidden) return error_memory(err, "lyanna", LYANNA_QUEUE * h * sizeof *p->hidden);
+    int64_t h = l->learned->n_embd, rows = l->max_rows, n = l->learned->max_sequences;
+    float *features, *hidden;
+    int32_t *tokens;
+    const ArenaItem items[] = {ARENA_ITEM(&l->places, n),           ARENA_ITEM(&features, n * h),
+                               ARENA_ITEM(&tokens, n * LYANNA_QUEUE), ARENA_ITEM(&hidden, n * LYANNA_QUEUE * h),
+                               ARENA_ITEM(&l->rows, rows),          ARENA_ITEM(&l->row_ids, rows),
+                               ARENA_ITEM(&l->pairs, rows * 2 * h), ARENA_ITEM(&l->inputs, rows * h),
+                               ARENA_ITEM(&l->chains, l->max_group * l->depth * h)};
+    int status = arena_take(&l->learned->arena, items, ARENA_COUNT(items), "lyanna", err);
+    for (int64_t i = 0; i < n && !status; i++) {
+        l->places[i].feature = features + i * h;
+        l->places[i].tokens = tokens + i * LYANNA_QUEUE;
+        l->places[i].hidden = hidden + i * LYANNA_QUEUE * h;
     }
-    return FR_OK;
+    return status;
 }
 
 int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group, fr_error *err) {
     *l = (LyannaLayer){.learned = learned, .depth = depth, .max_group = max_group, .max_rows = MAX_ROWS};
     fr_assert(max_group >= 1 && max_group * depth <= MAX_ROWS);
-    l->model = *learned->target; /* shape, rope, kernels */
-    l->model.layers = &l->weights;
-    l->model.output_norm = NULL;
-    l->model.hparams.n_layer = 1;
     int status = read_first_token(l, err);
     if (!status) status = read_weights(l, err);
-    if (!status) status = learned_open_products(learned, env, 2 * (int64_t)learned->n_embd, MAX_ROWS, err);
     if (!status) status = allocate(l, err);
-    ExecutorOptions eo = {.n_threads = env->n_threads, .kv_type = KV_F16, .page_size = PAGE_SIZE,
-                          .n_ctx = env->n_ctx + TREE_MAX_NODES + depth, .max_sequences = env->max_sequences, .max_rows = MAX_ROWS};
-    return status ? status : executor_open(&l->executor, &l->model, &eo, err);
+    return status ? status : one_layer_open_executor(&l->layer, learned, env->n_ctx, depth, MAX_ROWS, err);
 }
 
 void lyanna_layer_close(LyannaLayer *l) {
-    LayerWeights *w = &l->weights;
-    PackedMatrix *matrices[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) packed_free(matrices[i]);
-    learned_linear_free(&l->fc);
-    executor_close(l->executor);
-    for (int32_t i = 0; l->places && i < l->learned->max_sequences; i++) {
-        mem_free(l->places[i].feature);
-        mem_free(l->places[i].tokens);
-        mem_free(l->places[i].hidden);
-    }
-    void *all[] = {w->attn_norm, w->ffn_norm, l->places, l->rows, l->row_ids, l->pairs, l->inputs, l->chains};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    learned_linear_close(l->learned, l->fc);
+    one_layer_close(&l->layer);
 }
 
 /* ---- entries: what the target has read ------------------------------------------------------------ */
 
 int lyanna_layer_begin(LyannaLayer *l, int32_t sequence, fr_error *err) {
     LyannaPlace *p = &l->places[sequence];
-    int status = executor_sequence_open(l->executor, &p->kv, err);
+    int status = executor_sequence_open(l->layer.executor, &p->kv, err);
     p->n_queued = 0;
     p->begun = status == FR_OK;
     return status;
@@ -126,7 +96,7 @@ int lyanna_layer_begin(LyannaLayer *l, int32_t sequence, fr_error *err) {
 
 void lyanna_layer_end(LyannaLayer *l, int32_t sequence) {
     LyannaPlace *p = &l->places[sequence];
-    if (p->begun) executor_sequence_close(l->executor, p->kv);
+    if (p->begun) executor_sequence_close(l->layer.executor, p->kv);
     p->begun = false;
 }
 
@@ -135,7 +105,7 @@ static int32_t pack_queue(LyannaLayer *l, const LyannaPlace *p, int32_t n_rows) 
     int64_t h = l->learned->n_embd, width = l->is_fused ? 2 * h : h;
     for (int32_t i = 0; i < p->n_queued; i++, n_rows++) {
         float *pair = l->pairs + n_rows * width;
-        if (l->is_fused) model_embedding(l->learned->target, p->tokens[i], pair);
+        if (l->is_fused) learned_embed(l->learned, p->tokens[i], pair);
         memcpy(pair + (width - h), p->hidden + i * h, (size_t)h * sizeof *pair);
         l->rows[n_rows] = (Row){.token = p->tokens[i], .sequence = p->kv, .parent = i ? n_rows - 1 : -1,
                                 .want_hidden = i == p->n_queued - 1, .input = l->inputs + n_rows * h};
@@ -150,12 +120,12 @@ static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_er
     int status = FR_OK;
     for (int32_t i = 0; i < n && !status; i++) {
         const LyannaPlace *p = &l->places[sequences[i]];
-        if (p->n_queued) status = executor_reserve(l->executor, p->kv, p->n_queued, err);
+        if (p->n_queued) status = executor_reserve(l->layer.executor, p->kv, p->n_queued, err);
         n_rows = pack_queue(l, p, n_rows);
     }
     if (status || n_rows == 0) return status;
-    learned_linear_run(l->learned, &l->fc, l->pairs, n_rows, l->inputs);
-    status = executor_forward(l->executor, l->rows, n_rows, err);
+    learned_linear(l->learned, l->fc, LINEAR_SET, l->pairs, n_rows, l->inputs);
+    status = executor_forward(l->layer.executor, l->rows, n_rows, err);
     if (status) return status;
     n_rows = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -163,8 +133,8 @@ static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_er
         if (p->n_queued == 0) continue;
         int32_t first = n_rows;
         n_rows += p->n_queued;
-        memcpy(p->feature, executor_hidden(l->executor, n_rows - 1), (size_t)l->learned->n_embd * sizeof *p->feature);
-        executor_commit(l->executor, p->kv, l->row_ids + first, p->n_queued);
+        memcpy(p->feature, executor_hidden(l->layer.executor, n_rows - 1), (size_t)l->learned->n_embd * sizeof *p->feature);
+        executor_commit(l->layer.executor, p->kv, l->row_ids + first, p->n_queued);
         p->n_queued = 0;
     }
     return FR_OK;
@@ -205,9 +175,9 @@ static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t
     for (int32_t i = 0; i < n; i++)
         l->rows[i] = (Row){.sequence = l->places[sequences[i]].kv, .parent = step == 1 ? -1 : n_run - n + i, .want_hidden = true,
                            .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
-    int status = step == 1 ? executor_forward(l->executor, l->rows, n, err) : executor_extend(l->executor, l->rows, n, err);
+    int status = step == 1 ? executor_forward(l->layer.executor, l->rows, n, err) : executor_extend(l->layer.executor, l->rows, n, err);
     for (int32_t i = 0; i < n && !status; i++)
-        memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->executor, n_run + i), (size_t)h * sizeof(float));
+        memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i), (size_t)h * sizeof(float));
     return status;
 }
 
@@ -217,10 +187,10 @@ int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_e
     for (int32_t i = 0; i < n && !status; i++) {
         const LyannaPlace *p = &l->places[sequences[i]];
         memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
-        if (l->depth > 1) status = executor_reserve(l->executor, p->kv, l->depth - 1, err);
+        if (l->depth > 1) status = executor_reserve(l->layer.executor, p->kv, l->depth - 1, err);
     }
     for (int32_t step = 1; step < l->depth && !status; step++) status = run_step(l, sequences, n, step, err);
     for (int32_t i = 0; i < n && l->depth > 1 && !status; i++)
-        executor_commit(l->executor, l->places[sequences[i]].kv, NULL, 0); /* the steps are forgotten */
+        executor_commit(l->layer.executor, l->places[sequences[i]].kv, NULL, 0); /* the steps are forgotten */
     return status;
 }

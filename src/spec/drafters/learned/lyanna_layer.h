@@ -2,8 +2,7 @@
 #ifndef LEARNED_LYANNA_LAYER_H
 #define LEARNED_LYANNA_LAYER_H
 
-#include "backend/executor.h"
-#include "spec/drafters/learned/learned.h"
+#include "spec/drafters/learned/one_layer.h"
 
 typedef struct LyannaPlace {
     int32_t kv;              /* sequence in the executor */
@@ -20,10 +19,8 @@ typedef struct LyannaLayer {
     LearnedDrafter *learned; /* borrowed: file, target, products */
     bool is_fused;           /* an entry knows the token behind it */
     int32_t depth, max_group, max_rows;
-    LearnedLinear fc;
-    Model model;             /* one layer; rope and kernels are the target's */
-    LayerWeights weights;
-    Executor *executor;
+    Linear *fc;
+    OneLayer layer;
     LyannaPlace *places;     /* [max_sequences] */
     Row *rows;               /* [max_rows] */
     int32_t *row_ids;
@@ -32,7 +29,7 @@ typedef struct LyannaLayer {
 } LyannaLayer;
 
 /* Takes the layer's tensors out of the open file, and makes room for chains of `depth` hidden states of max_group sequences
- * at once; opens the products of `learned`, too. After a failure lyanna_layer_close is safe on a zeroed struct. */
+ * at once. After a failure lyanna_layer_close is safe on a zeroed struct. */
 int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group, fr_error *err);
 void lyanna_layer_close(LyannaLayer *l);
 

@@ -11,8 +11,7 @@
 #ifndef LEARNED_TOKEN_INFO_H
 #define LEARNED_TOKEN_INFO_H
 
-#include "backend/cpu/multiplier.h"
-#include "spec/drafter/drafter_file.h"
+#include "spec/drafters/learned/learned.h"
 
 typedef enum TokenInfoForm {
     TOKEN_INFO_F16,     /* a table of halves */
@@ -20,34 +19,25 @@ typedef enum TokenInfoForm {
     TOKEN_INFO_FACTORS, /* no table: multiplied when it is needed */
 } TokenInfoForm;
 
-/* What one thread works in. */
-typedef struct TokenInfoWorker {
-    Multiplier *multiplier;
-    float *embeddings, *narrow, *wide; /* [TOKEN_INFO_BATCH][H], [d], [n, and up to whole blocks] */
-} TokenInfoWorker;
-
 typedef struct TokenInfo {
-    const Model *target; /* borrowed: its embedding */
-    const char *method;  /* whose file; borrowed */
+    LearnedDrafter *learned; /* borrowed: file, target, products */
+    const char *method;      /* whose file; borrowed */
     TokenInfoForm form;
-    int32_t n;             /* tokens that give and get info; 0: there is none */
-    int32_t *hot;          /* [n] which, rising; NULL: all of the vocabulary */
-    int32_t *place_of;     /* [n_vocab] place in hot, or -1; NULL likewise */
-    float *gain;           /* [n] */
-    PackedMatrix down, up; /* [d][H], [n][d]; gone once the table is there */
-    char *table;           /* [n][row_bytes] */
-    size_t row_bytes;
-    int n_workers;
-    TokenInfoWorker *workers; /* [n_workers] who make the table; then the first alone */
+    int32_t n;               /* tokens that give and get info; 0: there is none */
+    int32_t *hot;            /* [n] which, rising; NULL: all of the vocabulary */
+    int32_t *place_of;       /* [n_vocab] place in hot, or -1; NULL likewise */
+    float *gain;             /* [n] */
+    Linear *down, *up;       /* [d][H], [n][d]; closed once the table is there */
+    Lookup *table;           /* [n][n] */
+    float *embeddings, *narrow, *wide; /* [TOKEN_INFO_BATCH][H], [d], [n] */
 } TokenInfo;
 
 enum { TOKEN_INFO_BATCH = 64, TOKEN_INFO_MAX_RANK = 1 << 16 }; /* tokens of one call at most */
 
-/* Reads the factors and hot tokens of a file of that method, and makes the table; a file without token info opens too. Refuses a
+/* Reads the factors and hot tokens of the open file of that method, and makes the table; a file without token info opens too. Refuses a
  * table beyond TOKEN_INFO_MAX_BYTES, naming the remedy. After a failure token_info_close is safe on a zeroed struct. */
 #define TOKEN_INFO_MAX_BYTES ((size_t)4 << 30)
-int token_info_open(TokenInfo *t, DrafterFile *f, const char *method, const Model *target, TokenInfoForm form, int n_threads,
-                    fr_error *err);
+int token_info_open(TokenInfo *t, LearnedDrafter *learned, const char *method, TokenInfoForm form, fr_error *err);
 void token_info_close(TokenInfo *t);
 
 /* rows[i] += what tokens[i] tells, [n_vocab] each; nothing where there is no info. */

@@ -18,8 +18,7 @@ enum { PREFILL_CHUNK = 256, PAGE_SIZE = 16 };
 static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, fr_error *err) {
     int status = gguf_open(&r->gguf, path, err);
     if (!status) status = vocab_match(r->gguf, env->target, err);
-    ModelOptions options = {.kernels = env->kernels, .activations = env->activations, .n_threads = env->n_threads};
-    if (!status) status = model_open(&r->model, r->gguf, &options, err);
+    if (!status) status = model_open(&r->model, r->gguf, err);
     if (status) return status;
     if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH,
@@ -38,13 +37,15 @@ static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
     r->sampler = sampler_new(r->n_vocab);
     if (!r->sequences || !r->rows || !r->row_ids || !r->sampler)
         return error_memory(err, "a draft model's rows", n * sizeof *r->rows);
-    ExecutorOptions options = {.n_threads = env->n_threads,
-                               .kv_type = KV_F16,
+    ExecutorOptions options = {.kv_type = KV_F16,
                                .page_size = PAGE_SIZE,
                                .n_ctx = r->n_ctx + r->n_nodes,
                                .max_sequences = env->max_sequences,
                                .max_rows = r->max_rows};
-    return executor_open(&r->executor, r->model, &options, err);
+    WeightsOptions weights = env->weights->options;
+    weights.progress = NULL;
+    int status = env->device->backend->weights_open(&r->weights, r->model, &weights, err);
+    return status ? status : executor_open(&r->executor, env->device, r->weights, &options, err);
 }
 
 int small_model_kv_open(SmallModelKv *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err) {
@@ -64,6 +65,7 @@ void small_model_kv_close(SmallModelKv *r) {
     mem_free(r->rows);
     mem_free(r->row_ids);
     executor_close(r->executor);
+    weights_close(r->weights);
     sampler_free(r->sampler);
     model_close(r->model);
     gguf_close(r->gguf);

@@ -24,6 +24,7 @@ typedef struct DraftSequence {
 typedef struct SmallModelKv {
     Gguf *gguf;
     Model *model;
+    Weights *weights;
     Executor *executor;
     Sampler *sampler;
     int32_t n_vocab, max_sequences, n_ctx;

@@ -1,0 +1,28 @@
+/* backend.c - the backends there are. */
+#include "backend/backend.h"
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/reference/reference_backend.h"
+
+#include <string.h>
+
+static const Backend *const all[] = {&backend_cpu, &backend_reference, NULL};
+
+const Backend *const *backends(void) { return all; }
+
+int backend_find(const char *name, const Backend **out, fr_error *err) {
+    for (const Backend *const *b = all; *b; b++)
+        if (!name || strcmp(name, (*b)->name) == 0) {
+            *out = *b;
+            return FR_OK;
+        }
+    return error_set(err, FR_ERR_ARGUMENT, "there is no backend '%.40s'; choose cpu or reference", name);
+}
+
+void weights_close(Weights *w) {
+    if (w) w->backend->weights_close(w);
+}
+
+void device_close(Device *d) {
+    if (d) d->backend->device_close(d);
+}

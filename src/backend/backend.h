@@ -1,0 +1,172 @@
+/* backend.h - the table that a backend implements: where weights live and who computes.
+ *
+ *   Device    threads or an accelerator, with working memory: one for an engine, shared by the target and all drafters
+ *   Weights   a Model made resident in the backend's own form; immutable, shared by engines
+ *   Context   keys, values and activations of one Weights on one Device: runs forwards over rows of token trees
+ *   Linear    one matrix of a drafter, and a bias
+ *   Lookup    rows of numbers that drafters add to logits by token
+ *
+ * The engine and every drafter use only this and executor.h, which turns sequences and pages into slots for all backends alike.
+ * backend/cpu is the fast one; backend/reference is the same in double precision, without packing or threads, written to be read;
+ * begin there to write another. A backend is a folder here and a line in backend.c.
+ *
+ * The contract: a result depends on its own inputs alone. The row of a forward that sees certain tokens gives the same bits in
+ * every batch, chunk, tree, page layout and number of threads (docs/ARCHITECTURE.md); tests/lossless holds each backend to it.
+ * Objects of one Device are used by one thread at a time. Functions that can fail return a negative code and fill in err.
+ */
+#ifndef BACKEND_BACKEND_H
+#define BACKEND_BACKEND_H
+
+#include "base/machine_speed.h"
+#include "model/model.h"
+
+typedef struct Backend Backend;
+
+/* The head of each of a backend's own structs. */
+typedef struct Device {
+    const Backend *backend;
+    int n_threads;
+} Device;
+
+typedef struct WeightsOptions {
+    const char *kernels;      /* name of a kernel table; NULL or "auto": the best of this machine */
+    ActPrecision activations; /* of matrices of block types */
+    int n_threads;            /* that convert the weights */
+    void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
+    void *progress_user;
+} WeightsOptions;
+
+typedef struct Weights {
+    const Backend *backend;
+    const Model *model;     /* borrowed */
+    WeightsOptions options; /* kernels: the name of the table that was chosen */
+    size_t bytes;           /* of matrices: what one forward reads */
+} Weights;
+
+typedef struct Context {
+    const Weights *weights;
+    Device *device;
+} Context;
+
+typedef struct Linear {
+    int64_t n_in, n_out;
+} Linear;
+
+typedef struct Lookup {
+    int64_t n_rows, n;
+    TensorType type;
+} Lookup;
+
+typedef struct DeviceOptions {
+    const char *kernels; /* as in WeightsOptions */
+    int n_threads;
+    bool pin_threads; /* each to a core of its own, while the device is open */
+} DeviceOptions;
+
+typedef struct ContextOptions {
+    KvType kv_type;
+    int32_t n_slots;  /* token slots of the KV cache */
+    int32_t n_ctx;    /* longest sequence */
+    int32_t max_rows; /* in one forward and its extensions */
+} ContextOptions;
+
+/* One row of a forward, placed: which slots it reads and where its own key and value go. */
+typedef struct RowPlace {
+    int32_t token, position, sequence;
+    const float *input;           /* [n_embd] in the place of the token's embedding, or NULL */
+    int32_t index;                /* among the rows of its sequence since executor_forward */
+    int32_t slot;                 /* of its key and value */
+    int32_t n_prefix, n_path;     /* visible: n_prefix committed slots, then n_path of its path in the tree, itself last */
+    const int32_t *prefix_slots, *path_slots;
+    int32_t i_logits, i_hidden;   /* its place among the results, or -1: not wanted */
+} RowPlace;
+
+typedef enum ResultKind { RESULT_LOGITS, RESULT_HIDDEN } ResultKind;
+
+/* A part of a forward for measurements: its work, the shortest time in which the machine could do it, and the time it took. */
+enum { COST_PARTS_MAX = 12 };
+typedef struct CostPart {
+    const char *name;
+    int64_t n_out, n_in;  /* of the matrices of one layer, over the same inputs; 0: no matrix product */
+    int32_t n_layers;     /* that have it; 0: not counted */
+    double bytes;         /* read by one forward */
+    double ops;           /* multiplications and additions; 16-bit activations count twice */
+    double seconds;       /* measured, all layers together */
+    double floor_s;       /* the longer of reading the bytes and computing the operations; 0: unknown */
+} CostPart;
+
+/* What a forward has to move and to compute. */
+typedef struct CostWork {
+    double weight_bytes;            /* read once, whatever the number of rows */
+    double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
+    double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
+    double attention_ops;           /* of one row and one earlier token, in float */
+} CostWork;
+
+/* What a linear layer does with its product p = W x + bias. */
+typedef enum LinearOp {
+    LINEAR_SET,      /* y = p */
+    LINEAR_ADD_SILU, /* y = y + silu(p): a residual block */
+    LINEAR_SUM_SILU, /* y = silu(y + p): a recurrent state */
+} LinearOp;
+
+struct Backend {
+    const char *name, *summary; /* as in --backend; one line for --help */
+
+    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM head they
+     * share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending with NULL. */
+    int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
+    int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
+    void (*weights_close)(Weights *w);
+    const char *const *(*kernel_names)(void);
+    /* Embeddings of n tokens, out [n][n_embd]. */
+    void (*embed)(const Weights *w, const int32_t *tokens, int32_t n, float *out);
+
+    int (*device_open)(Device **out, const DeviceOptions *options, fr_error *err);
+    void (*device_close)(Device *d);
+
+    /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots. read gives the result
+     * number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or [n_embd]. */
+    int (*context_open)(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
+    void (*context_close)(Context *c);
+    void (*forward)(Context *c, const RowPlace *rows, int32_t n_rows);
+    const float *(*read)(Context *c, ResultKind kind, int32_t i);
+    /* Keys and values of n slots from one place to another, which may overlap; and of one slot, all one small constant. */
+    void (*copy_slots)(Context *c, int32_t from, int32_t to, int32_t n);
+    void (*fill_slot)(Context *c, int32_t slot);
+
+    /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, no rows are fine. head: the LM head, y [n_rows][n_vocab];
+     * head_reserve takes its memory beforehand. */
+    int (*linear_open)(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
+                       fr_error *err);
+    void (*linear_close)(Linear *l);
+    void (*linear)(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+    int (*head_reserve)(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
+    void (*head)(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y);
+    /* In place, for rows [n_rows][n]: exp(x - max) / sum; and x / sqrt(mean(x^2) + eps) * gain. */
+    void (*softmax)(Device *d, float *x, int32_t n_rows, int64_t n);
+    void (*rmsnorm)(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
+    /* A table of F16 or Q8_0 rows: stores rows [first, first + n_rows), given as floats; adds a row to x [n]. */
+    int (*lookup_open)(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
+    void (*lookup_close)(Lookup *l);
+    void (*lookup_store)(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
+    void (*lookup_add)(Device *d, Lookup *l, int64_t row, float *x);
+
+    /* For measurements (cost.h). parts: fills out [COST_PARTS_MAX] and returns their number; time_parts: from now on the seconds of each
+     * part are added to seconds [that number], NULL: no longer. speed and read_weights may be NULL: unknown. */
+    void (*work)(const Weights *w, KvType kv_type, CostWork *out);
+    int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out);
+    void (*time_parts)(Context *c, double *seconds);
+    int (*speed)(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
+    int (*read_weights)(Device *d, const Weights *w, double *seconds, fr_error *err); /* the time of reading all matrices once */
+};
+
+/* All backends, ending with NULL, the default first; and one by name (NULL: the default), with an error that names them. */
+const Backend *const *backends(void);
+int backend_find(const char *name, const Backend **out, fr_error *err);
+
+/* NULL is fine for each. */
+void weights_close(Weights *w);
+void device_close(Device *d);
+
+#endif

@@ -1,0 +1,223 @@
+/* cpu.h - inside of the CPU backend: what its files share.
+ *
+ *   cpu_backend.c   the table              cpu_linear.c   drafters' matrices, LM head, norms, softmax
+ *   cpu_weights.c   packing                cpu_lookup.c   drafters' tables of rows
+ *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
+ *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c   a forward
+ */
+#ifndef CPU_CPU_H
+#define CPU_CPU_H
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "base/threads.h"
+#include "kernels/kernels.h"
+
+/* ---- device --------------------------------------------------------------------------------------- */
+
+typedef struct CpuDevice {
+    Device base;
+    const Kernels *kernels;
+    ThreadPool *threads;
+    char *acts;        /* [acts_bytes] inputs of a product of cpu_linear.c, in the form that its matrix wants */
+    size_t acts_bytes;
+    float *products;   /* [n_products] a product before it is added to something */
+    float *ones;       /* [n_ones] what silu_mul multiplies by */
+    size_t n_products, n_ones;
+} CpuDevice;
+
+/* Room for products of n_rows rows of n_in inputs with n_out outputs. */
+int cpu_device_reserve(CpuDevice *d, int64_t n_in, int64_t n_out, int32_t n_rows, fr_error *err);
+
+/* ---- weights -------------------------------------------------------------------------------------- */
+
+typedef struct CpuLayer {
+    const LayerSpec *spec;       /* its vectors */
+    PackedMatrix q, k, v;        /* [q_dim | kv_dim | kv_dim][n_embd] */
+    PackedMatrix o;              /* [n_embd][q_dim] */
+    PackedMatrix gate, up;       /* [n_ff][n_embd] */
+    PackedMatrix down;           /* [n_embd][n_ff] */
+} CpuLayer;
+
+typedef struct CpuWeights {
+    Weights base;
+    const Kernels *kernels;
+    PackedMatrix output;         /* [n_vocab][n_embd]; of a submodel the target's */
+    CpuLayer *layers;            /* [n_layer] */
+    void *block;                 /* where all matrices lie, in the order in which a forward reads them */
+} CpuWeights;
+
+/* Packs a matrix of the file into memory of its own. */
+int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err);
+
+/* ---- keys and values ------------------------------------------------------------------------------ */
+
+/* Keys of one head lie together: [layer][keys | values][head][slot][head_dim]. */
+typedef struct CpuKv {
+    KvType type;
+    int32_t n_layer, n_head_kv;
+    int64_t n_slots;
+    size_t slot_bytes;
+    char *data;
+} CpuKv;
+
+static inline char *cpu_kv_plane(const CpuKv *kv, int64_t i) {
+    return kv->data + (size_t)i * (size_t)kv->n_slots * kv->slot_bytes;
+}
+/* Slot 0 of the keys (or values) of one layer and head; slot s follows s * slot_bytes further. */
+static inline char *cpu_kv_keys(const CpuKv *kv, int32_t layer, int32_t head) {
+    return cpu_kv_plane(kv, (int64_t)layer * 2 * kv->n_head_kv + head);
+}
+static inline char *cpu_kv_values(const CpuKv *kv, int32_t layer, int32_t head) {
+    return cpu_kv_plane(kv, ((int64_t)layer * 2 + 1) * kv->n_head_kv + head);
+}
+
+/* ---- a forward ------------------------------------------------------------------------------------ */
+
+/* What the stages of a forward do, for measurements. */
+typedef enum ForwardKind {
+    FORWARD_EMBED,     /* embeddings and angles */
+    FORWARD_NORM,      /* norms before the products, and conversion into what these read */
+    FORWARD_QKV,       /* products, biases, head norms, rotation, keys and values into the cache */
+    FORWARD_ATTENTION, /* with conversion for the output projection */
+    FORWARD_O,         /* product, residual */
+    FORWARD_GATE_UP,   /* products, SiLU, conversion for the down projection */
+    FORWARD_DOWN,      /* product, residual */
+    FORWARD_OUTPUT,    /* logits */
+    FORWARD_KINDS
+} ForwardKind;
+
+/* Parts per thread: enough that the others can make up for a thread that lost its core for a while. */
+enum { PARTS_PER_THREAD = 4 };
+
+/* Keys whose weighted values are one sum: part of the numeric contract (attention.c). */
+enum { ATTN_TILE = 512 };
+static inline int64_t attn_n_tiles(int64_t n_keys) { return (n_keys + ATTN_TILE - 1) / ATTN_TILE; }
+
+/* Up to three matrices over the same inputs. */
+typedef struct Product {
+    const PackedMatrix *m;
+    float *y; /* [n_rows][n_out] */
+} Product;
+
+typedef struct Op Op;
+typedef struct CpuContext CpuContext;
+/* Does items [begin, end) of the operation: rows, heads, tiles, ... */
+typedef void (*OpFn)(const Op *op, int64_t begin, int64_t end, int i_thread);
+
+/* One operation of a forward: what one stage of the parallel region works on (base/threads.h). */
+struct Op {
+    CpuContext *c;
+    OpFn fn;
+    ForwardKind kind;
+    int64_t n_items;
+    int64_t n_rows;             /* of activations that it multiplies */
+    int32_t layer;
+    const CpuLayer *l;          /* of that layer; NULL before and behind them */
+    const float *norm;          /* [n_embd], or NULL: none */
+    const float *x;             /* what is converted, [n_rows] of the products' n_in */
+    int n_products;
+    Product products[3];
+};
+
+/* Writes an operation: `base`, which has the products, and what it does with them. n_rows: rows that it multiplies, 0 if none. Returns
+ * the place behind it. */
+static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows) {
+    base.kind = kind, base.fn = fn, base.n_items = n_items, base.n_rows = n_rows;
+    *at = base;
+    return at + 1;
+}
+
+/* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are split. */
+enum { OPS_PER_LAYER = 11, OPS_AROUND = 3 };
+
+struct CpuContext {
+    Context base;
+    const Model *model;
+    const CpuWeights *weights;
+    const Kernels *kernels;
+    ThreadPool *threads;          /* the device's */
+    ContextOptions options;
+    CpuKv kv;
+    const RowPlace *rows;         /* [n_rows] of the forward that runs */
+    int32_t n_rows, n_logits;
+    int64_t longest;              /* keys that a row sees at most */
+    int64_t score_stride;
+    float *cos_sin;               /* [n_ropes][max_rows][n_rot] */
+    float *x, *normed, *delta;    /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
+    float *q, *attended;          /* [max_rows][q_dim] */
+    float *k, *v;                 /* [max_rows][kv_dim] */
+    float *gate, *up;             /* [max_rows][n_ff] */
+    float *hidden;                /* [n_hidden][n_embd] after the final norm */
+    float *logits;                /* [n_logits][n_vocab] */
+    float *scores;                /* [n_threads][heads of a group][score_stride] */
+    float *tile_sums;             /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
+    void *acts[ACT_FORM_COUNT];   /* [max_rows][widest row] activations in each form */
+    void *ff_acts;                /* [max_rows][widest row] those of the down projection */
+    Op *ops;                      /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
+    Stage *stages;                /* the same */
+    double *stage_s;              /* the same: seconds of each */
+    double *part_s;               /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
+};
+
+static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
+
+/* cos and sin of row i for the rope of a layer. */
+static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, int64_t i) {
+    int64_t n_rot = c->model->hparams.rope.n_rot;
+    return c->cos_sin + row_at((int64_t)l->spec->i_rope * c->options.max_rows + i, n_rot);
+}
+
+/* The forward of rows (forward.c). */
+void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
+/* The operations of a layer, from the residual stream back into it (layer.c): writes them from `at` on, returns the place behind. */
+Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
+/* Of these: c->attended from c->q and the cache, which holds the rows' own keys and values (attention.c). It is left in the form
+ * that the output projection wants, where attention_converts. */
+Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
+bool attention_converts(const CpuContext *c);
+/* Converts row i of the inputs x into every form that the products of the operation want. */
+void convert_row(const Op *op, const float *x, int64_t i);
+/* The norm of a row, or the row itself where there is none. */
+void norm_row(const CpuContext *c, float *out, const float *x, const float *norm);
+
+/* ---- entries of the table, by file ------------------------------------------------------------------ */
+
+int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
+int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err);
+void cpu_weights_close(Weights *w);
+void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out);
+
+int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err);
+void cpu_device_close(Device *d);
+
+int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
+void cpu_context_close(Context *c);
+const float *cpu_read(Context *c, ResultKind kind, int32_t i);
+void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
+void cpu_fill_slot(Context *c, int32_t slot);
+
+int cpu_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
+                    fr_error *err);
+void cpu_linear_close(Linear *l);
+void cpu_linear(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
+void cpu_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y);
+void cpu_softmax(Device *d, float *x, int32_t n_rows, int64_t n);
+void cpu_rmsnorm(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
+
+int cpu_lookup_open(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
+void cpu_lookup_close(Lookup *l);
+void cpu_lookup_store(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
+void cpu_lookup_add(Device *d, Lookup *l, int64_t row, float *x);
+
+enum { CPU_N_PARTS = 7 };
+void cpu_work(const Weights *w, KvType kv_type, CostWork *out);
+int cpu_parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out);
+void cpu_time_parts(Context *c, double *seconds);
+/* Adds the seconds of the stages of a forward of n operations to the parts (forward.c calls it). */
+void cpu_note_times(CpuContext *c, int n);
+int cpu_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
+int cpu_read_weights(Device *d, const Weights *w, double *seconds, fr_error *err);
+
+#endif

@@ -1,0 +1,140 @@
+/* cpu_cost.c - what a forward on the CPU has to read and to compute, part by part, and how long each part took. */
+#include "backend/cpu/cpu.h"
+
+#include "backend/cost.h"
+#include "base/clock.h"
+#include "kernels/machine.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. */
+static const size_t kinds[] = {offsetof(CpuLayer, q),    offsetof(CpuLayer, k),  offsetof(CpuLayer, v),   offsetof(CpuLayer, o),
+                               offsetof(CpuLayer, gate), offsetof(CpuLayer, up), offsetof(CpuLayer, down)};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t layer) {
+    if (kind == N_KINDS) return &w->output;
+    return (const PackedMatrix *)(const void *)((const char *)&w->layers[layer] + kinds[kind]);
+}
+
+static PeakKind peak_of(ActForm form) { return form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8; }
+
+/* Multiplications and additions of one row; 16-bit activations are two byte planes. */
+static double ops_of(const PackedMatrix *m) { return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1); }
+
+void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    const Hparams *h = &weights->model->hparams;
+    *out = (CostWork){.weight_bytes = (double)weights->bytes};
+    out->kv_bytes_per_key = 2.0 * h->n_layer * h->n_head_kv * (double)kv_row_bytes(kv_type, h->head_dim);
+    out->attention_ops = 4.0 * (double)hparams_q_dim(h) * h->n_layer;
+    for (int32_t i = 0; i < h->n_layer; i++)
+        for (int kind = 0; kind < N_KINDS + (i == 0); kind++) {
+            const PackedMatrix *m = matrix_of(w, kind, i);
+            out->ops_per_row[peak_of(m->act)] += ops_of(m);
+        }
+}
+
+/* ---- parts ---------------------------------------------------------------------------------------- */
+
+/* The matrices of a kind of stage, as indices into kinds. */
+static const struct {
+    const char *name;
+    ForwardKind kind;
+    int first, last;
+} products[] = {{"attn_qkv", FORWARD_QKV, 0, 2}, {"attn_output", FORWARD_O, 3, 3}, {"ffn_gate_up", FORWARD_GATE_UP, 4, 5},
+                {"ffn_down", FORWARD_DOWN, 6, 6}, {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
+enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
+_Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");
+
+static double floor_of(const MachineSpeed *speed, double bytes, double ops, PeakKind peak) {
+    double read_s = bytes / (speed->read_gb_s * 1e9), compute_s = ops / (speed->peak_gop_s[peak] * 1e9);
+    return read_s > compute_s ? read_s : compute_s;
+}
+
+static void add_matrix(CostPart *p, const PackedMatrix *m, const MachineSpeed *speed, int32_t n_rows, bool is_first_layer) {
+    double bytes = (double)packed_bytes(m), ops = ops_of(m) * n_rows;
+    if (is_first_layer) p->n_out += m->n_out, p->n_in = m->n_in;
+    p->bytes += bytes, p->ops += ops;
+    p->floor_s += floor_of(speed, bytes, ops, peak_of(m->act));
+}
+
+static CostPart describe_product(const CpuWeights *w, int i, const MachineSpeed *speed, int32_t n_rows) {
+    int32_t n = products[i].first == N_KINDS ? 1 : w->base.model->hparams.n_layer;
+    CostPart p = {.name = products[i].name, .n_layers = n};
+    for (int32_t layer = 0; layer < n; layer++)
+        for (int k = products[i].first; k <= products[i].last; k++)
+            add_matrix(&p, matrix_of(w, k, layer), speed, n_rows, layer == 0);
+    return p;
+}
+
+/* Keys and values of the context are read once a forward (rows share them); each row multiplies with all that it sees. */
+static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
+    CostWork work;
+    cpu_work(&w->base, kv_type, &work);
+    CostPart p = {.name = "attention", .n_layers = w->base.model->hparams.n_layer, .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
+                  .ops = work.attention_ops * n_rows * cost_keys_of_row(n_rows, n_context)};
+    p.floor_s = floor_of(speed, p.bytes, p.ops, PEAK_F32);
+    return p;
+}
+
+int cpu_parts(const Weights *weights, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    for (int i = 0; i < N_PRODUCTS; i++) out[i] = describe_product(w, i, speed, n_rows);
+    out[PART_ATTENTION] = describe_attention(w, kv_type, speed, n_rows, n_context);
+    out[PART_NORMS] = (CostPart){.name = "norms"};
+    return N_PARTS;
+}
+
+void cpu_time_parts(Context *context, double *seconds) {
+    ((CpuContext *)context)->part_s = seconds;
+}
+
+static int part_of(ForwardKind kind) {
+    for (int i = 0; i < N_PRODUCTS; i++)
+        if (products[i].kind == kind) return i;
+    return kind == FORWARD_ATTENTION ? PART_ATTENTION : PART_NORMS;
+}
+
+void cpu_note_times(CpuContext *c, int n) {
+    for (int i = 0; c->part_s && i < n; i++) c->part_s[part_of(c->ops[i].kind)] += c->stage_s[i];
+}
+
+/* ---- the machine ---------------------------------------------------------------------------------- */
+
+int cpu_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err) {
+    return machine_measure(((const CpuWeights *)w)->kernels, n_threads, out, err);
+}
+
+enum { READS_PER_THREAD = 8 }; /* the others make up for a thread that lost its core for a while */
+
+typedef struct Reading {
+    const CpuWeights *w;
+    uint32_t seen[THREADS_MAX * READS_PER_THREAD]; /* what read_loop returned: it means nothing */
+} Reading;
+
+static void read_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    Reading *r = ctx;
+    for (int32_t layer = 0; layer < r->w->base.model->hparams.n_layer; layer++)
+        for (int kind = 0; kind < N_KINDS + (layer == 0); kind++) {
+            const PackedMatrix *m = matrix_of(r->w, kind, layer);
+            int64_t begin, end;
+            threads_split(packed_n_tiles(m) * (int64_t)m->tile_bytes / 256 * 256, 256, i_part, n_parts, &begin, &end);
+            r->seen[i_part] += r->w->kernels->read_loop((const char *)m->data + begin, (size_t)(end - begin));
+        }
+}
+
+int cpu_read_weights(Device *device, const Weights *w, double *seconds, fr_error *err) {
+    (void)err;
+    ThreadPool *pool = ((CpuDevice *)device)->threads;
+    Reading r = {.w = (const CpuWeights *)w};
+    for (int i = 0; i < 2; i++) {
+        double start_s = clock_s();
+        threads_run(pool, threads_count(pool) * READS_PER_THREAD, read_part, &r);
+        double s = clock_s() - start_s;
+        if (i == 0 || s < *seconds) *seconds = s; /* the first wakes the threads */
+    }
+    return FR_OK;
+}

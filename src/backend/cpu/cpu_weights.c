@@ -1,0 +1,133 @@
+/* cpu_weights.c - the weights of a model, packed in tiles for the kernels. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/cpu_backend.h"
+
+#include "base/mem.h"
+
+/* A matrix, and where it comes from. */
+typedef struct Packing {
+    PackedMatrix *m;
+    const GgufTensor *from;
+} Packing;
+
+typedef struct Loader {
+    CpuWeights *w;
+    Packing *packings; /* [n_packings] in the order in which a forward reads them */
+    int64_t n_packings;
+    fr_error *err;
+} Loader;
+
+static ActForm block_form(const CpuWeights *w) { return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16; }
+
+static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Packing *p = ctx;
+    int64_t begin, end;
+    threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
+    packed_fill(p->m, p->from->data, begin, end);
+}
+
+/* Sets the shape of a matrix that pack_all will fill. */
+static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
+    int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
+    if (status) return status;
+    l->packings[l->n_packings++] = (Packing){out, t};
+    if (!size_add(l->w->base.bytes, packed_bytes(out), &l->w->base.bytes)) return error_memory(l->err, "the weights", SIZE_MAX);
+    return FR_OK;
+}
+
+/* All matrices into one block: small ones too then lie in huge pages, and no page is left half empty. */
+static int pack_all(Loader *l) {
+    const WeightsOptions *o = &l->w->base.options;
+    size_t done = 0, all = l->w->base.bytes;
+    char *at = l->w->block = mem_alloc(all);
+    if (!at) return error_memory(l->err, "the weights", all);
+    for (int64_t i = 0; i < l->n_packings; i++) {
+        PackedMatrix *m = l->packings[i].m;
+        m->data = at + done;
+        threads_run_once(o->n_threads, fill_part, &l->packings[i]);
+        done += packed_bytes(m);
+        if (o->progress) o->progress(o->progress_user, (double)done / (double)all);
+    }
+    return FR_OK;
+}
+
+/* What this backend does not run is refused before anything is packed. */
+static int check_layer(const Model *m, int32_t i, fr_error *err) {
+    const LayerSpec *s = &m->layers[i];
+    const char *what = s->mixer != MIXER_ATTENTION ? "a sliding window" : s->soft_cap != 0 ? "capped attention scores" :
+                       s->sinks ? "attention sinks" : s->ffn != FFN_DENSE ? "a mixture of experts" : NULL;
+    if (!what) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: layer %d has %s, which the backend cpu does not run; use --backend reference",
+                     gguf_path(m->gguf), i, what);
+}
+
+static int load_layers(Loader *l) {
+    const Model *m = l->w->base.model;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) {
+        const LayerSpec *s = &m->layers[i];
+        CpuLayer *layer = &l->w->layers[i];
+        layer->spec = s;
+        const struct { const GgufTensor *from; PackedMatrix *to; } matrices[] = {
+            {s->q, &layer->q}, {s->k, &layer->k}, {s->v, &layer->v}, {s->o, &layer->o},
+            {s->gate, &layer->gate}, {s->up, &layer->up}, {s->down, &layer->down}};
+        int status = check_layer(m, i, l->err);
+        for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++)
+            status = will_pack(l, matrices[k].from, matrices[k].to);
+        if (status) return status;
+    }
+    return FR_OK;
+}
+
+/* target: NULL, or whose LM head these layers share. */
+static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target, fr_error *err) {
+    *out = NULL;
+    CpuWeights *w = mem_calloc(1, sizeof *w);
+    if (!w) return error_memory(err, "the weights", sizeof *w);
+    w->base = (Weights){.backend = &backend_cpu, .model = model, .options = *options};
+    size_t n_layer = (size_t)model->hparams.n_layer;
+    Loader l = {.w = w, .err = err, .packings = mem_calloc(7 * n_layer + 1, sizeof *l.packings)};
+    w->layers = mem_calloc(n_layer, sizeof *w->layers);
+    int status = l.packings && w->layers ? kernels_find(options->kernels, &w->kernels, err)
+                                         : error_memory(err, "layers", n_layer * sizeof *w->layers);
+    if (!status) w->base.options.kernels = w->kernels->name;
+    if (!status) status = load_layers(&l);
+    if (target) w->output = target->output;
+    else if (!status) status = will_pack(&l, model->output, &w->output);
+    if (!status) status = pack_all(&l);
+    mem_free(l.packings);
+    if (status) {
+        cpu_weights_close(&w->base);
+        return status;
+    }
+    *out = &w->base;
+    return FR_OK;
+}
+
+int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
+    return open_weights(out, model, options, NULL, err);
+}
+
+int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
+    WeightsOptions options = target->options;
+    options.progress = NULL;
+    return open_weights(out, layers, &options, (const CpuWeights *)target, err);
+}
+
+void cpu_weights_close(Weights *weights) {
+    CpuWeights *w = (CpuWeights *)weights;
+    mem_free(w->layers);
+    mem_free(w->block);
+    mem_free(w);
+}
+
+void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
+    int64_t n_embd = w->model->hparams.n_embd;
+    for (int32_t i = 0; i < n; i++) model_embedding(w->model, tokens[i], out + i * n_embd);
+}
+
+int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {
+    int status = packed_init(out, t->type, block_form(like), t->dims[1], t->dims[0], err);
+    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out));
+    return status;
+}

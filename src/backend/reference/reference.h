@@ -1,0 +1,55 @@
+/* reference.h - inside of the reference backend: a forward, and what drafters need, by file. */
+#ifndef REFERENCE_REFERENCE_H
+#define REFERENCE_REFERENCE_H
+
+#include "backend/backend.h"
+
+typedef struct RefContext {
+    Context base;
+    const Model *model;
+    ContextOptions options;
+    double *kv;               /* [n_layer][keys | values][n_slots][kv_dim] */
+    double *x, *normed;       /* [max_rows][n_embd] residual stream, and its norm */
+    double *q, *attended;     /* [max_rows][q_dim] */
+    double *k, *v;            /* [max_rows][kv_dim] */
+    double *gate, *up;        /* [max_rows][n_ff] */
+    double *delta;            /* [max_rows][n_embd] what a block adds to x */
+    double *scores;           /* [n_ctx] */
+    double *experts;          /* [n_expert] router probabilities */
+    float *weight_row;        /* one row of a matrix, as floats */
+    float *logits, *hidden;   /* [max_rows][n_vocab], [max_rows][n_embd]: results */
+} RefContext;
+
+/* Slot 0 of the keys (which = 0) or values (1) of a layer; slot s follows s * kv_dim further. */
+static inline double *reference_kv(const RefContext *c, int32_t layer, int which) {
+    return c->kv + ((int64_t)layer * 2 + which) * c->options.n_slots * hparams_kv_dim(&c->model->hparams);
+}
+
+int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
+void reference_context_close(Context *c);
+const float *reference_read(Context *c, ResultKind kind, int32_t i);
+void reference_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
+void reference_fill_slot(Context *c, int32_t slot);
+void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
+
+/* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them; row: room for one
+ * of them as floats. */
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, double *y, float *row);
+/* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
+void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
+double reference_silu(double x);
+
+int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
+                    fr_error *err);
+void reference_linear_close(Linear *l);
+void reference_linear(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
+int reference_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
+void reference_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y);
+void reference_softmax(Device *d, float *x, int32_t n_rows, int64_t n);
+void reference_rmsnorm_rows(Device *d, float *x, int32_t n_rows, int64_t n, const float *gain, float eps);
+int reference_lookup_open(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err);
+void reference_lookup_close(Lookup *l);
+void reference_lookup_store(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
+void reference_lookup_add(Device *d, Lookup *l, int64_t row, float *x);
+
+#endif

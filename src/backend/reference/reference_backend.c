@@ -1,0 +1,97 @@
+/* reference_backend.c - the table of the reference backend, and its weights: the file itself. */
+#include "backend/reference/reference_backend.h"
+
+#include "backend/reference/reference.h"
+#include "base/mem.h"
+
+/* Bytes of all matrices of the layers, and of the LM head. */
+static size_t matrix_bytes(const Model *m) {
+    size_t bytes = m->output->bytes;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) {
+        const LayerSpec *l = &m->layers[i];
+        bytes += l->q->bytes + l->k->bytes + l->v->bytes + l->o->bytes + l->gate->bytes + l->up->bytes + l->down->bytes;
+    }
+    return bytes;
+}
+
+static int weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
+    *out = mem_calloc(1, sizeof **out);
+    if (!*out) return error_memory(err, "the weights", sizeof **out);
+    **out = (Weights){.backend = &backend_reference, .model = model, .options = *options, .bytes = matrix_bytes(model)};
+    (*out)->options.kernels = "double";
+    return FR_OK;
+}
+
+static int submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
+    return weights_open(out, layers, &target->options, err);
+}
+
+static void close_weights(Weights *w) { mem_free(w); }
+
+static const char *const *kernel_names(void) {
+    static const char *const names[] = {"double", NULL};
+    return names;
+}
+
+static void embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
+    for (int32_t i = 0; i < n; i++) model_embedding(w->model, tokens[i], out + (int64_t)i * w->model->hparams.n_embd);
+}
+
+static int device_open(Device **out, const DeviceOptions *options, fr_error *err) {
+    (void)options;
+    *out = mem_calloc(1, sizeof **out);
+    if (!*out) return error_memory(err, "a device", sizeof **out);
+    **out = (Device){.backend = &backend_reference, .n_threads = 1};
+    return FR_OK;
+}
+
+static void close_device(Device *d) { mem_free(d); }
+
+/* ---- measurements: the work as the file has it, in one part --------------------------------------------- */
+
+static void work(const Weights *w, KvType kv_type, CostWork *out) {
+    (void)kv_type;
+    const Hparams *h = &w->model->hparams;
+    *out = (CostWork){.weight_bytes = (double)w->bytes,
+                      .kv_bytes_per_key = 2.0 * h->n_layer * (double)hparams_kv_dim(h) * sizeof(double),
+                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * h->n_layer};
+}
+
+static int parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out) {
+    (void)w, (void)kv_type, (void)speed, (void)n_rows, (void)n_context, (void)out;
+    return 0;
+}
+
+static void time_parts(Context *c, double *seconds) { (void)c, (void)seconds; }
+
+const Backend backend_reference = {
+    .name = "reference",
+    .summary = "plain C in double precision, one thread: slow, to hold others against",
+    .weights_open = weights_open,
+    .submodel = submodel,
+    .weights_close = close_weights,
+    .kernel_names = kernel_names,
+    .embed = embed,
+    .device_open = device_open,
+    .device_close = close_device,
+    .context_open = reference_context_open,
+    .context_close = reference_context_close,
+    .forward = reference_forward,
+    .read = reference_read,
+    .copy_slots = reference_copy_slots,
+    .fill_slot = reference_fill_slot,
+    .linear_open = reference_linear_open,
+    .linear_close = reference_linear_close,
+    .linear = reference_linear,
+    .head_reserve = reference_head_reserve,
+    .head = reference_head,
+    .softmax = reference_softmax,
+    .rmsnorm = reference_rmsnorm_rows,
+    .lookup_open = reference_lookup_open,
+    .lookup_close = reference_lookup_close,
+    .lookup_store = reference_lookup_store,
+    .lookup_add = reference_lookup_add,
+    .work = work,
+    .parts = parts,
+    .time_parts = time_parts,
+};

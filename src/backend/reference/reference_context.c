@@ -1,0 +1,93 @@
+/* reference_context.c - the memory of a forward of the reference backend. */
+#include "backend/reference/reference.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The most experts of any layer, and the longest row of any matrix. */
+static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
+    const Hparams *h = &m->hparams;
+    *n_expert = 1;
+    *widest = max_of(max_of(h->n_embd, h->n_ff), hparams_q_dim(h));
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
+}
+
+static int allocate(RefContext *c, fr_error *err) {
+    const Hparams *h = &c->model->hparams;
+    int64_t rows = c->options.max_rows, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h), n_expert, widest;
+    measure(c->model, &n_expert, &widest);
+    const struct { void *out; int64_t n; size_t each; } wants[] = {
+        {&c->kv, 2 * h->n_layer * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
+        {&c->x, rows * h->n_embd, sizeof(double)},
+        {&c->normed, rows * h->n_embd, sizeof(double)},
+        {&c->q, rows * q_dim, sizeof(double)},
+        {&c->attended, rows * q_dim, sizeof(double)},
+        {&c->k, rows * kv_dim, sizeof(double)},
+        {&c->v, rows * kv_dim, sizeof(double)},
+        {&c->gate, max_of(rows * h->n_ff, h->n_vocab), sizeof(double)},
+        {&c->up, rows * h->n_ff, sizeof(double)},
+        {&c->delta, rows * h->n_embd, sizeof(double)},
+        {&c->scores, c->options.n_ctx, sizeof(double)},
+        {&c->experts, n_expert, sizeof(double)},
+        {&c->weight_row, widest, sizeof(float)},
+        {&c->logits, rows * h->n_vocab, sizeof(float)},
+        {&c->hidden, rows * h->n_embd, sizeof(float)},
+    };
+    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
+        size_t bytes;
+        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
+        if (!p) return error_memory(err, "a context of the reference backend", bytes);
+        memcpy(wants[i].out, &p, sizeof p);
+    }
+    return FR_OK;
+}
+
+int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err) {
+    *out = NULL;
+    RefContext *c = mem_calloc(1, sizeof *c);
+    if (!c) return error_memory(err, "a context", sizeof *c);
+    c->base = (Context){.weights = w, .device = d};
+    c->model = w->model;
+    c->options = *options;
+    int status = allocate(c, err);
+    if (status) {
+        reference_context_close(&c->base);
+        return status;
+    }
+    *out = &c->base;
+    return FR_OK;
+}
+
+void reference_context_close(Context *context) {
+    RefContext *c = (RefContext *)context;
+    void *const all[] = {c->kv, c->x, c->normed, c->q, c->attended, c->k, c->v, c->gate, c->up, c->delta, c->scores, c->experts,
+                         c->weight_row, c->logits, c->hidden};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    mem_free(c);
+}
+
+const float *reference_read(Context *context, ResultKind kind, int32_t i) {
+    const RefContext *c = (const RefContext *)context;
+    const Hparams *h = &c->model->hparams;
+    return kind == RESULT_LOGITS ? c->logits + (int64_t)i * h->n_vocab : c->hidden + (int64_t)i * h->n_embd;
+}
+
+void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n) {
+    const RefContext *c = (const RefContext *)context;
+    int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
+    for (int32_t i = 0; i < 2 * c->model->hparams.n_layer; i++) {
+        double *slots = reference_kv(c, i / 2, i % 2);
+        memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
+    }
+}
+
+void reference_fill_slot(Context *context, int32_t slot) {
+    const RefContext *c = (const RefContext *)context;
+    int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
+    for (int32_t i = 0; i < 2 * c->model->hparams.n_layer; i++)
+        for (int64_t k = 0; k < kv_dim; k++) reference_kv(c, i / 2, i % 2)[slot * kv_dim + k] = 1;
+}

@@ -1,0 +1,216 @@
+/* reference_forward.c - a transformer on two screens, in double precision.
+ *
+ *     x  = embedding                                    of each row's token, or the input that a drafter gives
+ *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head
+ *     x += Wdown (silu(Wgate m) * (Wup m))              m = rmsnorm(x); or the same for the experts that a router chooses
+ *     logits = Woutput rmsnorm(x)
+ *
+ * Layer by layer, all rows of a batch in each: a row's key and value are in the cache before any row attends, so that rows of a
+ * tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit depends on the batch.
+ * Nothing is rounded but the results; keys and values stay in double, whatever type is asked for.
+ *
+ * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
+#include "backend/reference/reference.h"
+
+#include "format/blocks.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- arithmetic ----------------------------------------------------------------------------------- */
+
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, double *y, float *row) {
+    int64_t n_in = w->dims[0], n_out = w->dims[1];
+    size_t row_bytes;
+    (void)tensor_type_row_bytes(w->type, n_in, &row_bytes); /* the file was checked when it was opened */
+    for (int64_t o = 0; o < n_out; o++) {
+        blocks_dequantize(w->type, (const char *)data + (size_t)o * row_bytes, n_in, row);
+        for (int32_t r = 0; r < n_rows; r++) {
+            const double *in = x + r * n_in;
+            double sum = 0;
+            for (int64_t i = 0; i < n_in; i++) sum += (double)row[i] * in[i];
+            y[r * n_out + o] = sum;
+        }
+    }
+}
+
+void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += x[i] * x[i];
+    for (int64_t i = 0; i < n; i++) y[i] = gain ? x[i] / sqrt(squares / (double)n + eps) * (double)gain[i] : x[i];
+}
+
+double reference_silu(double x) { return x / (1 + exp(-x)); }
+
+static void product(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y) {
+    reference_product(w, w->data, x, n_rows, y, c->weight_row);
+}
+
+static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    for (int32_t i = 0; i < n_rows; i++)
+        reference_rmsnorm(c->x + (int64_t)i * h->n_embd, gain, h->n_embd, (double)h->rms_eps, c->normed + (int64_t)i * h->n_embd);
+}
+
+static void add_to_residual(const RefContext *c, int32_t n_rows) {
+    for (int64_t i = 0; i < (int64_t)n_rows * c->model->hparams.n_embd; i++) c->x[i] += c->delta[i];
+}
+
+/* ---- attention ------------------------------------------------------------------------------------ */
+
+/* Rotates the pairs of one head by the angles of a position. */
+static void rotate(const Rope *rope, int32_t position, double *x) {
+    int32_t half = rope->params.n_rot / 2;
+    for (int32_t i = 0; i < half; i++) {
+        bool adjacent = rope->params.style == ROPE_PAIRS;
+        double *a = adjacent ? &x[2 * i] : &x[i], *b = adjacent ? &x[2 * i + 1] : &x[i + half];
+        double cosine = cos(position * rope->freqs[i]) * rope->magnitude, sine = sin(position * rope->freqs[i]) * rope->magnitude;
+        double re = *a * cosine - *b * sine, im = *a * sine + *b * cosine;
+        *a = re, *b = im;
+    }
+}
+
+/* Bias, norm and rotation of the heads of one row; rope NULL: values are not rotated. */
+static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const float *bias, const float *norm, const Rope *rope,
+                         int32_t position) {
+    int32_t dim = c->model->hparams.head_dim;
+    for (int32_t i = 0; bias && i < n_heads * dim; i++) x[i] += (double)bias[i];
+    for (int32_t h = 0; h < n_heads; h++) {
+        if (norm) reference_rmsnorm(x + h * dim, norm, dim, (double)c->model->hparams.rms_eps, x + h * dim);
+        if (rope) rotate(rope, position, x + h * dim);
+    }
+}
+
+/* The slot of the key at a logical position that the row sees. */
+static int32_t slot_at(const RowPlace *r, int32_t position) {
+    return position < r->n_prefix ? r->prefix_slots[position] : r->path_slots[position - r->n_prefix];
+}
+
+/* One query head of one row. */
+static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head, const double *q, double *out) {
+    const Hparams *h = &c->model->hparams;
+    int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, at = head / (h->n_head / h->n_head_kv) * dim;
+    const double *keys = reference_kv(c, layer, 0) + at, *values = reference_kv(c, layer, 1) + at;
+    int32_t n = r->n_prefix + r->n_path, first = l->mixer == MIXER_WINDOW && n > l->window ? n - l->window : 0;
+    double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
+    for (int32_t t = first; t < n; t++) {
+        double score = 0;
+        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, t) * kv_dim + d];
+        score /= sqrt((double)dim);
+        if (l->soft_cap > 0) score = (double)l->soft_cap * tanh(score / (double)l->soft_cap);
+        c->scores[t] = score;
+        largest = fmax(largest, score);
+    }
+    double total = l->sinks ? exp((double)l->sinks[head] - largest) : 0;
+    for (int32_t t = first; t < n; t++) total += c->scores[t] = exp(c->scores[t] - largest);
+    memset(out, 0, (size_t)dim * sizeof *out);
+    for (int32_t t = first; t < n; t++)
+        for (int64_t d = 0; d < dim; d++) out[d] += c->scores[t] / total * values[slot_at(r, t) * kv_dim + d];
+}
+
+static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    const Rope *rope = &c->model->ropes[l->i_rope];
+    int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
+    norm_rows(c, l->attn_norm, n_rows);
+    product(c, l->q, c->normed, n_rows, c->q);
+    product(c, l->k, c->normed, n_rows, c->k);
+    product(c, l->v, c->normed, n_rows, c->v);
+    for (int32_t i = 0; i < n_rows; i++) {
+        double *k = c->k + i * kv_dim, *v = c->v + i * kv_dim;
+        finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
+        finish_heads(c, k, h->n_head_kv, l->k_bias, l->k_norm, rope, rows[i].position);
+        finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
+        memcpy(reference_kv(c, layer, 0) + rows[i].slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
+        memcpy(reference_kv(c, layer, 1) + rows[i].slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
+    }
+    for (int32_t i = 0; i < n_rows; i++)
+        for (int32_t head = 0; head < h->n_head; head++) {
+            int64_t at = i * q_dim + (int64_t)head * h->head_dim;
+            attend(c, l, layer, &rows[i], head, c->q + at, c->attended + at);
+        }
+    product(c, l->o, c->attended, n_rows, c->delta);
+    add_to_residual(c, n_rows);
+}
+
+/* ---- feed-forward --------------------------------------------------------------------------------- */
+
+/* down (silu(gate x) * (up x)) of expert i, or of the only one, into c->delta [n_rows]. */
+static void feed_forward_of(const RefContext *c, const LayerSpec *l, int32_t i, const double *x, int32_t n_rows) {
+    size_t n = l->router ? (size_t)l->router->dims[1] : 1, at = (size_t)i;
+    int64_t n_ff = l->gate->dims[1];
+    reference_product(l->gate, (const char *)l->gate->data + at * (l->gate->bytes / n), x, n_rows, c->gate, c->weight_row);
+    reference_product(l->up, (const char *)l->up->data + at * (l->up->bytes / n), x, n_rows, c->up, c->weight_row);
+    for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = reference_silu(c->gate[k]) * c->up[k];
+    reference_product(l->down, (const char *)l->down->data + at * (l->down->bytes / n), c->gate, n_rows, c->delta, c->weight_row);
+}
+
+/* Of one row: the experts of greatest router probability, weighted by it, the weights summing to 1. */
+static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *x) {
+    int64_t n = l->router->dims[1], n_embd = c->model->hparams.n_embd;
+    double largest = -INFINITY, chosen = 0;
+    product(c, l->router, normed, 1, c->experts);
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, c->experts[i]);
+    for (int64_t i = 0; i < n; i++) c->experts[i] = exp(c->experts[i] - largest);
+    int32_t best[64];
+    for (int32_t k = 0; k < l->n_expert_used; k++) {
+        best[k] = -1;
+        for (int32_t i = 0; i < n; i++) {
+            bool taken = false;
+            for (int32_t j = 0; j < k; j++) taken = taken || best[j] == i;
+            if (!taken && (best[k] < 0 || c->experts[i] > c->experts[best[k]])) best[k] = i;
+        }
+        chosen += c->experts[best[k]];
+    }
+    for (int32_t k = 0; k < l->n_expert_used; k++) {
+        feed_forward_of(c, l, best[k], normed, 1);
+        for (int64_t i = 0; i < n_embd; i++) x[i] += c->experts[best[k]] / chosen * c->delta[i];
+    }
+}
+
+static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
+    int64_t n_embd = c->model->hparams.n_embd;
+    norm_rows(c, l->ffn_norm, n_rows);
+    if (l->ffn == FFN_DENSE) {
+        feed_forward_of(c, l, 0, c->normed, n_rows);
+        add_to_residual(c, n_rows);
+        return;
+    }
+    for (int32_t i = 0; i < n_rows; i++) run_experts(c, l, c->normed + i * n_embd, c->x + i * n_embd);
+}
+
+/* ---- a forward ------------------------------------------------------------------------------------ */
+
+static void embed(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
+    int64_t n = c->model->hparams.n_embd;
+    for (int32_t i = 0; i < n_rows; i++) {
+        if (!rows[i].input) model_embedding(c->model, rows[i].token, c->weight_row);
+        const float *x = rows[i].input ? rows[i].input : c->weight_row;
+        for (int64_t k = 0; k < n; k++) c->x[i * n + k] = (double)x[k];
+    }
+}
+
+static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    double *logits = c->gate; /* room for [n_vocab], reference_context_open says */
+    norm_rows(c, c->model->output_norm, n_rows);
+    for (int32_t i = 0; i < n_rows; i++) {
+        const double *hidden = c->normed + (int64_t)i * h->n_embd;
+        if (rows[i].i_hidden < 0) continue;
+        for (int32_t k = 0; k < h->n_embd; k++) c->hidden[(int64_t)rows[i].i_hidden * h->n_embd + k] = (float)hidden[k];
+        if (rows[i].i_logits < 0) continue;
+        product(c, c->model->output, hidden, 1, logits);
+        for (int32_t k = 0; k < h->n_vocab; k++) c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)logits[k];
+    }
+}
+
+void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
+    const RefContext *c = (const RefContext *)context;
+    embed(c, rows, n_rows);
+    for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
+        const LayerSpec *l = &c->model->layers[layer];
+        attention(c, l, layer, rows, n_rows);
+        feed_forward(c, l, n_rows);
+    }
+    write_results(c, rows, n_rows);
+}

@@ -1,0 +1,165 @@
+/* model.c - reads a model file into its description: tensors found by name, their shapes checked, every tensor of the file accounted
+ * for. The layers are described by the file of the architecture (arch.h). */
+#include "model/model.h"
+
+#include "base/mem.h"
+#include "format/blocks.h"
+#include "model/arch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a model of a file owns. */
+struct ModelMemory {
+    LayerSpec *layers;
+    float **vectors; /* [n_vectors]; room for every tensor of the file */
+    int64_t n_vectors;
+};
+
+struct ArchReader {
+    Model *m;
+    const GgufTensor **taken; /* [n_taken] so far; room for every tensor of the file */
+    int64_t n_taken;
+    fr_error *err;
+};
+
+const Hparams *arch_hparams(const ArchReader *r) { return &r->m->hparams; }
+
+/* The tensor with exactly that shape (n_out 0: a vector). A missing one is an error unless optional. */
+static int take(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bool optional, const GgufTensor **out) {
+    const GgufTensor *t = gguf_find_tensor(r->m->gguf, name);
+    const char *path = gguf_path(r->m->gguf);
+    *out = t;
+    if (!t) return optional ? FR_OK : error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is missing", path, name);
+    if (t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
+        return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld where %lld x %lld fits",
+                         path, name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
+                         (long long)(n_out ? n_out : 1));
+    r->taken[r->n_taken++] = t;
+    return FR_OK;
+}
+
+static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional, const float **out) {
+    const GgufTensor *t;
+    int status = take(r, name, n, 0, optional, &t);
+    if (status || !t) return status;
+    size_t row_bytes;
+    if (!tensor_type_row_bytes(t->type, n, &row_bytes))
+        return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is not whole blocks", gguf_path(r->m->gguf), name);
+    float *v = mem_calloc((size_t)n, sizeof *v);
+    if (!v) return error_memory(r->err, name, (size_t)n * sizeof *v);
+    r->m->memory->vectors[r->m->memory->n_vectors++] = v;
+    blocks_dequantize(t->type, t->data, n, v);
+    *out = v;
+    return FR_OK;
+}
+
+typedef struct TensorName {
+    char text[64];
+} TensorName;
+
+static TensorName name_in_layer(int32_t i_layer, const char *name) {
+    TensorName out;
+    snprintf(out.text, sizeof out.text, "blk.%d.%s", i_layer, name);
+    return out;
+}
+
+int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional, const GgufTensor **out) {
+    TensorName full = name_in_layer(i_layer, name);
+    return take(r, full.text, n_in, n_out, optional, out);
+}
+
+int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out) {
+    TensorName full = name_in_layer(i_layer, name);
+    return take_vector(r, full.text, n, optional, out);
+}
+
+static int load_rope(ArchReader *r) {
+    const RopeParams *p = &r->m->hparams.rope;
+    const float *factors = NULL;
+    int status = take_vector(r, "rope_freqs.weight", p->n_rot / 2, true, &factors);
+    for (int32_t i = 0; !status && factors && i < p->n_rot / 2; i++)
+        if (!(factors[i] > 0))
+            status = error_set(r->err, FR_ERR_FORMAT, "%s: rope_freqs.weight holds %g where only positive factors "
+                               "make sense", gguf_path(r->m->gguf), (double)factors[i]);
+    if (!status) status = rope_init(&r->m->ropes[0], p, factors, r->err);
+    if (!status) r->m->n_ropes = 1;
+    return status;
+}
+
+static int refuse_unknown_tensors(const ArchReader *r) {
+    const Gguf *g = r->m->gguf;
+    for (int64_t i = 0; r->n_taken < gguf_n_tensors(g) && i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        bool is_taken = false;
+        for (int64_t k = 0; k < r->n_taken && !is_taken; k++) is_taken = r->taken[k] == t;
+        if (!is_taken)
+            return error_set(r->err, FR_ERR_UNSUPPORTED,
+                             "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be "
+                             "run wrongly", gguf_path(g), t->name, arch_name(r->m->hparams.arch));
+    }
+    return FR_OK;
+}
+
+static int load(ArchReader *r) {
+    Model *m = r->m;
+    int status = hparams_read(&m->hparams, m->gguf, r->err);
+    if (status) return status;
+    const Hparams *h = &m->hparams;
+    if ((status = load_rope(r))) return status;
+    if ((status = take(r, "token_embd.weight", h->n_embd, h->n_vocab, false, &m->token_embd))) return status;
+    if ((status = take_vector(r, "output_norm.weight", h->n_embd, false, &m->output_norm))) return status;
+    if ((status = take(r, "output.weight", h->n_embd, h->n_vocab, true, &m->output))) return status;
+    if (!m->output) m->output = m->token_embd;
+    LayerSpec *layers = mem_calloc((size_t)h->n_layer, sizeof *layers);
+    if (!layers) return error_memory(r->err, "layers", (size_t)h->n_layer * sizeof *layers);
+    m->layers = m->memory->layers = layers;
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if ((status = arch_find(h->arch)->layer(r, i, &layers[i]))) return status;
+    return refuse_unknown_tensors(r);
+}
+
+int model_open(Model **out, const Gguf *g, fr_error *err) {
+    *out = NULL;
+    Model *m = mem_calloc(1, sizeof *m);
+    if (!m) return error_memory(err, "a model", sizeof *m);
+    m->gguf = g;
+    size_t n = (size_t)gguf_n_tensors(g);
+    ArchReader r = {.m = m, .err = err, .taken = mem_calloc(n, sizeof *r.taken)};
+    m->memory = mem_calloc(1, sizeof *m->memory);
+    if (m->memory) m->memory->vectors = mem_calloc(n, sizeof *m->memory->vectors);
+    bool has_memory = r.taken && m->memory && m->memory->vectors;
+    int status = has_memory ? load(&r) : error_memory(err, "a list of tensors", n * sizeof *r.taken);
+    mem_free(r.taken);
+    if (status) {
+        model_close(m);
+        return status;
+    }
+    *out = m;
+    return FR_OK;
+}
+
+void model_close(Model *m) {
+    if (!m) return;
+    for (int64_t i = 0; m->memory && i < m->memory->n_vectors; i++) mem_free(m->memory->vectors[i]);
+    if (m->memory) mem_free(m->memory->vectors), mem_free(m->memory->layers);
+    mem_free(m->memory);
+    for (int i = 0; i < m->n_ropes; i++) rope_free(&m->ropes[i]);
+    mem_free(m);
+}
+
+Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff) {
+    Model m = *target;
+    m.layers = layers;
+    m.output_norm = NULL;
+    m.memory = NULL;
+    m.hparams.n_layer = n_layer;
+    m.hparams.n_ff = n_ff;
+    return m;
+}
+
+void model_embedding(const Model *m, int32_t token, float *out) {
+    const GgufTensor *t = m->token_embd;
+    size_t row_bytes = t->bytes / (size_t)m->hparams.n_vocab;
+    blocks_dequantize(t->type, (const char *)t->data + (size_t)token * row_bytes, m->hparams.n_embd, out);
+}

@@ -1,0 +1,74 @@
+/* model.h - what a model is, without saying how it is computed: hyper-parameters and, layer by layer, what a backend has to run.
+ *
+ * A Model holds views into its GGUF file (matrices, as the file has them) and the small vectors as floats. Nothing is packed or
+ * converted here: a backend makes the weights resident in its own form (backend/backend.h).
+ *
+ *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them
+ *     x  += feed_forward(norm(x))     dense, or a mixture of experts
+ *
+ * A new architecture is one file, arch_NAME.c, that fills in a LayerSpec for each layer (arch.h). What only some models have is a
+ * NULL or a 0 in the others' specs.
+ */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+
+#include "model/hparams.h"
+#include "model/rope.h"
+
+typedef enum MixerKind {
+    MIXER_ATTENTION, /* every earlier position is visible */
+    MIXER_WINDOW,    /* the last `window` positions are, the row's own included */
+} MixerKind;
+
+typedef enum FeedForwardKind {
+    FFN_DENSE,   /* down (silu(gate x) * (up x)) */
+    FFN_EXPERTS, /* the same for the n_expert_used experts of greatest router probability, weighted by it */
+} FeedForwardKind;
+
+/* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer has none. */
+typedef struct LayerSpec {
+    MixerKind mixer;
+    int32_t window;                            /* MIXER_WINDOW: positions */
+    int32_t i_rope;                            /* which of Model.ropes rotates queries and keys */
+    float soft_cap;                            /* attention scores become cap * tanh(score / cap); 0: they stay */
+    const float *attn_norm;                    /* [n_embd]; a drafter's layer may have none */
+    const GgufTensor *q, *k, *v;               /* [q_dim | kv_dim | kv_dim][n_embd] */
+    const GgufTensor *o;                       /* [n_embd][q_dim] */
+    const float *q_bias, *k_bias, *v_bias;     /* [q_dim], [kv_dim], [kv_dim] */
+    const float *q_norm, *k_norm;              /* [head_dim], of each head */
+    const float *sinks;                        /* [n_head] a logit that joins each head's softmax and carries no value */
+
+    FeedForwardKind ffn;
+    const float *ffn_norm;                     /* [n_embd] */
+    const GgufTensor *gate, *up;               /* [n_ff][n_embd]; of experts [n_expert][n_ff][n_embd] */
+    const GgufTensor *down;                    /* [n_embd][n_ff]; of experts [n_expert][n_embd][n_ff] */
+    const GgufTensor *router;                  /* [n_expert][n_embd] of FFN_EXPERTS */
+    int32_t n_expert_used;
+} LayerSpec;
+
+enum { MODEL_MAX_ROPES = 2 };
+
+typedef struct Model {
+    const Gguf *gguf;              /* borrowed */
+    Hparams hparams;
+    Rope ropes[MODEL_MAX_ROPES];
+    int n_ropes;
+    const GgufTensor *token_embd;  /* [n_vocab][n_embd] */
+    const float *output_norm;      /* [n_embd]; NULL in a drafter's layers: none */
+    const GgufTensor *output;      /* [n_vocab][n_embd]; token_embd where the two are tied */
+    const LayerSpec *layers;       /* [n_layer] */
+    struct ModelMemory *memory;    /* vectors and specs; NULL in a model_of_layers */
+} Model;
+
+/* Reads the description. The Gguf must outlive the model. Refuses missing, unknown or misshapen tensors by name. */
+int model_open(Model **out, const Gguf *g, fr_error *err);
+void model_close(Model *m); /* NULL is fine */
+
+/* Layers of a drafter that run between the target's embedding and its LM head, with the target's heads and rope and a feed-forward
+ * part of their own width; there is no final norm. Everything is borrowed, nothing is to be closed. */
+Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
+
+/* The embedding of a token as floats, out: [n_embd]. */
+void model_embedding(const Model *m, int32_t token, float *out);
+
+#endif

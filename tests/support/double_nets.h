@@ -1,0 +1,63 @@
+/* double_nets.h - the networks of the drafters, compiled in double into the test that includes this header first.
+ *
+ * Finite differences prove a gradient only in double, so the sources are included with TRAIN_DOUBLE (ops/real.h).
+ * Network files have static functions of the same names; here they share one translation unit, so while they are
+ * included each such name stands for NET_name, and NET is defined anew before each file. */
+#ifndef TESTS_DOUBLE_NETS_H
+#define TESTS_DOUBLE_NETS_H
+
+#define TRAIN_DOUBLE
+/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used. */
+#include "train/ops/op_embedding.c"
+#include "train/ops/op_linear.c"
+#include "train/ops/op_regression.c"
+#include "train/ops/op_silu.c"
+#include "train/ops/op_residual.c"
+#include "train/ops/op_rmsnorm.c"
+#include "train/ops/op_rope.c"
+#include "train/ops/op_softmax_loss.c"
+#include "train/ops/op_unroll_attention.c"
+#include "train/nets/head_loss.c"
+#include "train/nets/info_factors.c"
+#include "train/ops/residual_chain.c"
+#include "train/nets/unroll_layer.c"
+#include "train/nets/unroll_net.c"
+
+#define NET_NAME_2(net, name) net##_##name
+#define NET_NAME_1(net, name) NET_NAME_2(net, name)
+#define NET_NAME(name) NET_NAME_1(NET, name)
+#define acts_close NET_NAME(acts_close)
+#define acts_open NET_NAME(acts_open)
+#define learn NET_NAME(learn)
+#define learn_head NET_NAME(learn_head)
+#define n_tensors NET_NAME(n_tensors)
+#define open_arrays NET_NAME(open_arrays)
+#define set_keys NET_NAME(set_keys)
+#define tensor NET_NAME(tensor)
+#define tensors_of_head NET_NAME(tensors_of_head)
+#define NET medusa
+#include "train/nets/net_medusa.c"
+#undef NET
+#define NET hydra
+#include "train/nets/net_hydra.c"
+#undef NET
+#define NET redrafter
+#include "train/nets/net_redrafter.c"
+#undef NET
+#define NET eagle
+#include "train/nets/net_eagle.c"
+#undef NET
+#define NET lyanna
+#include "train/nets/net_lyanna.c"
+#undef NET
+#undef acts_close
+#undef acts_open
+#undef learn
+#undef learn_head
+#undef n_tensors
+#undef open_arrays
+#undef set_keys
+#undef tensor
+#undef tensors_of_head
+
+#endif
