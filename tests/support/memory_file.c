@@ -21,3 +21,13 @@ const char *memory_file(const uint8_t *bytes, size_t n) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     return path;
 }
+
+const char *memory_file_of(const char *path, size_t skip) {
+    static uint8_t bytes[1 << 18];
+    FILE *f = fopen(path, "rb");
+    fr_assert(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    fclose(f);
+    fr_assert(n > skip && n < sizeof bytes);
+    return memory_file(bytes + skip, n - skip);
+}

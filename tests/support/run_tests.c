@@ -15,7 +15,7 @@
  *             build/MODE/tests/          likewise, with links to the test programs
  *
  * A test program that is started by hand in the root runs in the same way and leaves its files in build/. */
-#define _GNU_SOURCE
+#define _XOPEN_SOURCE 700
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
