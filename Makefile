@@ -16,8 +16,10 @@ LIB_PKGS := libpcre2-8 libxxhash libdivsufsort libdivsufsort64
 PKGS    := $(LIB_PKGS) libutf8proc jansson libzstd openblas
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
+# WERROR=-Werror in .ci/run: a warning of a compiler that nobody here has seen yet must not stop a user's build.
+WERROR  ?=
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
-ALL_CFLAGS = -std=c11 $(WARN) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
+ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
              -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
 # Other people's headers are not held to our warnings.
@@ -32,6 +34,8 @@ MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-re
 # An rpath of the old kind: what a library needs is looked for there too.
 MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
+# clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
+build/fuzz/src/kernels/%.o: MODE_FLAGS_fuzz :=
 
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
@@ -71,17 +75,17 @@ X86    := $(filter x86_64,$(ARCH))
 ARM64  := $(filter aarch64,$(ARCH))
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-$(BUILD)/src/kernels/%_avx2.o:        ISA := $(if $(X86),$(AVX2))
-$(BUILD)/src/kernels/%_avx_vnni.o:    ISA := $(if $(X86),$(AVX2) -mavxvnni)
-$(BUILD)/src/kernels/%_avx512.o:      ISA := $(if $(X86),$(AVX512))
-$(BUILD)/src/kernels/%_avx512_bf16.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
-$(BUILD)/src/kernels/%_neon_dot.o:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
-$(BUILD)/src/kernels/%_neon_i8mm.o:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
+$(BUILD)/src/kernels/%_avx2.o $(BUILD)/tidy/src/kernels/%_avx2.ok:        ISA := $(if $(X86),$(AVX2))
+$(BUILD)/src/kernels/%_avx_vnni.o $(BUILD)/tidy/src/kernels/%_avx_vnni.ok:    ISA := $(if $(X86),$(AVX2) -mavxvnni)
+$(BUILD)/src/kernels/%_avx512.o $(BUILD)/tidy/src/kernels/%_avx512.ok:      ISA := $(if $(X86),$(AVX512))
+$(BUILD)/src/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/kernels/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
+$(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
 
 # Training: loops over single numbers are done several side by side; no flag that could change a bit.
 $(BUILD)/src/train/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
-$(BUILD)/src/train/ops/%_avx512_bf16.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
@@ -89,15 +93,16 @@ $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
 
-# The programs of this tree link all objects, training and importing too; the installed libraries show fr_* and nothing else.
+# The programs of this tree link all objects, training and importing too, through an archive that only names them; the
+# installed libraries show fr_* and nothing else.
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS)
-	@rm -f $@ && ar rcs $@ $^
+	@rm -f $@ && ar rcsT $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
 	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	ld -r $^ -o $(BUILD)/forerun-hidden.o
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
-	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o
+	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
@@ -114,22 +119,27 @@ $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
+# With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
+# build a test with SLIM= on the command line.
+SLIM = $(if $(filter asan ubsan tsan fuzz,$(MODE)),,-Wl$(comma)--strip-debug)
+comma := ,
 # Test programs lie side by side in $(BUILD)/tests, whatever folder their source is in.
 define test_program
 $(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $$(@D)
-	$$(CC) $$(MODE_FLAGS) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
+	$$(CC) $$(MODE_FLAGS) $$(SLIM) -pthread $$(TEST_LDFLAGS) $$^ $$(LDLIBS) -lcmocka -o $$@
 endef
 $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
 $(RUNNER): tests/support/run_tests.c
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(WARN) $(CFLAGS) $< -o $@
+	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) $< -o $@
 
 # ---- what must be installed ----------------------------------------------------------------------
-# docs/DEPENDENCIES.md gives the reason for each. Optional: clang libclang-rt-14-dev (fuzz), gnuplot-nox.
+# docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev
+                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev gnuplot-nox
 DEB_CLANG    := clang libclang-rt-14-dev
+DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing
 @missing=; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
 if [ -n "$$missing" ]; then \
@@ -139,11 +149,13 @@ if [ -n "$$missing" ]; then \
   $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq $$missing >/dev/null; \
 fi
 endef
-.PHONY: deps deps-clang
+.PHONY: deps deps-clang deps-dev
 deps:
 	$(call install_missing,$(DEB_PACKAGES))
 deps-clang: deps
 	$(call install_missing,$(DEB_CLANG))
+deps-dev: deps
+	$(call install_missing,$(DEB_DEV))
 
 # ---- see it --------------------------------------------------------------------------------------
 .PHONY: demo bench
@@ -157,15 +169,42 @@ bench: deps
 	build/forerun bench -m models/target.gguf bench/prompts/questions.jsonl -n 100 --tree-budget 4 --draft ngram-trie --draft suffix
 
 # ---- test ----------------------------------------------------------------------------------------
-.PHONY: test tests run-tests asan ubsan tsan
+.PHONY: test tests run-tests quick-tests asan ubsan tsan
 tests: $(TESTS) $(REPLAYS) $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
 run-tests: tests $(BENCHES)
 	@$(RUNNER) $(TESTS) $(REPLAYS)
+# The tests that a sanitizer gets through in three minutes on two cores (MODE=asan, MODE=ubsan): tests/unit but for the slow ones, our
+# golden files, the readers of training data, and the fuzz inputs.
+SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
+               test_kernels_vector test_layers test_shipped_drafters test_step_memory
+QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(basename $(notdir $(call sources,tests,unit)))) \
+               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint,$(notdir $(TESTS)))
+quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
+	@$(RUNNER) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests
 asan ubsan tsan: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$@ run-tests
+
+# ---- form ----------------------------------------------------------------------------------------
+# Both tools in the versions that deps-dev installs: another version formats otherwise.
+CLANG_FORMAT ?= clang-format-14
+CLANG_TIDY   ?= clang-tidy-14
+FORMATTED     = $(shell find src include tests tools bench -name '*.[ch]')
+TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(LIB_SRCS) $(TRAIN_SRCS) $(CLI_SRCS))
+.PHONY: format check-format tidy
+format:
+	@$(CLANG_FORMAT) -i $(FORMATTED)
+check-format:
+	@$(CLANG_FORMAT) --dry-run -Werror --ferror-limit=1 $(FORMATTED) && echo "format: $(words $(FORMATTED)) files passed, 0 failed"
+# The object file stands for the headers that its source includes. max-nodes: a third of the analyzer's default depth, at a third of
+# the time.
+$(BUILD)/tidy/%.ok: $(BUILD)/%.o .clang-tidy
+	@mkdir -p $(@D)
+	@$(CLANG_TIDY) --quiet $*.c -- $(ALL_CFLAGS) $(ISA) -Xclang -analyzer-config -Xclang max-nodes=75000 2>/dev/null && touch $@
+tidy: $(TIDIED)
+	@echo "tidy: $(words $(TIDIED)) files passed, 0 failed"
 
 # ---- 64-bit ARM under an emulator ----------------------------------------------------------------
 # The libraries come from Debian's archive into a folder of their own; the system gets compiler and emulator only.
@@ -230,29 +269,33 @@ help:
 	  'make demo        install what is missing, build, and show one text plainly and with drafters' \
 	  'make test        install what is missing, build, and run all tests' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
-  'make cross-aarch64  the kernels and a run for 64-bit ARM, under qemu: the same bits?' \
-	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; needs clang)' \
+	  'make quick-tests the quick ones alone, e.g. MODE=asan' \
+	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
+	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
+	  'make format      format the tree with clang-format 14; check-format checks it' \
+	  'make tidy        run clang-tidy 14 over src/' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
 	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall takes it away' \
-	  'make deps        install the Debian packages that are missing' \
+	  'make deps        install the Debian packages that are missing; deps-dev also those for developers' \
 	  'make clean       remove build/'
 
 # ---- fuzz ----------------------------------------------------------------------------------------
 # tests/fuzz/fuzz_NAME.c is a libFuzzer target with its corpus in tests/fuzz/corpus/NAME. `make fuzz` hunts with
 # clang and keeps what is new under build/fuzz; the corpus itself is replayed by every `make test`.
 FUZZ_SECONDS ?= 600
+FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRCS))
 .PHONY: fuzz fuzzers fuzz-replay
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
 	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $^ $(LDLIBS) -lcmocka -o $@
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -lcmocka -o $@
-fuzzers: $(FUZZERS)
+	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
+fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang
 	$(MAKE) MODE=fuzz CC=clang fuzzers
-	@set -e; for name in $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRCS)); do \
+	@set -e; for name in $(FUZZ); do \
 	  mkdir -p build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
 	  build/fuzz/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
 	    -artifact_prefix=build/fuzz/$$name- build/fuzz/new/$$name tests/fuzz/corpus/$$name; \

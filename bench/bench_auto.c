@@ -1,13 +1,13 @@
-/* bench_auto - is `--draft auto` ever slower than plain decoding? By category of a file of prompts.
+/* bench_auto.c - whether `--draft auto` is ever slower than plain decoding, by category of a file of prompts.
  *
  *   bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET [THREADS]]]]]]
  *
- * PROMPTS.jsonl: one object a line with "category" and "turns", of which the first is the prompt. The first PROMPTS (6) of each
- * category are generated from, plainly and with DRAFT (auto), one right after the other, who is first taking turns. Each of ROUNDS (5)
- * rounds has fresh engines, so that no drafter has seen an answer before. Prompts that leave no room are cut.
+ * PROMPTS.jsonl: one object a line with "category" and "turns", of which the first is the prompt. For the first PROMPTS (6) of
+ * each category it generates once plainly and once with DRAFT (auto), one right after the other, in alternating order. Each of ROUNDS
+ * (5) rounds has fresh engines, so that no drafter has seen an answer before. Prompts that leave no room are cut.
  *
  * A virtual machine runs at half its speed for seconds at a time. So a prompt's ratio is the median over its rounds of (plain time
- * / drafted time) of the two runs that stood side by side, and its plain time the median over the rounds; a category's ratio is its plain time
+ * / drafted time) of two successive runs, and its plain time the median over the rounds; a category's ratio is its plain time
  * over the time that these ratios make of it. */
 #include <forerun.h>
 
@@ -91,7 +91,7 @@ static double median(double *values) {
     return n_rounds % 2 ? values[n_rounds / 2] : (values[n_rounds / 2 - 1] + values[n_rounds / 2]) / 2;
 }
 
-/* What the prompt takes plainly and drafted. */
+/* The median time of the prompt, plain and drafted. */
 static void times_of(const Prompt *p, double *seconds) {
     double plain[MAX_ROUNDS], ratios[MAX_ROUNDS];
     for (int i = 0; i < n_rounds; i++) {
@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
     if (argc > 6) temperature = strtof(argv[6], NULL);
     if (argc > 7) tree_budget = atoi(argv[7]);
     if (argc > 8) n_threads = atoi(argv[8]);
-    if (n_rounds < 1 || n_rounds > MAX_ROUNDS) die("1 to 21 rounds");
+    if (n_rounds < 1 || n_rounds > MAX_ROUNDS) die("ROUNDS must be from 1 to 21");
     fr_error err;
     fr_model *model;
     if (fr_model_open(&model, argv[1], NULL, &err)) die(err.message);

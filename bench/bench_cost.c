@@ -1,11 +1,12 @@
-/* bench_cost - how well does the engine's cost model know what a forward costs?
+/* bench_cost.c - how well the engine's cost model predicts the time of a forward.
  *
  *   bench_cost MODEL.gguf [SECONDS [CONTEXT,... [REPETITIONS [q16|q8]]]]
  *
- * Measures the model as the engine does when the first request plans (cost_curve_measure, its time is printed), then forwards of 1 to 32
- * rows behind each context (128,1024; SECONDS, 2, for each), and prints the time, what the model says, and how far it is off; all this
- * REPETITIONS (3) times. Times are the least of their rounds, as those of the curve are. A machine that changed its speed meanwhile says
- * nothing about the model: T(1) is measured once more at the end, and the repetition counts only where it agrees within 5 %.
+ * It measures the cost curve as the engine does for its first request with an automatic budget (cost_curve_measure, whose own time is
+ * printed), then forwards of 1 to 32 rows behind each context (128,1024; SECONDS, 2, for each), and prints the measured time, the
+ * predicted one and the error; all this REPETITIONS (3) times. Times are the minimum of their rounds, as those of the curve are. If the
+ * machine changed its speed meanwhile, the errors mean nothing: T(1) is measured once more at the end, and a repetition counts only
+ * where it agrees within 5 %.
  */
 #include "opened_model.h"
 
@@ -55,7 +56,7 @@ static double compare_all(Executor *e, CostCurve *c, const char *list, double se
     double worst = 0;
     char contexts[256];
     snprintf(contexts, sizeof contexts, "%s", list);
-    printf("%8s %6s %11s %11s %9s\n", "context", "rows", "T ms", "model ms", "off");
+    printf("%8s %6s %11s %11s %9s\n", "context", "rows", "T ms", "model ms", "error");
     for (char *at = strtok(contexts, ","); at; at = strtok(NULL, ",")) {
         int n_context = atoi(at);
         if (n_context < 0 || n_context > N_CTX - 32) continue;

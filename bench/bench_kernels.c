@@ -1,6 +1,7 @@
-/* bench_kernels.c - how close the matrix products come to the memory: for each type and number of rows, the
- * bytes of a set of matrices larger than the caches over the time of one pass through all of them, beside the bandwidth at which
- * the same bytes are merely read ("raw"), in turns with the passes.
+/* bench_kernels.c - how close the matrix products come to the bandwidth of the memory.
+ *
+ * For each type and number of rows it divides the bytes of a set of matrices larger than the caches by the time of one pass through all
+ * of them. Beside it stands the bandwidth at which the same bytes are merely read ("raw"), measured in turns with the passes.
  *
  *     bench_kernels [TABLE [THREADS [TYPE [q16|q8]]]]        (default: auto, all cores, all types, q16)
  *
@@ -35,11 +36,11 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* The same matrix over and over, copied: the memory does not know. */
+/* Copies of one matrix: reading them takes as long as reading different ones. */
 static void open_set(Bench *b, TensorType type) {
     size_t row_bytes, total = 0;
     float x[N_IN];
-    if (!tensor_type_row_bytes(type, N_IN, &row_bytes)) die("no such row");
+    if (!tensor_type_row_bytes(type, N_IN, &row_bytes)) die("rows of this length are not whole blocks of the type");
     unsigned char *rows = mem_alloc(row_bytes * N_OUT);
     if (!rows) die("out of memory");
     for (int k = 0; k < N_IN; k++) x[k] = (float)(((uint32_t)k * 2654435761u) >> 8 & 0xffff) / 32768.0f - 1;
@@ -122,10 +123,10 @@ int main(int argc, char **argv) {
                .n_threads = argc > 2 ? atoi(argv[2]) : threads_n_cores()};
     MachineSpeed speed;
     TensorType only = TYPE_COUNT;
-    if (!b.kernels) die("this machine has no such table");
-    if (argc > 3 && strcmp(argv[3], "all") != 0 && !tensor_type_from_name(argv[3], &only)) die("no such type");
+    if (!b.kernels) die("this machine does not support that kernel table");
+    if (argc > 3 && strcmp(argv[3], "all") != 0 && !tensor_type_from_name(argv[3], &only)) die("unknown tensor type");
     ActPrecision activations;
-    if (!act_precision_from_name(argc > 4 ? argv[4] : NULL, &activations)) die("activations are q16 or q8");
+    if (!act_precision_from_name(argc > 4 ? argv[4] : NULL, &activations)) die("activations must be q16 or q8");
     b.activations = activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
     b.y = mem_calloc(N_ROWS_MAX, N_OUT * sizeof *b.y);
     if (!b.y) die("out of memory");

@@ -1,11 +1,11 @@
-/* bench_lend - lends a drafter to a target that grow_model made of the one that it was trained for.
+/* bench_lend.c - makes a drafter usable for a target that grow_model made from the one that it was trained for.
  *
  *   bench_lend DRAFTER.gguf GROWN.gguf OUT.gguf
  *
- * A target that only became deeper or wider in its feed-forward says the same words from the same hidden states
- * (tools/grow_model/grow.c), so a drafter for the one drafts for the other as before. Written is the same file in the name of the grown
- * target; that it is one of the same words is the caller's promise. For measuring what drafts are worth where weights come from
- * memory: docs/LEARNED.md. */
+ * A target that only became deeper, or wider in its feed-forward, has the same hidden states and generates the same text
+ * (tools/grow_model/grow.c), so a drafter for the one is a drafter for the other. The output is the same file with the name and
+ * fingerprint of the grown target; the caller has to make sure that it was grown from the right one. It serves to measure the gain of
+ * drafting where weights are read from memory: docs/LEARNED.md. */
 #include "format/gguf.h"
 #include "spec/drafter/drafter_file.h"
 
@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
     if (argc != 4) die("usage: bench_lend DRAFTER.gguf GROWN.gguf OUT.gguf");
     if (gguf_open(&drafter, argv[1], &err) || gguf_open(&grown, argv[2], &err)) die(err.message);
     if (model_open(&target, grown, &err)) die(err.message);
-    if (!gguf_get_string(drafter, DRAFTER_KEY("method"), &method)) die("this file is no drafter");
+    if (!gguf_get_string(drafter, DRAFTER_KEY("method"), &method)) die("the first file is not a learned drafter");
     gguf_get_u32(drafter, DRAFTER_KEY("target.embedding_length"), &width);
     gguf_get_u32(drafter, DRAFTER_KEY("target.vocabulary_size"), &n_vocab);
     if ((int32_t)width != target->hparams.n_embd || (int32_t)n_vocab != target->hparams.n_vocab)

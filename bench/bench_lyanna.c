@@ -1,12 +1,12 @@
-/* bench_lyanna - where a proposal of lyanna spends its time, and what eagle spends.
+/* bench_lyanna.c - where a proposal of lyanna spends its time, compared with eagle.
  *
  *   bench_lyanna TARGET.gguf [RANK [HOT [DEPTH [TOP]]]]
  *
- * Writes drafters of random weights for the target (token info of rank RANK, 64, over HOT tokens, 0: all) next to nothing: into /tmp, gone
- * when it ends. Prints
+ * It writes drafters of random weights for the target (token info of rank RANK, 64, over HOT tokens, 0: all) into /tmp, removes them in
+ * the end, and prints
  *   how long the table of token info takes to make, in each form, and its size;
- *   the LM head of DEPTH (5) hidden states in one pass and one after the other (Lyanna, Fig. 13 a);
- *   a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b).
+ *   the time of the LM head for DEPTH (5) hidden states in one pass and one after the other (Lyanna, Fig. 13 a);
+ *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b).
  * Times are medians over ROUNDS proposals after steps of one token each, one sequence. */
 #include "opened_model.h"
 

@@ -1,7 +1,7 @@
-/* grow_model.c - writes a large model that says exactly what a small one says, at the cost of the large one.
+/* grow_model.c - writes a large model that generates exactly the text of a small one, at the cost of the large one.
  *
- * For measuring speculation end to end: with the text of a model that can write and the forward of one that is
- * expensive. grow_model/grow.c says how, and what is exact. */
+ * It serves to measure speculation end to end: the text of a trained model and the forward of an expensive one. grow_model/grow.c
+ * explains how it works and what is exact. */
 #include "grow_model/grow.h"
 #include "make_model/make_model.h"
 
@@ -16,10 +16,10 @@ static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "The shape of a known model (give it first): tinyllama-1.1b", 0},
     {"layers", OPT_LAYERS, "N", 0, "Layers", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream", 0},
-    {"heads", OPT_HEADS, "N", 0, "Query heads; their width stays", 0},
+    {"heads", OPT_HEADS, "N", 0, "Query heads; their width stays the same", 0},
     {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward", 0},
-    {"vocab", OPT_VOCAB, "N", 0, "Tokens; new ones are never said", 0},
+    {"vocab", OPT_VOCAB, "N", 0, "Tokens; new ones are never generated", 0},
     {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0, Q4_0 ... Q6_K (the source's)", 0},
     {"output", 'o', "FILE", 0, "Where to write it", 0},
     {0},
@@ -29,12 +29,12 @@ static int64_t whole_number(struct argp_state *state, const char *arg, int64_t m
     char *end;
     long long v = strtoll(arg, &end, 10);
     if (end == arg || *end || v < 1 || v > max)
-        argp_error(state, "'%s' is not a whole number from 1 to %lld", arg, (long long)max);
+        argp_error(state, "'%s' must be an integer from 1 to %lld", arg, (long long)max);
     return v;
 }
 
 static void parse_preset(struct argp_state *state, GrowPlan *p, const char *arg) {
-    if (strcmp(arg, "tinyllama-1.1b") != 0) argp_error(state, "there is no preset '%s'; tinyllama-1.1b is one", arg);
+    if (strcmp(arg, "tinyllama-1.1b") != 0) argp_error(state, "unknown preset '%s'; known: tinyllama-1.1b", arg);
     p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632, p->n_vocab = 32000;
 }
 
@@ -52,23 +52,23 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_VOCAB: p->n_vocab = whole_number(state, arg, 1000000); return 0;
     case OPT_TYPE:
         if (!tensor_type_from_name(arg, &type) || !plan_file_type(tensor_type_info(type)->name, &file_type))
-            argp_error(state, "there is no type '%s'; Q8_0, Q4_0, Q4_K, F16 and BF16 are some", arg);
+            argp_error(state, "unknown type '%s'; known are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K", arg);
         p->type = tensor_type_info(type)->name;
         return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG:
-        if (p->source) argp_error(state, "one model at a time: '%s' is too many", arg);
+        if (p->source) argp_error(state, "'%s' is a second model; give one", arg);
         p->source = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!p->source) argp_error(state, "name the model to grow");
-        if (!p->out) argp_error(state, "name the file to write with -o");
+        if (!p->source) argp_error(state, "missing model: name the GGUF file to grow");
+        if (!p->out) argp_error(state, "missing output file: pass -o FILE");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* What was not asked for stays as it is. */
+/* What was not given stays as it is. */
 static void complete(GrowPlan *p, const Hparams *h) {
     if (!p->n_layers) p->n_layers = h->n_layer;
     if (!p->dim) p->dim = h->n_embd;
@@ -116,7 +116,7 @@ static int grow(GrowPlan *p, const Gguf *source, GgufWriter *w, fr_error *err) {
 int main(int argc, char **argv) {
     static const struct argp parser = {
         .options = options, .parser = parse_option, .args_doc = "MODEL.gguf",
-        .doc = "Write a larger model that says what MODEL.gguf says, token for token.\v"
+        .doc = "Write a larger model that generates the same tokens as MODEL.gguf.\v"
                "Example:\n"
                "  grow_model models/target.gguf --preset tinyllama-1.1b -o /tmp/big.gguf\n"
                "  forerun compare -m /tmp/big.gguf -f bench/prompts/demo.txt --draft ngram-trie"};

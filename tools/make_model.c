@@ -1,7 +1,7 @@
 /* make_model.c - writes a random model of any shape and type, for tests and for measuring speed.
  *
  * Its text is nonsense, but the arithmetic is that of a real model of the same shape, and greedy text neither
- * repeats one token nor ends at once (make_model/weights.c says how). The same options give the same bytes.
+ * repeats one token nor ends at once (make_model/weights.c explains how). The same options give the same bytes.
  */
 #include "make_model/make_model.h"
 
@@ -64,7 +64,7 @@ static int64_t whole_number(struct argp_state *state, const char *arg, int64_t m
     char *end;
     long long v = strtoll(arg, &end, 10);
     if (end == arg || *end || v < 1 || v > max)
-        argp_error(state, "'%s' is not a whole number from 1 to %lld", arg, (long long)max);
+        argp_error(state, "'%s' must be an integer from 1 to %lld", arg, (long long)max);
     return v;
 }
 
@@ -72,7 +72,7 @@ static double real_number(struct argp_state *state, const char *arg) {
     char *end;
     double v = strtod(arg, &end);
     if (end == arg || *end || !(v >= 0 && v < 1e12))
-        argp_error(state, "'%s' is not a number above zero", arg);
+        argp_error(state, "'%s' must be a number of at least zero", arg);
     return v;
 }
 
@@ -89,14 +89,14 @@ static void parse_rope_scaling(struct argp_state *state, ModelPlan *p, const cha
         p->rope_scaling = ROPE_LLAMA3;
         p->rope_factor = a, p->rope_low = b, p->rope_high = c, p->rope_original = d;
     } else
-        argp_error(state, "'%s' is no rope scaling; see --help for the three forms", arg);
+        argp_error(state, "unknown rope scaling '%s'; --help lists the three forms", arg);
     if (!(p->rope_factor > 0 && p->rope_original >= 0 && p->rope_original < 1e9))
-        argp_error(state, "'%s': factors and contexts are above zero", arg);
+        argp_error(state, "'%s': the factor must be above zero, the context at least zero", arg);
 }
 
 static void parse_preset(struct argp_state *state, ModelPlan *p, const char *arg) {
     if (strcmp(arg, "tinyllama-1.1b") != 0)
-        argp_error(state, "there is no preset '%s'; tinyllama-1.1b is one", arg);
+        argp_error(state, "unknown preset '%s'; known: tinyllama-1.1b", arg);
     p->arch = "llama";
     p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632;
     p->n_vocab = 32000, p->n_context = 2048;
@@ -160,17 +160,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         p->out = arg;
         return 0;
     case ARGP_KEY_ARG:
-        argp_error(state, "'%s' belongs to no option", arg);
+        argp_error(state, "'%s' is not an option", arg);
         return 0;
     case ARGP_KEY_END:
-        if (!p->out) argp_error(state, "name the file to write with -o");
+        if (!p->out) argp_error(state, "missing output file: pass -o FILE");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* What was not asked for gets its default; then the whole must make sense. */
+/* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
     bool qwen = strcmp(p->arch, "qwen2") == 0 || strcmp(p->arch, "qwen3") == 0;
     uint32_t file_type;
@@ -184,9 +184,9 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->rope_base == 0) p->rope_base = qwen ? 1e6 : 1e4;
     if (!qwen && strcmp(p->arch, "llama") != 0)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "there is no architecture '%.40s' here; llama, qwen2 and qwen3 are", p->arch);
+                         "unknown architecture '%.40s'; known: llama, qwen2, qwen3", p->arch);
     if (!plan_file_type(p->type, &file_type))
-        return error_set(err, FR_ERR_ARGUMENT, "there is no type or mix '%.40s' here; --help lists them",
+        return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them",
                          p->type);
     if (p->n_heads % p->n_kv_heads != 0)
         return error_set(err, FR_ERR_ARGUMENT, "%lld heads cannot share %lld key and value heads evenly",

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#undef error_set /* for the analyzer: error.h */
+#undef error_memory
+
 fr_code error_set(fr_error *err, fr_code code, const char *fmt, ...) {
     if (err) {
         err->code = code;

@@ -16,4 +16,9 @@ fr_code error_memory(fr_error *err, const char *what, size_t bytes);
 #define fr_assert(cond) ((cond) ? (void)0 : error_assert_failed(#cond, __FILE__, __LINE__))
 __attribute__((noreturn)) void error_assert_failed(const char *cond, const char *file, int line);
 
+#ifdef __clang_analyzer__ /* it does not see that neither returns FR_OK */
+#define error_set(err, ...) (error_set(err, __VA_ARGS__), FR_ERR_INTERNAL)
+#define error_memory(...) (error_memory(__VA_ARGS__), FR_ERR_MEMORY)
+#endif
+
 #endif

@@ -110,7 +110,7 @@ static void what_is_no_growth_is_refused(void **state) {
     static const struct {
         const char *options, *want;
     } cases[] = {{"--dim 32", "cannot shrink"}, {"--vocab 400", "wider model"}, {"--heads 5 --kv-heads 2", "same number"},
-                 {"--dim 100", "whole blocks"}, {"--type Q9", "there is no type"}};
+                 {"--dim 100", "whole blocks"}, {"--type Q9", "unknown type"}};
     char said[512];
     write_small("llama", true, TYPE_Q8_0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -237,14 +237,14 @@ static void nonsense_is_refused(void **state) {
         int status;
         const char *says;
     } cases[] = {
-        {"--arch bert", 2, "there is no architecture 'bert'"},
-        {"--type Q2_K", 2, "there is no type or mix 'Q2_K'"},
+        {"--arch bert", 2, "unknown architecture 'bert'"},
+        {"--type Q2_K", 2, "unknown type or mix 'Q2_K'"},
         {"--heads 4 --kv-heads 3", 2, "cannot share"},
         {"--head-dim 7", 2, "the width must be even"},
         {"--vocab 100", 2, "--vocab must be from 259"},
-        {"--layers zero", 2, "'zero' is not a whole number"},
-        {"--rope-scaling cubic:2", 2, "is no rope scaling"},
-        {"--preset gpt-5", 2, "there is no preset"},
+        {"--layers zero", 2, "'zero' must be an integer"},
+        {"--rope-scaling cubic:2", 2, "unknown rope scaling"},
+        {"--preset gpt-5", 2, "unknown preset"},
         {"--vocab-from Makefile", 1, "Makefile: this is not a GGUF file"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,15 +1,16 @@
-/* The golden vectors of ../shared/data/golden: real engines' and exact logits of models of every type.
+/* test_golden.c - The golden files of ../shared/data/golden: logits by llama.cpp and exact logits of models of every
+ * type. test_golden_own.c needs no ../shared.
  *
- * The rule, per case: relative rms of ours against the exact logits (float64, nothing rounded) is at most
- * 1.5 times the peer's own plus 1e-5. The peer's figure is recomputed from the files, over prompt and
- * continuation together; where the manifest states it, both must agree. (stories260k states none.) Peers
- * round activations to 8 bits, which is 2 % of noise; ours have 16 and stay below 2e-4, so that 5e-4 is the
- * limit besides, except for BF16, where both round alike.
+ * The rule for each case: the relative rms error of forerun's logits against the exact ones (float64, nothing
+ * rounded) is at most 1.5 times that of llama.cpp plus 1e-5. The latter is recomputed from the files, over prompt and
+ * continuation together; where the manifest states it, both must agree. (stories260k states none.) llama.cpp rounds
+ * activations to 8 bits, which is 2 % of noise; forerun rounds them to 16 and stays below 2e-4, so that 5e-4 is an
+ * additional limit, except for BF16, which both round alike.
  *
  * The greedy continuation must be the stored one, token for token.
  *
- * With 8-bit activations (--act q8), as peers have them, the error is a peer's: Q8_LIMIT is the bound, 2.8e-2 the worst
- * figure measured. Which continuations part then, where two tokens are nearly equal, is printed and no failure. */
+ * With 8-bit activations (--act q8) the error is like that of llama.cpp: Q8_LIMIT is the bound, and 2.8e-2 the worst
+ * measured. A continuation that differs there, where two tokens are nearly equal, is printed and is not a failure. */
 #include "testing.h"
 
 #include "model_rig.h"
@@ -114,7 +115,7 @@ static int32_t argmax(const float *x, int32_t n) {
     return best;
 }
 
-/* What the peer is off by: the measure of what an engine with rounded inputs may be off by. */
+/* The error of llama.cpp: the scale for the error of an engine that rounds its inputs. */
 static double peer_error(const Golden *c) {
     double error = rel_rms(c->peer, c->exact, (size_t)(c->n_prompt + c->n_gen) * (size_t)c->n_vocab);
     /* the exact logits lie rounded to float in their files: 2^-24 / sqrt(3) more */
@@ -181,7 +182,7 @@ static void check_greedy(const Golden *c, const Kernels *kernels, ActPrecision f
     if (form == ACT_PRECISION_Q16 && parts_at >= 0) fail_msg("%s with %s: another text from token %d on", c->name, kernels->name, parts_at);
 }
 
-/* All tables with 16 bits; with 8 the best one: that all agree is the business of test_kernels_matmul. */
+/* All tables with 16 bits, and the best one with 8: test_kernels_matmul proves that all tables agree. */
 static void for_every_case_and_table(void (*check)(const Golden *, const Kernels *, ActPrecision)) {
     json_t *manifest = read_json(GOLDEN "manifest.json"), *all = json_object_get(manifest, "cases"), *entry;
     assert_true(json_array_size(all) > 0);

@@ -1,4 +1,5 @@
-/* Vectors of other people's tokenizers: ../shared/data/{tokenizers,golden/tokenizer.json}. */
+/* test_tokenizer_vectors.c - Test vectors of other projects' tokenizers:
+ * ../shared/data/{tokenizers,golden/tokenizer.json}. test_tokenizer_own.c needs no ../shared. */
 #include "testing.h"
 
 #include "format/gguf.h"
@@ -37,7 +38,7 @@ static void print_ids(const char *what, const int32_t *ids, int64_t n) {
     print_message("\n");
 }
 
-/* 1 where the ids differ, after saying so. */
+/* 1 where the ids differ, after printing both. */
 static int differs(const Tokenizer *t, const char *name, const char *text, size_t n, unsigned flags,
                    const int32_t *want, int64_t n_want) {
     int32_t *got;

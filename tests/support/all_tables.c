@@ -1,3 +1,4 @@
+/* all_tables.c - the kernel tables that this CPU can run, and the one that only tests have. */
 #include "all_tables.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* cli_rig.c - runs the program in a shell and checks its exit status and output. */
 #include "cli_rig.h"
 
 #include <stdio.h>

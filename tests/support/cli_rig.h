@@ -9,7 +9,7 @@ void cli_rig_begin(const char *argv0);
 const char *cli_rig_folder(void);
 /* Runs "forerun ARGS" in a shell; `text` is what it printed on standard output. Returns its exit status. */
 int cli_run(const char *args, char *text, size_t size);
-/* Fails unless it exits so, having said `fragment` on standard output or standard error. */
+/* Fails unless it exits with `status` and `fragment` is part of its standard output or standard error. */
 void cli_expect(const char *args, int status, const char *fragment);
 
 #endif

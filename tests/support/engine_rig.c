@@ -1,3 +1,4 @@
+/* engine_rig.c - opens models and engines, runs requests, and compares their results. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"

@@ -1,3 +1,4 @@
+/* gguf_build.c - appends the pieces of a GGUF file to a buffer, and reads every accessor of an open file. */
 #include "gguf_build.h"
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+/* gguf_recipes.c - the malformed GGUF files, one line each, and the interpreter of those lines. */
 #include "gguf_recipes.h"
 
 #include "gguf_build.h"

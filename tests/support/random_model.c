@@ -1,3 +1,4 @@
+/* random_model.c - writes small models of random weights as GGUF files; the same description gives the same file. */
 #include "random_model.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* statistics.c - chi-square tests with a false alarm once in 1e9. */
 #include "statistics.h"
 
 #include "testing.h"

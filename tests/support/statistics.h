@@ -1,4 +1,4 @@
-/* statistics.h - do counts follow a distribution? Chi-square with a false alarm once in 1e9. */
+/* statistics.h - chi-square tests of counts against a distribution, with a false alarm once in 1e9. */
 #ifndef TESTS_STATISTICS_H
 #define TESTS_STATISTICS_H
 

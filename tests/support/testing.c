@@ -1,3 +1,4 @@
+/* testing.c - finds ../shared. */
 #include "testing.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* Unit tests of src/base. */
+/* test_base.c - Unit tests of src/base. */
 #include "testing.h"
 
 #include "base/hash.h"
@@ -19,7 +19,7 @@ static void error_is_filled_and_optional(void **state) {
     assert_int_equal(error_set(&err, FR_ERR_IO, "%s: gone", "x.gguf"), FR_ERR_IO);
     assert_int_equal(err.code, FR_ERR_IO);
     assert_string_equal(err.message, "x.gguf: gone");
-    assert_int_equal(error_set(NULL, FR_ERR_MEMORY, "nobody listens"), FR_ERR_MEMORY);
+    assert_int_equal(error_set(NULL, FR_ERR_MEMORY, "no error is wanted"), FR_ERR_MEMORY);
 }
 
 static void sizes_do_not_wrap(void **state) {
@@ -99,7 +99,7 @@ static void every_part_is_done_once(void **state) {
         ThreadPool *pool;
         assert_int_equal(threads_open(&pool, n, NULL), FR_OK);
         assert_int_equal(threads_count(pool), n);
-        for (int n_parts = 1; n_parts <= 200; n_parts++) { /* in quick succession: nobody may miss or repeat one */
+        for (int n_parts = 1; n_parts <= 200; n_parts++) { /* in quick succession: no part is left out or done twice */
             memset(&p, 0, sizeof p);
             p.n_threads = n;
             threads_run(pool, n_parts, count_part, &p);
@@ -118,7 +118,7 @@ static void sum_part(void *ctx, int i_part, int n_parts, int i_thread) {
     atomic_fetch_add((atomic_int *)ctx, i_part);
 }
 
-/* Pauses longer than the workers spin: they sleep, and wake. */
+/* Pauses longer than the time that the workers spin: they sleep, and must wake. */
 static void sleepers_wake(void **state) {
     (void)state;
     ThreadPool *pool;
@@ -132,7 +132,7 @@ static void sleepers_wake(void **state) {
     threads_close(pool);
 }
 
-/* A region whose stages each must find the one before whole: stage i adds 1 to the items that stage i - 1 left at i. */
+/* A region in which each stage needs the whole result of the one before: stage i adds 1 to the items that stage i - 1 left at i. */
 enum { N_STAGES = 40 };
 typedef struct Ladder {
     int rung[N_ITEMS];
@@ -194,8 +194,8 @@ static void note_place(void *ctx, int i_part, int n_parts, int i_thread) {
     for (atomic_fetch_add(&p->n_met, 1); atomic_load(&p->n_met) < n_parts;) sched_yield();
 }
 
-/* Each thread of a pinned pool has one core, all different; threads of another pool may go everywhere; afterwards the caller too.
- * More threads than cores are refused, and nobody is bound. */
+/* Each thread of a pinned pool has a core of its own; threads of another pool may run anywhere, and so may the caller afterwards.
+ * More threads than cores are refused, and then no thread is bound. */
 static void pinned_threads_have_a_core_each(void **state) {
     (void)state;
     static Places places;

@@ -1,5 +1,5 @@
-/* Tests of half.c, blocks.c and blocks_k.c: bits against their definition, layouts element by element,
- * quantisers by their error, and all of it against files that others have quantised. */
+/* test_blocks.c - Unit tests of half.c, blocks.c and blocks_k.c: bits against their definition, layouts element by
+ * element, quantisers by their error, and all of it against files that other programs quantised. */
 #include "testing.h"
 
 #include "base/mem.h"
@@ -247,7 +247,7 @@ static void odd_values_quantise_sanely(void **state) {
         }
 }
 
-/* ---- files of others ------------------------------------------------------------------------- */
+/* ---- files by other programs ------------------------------------------------------------------------- */
 
 static float *dequantized(const Gguf *g, const char *name, int64_t *n) {
     const GgufTensor *t = gguf_find_tensor(g, name);
@@ -259,7 +259,7 @@ static float *dequantized(const Gguf *g, const char *name, int64_t *n) {
     return x;
 }
 
-static void files_quantised_by_others_agree(void **state) {
+static void files_quantised_by_other_programs_agree(void **state) {
     (void)state;
     need_shared();
     static const struct {
@@ -320,7 +320,7 @@ int main(void) {
         cmocka_unit_test(packed_scales_unpack),
         cmocka_unit_test(quantisers_stay_within_their_error),
         cmocka_unit_test(odd_values_quantise_sanely),
-        cmocka_unit_test(files_quantised_by_others_agree),
+        cmocka_unit_test(files_quantised_by_other_programs_agree),
         cmocka_unit_test(row_sizes_are_whole_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

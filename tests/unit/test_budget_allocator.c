@@ -1,4 +1,4 @@
-/* The planner against brute force, and T(n) as the engine keeps it. */
+/* test_budget_allocator.c - The budget allocator against brute force, and T(n) as the engine keeps it. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -34,7 +34,7 @@ static double gain_of(const BudgetInput *in, double sum, int32_t n) {
     return sum - in->tokens_per_s * (cost_curve_at(in->cost, in->n_base_rows + n) - cost_curve_at(in->cost, in->n_base_rows));
 }
 
-/* The greatest gain of all sets of nodes whose parents are in the set too. */
+/* The greatest gain over all sets of nodes that contain the parents of their nodes. */
 static double best_by_force(const BudgetInput *in) {
     const TreeNode *nodes[MAX_NODES];
     int32_t parent[MAX_NODES], n = 0; /* parent: place in `nodes`, or -1 */
@@ -108,8 +108,8 @@ static void rows_decide(void **state) {
     assert_int_equal(planned(&flat, &t, 1, 1e9), 10);
     assert_int_equal(planned(&steep, &t, 1, 1e9), 0);
     assert_int_equal(planned(&step, &t, 1, 1e9), 7);  /* one node alone loses */
-    assert_int_equal(planned(&step, &t, 1, 1.5), 0);  /* no money for the step */
-    assert_int_equal(planned(&step, &t, 3, 1e9), 0);  /* time is too dear */
+    assert_int_equal(planned(&step, &t, 1, 1.5), 0);  /* the step would take too long */
+    assert_int_equal(planned(&step, &t, 3, 1e9), 0);  /* a second is worth too many tokens */
     tree_reset(&t, 1);
     assert_int_equal(planned(&flat, &t, 1, 1e9), 0);
 }
@@ -118,7 +118,7 @@ static void the_curve_follows_the_machine(void **state) {
     (void)state;
     CostCurve c = {.n = 4, .rows = {1, 2, 4, 8}, .seconds = {1, 1.5, 2, 3}};
     assert_true(fabs(cost_curve_at(&c, 3) - 1.75) < 1e-9 && fabs(cost_curve_at(&c, 16) - 5) < 1e-9);
-    cost_curve_observe(&c, 1, 1000); /* a neighbour took the core */
+    cost_curve_observe(&c, 1, 1000); /* another program took the core */
     assert_true(cost_curve_at(&c, 1) < 1.11);
     for (int i = 0; i < 400; i++) cost_curve_observe(&c, 1, 2), cost_curve_observe(&c, 4, 3);
     assert_true(fabs(cost_curve_at(&c, 1) - 2) < 0.1 && fabs(cost_curve_at(&c, 4) - 3) < 0.15);
@@ -130,22 +130,22 @@ static void the_curve_follows_the_machine(void **state) {
 
 static CostCurve curve(void) { return (CostCurve){.n = 4, .rows = {1, 2, 4, 8}, .seconds = {1, 1.5, 2, 3}}; }
 
-/* Each of the small print of cost_curve_observe. */
-static void what_a_forward_says_of_other_sizes(void **state) {
+/* Every rule of cost_curve_observe for sizes other than the observed one. */
+static void a_forward_corrects_other_sizes(void **state) {
     (void)state;
     CostCurve c = curve();
-    for (int i = 0; i < 400; i++) cost_curve_observe(&c, 8, 1e6); /* no more than as many forwards of fewer rows */
+    for (int i = 0; i < 400; i++) cost_curve_observe(&c, 8, 1e6); /* never more than several forwards of fewer rows would cost */
     for (int k = 1; k < c.n; k++) assert_true(c.seconds[k] <= c.seconds[k - 1] * c.rows[k] / c.rows[k - 1] * (1 + 1e-9));
     c = curve();
     for (int i = 0; i < 10; i++) cost_curve_observe(&c, 1, 1.3); /* a slower machine is slower for all sizes */
     assert_true(cost_curve_at(&c, 8) > 3.1);
     c = curve();
-    for (int i = 0; i < 20000; i++) cost_curve_observe(&c, 1, 1); /* what is never seen looks cheaper by and by */
+    for (int i = 0; i < 20000; i++) cost_curve_observe(&c, 1, 1); /* a size that is never observed slowly becomes cheaper, so that it is tried again */
     assert_true(cost_curve_at(&c, 8) < 2.5);
     c = curve();
-    cost_curve_observe(&c, 17, 1e6); /* more than twice what was measured: the line does not reach so far */
+    cost_curve_observe(&c, 17, 1e6); /* more than twice the largest measured size: outside the curve */
     for (int k = 0; k < c.n; k++) assert_true(c.seconds[k] == curve().seconds[k]);
-    cost_curve_observe(&c, 16, 6); /* slower than the line says, and never a reason to lower it anywhere */
+    cost_curve_observe(&c, 16, 6); /* slower than predicted: no size becomes cheaper by it */
     for (int k = 0; k < c.n; k++) assert_true(c.seconds[k] > curve().seconds[k]);
 }
 
@@ -154,7 +154,7 @@ int main(void) {
         cmocka_unit_test(no_set_of_nodes_is_better),
         cmocka_unit_test(rows_decide),
         cmocka_unit_test(the_curve_follows_the_machine),
-        cmocka_unit_test(what_a_forward_says_of_other_sizes),
+        cmocka_unit_test(a_forward_corrects_other_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Unit tests of text/chat: whole conversations as the published templates write them, and which is
- * recognised. */
+/* test_chat.c - Unit tests of text/chat.c: whole conversations as the published templates write them, and which
+ * templates are recognised. */
 #include "testing.h"
 
 #include "text/chat.h"

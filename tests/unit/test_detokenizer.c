@@ -1,4 +1,4 @@
-/* Unit tests of text/detokenizer: whole characters only, whatever the tokens. */
+/* test_detokenizer.c - Unit tests of text/detokenizer.c: it returns whole characters only, whatever the tokens are. */
 #include "testing.h"
 #include "vocab_build.h"
 
@@ -24,7 +24,7 @@ static int close_bytes(void **state) {
     return 0;
 }
 
-/* Feeds the bytes one token each; what came is joined by '|' for each call, '$' before what finish said. */
+/* Feeds the bytes, one token each; joins the results of the calls by '|', with '$' before the result of finish. */
 static void feed(const char *text, size_t n, char *out) {
     Detokenizer d = {.tokenizer = bytes};
     size_t at = 0, n_got;
@@ -72,7 +72,7 @@ static void characters_come_whole(void **state) {
     }
 }
 
-static void control_tokens_are_silent_unless_asked_for(void **state) {
+static void control_tokens_are_left_out_by_default(void **state) {
     (void)state;
     Detokenizer d = {.tokenizer = bytes};
     size_t n;
@@ -80,9 +80,9 @@ static void control_tokens_are_silent_unless_asked_for(void **state) {
     assert_int_equal(n, 0);
     detokenizer_next(&d, TINY_END, &n);
     assert_int_equal(n, 0);
-    detokenizer_next(&d, 99999, &n); /* stands for nothing */
+    detokenizer_next(&d, 99999, &n); /* outside the vocabulary: no text */
     assert_int_equal(n, 0);
-    assert_memory_equal(detokenizer_next(&d, 0xA9, &n), "\xC3\xA9", 2); /* held across the silent ones */
+    assert_memory_equal(detokenizer_next(&d, 0xA9, &n), "\xC3\xA9", 2); /* kept across tokens without text */
     assert_int_equal(n, 2);
     d.with_special = true;
     assert_memory_equal(detokenizer_next(&d, TINY_END, &n), "<|endoftext|>", 13);
@@ -115,7 +115,7 @@ static void the_first_space_can_be_dropped(void **state) {
     tokenizer_close(t);
 }
 
-/* Bytes in any order: what comes is always well-formed, and well-formed text comes through unchanged. */
+/* Bytes in any order: the output is always well-formed, and well-formed text is unchanged. */
 static void random_bytes_come_out_well_formed(void **state) {
     (void)state;
     static const unsigned char leads[] = {'a',  0x80, 0xBF, 0xC2, 0xE0, 0xA0, 0xED,
@@ -145,7 +145,7 @@ static void random_bytes_come_out_well_formed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(characters_come_whole),
-        cmocka_unit_test(control_tokens_are_silent_unless_asked_for),
+        cmocka_unit_test(control_tokens_are_left_out_by_default),
         cmocka_unit_test(the_first_space_can_be_dropped),
         cmocka_unit_test(random_bytes_come_out_well_formed),
     };

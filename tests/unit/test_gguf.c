@@ -1,4 +1,4 @@
-/* Tests of the GGUF reader on sound files: what is read is what stands there. */
+/* test_gguf.c - The GGUF reader on sound files: every accessor returns what the file holds. */
 #include "testing.h"
 
 #include "gguf_build.h"
@@ -121,7 +121,7 @@ static void a_file_without_tensors_opens(void **state) {
     Buf b = {.max_bytes = 1 << 16};
     put_header(&b, 2, 0, 1);
     put_kv_string(&b, "general.architecture", "llama");
-    Gguf *g = open_buf(&b); /* ends before the padding: nothing stands there */
+    Gguf *g = open_buf(&b); /* ends before the padding, which may be missing */
     assert_int_equal(gguf_version(g), 2);
     assert_int_equal(gguf_n_tensors(g), 0);
     assert_int_equal(gguf_n_kv(g), 1);
@@ -147,7 +147,7 @@ static void shipped_models_open(void **state) {
     check_model("models/draft.gguf", 10);
 }
 
-static void models_and_vocabularies_of_others_open(void **state) {
+static void models_and_vocabularies_by_other_programs_open(void **state) {
     (void)state;
     need_shared();
     check_model("../shared/data/golden/models/llama-k-q5_k_m.gguf", 10);
@@ -159,7 +159,7 @@ static void models_and_vocabularies_of_others_open(void **state) {
     check_model("../shared/data/tokenizers/ggml-vocab-falcon.gguf", 0);
 }
 
-static void what_is_no_file_is_said_so(void **state) {
+static void paths_that_are_not_files_are_refused(void **state) {
     (void)state;
     static const struct {
         const char *path, *says;
@@ -187,8 +187,8 @@ int main(void) {
         cmocka_unit_test(tensors_are_where_the_file_says),
         cmocka_unit_test(a_file_without_tensors_opens),
         cmocka_unit_test(shipped_models_open),
-        cmocka_unit_test(models_and_vocabularies_of_others_open),
-        cmocka_unit_test(what_is_no_file_is_said_so),
+        cmocka_unit_test(models_and_vocabularies_by_other_programs_open),
+        cmocka_unit_test(paths_that_are_not_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
-/* Tests of the GGUF reader on malformed files: each is refused with its sentence, and none is ever believed.
+/* test_gguf_bad.c - The GGUF reader on malformed files: each is refused with its own message, and none of its claims
+ * is believed.
  *
- * The table of gguf_recipes.c is the source; tests/data/gguf holds the same files for other programs (and the
- * fuzzer) with expected.txt, a line "FILE<tab>CODE<tab>WORDS OF THE MESSAGE" each. After a change of the
- * table, `build/release/tests/test_gguf_bad --write` writes them anew. */
+ * The table in gguf_recipes.c is the source. tests/data/gguf holds the same files for other programs (and the
+ * fuzzer), with expected.txt: one line "FILE<tab>CODE<tab>WORDS OF THE MESSAGE" each. After a change of the table,
+ * `build/release/tests/test_gguf_bad --write` writes them again. */
 #include "testing.h"
 
 #include "gguf_build.h"

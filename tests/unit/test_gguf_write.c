@@ -1,4 +1,4 @@
-/* Tests of the GGUF writer: what is written is read back equal, and failures leave nothing behind. */
+/* test_gguf_write.c - The GGUF writer: what is written is read back equal, and a failure leaves no file behind. */
 #define _XOPEN_SOURCE 700
 #include "testing.h"
 

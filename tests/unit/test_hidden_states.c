@@ -1,6 +1,6 @@
-/* The hidden states that the engine shows to drafters: a spy keeps all of them and, when its request ends, holds them
- * against a plain forward over the whole text: each token's once, in order, with the same bits, whatever chunks, company,
- * accepted drafts and preemptions there were. */
+/* test_hidden_states.c - The hidden states that the engine passes to drafters. A spying drafter keeps all of them and
+ * compares them, when its request ends, with a plain forward over the whole text: each token's state comes once, in
+ * order and with the same bits, whatever the prefill chunks, neighbours, accepted drafts and preemptions were. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -78,7 +78,7 @@ static int spy_propose(Drafter *d, const int32_t *sequences, const int32_t *budg
 static void spy_end(Drafter *d, int32_t s) {
     (void)d;
     static float want[N_CTX][H];
-    int32_t n = (int32_t)spy.n_tokens[s] - 1; /* what the target read may be longer than the text, where that was cut */
+    int32_t n = (int32_t)spy.n_tokens[s] - 1; /* the target may have read more than the text, where the text was cut */
     assert_true(spy.n_hidden[s] >= n && n >= 1);
     RigOptions options = rig_options(N_CTX + 1, N_CTX);
     options.kv_type = KV_F16;
@@ -103,7 +103,7 @@ static const DrafterClass spy_class = {
 
 static int32_t n_preempted, n_shared;
 
-/* Requests whose prompts begin alike come and go; every third drafts with nobody who needs hidden states. */
+/* Requests whose prompts begin alike come and go; every third has no drafter that needs hidden states. */
 static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, uint64_t seed) {
     fr_engine_options eo = {.max_requests = N_PLACES, .prefill_chunk = chunk, .kv_page_size = 4, .n_ctx = N_CTX, .kv_tokens = kv_tokens};
     fr_engine *e = rig_open_engine(model, &eo);
@@ -152,7 +152,7 @@ static void each_token_is_shown_once_with_its_own_hidden_state(void **state) {
     assert_int_equal(spy.n_checked, 6 * 7);
     assert_true(spy.n_accepted > 10);
     assert_true(n_preempted > 5);
-    assert_true(n_shared > 0); /* by those who may */
+    assert_true(n_shared > 0); /* by the requests without such a drafter */
     fr_model_close(model);
 }
 

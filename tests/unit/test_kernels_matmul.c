@@ -1,5 +1,6 @@
-/* Matrix products. The specification (table "ref") against double precision; every other table against the
- * specification, bit for bit, over types, shapes, numbers of rows, parts of the tiles and nasty values. */
+/* test_kernels_matmul.c - Matrix products: the specification (table "ref") against double precision, and every other
+ * table against the specification, bit for bit, over types, shapes, numbers of rows, ranges of tiles and extreme
+ * values. */
 #include "testing.h"
 #include "all_tables.h"
 
@@ -32,7 +33,7 @@ static void *checked(void *p) {
 
 /* ---- inputs ------------------------------------------------------------------------------------- */
 
-/* Where the scales of a block stand, as halves; the rest of a block is codes (and small scales). */
+/* Offsets of the scales of a block, as halves; the rest of a block is codes (and small scales). */
 static int scale_offsets(TensorType type, int at[2]) {
     at[0] = type == TYPE_Q6_K ? 208 : 0;
     at[1] = 2;
@@ -210,7 +211,7 @@ static uint32_t bits(float f) {
 
 static const uint32_t CANARY = 0x7fc0dead;
 
-/* Runs tiles [begin, end) of n_rows rows into a field of canaries, and looks at every float of it. */
+/* Runs tiles [begin, end) of n_rows rows into a field of canaries, and checks every float of it. */
 static void check_part(const Problem *p, const Kernels *t, int64_t n_rows, int64_t begin, int64_t end) {
     int64_t stride = p->n_out + PAD, n = PAD + n_rows * stride;
     float *y = checked(malloc((size_t)n * sizeof *y));
@@ -277,7 +278,7 @@ static void tables_agree_on_every_shape(void **state) {
     }
 }
 
-static void tables_agree_on_nasty_values(void **state) {
+static void tables_agree_on_extreme_values(void **state) {
     (void)state;
     for (int type = 0; type < TYPE_COUNT; type++) {
         for (int weights = ANY_BITS; weights < N_KINDS; weights++)
@@ -333,7 +334,7 @@ static void tables_agree_on_subnormal_sums(void **state) {
     }
 }
 
-/* 2^-126 less a little is subnormal before it is rounded and normal after: vdpbf16ps looks after. */
+/* A little less than 2^-126 is subnormal before rounding and normal afterwards: vdpbf16ps tests after rounding. */
 static void bf16_keeps_what_rounds_to_a_normal_number(void **state) {
     (void)state;
     enum { N_OUT = 16 };
@@ -356,7 +357,7 @@ static void bf16_keeps_what_rounds_to_a_normal_number(void **state) {
     packed_free(&w);
 }
 
-/* ---- the choice --------------------------------------------------------------------------------- */
+/* ---- the choice of a table --------------------------------------------------------------------------------- */
 
 static void tables_are_found_by_name(void **state) {
     (void)state;
@@ -375,7 +376,7 @@ static void tables_are_found_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_are_found_by_name),       cmocka_unit_test(the_specification_multiplies),
-        cmocka_unit_test(tables_agree_on_every_shape),    cmocka_unit_test(tables_agree_on_nasty_values),
+        cmocka_unit_test(tables_agree_on_every_shape),    cmocka_unit_test(tables_agree_on_extreme_values),
         cmocka_unit_test(tables_agree_on_subnormal_sums), cmocka_unit_test(tables_agree_on_random_problems),
         cmocka_unit_test(bf16_keeps_what_rounds_to_a_normal_number),
     };

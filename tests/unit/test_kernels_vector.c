@@ -1,5 +1,5 @@
-/* Norms, activation functions, rotary positions, cache and attention: the specification (table "ref") against
- * double precision, and every other table against the specification, bit for bit. */
+/* test_kernels_vector.c - Norms, activation functions, rotary positions, cache and attention: the specification
+ * (table "ref") against double precision, and every other table against the specification, bit for bit. */
 #include "testing.h"
 #include "all_tables.h"
 
@@ -139,7 +139,7 @@ typedef struct Attention {
     float *w; /* [n_q][n_keys] */
 } Attention;
 
-/* A row of the cache is a row of a Q8_0 tensor; x becomes what that says, and may not move by more than half a step. */
+/* A row of the cache is a row of a Q8_0 tensor; x becomes its value, which differs by at most half a step. */
 static void as_q8(const unsigned char *row, float *x, int64_t n) {
     float got[288];
     blocks_dequantize(TYPE_Q8_0, row, (n + 31) / 32 * 32, got);

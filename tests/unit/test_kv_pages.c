@@ -1,7 +1,11 @@
+<<<<<<< HEAD:tests/unit/test_kv_pages.c
 /* test_kv_pages.c - the page tables of the KV cache, over the memory of the CPU backend, against the simplest thing that could stand for it: one plain array a sequence.
+=======
+/* test_kv_cache.c - The paged KV cache against the simplest model of it: one plain array for each sequence.
+>>>>>>> h-tests:tests/unit/test_kv_cache.c
  *
- * A slot is written with a tag that no other write used; a committed position must hold its tag in every
- * plane (layer, keys or values, head), whatever was forked, committed, truncated or refused in between. */
+ * Every write uses a tag of its own. A committed position must hold its tag in every plane (layer, keys or values,
+ * head), whatever was forked, committed, truncated or refused in between. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -66,7 +70,7 @@ static bool slot_holds(const World *w, int32_t slot, uint64_t tag) {
     return true;
 }
 
-/* ---- what must always be true ----------------------------------------------------------------------- */
+/* ---- invariants ----------------------------------------------------------------------- */
 
 static void check(World *w) {
     int32_t size = w->kv.shape.page_size, n_pages = w->kv.shape.n_pages, n_used = 0;
@@ -159,7 +163,7 @@ static bool shares_its_tail(const World *w, int32_t id) {
     return s->length % size && w->kv.ref_counts[s->pages[s->length / size]] > 1;
 }
 
-/* Reserves and writes; what happens is foretold from the shadow and the count of free pages. */
+/* Reserves and writes; the expected result follows from the shadow and the number of free pages. */
 static void reserve_and_write(World *w, int32_t id, int32_t n) {
     Shadow *m = &w->shadows[id];
     KvSequence *s = &w->kv.sequences[id], before = *s;
@@ -168,14 +172,14 @@ static void reserve_and_write(World *w, int32_t id, int32_t n) {
     int32_t wanted = (m->length + n + size - 1) / size - s->n_pages;
     bool copies = n > 0 && shares_its_tail(w, id);
     wanted = (wanted > 0 ? wanted : 0) + copies;
-    int foretold = m->length + n > N_CTX ? FR_ERR_CONTEXT : wanted > n_free ? FR_ERR_MEMORY : FR_OK;
+    int expected_status = m->length + n > N_CTX ? FR_ERR_CONTEXT : wanted > n_free ? FR_ERR_MEMORY : FR_OK;
     fr_error err = {0};
     int32_t room = kv_room(&w->kv, id);
-    if (n > 0 && foretold != FR_ERR_CONTEXT)
-        expect(w, (n <= room) == (foretold == FR_OK), "room for %d rows, and %d are %s", room, n,
-               foretold ? "refused" : "taken");
+    if (n > 0 && expected_status != FR_ERR_CONTEXT)
+        expect(w, (n <= room) == (expected_status == FR_OK), "room for %d rows, and %d are %s", room, n,
+               expected_status ? "refused" : "taken");
     int status = kv_reserve(&w->kv, id, n, &err);
-    expect(w, status == foretold, "%d, should be %d: reserving %d: %s", status, foretold, n, err.message);
+    expect(w, status == expected_status, "%d, should be %d: reserving %d: %s", status, expected_status, n, err.message);
     if (status) {
         const char *why =
             status == FR_ERR_CONTEXT ? "the context of 37 tokens is full" : "the KV cache is full";
@@ -307,7 +311,7 @@ static bool slot_is_padding(const World *w, int32_t slot) {
     return true;
 }
 
-/* Padding is committed, behind what was there and not in anybody else's pages; where it does not fit nothing happens. */
+/* Padding is committed behind the existing tokens and never in pages of other sequences; where it does not fit, nothing changes. */
 static void padding_lengthens_one_sequence_alone(void **state) {
     (void)state;
     for (int type = 0; type < KV_TYPE_COUNT; type++) {

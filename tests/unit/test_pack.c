@@ -1,4 +1,5 @@
-/* Packed matrices: every type unpacked again by the drawing in pack.c, against blocks_dequantize. */
+/* test_pack.c - Packed matrices: every type, unpacked again by the layout that pack.c draws, against
+ * blocks_dequantize. */
 #include "testing.h"
 
 #include "base/mem.h"

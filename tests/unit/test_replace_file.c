@@ -1,4 +1,5 @@
-/* A file is replaced as a whole, or not at all, and only a file is. */
+/* test_replace_file.c - Replacing a file (base/replace_file.c): the whole new file or the old one is there at any
+ * moment, and only regular files are replaced. */
 #include "testing.h"
 
 #include "base/replace_file.h"

@@ -1,4 +1,4 @@
-/* The frequencies of every rope scaling against direct evaluation of the published formulas. */
+/* test_rope.c - The frequencies of every rope scaling against direct evaluation of the published formulas. */
 #include "testing.h"
 
 #include "model/rope.h"
@@ -65,7 +65,7 @@ static void llama_3_factors(void **state) {
     rope_free(&rope);
 }
 
-/* arXiv 2309.00071, eq. 17-23, with the ramp over the pair index, as its code and all files mean it. */
+/* arXiv 2309.00071, eq. 17-23, with the ramp over the pair index, as the published code has it. */
 static void yarn_frequencies(void **state) {
     (void)state;
     static const struct {

@@ -1,5 +1,6 @@
-/* The drafters in models/, trained by this code for models/target.gguf: each opens, changes no token, greedily and drawn, and
- * is worth its file: what it gains is a function of model, files and prompts, so that the test can ask for it. */
+/* test_shipped_drafters.c - The drafters in models/, which this code trained for models/target.gguf: each opens,
+ * changes no token (greedy and sampled), and reaches a minimum acceptance length. That length is a function of model,
+ * files and prompts alone, so a test can require it. */
 #include "engine_rig.h"
 
 #include <string.h>
@@ -15,7 +16,7 @@ enum { N_PROMPTS = sizeof prompts / sizeof *prompts, N_TOKENS = 80 };
 
 static const struct {
     const char *spec;
-    double least; /* tokens of a pass of the target that it must reach on these prompts, 16 nodes, greedily */
+    double least; /* tokens accepted per target pass that it must reach on these prompts: 16 nodes, greedy */
 } drafters[] = {
     {"lyanna:file=models/lyanna.gguf", 3.0},
     {"eagle:file=models/eagle.gguf", 3.0},
@@ -25,7 +26,7 @@ static const struct {
 };
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
-static void say(fr_engine *engine, const fr_model *model, const char *prompt, const char *spec, double temperature, Stream *out) {
+static void generate(fr_engine *engine, const fr_model *model, const char *prompt, const char *spec, double temperature, Stream *out) {
     fr_request_options o = {.max_tokens = N_TOKENS, .tree_budget = 16, .ignore_eos = 1, .sampling = fr_sampling_default()};
     int32_t *tokens;
     assert_int_equal(fr_tokenize(model, prompt, strlen(prompt), FR_TOKENIZE_PROMPT, &tokens, &o.n_prompt, NULL), 0);
@@ -37,7 +38,7 @@ static void say(fr_engine *engine, const fr_model *model, const char *prompt, co
     fr_free(tokens);
 }
 
-static void each_says_what_the_target_says(void **state) {
+static void each_leaves_the_text_of_the_target_unchanged(void **state) {
     (void)state;
     static Stream plain, drafted;
     fr_model *model = rig_open_model(TARGET, NULL);
@@ -46,8 +47,8 @@ static void each_says_what_the_target_says(void **state) {
         int64_t n_tokens = 0, n_passes = 0;
         for (int i = 0; i < N_PROMPTS; i++) {
             for (double temperature = 0; temperature < 1; temperature += 0.7) {
-                say(engine, model, prompts[i], NULL, temperature, &plain);
-                say(engine, model, prompts[i], drafters[d].spec, temperature, &drafted);
+                generate(engine, model, prompts[i], NULL, temperature, &plain);
+                generate(engine, model, prompts[i], drafters[d].spec, temperature, &drafted);
                 rig_assert_same(&plain, &drafted, drafters[d].spec);
                 if (temperature > 0) continue;
                 n_tokens += drafted.stats.n_generated, n_passes += drafted.stats.n_steps;
@@ -61,6 +62,6 @@ static void each_says_what_the_target_says(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_says_what_the_target_says)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_leaves_the_text_of_the_target_unchanged)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* A decoding step takes and gives back no memory: every allocation of the program is counted (the linker puts the functions
- * below in the place of malloc and its kin; Makefile), over all steps of a request but its first and its last.
- * The first one finishes the prompt; the last one hands the text on to what outlives it (prefix cache, histories). */
+/* test_step_memory.c - A decoding step neither allocates nor frees memory. Every allocation of the program is counted
+ * (the linker puts the functions below in the place of malloc and its relatives; see the Makefile), over all steps of
+ * a request except the first and the last: the first one finishes the prompt, and the last one hands the text to what
+ * outlives the request (prefix cache, histories). */
 #include "engine_rig.h"
 
 #include "random_model.h"
@@ -12,7 +13,7 @@
 #define MODEL "build/step-memory.gguf"
 #define DRAFT_MODEL "build/step-memory-draft.gguf"
 
-/* Longer than what growing arrays begin with (1024). */
+/* Longer than the initial capacity of growing arrays (1024). */
 enum { N_PROMPT = 48, N_TOKENS = 1100, N_CONTEXT = 1280 };
 
 static atomic_long n_calls; /* since the program began */
@@ -48,7 +49,7 @@ static int write_models(void **state) {
     return 0;
 }
 
-/* A text that repeats itself, so that copying drafters have much to say. */
+/* A text that repeats itself, so that copying drafters propose much. */
 static void make_prompt(int32_t *prompt) {
     for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + (i * i % 11 + i % 7) * 19 % 290;
 }
@@ -58,7 +59,7 @@ typedef struct Case {
     const char *drafts[2];
     int n_drafts;
     fr_sampling sampling;
-    int allocate; /* the callback takes and gives memory: what must be found out */
+    int allocate; /* the callback allocates and frees, which the test must detect */
 } Case;
 
 static int on_token(void *user, const fr_token_event *event) {
@@ -110,7 +111,7 @@ static void steps_allocate_nothing(void **state) {
         Case c = {.name = specs[i] ? specs[i] : "plain", .drafts = {specs[i]}, .n_drafts = specs[i] != NULL, .sampling = greedy};
         fr_engine *engine = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = N_CONTEXT});
         long first = count(engine, &c);
-        c.sampling = sampled; /* and what the first request left is found */
+        c.sampling = sampled; /* and memory that the first request left is used again */
         long second = count(engine, &c);
         if (first || second) fail_msg("%s: %ld and %ld allocations in the steps of two requests", c.name, first, second);
         fr_engine_close(engine);
@@ -118,7 +119,7 @@ static void steps_allocate_nothing(void **state) {
     fr_model_close(model);
 }
 
-static void an_allocating_step_is_found_out(void **state) {
+static void an_allocating_step_is_detected(void **state) {
     (void)state;
     fr_model *model = rig_open_model(MODEL, NULL);
     fr_engine *engine = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = N_CONTEXT});
@@ -131,7 +132,7 @@ static void an_allocating_step_is_found_out(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_allocate_nothing),
-        cmocka_unit_test(an_allocating_step_is_found_out),
+        cmocka_unit_test(an_allocating_step_is_detected),
     };
     return cmocka_run_group_tests(tests, write_models, NULL);
 }

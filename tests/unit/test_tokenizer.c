@@ -1,5 +1,5 @@
-/* SentencePiece BPE on the vocabulary that ships (models/target.gguf), against a plain search for the best
- * pair, and on small vocabularies made here; and vocabularies that are damaged. */
+/* test_tokenizer.c - SentencePiece BPE: the shipped vocabulary (models/target.gguf) against a plain search for the
+ * best pair, small vocabularies made here, and damaged vocabularies. */
 #include "testing.h"
 #include "vocab_build.h"
 

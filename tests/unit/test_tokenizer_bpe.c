@@ -1,4 +1,4 @@
-/* Byte-level BPE and its pre-tokenizers, on vocabularies made here. */
+/* test_tokenizer_bpe.c - Byte-level BPE and its pre-tokenizers, on vocabularies made here. */
 #include "testing.h"
 #include "vocab_build.h"
 
@@ -74,7 +74,7 @@ static void words_in_the_vocabulary_are_taken_whole_where_merges_are_ignored(voi
     tokenizer_close(t);
 }
 
-static void strings_between_that_are_no_tokens_fall_apart(void **state) {
+static void intermediate_strings_that_are_no_tokens_are_split_again(void **state) {
     (void)state;
     static const char *tokens[257];
     static const char *const merges[] = {"x y", "xy z"};
@@ -98,7 +98,7 @@ static void special_tokens_split_the_text(void **state) {
     expect(t, "hello<|endoftext|>hello<|user|>", TOKENIZE_SPECIAL, "259 271 259 270");
     expect(t, "<|e", TOKENIZE_SPECIAL, "60 124 101");
     expect(t, "hello", TOKENIZE_BOS | TOKENIZE_EOS, "271 259 271");
-    assert_null(strstr(encode(t, "<|endoftext|>", 13, 0), "271")); /* control tokens: only when asked */
+    assert_null(strstr(encode(t, "<|endoftext|>", 13, 0), "271")); /* control tokens: only with TOKENIZE_SPECIAL */
     assert_true(tokenizer_is_special(t, TINY_END) && tokenizer_is_eog(t, TINY_END));
     assert_false(tokenizer_is_special(t, TINY_USER) || tokenizer_is_eog(t, TINY_USER));
     assert_int_equal(tokenizer_find(t, "<|endoftext|>", 13), TINY_END);
@@ -210,7 +210,7 @@ static void expect_cut(const char *pre, const char *text, const char *want) {
     pretokenizer_close(p);
 }
 
-static void texts_are_cut_as_each_pattern_says(void **state) {
+static void texts_are_split_by_each_pattern(void **state) {
     (void)state;
     static const struct {
         const char *pre, *text, *want;
@@ -227,7 +227,7 @@ static void texts_are_cut_as_each_pattern_says(void **state) {
         {"deepseek-v3", "a1234 _b(c", "a|123|4| _|b|(c"},
         {"tekken", "fooBar 12/\n", "foo|Bar| |1|2|/\n"},
         {"gpt-4o", "don't fooBAR123", "don't| foo|BAR|123"},
-        /* U+180E is no white space, a byte that is no UTF-8 is a sign. */
+        /* U+180E is not white space; a byte that is not UTF-8 counts as a symbol. */
         {"gpt-2", "a \xE1\xA0\x8E", "a| \xE1\xA0\x8E"},
         {"gpt-2", "a\xFF\xC3(b", "a|\xFF\xC3(|b"},
     };
@@ -235,7 +235,7 @@ static void texts_are_cut_as_each_pattern_says(void **state) {
         expect_cut(cases[i].pre, cases[i].text, cases[i].want);
 }
 
-static void kin_share_their_pattern(void **state) {
+static void related_names_share_a_pattern(void **state) {
     (void)state;
     static const char *const names[] = {
         "default",    "gpt-2",       "phi-2",        "mpt",
@@ -273,8 +273,8 @@ static void broken_utf8_comes_back_byte_for_byte(void **state) {
     tokenizer_close(t);
 }
 
-/* Texts that a quadratic algorithm, or a pattern that backtracks, would take minutes for. */
-static void long_texts_take_their_time_and_no_more(void **state) {
+/* Texts on which a quadratic algorithm, or a pattern that backtracks, would take minutes. */
+static void long_texts_take_linear_time(void **state) {
     (void)state;
     enum { N = 200000 };
     static const char *const fills[] = {"a",    "l", " ",   "A",    "1", "\n", "ab c", " \xE4\xBD\xA0",
@@ -306,16 +306,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merges_go_by_rank),
         cmocka_unit_test(words_in_the_vocabulary_are_taken_whole_where_merges_are_ignored),
-        cmocka_unit_test(strings_between_that_are_no_tokens_fall_apart),
+        cmocka_unit_test(intermediate_strings_that_are_no_tokens_are_split_again),
         cmocka_unit_test(special_tokens_split_the_text),
         cmocka_unit_test(longest_special_token_wins),
         cmocka_unit_test(conventions_for_bos_come_with_the_pre_tokenizer_or_the_file),
         cmocka_unit_test(spaces_behind_the_special_tokens_of_phi3_are_swallowed),
         cmocka_unit_test(unknown_bytes_become_the_unknown_token),
-        cmocka_unit_test(texts_are_cut_as_each_pattern_says),
-        cmocka_unit_test(kin_share_their_pattern),
+        cmocka_unit_test(texts_are_split_by_each_pattern),
+        cmocka_unit_test(related_names_share_a_pattern),
         cmocka_unit_test(broken_utf8_comes_back_byte_for_byte),
-        cmocka_unit_test(long_texts_take_their_time_and_no_more),
+        cmocka_unit_test(long_texts_take_linear_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* make_model.h - the parts of make_model: what a model is asked to be, its vocabulary, its tensors. */
+/* make_model.h - the parts of make_model: the description of a model, its vocabulary, its tensors. */
 #ifndef MAKE_MODEL_H
 #define MAKE_MODEL_H
 

@@ -1,4 +1,4 @@
-/* weights.c - random weights that make a model say something.
+/* weights.c - random weights with which a model generates varied text.
  *
  * Values are normal: 16 random bits choose one of 65536 quantiles of the normal distribution from a table, and a value
  * depends only on (seed, tensor, element), so the file does not depend on the number of threads.

@@ -1,0 +1,457 @@
+#!/usr/bin/env python3
+"""make_golden.py - makes the golden values in tests/golden/data. No test needs it; Python 3 without packages suffices.
+
+    build/release/tests/test_golden_own --write FOLDER       # the models
+    tests/golden/make_golden.py logits FOLDER NODE           # -> data/NAME.json
+    tests/golden/make_golden.py merges                       # -> data/merges.txt
+    build/release/tests/test_tokenizer_own --write FOLDER    # the vocabularies of data/merges.txt
+    tests/golden/make_golden.py tokens FOLDER NODE           # -> data/tokens.json
+
+NODE is a folder where `npm install node-llama-cpp` was run: llama.cpp, through llama_cpp.mjs.
+
+The forward below is written from the papers and the GGUF specification, in double precision and as plainly as can be, and shares
+nothing with forerun. It reads weights exactly as they are stored and rounds nothing on the way. Before its values are stored, they
+are held against llama.cpp's.
+"""
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+from operator import mul
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DATA = os.path.join(HERE, "data")
+
+# ---- GGUF -----------------------------------------------------------------------------------------------------------
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+
+
+class Gguf:
+    """keys: {name: value}; tensors: {name: (dims, type, offset)}, dims[0] is the inner dimension."""
+
+    def __init__(self, path):
+        with open(path, "rb") as f:
+            self.bytes = f.read()
+        self.at = 0
+        magic, version, n_tensors, n_keys = self.take("4sIQQ")
+        assert magic == b"GGUF" and version == 3
+        self.keys = {}
+        for _ in range(n_keys):
+            name = self.string()
+            self.keys[name] = self.value(self.take("I")[0])
+        self.tensors = {}
+        for _ in range(n_tensors):
+            name = self.string()
+            dims = self.take(f"{self.take('I')[0]}Q")
+            self.tensors[name] = (dims, *self.take("IQ"))
+        alignment = self.keys.get("general.alignment", 32)
+        self.data = -(-self.at // alignment) * alignment
+
+    def take(self, form):
+        out = struct.unpack_from("<" + form, self.bytes, self.at)
+        self.at += struct.calcsize("<" + form)
+        return out
+
+    def string(self):
+        n = self.take("Q")[0]
+        self.at += n
+        return self.bytes[self.at - n : self.at].decode("utf-8")
+
+    def value(self, kind):
+        if kind == 8:
+            return self.string()
+        if kind == 9:
+            element, n = self.take("IQ")
+            return [self.value(element) for _ in range(n)]
+        return self.take(SCALARS[kind])[0]
+
+    def rows(self, name):
+        """The tensor as a list of rows of exact values; None where it is missing."""
+        if name not in self.tensors:
+            return None
+        dims, kind, offset = self.tensors[name]
+        n_in, n_out = dims[0], math.prod(dims[1:])
+        n_block, n_bytes, decode = TYPES[kind]
+        row_bytes, start = n_in // n_block * n_bytes, self.data + offset
+        out = []
+        for r in range(n_out):
+            row = []
+            for b in range(n_in // n_block):
+                first = start + r * row_bytes + b * n_bytes
+                row.extend(decode(self.bytes[first : first + n_bytes]))
+            out.append(row)
+        return out
+
+
+def half(b):
+    return struct.unpack("<e", b)[0]
+
+
+def nibbles(b):
+    """The 32 values of 16 bytes: all low halves, then all high halves."""
+    return [x & 15 for x in b] + [x >> 4 for x in b]
+
+
+def with_fifth_bit(b, bits):
+    word = int.from_bytes(bits, "little")
+    return [q | (word >> i & 1) << 4 for i, q in enumerate(nibbles(b))]
+
+
+def q4_0(b):
+    d = half(b[:2])
+    return [d * (q - 8) for q in nibbles(b[2:18])]
+
+
+def q4_1(b):
+    d, m = half(b[:2]), half(b[2:4])
+    return [d * q + m for q in nibbles(b[4:20])]
+
+
+def q5_0(b):
+    d = half(b[:2])
+    return [d * (q - 16) for q in with_fifth_bit(b[6:22], b[2:6])]
+
+
+def q5_1(b):
+    d, m = half(b[:2]), half(b[2:4])
+    return [d * q + m for q in with_fifth_bit(b[8:24], b[4:8])]
+
+
+def q8_0(b):
+    d = half(b[:2])
+    return [d * q for q in struct.unpack("<32b", b[2:34])]
+
+
+def scales_of_k(b):
+    """The eight 6-bit scales and the eight 6-bit minima in 12 bytes."""
+    scales = [b[i] & 63 for i in range(4)] + [b[8 + i] & 15 | (b[i] >> 6) << 4 for i in range(4)]
+    minima = [b[4 + i] & 63 for i in range(4)] + [b[8 + i] >> 4 | (b[4 + i] >> 6) << 4 for i in range(4)]
+    return scales, minima
+
+
+def q4_k(b):
+    d, dmin = half(b[:2]), half(b[2:4])
+    scales, minima = scales_of_k(b[4:16])
+    out = []
+    for g in range(4):
+        for k, q in enumerate(nibbles(b[16 + 32 * g : 48 + 32 * g])):
+            j = 2 * g + k // 32
+            out.append(d * scales[j] * q - dmin * minima[j])
+    return out
+
+
+def q5_k(b):
+    d, dmin = half(b[:2]), half(b[2:4])
+    scales, minima = scales_of_k(b[4:16])
+    high = b[16:48]
+    out = []
+    for g in range(4):
+        for k, q in enumerate(nibbles(b[48 + 32 * g : 80 + 32 * g])):
+            j = 2 * g + k // 32
+            q |= (high[k % 32] >> j & 1) << 4
+            out.append(d * scales[j] * q - dmin * minima[j])
+    return out
+
+
+def q6_k(b):
+    low, high, scales, d = b[:128], b[128:192], struct.unpack("<16b", b[192:208]), half(b[208:210])
+    out = []
+    for i in range(256):
+        part, k = i // 128, i % 128
+        quarter, l = k // 32, k % 32
+        q = low[64 * part + 32 * (quarter % 2) + l] >> 4 * (quarter // 2) & 15
+        q |= (high[32 * part + l] >> 2 * quarter & 3) << 4
+        out.append(d * scales[i // 16] * (q - 32))
+    return out
+
+
+TYPES = {
+    0: (1, 4, lambda b: struct.unpack("<f", b)),
+    1: (1, 2, lambda b: (half(b),)),
+    2: (32, 18, q4_0),
+    3: (32, 20, q4_1),
+    6: (32, 22, q5_0),
+    7: (32, 24, q5_1),
+    8: (32, 34, q8_0),
+    12: (256, 144, q4_k),
+    13: (256, 176, q5_k),
+    14: (256, 210, q6_k),
+    30: (1, 2, lambda b: struct.unpack("<f", b"\0\0" + b)),
+}
+
+# ---- the forward ----------------------------------------------------------------------------------------------------
+
+
+def dot(a, b):
+    return math.fsum(map(mul, a, b))
+
+
+def product(rows, x, bias=None):
+    y = [dot(row, x) for row in rows]
+    return [a + b for a, b in zip(y, bias[0] if len(bias) == 1 else [v for r in bias for v in r])] if bias else y
+
+
+def rms_norm(x, weight, eps):
+    scale = 1 / math.sqrt(dot(x, x) / len(x) + eps)
+    return [v * scale * w for v, w in zip(x, weight)]
+
+
+class Rope:
+    """Su et al. 2021; linear scaling (Chen et al. 2023); YaRN (Peng et al. 2023); Llama 3.1's factors as a tensor."""
+
+    def __init__(self, g, arch, head_dim):
+        key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
+        self.n = key("dimension_count", head_dim)
+        self.neox = arch in ("qwen2", "qwen3")  # pairs (i, i + n/2), else (2i, 2i + 1)
+        base, n = key("freq_base", 10000.0), self.n
+        self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
+        self.magnitude = 1.0
+        kind, factor = key("scaling.type", "none"), key("scaling.factor", 1.0)
+        if kind == "linear":
+            self.frequency = [f / factor for f in self.frequency]
+        elif kind == "yarn":
+            n_ctx = key("scaling.original_context_length", 0)
+            pair = lambda turns: n * math.log(n_ctx / (turns * 2 * math.pi)) / (2 * math.log(base))
+            low, high = max(0, math.floor(pair(32))), min(n - 1, math.ceil(pair(1)))
+            for i in range(n // 2):
+                keep = 1 - min(1, max(0, (i - low) / max(0.001, high - low)))
+                self.frequency[i] *= keep + (1 - keep) / factor
+            self.magnitude = 1 + 0.1 * math.log(factor)
+        factors = g.rows("rope_freqs.weight")
+        if factors:
+            self.frequency = [f / by for f, by in zip(self.frequency, factors[0])]
+
+    def turn(self, x, position):
+        x = list(x)
+        for i, f in enumerate(self.frequency):
+            a, b = (i, i + self.n // 2) if self.neox else (2 * i, 2 * i + 1)
+            c, s = math.cos(position * f) * self.magnitude, math.sin(position * f) * self.magnitude
+            x[a], x[b] = x[a] * c - x[b] * s, x[a] * s + x[b] * c
+        return x
+
+
+class Model:
+    def __init__(self, path):
+        g = Gguf(path)
+        self.g, self.arch = g, g.keys["general.architecture"]
+        key = lambda name: g.keys[f"{self.arch}.{name}"]
+        self.n_head, self.n_head_kv, n_embd = key("attention.head_count"), key("attention.head_count_kv"), key("embedding_length")
+        self.head_dim = g.keys.get(f"{self.arch}.attention.key_length", n_embd // self.n_head)
+        self.eps = key("attention.layer_norm_rms_epsilon")
+        self.rope = Rope(g, self.arch, self.head_dim)
+        self.embedding = g.rows("token_embd.weight")
+        self.output = g.rows("output.weight") or self.embedding
+        self.output_norm = self.vector("output_norm.weight")
+        names = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
+        self.layers = []
+        for i in range(key("block_count")):
+            layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
+            for n in ["attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
+                      "attn_q_norm.weight", "attn_k_norm.weight"]:
+                layer[n] = self.vector(f"blk.{i}.{n}")
+            layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
+            self.layers.append(layer)
+        self.n_past = 0
+
+    def vector(self, name):
+        rows = self.g.rows(name)
+        return rows[0] if rows else None
+
+    def heads(self, layer, which, x, position):
+        y = product(layer["attn_" + which], x)
+        if layer[f"attn_{which}.bias"]:
+            y = [a + b for a, b in zip(y, layer[f"attn_{which}.bias"])]
+        heads = [y[i : i + self.head_dim] for i in range(0, len(y), self.head_dim)]
+        norm = layer.get(f"attn_{which}_norm.weight")
+        if norm:
+            heads = [rms_norm(h, norm, self.eps) for h in heads]
+        return [self.rope.turn(h, position) for h in heads] if which != "v" else heads
+
+    def attention(self, layer, x, position):
+        q = self.heads(layer, "q", x, position)
+        layer["keys"].append(self.heads(layer, "k", x, position))
+        layer["values"].append(self.heads(layer, "v", x, position))
+        out = []
+        for h, query in enumerate(q):
+            kv = h * self.n_head_kv // self.n_head
+            scores = [dot(query, k[kv]) / math.sqrt(self.head_dim) for k in layer["keys"]]
+            top = max(scores)
+            weights = [math.exp(s - top) for s in scores]
+            total = math.fsum(weights)
+            out += [dot(weights, [v[kv][d] for v in layer["values"]]) / total for d in range(self.head_dim)]
+        return product(layer["attn_output"], out)
+
+    def feed_forward(self, layer, x):
+        gate, up = product(layer["ffn_gate"], x), product(layer["ffn_up"], x)
+        return product(layer["ffn_down"], [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up)])
+
+    def forward(self, token):
+        """The logits behind one more token."""
+        x = list(self.embedding[token])
+        for layer in self.layers:
+            x = [a + b for a, b in zip(x, self.attention(layer, rms_norm(x, layer["attn_norm.weight"], self.eps), self.n_past))]
+            x = [a + b for a, b in zip(x, self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps)))]
+        self.n_past += 1
+        return product(self.output, rms_norm(x, self.output_norm, self.eps))
+
+
+# ---- llama.cpp ------------------------------------------------------------------------------------------------------
+
+
+def llama_cpp(node, command, path, argument):
+    script = os.path.join(HERE, "llama_cpp.mjs")
+    out = subprocess.run(["node", script, node, command, path], input=json.dumps(argument), capture_output=True, text=True, check=True)
+    return json.loads(out.stdout)
+
+
+def log_softmax(row):
+    top = max(row)
+    total = top + math.log(math.fsum(math.exp(v - top) for v in row))
+    return [v - total for v in row]
+
+
+# ---- logits ---------------------------------------------------------------------------------------------------------
+
+N_PROMPT, N_GREEDY, N_TOP = 24, 24, 8
+
+
+def prompt_of(name, n_vocab):
+    """Any tokens, the same ones for ever: a linear congruential generator that starts from the name."""
+    state = sum(ord(c) * 31**i for i, c in enumerate(name)) % 2**32
+    out = []
+    for _ in range(N_PROMPT):
+        state = (1664525 * state + 1013904223) % 2**32
+        out.append(3 + (state >> 8) % (n_vocab - 3))
+    return out
+
+
+def make_logits(folder, node):
+    for file in sorted(f for f in os.listdir(folder) if f.endswith(".gguf") and not f.startswith("bpe-")):
+        name, path = file[: -len(".gguf")], os.path.join(folder, file)
+        model = Model(path)
+        prompt = prompt_of(name, len(model.output))
+        rows = [model.forward(t) for t in prompt]
+        greedy, gap = [], math.inf
+        for _ in range(N_GREEDY):
+            first, second = sorted(rows[-1], reverse=True)[:2]
+            gap = min(gap, first - second)
+            greedy.append(rows[-1].index(first))
+            rows.append(model.forward(greedy[-1]))
+        peer = llama_cpp(node, "logits", path, prompt + greedy)
+        worst = 0.0
+        peer_rows = []
+        for position in [N_PROMPT // 2, N_PROMPT - 1, N_PROMPT + N_GREEDY // 2, N_PROMPT + N_GREEDY - 1]:
+            top = sorted(enumerate(peer[position]), key=lambda e: -e[1])[:N_TOP]
+            exact = log_softmax(rows[position])
+            worst = max(worst, max(abs(math.log(p) - exact[t]) for t, p in top))
+            peer_rows.append({"position": position, "tokens": [t for t, _ in top], "logprobs": [round(math.log(p), 6) for _, p in top]})
+        agrees = all(max(range(len(p)), key=p.__getitem__) == t for p, t in zip(peer[N_PROMPT - 1 :], greedy))
+        print(f"{name}: smallest gap {gap:.3f}, llama.cpp differs by {worst:.1e}" + ("" if agrees else ", AND CHOOSES ANOTHER TEXT"))
+        exact_rows = [{"position": p, "logits": [float(f"{v:.7g}") for v in rows[p]]} for p in (N_PROMPT - 1, N_PROMPT + N_GREEDY - 1)]
+        out = {"prompt": prompt, "greedy": greedy, "exact": exact_rows, "llama_cpp": peer_rows}
+        with open(os.path.join(DATA, name + ".json"), "w") as f:
+            f.write("{\n" + ",\n".join(f' "{k}": ' + json.dumps(v, separators=(",", ":")) for k, v in out.items()) + "\n}\n")
+
+
+# ---- tokens ---------------------------------------------------------------------------------------------------------
+
+TEXTS = [
+    "", " ", "  ", "   a", "a   b", "\n", "\n\n\n", " \n x", "\t\tx\t", "\r\n\r\n", "Once upon a time", " Once upon a time, there was",
+    "The cat's hat isn't theirs; they'll say we've won, I'd guess, I'm sure.", "THE CAT'S HAT ISN'T THEIRS", "don’t",
+    "1", "12", "123", "1234", "12345678901", "3.14159 and 2,718", "x1y22z333", "v1.0.2-beta+3", "abc123def", "100%", "$9.99!",
+    "...", "!!!???", " !", "a!b?c.", "(a[b]{c})", "<s>hello</s>", "<|endoftext|>", "<0x41><0xFF>", "a_b__c", "foo->bar(x, y);\n    return x;\n",
+    "def f(n):\n    if n < 2:\n        return n\n    return f(n - 1) + f(n - 2)\n", "{\"key\": [1, 2, null], \"k\": \"v\"}\n",
+    "naïve café, coöperate; Ångström", "Größe Straße ÄÖÜ", "e\u0301 (decomposed)", "Привет, мир! Как дела?", "Γειά σου Κόσμε", "日本語のテスト。", "你好,世界!12点",
+    "안녕하세요 세계", "مرحبا بالعالم ١٢٣", "नमस्ते दुनिया १२", "สวัสดี", "🙂🙃 👩‍👩‍👧 🇩🇪", "a\u00a0b\u2003c\u3000d", "▁ is U+2581", "½ ² Ⅷ", "zero\u200bwidth",
+    "\u0001\u0002", "tab\there", "mixed CamelCaseWords andSnake_case", "https://example.org/a?b=c&d=e#f", "word " * 12, "aaaaaaaaaaaaaaaaaaaaaaaa",
+    "- item\n- item 2\n\n1. one\n2. two\n", "\"quoted\" 'single' `code`", "end with space ", "end with newline\n",
+]
+
+
+def byte_alphabet():
+    """The characters by which byte-level BPE (GPT-2) writes the 256 bytes."""
+    printable = [b for b in range(256) if 33 <= b <= 126 or b >= 161 and b != 173]
+    others = [b for b in range(256) if b not in printable]
+    return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+
+
+def make_merges(n_merges=600):
+    """BPE trained on the texts and this file, each as one word: nothing is split before. So merges cross every boundary that a
+    pre-tokenizer draws, and ids show where it draws them."""
+    spell = byte_alphabet()
+    with open(__file__, encoding="utf-8") as f:
+        words = [[spell[b] for b in t.encode()] for t in TEXTS + [f.read().split("# ---- tokens")[0]]]
+    merges = []
+    while len(merges) < n_merges:
+        counts = {}
+        for w in words:
+            for pair in zip(w, w[1:]):
+                if len(pair[0] + pair[1]) <= 16:
+                    counts[pair] = counts.get(pair, 0) + 1
+        pair = max(counts, key=lambda p: (counts[p], p))
+        if any(a + b == pair[0] + pair[1] for a, b in merges):  # one token, one merge
+            raise SystemExit("two merges make the same token")
+        merges.append(pair)
+        for k, w in enumerate(words):
+            out, i = [], 0
+            while i < len(w):
+                joined = i + 1 < len(w) and (w[i], w[i + 1]) == pair
+                out.append(w[i] + w[i + 1] if joined else w[i])
+                i += 2 if joined else 1
+            words[k] = out
+    with open(os.path.join(DATA, "merges.txt"), "w", encoding="utf-8") as f:
+        f.writelines(f"{a} {b}\n" for a, b in merges)
+
+
+def spm_encode(g, text):
+    """SentencePiece BPE: the neighbours whose union is the best-scoring piece are joined, the leftmost of equals first, until none
+    is a piece; characters that are no piece become byte tokens."""
+    if not text:
+        return []
+    pieces = g.keys["tokenizer.ggml.tokens"]
+    kinds, scores = g.keys["tokenizer.ggml.token_type"], g.keys["tokenizer.ggml.scores"]
+    ids = {p: i for i, p in enumerate(pieces) if kinds[i] not in (2, 3, 6)}
+    symbols = list(" ".join(["", text]).replace(" ", "▁"))
+    while True:
+        best = None
+        for i in range(len(symbols) - 1):
+            joined = symbols[i] + symbols[i + 1]
+            if joined in ids and (best is None or scores[ids[joined]] > scores[ids[symbols[best] + symbols[best + 1]]]):
+                best = i
+        if best is None:
+            break
+        symbols[best : best + 2] = [symbols[best] + symbols[best + 1]]
+    out = []
+    for s in symbols:
+        out += [ids[s]] if s in ids else [pieces.index(f"<0x{b:02X}>") for b in s.encode()]
+    return out
+
+
+def make_tokens(folder, node):
+    target = os.path.join(HERE, "..", "..", "models", "target.gguf")
+    out = {"texts": TEXTS, "target": llama_cpp(node, "tokens", target, TEXTS)}
+    g = Gguf(target)
+    for text, ids in zip(TEXTS, out["target"]):
+        if spm_encode(g, text) != ids:
+            print(f"target: {text!r}: llama.cpp {ids}, this file {spm_encode(g, text)}")
+    for file in sorted(f for f in os.listdir(folder) if f.startswith("bpe-")):
+        out[file[4 : -len(".gguf")]] = llama_cpp(node, "tokens", os.path.join(folder, file), TEXTS)
+    print({k: sum(map(len, v)) for k, v in out.items() if k != "texts"})
+    with open(os.path.join(DATA, "tokens.json"), "w", encoding="utf-8") as f:
+        lines = lambda v: "[\n  " + ",\n  ".join(json.dumps(e, ensure_ascii=False, separators=(",", ":")) for e in v) + "\n ]"
+        f.write("{\n" + ",\n".join(f' "{k}": ' + lines(v) for k, v in out.items()) + "\n}\n")
+
+
+if __name__ == "__main__":
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command == "logits" and len(sys.argv) == 4:
+        make_logits(*sys.argv[2:])
+    elif command == "merges" and len(sys.argv) == 2:
+        make_merges()
+    elif command == "tokens" and len(sys.argv) == 4:
+        make_tokens(*sys.argv[2:])
+    else:
+        sys.exit(__doc__)

@@ -1,0 +1,258 @@
+/* test_golden_own.c - logits and greedy texts against values that other programs computed, all of them in this repository.
+ *
+ * The models are small and random, of every architecture, kind of rope and tensor type that forerun runs; random_model.c
+ * makes them again from their seeds. For each, tests/golden/data/NAME.json holds (its README says how it was made)
+ *
+ *   exact       whole rows of logits by a forward in double precision, written in Python for this purpose alone, of the
+ *               dequantised weights and of inputs that are not rounded
+ *   llama_cpp   the most probable tokens of some positions with their log-probabilities, by llama.cpp
+ *   greedy      the most probable continuation, by the exact logits; llama.cpp chooses it too where it rounds little
+ *
+ * Tolerances. Exact rows, relative rms: 1e-5 for F32 and F16 (single precision alone; 1e-6 is measured), 5e-4 for blocks (their
+ * inputs are rounded to 16 bits; 7e-5 is measured), 2e-2 for BF16 (both factors have 8 bits; 5e-3 is measured), and for blocks with
+ * 8-bit activations 4e-2 (1.7e-2 is measured). llama.cpp's log-probabilities, rms: `peer_tolerance`, for what llama.cpp rounds.
+ *
+ * Everything goes through `forerun logits` and the public API. `test_golden_own --write FOLDER` writes the models, for
+ * make_golden.py. */
+#include "testing.h"
+
+#include "cli_rig.h"
+#include "engine_rig.h"
+#include "random_model.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DATA "tests/golden/data/"
+
+enum { N_VOCAB = 320, MAX_TOKENS = 128 };
+
+#define SHAPE(a, layers, embd, heads, kv, ff) \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = N_VOCAB
+
+#define TIGHT 1e-5
+#define BLOCKS 5e-4
+#define ROUNDED_BF16 2e-2
+
+/* peer_tolerance: llama.cpp multiplies F32 in single precision, rounds inputs to F16 for F16 weights, to BF16 for BF16 weights
+ * and to 8 bits for blocks.
+ * Its text may then part from the exact one at a near tie; `greedy` is the exact one. */
+static const struct Case {
+    const char *name;
+    double tolerance, peer_tolerance;
+    RandomModel m;
+} cases[] = {
+    {"llama-f32", TIGHT, 2e-5, {SHAPE("llama", 2, 64, 4, 2, 96), .seed = 101}},
+    {"llama-f16-tied", TIGHT, 1e-2, {SHAPE("llama", 2, 64, 4, 1, 96), .tied = true, .types = {TYPE_F16}, .n_types = 1, .seed = 102}},
+    {"llama-bf16", ROUNDED_BF16, 5e-2, {SHAPE("llama", 2, 64, 4, 2, 96), .types = {TYPE_BF16}, .n_types = 1, .seed = 117}},
+    {"llama-blocks-4", BLOCKS, 2e-1,
+     {SHAPE("llama", 2, 64, 4, 4, 96), .types = {TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_1}, .n_types = 3, .seed = 104}},
+    {"llama-blocks-5", BLOCKS, 2e-1,
+     {SHAPE("llama", 2, 64, 2, 1, 96), .types = {TYPE_Q5_0, TYPE_Q8_0, TYPE_Q5_1}, .n_types = 3, .seed = 105}},
+    {"llama-super-blocks", BLOCKS, 2e-1,
+     {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K}, .n_types = 3, .seed = 106}},
+    {"llama-rope-linear", TIGHT, 2e-5,
+     {SHAPE("llama", 2, 64, 4, 2, 96), .rope_scaling = "linear", .rope_factor = 4, .seed = 107}},
+    {"llama-rope-yarn", TIGHT, 2e-5,
+     {SHAPE("llama", 2, 64, 2, 2, 96), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 512, .seed = 108}},
+    {"llama-rope-factors", TIGHT, 2e-5, {SHAPE("llama", 2, 64, 2, 1, 96), .rope_factors = true, .rope_base = 5e5, .seed = 109}},
+    {"qwen2-f32", TIGHT, 2e-5, {SHAPE("qwen2", 2, 64, 4, 2, 96), .tied = true, .rope_base = 1e6, .seed = 110}},
+    {"qwen2-q8_0", BLOCKS, 2e-1, {SHAPE("qwen2", 2, 64, 4, 1, 96), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 111}},
+    {"qwen3-f32", TIGHT, 2e-5, {SHAPE("qwen3", 2, 64, 4, 2, 96), .head_dim = 32, .rope_base = 1e6, .seed = 112}},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* ---- the stored values --------------------------------------------------------------------------------- */
+
+typedef struct Golden {
+    json_t *file;
+    int32_t tokens[MAX_TOKENS]; /* the prompt, then the greedy continuation */
+    int32_t n_prompt, n;
+} Golden;
+
+static void append_tokens(Golden *g, const char *key) {
+    const json_t *list = json_object_get(g->file, key);
+    size_t i;
+    json_t *token;
+    json_array_foreach(list, i, token) {
+        assert_true(g->n < MAX_TOKENS);
+        g->tokens[g->n++] = (int32_t)json_integer_value(token);
+    }
+}
+
+static Golden read_golden(const char *name) {
+    char path[256];
+    json_error_t error;
+    Golden g = {0};
+    snprintf(path, sizeof path, DATA "%s.json", name);
+    g.file = json_load_file(path, 0, &error);
+    if (!g.file) fail_msg("%s: %s", path, error.text);
+    append_tokens(&g, "prompt");
+    g.n_prompt = g.n;
+    append_tokens(&g, "greedy");
+    assert_true(g.n_prompt >= 8 && g.n - g.n_prompt >= 8);
+    return g;
+}
+
+static void model_path(const struct Case *c, char *path, size_t n) {
+    fr_error err = {0};
+    snprintf(path, n, "%s/%s.gguf", cli_rig_folder(), c->name);
+    if (random_model_write(&c->m, path, &err)) fail_msg("%s", err.message);
+}
+
+/* ---- logits --------------------------------------------------------------------------------------------- */
+
+static float logits[MAX_TOKENS][N_VOCAB];
+
+/* Fills `logits`: one row for each token of g. `options`: of forerun logits. */
+static void compute_logits(const char *model, const Golden *g, const char *options) {
+    char out[600], args[4000];
+    int n_args = snprintf(args, sizeof args, "logits -m %s --kv f32 %s --tokens ", model, options);
+    for (int32_t i = 0; i < g->n; i++)
+        n_args += snprintf(args + n_args, sizeof args - (size_t)n_args, i ? ",%d" : "%d", g->tokens[i]);
+    snprintf(out, sizeof out, "%s/golden.f32", cli_rig_folder());
+    snprintf(args + n_args, sizeof args - (size_t)n_args, " -o %s", out);
+    cli_expect(args, 0, "");
+    FILE *f = fopen(out, "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(logits, sizeof logits[0], (size_t)g->n, f), g->n);
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+}
+
+/* Relative rms error of all rows that are stored exactly. */
+static double exact_error(const Golden *g) {
+    const json_t *rows = json_object_get(g->file, "exact");
+    json_t *row;
+    size_t k;
+    double error = 0, norm = 0;
+    assert_true(json_array_size(rows) >= 2);
+    json_array_foreach(rows, k, row) {
+        json_int_t position = json_integer_value(json_object_get(row, "position"));
+        const json_t *values = json_object_get(row, "logits");
+        assert_true(position >= 0 && position < g->n && json_array_size(values) == N_VOCAB);
+        for (size_t i = 0; i < N_VOCAB; i++) {
+            double exact = json_number_value(json_array_get(values, i)), d = (double)logits[position][i] - exact;
+            error += d * d, norm += exact * exact;
+        }
+    }
+    return sqrt(error / norm);
+}
+
+static double log_sum_exp(const float *x) {
+    double max = (double)x[0], sum = 0;
+    for (int i = 1; i < N_VOCAB; i++) max = fmax(max, (double)x[i]);
+    for (int i = 0; i < N_VOCAB; i++) sum += exp((double)x[i] - max);
+    return max + log(sum);
+}
+
+/* Rms difference of the log-probabilities that llama.cpp gave. */
+static double peer_error(const Golden *g) {
+    const json_t *rows = json_object_get(g->file, "llama_cpp");
+    json_t *row;
+    size_t k;
+    double error = 0;
+    int n = 0;
+    assert_true(json_array_size(rows) >= 4);
+    json_array_foreach(rows, k, row) {
+        json_int_t position = json_integer_value(json_object_get(row, "position"));
+        const json_t *tokens = json_object_get(row, "tokens"), *values = json_object_get(row, "logprobs");
+        assert_true(position >= 0 && position < g->n && json_array_size(values) == json_array_size(tokens));
+        double total = log_sum_exp(logits[position]);
+        for (size_t i = 0; i < json_array_size(tokens); i++, n++) {
+            json_int_t token = json_integer_value(json_array_get(tokens, i));
+            assert_true(token >= 0 && token < N_VOCAB);
+            double d = (double)logits[position][token] - total - json_number_value(json_array_get(values, i));
+            error += d * d;
+        }
+    }
+    assert_true(n >= 32);
+    return sqrt(error / n);
+}
+
+static void logits_are_the_stored_ones(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        double blocks; /* tolerance of models in blocks */
+    } runs[] = {{"", BLOCKS}, {"--kernels ref -t 1", BLOCKS}, {"--act q8", 4e-2}};
+    for (int i = 0; i < N_CASES; i++) {
+        Golden g = read_golden(cases[i].name);
+        char model[600];
+        model_path(&cases[i], model, sizeof model);
+        for (size_t k = 0; k < sizeof runs / sizeof *runs; k++) {
+            compute_logits(model, &g, runs[k].options);
+            double exact = exact_error(&g), peer = peer_error(&g);
+            double tolerance = cases[i].tolerance == BLOCKS ? runs[k].blocks : cases[i].tolerance;
+            print_message("%-20s %-18s exact %.2e  llama.cpp %.2e\n", cases[i].name, runs[k].options, exact, peer);
+            if (!(exact <= tolerance))
+                fail_msg("%s %s: relative rms error of the logits %.3e, at most %.3e", cases[i].name, runs[k].options, exact, tolerance);
+            if (!(peer <= cases[i].peer_tolerance))
+                fail_msg("%s %s: log-probabilities differ from llama.cpp's by %.3e (rms), at most %.3e", cases[i].name, runs[k].options,
+                         peer, cases[i].peer_tolerance);
+        }
+        json_decref(g.file);
+    }
+}
+
+/* ---- greedy texts --------------------------------------------------------------------------------------- */
+
+static void check_greedy(const char *name, fr_engine *e, const Golden *g, const char *draft) {
+    fr_request_options o = {.prompt = g->tokens,
+                            .n_prompt = g->n_prompt,
+                            .max_tokens = g->n - g->n_prompt,
+                            .sampling = fr_sampling_default(),
+                            .ignore_eos = 1,
+                            .drafts = &draft,
+                            .n_drafts = draft ? 1 : 0};
+    static Stream stream;
+    rig_run_request(e, &o, &stream);
+    for (int32_t i = 0; i < g->n - g->n_prompt; i++)
+        if (i >= stream.n || stream.tokens[i] != g->tokens[g->n_prompt + i])
+            fail_msg("%s with %s: token %d of the text is %d, not %d", name, draft ? draft : "no drafter", i,
+                     i < stream.n ? stream.tokens[i] : -1, g->tokens[g->n_prompt + i]);
+}
+
+static void greedy_texts_are_the_stored_ones(void **state) {
+    (void)state;
+    for (int i = 0; i < N_CASES; i++) {
+        Golden g = read_golden(cases[i].name);
+        char path[600];
+        model_path(&cases[i], path, sizeof path);
+        fr_model *model = rig_open_model(path, NULL);
+        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.kv_type = FR_KV_F32});
+        check_greedy(cases[i].name, e, &g, NULL);
+        check_greedy(cases[i].name, e, &g, "ngram-trie");
+        fr_engine_close(e);
+        fr_model_close(model);
+        json_decref(g.file);
+    }
+}
+
+/* ---- the models as files, for make_golden.py -------------------------------------------------------------- */
+
+static int write_models(const char *folder) {
+    for (int i = 0; i < N_CASES; i++) {
+        char path[1024];
+        fr_error err = {0};
+        snprintf(path, sizeof path, "%s/%s.gguf", folder, cases[i].name);
+        if (random_model_write(&cases[i].m, path, &err)) {
+            fprintf(stderr, "%s\n", err.message);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--write") == 0) return write_models(argv[2]);
+    cli_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_the_stored_ones),
+        cmocka_unit_test(greedy_texts_are_the_stored_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
