@@ -1,8 +1,5 @@
-<<<<<<< HEAD:tests/unit/test_kv_pages.c
-/* test_kv_pages.c - the page tables of the KV cache, over the memory of the CPU backend, against the simplest thing that could stand for it: one plain array a sequence.
-=======
-/* test_kv_cache.c - The paged KV cache against the simplest model of it: one plain array for each sequence.
->>>>>>> h-tests:tests/unit/test_kv_cache.c
+/* test_kv_pages.c - the page tables of the KV cache, over the memory of the CPU backend, against the simplest model of them: one
+ * plain array for each sequence.
  *
  * Every write uses a tag of its own. A committed position must hold its tag in every plane (layer, keys or values,
  * head), whatever was forked, committed, truncated or refused in between. */
