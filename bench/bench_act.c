@@ -8,7 +8,7 @@
  * the perplexity; the mean divergence KL(reference || this) of the distributions in millinats; how often the most probable token is
  * that of the reference; and the rms of the logits' difference over the rms of the reference's logits. */
 #include "base/threads.h"
-#include "backend/executor.h"
+#include "opened_model.h"
 #include "text/tokenizer.h"
 
 #include <math.h>
@@ -27,9 +27,9 @@ static void die(const char *what) {
 typedef struct Form {
     const char *name;
     const Gguf *g;
-    ActForm act;
+    ActPrecision act;
     KvType kv;
-    Model *m;
+    OpenedModel m;
     Executor *e;
     int32_t sequence;
     double log_p, kl, off, norm;
@@ -37,15 +37,14 @@ typedef struct Form {
 } Form;
 
 static void open_form(Form *f) {
-    const ModelOptions mo = {.activations = f->act, .n_threads = threads_n_cores()};
-    if (model_open(&f->m, f->g, &mo, &err)) die(err.message);
-    const ExecutorOptions eo = {.n_threads = mo.n_threads, .kv_type = f->kv, .page_size = 16, .n_ctx = WINDOW, .max_sequences = 1, .max_rows = CHUNK};
-    if (executor_open(&f->e, f->m, &eo, &err) || executor_sequence_open(f->e, &f->sequence, &err)) die(err.message);
+    if (opened_model_open(&f->m, f->g, f->act, threads_n_cores(), &err)) die(err.message);
+    const ExecutorOptions eo = {.kv_type = f->kv, .page_size = 16, .n_ctx = WINDOW, .max_sequences = 1, .max_rows = CHUNK};
+    if (executor_open(&f->e, f->m.device, f->m.weights, &eo, &err) || executor_sequence_open(f->e, &f->sequence, &err)) die(err.message);
 }
 
 static void close_form(Form *f) {
     executor_close(f->e);
-    model_close(f->m);
+    opened_model_close(&f->m);
 }
 
 static void run_chunk(Form *f, const int32_t *tokens, int32_t n) {
@@ -99,11 +98,11 @@ int main(int argc, char **argv) {
     if (tokenizer_encode(t, text, n_text, TOKENIZE_BOS, &tokens, &n, &err)) die(err.message);
     if (n > most) n = most;
     Form forms[] = {{.name = "F32, exact", .g = exact, .kv = KV_F32}, {.name = "q16, kv f16", .g = g},
-                    {.name = "q8, kv f16", .g = g, .act = ACT_Q8}, {.name = "q16, kv q8", .g = g, .kv = KV_Q8},
-                    {.name = "q8, kv q8", .g = g, .act = ACT_Q8, .kv = KV_Q8}};
+                    {.name = "q8, kv f16", .g = g, .act = ACT_PRECISION_Q8}, {.name = "q16, kv q8", .g = g, .kv = KV_Q8},
+                    {.name = "q8, kv q8", .g = g, .act = ACT_PRECISION_Q8, .kv = KV_Q8}};
     enum { N_FORMS = sizeof forms / sizeof *forms };
     for (int k = 0; k < N_FORMS; k++) open_form(&forms[k]);
-    int32_t n_vocab = executor_n_vocab(forms[0].e), window = forms[0].m->hparams.n_ctx_train < WINDOW ? forms[0].m->hparams.n_ctx_train : WINDOW;
+    int32_t n_vocab = executor_n_vocab(forms[0].e), window = forms[0].m.model->hparams.n_ctx_train < WINDOW ? forms[0].m.model->hparams.n_ctx_train : WINDOW;
     for (int64_t from = 0; from + 1 < n; from += window) {
         for (int k = 0; k < N_FORMS; k++) executor_sequence_truncate(forms[k].e, forms[k].sequence, 0);
         for (int64_t i = from; i < from + window && i + 1 < n; i += CHUNK) {

@@ -138,6 +138,7 @@ int main(int argc, char **argv) {
         fr_engine *engines[2];
         for (int k = 0; k < 2; k++)
             if (fr_engine_open(&engines[k], model, &options, &err)) die(err.message);
+        if (fr_engine_open_draft(engines[1], draft, &err) || fr_engine_measure_costs(engines[1], &err)) die(err.message);
         for (int i = 0; i < n_prompts; i++)
             for (int k = 0; k < 2; k++) generate(engines[(i + k + round) % 2], &prompts[i], (i + k + round) % 2, round);
         for (int k = 0; k < 2; k++) fr_engine_close(engines[k]);

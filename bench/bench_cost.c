@@ -8,6 +8,8 @@
  * machine changed its speed meanwhile, the errors mean nothing: T(1) is measured once more at the end, and a repetition counts only
  * where it agrees within 5 %.
  */
+#include "opened_model.h"
+
 #include "base/clock.h"
 #include "base/threads.h"
 #include "backend/cost.h"
@@ -78,18 +80,18 @@ int main(int argc, char **argv) {
         return 2;
     }
     Gguf *g;
-    Model *m;
+    OpenedModel m;
     Executor *e;
     fr_error err;
     double seconds_each = argc > 2 ? atof(argv[2]) : 2, least = INFINITY;
     int n_threads = threads_n_cores(), n_steady = 0, n_repetitions = argc > 4 ? atoi(argv[4]) : 3;
-    ModelOptions model_options = {.n_threads = n_threads};
-    if (!act_form_from_name(argc > 5 ? argv[5] : NULL, &model_options.activations)) return 2;
+    ActPrecision activations;
+    if (!act_precision_from_name(argc > 5 ? argv[5] : NULL, &activations)) return 2;
     if (gguf_open(&g, argv[1], &err)) die(&err);
-    if (model_open(&m, g, &model_options, &err)) die(&err);
-    const ExecutorOptions options = {.n_threads = n_threads, .kv_type = KV_F16, .page_size = 16, .n_ctx = N_CTX, .max_sequences = 1,
+    if (opened_model_open(&m, g, activations, n_threads, &err)) die(&err);
+    const ExecutorOptions options = {.kv_type = KV_F16, .page_size = 16, .n_ctx = N_CTX, .max_sequences = 1,
                                      .max_rows = 64};
-    if (executor_open(&e, m, &options, &err)) die(&err);
+    if (executor_open(&e, m.device, m.weights, &options, &err)) die(&err);
     for (int i = 0; i < n_repetitions; i++) {
         CostCurve c = measure(e, N_CTX);
         double worst = compare_all(e, &c, argc > 3 ? argv[3] : "128,1024", seconds_each);
@@ -101,7 +103,7 @@ int main(int argc, char **argv) {
     }
     if (n_steady) printf("on a steady machine at worst %.1f%% in the best of %d\n", 100 * least, n_steady);
     executor_close(e);
-    model_close(m);
+    opened_model_close(&m);
     gguf_close(g);
     return 0;
 }

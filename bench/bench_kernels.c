@@ -125,7 +125,9 @@ int main(int argc, char **argv) {
     TensorType only = TYPE_COUNT;
     if (!b.kernels) die("this machine does not support that kernel table");
     if (argc > 3 && strcmp(argv[3], "all") != 0 && !tensor_type_from_name(argv[3], &only)) die("unknown tensor type");
-    if (!act_form_from_name(argc > 4 ? argv[4] : NULL, &b.activations)) die("activations must be q16 or q8");
+    ActPrecision activations;
+    if (!act_precision_from_name(argc > 4 ? argv[4] : NULL, &activations)) die("activations must be q16 or q8");
+    b.activations = activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
     b.y = mem_calloc(N_ROWS_MAX, N_OUT * sizeof *b.y);
     if (!b.y) die("out of memory");
     double start = clock_s();

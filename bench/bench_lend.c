@@ -35,7 +35,7 @@ int main(int argc, char **argv) {
     char name[48];
     if (argc != 4) die("usage: bench_lend DRAFTER.gguf GROWN.gguf OUT.gguf");
     if (gguf_open(&drafter, argv[1], &err) || gguf_open(&grown, argv[2], &err)) die(err.message);
-    if (model_open(&target, grown, &(ModelOptions){.n_threads = 1}, &err)) die(err.message);
+    if (model_open(&target, grown, &err)) die(err.message);
     if (!gguf_get_string(drafter, DRAFTER_KEY("method"), &method)) die("the first file is not a learned drafter");
     gguf_get_u32(drafter, DRAFTER_KEY("target.embedding_length"), &width);
     gguf_get_u32(drafter, DRAFTER_KEY("target.vocabulary_size"), &n_vocab);

@@ -8,6 +8,8 @@
  *   the time of the LM head for DEPTH (5) hidden states in one pass and one after the other (Lyanna, Fig. 13 a);
  *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b).
  * Times are medians over ROUNDS proposals after steps of one token each, one sequence. */
+#include "opened_model.h"
+
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/threads.h"
@@ -92,46 +94,56 @@ static double median_ms(double *seconds) {
     return 1e3 * seconds[ROUNDS / 2];
 }
 
-static void tables(const Model *m, const char *path, int32_t rank, int n_threads) {
+static DrafterEnv env_of(const OpenedModel *m) {
+    return (DrafterEnv){.n_vocab = m->model->hparams.n_vocab, .max_sequences = 1, .target = m->model->gguf, .weights = m->weights,
+                        .device = m->device, .n_ctx = N_CTX};
+}
+
+static void tables(const OpenedModel *m, const char *path, int32_t rank) {
     static const char *const names[] = {"f16", "q8", "factors"};
+    char text[96];
+    DraftSpec spec;
+    snprintf(text, sizeof text, "lyanna:file=%s", path);
+    if (draft_spec_parse(text, &spec, &err)) die();
     printf("token info of rank %d:\n", rank);
     for (int form = TOKEN_INFO_F16; form <= TOKEN_INFO_FACTORS; form++) {
-        DrafterFile f;
+        LearnedDrafter l = {0};
         TokenInfo t;
-        if (drafter_file_open(&f, path, "lyanna", m, &err)) die();
+        const DrafterEnv env = env_of(m);
+        if (learned_open(&l, &spec, drafter_find("lyanna"), &env, &err)) die();
         double start_s = clock_s();
-        if (token_info_open(&t, &f, "lyanna", m, (TokenInfoForm)form, n_threads, &err)) printf("  %-8s %s\n", names[form], err.message);
-        else printf("  %-8s %.3f s to open, table of %.1f MB\n", names[form], clock_s() - start_s, (double)((size_t)t.n * t.row_bytes) / 1e6);
+        if (token_info_open(&t, &l, "lyanna", (TokenInfoForm)form, &err)) printf("  %-8s %s\n", names[form], err.message);
+        else printf("  %-8s %.3f s to open, %d rows\n", names[form], clock_s() - start_s, t.n);
         token_info_close(&t);
-        drafter_file_close(&f);
+        learned_release(&l);
     }
 }
 
 /* Rows of the LM head: n_products products of n_rows each. */
-static double head_ms(const Model *m, Multiplier *mul, int32_t n_products, int32_t n_rows, const float *x, float *y) {
+static double head_ms(const OpenedModel *m, int32_t n_products, int32_t n_rows, const float *x, float *y) {
     double seconds[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         double start_s = clock_s();
-        for (int32_t k = 0; k < n_products; k++) multiplier_run(mul, &m->output, x, n_rows, y);
+        for (int32_t k = 0; k < n_products; k++) m->weights->backend->head(m->device, m->weights, x, n_rows, y);
         seconds[i] = clock_s() - start_s;
     }
     return median_ms(seconds);
 }
 
 /* A proposal with all that was fed for it, in steps of one token each. */
-static double proposal_ms(const Model *m, const char *spec, int n_threads) {
+static double proposal_ms(const OpenedModel *m, const char *spec) {
     static Tree tree;
     double seconds[ROUNDS];
     Drafter *d;
-    const DrafterEnv env = {.n_vocab = m->hparams.n_vocab, .max_sequences = 1, .target = m->gguf, .target_model = m, .n_ctx = N_CTX,
-                            .n_threads = n_threads};
+    const DrafterEnv env = env_of(m);
+    const Hparams *h = &m->model->hparams;
     int32_t tokens[N_PROMPT + ROUNDS + 1], sequence = 0, budget = 16;
-    float *hidden = calloc((size_t)m->hparams.n_embd, sizeof *hidden);
+    float *hidden = calloc((size_t)h->n_embd, sizeof *hidden);
     const float *row = hidden;
-    for (int i = 0; i < N_PROMPT + ROUNDS + 1; i++) tokens[i] = i * 7919 % m->hparams.n_vocab;
+    for (int i = 0; i < N_PROMPT + ROUNDS + 1; i++) tokens[i] = i * 7919 % h->n_vocab;
     if (drafter_open(&d, spec, &env, 0, &err) || d->class->begin(d, 0, tokens, N_PROMPT, &err)) die();
     for (int i = 0; i < N_PROMPT - 1; i++) {
-        hidden[i % m->hparams.n_embd] = (float)(i % 5) - 2;
+        hidden[i % h->n_embd] = (float)(i % 5) - 2;
         if (d->class->observe_prompt(d, 0, i, &row, 1, &err)) die();
     }
     for (int i = 0; i < ROUNDS; i++) {
@@ -159,33 +171,33 @@ int main(int argc, char **argv) {
     int32_t given[] = {64, 0, 5, 4}, *rank = given, *hot = given + 1, *depth = given + 2, *top = given + 3;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 2; i < argc && i < 6; i++) given[i - 2] = atoi(argv[i]);
-    int n_threads = threads_n_cores();
     Gguf *g;
-    Model *m;
-    Multiplier *mul;
+    OpenedModel m;
     char paths[2][64], spec[128];
-    if (gguf_open(&g, argv[1], &err) || model_open(&m, g, &(ModelOptions){.n_threads = n_threads}, &err)) die();
+    if (gguf_open(&g, argv[1], &err) || opened_model_open(&m, g, ACT_PRECISION_Q16, threads_n_cores(), &err)) die();
     for (int i = 0; i < 2; i++) {
         snprintf(paths[i], sizeof paths[i], "/tmp/bench-lyanna-%d-%d.gguf", (int)getpid(), i);
-        write_drafter(m, i ? "eagle" : "lyanna", *rank, *hot, paths[i]);
+        write_drafter(m.model, i ? "eagle" : "lyanna", *rank, *hot, paths[i]);
     }
-    if (*rank) tables(m, paths[0], *rank, n_threads);
+    if (*rank) tables(&m, paths[0], *rank);
 
     int32_t most = *depth > *top ? *depth : *top;
-    float *x = calloc((size_t)(most * m->hparams.n_embd), sizeof *x), *y = calloc((size_t)most * (size_t)m->hparams.n_vocab, sizeof *y);
-    if (multiplier_open(&mul, m->kernels, n_threads, m->hparams.n_embd, most, &err)) die();
-    double one_pass = head_ms(m, mul, 1, *depth, x, y), iterative = head_ms(m, mul, *depth, 1, x, y);
-    double eagle_head = head_ms(m, mul, 1, 1, x, y) + (*depth - 1) * head_ms(m, mul, 1, *top, x, y);
+    float *x = calloc((size_t)(most * m.model->hparams.n_embd), sizeof *x), *y = calloc((size_t)most * (size_t)m.model->hparams.n_vocab, sizeof *y);
+    if (m.weights->backend->head_reserve(m.device, m.weights, most, &err)) die();
+    double one_pass = head_ms(&m, 1, *depth, x, y), iterative = head_ms(&m, *depth, 1, x, y);
+    double eagle_head = head_ms(&m, 1, 1, x, y) + (*depth - 1) * head_ms(&m, 1, *top, x, y);
     printf("LM head of %d hidden states, ms: one pass %.3f, one after the other %.3f\n", *depth, one_pass, iterative);
     printf("a proposal of depth %d and top %d, ms:\n", *depth, *top);
     snprintf(spec, sizeof spec, "eagle:file=%s,depth=%d,top=%d", paths[1], *depth, *top);
-    double eagle = proposal_ms(m, spec, n_threads);
+    double eagle = proposal_ms(&m, spec);
     printf("  %-28s %.3f, of it LM head %.3f\n", "eagle", eagle, eagle_head);
     static const char *const extra[] = {"resample=off", "resample=0,fusion=on"};
     for (int i = 0; i < 2; i++) {
         snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,%s", paths[0], *depth, *top, extra[i]);
-        printf("  lyanna:%-21s %.3f, of it LM head %.3f\n", extra[i], proposal_ms(m, spec, n_threads), one_pass);
+        printf("  lyanna:%-21s %.3f, of it LM head %.3f\n", extra[i], proposal_ms(&m, spec), one_pass);
     }
     for (int i = 0; i < 2; i++) unlink(paths[i]);
+    opened_model_close(&m);
+    gguf_close(g);
     return 0;
 }

@@ -167,8 +167,8 @@ report_one() { # FILE CATEGORY
     "| `" + (.method | sub("[^=]*/"; "")) + "` | " + (.acceptance_length * 100 | round / 100 | tostring) + " | " +
     ([.acceptance_by_step[0:5][] | percent | tostring] | join(", ")) + " | " + (.drafted_per_step * 10 | round / 10 | tostring) +
     " | " + (.tokens_per_s.mean | round | tostring) + " | " + (.speed_up.mean * 100 | round / 100 | tostring) + " | " +
-    (if .n_steps > 0 then (.resampled / .n_steps * 100 | round / 100 | tostring) + ", " +
-    (.resampled_accepted / .n_steps * 1000 | round / 1000 | tostring) else "" end) + " |"' "$1"
+    (if .n_steps > 0 then ((.counters["lyanna.resampled"].drafted // 0) / .n_steps * 100 | round / 100 | tostring) + ", " +
+    ((.counters["lyanna.resampled"].accepted // 0) / .n_steps * 1000 | round / 1000 | tostring) else "" end) + " |"' "$1"
 }
 
 stage_report() {

@@ -61,11 +61,8 @@ bool cli_list_drafters(Buf *out, bool without_target) {
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
         fits = append_line(out, "  ", (*c)->name, ": ", (*c)->summary);
-        for (const DrafterOption *o = (*c)->options; o->key && fits; o++) {
-            char option[128];
-            snprintf(option, sizeof option, "%s=%s", o->key, o->default_value);
-            fits = append_line(out, "      ", option, "  ", o->help);
-        }
+        if (fits) fits = buf_append(out, "\n", 1) && drafter_options_help(out, *c, 6, 118);
+        if (fits) out->n--; /* the last line's end: lines here begin with one */
     }
     return fits;
 }

@@ -113,6 +113,8 @@ int32_t executor_sequence_length(const Executor *e, int32_t sequence) { return e
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) { kv_truncate(&e->kv, sequence, length); }
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err) { return kv_pad(&e->kv, sequence, n, err); }
 int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
+int32_t executor_n_pages(const Executor *e) { return e->kv.shape.n_pages; }
+int32_t executor_n_free_pages(const Executor *e) { return e->kv.n_free; }
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err) {
     return kv_reserve(&e->kv, sequence, n_rows, err);
 }

@@ -51,6 +51,9 @@ void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err);
 /* Rows of the sequence for which there are pages now. */
 int32_t executor_room(const Executor *e, int32_t sequence);
+/* Pages in all, and those that no sequence holds. */
+int32_t executor_n_pages(const Executor *e);
+int32_t executor_n_free_pages(const Executor *e);
 /* Makes room for n rows of the sequence in the coming forward; a failure harms no other sequence. */
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
 

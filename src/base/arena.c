@@ -1,4 +1,4 @@
-/* arena.c - a list of blocks, each with the arrays of one arena_take behind its head. */
+/* arena.c - a list of blocks; each holds the arrays of one arena_take behind its head. */
 #include "base/arena.h"
 
 #include "base/mem.h"
@@ -25,7 +25,7 @@ int arena_take(Arena *a, const ArenaItem *items, size_t n_items, const char *wha
     a->first = block;
     char *at = (char *)block + sizeof *block;
     for (size_t i = 0; i < n_items; i++) {
-        memcpy(items[i].out, &at, sizeof at); /* any pointer type */
+        memcpy(items[i].out, &at, sizeof at); /* item->out may point to any type of pointer */
         item_bytes(&items[i], &bytes);
         at += bytes;
     }

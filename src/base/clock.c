@@ -1,3 +1,4 @@
+/* clock.c - the monotonic clock of the system, as seconds. */
 #include "base/clock.h"
 
 #include <time.h>

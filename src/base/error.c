@@ -1,3 +1,4 @@
+/* error.c - fills fr_error; and what a failed assertion prints. */
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -19,7 +20,7 @@ fr_code error_set(fr_error *err, fr_code code, const char *fmt, ...) {
 }
 
 fr_code error_memory(fr_error *err, const char *what, size_t bytes) {
-    return error_set(err, FR_ERR_MEMORY, "out of memory: %zu bytes for %s could not be had", bytes, what);
+    return error_set(err, FR_ERR_MEMORY, "out of memory: cannot allocate %zu bytes for %s", bytes, what);
 }
 
 void error_assert_failed(const char *cond, const char *file, int line) {

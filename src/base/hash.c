@@ -1,3 +1,4 @@
+/* hash.c - XXH3 behind one function, so that the library appears in one place. */
 #include "base/hash.h"
 
 #include <xxhash.h>

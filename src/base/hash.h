@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* seed chains: hash64(b, n, hash64(a, m, 0)) is a fingerprint of a then b. */
+/* The seed chains fingerprints: hash64(b, n, hash64(a, m, 0)) is one of a followed by b. */
 uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
 
 #endif

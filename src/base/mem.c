@@ -1,3 +1,7 @@
+/* mem.c - aligned memory, in huge pages where a block is large, and the growing buffer.
+ *
+ * Weights, KV cache and activations are read with vector loads and in long streams: cache lines must not be split, and
+ * huge pages save most of the misses in the TLB. */
 #include "base/mem.h"
 
 #include <stdint.h>
@@ -12,7 +16,7 @@ void *mem_alloc(size_t bytes) {
     if (!size_add(bytes ? bytes : 1, align - 1, &padded)) return NULL;
     padded -= padded % align;
     void *p = aligned_alloc(align, padded);
-    if (p && align == HUGE_PAGE) (void)madvise(p, padded, MADV_HUGEPAGE); /* advice: its refusal is harmless */
+    if (p && align == HUGE_PAGE) (void)madvise(p, padded, MADV_HUGEPAGE); /* only advice: a refusal is harmless */
     return p;
 }
 

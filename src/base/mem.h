@@ -1,4 +1,4 @@
-/* mem.h - sizes that cannot overflow unseen, aligned memory, and a buffer that grows up to a limit. */
+/* mem.h - checked arithmetic on sizes, aligned memory, and a buffer that grows up to a limit. */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
 
@@ -11,8 +11,8 @@ static inline bool size_add(size_t a, size_t b, size_t *out) { return !__builtin
 
 enum { MEM_ALIGN = 64 };
 
-/* 64-byte aligned memory, unspecified content; NULL when it cannot be had. Blocks of 2 MiB and more are
- * aligned to, and advised to the system as, huge pages. Freed with mem_free (NULL is fine). */
+/* 64-byte aligned memory, unspecified content; NULL when there is none. Blocks of 2 MiB and more are
+ * aligned to huge pages, which the system is advised to use. Free it with mem_free (NULL is fine). */
 void *mem_alloc(size_t bytes);
 void *mem_calloc(size_t n, size_t bytes_each); /* zeroed; NULL on overflow too */
 void mem_free(void *p);
@@ -25,9 +25,9 @@ typedef struct Buf {
     size_t max_bytes;
 } Buf;
 
-bool buf_append(Buf *b, const void *bytes, size_t n); /* false: memory or the maximum reached */
+bool buf_append(Buf *b, const void *bytes, size_t n); /* false: no memory, or more than max_bytes */
 bool buf_reserve(Buf *b, size_t n);                   /* room for n more bytes; false as above */
-void buf_clear(Buf *b);                               /* n = 0, memory kept */
+void buf_clear(Buf *b);                               /* n = 0; keeps the memory */
 void buf_free(Buf *b);
 
 #endif

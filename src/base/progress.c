@@ -1,3 +1,4 @@
+/* progress.c - draws the bar over itself, at most ten times a second. */
 #include "base/progress.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-/* progress.h - a progress bar for work that takes long: on a terminal only, on stderr, erased at the end. */
+/* progress.h - a progress bar for long work: drawn only on a terminal, and erased at the end. */
 #ifndef BASE_PROGRESS_H
 #define BASE_PROGRESS_H
 
@@ -10,14 +10,15 @@ typedef struct Progress {
     const char *what;
     int64_t n_total, n_before; /* n_before: done by an earlier run */
     double start_s, drawn_s;
-    char note[80]; /* stands behind the time left */
+    char note[80]; /* shown behind the time left */
 } Progress;
 
 /* Draws on `out` where that is a terminal, else stays silent. `what` must outlive the bar. */
 void progress_begin(Progress *p, FILE *out, const char *what, int64_t n_total);
-/* Work that goes on from n_before: the time left is reckoned from what was done since. After begin. */
+/* For resumed work, of which n_before was done earlier: the time left is estimated from what was done since. Call it
+ * after progress_begin. */
 void progress_resume(Progress *p, int64_t n_before);
-void progress_note(Progress *p, const char *note);    /* shown from the next update on; a long one is cut */
+void progress_note(Progress *p, const char *note);    /* shown from the next update on; cut where it is too long */
 void progress_update(Progress *p, int64_t n_done);    /* at most ten times a second; cheap to call often */
 void progress_end(Progress *p);
 

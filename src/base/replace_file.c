@@ -1,3 +1,5 @@
+/* replace_file.c - writes PATH.PID.tmp, syncs it and renames it, which replaces PATH in one moment: a crash leaves the
+ * old file or the new one, never half of one. */
 #include "base/replace_file.h"
 
 #include <errno.h>
@@ -11,7 +13,7 @@
 int replace_file_begin(ReplaceFile *r, const char *path, fr_error *err) {
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return error_set(err, FR_ERR_IO, "%.200s: is there already and no regular file; name another", path);
+        return error_set(err, FR_ERR_IO, "%.200s: exists and is not a regular file; choose another path", path);
     size_t room = strlen(path) + 32;
     *r = (ReplaceFile){.path = path, .temporary = malloc(room)};
     if (!r->temporary) return error_memory(err, "a path", room);

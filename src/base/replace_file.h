@@ -1,4 +1,5 @@
-/* replace_file.h - a file is written whole or stays as it was: under another name beside it, then put in its place. */
+/* replace_file.h - replaces a file in one moment: the new content is written to a temporary file beside it, which is
+ * renamed. */
 #ifndef BASE_REPLACE_FILE_H
 #define BASE_REPLACE_FILE_H
 
@@ -12,11 +13,11 @@ typedef struct ReplaceFile {
     FILE *file; /* to write to */
 } ReplaceFile;
 
-/* Refuses a path where something stands that is no regular file: a device or a folder would be lost. After a failure
- * there is nothing to end. */
+/* Refuses a path at which there is a device or a folder, which would be lost. After a failure there is nothing to
+ * end. */
 int replace_file_begin(ReplaceFile *r, const char *path, fr_error *err);
-/* status: how the writing went. FR_OK: flushes, syncs and puts the file in place; else forgets it. Returns the status, or
- * what now went wrong. */
+/* status: the result of writing. FR_OK: flushes, syncs and renames the file; otherwise removes it. Returns the status,
+ * or the code of what goes wrong now. */
 int replace_file_end(ReplaceFile *r, int status, fr_error *err);
 
 #endif

@@ -1,3 +1,4 @@
+/* rng.c - Philox4x32-10 of the Random123 library, with (a, b, stream) as its counter and the seed as its key. */
 #include "base/rng.h"
 
 #include <Random123/philox.h>

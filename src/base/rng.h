@@ -1,22 +1,22 @@
 /* rng.h - counter-based random numbers: a pure function of (seed, stream, counter), no state to carry.
  *
  * Philox4x32-10 (Salmon et al. 2011) from the Random123 library. A draw depends on its key alone, so the
- * same position of the same request sees the same noise whatever was drafted, batched or retried.
+ * same position of the same request sees the same noise, whatever was drafted, batched or computed again.
  */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 
 #include <stdint.h>
 
-/* What a draw is for: two purposes never share noise. */
+/* The purpose of a draw: two purposes never share noise. */
 typedef enum RngStream {
-    RNG_TARGET = 0, /* the target's own choice: counter = (output position, token id) */
+    RNG_TARGET = 0, /* the target's own token: counter = (output position, token id) */
     RNG_DRAFT = 1,  /* a drafter's choice that is not coupled to the target */
-    RNG_VERIFY = 2, /* coins of ratio verifiers */
+    RNG_VERIFY = 2, /* the random source of ratio rules */
     RNG_TEST = 3,
     RNG_INIT = 4,   /* first values of parameters in training */
     RNG_ORDER = 5,  /* the order of training data: counter = (epoch, half of an index; round) */
-    RNG_NOISE = 6,  /* what is added to states in training: counter = (place of the sequence in the run, component) */
+    RNG_NOISE = 6,  /* noise added to hidden states in training: counter = (place of the sequence in the run, component) */
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */

@@ -2,31 +2,31 @@
  *
  * The problem. A forward is some hundred stages one after the other, tens of microseconds each. With a barrier
  * after each, every thread must be running for any to go on. As soon as there are more threads than cores, or another
- * program runs, one of them stands in the queue of a core, and a barrier costs a time slice of milliseconds:
- * measured, two busy neighbours on two cores made decoding the shipped target a hundred times slower.
+ * program runs, one thread is without a core, and a barrier costs a time slice of milliseconds: with two busy programs
+ * beside it on two cores, decoding the shipped target became a hundred times slower.
  *
- * The idea. Nobody waits for a thread that does nothing. All stages are known when the region begins, and one word tells where
- * it is:
+ * The idea. No thread waits for one that does nothing. All stages are known when the region begins, and one word holds
+ * the place that has been reached:
  *
- *     word:             stage (48 bits, counted on from region to region) | parts in all (16)
+ *     word:             stage (48 bits, counted on from region to region) | number of its parts (16)
  *     taken[thread]:    stage | parts taken of the share of this thread
  *
- * Of n parts thread t of T has the share [n t/T, n (t+1)/T) and takes it from below: so it walks through one stretch of memory,
- * and through the same one in the next forward. When its own share is taken it helps the others with theirs. Taking is a
- * compare-and-swap of taken[]; a count of an earlier stage reads as none, so that nobody has to clear them. Whoever finishes
- * the last part of a stage stores the word of the next, and goes on at once. A thread that slept through a stage finds
- * the word at a later one and never learns what it missed.
+ * Of n parts thread t of T has the share [n t/T, n (t+1)/T) and takes it in ascending order: so it reads one stretch of
+ * memory, and the same one in the next forward. When its own share is taken, it takes parts of the other shares. Taking
+ * is a compare-and-swap of taken[]; a count of an earlier stage means none, so the counts need not be cleared. The
+ * thread that finishes the last part of a stage stores the word of the next one, and goes on at once. A thread that
+ * slept through a stage finds the word of a later one and goes on there.
  *
- * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 is without a core. Thread 0 does 0 and 1, then takes 2; now
- * thread 1 comes back and takes 3, and whoever is done last opens the next stage.
+ * Example. Two threads, four parts: shares 0 1 | 2 3. Thread 1 is without a core. Thread 0 does 0 and 1, then takes 2;
+ * now thread 1 comes back and takes 3, and the thread that finishes last opens the next stage.
  *
- * Invariants. A stage is over only when all its parts are done, so each share that has parts has been taken to its end, and its count
- * is of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier stage, or of this one,
- * proves that the stage is still the one whose word was read; it cannot end before the part taken is done. stages
- * and their number change only between regions.
+ * Invariants. A stage is over only when all its parts are done, so each share that has parts has been taken to its end,
+ * and its count is of that stage or of a later one. Hence a compare-and-swap that succeeds on the count of an earlier
+ * stage, or of this one, proves that the stage is still the one whose word was read; it cannot end before the part
+ * taken is done. stages and their number change only between regions.
  *
- * Waiting. A thread without a part asks memory for what it will read next (Stage.later), then spins for some hundred
- * microseconds, in which the next stage, or the next forward, usually comes; workers then sleep.
+ * Waiting. A thread without a part prefetches what it will read next (Stage.later), then spins for a few hundred
+ * microseconds, in which the next stage or the next forward usually begins; after that, workers sleep.
  *
  * OpenMP was tried first (bench/DIARY.md): its run time spins at barriers for milliseconds.
  */
@@ -39,28 +39,28 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-/* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a virtual
- * machine costs as much again (bench/DIARY.md). */
+/* Some 300 microseconds: sampling between two forwards of a small model takes up to 100, and waking a sleeper on a
+ * virtual machine costs as much again (bench/DIARY.md). */
 enum {
     SPINS = 16000,
-    ASKED_BYTES = 256 << 10, /* of what is read next, asked for while waiting: a part of the second cache */
-    ASKED_STEP = 256,        /* ... so many between two looks at the word */
+    PREFETCH_BYTES = 256 << 10, /* of what is read next, prefetched while waiting: a part of the second cache */
+    PREFETCH_PIECE = 256,        /* ... in pieces of so many, between two looks at the word */
 };
 
-/* What a worker is told when it starts. */
+/* The argument of a worker. */
 typedef struct Start {
     ThreadPool *pool;
     int i_thread;
 } Start;
 
-/* How far a thread has been asked for its share. */
+/* How much of a thread's share is taken. */
 typedef struct Share {
     _Alignas(64) _Atomic uint64_t taken;
 } Share;
 
 struct ThreadPool {
     _Alignas(64) _Atomic uint64_t word;
-    _Atomic(const char *) later;    /* of the stage in the word; where the two do not fit together nothing is harmed */
+    _Atomic(const char *) later;    /* of the stage in the word; where the two do not match, only time is lost */
     atomic_size_t later_bytes;
     _Alignas(64) atomic_int n_done; /* parts of this stage */
     const Stage *stages;            /* of this region */
@@ -68,12 +68,12 @@ struct ThreadPool {
     uint64_t first;                 /* number of the first of them */
     Share *shares;                  /* [n_threads] */
     double *stage_s;                /* see threads_time */
-    double since_s;                 /* when the stage now running began */
+    double since_s;                 /* when the running stage began */
     int i_running;                  /* that stage, or -1: none of this region yet */
     int n_threads;
     int n_started;                  /* workers */
     bool is_crowded;                /* more threads than cores */
-    bool is_pinned;                 /* and with them the thread that called threads_pin */
+    bool is_pinned;                 /* the workers, and the thread that called threads_pin */
     pthread_t *workers;             /* [n_threads - 1] */
     Start *starts;                  /* [n_threads] */
     atomic_int n_asleep;
@@ -99,7 +99,7 @@ static void wake_sleepers(ThreadPool *p) {
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* Stage i begins, and the one that ran has ended. */
+/* Adds up the time of the stage that has ended; stage i begins now. */
 static void stamp(ThreadPool *p, int i) {
     double now_s = clock_s();
     if (p->i_running >= 0) p->stage_s[p->i_running] += now_s - p->since_s;
@@ -107,8 +107,8 @@ static void stamp(ThreadPool *p, int i) {
     p->i_running = i;
 }
 
-/* Opens stage i of the region, or the next one that has parts; behind the last, ends the region: a word of no parts. From
- * then on the stages may be gone. */
+/* Opens stage i of the region, or the next one that has parts. After the last stage, ends the region with a word of no
+ * parts; from then on the stages may be gone. */
 static void open_stage(ThreadPool *p, int i) {
     while (i < p->n_stages && p->stages[i].n_parts == 0) i++;
     if (p->stage_s) stamp(p, i);
@@ -154,8 +154,9 @@ static uint64_t work(ThreadPool *p, int i_thread) {
     }
 }
 
-/* The i-th step of waiting, not long: asks for the next lines of the thread's share of what will be read, as far as ASKED_BYTES. More
- * threads than cores: leaves the core to one that has something to do. */
+/* The i-th turn of waiting, which is short: prefetches the next lines of the thread's share of what will be read, up to
+ * PREFETCH_BYTES. Where there are more threads than cores, leaves the core to a thread that may have something to
+ * do. */
 static void wait_a_little(ThreadPool *p, int i_thread, int i) {
     if (p->is_crowded) {
         sched_yield();
@@ -163,29 +164,29 @@ static void wait_a_little(ThreadPool *p, int i_thread, int i) {
     }
     const char *later = atomic_load_explicit(&p->later, memory_order_relaxed);
     size_t share = atomic_load_explicit(&p->later_bytes, memory_order_relaxed) / (size_t)p->n_threads;
-    size_t limit = share < ASKED_BYTES ? share : ASKED_BYTES, at = (size_t)i * ASKED_STEP;
+    size_t limit = share < PREFETCH_BYTES ? share : PREFETCH_BYTES, at = (size_t)i * PREFETCH_PIECE;
     if (!later || at >= limit) relax();
     else
-        for (size_t line = 0; line < ASKED_STEP; line += 64)
+        for (size_t line = 0; line < PREFETCH_PIECE; line += 64)
             __builtin_prefetch(later + share * (size_t)i_thread + at + line, 0, 2);
 }
 
-static bool is_news(ThreadPool *p, uint64_t seen) {
+static bool has_work(ThreadPool *p, uint64_t seen) {
     uint64_t word = atomic_load(&p->word);
     return (word != seen && word_count(word) > 0) || atomic_load(&p->closing);
 }
 
-/* Until there are parts that were not there when the word was `seen`. */
+/* Returns when there are parts to take that are not of the word `seen`, or the pool closes. */
 static void wait_for_work(ThreadPool *p, int i_thread, uint64_t seen) {
     for (int i = 0; i < SPINS; i++) {
-        if (is_news(p, seen)) return;
+        if (has_work(p, seen)) return;
         wait_a_little(p, i_thread, i);
     }
     pthread_mutex_lock(&p->mutex);
-    /* Whoever opens a stage stores the word before he looks at n_asleep, we count ourselves before we look at the word: in
-     * one order of all these, so that one of us sees the other. */
+    /* The thread that opens a stage stores the word and then reads n_asleep; a sleeper raises n_asleep and then reads
+     * the word. All four are sequentially consistent, so at least one of the two sees the other. */
     atomic_fetch_add(&p->n_asleep, 1);
-    while (!is_news(p, seen)) pthread_cond_wait(&p->wake, &p->mutex);
+    while (!has_work(p, seen)) pthread_cond_wait(&p->wake, &p->mutex);
     atomic_fetch_sub(&p->n_asleep, 1);
     pthread_mutex_unlock(&p->mutex);
 }
@@ -197,7 +198,7 @@ static void *worker(void *arg) {
     return NULL;
 }
 
-/* The cores that this process was given: asked for once, before anything here binds a thread to one of them. */
+/* The cores that this process may use, read once before anything here pins a thread. */
 static cpu_set_t allowed;
 static void find_allowed(void) {
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) CPU_ZERO(&allowed);
@@ -208,7 +209,7 @@ static const cpu_set_t *allowed_cores(void) {
     return &allowed;
 }
 
-/* A new thread is where its maker is, which may be bound to one core: it may go everywhere. */
+/* A new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all cores. */
 static bool start_worker(ThreadPool *p) {
     Start *start = &p->starts[p->n_started];
     *start = (Start){p, p->n_started + 1};
@@ -233,7 +234,7 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
     while (p->workers && p->starts && p->shares && p->n_started < n_threads - 1 && start_worker(p)) {}
     if (!p->workers || !p->starts || !p->shares || p->n_started < n_threads - 1) {
         threads_close(p);
-        return error_set(err, FR_ERR_MEMORY, "out of memory: the system does not grant %d threads; ask for fewer", n_threads);
+        return error_set(err, FR_ERR_MEMORY, "out of memory: the system does not grant %d threads; use fewer (-t)", n_threads);
     }
     *out = p;
     return FR_OK;
@@ -242,7 +243,7 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
 int threads_pin(ThreadPool *p, fr_error *err) {
     const cpu_set_t *cores = allowed_cores();
     if (CPU_COUNT(cores) < p->n_threads)
-        return error_set(err, FR_ERR_ARGUMENT, "%d threads cannot be pinned to the %d cores that this process may use; ask for %d threads "
+        return error_set(err, FR_ERR_ARGUMENT, "%d threads cannot be pinned to the %d cores that this process may use; use %d threads "
                          "(-t), or do not pin", p->n_threads, CPU_COUNT(cores), CPU_COUNT(cores));
     size_t core = 0;
     for (int i = 0; i < p->n_threads; i++, core++) {
@@ -273,7 +274,7 @@ void threads_close(ThreadPool *p) {
 
 int threads_count(const ThreadPool *p) { return p->n_threads; }
 
-/* Without other threads. */
+/* Does all parts in the calling thread. */
 static void run_alone(ThreadPool *p, const Stage *stages, int n_stages) {
     for (int i = 0; i <= n_stages; i++) {
         if (p->stage_s) stamp(p, i);
@@ -298,7 +299,7 @@ void threads_run_stages(ThreadPool *p, const Stage *stages, int n_stages) {
         if (word_count(seen) == 0) return;
         for (int i = 0; atomic_load_explicit(&p->word, memory_order_acquire) == seen; i++) {
             if (i < SPINS) wait_a_little(p, 0, i);
-            else sched_yield(); /* a worker with a part in hand lost its core; it will get one back */
+            else sched_yield(); /* a worker lost its core in the middle of a part; leave it ours */
         }
     }
 }

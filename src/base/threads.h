@@ -1,8 +1,9 @@
 /* threads.h - a pool of threads that work through stages, each cut into parts.
  *
- * Whichever thread is free takes the next part; the calling thread takes parts too, and all of them where no other thread
- * comes. When the last part of a stage is done the next stage begins. The numeric contract wants outputs split, and sums
- * only at fixed places: then neither the number of parts nor who takes them can be seen in the result.
+ * A thread that is free takes the next part. The calling thread takes parts too, and all of them where no other thread
+ * gets a core. When the last part of a stage is done, the next stage begins. The numeric contract splits outputs
+ * between parts, and sums only at fixed places: so neither the number of parts nor the thread that takes one changes
+ * the result.
  */
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
@@ -13,24 +14,25 @@ enum { THREADS_MAX = 256, THREADS_MAX_PARTS = 65535 };
 
 typedef struct ThreadPool ThreadPool; /* used by one thread at a time */
 
-/* Does part i_part of n_parts; i_thread, below the size of the pool, tells running parts apart. */
+/* Does part i_part of n_parts. i_thread is below the size of the pool, and differs between parts that run at the same
+ * time. */
 typedef void (*PartFn)(void *ctx, int i_part, int n_parts, int i_thread);
 
-/* A pool of n_threads (1 .. THREADS_MAX), the one that calls threads_run counted. */
+/* A pool of n_threads (1 .. THREADS_MAX), one of which is the thread that calls threads_run. */
 int threads_open(ThreadPool **out, int n_threads, fr_error *err);
 void threads_close(ThreadPool *pool); /* NULL is fine */
 int threads_count(const ThreadPool *pool);
-/* Binds each thread of the pool to a core of its own, the calling one too, until threads_close by the same thread. Refused where
- * the process may use fewer cores. */
+/* Pins each thread of the pool, with the calling one, to a core of its own, until the same thread calls threads_close.
+ * Refused where the process may use fewer cores. */
 int threads_pin(ThreadPool *pool, fr_error *err);
 
-/* One piece of work, of which no part may begin before all of the stage before is done. */
+/* One piece of work. Its parts begin when all parts of the stage before are done. */
 typedef struct Stage {
     PartFn fn;
     void *ctx;
     int n_parts;       /* at most THREADS_MAX_PARTS; 0: nothing to do */
-    /* What a later stage will read from memory, its parts in this order, or NULL: a thread that must wait meanwhile asks for the
-     * beginning of its share. Any bytes are safe; it only costs or saves time. */
+    /* What a later stage will read, with its parts in this order; NULL: unknown. A waiting thread prefetches the
+     * beginning of its share. Any address is safe. */
     const void *later;
     size_t later_bytes;
 } Stage;
@@ -38,18 +40,18 @@ typedef struct Stage {
 /* Does all parts of all stages, in one parallel region, and returns. stages: borrowed for the call. */
 void threads_run_stages(ThreadPool *pool, const Stage *stages, int n_stages);
 
-/* From now on the seconds from the beginning of stage i of a region to that of the next are added to seconds[i], borrowed, of as many
- * items as any region has stages. NULL: no longer. */
+/* From now on adds the seconds from the beginning of stage i of a region to that of the next one to seconds[i]. The
+ * array is borrowed, and has as many items as any region has stages. NULL: stop. */
 void threads_time(ThreadPool *pool, double *seconds);
 
-/* threads_run_stages with one stage. One part is done by the caller, at no cost. */
+/* threads_run_stages with one stage. A single part is done by the caller, at no cost. */
 void threads_run(ThreadPool *pool, int n_parts, PartFn fn, void *ctx);
 
 /* The same with one part for each thread of a pool that lives for this call only; the system may grant fewer threads
  * than parts. */
 void threads_run_once(int n_threads, PartFn fn, void *ctx);
 
-/* Cores this process may run on, as it was when they were first asked for. */
+/* Cores that this process may use, as of the first call of any function here. */
 int threads_n_cores(void);
 
 /* The range [*begin, *end) of n items that is part i_part of n_parts, cut at multiples of `grain`. */

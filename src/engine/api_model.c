@@ -1,6 +1,7 @@
-/* api_model.c - fr_model and the functions on text. */
+/* api_model.c - the parts of forerun.h that need no engine: fr_model, tokenizing, chat prompts. */
 #include "base/threads.h"
 #include "engine/engine.h"
+#include "engine/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, fr_err
     int status = backend_find(o->backend, &backend, err);
     if (status) return status;
     if (!act_precision_from_name(o->activations, &options.activations))
-        return error_set(err, FR_ERR_ARGUMENT, "activations '%s' are not known; there are q16 and q8", o->activations);
+        return error_set(err, FR_ERR_ARGUMENT, "there are no activations '%s'; choose q16 or q8", o->activations);
     if (options.n_threads > THREADS_MAX) options.n_threads = THREADS_MAX;
     status = gguf_open(&m->gguf, path, err);
     if (!status) status = tokenizer_open(&m->tokenizer, m->gguf, err);
@@ -29,7 +30,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, fr_err
     if (!status) status = backend->weights_open(&m->weights, m->model, &options, err);
     if (status) return status;
     if (tokenizer_n_vocab(m->tokenizer) > m->model->hparams.n_vocab)
-        return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model only %d embeddings", path,
+        return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model has only %d embeddings", path,
                          tokenizer_n_vocab(m->tokenizer), m->model->hparams.n_vocab);
     m->chat_family = chat_family_of(m->gguf);
     m->name = copy_name(m->gguf);

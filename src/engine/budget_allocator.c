@@ -1,27 +1,28 @@
-/* budget_allocator.c - which drafted nodes get a row.
+/* budget_allocator.c - chooses which drafted nodes get a row.
  *
- * The problem: every node costs time, T(n + 1) - T(n), which is next to nothing while a forward waits for memory and a
- * full row's work where it computes; and every node brings a token with probability `p_accept`. The right size of a tree
- * depends on the machine, the model, the batch and the text, and changes from step to step. A fixed budget is
- * wrong most of the time, and on a model that fits into the cache it makes generation slower than without drafts.
+ * The problem: every node costs time, T(n + 1) - T(n), which is next to nothing while a forward waits for memory, and
+ * the work of a whole row where it waits for arithmetic. Every node brings a token with probability p_accept. The right
+ * size of a tree depends on the machine, the model, the batch and the text, and changes from step to step. A fixed
+ * budget is wrong most of the time, and on a model that fits into the cache it makes generation slower than plain
+ * decoding.
  *
- * The idea: seconds have a price. If generation makes R tokens a second, a forward that takes dT longer costs R dT
- * tokens, so a set S of nodes gains
+ * The idea: time can be counted in tokens. At R tokens per second, a forward that takes dT longer costs R dT tokens, so
+ * a set S of nodes gains
  *
  *     G(S) = sum over S of p_accept - R (T(base + |S|) - T(base))
  *
- * Maximising G step by step maximises tokens per second in the long run when R is the rate so reached (Dinkelbach 1967,
- * on ratios of sums). Taking (1 + sum p_accept) / T of the step by itself instead would stop too early where a step is good. Only |S|
- * enters the cost, so for each size the best set is that of the greatest p_accept over all trees; since p_accept never rises along a path,
- * it is a tree in each of them. So: sort, walk down, keep the size of greatest G. The walk goes on where G falls:
- * T has steps (a row that fills up a tile is free), and several nodes can pay where one does not. The empty set has G = 0,
- * so nothing is drafted that is expected to lose. (vLLM's adaptive verification ranks places of chains in the
- * same way; here the places are nodes of trees.)
+ * Maximising G in each step maximises tokens per second in the long run, when R is the rate so reached (Dinkelbach
+ * 1967, on ratios of sums). Maximising (1 + sum p_accept) / T of the step by itself would stop too early in good steps.
+ * The cost depends on |S| only, so for each size the best set is the one with the largest p_accept over all trees.
+ * Because p_accept never rises along a path, that set is a tree within each tree. So the allocator sorts the nodes,
+ * walks down the list, and keeps the size with the largest G. It does not stop where G falls: T rises in stairs (a row
+ * that fills up a tile is free), and several nodes can pay where one does not. The empty set has G = 0, so nothing is
+ * drafted that is expected to lose. (vLLM's adaptive verification ranks the positions of chains in the same way.)
  *
  *     p_accept 0.9 0.5 0.3, R T(1) = 1, R T(2..4) = 1.4 1.5 2.2:   G = 0.5, 0.9, 0.5: two nodes
  *
- * Invariants: what is kept is the best set by G, by brute force (tests/test_budget_allocator.c). Cost: a sort of all nodes. It
- * is as good as p_accept and T are: calibration.c and cost_curve.c keep them true. */
+ * Invariant: the nodes kept are the best set by G, as brute force finds it (tests/unit/test_budget_allocator.c). Cost:
+ * a sort of all nodes. The choice is as good as p_accept and T are, which calibration.c and cost_curve.c keep true. */
 #include "engine/budget_allocator.h"
 
 #include <stdlib.h>

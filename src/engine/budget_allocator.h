@@ -1,4 +1,5 @@
-/* budget_allocator.h - which drafted nodes get a row: over all sequences, by what they are expected to bring per second. */
+/* budget_allocator.h - chooses which drafted nodes get a row of the forward, over all sequences, by the time that they
+ * are expected to save. */
 #ifndef ENGINE_BUDGET_ALLOCATOR_H
 #define ENGINE_BUDGET_ALLOCATOR_H
 
@@ -11,16 +12,17 @@ typedef struct BudgetNode {
 } BudgetNode;
 
 typedef struct BudgetInput {
-    const Tree *const *trees; /* [n_trees], p_accept calibrated */
+    const Tree *const *trees; /* [n_trees], with calibrated p_accept; borrowed */
     int n_trees;
-    int32_t n_base_rows;      /* rows of the forward without any drafted node: roots, prompts, trees that are not planned */
+    int32_t n_base_rows;      /* rows of the forward besides these drafted nodes: roots, prompts, trees with fixed budgets */
     const CostCurve *cost;    /* not empty */
-    double tokens_per_s;      /* what all sequences together make now: the price of a second */
-    double max_extra_s;       /* forward time that drafts may add at most, however promising */
-    BudgetNode *scratch;        /* room for all nodes below the roots of all trees */
+    double tokens_per_s;      /* R: what all sequences together generate now */
+    double max_extra_s;       /* forward time that drafted nodes may add at most, however probable they are */
+    BudgetNode *scratch;      /* room for all nodes below the roots of all trees */
 } BudgetInput;
 
-/* budgets[i]: how many nodes tree i keeps, its best (union_prune). Returns their number over all trees. */
+/* Sets budgets[i] to the number of drafted nodes that tree i should keep: its most probable ones, which union_prune
+ * keeps. Returns the sum. */
 int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets);
 
 #endif

@@ -1,37 +1,42 @@
-/* kv_policy.c - who gets the pages of the KV cache when there are not enough of them.
+/* kv_policy.c - which request gets the pages of the KV cache when there are not enough of them.
  *
- * Problem. Requests come without saying how long they become, and a cache with room for the longest of all would
- * stand mostly empty. So the cache holds kv_tokens tokens, requests take pages as they grow, and one day a page is
- * wanted and none is free.
+ * Problem. The length of a request is not known in advance, and a cache with room for the longest possible contexts of
+ * all requests would be mostly empty. So the cache holds kv_tokens tokens, requests take pages as they grow, and at
+ * some point a page is wanted and none is free.
  *
- * Rule: age goes first. In every step the running requests claim their slots in order of arrival. A decoding request
- * claims its tree; a prefilling one claims all of its context, read in this step or later, so that no younger one
- * settles where it is about to grow. Whoever lacks a page gets it from, in this order:
+ * Rule: older requests go first. In every step the running requests claim their slots in order of arrival. A decoding
+ * request claims slots for its tree; a prefilling one for all of its context, whether it is read in this step or later,
+ * so that no younger request takes the pages that it is about to need. A request short of a page takes it from, in this
+ * order:
  *
- *     1  the prefix cache       finished requests, least recently used first
- *     2  its own tree           the drafts of least probability go; one row, plain decoding, is enough
- *     3  the youngest request   gives back its last page, and the one before, and then the next youngest
- *     4  nobody                 it waits; so does everyone younger in this step
+ *     1  the prefix cache       finished requests, the least recently used first
+ *     2  its own tree           the least probable drafts are dropped, down to one row, which is plain decoding
+ *     3  the youngest request   its last page, then the one before, and then those of the next youngest
+ *     4  nobody                 the request waits, and so do all younger ones in this step
  *
- * The tree of a ratio rule is not cut, for its text depends on it: such a request goes to 3 with the whole tree.
+ * The tree of a ratio rule is not cut, because its text depends on it: such a request goes to 3 for its whole tree.
  *
- * A request that gave pages back keeps its context and its drafters, which hold text and none of the target's KV. It
- * is one whose prefill is not done: once its whole context has slots, the missing tokens are read again, and by the
- * numeric contract (docs/ARCHITECTURE.md) their keys and values have the same bits as before. Only pages that are
- * wanted are taken, from the end, so that little is read twice.
+ * A request that gave pages back keeps its context and its drafters, which hold text and none of the target's KV. It is
+ * then like a request whose prefill is not finished: once there are slots for its whole context, the missing tokens are
+ * read again, and by the numeric contract (docs/ARCHITECTURE.md) their keys and values have the same bits as before.
+ * Pages are taken only when they are wanted, and from the end, so that little is read twice.
  *
- * Example. Pages of 4; 5 pages; A (older) holds 8 tokens, B 12: none is free. A's next token wants a third page. The
- * prefix cache is empty, and A's tree cannot shrink below its root. B gives back tokens 8..11 and claims slots for all
- * 12 and its pending token, which are not there: it waits with 8. A finishes, B reads 8..11 again and goes on.
+ * Example. Pages of 4 tokens; 5 pages; A (older) holds 8 tokens, B 12, so no page is free. A's next token needs a third
+ * page. The prefix cache is empty, and A's tree cannot be smaller than its root. B gives back tokens 8..11, claims
+ * slots for all 12 and its pending token, finds none, and waits with 8 tokens. When A finishes, B reads 8..11 again and
+ * goes on.
  *
  * Invariants
- *   - The oldest request gets what it wants: all others can be made to give theirs. kv_tokens >= n_ctx
- *     (fr_engine_open sees to it), so one request alone always fits. Therefore every step brings the oldest further,
- *     and every request is the oldest one day: no livelock, no starvation.
- *   - A request only takes from younger ones, which have not claimed in this step yet: no claimed slot is lost.
- *   - Claims of one step never depend on the result of a forward. What is read again changes no token.
- * Proof: tests/test_kv_policy.c (the rule, step by step), tests/test_kv_pressure.c (no token changes). */
+ *   - The oldest request gets what it wants: all others can be made to give up their pages. kv_tokens >= n_ctx
+ *     (fr_engine_open checks it), so one request alone always fits. Therefore every step brings the oldest request further,
+ *     and every request becomes the oldest at some point: no livelock, no starvation.
+ *   - A request takes pages only from younger ones, which have not claimed in this step yet: no claimed slot is lost.
+ *   - Claims of a step never depend on the result of a forward. Reading again changes no token.
+ * Proof: tests/unit/test_kv_policy.c (the rule, step by step), tests/unit/test_kv_pressure.c (no token changes). */
+#include "engine/kv_policy.h"
+
 #include "engine/engine.h"
+#include "engine/request.h"
 
 #include <stdlib.h>
 
@@ -40,20 +45,24 @@ static int compare_arrivals(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-void pages_begin_step(fr_engine *e) {
-    e->n_by_age = 0;
-    e->pages_short = false;
+void kv_policy_begin_step(fr_engine *e) {
+    e->step.n_by_age = 0;
+    e->step.pages_short = false;
     for (int i = 0; i < e->options.max_requests; i++)
-        if (e->requests[i] && !e->requests[i]->finish) e->by_age[e->n_by_age++] = e->requests[i];
-    qsort(e->by_age, (size_t)e->n_by_age, sizeof *e->by_age, compare_arrivals);
+        if (e->requests[i] && !e->requests[i]->finish) e->step.by_age[e->step.n_by_age++] = e->requests[i];
+    qsort(e->step.by_age, (size_t)e->step.n_by_age, sizeof *e->step.by_age, compare_arrivals);
 }
 
-/* The last page of the youngest request that holds one; false when all younger than r hold none. */
+static bool holds_pages(const fr_request *r) {
+    return !r->finish && executor_sequence_length(r->engine->executor, r->sequence) > 0;
+}
+
+/* Frees the last page of the youngest request that holds one. False: no request younger than r holds a page. */
 static bool take_page_from_younger(const fr_request *r) {
     fr_engine *e = r->engine;
-    int k = e->n_by_age - 1;
-    while (e->by_age[k] != r && (e->by_age[k]->finish || executor_sequence_length(e->executor, e->by_age[k]->sequence) == 0)) k--;
-    fr_request *from = e->by_age[k];
+    int k = e->step.n_by_age - 1;
+    while (e->step.by_age[k] != r && !holds_pages(e->step.by_age[k])) k--;
+    fr_request *from = e->step.by_age[k];
     if (from == r) return false;
     int32_t length = executor_sequence_length(e->executor, from->sequence), size = e->options.kv_page_size;
     if (length > from->n_read) from->n_read = length;
@@ -63,20 +72,20 @@ static bool take_page_from_younger(const fr_request *r) {
     return true;
 }
 
-int32_t pages_claim(fr_request *r, int32_t n, int32_t n_least) {
+int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least) {
     fr_engine *e = r->engine;
     fr_error err;
-    if (e->pages_short) return 0;
+    if (e->step.pages_short) return 0;
     while (executor_room(e->executor, r->sequence) < n && prefix_cache_drop(e)) {}
     while (executor_room(e->executor, r->sequence) < n_least && take_page_from_younger(r)) {}
     int32_t room = executor_room(e->executor, r->sequence);
-    if (n > room) n = room > n_least ? room : n_least; /* below n_least the refusal says what is missing */
+    if (n > room) n = room > n_least ? room : n_least; /* below n_least, executor_reserve fails and names what is missing */
     int status = executor_reserve(e->executor, r->sequence, n, &err);
     if (!status) {
         r->is_preempted = false;
         return n;
     }
-    if (status == FR_ERR_MEMORY && r != e->by_age[0]) e->pages_short = true;
+    if (status == FR_ERR_MEMORY && r != e->step.by_age[0]) e->step.pages_short = true;
     else request_fail(r, &err);
     return 0;
 }

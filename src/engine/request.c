@@ -1,14 +1,21 @@
-/* request.c - the life of one request: from options to its last token. */
-#include "engine/engine.h"
+/* request.c - the life of one request, from its options to its last token.
+ *
+ * Opening checks the options and finds the request's drafters among the open ones; it reads no file. Then the engine's
+ * steps hand tokens to request_emit, which decides where the text ends: at an end-of-text token, a stop string,
+ * max_tokens, the end of the context, or at the caller's wish. Text that may still turn out to be the beginning of a
+ * stop string is held back from the callback. */
+#include "engine/request.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "engine/engine.h"
+#include "engine/request_drafts.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Room that a text gets when it begins, a token being some 4 bytes of it. Longer ones take more on their way. */
+/* Memory that a text gets at the start; a token is about 4 bytes of text. Longer texts grow. */
 enum { TEXT_BYTES_PER_TOKEN = 16, TEXT_FIRST_MAX = 1 << 20 };
 
 fr_sampling fr_sampling_default(void) {
@@ -27,19 +34,20 @@ static SamplingOptions sampling_of(const fr_sampling *s) {
 static int check_options(const fr_engine *e, const fr_request_options *o, fr_error *err) {
     int32_t n_vocab = e->model->model->hparams.n_vocab;
     if (o->n_prompt < 1)
-        return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty: one token is the least to go on from");
+        return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty; it needs at least one token");
     if (o->n_prompt > e->options.n_ctx)
-        return error_set(err, FR_ERR_CONTEXT, "the prompt of %lld tokens is longer than the context of %d; shorten it "
-                         "or ask for a longer one (--ctx, --kv-tokens; n_ctx, kv_tokens)", (long long)o->n_prompt, e->options.n_ctx);
+        return error_set(err, FR_ERR_CONTEXT, "the prompt of %lld tokens is longer than the context of %d; shorten it, "
+                         "or set a longer context (--ctx, --kv-tokens; n_ctx, kv_tokens)", (long long)o->n_prompt,
+                         e->options.n_ctx);
     for (int64_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] < 0 || o->prompt[i] >= n_vocab)
-            return error_set(err, FR_ERR_ARGUMENT, "token %d at place %lld of the prompt is outside the vocabulary of %d",
+            return error_set(err, FR_ERR_ARGUMENT, "token %d at index %lld of the prompt is outside the vocabulary of %d tokens",
                              o->prompt[i], (long long)i, n_vocab);
     if (o->n_drafts < 0 || o->n_drafts > REQUEST_MAX_DRAFTS)
-        return error_set(err, FR_ERR_ARGUMENT, "%d drafts where 0 to %d can be united", o->n_drafts, REQUEST_MAX_DRAFTS);
+        return error_set(err, FR_ERR_ARGUMENT, "%d drafts are given; a request takes at most %d", o->n_drafts, REQUEST_MAX_DRAFTS);
     if (o->tree_budget < FR_TREE_BUDGET_AUTO || o->tree_budget > FR_TREE_BUDGET_MAX)
-        return error_set(err, FR_ERR_ARGUMENT, "a tree budget of %d where 1 to %d nodes are possible", o->tree_budget,
-                         FR_TREE_BUDGET_MAX);
+        return error_set(err, FR_ERR_ARGUMENT, "the tree budget is %d; it must be from 1 to %d, or FR_TREE_BUDGET_AUTO",
+                         o->tree_budget, FR_TREE_BUDGET_MAX);
     if (o->max_tokens < 0 || o->n_stops < 0)
         return error_set(err, FR_ERR_ARGUMENT, "max_tokens and n_stops cannot be negative");
     for (int i = 0; i < o->n_stops; i++)
@@ -53,21 +61,19 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     return sampling_check(&sampling, err);
 }
 
-/* A distribution is divided by where it was drawn from: what draws from one drafts alone. */
+/* A ratio rule divides by the distribution that a token was drawn from, which is one drafter's. So a drafter that draws
+ * cannot be united with others. */
 static int check_rule(const fr_request *r, fr_error *err) {
     const RequestDraft *drawing = NULL;
-    int n = 0;
-    for (int i = 0; i < r->options.n_drafts; i++) {
-        if (!r->drafts[i].shared) continue;
-        n++;
+    for (int i = 0; i < r->options.n_drafts; i++)
         if (r->drafts[i].shared->drafter->class->draws) drawing = &r->drafts[i];
-    }
-    if (!r->rule->is_ratio || n < 2 || !drawing) return FR_OK;
+    if (!r->rule->is_ratio || r->options.n_drafts < 2 || !drawing) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "the draft '%s' draws its tokens from a distribution, and with --verify %s such a draft "
-                     "cannot be united with others; give it alone, or use --verify sampled", drawing->shared->spec,
+                     "cannot be united with others; use it alone, or use --verify sampled", drawing->shared->spec,
                      r->rule->name);
 }
 
+/* Prompt and stop strings become the request's own, and its text gets memory. */
 static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err) {
     size_t room = (size_t)r->engine->options.n_ctx + TREE_MAX_NODES + 1;
     r->context = malloc(room * sizeof *r->context);
@@ -85,16 +91,19 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
     return FR_OK;
 }
 
+/* Adds the draft of one spec to the request. */
 static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     int n = r->options.n_drafts;
     if (n == REQUEST_MAX_DRAFTS)
-        return error_set(err, FR_ERR_ARGUMENT, "more than %d drafts, those of `auto` counted, cannot be united", n);
-    EngineDrafter *d;
-    int status = engine_drafter_acquire(r->engine, spec, &d, err);
-    if (status || !d) return status; /* "none" is no drafter */
+        return error_set(err, FR_ERR_ARGUMENT, "a request takes at most %d drafts; \"auto\" counts as the drafts it stands for", n);
+    if (strcmp(spec, "none") == 0) return FR_OK;
+    EngineDrafter *d = drafter_pool_acquire(r->engine, spec);
+    if (!d)
+        return error_set(err, FR_ERR_ARGUMENT, "the draft '%.200s' is not open in this engine: name it in "
+                         "fr_engine_options.drafts, or call fr_engine_open_draft first", spec);
     for (int i = 0; i < n; i++)
-        if (r->drafts[i].shared == d) { /* said twice, by `auto` perhaps */
-            engine_drafter_release(d);
+        if (r->drafts[i].shared == d) { /* named twice, perhaps by "auto" */
+            drafter_pool_release(d);
             return FR_OK;
         }
     r->drafts[n].shared = d;
@@ -103,7 +112,7 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
-/* Opens the drafts, those of `auto` in its place. */
+/* Finds the drafts among the open ones; "auto" stands for its members. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
     int status = FR_OK;
@@ -115,7 +124,8 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
             status = acquire_draft(r, *m, err);
         has_auto = has_auto || is_auto;
     }
-    r->has_auto_budget = !verify_rule_needs_its_trees(r->rule) && (has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO);
+    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
     r->tree_budget = o->tree_budget > 0 ? o->tree_budget : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX : FR_TREE_BUDGET;
     if (r->has_auto_budget && r->tree_budget > FR_TREE_BUDGET_AUTO_MAX) r->tree_budget = FR_TREE_BUDGET_AUTO_MAX;
     return status;
@@ -126,7 +136,7 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     int status = copy_inputs(r, o, err);
     if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = check_rule(r, err);
-    if (!status) status = request_begin_learning(r, err);
+    if (!status) status = draft_policy_begin(r, err);
     if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
         status = error_memory(err, "the distributions of a request", sizeof *r->dists);
     if (status) return status;
@@ -134,7 +144,7 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     r->arrival = e->n_arrivals++;
     r->stats.n_prompt = o->n_prompt;
     r->started_s = clock_s();
-    request_begin_drafts(r);
+    request_drafts_begin(r);
     return FR_OK;
 }
 
@@ -153,7 +163,7 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     r->sampling = sampling_of(&o->sampling);
     r->sequence = -1;
     r->rule = verify_rules()[0];
-    if (o->verify) verify_rule_parse(o->verify, true, &r->rule, &r->rule_options, NULL); /* check_options saw that it is one */
+    if (o->verify) verify_rule_parse(o->verify, true, &r->rule, &r->rule_options, NULL); /* check_options has accepted it */
     r->stats.is_lossy = r->rule->is_lossy;
     r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
     r->text.max_bytes = REQUEST_MAX_TEXT;
@@ -174,7 +184,7 @@ void request_end(fr_request *r, fr_finish finish) {
     if (r->decode_started_s > 0) r->stats.decode_s = now - r->decode_started_s;
     else r->stats.prefill_s = now - r->started_s;
     if (r->sequence < 0) return;
-    request_end_drafts(r);
+    request_drafts_end(r);
     prefix_cache_keep(r);
     executor_sequence_truncate(r->engine->executor, r->sequence, 0);
     r->sequence = -1;
@@ -191,8 +201,8 @@ void fr_request_close(fr_request *r) {
     fr_engine *e = r->engine;
     for (int i = 0; i < e->options.max_requests; i++)
         if (e->requests[i] == r) e->requests[i] = NULL;
-    request_end_learning(r);
-    for (int i = 0; i < r->options.n_drafts; i++) engine_drafter_release(r->drafts[i].shared);
+    draft_policy_end(r);
+    for (int i = 0; i < r->options.n_drafts; i++) drafter_pool_release(r->drafts[i].shared);
     for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
     free(r->stops);
     free(r->context);
@@ -212,7 +222,7 @@ int64_t request_tokens_left(const fr_request *r) {
     return left < room ? left : room;
 }
 
-/* Where a stop string begins in the text, looking at what is not handed out yet; or SIZE_MAX. */
+/* Where the first stop string begins in the text that is not sent yet; SIZE_MAX: there is none. */
 static size_t find_stop(const fr_request *r) {
     size_t first = SIZE_MAX;
     for (int i = 0; i < r->options.n_stops; i++) {
@@ -222,7 +232,7 @@ static size_t find_stop(const fr_request *r) {
     return first;
 }
 
-/* Bytes at the end of the text that could still become a stop string. */
+/* Bytes at the end of the text that are the beginning of a stop string. */
 static size_t held_back(const fr_request *r) {
     size_t most = 0;
     for (int i = 0; i < r->options.n_stops; i++) {
@@ -233,6 +243,7 @@ static size_t held_back(const fr_request *r) {
     return most;
 }
 
+/* Whether the text ends with this token, and why. */
 static fr_finish finish_after(const fr_request *r, int32_t token) {
     if (!r->options.ignore_eos && tokenizer_is_eog(r->engine->model->tokenizer, token)) return FR_FINISH_EOS;
     if (r->options.max_tokens && r->stats.n_generated >= r->options.max_tokens) return FR_FINISH_LENGTH;
@@ -240,7 +251,8 @@ static fr_finish finish_after(const fr_request *r, int32_t token) {
     return FR_FINISH_NONE;
 }
 
-/* Appends the token's text; false when the text outgrew its limit. Decides how much of it is certain. */
+/* Appends the token's text, which a stop string may cut, and sets how many bytes of the text are certain. False: the
+ * text outgrew its limit. */
 static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *certain) {
     size_t n;
     const char *piece = detokenizer_next(&r->detokenizer, token, &n);
@@ -259,7 +271,7 @@ static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *ce
     return true;
 }
 
-/* Takes one token; true when the request goes on. */
+/* Appends one token and calls the callback. True: the request goes on. */
 static bool emit_token(fr_request *r, int32_t token, int32_t source, const float *logits) {
     int32_t n_vocab = r->engine->model->model->hparams.n_vocab;
     r->context[r->n_context++] = token;
@@ -269,12 +281,12 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, const float
     size_t certain = 0;
     if (!add_text(r, token, &finish, &certain)) {
         fr_error err;
-        error_set(&err, FR_ERR_MEMORY, "the text outgrew %zu bytes, or memory ran out", r->text.max_bytes);
+        error_set(&err, FR_ERR_MEMORY, "the text is longer than %zu bytes, or memory ran out", r->text.max_bytes);
         request_fail(r, &err);
         return false;
     }
     if (r->options.on_token) {
-        /* The certain text must end with '\0' for the callback; what follows it is put back afterwards. */
+        /* The text of the event must end with '\0'; the byte there is put back afterwards. */
         char after = r->text.data[certain];
         r->text.data[certain] = '\0';
         fr_token_event event = {.token = token, .source = source, .text = r->text.data + r->n_sent,
@@ -297,7 +309,7 @@ void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, 
     }
     r->stats.accepted += n_accepted;
     r->stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;
-    if (goes_on) request_learn(r, tokens, sources, n);
+    if (goes_on) draft_policy_observe_step(r, tokens, sources, n);
 }
 
 fr_finish fr_request_finish(const fr_request *r) { return r->finish; }

@@ -1,7 +1,7 @@
-/* blocks.h - what the bytes of a quantised block mean: exact dequantisation, and simple quantisers.
+/* blocks.h - the meaning of a quantised block's bytes: exact dequantisation, and simple quantisers.
  *
- * Dequantisation is the definition that every kernel answers to. Quantisers exist for tools, tests and
- * trained files; they round to nearest and search nothing, so published files may be a little better.
+ * Dequantisation is the definition against which every kernel is tested. The quantisers are for tools, tests and
+ * trained files. They round to nearest and do not search for better scales, so published files may be a little better.
  */
 #ifndef FORMAT_BLOCKS_H
 #define FORMAT_BLOCKS_H
@@ -15,7 +15,7 @@ uint16_t float_to_half(float f);
 float bf16_to_float(uint16_t h);
 uint16_t float_to_bf16(float f);
 
-/* n elements (whole blocks) of `type` at src to dst. src needs no alignment. */
+/* Converts n elements (whole blocks) of `type`. Neither side needs alignment. */
 void blocks_dequantize(TensorType type, const void *src, int64_t n, float *dst);
 void blocks_quantize(TensorType type, const float *src, int64_t n, void *dst);
 

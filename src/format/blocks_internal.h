@@ -17,7 +17,7 @@ static inline float load_half(const uint8_t *p) {
     return half_to_float(h);
 }
 
-/* Stores f as a half, kept finite, and returns what a reader will see: quantisers go on with that value. */
+/* Stores f as a finite half, and returns the value that a reader will get, with which quantisers go on. */
 static inline float store_half(uint8_t *p, float f) {
     uint16_t h = float_to_half(f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f);
     memcpy(p, &h, sizeof h);
@@ -30,7 +30,7 @@ static inline float inverse(float f) { return f != 0.0f ? 1.0f / f : 0.0f; }
 static inline int nearest(float x, int low, int high) {
     if (!(x > (float)low)) return low;
     if (x >= (float)high) return high;
-    return (int)(x - (float)low + 0.5f) + low; /* cut towards zero above zero: rounds halves up */
+    return (int)(x - (float)low + 0.5f) + low; /* truncation of a positive number: rounds halves up */
 }
 
 void q4_k_decode(const uint8_t *src, float *dst);

@@ -1,4 +1,4 @@
-/* gguf.c - opens GGUF files and hands out what gguf_parse found in them. */
+/* gguf.c - opens GGUF files, and the accessors to what gguf_parse found in them. */
 #define _DEFAULT_SOURCE
 #include "format/gguf.h"
 
@@ -96,8 +96,8 @@ int gguf_open(Gguf **out, const char *path, fr_error *err) {
 
 void gguf_close(Gguf *g) {
     if (!g) return;
-    name_index_free(&g->keys);
-    name_index_free(&g->names);
+    hash_table_close(&g->keys);
+    hash_table_close(&g->names);
     if (g->mapped) munmap((void *)(uintptr_t)g->bytes, g->n_bytes);
     for (Chunk *c = g->chunks, *next; c; c = next) {
         next = c->next;
@@ -120,7 +120,7 @@ const GgufTensor *gguf_tensor(const Gguf *g, int64_t i) {
 }
 
 const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name) {
-    int64_t i = name_index_find(&g->names, name);
+    int32_t i = hash_table_find(&g->names, name, strlen(name));
     return i < 0 ? NULL : &g->tensors[i];
 }
 
@@ -134,7 +134,7 @@ const char *gguf_key(const Gguf *g, int64_t i) { return kv_at(g, i)->key; }
 GgufType gguf_kv_type(const Gguf *g, int64_t i) { return kv_at(g, i)->type; }
 GgufType gguf_kv_element_type(const Gguf *g, int64_t i) { return kv_at(g, i)->element; }
 int64_t gguf_kv_count(const Gguf *g, int64_t i) { return kv_at(g, i)->count; }
-int64_t gguf_find_key(const Gguf *g, const char *key) { return name_index_find(&g->keys, key); }
+int64_t gguf_find_key(const Gguf *g, const char *key) { return hash_table_find(&g->keys, key, strlen(key)); }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 

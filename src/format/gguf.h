@@ -1,8 +1,8 @@
-/* gguf.h - GGUF v2/v3 files: typed key-values and tensors, memory-mapped, trusting nothing.
+/* gguf.h - GGUF v2/v3 files: typed key-values and tensors, memory-mapped. No input file is trusted.
  *
- * gguf_open checks every count, length, offset, type, shape and string of the file before anything is
- * handed out, so that the accessors cannot fail on a damaged file: they only say that a key is missing or
- * of another type. All pointers handed out belong to the Gguf and live until gguf_close.
+ * gguf_open checks every count, length, offset, type, shape and string of the file before it
+ * returns, so that the accessors cannot fail on a damaged file: they only report that a key is missing or of another
+ * type. All pointers that they return belong to the Gguf and live until gguf_close.
  */
 #ifndef FORMAT_GGUF_H
 #define FORMAT_GGUF_H
@@ -18,7 +18,8 @@ typedef enum GgufType {
     GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11, GGUF_F64 = 12,
 } GgufType;
 
-/* Bytes of a string in the file: valid UTF-8? not promised (token pieces may be raw bytes); no '\0' after. */
+/* Bytes of a string in the file: not necessarily UTF-8 (token pieces may be raw bytes), and without a '\0' at the
+ * end. */
 typedef struct GgufString {
     const char *data;
     size_t n;
@@ -36,10 +37,10 @@ typedef struct GgufTensor {
 } GgufTensor;
 
 /* Maps the file. On failure *out is NULL and err says why, starting with the path. The file must not be
- * shortened while it is open: touching what is gone ends the process, as with every mapping. */
+ * truncated while it is open: reading the missing part ends the process, as with every mapping. */
 int gguf_open(Gguf **out, const char *path, fr_error *err);
 /* The same over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
- * are. `name` stands in messages. */
+ * are. `name` is used in messages. */
 int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);
 void gguf_close(Gguf *g); /* NULL is fine */
 
@@ -50,7 +51,7 @@ size_t gguf_file_bytes(const Gguf *g);
 /* Tensors. */
 int64_t gguf_n_tensors(const Gguf *g);
 const GgufTensor *gguf_tensor(const Gguf *g, int64_t i);
-const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name); /* NULL when there is none; O(1) */
+const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name); /* NULL: there is none; O(1) */
 
 /* Key-values, for listing. */
 int64_t gguf_n_kv(const Gguf *g);

@@ -1,5 +1,5 @@
-/* gguf_infos.c - the tensor infos of a GGUF file: names, shapes, types, and where the data lies (the layout
- * stands at the head of gguf_parse.c). */
+/* gguf_infos.c - the tensor infos of a GGUF file: names, shapes, types, and where the data is (the layout
+ * is drawn at the head of gguf_parse.c). */
 #include "format/gguf_reader.h"
 
 #include "base/mem.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Types that files carry and forerun does not compute with, named for the sentence that refuses them. */
+/* Types that forerun does not run, with their names for the error message. */
 static const struct {
     uint32_t id;
     const char *name;
@@ -21,7 +21,7 @@ static const struct {
 };
 
 static int refuse_type(Reader *r, const char *tensor, uint32_t id) {
-    const char *name = "a type without a name here";
+    const char *name = "an unknown type";
     for (size_t i = 0; i < sizeof foreign_types / sizeof *foreign_types; i++)
         if (foreign_types[i].id == id) name = foreign_types[i].name;
     char list[160] = "";
@@ -39,14 +39,14 @@ static int parse_shape(Reader *r, GgufTensor *t, const char *what) {
     uint32_t n_dims;
     if (reader_u32(r, what, &n_dims)) return FR_ERR_FORMAT;
     if (n_dims < 1 || n_dims > GGUF_MAX_DIMS)
-        return reader_refuse(r, FR_ERR_FORMAT, "tensor %s has %u dimensions; 1 to %d make sense", what,
+        return reader_refuse(r, FR_ERR_FORMAT, "tensor %s has %u dimensions; 1 to %d are allowed", what,
                              n_dims, GGUF_MAX_DIMS);
     int64_t elements = 1;
     for (int d = 0; d < GGUF_MAX_DIMS; d++) {
         uint64_t dim = 1;
         if (d < (int)n_dims && reader_u64(r, what, &dim)) return FR_ERR_FORMAT;
         if (dim < 1 || dim > INT64_MAX || __builtin_mul_overflow(elements, (int64_t)dim, &elements))
-            return reader_refuse(r, FR_ERR_FORMAT, "dimension %d of tensor %s is %llu, which makes no tensor",
+            return reader_refuse(r, FR_ERR_FORMAT, "dimension %d of tensor %s is %llu, which is out of range",
                                  d, what, (unsigned long long)dim);
         t->dims[d] = (int64_t)dim;
     }
@@ -138,7 +138,10 @@ static int parse_infos(Reader *r, uint64_t *offsets) {
         int status = parse_tensor(r, t, &offsets[i]);
         if (status) return status;
         Printable safe;
-        if (!name_index_add(&g->names, t->name, i))
+        int32_t got;
+        if (!hash_table_add(&g->names, t->name, strlen(t->name), (int32_t)i, &got))
+            return error_memory(r->err, "tensor infos", sizeof(HashSlot) * (size_t)g->n_tensors);
+        if (got != i)
             return reader_refuse(r, FR_ERR_FORMAT, "there are two tensors named %s",
                                  printable(&safe, t->name, strlen(t->name)));
     }
@@ -151,7 +154,7 @@ int gguf_parse_infos(Reader *r) {
     uint64_t *offsets = mem_calloc(n, sizeof *offsets);
     g->tensors = gguf_allocate(g, n * sizeof *g->tensors);
     int status;
-    if (!offsets || !g->tensors || !name_index_init(&g->names, n))
+    if (!offsets || !g->tensors)
         status = error_memory(r->err, "tensor infos", n * sizeof *g->tensors);
     else if ((status = parse_infos(r, offsets)) == FR_OK && (status = place_tensors(r, offsets)) == FR_OK)
         status = check_overlaps(r);

@@ -3,10 +3,10 @@
 #define FORMAT_GGUF_INTERNAL_H
 
 #include "format/gguf.h"
-#include "format/name_index.h"
+#include "base/hash_table.h"
 
-/* What a file may claim at most, far above every real file. With these, and because each entry takes bytes
- * of the file, the memory of an opened file is proportional to the size of its header. */
+/* Limits far above every real file. With these, and because each entry takes bytes of the file, the memory of an opened
+ * file is proportional to the size of its header. */
 enum {
     GGUF_MAX_ENTRIES = 1 << 20, /* key-values, and tensors */
     GGUF_MAX_KEY_BYTES = 1024,
@@ -21,7 +21,7 @@ typedef struct KeyValue {
     GgufType type;
     GgufType element;       /* of arrays; else the type itself */
     int64_t count;          /* of arrays; else 1 */
-    const uint8_t *payload; /* the value as it stands in the file, for arrays the first element; unaligned */
+    const uint8_t *payload; /* the value in the file, for arrays the first element; unaligned */
     size_t payload_bytes;
     const size_t *strings; /* of string arrays: where each element starts, from payload */
 } KeyValue;
@@ -40,17 +40,17 @@ struct Gguf {
     int64_t n_kv;
     GgufTensor *tensors;
     int64_t n_tensors;
-    NameIndex keys, names;
+    HashTable keys, names; /* index of a key-value, of a tensor */
     Chunk *chunks;
 };
 
 /* Fills everything after `mapped`; what it allocated before a failure is freed by gguf_close. */
 int gguf_parse(Gguf *g, fr_error *err);
 
-/* Bytes of a scalar of the type in the file; 0 for strings, arrays and numbers that are no type. */
+/* Bytes of a scalar of the type in the file; 0 for strings, arrays and unknown types. */
 size_t gguf_scalar_bytes(uint32_t type);
 
-/* Memory that lives until gguf_close, aligned for any object; NULL when there is none. */
+/* Memory that lives until gguf_close, aligned for any object; NULL: no memory. */
 void *gguf_allocate(Gguf *g, size_t bytes);
 
 #endif

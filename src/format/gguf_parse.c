@@ -1,4 +1,4 @@
-/* gguf_parse.c - checks a GGUF file from its first byte to its last and notes where things are.
+/* gguf_parse.c - checks a GGUF file from its first byte to its last and records where everything is.
  *
  * The layout, all numbers little-endian:
  *
@@ -8,10 +8,10 @@
  *     zeros up to a multiple of general.alignment (32 where the key is missing)
  *     tensor data; an offset counts from here and is a multiple of the alignment
  *
- * An array value is { element type:u32  n:u64  elements }. The file may come from anybody, so nothing in it
- * is used before it is checked against the bytes that are really there: every number is read through
- * reader_take, which refuses to pass the end, and every claimed count is first compared with the bytes that
- * so many entries would need at least. After gguf_parse the accessors of gguf.c need no checks of the file.
+ * An array value is { element type:u32  n:u64  elements }. No file is trusted, so nothing in it is
+ * used before it is checked against the bytes that are really there: every number is read through reader_take, which
+ * refuses to pass the end, and every count is first compared with the bytes that so many entries need at least. After
+ * gguf_parse the accessors of gguf.c need no checks of the file.
  * (The published description is docs/gguf.md of the ggml project.)
  */
 #include "format/gguf_reader.h"
@@ -40,7 +40,7 @@ static int check_version(Reader *r, uint32_t version) {
         return reader_refuse(r, FR_ERR_UNSUPPORTED,
                              "this is a big-endian GGUF file; fetch or convert the little-endian one");
     if (version != 2 && version != 3)
-        return reader_refuse(r, FR_ERR_UNSUPPORTED, "GGUF version %u is not known here; versions 2 and 3 are",
+        return reader_refuse(r, FR_ERR_UNSUPPORTED, "GGUF version %u is not supported; versions 2 and 3 are",
                              version);
     r->g->version = version;
     return FR_OK;
@@ -52,7 +52,7 @@ static int check_count(Reader *r, uint64_t count, size_t min_bytes, const char *
                              "the header claims %llu %s, more than fit into the %zu bytes of the file",
                              (unsigned long long)count, what, r->g->n_bytes);
     if (count > GGUF_MAX_ENTRIES)
-        return reader_refuse(r, FR_ERR_FORMAT, "the header claims %llu %s; at most %d are taken",
+        return reader_refuse(r, FR_ERR_FORMAT, "the header claims %llu %s; at most %d are allowed",
                              (unsigned long long)count, what, GGUF_MAX_ENTRIES);
     return FR_OK;
 }
@@ -90,12 +90,12 @@ static int skip_string(Reader *r, const char *what) {
 static int check_bools(Reader *r, const uint8_t *p, size_t n, const char *what) {
     for (size_t i = 0; i < n; i++)
         if (p[i] > 1)
-            return reader_refuse(r, FR_ERR_FORMAT, "%s holds the byte %u where only 0 and 1 are truth values",
+            return reader_refuse(r, FR_ERR_FORMAT, "%s holds the byte %u where only 0 and 1 are allowed",
                                  what, p[i]);
     return FR_OK;
 }
 
-/* Walks over the strings of an array and notes where each starts, so that any can be had in O(1). */
+/* Walks over the strings of an array and records where each starts, so that any can be read in O(1). */
 static int parse_strings(Reader *r, KeyValue *kv, uint64_t count, const char *what) {
     if (count > reader_left(r) / 8)
         return reader_refuse(r, FR_ERR_FORMAT, "%s claims %llu strings where the file has %zu bytes left",
@@ -117,7 +117,7 @@ static int parse_array(Reader *r, KeyValue *kv, const char *what) {
     uint64_t count;
     if (reader_u32(r, what, &element) || reader_u64(r, what, &count)) return FR_ERR_FORMAT;
     if (element == GGUF_ARRAY)
-        return reader_refuse(r, FR_ERR_UNSUPPORTED, "%s is an array of arrays, which is not read", what);
+        return reader_refuse(r, FR_ERR_UNSUPPORTED, "%s is an array of arrays, which is not supported", what);
     kv->element = (GgufType)element;
     kv->payload = r->g->bytes + r->at;
     if (element == GGUF_STRING) {
@@ -165,16 +165,18 @@ static int parse_kvs(Reader *r) {
     Gguf *g = r->g;
     size_t n = (size_t)g->n_kv;
     g->kvs = gguf_allocate(g, n * sizeof *g->kvs);
-    if (!g->kvs || !name_index_init(&g->keys, n))
-        return error_memory(r->err, "key-values", n * sizeof *g->kvs);
+    if (!g->kvs) return error_memory(r->err, "key-values", n * sizeof *g->kvs);
     memset(g->kvs, 0, n * sizeof *g->kvs);
     for (size_t i = 0; i < n; i++) {
         KeyValue *kv = &g->kvs[i];
         int status = reader_name(r, "a key", GGUF_MAX_KEY_BYTES, &kv->key);
         if (status || (status = parse_value(r, kv))) return status;
         Printable safe;
-        if (!name_index_add(&g->keys, kv->key, (int64_t)i))
-            return reader_refuse(r, FR_ERR_FORMAT, "the key %s stands there twice",
+        int32_t got;
+        if (!hash_table_add(&g->keys, kv->key, strlen(kv->key), (int32_t)i, &got))
+            return error_memory(r->err, "key-values", n * sizeof(HashSlot));
+        if (got != (int32_t)i)
+            return reader_refuse(r, FR_ERR_FORMAT, "there are two keys %s",
                                  printable(&safe, kv->key, strlen(kv->key)));
     }
     return FR_OK;
@@ -188,7 +190,7 @@ static int find_alignment(Reader *r) {
         return reader_refuse(r, FR_ERR_FORMAT, "general.alignment is not a 32-bit number");
     if (a < GGUF_MIN_ALIGNMENT || a > GGUF_MAX_ALIGNMENT || (a & (a - 1)) != 0)
         return reader_refuse(r, FR_ERR_FORMAT,
-                             "general.alignment is %u; a power of two from %d to %d is meant", a,
+                             "general.alignment is %u; it must be a power of two from %d to %d", a,
                              GGUF_MIN_ALIGNMENT, GGUF_MAX_ALIGNMENT);
     r->g->alignment = a;
     return FR_OK;

@@ -1,3 +1,5 @@
+/* gguf_reader.c - takes bytes, numbers and names from a file of unknown origin; each function refuses to pass the end
+ * and says what was being read. */
 #include "format/gguf_reader.h"
 
 #include <stdarg.h>
@@ -45,7 +47,7 @@ int reader_name(Reader *r, const char *what, size_t max_bytes, const char **out)
     uint64_t n;
     if (reader_u64(r, what, &n)) return FR_ERR_FORMAT;
     if (n == 0 || n > max_bytes)
-        return reader_refuse(r, FR_ERR_FORMAT, "%s at byte %zu is %llu bytes long; 1 to %zu make sense", what,
+        return reader_refuse(r, FR_ERR_FORMAT, "%s at byte %zu is %llu bytes long; 1 to %zu are allowed", what,
                              r->at - 8, (unsigned long long)n, max_bytes);
     const uint8_t *p = reader_take(r, (size_t)n, what);
     if (!p) return FR_ERR_FORMAT;

@@ -1,5 +1,4 @@
-/* gguf_reader.h - a cursor over the bytes of a file that cannot pass their end. Inside the GGUF reader only.
- */
+/* gguf_reader.h - a cursor over the bytes of a file that cannot pass their end. Only for the GGUF reader. */
 #ifndef FORMAT_GGUF_READER_H
 #define FORMAT_GGUF_READER_H
 
@@ -21,7 +20,7 @@ const uint8_t *reader_take(Reader *r, size_t n, const char *what);
 int reader_u32(Reader *r, const char *what, uint32_t *out);
 int reader_u64(Reader *r, const char *what, uint64_t *out);
 
-/* A key or a tensor name: short, not empty, without '\0', copied to where it gets one at its end. */
+/* A key or a tensor name: checked to be short, not empty and without '\0', and copied with a '\0' at its end. */
 int reader_name(Reader *r, const char *what, size_t max_bytes, const char **out);
 
 /* The tensor infos that follow the key-values, and their data. */

@@ -1,4 +1,4 @@
-/* gguf_write.c - writes GGUF files (the layout stands at the head of gguf_parse.c). */
+/* gguf_write.c - writes GGUF files (the layout is drawn at the head of gguf_parse.c). */
 #define _POSIX_C_SOURCE 200809L
 #include "format/gguf_write.h"
 
@@ -29,10 +29,10 @@ struct GgufWriter {
     Buf kvs; /* encoded */
     char **keys;
     int64_t n_kv, kv_capacity;
-    NameIndex key_index; /* over keys, with room for kv_capacity */
+    HashTable key_table; /* of keys to their indices */
     OutTensor *tensors;
     int64_t n_tensors, tensor_capacity;
-    NameIndex name_index; /* over tensors, with room for tensor_capacity */
+    HashTable tensor_table; /* of names to indices of tensors */
     size_t alignment;
     fr_error failure; /* the first one; code FR_OK: none yet */
 };
@@ -52,8 +52,8 @@ void gguf_writer_free(GgufWriter *w) {
     for (int64_t i = 0; i < w->n_tensors; i++) free(w->tensors[i].name);
     free(w->keys);
     free(w->tensors);
-    name_index_free(&w->key_index);
-    name_index_free(&w->name_index);
+    hash_table_close(&w->key_table);
+    hash_table_close(&w->tensor_table);
     buf_free(&w->kvs);
     mem_free(w);
 }
@@ -77,39 +77,35 @@ static bool sound_name(const char *name, size_t max_bytes) {
     return name[0] != '\0' && strlen(name) <= max_bytes;
 }
 
-/* Doubles the room for keys and indexes them anew. */
+/* Room for one more key. */
 static bool grow_keys(GgufWriter *w) {
+    if (w->n_kv < w->kv_capacity) return true;
     int64_t capacity = w->kv_capacity ? 2 * w->kv_capacity : 64;
     char **keys = realloc(w->keys, (size_t)capacity * sizeof *keys);
     if (!keys) return false;
     w->keys = keys;
-    NameIndex index;
-    if (!name_index_init(&index, (size_t)capacity)) return false;
-    for (int64_t i = 0; i < w->n_kv; i++) name_index_add(&index, keys[i], i);
-    name_index_free(&w->key_index);
-    w->key_index = index;
     w->kv_capacity = capacity;
     return true;
 }
 
 static bool has_key(const GgufWriter *w, const char *key) {
-    return w->n_kv > 0 && name_index_find(&w->key_index, key) >= 0;
+    return hash_table_find(&w->key_table, key, strlen(key)) >= 0;
 }
 
 /* Writes the key and the type that follows it; false when something has failed now or before. */
 static bool begin_kv(GgufWriter *w, const char *key, GgufType type) {
     if (!sound_name(key, GGUF_MAX_KEY_BYTES))
-        fail(w, FR_ERR_ARGUMENT, "is no name for a key: too long or empty", key);
+        fail(w, FR_ERR_ARGUMENT, "is too long or empty for a key", key);
     else if (has_key(w, key))
         fail(w, FR_ERR_ARGUMENT, "the key is set twice", key);
     if (w->failure.code != FR_OK) return false;
     char *copy = strdup(key);
-    if (!copy || (w->n_kv == w->kv_capacity && !grow_keys(w))) {
+    int32_t id;
+    if (!copy || !grow_keys(w) || !hash_table_add(&w->key_table, copy, strlen(copy), (int32_t)w->n_kv, &id)) {
         free(copy);
         fail(w, FR_ERR_MEMORY, "out of memory for a key", key);
         return false;
     }
-    name_index_add(&w->key_index, copy, w->n_kv);
     w->keys[w->n_kv++] = copy;
     put_u64(w, strlen(key));
     put(w, key, strlen(key));
@@ -192,21 +188,18 @@ void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix) {
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
+/* Room for one more tensor. */
 static bool grow_tensors(GgufWriter *w) {
+    if (w->n_tensors < w->tensor_capacity) return true;
     int64_t capacity = w->tensor_capacity ? 2 * w->tensor_capacity : 64;
     OutTensor *tensors = realloc(w->tensors, (size_t)capacity * sizeof *tensors);
     if (!tensors) return false;
     w->tensors = tensors;
-    NameIndex index;
-    if (!name_index_init(&index, (size_t)capacity)) return false;
-    for (int64_t i = 0; i < w->n_tensors; i++) name_index_add(&index, tensors[i].name, i);
-    name_index_free(&w->name_index);
-    w->name_index = index;
     w->tensor_capacity = capacity;
     return true;
 }
 
-/* Sizes from the shape; false for a shape that makes no tensor of the type. */
+/* Computes sizes from the shape. False: the shape is impossible for the type. */
 static bool measure(OutTensor *t) {
     if (t->n_dims < 1 || t->n_dims > GGUF_MAX_DIMS) return false;
     for (int d = 0; d < t->n_dims; d++)
@@ -221,19 +214,19 @@ static bool measure(OutTensor *t) {
 static void add_tensor(GgufWriter *w, const char *name, OutTensor t, const int64_t *dims) {
     for (int d = 0; d < t.n_dims && d < GGUF_MAX_DIMS; d++) t.dims[d] = dims[d];
     if (!sound_name(name, GGUF_MAX_TENSOR_NAME_BYTES))
-        fail(w, FR_ERR_ARGUMENT, "is no name for a tensor: too long or empty", name);
+        fail(w, FR_ERR_ARGUMENT, "is too long or empty for the name of a tensor", name);
     else if (!measure(&t))
-        fail(w, FR_ERR_ARGUMENT, "the shape makes no tensor of this type", name);
-    else if (w->n_tensors && name_index_find(&w->name_index, name) >= 0)
+        fail(w, FR_ERR_ARGUMENT, "the shape is impossible for a tensor of this type", name);
+    else if (hash_table_find(&w->tensor_table, name, strlen(name)) >= 0)
         fail(w, FR_ERR_ARGUMENT, "the tensor is added twice", name);
     if (w->failure.code != FR_OK) return;
     t.name = strdup(name);
-    if (!t.name || (w->n_tensors == w->tensor_capacity && !grow_tensors(w))) {
+    int32_t id;
+    if (!t.name || !grow_tensors(w) || !hash_table_add(&w->tensor_table, t.name, strlen(name), (int32_t)w->n_tensors, &id)) {
         free(t.name);
         fail(w, FR_ERR_MEMORY, "out of memory for a tensor info", name);
         return;
     }
-    name_index_add(&w->name_index, t.name, w->n_tensors);
     w->tensors[w->n_tensors++] = t;
 }
 
@@ -253,7 +246,7 @@ static size_t padded(const GgufWriter *w, size_t n) {
     return (n + w->alignment - 1) / w->alignment * w->alignment;
 }
 
-/* A file being written: counts its bytes, and remembers that something went wrong. */
+/* A file being written: counts its bytes, and keeps the first failure. */
 typedef struct Out {
     FILE *file;
     size_t at;

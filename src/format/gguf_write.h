@@ -1,5 +1,5 @@
-/* gguf_write.h - writes GGUF v3 files. Key-values and tensor infos are gathered in memory, tensor data is
- * borrowed until gguf_writer_finish, which writes to a temporary neighbour and renames it into place. */
+/* gguf_write.h - writes GGUF v3 files. Key-values and tensor infos are collected in memory; tensor data is borrowed
+ * until gguf_writer_finish, which writes a temporary file beside the path and renames it. */
 #ifndef FORMAT_GGUF_WRITE_H
 #define FORMAT_GGUF_WRITE_H
 
@@ -10,8 +10,8 @@ typedef struct GgufWriter GgufWriter;
 GgufWriter *gguf_writer_new(void); /* NULL: no memory */
 void gguf_writer_free(GgufWriter *w);
 
-/* Setters remember the first failure (no memory, a key set twice, a shape that makes no tensor);
- * gguf_writer_finish reports it. general.alignment, where set as u32 or copied, is obeyed. */
+/* Setters keep the first failure (no memory, a key set twice, an impossible shape), which gguf_writer_finish reports.
+ * general.alignment is obeyed where it is set as u32 or copied. */
 void gguf_set_u32(GgufWriter *w, const char *key, uint32_t v);
 void gguf_set_u64(GgufWriter *w, const char *key, uint64_t v);
 void gguf_set_f32(GgufWriter *w, const char *key, float v);
@@ -28,13 +28,13 @@ void gguf_copy_kv(GgufWriter *w, const Gguf *g, int64_t i); /* one of them; its 
 void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
                      const void *data);
 
-/* The same with rows that are made while the file is written, for tensors too large to hold together: fill is
- * called with consecutive ranges of rows (of dims[0] elements), dst having room for n_rows of them. */
+/* The same with rows that are made while the file is written, for tensors too large to be in memory at once: fill is
+ * called with consecutive ranges of rows (of dims[0] elements); dst has room for n_rows of them. */
 typedef void (*GgufFill)(void *ctx, int64_t first_row, int64_t n_rows, void *dst);
 void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
                             GgufFill fill, void *ctx);
 
-/* May be called once. A file that stood at path is replaced in one moment or, on failure, left alone. */
+/* May be called once. A file at path is replaced in one moment; after a failure it is unchanged. */
 int gguf_writer_finish(GgufWriter *w, const char *path, fr_error *err);
 
 #endif

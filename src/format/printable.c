@@ -1,3 +1,4 @@
+/* printable.c - escapes what a terminal might obey or a line cannot hold, and cuts what is too long. */
 #include "format/printable.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* printable.h - strings of unknown origin, made safe for one line of a message or a terminal. */
+/* printable.h - makes strings of unknown origin safe for one line of a message on a terminal. */
 #ifndef FORMAT_PRINTABLE_H
 #define FORMAT_PRINTABLE_H
 
@@ -6,12 +6,12 @@
 
 enum { PRINTABLE_MAX = 96 };
 
-/* Room for one string; printable() returns `text`, so that it can stand in an argument list. */
+/* Room for one string. printable() returns `text`, so that a call can be an argument of error_set. */
 typedef struct Printable {
     char text[PRINTABLE_MAX];
 } Printable;
 
-/* The n bytes at s with everything but printable ASCII escaped (\n, \xNN, ...), cut with "..." when long. */
+/* The n bytes at s with everything but printable ASCII escaped (\n, \xNN, ...), and cut with "..." where it is long. */
 const char *printable(Printable *p, const char *s, size_t n);
 
 #endif

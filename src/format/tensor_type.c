@@ -1,3 +1,4 @@
+/* tensor_type.c - the table of element types, and look-ups in it. */
 #include "format/tensor_type.h"
 
 #include "base/error.h"

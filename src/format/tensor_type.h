@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Our own dense numbering; tensor_type_from_gguf maps the numbers that stand in files. */
+/* Our own dense numbering; tensor_type_from_gguf maps the numbers in files to it. */
 typedef enum TensorType {
     TYPE_F32,
     TYPE_F16,
@@ -23,7 +23,7 @@ typedef enum TensorType {
 } TensorType;
 
 typedef struct TensorTypeInfo {
-    const char *name;      /* as files and people write it: "Q4_K" */
+    const char *name;      /* as it is usually written: "Q4_K" */
     uint32_t gguf_id;      /* the number in GGUF tensor infos */
     uint32_t block_n;      /* elements in a block; rows are whole blocks */
     uint32_t block_bytes;  /* bytes of a block */
@@ -31,9 +31,9 @@ typedef struct TensorTypeInfo {
 
 const TensorTypeInfo *tensor_type_info(TensorType type);
 bool tensor_type_from_gguf(uint32_t gguf_id, TensorType *out);
-bool tensor_type_from_name(const char *name, TensorType *out); /* case does not matter */
+bool tensor_type_from_name(const char *name, TensorType *out); /* ignores case */
 
-/* Bytes of a row of n elements; false when n is not whole blocks or the size does not fit. */
+/* Bytes of a row of n elements; false where n is not a number of whole blocks, or the size overflows. */
 bool tensor_type_row_bytes(TensorType type, int64_t n, size_t *out);
 
 #endif

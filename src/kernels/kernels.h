@@ -3,9 +3,9 @@
  * The numeric contract. Every function here fixes the exact sequence of IEEE-754 single-precision
  * operations for each output element; ref.c is that specification in plain C. An output element depends on
  * its own inputs and the inner dimension only: never on the number of rows, on tile edges, on the part of
- * the outputs a call was asked for, or on what stands beside it. All tables give the same bits; for BF16
+ * the outputs that a call computes, or on other inputs beside it. All tables give the same bits; for BF16
  * that is the arithmetic of vdpbf16ps, which ref.c spells out. Fused multiply-adds are explicit (fmaf or
- * intrinsic); contraction by the compiler is off. NaN and infinity get no special care.
+ * intrinsic); contraction by the compiler is off. NaN and infinity get no special treatment.
  *
  * Reductions (norms, attention scores, softmax sums) use 16 running sums, element i going to sum i%16 in
  * ascending i, folded at the end as 16 -> 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. Missing
@@ -24,11 +24,11 @@ enum {
     ACT_BLOCK = 32, /* inputs that share one scale in quantised activations */
 };
 
-/* Activations in the form that a weight type wants. */
+/* The form of activations that a weight type is multiplied with. */
 typedef enum ActForm {
     ACT_Q16,  /* block types: 16-bit integers with one float scale per 32; layout.h */
-    ACT_Q8,   /* block types, where asked for: 8-bit integers, likewise; half the work, 200 times the rounding */
-    ACT_F32,  /* F32, F16 weights: float as it is */
+    ACT_Q8,   /* block types, as an option: 8-bit integers, likewise; half the work, 200 times the rounding error */
+    ACT_F32,  /* F32, F16 weights: floats, unchanged */
     ACT_BF16, /* BF16 weights: rounded to bfloat16 (nearest even), n_in padded to even with zero */
     ACT_FORM_COUNT,
 } ActForm;
@@ -38,13 +38,13 @@ ActForm act_form(TensorType weight_type, ActForm blocks);
 const char *act_form_name(ActForm form);
 /* Bytes of one activation row in that form, a multiple of 64. */
 size_t act_row_bytes(ActForm form, int64_t n_in);
-/* Where input i, a multiple of ACT_BLOCK, stands in it: rows may be converted piece by piece, each a multiple of ACT_BLOCK but the
- * last, to the same bits. */
+/* Offset of input i, a multiple of ACT_BLOCK, in it: rows may be converted piece by piece, each a multiple of ACT_BLOCK
+ * but the last, to the same bits. */
 size_t act_offset(ActForm form, int64_t i);
 
 /* Weights of y = W x, [n_out][n_in], repacked in tiles of TILE_ROWS output rows so that one load brings
  * the same inputs of 16 outputs. The layout of each type is drawn in pack.c; it is the same for all
- * tables. The last tile is filled up with zero rows. */
+ * tables. The last tile is padded with zero rows. */
 typedef struct PackedMatrix {
     TensorType type;
     ActForm act;       /* the form of the activations it is multiplied with */
@@ -56,12 +56,12 @@ typedef struct PackedMatrix {
 static inline int64_t packed_n_tiles(const PackedMatrix *m) { return (m->n_out + TILE_ROWS - 1) / TILE_ROWS; }
 static inline size_t packed_bytes(const PackedMatrix *m) { return (size_t)packed_n_tiles(m) * m->tile_bytes; }
 
-/* Sets the shape; blocks: see act_form. Fails when n_in is not whole blocks of the type, or the size no size_t. data is NULL then: the
- * caller lets it point to packed_bytes, whole cache lines, aligned to one. */
+/* Sets the shape; blocks: see act_form. Fails where n_in is not whole blocks of the type, or the size overflows. data
+ * is NULL then; the caller points it to packed_bytes bytes, which are whole cache lines, aligned to one. */
 int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
 /* The same, with data of its own. */
 int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err);
-/* Fills tiles [tile_begin, tile_end) from rows as they lie in the file ([n_out][row_bytes], unaligned). */
+/* Fills tiles [tile_begin, tile_end) from rows in the layout of the file ([n_out][row_bytes], unaligned). */
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m); /* of packed_init */
 
@@ -72,8 +72,8 @@ typedef struct Kernels {
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
 
     /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles
-     * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(w->act, n_in) apart. The order of
-     * operations of each type stands in ref.c. */
+     * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(w->act, n_in) apart. ref.c has the order of
+     * operations of each type. */
     void (*matmul)(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
                    int64_t tile_begin, int64_t tile_end);
 
@@ -87,8 +87,8 @@ typedef struct Kernels {
      * cos, sin pairs [n_rot/2][2] of this row's position. */
     void (*rope)(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
                  const float *cos_sin);
-    /* dst[i] = x[i] in the cache's type (round to nearest even; KV_Q8: d = amax/127, q = x * (127/amax), to the nearest, of each
-     * block). */
+    /* dst[i] = x[i] in the cache's type (round to nearest even; KV_Q8: d = amax/127, q = x * (127/amax), to the
+     * nearest, of each block). */
     void (*kv_store)(KvType type, const float *x, int64_t n, void *dst);
 
     /* Attention of one row, one KV head and the n_q query heads that share it.
@@ -104,16 +104,16 @@ typedef struct Kernels {
     void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim,
                      const void *v, size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
 
-    /* n_rounds rounds of the multiply-and-add that matmul uses, on registers. Returns the operations done, a
-     * multiplication and an addition being two. */
+    /* Does n_rounds rounds of the multiply-and-add of matmul, on registers. Returns the number of operations: a
+     * multiplication and an addition are two. */
     double (*peak_loop)(PeakKind kind, int64_t n_rounds);
-    /* Reads [p, p + bytes), a multiple of 256 and aligned to 64, as fast as it can. The result means nothing.
-     */
+    /* Reads [p, p + bytes), a multiple of 256 and aligned to 64, as fast as it can. The result has no
+     * meaning. */
     uint32_t (*read_loop)(const void *p, size_t bytes);
 } Kernels;
 
-/* The best table this machine can run, or the one named (NULL or "auto": best). NULL result: the name is
- * unknown or this CPU lacks the instructions. */
+/* The best table this machine can run, or the one named (NULL or "auto": best). NULL: the name is
+ * unknown, or this CPU lacks the instructions. */
 const Kernels *kernels_select(const char *name);
 /* The same, with an error that names the tables there are. */
 int kernels_find(const char *name, const Kernels **out, fr_error *err);

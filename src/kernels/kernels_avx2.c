@@ -1,4 +1,5 @@
-/* kernels_avx2.c - table "avx2". */
+/* kernels_avx2.c - table "avx2": AVX2 with FMA and F16C, for x86-64 from 2013 on. Only this file is compiled for
+ * these instructions (Makefile). */
 #if defined(__x86_64__)
 #include "kernels/simd_avx2.h"
 

@@ -1,4 +1,5 @@
-/* kernels_avx512.c - table "avx512". */
+/* kernels_avx512.c - table "avx512": AVX-512 F, BW, VL, DQ and VNNI. Only this file is compiled for
+ * these instructions (Makefile). */
 #if defined(__x86_64__)
 #include "kernels/simd_avx512.h"
 

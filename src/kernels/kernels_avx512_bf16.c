@@ -1,4 +1,5 @@
-/* kernels_avx512_bf16.c - table "avx512-bf16". */
+/* kernels_avx512_bf16.c - table "avx512-bf16": AVX-512 with vdpbf16ps for BF16 weights. Only this file is compiled for
+ * these instructions (Makefile). */
 #if defined(__x86_64__)
 #include "kernels/simd_avx512.h"
 

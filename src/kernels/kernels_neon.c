@@ -1,4 +1,5 @@
-/* kernels_neon.c - table "neon". */
+/* kernels_neon.c - table "neon": 64-bit ARM without extensions. Only this file is compiled for
+ * these instructions (Makefile). */
 #if defined(__aarch64__)
 #include "kernels/simd_neon.h"
 

@@ -1,4 +1,5 @@
-/* kernels_neon_i8mm.c - table "neon-i8mm". */
+/* kernels_neon_i8mm.c - table "neon-i8mm": 64-bit ARM with the matrix product of bytes (smmla). Only this file is
+ * compiled for these instructions (Makefile). */
 #if defined(__aarch64__)
 #include "kernels/simd_neon.h"
 

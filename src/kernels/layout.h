@@ -1,22 +1,21 @@
-/* layout.h - how packed weights and quantised activations lie in memory; pack.c draws it.
+/* layout.h - the layout of packed weights and quantised activations in memory; pack.c draws it.
  *
- * Private to src/kernels: the rest of the engine sees PackedMatrix and act_row_bytes.
- */
+ * Private to src/kernels: the rest of the program sees PackedMatrix and act_row_bytes. */
 #ifndef KERNELS_LAYOUT_H
 #define KERNELS_LAYOUT_H
 
 #include "kernels/kernels.h"
 
-/* 32 activations as the block types want them. A row of ACT_Q16 or ACT_Q8 is n/32 of these.
+/* 32 activations in the form for block types. A row of ACT_Q16 or ACT_Q8 is n/32 of these.
  *
- * With amax = max|x| of the 32:  q = x * (steps/amax) to the nearest integer (ties to even), x ~ scale * q.
+ * With amax = max|x| of the 32:  q = x * (levels/amax) to the nearest integer (ties to even), x ~ scale * q.
  *
- *   ACT_Q16  steps = 32512. Two planes of signed bytes, q = 256 * plane[0] + plane[1], for the byte products of
+ *   ACT_Q16  levels = 32512. Two planes of signed bytes, q = 256 * plane[0] + plane[1], for the byte products of
  *            the machine. Both lie within -127..127, so that the sign of either can be turned: a low byte of
  *            -128 becomes -127, and q one more.                                                      80 bytes
- *   ACT_Q8   steps = 127, one plane, q = plane[0].                                                   48 bytes */
+ *   ACT_Q8   levels = 127, one plane, q = plane[0].                                                 48 bytes */
 typedef struct ActBlock {
-    float scale;           /* amax/steps */
+    float scale;           /* amax/levels */
     float scaled_sum;      /* scale * (float)(sum of q): what a minimum per block is multiplied with */
     int32_t minus_sum;     /* of q: what the bias of codes is multiplied with */
     int32_t minus_sum_low; /* of q[0..15] */
@@ -29,18 +28,18 @@ static inline size_t act_block_bytes(ActForm form) {
 }
 static inline bool act_is_blocks(ActForm form) { return form == ACT_Q16 || form == ACT_Q8; }
 
-/* How one step along k is coded. For the block types a step is 32 inputs: an ActBlock. */
-typedef struct StepForm {
-    uint32_t n;           /* inputs per step */
-    uint32_t code_bytes;  /* of one step of a tile (16 rows) */
-    uint32_t bias;        /* weight = (code - bias) * scale */
-    uint32_t high_bits;   /* bits of a code beyond the four in the nibble plane; 0 for Q8_0 too */
-    uint32_t scale_steps; /* steps that share one item of scales */
-    uint32_t scale_bytes; /* of one item of scales of a tile, 0: none */
-    uint32_t record_steps; /* steps in a record: their codes, then their scales, up to whole cache lines */
-} StepForm;
+/* How one slice along k is coded: 32 inputs for the block types, which is an ActBlock. */
+typedef struct SliceForm {
+    uint32_t n;             /* inputs per slice */
+    uint32_t code_bytes;    /* of one slice of a tile (16 rows) */
+    uint32_t bias;          /* weight = (code - bias) * scale */
+    uint32_t high_bits;     /* bits of a code beyond the four in the nibble plane; 0 for Q8_0 too */
+    uint32_t scale_slices;  /* slices that share one item of scales */
+    uint32_t scale_bytes;   /* of one item of scales of a tile, 0: none */
+    uint32_t record_slices; /* slices in a record: their codes, then their scales, up to whole cache lines */
+} SliceForm;
 
-static const StepForm step_forms[TYPE_COUNT] = {
+static const SliceForm slice_forms[TYPE_COUNT] = {
     [TYPE_F32] = {1, 64, 0, 0, 1, 0, 1},       [TYPE_F16] = {1, 32, 0, 0, 1, 0, 2},
     [TYPE_BF16] = {2, 64, 0, 0, 1, 0, 1},      [TYPE_Q8_0] = {32, 512, 128, 0, 1, 32, 2},
     [TYPE_Q4_0] = {32, 256, 8, 0, 1, 32, 2},   [TYPE_Q4_1] = {32, 256, 0, 0, 1, 64, 1},
@@ -49,29 +48,29 @@ static const StepForm step_forms[TYPE_COUNT] = {
     [TYPE_Q6_K] = {32, 384, 32, 2, 8, 288, 8},
 };
 
-static inline int64_t tile_n_steps(TensorType type, int64_t n_in) {
-    return (n_in + step_forms[type].n - 1) / step_forms[type].n;
+static inline int64_t tile_n_slices(TensorType type, int64_t n_in) {
+    return (n_in + slice_forms[type].n - 1) / slice_forms[type].n;
 }
 
 static inline size_t record_bytes(TensorType type) {
-    const StepForm *f = &step_forms[type];
-    return (f->record_steps * f->code_bytes + f->record_steps / f->scale_steps * f->scale_bytes + 63) & ~(size_t)63;
+    const SliceForm *f = &slice_forms[type];
+    return (f->record_slices * f->code_bytes + f->record_slices / f->scale_slices * f->scale_bytes + 63) & ~(size_t)63;
 }
 
-/* Where the codes of step i begin in a tile, and the scales they share with their neighbours. */
+/* Offsets in a tile of the codes of slice i, and of the scales that it shares with other slices of its record. */
 static inline size_t codes_offset(TensorType type, int64_t i) {
-    const StepForm *f = &step_forms[type];
-    return (size_t)(i / f->record_steps) * record_bytes(type) + (size_t)(i % f->record_steps) * f->code_bytes;
+    const SliceForm *f = &slice_forms[type];
+    return (size_t)(i / f->record_slices) * record_bytes(type) + (size_t)(i % f->record_slices) * f->code_bytes;
 }
 static inline size_t scales_offset(TensorType type, int64_t i) {
-    const StepForm *f = &step_forms[type];
-    return (size_t)(i / f->record_steps) * record_bytes(type) + f->record_steps * f->code_bytes +
-           (size_t)(i % f->record_steps / f->scale_steps) * f->scale_bytes;
+    const SliceForm *f = &slice_forms[type];
+    return (size_t)(i / f->record_slices) * record_bytes(type) + f->record_slices * f->code_bytes +
+           (size_t)(i % f->record_slices / f->scale_slices) * f->scale_bytes;
 }
 
 static inline size_t tile_size(TensorType type, int64_t n_in) {
-    uint32_t n = step_forms[type].record_steps;
-    return (size_t)((tile_n_steps(type, n_in) + n - 1) / n) * record_bytes(type);
+    uint32_t n = slice_forms[type].record_slices;
+    return (size_t)((tile_n_slices(type, n_in) + n - 1) / n) * record_bytes(type);
 }
 
 static inline unsigned char *packed_tile(const PackedMatrix *m, int64_t i_tile) {

@@ -1,5 +1,5 @@
-/* machine.c - measures memory and arithmetic peaks: the best of several short runs, since every disturbance
- * makes a run slower and none makes it faster. */
+/* machine.c - measures memory and arithmetic peaks: the best of several short runs, because a disturbance
+ * can only make a run slower. */
 #include "kernels/machine.h"
 
 #include "base/clock.h"
@@ -21,7 +21,7 @@ typedef struct Job {
     unsigned char *buffer;
     bool fill;
     PeakKind kind;
-    double done[THREADS_MAX]; /* operations; or the result of a read, to be rid of it */
+    double done[THREADS_MAX]; /* operations; or the result of a read, so that the compiler keeps it */
 } Job;
 
 static void read_buffer(void *ctx, int i_part, int n_parts, int i_thread) {
@@ -76,4 +76,3 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
     return FR_OK;
 }
 
-/* x86 gives a name, ARM the number of a part. */

@@ -1,26 +1,27 @@
-/* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c behind its
+/* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c, after its
  * simd_*.h. The operations and their order are those of ref.c, done for LANES outputs side by side.
  *
  * The shape of the work. A "column" is LANES outputs: a whole tile under AVX-512, half of one under AVX2. One
- * call of a pass takes one column of a block type, or a few of a plain type, through all steps along k:
+ * call of a pass takes one column of a block type, or a few of a plain type, through all slices along k:
  *
- *     for each step:   unpack 32 inputs of the column's codes into w[8], and their scales    once
+ *     for each slice:  unpack 32 inputs of the column's codes into w[8], and their scales    once
  *         for each row:   t = dot(w, q);   acc[row] = fma(t, scale * da, acc[row])           rows times
  *
- * Unpacking is paid once for all rows, and the bytes come from memory once: while the byte products of all rows
- * take less time than the bytes of a step, n rows cost what one costs. That is what verifying a token tree lives
- * on, and why a pass has a loop over rows and not a copy of itself for each number of them: five rows cost five
- * eighths of eight.
+ * Unpacking is paid once for all rows, and the bytes come from memory once: while the byte products of all rows take
+ * less time than the bytes of a slice, n rows cost what one costs. Verifying a token tree depends on that. It is also
+ * why a pass has a loop over rows, and not a copy of itself for each number of them: five rows cost five eighths of
+ * eight.
  *
- * Block types need no more than one column: the dot products of different rows and steps are independent, so the
- * CPU overlaps them. A plain type is a bare chain of fma, four cycles each; there the accumulators are registers,
- * several columns at once keep the units busy, and each number of rows is a function.
+ * Block types need no more than one column: the dot products of different rows and slices are independent, so the
+ * CPU overlaps them. A plain type is a chain of fma, four cycles each; there the accumulators are registers, several
+ * columns at once keep the units busy, and each number of rows has its own function.
  *
- * Memory. A thread's tiles are one stream of bytes. Each step asks for those FAR_AHEAD bytes further on, into the
- * second cache: in the first, so many would push out the activations and be pushed out before they are used. Those NEAR_AHEAD it
- * asks for into the first, where the few that are under way at a time do no harm. One row of Q8_0 runs through its bytes so
- * fast that the CPU itself has as many lines under way as it can; told of each of them, it is slower (bench/DIARY.md has the
- * figures). More rows than one pass takes are cut into passes over a group of tiles that stays in the second cache.
+ * Memory. A thread's tiles are one stream of bytes. Each slice prefetches the bytes FAR_AHEAD into the second cache: in
+ * the first, so many would evict the activations, and be evicted themselves before they are used. It prefetches the
+ * bytes NEAR_AHEAD into the first cache, where the few lines in flight do no harm. One row of Q8_0 reads its bytes so
+ * fast that the CPU has as many lines in flight as it can by itself; a prefetch for each of them makes it slower
+ * (figures in bench/DIARY.md). More rows than one pass takes are cut into passes over a group of tiles that stays in
+ * the second cache.
  */
 #include "kernels/layout.h"
 
@@ -32,9 +33,9 @@
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
-    FAR_AHEAD = 16 << 10,    /* bytes between what is computed and what is asked for from memory into the second cache */
+    FAR_AHEAD = 16 << 10,    /* bytes from what is computed to what is prefetched from memory into the second cache */
     NEAR_AHEAD = 2 << 10,    /* ... and from there into the first */
-    UNAIDED = 8,             /* of so many lines one is asked for where the CPU foresees the others by itself */
+    UNAIDED = 8,             /* of so many lines one is prefetched where the CPU prefetches the others by itself */
     GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
     ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
     BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
@@ -55,7 +56,7 @@ typedef struct Pass {
     int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
 } Pass;
 
-/* Asks for what comes after the line at p. Beyond the end of a matrix nothing is harmed. */
+/* Prefetches what comes after the line at p. Addresses beyond the end of a matrix do no harm. */
 INLINE void ask_far(const unsigned char *p) { __builtin_prefetch(p + FAR_AHEAD, 0, 2); }
 INLINE void ask_ahead(const unsigned char *p) {
     ask_far(p);
@@ -71,7 +72,7 @@ typedef struct Unpacked {
 
 INLINE Vi nibbles(Vi a) { return v_and(a, v_set_int(0x0f0f0f0f)); }
 
-/* Four groups of high bits from one vector of them, to where they belong above the nibbles. */
+/* Four groups of high bits from one vector of them, shifted to their place above the nibbles. */
 INLINE void add_high_bits(int n_bits, Vi high, int first_bit, Vi w[4]) {
     Vi mask = v_set_int(n_bits == 1 ? 0x10101010 : 0x30303030);
     UNROLL for (int g = 0; g < 4; g++) {
@@ -90,7 +91,7 @@ INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
         w[g] = nibbles(both);
         w[g + 4] = nibbles(v_shift_right(both, 4));
     }
-    uint32_t n_bits = step_forms[type].high_bits;
+    uint32_t n_bits = slice_forms[type].high_bits;
     if (n_bits == 1) {
         Vi high = v_load_int(codes + 256);
         add_high_bits(1, high, 0, w);
@@ -120,21 +121,21 @@ INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_su
 
 /* -bias times a sum of activations: every bias is a power of two. */
 INLINE Vi bias_times(TensorType type, Vi minus_sum) {
-    uint32_t bias = step_forms[type].bias;
+    uint32_t bias = slice_forms[type].bias;
     if (bias == 0 || (type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS)) return v_set_int(0);
     return v_shift_left(minus_sum, __builtin_ctz(bias));
 }
 
-/* The same step of a few rows: as many chains of byte products, side by side in the instruction stream. */
+/* The same slice of a few rows: as many chains of byte products, side by side in the instruction stream. */
 typedef struct RowBlocks {
     const ActBlock *x[ROWS_TOGETHER];
 } RowBlocks;
 
-/* t[row] = sum of (code - bias) * q over half a step (16 inputs) or two, less the bias times the sum of these. Of two
+/* t[row] = sum of (code - bias) * q over half a slice (16 inputs) or two, less the bias times the sum of these. Of two
  * planes of q the products are put together at the end; the bias comes in with the last plane. */
 INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first, int n,
                       Vi t[ROWS_TOGETHER]) {
-    uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << step_forms[type].high_bits) - 1;
+    uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << slice_forms[type].high_bits) - 1;
     int last = act_planes(form) - 1;
     const int8_t *q[ROWS_TOGETHER], *q_high[ROWS_TOGETHER];
     Vi high[ROWS_TOGETHER];
@@ -153,8 +154,8 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
     if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
-/* acc[row] += the step's share */
-INLINE void add_step(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
+/* acc[row] += the slice's share */
+INLINE void add_slice(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
     bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     int n_parts = type == TYPE_Q6_K ? 2 : 1;
     Vi t[2][ROWS_TOGETHER];
@@ -170,29 +171,29 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
                      Vf *acc) {
     RowBlocks b;
     UNROLL for (int r = 0; r < n_rows; r++) b.x[r] = (const void *)(x + (size_t)r * x_stride);
-    add_step(type, form, n_rows, u, &b, acc);
+    add_slice(type, form, n_rows, u, &b, acc);
 }
 
-/* One column, up to BLOCK_ROWS_MAX rows. The accumulators lie in the first cache: a row has ten and more vector
- * operations to do between its load and its store, so that they cost nothing. */
+/* One column, up to BLOCK_ROWS_MAX rows. The accumulators are in the first cache: a row has ten or more vector
+ * operations between its load and its store, which hide them. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
-    const StepForm *f = &step_forms[type];
-    const int record_steps = (int)f->record_steps, n_lines = (int)record_bytes(type) / 64;
+    const SliceForm *f = &slice_forms[type];
+    const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64;
     const bool is_foreseen = type == TYPE_Q8_0 && p->n_rows == 1;
     const unsigned char *record = p->tile, *x = p->x;
-    int64_t n_steps = tile_n_steps(type, p->n_in), n_rows = p->n_rows;
+    int64_t n_slices = tile_n_slices(type, p->n_in), n_rows = p->n_rows;
     Vf acc[BLOCK_ROWS_MAX];
     for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
-    for (int64_t i = 0; i < n_steps; i += record_steps, record += record_bytes(type))
-        for (int s = 0; s < record_steps && i + s < n_steps; s++, x += act_block_bytes(form)) {
-            const unsigned char *line = record + n_lines * s / record_steps * 64, *end = record + n_lines * (s + 1) / record_steps * 64;
+    for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
+        for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form)) {
+            const unsigned char *line = record + n_lines * s / record_slices * 64, *end = record + n_lines * (s + 1) / record_slices * 64;
             if (is_foreseen)
                 for (; line < end; line += UNAIDED * 64) ask_far(line);
             else
                 for (; line < end; line += 64) ask_ahead(line);
             Unpacked u;
             unpack_codes(type, record + codes_offset(type, s) + p->column * LANES * 4, u.w);
-            unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_steps, p->column, &u);
+            unpack_scales(type, record + scales_offset(type, s), s % (int)f->scale_slices, p->column, &u);
             const unsigned char *row = x;
             int64_t r = 0;
             for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, row += ROWS_TOGETHER * p->x_stride)
@@ -219,7 +220,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
                                                                        : ROWS_NARROW * COLUMNS_NARROW
     };
     size_t column_bytes = LANES * (type == TYPE_F32 ? 4 : type == TYPE_F16 ? 2 : 4);
-    int64_t n_steps = tile_n_steps(type, p->n_in);
+    int64_t n_slices = tile_n_slices(type, p->n_in);
     const unsigned char *columns[COLUMNS_NARROW];
     Vf acc[N_ACC];
     UNROLL for (int c = 0; c < n_columns; c++) {
@@ -228,7 +229,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
                      (size_t)(column % COLUMNS_PER_TILE) * column_bytes;
     }
     UNROLL for (int i = 0; i < n_rows * n_columns; i++) acc[i] = v_zero();
-    for (int64_t k = 0; k < n_steps; k++) {
+    for (int64_t k = 0; k < n_slices; k++) {
         UNROLL for (int c = 0; c < n_columns; c++) ask_ahead(columns[c] + (size_t)k * column_bytes);
         if (type == TYPE_BF16) {
             Vi w[COLUMNS_NARROW];
@@ -285,20 +286,20 @@ static const PassFn single_passes[TYPE_COUNT][ROWS_MAX] = {EACH_PLAIN_TYPE(LIST_
 
 /* ---- the product -------------------------------------------------------------------------------- */
 
-/* p, prepared but for the place in the matrix, through tiles [begin, end). */
+/* Runs passes over tiles [begin, end); p is complete but for its place in the matrix. */
 static void mul_tiles(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     bool is_blocks = act_is_blocks(w->act);
     int64_t n_columns = (end - begin) * COLUMNS_PER_TILE, wide = is_blocks ? 1 : COLUMNS(p.n_rows);
     float *y = p.y;
-    for (int64_t c = 0, step; c < n_columns; c += step) {
-        step = c + wide <= n_columns ? wide : 1;
+    for (int64_t c = 0, width; c < n_columns; c += width) {
+        width = c + wide <= n_columns ? wide : 1;
         int64_t output = begin * TILE_ROWS + c * LANES;
         p.tile = packed_tile(w, begin + c / COLUMNS_PER_TILE);
         p.column = (int)(c % COLUMNS_PER_TILE);
         p.y = y + output;
         p.n_valid = w->n_out - output;
         if (is_blocks) block_passes[w->type][w->act](&p);
-        else (step == wide ? passes : single_passes)[w->type][p.n_rows - 1](&p);
+        else (width == wide ? passes : single_passes)[w->type][p.n_rows - 1](&p);
     }
 }
 
@@ -341,8 +342,8 @@ INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
         v[i] = v_load(x + i * LANES);
         max = v_max(v_abs(v[i]), max);
     }
-    float amax = v_max_all(max), steps = act_steps(form);
-    Vf inverse = v_set(amax >= ACT_TINY ? steps / amax : 0.0f);
+    float amax = v_max_all(max), levels = act_levels(form);
+    Vf inverse = v_set(amax >= ACT_TINY ? levels / amax : 0.0f);
     int32_t sum = 0, sum_low = 0;
     UNROLL for (int i = 0; i < N; i++) {
         Vi q = v_round(v_mul(v[i], inverse));
@@ -357,7 +358,7 @@ INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
         sum += v_sum_int(q);
         if (i == N / 2 - 1) sum_low = sum;
     }
-    b->scale = amax / steps;
+    b->scale = amax / levels;
     b->scaled_sum = b->scale * (float)sum;
     b->minus_sum = -sum;
     b->minus_sum_low = -sum_low;
@@ -372,7 +373,7 @@ static void convert_bf16(const float *x, int64_t n, uint16_t *h) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) v_store_bf16(h + i, v_load(x + i));
     if (i < n) {
-        uint16_t last[LANES]; /* and a zero to go with an odd last input */
+        uint16_t last[LANES]; /* with a zero beside an odd last input */
         v_store_bf16(last, v_load_n(x + i, n - i));
         memcpy(h + i, last, (size_t)(n - i + n % 2) * sizeof *h);
     }

@@ -7,48 +7,48 @@
  * The idea. Let a vector lane be an output. 16 output rows form a tile, and within the tile the inputs of
  * the 16 rows are interleaved along k. Each lane then adds up its own output, alone, in ascending k: no
  * folding, and vectors of 16, 8 or 1 lanes give the same bits. The activation is the same for all lanes: a
- * broadcast. Codes are unpacked once per step and used for all activation rows at hand.
+ * broadcast. Codes are unpacked once per slice and used for all activation rows of the call.
  *
- * A tile is a sequence of records. A record is the codes of a few steps and, for the block types, their scales
+ * A tile is a sequence of records. A record is the codes of a few slices and, for the block types, their scales
  * behind them, filled up to whole cache lines:
  *
- *     [codes of step 0][step 1]...[scales][padding]   [codes of the next step]...
+ *     [codes of slice 0][slice 1]...[scales][padding]   [codes of the next slice]...
  *
- * So all bytes are read in the order in which they lie, which is what the memory is fast at. (Scales of a whole tile
- * behind its codes made two streams that broke off at the end of each tile: bench/DIARY.md.)
+ * So all bytes are read in ascending order, which is the fastest way to read memory. (With the scales of a whole tile
+ * behind its codes there were two streams, which ended with each tile: bench/DIARY.md.)
  *
- * F32, F16. A step is one input: the 16 rows' weights of input k.      r0 r1 r2 ... r15
- * BF16. A step is two inputs, in pairs for vdpbf16ps:                   r0k0 r0k1 r1k0 r1k1 ... r15k1
+ * F32, F16. A slice is one input: the 16 rows' weights of input k.     r0 r1 r2 ... r15
+ * BF16. A slice is two inputs, in pairs for vdpbf16ps:                  r0k0 r0k1 r1k0 r1k1 ... r15k1
  *   The last input is paired with zero when n_in is odd. Subnormal weights become zero: the instruction
- *   takes them for zero, and the other tables must not know better.
- * Block types. A step is 32 inputs, cut into 8 groups of 4 neighbours: the 4 bytes that vpdpbusd multiplies
+ *   treats them as zero, and the other tables must agree with it.
+ * Block types. A slice is 32 inputs, cut into 8 groups of 4 neighbours: the 4 bytes that vpdpbusd multiplies
  *   and adds in one lane. Every weight becomes an unsigned code; weight = (code - bias) * scale.
  *
  *     byte of group g:      | row 0: k=4g 4g+1 4g+2 4g+3 | row 1: ... | ... | row 15 |     = 64 bytes
  *
- *   Q8_0: 8 such groups, whole bytes (bias 128).                                           512 bytes a step
+ *   Q8_0: 8 such groups, whole bytes (bias 128).                                           512 bytes per slice
  *   4-bit types: 4 groups; the low nibbles are group g, the high nibbles group g+4,        256 bytes
  *     that is inputs k and k+16, as in the files of Q4_0.
  *   5-bit types: the same and one more 64-byte group; bit g of byte (row, j) is the fifth
- *     bit of input 4g+j. Shifted and masked, it meets its nibble in the right byte.        320 bytes
+ *     bit of input 4g+j. Shifted and masked, it joins its nibble in the same byte.        320 bytes
  *   Q6_K: the same with two more groups; bits 2g, 2g+1 of the first belong to groups 0-3,
  *     of the second to groups 4-7.                                                         384 bytes
  *
- * The scales of a record, each item 16 rows wide; the steps of a record are 2, 1 and 8:
- *   Q8_0 Q4_0 Q5_0   half d[16]                                                            every step
- *   Q4_1 Q5_1        half d[16], half m[16]                                                every step
- *   Q4_K Q5_K        half d[16], half dmin[16], then 8 x { u8 scale[16], u8 min[16] }      every 8 steps
- *   Q6_K             half d[16], then 8 x { i8 scale of inputs 0-15 [16], of 16-31 [16] }  every 8 steps
+ * The scales of a record, each item 16 rows wide; the slices of a record are 2, 1 and 8:
+ *   Q8_0 Q4_0 Q5_0   half d[16]                                                            each slice
+ *   Q4_1 Q5_1        half d[16], half m[16]                                                each slice
+ *   Q4_K Q5_K        half d[16], half dmin[16], then 8 x { u8 scale[16], u8 min[16] }      every 8 slices
+ *   Q6_K             half d[16], then 8 x { i8 scale of inputs 0-15 [16], of 16-31 [16] }  every 8 slices
  *
  * Example. Q4_0, row 3 of a tile, its first 32 inputs coded 0,1,2,...,15,0,1,2,...,15: input 5 is in group 1,
  * j = 1, so it is the low nibble of byte 64*1 + 4*3 + 1 = 77; input 21 is its high nibble: byte 77 = 0x55.
  *
  * Cost: bytes per weight as in the file, except Q4_K (148 for 144 in 256 weights) and Q5_K (180 for 176): their
- * 6-bit scales are unpacked to bytes; Q6_K (212 for 210): padding; and an odd number of steps of a type that has two
+ * 6-bit scales are unpacked to bytes; Q6_K (212 for 210): padding; and an odd number of slices of a type that has two
  * in a record. Rows missing in the last tile are zero bytes, so their scale is 0.
  *
- * Quantised activations lie as an array of ActBlock (layout.h), one for each step.
- * Proof: tests/test_pack.c unpacks every type and compares with blocks_dequantize.
+ * Quantised activations are an array of ActBlock (layout.h), one for each slice.
+ * Proof: tests/unit/test_pack.c unpacks every type and compares with blocks_dequantize.
  */
 #include "kernels/layout.h"
 
@@ -85,7 +85,7 @@ void packed_free(PackedMatrix *m) {
 
 /* ---- the block types: file bytes to codes ------------------------------------------------------- */
 
-/* A step of a row as eight words of four codes each: word g holds inputs 4g to 4g+3, a byte each. Words are
+/* A slice of a row as eight words of four codes each: word g holds inputs 4g to 4g+3, a byte each. Words are
  * loaded and stored as bytes, and shifts are masked to stay within them, so their byte order does not matter.
  */
 typedef struct Codes {
@@ -100,7 +100,7 @@ static uint32_t load_word(const unsigned char *p) {
 
 static const uint32_t LOW_1 = 0x01010101, LOW_2 = 0x03030303, LOW_4 = 0x0f0f0f0f;
 
-/* Nibbles as the files of the 32-wide types have them: input j low, input j+16 high. */
+/* Nibbles in the order of the 32-wide types in files: input j low, input j+16 high. */
 static void codes_from_nibbles(const unsigned char *q, Codes *c) {
     for (int g = 0; g < 4; g++) {
         c->word[g] = load_word(q + 4 * g) & LOW_4;
@@ -117,16 +117,16 @@ static void codes_add_fifth_bits(const unsigned char *bits, Codes *c) {
     }
 }
 
-/* Q4_K, Q5_K: 64 inputs share 32 bytes; the even step has the low nibbles. */
-static void codes_from_k_nibbles(const unsigned char *q, int step, Codes *c) {
-    q += step / 2 * 32;
-    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + 4 * g) >> (step % 2 * 4)) & LOW_4;
+/* Q4_K, Q5_K: 64 inputs share 32 bytes; the even slice has the low nibbles. */
+static void codes_from_k_nibbles(const unsigned char *q, int slice, Codes *c) {
+    q += slice / 2 * 32;
+    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + 4 * g) >> (slice % 2 * 4)) & LOW_4;
 }
 
-/* Q6_K: 128 inputs share 64 bytes of low nibbles and 32 bytes of high bits. Step s of such a half has the
+/* Q6_K: 128 inputs share 64 bytes of low nibbles and 32 bytes of high bits. Slice s of such a half has the
  * low (s < 2) or high nibbles of 32-byte part s%2, and bits 2s, 2s+1 of the high bytes. */
-static void codes_from_q6_k(const unsigned char *low, const unsigned char *high, int step, Codes *c) {
-    int half = step / 4, s = step % 4;
+static void codes_from_q6_k(const unsigned char *low, const unsigned char *high, int slice, Codes *c) {
+    int half = slice / 4, s = slice % 4;
     low += half * 64 + (s % 2) * 32;
     high += half * 32;
     for (int g = 0; g < 8; g++) {
@@ -135,8 +135,8 @@ static void codes_from_q6_k(const unsigned char *low, const unsigned char *high,
     }
 }
 
-/* The codes of step `step` of the block at `b`. */
-static void codes_read(TensorType type, const unsigned char *b, int step, Codes *c) {
+/* The codes of slice `slice` of the block at `b`. */
+static void codes_read(TensorType type, const unsigned char *b, int slice, Codes *c) {
     switch (type) {
     case TYPE_Q8_0:
         for (int g = 0; g < 8; g++) c->word[g] = load_word(b + 2 + 4 * g) ^ 0x80808080;
@@ -156,20 +156,20 @@ static void codes_read(TensorType type, const unsigned char *b, int step, Codes 
         codes_add_fifth_bits(b + 4, c);
         break;
     case TYPE_Q4_K:
-        codes_from_k_nibbles(b + 16, step, c);
+        codes_from_k_nibbles(b + 16, slice, c);
         break;
     case TYPE_Q5_K:
-        codes_from_k_nibbles(b + 48, step, c);
-        for (int g = 0; g < 8; g++) c->word[g] |= ((load_word(b + 16 + 4 * g) >> step) & LOW_1) << 4;
+        codes_from_k_nibbles(b + 48, slice, c);
+        for (int g = 0; g < 8; g++) c->word[g] |= ((load_word(b + 16 + 4 * g) >> slice) & LOW_1) << 4;
         break;
     default:
-        codes_from_q6_k(b, b + 128, step, c);
+        codes_from_q6_k(b, b + 128, slice, c);
     }
 }
 
-/* Puts the codes of row `row` into the vectors of its step, each of which has one word for each row. */
-static void codes_write(TensorType type, const Codes *c, int row, unsigned char *step) {
-    uint32_t planes[8] = {0}, high_bits = step_forms[type].high_bits;
+/* Puts the codes of row `row` into the vectors of its slice, each of which has one word for each row. */
+static void codes_write(TensorType type, const Codes *c, int row, unsigned char *slice) {
+    uint32_t planes[8] = {0}, high_bits = slice_forms[type].high_bits;
     if (type == TYPE_Q8_0)
         memcpy(planes, c->word, sizeof planes);
     else {
@@ -178,13 +178,13 @@ static void codes_write(TensorType type, const Codes *c, int row, unsigned char 
         for (int g = 0; g < 8 && high_bits == 2; g++)
             planes[4 + g / 4] |= ((c->word[g] >> 4) & LOW_2) << (2 * (g % 4));
     }
-    for (uint32_t i = 0; i < step_forms[type].code_bytes / 64; i++)
-        memcpy(step + i * 64 + row * 4, &planes[i], 4);
+    for (uint32_t i = 0; i < slice_forms[type].code_bytes / 64; i++)
+        memcpy(slice + i * 64 + row * 4, &planes[i], 4);
 }
 
 /* ---- the block types: scales -------------------------------------------------------------------- */
 
-/* The six-bit scale and minimum of step s (0-7) in the 12 bytes of a Q4_K or Q5_K block. */
+/* The six-bit scale and minimum of slice s (0-7) in the 12 bytes of a Q4_K or Q5_K block. */
 static void k_scale_min(const unsigned char *b, int s, unsigned char *scale, unsigned char *min) {
     if (s < 4) {
         *scale = b[s] & 63;
@@ -220,10 +220,10 @@ static void scales_write(TensorType type, const unsigned char *b, int row, unsig
 }
 
 static void fill_block_row(const PackedMatrix *m, const unsigned char *row, int i_row, unsigned char *tile) {
-    int64_t scale_steps = step_forms[m->type].scale_steps, n_steps = tile_n_steps(m->type, m->n_in);
-    for (int64_t i = 0; i < n_steps; i += scale_steps, row += tensor_type_info(m->type)->block_bytes) {
+    int64_t scale_slices = slice_forms[m->type].scale_slices, n_slices = tile_n_slices(m->type, m->n_in);
+    for (int64_t i = 0; i < n_slices; i += scale_slices, row += tensor_type_info(m->type)->block_bytes) {
         scales_write(m->type, row, i_row, tile + scales_offset(m->type, i));
-        for (int s = 0; s < (int)scale_steps; s++) {
+        for (int s = 0; s < (int)scale_slices; s++) {
             Codes codes;
             codes_read(m->type, row, s, &codes);
             codes_write(m->type, &codes, i_row, tile + codes_offset(m->type, i + s));

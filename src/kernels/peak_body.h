@@ -2,7 +2,7 @@
  * by each kernels_*.c behind its simd_*.h. */
 #include "kernels/kernels.h"
 
-/* Chains of each step that the passes are made of, enough to hide its latency. */
+/* As many chains of each operation of the passes as hide its latency. */
 static double peak_loop(PeakKind kind, int64_t n_rounds) {
     enum { N = LANES == 16 ? 12 : 8 };
     /* small positive numbers, as bytes and as floats; read anew for each chain: one that the compiler can prove equal

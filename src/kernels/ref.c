@@ -1,4 +1,4 @@
-/* ref.c - the specification of the matrix products, in plain C. Slow, and the judge of the fast tables.
+/* ref.c - the specification of the matrix products, in plain C: slow, and what the fast tables are tested against.
  *
  * Below, "fma" is one fused multiply-add with one rounding; every other operation rounds on its own. An
  * output owns one accumulator, acc, which starts as +0 and takes the inputs in ascending order.
@@ -18,9 +18,9 @@
  *   Q6_K:             acc = fma(t0, (d * scale0) * da, acc); acc = fma(t1, (d * scale1) * da, acc)
  *                     with t0, scale0 of the first 16 of the 32 inputs, t1, scale1 of the last 16.
  *
- * Why the tables agree: the sequence above belongs to one output and one row, no operation of it looks at
- * another, and a vector of any width does it for several outputs side by side.
- * Proof: tests/test_kernels.c compares this file with double precision, and the tables with this file.
+ * Why the tables agree: the sequence above belongs to one output and one row, no operation in it uses
+ * another output or row, and a vector of any width does the same for several outputs side by side.
+ * Proof: tests/unit/test_kernels_matmul.c compares this file with double precision, and the tables with this file.
  */
 #include "kernels/ref.h"
 
@@ -53,7 +53,7 @@ size_t act_offset(ActForm form, int64_t i) {
 size_t act_row_bytes(ActForm form, int64_t n_in) {
     size_t bytes = act_offset(form, form == ACT_BF16 ? n_in + n_in % 2 : n_in);
     size_t n_lines = (bytes + 63) / 64;
-    /* An odd number of cache lines: the same place in many rows then lies in many sets of the cache. */
+    /* An odd number of cache lines, so that the same position of many rows falls into many sets of the cache. */
     return 64 * (act_is_blocks(form) ? n_lines | 1 : n_lines);
 }
 
@@ -64,8 +64,8 @@ static int act_value(ActForm form, const ActBlock *b, int i) {
 static void convert_block(ActForm form, const float *x, ActBlock *b) {
     float amax = 0;
     for (int i = 0; i < ACT_BLOCK; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-    float steps = act_steps(form), inverse = amax >= ACT_TINY ? steps / amax : 0.0f;
-    b->scale = amax / steps;
+    float levels = act_levels(form), inverse = amax >= ACT_TINY ? levels / amax : 0.0f;
+    b->scale = amax / levels;
     b->minus_sum = b->minus_sum_low = 0;
     for (int i = 0; i < ACT_BLOCK; i++) {
         int q = (int)lrintf(x[i] * inverse);
@@ -114,18 +114,18 @@ static float dot_plain(TensorType type, const unsigned char *tile, int row, cons
 
 /* ---- block types -------------------------------------------------------------------------------- */
 
-typedef struct Step {
+typedef struct Slice {
     int w[ACT_BLOCK]; /* code - bias */
     float scale[2];   /* of the first and last 16 inputs; equal except in Q6_K */
     float min;        /* what is added per unit of activation */
-} Step;
+} Slice;
 
-static int code_at(TensorType type, const unsigned char *step, int row, int k) {
+static int code_at(TensorType type, const unsigned char *slice, int row, int k) {
     int g = k / 4, lane = row * 4 + k % 4;
-    if (type == TYPE_Q8_0) return step[g * 64 + lane];
-    int code = g < 4 ? step[g * 64 + lane] & 15 : step[(g - 4) * 64 + lane] >> 4;
-    if (step_forms[type].high_bits == 1) code |= ((step[256 + lane] >> g) & 1) << 4;
-    if (step_forms[type].high_bits == 2) code |= ((step[256 + g / 4 * 64 + lane] >> (2 * (g % 4))) & 3) << 4;
+    if (type == TYPE_Q8_0) return slice[g * 64 + lane];
+    int code = g < 4 ? slice[g * 64 + lane] & 15 : slice[(g - 4) * 64 + lane] >> 4;
+    if (slice_forms[type].high_bits == 1) code |= ((slice[256 + lane] >> g) & 1) << 4;
+    if (slice_forms[type].high_bits == 2) code |= ((slice[256 + g / 4 * 64 + lane] >> (2 * (g % 4))) & 3) << 4;
     return code;
 }
 
@@ -135,9 +135,9 @@ static float half_at(const unsigned char *p, int i) {
     return half_to_float(h);
 }
 
-static void step_read(TensorType type, const unsigned char *codes, const unsigned char *record, int i_sub,
-                      int row, Step *s) {
-    for (int k = 0; k < ACT_BLOCK; k++) s->w[k] = code_at(type, codes, row, k) - (int)step_forms[type].bias;
+static void read_slice(TensorType type, const unsigned char *codes, const unsigned char *record, int i_sub,
+                      int row, Slice *s) {
+    for (int k = 0; k < ACT_BLOCK; k++) s->w[k] = code_at(type, codes, row, k) - (int)slice_forms[type].bias;
     float d = half_at(record, row);
     s->scale[0] = s->scale[1] = d;
     s->min = 0;
@@ -160,7 +160,7 @@ static void step_read(TensorType type, const unsigned char *codes, const unsigne
     }
 }
 
-static float step_add(TensorType type, ActForm form, const Step *s, const ActBlock *x, float acc) {
+static float add_slice(TensorType type, ActForm form, const Slice *s, const ActBlock *x, float acc) {
     int t[2] = {0, 0};
     for (int k = 0; k < ACT_BLOCK; k++) t[k / 16] += s->w[k] * act_value(form, x, k);
     if (type == TYPE_Q6_K) {
@@ -176,13 +176,13 @@ static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x
                         int64_t n_rows, float *y, int64_t y_stride) {
     const unsigned char *tile = packed_tile(w, o / TILE_ROWS);
     for (int64_t r = 0; r < n_rows; r++) y[r * y_stride] = 0;
-    for (int64_t i = 0; i < tile_n_steps(w->type, w->n_in); i++) {
-        Step s;
-        step_read(w->type, tile + codes_offset(w->type, i), tile + scales_offset(w->type, i),
-                  (int)(i % step_forms[w->type].scale_steps), (int)(o % TILE_ROWS), &s);
+    for (int64_t i = 0; i < tile_n_slices(w->type, w->n_in); i++) {
+        Slice s;
+        read_slice(w->type, tile + codes_offset(w->type, i), tile + scales_offset(w->type, i),
+                  (int)(i % slice_forms[w->type].scale_slices), (int)(o % TILE_ROWS), &s);
         for (int64_t r = 0; r < n_rows; r++) {
             const void *b = x + (size_t)r * x_stride + (size_t)i * act_block_bytes(w->act);
-            y[r * y_stride] = step_add(w->type, w->act, &s, b, y[r * y_stride]);
+            y[r * y_stride] = add_slice(w->type, w->act, &s, b, y[r * y_stride]);
         }
     }
 }

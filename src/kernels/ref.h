@@ -1,4 +1,4 @@
-/* ref.h - the parts of table "ref", and the constants that all tables share. */
+/* ref.h - the functions of table "ref", and the constants that all tables share. */
 #ifndef KERNELS_REF_H
 #define KERNELS_REF_H
 
@@ -6,18 +6,18 @@
 
 #include <math.h>
 
-/* A block of activations whose largest magnitude is below this becomes zeros: steps/amax must not
+/* A block of activations whose largest magnitude is below this becomes zeros: levels/amax must not
  * overflow. */
 #define ACT_TINY 0x1p-100f
 
 /* The integer that the largest magnitude of a block becomes. */
-static inline float act_steps(ActForm form) { return form == ACT_Q16 ? 127.0f * 256 : 127.0f; }
+static inline float act_levels(ActForm form) { return form == ACT_Q16 ? 127.0f * 256 : 127.0f; }
 
 /* exp(x): ref_vector.c explains. Below EXP_LOW the result is 0, above EXP_HIGH that of EXP_HIGH. */
 #define EXP_LOW -87.33f
 #define EXP_HIGH 88.37f
 #define EXP_LOG2E 0x1.715476p+0f /* 1/ln 2 */
-#define EXP_ROUND 0x1.8p23f      /* adding it rounds to an integer, which then stands in the low bits */
+#define EXP_ROUND 0x1.8p23f      /* adding it rounds to an integer, which is then in the low bits */
 #define EXP_LN2_HIGH 0x1.62e4p-1f
 #define EXP_LN2_LOW 0x1.7f7d1cp-20f
 /* exp(r) ~ 1 + r + r^2 (C2 + C3 r + C4 r^2 + C5 r^3 + C6 r^4), |r| <= ln(2)/2: interpolated at the Chebyshev
@@ -31,10 +31,10 @@ static inline float act_steps(ActForm form) { return form == ACT_Q16 ? 127.0f * 
 /* Kernels.rope, in every table: compiled once for each instruction set. */
 static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
                                const float *cos_sin) {
-    int64_t step = style == ROPE_PAIRS ? 2 : 1, partner = style == ROPE_PAIRS ? 1 : n_rot / 2;
+    int64_t stride = style == ROPE_PAIRS ? 2 : 1, partner = style == ROPE_PAIRS ? 1 : n_rot / 2;
     for (int64_t h = 0; h < n_heads; h++, x += head_dim)
         for (int64_t i = 0; i < n_rot / 2; i++) {
-            float *a = x + i * step, *b = a + partner, a0 = *a, b0 = *b;
+            float *a = x + i * stride, *b = a + partner, a0 = *a, b0 = *b;
             float c = cos_sin[2 * i], s = cos_sin[2 * i + 1];
             *a = fmaf(a0, c, -(b0 * s));
             *b = fmaf(a0, s, b0 * c);

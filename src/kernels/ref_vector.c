@@ -24,7 +24,7 @@ static float sums_fold(Sums *a) {
 
 static int64_t round_up_16(int64_t n) { return (n + 15) / 16 * 16; }
 
-/* sum of a[i]*b[i], each step one fma */
+/* sum of a[i]*b[i], one fma for each i */
 static float dot(const float *a, const float *b, int64_t n) {
     Sums sums = {{0}};
     for (int64_t i = 0; i < round_up_16(n); i++)

@@ -1,5 +1,5 @@
-/* select.c - which tables this CPU can run. The compiler's cpuid support also asks whether the system saves
- * the wide registers. */
+/* select.c - finds the tables that this CPU can run. The compiler's cpuid support also checks that the system saves the
+ * wide registers. */
 #include "kernels/tables.h"
 
 #include <pthread.h>
@@ -8,10 +8,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Every CPU with AVX2 converts half floats (F16C) too, which not all compilers can ask for. */
+/* Every CPU with AVX2 also has F16C, for which not all compilers have a test. */
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
-/* Not all compilers know its name. Bit 4 of EAX in leaf 7, part 1; part 0 says how many parts there are. */
+/* Not all compilers know its name. Bit 4 of EAX in leaf 7, subleaf 1; subleaf 0 holds the number of subleaves. */
 static bool has_avx_vnni(void) {
     unsigned a, b, c, d;
     return has_avx2() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
@@ -34,7 +34,7 @@ static bool has_i8mm(void) { return has_dotprod() && (getauxval(AT_HWCAP2) >> 13
 
 static bool always(void) { return true; }
 
-/* In ascending order of what they are worth: the last one that runs is the best. */
+/* From slow to fast: the last one that this CPU runs is the best. */
 static const struct {
     const Kernels *table;
     bool (*runs)(void);
@@ -84,5 +84,5 @@ int kernels_find(const char *name, const Kernels **out, fr_error *err) {
         if (i) strcat(names, ", ");
         strcat(names, available[i]->name);
     }
-    return *out ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; it has %s", name, names);
+    return *out ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; choose from %s", name, names);
 }

@@ -1,5 +1,5 @@
-/* simd_common.h - how the vector files ask the compiler for code without calls and without loops: their
- * arrays of vectors are meant to be registers, which they are when every index is a constant. */
+/* simd_common.h - INLINE and UNROLL, with which the vector files get code without calls and loops: their arrays of
+ * vectors become registers where every index is a constant. */
 #ifndef KERNELS_SIMD_COMMON_H
 #define KERNELS_SIMD_COMMON_H
 

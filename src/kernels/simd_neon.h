@@ -1,22 +1,22 @@
-/* simd_neon.h - the vectors of matmul_body.h and vector_body.h as 64-bit ARM has them. A register holds 4 lanes;
- * a vector here is two of them, 8 lanes, so that what is done once for a vector (reading 16 activations, a scale) is
- * paid half as often. The 32 registers are then 16 vectors, which is what AVX2 has, and so are the numbers below.
+/* simd_neon.h - the vectors of matmul_body.h and vector_body.h as 64-bit ARM has them. A register holds 4 lanes; a
+ * vector here is two of them, 8 lanes, so that work which is done once for a vector (reading 16 activations, a scale)
+ * is done half as often. The 32 registers are then 16 vectors, which is what AVX2 has, and so are the numbers below.
  *
- * The header serves three tables: without the dot product of bytes, with it (sdot: four products added into a lane), and
- * with the product of matrices (smmla: 2x8 by 8x2, twice the work of sdot), where rows come in pairs:
+ * The header serves three tables: without the dot product of bytes, with it (sdot: four products added into a lane),
+ * and with the product of matrices (smmla: 2x8 by 8x2, twice the work of sdot), where rows come in pairs:
  *
  *     weights of outputs 0, 1, eight inputs      rows a, b           sums
  *     | group g | group g+1 |  output 0          | 8 inputs |  a     0a 0b
  *     | group g | group g+1 |  output 1      x   | 8 inputs |  b  =  1a 1b
  *
- * Two vectors of weights are zipped word by word to get there, and the sums zipped before and after; nobody has measured yet
- * on such a machine what remains of the factor of two. All of them multiply signed bytes with signed bytes. Codes of up to 6
- * bits are the same number either way; 8-bit codes are taken less 128. So usdot and usmmla have nothing to add.
+ * Two vectors of weights are zipped word by word to get there, and the sums zipped before and after; how much of the
+ * factor of two remains has not been measured yet. All of them multiply signed bytes with signed bytes. Codes of up to
+ * 6 bits are the same number either way; 8-bit codes are taken less 128. So usdot and usmmla have nothing to add.
  *
- * BF16. The dot products of bfdot and bfmmla round otherwise than vdpbf16ps, so these are two fused multiply-adds,
+ * BF16. The dot products of bfdot and bfmmla round differently from vdpbf16ps, so these are two fused multiply-adds,
  * with subnormal results flushed by the control register (FZ). ARM calls a result subnormal before it is rounded,
- * x86 after: they differ where it rounds up to the smallest normal number. ARM also leaves a mark when it flushes;
- * a product in which that happened, which real weights hardly ever do, is done again by table "ref". */
+ * x86 after: they differ where it rounds up to the smallest normal number. ARM also sets a flag when it flushes;
+ * a product in which that happened, which is very rare with real weights, is computed again by table "ref". */
 #ifndef KERNELS_SIMD_NEON_H
 #define KERNELS_SIMD_NEON_H
 
@@ -244,7 +244,7 @@ INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
     return v_fma(v_as_float(v_shift_left(w, 16)), v_as_float(v_shift_left(x, 16)), acc);
 }
 
-/* Between these two, subnormal results become zero: the flush of vdpbf16ps, but for the rounding told above. */
+/* Between these two, subnormal results become zero: the flush of vdpbf16ps, but for the rounding described above. */
 enum { FPCR_FZ = 1 << 24, FPSR_UFC = 1 << 3 };
 INLINE uint64_t bf16_begin(void) {
     uint64_t control, status;

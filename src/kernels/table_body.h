@@ -1,5 +1,5 @@
-/* table_body.h - the table of an instruction set. Included once by its file, behind the header of its vectors, with TABLE
- * (the variable, declared in tables.h) and TABLE_NAME defined. */
+/* table_body.h - the table of an instruction set. Included once by its file, after the header of its vectors, with
+ * TABLE (the variable, declared in tables.h) and TABLE_NAME defined. */
 #include "kernels/matmul_body.h"
 #include "kernels/peak_body.h"
 #include "kernels/vector_body.h"

@@ -1,4 +1,4 @@
-/* tables.h - the tables of this build, for select.c. Each is defined by the file of its name. */
+/* tables.h - the tables of this build, for select.c. Each is defined in the file of its name. */
 #ifndef KERNELS_TABLES_H
 #define KERNELS_TABLES_H
 

@@ -1,5 +1,5 @@
 /* vector_body.h - everything but the matrix products, for every vector table; included once by each
- * kernels_*.c behind its simd_*.h. The operations and their order are those of ref_vector.c.
+ * kernels_*.c, after its simd_*.h. The operations and their order are those of ref_vector.c.
  *
  * Reductions keep 16 running sums: PARTS vectors of LANES. Where many dot products are needed at once
  * (attention scores), LANES of them are folded together, each level of folding joining two vectors.
@@ -68,7 +68,7 @@ static void rope(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, i
     rope_rotate(style, x, n_heads, head_dim, n_rot, cos_sin);
 }
 
-/* x[i] = exp(x[i] - max), each added to its sum; the last ones in a row filled up with -inf: exp gives 0. */
+/* x[i] = exp(x[i] - max), each added to its running sum. The last vector is padded with -inf, of which exp is 0. */
 INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
     UNROLL for (int j = 0; j < PARTS; j++) {
         Vf e = v_exp(v_sub(v_load(x + j * LANES), max));
@@ -162,7 +162,7 @@ typedef struct ScoreJob {
 } ScoreJob;
 
 /* acc[h*n_keys + i] += 16 elements (n of them there) of q[h] * key i, part j of the sums */
-INLINE void scores_step(KvType type, int n_keys, int n_heads, const ScoreJob *job,
+INLINE void add_scores(KvType type, int n_keys, int n_heads, const ScoreJob *job,
                         const unsigned char *const *rows, int64_t d, int64_t n, Vf *acc) {
     Vf key[LANES], q[LANES];
     UNROLL for (int i = 0; i < n_keys; i++) key[i] = kv_load(type, rows[i], d, n);
@@ -185,9 +185,9 @@ INLINE void scores_block(KvType type, int n_keys, int n_heads, const ScoreJob *j
         UNROLL for (int i = 0; i < LANES; i++) acc[i] = v_zero();
         int64_t d = part * LANES;
         for (; d + LANES <= job->head_dim; d += 16)
-            scores_step(type, n_keys, n_heads, job, rows, d, LANES, acc);
+            add_scores(type, n_keys, n_heads, job, rows, d, LANES, acc);
         if (d < (job->head_dim + 15) / 16 * 16)
-            scores_step(type, n_keys, n_heads, job, rows, d, job->head_dim - d, acc);
+            add_scores(type, n_keys, n_heads, job, rows, d, job->head_dim - d, acc);
         UNROLL for (int i = 0; i < LANES; i++) total[i] = part == 0 ? acc[i] : v_add(total[i], acc[i]);
     }
     float out[LANES];
@@ -205,18 +205,18 @@ INLINE void scores_heads(KvType type, int n_heads, const ScoreJob *job) {
 }
 
 INLINE void scores_all(KvType type, ScoreJob *job, int64_t n_q) {
-    for (int64_t h = 0, step; h < n_q; h += step) {
-        step = LANES >= 8 && n_q - h >= 8 ? 8 : n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
-        if (LANES >= 8 && step == 8)
+    for (int64_t h = 0, n; h < n_q; h += n) {
+        n = LANES >= 8 && n_q - h >= 8 ? 8 : n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
+        if (LANES >= 8 && n == 8)
             scores_heads(type, 8, job);
-        else if (step == 4)
+        else if (n == 4)
             scores_heads(type, 4, job);
-        else if (step == 2)
+        else if (n == 2)
             scores_heads(type, 2, job);
         else
             scores_heads(type, 1, job);
-        job->q += step * job->head_dim;
-        job->scores += step * job->score_stride;
+        job->q += n * job->head_dim;
+        job->scores += n * job->score_stride;
     }
 }
 
@@ -269,16 +269,16 @@ INLINE void mix_heads(KvType type, int n_heads, const MixJob *job) {
 }
 
 INLINE void mix_all(KvType type, MixJob *job, int64_t n_q) {
-    for (int64_t h = 0, step; h < n_q; h += step) {
-        step = n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
-        if (step == 4)
+    for (int64_t h = 0, n; h < n_q; h += n) {
+        n = n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
+        if (n == 4)
             mix_heads(type, 4, job);
-        else if (step == 2)
+        else if (n == 2)
             mix_heads(type, 2, job);
         else
             mix_heads(type, 1, job);
-        job->w += step * job->w_stride;
-        job->out += step * job->head_dim;
+        job->w += n * job->w_stride;
+        job->out += n * job->head_dim;
     }
 }
 

@@ -1,22 +1,21 @@
-/* corpus_build.c - the suffix array of a corpus of tokens, by a library that sorts bytes.
+/* corpus_build.c - the suffix array of a tokenized corpus, by a library that sorts bytes.
  *
- * The problem: libdivsufsort (Mori) sorts the suffixes of a string of bytes, and tokens have ids up to 128K and
- * more. Sorters for integers exist (libsais), but not in Debian.
+ * The problem: libdivsufsort (Mori) sorts the suffixes of a string of bytes, and tokens have ids up to 128K and more. Sorters
+ * for integers exist (libsais), but not in Debian.
  *
- * The idea: write every token as `width` bytes, most significant first. Comparing two such strings byte by byte
- * from the beginning of a token is comparing them token by token, so the byte suffixes that begin at a token are
- * in the order of the token suffixes. Sort all byte suffixes, keep those whose place is a multiple of width.
+ * The idea: write every token as `width` bytes, most significant first. Comparing two such strings byte by byte from the
+ * beginning of a token is comparing them token by token, so the byte suffixes that begin at a token are in the order of the
+ * token suffixes. Sort all byte suffixes, keep those whose position is a multiple of width.
  *
  *   documents  [1 2 1] [2]     n_vocab 300, width 2, separator 300 = 01 2C
  *   bytes      00 01  00 02  00 01  01 2C  00 02  01 2C
  *   kept       0 (1 2 1 |)  4 (1 |)  2 (2 1 |)  8 (2 |)  6 (|)  10 (|)   at a multiple of 2, in order
- *   places     0 2 1 4                                       in tokens, separators left out
+ *   places     0 2 1 4                                       in tokens, without separators
  *
- * Cost: width times as many suffixes are sorted as are wanted, and a number for each byte is held: 5 * width
- * bytes a token with 32-bit numbers, and 9 * width from 2 GB of bytes on, where the 64-bit variant of the library
- * takes over. A sorter of 32-bit integers would hold 8 bytes a token; at width 2 we hold 10. The time is in
- * docs/METHODS.md.
- * Proof: tests/test_draft_rest.c, against sorting by comparison, both variants. */
+ * Cost: width times as many suffixes are sorted as are needed, with a number for each byte: 5 * width bytes a token with 32-bit
+ * numbers, and 9 * width from 2 GB of bytes on, where the 64-bit variant of the library takes over. A sorter of 32-bit integers
+ * would need 8 bytes a token; at width 2 we need 10. The time is in docs/METHODS.md.
+ * Proof: tests/unit/test_draft_rest.c, against sorting by comparison, both variants. */
 #define _POSIX_C_SOURCE 200809L
 #include "lab/corpus_build.h"
 
@@ -76,7 +75,7 @@ void corpus_build_free(CorpusBuild *b) {
 
 /* ---- sorting ------------------------------------------------------------------------------------ */
 
-/* The sorted numbers of bytes, of n_each bytes each, become places at the front of the same memory. */
+/* Turns the sorted byte positions, of n_each bytes each, into token positions at the front of the same memory. */
 static int64_t keep_tokens(const CorpusBuild *b, void *sorted, size_t n_each) {
     char *at = sorted;
     int64_t n = 0, width = corpus_width(b->n_vocab);

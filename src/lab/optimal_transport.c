@@ -1,21 +1,21 @@
-/* otm.c - the optimum of all rules of acceptance.
+/* optimal_transport.c - the optimum over all verification rules.
  *
- * The problem (SpecTr, Sun et al. 2023, arXiv 2310.15141): the drafts of a node are a random set D; a rule says a token Z of
- * distribution p. Couple the two so that Z is in D as often as possible: optimal transport, where a coupling pays 1 if Z is not
- * in D. It is a linear programme with a variable for each pair of D and Z.
+ * The problem (SpecTr, Sun et al. 2023, arXiv 2310.15141): the drafts of a node are a random set D; a rule emits a token Z of
+ * distribution p. Couple the two so that Z is in D as often as possible: optimal transport, where a coupling costs 1 if Z is
+ * not in D. It is a linear programme with a variable for each pair of D and Z.
  *
- * The idea: it is also a flow. From the source to each set D as much as its probability, from D to its members, from
- * token t to the sink p(t); the greatest flow is the greatest acceptance. By max-flow min-cut it is the least cut. A
- * cut is told by the tokens S on the source's side: those pay p(t); a set D may stand on the source's side for nothing
- * if all of its members are in S, and pays its probability otherwise. Hence
+ * The idea: it is also a flow. Let the flow from the source to each set D be at most the set's probability, from D to its
+ * members unlimited, from token t to the sink at most p(t); the maximum flow is the maximum acceptance. By max-flow min-cut it
+ * is the minimum cut. A cut is determined by the tokens S on the source's side, which cost p(t) each; a set D may be on the
+ * source's side for free if all of its members are in S, and costs its probability otherwise. Hence
  *
  *   acceptance = min over S of  p(S) + 1 - P(D is a subset of S)
  *
- * One pass sums P over subsets, in place: V 2^V steps for all S together.
+ * One pass sums P over subsets, in place: V 2^V operations for all S together.
  *
  * Example: p = (0.2, 0.8), two independent drafts from q = (0.8, 0.2). S = {}: 1. S = {0}: 0.2 + 1 - 0.64 = 0.56. S = {1}: 0.8 + 1
- * - 0.04. S = {0,1}: 1 + 1 - 1. So 0.56. Without replacement D is {0,1}, and the least is 1.
- * Proof: tests/test_optimal_transport.c: against a flow found by augmenting paths. */
+ * - 0.04. S = {0,1}: 1 + 1 - 1. So 0.56. Without replacement D is {0,1}, and the minimum is 1.
+ * Proof: tests/unit/test_optimal_transport.c, against a flow found by augmenting paths. */
 #include "lab/optimal_transport.h"
 
 #include "base/error.h"
@@ -28,7 +28,7 @@ static double sum_of(const float *q, int32_t n) {
     return sum;
 }
 
-/* Adds to chance_of all ways in which `left` more drafts follow those of `set`, which came with `chance`. */
+/* Adds to chance_of all ways in which `left` more drafts follow those of `set`, which have the probability `chance`. */
 static void draw_iid(const float *q, double q_sum, int32_t n_vocab, int32_t left, uint32_t set, double chance,
                      double *chance_of) {
     if (left == 0) {
@@ -39,7 +39,7 @@ static void draw_iid(const float *q, double q_sum, int32_t n_vocab, int32_t left
         if (q[t] > 0) draw_iid(q, q_sum, n_vocab, left - 1, set | 1u << t, chance * (double)q[t] / q_sum, chance_of);
 }
 
-static void draw_apart(const float *q, int32_t n_vocab, int32_t left, uint32_t set, double chance, double *chance_of) {
+static void draw_without_replacement(const float *q, int32_t n_vocab, int32_t left, uint32_t set, double chance, double *chance_of) {
     double rest = 0;
     for (int32_t t = 0; t < n_vocab; t++) rest += set >> t & 1 ? 0 : (double)q[t];
     if (left == 0 || !(rest > 0)) {
@@ -48,7 +48,7 @@ static void draw_apart(const float *q, int32_t n_vocab, int32_t left, uint32_t s
     }
     for (int32_t t = 0; t < n_vocab; t++)
         if (q[t] > 0 && !(set >> t & 1))
-            draw_apart(q, n_vocab, left - 1, set | 1u << t, chance * (double)q[t] / rest, chance_of);
+            draw_without_replacement(q, n_vocab, left - 1, set | 1u << t, chance * (double)q[t] / rest, chance_of);
 }
 
 void optimal_transport_sets_iid(const float *q, int32_t n_vocab, int32_t k, double *chance_of) {
@@ -60,7 +60,7 @@ void optimal_transport_sets_iid(const float *q, int32_t n_vocab, int32_t k, doub
 void optimal_transport_sets_without_replacement(const float *q, int32_t n_vocab, int32_t k, double *chance_of) {
     fr_assert(n_vocab > 0 && n_vocab <= OPTIMAL_TRANSPORT_MAX_VOCAB);
     memset(chance_of, 0, sizeof *chance_of << n_vocab);
-    draw_apart(q, n_vocab, k, 0, 1, chance_of);
+    draw_without_replacement(q, n_vocab, k, 0, 1, chance_of);
 }
 
 double optimal_transport_acceptance(const double *p, int32_t n_vocab, double *chance_of) {

@@ -1,3 +1,7 @@
+/* replay.c - runs drafters against a recorded answer: exact greedy acceptance without the model.
+ *
+ * For greedy decoding the target's token at each position is known from the record, so walking the tree along the answer gives
+ * the very path that verification would accept. Trees are validated as in the engine. */
 #include "lab/replay.h"
 
 #include "base/clock.h"
@@ -6,7 +10,7 @@
 
 #include <stdbool.h>
 
-/* How many of the next tokens the tree holds as a path from node 0. */
+/* How many of the next tokens the tree contains as a path from node 0. */
 static int64_t accepted(const Tree *t, const int32_t *next, int64_t n_next) {
     int64_t n = 0;
     for (int32_t node = 0; n < n_next && (node = tree_child(t, node, next[n])) >= 0;) n++;
@@ -14,7 +18,7 @@ static int64_t accepted(const Tree *t, const int32_t *next, int64_t n_next) {
 }
 
 /* Enters each node of the tree into its bin. */
-static void judge(const Tree *t, const int32_t *next, int64_t n_next, ReplayBin *bins) {
+static void count_nodes(const Tree *t, const int32_t *next, int64_t n_next, ReplayBin *bins) {
     bool right[TREE_MAX_NODES] = {true};
     for (int32_t i = 1; i < t->n; i++) {
         const TreeNode *node = &t->nodes[i];
@@ -33,8 +37,8 @@ typedef struct Run {
     int n_drafts;
     const ReplayInput *in;
     ReplayStats *out;
-    Tree tree, proposals[REPLAY_MAX_DRAFTS]; /* as the drafters made them */
-    Tree calibrated;                         /* one of them */
+    Tree tree, proposals[REPLAY_MAX_DRAFTS]; /* the proposals as the drafters made them */
+    Tree calibrated;                         /* one proposal with calibrated estimates */
 } Run;
 
 static int propose(Run *r, int k, int32_t pending, fr_error *err) {
@@ -46,13 +50,13 @@ static int propose(Run *r, int k, int32_t pending, fr_error *err) {
     return status ? status : tree_validate(t, pending, r->in->n_vocab, r->in->budget + 1, err);
 }
 
-/* Unites the proposals in r->tree. */
+/* Merges the proposals in r->tree. */
 static void unite(Run *r, int32_t pending, const int32_t *next, int64_t n_next) {
     tree_reset(&r->tree, pending);
     for (int k = 0; k < r->n_drafts; k++) {
         calibration_apply_tree(&r->drafts[k].own, &r->proposals[k], &r->calibrated);
-        judge(&r->proposals[k], next, n_next, r->out->bins);
-        judge(&r->calibrated, next, n_next, r->out->calibrated);
+        count_nodes(&r->proposals[k], next, n_next, r->out->bins);
+        count_nodes(&r->calibrated, next, n_next, r->out->calibrated);
         union_merge(&r->tree, &r->calibrated);
     }
     union_prune(&r->tree, r->in->budget);
@@ -85,7 +89,7 @@ static int run_steps(Run *r, double *step_s, fr_error *err) {
         if (step_s) step_s[r->out->n_steps] = took_s;
         unite(r, pending, next, in->n_output - n);
         int64_t n_new = accepted(&r->tree, next, in->n_output - n) + 1;
-        if (n_new > in->n_output - n) n_new = in->n_output - n; /* the answer ended inside the tree */
+        if (n_new > in->n_output - n) n_new = in->n_output - n; /* the answer ends inside the tree */
         status = observe(r, next, n_new, err);
         n += n_new;
         pending = in->output[n - 1];

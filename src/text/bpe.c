@@ -1,9 +1,9 @@
-/* bpe.c - byte-level BPE (Radford et al. 2019): words start as single bytes, the pair of the lowest rank
- * merges first, ranks are lines of the merges file.
+/* bpe.c - byte-level BPE (Radford et al. 2019): words start as single bytes, and the pair with the lowest
+ * rank, which is its line in the merges file, merges first.
  *
- * A merge is spelled "left right". Both sides and what they make are given numbers at open (see Bpe), so that
- * encoding looks up pairs of numbers and builds no string. Strings that are no token may occur on the way
- * ("Ġfo" to "Ġfoo"); one that is left over at the end falls apart into its bytes' tokens. */
+ * A merge is written "left right". Both sides and their result are numbered when the vocabulary is opened (see Bpe), so
+ * that encoding looks up pairs of numbers and builds no string. Strings that are no token may occur while merging
+ * ("Ġfo" before "Ġfoo"); one that remains at the end is replaced by the tokens of its bytes. */
 #include "text/bpe.h"
 
 #include "base/mem.h"
@@ -27,15 +27,15 @@ static BpePair *slot_of(const Bpe *b, int32_t left, int32_t right) {
     }
 }
 
-/* The number of a string; a new one where it has none yet. */
+/* The symbol of a string; a new one where it has none yet. */
 static bool symbol_of(Bpe *b, Vocab *v, const char *text, size_t n, int32_t *id) {
-    if (!piece_table_add(&v->by_text, text, n, b->n_symbols, id)) return false;
+    if (!hash_table_add(&v->by_text, text, n, b->n_symbols, id)) return false;
     if (*id == b->n_symbols) b->n_symbols++;
     return true;
 }
 
-/* Reads merge number `rank`; its text goes to *end. Merges that the alphabet cannot spell can never happen
- * and are left out, and of equal ones the first stands. */
+/* Reads merge number `rank`; its text goes to *end. Merges outside the byte alphabet can never happen and are
+ * skipped; of equal ones the first counts. */
 static int read_merge(Bpe *b, Vocab *v, const Gguf *g, int64_t kv, int64_t rank, char **end, fr_error *err) {
     GgufString s;
     const char *space = NULL;
@@ -62,7 +62,7 @@ static int read_merges(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     int64_t kv = gguf_find_key(g, KEY_MERGES);
     if (kv < 0 || gguf_kv_type(g, kv) != GGUF_ARRAY || gguf_kv_element_type(g, kv) != GGUF_STRING)
         return error_set(err, FR_ERR_FORMAT,
-                         "%s: a byte-level BPE vocabulary without a list of strings %s; convert "
+                         "%s: the byte-level BPE vocabulary has no list of strings %s; convert "
                          "the model again",
                          gguf_path(g), KEY_MERGES);
     int64_t n = gguf_kv_count(g, kv);
@@ -97,7 +97,7 @@ int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     b->n_symbols = v->n;
     if ((status = read_merges(b, v, g, err))) return status;
     for (int c = 0; c < 256; c++)
-        b->byte_symbol[c] = piece_table_find(&v->by_text, (const char[]){(char)c}, 1);
+        b->byte_symbol[c] = hash_table_find(&v->by_text, (const char[]){(char)c}, 1);
     return FR_OK;
 }
 
@@ -121,7 +121,7 @@ static bool pair(const void *ctx, const char *text, const MergeSymbol *left, con
 
 static bool encode_word(const Bpe *b, const Vocab *v, const char *word, size_t n, Encoding *e) {
     if (pretokenizer_ignores_merges(b->pre)) {
-        int32_t id = piece_table_find(&v->by_text, word, n);
+        int32_t id = hash_table_find(&v->by_text, word, n);
         if (id >= 0 && id < v->n) return encoding_add(e, id);
     }
     merger_clear(&e->merger);

@@ -11,19 +11,20 @@ typedef struct BpePair {
     int32_t result;
 } BpePair;
 
-/* Symbols are token ids, and from n_vocab on strings that only occur on the way to a token. Zeroed before. */
+/* A symbol below n_vocab is a token id; those from n_vocab on are strings that occur only while merging towards a
+ * token. Zero-initialise. */
 typedef struct Bpe {
     Pretokenizer *pre;
     BpePair *pairs; /* open addressing, n_slots is a power of two */
     size_t n_slots;
-    char *bytes; /* the texts of the merges; keys of v->by_text point here too: encode no more once it is
-                    closed */
+    char *bytes; /* the texts of the merges; keys of v->by_text point here too, so do not use the vocabulary after
+                    bpe_close */
     int32_t n_symbols;
     int32_t byte_symbol[256];
 } Bpe;
 
-/* Reads tokenizer.ggml.merges and .pre; adds the strings in between to v->by_text, sets v->adds_bos where the
- * file leaves it to the pre-tokenizer. */
+/* Reads tokenizer.ggml.merges and .pre. Adds the strings that are no tokens to v->by_text, and sets v->adds_bos where
+ * the file leaves it to the pre-tokenizer. */
 int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err);
 void bpe_close(Bpe *b);
 

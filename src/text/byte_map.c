@@ -1,3 +1,4 @@
+/* byte_map.c - reads the spelling character by character; the alphabet is an arithmetic rule, so there is no table. */
 #include "text/byte_map.h"
 
 #include "text/utf8.h"
@@ -6,7 +7,7 @@ static bool stands_for_itself(unsigned c) {
     return (c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xAC) || (c >= 0xAE && c <= 0xFF);
 }
 
-/* The byte spelled as code point c, or -1. */
+/* The byte written as code point c, or -1. */
 static int byte_of(unsigned c) {
     if (c < 256) return stands_for_itself(c) ? (int)c : -1;
     /* The k-th byte that does not stand for itself: 0..0x20 (k to 32), 0x7F..0xA0 (to 66), 0xAD (67). */

@@ -1,14 +1,14 @@
 /* chat.c - conversations as the published templates write them.
  *
  * Templates are little programs (Jinja). Those of the common families all do the same thing, so a family is a
- * row of strings here: what stands before and after a message of each role, and what opens the answer. The
- * strings are those of the model cards; tests/test_chat.c states whole conversations of each. */
+ * row of strings here: the text before and after a message of each role, and the text that opens the answer. The
+ * strings are those of the model cards; tests/unit/test_chat.c has whole conversations of each. */
 #include "text/chat.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* Where a system message may stand. */
+/* Where a system message is allowed. */
 typedef enum SystemPlace {
     SYSTEM_TURN,    /* a turn like any other */
     SYSTEM_FIRST,   /* only before everything else */
@@ -154,13 +154,14 @@ ChatFamily chat_family_of(const Gguf *g) {
 
 static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->role, role) == 0; }
 
-/* May message i stand where it does? `asks`: the conversation ends with a question to be answered. */
-static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool asks, fr_error *err) {
+/* Whether message i is allowed at its place. `is_prompt`: the conversation ends with a message that is to be
+ * answered. */
+static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool is_prompt, fr_error *err) {
     const ChatMessage *m = &messages[i];
     bool system = is_role(m, "system");
     if (!system && !is_role(m, "user") && !is_role(m, "assistant"))
         return error_set(err, FR_ERR_ARGUMENT,
-                         "message %d has the role '%.40s'; system, user and assistant are known", i + 1,
+                         "message %d has the role '%.40s'; it must be system, user or assistant", i + 1,
                          m->role);
     if (system && i > 0 && style->system_place != SYSTEM_TURN)
         return error_set(err, FR_ERR_ARGUMENT,
@@ -174,12 +175,12 @@ static int check_place(const ChatStyle *style, const ChatMessage *messages, int 
     if (style->alternates && !system) {
         int turn = i - (is_role(&messages[0], "system") ? 1 : 0);
         bool users = turn % 2 == 0;
-        if (is_role(m, "user") != users || (asks && i == n - 1 && !users))
+        if (is_role(m, "user") != users || (is_prompt && i == n - 1 && !users))
             return error_set(
                 err, FR_ERR_ARGUMENT,
                 "message %d is of the role %s; in the %s format user and assistant take turns, the user "
                 "first%s",
-                i + 1, m->role, style->name, asks ? " and last" : "");
+                i + 1, m->role, style->name, is_prompt ? " and last" : "");
     }
     return FR_OK;
 }
@@ -212,25 +213,25 @@ static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messag
     return put_message(out, style->user, m->content, style->trims);
 }
 
-static int check(ChatFamily family, const ChatMessage *messages, int n, bool asks, fr_error *err) {
+static int check(ChatFamily family, const ChatMessage *messages, int n, bool is_prompt, fr_error *err) {
     if ((unsigned)family >= CHAT_FAMILY_COUNT || family == CHAT_NONE)
         return error_set(
             err, FR_ERR_UNSUPPORTED,
-            "the model has no chat template that forerun knows; name a family or give a plain prompt");
-    if (n < 1) return error_set(err, FR_ERR_ARGUMENT, "a conversation has at least one message");
+            "the model has no chat template that forerun recognises; name a format, or use a prompt without chat");
+    if (n < 1) return error_set(err, FR_ERR_ARGUMENT, "the conversation has no messages");
     int status = FR_OK;
-    for (int i = 0; i < n && !status; i++) status = check_place(&styles[family], messages, i, n, asks, err);
+    for (int i = 0; i < n && !status; i++) status = check_place(&styles[family], messages, i, n, is_prompt, err);
     return status;
 }
 
-/* What the assistant said last in `out`: behind the opening, up to the '>' that ends its end-of-turn mark. */
+/* The span of the last answer in `out`: from behind the opening up to the '>' that ends its end-of-turn mark. */
 static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin, int i_message) {
     const char *mark = style->assistant[1], *last = strchr(mark, '>');
     size_t n_behind = last ? strlen(last + 1) : 0;
     return (ChatSpan){begin + strlen(style->opening), out->n - n_behind, i_message};
 }
 
-/* All turns without what opens the next one; answers may be NULL. */
+/* All turns without the opening of the next one; answers may be NULL. */
 static bool put_turns(Buf *out, const ChatStyle *style, const ChatMessage *messages, int n, ChatSpan *answers,
                       int *n_answers) {
     bool fits = true;
@@ -247,7 +248,7 @@ static bool put_turns(Buf *out, const ChatStyle *style, const ChatMessage *messa
 
 static int too_long(const Buf *out, fr_error *err) {
     return error_set(err, FR_ERR_MEMORY,
-                     "the conversation is longer than the %zu bytes taken here, or memory ran out", out->max_bytes);
+                     "the conversation is longer than %zu bytes, or memory ran out", out->max_bytes);
 }
 
 int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {

@@ -27,23 +27,23 @@ typedef struct ChatMessage {
 
 const char *chat_family_name(ChatFamily family);
 ChatFamily chat_family_from_name(const char *name); /* CHAT_NONE when unknown */
-/* Looks at tokenizer.chat_template of the file. */
+/* Recognises the family from a template, and from tokenizer.chat_template of a file. */
 ChatFamily chat_family_detect(const char *template_text, size_t n);
 ChatFamily chat_family_of(const Gguf *g);
 
-/* The prompt text of a conversation, ending where the assistant begins to speak. Special tokens stand in
- * it as text (encode it with TOKENIZE_SPECIAL); BOS is not written. Refuses unknown roles and, where the
- * family cannot hold them, orders of messages. */
+/* The prompt of a conversation, which ends where the assistant's answer begins. It contains special tokens as text
+ * (encode it with TOKENIZE_SPECIAL), but no BOS. Refuses unknown roles, and orders of messages that the family cannot
+ * express. */
 int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err);
 
 typedef struct ChatSpan {
     size_t begin, end; /* bytes of a text */
-    int i_message;     /* who speaks there */
+    int i_message;     /* the message that is written there */
 } ChatSpan;
 
-/* The text of a conversation that is over, and where in it the assistant speaks: answers[0 .. *n_answers), with room
- * for n_messages, each from where chat_format would have ended to behind the mark that ends the turn. The text
- * before an answer is what the model was asked. */
+/* The text of a complete conversation, and the spans of the assistant's answers in it: answers[0 .. *n_answers), with
+ * room for n_messages. Each begins where the prompt of chat_format would have ended, and ends behind the mark that ends
+ * the turn, so the text before an answer is its prompt. */
 int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out,
                         ChatSpan *answers, int *n_answers, fr_error *err);
 

@@ -1,8 +1,8 @@
-/* detokenizer.c - tokens need not end where characters do; a reader must never see half of one.
+/* detokenizer.c - tokens need not end where characters do, but text must come in whole characters.
  *
- * Bytes are read one by one. Those that begin a character which is not whole yet are held back; a byte that
- * cannot go on with them turns them into one U+FFFD (they are a "maximal subpart", Unicode 15 section 3.9)
- * and is looked at afresh. So what comes out in pieces is what a decoder of the whole would have written. */
+ * Bytes are read one by one. The bytes of an incomplete character are held back. A byte that cannot continue it turns
+ * them into one U+FFFD (they are a "maximal subpart", Unicode 15 section 3.9) and is then read as the first of a
+ * character. So the pieces are together what a decoder of the whole text would have written. */
 #include "text/detokenizer.h"
 
 #include "text/utf8.h"
@@ -30,7 +30,7 @@ static void take_byte(Detokenizer *d, char c) {
         d->n_held = 0;
         return;
     }
-    /* c does not go on with what was held, or can begin nothing. */
+    /* c does not continue what was held, or cannot begin a character. */
     bool alone = d->n_held == 1;
     d->n_held = 0;
     put_replacement(d);

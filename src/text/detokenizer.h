@@ -1,10 +1,10 @@
-/* detokenizer.h - token ids to text as they come: whole characters only. */
+/* detokenizer.h - turns a stream of token ids into text, in whole characters. */
 #ifndef TEXT_DETOKENIZER_H
 #define TEXT_DETOKENIZER_H
 
 #include "text/tokenizer.h"
 
-/* The longest piece (1024 bytes) and what was held, each byte broken and so written as U+FFFD. */
+/* The longest piece (1024 bytes) and the bytes held before, each of them invalid and written as U+FFFD. */
 enum { DETOKENIZER_MAX_TEXT = 3 * (1024 + 4) };
 
 /* Holds back at most the 3 bytes of an unfinished UTF-8 character. Bytes that can never become one come
@@ -12,8 +12,8 @@ enum { DETOKENIZER_MAX_TEXT = 3 * (1024 + 4) };
 typedef struct Detokenizer {
     const Tokenizer *tokenizer;
     bool with_special; /* print control tokens too */
-    bool strip_space;  /* set it to drop the space that encoding put before the first
-                        * word; the first text that comes clears it */
+    bool strip_space;  /* drop the space that encoding put before the first word; cleared by
+                        * the first text */
     char held[4];
     int n_held;
     char text[DETOKENIZER_MAX_TEXT]; /* what the last call returned */
@@ -22,7 +22,7 @@ typedef struct Detokenizer {
 
 /* The text that `token` completes; borrowed until the next call. Never half a character. */
 const char *detokenizer_next(Detokenizer *d, int32_t token, size_t *n_bytes);
-/* What is still held at the end of a text (as U+FFFD), usually nothing. */
+/* The bytes still held at the end of a text, as U+FFFD; usually none. */
 const char *detokenizer_finish(Detokenizer *d, size_t *n_bytes);
 
 #endif

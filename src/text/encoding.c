@@ -1,3 +1,4 @@
+/* encoding.c - the list of ids doubles as it grows; bytes without a piece become byte tokens or the unknown token. */
 #include "text/encoding.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* encoding.h - the growing list of token ids and the scratch that one call of tokenizer_encode works with. */
+/* encoding.h - the growing list of token ids, and the scratch memory of one call of tokenizer_encode. */
 #ifndef TEXT_ENCODING_H
 #define TEXT_ENCODING_H
 
@@ -11,14 +11,14 @@ typedef struct Encoding {
     int64_t n, capacity;
     Merger merger;
     Buf text;        /* SPM: the normalised text */
-    size_t *ends[2]; /* BPE: where the pieces of the pre-tokenizer end, two lists taking turns */
+    size_t *ends[2]; /* BPE: where the pieces of the pre-tokenizer end: two lists, used alternately */
     size_t n_ends[2], ends_capacity[2];
 } Encoding;
 
 bool encoding_add(Encoding *e, int32_t id); /* false: no memory */
 
-/* Adds what stands for bytes that no piece covers: the byte tokens where the vocabulary has them; else the
- * unknown token, once for a run of such bytes (*unknown_run tells); else nothing. */
+/* Adds the tokens for bytes without a piece: their byte tokens where the vocabulary has them; otherwise the unknown
+ * token, once for a run of such bytes (*unknown_run: a run has begun); otherwise nothing. */
 bool encoding_add_bytes(Encoding *e, const Vocab *v, const char *bytes, size_t n, bool *unknown_run);
 
 void encoding_close(Encoding *e); /* frees all but ids */

@@ -1,16 +1,15 @@
 /* pair_merge.c - byte-pair encoding proper: neighbours are merged, the best pair first, until none is left.
  *
- * The problem. A text starts as a row of small symbols (characters or bytes). A vocabulary says which pairs
- * of neighbours may become one symbol and how early: SentencePiece by the score of the piece they make, GPT-2
- * by the rank of the pair. Always the best pair of the whole row is merged, the leftmost of equals, and its
- * new neighbours become pairs in turn. Searching the row for the best pair before each merge costs O(n^2),
- * which a text of 200 KB without a space makes unbearable.
+ * The problem. A text starts as a row of small symbols (characters or bytes). A vocabulary defines which pairs of
+ * neighbours may become one symbol, and with which priority: SentencePiece by the score of the resulting piece, GPT-2
+ * by the rank of the pair. The best pair of the whole row is merged, the leftmost of equal ones; then it forms new
+ * pairs with its neighbours. Searching the row for the best pair before each merge costs O(n^2), which is far too slow
+ * for a text of 200 KB without a space.
  *
  * The idea. The row is a doubly linked list in an array, so a merge is four stores; pairs wait in a binary
- * heap. A merge does not look for the waiting pairs that it spoils. They are recognised when their turn
- * comes: a candidate remembers the bytes that both sides had together, and sides only ever grow, so it is
- * still good if and only if its left side lives, its right side is the left's next, and their bytes add up to
- * the same.
+ * heap. A merge does not search for the waiting pairs that it makes invalid. They are recognised when they
+ * are popped: a candidate stores the number of bytes that both sides had together, and sides only grow, so it is valid
+ * if and only if its left side still exists, its right side is the left's next, and their bytes add up to the same.
  *
  * Papers: Gage 1994 (pair replacement), Sennrich, Haddow and Birch 2016 (arXiv 1508.07909, algorithm 1:
  * merges in the order learned), Kudo and Richardson 2018 (arXiv 1808.06226, section 3.1: the heap, O(n log
@@ -23,13 +22,13 @@
  *     pop u+g: [0] h  <->  [1] ug                 heap  (rank 7, left 0) h+u   (rank 4, left 0) h+ug
  *     pop h+ug: [0] hug                           heap  (rank 7, left 0) h+u, stale: 2 bytes, now 3
  *
- * Invariants. symbols[0] is never taken by another; at and n of the living ones tile the text; each merge
+ * Invariants. symbols[0] is never merged into another; the spans of the remaining symbols tile the text; each merge
  * adds at most two candidates, so at most 3n are ever pushed.
  *
- * Cost. O(n log n) time, 20 n + 24 n bytes. It loses to the plain O(n^2) search on words of a few letters by
- * a small constant, which is not worth a second way.
+ * Cost. O(n log n) time, 20 n + 24 n bytes. The plain O(n^2) search is faster by a small constant on words of a
+ * few letters, which is not worth a second implementation.
  *
- * Proof. tests/test_tokenizer.c compares it with the plain search on random rows, and times 200 KB. */
+ * Proof. tests/unit/test_tokenizer.c compares it with the plain search on random rows, and times 200 KB. */
 #include "text/pair_merge.h"
 
 #include <stdlib.h>
@@ -87,7 +86,7 @@ static MergeCandidate pop(Merger *m) {
     return top;
 }
 
-/* Asks whether left and its next may merge, and lets them wait if so. */
+/* Pushes the pair of left and its next where they may merge. */
 static bool propose(Merger *m, const char *text, int32_t left, MergePairFn pair, const void *ctx) {
     if (left < 0 || m->symbols[left].next < 0) return true;
     const MergeSymbol *l = &m->symbols[left], *r = &m->symbols[l->next];

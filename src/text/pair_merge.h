@@ -1,4 +1,4 @@
-/* pair_merge.h - the greedy merging of neighbours that both kinds of BPE are. pair_merge.c has the essay. */
+/* pair_merge.h - greedy merging of neighbours, which both kinds of BPE consist of (essay in pair_merge.c). */
 #ifndef TEXT_PAIR_MERGE_H
 #define TEXT_PAIR_MERGE_H
 
@@ -6,11 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A stretch text[at..at+n) of the text that is being merged; n = 0 when its left neighbour has taken it. */
+/* A span text[at..at+n) of the text that is being merged; n = 0: it was merged into its left neighbour. */
 typedef struct MergeSymbol {
     uint32_t at, n;
     int32_t prev, next; /* indices; -1: none */
-    int32_t id;         /* the caller's name for it; -1: none */
+    int32_t id;         /* given by the caller; -1: none */
 } MergeSymbol;
 
 typedef struct MergeCandidate {
@@ -28,8 +28,8 @@ typedef struct Merger {
     size_t n_heap, heap_capacity;
 } Merger;
 
-/* May left and right (neighbours, left.at + left.n == right.at) be merged? Then *priority (small: early) and
- * *result, the id of the merged symbol. */
+/* Whether the neighbours left and right (left.at + left.n == right.at) may be merged. If so, sets *priority (the
+ * smallest is merged first) and *result, the id of the merged symbol. */
 typedef bool (*MergePairFn)(const void *ctx, const char *text, const MergeSymbol *left,
                             const MergeSymbol *right, uint32_t *priority, int32_t *result);
 

@@ -1,14 +1,14 @@
 /* pre_patterns.c - the patterns of the published tokenizer.json files, by the names that GGUF gives them.
  *
- * They are facts about trained models: a character more or less in one of them changes tokens. Where a
- * pattern is written otherwise than published, it cuts the same pieces and says why. */
+ * They belong to trained models: changing one character changes tokens. Where a pattern is written differently from the
+ * published one, it cuts the same pieces, and a comment gives the reason. */
 #include "text/pre_patterns.h"
 
-/* GPT-2 (Radford et al. 2019). The last alternative of the original, \s+, is missing: what no alternative
- * matches becomes a piece of its own anyway, and only single white spaces are left to it. */
+/* GPT-2 (Radford et al. 2019). The last alternative of the original, \s+, is missing: only single white spaces would
+ * match it, and text that nothing matches becomes a piece of its own anyway. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)"
 
-/* The cl100k family (Llama 3, Qwen 2 and kin) differs in how many digits make a piece. */
+/* The cl100k family (Llama 3, Qwen 2 and others) differs in how many digits make a piece. */
 #define CL100K(digits)                                                                                       \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"

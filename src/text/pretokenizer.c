@@ -1,16 +1,16 @@
-/* pretokenizer.c - byte-level BPE never merges across words; what a word is, a few patterns say.
+/* pretokenizer.c - byte-level BPE never merges across words; a few patterns define the words.
  *
  * The first pattern cuts the text into its matches and what lies between them; each further pattern cuts the
  * pieces of the one before in the same way (a piece is all that a pattern sees, so look-ahead stops at its
  * edge).
  *
- * Patterns match Unicode; texts may be any bytes. They are run over a copy in which each byte that is no
- * UTF-8 is replaced by U+001A SUBSTITUTE, of one byte too, so that positions stay the same and the cut is
- * applied to the text as it is. U+180E, which PCRE2 still takes as white space and Unicode since 6.3 does
- * not, is replaced by U+200B, of the same length and of its category.
+ * Patterns match Unicode; texts may be any bytes. They are matched against a copy in which each byte that is not UTF-8
+ * is replaced by U+001A SUBSTITUTE, which is also one byte, so that positions stay the same and the cut applies to the
+ * original text. U+180E, which is white space in PCRE2 but not in Unicode since 6.3, is replaced by U+200B, which has
+ * the same length and category.
  *
- * Each pattern is tried once at each place and no alternative of ours backtracks more than it has taken, so
- * the cost is linear in the text. */
+ * Each pattern is tried once at each position, and no alternative backtracks more than it has matched, so the cost is
+ * linear in the text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -49,7 +49,7 @@ static int refuse_name(const char *name, size_t n, const char *path, fr_error *e
         buf_append(&known, first, strcspn(first, " "));
     }
     error_set(err, FR_ERR_UNSUPPORTED,
-              "%s: its pre-tokenizer '%s' is not known here; known are %s and their kin", path,
+              "%s: the pre-tokenizer '%s' is not supported; supported are %s and variants of them", path,
               printable(&p, name, n), known.data ? known.data : "others");
     buf_free(&known);
     return FR_ERR_UNSUPPORTED;
@@ -66,7 +66,7 @@ static int compile(Pretokenizer *p, fr_error *err) {
                              "pattern %d of pre-tokenizer %s does not compile (PCRE2 error %d)", i,
                              p->family->names, code);
         p->n_codes = i + 1;
-        pcre2_jit_compile(p->codes[i], PCRE2_JIT_COMPLETE); /* without JIT it is interpreted, only slower */
+        pcre2_jit_compile(p->codes[i], PCRE2_JIT_COMPLETE); /* where there is no JIT, the pattern is interpreted */
     }
     return FR_OK;
 }
@@ -86,8 +86,8 @@ int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char
         pretokenizer_close(p);
         return status;
     }
-    /* The patterns are ours and linear: the limits of PCRE2, which are there against wild ones, would only
-     * cut off long texts. */
+    /* The patterns are fixed and linear: the limits of PCRE2, which protect from untrusted patterns, would only
+     * stop long texts. */
     pcre2_set_match_limit(p->limits, UINT32_MAX);
     *out = p;
     return FR_OK;
@@ -115,7 +115,7 @@ static bool add_end(Encoding *e, int list, size_t end) {
     return true;
 }
 
-/* e->text = the text as the patterns may see it, byte for byte in the same places. */
+/* Sets e->text to the copy that is matched, with every byte at the same position. */
 static bool make_matchable(const char *text, size_t n, Encoding *e) {
     buf_clear(&e->text);
     e->text.max_bytes = SIZE_MAX;

@@ -6,8 +6,7 @@
 
 typedef struct Pretokenizer Pretokenizer; /* immutable after open */
 
-/* `name` is tokenizer.ggml.pre; an unknown one is refused with the known ones named. `path` stands in
- * messages. */
+/* `name` is tokenizer.ggml.pre; the error for an unknown one lists the known ones. `path` is used in messages. */
 int pretokenizer_open(Pretokenizer **out, const char *name, size_t n, const char *path, fr_error *err);
 void pretokenizer_close(Pretokenizer *p);
 

@@ -1,3 +1,5 @@
+/* special_match.c - special tokens are sorted by their bytes, so that those which agree with the text so far are a
+ * range that each further byte narrows. */
 #include "text/special_match.h"
 
 #include "base/mem.h"
@@ -53,7 +55,7 @@ static int32_t lower_bound(const SpecialSet *s, int32_t lo, int32_t hi, uint32_t
     return lo;
 }
 
-/* The longest special token that text begins with: narrows the sorted range byte by byte. NULL: none. */
+/* The longest special token at the beginning of text, found by narrowing the sorted range byte by byte. NULL: none. */
 static const SpecialPiece *longest(const SpecialSet *s, const char *text, size_t n) {
     const SpecialPiece *best = NULL;
     unsigned c = (unsigned char)text[0];

@@ -1,4 +1,4 @@
-/* special_match.h - finds the special tokens that a text spells out: leftmost first, then longest. */
+/* special_match.h - finds special tokens in a text: the leftmost, and of several there the longest. */
 #ifndef TEXT_SPECIAL_MATCH_H
 #define TEXT_SPECIAL_MATCH_H
 
@@ -15,7 +15,7 @@ typedef struct SpecialSet {
     int32_t first[257]; /* those that begin with byte c are [first[c], first[c + 1]) */
 } SpecialSet;
 
-/* User-defined tokens, and with `all` the control and unknown ones too. Zeroed before. */
+/* The user-defined tokens; with `all` the control and unknown ones too. Zero-initialise. */
 int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err);
 void special_set_close(SpecialSet *s);
 

@@ -1,11 +1,9 @@
-/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): the row starts as characters, any two neighbours
- * whose joined text is a piece may merge, the piece of the highest score first; characters that are in no
- * piece fall back to their bytes.
+/* spm.c - SentencePiece BPE (Kudo and Richardson 2018): a text starts as characters; two neighbours whose joined text
+ * is a piece may merge, the piece with the highest score first; characters without a piece fall back to their bytes.
  *
- * SentencePiece writes spaces as U+2581 before it looks pieces up. Here the pieces were rewritten instead
- * (see vocab.h): texts hold plain spaces, and a U+2581 in the input, which the model cannot tell from a
- * space, becomes one. Bytes that are not UTF-8 are symbols of one byte, in no piece, and so become their byte
- * tokens. */
+ * SentencePiece writes spaces as U+2581 before it looks up pieces. Here the pieces were rewritten instead (see
+ * vocab.h): texts have plain spaces, and a U+2581 in the input, which the model cannot distinguish from a space,
+ * becomes one. Bytes that are not UTF-8 are symbols of one byte without a piece, and become their byte tokens. */
 #include "text/spm.h"
 
 #include "text/utf8.h"
@@ -25,7 +23,7 @@ static bool pair(const void *ctx, const char *text, const MergeSymbol *left, con
     const Vocab *v = ctx;
     uint32_t n = left->n + right->n;
     if (n > VOCAB_MAX_PIECE) return false;
-    *result = piece_table_find(&v->by_text, text + left->at, n);
+    *result = hash_table_find(&v->by_text, text + left->at, n);
     if (*result < 0) return false;
     *priority = priority_of(v->score[*result]);
     return true;
@@ -46,9 +44,9 @@ static bool normalise(Encoding *e, const char *text, size_t n, bool prefixed) {
     return true;
 }
 
-/* Where the stretch from `at` on ends that can be merged by itself. Where no piece has a space behind another
- * character, no merge ever crosses such a place, so words are merged one by one: the same tokens from a heap
- * that stays in the cache (nine times faster on 1 MB). */
+/* The end of the part from `at` on that can be merged by itself. Where no piece has a space behind another character,
+ * no merge crosses a space, so words are merged one by one: the same tokens, from a heap that stays in the cache (nine
+ * times faster on 1 MB). */
 static size_t stretch_end(const Vocab *v, const Buf *text, size_t at) {
     if (v->space_within) return text->n;
     size_t end = at + 1;
@@ -61,7 +59,7 @@ static bool split_characters(const Vocab *v, const char *text, size_t at, size_t
     for (size_t n; at < end; at += n) {
         size_t need, got = utf8_scan(text + at, end - at, &need);
         n = need > 0 && got == need ? need : 1;
-        int32_t id = piece_table_find(&v->by_text, text + at, n);
+        int32_t id = hash_table_find(&v->by_text, text + at, n);
         if (!merger_add(m, (uint32_t)at, (uint32_t)n, id)) return false;
     }
     return true;

@@ -1,5 +1,5 @@
-/* tokenizer.c - opens a vocabulary, cuts special tokens out of a text and hands the rest to the right kind of
- * BPE. */
+/* tokenizer.c - opens a vocabulary, finds special tokens in a text, and encodes the rest by the kind of BPE that the
+ * vocabulary is for. */
 #include "text/tokenizer.h"
 
 #include "text/bpe.h"
@@ -39,8 +39,8 @@ void tokenizer_close(Tokenizer *t) {
     free(t);
 }
 
-/* A stretch between special tokens. It lies at the start of the text or behind a special token: both get the
- * word-start space where the vocabulary wants one. */
+/* Encodes a part between special tokens. It follows the start of the text or a special token, so it gets the word-start
+ * space where the vocabulary has one. */
 static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding *e, fr_error *err) {
     if (n == 0) return FR_OK;
     if (t->vocab.kind == VOCAB_BPE) return bpe_encode(&t->bpe, &t->vocab, text, n, e, err);
@@ -70,7 +70,7 @@ int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned fl
     *out_n = 0;
     if (n > INT32_MAX - 1)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "a text of %zu bytes is too long to be encoded at once; at most %d are", n,
+                         "a text of %zu bytes is too long to be tokenized at once; the limit is %d bytes", n,
                          INT32_MAX - 1);
     Encoding e = {0};
     bool fits = true;
@@ -105,7 +105,7 @@ bool tokenizer_is_special(const Tokenizer *t, int32_t token) {
 }
 
 int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n) {
-    return piece_table_find(&t->vocab.by_spelling, piece, n);
+    return hash_table_find(&t->vocab.by_spelling, piece, n);
 }
 
 const char *tokenizer_piece(const Tokenizer *t, int32_t token, bool with_special, size_t *n_bytes) {

@@ -1,3 +1,4 @@
+/* utf8.c - one function over the table of well-formed UTF-8 byte sequences. */
 #include "text/utf8.h"
 
 size_t utf8_scan(const char *p, size_t n, size_t *need) {

@@ -1,4 +1,4 @@
-/* utf8.h - well-formed UTF-8 and the beginnings of it (Unicode 15, table 3-7). */
+/* utf8.h - recognises well-formed UTF-8, and beginnings of it (Unicode 15, table 3-7). */
 #ifndef TEXT_UTF8_H
 #define TEXT_UTF8_H
 

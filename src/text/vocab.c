@@ -28,7 +28,7 @@ static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
         Printable p;
         return error_set(
             err, FR_ERR_UNSUPPORTED,
-            "%s: its tokenizer model '%s' is not known here; forerun reads 'llama' (SentencePiece "
+            "%s: the tokenizer model '%s' is not supported; forerun reads 'llama' (SentencePiece "
             "BPE) and 'gpt2' (byte-level BPE)",
             gguf_path(g), printable(&p, model.data, model.n));
     }
@@ -68,7 +68,7 @@ static int measure_pieces(const Gguf *g, int64_t kv, int64_t n, size_t *bytes, f
                              (long long)i);
         if (s.n > VOCAB_MAX_PIECE)
             return error_set(err, FR_ERR_UNSUPPORTED,
-                             "%s: token %lld is spelled with %zu bytes; at most %d are taken", gguf_path(g),
+                             "%s: token %lld is spelled with %zu bytes; the limit is %d", gguf_path(g),
                              (long long)i, s.n, VOCAB_MAX_PIECE);
         *bytes += s.n;
     }
@@ -99,7 +99,7 @@ static int read_pieces(Vocab *v, const Gguf *g, fr_error *err) {
     char *end = v->bytes;
     for (int32_t i = 0; i < v->n; i++) {
         GgufString s;
-        if (!gguf_array_string(g, kv, i, &s)) return error_set(err, FR_ERR_INTERNAL, "a piece went away");
+        if (!gguf_array_string(g, kv, i, &s)) return error_set(err, FR_ERR_INTERNAL, "a token cannot be read a second time");
         if (s.n) memcpy(end, s.data, s.n);
         v->spelling[i] = (Piece){end, (uint32_t)s.n};
         end += s.n;
@@ -144,7 +144,7 @@ static int read_scores(Vocab *v, const Gguf *g, fr_error *err) {
     if (status || v->kind != VOCAB_SPM) return status; /* byte-level BPE has ranks instead and ignores scores */
     if (kv < 0)
         return error_set(err, FR_ERR_FORMAT,
-                         "%s: a SentencePiece vocabulary without %s; convert the model again", gguf_path(g),
+                         "%s: the SentencePiece vocabulary has no %s; convert the model again", gguf_path(g),
                          KEY_SCORES);
     for (int32_t i = 0; i < v->n; i++)
         if (!gguf_array_f32(g, kv, i, &v->score[i]) || isnan(v->score[i]))
@@ -153,7 +153,7 @@ static int read_scores(Vocab *v, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
-/* Writes the text of token i behind the spellings; *pure is false for a piece that no text can become. */
+/* Writes the text of token i behind the spellings; *pure is false for a piece to which no text encodes. */
 static Piece make_text(const Vocab *v, int32_t i, char *end, bool *pure) {
     Piece s = v->spelling[i];
     uint32_t n = 0;
@@ -187,18 +187,18 @@ static int build_tables(Vocab *v, fr_error *err) {
         int32_t id;
         Piece s = v->spelling[i], t = v->text[i] = make_text(v, i, end, &pure);
         if (t.data == end) end += t.n;
-        if (s.n) fits = piece_table_add(&v->by_spelling, s.data, s.n, i, &id);
+        if (s.n) fits = hash_table_add(&v->by_spelling, s.data, s.n, i, &id);
         bool ordinary =
             v->type[i] == TOKEN_NORMAL || v->type[i] == TOKEN_UNUSED || v->type[i] == TOKEN_UNDEFINED;
         if (ordinary) v->space_within = v->space_within || has_space_within(t);
-        if (fits && ordinary && pure && t.n) fits = piece_table_add(&v->by_text, t.data, t.n, i, &id);
-        if (!fits) return error_memory(err, "the table of a vocabulary", sizeof(PieceSlot) * (size_t)v->n);
+        if (fits && ordinary && pure && t.n) fits = hash_table_add(&v->by_text, t.data, t.n, i, &id);
+        if (!fits) return error_memory(err, "the table of a vocabulary", sizeof(HashSlot) * (size_t)v->n);
         if (v->type[i] == TOKEN_BYTE && v->byte_token[(unsigned char)t.data[0]] < 0)
             v->byte_token[(unsigned char)t.data[0]] = i;
     }
     for (int b = 0; b < 256; b++)
         if (v->byte_token[b] < 0)
-            v->byte_token[b] = piece_table_find(&v->by_text, (const char[]){(char)b}, 1);
+            v->byte_token[b] = hash_table_find(&v->by_text, (const char[]){(char)b}, 1);
     return FR_OK;
 }
 
@@ -213,8 +213,8 @@ int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
 }
 
 void vocab_close(Vocab *v) {
-    piece_table_close(&v->by_spelling);
-    piece_table_close(&v->by_text);
+    hash_table_close(&v->by_spelling);
+    hash_table_close(&v->by_text);
     mem_free(v->bytes);
     mem_free(v->spelling);
     mem_free(v->text);

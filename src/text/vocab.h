@@ -1,15 +1,15 @@
 /* vocab.h - the vocabulary of a GGUF file, checked and copied: pieces, types, scores, special ids.
  *
- * A token has a spelling (as the file writes it) and a text (what it stands for: word-start marks are
- * spaces, spelled bytes are bytes). Text is encoded by looking up texts, so nothing is escaped then. */
+ * A token has a spelling (as the file writes it) and a text (its meaning: word-start marks are spaces, spelled bytes
+ * are bytes). Encoding looks up texts, so the input need not be escaped. */
 #ifndef TEXT_VOCAB_H
 #define TEXT_VOCAB_H
 
 #include "base/error.h"
 #include "format/gguf.h"
-#include "text/piece_table.h"
+#include "base/hash_table.h"
 
-/* Bytes of a spelling: bounds the detokenizer's buffer and what hostile look-ups cost. */
+/* Most bytes of a spelling: bounds the detokenizer's buffer, and the cost of look-ups in a hostile file. */
 enum { VOCAB_MAX_PIECE = 1024 };
 
 typedef enum VocabKind { VOCAB_SPM, VOCAB_BPE } VocabKind;
@@ -33,7 +33,7 @@ typedef struct Piece {
 typedef struct Vocab {
     VocabKind kind;
     int32_t n;
-    char *bytes;               /* what the pieces point into */
+    char *bytes;               /* memory of the pieces */
     Piece *spelling, *text;    /* [n] */
     float *score;              /* [n], SPM only; no NaN */
     uint8_t *type;             /* [n] TokenType */
@@ -43,17 +43,17 @@ typedef struct Vocab {
     bool adds_bos, adds_eos, adds_space_prefix;
     bool space_within;       /* some ordinary token has a space behind another character */
     int32_t byte_token[256]; /* the token that stands for a byte where no other piece does; -1: none */
-    PieceTable by_spelling;  /* every token; of duplicates the lowest id */
-    PieceTable by_text; /* the tokens that running text may become: no control, unknown, byte, user-defined */
+    HashTable by_spelling;  /* every token; of duplicates the lowest id */
+    HashTable by_text; /* the tokens that ordinary text may become: not control, unknown, byte or user-defined ones */
 } Vocab;
 
-/* Everything but adds_bos of BPE files without the key, which is the pre-tokenizer's to say. Zeroed before;
- * closed by the caller with vocab_close in any case. */
+/* Reads everything but adds_bos of BPE files without the key, which depends on the pre-tokenizer. Zero-initialise; the
+ * caller calls vocab_close in any case. */
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err);
 void vocab_close(Vocab *v);
 
-/* Part of vocab_open, in vocab_special.c: BOS, EOS, unknown, end-of-generation and what the file says of
- * them. May change types, so it runs before the tables are built. */
+/* Part of vocab_open, in vocab_special.c: BOS, EOS, unknown and end-of-generation tokens. May change types, so it runs
+ * before the tables are built. */
 int vocab_read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err);
 
 #endif

@@ -1,3 +1,5 @@
+/* vocab_match.c - a draft model must have the target's vocabulary; this names the first difference, and computes its
+ * hash. */
 #include "text/vocab_match.h"
 
 #include "base/hash.h"

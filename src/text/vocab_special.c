@@ -1,5 +1,5 @@
-/* vocab_special.c - which tokens are BOS, EOS, unknown and end-of-generation, by id and by well-known
- * spelling. */
+/* vocab_special.c - finds the BOS, EOS, unknown and end-of-generation tokens, by the ids in the file and by well-known
+ * spellings. */
 #include "text/vocab.h"
 
 #include <ctype.h>
@@ -20,7 +20,7 @@ static int read_id(const Vocab *v, const Gguf *g, const char *key, int32_t fallb
     return FR_OK;
 }
 
-/* SentencePiece models without the keys have <unk>, <s>, </s> as 0, 1, 2; trusted where the type agrees. */
+/* SentencePiece models without the keys have <unk>, <s>, </s> as 0, 1, 2; used where the type agrees. */
 static int32_t spm_default(const Vocab *v, int32_t id, TokenType type, bool types_given) {
     if (v->kind != VOCAB_SPM || id >= v->n) return -1;
     return !types_given || v->type[id] == type ? id : -1;
@@ -31,8 +31,8 @@ static bool spelled(const Vocab *v, int32_t id, const char *spelling) {
     return p.n == strlen(spelling) && memcmp(p.data, spelling, p.n) == 0;
 }
 
-/* Spellings at which the models that have them stop. Many files mark them as ordinary pieces by mistake:
- * those that nobody writes by chance are taken as control tokens whatever their type. */
+/* Spellings of tokens that end generation. Many files mark them as ordinary pieces by mistake: spellings that no text
+ * has by chance are treated as control tokens, whatever their type. */
 static const struct {
     const char *spelling;
     bool unmistakable;
@@ -96,8 +96,8 @@ static bool contains_ignoring_case(GgufString s, const char *part) {
     return false;
 }
 
-/* Phi-3's special tokens swallow the white space behind them ("<|user|>\n" is one token); its files do not
- * say so, the name does. */
+/* Phi-3's special tokens include the white space behind them ("<|user|>\n" is one token). Its files do not say so, so
+ * the model's name decides. */
 static void mark_stripping(Vocab *v, const Gguf *g) {
     GgufString name;
     if (!gguf_get_string(g, "general.name", &name)) return;

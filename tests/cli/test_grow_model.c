@@ -41,15 +41,15 @@ static void grow(const char *from, const char *options, const char *to) {
 /* Logits after each of N_TOKENS tokens; returns the vocabulary. */
 static int32_t logits_of(const char *path, float *logits) {
     Gguf *g = rig_gguf(path);
-    Model *m = rig_model(g, NULL);
-    const ExecutorOptions options = rig_options(64, 8);
+    Weights *m = rig_weights(g, NULL);
+    const RigOptions options = rig_options(64, 8);
     Executor *e = rig_executor(m, &options);
-    int32_t tokens[N_TOKENS], n_vocab = m->hparams.n_vocab;
+    int32_t tokens[N_TOKENS], n_vocab = m->model->hparams.n_vocab;
     assert_true(n_vocab <= MAX_VOCAB);
     rig_tokens(3, N_VOCAB, tokens, N_TOKENS);
     rig_append(e, rig_sequence(e), tokens, N_TOKENS, 8, n_vocab, logits);
-    executor_close(e);
-    model_close(m);
+    rig_executor_close(e);
+    rig_weights_close(m);
     gguf_close(g);
     return n_vocab;
 }

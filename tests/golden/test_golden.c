@@ -125,34 +125,35 @@ static double peer_error(const Golden *c) {
     return error;
 }
 
-static void check_values(const Golden *c, const Kernels *kernels, ActForm form) {
+static void check_values(const Golden *c, const Kernels *kernels, ActPrecision form) {
     Gguf *g = rig_gguf(c->model);
-    Model *m = rig_model_with(g, kernels, form);
+    Weights *m = rig_weights_with(g, kernels, form);
     int32_t n = c->n_prompt + c->n_gen;
-    ExecutorOptions o = rig_options(n, 32);
+    RigOptions o = rig_options(n, 32);
     Executor *e = rig_executor(m, &o);
     size_t n_all = (size_t)n * (size_t)c->n_vocab;
     float *logits = calloc(n_all, sizeof *logits);
-    assert_int_equal(m->hparams.n_vocab, c->n_vocab);
+    assert_int_equal(m->model->hparams.n_vocab, c->n_vocab);
     rig_append(e, rig_sequence(e), c->tokens, n, 32, c->n_vocab, logits);
     double ours = rel_rms(logits, c->exact, n_all), peer = peer_error(c), bound = 1.5 * peer + 1e-5;
-    if (m->output.type != TYPE_BF16) bound = fmin(bound, 5e-4);
-    if (m->layers[0].up.act == ACT_Q8) bound = Q8_LIMIT;
-    print_message("%-18s %-12s %s ours %.3e  peer %.3e\n", c->name, kernels->name, act_form_name(m->layers[0].up.act), ours, peer);
+    if (m->model->output->type != TYPE_BF16) bound = fmin(bound, 5e-4);
+    const ActForm up = act_form(m->model->layers[0].up->type, form == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16);
+    if (up == ACT_Q8) bound = Q8_LIMIT;
+    print_message("%-18s %-12s %s ours %.3e  peer %.3e\n", c->name, kernels->name, act_form_name(up), ours, peer);
     if (!(ours <= bound))
         fail_msg("%s with %s: relative rms error of logits %.3e, peer %.3e, at most %.3e", c->name,
                  kernels->name, ours, peer, bound);
     free(logits);
-    executor_close(e);
-    model_close(m);
+    rig_executor_close(e);
+    rig_weights_close(m);
     gguf_close(g);
 }
 
 /* The first token of the greedy continuation that is not the stored one, or -1. */
-static int32_t greedy_parts_at(const Golden *c, const Kernels *kernels, ActForm form) {
+static int32_t greedy_parts_at(const Golden *c, const Kernels *kernels, ActPrecision form) {
     Gguf *g = rig_gguf(c->model);
-    Model *m = rig_model_with(g, kernels, form);
-    ExecutorOptions o = rig_options(c->n_prompt + c->n_gen, 64);
+    Weights *m = rig_weights_with(g, kernels, form);
+    RigOptions o = rig_options(c->n_prompt + c->n_gen, 64);
     Executor *e = rig_executor(m, &o);
     int32_t sequence = rig_sequence(e);
     float *logits = calloc((size_t)c->n_prompt * (size_t)c->n_vocab, sizeof *logits);
@@ -163,26 +164,26 @@ static int32_t greedy_parts_at(const Golden *c, const Kernels *kernels, ActForm 
         int32_t token = argmax(last, c->n_vocab), golden = c->tokens[c->n_prompt + i];
         if (token != golden) {
             print_message("%s with %s, %s: token %d of the continuation is %d (logit %g), not %d (logit %g)\n", c->name,
-                          kernels->name, act_form_name(form), i, token, (double)last[token], golden, (double)last[golden]);
+                          kernels->name, act_precision_name(form), i, token, (double)last[token], golden, (double)last[golden]);
             parts_at = i;
         }
         rig_append(e, sequence, &token, 1, 1, c->n_vocab, logits);
         last = logits;
     }
     free(logits);
-    executor_close(e);
-    model_close(m);
+    rig_executor_close(e);
+    rig_weights_close(m);
     gguf_close(g);
     return parts_at;
 }
 
-static void check_greedy(const Golden *c, const Kernels *kernels, ActForm form) {
+static void check_greedy(const Golden *c, const Kernels *kernels, ActPrecision form) {
     int32_t parts_at = greedy_parts_at(c, kernels, form);
-    if (form == ACT_Q16 && parts_at >= 0) fail_msg("%s with %s: another text from token %d on", c->name, kernels->name, parts_at);
+    if (form == ACT_PRECISION_Q16 && parts_at >= 0) fail_msg("%s with %s: another text from token %d on", c->name, kernels->name, parts_at);
 }
 
 /* All tables with 16 bits, and the best one with 8: test_kernels_matmul proves that all tables agree. */
-static void for_every_case_and_table(void (*check)(const Golden *, const Kernels *, ActForm)) {
+static void for_every_case_and_table(void (*check)(const Golden *, const Kernels *, ActPrecision)) {
     json_t *manifest = read_json(GOLDEN "manifest.json"), *all = json_object_get(manifest, "cases"), *entry;
     assert_true(json_array_size(all) > 0);
     int n_tables;
@@ -190,8 +191,8 @@ static void for_every_case_and_table(void (*check)(const Golden *, const Kernels
     size_t i;
     json_array_foreach(all, i, entry) {
         Golden c = read_golden(entry);
-        for (int k = 0; k < n_tables; k++) check(&c, tables[k], ACT_Q16);
-        check(&c, tables[n_tables - 1], ACT_Q8);
+        for (int k = 0; k < n_tables; k++) check(&c, tables[k], ACT_PRECISION_Q16);
+        check(&c, tables[n_tables - 1], ACT_PRECISION_Q8);
         free_golden(&c);
     }
     json_decref(manifest);

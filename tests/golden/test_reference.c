@@ -14,7 +14,8 @@
 #include "testing.h"
 
 #include "model_rig.h"
-#include "reference.h"
+#include "backend/reference/reference.h"
+#include "backend/reference/reference_backend.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -91,14 +92,16 @@ static double rounding_bound(const Gguf *g, int32_t n_layer, bool without_bf16) 
     return 3 * worst * sqrt(4 * n_layer + 1);
 }
 
-static float *engine_logits(const Model *m, KvType kv_type, const int32_t *tokens, int32_t n) {
-    int32_t n_vocab = m->hparams.n_vocab;
-    ExecutorOptions o = rig_options(n, 16);
+/* round_bf16: the reference rounds the inputs of BF16 matrices as the CPU backend does, so that only other errors remain. */
+static float *logits_of(const Weights *w, KvType kv_type, bool round_bf16, const int32_t *tokens, int32_t n) {
+    int32_t n_vocab = w->model->hparams.n_vocab;
+    RigOptions o = rig_options(n, 16);
     o.kv_type = kv_type;
-    Executor *e = rig_executor(m, &o);
+    Executor *e = rig_executor(w, &o);
+    if (round_bf16) ((RefContext *)executor_context(e))->rounds_bf16 = true;
     float *logits = calloc((size_t)n * (size_t)n_vocab, sizeof *logits);
     rig_append(e, rig_sequence(e), tokens, n, 16, n_vocab, logits);
-    executor_close(e);
+    rig_executor_close(e);
     return logits;
 }
 
@@ -114,7 +117,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* The error that a quarter of the tokens stay below. */
-static double lower_quartile(const float *ours, const double *theirs, int32_t n, int32_t n_vocab) {
+static double lower_quartile(const float *ours, const float *theirs, int32_t n, int32_t n_vocab) {
     double *errors = calloc((size_t)n, sizeof *errors);
     for (int32_t t = 0; t < n; t++)
         errors[t] = rig_rel_rms(ours + (int64_t)t * n_vocab, theirs + (int64_t)t * n_vocab, n_vocab);
@@ -124,27 +127,25 @@ static double lower_quartile(const float *ours, const double *theirs, int32_t n,
     return quartile;
 }
 
-/* The engine's logits over n random tokens by one kernel table against the reference. */
+/* The CPU backend's logits over n random tokens by one kernel table against the reference backend. */
 static void compare(const char *name, const Gguf *g, const Kernels *kernels, int32_t n) {
-    Reference *r = reference_open(g);
-    Model *m = rig_model(g, kernels);
-    int32_t n_vocab = reference_n_vocab(r), *tokens = calloc((size_t)n, sizeof *tokens);
+    Weights *r = rig_weights_in(&backend_reference, g), *m = rig_weights(g, kernels);
+    int32_t n_vocab = m->model->hparams.n_vocab, *tokens = calloc((size_t)n, sizeof *tokens);
     int64_t n_all = (int64_t)n * n_vocab;
     rig_tokens(99, n_vocab, tokens, n);
-    double *theirs = calloc((size_t)n_all, sizeof *theirs);
-    float *ours = engine_logits(m, KV_F32, tokens, n), *half = engine_logits(m, KV_F16, tokens, n);
-    double rounded = rounding_bound(g, m->hparams.n_layer, false), fine = rounding_bound(g, m->hparams.n_layer, true);
-    reference_logits(r, (ReferenceRounding){0}, tokens, n, theirs);
-    expect_near(name, "exact", rig_rel_rms(ours, theirs, n_all), 1e-5 + rounded);
+    float *ours = logits_of(m, KV_F32, false, tokens, n), *half = logits_of(m, KV_F16, false, tokens, n);
+    float *exact = logits_of(r, KV_F32, false, tokens, n), *exact_half = logits_of(r, KV_F16, false, tokens, n);
+    double rounded = rounding_bound(g, m->model->hparams.n_layer, false), fine = rounding_bound(g, m->model->hparams.n_layer, true);
+    expect_near(name, "exact", rig_rel_rms(ours, exact, n_all), 1e-5 + rounded);
     if (rounded > fine) {
-        reference_logits(r, (ReferenceRounding){.activations = true}, tokens, n, theirs);
-        expect_near(name, "inputs rounded alike", lower_quartile(ours, theirs, n, n_vocab), 1e-5 + fine);
+        float *alike = logits_of(r, KV_F32, true, tokens, n);
+        expect_near(name, "inputs rounded alike", lower_quartile(ours, alike, n, n_vocab), 1e-5 + fine);
+        free(alike);
     }
-    reference_logits(r, (ReferenceRounding){.kv_half = true}, tokens, n, theirs);
-    expect_near(name, "half keys and values", rig_rel_rms(half, theirs, n_all), 2e-4 + rounded);
-    free(ours), free(half), free(theirs), free(tokens);
-    model_close(m);
-    reference_close(r);
+    expect_near(name, "half keys and values", rig_rel_rms(half, exact_half, n_all), 2e-4 + rounded);
+    free(ours), free(half), free(exact), free(exact_half), free(tokens);
+    rig_weights_close(m);
+    rig_weights_close(r);
 }
 
 static void random_models_have_the_values_of_the_formulas(void **state) {
@@ -190,18 +191,15 @@ static void another_rope_is_seen(void **state) {
     (void)state;
     RandomModel plain = cases[10].m, scaled = cases[9].m;
     Gguf *a = rig_random_gguf(&plain), *b = rig_random_gguf(&scaled);
-    Reference *r = reference_open(a);
-    Model *m = rig_model(b, NULL);
-    int32_t tokens[N_TOKENS], n_vocab = reference_n_vocab(r);
+    Weights *r = rig_weights_in(&backend_reference, a), *m = rig_weights(b, NULL);
+    int32_t tokens[N_TOKENS], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(99, n_vocab, tokens, N_TOKENS);
-    double *theirs = calloc((size_t)(N_TOKENS * n_vocab), sizeof *theirs);
-    float *ours = engine_logits(m, KV_F32, tokens, N_TOKENS);
-    reference_logits(r, (ReferenceRounding){0}, tokens, N_TOKENS, theirs);
+    float *ours = logits_of(m, KV_F32, false, tokens, N_TOKENS), *theirs = logits_of(r, KV_F32, false, tokens, N_TOKENS);
     double error = rig_rel_rms(ours, theirs, (int64_t)N_TOKENS * n_vocab);
     if (error < 0.05) fail_msg("a model with linear scaling differs by %.2e only from one without", error);
     free(ours), free(theirs);
-    model_close(m);
-    reference_close(r);
+    rig_weights_close(m);
+    rig_weights_close(r);
     gguf_close(a), gguf_close(b);
 }
 
@@ -212,10 +210,10 @@ static void random_models_do_not_degenerate(void **state) {
     for (int c = 0; c < N_CASES; c++) {
         if (cases[c].m.n_embd < 40) continue;
         Gguf *g = rig_random_gguf(&cases[c].m);
-        Model *m = rig_model(g, NULL);
-        ExecutorOptions o = rig_options(N_TEXT, 1);
+        Weights *m = rig_weights(g, NULL);
+        RigOptions o = rig_options(N_TEXT, 1);
         Executor *e = rig_executor(m, &o);
-        int32_t s = rig_sequence(e), token = 1, n_vocab = m->hparams.n_vocab, n_seen = 0;
+        int32_t s = rig_sequence(e), token = 1, n_vocab = m->model->hparams.n_vocab, n_seen = 0;
         float *logits = calloc((size_t)n_vocab, sizeof *logits);
         bool *seen = calloc((size_t)n_vocab, sizeof *seen);
         double squares = 0;
@@ -234,8 +232,8 @@ static void random_models_do_not_degenerate(void **state) {
             fail_msg("%s: logits of rms %.2f (2 to 4), %d tokens in a text of %d (5 or more)", cases[c].name,
                      rms, n_seen, N_TEXT);
         free(seen), free(logits);
-        executor_close(e);
-        model_close(m);
+        rig_executor_close(e);
+        rig_weights_close(m);
         gguf_close(g);
     }
 }

@@ -27,6 +27,8 @@ static const char *const specs[] = {"sps:model=" A ",length=3",
 enum { SPS, RSD_C, RSD_S, SPECTR, SPECINFER, N_SPECS };
 
 static Gguf *target;
+static Weights *weights;
+static Device *device;
 
 static int make_models(void **state) {
     (void)state;
@@ -37,11 +39,15 @@ static int make_models(void **state) {
     m.types[0] = TYPE_Q4_0, m.n_types = 1; /* near the first, and not the same */
     if (random_model_write(&m, B, &err)) fail_msg("%s", err.message);
     target = rig_gguf(A);
+    weights = rig_weights(target, NULL);
+    device = rig_device(weights, 1);
     return 0;
 }
 
 static int remove_models(void **state) {
     (void)state;
+    device_close(device);
+    rig_weights_close(weights);
     gguf_close(target);
     remove(A);
     remove(B);
@@ -50,7 +56,7 @@ static int remove_models(void **state) {
 
 static Drafter *open_drafter(const char *spec, int32_t max_sequences) {
     DrafterEnv env = {
-        .n_vocab = N_VOCAB, .max_sequences = max_sequences, .target = target, .n_ctx = 64, .n_threads = 1};
+        .n_vocab = N_VOCAB, .max_sequences = max_sequences, .target = target, .weights = weights, .device = device, .n_ctx = 64};
     fr_error err;
     Drafter *d;
     if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
@@ -87,16 +93,16 @@ static void path_of(const Tree *t, int32_t node, int32_t *tokens) {
 static void fresh_dist(const char *path, const SamplingOptions *o, const int32_t *context, int32_t n, float *dist) {
     static float logits[64 * N_VOCAB];
     Gguf *g = rig_gguf(path);
-    Model *m = rig_model(g, NULL);
-    ExecutorOptions options = rig_options(64, 64);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions options = rig_options(64, 64);
     options.kv_type = KV_F16;
     Executor *e = rig_executor(m, &options);
     rig_append(e, rig_sequence(e), context, n, 1, N_VOCAB, logits);
     Sampler *s = sampler_new(N_VOCAB);
     sampler_dist(s, o, logits + (size_t)(n - 1) * N_VOCAB, context, n, dist);
     sampler_free(s);
-    executor_close(e);
-    model_close(m);
+    rig_executor_close(e);
+    rig_weights_close(m);
     gguf_close(g);
 }
 

@@ -63,7 +63,7 @@ static void est_is_at_the_temperature_of_the_request(void **state) {
     (void)state;
     static Tree trees[N_SEQUENCES];
     Gguf *gguf = rig_gguf(RIG_TARGET);
-    Model *target = rig_model(gguf, NULL);
+    Weights *target = rig_weights(gguf, NULL);
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
@@ -83,7 +83,7 @@ static void est_is_at_the_temperature_of_the_request(void **state) {
         drafter_close(d);
     }
     learned_rig_close_reader(&reader);
-    model_close(target);
+    rig_weights_close(target);
     gguf_close(gguf);
 }
 

@@ -1,8 +1,9 @@
-/* The lossless ladder: with and without drafters, whoever drafts, the tokens, the text and the logits are
- * the same, bit for bit; greedy and seeded, for budgets, threads, page sizes, kernel tables and batches. */
+/* test_lossless.c - the lossless ladder: with and without drafters, tokens, text and logits are the same, bit for bit;
+ * greedy and seeded, for all drafters, budgets, threads, page sizes, kernel tables and batches. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "kernels/kernels.h"
 #include "random_model.h"
 
@@ -42,13 +43,13 @@ static int write_models(void **state) {
     return 0;
 }
 
-/* A prompt with repetitions, so that the trie has something to say. */
+/* A prompt with repetitions, so that drafters that copy have something to propose. */
 static void make_prompt(int32_t n_vocab, uint64_t seed, int32_t *prompt) {
     for (int32_t i = 0; i < N_PROMPT; i++)
         prompt[i] = 3 + (int32_t)((seed * 2654435761u + (uint64_t)(i % 9) * 40503u) % (uint64_t)(n_vocab - 3));
 }
 
-/* ---- what is drafted, and how is sampled ------------------------------------------------------------ */
+/* ---- what is drafted, and how tokens are sampled ------------------------------------------------------------ */
 
 static fr_sampling sampling_case(int i) {
     fr_sampling s = fr_sampling_default();
@@ -80,9 +81,7 @@ static int n_drafters = 4;
 static void list_methods(fr_engine *e) {
     n_drafters = 4;
     for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
-        EngineDrafter *d;
-        if (engine_drafter_acquire(e, (*c)->name, &d, NULL)) continue; /* it wants a file */
-        engine_drafter_release(d);
+        if (fr_engine_open_draft(e, (*c)->name, NULL)) continue; /* it needs a file */
         assert_true(n_drafters < MAX_DRAFTERS);
         drafters[n_drafters].spec = (*c)->name;
         drafters[n_drafters++].stride = 4;
@@ -90,7 +89,7 @@ static void list_methods(fr_engine *e) {
     assert_true(n_drafters >= 4 + 7);
 }
 
-/* Runs with one drafter and holds it against plain decoding; returns the statistics. */
+/* Runs with one drafter and compares with plain decoding; returns the statistics. */
 static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain, const char *what) {
     static Stream got;
     o.drafts = &draft;
@@ -210,7 +209,7 @@ static void draft_models_are_lossless(void **state) {
     fr_model_close(model);
 }
 
-static void a_model_of_other_people_is_lossless(void **state) {
+static void a_published_model_is_lossless(void **state) {
     (void)state;
     need_shared();
     ladder_of("../shared/data/models/stories260K.gguf", NULL, 0, N_SAMPLINGS - 1);
@@ -318,8 +317,8 @@ static void both_kinds_of_kv_agree_with_themselves(void **state) {
     }
 }
 
-/* Several requests in one engine, each with its own prompt, sampling and drafters, arriving at different
- * steps: each says what it says alone. */
+/* Several requests in one engine, each with its own prompt, sampling and drafters, arriving at different steps: each
+ * generates what it generates alone. */
 static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N_REQUESTS = 9, N_PLACES = 4 };
@@ -363,7 +362,7 @@ static void neighbours_change_nothing(void **state) {
             }
             if (!running[p] && n_started < N_REQUESTS && step % 2 == 0) {
                 which[p] = n_started;
-                if (fr_request_open(&running[p], e, &options[n_started++], &err)) fail_msg("%s", err.message);
+                if (rig_open_request(&running[p], e, &options[n_started++], &err)) fail_msg("%s", err.message);
                 break; /* one arrival at a time */
             }
         }
@@ -380,7 +379,7 @@ int main(void) {
         cmocka_unit_test(also_with_activations_of_8_bits),
         cmocka_unit_test(the_shipped_models_are_lossless),
         cmocka_unit_test(draft_models_are_lossless),
-        cmocka_unit_test(a_model_of_other_people_is_lossless),
+        cmocka_unit_test(a_published_model_is_lossless),
         cmocka_unit_test(golden_models_are_lossless),
         cmocka_unit_test(threads_pages_and_chunks_change_nothing),
         cmocka_unit_test(each_kernel_table_agrees_with_itself),

@@ -1,6 +1,7 @@
-/* Ratio rules through the engine, with the drafters that draw: greedy texts are plain decoding's bit for bit, a seed
- * gives one text whatever runs beside it, and over thousands of seeds whole sequences follow the target's distribution
- * exactly. Drafters that declare what they did not do are found out: the test can fail. */
+/* test_ratio_engine.c - ratio rules through the engine, with the drafters that draw: greedy texts equal plain decoding
+ * bit for bit, a seed gives one text whatever runs beside it, and over thousands of seeds whole sequences follow the
+ * target's distribution exactly. Negative control: drafters that declare wrong distributions fail the test. */
+#include "engine/engine.h"
 #include "engine_rig.h"
 
 #include "model_rig.h"
@@ -119,7 +120,7 @@ static void a_seed_gives_one_text(void **state) {
     int left;
     for (int i = 0; i < N_COMBINATIONS; i++) {
         fr_request_options o = request_of(prompt, 0.7f, &real[i]);
-        if (fr_request_open(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+        if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
     }
     while ((left = fr_engine_step(e, &err)) > 0) {}
     if (left < 0) fail_msg("%s", err.message);
@@ -172,8 +173,8 @@ static void add_exact(Exact *x, Executor *e, Sampler *s, int32_t *context, int32
 
 static void find_exact(Exact *x) {
     Gguf *g = rig_gguf(TARGET);
-    Model *m = rig_model(g, NULL);
-    ExecutorOptions options = rig_options(16, 16);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions options = rig_options(16, 16);
     options.kv_type = KV_F16;
     Executor *e = rig_executor(m, &options);
     Sampler *s = sampler_new(N_VOCAB);
@@ -181,8 +182,8 @@ static void find_exact(Exact *x) {
     x->n = 0;
     add_exact(x, e, s, context, 0, 1);
     sampler_free(s);
-    executor_close(e);
-    model_close(m);
+    rig_executor_close(e);
+    rig_weights_close(m);
     gguf_close(g);
 }
 
@@ -199,7 +200,7 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
             fr_request_options o = {.prompt = prompt, .n_prompt = 1, .max_tokens = LENGTH, .ignore_eos = 1,
                                     .sampling = sampling_of(first + i), .tree_budget = 8, .verify = c->rule,
                                     .drafts = &c->draft, .n_drafts = 1};
-            if (fr_request_open(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
         }
         while ((left = fr_engine_step(e, &err)) > 0) {}
         if (left < 0) fail_msg("%s", err.message);
@@ -341,8 +342,9 @@ static const DrafterClass liar_class = {.name = "liar", .draws = true, .set_samp
 static double distance_with_lie(fr_model *model, const Gguf *target, const Combination *c, Lie lie, const Exact *x,
                                 int *df) {
     static int counts[N_OUTCOMES];
-    DrafterEnv env = {.n_vocab = N_VOCAB, .max_sequences = N_AT_ONCE, .target = target, .n_ctx = 16, .n_threads = 1};
+    DrafterEnv env = {.n_vocab = N_VOCAB, .max_sequences = N_AT_ONCE, .target = target, .weights = model->weights, .n_ctx = 16};
     fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 16, .max_requests = N_AT_ONCE, .n_threads = 1});
+    env.device = e->device;
     Liar liar = {.base.class = &liar_class, .lie = lie};
     fr_error err;
     if (drafter_open(&liar.inner, c->draft, &env, 0, &err)) fail_msg("%s", err.message);

@@ -12,7 +12,7 @@ static uint32_t draw(Devil *d, uint32_t below) {
     return words[0] % below;
 }
 
-static void close_devil(Drafter *drafter) { (void)drafter; } /* lives where its maker put it */
+static void close_devil(Drafter *drafter) { (void)drafter; } /* the caller owns the memory */
 
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     (void)tokens, (void)err;
@@ -29,7 +29,7 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
 
 static void end(Drafter *drafter, int32_t sequence) { ((Devil *)drafter)->n_seen[sequence] = 0; }
 
-/* The oracle's token `ahead` places after the pending one, or -1. */
+/* The oracle's token `ahead` positions after the pending one, or -1. */
 static int32_t foreseen(const Devil *d, int32_t sequence, int32_t ahead) {
     int64_t i = d->n_seen[sequence] - 1 + ahead;
     return d->oracle[sequence] && i < d->n_oracle[sequence] ? d->oracle[sequence][i] : -1;
@@ -50,7 +50,7 @@ static void propose_right(Devil *d, int32_t sequence, Tree *t, int32_t budget) {
         parent = tree_add(t, parent, token, 1, d->base.source);
 }
 
-/* Children of node 0 miss the oracle; below them stand the oracle's later tokens, to no avail. */
+/* Children of node 0 differ from the oracle; the oracle's later tokens below them can therefore not be accepted. */
 static void propose_wrong(Devil *d, int32_t sequence, Tree *t, int32_t budget) {
     int32_t truth = foreseen(d, sequence, 1), parent = 0;
     for (int32_t i = 1; i <= budget; i++) {
@@ -75,7 +75,7 @@ void devil_break(Tree *t, DevilFault fault, int32_t n_vocab, int32_t budget) {
     case DEVIL_ROOT_DEPTH:
         root->depth = 1;
         break;
-    case DEVIL_ROOT_EST:
+    case DEVIL_ROOT_P_ACCEPT:
         root->p_accept = 0.5f;
         break;
     case DEVIL_NO_NODES:
@@ -100,20 +100,23 @@ void devil_break(Tree *t, DevilFault fault, int32_t n_vocab, int32_t budget) {
     case DEVIL_TOKEN_NEGATIVE:
         last->token = -1;
         break;
-    case DEVIL_TWIN:
+    case DEVIL_DUPLICATE:
         *last = t->nodes[1];
         break;
-    case DEVIL_EST_NAN:
+    case DEVIL_P_ACCEPT_NAN:
         last->p_accept = NAN;
         break;
-    case DEVIL_EST_HIGH:
+    case DEVIL_P_ACCEPT_HIGH:
         t->nodes[1].p_accept = 1.5f;
         break;
-    case DEVIL_EST_NEGATIVE:
+    case DEVIL_P_ACCEPT_NEGATIVE:
         last->p_accept = -0.1f;
         break;
-    case DEVIL_EST_RISES:
+    case DEVIL_P_ACCEPT_RISES:
         last->p_accept = 0.75f;
+        break;
+    case DEVIL_TAG:
+        last->tag = TREE_N_TAGS;
         break;
     case DEVIL_FAULT_NONE:
     case DEVIL_N_FAULTS:
@@ -142,11 +145,10 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return FR_OK;
 }
 
-static const DrafterOption no_options[] = {{NULL, NULL, NULL}};
 static const DrafterClass devil_class = {
     .name = "devil",
     .summary = "tests only",
-    .options = no_options,
+
     .close = close_devil,
     .begin = begin,
     .observe = observe,

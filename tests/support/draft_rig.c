@@ -6,9 +6,9 @@
 #include <string.h>
 
 int32_t rig_below(int32_t n) {
-    static uint64_t n_dice;
+    static uint64_t n_drawn;
     uint32_t words[4];
-    rng_words(53, RNG_TEST, n_dice++, 0, words);
+    rng_words(53, RNG_TEST, n_drawn++, 0, words);
     return (int32_t)(words[0] % (uint32_t)n);
 }
 
@@ -48,12 +48,12 @@ void rig_assert_same_tree(const Tree *want, const Tree *got, const char *what) {
     if (want->n != got->n) fail_msg("%s: %d nodes, want %d", what, got->n, want->n);
     for (int32_t i = 0; i < want->n; i++)
         if (memcmp(&want->nodes[i], &got->nodes[i], sizeof want->nodes[i]) != 0)
-            fail_msg("%s: node %d is token %d below %d, est %g; want token %d below %d, est %g", what, i,
+            fail_msg("%s: node %d is token %d below %d, p_accept %g; want token %d below %d, p_accept %g", what, i,
                      got->nodes[i].token, got->nodes[i].parent, (double)got->nodes[i].p_accept,
                      want->nodes[i].token, want->nodes[i].parent, (double)want->nodes[i].p_accept);
 }
 
-void rig_check_sequences_apart(const char *spec) {
+void rig_check_sequences_are_independent(const char *spec) {
     enum { N = 3, N_TEXT = 60, N_PROMPT = 20, V = 64 };
     Drafter *many = rig_open_drafter(spec, V, N), *alone = rig_open_drafter(spec, V, 1);
     int32_t texts[N][N_TEXT];
@@ -81,7 +81,7 @@ void rig_check_sequences_apart(const char *spec) {
     drafter_close(alone);
 }
 
-void rig_check_refuses_foreign_tokens(const char *spec) {
+void rig_check_refuses_unknown_tokens(const char *spec) {
     Drafter *d = rig_open_drafter(spec, 64, 1);
     fr_error err = {0};
     assert_int_equal(d->class->begin(d, 0, (int32_t[]){1, 64, 2}, 3, &err), FR_ERR_ARGUMENT);

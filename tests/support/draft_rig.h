@@ -1,4 +1,4 @@
-/* draft_rig.h - drafters in tests: random texts over tiny alphabets, fed in pieces, and checked proposals. */
+/* draft_rig.h - drafters in tests: random texts over tiny alphabets, fed in pieces, and validated proposals. */
 #ifndef TESTS_DRAFT_RIG_H
 #define TESTS_DRAFT_RIG_H
 
@@ -6,21 +6,21 @@
 
 #include "spec/drafter/drafter.h"
 
-int32_t rig_below(int32_t n); /* the next of a fixed stream of dice, 0..n-1 */
-/* Random, with passages repeated from before. */
+int32_t rig_below(int32_t n); /* the next of a fixed stream of random numbers, 0..n-1 */
+/* A random text that repeats earlier passages. */
 void rig_fill_text(int32_t *tokens, int32_t n, int32_t alphabet);
 
 Drafter *rig_open_drafter(const char *spec, int32_t n_vocab, int32_t n_sequences);
-/* begin with n_prompt tokens, then the rest in pieces of 1 to 4. */
+/* Calls begin with n_prompt tokens, then observe with the rest in pieces of 1 to 4. */
 void rig_feed(Drafter *d, int32_t sequence, const int32_t *text, int32_t n_prompt, int32_t n);
-/* A validated proposal. */
+/* Proposes a tree and validates it. */
 void rig_propose(Drafter *d, int32_t sequence, int32_t pending, int32_t budget, int32_t n_vocab, Tree *t);
 /* Fails unless the trees are the same, node by node. */
 void rig_assert_same_tree(const Tree *want, const Tree *got, const char *what);
 
-/* Several sequences fed in turns draft what each drafts alone; `spec` must share nothing over sequences. */
-void rig_check_sequences_apart(const char *spec);
-/* Tokens outside the vocabulary are refused. */
-void rig_check_refuses_foreign_tokens(const char *spec);
+/* Checks that several sequences fed in turn draft what each drafts alone; the drafter must not learn across sequences. */
+void rig_check_sequences_are_independent(const char *spec);
+/* Checks that tokens outside the vocabulary are refused. */
+void rig_check_refuses_unknown_tokens(const char *spec);
 
 #endif

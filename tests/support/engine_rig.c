@@ -2,6 +2,7 @@
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +27,18 @@ fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *optio
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter) {
     for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++)
         if (!engine->drafters[i].spec) {
-            engine->drafters[i] = (EngineDrafter){.spec = strdup(name), .drafter = drafter, .n_users = 1};
+            engine->drafters[i] = (EngineDrafter){.spec = strdup(name), .drafter = drafter, .n_users = 1}; /* never makes room */
             return;
         }
     fail_msg("no room for another drafter");
+}
+
+int rig_open_request(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err) {
+    int status = FR_OK;
+    *out = NULL;
+    for (int i = 0; i < options->n_drafts && !status; i++) status = fr_engine_open_draft(engine, options->drafts[i], err);
+    if (!status && options->tree_budget == FR_TREE_BUDGET_AUTO) status = fr_engine_measure_costs(engine, err);
+    return status ? status : fr_request_open(out, engine, options, err);
 }
 
 void rig_collect(const fr_request *request, Stream *out) {
@@ -46,7 +55,7 @@ void rig_collect(const fr_request *request, Stream *out) {
 void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out) {
     fr_error err;
     fr_request *request;
-    if (fr_request_open(&request, engine, options, &err)) fail_msg("%s", err.message);
+    if (rig_open_request(&request, engine, options, &err)) fail_msg("%s", err.message);
     int left;
     while ((left = fr_engine_step(engine, &err)) > 0) {}
     if (left < 0) fail_msg("%s", err.message);

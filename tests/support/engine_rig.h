@@ -1,4 +1,4 @@
-/* engine_rig.h - running requests in tests: one model, one set of options, what came out. */
+/* engine_rig.h - runs requests in tests, and compares what they generate. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 
@@ -8,7 +8,7 @@
 
 enum { RIG_MAX_TOKENS = 1024 };
 
-/* What a request said. */
+/* What a request generated. */
 typedef struct Stream {
     int64_t n;
     int32_t tokens[RIG_MAX_TOKENS];
@@ -21,8 +21,10 @@ typedef struct Stream {
 fr_model *rig_open_model(const char *path, const char *kernels);
 fr_model *rig_open_model_with(const char *path, const char *kernels, const char *activations);
 fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options);
-/* Makes `drafter` answer to the spec `name` in this engine; it stays the test's. */
+/* Opens `drafter` under the spec `name` in this engine; it belongs to the test, and must outlive the engine. */
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter);
+/* Opens a request, and before it the drafts that it names. */
+int rig_open_request(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
 /* Runs a request to its end. */
 void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out);
 void rig_collect(const fr_request *request, Stream *out);

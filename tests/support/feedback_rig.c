@@ -30,8 +30,8 @@ void feedback_rig_propose(Drafter *d, FeedbackSequence *s, int32_t budget) {
     rig_propose(d, s->id, s->context[s->n - 1], budget, FEEDBACK_V, &s->tree);
 }
 
-/* Six tokens are likely after any two, and how likely is told by the pair; half of the weight is the last token's
- * alone, so that one token of context knows something. */
+/* Six tokens are likely after any two; how likely each is depends on the pair, and half of the weight on the last token alone, so
+ * that one token of context has some information. */
 static void make_row(uint64_t seed, int32_t before, int32_t token, float *row) {
     for (int32_t v = 0; v < FEEDBACK_V; v++) {
         uint32_t words[4];
@@ -57,7 +57,7 @@ void feedback_rig_verify(FeedbackSequence *s) {
     assert_int_equal(verify_sampled(&in, scratch_memory, &s->verdict, NULL), FR_OK);
     verify_scratch_free(scratch_memory);
     assert_true(s->n + s->verdict.n_path + 1 <= FEEDBACK_MAX_TEXT);
-    for (int32_t depth = 0; depth <= s->verdict.n_path; depth++) s->context[s->n + depth] = feedback_rig_came(s, depth);
+    for (int32_t depth = 0; depth <= s->verdict.n_path; depth++) s->context[s->n + depth] = feedback_rig_after(s, depth);
     s->n += s->verdict.n_path + 1;
 }
 
@@ -68,7 +68,7 @@ void feedback_rig_observe(Drafter *d, const FeedbackSequence *s) {
     assert_int_equal(d->class->observe(d, s->id, s->context + s->n - n, n, NULL), FR_OK);
 }
 
-int32_t feedback_rig_came(const FeedbackSequence *s, int32_t depth) {
+int32_t feedback_rig_after(const FeedbackSequence *s, int32_t depth) {
     return depth == s->verdict.n_path ? s->verdict.next_token : s->tree.nodes[s->verdict.path[depth]].token;
 }
 
@@ -90,7 +90,7 @@ void feedback_rig_check_bands(const FeedbackBands *b, double tolerance) {
         if (b->n[i] < 300) continue;
         n_checked++;
         if (fabs(b->p_accept[i] - b->right[i]) > tolerance * n)
-            fail_msg("band %d: %g promised, %g came, of %g nodes", i, b->p_accept[i] / n, b->right[i] / n, n);
+            fail_msg("band %d: p_accept %g, frequency %g, of %g nodes", i, b->p_accept[i] / n, b->right[i] / n, n);
     }
     assert_true(n_checked >= 2);
 }

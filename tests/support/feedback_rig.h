@@ -1,5 +1,4 @@
-/* feedback_rig.h - drafters that learn from the target's logits, driven without a model: a made-up target, one step
- * at a time.
+/* feedback_rig.h - drafters that learn from the target's logits, tested without a model: a simulated target, one step at a time.
  */
 #ifndef SUPPORT_FEEDBACK_RIG_H
 #define SUPPORT_FEEDBACK_RIG_H
@@ -8,33 +7,33 @@
 
 enum { FEEDBACK_V = 70, FEEDBACK_MAX_TEXT = 8192 }; /* not a multiple of the block that logits_top_k reads at once */
 
-/* A sequence and what the made-up target said in its last step. */
+/* A sequence and the simulated target's results of its last step. */
 typedef struct FeedbackSequence {
     int32_t id;
-    uint64_t seed;                        /* of its target: logits hang on it and on the last two tokens */
+    uint64_t seed; /* of its target, whose logits depend on it and on the last two tokens */
     SamplingOptions sampling;
-    int32_t context[FEEDBACK_MAX_TEXT], n;    /* the last one is pending */
-    Tree tree;                            /* as verified */
+    int32_t context[FEEDBACK_MAX_TEXT], n; /* the last token is pending */
+    Tree tree;                             /* as verified */
     float rows[TREE_MAX_NODES][FEEDBACK_V];
     const float *logits[TREE_MAX_NODES];
     VerifyResult verdict;
 } FeedbackSequence;
 
-/* As rig_open_drafter, with a target that may not be looked into. */
+/* Like rig_open_drafter, with a target in the environment that must not be read. */
 Drafter *feedback_rig_open(const char *spec, int32_t n_vocab, int32_t n_sequences);
-/* A prompt of n tokens over a small alphabet, shown to the drafter; a greedy target. */
+/* Begins with a prompt of n tokens over a small alphabet; the target is greedy. */
 void feedback_rig_begin(Drafter *d, FeedbackSequence *s, int32_t id, uint64_t seed, int32_t n_prompt);
-/* A validated proposal goes into s->tree. */
+/* Proposes s->tree and validates it. */
 void feedback_rig_propose(Drafter *d, FeedbackSequence *s, int32_t budget);
-/* The target reads s->tree; the context grows by what it accepted and said. The drafter is not told. */
+/* Verifies s->tree with the simulated target; the context grows by the committed tokens. The drafter observes nothing yet. */
 void feedback_rig_verify(FeedbackSequence *s);
-/* The drafter observes the tree and the tokens. */
+/* Lets the drafter observe the tree and the tokens. */
 void feedback_rig_observe(Drafter *d, const FeedbackSequence *s);
-/* The token after `depth` tokens of the accepted path. */
-int32_t feedback_rig_came(const FeedbackSequence *s, int32_t depth);
+/* The token that followed `depth` tokens of the accepted path. */
+int32_t feedback_rig_after(const FeedbackSequence *s, int32_t depth);
 
-/* Promises and what came: over many steps, nodes by p_accept in ten bands; fails where a band of 300 or more is off by
- * more than `tolerance`. */
+/* Estimates and frequencies: over many steps, nodes are counted by p_accept in ten bands. The check fails if a band of 300 or more
+ * nodes is off by more than `tolerance`. */
 typedef struct FeedbackBands {
     double p_accept[10], right[10];
     int64_t n[10];
@@ -42,7 +41,8 @@ typedef struct FeedbackBands {
 void feedback_rig_count(FeedbackBands *b, const FeedbackSequence *s);
 void feedback_rig_check_bands(const FeedbackBands *b, double tolerance);
 
-/* On the shipped model, alone and beside the other one: plain decoding's tokens, and drafts that are accepted. */
+/* Checks on the shipped model, alone and beside another draft, that the tokens are those of plain decoding, and that drafts are
+ * accepted. */
 void feedback_rig_check_engine(const char *draft, const char *other);
 
 #endif

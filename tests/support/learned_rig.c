@@ -17,9 +17,9 @@ void learned_rig_write_target(const char *path, uint64_t seed) {
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-void learned_rig_begin(LearnedRig *r, const char *method, const Model *target, uint64_t seed) {
+void learned_rig_begin(LearnedRig *r, const char *method, const Weights *target, uint64_t seed) {
     const DrafterTraining training = {.command = "none: random weights", .n_steps = 7, .seed = seed};
-    *r = (LearnedRig){.w = drafter_file_writer(method, target, &training), .seed = seed};
+    *r = (LearnedRig){.w = drafter_file_writer(method, target->model, &training), .seed = seed};
     assert_non_null(r->w);
 }
 
@@ -101,17 +101,18 @@ void learned_rig_log_softmax(double *x, int64_t n) {
 
 enum { READER_CTX = 256 };
 
-void learned_rig_open_reader(LearnedReader *r, const Model *model) {
-    ExecutorOptions options = rig_options(READER_CTX, READER_CTX);
+void learned_rig_open_reader(LearnedReader *r, const Weights *model) {
+    RigOptions options = rig_options(READER_CTX, READER_CTX);
+    options.n_threads = 2;
     *r = (LearnedReader){.model = model, .executor = rig_executor(model, &options)};
     r->sequence = rig_sequence(r->executor);
 }
 
-void learned_rig_close_reader(LearnedReader *r) { executor_close(r->executor); }
+void learned_rig_close_reader(LearnedReader *r) { rig_executor_close(r->executor); }
 
 Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences) {
-    const DrafterEnv env = {.n_vocab = r->model->hparams.n_vocab, .max_sequences = max_sequences, .target = r->model->gguf,
-                            .target_model = r->model, .n_ctx = READER_CTX, .n_threads = 2};
+    const DrafterEnv env = {.n_vocab = r->model->model->hparams.n_vocab, .max_sequences = max_sequences, .target = r->model->model->gguf,
+                            .weights = r->model, .device = executor_context(r->executor)->device, .n_ctx = READER_CTX};
     Drafter *d;
     fr_error err;
     if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
@@ -149,10 +150,10 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
     }
 }
 
-void learned_rig_check_step(const Model *target, const char *spec) {
+void learned_rig_check_step(const Weights *target, const char *spec) {
     enum { N_BEFORE = 12, N_ROWS = 4 };
     LearnedReader reader;
-    int32_t n_vocab = target->hparams.n_vocab;
+    int32_t n_vocab = target->model->hparams.n_vocab;
     learned_rig_open_reader(&reader, target);
     Drafter *d = learned_rig_open_drafter(&reader, spec, 2);
     int32_t text[N_BEFORE + 3];
@@ -271,7 +272,7 @@ static int64_t check_together(const fr_model *model, const char *spec, int64_t k
             which[p] = n_started;
             fr_request_options o = cases[n_started++].options;
             o.drafts = &spec, o.n_drafts = 1, o.tree_budget = 8;
-            if (fr_request_open(&running[p], e, &o, &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&running[p], e, &o, &err)) fail_msg("%s", err.message);
         }
         if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);
         assert_true(step < 10000);

@@ -19,7 +19,7 @@ typedef struct LearnedRig {
     void *kept[128];
     int n_kept;
 } LearnedRig;
-void learned_rig_begin(LearnedRig *r, const char *method, const Model *target, uint64_t seed);
+void learned_rig_begin(LearnedRig *r, const char *method, const Weights *target, uint64_t seed);
 /* Adds random weights of standard deviation std and returns them as the file has them, [n_out][n_in], until
  * learned_rig_free. n_out 0: a vector. */
 float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std);
@@ -42,11 +42,11 @@ void learned_rig_log_softmax(double *x, int64_t n);
 
 /* A target that reads texts, for driving a drafter by hand. */
 typedef struct LearnedReader {
-    const Model *model;
+    const Weights *model;
     Executor *executor;
     int32_t sequence;
 } LearnedReader;
-void learned_rig_open_reader(LearnedReader *r, const Model *model);
+void learned_rig_open_reader(LearnedReader *r, const Weights *model);
 void learned_rig_close_reader(LearnedReader *r);
 /* Opens `spec` for the reader's target. */
 Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences);
@@ -58,7 +58,7 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
 
 /* What a step commits is as if it had been read with the prompt: after an accepted path `spec` drafts what it drafts
  * when it is given the whole text at once. */
-void learned_rig_check_step(const Model *target, const char *spec);
+void learned_rig_check_step(const Weights *target, const char *spec);
 
 /* Requests that draft with `spec` say what they say plainly: every sampling, budgets, chunks, in company that comes and
  * goes, with shared prompts, under ratio rules, and with too few pages. */

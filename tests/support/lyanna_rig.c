@@ -25,7 +25,7 @@ int lyanna_rig_open_target(void **state) {
     (void)state;
     learned_rig_write_target(LYANNA_TARGET, 9);
     lyanna_target.gguf = rig_gguf(LYANNA_TARGET);
-    lyanna_target.model = rig_model(lyanna_target.gguf, NULL);
+    lyanna_target.model = rig_weights(lyanna_target.gguf, NULL);
     lyanna_target.embeddings = all_rows("token_embd.weight");
     lyanna_target.output = all_rows("output.weight");
     return 0;
@@ -35,7 +35,7 @@ int lyanna_rig_close_target(void **state) {
     (void)state;
     free(lyanna_target.embeddings);
     free(lyanna_target.output);
-    model_close(lyanna_target.model);
+    rig_weights_close(lyanna_target.model);
     gguf_close(lyanna_target.gguf);
     return 0;
 }
@@ -86,7 +86,7 @@ static void norm(const double *x, const float *gain, int64_t n, double *y) {
 
 static void rotate(double *x, int32_t n_heads, int32_t position) {
     float cos_sin[DIM];
-    rope_angles(&lyanna_target.model->rope, position, cos_sin);
+    rope_angles(&lyanna_target.model->model->ropes[0], position, cos_sin);
     for (int32_t h = 0; h < n_heads; h++)
         for (int32_t i = 0; i < DIM / 2; i++) {
             double *a = &x[h * DIM + 2 * i], c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], x0 = a[0];

@@ -13,7 +13,7 @@ enum { LYANNA_H = 64, LYANNA_V = 300, LYANNA_HEADS = 4, LYANNA_KV_HEADS = 2, LYA
 /* The target of all files, opened once for the whole program; embeddings and output: [V][H]. */
 typedef struct LyannaTarget {
     Gguf *gguf;
-    Model *model;
+    Weights *model;
     float *embeddings, *output;
 } LyannaTarget;
 extern LyannaTarget lyanna_target;

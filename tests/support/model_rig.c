@@ -1,5 +1,7 @@
 #include "model_rig.h"
 
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/cpu_backend.h"
 #include "base/rng.h"
 #include "testing.h"
 
@@ -30,30 +32,59 @@ Gguf *rig_random_gguf(const RandomModel *m) {
     return g;
 }
 
-Model *rig_model(const Gguf *g, const Kernels *kernels) { return rig_model_with(g, kernels, ACT_Q16); }
-
-Model *rig_model_with(const Gguf *g, const Kernels *kernels, ActForm activations) {
+static Weights *open_weights(const Backend *backend, const Gguf *g, ActPrecision activations) {
     fr_error err = {0};
     Model *m = NULL;
-    if (model_open(&m, g, &(ModelOptions){.kernels = kernels, .activations = activations, .n_threads = 1}, &err))
-        fail_msg("%s", err.message);
-    return m;
+    Weights *w = NULL;
+    if (model_open(&m, g, &err)) fail_msg("%s", err.message);
+    if (backend->weights_open(&w, m, &(WeightsOptions){.activations = activations, .n_threads = 1}, &err)) fail_msg("%s", err.message);
+    return w;
 }
 
-ExecutorOptions rig_options(int32_t n_ctx, int32_t max_rows) {
-    return (ExecutorOptions){.n_threads = 1,
-                             .kv_type = KV_F32,
-                             .page_size = 16,
-                             .n_ctx = n_ctx,
-                             .max_sequences = 1,
-                             .max_rows = max_rows};
+Weights *rig_weights(const Gguf *g, const Kernels *kernels) { return rig_weights_with(g, kernels, ACT_PRECISION_Q16); }
+
+Weights *rig_weights_with(const Gguf *g, const Kernels *kernels, ActPrecision activations) {
+    Weights *w = open_weights(&backend_cpu, g, activations);
+    if (kernels) ((CpuWeights *)w)->kernels = kernels;
+    return w;
 }
 
-Executor *rig_executor(const Model *m, const ExecutorOptions *options) {
+Weights *rig_weights_in(const Backend *backend, const Gguf *g) { return open_weights(backend, g, ACT_PRECISION_Q16); }
+
+void rig_weights_close(Weights *w) {
+    if (!w) return;
+    Model *m;
+    memcpy(&m, &w->model, sizeof m); /* it is ours */
+    weights_close(w);
+    model_close(m);
+}
+
+RigOptions rig_options(int32_t n_ctx, int32_t max_rows) {
+    return (RigOptions){.n_threads = 1, .kv_type = KV_F32, .page_size = 16, .n_ctx = n_ctx, .max_sequences = 1, .max_rows = max_rows};
+}
+
+Device *rig_device(const Weights *w, int n_threads) {
+    fr_error err = {0};
+    Device *d = NULL;
+    if (w->backend->device_open(&d, &(DeviceOptions){.n_threads = n_threads}, &err)) fail_msg("%s", err.message);
+    if (w->backend == &backend_cpu) ((CpuDevice *)d)->kernels = ((const CpuWeights *)w)->kernels;
+    return d;
+}
+
+Executor *rig_executor(const Weights *w, const RigOptions *o) {
+    const ExecutorOptions options = {.kv_type = o->kv_type, .page_size = o->page_size, .n_ctx = o->n_ctx,
+                                     .max_sequences = o->max_sequences, .n_pages = o->n_pages, .max_rows = o->max_rows};
     fr_error err = {0};
     Executor *e = NULL;
-    if (executor_open(&e, m, options, &err)) fail_msg("%s", err.message);
+    if (executor_open(&e, rig_device(w, o->n_threads), w, &options, &err)) fail_msg("%s", err.message);
     return e;
+}
+
+void rig_executor_close(Executor *e) {
+    if (!e) return;
+    Device *d = executor_context(e)->device;
+    executor_close(e);
+    device_close(d);
 }
 
 int32_t rig_sequence(Executor *e) {
@@ -93,8 +124,11 @@ void rig_tokens(uint64_t seed, int32_t n_vocab, int32_t *tokens, int32_t n) {
     for (int32_t i = 0; i < n; i++) tokens[i] = rig_token(seed, (uint64_t)i, n_vocab);
 }
 
-double rig_rel_rms(const float *a, const double *b, int64_t n) {
+double rig_rel_rms(const float *a, const float *b, int64_t n) {
     double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]), s += b[i] * b[i];
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)a[i], y = (double)b[i];
+        d += (x - y) * (x - y), s += y * y;
+    }
     return sqrt(d / s);
 }

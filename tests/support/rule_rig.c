@@ -12,8 +12,8 @@ enum { V = RIG_MAX_VOCAB, MAX_PREFIXES = 1 + 5 + 25 + 125 + 625 + 3125 };
 
 const SamplingOptions RIG_PLAIN = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
 
-/* What is computed once for a case. Prefixes (texts behind the prompt) are numbered: the empty one is 0, the one that
- * adds token t to prefix c is c * n_vocab + 1 + t. */
+/* What is computed once for a case. Prefixes (texts after the prompt) are numbered: the empty one is 0, the one that adds token
+ * t to prefix c is c * n_vocab + 1 + t. */
 typedef struct Rig {
     const RigCase *c;
     VerifyScratch *scratch;
@@ -25,12 +25,12 @@ typedef struct Rig {
     bool has_dists[MAX_PREFIXES];
     float logits[MAX_PREFIXES][V];
     double p[MAX_PREFIXES][V];
-    float q[MAX_PREFIXES][RIG_MAX_DRAFTS][V]; /* a distribution for each draft of a group, if it wants its own */
-    double said[MAX_PREFIXES];                /* chance that a step says exactly this */
-    double noise[RIG_MAX_TEXT];               /* of this run, by position; negative: not asked for yet */
+    float q[MAX_PREFIXES][RIG_MAX_DRAFTS][V]; /* a distribution for each draft of a group that has its own */
+    double emitted[MAX_PREFIXES];             /* probability that exactly this text is emitted */
+    double noise[RIG_MAX_TEXT];               /* of this run, by position; negative: not drawn yet */
 } Rig;
 
-/* what 0: the target's; else a draft's. */
+/* The logits after a prefix: with what = 0 the target's, else those of draft number `what`. */
 static void logits_of(const Rig *r, int32_t prefix, uint64_t what, float *logits) {
     const float *fixed = what ? r->c->draft_logits : r->c->target_logits;
     if (fixed) memcpy(logits, fixed, (size_t)r->c->n_vocab * sizeof *logits);
@@ -73,7 +73,7 @@ static DrawKind kind_of(const RigLevel *level, int32_t node) {
     return level->mixes ? (DrawKind)(((int32_t)level->kind + node) % 3) : level->kind;
 }
 
-/* Picks the next token of a group; -1: none is left. `left` are the weights it may come from. */
+/* Picks the next token of a group from the weights `left`; -1: none is left. */
 static int32_t pick_token(DrawKind kind, double *left, int32_t n_vocab, RandomSource *random_source) {
     int32_t token = 0;
     for (int32_t t = 1; t < n_vocab; t++)
@@ -84,7 +84,7 @@ static int32_t pick_token(DrawKind kind, double *left, int32_t n_vocab, RandomSo
     return token;
 }
 
-/* The row that is declared: q itself, or for a control another one of the same support. */
+/* The row that is declared: q itself, or for a negative control another one of the same support. */
 static const float *declared(Rig *r, const float *q) {
     if (r->c->fault != RIG_Q_PERTURBED) return q;
     float *row = draft_dists_row(r->dists);
@@ -101,7 +101,7 @@ static int32_t repeated(const Rig *r, int32_t node, int32_t i, int32_t first, co
 
 static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
     const RigLevel *level = &r->c->levels[r->tree.nodes[node].depth];
-    DrawKind kind = kind_of(level, node), said_kind = r->c->fault == RIG_KIND_LIED ? DRAW_IID : kind;
+    DrawKind kind = kind_of(level, node), declared_kind = r->c->fault == RIG_KIND_WRONG ? DRAW_IID : kind;
     int32_t prefix = r->prefix_of[node], first = -1;
     double left[V];
     const float *row = NULL;
@@ -110,7 +110,7 @@ static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
         const float *q = r->q[prefix][level->own_dists && kind == DRAW_IID ? i : 0];
         if (i == 0 || (level->own_dists && kind == DRAW_IID)) {
             for (int32_t t = 0; t < r->c->n_vocab; t++) left[t] = (double)q[t];
-            row = said_kind == DRAW_POINT ? NULL : declared(r, q);
+            row = declared_kind == DRAW_POINT ? NULL : declared(r, q);
         }
         int32_t token = repeated(r, node, i, first, q);
         if (token < 0) token = pick_token(kind, left, r->c->n_vocab, random_source);
@@ -118,11 +118,11 @@ static void draft_group(Rig *r, int32_t node, RandomSource *random_source) {
         if (i == 0) first = token;
         int32_t child = tree_add(&r->tree, node, token, 1, 0);
         r->prefix_of[child] = prefix * r->c->n_vocab + 1 + token;
-        if (said_kind != DRAW_POINT || !r->c->no_dists) draft_dists_add(r->dists, node, child, said_kind, row);
+        if (declared_kind != DRAW_POINT || !r->c->no_dists) draft_dists_add(r->dists, node, child, declared_kind, row);
     }
 }
 
-/* A tree below the end of the text `prefix`. */
+/* Drafts a tree after the text `prefix`. */
 static void draft_tree(Rig *r, int32_t prefix, RandomSource *random_source) {
     int32_t context[RIG_N_PROMPT + RIG_MAX_TEXT];
     int64_t n = context_of(r, prefix, context);
@@ -136,7 +136,7 @@ static void draft_tree(Rig *r, int32_t prefix, RandomSource *random_source) {
 
 /* ---- the rule ----------------------------------------------------------------------------------- */
 
-/* RandomSource of a rule with a broken residual. */
+/* The random source of a rule with a wrong residual. */
 typedef struct BrokenRandom {
     RandomSource random_source;
     Rig *rig;
@@ -152,12 +152,12 @@ static int32_t broken_pick(RandomSource *random_source, const double *weights, i
     double w[V], sum = 0;
     for (int32_t t = 0; t < n; t++) sum += weights[t];
     for (int32_t t = 0; t < n; t++)
-        w[t] = r->c->fault == RIG_NOT_SUBTRACTED ? (double)r->scratch->dist[t] : weights[t]; /* the last distribution asked for */
+        w[t] = r->c->fault == RIG_NOT_SUBTRACTED ? (double)r->scratch->dist[t] : weights[t]; /* the last distribution computed */
     if (r->c->fault == RIG_NOT_NORMALISED && sum < 1) w[n - 1] += 1 - sum;
     return r->script.random_source.pick(&r->script.random_source, w, n);
 }
 
-/* Verifies the tree; returns the prefix that was said. */
+/* Verifies the tree; returns the prefix of the emitted text. */
 static int32_t verify(Rig *r, const VerifyRule *rule, RandomSource *random_source) {
     const float *logits[TREE_MAX_NODES];
     int32_t context[RIG_N_PROMPT + TREE_MAX_NODES + 1];
@@ -193,15 +193,15 @@ static void rig_close(Rig *r) {
 
 /* ---- sums --------------------------------------------------------------------------------------- */
 
-/* Completes what was said by the target's distributions up to `depth` more tokens; returns the greatest difference of the
- * full texts from `want`, their distribution. */
-static double compare(Rig *r, int32_t prefix, double said, double want, int32_t depth) {
-    said += r->said[prefix];
-    if (depth == 0) return fabs(said - want);
+/* Completes emitted texts by the target's distributions up to `depth` more tokens; returns the greatest difference of the
+ * probabilities of the full texts from `want`, the target's. */
+static double compare(Rig *r, int32_t prefix, double emitted, double want, int32_t depth) {
+    emitted += r->emitted[prefix];
+    if (depth == 0) return fabs(emitted - want);
     need_dists(r, prefix);
     double worst = 0;
     for (int32_t t = 0; t < r->c->n_vocab; t++) {
-        double p = r->p[prefix][t], e = compare(r, prefix * r->c->n_vocab + 1 + t, said * p, want * p, depth - 1);
+        double p = r->p[prefix][t], e = compare(r, prefix * r->c->n_vocab + 1 + t, emitted * p, want * p, depth - 1);
         if (e > worst) worst = e;
     }
     return worst;
@@ -215,9 +215,9 @@ double rig_dist_error(const RigCase *c, const VerifyRule *rule, double *n_kept) 
     random_script_begin(&r->script);
     do {
         draft_tree(r, 0, &r->script.random_source);
-        if (c->fault == RIG_SOUND && draft_dists_validate(r->dists, &r->tree, &err)) fail_msg("%s", err.message);
+        if (c->fault == RIG_NO_FAULT && draft_dists_validate(r->dists, &r->tree, &err)) fail_msg("%s", err.message);
         int32_t prefix = verify(r, rule, c->fault < RIG_NOT_SUBTRACTED ? &r->script.random_source : &broken.random_source);
-        r->said[prefix] += r->script.chance;
+        r->emitted[prefix] += r->script.chance;
         kept += r->script.chance * r->result.n_path;
         all += r->script.chance;
     } while (random_script_next(&r->script));
@@ -234,8 +234,8 @@ static int32_t length_of(const Rig *r, int32_t prefix) {
     return n;
 }
 
-/* RandomSource of a drafter of two tokens: each position of the text has one uniform number, and a draft there is token 0 where
- * the number is below q(0). All that matters of it is between which q(0) of the possible texts it lies. */
+/* The random source of a drafter over two tokens: each position of the text has one uniform number, and a draft there is token 0
+ * if the number is below q(0). All that matters is between which q(0) of the possible texts the number lies. */
 typedef struct NoiseRandom {
     RandomSource random_source;
     Rig *rig;
@@ -263,7 +263,7 @@ static double noise_at(Rig *r, int32_t position) {
 
 static int32_t noise_pick(RandomSource *random_source, const double *weights, int32_t n) {
     Rig *r = ((NoiseRandom *)random_source)->rig;
-    int32_t position = length_of(r, r->prefix_of[r->tree.n - 1]); /* chains: the draft hangs on the last node */
+    int32_t position = length_of(r, r->prefix_of[r->tree.n - 1]); /* chains: the draft is a child of the last node */
     assert_int_equal(n, 2);
     if (r->noise[position] < 0) r->noise[position] = noise_at(r, position);
     return r->noise[position] < weights[0] / (weights[0] + weights[1]) ? 0 : 1;
@@ -282,14 +282,14 @@ double rig_text_error(const RigCase *c, const VerifyRule *rule, int32_t n_tokens
             prefix = verify(r, rule, &r->script.random_source);
         }
         while (length_of(r, prefix) > n_tokens) prefix = (prefix - 1) / c->n_vocab;
-        r->said[prefix] += r->script.chance;
+        r->emitted[prefix] += r->script.chance;
     } while (random_script_next(&r->script));
     double error = compare(r, 0, 0, 1, n_tokens);
     rig_close(r);
     return error;
 }
 
-int32_t rig_say(const RigCase *c, const VerifyRule *rule, uint64_t random_seed, int32_t *tokens) {
+int32_t rig_step(const RigCase *c, const VerifyRule *rule, uint64_t random_seed, int32_t *tokens) {
     Rig *r = rig_open(c);
     KeyedRandom drafts, random_source;
     random_keyed(&drafts, random_seed, 1);

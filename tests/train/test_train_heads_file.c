@@ -23,7 +23,7 @@
 enum { H = 64, V = 300, N_STEPS = 3, N_TEXT = 14, LENGTH = 40 };
 
 static Gguf *target_gguf;
-static Model *target;
+static Weights *target;
 
 typedef enum Kind { MEDUSA, MEDUSA_TARGET, HYDRA, HYDRA_TARGET, REDRAFTER, REDRAFTER_ZERO, REDRAFTER_INFO, N_KINDS } Kind;
 static const char *const method_of[N_KINDS] = {"medusa", "medusa", "hydra", "hydra", "redrafter", "redrafter", "redrafter"};
@@ -167,17 +167,19 @@ static void the_file_is_refused_with_another_target(void **state) {
     Drafter *d;
     learned_rig_write_target("build/heads-other.gguf", 8);
     Gguf *g = rig_gguf("build/heads-other.gguf");
-    Model *other = rig_model(g, NULL);
+    Weights *other = rig_weights(g, NULL);
+    Device *device = rig_device(other, 1);
     for (Kind kind = 0; kind < N_KINDS; kind += 2) {
         char spec[64];
         rig_tokens(1, V, text, N_TEXT);
         propose(kind, text);
         snprintf(spec, sizeof spec, "%s:file=" FILE_OF_IT, method_of[kind]);
-        const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = g, .target_model = other, .n_ctx = 64, .n_threads = 1};
+        const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = g, .weights = other, .device = device, .n_ctx = 64};
         assert_int_equal(drafter_open(&d, spec, &env, 0, &err), FR_ERR_MISMATCH);
         assert_non_null(strstr(err.message, "target"));
     }
-    model_close(other);
+    device_close(device);
+    rig_weights_close(other);
     gguf_close(g);
 }
 
@@ -300,13 +302,13 @@ static int open_all(void **state) {
     gemm_open(GEMM_F32);
     learned_rig_write_target(TARGET, 6);
     target_gguf = rig_gguf(TARGET);
-    target = rig_model(target_gguf, NULL);
+    target = rig_weights(target_gguf, NULL);
     return 0;
 }
 
 static int close_all(void **state) {
     (void)state;
-    model_close(target);
+    rig_weights_close(target);
     gguf_close(target_gguf);
     return 0;
 }

@@ -42,7 +42,7 @@ static void close_target(void) {
 static UnrollShape layer_of(const char *method, int32_t n_steps) {
     const Hparams *h = &frozen.model->hparams;
     return (UnrollShape){.method = method, .C = h->n_embd, .n_ff = 80, .n_head = h->n_head, .n_head_kv = h->n_head_kv,
-                         .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &frozen.model->rope, .n_steps = n_steps,
+                         .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &frozen.model->ropes[0], .n_steps = n_steps,
                          .fc_std = start_token_std(frozen.embd, h->n_vocab, h->n_embd), .fuses_token = true,
                          .qk_start_anew = frozen.model->layers[h->n_layer - 1].q_norm != NULL};
 }
@@ -151,7 +151,7 @@ static void check_tree(bool is_eagle, const char *path) {
     snprintf(spec, sizeof spec, "%s:file=%s,depth=%d,top=3", is_eagle ? "eagle" : "lyanna", path, DEPTH);
     rig_tokens(21, n_vocab, tokens, N_TEXT);
     if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, &err)) fail_msg("%s", err.message);
-    learned_rig_open_reader(&reader, frozen.model);
+    learned_rig_open_reader(&reader, frozen.weights);
     Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
     learned_rig_feed(&reader, d, 0, tokens, N_TEXT, 5);
     rig_propose(d, 0, tokens[N_TEXT - 1], 20, n_vocab, &tree);

@@ -6,7 +6,7 @@
 #include "testing.h"
 
 #include "model_rig.h"
-#include "reference.h"
+#include "backend/reference/reference_backend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,20 +23,20 @@ enum { TILE = 512, N_TOKENS = 2 * TILE + 76 };
 
 typedef struct Text {
     Gguf *g;
-    Model *m;
+    Weights *m;
     int32_t n_vocab, tokens[N_TOKENS];
 } Text;
 
 static Text text_open(const RandomModel *shape, const Kernels *kernels) {
     Text t = {.g = rig_random_gguf(shape)};
-    t.m = rig_model(t.g, kernels);
-    t.n_vocab = t.m->hparams.n_vocab;
+    t.m = rig_weights(t.g, kernels);
+    t.n_vocab = t.m->model->hparams.n_vocab;
     rig_tokens(3, t.n_vocab, t.tokens, N_TOKENS);
     return t;
 }
 
 static void text_close(Text *t) {
-    model_close(t->m);
+    rig_weights_close(t->m);
     gguf_close(t->g);
 }
 
@@ -46,18 +46,18 @@ static float *new_logits(const Text *t) {
     return p;
 }
 
-static ExecutorOptions options(int n_threads, KvType kv_type, int32_t page_size) {
-    ExecutorOptions o = rig_options(N_TOKENS + 16, 64);
+static RigOptions options(int n_threads, KvType kv_type, int32_t page_size) {
+    RigOptions o = rig_options(N_TOKENS + 16, 64);
     o.n_threads = n_threads, o.kv_type = kv_type, o.page_size = page_size, o.max_sequences = 3;
     return o;
 }
 
 static float *judge(const Text *t, KvType kv_type) {
-    ExecutorOptions o = options(1, kv_type, 16);
+    RigOptions o = options(1, kv_type, 16);
     Executor *e = rig_executor(t->m, &o);
     float *logits = new_logits(t);
     rig_append(e, rig_sequence(e), t->tokens, N_TOKENS, 1, t->n_vocab, logits);
-    executor_close(e);
+    rig_executor_close(e);
     return logits;
 }
 
@@ -72,7 +72,7 @@ static void expect_text(const Text *t, const char *what, int n_threads, KvType k
     static const struct { int32_t end, chunk; } pieces[] = {
         {TILE - 5, 61}, {TILE + 5, 1}, {2 * TILE - 6, 64}, {2 * TILE + 6, 2}, {N_TOKENS - 30, 7}, {N_TOKENS, 3},
     };
-    ExecutorOptions o = options(n_threads, kv_type, page_size);
+    RigOptions o = options(n_threads, kv_type, page_size);
     Executor *e = rig_executor(t->m, &o);
     int32_t s = rig_sequence(e), from = 0;
     float *ours = new_logits(t);
@@ -81,7 +81,7 @@ static void expect_text(const Text *t, const char *what, int n_threads, KvType k
     for (int32_t i = 0; i < N_TOKENS; i++)
         expect_row(what, n_threads, kv_type, i, ours + i * t->n_vocab, theirs + i * t->n_vocab, t->n_vocab);
     free(ours);
-    executor_close(e);
+    rig_executor_close(e);
 }
 
 static void threads_chunks_pages_and_types_do_not_matter(void **state) {
@@ -118,7 +118,7 @@ static void every_table_agrees_with_ref(void **state) {
 static void expect_tree(const Text *t, KvType kv_type, int n_threads, int32_t n) {
     enum { N_ROWS = 6, N_SHORT = 9 };
     static const int32_t parents[] = {-1, -1, 1, 1, 3, -1}; /* the last is of the other sequence */
-    ExecutorOptions o = options(n_threads, kv_type, 3);
+    RigOptions o = options(n_threads, kv_type, 3);
     Executor *e = rig_executor(t->m, &o);
     int32_t s = rig_sequence(e), other = rig_sequence(e), path[N_ROWS];
     rig_append(e, s, t->tokens, n, 64, t->n_vocab, NULL);
@@ -145,7 +145,7 @@ static void expect_tree(const Text *t, KvType kv_type, int n_threads, int32_t n)
         expect_row("a tree", n_threads, kv_type, n + i, ours + i * t->n_vocab, theirs, t->n_vocab);
     }
     free(ours), free(theirs);
-    executor_close(one), executor_close(e);
+    rig_executor_close(one), rig_executor_close(e);
 }
 
 static void trees_across_an_edge_and_company_do_not_matter(void **state) {
@@ -162,10 +162,12 @@ static void trees_across_an_edge_and_company_do_not_matter(void **state) {
 static void values_are_those_of_the_formulas(void **state) {
     (void)state;
     Text t = text_open(&one_head, NULL);
-    Reference *r = reference_open(t.g);
-    double *theirs = calloc((size_t)(N_TOKENS * t.n_vocab), sizeof *theirs);
-    reference_logits(r, (ReferenceRounding){0}, t.tokens, N_TOKENS, theirs);
-    ExecutorOptions o = options(2, KV_F32, 16);
+    RigOptions o = options(2, KV_F32, 16);
+    Weights *r = rig_weights_in(&backend_reference, t.g);
+    Executor *reference = rig_executor(r, &o);
+    float *theirs = new_logits(&t);
+    rig_append(reference, rig_sequence(reference), t.tokens, N_TOKENS, 64, t.n_vocab, theirs);
+    rig_executor_close(reference);
     Executor *e = rig_executor(t.m, &o);
     int32_t s = rig_sequence(e), n_rows = N_TOKENS - 40, n_long = N_TOKENS - TILE;
     float *ours = new_logits(&t);
@@ -174,8 +176,8 @@ static void values_are_those_of_the_formulas(void **state) {
     double error = rig_rel_rms(ours + TILE * t.n_vocab, theirs + TILE * t.n_vocab, (int64_t)n_long * t.n_vocab);
     if (!(error <= 1e-5)) fail_msg("relative rms error of logits %.3e, at most 1e-5", error);
     free(ours), free(theirs);
-    executor_close(e);
-    reference_close(r);
+    rig_executor_close(e);
+    rig_weights_close(r);
     text_close(&t);
 }
 

@@ -34,7 +34,7 @@ static void the_example_of_the_paper(void **state) {
     assert_ints(places, 0, 1, 2, 3, 0, 1, 4, 5, 0, 1, 2, 6);
 }
 
-/* Three candidates of five tokens become eight, as in figure 4 (the words are ours). */
+/* Three candidates of five tokens become eight, as in figure 4 (the tokens are ours). */
 static void fifteen_tokens_become_eight(void **state) {
     (void)state;
     static const int32_t beam[] = {1, 2, 3, 4, 5, 1, 2, 3, 4, 6, 1, 2, 3, 7, 8};
@@ -42,8 +42,8 @@ static void fifteen_tokens_become_eight(void **state) {
     assert_int_equal(packed.n, 8);
 }
 
-/* Equal tokens under different beginnings stay apart; a token behind a new one is new. */
-static void only_whole_beginnings_are_shared(void **state) {
+/* Equal tokens after different prefixes stay separate; a token after a new one is new. */
+static void only_whole_prefixes_are_shared(void **state) {
     (void)state;
     static const int32_t beam[] = {1, 2, 3, 9, 2, 3, 1, 9, 3};
     pack(beam, 3, 3);
@@ -51,7 +51,7 @@ static void only_whole_beginnings_are_shared(void **state) {
     assert_int_equal(packed.n, 8);
 }
 
-static void random_beams_are_their_tries(void **state) {
+static void random_beams_equal_their_tries(void **state) {
     (void)state;
     static Tree trie, got;
     int32_t beam[MAX_ALL], n_shared = 0;
@@ -83,8 +83,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_of_the_paper),
         cmocka_unit_test(fifteen_tokens_become_eight),
-        cmocka_unit_test(only_whole_beginnings_are_shared),
-        cmocka_unit_test(random_beams_are_their_tries),
+        cmocka_unit_test(only_whole_prefixes_are_shared),
+        cmocka_unit_test(random_beams_equal_their_tries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

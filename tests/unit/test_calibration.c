@@ -15,7 +15,7 @@ static double uniform(uint64_t i) {
     return (double)w[0] / 4294967296.0;
 }
 
-/* A child that promises `p_accept` and is right with probability truth(p_accept); then one below it that does the same. */
+/* A child with the estimate `p_accept` that is right with probability truth(p_accept); then another one below it. */
 static void one_step(Calibration *c, uint64_t i, double (*truth)(double)) {
     static Tree t;
     float first = (float)uniform(5 * i), second = (float)uniform(5 * i + 1);
@@ -41,7 +41,7 @@ static Calibration taught(double (*truth)(double)) {
     return c;
 }
 
-/* The largest error of the map against the truth, over the estimates from 0.05 on. */
+/* The largest error of the map over the estimates from 0.05 on. */
 static double worst_error(const Calibration *c, double (*truth)(double)) {
     double worst = 0;
     for (double p_accept = 0.05; p_accept < 0.95; p_accept += 0.05)
@@ -49,13 +49,13 @@ static double worst_error(const Calibration *c, double (*truth)(double)) {
     return worst;
 }
 
-static void a_known_distortion_is_found(void **state) {
+static void a_known_distortion_is_learned(void **state) {
     (void)state;
     double (*const truths[])(double) = {squared, as_promised, never, too_modest};
     for (int i = 0; i < 4; i++) {
         Calibration c = taught(truths[i]), untaught;
         assert_true(worst_error(&c, truths[i]) < 0.1);
-        calibration_init(&untaught, NULL); /* the negative control: without learning only the honest one is met */
+        calibration_init(&untaught, NULL); /* the negative control: without learning only the undistorted one is matched */
         assert_true(worst_error(&untaught, truths[i]) < 0.02 || i != 1);
         assert_true(worst_error(&untaught, truths[i]) > 0.15 || i == 1);
     }
@@ -75,7 +75,7 @@ static void the_map_never_falls(void **state) {
     }
 }
 
-static void a_calibrated_tree_is_sound(void **state) {
+static void a_calibrated_tree_is_valid(void **state) {
     (void)state;
     Calibration c = taught(too_modest);
     static Tree t, out;
@@ -94,13 +94,13 @@ static void a_calibrated_tree_is_sound(void **state) {
     }
 }
 
-/* Below a node that was given no row, and below a wrong one, nothing is known. */
-static void only_what_is_known_is_judged(void **state) {
+/* Below a node that got no row, and below a wrong one, nothing is known. */
+static void only_nodes_whose_truth_is_known_are_counted(void **state) {
     (void)state;
     static Tree t;
     tree_reset(&t, 1);
     int32_t right = tree_add(&t, 0, RIGHT, 0.5f, 0), wrong = tree_add(&t, 0, WRONG, 0.25f, 0);
-    tree_add(&t, right, RIGHT, 0.5f, 0); /* conditional 1: its truth would need a second token */
+    tree_add(&t, right, RIGHT, 0.5f, 0); /* its conditional estimate is 1; a second token would be needed to know its truth */
     tree_add(&t, wrong, RIGHT, 0.25f, 0);
     Calibration c;
     calibration_init(&c, NULL);
@@ -112,16 +112,16 @@ static void only_what_is_known_is_judged(void **state) {
     assert_true(c.n[CALIBRATION_N_BINS - 1] == 1 && c.n_right[CALIBRATION_N_BINS - 1] == 0);
 }
 
-/* A text whose drafts turn bad is followed. */
-static void what_was_long_ago_is_forgotten(void **state) {
+/* A text whose drafts become worse is followed. */
+static void old_observations_fade(void **state) {
     (void)state;
     Calibration c = taught(too_modest);
     for (uint64_t i = 0; i < N_STEPS; i++) one_step(&c, i, squared), calibration_fit(&c, NULL);
     assert_true(worst_error(&c, squared) < 0.1);
 }
 
-/* What little a request has learned weighs little against its prior. */
-static void a_prior_is_believed_at_first(void **state) {
+/* Few observations of a request have little weight against its prior. */
+static void the_prior_dominates_at_first(void **state) {
     (void)state;
     Calibration shared = taught(never), own;
     calibration_init(&own, &shared);
@@ -132,9 +132,9 @@ static void a_prior_is_believed_at_first(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_known_distortion_is_found),    cmocka_unit_test(the_map_never_falls),
-        cmocka_unit_test(a_calibrated_tree_is_sound),     cmocka_unit_test(only_what_is_known_is_judged),
-        cmocka_unit_test(what_was_long_ago_is_forgotten), cmocka_unit_test(a_prior_is_believed_at_first),
+        cmocka_unit_test(a_known_distortion_is_learned),    cmocka_unit_test(the_map_never_falls),
+        cmocka_unit_test(a_calibrated_tree_is_valid),     cmocka_unit_test(only_nodes_whose_truth_is_known_are_counted),
+        cmocka_unit_test(old_observations_fade), cmocka_unit_test(the_prior_dominates_at_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,7 @@ static void impossible_conversations_are_refused(void **state) {
         const char *why;
     } cases[] = {
         {CHAT_NONE, two_turns, 4, "no chat template"},
-        {CHAT_CHATML, two_turns, 0, "at least one message"},
+        {CHAT_CHATML, two_turns, 0, "has no messages"},
         {CHAT_CHATML, tool, 1, "role 'tool'"},
         {CHAT_VICUNA, late_system, 2, "only as the first"},
         {CHAT_LLAMA2, only_system, 1, "must follow it"},

@@ -1,7 +1,11 @@
-/* The measured costs on disk: an entry comes back as it was, and what is damaged or another's is none. */
+/* test_cost_cache.c - measured costs in files: an entry is read as it was written; damaged or foreign files are
+ * ignored. */
+#include "backend/reference/reference_backend.h"
 #include "engine_rig.h"
+#include "model_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "backend/cost_cache.h"
 
 #include <dirent.h>
@@ -69,7 +73,8 @@ static void it_comes_back_as_it_was(void **state) {
     assert_int_equal(cost_cache_store("build/there/is/none", "a key", &CURVE, &err), FR_ERR_IO);
 }
 
-/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave the curve alone. */
+/* Every byte altered, every end cut off, something behind it, numbers that no curve has: all are no entry, and leave
+ * the curve alone. */
 static void the_damaged_is_no_entry(void **state) {
     (void)state;
     char sound[2048], bad[2048];
@@ -115,28 +120,38 @@ static void anothers_is_no_entry(void **state) {
     assert_false(cost_cache_load(folder, "a key", &got));
 }
 
-static void keys_tell_apart_what_costs_differ_by(void **state) {
+/* The key of an executor of these weights, made for the purpose. */
+static void key_of(const Weights *w, int n_threads, KvType kv_type, int32_t n_ctx, char out[COST_KEY_BYTES]) {
+    RigOptions o = rig_options(n_ctx, 4);
+    o.kv_type = kv_type;
+    Executor *e = rig_executor(w, &o);
+    cost_cache_key(e, n_threads, out);
+    rig_executor_close(e);
+}
+
+static void keys_differ_where_costs_do(void **state) {
     (void)state;
     fr_model *small = rig_open_model("models/draft.gguf", NULL), *large = rig_open_model("models/target.gguf", NULL);
     fr_model *q8 = rig_open_model_with("models/draft.gguf", NULL, "q8"), *ref = rig_open_model("models/draft.gguf", "ref");
-    const ExecutorOptions o = {.n_threads = 2, .kv_type = KV_F16, .n_ctx = 100}, more = {.n_threads = 3, .kv_type = KV_F16, .n_ctx = 100};
-    const ExecutorOptions wide = {.n_threads = 2, .kv_type = KV_F32, .n_ctx = 100}, longer = {.n_threads = 2, .kv_type = KV_F16, .n_ctx = 200};
-    char keys[8][COST_KEY_BYTES];
-    cost_cache_key(small->model, &o, keys[0]);
-    cost_cache_key(large->model, &o, keys[1]);
-    cost_cache_key(q8->model, &o, keys[2]);
-    cost_cache_key(ref->model, &o, keys[3]);
-    cost_cache_key(small->model, &more, keys[4]);
-    cost_cache_key(small->model, &wide, keys[5]);
-    cost_cache_key(small->model, &longer, keys[6]);
-    cost_cache_key(small->model, &o, keys[7]);
-    for (int i = 0; i < 7; i++)
+    Weights *slow = rig_weights_in(&backend_reference, small->gguf);
+    char keys[9][COST_KEY_BYTES];
+    key_of(small->weights, 2, KV_F16, 100, keys[0]);
+    key_of(large->weights, 2, KV_F16, 100, keys[1]);
+    key_of(q8->weights, 2, KV_F16, 100, keys[2]);
+    key_of(ref->weights, 2, KV_F16, 100, keys[3]);
+    key_of(small->weights, 3, KV_F16, 100, keys[4]);
+    key_of(small->weights, 2, KV_F32, 100, keys[5]);
+    key_of(small->weights, 2, KV_F16, 200, keys[6]);
+    key_of(slow, 2, KV_F16, 100, keys[7]);
+    key_of(small->weights, 2, KV_F16, 100, keys[8]);
+    for (int i = 0; i < 8; i++)
         for (int k = 0; k < i; k++) assert_string_not_equal(keys[i], keys[k]);
-    assert_string_equal(keys[0], keys[7]);
+    assert_string_equal(keys[0], keys[8]);
+    rig_weights_close(slow);
     fr_model_close(small), fr_model_close(large), fr_model_close(q8), fr_model_close(ref);
 }
 
-/* The costs with which an engine begins its first planned request. */
+/* The costs with which an engine begins its first request with an automatic budget. */
 static CostCurve begin_and_end(const fr_model *model) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};
@@ -145,8 +160,8 @@ static CostCurve begin_and_end(const fr_model *model) {
                                   .sampling = fr_sampling_default()};
     fr_engine *e = rig_open_engine(model, &eo);
     fr_request *r;
-    assert_int_equal(fr_request_open(&r, e, &o, NULL), FR_OK);
-    CostCurve c = e->cost;
+    assert_int_equal(rig_open_request(&r, e, &o, NULL), FR_OK);
+    CostCurve c = e->policy.cost;
     fr_request_close(r);
     fr_engine_close(e);
     return c;
@@ -155,17 +170,16 @@ static CostCurve begin_and_end(const fr_model *model) {
 static void an_engine_keeps_and_finds_its_costs(void **state) {
     (void)state;
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
-    CostCurve told = CURVE, first = begin_and_end(model);
+    CostCurve stored = CURVE, first = begin_and_end(model);
     assert_true(first.n > 1);
     find_entry();
     char key[COST_KEY_BYTES];
-    const ExecutorOptions o = {.n_threads = 1, .kv_type = KV_F16, .n_ctx = 64};
-    cost_cache_key(model->model, &o, key);
-    cost_cache_store(folder, key, &told, NULL);
-    assert_true(begin_and_end(model).seconds[2] == told.seconds[2]); /* not measured: 62 ms is nobody's time for 32 rows */
+    key_of(model->weights, 1, KV_F16, 64, key);
+    cost_cache_store(folder, key, &stored, NULL);
+    assert_true(begin_and_end(model).seconds[2] == stored.seconds[2]); /* not measured: 32 rows of this model never take 62 ms */
     write_entry("nonsense", 8);
-    assert_true(begin_and_end(model).seconds[2] != told.seconds[2]);
-    assert_true(cost_cache_load(folder, key, &told) && told.n == first.n); /* and written again */
+    assert_true(begin_and_end(model).seconds[2] != stored.seconds[2]);
+    assert_true(cost_cache_load(folder, key, &stored) && stored.n == first.n); /* and written again */
     fr_model_close(model);
 }
 
@@ -174,7 +188,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(it_comes_back_as_it_was, begin, end),
         cmocka_unit_test_setup_teardown(the_damaged_is_no_entry, begin, end),
         cmocka_unit_test_setup_teardown(anothers_is_no_entry, begin, end),
-        cmocka_unit_test(keys_tell_apart_what_costs_differ_by),
+        cmocka_unit_test(keys_differ_where_costs_do),
         cmocka_unit_test_setup_teardown(an_engine_keeps_and_finds_its_costs, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

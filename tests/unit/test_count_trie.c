@@ -43,8 +43,7 @@ static void halve(void) {
     n_entries = n;
 }
 
-/* Every string of the list stands in the trie with its count, linked as a child once, and nothing else does.
- */
+/* Every string of the list is in the trie with its count, linked once as a child, and the trie has nothing else. */
 static void compare(const CountTrie *t) {
     if (t->n != n_entries + 1) fail_msg("%d nodes, the list has %d strings", t->n - 1, n_entries);
     for (int32_t i = 0; i < n_entries; i++) {
@@ -62,7 +61,7 @@ static void compare(const CountTrie *t) {
     }
 }
 
-static void it_counts_and_forgets_as_the_list_does(void **state) {
+static void it_counts_and_forgets_like_the_list(void **state) {
     (void)state;
     enum { MAX = 1500, N_CURSORS = 3 };
     CountTrie t;
@@ -74,7 +73,7 @@ static void it_counts_and_forgets_as_the_list_does(void **state) {
         if (t.n + MAX_LENGTH > MAX)
             for (; n_entries + 1 > MAX - MAX / 4; n_halved++) halve();
         assert_true(count_trie_reserve(&t, MAX_LENGTH, cursors, N_CURSORS));
-        for (int i = 0; i < N_CURSORS; i++) { /* what is held is held still, or gone from both */
+        for (int i = 0; i < N_CURSORS; i++) { /* a cursor still holds its string, or the string is gone from both */
             if (n_held[i] == 0) continue;
             int32_t node = 0;
             for (int32_t k = 0; k < n_held[i] && node >= 0; k++) {
@@ -106,7 +105,7 @@ static void it_counts_and_forgets_as_the_list_does(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_counts_and_forgets_as_the_list_does),
+        cmocka_unit_test(it_counts_and_forgets_like_the_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Unit tests of the drafter eagle: its trees against its layer in double precision, each node by itself over its own path;
- * steps against prompts; and the text through the engine. Weights are random. */
+ * steps against prompts; and the text through the engine. FileWeights are random. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"
@@ -16,7 +16,7 @@
 enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 16, KV = N_KV * DIM, FF = 80, N_TEXT = 14 };
 
 static Gguf *target_gguf;
-static Model *target;
+static Weights *target;
 static float *embeddings, *output; /* [V][H] */
 
 static const struct {
@@ -26,15 +26,15 @@ static const struct {
 } files[] = {{"build/eagle-0.gguf", TYPE_F32, 0}, {"build/eagle-1.gguf", TYPE_F16, 0}, {"build/eagle-2.gguf", TYPE_F32, 24}};
 enum { N_FILES = sizeof files / sizeof *files };
 
-typedef struct Weights {
+typedef struct FileWeights {
     LearnedRig rig;
     float *fc, *fc_bias, *q, *k, *v, *o, *norm, *gate, *up, *down;
     LearnedRigInfo info;
-} Weights;
-static Weights weights[N_FILES];
+} FileWeights;
+static FileWeights weights[N_FILES];
 
 static void write_drafter(int i) {
-    Weights *w = &weights[i];
+    FileWeights *w = &weights[i];
     LearnedRig *r = &w->rig;
     TensorType type = files[i].type;
     learned_rig_begin(r, "eagle", target, 30 + (uint64_t)i);
@@ -63,7 +63,7 @@ static int open_all(void **state) {
     (void)state;
     learned_rig_write_target(TARGET, 7);
     target_gguf = rig_gguf(TARGET);
-    target = rig_model(target_gguf, NULL);
+    target = rig_weights(target_gguf, NULL);
     embeddings = all_rows(gguf_find_tensor(target_gguf, "token_embd.weight"));
     output = all_rows(gguf_find_tensor(target_gguf, "output.weight"));
     for (int i = 0; i < N_FILES; i++) write_drafter(i);
@@ -75,7 +75,7 @@ static int close_all(void **state) {
     for (int i = 0; i < N_FILES; i++) learned_rig_free(&weights[i].rig);
     free(embeddings);
     free(output);
-    model_close(target);
+    rig_weights_close(target);
     gguf_close(target_gguf);
     return 0;
 }
@@ -91,7 +91,7 @@ typedef struct Place {
 
 static void rotate(double *x, int32_t n_heads, int32_t position) {
     float cos_sin[DIM];
-    rope_angles(&target->rope, position, cos_sin);
+    rope_angles(&target->model->ropes[0], position, cos_sin);
     for (int32_t h = 0; h < n_heads; h++)
         for (int32_t i = 0; i < DIM / 2; i++) {
             double *a = &x[h * DIM + 2 * i], c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], x0 = a[0];
@@ -118,7 +118,7 @@ static void attend(const Place *p, const double *q, double *out) {
     }
 }
 
-static void make_place(const Weights *w, const Place *before, int32_t token, const double *feature, Place *out) {
+static void make_place(const FileWeights *w, const Place *before, int32_t token, const double *feature, Place *out) {
     double pair[2 * H], x[H], q[H], attended[H], y[H], square = 0, gate[FF], up[FF];
     out->before = before;
     out->position = before ? before->position + 1 : 0;
@@ -162,7 +162,7 @@ static void best_tokens(const double *dist, int32_t top, int32_t *tokens) {
     }
 }
 
-static void plain_tree(const Weights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
+static void plain_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
     static Place places[TREE_MAX_NODES]; /* of the nodes that are expanded */
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[16] = {0}, n_front = 1;
@@ -193,7 +193,7 @@ static void plain_tree(const Weights *w, const Place *root, int32_t pending, int
 }
 
 /* The tokens of the ranks that a shape fixed in advance names. */
-static void plain_static_tree(const Weights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
+static void plain_static_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
     static StaticTree shape;
     static Place places[TREE_MAX_NODES];
     double chance[16 * 16], log_p[TREE_MAX_NODES] = {0};

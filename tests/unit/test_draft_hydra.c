@@ -1,5 +1,5 @@
 /* Unit tests of the drafter hydra: its trees against its heads in double precision, each node by itself over its own
- * path; steps against prompts; and the text through the engine. Weights are random. */
+ * path; steps against prompts; and the text through the engine. FileWeights are random. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"
@@ -15,7 +15,7 @@
 enum { H = 64, V = 300, MAX_HEADS = 4, MAX_BLOCKS = 3, N_TEXT = 14, N_TOGETHER = 3 };
 
 static Gguf *target_gguf;
-static Model *target;
+static Weights *target;
 static float *embeddings, *head_of_target; /* [V][H] */
 
 static const struct Shape {
@@ -31,13 +31,13 @@ static const struct Shape {
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* The weights of a shape, as its file has them. */
-typedef struct Weights {
+typedef struct FileWeights {
     LearnedRig rig;
     float *in[MAX_HEADS], *in_bias[MAX_HEADS], *skip[MAX_HEADS], *output[MAX_HEADS];
     float *skip_bias[MAX_HEADS], *output_bias[MAX_HEADS]; /* or NULL */
     float *block[MAX_HEADS][MAX_BLOCKS], *bias[MAX_HEADS][MAX_BLOCKS]; /* from 1 on */
-} Weights;
-static Weights weights[N_SHAPES];
+} FileWeights;
+static FileWeights weights[N_SHAPES];
 
 static float *add_tensor(LearnedRig *r, int32_t head, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std) {
     char full[64];
@@ -45,7 +45,7 @@ static float *add_tensor(LearnedRig *r, int32_t head, const char *name, TensorTy
     return learned_rig_tensor(r, full, type, n_in, n_out, std);
 }
 
-static void write_drafter(const struct Shape *s, Weights *w, uint64_t seed) {
+static void write_drafter(const struct Shape *s, FileWeights *w, uint64_t seed) {
     LearnedRig *r = &w->rig;
     char name[32];
     learned_rig_begin(r, "hydra", target, seed);
@@ -80,7 +80,7 @@ static int open_all(void **state) {
     (void)state;
     learned_rig_write_target(TARGET, 11);
     target_gguf = rig_gguf(TARGET);
-    target = rig_model(target_gguf, NULL);
+    target = rig_weights(target_gguf, NULL);
     embeddings = all_rows("token_embd.weight");
     head_of_target = all_rows("output.weight");
     for (size_t i = 0; i < N_SHAPES; i++) write_drafter(&shapes[i], &weights[i], 70 + i);
@@ -92,7 +92,7 @@ static int close_all(void **state) {
     for (size_t i = 0; i < N_SHAPES; i++) learned_rig_free(&weights[i].rig);
     free(embeddings);
     free(head_of_target);
-    model_close(target);
+    rig_weights_close(target);
     gguf_close(target_gguf);
     return 0;
 }
@@ -100,7 +100,7 @@ static int close_all(void **state) {
 /* ---- the heads, written down plainly -------------------------------------------------------------- */
 
 /* log p of every token below a path, path[0] the pending token, path[depth] the last: the distribution of head `depth`. */
-static void dist_below(const struct Shape *s, const Weights *w, const float *hidden, const int32_t *path, int32_t depth, double *log_p) {
+static void dist_below(const struct Shape *s, const FileWeights *w, const float *hidden, const int32_t *path, int32_t depth, double *log_p) {
     double c[(MAX_HEADS + 1) * H], x[H], y[H];
     int64_t wide = (depth + 2) * H;
     for (int32_t i = 0; i < H; i++) c[i] = (double)hidden[i];
@@ -127,7 +127,7 @@ static int better_path(const void *a, const void *b) {
 }
 
 /* All paths written out: the `top` best tokens below each of the `top` best paths of every length. */
-static void plain_tree(const struct Shape *s, const Weights *w, const float *hidden, int32_t pending, int32_t top, int32_t budget, Tree *out) {
+static void plain_tree(const struct Shape *s, const FileWeights *w, const float *hidden, int32_t pending, int32_t top, int32_t budget, Tree *out) {
     static Path found[TREE_MAX_NODES];
     Path level[16] = {{.tokens = {pending}}};
     int32_t n_level = 1;
@@ -202,15 +202,15 @@ static void what_does_not_fit_is_refused(void **state) {
         int64_t in_width;
         const char *options, *says;
     } bad[] = {
-        {1, 0, 2 * H, "", "hydra.block_count is 0 where 1 to 8 are possible"},
-        {17, 1, 2 * H, "", "hydra.head_count is 17 where 1 to 16 are possible"},
-        {1, 1, 3 * H, "", "tensor hydra.0.in.weight has the wrong shape: 192 x 64 where 128 x 64 fits"},
+        {1, 0, 2 * H, "", "hydra.block_count is 0 but must be from 1 to 8"},
+        {17, 1, 2 * H, "", "hydra.head_count is 17 but must be from 1 to 16"},
+        {1, 1, 3 * H, "", "tensor hydra.0.in.weight has the wrong shape: 192 x 64 instead of 128 x 64"},
         {2, 1, 2 * H, "", "tensor hydra.1.in.weight is missing"},
-        {1, 1, 2 * H, ",top=17", "'top=17' wants a whole number from 1 to 16"},
+        {1, 1, 2 * H, ",top=17", "'top=17' must be an integer from 1 to 16"},
     };
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .target_model = target, .n_ctx = 64, .n_threads = 1};
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = executor_context(reader.executor)->device, .n_ctx = 64};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         LearnedRig r;
         Drafter *d;

@@ -1,4 +1,4 @@
-/* Unit tests of the drafter llma: against a naive search on random texts over tiny alphabets. */
+/* test_draft_llma.c - the drafter llma, against a naive search on random texts over tiny alphabets. */
 #include "draft_rig.h"
 
 #include <stdbool.h>
@@ -6,7 +6,7 @@
 
 enum { MAX_TEXT = 90, V = 64 };
 
-/* The first place in the prompt after the longest trigger of n to max(n, 5) tokens; -1: no trigger. */
+/* The first position in the prompt after the longest trigger of n to max(n, 5) tokens; -1: no trigger. */
 static int32_t search(const int32_t *text, int32_t n_text, int32_t n_prompt, int32_t n) {
     for (int32_t g = n > 5 ? n : 5; g >= n; g--)
         for (int32_t start = 0; start + g < n_prompt; start++) {
@@ -56,17 +56,17 @@ static void the_answer_is_never_copied(void **state) {
     drafter_close(d);
 }
 
-static void sequences_and_vocabulary_are_kept_apart(void **state) {
+static void sequences_are_independent_and_tokens_checked(void **state) {
     (void)state;
-    rig_check_sequences_apart("llma");
-    rig_check_refuses_foreign_tokens("llma");
+    rig_check_sequences_are_independent("llma");
+    rig_check_refuses_unknown_tokens("llma");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_copies_what_a_naive_search_finds),
         cmocka_unit_test(the_answer_is_never_copied),
-        cmocka_unit_test(sequences_and_vocabulary_are_kept_apart),
+        cmocka_unit_test(sequences_are_independent_and_tokens_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Unit tests of the drafter lookahead: a Jacobi iteration and a pool written down plainly give the same trees,
- * against a made-up target. */
+/* test_draft_lookahead.c - the drafter lookahead: a Jacobi iteration and a pool written down plainly give the same trees,
+ * against a simulated target. */
 #include "feedback_rig.h"
 
 #include "spec/tree/union.h"
@@ -18,7 +18,7 @@ typedef struct Gram {
 typedef struct Plain {
     int32_t w, n, g, chain, rows[MAX_N][MAX_W];
     int32_t n_grams;
-    Gram grams[MAX_GRAMS]; /* all there ever were */
+    Gram grams[MAX_GRAMS]; /* all n-grams since the beginning */
 } Plain;
 
 static void plain_begin(Plain *p, const int32_t *tokens, int32_t n_tokens, bool prompt) {
@@ -33,7 +33,7 @@ static void plain_begin(Plain *p, const int32_t *tokens, int32_t n_tokens, bool 
     }
 }
 
-/* What is counted for all sequences together. */
+/* Counts over all sequences. */
 typedef struct Count {
     int32_t n, right;
 } Count;
@@ -61,7 +61,7 @@ static int32_t walk(const Tree *t, const int32_t *path, int32_t n) {
     return node;
 }
 
-/* As much of a path as there is room for; its first `old` tokens were entered before. */
+/* Adds as much of a path as there is room for; its first `old` tokens were added before. */
 static void enter(Tree *t, const int32_t *path, const double *shares, int32_t old, int32_t n, int32_t budget) {
     for (int32_t i = 0, node = 0; i < n; i++) {
         int32_t child = tree_child(t, node, path[i]);
@@ -85,7 +85,7 @@ static int32_t find(const Plain *p, int32_t pending, Gram *taken) {
     return n_taken;
 }
 
-/* The place among the different tokens that come in the guesses after the tokens of guess i before k. */
+/* The place of token k of guess i among the different tokens that follow its first k - 1 tokens in the guesses. */
 static int32_t place_of(const Gram *taken, int32_t i, int32_t k) {
     bool seen[FEEDBACK_V] = {false};
     int32_t place = 0;
@@ -103,7 +103,7 @@ static double guess_prior(int32_t k, int32_t place) { return place > 0 ? 0.1 : k
 
 static void enter_guesses(const Plain *p, int32_t budget, Tree *t) {
     Gram taken[16];
-    static Tree all; /* of the guesses: their p_accept is that of their own path, whatever the window says */
+    static Tree all; /* of the guesses: their p_accept is that of their own path, whatever the window contains */
     int32_t n = find(p, t->nodes[0].token, taken);
     tree_reset(&all, t->nodes[0].token);
     for (int32_t i = 0; i < n; i++) {
@@ -121,9 +121,9 @@ static void enter_guesses(const Plain *p, int32_t budget, Tree *t) {
     }
 }
 
-/* Was token i of the step's text this one? -1 where nobody knows. */
-static int came(const FeedbackSequence *s, int32_t i, int32_t token) {
-    return i > s->verdict.n_path ? -1 : feedback_rig_came(s, i) == token;
+/* Whether token i of the step's text was this one; -1: not known. */
+static int was_right(const FeedbackSequence *s, int32_t i, int32_t token) {
+    return i > s->verdict.n_path ? -1 : feedback_rig_after(s, i) == token;
 }
 
 static void plain_count(const Plain *p, const FeedbackSequence *s) {
@@ -132,18 +132,18 @@ static void plain_count(const Plain *p, const FeedbackSequence *s) {
     bool counted[MAX_N][FEEDBACK_V] = {{false}};
     for (int32_t i = 0; i < n; i++)
         for (int32_t k = 0; k < taken[i].n - 1; k++) {
-            int32_t token = taken[i].tokens[k + 1], right = came(s, k, token);
+            int32_t token = taken[i].tokens[k + 1], right = was_right(s, k, token);
             if (right < 0) break;
             if (!counted[k][token]) count(&guess[k][place_of(taken, i, k)], right == 1);
-            counted[k][token] = true; /* below the one right node of this depth: no other is looked at */
+            counted[k][token] = true; /* only nodes below the one right node of this depth are counted */
             if (right == 0) break;
         }
     bool right = true;
     for (int32_t j = 0; j < p->w && right && j <= s->verdict.n_path; j++) {
-        if (j > 0) count(&spine, right = came(s, j - 1, p->rows[0][j]) == 1);
+        if (j > 0) count(&spine, right = was_right(s, j - 1, p->rows[0][j]) == 1);
         bool here = right;
-        for (int32_t r = 1; r < p->n - 1 && here && came(s, j + r - 1, 0) >= 0; r++)
-            count(&column[r], here = came(s, j + r - 1, p->rows[r][j]) == 1);
+        for (int32_t r = 1; r < p->n - 1 && here && was_right(s, j + r - 1, 0) >= 0; r++)
+            count(&column[r], here = was_right(s, j + r - 1, p->rows[r][j]) == 1);
     }
 }
 
@@ -172,26 +172,26 @@ static int32_t argmax(const float *row) {
 
 static int32_t plain_observe(Plain *p, const FeedbackSequence *s) {
     double shares[2 * MAX_W + MAX_N];
-    int32_t said[MAX_W], path[2 * MAX_W + MAX_N], turned[MAX_N][MAX_W], n_missing = 0;
+    int32_t next[MAX_W], path[2 * MAX_W + MAX_N], rotated[MAX_N][MAX_W], n_missing = 0;
     plain_count(p, s);
     p->rows[0][0] = s->tree.nodes[0].token;
     for (int32_t j = 0; j < p->w; j++) {
         int32_t last = walk(&s->tree, path, column_path(p, j, path, shares));
-        said[j] = last < 0 ? -1 : argmax(s->rows[last]);
+        next[j] = last < 0 ? -1 : argmax(s->rows[last]);
         n_missing += last < 0;
     }
     for (int32_t j = 0; j < p->w; j++) {
-        if (said[j] < 0) continue;
+        if (next[j] < 0) continue;
         Gram *g = &p->grams[p->n_grams++];
         assert_true(p->n_grams < MAX_GRAMS);
         g->n = p->chain + 2;
         for (int32_t r = 0; r <= p->chain; r++) g->tokens[r] = p->rows[r][j];
-        g->tokens[p->chain + 1] = said[j];
+        g->tokens[p->chain + 1] = next[j];
         for (int32_t r = 0; r <= p->chain; r++) p->rows[r][j] = g->tokens[r + 1];
     }
-    memcpy(turned, p->rows, sizeof turned);
+    memcpy(rotated, p->rows, sizeof rotated);
     for (int32_t j = 0; j < p->w && s->verdict.n_path < p->w; j++)
-        for (int32_t r = 0; r < p->n - 1; r++) p->rows[r][j] = turned[r][(j + s->verdict.n_path) % p->w];
+        for (int32_t r = 0; r < p->n - 1; r++) p->rows[r][j] = rotated[r][(j + s->verdict.n_path) % p->w];
     return n_missing;
 }
 
@@ -203,7 +203,7 @@ static void check_same_nodes(const Tree *want, const Tree *got, const char *what
             fail_msg("%s: node %d is token %d below %d, want %d below %d", what, i, g->token, g->parent, w->token,
                      w->parent);
         if (!(fabsf(g->p_accept - w->p_accept) < 1e-5f && g->p_accept > 0))
-            fail_msg("%s: node %d has est %g, want %g", what, i, (double)g->p_accept, (double)w->p_accept);
+            fail_msg("%s: node %d has p_accept %g, want %g", what, i, (double)g->p_accept, (double)w->p_accept);
     }
 }
 
@@ -213,7 +213,7 @@ enum { N_SEQUENCES = 3 };
 static FeedbackSequence sequences[N_SEQUENCES];
 static Plain plains[N_SEQUENCES];
 
-/* Another drafter's nodes come first; sometimes the union is then pruned, and ours lose nodes. */
+/* Nodes of another drafter come first; sometimes the union is then pruned, and some of our nodes are dropped. */
 static void unite(Tree *t, bool prune) {
     static Tree all;
     tree_reset(&all, t->nodes[0].token);
@@ -226,8 +226,8 @@ static void unite(Tree *t, bool prune) {
     *t = all;
 }
 
-/* Sequences in turns, coming and going, under every budget, alone and in a union. */
-static void windows_pools_and_trees_are_those_of_the_plain_ones(void **state) {
+/* Several sequences in turn, beginning and ending, under every budget, alone and in a union. */
+static void windows_pools_and_trees_equal_those_of_a_plain_version(void **state) {
     (void)state;
     static const struct { const char *spec; int32_t w, n, g; bool prompt; } cases[] = {
         {"lookahead", 5, 4, 5, true}, {"lookahead:prompt=0", 5, 4, 5, false},
@@ -267,7 +267,7 @@ static void windows_pools_and_trees_are_those_of_the_plain_ones(void **state) {
     }
 }
 
-static void estimates_come_true(void **state) {
+static void p_accept_matches_the_observed_frequency(void **state) {
     (void)state;
     static const float temperatures[] = {1, 2};
     for (int i = 0; i < 2; i++) {
@@ -287,8 +287,8 @@ static void estimates_come_true(void **state) {
     }
 }
 
-/* Without a prompt that helps, the window alone finds what the target goes on saying. */
-static void the_window_learns_a_text_that_settles(void **state) {
+/* Without a useful prompt, the window alone finds a text that the target repeats. */
+static void the_window_alone_learns_a_repeated_text(void **state) {
     (void)state;
     Drafter *d = feedback_rig_open("lookahead:prompt=0", FEEDBACK_V, 1);
     FeedbackSequence *s = &sequences[0];
@@ -303,14 +303,14 @@ static void the_window_learns_a_text_that_settles(void **state) {
     drafter_close(d);
 }
 
-/* The drawing in draft_lookahead.c: two steps of it by hand, W = 3 and N = 4. */
-static void the_drawing_of_the_essay_holds(void **state) {
+/* The drawing of draft_lookahead.c: two steps of it by hand, W = 3 and N = 4. */
+static void the_drawing_of_the_source_file_holds(void **state) {
     (void)state;
     enum { P = 20, A1, A2, B0, B1, B2, C0, C1, C2, D0, D1, D2, NEXT, X };
     /* the first window is spread over the prompt: columns (x b0 c0), (a1 b1 c1), (a2 b2 c2) */
     const int32_t prompt[] = {X, B0, C0, A1, B1, C1, A2, B2, C2, P};
     const int32_t edges[][2] = {{A1, 0}, {B0, 0}, {A2, A1}, {B1, A1}, {B2, A2}, {C0, B0}, {C1, B1}, {C2, B2}};
-    const int32_t said[][2] = {{P, NEXT}, {C0, D0}, {C1, D1}, {C2, D2}};
+    const int32_t next[][2] = {{P, NEXT}, {C0, D0}, {C1, D1}, {C2, D2}};
     FeedbackSequence *s = &sequences[0];
     Drafter *d = feedback_rig_open("lookahead:window=3,prompt=0", FEEDBACK_V, 1);
     memset(s, 0, sizeof *s);
@@ -328,7 +328,7 @@ static void the_drawing_of_the_essay_holds(void **state) {
     for (int32_t i = 0; i < 9; i++) {
         s->logits[i] = s->rows[i];
         for (int k = 0; k < 4; k++)
-            if (s->tree.nodes[i].token == said[k][0]) s->rows[i][said[k][1]] = 1;
+            if (s->tree.nodes[i].token == next[k][0]) s->rows[i][next[k][1]] = 1;
     }
     s->verdict.next_token = NEXT; /* nothing accepted */
     s->context[s->n++] = NEXT;
@@ -344,18 +344,18 @@ static void the_drawing_of_the_essay_holds(void **state) {
     drafter_close(d);
 }
 
-static void the_engine_feeds_it(void **state) {
+static void it_works_in_the_engine(void **state) {
     (void)state;
     feedback_rig_check_engine("lookahead", "recycling");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(windows_pools_and_trees_are_those_of_the_plain_ones),
-        cmocka_unit_test(estimates_come_true),
-        cmocka_unit_test(the_window_learns_a_text_that_settles),
-        cmocka_unit_test(the_drawing_of_the_essay_holds),
-        cmocka_unit_test(the_engine_feeds_it),
+        cmocka_unit_test(windows_pools_and_trees_equal_those_of_a_plain_version),
+        cmocka_unit_test(p_accept_matches_the_observed_frequency),
+        cmocka_unit_test(the_window_alone_learns_a_repeated_text),
+        cmocka_unit_test(the_drawing_of_the_source_file_holds),
+        cmocka_unit_test(it_works_in_the_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Unit tests of the drafter lookahead-trie: which nodes it takes, against counts by brute force; its history
- * and the bound of its trie. */
+/* test_draft_lookahead_trie.c - the drafter lookahead-trie: which nodes it takes, against counts by brute force; its history
+ * and the limit of its trie. */
 #include "draft_rig.h"
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ typedef struct Text {
     int32_t n, tokens[MAX_TEXT];
 } Text;
 static Text prompt, answers[N_REQUESTS];
-static int32_t n_answers; /* the last one is being written */
+static int32_t n_answers; /* the last one is still being written */
 
 static int32_t occurrences(const Text *t, const int32_t *string, int32_t n) {
     int32_t found = 0;
@@ -55,7 +55,7 @@ static int more_out_first(const void *a, const void *b) {
 
 static double mix(Counted c) { return (1 - 1e-4) * c.in + 1e-4 * c.out; }
 
-/* The tree holds the budget / 2 highest by f_out, and the highest by f_mix of the others. */
+/* The tree has the budget / 2 nodes of highest f_out, and of the others those of highest f_mix. */
 static void check(const Tree *t, const int32_t *text, int32_t n_text, int32_t branch, int32_t budget,
                   const char *what) {
     int32_t string[4 * MAX_TEXT], query = n_text < 2 ? n_text : 2, enough = budget < branch ? budget : branch;
@@ -71,7 +71,7 @@ static void check(const Tree *t, const int32_t *text, int32_t n_text, int32_t br
     int32_t half = budget / 2, least_out = half > 0 && half <= n_ranked ? ranked[half - 1].out
                                            : half > 0                   ? 0
                                                                         : INT32_MAX;
-    if (least_out == 0) least_out = 1; /* all that answers said fits into the half */
+    if (least_out == 0) least_out = 1; /* all strings of answers fit into the half */
     int32_t n_above = 0, n_at_least = 0, n_of_mix = 0;
     double least_mix = 1e9;
     for (int32_t i = 1; i < t->n; i++) {
@@ -169,7 +169,7 @@ static void at_most_decoding_length_nodes(void **state) {
     drafter_close(few);
 }
 
-/* A small trie, many answers at once: it forgets, drafts go on, and what is said again and again stays. */
+/* A small trie and many answers at once: it forgets, drafting continues, and what occurs again and again stays. */
 static void a_full_trie_forgets_what_is_rare(void **state) {
     (void)state;
     enum { LARGE = 5000, N = 3 };
@@ -191,9 +191,9 @@ static void a_full_trie_forgets_what_is_rare(void **state) {
     drafter_close(d);
 }
 
-static void vocabulary_is_checked(void **state) {
+static void tokens_outside_the_vocabulary_are_refused(void **state) {
     (void)state;
-    rig_check_refuses_foreign_tokens("lookahead-trie");
+    rig_check_refuses_unknown_tokens("lookahead-trie");
 }
 
 int main(void) {
@@ -202,7 +202,7 @@ int main(void) {
         cmocka_unit_test(the_example_of_the_essay_holds),
         cmocka_unit_test(at_most_decoding_length_nodes),
         cmocka_unit_test(a_full_trie_forgets_what_is_rare),
-        cmocka_unit_test(vocabulary_is_checked),
+        cmocka_unit_test(tokens_outside_the_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

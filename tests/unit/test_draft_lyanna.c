@@ -175,7 +175,7 @@ static void plain_promise(const Tree *t, const int32_t *tokens, int32_t m, doubl
 }
 
 /* Nodes that the fresh tree has not are marked, and no others. */
-static void check_kinds(const Tree *got, const Tree *fresh, int32_t budget) {
+static void check_tags(const Tree *got, const Tree *fresh, int32_t budget) {
     static Tree kept;
     int32_t at[TREE_MAX_NODES] = {0};
     tree_reset(&kept, fresh->nodes[0].token);
@@ -183,7 +183,7 @@ static void check_kinds(const Tree *got, const Tree *fresh, int32_t budget) {
     union_prune(&kept, budget);
     for (int32_t i = 1; i < got->n; i++) {
         at[i] = at[got->nodes[i].parent] < 0 ? -1 : tree_child(&kept, at[got->nodes[i].parent], got->nodes[i].token);
-        assert_int_equal(got->nodes[i].kind, at[i] < 0 ? NODE_RESAMPLED : NODE_FRESH);
+        assert_int_equal(got->nodes[i].tag, at[i] < 0 ? LYANNA_RESAMPLED : LYANNA_FRESH);
     }
 }
 
@@ -226,7 +226,7 @@ static void check_after_step(LearnedReader *reader, int i_file, const AfterStep 
     tree_reset(&none, pending);
     unite(is_alone ? NULL : &a->fresh, any ? &a->resampled : &none, a->trust, budget, &want);
     learned_rig_assert_alike(&want, &got, 1e-2, spec);
-    check_kinds(&got, is_alone ? &none : &a->fresh, budget);
+    check_tags(&got, is_alone ? &none : &a->fresh, budget);
     rig_propose(d, 0, pending, budget, V, &again); /* as for a request that had to sit out */
     rig_assert_same_tree(&got, &again, spec);
     if (is_alone) { /* by itself it is followed by a fresh one */
@@ -295,8 +295,8 @@ static void refuse(const char *spec, fr_code code, const char *says) {
     Drafter *d;
     fr_error err = {0};
     learned_rig_open_reader(&reader, lyanna_target.model);
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .target_model = lyanna_target.model, .n_ctx = 64,
-                            .n_threads = 1};
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .weights = lyanna_target.model,
+                            .device = executor_context(reader.executor)->device, .n_ctx = 64};
     assert_int_equal(drafter_open(&d, spec, &env, 0, &err), code);
     if (!strstr(err.message, says)) fail_msg("%s: says '%s', not '%s'", spec, err.message, says);
     learned_rig_close_reader(&reader);
@@ -314,8 +314,8 @@ static void what_makes_no_sense_is_refused(void **state) {
         lyanna_rig_write(&w, &bad[i], 60 + i);
         learned_rig_free(&w.rig);
     }
-    refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "place 1 of forerun-drafter.lyanna.hot_tokens");
-    refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "place 19 of forerun-drafter.lyanna.hot_tokens");
+    refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "entry 1 of forerun-drafter.lyanna.hot_tokens");
+    refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "entry 19 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
     refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT, "resample");
     refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "one of these is wanted: off, on");
@@ -342,9 +342,12 @@ static void re_sampled_nodes_are_counted_apart(void **state) {
         rig_run_request(e, &o, &got);
         const fr_stats *s = &got.stats;
         if (s->draft_error[0]) fail_msg("%s", s->draft_error);
-        assert_int_equal(s->resampled > 0, cases[i].any);
-        assert_true(s->resampled < s->drafted && s->resampled_accepted <= s->accepted && s->resampled_accepted <= s->resampled);
-        if (cases[i].any) assert_true(s->resampled_accepted > 0);
+        assert_int_equal(s->n_counters, 1);
+        const fr_counter *c = &s->counters[0];
+        assert_string_equal(c->name, "lyanna.resampled");
+        assert_int_equal(c->drafted > 0, cases[i].any);
+        assert_true(c->drafted < s->drafted && c->accepted <= s->accepted && c->accepted <= c->drafted);
+        if (cases[i].any) assert_true(c->accepted > 0);
     }
     fr_engine_close(e);
     fr_model_close(model);

@@ -1,5 +1,5 @@
 /* Unit tests of the drafter medusa: its trees against all products of its heads' distributions, in double precision, and the
- * text through the engine. Weights are random. */
+ * text through the engine. FileWeights are random. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"
@@ -15,7 +15,7 @@
 enum { H = 64, V = 300, MAX_HEADS = 3, MAX_RANKS = 12, N_TEXT = 20 };
 
 static Gguf *target_gguf;
-static Model *target;
+static Weights *target;
 
 static const struct Shape {
     const char *path;
@@ -31,22 +31,22 @@ static const struct Shape {
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* The weights of a shape, as its file has them. */
-typedef struct Weights {
+typedef struct FileWeights {
     LearnedRig rig;
     float accuracy[MAX_HEADS * MAX_RANKS];
     float *block[MAX_HEADS][2], *bias[MAX_HEADS][2], *output[MAX_HEADS];
-} Weights;
-static Weights weights[N_SHAPES];
+} FileWeights;
+static FileWeights weights[N_SHAPES];
 
 /* Accuracies that fall with the rank, each head in its own way. */
-static void add_accuracy(const struct Shape *s, Weights *w) {
+static void add_accuracy(const struct Shape *s, FileWeights *w) {
     for (int32_t i = 0; i < s->n_heads; i++)
         for (int32_t r = 0; r < s->n_ranks; r++)
             w->accuracy[i * s->n_ranks + r] = (0.5f - 0.1f * (float)i) / (1 + (0.7f + 0.9f * (float)i) * (float)r);
     if (s->n_ranks) gguf_add_tensor(w->rig.w, "medusa.accuracy", TYPE_F32, 2, (int64_t[]){s->n_ranks, s->n_heads}, w->accuracy);
 }
 
-static void write_drafter(const struct Shape *s, Weights *w, uint64_t seed) {
+static void write_drafter(const struct Shape *s, FileWeights *w, uint64_t seed) {
     char name[64];
     learned_rig_begin(&w->rig, "medusa", target, seed);
     gguf_set_u32(w->rig.w, DRAFTER_KEY("medusa.head_count"), (uint32_t)s->n_heads);
@@ -70,7 +70,7 @@ static int open_all(void **state) {
     (void)state;
     learned_rig_write_target(TARGET, 5);
     target_gguf = rig_gguf(TARGET);
-    target = rig_model(target_gguf, NULL);
+    target = rig_weights(target_gguf, NULL);
     for (size_t i = 0; i < N_SHAPES; i++) write_drafter(&shapes[i], &weights[i], 40 + i);
     return 0;
 }
@@ -78,7 +78,7 @@ static int open_all(void **state) {
 static int close_all(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i++) learned_rig_free(&weights[i].rig);
-    model_close(target);
+    rig_weights_close(target);
     gguf_close(target_gguf);
     return 0;
 }
@@ -87,7 +87,7 @@ static int close_all(void **state) {
 
 static double dist[MAX_HEADS][V]; /* log p of each head */
 
-static void find_dists(const struct Shape *s, const Weights *w, const float *hidden) {
+static void find_dists(const struct Shape *s, const FileWeights *w, const float *hidden) {
     float *head_of_target = malloc(sizeof(float) * H * V);
     const GgufTensor *t = gguf_find_tensor(target_gguf, "output.weight");
     for (int64_t o = 0; o < V; o++)
@@ -187,7 +187,7 @@ static void trees_are_the_best_products(void **state) {
 }
 
 /* The shape's best paths of ranks, with the tokens that the heads have at these ranks. */
-static void plain_static_tree(const struct Shape *s, const Weights *w, int32_t top, int32_t budget, int32_t pending, Tree *out) {
+static void plain_static_tree(const struct Shape *s, const FileWeights *w, int32_t top, int32_t budget, int32_t pending, Tree *out) {
     static StaticTree shape;
     double chance[MAX_HEADS * 64];
     int32_t n = s->n_ranks && s->n_ranks < top ? s->n_ranks : top, node[TREE_MAX_NODES] = {0};
@@ -235,7 +235,8 @@ static void static_trees_have_the_shape_of_the_accuracies(void **state) {
 static void accuracies_are_shares(void **state) {
     (void)state;
     static const float bad[] = {1.5f, -0.25f};
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .target_model = target, .n_ctx = 64, .n_threads = 1};
+    Device *device = rig_device(target, 1);
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = device, .n_ctx = 64};
     for (int i = 0; i < 2; i++) {
         LearnedRig r;
         Drafter *d;
@@ -254,6 +255,7 @@ static void accuracies_are_shares(void **state) {
     fr_error err = {0};
     assert_int_equal(drafter_open(&d, "medusa:tree=round,file=build/medusa-0.gguf", &env, 0, &err), FR_ERR_ARGUMENT);
     assert_string_equal(err.message, "medusa: 'tree=round' must be dynamic or static");
+    device_close(device);
 }
 
 static void the_text_is_the_plain_one(void **state) {

@@ -157,7 +157,7 @@ static void neighbours_change_nothing(void **state) {
             }
             if (running[k] || n_started == N || step % 2) continue;
             which[k] = n_started;
-            if (fr_request_open(&running[k], e, &o[n_started++], &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&running[k], e, &o[n_started++], &err)) fail_msg("%s", err.message);
         }
         if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);
         assert_true(step < 1000);
@@ -216,15 +216,21 @@ static void coupling_pays(void **state) {
 /* ---- the trees ----------------------------------------------------------------------------------- */
 
 static Gguf *target_gguf;
+static Weights *target_weights;
+static Device *device;
 
 static int open_target(void **state) {
     (void)state;
     target_gguf = rig_gguf(RIG_TARGET);
+    target_weights = rig_weights(target_gguf, NULL);
+    device = rig_device(target_weights, 1);
     return 0;
 }
 
 static int close_target(void **state) {
     (void)state;
+    device_close(device);
+    rig_weights_close(target_weights);
     gguf_close(target_gguf);
     return 0;
 }
@@ -233,8 +239,9 @@ static int try_open(Drafter **out, const char *spec, int32_t max_sequences, fr_e
     DrafterEnv env = {.n_vocab = N_VOCAB,
                       .max_sequences = max_sequences,
                       .target = target_gguf,
-                      .n_ctx = 256,
-                      .n_threads = 1};
+                      .weights = target_weights,
+                      .device = device,
+                      .n_ctx = 256};
     return drafter_open(out, spec, &env, 0, err);
 }
 
@@ -383,7 +390,7 @@ static void many_sequences_take_turns(void **state) {
 /* What the draft's distribution is at a node of a tree after `text`, asked of a fresh executor. */
 typedef struct Oracle {
     Gguf *gguf;
-    Model *model;
+    Weights *model;
     Sampler *sampler;
     float logits[N_VOCAB], dist[N_VOCAB];
 } Oracle;
@@ -391,14 +398,14 @@ typedef struct Oracle {
 static Oracle *oracle_open(void) {
     static Oracle o;
     o.gguf = rig_gguf(DRAFT);
-    o.model = rig_model(o.gguf, NULL);
+    o.model = rig_weights(o.gguf, NULL);
     assert_non_null(o.sampler = sampler_new(N_VOCAB));
     return &o;
 }
 
 static void oracle_close(Oracle *o) {
     sampler_free(o->sampler);
-    model_close(o->model);
+    rig_weights_close(o->model);
     gguf_close(o->gguf);
 }
 
@@ -410,14 +417,14 @@ static void oracle_ask(Oracle *o, const SamplingOptions *as_dist, const int32_t 
     memcpy(context, text, N_TEXT * sizeof *text);
     for (int32_t k = node; k > 0; k = t->nodes[k].parent)
         context[N_TEXT + t->nodes[k].depth - 1] = t->nodes[k].token;
-    ExecutorOptions eo = rig_options(n, n);
+    RigOptions eo = rig_options(n, n);
     eo.kv_type = KV_F16;
     Executor *e = rig_executor(o->model, &eo);
     int32_t s = rig_sequence(e);
     rig_append(e, s, context, n - 1, n, N_VOCAB, NULL);
     rig_append(e, s, context + n - 1, 1, 1, N_VOCAB, o->logits);
     sampler_dist(o->sampler, as_dist, o->logits, context, n, o->dist); /* penalties see the path */
-    executor_close(e);
+    rig_executor_close(e);
 }
 
 /* The chance that a coupled draw gives to `token` at output position `position`, the slow way. */
@@ -524,7 +531,7 @@ static void senseless_options_are_refused(void **state) {
         {"sps" M ",length=0", "length=0"},
         {"sps" M ",length=65", "length=65"},
         {"sps" M ",coupled=2", "coupled=2"},
-        {"sps" M ",width=2", "no option 'width'"},
+        {"sps" M ",width=2", "unknown option 'width'"},
         {"rsd-c" M ",branch=", "key=value"},
         {"rsd-c" M ",branch=0", "branch=0"},
         {"rsd-c" M ",branch=3-", "branch=3-"},
@@ -539,7 +546,7 @@ static void senseless_options_are_refused(void **state) {
         {"rsd-s" M ",depth=x", "depth=x"},
         {"spectr" M ",paths=0", "paths=0"},
         {"spectr" M ",paths=64,length=8", "more than 511 nodes"},
-        {"spectr" M ",coupled=1", "no option 'coupled'"},
+        {"spectr" M ",coupled=1", "unknown option 'coupled'"},
         {"specinfer", "write specinfer:models=FILE.gguf"},
         {"specinfer:models=" DRAFT "+", "no draft model given"},
         {"specinfer:models=" DRAFT "+models/missing.gguf", "models/missing.gguf"},
@@ -651,7 +658,7 @@ static void another_vocabulary_is_refused_by_name(void **state) {
     const char *draft = spec;
     o.drafts = &draft, o.n_drafts = 1;
     fr_request *r;
-    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_MISMATCH);
+    assert_int_equal(rig_open_request(&r, e, &o, &err), FR_ERR_MISMATCH);
     assert_non_null(strstr(err.message, "has 300 tokens, but 4096"));
     fr_engine_close(e);
     fr_model_close(model);

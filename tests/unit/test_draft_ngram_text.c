@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/ngram_text.c: chains, counts of contexts and the list of common tokens. */
+/* test_draft_ngram_text.c - Unit tests of ngram_text.c: chains, counts of contexts and the list of common tokens. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -20,7 +20,7 @@ static void fill_tokens(void) {
 
 static int descending(const void *a, const void *b) { return *(const int32_t *)b - *(const int32_t *)a; }
 
-/* Counts, of every token, the places whose left neighbour differs from that of the place before. */
+/* Counts for every token the positions whose left neighbour differs from that of the position before. */
 static void count_contexts(int32_t n, int32_t counts[V]) {
     int32_t neighbour[V];
     for (int32_t x = 0; x < V; x++) counts[x] = 0, neighbour[x] = -1;
@@ -52,7 +52,7 @@ static void compare(const NgramText *t, int32_t n) {
     }
 }
 
-static void a_text_knows_its_places_and_contexts(void **state) {
+static void positions_and_contexts_are_those_of_a_naive_count(void **state) {
     (void)state;
     fill_tokens();
     NgramText t = {.n = 0};
@@ -67,11 +67,11 @@ static void a_text_knows_its_places_and_contexts(void **state) {
     assert_int_equal(t.n, 0);
 }
 
-static void equals_stand_latest_first(void **state) {
+static void of_equal_counts_the_latest_comes_first(void **state) {
     (void)state;
     NgramText t = {.n = 0};
     assert_int_equal(ngram_text_append(&t, (int32_t[]){1, 2, 3, 2, 1, 3}, 6, V, true, NULL), FR_OK);
-    const int32_t want[] = {3, 1, 2}; /* two contexts each: 3 reached its second last */
+    const int32_t want[] = {3, 1, 2}; /* two contexts each; 3 reached its second one last */
     for (int32_t i = 0; i < 3; i++) assert_int_equal(t.top[i].token, want[i]);
     ngram_text_free(&t);
 }
@@ -103,8 +103,8 @@ static void unindexed_tokens_stay_out_of_the_chains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_text_knows_its_places_and_contexts),
-        cmocka_unit_test(equals_stand_latest_first),
+        cmocka_unit_test(positions_and_contexts_are_those_of_a_naive_count),
+        cmocka_unit_test(of_equal_counts_the_latest_comes_first),
         cmocka_unit_test(matches_are_counted_backwards),
         cmocka_unit_test(unindexed_tokens_stay_out_of_the_chains),
     };

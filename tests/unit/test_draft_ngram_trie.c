@@ -1,8 +1,7 @@
-/* Unit tests of the drafter ngram-trie: both rules against slow implementations of what they promise, on
- * random texts over tiny alphabets, where everything repeats and ties abound. */
+/* test_draft_ngram_trie.c - the drafter ngram-trie: both rules against slow reference implementations, on random texts
+ * over tiny alphabets, where everything repeats and there are many ties. */
 #include "testing.h"
 
-#include "base/clock.h"
 #include "base/rng.h"
 #include "spec/drafters/text/draft_ngram_trie.h"
 
@@ -39,7 +38,7 @@ static void propose(Drafter *d, int32_t sequence, int32_t pending, int32_t budge
 /* ---- the trie of the paper, in full ------------------------------------------------------------- */
 
 typedef struct Node {
-    int32_t token, parent, depth, frequency, first; /* first: the earliest place of its last token */
+    int32_t token, parent, depth, frequency, first; /* first: the earliest position of its last token */
 } Node;
 typedef struct Trie {
     int32_t n;
@@ -80,8 +79,8 @@ static int compare_nodes(const void *a, const void *b) {
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* The subtree below the last `prefix` tokens, or fewer, in the order of the rule; its size. `parent` of
- * the result is the trie's number of the parent, and `numbers` its own. */
+/* Writes the subtree below the last `prefix` tokens, or fewer, in the order of the rule, and returns its size. `parent` is the
+ * number of the parent in the trie, and `numbers` the node's own. */
 static int32_t rank_subtree(const Trie *t, const int32_t *text, int32_t n_text, int32_t prefix, Node *out,
                             int32_t *top) {
     int32_t n = 0;
@@ -89,7 +88,7 @@ static int32_t rank_subtree(const Trie *t, const int32_t *text, int32_t n_text, 
         int32_t node = 0;
         for (int32_t i = n_text - q; i < n_text && node >= 0; i++) node = child_of(t, node, text[i]);
         if (node < 0) continue;
-        for (int32_t i = node + 1; i < t->n; i++) { /* children stand after their parents */
+        for (int32_t i = node + 1; i < t->n; i++) { /* children come after their parents */
             int32_t up = i;
             while (t->nodes[up].depth > t->nodes[node].depth) up = t->nodes[up].parent;
             if (up == node) out[n++] = t->nodes[i];
@@ -147,7 +146,7 @@ typedef struct Text {
     int32_t n, n_indexed;
 } Text;
 
-/* P_0: contexts of x over all contexts; one counts where the left neighbour differs from last time's. */
+/* P_0: contexts of x over all contexts; a context counts if the left neighbour differs from that at the previous position. */
 static double order_0(const Text *t, int32_t x) {
     int32_t of_x = 0, of_all = 0;
     for (int32_t i = 0; i < t->n_indexed; i++) {
@@ -160,8 +159,8 @@ static double order_0(const Text *t, int32_t x) {
     return (double)of_x / of_all;
 }
 
-/* How many tokens up to place p equal the path of `node` and, where the path holds no guess, the text
- * before it; -1 where the path itself does not match. `guess` is the last guessed node on the path. */
+/* How many tokens up to position p equal the path of `node` and, if the path contains no guess, the text
+ * before it; -1 if the path itself does not match. `guess` is the last guessed node on the path. */
 static int32_t match_at(const Text *t, const Tree *tree, int32_t node, int32_t guess, int32_t p) {
     int32_t m = 0, start = guess >= 0 ? tree->nodes[guess].depth : 0;
     for (int32_t v = node; tree->nodes[v].depth >= start && v > 0; v = tree->nodes[v].parent, m++)
@@ -192,7 +191,7 @@ static double probability(const Text *t, const Tree *tree, int32_t node, int32_t
     return p;
 }
 
-/* Is x among the 32 tokens of most contexts, whatever the order of equals? */
+/* Whether x is among the 32 tokens with the most contexts, whatever the order of equals. */
 static bool is_common(const Text *t, int32_t x, int32_t alphabet) {
     int32_t n = 0;
     for (int32_t y = 0; y < alphabet; y++) n += y != x && order_0(t, y) >= order_0(t, x);
@@ -209,10 +208,10 @@ static void compare_with_recursion(const Text *t, const Tree *tree, int32_t alph
         p_accept[i] = p_accept[parent] * probability(t, tree, parent, guess[parent], tree->nodes[i].token, &seen);
         guess[i] = seen ? guess[parent] : i;
         if (fabs(p_accept[i] - (double)tree->nodes[i].p_accept) > 1e-5 * p_accept[i])
-            fail_msg("node %d: est %g, the recursion says %g", i, (double)tree->nodes[i].p_accept, p_accept[i]);
+            fail_msg("node %d: p_accept %g, by the recursion %g", i, (double)tree->nodes[i].p_accept, p_accept[i]);
         if (p_accept[i] < least) least = p_accept[i];
     }
-    for (int32_t i = 0; i < tree->n; i++) /* what is not in the tree is not better than what is */
+    for (int32_t i = 0; i < tree->n; i++) /* no node outside the tree is better than one inside */
         for (int32_t x = 0; x < alphabet; x++) {
             bool seen;
             if (tree_child(tree, i, x) >= 0) continue;
@@ -262,7 +261,7 @@ static void the_example_of_the_essay_holds(void **state) {
     drafter_close(d);
 }
 
-static void equals_go_in_order_of_recency(void **state) {
+static void of_equals_the_latest_comes_first(void **state) {
     (void)state;
     const int32_t text[] = {0, 1, 0, 2, 0, 3, 0, 4, 0};
     Drafter *d = open_drafter("ngram-trie", V, 1);
@@ -279,7 +278,7 @@ static void equals_go_in_order_of_recency(void **state) {
 
 /* ---- both rules --------------------------------------------------------------------------------- */
 
-static void observing_equals_beginning(void **state) {
+static void a_text_observed_drafts_like_the_same_text_as_prompt(void **state) {
     (void)state;
     static int32_t text[3000];
     static Tree a, b;
@@ -300,7 +299,7 @@ static void observing_equals_beginning(void **state) {
     drafter_close(live);
 }
 
-static void sequences_do_not_see_each_other(void **state) {
+static void sequences_are_independent(void **state) {
     (void)state;
     const char *specs[] = {"ngram-trie", "ngram-trie:rule=paper"};
     for (int s = 0; s < 2; s++) {
@@ -328,7 +327,7 @@ static void sequences_do_not_see_each_other(void **state) {
     }
 }
 
-static void foreign_tokens_are_refused(void **state) {
+static void tokens_outside_the_vocabulary_are_refused(void **state) {
     (void)state;
     Drafter *d = open_drafter("ngram-trie", V, 1);
     fr_error err = {0};
@@ -339,46 +338,15 @@ static void foreign_tokens_are_refused(void **state) {
     drafter_close(d);
 }
 
-/* Prints time and memory of long texts: a natural one (Zipf's distribution, with repetition) and the worst one. */
-static void long_texts_are_timed(void **state) {
-    (void)state;
-    enum { N = 32768, VOCAB = 32000, N_PROPOSED = 200 };
-    const char *specs[] = {"ngram-trie", "ngram-trie:rule=paper"};
-    static int32_t text[N + N_PROPOSED];
-    for (int worst = 0; worst < 2; worst++) {
-        for (int32_t i = 0; i < N + N_PROPOSED; i++) {
-            double u = rng_uniform(5, RNG_TEST, (uint64_t)i, 0);
-            text[i] = worst ? 7
-                      : i > 100 && u < 0.3
-                          ? text[i - 90]
-                          : (int32_t)pow(VOCAB, rng_uniform(6, RNG_TEST, (uint64_t)i, 0)) - 1;
-        }
-        for (int s = 0; s < 2; s++) {
-            static Tree t;
-            Drafter *d = open_drafter(specs[s], VOCAB, 1);
-            double t0 = clock_s();
-            d->class->begin(d, 0, text, N, NULL);
-            double build_s = clock_s() - t0, took_s = 0;
-            for (int32_t i = 0; i < N_PROPOSED; i++) {
-                d->class->observe(d, 0, text + N + i, 1, NULL);
-                t0 = clock_s();
-                propose(d, 0, text[N + i], 32, VOCAB, &t);
-                took_s += clock_s() - t0;
-            }
-            print_message("%-22s %s text of %d tokens: begin %.2f ms, propose %.1f us, %.1f bytes a token\n",
-                          specs[s], worst ? "worst" : "usual", N, 1e3 * build_s, 1e6 * took_s / N_PROPOSED,
-                          (double)draft_ngram_trie_bytes(d, 0) / (N + N_PROPOSED));
-            drafter_close(d);
-        }
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_papers_rule_equals_its_trie), cmocka_unit_test(our_rule_equals_its_recursion),
-        cmocka_unit_test(the_example_of_the_essay_holds),  cmocka_unit_test(equals_go_in_order_of_recency),
-        cmocka_unit_test(observing_equals_beginning),      cmocka_unit_test(sequences_do_not_see_each_other),
-        cmocka_unit_test(foreign_tokens_are_refused),      cmocka_unit_test(long_texts_are_timed),
+        cmocka_unit_test(the_papers_rule_equals_its_trie),
+        cmocka_unit_test(our_rule_equals_its_recursion),
+        cmocka_unit_test(the_example_of_the_essay_holds),
+        cmocka_unit_test(of_equals_the_latest_comes_first),
+        cmocka_unit_test(a_text_observed_drafts_like_the_same_text_as_prompt),
+        cmocka_unit_test(sequences_are_independent),
+        cmocka_unit_test(tokens_outside_the_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

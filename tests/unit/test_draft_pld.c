@@ -1,4 +1,4 @@
-/* Unit tests of the drafter pld: against a naive search on random texts over tiny alphabets. */
+/* test_draft_pld.c - the drafter pld, against a naive search on random texts over tiny alphabets. */
 #include "draft_rig.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 enum { MAX_TEXT = 90, V = 64 };
 
-/* Where the last g tokens stand with a token after them, for g = n, n-1, .., 1; the place after them. */
+/* Searches for the last g tokens followed by another one, for g = n, n-1, .., 1; returns the position after them. */
 static int32_t search(const int32_t *text, int32_t n_text, int32_t n, bool latest) {
     for (int32_t g = n < n_text ? n : n_text; g >= 1; g--) {
         int32_t found = -1;
@@ -55,7 +55,7 @@ static void it_finds_what_a_naive_search_finds(void **state) {
                 fail_msg("round %d (%s), node %d: token %d below %d, want %d below %d", round, spec, i,
                          t.nodes[i].token, t.nodes[i].parent, text[from + i - 1], i - 1);
             if (fabs((double)t.nodes[i].p_accept - p_accept) > 1e-6)
-                fail_msg("est %g, want %g", (double)t.nodes[i].p_accept, p_accept);
+                fail_msg("p_accept %g, want %g", (double)t.nodes[i].p_accept, p_accept);
         }
         drafter_close(d);
     }
@@ -77,18 +77,18 @@ static void the_example_of_the_essay_holds(void **state) {
     drafter_close(d);
 }
 
-static void sequences_and_vocabulary_are_kept_apart(void **state) {
+static void sequences_are_independent_and_tokens_checked(void **state) {
     (void)state;
-    rig_check_sequences_apart("pld");
-    rig_check_sequences_apart("pld:match=latest");
-    rig_check_refuses_foreign_tokens("pld");
+    rig_check_sequences_are_independent("pld");
+    rig_check_sequences_are_independent("pld:match=latest");
+    rig_check_refuses_unknown_tokens("pld");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_finds_what_a_naive_search_finds),
         cmocka_unit_test(the_example_of_the_essay_holds),
-        cmocka_unit_test(sequences_and_vocabulary_are_kept_apart),
+        cmocka_unit_test(sequences_are_independent_and_tokens_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,46 +1,47 @@
-/* `auto`: what it may lose and what it must gain, in a simulated clock; and that it changes no text. */
+/* test_draft_policy.c - what `auto` may lose and must gain, on a simulated clock; and that it changes no text. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "spec/tree/union.h"
 
 #include <string.h>
 
 enum { N_DRAFTS = 2, N_STEPS = 1000, DEPTH = 4, RIGHT = 1, WRONG = 2, TEXT = 128 };
 
-/* A machine and a text that exist on paper: T(n), the time of a proposal, and what the drafters know. */
+/* A simulated machine and text: T(n), the time of a proposal, and when the drafters are right. */
 typedef struct World {
     double t1_s, slope; /* T(n) = t1_s (1 + slope (n - 1)) */
-    double ask_s;
-    float p_accept;          /* that the drafters promise for each step of their chain */
+    double proposal_s;
+    float p_accept;     /* what the drafters declare for each node of their chain, given its parent */
     int first, last;    /* steps in which they are right to the full depth; never otherwise */
 } World;
 
 typedef struct Outcome {
     double plain_s, auto_s; /* for the same tokens */
-    int64_t asked, drafted, late_drafted; /* late: in the second half */
+    int64_t n_proposals, drafted, late_drafted; /* late: in the second half */
 } Outcome;
 
-/* The engine of the world, without executor: draft_policy.c reads nothing else of it. */
+/* An engine without executor: draft_policy.c uses nothing else of it. */
 static void build(fr_engine *e, EngineDrafter *shared, fr_request *r, const World *w) {
-    static const Tree *budget_trees[1];
-    static int32_t allocated_budgets[1];
-    static BudgetNode budget_scratch[FR_TREE_BUDGET_AUTO_MAX];
-    *e = (fr_engine){.budget_trees = budget_trees, .allocated_budgets = allocated_budgets, .budget_scratch = budget_scratch};
-    e->cost = (CostCurve){.n = 2, .rows = {1, 32}, .seconds = {w->t1_s, w->t1_s * (1 + 31 * w->slope)}};
+    static const Tree *trees[1];
+    static int32_t budgets[1];
+    static BudgetNode scratch[FR_TREE_BUDGET_AUTO_MAX];
+    *e = (fr_engine){.policy = {.trees = trees, .budgets = budgets, .scratch = scratch}};
+    e->policy.cost = (CostCurve){.n = 2, .rows = {1, 32}, .seconds = {w->t1_s, w->t1_s * (1 + 31 * w->slope)}};
     *r = (fr_request){.engine = e, .rule = verify_rules()[0], .has_auto_budget = true, .tree_budget = FR_TREE_BUDGET_AUTO_MAX,
                       .step_budget = FR_TREE_BUDGET_AUTO_MAX, .sequence = -1};
     r->options.n_drafts = N_DRAFTS;
     for (int i = 0; i < N_DRAFTS; i++) {
-        shared[i] = (EngineDrafter){.cost_s = w->ask_s};
+        shared[i] = (EngineDrafter){.proposal_s = w->proposal_s};
         calibration_init(&shared[i].calibration, NULL);
-        r->drafts[i] = (RequestDraft){.shared = &shared[i], .active = true};
+        r->drafts[i] = (RequestDraft){.shared = &shared[i], .is_active = true};
     }
     fr_error err;
-    assert_int_equal(request_begin_learning(r, &err), FR_OK);
+    assert_int_equal(draft_policy_begin(r, &err), FR_OK);
 }
 
-/* Drafter i: a chain of its promise; the second drafter is always wrong. */
+/* Drafter i proposes a chain; the second drafter is always wrong. */
 static void propose(fr_request *r, int i, const World *w) {
     static Tree calibrated;
     Tree *t = r->drafts[i].proposal;
@@ -58,33 +59,33 @@ static Outcome live(const World *w, int n_steps) {
     Outcome out = {0};
     fr_request *one = &r;
     for (int step = 0; step < n_steps; step++) {
-        int64_t asked = r.stats.asked;
+        int64_t n_before = r.stats.n_proposals;
         tree_reset(&r.tree, RIGHT);
-        request_wake_drafts(&r);
+        draft_policy_choose_drafts(&r);
         for (int i = 0; i < N_DRAFTS; i++)
-            if (r.drafts[i].is_asked) propose(&r, i, w);
-        engine_allocate_budgets(&e, &one, 1, 1);
-        e.n_rows = r.tree.n;
+            if (r.drafts[i].is_proposing) propose(&r, i, w);
+        draft_policy_allocate(&e, &one, 1, 1);
+        e.step.n_rows = r.tree.n;
         int32_t tokens[DEPTH + 1], sources[DEPTH + 1], n = 0, node = 0;
         bool is_right = step >= w->first && step < w->last;
         while (is_right && (node = tree_child(&r.tree, node, RIGHT)) > 0) tokens[n] = RIGHT, sources[n++] = 0;
         tokens[n] = is_right ? RIGHT : WRONG, sources[n++] = -1;
-        request_learn(&r, tokens, sources, n);
-        out.auto_s += cost_curve_at(&e.cost, e.n_rows) + (double)(r.stats.asked - asked) * w->ask_s;
+        draft_policy_observe_step(&r, tokens, sources, n);
+        out.auto_s += cost_curve_at(&e.policy.cost, e.step.n_rows) + (double)(r.stats.n_proposals - n_before) * w->proposal_s;
         out.plain_s += n * w->t1_s;
         out.drafted += r.tree.n - 1;
         if (step >= n_steps / 2) out.late_drafted += r.tree.n - 1;
     }
-    out.asked = r.stats.asked;
-    request_end_learning(&r);
+    out.n_proposals = r.stats.n_proposals;
+    draft_policy_end(&r);
     return out;
 }
 
-/* From a tiny model in the cache, where rows cost in full and asking costs a tenth of a forward, to a large one. */
+/* From a tiny model in the cache, where each row costs a forward and a proposal a tenth of one, to a large model. */
 static const World worlds[] = {
-    {.t1_s = 20e-6, .slope = 0.9, .ask_s = 3e-6}, {.t1_s = 20e-6, .slope = 0.4, .ask_s = 1e-6},
-    {.t1_s = 100e-6, .slope = 0.35, .ask_s = 3e-6}, {.t1_s = 40e-3, .slope = 0.03, .ask_s = 5e-6},
-    {.t1_s = 40e-3, .slope = 0.2, .ask_s = 20e-3}, /* a draft model */
+    {.t1_s = 20e-6, .slope = 0.9, .proposal_s = 3e-6}, {.t1_s = 20e-6, .slope = 0.4, .proposal_s = 1e-6},
+    {.t1_s = 100e-6, .slope = 0.35, .proposal_s = 3e-6}, {.t1_s = 40e-3, .slope = 0.03, .proposal_s = 5e-6},
+    {.t1_s = 40e-3, .slope = 0.2, .proposal_s = 20e-3}, /* a draft model */
 };
 enum { N_WORLDS = sizeof worlds / sizeof *worlds };
 
@@ -95,21 +96,21 @@ static void little_is_lost_where_no_draft_is_right(void **state) {
             World w = worlds[i];
             w.p_accept = p_accept;
             Outcome o = live(&w, N_STEPS);
-            print_message("T(1) %6.0f us, promised %.1f: %.4f of plain, %d asked, %d drafted\n", 1e6 * w.t1_s, (double)p_accept,
-                          o.plain_s / o.auto_s, (int)o.asked, (int)o.drafted);
+            print_message("T(1) %6.0f us, declared %.1f: %.4f of plain, %d proposals, %d drafted\n", 1e6 * w.t1_s, (double)p_accept,
+                          o.plain_s / o.auto_s, (int)o.n_proposals, (int)o.drafted);
             assert_true(o.plain_s / o.auto_s > 0.98);
             assert_true((double)o.late_drafted * w.slope < 0.01 * N_STEPS / 2); /* it has learned */
             o = live(&w, TEXT);
-            assert_true(o.plain_s / o.auto_s > 0.965 || w.ask_s > w.t1_s / 4); /* the first forwards of a short text included */
+            assert_true(o.plain_s / o.auto_s > 0.965 || w.proposal_s > w.t1_s / 4); /* the first forwards of a short text included */
         }
 }
 
-/* The negative control: that world is hard. Without the accounts, all that is proposed gets its row. */
+/* The negative control: without the accounts, where every proposed node gets a row, these worlds lose. */
 static void a_fixed_budget_would_lose(void **state) {
     (void)state;
     for (int i = 0; i < N_WORLDS; i++) {
         const World *w = &worlds[i];
-        double fixed_s = w->t1_s * (1 + w->slope * N_DRAFTS * DEPTH) + N_DRAFTS * w->ask_s;
+        double fixed_s = w->t1_s * (1 + w->slope * N_DRAFTS * DEPTH) + N_DRAFTS * w->proposal_s;
         assert_true(w->t1_s / fixed_s < 0.85);
     }
 }
@@ -119,7 +120,7 @@ static void what_is_right_is_taken(void **state) {
     for (int i = 0; i < N_WORLDS; i++) {
         World w = worlds[i];
         w.p_accept = 0.7f, w.last = N_STEPS;
-        double best_s = w.t1_s * (1 + w.slope * DEPTH) + w.ask_s; /* a chain of DEPTH from the first drafter alone */
+        double best_s = w.t1_s * (1 + w.slope * DEPTH) + w.proposal_s; /* a chain of DEPTH from the first drafter alone */
         double best = (DEPTH + 1) * w.t1_s / best_s;
         Outcome o = live(&w, N_STEPS);
         print_message("T(1) %6.0f us: %.2f times plain, %.2f is the best\n", 1e6 * w.t1_s, o.plain_s / o.auto_s, best);
@@ -127,8 +128,8 @@ static void what_is_right_is_taken(void **state) {
     }
 }
 
-/* Quotes after a long silence: the drafter that slept is woken; and put to sleep when they are over. */
-static void sleepers_wake(void **state) {
+/* A quotation after a long text of its own: the idle drafter proposes again, and is idle after it. */
+static void idle_drafters_are_used_again(void **state) {
     (void)state;
     for (int i = 0; i < N_WORLDS - 1; i++) {
         World w = worlds[i];
@@ -149,7 +150,7 @@ static fr_request_options request_of(const char *const *drafts, int n_drafts) {
                                 .drafts = drafts, .n_drafts = n_drafts, .ignore_eos = 1};
 }
 
-static void auto_is_lossless_and_says_what_it_did(void **state) {
+static void auto_is_lossless_and_is_counted(void **state) {
     (void)state;
     static Stream plain, got;
     static const char *const drafts[] = {"auto", "pld"};
@@ -158,24 +159,24 @@ static void auto_is_lossless_and_says_what_it_did(void **state) {
     fr_request_options o = request_of(drafts, 0);
     rig_run_request(e, &o, &plain);
     assert_int_equal(plain.stats.undrafted_steps, plain.n);
-    assert_int_equal(plain.stats.asked, 0);
-    assert_int_equal(e->cost.n, 0); /* nothing is measured for nobody */
+    assert_int_equal(plain.stats.n_proposals, 0);
+    assert_int_equal(e->policy.cost.n, 0); /* nothing is measured where no request needs it */
     for (int n = 1; n <= 2; n++) {
         o = request_of(drafts, n);
         rig_run_request(e, &o, &got);
         rig_assert_same(&plain, &got, "auto");
-        assert_true(e->cost.n > 1 && got.stats.asked > 0 && got.stats.undrafted_steps <= got.stats.n_steps);
+        assert_true(e->policy.cost.n > 1 && got.stats.n_proposals > 0 && got.stats.undrafted_steps <= got.stats.n_steps);
         assert_string_equal(got.stats.draft_error, "");
     }
     o.drafts = (const char *[]){"pld"}, o.n_drafts = 1, o.tree_budget = FR_TREE_BUDGET_AUTO;
     rig_run_request(e, &o, &got);
-    rig_assert_same(&plain, &got, "planned pld");
+    rig_assert_same(&plain, &got, "pld with an automatic budget");
     fr_engine_close(e);
     fr_model_close(model);
 }
 
-/* Devils among the planned: the text is plain decoding's, and the wrong one is hardly heard. */
-static void devils_are_planned_too(void **state) {
+/* Devils under an automatic budget: the text is that of plain decoding, and the wrong one is hardly used. */
+static void devils_may_have_automatic_budgets(void **state) {
     (void)state;
     static Stream plain, got;
     static int32_t stream[64 + 200];
@@ -191,7 +192,7 @@ static void devils_are_planned_too(void **state) {
     static const char *const names[] = {"right", "wrong", "random", "malformed"};
     static const DevilKind kinds[] = {DEVIL_RIGHT, DEVIL_WRONG, DEVIL_RANDOM, DEVIL_MALFORMED};
     for (int i = 0; i < 4; i++) {
-        devils[i] = devil_make(kinds[i], i == 3 ? DEVIL_TWIN : DEVIL_FAULT_NONE, info.n_vocab, 9);
+        devils[i] = devil_make(kinds[i], i == 3 ? DEVIL_DUPLICATE : DEVIL_FAULT_NONE, info.n_vocab, 9);
         devil_oracle(&devils[i], 0, stream, 264);
         rig_add_drafter(e, names[i], &devils[i].base);
     }
@@ -210,8 +211,8 @@ static void devils_are_planned_too(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(little_is_lost_where_no_draft_is_right), cmocka_unit_test(a_fixed_budget_would_lose),
-        cmocka_unit_test(what_is_right_is_taken),                 cmocka_unit_test(sleepers_wake),
-        cmocka_unit_test(auto_is_lossless_and_says_what_it_did),  cmocka_unit_test(devils_are_planned_too),
+        cmocka_unit_test(what_is_right_is_taken),                 cmocka_unit_test(idle_drafters_are_used_again),
+        cmocka_unit_test(auto_is_lossless_and_is_counted),  cmocka_unit_test(devils_may_have_automatic_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Unit tests of the drafter recycling: matrix, counts and best tree by brute force, against a made-up target. */
+/* test_draft_recycling.c - the drafter recycling: matrix, counts and best tree by brute force, against a simulated target. */
 #include "feedback_rig.h"
 
 #include <math.h>
@@ -64,8 +64,8 @@ static void plain_observe(Plain *p, const FeedbackSequence *s) {
         const int32_t *row = p->rows[s->tree.nodes[depth ? v->path[depth - 1] : 0].token];
         for (int32_t r = 0; r < p->k; r++) {
             if (row[r] < 0) continue;
-            plain_count(&p->at[depth][r], row[r] == feedback_rig_came(s, depth));
-            plain_count(&p->anywhere[r], row[r] == feedback_rig_came(s, depth));
+            plain_count(&p->at[depth][r], row[r] == feedback_rig_after(s, depth));
+            plain_count(&p->anywhere[r], row[r] == feedback_rig_after(s, depth));
         }
     }
     for (int32_t i = 0; i < s->tree.n; i++)
@@ -81,7 +81,7 @@ static double plain_share(const Plain *p, int32_t depth, int32_t rank) {
     return (here.right + 8 * share) / (here.n + 8);
 }
 
-/* Every node has the p_accept that the counts give, and none that was left out has a greater one. */
+/* Every node has the p_accept that follows from the counts, and no node that was left out has a greater one. */
 static void plain_check(const Plain *p, const Tree *t, int32_t budget, const char *what) {
     double least = 1, best_out = -1;
     int32_t n_out = 0;
@@ -101,7 +101,7 @@ static void plain_check(const Plain *p, const Tree *t, int32_t budget, const cha
             }
             n_children++;
             if (fabs((double)t->nodes[child].p_accept - p_accept) > 1e-5)
-                fail_msg("%s: rank %d at depth %d has est %g, want %g", what, r, node->depth,
+                fail_msg("%s: rank %d at depth %d has p_accept %g, want %g", what, r, node->depth,
                          (double)t->nodes[child].p_accept, p_accept);
             if (p_accept < least) least = p_accept;
         }
@@ -109,15 +109,15 @@ static void plain_check(const Plain *p, const Tree *t, int32_t budget, const cha
         if (n_children != 0) fail_msg("%s: node %d has a child that is not in its row", what, i);
     }
     if (t->n - 1 < budget && n_out > 0) fail_msg("%s: %d nodes of %d, and %d left out", what, t->n - 1, budget, n_out);
-    if (t->n - 1 > 0 && best_out > least + 1e-6) fail_msg("%s: est %g is left out, %g is in", what, best_out, least);
+    if (t->n - 1 > 0 && best_out > least + 1e-6) fail_msg("%s: p_accept %g is left out, %g is in", what, best_out, least);
 }
 
 /* ---- tests -------------------------------------------------------------------------------------- */
 
 static FeedbackSequence sequences[3];
 
-/* Several sequences in turns, each with its own target and sampling, coming and going, under every budget. */
-static void matrix_counts_and_trees_are_those_of_the_plain_ones(void **state) {
+/* Several sequences in turn, each with its own target and sampling, beginning and ending, under every budget. */
+static void matrix_counts_and_trees_equal_those_of_a_plain_version(void **state) {
     (void)state;
     static Plain plain;
     static const struct { const char *spec; int32_t k, depth, prompt; } cases[] = {
@@ -140,7 +140,7 @@ static void matrix_counts_and_trees_are_those_of_the_plain_ones(void **state) {
             snprintf(what, sizeof what, "%s, step %d", cases[c].spec, step);
             feedback_rig_propose(d, s, budget);
             plain_check(&plain, &s->tree, budget, what);
-            if (step % 7 == 0) tree_add(&s->tree, 0, rig_below(FEEDBACK_V), 0, 1); /* another drafter's */
+            if (step % 7 == 0) tree_add(&s->tree, 0, rig_below(FEEDBACK_V), 0, 1); /* a node of another drafter */
             feedback_rig_verify(s);
             feedback_rig_observe(d, s);
             plain_observe(&plain, s);
@@ -151,7 +151,7 @@ static void matrix_counts_and_trees_are_those_of_the_plain_ones(void **state) {
     }
 }
 
-static void estimates_come_true(void **state) {
+static void p_accept_matches_the_observed_frequency(void **state) {
     (void)state;
     static const float temperatures[] = {0, 1, 3};
     for (int i = 0; i < 3; i++) {
@@ -166,7 +166,7 @@ static void estimates_come_true(void **state) {
             feedback_rig_observe(d, s);
             if (step > 100 && i > 0) feedback_rig_count(&bands, s);
         }
-        if (i > 0) feedback_rig_check_bands(&bands, 0.08); /* greedy: a loop, in which all is certain */
+        if (i > 0) feedback_rig_check_bands(&bands, 0.08); /* a greedy target ends in a loop, where everything is certain */
         else assert_true(s->n > 3000);
         drafter_close(d);
     }
@@ -190,13 +190,13 @@ static void the_example_of_the_essay_holds(void **state) {
     drafter_close(d);
 }
 
-static void a_warm_matrix_serves_the_next_request(void **state) {
+static void the_matrix_stays_for_the_next_request(void **state) {
     (void)state;
     Drafter *d = feedback_rig_open("recycling:prompt=0", FEEDBACK_V, 2);
     FeedbackSequence *s = &sequences[0];
     feedback_rig_begin(d, s, 0, 5, 10);
     feedback_rig_propose(d, s, 16);
-    assert_int_equal(s->tree.n, 1); /* cold: nothing is known */
+    assert_int_equal(s->tree.n, 1); /* the matrix is still empty */
     for (int step = 0; step < 60; step++) {
         feedback_rig_propose(d, s, 16);
         feedback_rig_verify(s);
@@ -209,18 +209,18 @@ static void a_warm_matrix_serves_the_next_request(void **state) {
     drafter_close(d);
 }
 
-static void the_engine_feeds_it(void **state) {
+static void it_works_in_the_engine(void **state) {
     (void)state;
     feedback_rig_check_engine("recycling", "lookahead");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matrix_counts_and_trees_are_those_of_the_plain_ones),
-        cmocka_unit_test(estimates_come_true),
+        cmocka_unit_test(matrix_counts_and_trees_equal_those_of_a_plain_version),
+        cmocka_unit_test(p_accept_matches_the_observed_frequency),
         cmocka_unit_test(the_example_of_the_essay_holds),
-        cmocka_unit_test(a_warm_matrix_serves_the_next_request),
-        cmocka_unit_test(the_engine_feeds_it),
+        cmocka_unit_test(the_matrix_stays_for_the_next_request),
+        cmocka_unit_test(it_works_in_the_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Unit tests of the drafter redrafter: its trees against a beam search in double precision, alone and side by side, and
- * the text through the engine. Weights are random. */
+ * the text through the engine. FileWeights are random. */
 #include "learned_rig.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 enum { H = 64, V = 300, MAX_BLOCKS = 2, N_TEXT = 20, MAX_W = 40, MAX_L = 8 };
 
 static Gguf *target_gguf;
-static Model *target;
+static Weights *target;
 
 static const struct Shape {
     const char *path;
@@ -31,15 +31,15 @@ static const struct Shape {
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
-typedef struct Weights {
+typedef struct FileWeights {
     LearnedRig rig;
     float *w, *u, *b, *block[MAX_BLOCKS], *bias[MAX_BLOCKS], *output;
     LearnedRigInfo info;
-} Weights;
-static Weights weights[N_SHAPES];
+} FileWeights;
+static FileWeights weights[N_SHAPES];
 
 /* std of the output: small ones make flat distributions, where beams branch; huge ones break the arithmetic. */
-static void write_drafter(const struct Shape *s, const char *path, Weights *w, uint64_t seed, double output_std) {
+static void write_drafter(const struct Shape *s, const char *path, FileWeights *w, uint64_t seed, double output_std) {
     char name[64];
     LearnedRig *r = &w->rig;
     const char *start = s->from_zero ? "zero" : "embedding";
@@ -64,7 +64,7 @@ static int open_all(void **state) {
     (void)state;
     learned_rig_write_target(TARGET, 6);
     target_gguf = rig_gguf(TARGET);
-    target = rig_model(target_gguf, NULL);
+    target = rig_weights(target_gguf, NULL);
     for (size_t i = 0; i < N_SHAPES; i++) write_drafter(&shapes[i], shapes[i].path, &weights[i], 80 + i, 0.15);
     return 0;
 }
@@ -72,7 +72,7 @@ static int open_all(void **state) {
 static int close_all(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i++) learned_rig_free(&weights[i].rig);
-    model_close(target);
+    rig_weights_close(target);
     gguf_close(target_gguf);
     return 0;
 }
@@ -85,11 +85,11 @@ typedef struct Candidate {
 } Candidate;
 
 static void read_embedding(int32_t token, float *out) {
-    const GgufTensor *t = target->token_embd;
+    const GgufTensor *t = target->model->token_embd;
     blocks_dequantize(t->type, (const char *)t->data + (size_t)token * (t->bytes / V), H, out);
 }
 
-static void advance(const struct Shape *s, const Weights *w, Candidate *c, int32_t token) {
+static void advance(const struct Shape *s, const FileWeights *w, Candidate *c, int32_t token) {
     float embedding[H];
     double x[H], y[H], z[H];
     read_embedding(token, embedding);
@@ -103,7 +103,7 @@ static void advance(const struct Shape *s, const Weights *w, Candidate *c, int32
     for (int32_t k = 0; k < H; k++) c->state[k] = learned_rig_silu(y[k] + z[k]);
 }
 
-static void find_dist(const struct Shape *s, const Weights *w, const double *state, int32_t token, const float *hidden,
+static void find_dist(const struct Shape *s, const FileWeights *w, const double *state, int32_t token, const float *hidden,
                      double *dist) {
     double x[2 * H], y[2 * H];
     for (int32_t k = 0; k < H; k++) x[k] = state[k], x[H + k] = (double)hidden[k];
@@ -128,7 +128,7 @@ static int more_probable(const void *a, const void *b) {
 }
 
 /* Every continuation of every candidate, sorted, the first `width` kept; then a trie. */
-static void plain_tree(const struct Shape *s, const Weights *w, const float *hidden, int32_t pending, int32_t width,
+static void plain_tree(const struct Shape *s, const FileWeights *w, const float *hidden, int32_t pending, int32_t width,
                        int32_t length, int32_t budget, Tree *out) {
     static Candidate beam[MAX_W], all[MAX_W * V];
     if (width > budget) width = budget;
@@ -218,7 +218,7 @@ static void the_text_is_the_plain_one(void **state) {
 static void broken_arithmetic_is_harmless(void **state) {
     (void)state;
     static Stream plain, got;
-    static Weights w;
+    static FileWeights w;
     write_drafter(&shapes[0], "build/redrafter-huge.gguf", &w, 9, 1.5e38);
     learned_rig_free(&w.rig);
     fr_model *model = rig_open_model(TARGET, NULL);
@@ -238,7 +238,8 @@ static void broken_arithmetic_is_harmless(void **state) {
 
 static void a_beam_beyond_a_tree_is_refused(void **state) {
     (void)state;
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .target_model = target, .n_threads = 1};
+    Device *device = rig_device(target, 1);
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = device};
     Drafter *d;
     fr_error err;
     assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf,width=64,length=8", &env, 0, &err), FR_ERR_ARGUMENT);
@@ -247,6 +248,7 @@ static void a_beam_beyond_a_tree_is_refused(void **state) {
     assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf", &replay, 0, &err), FR_ERR_UNSUPPORTED);
     assert_int_equal(drafter_open(&d, "redrafter", &env, 0, &err), FR_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "redrafter:file="));
+    device_close(device);
 }
 
 int main(void) {

@@ -27,30 +27,30 @@ static void bad_syntax_is_refused(void **state) {
     memset(long_value + 4, 'v', 300);
     for (int i = 0; i < 17; i++) sprintf(many + strlen(many), "%sk%d=1", i ? "," : "", i);
     const struct {
-        const char *text, *says;
+        const char *text, *message;
     } bad[] = {
         {"", "is not a draft"},
         {":n=1", "is not a draft"},
         {"a-method-name-that-is-longer-than-any-method", "is not a draft"},
-        {"x:", "where key=value is wanted"},
-        {"x:n", "'n' where key=value is wanted"},
-        {"x:n=", "where key=value is wanted"},
-        {"x:=1", "where key=value is wanted"},
-        {"x:n=1,", "where key=value is wanted"},
-        {"x:n=1,,m=2", "where key=value is wanted"},
-        {"x:n=1,n=2", "sets 'n' twice"},
-        {long_value, "where key=value is wanted"},
+        {"x:", "must be written key=value"},
+        {"x:n", "x: 'n' must be written key=value"},
+        {"x:n=", "must be written key=value"},
+        {"x:=1", "must be written key=value"},
+        {"x:n=1,", "must be written key=value"},
+        {"x:n=1,,m=2", "must be written key=value"},
+        {"x:n=1,n=2", "x: 'n' is set twice"},
+        {long_value, "must be written key=value"},
         {many, "more than 16 options"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         DraftSpec s;
         fr_error err = {0};
         assert_int_equal(draft_spec_parse(bad[i].text, &s, &err), FR_ERR_ARGUMENT);
-        if (!strstr(err.message, bad[i].says)) fail_msg("'%s': '%s'", bad[i].text, err.message);
+        if (!strstr(err.message, bad[i].message)) fail_msg("'%s': '%s'", bad[i].text, err.message);
     }
 }
 
-static void drafters_open_or_say_what_there_is(void **state) {
+static void drafters_open_or_name_the_fault(void **state) {
     (void)state;
     Drafter *d = (Drafter *)&env;
     assert_int_equal(drafter_open(&d, "none", &env, 0, NULL), FR_OK);
@@ -61,28 +61,36 @@ static void drafters_open_or_say_what_there_is(void **state) {
     assert_ptr_equal(d->class, drafter_find("ngram-trie"));
     drafter_close(d);
     const struct {
-        const char *text, *says;
+        const char *text, *message;
     } bad[] = {
-        {"trie", "there is no drafting method 'trie'; there are: none, auto, ngram-trie, "},
+        {"", "'' is not a draft: write method or method:key=value"},
+        {":n=1", "':n=1' is not a draft"},
+        {"pld:", "'pld:': write key=value after the colon"},
+        {"trie", "there is no drafting method 'trie': Methods: none, auto, ngram-trie, "},
+        {"ngram-tree", "there is no drafting method 'ngram-tree': did you mean 'ngram-trie'? Methods: "},
+        {"a-method-name-that-is-longer-than-any-method:n=1", "there is no drafting method 'a-method-name-that-is-longer-"},
         {"none:n=1", "'none' has no options"},
-        {"ngram-trie:window=3", "ngram-trie has no option 'window'; it has: rule, n, prefix, live"},
-        {"ngram-trie:rule=worst", "'rule=worst' must be paper or best"},
-        {"ngram-trie:n=3", "'n=3' wants a whole number from 4 to 512"},
-        {"ngram-trie:prefix=0", "'prefix=0' wants a whole number from 1 to 64"},
-        {"ngram-trie:prefix=3x", "'prefix=3x' wants"},
-        {"ngram-trie:live=2", "'live=2' wants a whole number from 0 to 1"},
-        {"ngram-trie:n=99999999999999999999", "wants a whole number"},
-        {"pld:match=nearest", "'match=nearest' must be earliest or latest"},
-        {"suffix:factor=-1", "'factor=-1' wants a number from 0 to 64"},
-        {"suffix:factor=nan", "'factor=nan' wants a number"},
-        {"suffix:min_prob=0.1x", "'min_prob=0.1x' wants a number from 0 to 1"},
+        {"ngram-trie:window=3", "ngram-trie: unknown option 'window': Options: rule, n, prefix, live"},
+        {"ngram-trie:rule=worst", "ngram-trie: 'rule=worst' must be best or paper"},
+        {"ngram-trie:n=3", "ngram-trie: 'n=3' must be above 'prefix=3'"},
+        {"ngram-trie:prefix=0", "ngram-trie: 'prefix=0' must be an integer from 1 to 64"},
+        {"ngram-trie:prefix=3x", "'prefix=3x' must be an integer"},
+        {"ngram-trie:live=2", "'live=2' must be 1 or 0"},
+        {"ngram-trie:n=99999999999999999999", "must be an integer from 2 to 512"},
+        {"pld:match=nearest", "pld: 'match=nearest' must be earliest or latest"},
+        {"pld:length=0", "pld: 'length=0' must be an integer from 1 to 511"},
+        {"suffix:factor=-1", "'factor=-1' must be a number from 0 to 64"},
+        {"suffix:factor=nan", "'factor=nan' must be a number"},
+        {"suffix:min_prob=0.1x", "'min_prob=0.1x' must be a number from 0 to 1"},
+        {"rest:min_match=9,max_match=8,index=x", "rest: 'min_match=9' must be at most 'max_match=8'"},
+        {"rest", "rest: missing index of a corpus (`forerun index` builds one): write index=FILE"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         fr_error err = {0};
         d = (Drafter *)&env;
         assert_int_equal(drafter_open(&d, bad[i].text, &env, 0, &err), FR_ERR_ARGUMENT);
         assert_null(d);
-        if (!strstr(err.message, bad[i].says)) fail_msg("'%s': '%s'", bad[i].text, err.message);
+        if (!strstr(err.message, bad[i].message)) fail_msg("'%s': '%s'", bad[i].text, err.message);
     }
 }
 
@@ -92,20 +100,27 @@ static void methods_describe_themselves(void **state) {
     for (const DrafterClass *const *c = drafter_classes(); *c; c++, n++) {
         assert_ptr_equal(drafter_find((*c)->name), *c);
         assert_true(strlen((*c)->summary) > 10);
-        for (const DrafterOption *o = (*c)->options; o->key; o++)
+        assert_true(!(*c)->option_table == !(*c)->open_with && !(*c)->options == !(*c)->open);
+        assert_true(!(*c)->option_table != !(*c)->options);
+        for (const Option *o = (*c)->option_table; o && o->key; o++)
+            assert_true((o->default_value || o->required) && strlen(o->help) > 5);
+        for (const DrafterOption *o = (*c)->options; o && o->key; o++)
             assert_true(o->default_value && strlen(o->help) > 5);
+        Buf help = {.max_bytes = 1 << 16};
+        assert_true(drafter_options_help(&help, *c, 4, 100));
+        buf_free(&help);
     }
     assert_true(n >= 1);
     assert_null(drafter_find("none"));
 }
 
-/* What the engine asks of every method, also of one that was added yesterday. Those that need a file refuse to open
- * without it, naming themselves. */
-static void every_method_keeps_to_its_interface(void **state) {
+/* What the engine requires of every method, including one that was added yesterday. Methods that need a file fail to open
+ * without it, with an error that names the method. */
+static void every_method_obeys_the_interface(void **state) {
     (void)state;
     enum { V = 64, N = 400, N_PROMPT = 100 };
     static const int32_t budgets[] = {0, 1, 2, 7, 40, TREE_MAX_NODES - 1};
-    static int no_target; /* never looked into */
+    static int no_target; /* never read */
     const DrafterEnv whole = {.n_vocab = V, .max_sequences = 2, .target = (const Gguf *)&no_target};
     static Tree t;
     int32_t text[N];
@@ -126,10 +141,10 @@ static void every_method_keeps_to_its_interface(void **state) {
                     rig_propose(d, q, text[N / 2 + q - 1], budgets[i], V, &t);
                     for (int32_t k = 1; k < t.n; k++) assert_int_equal(t.nodes[k].source, 5);
                 }
-                assert_int_equal((*c)->propose(d, NULL, NULL, NULL, 0, &err), FR_OK); /* nobody asks */
+                assert_int_equal((*c)->propose(d, NULL, NULL, NULL, 0, &err), FR_OK); /* no sequence proposes */
                 if (round < 2) (*c)->end(d, q);
             }
-        drafter_close(d); /* with both sequences running */
+        drafter_close(d); /* while both sequences are running */
     }
     assert_true(n_opened >= 7);
 }
@@ -138,8 +153,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(specs_are_split),
         cmocka_unit_test(bad_syntax_is_refused),
-        cmocka_unit_test(drafters_open_or_say_what_there_is),
-        cmocka_unit_test(every_method_keeps_to_its_interface),
+        cmocka_unit_test(drafters_open_or_name_the_fault),
+        cmocka_unit_test(every_method_obeys_the_interface),
         cmocka_unit_test(methods_describe_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

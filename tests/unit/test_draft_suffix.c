@@ -1,5 +1,5 @@
-/* Unit tests of the drafter suffix: the best tree by brute force over every pattern and pool; the history,
- * its bound and its absence. */
+/* test_draft_suffix.c - the drafter suffix: the best tree by brute force over every pattern and pool; the history,
+ * its limit and its absence. */
 #include "draft_rig.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ enum { MAX_TEXT = 70, V = 64, N_REQUESTS = 4, MAX_RANKED = 4096 };
 
 /* ---- brute force -------------------------------------------------------------------------------- */
 
-typedef struct Pool { /* texts that do not run into each other */
+typedef struct Pool { /* texts that matches do not cross */
     int32_t n;
     int32_t n_tokens[N_REQUESTS];
     int32_t tokens[N_REQUESTS][MAX_TEXT];
@@ -75,9 +75,9 @@ static double best_score(const Pool *pool, const int32_t *text, int32_t n_text, 
     return score;
 }
 
-/* Is this the best tree of the last p tokens: so many nodes, so high a score, and p_accept by its formula? */
+/* Whether this is the best tree of the last p tokens: the number of nodes, the score, and p_accept by its formula. */
 static bool is_tree_of(const Tree *t, const Pool *pool, const int32_t *text, int32_t n_text, int32_t p,
-                       int32_t n_nodes, double want, double doubt) {
+                       int32_t n_nodes, double want, double smoothing) {
     double d[TREE_MAX_NODES] = {1}, p_accept[TREE_MAX_NODES] = {1}, score = 0;
     if (t->n != n_nodes + 1) return false;
     for (int32_t i = 1; i < t->n; i++) {
@@ -88,7 +88,7 @@ static bool is_tree_of(const Tree *t, const Pool *pool, const int32_t *text, int
         int32_t n_x = count(pool, string, m, t->nodes[i].token), all = count(pool, string, m, -1);
         if (n_x == 0) return false;
         d[i] = d[parent] * n_x / all;
-        p_accept[i] = p_accept[parent] * n_x / (all + doubt / m);
+        p_accept[i] = p_accept[parent] * n_x / (all + smoothing / m);
         score += d[i];
         if (fabs(p_accept[i] - (double)t->nodes[i].p_accept) > 1e-5) return false;
     }
@@ -111,7 +111,7 @@ static void check(const Tree *t, const Pool *own, const Pool *history, const Rul
             score = best_score(pool, text, n_text, p, r, &n_nodes);
             found = score > best - 1e-9 && is_tree_of(t, pool, text, n_text, p, n_nodes, score, k ? 6 : 2);
         }
-    if (!found) fail_msg("%s: %d nodes are the best tree (score %g) of no pattern", what, t->n - 1, best);
+    if (!found) fail_msg("%s: %d nodes of score %g: not the best tree of any pattern", what, t->n - 1, best);
 }
 
 static void it_drafts_the_best_tree_of_all_patterns(void **state) {
@@ -167,7 +167,7 @@ static void the_example_of_the_essay_holds(void **state) {
 
 /* ---- history ------------------------------------------------------------------------------------ */
 
-/* Answers i, i+1, .., i+9 of distinct tokens; is "i" still followed by "i+1" in a request that says i? */
+/* Answers are i, i+1, .., i+9, distinct tokens. Whether a request that ends with i still gets the draft i+1. */
 static bool remembers(Drafter *d, int32_t i, int32_t n_vocab) {
     static Tree t;
     rig_feed(d, 1, &i, 1, 1);
@@ -176,7 +176,7 @@ static bool remembers(Drafter *d, int32_t i, int32_t n_vocab) {
     return t.n > 1 && t.nodes[1].token == i + 1;
 }
 
-static void the_history_is_bounded_and_first_in_first_out(void **state) {
+static void the_history_is_limited_and_first_in_first_out(void **state) {
     (void)state;
     enum { N = 1000, LENGTH = 10, HISTORY = 100 };
     Drafter *d = rig_open_drafter("suffix:history=100", N * LENGTH + 1, 2);
@@ -189,8 +189,8 @@ static void the_history_is_bounded_and_first_in_first_out(void **state) {
         for (int32_t k = q; k >= 0 && k > q - 40; k--)
             if (remembers(d, k * LENGTH, N * LENGTH + 1)) n_kept++, oldest = k;
         assert_int_equal(n_kept, q - oldest + 1);          /* the latest ones, without a gap */
-        assert_true(n_kept * (LENGTH + 1) <= 2 * HISTORY); /* bounded */
-        if (q >= 20) assert_true(n_kept * (LENGTH + 1) >= HISTORY - LENGTH); /* and used */
+        assert_true(n_kept * (LENGTH + 1) <= 2 * HISTORY); /* it is limited */
+        if (q >= 20) assert_true(n_kept * (LENGTH + 1) >= HISTORY - LENGTH); /* and it is used */
     }
     drafter_close(d);
 }
@@ -209,7 +209,7 @@ static void an_answer_longer_than_the_history_keeps_its_end(void **state) {
     drafter_close(d);
 }
 
-static void prompts_are_not_remembered_nor_anything_with_history_0(void **state) {
+static void prompts_are_not_remembered_and_history_0_remembers_nothing(void **state) {
     (void)state;
     const int32_t text[] = {1, 2, 3, 4, 5, 6};
     const char *specs[] = {"suffix", "suffix:history=0"};
@@ -224,20 +224,20 @@ static void prompts_are_not_remembered_nor_anything_with_history_0(void **state)
     }
 }
 
-static void sequences_and_vocabulary_are_kept_apart(void **state) {
+static void sequences_are_independent_and_tokens_checked(void **state) {
     (void)state;
-    rig_check_sequences_apart("suffix:history=0");
-    rig_check_refuses_foreign_tokens("suffix");
+    rig_check_sequences_are_independent("suffix:history=0");
+    rig_check_refuses_unknown_tokens("suffix");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_drafts_the_best_tree_of_all_patterns),
         cmocka_unit_test(the_example_of_the_essay_holds),
-        cmocka_unit_test(the_history_is_bounded_and_first_in_first_out),
+        cmocka_unit_test(the_history_is_limited_and_first_in_first_out),
         cmocka_unit_test(an_answer_longer_than_the_history_keeps_its_end),
-        cmocka_unit_test(prompts_are_not_remembered_nor_anything_with_history_0),
-        cmocka_unit_test(sequences_and_vocabulary_are_kept_apart),
+        cmocka_unit_test(prompts_are_not_remembered_and_history_0_remembers_nothing),
+        cmocka_unit_test(sequences_are_independent_and_tokens_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static void ordered_draws_follow_enumeration(void **state) {
     double x = triples(p, 200000, &df);
     assert_int_equal(df, 23); /* 4 * 3 * 2 triples of the tokens that have a probability */
     if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
-    p[0] += 0.01, p[2] -= 0.01; /* the test can fail */
+    p[0] += 0.01, p[2] -= 0.01; /* negative control */
     x = triples(p, 200000, &df);
     if (x < chi_square_limit(df))
         fail_msg("a distribution 0.01 off: chi-square %g, limit %g", x, chi_square_limit(df));
@@ -57,13 +57,13 @@ static void ordered_draws_follow_enumeration(void **state) {
 
 /* ---- paths -------------------------------------------------------------------------------------- */
 
-/* DraftDists of a tree of two levels over three tokens: of the first token, and of the second after each first. */
+/* Distributions of a tree of two levels over three tokens: of the first token, and of the second after each first. */
 static const float first_dist[3] = {0.5f, 0.2f, 0.3f};
 static const float second_dist[3][3] = {{0.2f, 0.7f, 0.1f}, {0.34f, 0.33f, 0.33f}, {0.9f, 0, 0.1f}};
 enum { N_PATHS = 9 };
 
-/* One stochastic beam search of `width`: the paths (3 * first + second) in order. forget: the beam's psi is
- * thrown away between levels, which is a wrong method. */
+/* One stochastic beam search of `width`: the paths (3 * first + second) in order. forget: psi is dropped
+ * between levels, which is a wrong method. */
 static int32_t search(uint64_t position, int32_t width, bool forget, int *paths) {
     DrawChild beam[9], next[27];
     DrawParent top = root(9, position);
@@ -107,7 +107,7 @@ static void beams_draw_paths_without_replacement(void **state) {
     if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
     x = path_triples(true, 400000, &df);
     if (x < chi_square_limit(df))
-        fail_msg("a beam without memory: chi-square %g, limit %g", x, chi_square_limit(df));
+        fail_msg("a beam without psi: chi-square %g, limit %g", x, chi_square_limit(df));
 }
 
 /* ---- against slow references -------------------------------------------------------------------- */
@@ -138,7 +138,7 @@ static void pruning_changes_nothing(void **state) {
             for (int32_t i = 1; i < n_vocab; i++)
                 if (value[i] > value[best]) best = i;
             if (got[r].token != best)
-                fail_msg("round %d: place %d holds token %d, unpruned %d", round, r, got[r].token, best);
+                fail_msg("round %d: place %d has token %d, unpruned %d", round, r, got[r].token, best);
             assert_true(got[r].parent == 7 && got[r].q == q[best] && got[r].log_q == log((double)q[best]));
             value[best] = -INFINITY;
         }
@@ -160,7 +160,7 @@ static void truncation_is_the_formula(void **state) {
             if (i == 0) max = y;
             double want = -log(exp(-parent.psi) - exp(-max) + exp(-y));
             if (fabs(c[i].psi - want) > 1e-9 * (1 + fabs(want)))
-                fail_msg("round %d, place %d: psi %.15g, the formula says %.15g", round, i, c[i].psi, want);
+                fail_msg("round %d, place %d: psi %.15g, by the formula %.15g", round, i, c[i].psi, want);
         }
         assert_true(c[0].psi == parent.psi);
     }

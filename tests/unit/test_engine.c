@@ -1,14 +1,15 @@
-/* The engine through its public API: what requests promise beside losslessness (test_lossless.c). */
+/* test_engine.c - the engine through its public API: everything but losslessness (test_lossless.c). */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const path = "models/draft.gguf"; /* small, and it speaks */
+static const char *const path = "models/draft.gguf"; /* small, but a real model */
 
 typedef struct Fixture {
     fr_model *model;
@@ -49,7 +50,7 @@ static fr_request_options greedy(int64_t n) {
 static void refuse(fr_request_options o, fr_code code, const char *fragment) {
     fr_error err;
     fr_request *r;
-    int status = fr_request_open(&r, fx.engine, &o, &err);
+    int status = rig_open_request(&r, fx.engine, &o, &err); /* a draft is refused when it is opened */
     if (status != (int)code) fail_msg("status %d where %d was expected (%s)", status, code, fragment);
     assert_null(r);
     if (!strstr(err.message, fragment)) fail_msg("'%s' does not say '%s'", err.message, fragment);
@@ -74,19 +75,81 @@ static void senseless_requests_are_refused_by_name(void **state) {
     o.sampling.top_p = NAN, refuse(o, FR_ERR_ARGUMENT, "top_p");
 }
 
+/* Opening a request reads no file and measures nothing: what it needs must be there, or the remedy is named. */
+static void requests_open_no_draft_and_measure_nothing(void **state) {
+    (void)state;
+    static const char *const pld[] = {"pld"}, *const automatic[] = {"auto"}, *const none[] = {"none"};
+    fr_request *r;
+    fr_error err;
+    fr_engine *e = rig_open_engine(fx.model, NULL);
+    fr_request_options o = greedy(5);
+    o.drafts = none, o.n_drafts = 1;
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
+    fr_request_close(r);
+    o.drafts = pld;
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
+    assert_null(r);
+    assert_non_null(strstr(err.message, "'pld' is not open in this engine: name it in fr_engine_options.drafts, or call fr_engine_open_draft"));
+    assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK);
+    assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK); /* once more is fine */
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
+    fr_request_close(r);
+    o.tree_budget = FR_TREE_BUDGET_AUTO;
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
+    assert_non_null(strstr(err.message, "fr_engine_measure_costs"));
+    assert_int_equal(e->policy.cost.n, 0);
+    assert_int_equal(fr_engine_measure_costs(e, &err), FR_OK);
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
+    fr_request_close(r);
+    o.drafts = automatic;
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
+    fr_engine_close(e);
+    e = rig_open_engine(fx.model, &(fr_engine_options){.drafts = automatic, .n_drafts = 1});
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
+    fr_request_close(r);
+    fr_engine_close(e);
+    static const char *const unknown[] = {"pld", "teleport"};
+    assert_int_equal(fr_engine_open(&e, fx.model, &(fr_engine_options){.drafts = unknown, .n_drafts = 2}, &err), FR_ERR_ARGUMENT);
+    assert_null(e);
+    assert_non_null(strstr(err.message, "teleport"));
+}
+
+/* 32 drafts with a request each: there is no place for another one until a request ends. */
+static void a_draft_in_use_makes_no_room(void **state) {
+    (void)state;
+    fr_request *r[ENGINE_MAX_DRAFTERS];
+    fr_error err;
+    fr_engine *e = rig_open_engine(fx.model, &(fr_engine_options){.n_ctx = 64, .max_requests = ENGINE_MAX_DRAFTERS});
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++) {
+        char spec[32];
+        const char *draft = spec;
+        snprintf(spec, sizeof spec, "ngram-trie:n=%d", 10 + i);
+        fr_request_options o = greedy(5);
+        o.drafts = &draft, o.n_drafts = 1;
+        if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+    }
+    assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_ERR_MEMORY);
+    assert_non_null(strstr(err.message, "close a request"));
+    fr_request_close(r[7]);
+    assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK);
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++)
+        if (i != 7) fr_request_close(r[i]);
+    fr_engine_close(e);
+}
+
 static void an_engine_holds_no_more_requests_than_it_has_places(void **state) {
     (void)state;
     fr_request *r[4];
     fr_error err;
     fr_request_options o = greedy(5);
-    for (int i = 0; i < 3; i++) assert_int_equal(fr_request_open(&r[i], fx.engine, &o, &err), FR_OK);
-    assert_int_equal(fr_request_open(&r[3], fx.engine, &o, &err), FR_ERR_MEMORY);
+    for (int i = 0; i < 3; i++) assert_int_equal(rig_open_request(&r[i], fx.engine, &o, &err), FR_OK);
+    assert_int_equal(rig_open_request(&r[3], fx.engine, &o, &err), FR_ERR_MEMORY);
     for (int i = 0; i < 3; i++) fr_request_close(r[i]);
-    assert_int_equal(fr_request_open(&r[0], fx.engine, &o, &err), FR_OK);
+    assert_int_equal(rig_open_request(&r[0], fx.engine, &o, &err), FR_OK);
     fr_request_close(r[0]);
 }
 
-static void models_that_are_none_are_refused(void **state) {
+static void files_that_are_no_models_are_refused(void **state) {
     (void)state;
     fr_model *m;
     fr_error err;
@@ -152,7 +215,7 @@ static void a_prompt_of_one_token_and_one_that_fills_the_context(void **state) {
 static void an_end_of_text_token_ends_the_text(void **state) {
     (void)state;
     static Stream s;
-    const char *text = "Question: Why? Answer:"; /* the target knows when this is answered */
+    const char *text = "Question: Why? Answer:"; /* the target ends its answer to this */
     fr_request_options o = greedy(0);
     o.ignore_eos = 0;
     int32_t *tokens;
@@ -164,7 +227,7 @@ static void an_end_of_text_token_ends_the_text(void **state) {
     rig_run_request(engine, &o, &s);
     assert_int_equal(s.finish, FR_FINISH_EOS);
     assert_int_equal(s.tokens[s.n - 1], 2);
-    assert_null(strstr(s.text, "</s>")); /* the end itself is no text */
+    assert_null(strstr(s.text, "</s>")); /* the end-of-text token has no text */
     fr_free(tokens);
     fr_engine_close(engine);
     fr_model_close(model);
@@ -225,8 +288,8 @@ static void closing_a_running_request_leaves_the_others_alone(void **state) {
     fr_error err;
     rig_run_request(fx.engine, &o, &plain);
     fr_request *gone, *stays;
-    assert_int_equal(fr_request_open(&gone, fx.engine, &o, &err), FR_OK);
-    assert_int_equal(fr_request_open(&stays, fx.engine, &o, &err), FR_OK);
+    assert_int_equal(rig_open_request(&gone, fx.engine, &o, &err), FR_OK);
+    assert_int_equal(rig_open_request(&stays, fx.engine, &o, &err), FR_OK);
     for (int i = 0; i < 4; i++) assert_int_equal(fr_engine_step(fx.engine, &err), 2);
     fr_request_close(gone);
     while (fr_engine_step(fx.engine, &err) > 0) {}
@@ -235,7 +298,7 @@ static void closing_a_running_request_leaves_the_others_alone(void **state) {
     fr_request_close(stays);
 }
 
-/* ---- what is told about a text ------------------------------------------------------------------------- */
+/* ---- what is known about a text ------------------------------------------------------------------------- */
 
 typedef struct Logprobs {
     double sum;
@@ -354,8 +417,10 @@ static void chat_prompts_follow_the_model(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(senseless_requests_are_refused_by_name),
+        cmocka_unit_test(requests_open_no_draft_and_measure_nothing),
+        cmocka_unit_test(a_draft_in_use_makes_no_room),
         cmocka_unit_test(an_engine_holds_no_more_requests_than_it_has_places),
-        cmocka_unit_test(models_that_are_none_are_refused),
+        cmocka_unit_test(files_that_are_no_models_are_refused),
         cmocka_unit_test(max_tokens_is_kept_with_and_without_drafts),
         cmocka_unit_test(a_full_context_ends_the_text),
         cmocka_unit_test(a_prompt_of_one_token_and_one_that_fills_the_context),

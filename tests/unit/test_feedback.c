@@ -17,14 +17,14 @@ static int greater_first(const void *a, const void *b) {
     return x < y ? -1 : 1;
 }
 
-static void the_top_of_a_row_is_that_of_a_sort(void **state) {
+static void the_top_k_of_a_row_equals_that_of_a_sort(void **state) {
     (void)state;
     enum { MAX_V = 400 };
     float row[MAX_V];
     int32_t order[MAX_V], ids[TOP_K_MAX];
     for (int round = 0; round < 20000; round++) {
         int32_t n = 1 + rig_below(MAX_V), k = 1 + rig_below(TOP_K_MAX), kinds = 1 + rig_below(60), n_order = 0;
-        for (int32_t i = 0; i < n; i++) { /* few kinds: many ties */
+        for (int32_t i = 0; i < n; i++) { /* few different values, so many ties */
             int32_t dice = rig_below(40);
             row[i] = dice == 0 ? (float)NAN : dice == 1 ? -INFINITY : dice == 2 ? (float)i : (float)rig_below(kinds);
             if (row[i] > -INFINITY) order[n_order++] = i;
@@ -44,7 +44,7 @@ static void shares_lean_on_the_prior_and_fade(void **state) {
     assert_true(fabs(tally_share(&t, 0.3) - (8 + 8 * 0.3) / 16) < 1e-12);
     for (int i = 0; i < 100000; i++) tally_add(&t, i % 4 == 0);
     assert_true(fabs(tally_share(&t, 0.9) - 0.25) < 0.01);
-    for (int i = 0; i < 20000; i++) tally_add(&t, false); /* what was long ago no longer counts */
+    for (int i = 0; i < 20000; i++) tally_add(&t, false); /* old observations no longer count */
     assert_true(tally_share(&t, 0.9) < 0.02 && t.n < TALLY_FULL);
 }
 
@@ -59,7 +59,7 @@ static int begins_with(const PoolGram *longer, const Listed *g) {
     return longer->n >= g->n && memcmp(longer->tokens, g->tokens, (size_t)g->n * sizeof(int32_t)) == 0;
 }
 
-static void the_pool_is_the_end_of_a_list(void **state) {
+static void the_pool_equals_the_end_of_a_list(void **state) {
     (void)state;
     static Listed list[MAX_ADDED];
     NgramPool p;
@@ -69,7 +69,7 @@ static void the_pool_is_the_end_of_a_list(void **state) {
         assert_int_equal(ngram_pool_open(&p, capacity, LONGEST, NULL), FR_OK);
         while (n_added < n) {
             Listed *g = &list[n_added++];
-            *g = (Listed){.key = rig_below(n_keys) * 4096, .n = 1 + rig_below(LONGEST)}; /* some share a chain */
+            *g = (Listed){.key = rig_below(n_keys) * 4096, .n = 1 + rig_below(LONGEST)}; /* some keys share a chain */
             for (int32_t i = 0; i < g->n; i++) g->tokens[i] = rig_below(3);
             ngram_pool_add(&p, g->key, g->tokens, g->n);
         }
@@ -90,7 +90,7 @@ static void the_pool_is_the_end_of_a_list(void **state) {
     }
 }
 
-static void without_a_target_it_is_refused(void **state) {
+static void without_a_target_opening_fails(void **state) {
     (void)state;
     static const char *const specs[] = {"recycling", "lookahead"};
     const DrafterEnv env = {.n_vocab = 10, .max_sequences = 1};
@@ -110,10 +110,10 @@ static void without_a_target_it_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_top_of_a_row_is_that_of_a_sort),
+        cmocka_unit_test(the_top_k_of_a_row_equals_that_of_a_sort),
         cmocka_unit_test(shares_lean_on_the_prior_and_fade),
-        cmocka_unit_test(the_pool_is_the_end_of_a_list),
-        cmocka_unit_test(without_a_target_it_is_refused),
+        cmocka_unit_test(the_pool_equals_the_end_of_a_list),
+        cmocka_unit_test(without_a_target_opening_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

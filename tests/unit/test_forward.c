@@ -7,6 +7,7 @@
 #include "testing.h"
 
 #include "base/rng.h"
+#include "backend/cpu/cpu.h"
 #include "model_rig.h"
 
 #include <stdio.h>
@@ -55,44 +56,44 @@ static void expect_bits(const Where *w, const char *kind, const float *ours, con
              (double)theirs[i], (double)theirs[i]);
 }
 
-static float *new_logits(const Model *m, int32_t n) {
-    float *p = calloc((size_t)n * (size_t)m->hparams.n_vocab, sizeof *p);
+static float *new_logits(const Weights *m, int32_t n) {
+    float *p = calloc((size_t)n * (size_t)m->model->hparams.n_vocab, sizeof *p);
     assert_non_null(p);
     return p;
 }
 
-static const float *row_of(const Model *m, const float *logits, int32_t i) {
-    return logits + (size_t)i * (size_t)m->hparams.n_vocab;
+static const float *row_of(const Weights *m, const float *logits, int32_t i) {
+    return logits + (size_t)i * (size_t)m->model->hparams.n_vocab;
 }
 
 /* Logits after each token of the chain. */
-static float *plain(const Model *m, KvType kv_type, const int32_t *tokens, int32_t n) {
-    ExecutorOptions o = rig_options(n, 1);
+static float *plain(const Weights *m, KvType kv_type, const int32_t *tokens, int32_t n) {
+    RigOptions o = rig_options(n, 1);
     o.kv_type = kv_type;
     Executor *e = rig_executor(m, &o);
     float *logits = new_logits(m, n);
-    rig_append(e, rig_sequence(e), tokens, n, 1, m->hparams.n_vocab, logits);
-    executor_close(e);
+    rig_append(e, rig_sequence(e), tokens, n, 1, m->model->hparams.n_vocab, logits);
+    rig_executor_close(e);
     return logits;
 }
 
-typedef void (*ModelTest)(const Model *m, Where w);
+typedef void (*ModelTest)(const Weights *m, Where w);
 
-static void with_each_shape(const Kernels *kernels, ActForm activations, ModelTest test) {
+static void with_each_shape(const Kernels *kernels, ActPrecision activations, ModelTest test) {
     for (int i = 0; i < N_SHAPES; i++) {
         Gguf *g = rig_random_gguf(&shapes[i].m);
-        Model *m = rig_model_with(g, kernels, activations);
-        test(m, (Where){.model = shapes[i].name, .table = m->kernels->name});
-        model_close(m);
+        Weights *m = rig_weights_with(g, kernels, activations);
+        test(m, (Where){.model = shapes[i].name, .table = ((const CpuWeights *)m)->kernels->name});
+        rig_weights_close(m);
         gguf_close(g);
     }
 }
 
 static void with_the_target(ModelTest test) {
     Gguf *g = rig_gguf(RIG_TARGET);
-    Model *m = rig_model(g, NULL);
-    test(m, (Where){.model = RIG_TARGET, .table = m->kernels->name});
-    model_close(m);
+    Weights *m = rig_weights(g, NULL);
+    test(m, (Where){.model = RIG_TARGET, .table = ((const CpuWeights *)m)->kernels->name});
+    rig_weights_close(m);
     gguf_close(g);
 }
 
@@ -101,9 +102,9 @@ static void with_the_target(ModelTest test) {
 enum { N_CHAIN = 64 };
 
 /* A chain of 64 tokens appended in some way, against the same chain run plainly. */
-static void expect_chain(const Model *m, Where w, const ExecutorOptions *o, int32_t chunk,
+static void expect_chain(const Weights *m, Where w, const RigOptions *o, int32_t chunk,
                          const float *judge) {
-    int32_t tokens[N_CHAIN], n_vocab = m->hparams.n_vocab;
+    int32_t tokens[N_CHAIN], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(5, n_vocab, tokens, N_CHAIN);
     Executor *e = rig_executor(m, o);
     float *logits = new_logits(m, N_CHAIN);
@@ -111,20 +112,20 @@ static void expect_chain(const Model *m, Where w, const ExecutorOptions *o, int3
     for (int32_t i = 0; i < N_CHAIN; i++)
         expect_bits(&w, "logit", row_of(m, logits, i), row_of(m, judge, i), n_vocab);
     free(logits);
-    executor_close(e);
+    rig_executor_close(e);
 }
 
-static float *judge_of_chain(const Model *m, KvType kv_type) {
+static float *judge_of_chain(const Weights *m, KvType kv_type) {
     int32_t tokens[N_CHAIN];
-    rig_tokens(5, m->hparams.n_vocab, tokens, N_CHAIN);
+    rig_tokens(5, m->model->hparams.n_vocab, tokens, N_CHAIN);
     return plain(m, kv_type, tokens, N_CHAIN);
 }
 
-static void vary_chunk(const Model *m, Where w) {
+static void vary_chunk(const Weights *m, Where w) {
     w.what = "chunk of a prefill, KV type";
     for (int kv = 0; kv < KV_TYPE_COUNT; kv++) {
         float *judge = judge_of_chain(m, (KvType)kv);
-        ExecutorOptions o = rig_options(N_CHAIN, N_CHAIN);
+        RigOptions o = rig_options(N_CHAIN, N_CHAIN);
         o.kv_type = (KvType)kv;
         w.b = kv;
         for (w.a = 1; w.a <= N_CHAIN; w.a++) expect_chain(m, w, &o, w.a, judge);
@@ -132,10 +133,10 @@ static void vary_chunk(const Model *m, Where w) {
     }
 }
 
-static void vary_threads(const Model *m, Where w) {
+static void vary_threads(const Weights *m, Where w) {
     w.what = "threads, chunk";
     float *judge = judge_of_chain(m, KV_F32);
-    ExecutorOptions o = rig_options(N_CHAIN, N_CHAIN);
+    RigOptions o = rig_options(N_CHAIN, N_CHAIN);
     for (w.a = 1; w.a <= 8; w.a++) {
         o.n_threads = w.a;
         w.b = w.a % 2 ? 23 : N_CHAIN; /* few forwards: barriers are slow where threads outnumber cores */
@@ -144,12 +145,12 @@ static void vary_threads(const Model *m, Where w) {
     free(judge);
 }
 
-static void vary_page_size(const Model *m, Where w) {
+static void vary_page_size(const Weights *m, Where w) {
     w.what = "page size, chunk";
     static const int32_t sizes[] = {1, 2, 3, 16};
     float *judge = judge_of_chain(m, KV_F32);
     for (int i = 0; i < 4; i++) {
-        ExecutorOptions o = rig_options(N_CHAIN, N_CHAIN);
+        RigOptions o = rig_options(N_CHAIN, N_CHAIN);
         o.page_size = w.a = sizes[i];
         for (w.b = 1; w.b <= N_CHAIN; w.b *= 4) expect_chain(m, w, &o, w.b, judge);
     }
@@ -157,13 +158,13 @@ static void vary_page_size(const Model *m, Where w) {
 }
 
 /* One row among 0..63 siblings, first, in the middle and last. */
-static void vary_siblings(const Model *m, Where w) {
+static void vary_siblings(const Weights *m, Where w) {
     enum { N_PREFIX = 9 };
     w.what = "rows, place of the row among its siblings";
-    int32_t tokens[N_PREFIX + 1], n_vocab = m->hparams.n_vocab;
+    int32_t tokens[N_PREFIX + 1], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(6, n_vocab, tokens, N_PREFIX + 1);
     float *judge = plain(m, KV_F16, tokens, N_PREFIX + 1);
-    ExecutorOptions o = rig_options(N_PREFIX + 64, 64);
+    RigOptions o = rig_options(N_PREFIX + 64, 64);
     o.kv_type = KV_F16;
     Executor *e = rig_executor(m, &o);
     int32_t s = rig_sequence(e);
@@ -183,27 +184,27 @@ static void vary_siblings(const Model *m, Where w) {
             for (int i = 0; i < w.a; i++)
                 if (i != w.b) assert_null(executor_logits(e, i));
         }
-    executor_close(e);
+    rig_executor_close(e);
     free(judge);
 }
 
 static void chunks_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, ACT_Q16, vary_chunk);
-    with_each_shape(NULL, ACT_Q8, vary_chunk);
+    with_each_shape(NULL, ACT_PRECISION_Q16, vary_chunk);
+    with_each_shape(NULL, ACT_PRECISION_Q8, vary_chunk);
 }
 static void threads_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, ACT_Q16, vary_threads);
+    with_each_shape(NULL, ACT_PRECISION_Q16, vary_threads);
     with_the_target(vary_threads);
 }
 static void page_sizes_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, ACT_Q16, vary_page_size);
+    with_each_shape(NULL, ACT_PRECISION_Q16, vary_page_size);
 }
 static void siblings_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, ACT_Q16, vary_siblings);
+    with_each_shape(NULL, ACT_PRECISION_Q16, vary_siblings);
 }
 
 /* ---- many lives at once --------------------------------------------------------------------------- */
@@ -218,7 +219,7 @@ typedef struct Life {
 } Life;
 
 typedef struct World {
-    const Model *m;
+    const Weights *m;
     Executor *e;
     KvType kv_type;
     Where where;
@@ -234,8 +235,8 @@ static int32_t draw(World *w, int32_t n) { return rig_token(w->where.seed, w->n_
 
 static void start_life(World *w, Life *l) {
     *l = (Life){.alive = true, .sequence = rig_sequence(w->e), .n = draw(w, 20)};
-    for (int32_t i = 0; i < l->n; i++) l->tokens[i] = draw(w, w->m->hparams.n_vocab);
-    rig_append(w->e, l->sequence, l->tokens, l->n, 1 + draw(w, MAX_ROWS), w->m->hparams.n_vocab, NULL);
+    for (int32_t i = 0; i < l->n; i++) l->tokens[i] = draw(w, w->m->model->hparams.n_vocab);
+    rig_append(w->e, l->sequence, l->tokens, l->n, 1 + draw(w, MAX_ROWS), w->m->model->hparams.n_vocab, NULL);
 }
 
 /* Opens, closes, forks, truncates: so that pages are shared, freed and half full in every way. */
@@ -271,7 +272,7 @@ static void draw_rows(World *w) {
         for (int32_t k = i - 1; k >= 0 && parent < 0; k--)
             if (w->life_of_row[k] == life && draw(w, 3) > 0) parent = k;
         w->life_of_row[i] = life;
-        w->rows[i] = (Row){.token = draw(w, w->m->hparams.n_vocab), .sequence = w->lives[life].sequence, .parent = parent,
+        w->rows[i] = (Row){.token = draw(w, w->m->model->hparams.n_vocab), .sequence = w->lives[life].sequence, .parent = parent,
                            .want_logits = draw(w, 4) > 0};
         n_of[life]++;
     }
@@ -292,8 +293,8 @@ static int32_t path_to(const World *w, int32_t row, int32_t *path) {
 /* Judges the rows of one life: its committed tokens are run once, each path of the tree after them. */
 static void expect_rows_of(World *w, int life) {
     const Life *l = &w->lives[life];
-    int32_t n_vocab = w->m->hparams.n_vocab, path[MAX_ROWS];
-    ExecutorOptions o = rig_options(l->n + MAX_ROWS, 1);
+    int32_t n_vocab = w->m->model->hparams.n_vocab, path[MAX_ROWS];
+    RigOptions o = rig_options(l->n + MAX_ROWS, 1);
     o.kv_type = w->kv_type;
     Executor *judge = rig_executor(w->m, &o);
     int32_t s = rig_sequence(judge);
@@ -311,11 +312,11 @@ static void expect_rows_of(World *w, int life) {
         w->where.b = i;
         expect_bits(&w->where, "logit", executor_logits(w->e, i), logits, n_vocab);
         expect_bits(&w->where, "hidden", executor_hidden(w->e, i), executor_hidden(judge, 0),
-                    w->m->hparams.n_embd);
+                    w->m->model->hparams.n_embd);
         executor_sequence_truncate(judge, s, l->n);
     }
     free(logits);
-    executor_close(judge);
+    rig_executor_close(judge);
 }
 
 /* Each sequence keeps the path to one of its rows, or nothing. */
@@ -341,7 +342,7 @@ static void run_piece(World *w) {
         if (w->lives[i].alive) expect_rows_of(w, i);
 }
 
-static void live(const Model *m, Where where, const ExecutorOptions *o) {
+static void live(const Weights *m, Where where, const RigOptions *o) {
     World w = {.m = m, .e = rig_executor(m, o), .kv_type = o->kv_type, .where = where};
     for (int i = 0; i < MAX_LIVES; i++) start_life(&w, &w.lives[i]);
     for (w.where.a = 0; w.where.a < N_ROUNDS; w.where.a++) {
@@ -357,14 +358,14 @@ static void live(const Model *m, Where where, const ExecutorOptions *o) {
         }
         commit_paths(&w);
     }
-    executor_close(w.e);
+    rig_executor_close(w.e);
 }
 
-static void live_variously(const Model *m, Where w, int n_lives) {
+static void live_variously(const Weights *m, Where w, int n_lives) {
     static const int32_t sizes[] = {1, 2, 3, 16};
     w.what = "random lives: round, row";
     for (int i = 0; i < n_lives; i++) {
-        ExecutorOptions o = rig_options(N_CTX, MAX_ROWS);
+        RigOptions o = rig_options(N_CTX, MAX_ROWS);
         o.max_sequences = MAX_LIVES;
         o.page_size = sizes[i % 4];
         o.n_threads = i % 4 == 3 ? 2 + i / 4 % 2 : 1;
@@ -374,13 +375,13 @@ static void live_variously(const Model *m, Where w, int n_lives) {
     }
 }
 
-static void live_twice(const Model *m, Where w) { live_variously(m, w, 2); }
-static void live_four_times(const Model *m, Where w) { live_variously(m, w, 4); }
-static void live_twelve_times(const Model *m, Where w) { live_variously(m, w, 12); }
+static void live_twice(const Weights *m, Where w) { live_variously(m, w, 2); }
+static void live_four_times(const Weights *m, Where w) { live_variously(m, w, 4); }
+static void live_twelve_times(const Weights *m, Where w) { live_variously(m, w, 12); }
 
 static void trees_neighbours_forks_and_commits_do_not_matter(void **state) {
     (void)state;
-    with_each_shape(NULL, ACT_Q16, live_twelve_times);
+    with_each_shape(NULL, ACT_PRECISION_Q16, live_twelve_times);
 }
 
 static void nor_for_the_model_that_ships(void **state) {
@@ -388,15 +389,15 @@ static void nor_for_the_model_that_ships(void **state) {
     with_the_target(live_four_times);
 }
 
-static void expect_same_as(const Kernels *ref, const Kernels *table, ActForm form, int i_shape) {
+static void expect_same_as(const Kernels *ref, const Kernels *table, ActPrecision form, int i_shape) {
     Gguf *g = rig_random_gguf(&shapes[i_shape].m);
-    Model *a = rig_model_with(g, table, form), *b = rig_model_with(g, ref, form);
+    Weights *a = rig_weights_with(g, table, form), *b = rig_weights_with(g, ref, form);
     float *ours = judge_of_chain(a, KV_F16), *theirs = judge_of_chain(b, KV_F16);
     Where w = {.model = shapes[i_shape].name, .what = "against ref", .table = table->name, .b = (int32_t)form};
     for (w.a = 0; w.a < N_CHAIN; w.a++)
-        expect_bits(&w, "logit", row_of(a, ours, w.a), row_of(b, theirs, w.a), a->hparams.n_vocab);
+        expect_bits(&w, "logit", row_of(a, ours, w.a), row_of(b, theirs, w.a), a->model->hparams.n_vocab);
     free(ours), free(theirs);
-    model_close(a), model_close(b);
+    rig_weights_close(a), rig_weights_close(b);
     gguf_close(g);
 }
 
@@ -406,11 +407,11 @@ static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
     const Kernels *const *tables = kernels_available(&n), *ref = kernels_select("ref");
     assert_non_null(ref);
     for (int k = 0; k < n; k++) {
-        with_each_shape(tables[k], ACT_Q16, live_twice);
+        with_each_shape(tables[k], ACT_PRECISION_Q16, live_twice);
         for (int i = 0; i < N_SHAPES && k > 0; i++)
-            for (int form = ACT_Q16; form <= ACT_Q8; form++) expect_same_as(ref, tables[k], (ActForm)form, i);
+            for (int form = ACT_PRECISION_Q16; form <= ACT_PRECISION_Q8; form++) expect_same_as(ref, tables[k], (ActPrecision)form, i);
     }
-    with_each_shape(tables[n - 1], ACT_Q8, live_twice);
+    with_each_shape(tables[n - 1], ACT_PRECISION_Q8, live_twice);
 }
 
 /* ---- what a batch may not be ---------------------------------------------------------------------- */
@@ -418,8 +419,8 @@ static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
 static void impossible_batches_are_refused(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&shapes[0].m);
-    Model *m = rig_model(g, NULL);
-    ExecutorOptions o = rig_options(16, 4);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions o = rig_options(16, 4);
     o.max_sequences = 3;
     Executor *e = rig_executor(m, &o);
     int32_t s = rig_sequence(e), t = rig_sequence(e);
@@ -461,8 +462,8 @@ static void impossible_batches_are_refused(void **state) {
     assert_int_equal(executor_extend(e, below, 3, &err), FR_ERR_ARGUMENT); /* more rows than fit */
     assert_int_equal(executor_extend(e, below + 1, 2, &err), FR_OK);
     assert_int_equal(executor_extend(e, below + 1, 1, &err), FR_ERR_ARGUMENT); /* no room is left */
-    executor_close(e);
-    model_close(m);
+    rig_executor_close(e);
+    rig_weights_close(m);
     gguf_close(g);
 }
 

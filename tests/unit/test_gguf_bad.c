@@ -135,7 +135,7 @@ static void more_entries_than_make_sense_are_refused(void **state) {
         Gguf *g;
         fr_error err = {0};
         int status = gguf_open_memory(&g, bytes, n, "claim", &err);
-        assert_refused(g, status, &err, "claim", FR_ERR_FORMAT, "at most 1048576 are taken");
+        assert_refused(g, status, &err, "claim", FR_ERR_FORMAT, "at most 1048576 are allowed");
         buf_free(&b);
     }
     free(bytes);

@@ -223,8 +223,8 @@ enum { SET_TWICE, NO_KEY, BAD_SHAPE, PART_OF_A_BLOCK, TENSOR_TWICE, BAD_ALIGNMEN
 static void failures_are_told_at_the_end_and_leave_nothing(void **state) {
     (void)state;
     static const char *says[N_WRONGS] = {
-        [SET_TWICE] = "a: the key is set twice",         [NO_KEY] = "is no name for a key",
-        [BAD_SHAPE] = "t: the shape makes no",           [PART_OF_A_BLOCK] = "t: the shape makes no",
+        [SET_TWICE] = "a: the key is set twice",         [NO_KEY] = "is too long or empty for a key",
+        [BAD_SHAPE] = "t: the shape is impossible",           [PART_OF_A_BLOCK] = "t: the shape is impossible",
         [TENSOR_TWICE] = "t: the tensor is added twice", [BAD_ALIGNMENT] = "power of two",
         [NO_FOLDER] = "cannot be created: No such",
     };

@@ -22,7 +22,7 @@ typedef struct Spy {
 } Spy;
 
 static Gguf *target_gguf;
-static Model *target;
+static Weights *target;
 static Spy spy;
 
 static int spy_begin(Drafter *d, int32_t s, const int32_t *tokens, int64_t n, fr_error *err) {
@@ -80,7 +80,7 @@ static void spy_end(Drafter *d, int32_t s) {
     static float want[N_CTX][H];
     int32_t n = (int32_t)spy.n_tokens[s] - 1; /* the target may have read more than the text, where the text was cut */
     assert_true(spy.n_hidden[s] >= n && n >= 1);
-    ExecutorOptions options = rig_options(N_CTX + 1, N_CTX);
+    RigOptions options = rig_options(N_CTX + 1, N_CTX);
     options.kv_type = KV_F16;
     Executor *e = rig_executor(target, &options);
     Row rows[N_CTX];
@@ -92,7 +92,7 @@ static void spy_end(Drafter *d, int32_t s) {
     for (int32_t i = 0; i < n; i++)
         if (memcmp(want[i], spy.hidden[s][i], sizeof want[i]) != 0) fail_msg("the hidden state of token %d of %d is another one", i, n);
     spy.n_checked++;
-    executor_close(e);
+    rig_executor_close(e);
 }
 
 static void spy_close(Drafter *d) { (void)d; }
@@ -133,7 +133,7 @@ static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, u
                                     .tree_budget = 1 + 20 * (n_started % 4)};
             for (int k = 0; k < 40; k++) prompts[n_started][k] = 3 + rig_token(k < 20 ? seed : seed + (uint64_t)n_started, (uint64_t)k, V - 3);
             o.sampling.temperature = n_started % 2 ? 0.9f : 0;
-            if (fr_request_open(&running[p], e, &o, &err)) fail_msg("%s", err.message);
+            if (rig_open_request(&running[p], e, &o, &err)) fail_msg("%s", err.message);
             n_started++;
         }
         if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);
@@ -160,13 +160,13 @@ static int open_target(void **state) {
     (void)state;
     learned_rig_write_target(TARGET, 12);
     target_gguf = rig_gguf(TARGET);
-    target = rig_model(target_gguf, NULL);
+    target = rig_weights(target_gguf, NULL);
     return 0;
 }
 
 static int close_target(void **state) {
     (void)state;
-    model_close(target);
+    rig_weights_close(target);
     gguf_close(target_gguf);
     return 0;
 }

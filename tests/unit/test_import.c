@@ -22,7 +22,7 @@ enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 16, FF = 80 };
 
 typedef struct Target {
     Gguf *gguf;
-    Model *model;
+    Weights *model;
 } Target;
 
 static Target open_target(const char *path, const char *arch, TensorType type, int32_t n_vocab, uint64_t seed) {
@@ -31,18 +31,18 @@ static Target open_target(const char *path, const char *arch, TensorType type, i
     fr_error err;
     if (random_model_write(&m, path, &err)) fail_msg("%s", err.message);
     Target t = {.gguf = rig_gguf(path)};
-    t.model = rig_model(t.gguf, NULL);
+    t.model = rig_weights(t.gguf, NULL);
     return t;
 }
 
 static void close_target(Target *t) {
-    model_close(t->model);
+    rig_weights_close(t->model);
     gguf_close(t->gguf);
 }
 
 static float *embedding_of(const Target *t) {
     float *x = malloc(sizeof *x * V * H);
-    for (int32_t v = 0; v < V; v++) model_embedding(t->model, v, x + v * H);
+    for (int32_t v = 0; v < V; v++) model_embedding(t->model->model, v, x + v * H);
     return x;
 }
 
@@ -188,7 +188,7 @@ static void make_redrafter(Pair *p, const Target *t) {
 static int try_import(const char *method, const Target *t, const char *path, TensorType type, fr_error *err) {
     Published c;
     int status = published_open(&c, &path, 1, err);
-    if (!status) status = import_drafter(import_find(method), t->model, &c, &(ImportOptions){.type = type}, IMPORTED, err);
+    if (!status) status = import_drafter(import_find(method), t->model->model, &c, &(ImportOptions){.type = type}, IMPORTED, err);
     published_close(&c);
     return status;
 }

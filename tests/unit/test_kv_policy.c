@@ -1,12 +1,13 @@
-/* Who gives pages to whom, step by step: the example of src/engine/kv_policy.c, and the order of its rule. That no token
- * changes by it is the business of test_kv_pressure.c. */
+/* test_kv_policy.c - which request gives pages to which, step by step: the example of src/engine/kv_policy.c, and the
+ * order of its rule. That no token changes is tested in test_kv_pressure.c. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "random_model.h"
 
-/* A KV cache of 5 pages of 4 tokens. After two steps (read, decode) a prompt of n tokens holds n slots, and one more after
- * each step then. */
+/* A KV cache of 5 pages of 4 tokens. After two steps (read, decode) a prompt of n tokens holds n slots, and one more
+ * after each step then. */
 enum { PAGE = 4, N_PAGES = 5, N_CTX = PAGE * N_PAGES, N_VOCAB = 300, MOST = 4 };
 
 static const char *const path = "build/pages.gguf";
@@ -45,7 +46,7 @@ static void arrive(Scene *s, int n_prompt) {
     for (int i = 0; i < n_prompt; i++) prompt[i] = 20 + 30 * s->n + i;
     fr_request_options o = {.prompt = prompt, .n_prompt = n_prompt, .sampling = fr_sampling_default(), .ignore_eos = 1};
     fr_error err;
-    if (fr_request_open(&s->r[s->n++], s->engine, &o, &err)) fail_msg("%s", err.message);
+    if (rig_open_request(&s->r[s->n++], s->engine, &o, &err)) fail_msg("%s", err.message);
 }
 
 static void step(Scene *s, int n) {
@@ -118,8 +119,8 @@ static void the_youngest_gives_first(void **state) {
     close_scene(&s);
 }
 
-/* The last one would fit, and would take what the second waits for. */
-static void who_waits_makes_the_younger_wait(void **state) {
+/* The last one would fit, and would take the pages that the second waits for. */
+static void a_waiting_request_makes_younger_ones_wait(void **state) {
     (void)state;
     Scene s = open_scene(32);
     arrive(&s, 10);
@@ -140,7 +141,7 @@ int main(void) {
         cmocka_unit_test(one_page_is_wanted_and_one_is_given),
         cmocka_unit_test(it_is_read_again_in_chunks),
         cmocka_unit_test(the_youngest_gives_first),
-        cmocka_unit_test(who_waits_makes_the_younger_wait),
+        cmocka_unit_test(a_waiting_request_makes_younger_ones_wait),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
 }

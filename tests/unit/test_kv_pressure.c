@@ -1,4 +1,5 @@
-/* Many requests in a KV cache that is too small for them: each says what it says alone, plainly, with room.
+/* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates what it generates alone,
+ * by plain decoding, with room.
  *
  * A cast of requests is made once: prompts that share beginnings of random lengths or are equal, every sampling,
  * budgets, stop strings, mixed drafters. Worlds then let some of them come and go at random, with few pages; a
@@ -7,7 +8,7 @@
 
 #include "base/rng.h"
 #include "engine/engine.h"
-#include "backend/cpu/forward.h"
+#include "engine/request.h"
 #include "random_model.h"
 
 #include <stdio.h>
@@ -162,7 +163,7 @@ static void open_world(World *w, const fr_engine_options *options, const char *l
     w->random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, N_VOCAB, 1);
     w->right = devil_make(DEVIL_RIGHT, DEVIL_FAULT_NONE, N_VOCAB, 2);
     w->wrong = devil_make(DEVIL_WRONG, DEVIL_FAULT_NONE, N_VOCAB, 3);
-    w->malformed = devil_make(DEVIL_MALFORMED, DEVIL_TWIN, N_VOCAB, 4);
+    w->malformed = devil_make(DEVIL_MALFORMED, DEVIL_DUPLICATE, N_VOCAB, 4);
     rig_add_drafter(w->engine, "random", &w->random.base);
     rig_add_drafter(w->engine, "right", &w->right.base);
     rig_add_drafter(w->engine, "wrong", &w->wrong.base);
@@ -172,7 +173,7 @@ static void open_world(World *w, const fr_engine_options *options, const char *l
 /* Once all is over, every page is free but those of the prefix cache, which gives them back when asked. */
 static void close_world(World *w) {
     while (prefix_cache_drop(w->engine)) {}
-    assert_int_equal(w->engine->executor->kv.n_free, w->engine->executor->kv.shape.n_pages);
+    assert_int_equal(executor_n_free_pages(w->engine->executor), executor_n_pages(w->engine->executor));
     fr_engine_close(w->engine);
 }
 
@@ -188,7 +189,7 @@ static void arrive(World *w, Actor *a, const Role *role) {
     *a = (Actor){.role = role, .n_until_cancel = draw(8) ? 0 : 1 + draw(10), .step_of_close = draw(8) ? 0 : w->step + 1 + draw(20)};
     fr_request_options o = role->options;
     o.on_token = hear, o.user = a;
-    if (fr_request_open(&a->request, w->engine, &o, &err)) fail_msg("%s: %s", w->label, err.message);
+    if (rig_open_request(&a->request, w->engine, &o, &err)) fail_msg("%s: %s", w->label, err.message);
     int32_t sequence = a->request->sequence;
     devil_oracle(&w->right, sequence, role->stream, o.n_prompt + role->alone.n);
     devil_oracle(&w->wrong, sequence, role->stream, o.n_prompt + role->alone.n);
@@ -236,8 +237,8 @@ static void check_oldest(World *w) {
 }
 
 static void check_cache(const World *w) {
-    for (int i = 0; i < w->engine->n_cached; i++) {
-        const CachedPrefix *c = &w->engine->cached[i];
+    for (int i = 0; i < w->engine->prefixes.n; i++) {
+        const CachedPrefix *c = &w->engine->prefixes.entries[i];
         assert_int_equal(executor_sequence_length(w->engine->executor, c->sequence), c->n_tokens);
         for (int32_t k = 0; k < c->n_tokens; k++) assert_in_range(c->tokens[k], 0, N_VOCAB - 1);
     }
@@ -269,7 +270,7 @@ static void play(World *w, int n, int few_steps) {
     }
 }
 
-static void requests_short_of_pages_say_what_they_say_alone(void **state) {
+static void requests_short_of_pages_generate_what_they_do_alone(void **state) {
     (void)state;
     static const int page_sizes[] = {1, 3, 16}, chunks[] = {256, 5, 2, 16}, caches[] = {0, -1, 2}, tokens[] = {96, 120, 160};
     fr_stats sums = {0};
@@ -297,7 +298,7 @@ static void requests_short_of_pages_say_what_they_say_alone(void **state) {
     assert_true(sums.n_preempted > 9 * N_SEEDS * 3 && sums.n_recomputed > sums.n_preempted); /* or it proved nothing */
 }
 
-static void with_room_for_all_nobody_gives_pages_back(void **state) {
+static void with_room_for_all_no_request_gives_pages_back(void **state) {
     (void)state;
     for (int page = 1; page <= 5; page += 2) {
         fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .max_requests = N_PLACES, .kv_page_size = page};
@@ -339,7 +340,7 @@ static int64_t run_with_rule(const VerifyRule *rule, int n_places, int64_t kv_to
             fr_request_options o = {.prompt = role->prompt, .n_prompt = 12, .max_tokens = 30, .drafts = &draft, .n_drafts = 1,
                                     .tree_budget = 10, .sampling = fr_sampling_default(), .ignore_eos = 1};
             o.sampling.temperature = 1, o.sampling.seed = (uint64_t)(i + k);
-            assert_int_equal(fr_request_open(&r[k], w.engine, &o, &err), FR_OK);
+            assert_int_equal(rig_open_request(&r[k], w.engine, &o, &err), FR_OK);
             r[k]->rule = rule;
         }
         while (fr_engine_step(w.engine, &err) > 0) {}
@@ -400,9 +401,9 @@ static void a_request_that_can_never_fit_ends_alone(void **state) {
     rig_run_request(e, &small, &alone);
     fr_request *fails, *stays;
     fr_error err;
-    assert_int_equal(executor_reserve(e->executor, e->cached[7].sequence, 60, &err), FR_OK);
-    assert_int_equal(fr_request_open(&fails, e, &large, &err), FR_OK);
-    assert_int_equal(fr_request_open(&stays, e, &small, &err), FR_OK);
+    assert_int_equal(executor_reserve(e->executor, e->prefixes.entries[7].sequence, 60, &err), FR_OK);
+    assert_int_equal(rig_open_request(&fails, e, &large, &err), FR_OK);
+    assert_int_equal(rig_open_request(&stays, e, &small, &err), FR_OK);
     while (fr_engine_step(e, &err) > 0) {}
     assert_int_equal(fr_request_finish(fails), FR_FINISH_ERROR);
     assert_int_equal(fr_request_error(fails)->code, FR_ERR_MEMORY);
@@ -416,8 +417,8 @@ static void a_request_that_can_never_fit_ends_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_short_of_pages_say_what_they_say_alone),
-        cmocka_unit_test(with_room_for_all_nobody_gives_pages_back),
+        cmocka_unit_test(requests_short_of_pages_generate_what_they_do_alone),
+        cmocka_unit_test(with_room_for_all_no_request_gives_pages_back),
         cmocka_unit_test(the_tree_of_a_ratio_rule_is_not_cut),
         cmocka_unit_test(a_cache_smaller_than_one_context_is_refused),
         cmocka_unit_test(a_request_that_can_never_fit_ends_alone),

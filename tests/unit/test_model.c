@@ -3,6 +3,7 @@
 #include "testing.h"
 
 #include "format/gguf_write.h"
+#include "backend/cpu/cpu_backend.h"
 #include "model_rig.h"
 
 #include <math.h>
@@ -122,7 +123,7 @@ static int try_open(const RandomModel *from, const Change *c, Gguf **g, Model **
     Gguf *base = rig_random_gguf(from);
     *g = changed(base, c);
     gguf_close(base);
-    return model_open(m, *g, &(ModelOptions){.n_threads = 1}, err);
+    return model_open(m, *g, err);
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------------ */
@@ -265,7 +266,8 @@ static void shapes_are_read_from_the_file(void **state) {
     const int32_t wanted[] = {ARCH_LLAMA, 2, 24, 40, 33, 4, 2, 6, 6, 2048};
     for (size_t i = 0; i < sizeof found / sizeof *found; i++)
         if (found[i] != wanted[i]) fail_msg("number %zu is %d, should be %d", i, found[i], wanted[i]);
-    assert_true(m->output.n_out == 33 && m->output.n_in == 24); /* tied: the embedding again */
+    assert_ptr_equal(m->output, m->token_embd); /* tied */
+    assert_true(m->output->dims[1] == 33 && m->output->dims[0] == 24);
     model_close(m);
     gguf_close(g);
 }
@@ -281,11 +283,14 @@ static void progress_steps_to_one_with_each_matrix(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&sound);
     Model *m = NULL;
+    Weights *w = NULL;
     int64_t n_steps = 0;
     last_part = 0;
-    ModelOptions o = {.n_threads = 2, .progress = note_progress, .progress_user = &n_steps};
-    assert_int_equal(model_open(&m, g, &o, NULL), FR_OK);
+    const WeightsOptions o = {.n_threads = 2, .progress = note_progress, .progress_user = &n_steps};
+    assert_int_equal(model_open(&m, g, NULL), FR_OK);
+    assert_int_equal(backend_cpu.weights_open(&w, m, &o, NULL), FR_OK);
     assert_true(last_part == 1 && n_steps == 2 * 7 + 1); /* of two layers, and the output */
+    weights_close(w);
     model_close(m);
     gguf_close(g);
 }
@@ -314,19 +319,29 @@ static int fail_each_allocation(const char *what, int (*attempt)(void *ctx, fr_e
 
 static int open_model(void *g, fr_error *err) {
     Model *m = NULL;
-    int status = model_open(&m, g, &(ModelOptions){.n_threads = 1}, err);
+    int status = model_open(&m, g, err);
     if (status) assert_null(m);
     model_close(m);
     return status;
 }
 
-static int open_executor(void *m, fr_error *err) {
+static int open_weights(void *m, fr_error *err) {
+    Weights *w = NULL;
+    int status = backend_cpu.weights_open(&w, m, &(WeightsOptions){.n_threads = 1}, err);
+    if (status) assert_null(w);
+    weights_close(w);
+    return status;
+}
+
+static int open_executor(void *w, fr_error *err) {
     Executor *e = NULL;
-    ExecutorOptions o = rig_options(32, 4);
-    o.max_sequences = 3;
-    int status = executor_open(&e, m, &o, err);
+    Device *d = NULL;
+    const ExecutorOptions o = {.kv_type = KV_F32, .page_size = 16, .n_ctx = 32, .max_sequences = 3, .max_rows = 4};
+    int status = ((Weights *)w)->backend->device_open(&d, &(DeviceOptions){.n_threads = 1}, err);
+    if (!status) status = executor_open(&e, d, w, &o, err);
     if (status) assert_null(e);
     executor_close(e);
+    device_close(d);
     return status;
 }
 
@@ -337,11 +352,16 @@ static void refused_memory_is_an_error_and_no_leak(void **state) {
     rich.arch = "qwen3";
     Gguf *g = rig_random_gguf(&rich);
     int n = fail_each_allocation("model_open", open_model, g);
-    assert_true(n > 18); /* 2 layers of 7 vectors, and some more; all matrices are one */
-    Model *m = rig_model(g, NULL);
-    n = fail_each_allocation("executor_open", open_executor, m);
-    assert_true(n > 20);
+    assert_true(n > 18); /* 2 layers of 7 vectors, and some more */
+    Model *m = NULL;
+    assert_int_equal(model_open(&m, g, NULL), FR_OK);
+    n = fail_each_allocation("weights_open", open_weights, m);
+    assert_true(n > 3);
     model_close(m);
+    Weights *w = rig_weights(g, NULL);
+    n = fail_each_allocation("executor_open", open_executor, w);
+    assert_true(n > 20);
+    rig_weights_close(w);
     gguf_close(g);
 }
 
@@ -349,8 +369,8 @@ static void refused_memory_is_an_error_and_no_leak(void **state) {
 static void a_forward_allocates_nothing(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&sound);
-    Model *m = rig_model(g, NULL);
-    ExecutorOptions o = rig_options(32, 4);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions o = rig_options(32, 4);
     Executor *e = rig_executor(m, &o);
     int32_t s = rig_sequence(e);
     Row rows[2] = {{1, s, -1, true, false, NULL}, {2, s, 0, true, false, NULL}};
@@ -364,23 +384,24 @@ static void a_forward_allocates_nothing(void **state) {
     }
     allocations.fail_at = 0, allocations.counting = false;
     assert_int_equal(allocations.n_live, 0);
-    executor_close(e);
-    model_close(m);
+    rig_executor_close(e);
+    rig_weights_close(m);
     gguf_close(g);
 }
 
 static void too_many_slots_are_refused(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&sound);
-    Model *m = rig_model(g, NULL);
-    ExecutorOptions o = rig_options(1 << 24, 1);
-    o.max_sequences = 1 << 10;
+    Weights *m = rig_weights(g, NULL);
+    Device *d = rig_device(m, 1);
+    const ExecutorOptions o = {.kv_type = KV_F32, .page_size = 16, .n_ctx = 1 << 24, .max_sequences = 1 << 10, .max_rows = 1};
     Executor *e = NULL;
     fr_error err = {0};
-    assert_int_equal(executor_open(&e, m, &o, &err), FR_ERR_MEMORY);
+    assert_int_equal(executor_open(&e, d, m, &o, &err), FR_ERR_MEMORY);
     assert_non_null(strstr(err.message, "more KV slots than can be numbered"));
     assert_null(e);
-    model_close(m);
+    device_close(d);
+    rig_weights_close(m);
     gguf_close(g);
 }
 

@@ -32,11 +32,11 @@ static void random_dists(int32_t n_vocab, double *p, float *q) {
 
 typedef struct Flow {
     int32_t n_vocab;
-    double of_set[N_SETS], to_sink[MAX_V], over[N_SETS][MAX_V]; /* what is left; what runs over an edge */
+    double of_set[N_SETS], to_sink[MAX_V], over[N_SETS][MAX_V]; /* remaining capacities; the flow over each edge */
     bool was_there[N_SETS];
 } Flow;
 
-/* Pushes up to `want` from a set to the sink, taking other sets' flow back where a token is full. */
+/* Pushes up to `want` from a set to the sink, rerouting the flow of other sets if a token is full. */
 static double push(Flow *f, int32_t set, double want) {
     if (f->was_there[set]) return 0;
     f->was_there[set] = true;
@@ -110,13 +110,13 @@ static void no_rule_accepts_more_than_the_optimum(void **state) {
             double part = 1 - pow(1 - 1.0 / k, k);
             assert_true(part >= 1 - exp(-1));
             assert_true(multi_round <= optimum + TOLERANCE && multi_round >= one - TOLERANCE);
-            assert_true(k_seq <= optimum + TOLERANCE && k_seq >= part * optimum - 1e-9); /* gamma* is searched to 1e-12 */
+            assert_true(k_seq <= optimum + TOLERANCE && k_seq >= part * optimum - 1e-9); /* gamma* is found to 1e-12 */
             assert_true(acceptance_k_seq(p, q, n_vocab, k, k) <= k_seq + TOLERANCE);
             optimal_transport_sets_without_replacement(q, n_vocab, k, sets);
             assert_true(acceptance_recursive(p, q, n_vocab, k) <= optimal_transport_acceptance(p, n_vocab, sets) + TOLERANCE);
             if (k == 1) assert_true(fabs(multi_round - optimum) < TOLERANCE && fabs(k_seq - optimum) < 1e-9);
             if (k == 1) continue;
-            assert_true(multi_round <= k_seq + 1e-9); /* as the essay of rejection.c says */
+            assert_true(multi_round <= k_seq + 1e-9); /* as stated in rejection.c */
             n++;
             n_k_seq_ahead += k_seq > multi_round + 1e-9;
             n_at_optimum += multi_round > optimum - 1e-9;
@@ -125,7 +125,7 @@ static void no_rule_accepts_more_than_the_optimum(void **state) {
                   "optimum %d times\n", n, n_k_seq_ahead, n_at_optimum);
 }
 
-static void one_draft_accepts_what_the_dists_share(void **state) {
+static void one_draft_accepts_the_overlap_of_the_distributions(void **state) {
     (void)state;
     for (int i = 0; i < N_DISTS; i++) {
         double p[MAX_V], shared = 0, q_sum = 0;
@@ -138,8 +138,8 @@ static void one_draft_accepts_what_the_dists_share(void **state) {
     }
 }
 
-/* Recursive Speculative Decoding, Fig. 1: two drafts of two tokens without replacement are always enough. */
-static void both_of_two_tokens_are_always_enough(void **state) {
+/* Recursive Speculative Decoding, Fig. 1: of two drafts of two tokens without replacement, one is always accepted. */
+static void both_of_two_tokens_are_always_accepted(void **state) {
     (void)state;
     for (int a = 0; a <= 20; a++)
         for (int b = 1; b < 20; b++) {
@@ -150,7 +150,7 @@ static void both_of_two_tokens_are_always_enough(void **state) {
         }
 }
 
-/* The example in the essays of rule_k_seq.c and otm.c. */
+/* The example of rule_k_seq.c and optimal_transport.c. */
 static void the_worked_example(void **state) {
     (void)state;
     const double p[2] = {0.2, 0.8};
@@ -158,12 +158,12 @@ static void the_worked_example(void **state) {
     assert_true(fabs(acceptance_multi_round(p, q, 2, 2) - 0.52) < TOLERANCE);
     assert_true(fabs(acceptance_k_seq(p, q, 2, 2, 0) - 0.53620) < 1e-5);
     assert_true(fabs(acceptance_k_seq(p, q, 2, 2, 1.7) - 0.53439) < 1e-5);
-    assert_true(fabs(acceptance_k_seq(p, q, 2, 2, 1.5) - 0.53620) < 1e-5); /* too small: searched */
+    assert_true(fabs(acceptance_k_seq(p, q, 2, 2, 1.5) - 0.53620) < 1e-5); /* too small, so gamma* is searched */
     assert_true(fabs(acceptance_optimum(p, q, 2, 2) - 0.56) < TOLERANCE);
 }
 
-/* DraftDists that differ in the last bits, share no token, or are points. */
-static void the_dist_survives_odd_dists(void **state) {
+/* Distributions that differ in the last bits, share no token, or are points. */
+static void the_output_distribution_is_right_for_odd_distributions(void **state) {
     (void)state;
     static const struct { double p[3]; float q[3]; } odd[] = {
         {{0.25, 0.25, 0.5}, {1, 1, 2}},
@@ -184,7 +184,7 @@ static void the_dist_survives_odd_dists(void **state) {
                     acceptance_of(rule ? k_seq_decide : rejection_decide, kind, odd[i].p, odd[i].q, 3, k, 0, dist);
                     for (int t = 0; t < 3; t++)
                         if (!(fabs(dist[t] - odd[i].p[t]) < TOLERANCE))
-                            fail_msg("distributions %d, K %d, kind %d: token %d has %.17g for %.17g", (int)i, k, (int)kind, t, dist[t],
+                            fail_msg("distributions %d, K %d, kind %d: token %d has %.17g instead of %.17g", (int)i, k, (int)kind, t, dist[t],
                                      odd[i].p[t]);
                 }
 }
@@ -193,10 +193,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_optimum_is_the_greatest_flow),
         cmocka_unit_test(no_rule_accepts_more_than_the_optimum),
-        cmocka_unit_test(one_draft_accepts_what_the_dists_share),
-        cmocka_unit_test(both_of_two_tokens_are_always_enough),
+        cmocka_unit_test(one_draft_accepts_the_overlap_of_the_distributions),
+        cmocka_unit_test(both_of_two_tokens_are_always_accepted),
         cmocka_unit_test(the_worked_example),
-        cmocka_unit_test(the_dist_survives_odd_dists),
+        cmocka_unit_test(the_output_distribution_is_right_for_odd_distributions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

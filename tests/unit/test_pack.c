@@ -50,8 +50,8 @@ static float unpack_block(TensorType type, const unsigned char *tile, int row, i
         [TYPE_Q8_0] = 512, [TYPE_Q4_0] = 256, [TYPE_Q4_1] = 256, [TYPE_Q5_0] = 320,
         [TYPE_Q5_1] = 320, [TYPE_Q4_K] = 256, [TYPE_Q5_K] = 320, [TYPE_Q6_K] = 384,
     };
-    /* a record: so many steps, bytes of codes and scales, padding */
-    static const int record_steps[TYPE_COUNT] = {
+    /* a record: so many slices, bytes of codes and scales, padding */
+    static const int record_slices[TYPE_COUNT] = {
         [TYPE_Q8_0] = 2, [TYPE_Q4_0] = 2, [TYPE_Q4_1] = 1, [TYPE_Q5_0] = 2,
         [TYPE_Q5_1] = 1, [TYPE_Q4_K] = 8, [TYPE_Q5_K] = 8, [TYPE_Q6_K] = 8,
     };
@@ -59,15 +59,15 @@ static float unpack_block(TensorType type, const unsigned char *tile, int row, i
         [TYPE_Q8_0] = 1088, [TYPE_Q4_0] = 576,  [TYPE_Q4_1] = 320,  [TYPE_Q5_0] = 704,
         [TYPE_Q5_1] = 384,  [TYPE_Q4_K] = 2368, [TYPE_Q5_K] = 2880, [TYPE_Q6_K] = 3392,
     };
-    int64_t step = k / 32, in_record = step % record_steps[type];
+    int64_t slice = k / 32, in_record = slice % record_slices[type];
     int j = (int)(k % 32), lane = row * 4 + j % 4, g = j / 4;
-    const unsigned char *record = tile + step / record_steps[type] * record_bytes[type];
+    const unsigned char *record = tile + slice / record_slices[type] * record_bytes[type];
     const unsigned char *c = record + in_record * code_bytes[type];
-    const unsigned char *s = record + record_steps[type] * code_bytes[type];
+    const unsigned char *s = record + record_slices[type] * code_bytes[type];
     int code = type == TYPE_Q8_0 ? c[g * 64 + lane] : (c[g % 4 * 64 + lane] >> (g < 4 ? 0 : 4)) & 15;
     if (code_bytes[type] == 320) code |= ((c[256 + lane] >> g) & 1) << 4;
     if (code_bytes[type] == 384) code |= ((c[256 + g / 4 * 64 + lane] >> (g % 4 * 2)) & 3) << 4;
-    int sub = (int)(step % 8);
+    int sub = (int)(slice % 8);
     switch (type) {
     case TYPE_Q8_0:
         return half_at(s + in_record * 32, row) * (float)(code - 128);

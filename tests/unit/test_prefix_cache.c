@@ -1,8 +1,9 @@
-/* Requests that begin alike: what is shared, from whom, and what is not. That sharing changes no token is here for the
- * cases and in test_kv_pressure.c at random. */
+/* test_prefix_cache.c - requests that begin with the same tokens: what is shared, from which sequence, and what is not.
+ * That sharing changes no token is tested here in each case, and at random in test_kv_pressure.c. */
 #include "engine_rig.h"
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "random_model.h"
 
 #include <string.h>
@@ -177,7 +178,7 @@ static void sharing_can_be_switched_off(void **state) {
     fr_request *r[2];
     fr_error err;
     for (int i = 0; i < 2; i++) assert_int_equal(check_shared(e, &o, &s), 0);
-    for (int i = 0; i < 2; i++) assert_int_equal(fr_request_open(&r[i], e, &o, &err), FR_OK);
+    for (int i = 0; i < 2; i++) assert_int_equal(rig_open_request(&r[i], e, &o, &err), FR_OK);
     while (fr_engine_step(e, &err) > 0) {}
     for (int i = 0; i < 2; i++) {
         assert_int_equal(r[i]->stats.n_prompt_shared, 0);
@@ -196,7 +197,7 @@ static void twins_read_their_prompt_once(void **state) {
     for (int i = 0; i < 5; i++) {
         fr_request_options o = ask(prompts[0], N_PROMPT);
         o.sampling.seed = (uint64_t)i;
-        assert_int_equal(fr_request_open(&r[i], e, &o, &err), FR_OK);
+        assert_int_equal(rig_open_request(&r[i], e, &o, &err), FR_OK);
     }
     while (fr_engine_step(e, &err) > 0) {}
     for (int i = 0; i < 5; i++) {
@@ -220,7 +221,7 @@ static void strangers_do_not_wait(void **state) {
     fr_error err;
     for (int i = 0; i < 2; i++) {
         fr_request_options o = ask(prompts[i], 8);
-        assert_int_equal(fr_request_open(&r[i], e, &o, &err), FR_OK);
+        assert_int_equal(rig_open_request(&r[i], e, &o, &err), FR_OK);
     }
     fr_engine_step(e, &err);
     for (int i = 0; i < 2; i++) {
@@ -254,9 +255,9 @@ static void what_was_accepted_behind_the_end_is_not_kept(void **state) {
     rig_run_request(e, &o, &s);
     assert_int_equal(s.finish, FR_FINISH_STOP);
     assert_int_equal(s.stats.n_steps, 1); /* 40 tokens were accepted, and few of them said */
-    assert_int_equal(e->cached[0].n_tokens, N_PROMPT + s.n);
-    assert_memory_equal(e->cached[0].tokens, stream, (size_t)(N_PROMPT + s.n) * sizeof *stream);
-    int32_t n_kept = e->cached[0].n_tokens; /* the next request changes it */
+    assert_int_equal(e->prefixes.entries[0].n_tokens, N_PROMPT + s.n);
+    assert_memory_equal(e->prefixes.entries[0].tokens, stream, (size_t)(N_PROMPT + s.n) * sizeof *stream);
+    int32_t n_kept = e->prefixes.entries[0].n_tokens; /* the next request changes it */
     o = ask(stream, N_PROMPT + s.n + 5);
     assert_int_equal(check_shared(e, &o, &s), n_kept);
     fr_engine_close(e);

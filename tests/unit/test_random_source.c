@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-static void a_script_goes_through_everything_once(void **state) {
+static void a_script_visits_every_outcome_once(void **state) {
     (void)state;
     RandomScript s;
     double chance_of[6] = {0}, sum = 0;
@@ -27,7 +27,7 @@ static void a_script_goes_through_everything_once(void **state) {
     for (int i = 0; i < 6; i++) assert_true(fabs(chance_of[i] - want[i]) < 1e-15);
 }
 
-static void keyed_random_fall_as_often_as_they_should(void **state) {
+static void keyed_choices_have_the_right_frequencies(void **state) {
     (void)state;
     enum { N = 100000 };
     const double weights[] = {1, 0, 2, 5};
@@ -38,7 +38,7 @@ static void keyed_random_fall_as_often_as_they_should(void **state) {
         assert_true(c.random_source.flip(&c.random_source, 1) && !c.random_source.flip(&c.random_source, 0));
         bool first = c.random_source.flip(&c.random_source, 0.3), second = c.random_source.flip(&c.random_source, 0.3);
         n_heads += first;
-        n_both += first && second; /* coins of one step are independent */
+        n_both += first && second; /* the choices of one step are independent */
         n_picked[c.random_source.pick(&c.random_source, weights, 4)]++;
     }
     assert_true(fabs(n_heads - 0.3 * N) < 5 * sqrt(0.21 * N));
@@ -50,8 +50,8 @@ static void keyed_random_fall_as_often_as_they_should(void **state) {
     }
 }
 
-/* Another seed or position gives other coins, the same ones the same; chances are finer than 32 bits. */
-static void keyed_random_hang_on_their_key(void **state) {
+/* Another seed or position gives other outcomes, the same ones give the same; chances are finer than 32 bits. */
+static void keyed_choices_depend_on_their_key(void **state) {
     (void)state;
     double weights[1000], fine[2] = {0x1p-40, 1};
     for (int i = 0; i < 1000; i++) weights[i] = 1;
@@ -74,9 +74,9 @@ static void keyed_random_hang_on_their_key(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_script_goes_through_everything_once),
-        cmocka_unit_test(keyed_random_fall_as_often_as_they_should),
-        cmocka_unit_test(keyed_random_hang_on_their_key),
+        cmocka_unit_test(a_script_visits_every_outcome_once),
+        cmocka_unit_test(keyed_choices_have_the_right_frequencies),
+        cmocka_unit_test(keyed_choices_depend_on_their_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

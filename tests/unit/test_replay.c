@@ -31,12 +31,12 @@ static ReplayDraft draft_by(Drafter *drafter) {
     return d;
 }
 
-static void devils_need_the_steps_they_deserve(void **state) {
+static void devils_need_as_many_steps_as_their_drafts_allow(void **state) {
     (void)state;
     const struct {
         DevilKind kind;
         int32_t budget;
-        int64_t n_steps, n_drafted; /* -1: not looked at */
+        int64_t n_steps, n_drafted; /* -1: not checked */
     } cases[] = {
         {DEVIL_RIGHT, 0, 21, 0},    {DEVIL_RIGHT, 1, 11, 11},  {DEVIL_RIGHT, 3, 6, 16},
         {DEVIL_RIGHT, 20, 1, 20},   {DEVIL_RIGHT, 200, 1, 21}, {DEVIL_WRONG, 9, 21, -1},
@@ -54,7 +54,7 @@ static void devils_need_the_steps_they_deserve(void **state) {
         if (cases[i].n_steps >= 0) assert_int_equal(s.n_steps, cases[i].n_steps);
         if (cases[i].n_drafted >= 0) assert_int_equal(s.n_drafted, cases[i].n_drafted);
         assert_true(s.n_steps >= 1 && s.n_steps <= N_OUTPUT && s.propose_s >= 0);
-        assert_int_equal(d.n_seen[0], 0); /* ended */
+        assert_int_equal(d.n_seen[0], 0); /* end was called */
         int64_t n_judged = 0, n_right = 0;
         for (int b = 0; b < REPLAY_N_BINS; b++) n_judged += s.bins[b].n, n_right += s.bins[b].n_right;
         assert_int_equal(n_judged, s.n_drafted);
@@ -88,7 +88,7 @@ static void malformed_trees_end_the_replay(void **state) {
 
 /* ---- the program -------------------------------------------------------------------------------- */
 
-/* The forerun of this build, which stands beside this test's folder. */
+/* The forerun binary of this build, in the folder above this test's. */
 static const char *program(void) {
     static char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
@@ -99,7 +99,7 @@ static const char *program(void) {
     return path;
 }
 
-/* Tokens of a text under the model that ships, without BOS and EOS. */
+/* Number of tokens of a text under the shipped model, without BOS and EOS. */
 static int64_t n_tokens_of(const char *text) {
     Gguf *g;
     Tokenizer *t;
@@ -108,7 +108,7 @@ static int64_t n_tokens_of(const char *text) {
     assert_int_equal(gguf_open(&g, "models/target.gguf", NULL), FR_OK);
     assert_int_equal(tokenizer_open(&t, g, NULL), FR_OK);
     assert_int_equal(tokenizer_encode(t, text, strlen(text), 0, &tokens, &n, NULL), FR_OK);
-    assert_true(tokenizer_bos(t) >= 0 && tokenizer_eos(t) >= 0); /* the tests below count on both */
+    assert_true(tokenizer_bos(t) >= 0 && tokenizer_eos(t) >= 0); /* the tests below rely on both */
     free(tokens);
     tokenizer_close(t);
     gguf_close(g);
@@ -160,7 +160,7 @@ static void a_good_trace_is_counted(void **state) {
     assert_int_equal(run(VOCAB "- --draft none", GOOD, text, sizeof text), 0);
     assert_non_null(strstr(text, "none, 32 nodes, 1 records"));
     assert_non_null(strstr(text, "1.000"));
-    const char *from_nothing = "{\"prompt\": \"\", \"response\": \"One\"}"; /* BOS is context enough */
+    const char *from_nothing = "{\"prompt\": \"\", \"response\": \"One\"}"; /* BOS is enough context */
     assert_int_equal(run(VOCAB "-", from_nothing, text, sizeof text), 0);
 }
 
@@ -169,7 +169,7 @@ static void bad_calls_and_traces_are_refused(void **state) {
     const struct {
         const char *arguments, *trace;
         int status;
-        const char *says;
+        const char *message;
     } bad[] = {
         {VOCAB "-", GOOD "\n{\"prompt\": \"x\"}\n", 1,
          "line 3 wants the strings \"prompt\" and \"response\""},
@@ -195,7 +195,7 @@ static void bad_calls_and_traces_are_refused(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char text[8192];
         int status = run(bad[i].arguments, bad[i].trace, text, sizeof text);
-        if (status != bad[i].status || !strstr(text, bad[i].says))
+        if (status != bad[i].status || !strstr(text, bad[i].message))
             fail_msg("'%s': status %d, want %d: %s", bad[i].arguments, status, bad[i].status, text);
     }
 }
@@ -239,7 +239,7 @@ static void the_papers_rule_gives_the_reference_figures(void **state) {
         for (int i = 0; i < 7; i++) {
             double got = figure(root, categories[i], "acceptance_length"), want = runs[r].length[i];
             if (!(fabs(got - want) <= 0.02 * want))
-                fail_msg("live=%d, %s: %.3f, the reference %.2f", r, categories[i], got, want);
+                fail_msg("live=%d, %s: %.3f, the reference is %.2f", r, categories[i], got, want);
         }
         double drafted = figure(root, "all", "drafted_per_step");
         if (r == 1 && fabs(drafted - 20.8) > 0.02 * 20.8)
@@ -266,7 +266,7 @@ static void our_rule_does_better_with_half_the_nodes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(devils_need_the_steps_they_deserve),
+        cmocka_unit_test(devils_need_as_many_steps_as_their_drafts_allow),
         cmocka_unit_test(without_a_drafter_every_token_is_a_step),
         cmocka_unit_test(malformed_trees_end_the_replay),
         cmocka_unit_test(a_good_trace_is_counted),

@@ -43,7 +43,7 @@ static void passes_equal_plain_loops(void **state) {
         if (best < 0) continue;
         float temperature = temperatures[i % 7], floor = i % 5 ? row[i % (uint64_t)n] : -INFINITY;
         double want = slow_mass(row, n, row[best], temperature), got = row_mass(row, n, row[best], temperature);
-        if (!(fabs(got - want) <= 1e-6 * want)) fail_msg("row %d: mass %.9g where %.9g is right", (int)i, got, want);
+        if (!(fabs(got - want) <= 1e-6 * want)) fail_msg("row %d: mass %.9g instead of %.9g", (int)i, got, want);
         int32_t n_above = row_above(row, n, floor, ids), k = 0;
         for (int32_t t = 0; t < n; t++)
             if (row[t] >= floor && row[t] > -INFINITY) assert_int_equal(ids[k++], t);
@@ -63,7 +63,7 @@ static void an_exponential_is_exact_to_float(void **state) {
     assert_true(worst < 5e-7);
 }
 
-static void rows_without_a_greatest_have_none(void **state) {
+static void rows_without_a_number_have_no_maximum(void **state) {
     (void)state;
     const float row[] = {NAN, -INFINITY, NAN, -INFINITY, NAN};
     int32_t ids[5];
@@ -77,7 +77,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_equal_plain_loops),
         cmocka_unit_test(an_exponential_is_exact_to_float),
-        cmocka_unit_test(rows_without_a_greatest_have_none),
+        cmocka_unit_test(rows_without_a_number_have_no_maximum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,8 +59,8 @@ static void dist_after(const Case *c, const int32_t *path, int32_t n_path, doubl
     for (int32_t v = 0; v < V; v++) p[v] = (double)dist[v] / sum;
 }
 
-/* How many nodes of a path are accepted from its beginning on, and the sum of their log-probabilities. */
-static int32_t judge(const Case *c, const int32_t *path, int32_t n_path, double *log_p) {
+/* How many nodes of a path are accepted from its start, and the sum of their log-probabilities. */
+static int32_t count_accepted(const Case *c, const int32_t *path, int32_t n_path, double *log_p) {
     double epsilon = c->in.options.epsilon > 0 ? c->in.options.epsilon : 0.09;
     double delta = c->in.options.delta > 0 ? c->in.options.delta : sqrt(epsilon);
     *log_p = 0;
@@ -88,7 +88,7 @@ static void the_longest_typical_path_is_taken(void **state) {
             int32_t path[MAX_NODES], n = c.tree.nodes[leaf].depth;
             double log_p;
             for (int32_t node = leaf; node > 0; node = c.tree.nodes[node].parent) path[c.tree.nodes[node].depth - 1] = node;
-            int32_t n_accepted = judge(&c, path, n, &log_p);
+            int32_t n_accepted = count_accepted(&c, path, n, &log_p);
             if (n_accepted < n || n < n_best || (n == n_best && (n == 0 || log_p <= best_log_p))) continue;
             memcpy(best, path, sizeof path);
             n_best = n, best_log_p = log_p;
@@ -102,7 +102,7 @@ static void the_longest_typical_path_is_taken(void **state) {
         for (int32_t v = 0; v < V; v++) assert_true(p[v] < p[out.next_token] || (p[v] == p[out.next_token] && v >= out.next_token));
         lengths[n_best]++;
         if (c.sampling.temperature > 0) continue;
-        VerifyResult greedy; /* then it is the rule that changes nothing */
+        VerifyResult greedy; /* at temperature 0 it must equal the rule `sampled` */
         verify_rule_find("sampled")->verify(&c.in, s, &greedy, NULL);
         assert_int_equal(greedy.n_path, out.n_path);
         assert_int_equal(greedy.next_token, out.next_token);
@@ -120,13 +120,13 @@ static void it_is_refused_unless_allowed(void **state) {
     fr_request_options o = {.prompt = prompt, .n_prompt = 3, .max_tokens = 8, .sampling = fr_sampling_default(), .verify = "typical:epsilon=0.2"};
     fr_request *r;
     fr_error err = {0};
-    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
+    assert_int_equal(rig_open_request(&r, e, &o, &err), FR_ERR_ARGUMENT);
     if (!strstr(err.message, sentence) || !strstr(err.message, "--lossy")) fail_msg("%s", err.message);
     static Stream got;
     o.allow_lossy = 1;
     rig_run_request(e, &o, &got);
     assert_true(got.stats.is_lossy);
-    o.verify = "recursive"; /* what may be lossy need not be */
+    o.verify = "recursive"; /* allow_lossy does not require a lossy rule */
     rig_run_request(e, &o, &got);
     assert_false(got.stats.is_lossy);
     fr_engine_close(e);
@@ -143,14 +143,14 @@ static json_t *load_stats(void) {
     return j;
 }
 
-static void nothing_claims_equality_for_it(void **state) {
+static void no_output_claims_that_its_text_is_plain_decodings(void **state) {
     (void)state;
     char text[65536], command[1200];
     cli_expect("run " RUN, 2, "the rule 'typical' is lossy");
-    cli_expect("compare " RUN, 2, "give --lossy too");
+    cli_expect("compare " RUN, 2, "allow it with --lossy");
     cli_expect("run " RUN " --lossy --stats", 0, "LOSSY: the rule of acceptance changed the output distribution");
     cli_expect("compare " RUN " --lossy --runs 2 --no-text", 0, "LOSSY");
-    cli_expect("run -m models/draft.gguf -p a -n 4 --lossy --verify typical:delta=7", 2, "'delta=7' is no option of the rule typical");
+    cli_expect("run -m models/draft.gguf -p a -n 4 --lossy --verify typical:delta=7", 2, "typical: 'delta=7' must be a number from 1e-06 to 1");
     snprintf(command, sizeof command, "run " RUN " --lossy --stats-json %s/stats.json", cli_rig_folder());
     assert_int_equal(cli_run(command, text, sizeof text), 0);
     json_t *j = load_stats();
@@ -171,7 +171,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_typical_path_is_taken),
         cmocka_unit_test(it_is_refused_unless_allowed),
-        cmocka_unit_test(nothing_claims_equality_for_it),
+        cmocka_unit_test(no_output_claims_that_its_text_is_plain_decodings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

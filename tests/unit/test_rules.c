@@ -1,5 +1,5 @@
-/* The ratio rules (src/spec/rule_*.c, rejection.c): the distribution of what they say is the target's, by exact enumeration of
- * all drafts and coins, to 1e-12; and what is broken on purpose is seen. */
+/* test_rules.c - the ratio rules: their output distribution is the target's, by exact enumeration of all drafts and random
+ * choices, to 1e-12; and deliberate faults are detected. */
 #include "rule_rig.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static double check(const RigCase *c, const char *name) {
     return kept;
 }
 
-/* Filters that take tokens from p, from q, from both, and different ones; a penalty, so that p hangs on the path. */
+/* Filters that remove tokens from p, from q, or different ones from both; a penalty, so that p depends on the path. */
 static RigCase filtered(uint64_t seed, int32_t n_vocab) {
     RigCase c = {.seed = seed, .n_vocab = n_vocab, .target = RIG_PLAIN, .draft = RIG_PLAIN};
     const int32_t n = n_vocab > 2 ? n_vocab - 1 : 1;
@@ -35,7 +35,7 @@ static RigCase filtered(uint64_t seed, int32_t n_vocab) {
     return c;
 }
 
-/* ---- sound rules -------------------------------------------------------------------------------- */
+/* ---- correct rules ------------------------------------------------------------------------------ */
 
 static void a_node_with_any_group(void **state) {
     (void)state;
@@ -60,7 +60,7 @@ static void a_node_with_any_group(void **state) {
             }
 }
 
-/* Too small a gamma is replaced, too large a one is allowed. */
+/* A gamma that is too small is replaced, one that is too large is allowed. */
 static void k_seq_with_any_gamma(void **state) {
     (void)state;
     const double gammas[] = {0, 1, 1.2, 1.7, 2.5, 4, 9};
@@ -115,8 +115,8 @@ static void trees(void **state) {
         }
 }
 
-/* Where draft and target are one distribution, everything is accepted, and the distribution is still right. */
-static void equal_dists(void **state) {
+/* If draft and target are the same distribution, everything is accepted, and the output distribution is still right. */
+static void equal_distributions(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 8; seed++) {
         RigCase c = filtered(seed, 4);
@@ -154,7 +154,7 @@ static void block_keeps_no_fewer_than_chain(void **state) {
     assert_true(gain / n > 0.005);
 }
 
-/* The example of the paper on block verification, as in the essay of rule_block.c. */
+/* The example of the paper on block verification, as in rule_block.c. */
 static void the_example_of_the_block_paper(void **state) {
     (void)state;
     const float p[2] = {0, logf(2)}, q[2] = {logf(2), 0};
@@ -164,13 +164,13 @@ static void the_example_of_the_block_paper(void **state) {
     assert_true(fabs(check(&c, "block") - 11.0 / 9) < 1e-6);
 }
 
-/* A text of several steps: what one step saw and did not say must not come back in the next. Block verification is judged
- * by drafts behind those it keeps, so noise that returns with its position breaks its distribution, and is seen; the other rules
- * forgive it. */
+/* A text of several steps: noise of drafts that one step did not keep must not return in the next. Block verification depends on
+ * drafts after those it keeps, so noise that is a function of the position alone changes its output distribution, which is
+ * detected; the other rules tolerate it. */
 static void texts_of_several_steps(void **state) {
     (void)state;
     static const char *const names[] = {"chain", "recursive", "k-seq", "block"};
-    int n_seen = 0;
+    int n_detected = 0;
     for (uint64_t seed = 0; seed < 8; seed++)
         for (size_t i = 0; i < 4; i++) {
             RigCase c = {.seed = seed, .n_vocab = 2, .n_levels = 2, .target = RIG_PLAIN, .draft = RIG_PLAIN};
@@ -179,9 +179,9 @@ static void texts_of_several_steps(void **state) {
             double again = rig_text_error(&c, verify_rule_find(names[i]), 3, true);
             if (!(fresh <= TOLERANCE)) fail_msg("%s: the distribution of a text is wrong by %g", names[i], fresh);
             if (i < 3) assert_true(again <= TOLERANCE);
-            else n_seen += again > MARGIN;
+            else n_detected += again > MARGIN;
         }
-    if (n_seen < 4) fail_msg("drafts that come back are seen with %d of 8 distributions only", n_seen);
+    if (n_detected < 4) fail_msg("repeated noise is detected with only %d of 8 distributions", n_detected);
 }
 
 /* ---- negative controls -------------------------------------------------------------------------- */
@@ -200,59 +200,59 @@ static const Control controls[] = {
     {"chain", RIG_REUSED, TWO(DRAW_IID, 1)},
     {"chain", RIG_NOT_SUBTRACTED, ONE(DRAW_IID, 1)},
     {"chain", RIG_NOT_NORMALISED, ONE(DRAW_IID, 1)},
-    {"chain", RIG_KIND_LIED, ONE(DRAW_POINT, 1)},
+    {"chain", RIG_KIND_WRONG, ONE(DRAW_POINT, 1)},
     {"block", RIG_Q_PERTURBED, TWO(DRAW_IID, 1)},
     {"block", RIG_REUSED, TWO(DRAW_IID, 1)},
     {"block", RIG_NOT_SUBTRACTED, TWO(DRAW_IID, 1)},
     {"block", RIG_NOT_NORMALISED, TWO(DRAW_IID, 1)},
-    {"block", RIG_KIND_LIED, TWO(DRAW_POINT, 1)},
+    {"block", RIG_KIND_WRONG, TWO(DRAW_POINT, 1)},
     {"multi-round", RIG_Q_PERTURBED, ONE(DRAW_IID, 2)},
     {"multi-round", RIG_REUSED, ONE(DRAW_IID, 2)},
     {"multi-round", RIG_NOT_SUBTRACTED, ONE(DRAW_IID, 2)},
     {"multi-round", RIG_NOT_NORMALISED, ONE(DRAW_IID, 2)},
-    {"multi-round", RIG_KIND_LIED, ONE(DRAW_POINT, 2)},
-    {"multi-round", RIG_KIND_LIED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
+    {"multi-round", RIG_KIND_WRONG, ONE(DRAW_POINT, 2)},
+    {"multi-round", RIG_KIND_WRONG, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
     {"multi-round", RIG_NOT_SUBTRACTED, ONE(DRAW_POINT, 2)},
     {"recursive", RIG_Q_PERTURBED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
     {"recursive", RIG_REUSED, ONE(DRAW_IID, 2)},
     {"recursive", RIG_NOT_SUBTRACTED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
     {"recursive", RIG_NOT_NORMALISED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
-    {"recursive", RIG_KIND_LIED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
+    {"recursive", RIG_KIND_WRONG, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
     {"recursive", RIG_NOT_SUBTRACTED, ONE(DRAW_POINT, 2)},
     {"recursive", RIG_NOT_NORMALISED, ONE(DRAW_POINT, 2)},
-    {"recursive", RIG_KIND_LIED, ONE(DRAW_POINT, 2)},
+    {"recursive", RIG_KIND_WRONG, ONE(DRAW_POINT, 2)},
     {"k-seq", RIG_Q_PERTURBED, ONE(DRAW_IID, 3)},
     {"k-seq", RIG_REUSED, ONE(DRAW_IID, 3)},
     {"k-seq", RIG_NOT_SUBTRACTED, ONE(DRAW_IID, 3)},
     {"k-seq", RIG_NOT_NORMALISED, ONE(DRAW_IID, 3)},
-    {"k-seq", RIG_KIND_LIED, ONE(DRAW_WITHOUT_REPLACEMENT, 3)},
+    {"k-seq", RIG_KIND_WRONG, ONE(DRAW_WITHOUT_REPLACEMENT, 3)},
 };
 
-/* Each control over random distributions. A fault may do nothing by luck (a residual of one token, say), so nearly all of the
- * distributions must show it, not all. */
-static void what_is_broken_is_seen(void **state) {
+/* Each control over random distributions. By chance a fault may have no effect (with a residual of one token, for example), so
+ * it must be detected with nearly all of the distributions, not with all. */
+static void every_fault_is_detected(void **state) {
     (void)state;
     enum { N_DISTS = 20 };
     for (size_t i = 0; i < sizeof controls / sizeof *controls; i++) {
         const Control *x = &controls[i];
-        int n_seen = 0;
+        int n_detected = 0;
         for (uint64_t seed = 0; seed < N_DISTS; seed++) {
             RigCase c = {.seed = seed, .n_vocab = 5, .n_levels = x->n_levels, .target = RIG_PLAIN, .draft = RIG_PLAIN,
                          .fault = x->fault};
             memcpy(c.levels, x->levels, sizeof x->levels);
-            n_seen += rig_dist_error(&c, verify_rule_find(x->rule), NULL) > MARGIN;
+            n_detected += rig_dist_error(&c, verify_rule_find(x->rule), NULL) > MARGIN;
         }
-        if (n_seen < N_DISTS * 3 / 4)
-            fail_msg("control %d (%s, fault %d) is seen with %d of %d distributions", (int)i, x->rule, (int)x->fault, n_seen, N_DISTS);
+        if (n_detected < N_DISTS * 3 / 4)
+            fail_msg("control %d (%s, fault %d) is detected with %d of %d distributions", (int)i, x->rule, (int)x->fault, n_detected, N_DISTS);
     }
 }
 
 /* ---- greedy, seeds, refusals -------------------------------------------------------------------- */
 
-static void greedy_says_the_greedy_text(void **state) {
+static void at_temperature_0_the_text_is_greedy(void **state) {
     (void)state;
     static const char *const names[] = {"sampled", "chain", "block", "multi-round", "recursive", "k-seq"};
-    int64_t n_said = 0, n_steps = 0;
+    int64_t n_tokens = 0, n_steps = 0;
     for (uint64_t seed = 0; seed < 60; seed++)
         for (int shape = 0; shape < 4; shape++) {
             RigCase c = filtered(seed, 2 + (int32_t)seed % 4);
@@ -265,20 +265,20 @@ static void greedy_says_the_greedy_text(void **state) {
                                            : (RigLevel){.kind = DRAW_IID, .k = 2, .own_dists = true, .mixes = true};
             int32_t want[8], got[8], n_want = 0;
             for (size_t i = 0; i < 6; i++) {
-                bool takes = shape == 0 || i == 0 || i == 4 || (shape == 1 && i > 2);
-                if (!takes) continue;
-                int32_t n = rig_say(&c, verify_rule_find(names[i]), seed, i ? got : want);
+                bool handles_it = shape == 0 || i == 0 || i == 4 || (shape == 1 && i > 2);
+                if (!handles_it) continue;
+                int32_t n = rig_step(&c, verify_rule_find(names[i]), seed, i ? got : want);
                 if (i == 0) n_want = n;
-                n_said += n;
+                n_tokens += n;
                 n_steps++;
                 if (i > 0 && (n != n_want || memcmp(got, want, (size_t)n * sizeof *got) != 0))
-                    fail_msg("seed %d, shape %d: %s says another greedy text than sampled", (int)seed, shape, names[i]);
+                    fail_msg("seed %d, shape %d: %s gives another greedy text than sampled", (int)seed, shape, names[i]);
             }
         }
-    assert_true(n_said > n_steps * 3 / 2); /* and drafts were accepted */
+    assert_true(n_tokens > n_steps * 3 / 2); /* and drafts were accepted */
 }
 
-/* With a gamma that is too large some drafts are refused, and the text is the same as far as it goes. */
+/* With a gamma that is too large some drafts are rejected; the text is the same as far as it goes. */
 static void greedy_with_a_given_gamma(void **state) {
     (void)state;
     int n_shorter = 0;
@@ -288,9 +288,9 @@ static void greedy_with_a_given_gamma(void **state) {
         c.n_levels = 2;
         c.levels[0] = c.levels[1] = (RigLevel){.kind = DRAW_IID, .k = 2};
         int32_t want[8], got[8];
-        int32_t n_want = rig_say(&c, verify_rule_find("sampled"), seed, want);
+        int32_t n_want = rig_step(&c, verify_rule_find("sampled"), seed, want);
         c.gamma = 3;
-        int32_t n = rig_say(&c, verify_rule_find("k-seq"), seed, got);
+        int32_t n = rig_step(&c, verify_rule_find("k-seq"), seed, got);
         assert_true(n <= n_want);
         assert_memory_equal(got, want, (size_t)n * sizeof *got);
         n_shorter += n < n_want;
@@ -298,7 +298,7 @@ static void greedy_with_a_given_gamma(void **state) {
     assert_true(n_shorter > 0);
 }
 
-static void a_seed_gives_the_same_twice(void **state) {
+static void the_same_seed_gives_the_same_text(void **state) {
     (void)state;
     int n_different = 0;
     for (const VerifyRule *const *rule = verify_rules() + 1; *rule; rule++)
@@ -307,8 +307,8 @@ static void a_seed_gives_the_same_twice(void **state) {
             c.n_levels = 3;
             for (int i = 0; i < 3; i++) c.levels[i] = (RigLevel){.kind = DRAW_IID, .k = 1};
             int32_t a[8], b[8], other[8];
-            int32_t n = rig_say(&c, *rule, seed, a), n_other = rig_say(&c, *rule, seed + 1, other);
-            assert_int_equal(rig_say(&c, *rule, seed, b), n);
+            int32_t n = rig_step(&c, *rule, seed, a), n_other = rig_step(&c, *rule, seed + 1, other);
+            assert_int_equal(rig_step(&c, *rule, seed, b), n);
             assert_memory_equal(a, b, (size_t)n * sizeof *a);
             n_different += n != n_other || memcmp(a, other, (size_t)n * sizeof *a) != 0;
         }
@@ -325,7 +325,7 @@ static void expect_refusal(const char *name, const Tree *t, const char *sentence
     verify_scratch_free(s);
 }
 
-static void groups_that_a_rule_cannot_take_are_refused(void **state) {
+static void groups_that_a_rule_cannot_handle_are_refused(void **state) {
     (void)state;
     static Tree t;
     DraftDists *dists = draft_dists_new(4);
@@ -356,7 +356,7 @@ static void groups_that_a_rule_cannot_take_are_refused(void **state) {
     draft_dists_free(dists);
 }
 
-static void rules_are_written_with_their_option(void **state) {
+static void rules_and_their_options_are_parsed(void **state) {
     (void)state;
     const VerifyRule *rule;
     VerifyOptions o;
@@ -367,13 +367,25 @@ static void rules_are_written_with_their_option(void **state) {
     assert_true(o.gamma == 1.5 && strcmp(rule->name, "k-seq") == 0);
     assert_int_equal(verify_rule_parse("typical:delta=0.5,epsilon=0.25", true, &rule, &o, &err), FR_OK);
     assert_true(o.epsilon == 0.25 && o.delta == 0.5 && o.gamma == 0 && rule->is_lossy && !rule->is_ratio);
+    static char long_text[400] = "chain:gamma=";
+    memset(long_text + 12, '1', 300);
     const struct { const char *text, *sentence; } bad[] = {
-        {"k-sec", "no rule of acceptance 'k-sec'"}, {"", "no rule"}, {"k-seq:", "gamma=X"}, {"k-seq:gamma=", "gamma=X"},
-        {"k-seq:gamma=0.9", "gamma=X"}, {"k-seq:gamma=nan", "gamma=X"}, {"k-seq:gamma=2x", "gamma=X"},
-        {"k-seq:k=2", "gamma=X"}, {"k-seq:gamma=2,", "gamma=X"},
-        {"typical:epsilon=0", "'epsilon=0' is no option of the rule typical; write epsilon=X with X from 1e-06 to 1, "},
-        {"typical:epsilon=0.1,delta=2", "'delta=2'"}, {"typical:epsilon=0.1delta=0.2", "'epsilon=0.1delta=0.2'"}, {"chain:gamma=2", "takes no options"},
-        {"a-name-of-more-than-thirty-one-characters:gamma=2", "no rule"}};
+        {"k-sec", "there is no verification rule 'k-sec'"},
+        {"", "there is no verification rule ''"},
+        {"k-seq:", "'k-seq:': write key=X after the colon"},
+        {"k-seq:gamma=", "k-seq: 'gamma=' must be written key=value"},
+        {"k-seq:gamma=0.9", "k-seq: 'gamma=0.9' must be a number from 1 to 1e+06"},
+        {"k-seq:gamma=nan", "k-seq: 'gamma=nan' must be a number"},
+        {"k-seq:gamma=2x", "k-seq: 'gamma=2x' must be a number"},
+        {"k-seq:k=2", "k-seq: unknown option 'k'"},
+        {"k-seq:gamma=2,", "must be written key=value"},
+        {"typical:epsilon=0", "typical: 'epsilon=0' must be a number from 1e-06 to 1"},
+        {"typical:epsilon=0.1,delta=2", "typical: 'delta=2' must be"},
+        {"typical:epsilon=0.1delta=0.2", "typical: 'epsilon=0.1delta=0.2' must be"},
+        {"chain:gamma=2", "chain has no options"},
+        {"a-name-of-more-than-thirty-one-characters:gamma=2", "there is no verification rule"},
+        {long_text, "there is no verification rule 'chain:gamma"},
+    };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(verify_rule_parse(bad[i].text, true, &rule, &o, &err), FR_ERR_ARGUMENT);
         if (!strstr(err.message, bad[i].sentence)) fail_msg("%s: %s", bad[i].text, err.message);
@@ -392,16 +404,16 @@ int main(void) {
         cmocka_unit_test(k_seq_with_any_gamma),
         cmocka_unit_test(chains),
         cmocka_unit_test(trees),
-        cmocka_unit_test(equal_dists),
+        cmocka_unit_test(equal_distributions),
         cmocka_unit_test(block_keeps_no_fewer_than_chain),
         cmocka_unit_test(the_example_of_the_block_paper),
         cmocka_unit_test(texts_of_several_steps),
-        cmocka_unit_test(what_is_broken_is_seen),
-        cmocka_unit_test(greedy_says_the_greedy_text),
+        cmocka_unit_test(every_fault_is_detected),
+        cmocka_unit_test(at_temperature_0_the_text_is_greedy),
         cmocka_unit_test(greedy_with_a_given_gamma),
-        cmocka_unit_test(a_seed_gives_the_same_twice),
-        cmocka_unit_test(groups_that_a_rule_cannot_take_are_refused),
-        cmocka_unit_test(rules_are_written_with_their_option),
+        cmocka_unit_test(the_same_seed_gives_the_same_text),
+        cmocka_unit_test(groups_that_a_rule_cannot_handle_are_refused),
+        cmocka_unit_test(rules_and_their_options_are_parsed),
     };
     return cmocka_run_group_tests(tests, NULL, report);
 }

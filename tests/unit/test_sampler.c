@@ -1,8 +1,7 @@
-/* Unit tests of src/spec/sampler.c: filters and penalties against a slow reference written from sampler.h
+/* test_sampler.c - Unit tests of sampler.c: filters and penalties against a slow reference written from sampler.h
  * alone, draws against softmax by chi-square with a negative control, pruning, and odd logits. */
 #include "testing.h"
 
-#include "base/clock.h"
 #include "base/rng.h"
 #include "spec/sampling/sampler.h"
 
@@ -13,7 +12,7 @@
 
 enum { MAX_VOCAB = 48, MAX_CONTEXT = 40 };
 
-/* A stream of test numbers. */
+/* A stream of random numbers for the tests. */
 typedef struct Dice {
     uint64_t seed, n;
 } Dice;
@@ -35,7 +34,7 @@ static void slow_penalise(const SamplingOptions *o, const float *logits, int32_t
     }
 }
 
-/* Probabilities after all filters, 0 for what they removed. False where rounding could decide a cut. */
+/* Probabilities after all filters, 0 for removed tokens. False if rounding could decide what is removed. */
 static bool slow_dist(const SamplingOptions *o, const float *row, int32_t n, double *p) {
     int32_t order[MAX_VOCAB], n_left = 0;
     for (int32_t t = 0; t < n; t++) { /* insertion keeps equal logits in the order of their ids */
@@ -103,7 +102,7 @@ static void draw_case(Dice *d, Case *c) {
         if (holes && below(d, 3) == 0) c->logits[t] = below(d, 2) ? NAN : -INFINITY;
     }
     c->n_context = below(d, MAX_CONTEXT + 1);
-    for (int64_t i = 0; i < c->n_context; i++) c->context[i] = below(d, c->n + 2) - 1; /* also outside V */
+    for (int64_t i = 0; i < c->n_context; i++) c->context[i] = below(d, c->n + 2) - 1; /* also tokens outside the vocabulary */
     c->o = SAMPLING_DEFAULT;
     c->o.seed = (uint64_t)below(d, 1000);
     if (below(d, 5)) c->o.temperature = (float)(0.2 + 2 * uniform(d));
@@ -123,7 +122,7 @@ static void assert_dist(Sampler *s, const Case *c, const double *p, int i_case) 
     for (int32_t t = 0; t < c->n; t++)
         if (fabs((double)dist[t] - p[t]) > 2e-6 || (p[t] == 0 && dist[t] > 0) ||
             (p[t] > 1e-37 && dist[t] == 0))
-            fail_msg("case %d: the distribution of token %d is %g, the reference says %g", i_case, t, (double)dist[t], p[t]);
+            fail_msg("case %d: the distribution of token %d is %g, the reference has %g", i_case, t, (double)dist[t], p[t]);
 }
 
 static void choices_equal_a_slow_reference(void **state) {
@@ -149,7 +148,7 @@ static void choices_equal_a_slow_reference(void **state) {
         int32_t want = slow_choose(&c.o, row, p, c.n, position);
         int32_t got = sampler_choose(samplers[c.n], &c.o, c.logits, c.context, c.n_context, position);
         if (got != want)
-            fail_msg("case %d (V %d, T %g, k %d, p %g, min-p %g): token %d, the reference says %d", i, c.n,
+            fail_msg("case %d (V %d, T %g, k %d, p %g, min-p %g): token %d, the reference has %d", i, c.n,
                      (double)c.o.temperature, c.o.top_k, (double)c.o.top_p, (double)c.o.min_p, got, want);
         assert_memory_equal(kept, c.logits, (size_t)c.n * sizeof(float));
     }
@@ -162,8 +161,8 @@ static int compare_falling(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Rows so flat that the run of top-p is cut by buckets: as many tokens are left as a sorted row says. */
-static void long_runs_are_cut_at_the_right_place(void **state) {
+/* Rows so flat that top-p uses buckets: as many tokens remain as by sorting the row. */
+static void top_p_with_buckets_keeps_the_right_number_of_tokens(void **state) {
     (void)state;
     enum { V = 20000 };
     static float row[V], dist[V];
@@ -189,13 +188,13 @@ static void long_runs_are_cut_at_the_right_place(void **state) {
             if (dist[t] > 0) least_in = row[t] < least_in ? row[t] : least_in;
             else most_out = row[t] > most_out ? row[t] : most_out;
         }
-        assert_true(abs(got - want) <= 1 + want / 10000); /* sums in float and in double end a token apart */
+        assert_true(abs(got - want) <= 1 + want / 10000); /* sums in float and in double may differ by a token */
         assert_true(least_in >= most_out);
     }
     sampler_free(s);
 }
 
-static void penalties_are_what_the_header_says(void **state) {
+static void penalties_follow_the_header(void **state) {
     (void)state;
     Sampler *s = sampler_new(4);
     const int32_t context[] = {3, 0, 0, 1};
@@ -206,7 +205,7 @@ static void penalties_are_what_the_header_says(void **state) {
     assert_int_equal(sampler_choose(s, &o, positive, context, 4, 0), 2);
     const float negative[] = {-1, -1.2f, -1.9f, -9};
     assert_int_equal(sampler_choose(s, &o, negative, context, 4, 0), 2); /* -2 -2.4 -1.9 -18 */
-    o.penalty_last_n = 1;                                                /* token 1 alone is seen */
+    o.penalty_last_n = 1;                                                /* only token 1 counts as seen */
     assert_int_equal(sampler_choose(s, &o, positive, context, 4, 0), 0);
     o = SAMPLING_DEFAULT;
     o.frequency_penalty = 0.6f; /* 1.8 1.4 1.8 -0.6: a tie, the lowest id */
@@ -221,13 +220,13 @@ static void penalties_are_what_the_header_says(void **state) {
 
 /* ---- the distribution ------------------------------------------------------------------------------------ */
 
-/* The value a chi-square variable with df degrees exceeds once in 1e9 (Wilson and Hilferty 1931). */
+/* The value that a chi-square variable with df degrees of freedom exceeds once in 1e9 (Wilson and Hilferty 1931). */
 static double chi_square_limit(int df) {
     double a = 2.0 / (9.0 * df);
     return df * pow(1 - a + 5.998 * sqrt(a), 3);
 }
 
-/* Chi-square of n draws at successive positions against the distribution `p`; *df gets its degrees of freedom. */
+/* Chi-square of n draws at successive positions against the distribution `p`; *df becomes its degrees of freedom. */
 static double chi_square(const SamplingOptions *o, const float *logits, int32_t n_vocab, const double *p,
                          int n, int *df) {
     Sampler *s = sampler_new(n_vocab);
@@ -248,7 +247,7 @@ static double chi_square(const SamplingOptions *o, const float *logits, int32_t 
     return x;
 }
 
-static void draws_follow_the_filtered_dist(void **state) {
+static void draws_follow_the_filtered_distribution(void **state) {
     (void)state;
     float logits[24];
     for (int32_t t = 0; t < 24; t++) logits[t] = 2 * sinf((float)(t * t));
@@ -270,8 +269,8 @@ static void draws_follow_the_filtered_dist(void **state) {
     }
 }
 
-/* The test above must be able to fail: a distribution 3 % off for one pair of tokens is found out. */
-static void a_dist_slightly_off_is_found_out(void **state) {
+/* The negative control of the test above: a distribution 3 % off for one pair of tokens is detected. */
+static void a_slightly_wrong_distribution_is_detected(void **state) {
     (void)state;
     float logits[4] = {1, 0.5f, 0.2f, 0};
     SamplingOptions o = {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 9};
@@ -308,7 +307,7 @@ static void pruning_changes_nothing(void **state) {
             double v =
                 (double)logits[t] / (double)o.temperature + rng_gumbel(o.seed, RNG_TARGET, 5, (uint32_t)t);
             if (rank < o.top_k && v > best) best = v, k_want = t;
-            if (i > 2) break; /* V squared: a few times will do */
+            if (i > 2) break; /* this costs V squared, so only a few times */
         }
         if (i <= 2) assert_int_equal(sampler_choose(s, &o, logits, NULL, 0, 5), k_want);
     }
@@ -317,7 +316,7 @@ static void pruning_changes_nothing(void **state) {
 
 /* ---- edges -------------------------------------------------------------------------------------- */
 
-static void odd_logits_have_an_answer(void **state) {
+static void odd_logits_give_a_defined_token(void **state) {
     (void)state;
     const struct {
         float logits[4];
@@ -342,12 +341,12 @@ static void odd_logits_have_an_answer(void **state) {
         }
     const float tie[] = {1, 5, 5, 2};
     assert_int_equal(sampler_choose(s, &options[0], tie, NULL, 0, 0), 1);
-    for (uint64_t i = 0; i < 20; i++) /* the noise drowns in 5e30: a tie, the lowest id */
+    for (uint64_t i = 0; i < 20; i++) /* the noise is lost beside 5e30: a tie, so the lowest id */
         assert_int_equal(sampler_choose(s, &options[2], tie, NULL, 0, i), 1);
     sampler_free(s);
 }
 
-static void senseless_options_are_refused_by_name(void **state) {
+static void options_out_of_range_are_refused_by_name(void **state) {
     (void)state;
     const struct {
         SamplingOptions o;
@@ -376,7 +375,7 @@ static void senseless_options_are_refused_by_name(void **state) {
     assert_int_equal(sampling_check(&SAMPLING_DEFAULT, NULL), FR_OK);
 }
 
-static void logprobs_are_those_of_softmax(void **state) {
+static void log_probabilities_are_those_of_softmax(void **state) {
     (void)state;
     const float logits[] = {0, 1, NAN, -INFINITY, 1000};
     assert_true(fabs(sampler_logprob(logits, 2, 0) + log(1 + exp(1))) < 1e-12);
@@ -387,45 +386,17 @@ static void logprobs_are_those_of_softmax(void **state) {
     assert_true(sampler_logprob(logits, 5, 9) == -INFINITY);
 }
 
-static void time_is_printed(void **state) {
-    (void)state;
-    enum { V = 131072, N = 50 };
-    static float logits[V];
-    for (int32_t t = 0; t < V; t++) logits[t] = (float)(3 * rng_gumbel(1, RNG_TEST, 0, (uint32_t)t));
-    const struct {
-        const char *name;
-        SamplingOptions o;
-    } runs[] = {
-        {"greedy", {.top_p = 1, .repeat_penalty = 1}},
-        {"temperature 1", {.temperature = 1, .top_p = 1, .repeat_penalty = 1}},
-        {"top-k 40", {.temperature = 1, .top_k = 40, .top_p = 1, .repeat_penalty = 1}},
-        {"top-p 0.95", {.temperature = 1, .top_p = 0.95f, .repeat_penalty = 1}},
-        {"min-p 0.05", {.temperature = 1, .top_p = 1, .min_p = 0.05f, .repeat_penalty = 1}},
-    };
-    const int32_t sizes[] = {32000, V};
-    for (size_t i = 0; i < 2 * sizeof runs / sizeof runs[0]; i++) {
-        Sampler *s = sampler_new(sizes[i % 2]);
-        double t0 = clock_s();
-        int64_t sum = 0;
-        for (int j = 0; j < N; j++) sum += sampler_choose(s, &runs[i / 2].o, logits, NULL, 0, (uint64_t)j);
-        print_message("%-14s V=%-6d %7.1f us (%d)\n", runs[i / 2].name, sizes[i % 2],
-                      1e6 * (clock_s() - t0) / N, (int)(sum % 10));
-        sampler_free(s);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_equal_a_slow_reference),
-        cmocka_unit_test(penalties_are_what_the_header_says),
-        cmocka_unit_test(long_runs_are_cut_at_the_right_place),
-        cmocka_unit_test(draws_follow_the_filtered_dist),
-        cmocka_unit_test(a_dist_slightly_off_is_found_out),
+        cmocka_unit_test(penalties_follow_the_header),
+        cmocka_unit_test(top_p_with_buckets_keeps_the_right_number_of_tokens),
+        cmocka_unit_test(draws_follow_the_filtered_distribution),
+        cmocka_unit_test(a_slightly_wrong_distribution_is_detected),
         cmocka_unit_test(pruning_changes_nothing),
-        cmocka_unit_test(odd_logits_have_an_answer),
-        cmocka_unit_test(senseless_options_are_refused_by_name),
-        cmocka_unit_test(logprobs_are_those_of_softmax),
-        cmocka_unit_test(time_is_printed),
+        cmocka_unit_test(odd_logits_give_a_defined_token),
+        cmocka_unit_test(options_out_of_range_are_refused_by_name),
+        cmocka_unit_test(log_probabilities_are_those_of_softmax),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,8 +56,8 @@ static void check_shape(const StaticTree *t, const double *chance, int32_t n_lev
     }
 }
 
-/* Node i is the i-th greatest product, so that every beginning is the best tree of its size. */
-static void nodes_stand_by_their_products(void **state) {
+/* Node i has the i-th greatest product, so that every prefix is the best tree of its size. */
+static void nodes_are_ordered_by_their_products(void **state) {
     (void)state;
     static StaticTree t;
     static double products[MAX_PATHS];
@@ -72,12 +72,12 @@ static void nodes_stand_by_their_products(void **state) {
                 check_shape(&t, chance, n_levels, n_ranks);
                 for (int32_t i = 1; i < t.n; i++)
                     if (!(fabs(exp(t.nodes[i].log_chance) - products[i - 1]) < 1e-12))
-                        fail_msg("seed %d, %d levels, %d ranks: node %d has %g where %g is next", (int)seed, n_levels, n_ranks, i,
+                        fail_msg("seed %d, %d levels, %d ranks: node %d has %g, expected %g", (int)seed, n_levels, n_ranks, i,
                                  exp(t.nodes[i].log_chance), products[i - 1]);
             }
 }
 
-/* Few nodes of a level have children, and they are the first that were worth it. */
+/* Only max_parents nodes of a level have children, and they are the best ones. */
 static void parents_are_limited(void **state) {
     (void)state;
     static StaticTree t;
@@ -96,8 +96,8 @@ static void parents_are_limited(void **state) {
     }
 }
 
-/* The essay's example; ranks without a chance are left out; and no tree is larger than a tree can be. */
-static void edges(void **state) {
+/* The example of static_tree.c; ranks of chance 0 are left out; no tree exceeds TREE_MAX_NODES. */
+static void edge_cases(void **state) {
     (void)state;
     static StaticTree t;
     static double chance[MANY * MANY];
@@ -121,9 +121,9 @@ static void edges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nodes_stand_by_their_products),
+        cmocka_unit_test(nodes_are_ordered_by_their_products),
         cmocka_unit_test(parents_are_limited),
-        cmocka_unit_test(edges),
+        cmocka_unit_test(edge_cases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

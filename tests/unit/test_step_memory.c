@@ -79,7 +79,7 @@ static long count(fr_engine *engine, const Case *c) {
                                         .on_token = on_token, .user = (void *)c};
     fr_request *r;
     fr_error err;
-    if (fr_request_open(&r, engine, &options, &err)) fail_msg("%s: %s", c->name, err.message);
+    if (rig_open_request(&r, engine, &options, &err)) fail_msg("%s: %s", c->name, err.message);
     fr_stats s = {0};
     long total = 0, last = 0;
     int left = 1;
@@ -95,7 +95,7 @@ static long count(fr_engine *engine, const Case *c) {
     assert_int_equal(fr_request_finish(r), FR_FINISH_LENGTH);
     assert_string_equal(s.draft_error, "");
     assert_true(s.n_steps > 3);
-    if (c->n_drafts > 0) assert_true(s.drafted > 0 || s.asked > 0);
+    if (c->n_drafts > 0) assert_true(s.drafted > 0 || s.n_proposals > 0);
     fr_request_close(r);
     return total - last;
 }

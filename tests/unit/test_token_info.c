@@ -30,13 +30,18 @@ static int close_all(void **state) {
     return lyanna_rig_close_target(state);
 }
 
-static void open_info(TokenInfo *t, int i_file, TokenInfoForm form, int n_threads) {
-    DrafterFile f;
+/* What a drafter would open token info with. */
+static void open_info(LearnedDrafter *l, TokenInfo *t, int i_file, TokenInfoForm form, int n_threads) {
+    char spec[96];
+    DraftSpec parsed;
     fr_error err;
-    if (drafter_file_open(&f, shapes[i_file].path, "lyanna", lyanna_target.model, &err) ||
-        token_info_open(t, &f, "lyanna", lyanna_target.model, form, n_threads, &err))
+    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .weights = lyanna_target.model,
+                            .device = rig_device(lyanna_target.model, n_threads), .n_ctx = 64};
+    *l = (LearnedDrafter){0};
+    snprintf(spec, sizeof spec, "lyanna:file=%s", shapes[i_file].path);
+    if (draft_spec_parse(spec, &parsed, &err) || learned_open(l, &parsed, drafter_find("lyanna"), &env, &err) ||
+        token_info_open(t, l, "lyanna", form, &err))
         fail_msg("%s", err.message);
-    drafter_file_close(&f);
 }
 
 static void rows_are_the_formula(void **state) {
@@ -46,10 +51,11 @@ static void rows_are_the_formula(void **state) {
     static double info[V];
     for (int f = 0; f < N_FILES; f++)
         for (int form = TOKEN_INFO_F16; form <= TOKEN_INFO_FACTORS; form++) {
+            LearnedDrafter l;
             TokenInfo t;
             double worst = 0;
             int n_told = 0;
-            open_info(&t, f, (TokenInfoForm)form, 1 + form);
+            open_info(&l, &t, f, (TokenInfoForm)form, 1 + form);
             int32_t tokens[N_ASKED];
             for (int32_t i = 0; i < N_ASKED; i++) {
                 tokens[i] = i < 4 ? weights[f].hot[i] : rig_token(3, (uint64_t)(i / 2), V); /* some twice, some cold */
@@ -68,6 +74,9 @@ static void rows_are_the_formula(void **state) {
             assert_true(n_told > 0);
             if (!(worst <= tolerances[form])) fail_msg("file %d, form %d: off by %g, at most %g", f, form, worst, tolerances[form]);
             token_info_close(&t);
+            Device *device = l.device;
+            learned_release(&l);
+            device_close(device);
         }
 }
 

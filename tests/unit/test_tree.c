@@ -1,4 +1,4 @@
-/* Unit tests of src/spec/tree.c: building trees, and refusing the malformed. */
+/* test_tree.c - Unit tests of tree.c: trees are built correctly, and malformed ones are refused. */
 #include "testing.h"
 
 #include "devil.h"
@@ -24,7 +24,7 @@ static void children_follow_their_parents(void **state) {
     assert_int_equal(tree_validate(&t, PENDING, N_VOCAB, 4, NULL), FR_OK);
 }
 
-static void twins_merge_and_keep_the_larger_estimate(void **state) {
+static void duplicates_merge_and_keep_the_larger_p_accept(void **state) {
     (void)state;
     Tree t;
     tree_reset(&t, PENDING);
@@ -37,41 +37,42 @@ static void twins_merge_and_keep_the_larger_estimate(void **state) {
     assert_int_equal(t.n, 2);
 }
 
-static void a_full_tree_takes_no_more(void **state) {
+static void a_full_tree_refuses_nodes(void **state) {
     (void)state;
     static Tree t;
     tree_reset(&t, PENDING);
     for (int32_t i = 1; i < TREE_MAX_NODES; i++) assert_int_equal(tree_add(&t, i - 1, 1, 1, 0), i);
     assert_int_equal(tree_add(&t, 0, 2, 1, 0), -1);
-    assert_int_equal(tree_add(&t, 0, 1, 1, 0), 1); /* a twin needs no room */
+    assert_int_equal(tree_add(&t, 0, 1, 1, 0), 1); /* a duplicate needs no room */
     assert_int_equal(tree_validate(&t, PENDING, N_VOCAB, TREE_MAX_NODES, NULL), FR_OK);
     assert_int_equal(tree_validate(&t, PENDING, N_VOCAB, 10 * TREE_MAX_NODES, NULL), FR_OK);
 }
 
-/* One malformed tree a rule, and what the refusal must say. */
+/* One malformed tree for each check, and a part of its error message. */
 static const struct {
     DevilFault fault;
-    const char *says;
+    const char *message;
 } faults[] = {
     {DEVIL_ROOT_TOKEN, "node 0 of a draft tree (token 0) is not the pending token"},
     {DEVIL_ROOT_PARENT, "node 0 of a draft tree (token 7) has a parent"},
     {DEVIL_ROOT_DEPTH, "is not at depth 0"},
-    {DEVIL_ROOT_EST, "has an estimate other than 1"},
+    {DEVIL_ROOT_P_ACCEPT, "has a p_accept other than 1"},
     {DEVIL_NO_NODES, "a draft tree has 0 nodes where 1 to 9 are allowed"},
     {DEVIL_TOO_MANY, "a draft tree has 10 nodes where 1 to 9 are allowed"},
-    {DEVIL_PARENT_LATER, "node 2 of a draft tree (token 1) does not stand after its parent"},
-    {DEVIL_PARENT_NEGATIVE, "does not stand after its parent"},
+    {DEVIL_PARENT_LATER, "node 2 of a draft tree (token 1) does not come after its parent"},
+    {DEVIL_PARENT_NEGATIVE, "does not come after its parent"},
     {DEVIL_DEPTH, "is not one deeper than its parent"},
     {DEVIL_TOKEN_HIGH, "(token 100) holds a token outside the vocabulary"},
     {DEVIL_TOKEN_NEGATIVE, "(token -1) holds a token outside the vocabulary"},
-    {DEVIL_TWIN, "is the twin of an earlier node"},
-    {DEVIL_EST_NAN, "has an estimate outside [0,1]"},
-    {DEVIL_EST_HIGH, "has an estimate outside [0,1]"},
-    {DEVIL_EST_NEGATIVE, "has an estimate outside [0,1]"},
-    {DEVIL_EST_RISES, "has an estimate above its parent's"},
+    {DEVIL_DUPLICATE, "duplicates an earlier sibling"},
+    {DEVIL_P_ACCEPT_NAN, "has a p_accept outside [0,1]"},
+    {DEVIL_P_ACCEPT_HIGH, "has a p_accept outside [0,1]"},
+    {DEVIL_P_ACCEPT_NEGATIVE, "has a p_accept outside [0,1]"},
+    {DEVIL_P_ACCEPT_RISES, "has a p_accept above its parent's"},
+    {DEVIL_TAG, "has a tag outside [0,3]"},
 };
 
-static void malformed_trees_are_refused_by_rule(void **state) {
+static void each_malformed_tree_is_refused_with_its_reason(void **state) {
     (void)state;
     assert_int_equal(sizeof faults / sizeof faults[0], DEVIL_N_FAULTS - 1);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
@@ -80,8 +81,8 @@ static void malformed_trees_are_refused_by_rule(void **state) {
         tree_reset(&t, PENDING);
         devil_break(&t, faults[i].fault, N_VOCAB, BUDGET);
         assert_int_equal(tree_validate(&t, PENDING, N_VOCAB, BUDGET + 1, &err), FR_ERR_INTERNAL);
-        if (!strstr(err.message, faults[i].says))
-            fail_msg("fault %d: '%s' does not say '%s'", (int)faults[i].fault, err.message, faults[i].says);
+        if (!strstr(err.message, faults[i].message))
+            fail_msg("fault %d: '%s' does not contain '%s'", (int)faults[i].fault, err.message, faults[i].message);
     }
     Tree t;
     tree_reset(&t, PENDING);
@@ -89,7 +90,7 @@ static void malformed_trees_are_refused_by_rule(void **state) {
     assert_int_equal(tree_validate(&t, PENDING, N_VOCAB, BUDGET + 1, NULL), FR_OK);
 }
 
-static void devils_but_the_malformed_write_sound_trees(void **state) {
+static void devils_write_valid_trees_except_the_malformed_one(void **state) {
     (void)state;
     int32_t stream[40];
     for (int32_t i = 0; i < 40; i++) stream[i] = i * 37 % N_VOCAB;
@@ -114,10 +115,10 @@ static void devils_but_the_malformed_write_sound_trees(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(children_follow_their_parents),
-        cmocka_unit_test(twins_merge_and_keep_the_larger_estimate),
-        cmocka_unit_test(a_full_tree_takes_no_more),
-        cmocka_unit_test(malformed_trees_are_refused_by_rule),
-        cmocka_unit_test(devils_but_the_malformed_write_sound_trees),
+        cmocka_unit_test(duplicates_merge_and_keep_the_larger_p_accept),
+        cmocka_unit_test(a_full_tree_refuses_nodes),
+        cmocka_unit_test(each_malformed_tree_is_refused_with_its_reason),
+        cmocka_unit_test(devils_write_valid_trees_except_the_malformed_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

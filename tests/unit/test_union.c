@@ -8,7 +8,7 @@
 
 enum { N_VOCAB = 4, N_TRIALS = 500 };
 
-/* A random tree of up to n nodes below the root, p_accept falling along paths, on few tokens, so that trees overlap. */
+/* A random tree of up to n nodes below the root. p_accept falls along paths; there are few tokens, so that trees overlap. */
 static void random_tree(uint64_t seed, int32_t n, int32_t source, Tree *t) {
     tree_reset(t, 1);
     for (int32_t i = 0; i < n; i++) {
@@ -32,7 +32,7 @@ static void assert_sound(const Tree *t) {
     if (tree_validate(t, 1, N_VOCAB, TREE_MAX_NODES, &err)) fail_msg("%s", err.message);
 }
 
-static void a_union_holds_every_path_with_its_best_est(void **state) {
+static void a_union_has_every_path_with_its_best_p_accept(void **state) {
     (void)state;
     for (uint64_t trial = 0; trial < N_TRIALS; trial++) {
         static Tree a, b, both;
@@ -54,7 +54,7 @@ static void a_union_holds_every_path_with_its_best_est(void **state) {
     }
 }
 
-static void a_full_tree_takes_no_more(void **state) {
+static void a_full_tree_refuses_nodes(void **state) {
     (void)state;
     static Tree a, b;
     tree_reset(&a, 1);
@@ -85,8 +85,8 @@ static void pruning_keeps_the_best_and_a_tree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_union_holds_every_path_with_its_best_est),
-        cmocka_unit_test(a_full_tree_takes_no_more),
+        cmocka_unit_test(a_union_has_every_path_with_its_best_p_accept),
+        cmocka_unit_test(a_full_tree_refuses_nodes),
         cmocka_unit_test(pruning_keeps_the_best_and_a_tree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ static void decode_plainly(const SamplingOptions *o, VerifyScratch *scratch, int
     }
 }
 
-/* The toy target's rows for all nodes: each sees the context and its own path. */
+/* The toy target's rows for all nodes: each depends on the context and its own path. */
 static void forward(const Tree *t, const int32_t *context, int64_t n, float rows[][V], const float **logits) {
     int32_t path[N_STREAM + 2 * TREE_MAX_NODES];
     memcpy(path, context, (size_t)n * sizeof *path);
@@ -69,7 +69,7 @@ static int decode_and_compare(const SamplingOptions *o, VerifyScratch *scratch, 
         context[n++] = result.next_token;
         for (int64_t i = n_before; i < n && i < N_STREAM; i++)
             if (context[i] != want[i])
-                fail_msg("token %d is %d, plain decoding says %d (T %g, seed %d)", (int)i, context[i],
+                fail_msg("token %d is %d, plain decoding gives %d (T %g, seed %d)", (int)i, context[i],
                          want[i], (double)o->temperature, (int)o->seed);
         d->class->observe(d, 0, context + n_before, n - n_before, NULL);
     }
@@ -109,16 +109,16 @@ static void every_tree_gives_plain_decoding(void **state) {
                 int n_steps = decode_and_compare(&o, scratch, &d.base, want, budget),
                     n_tokens = N_STREAM - N_PROMPT;
                 if (kinds[k] == DEVIL_RIGHT)
-                    assert_int_equal(n_steps, (n_tokens + budget) / (budget + 1)); /* all is accepted */
-                if (kinds[k] == DEVIL_WRONG) assert_int_equal(n_steps, n_tokens);  /* nothing is */
+                    assert_int_equal(n_steps, (n_tokens + budget) / (budget + 1)); /* everything is accepted */
+                if (kinds[k] == DEVIL_WRONG) assert_int_equal(n_steps, n_tokens);  /* nothing is accepted */
             }
         }
     verify_scratch_free(scratch);
 }
 
-/* Greedy with a presence penalty: the target would repeat token 1 for ever; each accepted 1 must count
- * against it inside the same tree. */
-static void penalties_see_the_path(void **state) {
+/* Greedy with a presence penalty: the target would repeat token 1 for ever; each accepted 1 must be penalised
+ * within the same tree. */
+static void penalties_include_the_path(void **state) {
     (void)state;
     VerifyScratch *scratch = verify_scratch_new(4);
     const float row[] = {0, 1, 0.5f, -1};
@@ -144,7 +144,7 @@ static void penalties_see_the_path(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tree_gives_plain_decoding),
-        cmocka_unit_test(penalties_see_the_path),
+        cmocka_unit_test(penalties_include_the_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,20 +51,16 @@ __attribute__((format(printf, 2, 3))) static bool rename_method(BenchMethod *m, 
 
 int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_error *err) {
     *m = (BenchMethod){0};
-    DraftSpec parsed;
-    int status = draft_spec_parse(spec, &parsed, err);
-    if (status) return status;
-    const DrafterClass *class = drafter_find(parsed.method);
-    bool has_length = false;
-    for (const DrafterOption *o = class ? class->options : NULL; o && o->key; o++)
-        has_length = has_length || strcmp(o->key, "length") == 0;
-    for (int i = 0; i < parsed.n_options; i++)
-        if (strcmp(parsed.options[i].key, "length") == 0)
-            return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s': its length is what is tuned; leave it out", spec);
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(spec, ":"), spec);
+    const DrafterClass *class = drafter_find(name);
+    bool has_length = class && drafter_has_option(class, "length");
+    if (strstr(spec, ":length=") || strstr(spec, ",length="))
+        return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s': its length is what is tuned; leave it out", spec);
     char *text;
-    int n = has_length ? asprintf(&text, "%s%clength=%d", spec, parsed.n_options ? ',' : ':', length) : asprintf(&text, "%s", spec);
+    int n = has_length ? asprintf(&text, "%s%clength=%d", spec, strchr(spec, ':') ? ',' : ':', length) : asprintf(&text, "%s", spec);
     if (n < 0) return error_memory(err, "a method", strlen(spec));
-    status = bench_method_init(m, text, length, err);
+    int status = bench_method_init(m, text, length, err);
     free(text);
     if (status) return status;
     bool renamed = has_length ? rename_method(m, "tuned chain %s", m->storage)

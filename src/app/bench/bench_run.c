@@ -203,22 +203,7 @@ int bench_pass(BenchRig *rig, fr_engine *engine, const BenchMethod *m, const Ben
 int bench_engine_open(fr_engine **out, BenchRig *rig, const BenchMethod *m, int n_parallel, fr_error *err) {
     fr_engine_options options = rig->args->engine;
     options.max_requests = n_parallel;
-    int status = fr_engine_open(out, rig->model, &options, err);
-    if (status) return status;
-    /* A request that never runs loads the drafters: a draft model's file is not read on the clock. */
-    const int32_t token = 0;
-    fr_request_options first = generate_request_options(rig->args, m->drafts, m->n_drafts);
-    first.prompt = &token;
-    first.n_prompt = 1;
-    first.tree_budget = m->tree_budget;
-    fr_request *request;
-    status = fr_request_open(&request, *out, &first, err);
-    if (!status) fr_request_close(request);
-    if (status) {
-        fr_engine_close(*out);
-        *out = NULL;
-    }
-    return status;
+    return generate_open_engine(out, rig->model, &options, m->drafts, m->n_drafts, m->tree_budget, err);
 }
 
 int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n, int i_run,

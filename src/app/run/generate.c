@@ -225,9 +225,23 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     return status;
 }
 
+int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options, const char *const *drafts,
+                         int n_drafts, int tree_budget, fr_error *err) {
+    fr_engine_options o = *options;
+    o.drafts = drafts;
+    o.n_drafts = n_drafts;
+    int status = fr_engine_open(out, model, &o, err);
+    if (!status && n_drafts > 0 && tree_budget == FR_TREE_BUDGET_AUTO) status = fr_engine_measure_costs(*out, err);
+    if (status) {
+        fr_engine_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 static int open_generator(Generator *g, const GenerateArgs *a, fr_error *err) {
     int status = generate_open_model(&g->model, a, err);
-    if (!status) status = fr_engine_open(&g->engine, g->model, &a->engine, err);
+    if (!status) status = generate_open_engine(&g->engine, g->model, &a->engine, a->drafts, a->n_drafts, a->tree_budget, err);
     if (status || a->prompt)
         return status ? status : encode_prompt(g, a, a->prompt, strlen(a->prompt), err);
     char *text;
@@ -318,7 +332,7 @@ json_t *generate_stats_json(const Generator *g, const fr_request *r, const Gener
         step_counts_json(&steps, j);
         json_object_set_new(j, "verify", json_string(a->verify ? a->verify : "sampled"));
         json_object_set_new(j, "lossy", json_boolean(s.is_lossy));
-        json_object_set_new(j, "asked", json_integer(s.asked));
+        json_object_set_new(j, "proposals", json_integer(s.n_proposals));
         json_object_set_new(j, "undrafted_steps", json_integer(s.undrafted_steps));
         json_object_set_new(j, "n_prompt_shared", json_integer(s.n_prompt_shared));
         json_object_set_new(j, "n_preempted", json_integer(s.n_preempted));

@@ -40,6 +40,9 @@ const VerifyRule *generate_rule(const GenerateArgs *a);
 /* The model by itself, with a progress bar; and all of a request's options that the command line tells. What they
  * point at belongs to `a` and to the caller's drafts. */
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err);
+/* An engine in which these drafts are open, and which knows what forwards cost where the tree budget is automatic. */
+int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options, const char *const *drafts,
+                         int n_drafts, int tree_budget, fr_error *err);
 fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts);
 
 /* The model, an engine for one request and the prompt's tokens, ready to run. */

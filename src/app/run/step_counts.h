@@ -1,4 +1,4 @@
-/* step_counts.h - how far drafts hold: the conditional acceptance by depth, and what came of re-sampled nodes. */
+/* step_counts.h - statistics of drafted nodes, summed over requests: acceptance by depth, and the counters of drafters. */
 #ifndef RUN_STEP_COUNTS_H
 #define RUN_STEP_COUNTS_H
 
@@ -11,7 +11,8 @@ enum { STEP_COUNTS_DEPTHS = 8 };
 /* Sums over requests. */
 typedef struct StepCounts {
     int64_t n_steps, accepted_at[STEP_COUNTS_DEPTHS + 1]; /* [d]: steps that accepted a node at depth d = 1.. */
-    int64_t resampled, resampled_accepted;
+    int n_counters;
+    fr_counter counters[FR_MAX_COUNTERS]; /* as in fr_stats, by name */
 } StepCounts;
 
 void step_counts_take(StepCounts *sum, const fr_stats *s);
@@ -21,7 +22,7 @@ void step_counts_add(StepCounts *sum, const StepCounts *more);
  * offered none there counts. NaN: no step got that far. */
 double step_counts_acceptance(const StepCounts *c, int depth);
 
-/* Adds "acceptance_by_step", [P(1), P(2 | 1), ...] as far as steps got, "resampled" and "resampled_accepted". */
+/* Adds "acceptance_by_step", [P(1), P(2 | 1), ...] as far as steps got, and "counters", {name: {"drafted", "accepted"}}. */
 void step_counts_json(const StepCounts *c, json_t *object);
 
 /* A table for people; names are cut to `width`. */

@@ -108,7 +108,8 @@ static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *
         o.verify = study_method_rule(row->tree->method);
     }
     fr_request *request;
-    int status = fr_request_open(&request, s->engine, &o, err);
+    int status = row->tree ? fr_engine_open_draft(s->engine, draft, err) : FR_OK; /* open already but for the first prompt */
+    if (!status) status = fr_request_open(&request, s->engine, &o, err);
     if (status) return status;
     while ((status = fr_engine_step(s->engine, err)) > 0) {}
     fr_stats stats;

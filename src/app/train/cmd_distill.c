@@ -214,7 +214,8 @@ static int open_all(Distill *d, DistillArgs *a, fr_error *err) {
     if (!status) status = line_reader_open(&d->in, a->input, false, LINE_MAX_BYTES, err);
     if (!status) status = distill_continue(a->output, d->in, a->begin_words, &d->n_passed, &d->n_answered, &d->out, err);
     if (!status) status = generate_open_model(&d->model, &a->generate, err);
-    if (!status) status = fr_engine_open(&d->engine, d->model, &a->generate.engine, err);
+    if (!status) status = generate_open_engine(&d->engine, d->model, &a->generate.engine, a->generate.drafts,
+                                               a->generate.n_drafts, a->generate.tree_budget, err);
     d->n_slots = AHEAD * a->generate.engine.max_requests;
     d->slots = calloc((size_t)d->n_slots, sizeof *d->slots);
     return status || d->slots ? status : (int)error_memory(err, "records", (size_t)d->n_slots);

@@ -8,6 +8,7 @@ typedef struct RefContext {
     Context base;
     const Model *model;
     ContextOptions options;
+    bool rounds_bf16;         /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
     double *kv;               /* [n_layer][keys | values][n_slots][kv_dim] */
     double *x, *normed;       /* [max_rows][n_embd] residual stream, and its norm */
     double *q, *attended;     /* [max_rows][q_dim] */
@@ -33,8 +34,8 @@ void reference_fill_slot(Context *c, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 
 /* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them; row: room for one
- * of them as floats. */
-void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, double *y, float *row);
+ * of them as floats. round_inputs: x is rounded to BF16 first. */
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs, double *y, float *row);
 /* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
 void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
 double reference_silu(double x);

@@ -7,7 +7,8 @@
  *
  * Layer by layer, all rows of a batch in each: a row's key and value are in the cache before any row attends, so that rows of a
  * tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit depends on the batch.
- * Nothing is rounded but the results; keys and values stay in double, whatever type is asked for.
+ * Nothing is rounded but the results, and keys and values to the type of the cache, where that is F16 or Q8; of F32 they stay
+ * in double.
  *
  * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
 #include "backend/reference/reference.h"
@@ -19,7 +20,9 @@
 
 /* ---- arithmetic ----------------------------------------------------------------------------------- */
 
-void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, double *y, float *row) {
+static double round_to_bf16(double x) { return (double)bf16_to_float(float_to_bf16((float)x)); }
+
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs, double *y, float *row) {
     int64_t n_in = w->dims[0], n_out = w->dims[1];
     size_t row_bytes;
     (void)tensor_type_row_bytes(w->type, n_in, &row_bytes); /* the file was checked when it was opened */
@@ -28,7 +31,7 @@ void reference_product(const GgufTensor *w, const void *data, const double *x, i
         for (int32_t r = 0; r < n_rows; r++) {
             const double *in = x + r * n_in;
             double sum = 0;
-            for (int64_t i = 0; i < n_in; i++) sum += (double)row[i] * in[i];
+            for (int64_t i = 0; i < n_in; i++) sum += (double)row[i] * (round_inputs ? round_to_bf16(in[i]) : in[i]);
             y[r * n_out + o] = sum;
         }
     }
@@ -43,7 +46,7 @@ void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps
 double reference_silu(double x) { return x / (1 + exp(-x)); }
 
 static void product(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y) {
-    reference_product(w, w->data, x, n_rows, y, c->weight_row);
+    reference_product(w, w->data, x, n_rows, c->rounds_bf16 && w->type == TYPE_BF16, y, c->weight_row);
 }
 
 static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
@@ -79,6 +82,24 @@ static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const 
         if (norm) reference_rmsnorm(x + h * dim, norm, dim, (double)c->model->hparams.rms_eps, x + h * dim);
         if (rope) rotate(rope, position, x + h * dim);
     }
+}
+
+/* Rounds the heads of a key or value as the cache stores them. */
+static void round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
+    int32_t dim = c->model->hparams.head_dim;
+    float block[KV_BLOCK];
+    char bytes[KV_BLOCK_BYTES];
+    for (int32_t h = 0; c->options.kv_type != KV_F32 && h < n_heads; h++, x += dim)
+        for (int32_t i = 0; i < dim; i += KV_BLOCK) {
+            int32_t n = dim - i < KV_BLOCK ? dim - i : KV_BLOCK;
+            for (int32_t k = 0; k < KV_BLOCK; k++) block[k] = k < n ? (float)x[i + k] : 0;
+            if (c->options.kv_type == KV_Q8) {
+                blocks_quantize(TYPE_Q8_0, block, KV_BLOCK, bytes);
+                blocks_dequantize(TYPE_Q8_0, bytes, KV_BLOCK, block);
+            }
+            for (int32_t k = 0; k < n; k++)
+                x[i + k] = (double)(c->options.kv_type == KV_F16 ? half_to_float(float_to_half(block[k])) : block[k]);
+        }
 }
 
 /* The slot of the key at a logical position that the row sees. */
@@ -121,6 +142,8 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
         finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
         finish_heads(c, k, h->n_head_kv, l->k_bias, l->k_norm, rope, rows[i].position);
         finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
+        round_to_cache(c, k, h->n_head_kv);
+        round_to_cache(c, v, h->n_head_kv);
         memcpy(reference_kv(c, layer, 0) + rows[i].slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
         memcpy(reference_kv(c, layer, 1) + rows[i].slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
     }
@@ -139,10 +162,12 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
 static void feed_forward_of(const RefContext *c, const LayerSpec *l, int32_t i, const double *x, int32_t n_rows) {
     size_t n = l->router ? (size_t)l->router->dims[1] : 1, at = (size_t)i;
     int64_t n_ff = l->gate->dims[1];
-    reference_product(l->gate, (const char *)l->gate->data + at * (l->gate->bytes / n), x, n_rows, c->gate, c->weight_row);
-    reference_product(l->up, (const char *)l->up->data + at * (l->up->bytes / n), x, n_rows, c->up, c->weight_row);
+    bool round = c->rounds_bf16 && l->gate->type == TYPE_BF16, round_down = c->rounds_bf16 && l->down->type == TYPE_BF16;
+    reference_product(l->gate, (const char *)l->gate->data + at * (l->gate->bytes / n), x, n_rows, round, c->gate, c->weight_row);
+    reference_product(l->up, (const char *)l->up->data + at * (l->up->bytes / n), x, n_rows,
+                      c->rounds_bf16 && l->up->type == TYPE_BF16, c->up, c->weight_row);
     for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = reference_silu(c->gate[k]) * c->up[k];
-    reference_product(l->down, (const char *)l->down->data + at * (l->down->bytes / n), c->gate, n_rows, c->delta, c->weight_row);
+    reference_product(l->down, (const char *)l->down->data + at * (l->down->bytes / n), c->gate, n_rows, round_down, c->delta, c->weight_row);
 }
 
 /* Of one row: the experts of greatest router probability, weighted by it, the weights summing to 1. */

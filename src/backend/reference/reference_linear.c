@@ -53,7 +53,7 @@ void reference_linear(Device *d, const Linear *linear, LinearOp op, const float 
     (void)d;
     const RefLinear *l = (const RefLinear *)linear;
     for (int64_t i = 0; i < n_rows * l->base.n_in; i++) l->x[i] = (double)x[i];
-    reference_product(l->w, l->w->data, l->x, n_rows, l->y, l->row);
+    reference_product(l->w, l->w->data, l->x, n_rows, false, l->y, l->row);
     for (int64_t i = 0; i < n_rows * l->base.n_out; i++) {
         double p = l->y[i] + (l->bias ? (double)l->bias[i % l->base.n_out] : 0), before = (double)y[i];
         y[i] = (float)(op == LINEAR_SET ? p : op == LINEAR_ADD_SILU ? before + reference_silu(p) : reference_silu(before + p));

@@ -1,31 +1,32 @@
-/* calibration.c - what a drafter's estimates are worth, learned online.
+/* calibration.c - turns a drafter's estimates into probabilities, learned online.
  *
- * The problem: a union compares nodes of different drafters, and a planner weighs a node against the time that
- * its row costs. Both need probabilities, and a drafter's `p_accept` is one only on texts like those on which its
- * constants were chosen: where an answer repeats nothing, every promise is too high.
+ * The problem: a union compares nodes of different drafters, and the budget allocator weighs a node against the time that its
+ * row costs. Both need probabilities, and a drafter's `p_accept` is one only on texts like those on which its constants were
+ * chosen: where an answer repeats nothing, every estimate is too high.
  *
- * The idea: isotonic regression (Ayer et al. 1955: pool adjacent violators; for classifiers Zadrozny and Elkan
- * 2002), on what the target said. Estimates fall into bins; each bin counts how many were judged and how many
- * were right; its value is their share, drawn towards the prior as if PRIOR nodes had been seen that obeyed it;
+ * The idea: isotonic regression (Ayer et al. 1955: pool adjacent violators; for classifiers Zadrozny and Elkan 2002) on the
+ * tokens that the target committed. Estimates fall into bins; each bin counts how many nodes were observed and how many were
+ * correct; its value is their share, drawn towards the prior as if PRIOR further nodes had been seen that agree with it;
  * neighbours in the wrong order are pooled to their mean. Between the middles of bins the map is linear.
  *
- * What is judged is the conditional estimate, p_accept(child) / p_accept(parent), of a child whose parent was right. `p_accept` itself
- * is of a whole path, but whether a path was right is not always known: after a step that committed one token, a node at depth 2
- * is either known to be wrong (its parent was) or unknown. Counting the known ones would call every deep node
- * wrong. Whether the token after a right parent is known, though, has nothing to do with its children, so that the
- * children of known places are a fair sample, also those that were proposed and never given a row. The estimate of
- * a path is the product of its calibrated steps, so it never rises along the path.
+ * What is observed is the conditional estimate, p_accept(child) / p_accept(parent), of a child whose parent was correct.
+ * `p_accept` itself is that of a whole path, but whether a path was correct is not always known: after a step that committed
+ * one token, a node at depth 2 is either known to be wrong (its parent was) or unknown. Counting only the known ones would
+ * make every deep node look wrong. Whether the token after a correct parent is known, though, does not depend on its
+ * children, so the children of known positions are a fair sample, including those that were proposed and never given a row.
+ * The estimate of a path is the product of its calibrated conditional estimates, so it never rises along the path.
  *
  *     proposal   the ─ 0.8 cat ─ 0.4 sat      committed: cat ran
- *                    └ 0.1 dog ─ 0.1 sat      judged: cat (0.8) right, dog (0.1) wrong, sat below cat (0.4 / 0.8) wrong
- *                                             not judged: sat below dog, whose parent is wrong
+ *                    └ 0.1 dog ─ 0.1 sat      counted: cat (0.8) right, dog (0.1) wrong, sat below cat (0.4 / 0.8) wrong
+ *                                             not counted: sat below dog, whose parent is wrong
  *
- * Bins are equal in the square root of the estimate, finer where most nodes lie. Forgetting: a bin holds at most WINDOW
- * judgements; above that, older ones fade. One calibration over all requests and one of each request,
- * with the former as its prior, let a new text start from what others taught and then go its own way.
+ * Bins are equal in the square root of the estimate, so they are finer where most nodes lie. Forgetting: a bin holds at most
+ * WINDOW observations; beyond that, older ones fade. There is one calibration over all requests, and one for each request
+ * with the former as its prior: a new text starts from what earlier ones showed and then goes its own way.
  *
- * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) a node, and O(bins) to fit, after every FIT_EVERY
- * judgements. It loses nothing but time where the estimates were right before. Proof: tests/test_calibration.c. */
+ * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) a node, and O(bins) for a fit, after every FIT_EVERY
+ * observations. Where the estimates were right before, it costs a little time and gains nothing. Proof:
+ * tests/unit/test_calibration.c. */
 #include "spec/drafter/calibration.h"
 
 #include <math.h>
@@ -47,13 +48,13 @@ void calibration_init(Calibration *c, const Calibration *prior) {
     for (int32_t i = 0; i < CALIBRATION_N_BINS; i++) c->value[i] = prior ? prior->value[i] : middle(i);
 }
 
-/* p_accept / p_accept of the parent; an p_accept of 0 promises nothing below it either. */
+/* p_accept over p_accept of the parent; below a p_accept of 0 it is 0 too. */
 static float conditional(const Tree *t, int32_t i) {
     float parent = t->nodes[t->nodes[i].parent].p_accept;
     return parent > 0 ? t->nodes[i].p_accept / parent : 0;
 }
 
-static void judge(Calibration *c, float p_accept, bool right) {
+static void count(Calibration *c, float p_accept, bool right) {
     int32_t bin = bin_of(p_accept);
     if (c->n[bin] >= WINDOW) {
         c->n[bin] *= 1 - 1.0f / WINDOW;
@@ -65,13 +66,13 @@ static void judge(Calibration *c, float p_accept, bool right) {
 }
 
 void calibration_learn(Calibration *c, const Tree *proposal, const int32_t *tokens, int64_t n) {
-    bool right[TREE_MAX_NODES]; /* of the nodes so far: on the path that the tokens took */
+    bool right[TREE_MAX_NODES]; /* of the nodes so far: whether it is on the path of the committed tokens */
     right[0] = true;
     for (int32_t i = 1; i < proposal->n; i++) {
         const TreeNode *node = &proposal->nodes[i];
-        bool is_judged = right[node->parent] && node->depth <= n;
-        right[i] = is_judged && node->token == tokens[node->depth - 1];
-        if (is_judged) judge(c, conditional(proposal, i), right[i]);
+        bool is_known = right[node->parent] && node->depth <= n;
+        right[i] = is_known && node->token == tokens[node->depth - 1];
+        if (is_known) count(c, conditional(proposal, i), right[i]);
     }
 }
 

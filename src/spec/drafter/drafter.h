@@ -1,18 +1,40 @@
-/* drafter.h - what a drafting method implements. One file and one line in drafter_registry.c each.
+/* drafter.h - the interface of a drafting method.
  *
- * The engine calls, per sequence: begin (the prompt), then in every step propose and observe (the tokens
- * just committed, in order), then end. A drafter writes trees and nothing else: it cannot emit a token.
+ * A drafter proposes tokens: below the pending token of each sequence it adds nodes to a token tree (tree.h), which the target
+ * then verifies. It cannot emit a token, so a bad drafter costs speed but never changes the text.
  *
- * One drafter serves all sequences of an engine, and its memory may outlive them (what was learned from earlier texts). Calls
- * come from one thread at a time. Each sequence goes begin ... end, and its id is used again later; close may come with
- * sequences still running. A planned request does not propose in every step, and one with nothing to say adds no node.
- * After a call that fails, the drafter is asked nothing more for that request, and the text goes on without it.
+ * The engine calls, for each sequence:
  *
- * The smallest example is draft_pld.c; text_drafter.h keeps the texts of the sequences for methods that copy from them.
+ *     set_sampling   optional: how tokens are drawn
+ *     begin          the context so far, the prompt as a rule
+ *     observe_prompt only with needs_hidden: the target's hidden states of that context
+ *     in every step:
+ *       propose        write a tree
+ *       observe_tree   optional: the tree after verification, with the target's logits and hidden states
+ *       observe        the tokens that the step committed, in order
+ *     end
+ *
+ * One drafter serves all sequences of an engine, and what it has learned may outlive them. Calls come from one thread at a
+ * time. Each sequence goes from begin to end, and its id is then used again; close may come while sequences are still running.
+ * A request whose drafters are chosen automatically (`--draft auto`, `--tree-budget auto`) does not propose in every step. A
+ * drafter with nothing to propose adds no node. If a call fails, the drafter is not used any more for that request, and the
+ * text goes on without it.
+ *
+ * To add a method:
+ *   1. Write src/spec/drafters/<family>/draft_<method>.c. It defines the method's own struct, whose first member is a Drafter;
+ *      a struct of options with its table (base/options.h); and `const DrafterClass draft_<method>_class`.
+ *   2. Add the method to the list in drafter_registry.c. `--draft <method>`, --help, error messages and the interface test of
+ *      tests/unit/test_draft_spec.c follow from the list.
+ *   3. Test the drafts against a naive search or reference in tests/unit/test_draft_<method>.c. `forerun replay` measures
+ *      acceptance on recorded answers; `forerun compare` proves that the text does not change.
+ *
+ * The smallest example is drafters/text/draft_pld.c; text_drafter.h keeps the texts of the sequences for methods that copy from
+ * them, feedback.h helps those that learn from the target's logits, drafter_file.h reads the files of learned ones.
  */
 #ifndef DRAFTER_DRAFTER_H
 #define DRAFTER_DRAFTER_H
 
+#include "base/options.h"
 #include "format/gguf.h"
 #include "backend/backend.h"
 #include "spec/tree/draft_dists.h"
@@ -20,13 +42,8 @@
 #include "spec/verify/verifier.h"
 
 typedef struct Drafter Drafter;
-
-/* "method:key=value,key=value" as the user wrote it, split. Owned by the caller; strings borrowed. */
-typedef struct DraftSpec {
-    char method[32];
-    int n_options;
-    struct { char key[32]; char value[256]; } options[16];
-} DraftSpec;
+typedef struct DraftSpec DraftSpec;         /* see the end of this file */
+typedef struct DrafterOption DrafterOption; /* see the end of this file */
 
 typedef struct DrafterEnv { /* what a method may know about the target; extended as methods need it */
     int32_t n_vocab;
@@ -39,7 +56,7 @@ typedef struct DrafterEnv { /* what a method may know about the target; extended
     int32_t n_ctx;          /* longest sequence */
 } DrafterEnv;
 
-/* A tree that the target has read, for methods that learn from what it said at every node, taken or not. */
+/* A tree after the target's pass, for methods that learn from the target at every node, accepted or not. */
 typedef struct VerifiedTree {
     const Tree *tree;
     const float *const *logits; /* [tree->n] rows [n_vocab] after each node, before penalties and filters */
@@ -47,51 +64,92 @@ typedef struct VerifiedTree {
     const VerifyResult *verdict;
 } VerifiedTree;
 
-typedef struct DrafterOption { /* for --help and for refusing unknown keys */
-    const char *key, *default_value, *help;
-} DrafterOption;
-
-/* All functions are needed but for those marked optional. Memory comes from base/mem.h. */
+/* A method. All functions are required except those marked optional. Memory comes from base/mem.h. Every function that returns
+ * int returns FR_OK, or a negative fr_code with a sentence in *err. */
 typedef struct DrafterClass {
-    const char *name; /* as in --draft: small letters and '-' */
-    const char *summary;           /* one line for --help */
-    const DrafterOption *options;  /* ends with key == NULL */
-    /* Learns from the target's hidden states: observe_prompt is there, and requests that draft with it read their
-     * whole prompt themselves, whoever has read it before. */
+    const char *name;           /* as in --draft: small letters and '-' */
+    const char *summary;        /* one line for --help */
+    const Option *option_table; /* the method's options (base/options.h), ending with key == NULL; they fill ... */
+    size_t options_size;        /* ... a struct of this size */
+    /* The method learns from the target's hidden states and has observe_prompt. The engine then runs the whole prompt of a
+     * request through the target, even if another request has already computed the keys of a part of it. */
     bool needs_hidden;
-    bool draws; /* its nodes are drawn where the temperature is above 0: under a ratio rule it declares from which distribution */
-    /* Allocates the method's own struct, whose first member is a Drafter, and reads its options with draft_spec_get*. The
-     * caller (drafter_open) has refused unknown keys, and fills in class and source afterwards. */
-    int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
+    /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts drafted
+     * and accepted nodes of each (fr_stats.counters). */
+    const char *const *tags;
+    /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then declares in
+     * tree->dists from which distributions. */
+    bool draws;
+
+    /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against their
+     * ranges; it and its strings are only valid during the call. Checks that involve several options are made here. The
+     * caller, drafter_open, fills in class and source afterwards. After a failure nothing is left open. */
+    int (*open_with)(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
-    /* Optional, before begin: how the target's tokens are drawn (borrowed until end), and the output position
-     * of the token after the context that begin will give. Without it a method that draws is greedy. */
+
+    /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position of the
+     * first token after the context that begin will give. A method without it must draft greedily. */
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
-    /* A sequence starts with this context; the last of its tokens is the pending one. */
+    /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will need is
+     * best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-    /* With needs_hidden: the target's hidden states, [n_embd] each after its final norm, of context tokens first ..
-     * first + n - 1. Every token of the context but the last is shown once, in order, in pieces; later ones come
-     * with observe_tree, the pending token being its node 0. */
+    /* With needs_hidden: the target's hidden states, [n_embd] each, after its final norm, of the context tokens first ..
+     * first + n - 1. Every context token except the last is passed exactly once, in order, in several calls; those of later
+     * tokens come with observe_tree, where the pending token is node 0. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
-    /* Optional, before observe: the tree of this step as the target read it (all drafters' nodes). */
-    int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);
-    /* Tokens committed since: the accepted path and the target's own token. */
-    int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-    /* For each i < n: trees[i] holds the pending token of sequences[i] (node 0); add at most budgets[i]
-     * nodes below it with tree_add, whose source is the drafter's own; every p_accept is a chance (tree.h), which unions and
-     * planners learn to correct and still rank by. A method that draws tokens and finds trees[i]->distributions set declares its draws there. */
+
+    /* For each i < n: trees[i] contains the pending token of sequences[i] as node 0. Adds at most budgets[i] nodes below it, with
+     * tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the engine ranks the
+     * nodes of all drafters by it, after correcting it by what was accepted so far (calibration.h), so the order within a
+     * tree matters more than the scale. If trees[i]->dists is set, a method that draws declares its draws there
+     * (draft_dists.h). */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
+    /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
+     * drafters, and of this drafter's nodes some may be missing. */
+    int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);
+    /* The tokens committed since the last call: the accepted path and the target's token after it, which is now pending. */
+    int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+    /* The sequence is finished; its id may be used again by begin. */
     void (*end)(Drafter *d, int32_t sequence);
+
+    /* Methods that are not converted to option_table and open_with yet have these instead. */
+    const DrafterOption *options;
+    int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
 } DrafterClass;
 
 struct Drafter {
-    const DrafterClass *class; /* first member of every method's own struct */
-    int32_t source;            /* what it writes into TreeNode.source; set by drafter_open */
+    const DrafterClass *class;
+    int32_t source; /* what the drafter passes to tree_add as the source of its nodes; set by drafter_open */
 };
 
-/* Splits "method:key=value,..."; refuses bad syntax. */
+/* All methods, ending with NULL; and one by name (NULL: unknown). */
+const DrafterClass *const *drafter_classes(void);
+const DrafterClass *drafter_find(const char *name);
+/* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in which steps
+ * each proposes, and how many of its nodes get a row. */
+const char *const *drafter_auto_members(void);
+/* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad values, and
+ * opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
+int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);
+void drafter_close(Drafter *d); /* NULL is allowed */
+bool drafter_has_option(const DrafterClass *class, const char *key);
+/* Appends the options of a method for --help, as options_help does. False: no memory. */
+bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width);
+
+/* ---- options of methods that are not converted yet; to be deleted with the last of them ---- */
+
+struct DraftSpec { /* "method:key=value,key=value", split */
+    char method[32];
+    int n_options;
+    struct { char key[32]; char value[256]; } options[16];
+};
+
+struct DrafterOption {
+    const char *key, *default_value, *help;
+};
+
 int draft_spec_parse(const char *text, DraftSpec *out, fr_error *err);
 /* The value of a key, or its default. Numbers are checked against [min, max]. */
 const char *draft_spec_get(const DraftSpec *spec, const DrafterClass *class, const char *key);
@@ -99,16 +157,5 @@ int draft_spec_get_int(const DraftSpec *spec, const DrafterClass *class, const c
                        int64_t max, int64_t *out, fr_error *err);
 int draft_spec_get_real(const DraftSpec *spec, const DrafterClass *class, const char *key, double min,
                         double max, double *out, fr_error *err);
-
-/* All methods, ending with NULL; and one by name (NULL: unknown). */
-const DrafterClass *const *drafter_classes(void);
-const DrafterClass *drafter_find(const char *name);
-/* The specs that `auto` stands for, ending with NULL. They are drafters like others; when each is asked, and how many of
- * its nodes get a row, is decided where they are united (engine/draft_policy.c). */
-const char *const *drafter_auto_members(void);
-/* Parses the spec, refuses unknown methods and keys (naming the known ones) and opens. "none" opens
- * nothing: *out is NULL and the result 0. */
-int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);
-void drafter_close(Drafter *d);
 
 #endif

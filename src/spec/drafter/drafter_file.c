@@ -1,3 +1,7 @@
+/* drafter_file.c - reads and writes the GGUF files of learned drafters.
+ *
+ * Everything that the file says is checked before it is used: its method, its target, the range of each number, the shape of
+ * each tensor, and that every weight is finite. Tensors that no method reads are an error too (drafter_file_finish). */
 #include "spec/drafter/drafter_file.h"
 
 #include "base/hash.h"
@@ -11,10 +15,10 @@
 
 /* ---- the fingerprint ----------------------------------------------------------------------------
  *
- * It must differ wherever a drafter would be wrong, and cost little at each open. Embedding and LM head are what a
- * drafter shares, and nearly all training moves them: they are hashed whole, at the speed of memory. A model trained
- * on with these two frozen differs in its layers, all of whose rows move: the first bytes of each tensor tell. The
- * hashes of tensors are added up, so that their order in the file does not matter. */
+ * It must differ wherever a drafter would be wrong, and cost little at each open. The embedding and the LM head are what a
+ * drafter shares with its target, and nearly all training changes them: they are hashed whole, at the speed of memory. A
+ * model that was trained further with these two frozen differs in its layers, all rows of which change, so the first bytes of
+ * each tensor show it. The hashes of tensors are added up, so that their order in the file does not matter. */
 
 enum { HEAD_BYTES = 4096 };
 
@@ -34,11 +38,11 @@ uint64_t drafter_target_fingerprint(const Model *target) {
     return hash64(&sum, sizeof sum, hash64(shape, sizeof shape, 0));
 }
 
-/* ---- who is it, and for whom -------------------------------------------------------------------- */
+/* ---- method and target -------------------------------------------------------------------------- */
 
 enum { NAME_MAX_BYTES = 96 };
 
-/* A string of a file, short and without what a terminal would obey, for messages and comparisons. */
+/* A string of a file, shortened and without control characters, for messages and comparisons. */
 static void get_text(const Gguf *g, const char *key, char out[NAME_MAX_BYTES]) {
     GgufString s = {"", 0};
     gguf_get_string(g, key, &s);
@@ -62,7 +66,7 @@ static int check_method(const Gguf *g, const char *method, fr_error *err) {
     char is[NAME_MAX_BYTES];
     get_text(g, "general.architecture", is);
     if (strcmp(is, DRAFTER_ARCHITECTURE) != 0)
-        return error_set(err, FR_ERR_MISMATCH, "%s: is not a learned drafter but of architecture '%s'; %s wants a file "
+        return error_set(err, FR_ERR_MISMATCH, "%s: is not a learned drafter but of architecture '%s'; %s needs a file "
                          "made by forerun train %s", gguf_path(g), is, method, method);
     get_text(g, DRAFTER_KEY("method"), is);
     if (strcmp(is, method) == 0) return FR_OK;
@@ -85,7 +89,7 @@ static int check_target(const Gguf *g, const Model *target, fr_error *err) {
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err) {
     *f = (DrafterFile){0};
     if (!path[0])
-        return error_set(err, FR_ERR_ARGUMENT, "%s: which drafter? Write --draft %s:file=DRAFTER.gguf", method, method);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: missing drafter file: write --draft %s:file=DRAFTER.gguf", method, method);
     int status = gguf_open(&f->gguf, path, err);
     if (!status) status = check_method(f->gguf, method, err);
     return status ? status : check_target(f->gguf, target, err);
@@ -96,16 +100,16 @@ void drafter_file_close(DrafterFile *f) {
     f->gguf = NULL;
 }
 
-/* ---- what is in it ------------------------------------------------------------------------------ */
+/* ---- keys and tensors --------------------------------------------------------------------------- */
 
 int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err) {
     char key[128];
     int64_t v;
     snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
     if (!gguf_get_i64(f->gguf, key, &v))
-        return error_set(err, FR_ERR_FORMAT, "%s: the key %s is missing or no whole number", gguf_path(f->gguf), key);
+        return error_set(err, FR_ERR_FORMAT, "%s: the key %s is missing or not an integer", gguf_path(f->gguf), key);
     if (v < min || v > max)
-        return error_set(err, FR_ERR_FORMAT, "%s: %s is %lld where %lld to %lld are possible", gguf_path(f->gguf), key,
+        return error_set(err, FR_ERR_FORMAT, "%s: %s is %lld but must be from %lld to %lld", gguf_path(f->gguf), key,
                          (long long)v, (long long)min, (long long)max);
     *out = (int32_t)v;
     return FR_OK;
@@ -120,7 +124,7 @@ int drafter_file_choice(const DrafterFile *f, const char *name, const char *cons
             *out = i;
             return FR_OK;
         }
-    return error_set(err, FR_ERR_FORMAT, "%s: %s is '%s', which is none of those known, such as '%s'", gguf_path(f->gguf),
+    return error_set(err, FR_ERR_FORMAT, "%s: %s is '%s', which this program does not know; it knows '%s', for example", gguf_path(f->gguf),
                      key, is, choices[0]);
 }
 
@@ -130,7 +134,7 @@ int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab,
     int64_t kv = gguf_find_key(f->gguf, key), n_listed = kv < 0 ? 0 : gguf_kv_count(f->gguf, kv), token, last = -1;
     if (kv < 0) return FR_OK;
     if (gguf_kv_type(f->gguf, kv) != GGUF_ARRAY || n_listed < 1 || n_listed > n_vocab)
-        return error_set(err, FR_ERR_FORMAT, "%s: the key %s lists %lld tokens where 1 to %d are possible", gguf_path(f->gguf), key,
+        return error_set(err, FR_ERR_FORMAT, "%s: the key %s lists %lld tokens but must list from 1 to %d", gguf_path(f->gguf), key,
                          (long long)n_listed, n_vocab);
     int32_t *tokens = mem_calloc((size_t)n_listed, sizeof *tokens);
     if (!tokens) return error_memory(err, key, (size_t)n_listed * sizeof *tokens);
@@ -140,7 +144,7 @@ int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab,
             continue;
         }
         mem_free(tokens);
-        return error_set(err, FR_ERR_FORMAT, "%s: place %lld of %s is no token of a rising list over %d tokens", gguf_path(f->gguf),
+        return error_set(err, FR_ERR_FORMAT, "%s: entry %lld of %s breaks the list, which must rise and stay below %d", gguf_path(f->gguf),
                          (long long)i, key, n_vocab);
     }
     *out = tokens;
@@ -164,12 +168,12 @@ static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err
                      t->name);
 }
 
-/* The tensor with exactly that shape (n_out 0: a vector). */
+/* The tensor of exactly that shape (n_out 0: a vector). */
 static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
     const GgufTensor *t = *out = gguf_find_tensor(f->gguf, name);
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);
     if (t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
-        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld where %lld x %lld fits",
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld instead of %lld x %lld",
                          gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
                          (long long)(n_out ? n_out : 1));
     f->n_taken++;
@@ -206,7 +210,7 @@ int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t
 int drafter_file_finish(const DrafterFile *f, fr_error *err) {
     int64_t n = gguf_n_tensors(f->gguf);
     if (n == f->n_taken) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: holds %lld tensors where its method knows %lld; it would be run wrongly",
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: holds %lld tensors but its method reads only %lld; another version of the method wrote it",
                      gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
 }
 

@@ -1,8 +1,8 @@
-/* sampler.h - from a row of logits to the target's own token, as a pure function.
+/* sampler.h - from a row of logits to the target's token, as a pure function.
  *
- * token = argmax over the surviving tokens of (log p + G), G Gumbel noise keyed by (seed, output position,
- * token id): a draw from p that depends on the seed and the position alone, so that the text is the same
- * with and without speculation. temperature 0 is the case G = 0. Ties go to the lowest id.
+ * token = argmax over the remaining tokens of (log p + G), G being Gumbel noise keyed by (seed, output position, token id).
+ * This is a draw from p that depends on the seed and the position alone, so that the text is the same with and without
+ * speculation. Temperature 0 is the case G = 0. Ties go to the lowest id.
  *
  * Order: penalties on the logits, then temperature, top-k, top-p, min-p; then the draw.
  */
@@ -13,31 +13,31 @@
 
 typedef struct SamplingOptions {
     float temperature; /* 0: greedy */
-    int32_t top_k;     /* 0: all */
-    float top_p;       /* 1: all; the smallest set of most probable tokens whose mass reaches it */
-    float min_p;       /* 0: all; tokens below min_p times the largest probability go */
-    float repeat_penalty;    /* 1: none; logits of seen tokens are divided (positive) or multiplied by it */
-    float frequency_penalty; /* 0: none; subtracted once per occurrence */
-    float presence_penalty;  /* 0: none; subtracted once per seen token */
-    int32_t penalty_last_n;  /* how many last tokens count; -1: all of the context; 0: none */
+    int32_t top_k;     /* keeps the k most probable tokens; 0: all */
+    float top_p;       /* keeps the smallest set of most probable tokens whose mass reaches it; 1: all */
+    float min_p;       /* removes tokens below min_p times the largest probability; 0: none */
+    float repeat_penalty;    /* logits of seen tokens are divided by it if positive, else multiplied; 1: none */
+    float frequency_penalty; /* subtracted once per occurrence; 0: none */
+    float presence_penalty;  /* subtracted once per seen token; 0: none */
+    int32_t penalty_last_n;  /* how many last tokens of the context are penalised; -1: all; 0: none */
     uint64_t seed;
 } SamplingOptions;
 
-extern const SamplingOptions SAMPLING_DEFAULT; /* greedy, no penalties, last 64 */
+extern const SamplingOptions SAMPLING_DEFAULT; /* greedy, without penalties; penalty_last_n is 64 */
 int sampling_check(const SamplingOptions *o, fr_error *err);
 
-typedef struct Sampler Sampler; /* scratch memory of one caller at a time */
+typedef struct Sampler Sampler; /* working memory, for one caller at a time */
 Sampler *sampler_new(int32_t n_vocab); /* NULL: no memory */
 void sampler_free(Sampler *s);
 
-/* The target's token at output position `position` (0 for the first generated token), given the logits row
- * [n_vocab] (left as it is) and the whole context so far ([n_context], prompt and output). */
+/* The target's token at output position `position` (0 for the first generated token), given the row of logits [n_vocab],
+ * which stays as it is, and the whole context so far ([n_context], prompt and output). */
 int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                        int64_t n_context, uint64_t position);
 
-/* The distribution that sampler_choose draws from, with the same arguments: distribution[n_vocab] sums to 1 and is 0 for every
- * token that a filter removed; temperature 0 puts all of it on one token. Whoever draws from q and later
- * divides by it uses one such array for both. */
+/* The distribution that sampler_choose draws from, with the same arguments: dist[n_vocab] sums to 1 and is 0 for every token
+ * that a filter removed; temperature 0 puts all of it on one token. Code that draws from q and later divides by it must use
+ * one such array for both. */
 void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                  int64_t n_context, float *dist);
 

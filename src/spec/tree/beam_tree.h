@@ -1,4 +1,4 @@
-/* beam_tree.h - candidates of equal length with their shared beginnings taken once: ReDrafter's dynamic tree attention. */
+/* beam_tree.h - candidates of equal length with each shared prefix stored once: ReDrafter's dynamic tree attention. */
 #ifndef TREE_BEAM_TREE_H
 #define TREE_BEAM_TREE_H
 
@@ -11,9 +11,9 @@ void beam_dedup_prefix(const int32_t *beam, int32_t n, int32_t length, int32_t *
 typedef struct PackedBeam {
     int32_t n;        /* tokens in it */
     int32_t *tokens;  /* [n] */
-    int32_t *parents; /* [n] places in the packed sequence; -1: the token before all candidates */
-    int32_t *depths;  /* [n] 0 for the first token of a candidate: its position behind the context */
-    int32_t *places;  /* [beam n][length] where each token of each candidate stands */
+    int32_t *parents; /* [n] indices into the packed sequence; -1: the token before all candidates */
+    int32_t *depths;  /* [n] position after the context: 0 for the first token of a candidate */
+    int32_t *places;  /* [beam n][length] index of each token of each candidate */
 } PackedBeam;
 
 void beam_pack(const int32_t *beam, const int32_t *prefix, int32_t n, int32_t length, PackedBeam *out);

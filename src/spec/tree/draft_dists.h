@@ -1,17 +1,18 @@
 /* draft_dists.h - from which distribution each drafted token was drawn: what a ratio rule divides by.
  *
- * The children of one node are its sibling group. They were offered in an order, and a ratio rule tries them in
- * it, so the group is kept as a list of draws. Drawing the same token twice (with replacement) is one node of
- * the tree and two draws.
+ * The children of one node are its sibling group. A ratio rule tries them in the order in which they were drawn, so the group
+ * is kept as a list of draws. Drawing the same token twice (with replacement) makes one node of the tree and two draws.
  *
  *   node 0 "the"    three draws from q = (cat 0.6, dog 0.3, rat 0.1), with replacement: cat, dog, cat
  *   tree            the(cat, dog)
  *   draws           {0, cat, IID, q} {0, dog, IID, q} {0, cat, IID, q}
  *
- * A node whose children have no draw is a group of points: no chance was at work. All of a drafter's choices
- * that depend on the tokens drawn (which nodes stay under a budget, say) would change the distribution that the others
- * were drawn from: a drafter that declares distributions keeps to a shape that is fixed before it draws, or cuts by what
- * tells nothing about the tokens it cuts. The distribution that proposes is the distribution that is divided by.
+ * A node whose children have no draw is a group of points: the tokens were not chosen at random.
+ *
+ * The distribution that a rule divides by must be the one that the token was really drawn from. If a drafter makes a choice
+ * that depends on the tokens drawn (which nodes to keep under a budget, for example), it changes the distribution of what
+ * remains. So a drafter that declares distributions fixes the shape of its tree before it draws, or prunes by criteria that
+ * are independent of the tokens it removes.
  */
 #ifndef TREE_DRAFT_DISTS_H
 #define TREE_DRAFT_DISTS_H
@@ -19,14 +20,14 @@
 #include "spec/tree/tree.h"
 
 typedef enum DrawKind {
-    DRAW_POINT,               /* no chance: ranked, copied, looked up. q is NULL */
-    DRAW_IID,                 /* each from its own q, independently of the other draws of the group */
-    DRAW_WITHOUT_REPLACEMENT, /* all of the group from one q, each without the tokens drawn before it */
+    DRAW_POINT,               /* not random: ranked, copied, looked up. q is NULL */
+    DRAW_IID,                 /* each draw from its own q, independently of the other draws of the group */
+    DRAW_WITHOUT_REPLACEMENT, /* all draws of the group from one q, each without the tokens drawn before it */
 } DrawKind;
 
 typedef struct DistDraw {
     int32_t parent, child; /* nodes of the tree */
-    DrawKind kind;          /* one kind in a group */
+    DrawKind kind;         /* the same for all draws of a group */
     const float *q;        /* [n_vocab] after every filter: the very array that the token was drawn from */
 } DistDraw;
 
@@ -42,15 +43,15 @@ struct DraftDists {
 };
 
 DraftDists *draft_dists_new(int32_t n_vocab); /* NULL: no memory */
-void draft_dists_free(DraftDists *l);         /* NULL is fine */
-void draft_dists_reset(DraftDists *l);        /* forgets the draws, keeps the memory */
-/* A row [n_vocab] for one more distribution, until the next reset; NULL where memory or rows ran out. */
-float *draft_dists_row(DraftDists *l);
-/* Appends a draw; false where there is no room for more. */
-bool draft_dists_add(DraftDists *l, int32_t parent, int32_t child, DrawKind kind, const float *q);
+void draft_dists_free(DraftDists *d);         /* NULL is allowed */
+void draft_dists_reset(DraftDists *d);        /* forgets the draws, keeps the memory */
+/* A row [n_vocab] for one more distribution, valid until the next reset; NULL if memory or rows ran out. */
+float *draft_dists_row(DraftDists *d);
+/* Appends a draw; false if there is no room for more. */
+bool draft_dists_add(DraftDists *d, int32_t parent, int32_t child, DrawKind kind, const float *q);
 
-/* The sibling group below a node, as a ratio rule tries it: the declared draws in their order, or else the children
- * as points, in the order of the tree. */
+/* The sibling group below a node, as a ratio rule tries it: the declared draws in their order, or, without any, the children
+ * as points in the order of the tree. */
 typedef struct SiblingGroup {
     int32_t n;
     DistDraw draws[DRAFT_MAX_DRAWS];
@@ -58,9 +59,9 @@ typedef struct SiblingGroup {
 
 void sibling_group(const Tree *t, int32_t parent, SiblingGroup *out);
 
-/* What a drafter declared is checked before anybody divides by it: children stand below their parents, one kind
- * a group, a group without replacement has one q and no token twice, every q gives its token a chance, and a
- * group with any draw has one for each of its children. */
-int draft_dists_validate(const DraftDists *l, const Tree *t, fr_error *err);
+/* Checks what a drafter declared, before a rule divides by it: each draw's child is a child of its parent, a group has one
+ * kind, a group without replacement has one q and no token twice, every q gives its token a positive probability, and a group
+ * with any draw has at least one for each of its children. */
+int draft_dists_validate(const DraftDists *d, const Tree *t, fr_error *err);
 
 #endif

@@ -1,3 +1,8 @@
+/* tree.c - building a token tree, and checking one that a drafter built.
+ *
+ * Children are found by a scan over the later nodes: trees have some dozen nodes, and an index would cost more than it
+ * saves. tree_validate trusts nothing in a drafter's tree, because the forward and the verifiers use its parents and tokens
+ * as array indices; a tree that fails the check costs its request the drafter, not the text. */
 #include "spec/tree/tree.h"
 
 #include <math.h>
@@ -33,20 +38,21 @@ static const char *root_fault(const TreeNode *root, int32_t pending_token) {
     if (root->token != pending_token) return "is not the pending token";
     if (root->parent != -1) return "has a parent";
     if (root->depth != 0) return "is not at depth 0";
-    if (!(root->p_accept == 1)) return "has an estimate other than 1";
+    if (!(root->p_accept == 1)) return "has a p_accept other than 1";
     return NULL;
 }
 
 /* What is wrong with node i > 0, all earlier nodes being sound, or NULL. */
 static const char *node_fault(const Tree *t, int32_t i, int32_t n_vocab) {
     const TreeNode *node = &t->nodes[i];
-    if (node->parent < 0 || node->parent >= i) return "does not stand after its parent";
+    if (node->parent < 0 || node->parent >= i) return "does not come after its parent";
     const TreeNode *parent = &t->nodes[node->parent];
     if (node->depth != parent->depth + 1) return "is not one deeper than its parent";
     if (node->token < 0 || node->token >= n_vocab) return "holds a token outside the vocabulary";
-    if (!(node->p_accept >= 0 && node->p_accept <= 1)) return "has an estimate outside [0,1]";
-    if (node->p_accept > parent->p_accept) return "has an estimate above its parent's";
-    if (tree_child(t, node->parent, node->token) != i) return "is the twin of an earlier node";
+    if (!(node->p_accept >= 0 && node->p_accept <= 1)) return "has a p_accept outside [0,1]";
+    if (node->p_accept > parent->p_accept) return "has a p_accept above its parent's";
+    if (node->tag < 0 || node->tag >= TREE_N_TAGS) return "has a tag outside [0,3]";
+    if (tree_child(t, node->parent, node->token) != i) return "duplicates an earlier sibling";
     return NULL;
 }
 

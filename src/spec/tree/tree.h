@@ -1,7 +1,7 @@
-/* tree.h - the token tree: the one noun that drafters, the forward and verifiers share.
+/* tree.h - the token tree: the one data structure that drafters, the forward and verifiers share.
  *
- * Nodes stand in parents-first order. Node 0 is the pending token: the last one the target chose, whose
- * KV is not computed yet. Plain decoding is the tree with one node.
+ * Nodes are stored parents first. Node 0 is the pending token: the last token that the target chose, whose keys and values
+ * are not computed yet. Plain decoding is the tree with one node.
  *
  *   node   0      1     2      3
  *   token "the"  "cat" "dog" "sat"        the ── cat ── sat
@@ -15,8 +15,7 @@
 
 #include <stdbool.h>
 
-enum { TREE_MAX_NODES = 512 };
-enum { NODE_FRESH, NODE_RESAMPLED /* found again in logits of an earlier proposal: draft_lyanna.c */ };
+enum { TREE_MAX_NODES = 512, TREE_N_TAGS = 4 };
 
 typedef struct DraftDists DraftDists; /* draft_dists.h */
 
@@ -25,27 +24,27 @@ typedef struct TreeNode {
     int32_t parent; /* index of an earlier node; -1 for node 0 */
     int32_t depth;  /* depth of the parent + 1; 0 for node 0 */
     int32_t source; /* index of the drafter that proposed it; -1 for node 0 */
-    float p_accept;      /* the drafter's estimate, in [0,1], that the node will be accepted (its whole path);
+    float p_accept; /* the drafter's estimate of the probability that the node, with its whole path, is accepted: in [0,1],
                      * never above the parent's; 1 for node 0 */
-    int32_t kind;   /* NODE_FRESH, or what the drafter wants counted apart */
+    int32_t tag;    /* 0, or what the drafter wants to be counted separately (DrafterClass.tags), below TREE_N_TAGS */
 } TreeNode;
 
 typedef struct Tree {
     int32_t n; /* nodes in use, node 0 included */
-    DraftDists *dists; /* borrowed; NULL: nobody asks. Else the drafter declares here from which distribution it drew each
-                 * child, and prunes by nothing that depends on the tokens drawn (draft_dists.h) */
+    DraftDists *dists; /* borrowed. NULL: not needed. Otherwise the drafter declares here from which distribution it drew each
+                        * child, and its pruning must not depend on the tokens drawn (draft_dists.h) */
     TreeNode nodes[TREE_MAX_NODES];
 } Tree;
 
-/* The tree with the pending token alone; without distributions. */
+/* Makes it the tree of the pending token alone, without distributions. */
 void tree_reset(Tree *t, int32_t pending_token);
-/* Adds a child and returns its index; where the parent already has a child with that token, returns that
- * one (p_accept becomes the larger). -1 when the tree is full. */
+/* Adds a child and returns its index. If the parent already has a child with that token, returns that one, whose p_accept
+ * becomes the larger of the two. -1 if the tree is full. */
 int32_t tree_add(Tree *t, int32_t parent, int32_t token, float p_accept, int32_t source);
 /* The child of `parent` with that token, or -1. */
 int32_t tree_child(const Tree *t, int32_t parent, int32_t token);
-/* What a drafter handed over is checked before it is believed: order, depths, tokens in [0, n_vocab),
- * no twins, p_accept in [0,1] and not NaN, at most max_nodes nodes, node 0 the pending token. */
+/* Checks a drafter's tree before it is used: order, depths, tokens in [0, n_vocab), no duplicates among siblings, p_accept in
+ * [0,1] and not NaN, at most max_nodes nodes, node 0 the pending token. */
 int tree_validate(const Tree *t, int32_t pending_token, int32_t n_vocab, int32_t max_nodes, fr_error *err);
 
 #endif

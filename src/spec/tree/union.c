@@ -1,3 +1,6 @@
+/* union.c - several drafters under one budget: merges their trees, then keeps the nodes most likely to be accepted.
+ *
+ * Both steps rely on p_accept being comparable between drafters; calibration.h makes it so. */
 #include "spec/tree/union.h"
 
 #include <stdbool.h>
@@ -10,7 +13,7 @@ void union_merge(Tree *into, const Tree *from) {
         const TreeNode *node = &from->nodes[i];
         int32_t parent = place[node->parent], n_before = into->n;
         place[i] = parent < 0 ? -1 : tree_add(into, parent, node->token, node->p_accept, node->source);
-        if (into->n > n_before) into->nodes[place[i]].kind = node->kind;
+        if (into->n > n_before) into->nodes[place[i]].tag = node->tag;
     }
 }
 
@@ -32,8 +35,8 @@ void union_prune(Tree *t, int32_t budget) {
     qsort(ranked, (size_t)(t->n - 1), sizeof *ranked, better_first);
     bool kept[TREE_MAX_NODES] = {true};
     for (int32_t i = 0; i < budget; i++) kept[ranked[i].index] = true;
-    /* A parent's p_accept is never below its child's, and in a tie the earlier node wins, which is the parent: so the
-     * parent of every kept node is kept. */
+    /* A parent's p_accept is never below its child's, and a tie goes to the earlier node, which is the parent: so the parent
+     * of every kept node is kept. */
     int32_t place[TREE_MAX_NODES], n = 0;
     for (int32_t i = 0; i < t->n; i++) {
         if (!kept[i]) continue;

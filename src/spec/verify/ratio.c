@@ -1,3 +1,8 @@
+/* ratio.c - what all ratio rules share: the two distributions at a node, the residual, and the walk down the tree.
+ *
+ * At each node the rule decides among the drafts of the sibling group. If one is accepted, the walk goes on there; if none
+ * is, or there are none, the next token is drawn from what the rule left in p, and the walk ends. All groups are checked
+ * before the first decision, so that a tree is refused before any randomness is used. */
 #include "spec/verify/ratio.h"
 
 #include <string.h>
@@ -7,8 +12,8 @@ int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, 
         sibling_group(in->tree, node, &s->group);
         const char *fault = s->group.n ? rule->fault(&s->group) : NULL;
         if (fault)
-            return error_set(err, FR_ERR_UNSUPPORTED, "--verify %s is for %s and cannot take node %d of the drafter's tree "
-                             "with its %d drafts; use --verify recursive, which takes every tree", rule->name, fault, node,
+            return error_set(err, FR_ERR_UNSUPPORTED, "--verify %s is for %s and cannot handle node %d of the drafter's tree "
+                             "with its %d drafts; use --verify recursive, which handles every tree", rule->name, fault, node,
                              s->group.n);
     }
     return FR_OK;
@@ -71,7 +76,7 @@ int ratio_walk(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, V
             return FR_OK;
         }
         node = s->group.draws[accepted].child;
-        in->context[in->n_context + out->n_path] = in->tree->nodes[node].token; /* deeper distributions see the path */
+        in->context[in->n_context + out->n_path] = in->tree->nodes[node].token; /* deeper distributions depend on the path */
         out->path[out->n_path++] = node;
     }
 }

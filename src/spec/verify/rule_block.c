@@ -1,45 +1,48 @@
-/* rule_block.c - block verification of a chain (Sun et al. 2024, arXiv 2403.10444; there M_b is the target and M_s the
- * draft).
+/* rule_block.c - the rule `block`: block verification of a chain (Sun et al. 2024, arXiv 2403.10444; there M_b is the target
+ * and M_s the draft model).
  *
- * The problem: the rule `chain` judges each draft by its own p / q, capped at 1. A first draft of ratio 1/2 is refused every
- * other time, although the second may have a ratio of 2, and the pair be as likely under p as under q.
+ * The problem: the rule `chain` decides each draft by its own p / q, capped at 1. A first draft of ratio 1/2 is rejected
+ * every other time, although the second may have a ratio of 2, and the pair be as likely under p as under q.
  *
- * The idea: judge prefixes. With x_1 .. x_g the chain, p_i and q_i the two distributions after i of its tokens,
+ * The idea: decide about prefixes. With x_1 .. x_g the chain, p_i and q_i the two distributions after i of its tokens,
  *
  *   w_0 = 1,   w_i = min(1, w_{i-1} p_{i-1}(x_i) / q_{i-1}(x_i))
  *   s_i = sum_x max(0, w_i p_i(x) - q_i(x))
  *   h_i = s_i / (s_i + 1 - w_i) for i < g,   h_g = w_g
  *
- * a coin of chance h_i is tossed for every i, and the longest prefix whose coin shows heads is kept: tau, or 0 where
- * none does. The next token is drawn from norm(max(0, w_tau p_tau - q_tau)), or from p_g where the whole chain is
- * kept. Given x_1 .. x_i, the chance that at least i tokens are kept is w_i: for i = g that is h_g. For i < g, going down:
- * w_i p_i is to be said after the prefix in all, of which min(w_i p_i, q_i) is said by keeping more; the rest, s_i, must
- * come from keeping exactly i, which is possible in the 1 - (w_i - s_i) of cases where no longer prefix was kept, hence h_i.
- * No rule for a chain keeps more tokens on average, as the paper proves, so never fewer than the rule `chain`.
+ * a coin with probability h_i of heads is flipped for every i, and the longest prefix whose coin shows heads is kept. Let
+ * tau be its length, or 0 where no coin shows heads. The next token is drawn from norm(max(0, w_tau p_tau - q_tau)), or from
+ * p_g where the whole chain is kept. Given x_1 .. x_i, the probability that at least i tokens are kept is w_i: for i = g that
+ * is h_g. For i < g, from the end backwards: the tokens emitted after the prefix must have the weights w_i p_i in all, of
+ * which min(w_i p_i, q_i) comes from keeping more. The rest, s_i, must come from keeping exactly i, which is possible in the
+ * 1 - (w_i - s_i) of cases where no longer prefix was kept; hence h_i. No rule for a chain keeps more tokens on average, as
+ * the paper proves, so this one never keeps fewer than the rule `chain`.
  *
- * Example (the paper's): p = (1/3, 2/3) and q = (2/3, 1/3) after every text, g = 2. The four chains, their chances under q:
+ * Example (the paper's): p = (1/3, 2/3) and q = (2/3, 1/3) after every text, g = 2. The four chains and their probabilities
+ * under q:
  *
- *   0 0   4/9   w = 1/2, 1/4   h = 0, 1/4   keeps 2 with 1/4, else none
- *   0 1   2/9   w = 1/2, 1     h = -, 1     keeps 2; `chain` refuses the first every other time
- *   1 0   2/9   w = 1, 1/2     h = 1, 1/2   keeps 2 with 1/2, else 1
+ *   0 0   4/9   w = 1/2, 1/4   h = 0, 1/4   keeps 2 with probability 1/4, else none
+ *   0 1   2/9   w = 1/2, 1     h = -, 1     keeps 2; `chain` rejects the first every other time
+ *   1 0   2/9   w = 1, 1/2     h = 1, 1/2   keeps 2 with probability 1/2, else 1
  *   1 1   1/9   w = 1, 1       h = -, 1     keeps 2
  *
- * In all 11/9 tokens, and 10/9 with `chain`.
+ * The average is 11/9 tokens, and 10/9 with `chain`.
  *
- * Points have q = 1 at their token: w_i is the product of the p's, and what is gained is nothing (h_i makes up exactly for
- * the coins of `chain`).
+ * Points have q = 1 at their token: w_i is the product of the p's, and nothing is gained (h_i makes up exactly for the coin
+ * flips of `chain`).
  *
- * The drafts behind x_tau decided that tau was not greater, though they are not said. So neither the coins nor the noise
- * that these drafts were drawn with may come back in the next step, which decides the same positions again: coins are
- * keyed by a step's first position (random_source.h), and a drafter whose noise hangs on the output position alone must not
- * declare distributions. (`chain` would forgive it: no draft behind the refused one decides anything there.)
+ * The drafts after x_tau had an influence on tau, though they are not emitted. So neither the randomness of the flips nor
+ * the noise that these drafts were drawn with may be used again in the next step, which decides the same positions again:
+ * the random source is keyed by the first position of a step (random_source.h), and a drafter whose noise depends on the
+ * output position alone must not declare distributions. (`chain` would tolerate it: no draft after the rejected one
+ * influences anything there.)
  *
- * Invariants: where w_i = 1 and p_i = q_i, h_i is 0/0: a longer prefix is certain, and any h_i will do (1 is taken); a
- * residual without mass is never drawn from but by rounding, and p is drawn from then. With temperature 0, w_i and h_i are
+ * Invariants: where w_i = 1 and p_i = q_i, h_i is 0/0: a longer prefix is certain, and any h_i will do (1 is taken). A
+ * residual without mass is never drawn from except by rounding, and p is drawn from then. At temperature 0, w_i and h_i are
  * 1 as long as the drafts are the greedy tokens, and 0 from the first that is not.
- * Cost: O(V) a draft; all distributions are read up to the first w_i = 0.
- * Proof: tests/test_rules.c: the output distribution to 1e-12, summed over chains and coins, also over several steps; tokens
- * kept against `chain`, and the example. */
+ * Cost: O(V) for each draft; all distributions are read up to the first w_i = 0.
+ * Proof: tests/unit/test_rules.c: the output distribution to 1e-12, summed over chains and random choices, also over several
+ * steps; the number of tokens kept against `chain`, and the example. */
 #include "spec/verify/ratio.h"
 
 static const RatioRule block = {"block", ratio_fault_of_chain, NULL};
@@ -60,14 +63,14 @@ static bool next_draft(const VerifyInput *in, VerifyScratch *s, int32_t node, in
     return true;
 }
 
-/* h_i: is the prefix that ends here kept, if no longer one is? */
+/* Flips the coin of h_i: is the prefix that ends here kept, if no longer one is? */
 static bool keeps(RandomSource *random_source, const VerifyScratch *s, double w, bool is_end) {
     if (is_end) return random_source->flip(random_source, w);
     double mass = excess(w, s->p, s->q, s->n_vocab), of = mass + 1 - w;
     return random_source->flip(random_source, of > 0 ? mass / of : 1);
 }
 
-/* Tosses the coins down the chain; fills the whole path, then cuts it to what is kept. Returns w_tau. */
+/* Flips the coins down the chain. Fills the path as far as it gets; out->n_path is what is kept of it. Returns w_tau. */
 static double keep_prefix(const VerifyInput *in, VerifyScratch *s, VerifyResult *out) {
     double w = 1, w_kept = 1;
     int32_t depth = 0, child = 0;

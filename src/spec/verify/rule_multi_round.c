@@ -1,10 +1,10 @@
-/* rule_multi_round.c - SpecInfer's multi-round speculative sampling (Miao et al. 2023, arXiv 2305.09781):
- * the drafts of a node come from independent draws, each with a distribution of its own (several draft models, or one drawn from
- * several times), or are points, and are judged one after the other against what the refusals before left of p:
- * rejection.c with q_k the distribution of draft k alone. The paper judges them in random order; any order that does not hang on
- * the tokens gives the same distribution of the text, and the declared one is kept.
+/* rule_multi_round.c - the rule `multi-round`: SpecInfer's multi-round speculative sampling (Miao et al. 2023, arXiv
+ * 2305.09781). The drafts of a node come from independent draws, each from its own distribution (several draft models, or
+ * one from which several tokens were drawn), or are points. They are decided one after the other against the residual that
+ * earlier rejections left of p: rejection.c, where q_k is the distribution of draft k alone. The paper takes them in random
+ * order; any order that does not depend on the tokens gives the same output distribution, and the declared order is kept.
  *
- * Draws without replacement are not independent, and are left to the rule `recursive`. */
+ * Draws without replacement are not independent; the rule `recursive` handles those. */
 #include "spec/verify/ratio.h"
 
 static const char *fault(const SiblingGroup *g) {
@@ -20,7 +20,7 @@ static int verify_multi_round(const VerifyInput *in, VerifyScratch *s, VerifyRes
 
 const VerifyRule verify_rule_multi_round = {
     .name = "multi-round",
-    .summary = "SpecInfer: independent drafts of a node, each with its own distribution, judged in turn",
+    .summary = "SpecInfer: independent drafts of a node, each with its own distribution, decided one after the other",
     .is_ratio = true,
     .verify = verify_multi_round,
 };

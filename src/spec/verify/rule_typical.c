@@ -1,28 +1,28 @@
-/* rule_typical.c - typical acceptance (Medusa: Cai et al. 2024, arXiv 2401.10774, section 2.3.1). LOSSY: the text follows
- * another distribution than the target's. It is here because published figures of Medusa and Hydra were made with it, and is
- * refused unless asked for by name and by --lossy.
+/* rule_typical.c - the rule `typical`: typical acceptance (Medusa: Cai et al. 2024, arXiv 2401.10774, section 2.3.1). LOSSY:
+ * the text follows another distribution than the target's. It is here because published figures of Medusa and Hydra were
+ * made with it, and it runs only if chosen by name and allowed by --lossy.
  *
- * The problem it was made for. Rules that keep the distribution accept the less the higher the temperature, though many tokens
- * would do as well as the one that was drawn.
+ * The problem it was made for: rules that preserve the distribution accept the less the higher the temperature, though many
+ * tokens would do as well as the one that was drawn.
  *
- * The idea. A draft x is accepted where the target finds it typical, p its distribution at the node and H(p) its entropy:
+ * The idea: a draft x is accepted where the target finds it typical, p being the target's distribution at the node and H(p)
+ * its entropy:
  *
  *     p(x) > min(epsilon, delta exp(-H(p)))
  *
- * so that a sharp distribution asks for epsilon, and a flat one, where each of exp(H) tokens has about exp(-H), for less. Of all
- * paths whose nodes are accepted the longest is taken, of equal ones the most probable. Nothing is drawn: the token
- * behind it is the most probable one, as the paper has it, lest a step say nothing; so a text without accepted drafts is
- * greedy, whatever the temperature.
+ * so that a sharp distribution requires epsilon, and a flat one, where each of exp(H) tokens has about exp(-H), requires
+ * less. Of all paths whose nodes are accepted the longest is taken, of equally long ones the most probable. Nothing is drawn:
+ * the token after the path is the most probable one, as in the paper, so that every step yields a token; a text without
+ * accepted drafts is therefore greedy, whatever the temperature.
  *
  *     p = (.5 .3 .15 .05), H = 1.14: epsilon .09, delta .3 give min(.09, .096): the first three are accepted
  *
- * epsilon is 0.09 unless given, delta its root, as in the released code. p is the distribution after all filters, as elsewhere:
- * at temperature 0 it is a point, and the text is the greedy one. Cost: a distribution for each accepted node with children.
- * Proof: tests/test_rule_typical.c, against all paths of the tree, one by one. */
+ * epsilon defaults to 0.09 and delta to its square root, as in the released code. p is the distribution after all filters, as
+ * elsewhere: at temperature 0 it is a point, and the text is the greedy one. Cost: a distribution for each accepted node with
+ * children. Proof: tests/unit/test_rule_typical.c, against all paths of the tree, one by one. */
 #include "spec/verify/ratio.h"
 
 #include <math.h>
-#include <stddef.h>
 
 static void set_path_context(const VerifyInput *in, int32_t node) {
     for (const TreeNode *x = &in->tree->nodes[node]; x->parent >= 0; x = &in->tree->nodes[x->parent])
@@ -71,12 +71,18 @@ static int verify_typical(const VerifyInput *in, VerifyScratch *s, VerifyResult 
     return FR_OK;
 }
 
+static const Option option_table[] = {
+    {.key = "epsilon", OPT_REAL(VerifyOptions, epsilon, 1e-6, 1), .default_help = "0.09",
+     .help = "probability that is enough under any distribution"},
+    {.key = "delta", OPT_REAL(VerifyOptions, delta, 1e-6, 1), .default_help = "the square root of epsilon",
+     .help = "factor before exp(-entropy), the threshold of flat distributions"},
+    {.key = NULL},
+};
+
 const VerifyRule verify_rule_typical = {
     .name = "typical",
     .summary = "LOSSY, only with --lossy: Medusa's typical acceptance, p > min(epsilon, delta exp(-entropy)); the text follows another distribution",
     .is_lossy = true,
     .verify = verify_typical,
-    .options = (const VerifyRuleOption[]){{"epsilon", "or nothing for 0.09", 1e-6, 1, offsetof(VerifyOptions, epsilon)},
-                                          {"delta", "or nothing for the root of epsilon", 1e-6, 1, offsetof(VerifyOptions, delta)},
-                                          {.key = NULL}},
+    .option_table = option_table,
 };

@@ -1,19 +1,30 @@
-/* verifier.h - reads a verified tree: which path the target would have taken, and its own next token.
+/* verifier.h - the interface of verification: which path of a verified tree is accepted, and the token after it.
  *
- * A verifier is a pure function of the tree, the target's logits of its nodes, the sampling options, the context
- * and the coins; it does not know who drafted.
+ * The target has processed every node of a token tree (tree.h). A verifier reads the logits of these nodes and decides
+ * which path from node 0 down is accepted, and which token follows the last accepted node. It is a pure function of its
+ * VerifyInput; it does not know which drafter proposed the tree.
+ *
+ * To add a verification rule:
+ *   1. Write src/spec/verify/rule_<name>.c with a function of the type of VerifyRule.verify, and define
+ *      `const VerifyRule verify_rule_<name>`. A rule that compares the target's distribution with the drafter's includes
+ *      ratio.h, which has the walk down the tree and both distributions at a node; rule_chain.c is the smallest example.
+ *   2. Declare it (ratio.h does for the others) and add its address to the list in verify_rules.c. `--verify <name>`,
+ *      --help and the error messages follow from the list.
+ *   3. Prove it: tests/unit/test_rules.c sums the output distribution of every ratio rule exactly, over all drafts and all
+ *      random choices, and compares it with the target's.
  */
 #ifndef VERIFY_VERIFIER_H
 #define VERIFY_VERIFIER_H
 
+#include "base/options.h"
 #include "spec/sampling/random_source.h"
 #include "spec/tree/draft_dists.h"
 #include "spec/sampling/sampler.h"
 #include "spec/tree/tree.h"
 
-/* What a rule was told; 0: nothing. */
+/* The parameters of all rules. 0 means not given. */
 typedef struct VerifyOptions {
-    double gamma;          /* k-seq; not given: searched at every node */
+    double gamma;          /* k-seq; where it is not given, the rule searches for the best value at every node */
     double epsilon, delta; /* typical */
 } VerifyOptions;
 
@@ -23,61 +34,59 @@ typedef struct VerifyInput {
     int32_t n_vocab;
     const SamplingOptions *sampling;
     uint64_t position; /* output position of the first token to be decided (the one after node 0) */
-    int32_t *context;  /* the context up to and including node 0's token; room for TREE_MAX_NODES + 1 more,
-                        * which is used as scratch */
+    int32_t *context;  /* the context up to and including node 0's token, with room for TREE_MAX_NODES + 1 more tokens:
+                        * a rule writes the path it follows there, because penalties depend on it */
     int64_t n_context;
-    RandomSource *random_source; /* of this step; only ratio rules toss them */
+    RandomSource *random_source; /* of this step; `sampled` and `typical` do not use it */
     VerifyOptions options;
 } VerifyInput;
 
-/* Memory that rules work in, for one caller at a time: nothing is allocated in a step. */
+/* Working memory of a rule, for one caller at a time. The engine allocates it once; a rule allocates nothing. */
 typedef struct VerifyScratch {
     int32_t n_vocab;
     Sampler *sampler;
-    float *dist;    /* [n_vocab] as the sampler gives it */
+    float *dist;   /* [n_vocab] a distribution as the sampler returns it */
     double *p, *q; /* [n_vocab] */
     int32_t *ids;  /* [n_vocab] */
     SiblingGroup group;
 } VerifyScratch;
 
 VerifyScratch *verify_scratch_new(int32_t n_vocab); /* NULL: no memory */
-void verify_scratch_free(VerifyScratch *s);         /* NULL is fine */
+void verify_scratch_free(VerifyScratch *s);         /* NULL is allowed */
 
 typedef struct VerifyResult {
     int32_t n_path;                 /* accepted nodes, node 0 not counted */
     int32_t path[TREE_MAX_NODES];   /* their indices, from the root's child down */
-    int32_t next_token;             /* the target's own token after the last accepted node */
+    int32_t next_token;             /* the token after the last accepted node */
 } VerifyResult;
 
-/* "key=X", a number. */
-typedef struct VerifyRuleOption {
-    const char *key, *otherwise; /* what the user may do instead of giving it, for the error */
-    double min, max;
-    size_t offset; /* of the double in VerifyOptions */
-} VerifyRuleOption;
 
-/* How a path is accepted. `sampled` is exact for every tree: the text is plain decoding's. Ratio rules keep the
- * distribution of the text instead: they draw coins of their own and divide by the distributions that the drafter declared in
- * in->tree->distributions (draft_dists.h). A lossy rule keeps neither, and runs only where the user said that it may. */
+/* A verification rule. There are three kinds:
+ *   - `sampled` reproduces the text of plain decoding, token for token, for every tree;
+ *   - ratio rules preserve the output distribution instead: they make random choices of their own (in->random_source) and
+ *     divide by the distributions that the drafter declared in in->tree->dists (draft_dists.h);
+ *   - lossy rules preserve neither, and run only where the user has allowed it. */
 typedef struct VerifyRule {
-    const char *name, *summary; /* one line for --help */
-    bool is_ratio;              /* the tree must bring its distributions */
-    /* Refuses a tree whose groups the rule does not know, naming the rule that does. */
+    const char *name;    /* as in --verify: small letters and '-' */
+    const char *summary; /* one line for --help */
+    bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
+    bool is_lossy;       /* the output distribution is not the target's */
+    /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a rule
+     * that can. */
     int (*verify)(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
-    bool is_lossy;              /* the output distribution is not the target's */
-    const VerifyRuleOption *options; /* end with key == NULL; NULL: none */
+    const Option *option_table; /* of VerifyOptions (base/options.h), ending with key == NULL; NULL: the rule has none */
 } VerifyRule;
 
-/* Whether the text may be another one with other trees: then trees must not depend on time or neighbours. */
+/* Whether the text depends on the trees. Then trees must not depend on time or on other requests. */
 static inline bool verify_rule_needs_its_trees(const VerifyRule *r) { return r->is_ratio || r->is_lossy; }
 
 /* All rules, ending with NULL, the default first; and one by name (NULL: unknown). */
 const VerifyRule *const *verify_rules(void);
 const VerifyRule *verify_rule_find(const char *name);
-/* A rule as the user writes it: "name" or "name:key=X,key=X"; a lossy one is refused unless allowed. */
+/* Parses a rule as the user writes it: "name" or "name:key=X,key=X". A lossy rule is refused unless it is allowed. */
 int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options, fr_error *err);
 
-/* The sampled verifier: exact for every drafter and every sampling option. Always FR_OK. */
+/* The rule `sampled`: exact for every drafter and every sampling option. Always returns FR_OK. */
 int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
 
 #endif

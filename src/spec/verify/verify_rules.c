@@ -1,8 +1,6 @@
-/* verify_rules.c - the list of rules of acceptance, and how they are written. */
+/* verify_rules.c - the list of verification rules, and how a user names one: "rule" or "rule:key=X,key=X". */
 #include "spec/verify/ratio.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const VerifyRule sampled = {
@@ -24,53 +22,23 @@ const VerifyRule *verify_rule_find(const char *name) {
     return NULL;
 }
 
-static int refuse_option(const VerifyRule *rule, const char *option, size_t n, fr_error *err) {
-    char known[256] = "";
-    size_t used = 0;
-    for (const VerifyRuleOption *o = rule->options; o->key && used < sizeof known; o++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s=X with X from %g to %g, %s", used ? "; " : "", o->key,
-                                 o->min, o->max, o->otherwise);
-    return error_set(err, FR_ERR_ARGUMENT, "'%.*s' is no option of the rule %s; write %s", n > 40 ? 40 : (int)n, option,
-                     rule->name, known);
-}
-
-/* One "key=X" of n characters. */
-static int parse_option(const VerifyRule *rule, const char *text, size_t n, VerifyOptions *out, fr_error *err) {
-    for (const VerifyRuleOption *o = rule->options; o->key; o++) {
-        size_t n_key = strlen(o->key);
-        if (strncmp(text, o->key, n_key) != 0 || text[n_key] != '=') continue;
-        char *end;
-        double value = strtod(text + n_key + 1, &end);
-        if (!(value >= o->min && value <= o->max) || end == text + n_key + 1 || end != text + n) break;
-        *(double *)(void *)((char *)out + o->offset) = value;
-        return FR_OK;
-    }
-    return refuse_option(rule, text, n, err);
-}
-
-static int parse_options(const VerifyRule *rule, const char *text, VerifyOptions *out, fr_error *err) {
-    if (!rule->options)
-        return error_set(err, FR_ERR_ARGUMENT, "the rule of acceptance '%s' takes no options; write it alone", rule->name);
-    for (;; text++) {
-        size_t n = strcspn(text, ",");
-        int status = parse_option(rule, text, n, out, err);
-        if (status || !text[n]) return status;
-        text += n;
-    }
-}
-
 int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options, fr_error *err) {
-    const char *colon = strchr(text, ':');
-    size_t n_name = colon ? (size_t)(colon - text) : strlen(text);
-    char name[32];
-    snprintf(name, sizeof name, "%.*s", n_name < sizeof name ? (int)n_name : 0, text);
+    static const Option no_options[] = {{.key = NULL}};
+    char copy[256]; /* options_parse cuts it into strings */
+    size_t n = strlen(text), n_name = strcspn(text, ":");
+    memcpy(copy, text, n < sizeof copy ? n + 1 : 0);
+    copy[n < sizeof copy ? n_name : 0] = '\0';
     *options = (VerifyOptions){.gamma = 0};
-    *rule = verify_rule_find(name);
+    *rule = verify_rule_find(copy);
     if (!*rule)
-        return error_set(err, FR_ERR_ARGUMENT, "there is no rule of acceptance '%.40s'; `forerun run --help` lists them",
-                         text);
+        return error_set(err, FR_ERR_ARGUMENT, "there is no verification rule '%.40s'; `forerun run --help` lists them", text);
     if ((*rule)->is_lossy && !allow_lossy)
-        return error_set(err, FR_ERR_ARGUMENT, "the rule '%s' is lossy: the text would follow another distribution than the target's; "
-                         "give --lossy too (allow_lossy) if you want that, or choose another rule", (*rule)->name);
-    return colon ? parse_options(*rule, colon + 1, options, err) : FR_OK;
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "the rule '%s' is lossy: the text would follow another distribution than the target's; allow it "
+                         "with --lossy (allow_lossy), or choose another rule",
+                         (*rule)->name);
+    if (n > n_name && !copy[n_name + 1])
+        return error_set(err, FR_ERR_ARGUMENT, "'%.40s': write key=X after the colon, or leave the colon out", text);
+    const Option *table = (*rule)->option_table ? (*rule)->option_table : no_options;
+    return options_parse(table, (*rule)->name, n > n_name ? copy + n_name + 1 : NULL, options, err);
 }

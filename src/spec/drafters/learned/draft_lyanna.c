@@ -22,7 +22,7 @@
  *
  * A sequence remembers for which place of its text chain and trees were made. A proposal that is asked for again at the same
  * place is the same tree, at the price of the union; a place that was passed without a proposal is no harm, for rows are counted
- * from the tokens that came. Nodes found by re-sampling alone are of kind NODE_RESAMPLED: statistics tell how many were
+ * from the tokens that came. Nodes found by re-sampling alone have the tag LYANNA_RESAMPLED: statistics tell how many were
  * accepted. Nothing is drawn: under a ratio rule all groups are points.
  *
  * Files: lyanna.h. Memory: depth rows of V floats a sequence, and the table of token_info.c.
@@ -235,7 +235,7 @@ static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     s->resampled_at = at;
     tree_reset(&s->resampled, pending);
     if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
-    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab, (int32_t)n_left, NODE_RESAMPLED, &s->resampled);
+    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab, (int32_t)n_left, LYANNA_RESAMPLED, &s->resampled);
     s->is_spent = !d->is_fusing;
 }
 
@@ -268,7 +268,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     }
     if (s->fresh_at != at) {
         tree_reset(&s->fresh, tree->nodes[0].token);
-        lyanna_build_subtree(&d->sampler, sequence, s->logits, d->depth, NODE_FRESH, &s->fresh);
+        lyanna_build_subtree(&d->sampler, sequence, s->logits, d->depth, LYANNA_FRESH, &s->fresh);
         s->fresh_at = at;
     }
     union_merge(tree, &s->fresh);
@@ -298,11 +298,14 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return status;
 }
 
+static const char *const tags[] = {"resampled", NULL};
+
 const DrafterClass draft_lyanna_class = {
     .name = "lyanna",
     .summary = "drafts hidden states and reads tokens off them last; what is left of a refused draft makes the next one",
     .options = options,
     .needs_hidden = true,
+    .tags = tags,
     .open = open_lyanna,
     .close = close_lyanna,
     .set_sampling = learned_set_sampling,

@@ -72,7 +72,7 @@ static void inject(const LyannaSampler *s, const float *logits, const Tree *t, c
     token_info_add(s->info, tokens, n, s->rows);
 }
 
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t kind, Tree *t) {
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag, Tree *t) {
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[LYANNA_MAX_TOP] = {0}, n_front = 1;
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
@@ -85,7 +85,7 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
                 double sum = log_p[front[f]] + own[k];
                 int32_t child = tree_add(t, front[f], tokens[k], (float)exp(sum), s->learned->base.source);
                 log_p[child] = sum;
-                t->nodes[child].kind = kind;
+                t->nodes[child].tag = tag;
             }
         }
         n_front = choose_front(t, log_p, first, s->top, front);

@@ -6,6 +6,7 @@
 #include "spec/drafters/learned/token_info.h"
 
 enum { LYANNA_MAX_TOP = 16 };
+enum { LYANNA_FRESH, LYANNA_RESAMPLED }; /* tags of nodes: the latter were found again in logits of an earlier proposal */
 
 typedef struct LyannaSampler {
     const LearnedDrafter *learned; /* borrowed */
@@ -15,8 +16,8 @@ typedef struct LyannaSampler {
 } LyannaSampler;
 
 /* BuildSubtree: grows `t`, which has its root alone, by n_steps levels. logits: [n_steps][n_vocab] raw, row i telling
- * the tokens at depth i + 1, of that sequence; left as they are. p_accept of a node is its joint probability, its kind `kind`. */
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t kind, Tree *t);
+ * the tokens at depth i + 1, of that sequence; left as they are. p_accept of a node is its joint probability, its tag `tag`. */
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag, Tree *t);
 
 /* What trees promised of the tokens that came, and what of it came true. Old cases fade. */
 typedef struct LyannaHitRate {

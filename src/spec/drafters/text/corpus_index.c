@@ -1,4 +1,7 @@
-/* corpus_index.c - opening and searching a corpus index (the layout stands in corpus_index.h). */
+/* corpus_index.c - opening and searching a corpus index; corpus_index.h describes the layout.
+ *
+ * A search is two binary searches in the suffix array. The file is untrusted: its header is checked when it is opened, each
+ * position when it is used. Proof: tests/unit/test_draft_rest.c for the search, test_corpus_index.c for damaged files. */
 #define _POSIX_C_SOURCE 200809L
 #include "spec/drafters/text/corpus_index.h"
 
@@ -37,7 +40,7 @@ static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
     int status = FR_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         status = error_set(err, FR_ERR_IO, "%s: is not a file that can be mapped", path);
-    else if (st.st_size > 0) { /* an empty one is refused with the short ones */
+    else if (st.st_size > 0) { /* an empty file is refused below as too short */
         x->n_bytes = (size_t)st.st_size;
         void *bytes = mmap(NULL, x->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
         x->mapped = bytes != MAP_FAILED;
@@ -50,7 +53,7 @@ static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
     return status;
 }
 
-/* Is the header sound, and the file exactly as long as it says? Sets the arrays. */
+/* Checks the header, and that the file is exactly as long as it says. Sets the arrays. */
 static int check_file(CorpusIndex *x, const char *path, fr_error *err) {
     const CorpusHeader *h = x->header;
     if (x->n_bytes < sizeof *h)
@@ -76,7 +79,7 @@ static int check_file(CorpusIndex *x, const char *path, fr_error *err) {
     return FR_OK;
 }
 
-/* The number of tokens of a model may be above that of its vocabulary: embeddings are padded. */
+/* A model may have more tokens than its vocabulary, because embeddings are padded. */
 static int check_vocab(const CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *vocab, fr_error *err) {
     const CorpusHeader *h = x->header;
     uint64_t fingerprint = h->vocab_fingerprint;
@@ -123,7 +126,7 @@ typedef struct Key { /* a query as bytes */
     size_t n;
 } Key;
 
-/* The order of the i-th suffix and the key: <0, 0 (it begins with the key) or >0. */
+/* Compares the i-th suffix with the key: <0, 0 (the suffix begins with the key) or >0. */
 static int compare(const CorpusIndex *x, int64_t i, const Key *key) {
     uint64_t place = x->places[i], n_tokens = x->header->n_tokens;
     if (place >= n_tokens) return -1; /* a damaged file */
@@ -132,7 +135,7 @@ static int compare(const CorpusIndex *x, int64_t i, const Key *key) {
     return order == 0 && rest < key->n ? -1 : order;
 }
 
-/* The first suffix of [begin, n_places) that is not before the key. */
+/* The first suffix of [begin, n_places) that does not sort before the key. */
 static int64_t lower_bound(const CorpusIndex *x, int64_t begin, const Key *key) {
     int64_t end = (int64_t)x->header->n_places;
     while (begin < end) {
@@ -145,8 +148,8 @@ static int64_t lower_bound(const CorpusIndex *x, int64_t begin, const Key *key) 
     return begin;
 }
 
-/* Suffixes on which the document ends behind the query sort last, the separator being above all tokens: the
- * query with the separator is where they begin. */
+/* The separator is above all tokens, so suffixes in which the document ends right after the query sort last: they begin where
+ * the query followed by the separator would be. */
 CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m) {
     fr_assert(m >= 1 && m <= CORPUS_MAX_QUERY);
     Key key = {.n = (size_t)(m * x->width)};
@@ -162,7 +165,7 @@ CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m) {
     return (CorpusSpan){begin, lower_bound(x, begin, &key)};
 }
 
-/* What goes on after m tokens goes on after the last m - 1 of them too: the length is found by halving. */
+/* If the last m tokens are found, so are the last m - 1: the length is found by binary search. */
 int32_t corpus_longest(const CorpusIndex *x, const int32_t *tokens, int32_t n, int32_t min, int32_t max,
                        CorpusSpan *out) {
     int32_t found = min - 1;

@@ -1,3 +1,7 @@
+/* count_trie.c - a bounded trie of token strings with counts; count_trie.h describes the layout.
+ *
+ * Forgetting (decay) compacts the array in place: it needs no memory, so a full trie can always make room. The hash table and
+ * the lists of children are rebuilt afterwards. */
 #include "spec/drafters/text/count_trie.h"
 
 #include <stdlib.h>
@@ -5,7 +9,7 @@
 
 enum { MIN_CAPACITY = 1024 };
 
-/* The slot of (parent, token), or the free one where it belongs. */
+/* The slot of (parent, token), or the free slot where it belongs. */
 static int32_t slot_of(const CountTrie *t, int32_t parent, int32_t token) {
     uint32_t mask = (uint32_t)t->n_slots - 1;
     uint64_t h =
@@ -87,9 +91,9 @@ int32_t count_trie_touch(CountTrie *t, int32_t parent, int32_t token) {
     return i;
 }
 
-/* Drops the nodes counted once and halves the others. A child is never counted more often than its parent,
- * so what stays is a trie; parents stand first, so theirs is known when a child moves. Where a node went stands
- * meanwhile in the first_child of its old place, for links are made anew afterwards: no memory is taken. */
+/* Drops the nodes counted once and halves the other counts. A child is never counted more often than its parent, so what
+ * remains is a trie; parents come first, so the parent's new index is known when a child moves. Meanwhile the new index of a
+ * node is kept in first_child of its old slot, since the links are rebuilt afterwards: no memory is needed. */
 static void decay(CountTrie *t, int32_t *cursors, int64_t n_cursors) {
     int32_t n = 1;
     CountNode *nodes = t->nodes;

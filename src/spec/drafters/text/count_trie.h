@@ -1,7 +1,7 @@
-/* count_trie.h - a trie of token strings with counts, bounded, that forgets what is rare when it is full.
+/* count_trie.h - a bounded trie of token strings with counts, which forgets what is rare when it is full.
  *
- * Node 0 is the root. Nodes stand in an array, parents before children, 20 bytes each and 8 to 16 in a hash
- * table of (parent, token), which finds a child at once however many siblings it has.
+ * Node 0 is the root. Nodes are stored in an array, parents before children, at 20 bytes each, and take 8 to 16 bytes more in
+ * a hash table of (parent, token), which finds a child in constant time however many siblings it has.
  *
  *   strings "a b", "a b", "a c"      node    1  2  3
  *                                    token   a  b  c
@@ -17,31 +17,30 @@
 
 typedef struct CountNode {
     int32_t token, parent;
-    int32_t count;                     /* of strings that pass; never above the parent's, root excepted */
-    int32_t first_child, next_sibling; /* 0: none; the child made last first */
+    int32_t count;                     /* strings that pass through it; never above the parent's, except below the root */
+    int32_t first_child, next_sibling; /* 0: none; the newest child comes first */
 } CountNode;
 
 typedef struct CountTrie {
     CountNode *nodes;
-    int32_t n, capacity, max; /* max: nodes at most */
+    int32_t n, capacity, max; /* max: the limit of nodes */
     int32_t *slots;           /* open addressing, at most half full; 0: free */
     int32_t n_slots;
 } CountTrie;
 
-/* Empty: the root alone. Memory grows with use up to `max` nodes. */
+/* Makes an empty trie: the root alone. Memory grows with use up to `max` nodes. */
 int count_trie_open(CountTrie *t, int32_t max, fr_error *err);
 void count_trie_free(CountTrie *t);
-void count_trie_clear(CountTrie *t); /* the root alone; memory is kept */
+void count_trie_clear(CountTrie *t); /* leaves the root alone and keeps the memory */
 
 /* The child of a node, or 0. */
 int32_t count_trie_child(const CountTrie *t, int32_t parent, int32_t token);
-/* The child with its count one higher, made where it is not there; needs room. */
+/* Counts a child once more, creating it if necessary (count_trie_reserve must have made room); returns it. */
 int32_t count_trie_touch(CountTrie *t, int32_t parent, int32_t token);
 
-/* Makes room for n more nodes, n <= max / 4. When the trie is full, strings counted once are dropped and all
- * other counts halved, until a quarter is free. `cursors` are nodes the caller holds (-1: none): each is
- * moved to where its node went, or becomes -1 where it was dropped. False: no memory; the trie is as it was.
- */
+/* Makes room for n more nodes, n <= max / 4. When the trie is full, strings counted once are dropped and all other counts
+ * halved, until a quarter is free. `cursors` are nodes that the caller holds (-1: none): each is changed to the new index of
+ * its node, or to -1 if the node was dropped. False: no memory; the trie is unchanged. */
 bool count_trie_reserve(CountTrie *t, int32_t n, int32_t *cursors, int64_t n_cursors);
 
 #endif

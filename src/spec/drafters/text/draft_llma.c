@@ -1,47 +1,50 @@
 /* draft_llma.c - the drafter `llma`: copying from a reference (Yang et al. 2023, arXiv 2304.04487).
  *
- * The problem: a retrieved document, the last version of a text or the turn before stands in the prompt, and
- * the answer repeats whole passages of it word for word.
+ * The problem: the prompt contains a retrieved document, the previous version of a text or the previous turn, and the answer
+ * repeats whole passages of it word for word.
  *
- * The idea: the reference is known before the first token, so it is indexed once. As soon as the last n
- * tokens of the answer are found in it (the trigger), the next k tokens of the reference are copied into the
- * step and checked together; after the first disagreement plain decoding goes on until the next trigger. The
- * paper's symbols are our options: n the trigger's length, k the copied tokens. Its released program uses n =
- * 1 and k = 20, and prefers longer triggers, up to 5 tokens; of equal ones the first in the reference.
+ * The idea: the reference is known before the first token, so it is indexed once. As soon as the last n tokens of the answer
+ * are found in it (the trigger), the next k tokens of the reference are copied into the step and checked together; after the
+ * first disagreement plain decoding continues until the next trigger. The paper's symbols are our options: n the trigger's
+ * length, k the number of copied tokens. Its released program uses n = 1 and k = 20, and prefers longer triggers, up to 5
+ * tokens; of equal ones the first in the reference.
  *
  *     reference (the prompt)   ... Ada Lovelace wrote the first program for ...
- *     answer so far            It was Ada|      "Ada" stands in the reference: copy
+ *     answer so far            It was Ada|      "Ada" occurs in the reference: copy
  *     draft                    Lovelace wrote the first program for ...      k tokens, a chain
  *
- * Where we differ: the reference is the whole prompt, for nothing in the request marks the documents; so the
- * trigger may reach back into the end of the prompt. The released program counts the pending token among the
- * k and so copies k - 1; we copy k. What sets llma apart from pld is: nothing is copied from the answer
- * itself; longer triggers (5 instead of 3); longer copies (20 instead of 10).
+ * Where we differ: the reference is the whole prompt, since nothing in the request marks the documents; so the trigger may
+ * extend back into the end of the prompt. The released program counts the pending token among the k and so copies k - 1; we
+ * copy k. llma differs from pld in that nothing is copied from the answer itself, in longer triggers (5 instead of 3) and in
+ * longer copies (20 instead of 10).
  *
- * Layout and p_accept are pld's (draft_pld.c, copy_span.h): the prompt alone is in the chains of equal tokens, the
- * answer is only kept to match against. Invariants: every drafted token stands in the prompt; a chain; p_accept
- * falls along it; sequences share nothing. Memory: 8 bytes a token, 12 a slot of the table of the prompt's
- * distinct tokens. Cost: one walk over the places of the last token in the prompt, 0.1 us on
- * recorded answers. When it loses: whenever the answer does not quote; a trigger of one token is mostly a
- * false one, and then k rows are verified for nothing (the price shows in "drafted/st"). Proof:
- * tests/test_draft_llma.c compares with a naive search on random texts. */
+ * Layout and p_accept are those of pld (draft_pld.c, copy_span.h): only the prompt is in the chains of equal tokens, the
+ * answer is stored to match against. Invariants: every drafted token occurs in the prompt; a chain; p_accept falls along it;
+ * sequences share nothing. Memory: 8 bytes a token, 12 a slot of the table of the prompt's distinct tokens. Cost: one walk
+ * over the positions of the last token in the prompt, 0.1 us on recorded answers. When it loses: whenever the answer does not
+ * quote; a trigger of one token is mostly a false one, and then k rows are verified for nothing (the cost shows in
+ * "drafted/st"). Proof: tests/unit/test_draft_llma.c compares it with a naive search on random texts. */
 #include "base/mem.h"
 #include "spec/drafters/text/copy_span.h"
 #include "spec/drafters/text/text_drafter.h"
 
-extern const DrafterClass draft_llma_class;
-
-enum { LONGEST = 5 }; /* the released program's max_n; n, where it is longer */
+enum { LONGEST = 5 }; /* the released program's max_n; a longer n replaces it */
 
 typedef struct Llma {
     TextDrafter text;
     CopyRule rule;
 } Llma;
 
-static const DrafterOption options[] = {
-    {"n", "1", "last tokens that must stand in the prompt before anything is copied"},
-    {"k", "20", "tokens copied at most"},
-    {NULL, NULL, NULL},
+typedef struct LlmaOptions {
+    int32_t n, k;
+} LlmaOptions;
+
+static const Option option_table[] = {
+    {.key = "n", OPT_INT(LlmaOptions, n, 1, 64), .default_value = "1",
+     .help = "how many of the last tokens must be found in the prompt before anything is copied"},
+    {.key = "k", OPT_INT(LlmaOptions, k, 1, TREE_MAX_NODES - 1), .default_value = "20",
+     .help = "maximal number of tokens copied"},
+    {.key = NULL},
 };
 
 static void close_llma(Drafter *d) {
@@ -49,17 +52,13 @@ static void close_llma(Drafter *d) {
     mem_free(d);
 }
 
-static int open_llma(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
-    int64_t n, k;
-    int status = draft_spec_get_int(spec, &draft_llma_class, "n", 1, 64, &n, err);
-    if (!status) status = draft_spec_get_int(spec, &draft_llma_class, "k", 1, TREE_MAX_NODES - 1, &k, err);
-    if (status) return status;
+static int open_llma(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const LlmaOptions *o = options;
     Llma *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "llma", sizeof *d);
-    d->rule = (CopyRule){
-        .shortest = (int32_t)n, .longest = n > LONGEST ? (int32_t)n : LONGEST, .length = (int32_t)k};
+    d->rule = (CopyRule){.shortest = o->n, .longest = o->n > LONGEST ? o->n : LONGEST, .length = o->k};
     *out = &d->text.base;
-    status = text_drafter_init(&d->text, env, err);
+    int status = text_drafter_init(&d->text, env, err);
     if (status) close_llma(*out);
     return status;
 }
@@ -74,11 +73,13 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return FR_OK;
 }
 
+extern const DrafterClass draft_llma_class;
 const DrafterClass draft_llma_class = {
     .name = "llma",
-    .summary = "copies a long span of the prompt after each word that stands in it",
-    .options = options,
-    .open = open_llma,
+    .summary = "copies a long span of the prompt as soon as the last token occurs in it",
+    .option_table = option_table,
+    .options_size = sizeof(LlmaOptions),
+    .open_with = open_llma,
     .close = close_llma,
     .begin = text_drafter_begin,
     .observe = text_drafter_observe_unindexed,

@@ -1,66 +1,59 @@
 /* draft_lookahead_trie.c - the drafter `lookahead-trie`: the trie of Ant group's Lookahead (Zhao et al. 2024,
- * "Lookahead: An Inference Acceleration Framework for LLMs with Lossless Generation Accuracy", arXiv
- * 2312.12728).
+ * "Lookahead: An Inference Acceleration Framework for LLMs with Lossless Generation Accuracy", arXiv 2312.12728).
  *
- * The problem: a service answers the same kinds of questions all day. What it said to one user it will say to
- * the next, and what stands in this user's prompt it will repeat to this user alone.
+ * The problem: a service answers the same kinds of questions all day. What it answered to one user it will answer to the next,
+ * and what is in this user's prompt it will repeat to this user alone.
  *
- * The idea: one trie per first token, of strings of branch_length = 12 more tokens, entered at every place of
- * the prompts and of the answers. Each node counts how often its string stood in this request's prompt (f_in)
- * and in all answers (f_out). A query with the last 2 tokens of the text, then with the last 1, leads to a
- * node whose subtree is the draft; the shorter query is asked only where the longer one has fewer than
- * branch_length nodes below it. Of the subtree decoding_length = 64 nodes are kept: half of them by f_out,
- * the rest by
+ * The idea: one trie per first token, of strings of branch_length = 12 more tokens, entered at every position of the prompts
+ * and of the answers. Each node counts how often its string occurred in this request's prompt (f_in) and in all answers
+ * (f_out). A query with the last 2 tokens of the text, then with the last 1, leads to a node whose subtree is the draft; the
+ * shorter query is used only if the longer one has fewer than branch_length nodes below it. Of the subtree decoding_length = 64
+ * nodes are kept: half of them by f_out, the rest by
  *
  *     f_mix = (1 - w) f_in + w f_out,   w = 1e-4
  *
- * so that the prompt comes first and answers fill what it leaves. A prompt is forgotten with its request,
- * answers stay. When the trie is full, what was counted once is dropped and all other counts are halved.
+ * so that the prompt comes first and answers fill what it leaves. A prompt is dropped with its request, answers stay. When the
+ * trie is full, strings counted once are dropped and all other counts are halved.
  *
  *     prompt   a b c a b d . a b|     f_in below "a b": c 1, d 1, . 1 (after "d"), ...; f_out from other
  *     answers  .. a b c .. a b c      answers: c 2
  *     draft of 2 nodes                one by f_out: c; one by f_mix: d (c is there already)
  *
- * Layout: the answers are a real trie (count_trie.h), shared by all sequences and fed token by token: each
- * sequence holds the ends of its branch_length latest strings (cursors), and a new token extends them all.
- * The prompts are not entered at all: f_in of a string is the number of its places in the prompt, which are
- * split from node to node as in ngram-trie (ngram_rules.h). A candidate is the pair of both; its children are
- * those of either.
+ * Layout: the answers are a real trie (count_trie.h), shared by all sequences and fed token by token: each sequence holds the
+ * ends of its branch_length latest strings (cursors), and a new token extends them all. The prompts are not entered at all:
+ * f_in of a string is the number of its occurrences in the prompt, which are split from node to node as in ngram-trie
+ * (ngram_rules.h). A candidate is the pair of both; its children are those of either.
  *
- * Where we differ: strings are counted as they grow, not when they are complete, so that the answer being
- * written is drafted from at once. The bound is one for the whole trie (`nodes`), where the original has
- * 65,536 nodes for each first token and any number of those. The half for f_out is of the budget, where that
- * is smaller than decoding_length; the query of 1 is asked where that of 2 cannot fill min(branch_length,
- * budget). Equal nodes go in the order they were found. Only the 1024 latest places of a token in the text,
- * and its 1024 latest children, are looked at.
+ * Where we differ: strings are counted as they grow, not when they are complete, so that the answer being written is drafted
+ * from at once. There is one limit for the whole trie (`nodes`), where the original has 65,536 nodes for each first token and
+ * any number of those. The half for f_out is half of the budget, where that is smaller than decoding_length; the query of 1 is
+ * used if that of 2 cannot fill min(branch_length, budget). Equal nodes are taken in the order in which they were found. Only
+ * the 1024 latest positions of a token in the text, and its 1024 latest children, are looked at.
  *
- * p_accept: the rank says nothing of probability. With n places in the own text that match m tokens (counted up to
- * 16, beyond the query), and N strings of other answers, P(x) = (n_x + c P'(x)) / (n + c), c = 2 / m (1 where
- * n = 0), P'(x) = N_x / (N + 6 / m') and m' the query's tokens and the depth: the own text first, then the
- * others' (text_drafter.h). p_accept(child) = p_accept(parent) P. Of f_out, what the own answer has said is taken off.
+ * p_accept: the ranking is no estimate of probability. With n places in the own text that match m tokens (counted up to 16,
+ * beyond the query), and N strings of other answers, P(x) = (n_x + c P'(x)) / (n + c), c = 2 / m (1 where n = 0), P'(x) =
+ * N_x / (N + 6 / m') with m' the query's tokens plus the depth: the own text first, then the answers to others
+ * (text_drafter.h). p_accept(child) = p_accept(parent) P. What the own answer contributed to f_out is subtracted from it.
  *
- * Invariants: p_accept, f_in and f_out never rise along a path; at most min(budget, decoding_length) nodes, at
- * most branch_length deep. With history=0 the answers are forgotten whenever no request is left. Memory: 28
- * to 36 bytes a node, 29 MB for the default of 2^20 nodes (80,000 tokens of answers at least) and 4 MB while
- * it forgets; 8 bytes a token of each text. Cost: 13 look-ups a token observed, half a microsecond, and once
- * in many thousand tokens 10 ms to forget; a proposal of 64 nodes takes 6 us (median) on recorded answers.
- * When it loses: its nodes are many and mostly wrong, for it ranks by 2 tokens of context where ngram-trie
- * weighs 16; it wants hardware on which 64 rows cost what one costs. Proof: tests/test_draft_lookahead_trie.c
- * compares with counts by brute force, tests/test_count_trie.c the trie and its forgetting with a list of
- * strings. */
+ * Invariants: p_accept, f_in and f_out never rise along a path; at most min(budget, decoding_length) nodes, at most
+ * branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28 to 36 bytes a node, 29
+ * MB for the default of 2^20 nodes (at least 80,000 tokens of answers) and 4 MB more while it forgets; 8 bytes a token of each
+ * text. Cost: 13 look-ups for each token observed, half a microsecond, and once in many thousand tokens 10 ms to forget; a
+ * proposal of 64 nodes takes 6 us (median) on recorded answers. When it loses: its nodes are many and mostly wrong, for it
+ * ranks by 2 tokens of context where ngram-trie weighs 16; it needs hardware on which 64 rows cost as much as one. Proof:
+ * tests/unit/test_draft_lookahead_trie.c compares with counts by brute force, tests/unit/test_count_trie.c the trie and its
+ * forgetting with a list of strings. */
 #include "base/mem.h"
 #include "spec/drafters/text/count_trie.h"
 #include "spec/drafters/text/ngram_rules.h"
 #include "spec/drafters/text/text_drafter.h"
 
-extern const DrafterClass draft_lookahead_trie_class;
-
 enum {
     QUERY = 2,           /* tokens of the longest query */
-    MAX_MATCH = 16,      /* longer matches are as good as certain */
-    MAX_BRANCH = 64,     /* bound of the option branch_length */
-    MAX_PLACES = 1024,   /* bounds the cost in long prompts */
-    MAX_CHILDREN = 1024, /* and after long histories */
+    MAX_MATCH = 16,      /* longer matches are practically certain */
+    MAX_BRANCH = 64,     /* limit of the option branch_length */
+    MAX_PLACES = 1024,   /* limits the cost in long prompts */
+    MAX_CHILDREN = 1024, /* limits the cost after long histories */
 };
 static const double OUTPUT_WEIGHT = 1e-4; /* w */
 
@@ -69,19 +62,28 @@ typedef struct Lookahead {
     int32_t branch_length, decoding_length;
     bool history;
     CountTrie answers;
-    int32_t *cursors; /* [max_sequences][branch_length] the end of the string begun i tokens ago, or -1 */
+    int32_t *cursors; /* [max_sequences][branch_length] the end of the string that began i tokens ago, or -1 */
     int32_t n_active; /* sequences between begin and end */
     bool *active;     /* [max_sequences] */
     NgramScratch scratch;
     int64_t n_made;
 } Lookahead;
 
-static const DrafterOption options[] = {
-    {"branch_length", "12", "tokens of a string after its first"},
-    {"decoding_length", "64", "nodes of a draft at most"},
-    {"nodes", "1048576", "nodes of the trie of answers at most; then it forgets what is rare"},
-    {"history", "1", "1: answers are remembered for later requests; 0: while a request runs alone"},
-    {NULL, NULL, NULL},
+typedef struct LookaheadTrieOptions {
+    int32_t branch_length, decoding_length, nodes;
+    bool history;
+} LookaheadTrieOptions;
+
+static const Option option_table[] = {
+    {.key = "branch_length", OPT_INT(LookaheadTrieOptions, branch_length, 1, MAX_BRANCH), .default_value = "12",
+     .help = "tokens of a string after its first one"},
+    {.key = "decoding_length", OPT_INT(LookaheadTrieOptions, decoding_length, 1, TREE_MAX_NODES - 1),
+     .default_value = "64", .help = "maximal number of nodes of a draft"},
+    {.key = "nodes", OPT_INT(LookaheadTrieOptions, nodes, 1024, 1 << 27), .default_value = "1048576",
+     .help = "maximal number of nodes in the trie of answers; when it is full, it forgets what is rare"},
+    {.key = "history", OPT_FLAG(LookaheadTrieOptions, history), .default_value = "1",
+     .help = "1: remembers answers for later requests; 0: forgets them when no request is running"},
+    {.key = NULL},
 };
 
 /* ---- opening, feeding --------------------------------------------------------------------------- */
@@ -96,20 +98,6 @@ static void close_lookahead(Drafter *drafter) {
     mem_free(d);
 }
 
-static int parse_options(const DraftSpec *spec, Lookahead *d, int32_t *max_nodes, fr_error *err) {
-    const DrafterClass *class = &draft_lookahead_trie_class;
-    int64_t branch, decoding, nodes, history;
-    int status = draft_spec_get_int(spec, class, "branch_length", 1, MAX_BRANCH, &branch, err);
-    if (!status) status = draft_spec_get_int(spec, class, "decoding_length", 1, TREE_MAX_NODES - 1, &decoding, err);
-    if (!status) status = draft_spec_get_int(spec, class, "nodes", 1024, 1 << 27, &nodes, err);
-    if (!status) status = draft_spec_get_int(spec, class, "history", 0, 1, &history, err);
-    if (status) return status;
-    d->branch_length = (int32_t)branch;
-    d->decoding_length = (int32_t)decoding;
-    d->history = history == 1;
-    *max_nodes = (int32_t)nodes;
-    return FR_OK;
-}
 
 static int open_parts(Lookahead *d, const DrafterEnv *env, int32_t max_nodes, fr_error *err) {
     int status = text_drafter_init(&d->text, env, err);
@@ -123,13 +111,15 @@ static int open_parts(Lookahead *d, const DrafterEnv *env, int32_t max_nodes, fr
     return error_memory(err, "lookahead-trie", n * (size_t)d->branch_length * sizeof *d->cursors);
 }
 
-static int open_lookahead(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+static int open_lookahead(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const LookaheadTrieOptions *o = options;
     Lookahead *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "lookahead-trie", sizeof *d);
     *out = &d->text.base;
-    int32_t max_nodes;
-    int status = parse_options(spec, d, &max_nodes, err);
-    if (!status) status = open_parts(d, env, max_nodes, err);
+    d->branch_length = o->branch_length;
+    d->decoding_length = o->decoding_length;
+    d->history = o->history;
+    int status = open_parts(d, env, o->nodes, err);
     if (status) close_lookahead(*out);
     return status;
 }
@@ -148,7 +138,7 @@ static void end(Drafter *drafter, int32_t sequence) {
     if (!d->history && d->n_active == 0) count_trie_clear(&d->answers);
 }
 
-/* Room for the longest answer, so that steps allocate nothing; as much of it as there is before the trie must forget. */
+/* Reserves room for the longest answer, so that steps allocate nothing; or what is left before the trie must forget. */
 static bool reserve_answer(Lookahead *d) {
     int64_t want = (int64_t)d->text.n_ctx * (d->branch_length + 1), left = d->answers.max - d->answers.n;
     return count_trie_reserve(&d->answers, (int32_t)(want < left ? want : left), NULL, 0);
@@ -163,7 +153,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     return text_drafter_begin(drafter, sequence, tokens, n, err);
 }
 
-/* Enters one token of an answer: it ends every string begun at most branch_length tokens ago. */
+/* Enters one token of an answer: it extends every string that began at most branch_length tokens ago. */
 static bool enter(Lookahead *d, int32_t sequence, int32_t token) {
     int32_t *cursors = cursors_of(d, sequence), last = d->branch_length - 1;
     int64_t n_cursors = (int64_t)d->text.max_sequences * d->branch_length;
@@ -194,9 +184,9 @@ typedef struct Draft {
     bool by_answers;        /* rank by f_out; else by f_mix */
 } Draft;
 
-/* What is known of the children of a node, or of one of them. A place is one in the request's own text. */
+/* Occurrences of one child of a node, or of all its children. */
 typedef struct Counts {
-    int64_t prompt, own; /* places: in the prompt (f_in), and in prompt and answer */
+    int64_t prompt, own; /* in the request's own text: in the prompt (f_in), and in prompt and answer together */
     int64_t answers;     /* f_out */
 } Counts;
 
@@ -205,13 +195,13 @@ static int64_t others(const Counts *c) { /* of other requests' answers */
     return n > 0 ? n : 0;
 }
 
-/* How likely a child is: what its share is in the own text, and as far as that says little, in the answers of
- * others. The own text matches m_own tokens, the others m. */
+/* The probability of a child: its share in the own text and, where that has few places, its share in the answers to others.
+ * The own text matches m_own tokens, the other answers m. */
 static double share_of(const Counts *child, const Counts *all, int32_t m_own, int32_t m) {
-    double p = text_drafter_share(others(child), others(all), m, HISTORY_DOUBT);
-    double doubt = m_own > 0 ? (double)TEXT_DOUBT / m_own : 1;
-    double share = ((double)child->own + doubt * p) / ((double)all->own + doubt);
-    return share < 1 ? share : 1; /* where a bound of the walks cut a sum short */
+    double p = text_drafter_share(others(child), others(all), m, HISTORY_SMOOTHING);
+    double smoothing = m_own > 0 ? (double)TEXT_SMOOTHING / m_own : 1;
+    double share = ((double)child->own + smoothing * p) / ((double)all->own + smoothing);
+    return share < 1 ? share : 1; /* it can exceed 1 if a limit of the walks cut a sum short */
 }
 
 static Counts count_group(const Draft *f, NgramGroup g, int32_t node) {
@@ -220,7 +210,7 @@ static Counts count_group(const Draft *f, NgramGroup g, int32_t node) {
     return c;
 }
 
-/* Makes the candidate c of what is known of it; one that the ranking does not count is left out. */
+/* Pushes the candidate c with its score and p_accept; one whose score is 0 is left out. */
 static bool push(Draft *f, NgramCandidate c, const Counts *of, double share) {
     c.score = f->by_answers ? (double)of->answers
                             : (1 - OUTPUT_WEIGHT) * (double)of->prompt + OUTPUT_WEIGHT * (double)of->answers;
@@ -230,14 +220,14 @@ static bool push(Draft *f, NgramCandidate c, const Counts *of, double share) {
     return ngram_heap_push(&f->d->scratch, c);
 }
 
-/* The children of a node that stand in the own text, one a group of s->groups, and the sums over all. */
+/* The children of a node that occur in the own text, one for each group of s->groups, and the sums over all children. */
 typedef struct Children {
-    int32_t n, m_own;         /* m_own: tokens that the own text matches at the longest */
+    int32_t n, m_own;         /* m_own: the longest match in the own text, in tokens */
     int32_t node[MAX_PLACES]; /* in the trie of answers; 0: not there */
     Counts of[MAX_PLACES], all;
 } Children;
 
-/* Splits the n places of a node and counts its children; s->group_of finds them by their token. */
+/* Splits the n places of a node and counts its children; afterwards s->group_of finds them by their token. */
 static void count_children(const Draft *f, int32_t begin, int32_t n, int32_t node, Children *out) {
     NgramScratch *s = &f->d->scratch;
     const CountNode *nodes = f->d->answers.nodes;
@@ -251,7 +241,7 @@ static void count_children(const Draft *f, int32_t begin, int32_t n, int32_t nod
         out->all.own += out->of[i].own;
         out->all.prompt += out->of[i].prompt;
         s->group_of[g.token] = i;
-        for (int32_t j = g.begin; j < g.begin + g.n; j++) /* the split has made them one longer */
+        for (int32_t j = g.begin; j < g.begin + g.n; j++) /* the split has increased matches by one */
             if (s->places[j].match - 1 > out->m_own) out->m_own = s->places[j].match - 1;
     }
     int32_t walked = 0, c = node ? nodes[node].first_child : 0;
@@ -259,8 +249,8 @@ static void count_children(const Draft *f, int32_t begin, int32_t n, int32_t nod
         out->all.answers += nodes[c].count;
 }
 
-/* Makes candidates of the children of a node of the tree: what follows its n places in the text, and its
- * children in the trie, where it is `node` (0: it is not there). */
+/* Makes candidates of the children of a node of the tree: the tokens that follow its n places in the text, and its children in
+ * the trie of answers, where it is `node` (0: it is not there). */
 static bool expand(Draft *f, int32_t parent, int32_t begin, int32_t n, int32_t node) {
     NgramScratch *s = &f->d->scratch;
     const CountNode *nodes = f->d->answers.nodes;
@@ -286,7 +276,7 @@ static bool expand(Draft *f, int32_t parent, int32_t begin, int32_t n, int32_t n
     return fits;
 }
 
-/* Puts the places of the query in the text into s->places; -1: no memory. */
+/* Puts the positions of the query in the text into s->places and returns how many there are; -1: no memory. */
 static int32_t gather(const Draft *f) {
     NgramScratch *s = &f->d->scratch;
     int32_t n = 0, walked = 0;
@@ -348,11 +338,13 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return FR_OK;
 }
 
+extern const DrafterClass draft_lookahead_trie_class;
 const DrafterClass draft_lookahead_trie_class = {
     .name = "lookahead-trie",
-    .summary = "Ant group's trie: what followed the last two words, in the prompt and in all answers",
-    .options = options,
-    .open = open_lookahead,
+    .summary = "Ant group's trie: what followed the last two tokens in the prompt and in all answers",
+    .option_table = option_table,
+    .options_size = sizeof(LookaheadTrieOptions),
+    .open_with = open_lookahead,
     .close = close_lookahead,
     .begin = begin,
     .observe = observe,

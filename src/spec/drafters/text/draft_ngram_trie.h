@@ -1,4 +1,4 @@
-/* draft_ngram_trie.h - drafts from the text itself: what followed, where the same words stood before. */
+/* draft_ngram_trie.h - the drafter `ngram-trie`, for tests and measurements that need more than its class. */
 #ifndef TEXT_DRAFT_NGRAM_TRIE_H
 #define TEXT_DRAFT_NGRAM_TRIE_H
 
@@ -6,7 +6,7 @@
 
 extern const DrafterClass draft_ngram_trie_class;
 
-/* Bytes held for one sequence; for measurements. */
+/* Bytes held for one sequence. */
 size_t draft_ngram_trie_bytes(const Drafter *d, int32_t sequence);
 
 #endif

@@ -1,68 +1,73 @@
 /* draft_recycling.c - the drafter `recycling`: Token Recycling (Luo et al. 2024, "Turning Trash into Treasure:
  * Accelerating Inference of Large Language Models with Token Recycling", arXiv 2408.08696).
  *
- * The problem: every forward tells for each of its rows what the target thinks of all tokens, and all but one
- * token of that is thrown away, most of it from nodes that were not accepted.
+ * The problem: every forward computes the target's logits for each of its rows, and all but one token of each row is thrown
+ * away, most of it from nodes that were not accepted.
  *
- * The idea: a matrix with a row for each token of the vocabulary holds the k = 8 tokens which the target last
- * found most probable after it, best first. Each verified node, accepted or not, overwrites the row of its token
- * with the top 8 of its logits. A draft is the matrix followed from the pending token: its followers, their
- * followers, and so on. No n-gram, no model, no text: one token of context, but the target's own opinion.
+ * The idea: a matrix with a row for each token of the vocabulary holds the k = 8 tokens that the target last found most
+ * probable after it, best first. Each verified node, accepted or not, overwrites the row of its token with the top 8 of its
+ * logits. A draft is found by following the matrix from the pending token: its followers, their followers, and so on. No
+ * n-gram, no model, no text: only one token of context, but the target's own logits.
  *
  *     matrix   the  | cat dog man ..     a tree of 5 nodes below "the"
  *              cat  | sat ran ..             the ── cat ── sat ── on
  *              sat  | on  ..                      │     └─ ran
  *              dog  | ran ..                      └─ dog
  *
- * Which nodes: the paper expands one static tree of 80 nodes, whose shape stands for how often the r-th follower
- * at a depth is right. We count exactly that while it runs: at each token of the text, depth d of its step, which
- * rank had the token that came? The share p(d, r) of them is p_accept(child) / p_accept(parent), and the draft is the
- * `budget` nodes with the greatest p_accept, taken best first: the best tree of that size if the counts are true, for
- * any budget. Ranks that were not drafted are counted too, for the matrix knows what it would have said; so
- * nothing has to be tried out. Few counts lean on those of all depths together, and these on the eight numbers in
- * PRIOR.
+ * Which nodes: the paper expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is
+ * right. We count exactly that at run time: for each token of the text, at depth d of its step, which rank did the token have
+ * that came next? The share p(d, r) of these is p_accept(child) / p_accept(parent), and the draft consists of the `budget`
+ * nodes with the greatest p_accept, taken best first: the best tree of that size if the counts are right, for any budget.
+ * Ranks that were not drafted are counted too, since the matrix contains them; so no exploration is needed. Small counts lean
+ * on those of all depths together, and these on the eight numbers in PRIOR.
  *
- * The prompt: our prefill computes no logits (which saves V * n_embd multiplications a token), so that the target
- * says nothing about it. Instead each pair of neighbours in the prompt enters: the second token comes to the front
- * of the first one's row (`prompt=0`: does not).
+ * The prompt: our prefill computes no logits (which saves V * n_embd multiplications a token), so the target's opinion of the
+ * prompt is not known. Instead each pair of neighbours in the prompt is entered: the second token comes to the front of the
+ * first one's row (`prompt=0` turns this off).
  *
- * One matrix is shared by all requests of a drafter and stays between requests, as in the paper: a warm matrix is
- * better than a cold one. It starts empty; an empty place drafts nothing. Where several nodes of a step have one
- * token, those of the accepted path write last.
+ * One matrix is shared by all requests of a drafter and stays between requests, as in the paper: a warm matrix is better than
+ * a cold one. It starts empty; an empty entry drafts nothing. If several nodes of a step have the same token, those of the
+ * accepted path are written last.
  *
- * Invariants: p_accept never rises along a path; siblings differ, for a row has no token twice; the matrix holds what
- * the target said of the latest node of each token. Memory: 4 k bytes a token of the vocabulary, 1 MB for 32,000
- * and 4 MB for 128,256. Cost: the top 8 of each node's row, 4.5 us for 32,000 logits (told.c); a proposal is
- * quadratic in the budget, a few microseconds for 32 nodes. When it loses: texts that repeat themselves or their
- * prompt, where n-grams see more than one token back; a first request, whose matrix is still empty. Proof:
- * tests/test_draft_recycling.c, with the matrix, the counts and the best tree by brute force. */
+ * Invariants: p_accept never rises along a path; siblings differ, because a row has no token twice; the row of a token holds
+ * the target's top k at the latest node of that token. Memory: 4 k bytes a token of the vocabulary, 1 MB for 32,000 and 4 MB
+ * for 128,256. Cost: the top 8 of each node's row, 4.5 us for 32,000 logits (feedback.c); a proposal is quadratic in the
+ * budget, a few microseconds for 32 nodes. When it loses: texts that repeat themselves or their prompt, where n-grams see more
+ * than one token back; a first request, whose matrix is still empty. Proof: tests/unit/test_draft_recycling.c, with the
+ * matrix, the counts and the best tree by brute force. */
 #include "base/mem.h"
 #include "spec/drafter/feedback.h"
 
 #include <string.h>
 
-extern const DrafterClass draft_recycling_class;
+enum { MAX_DEPTH = 16, MAX_K = 16 }; /* limits of the options */
 
-enum { MAX_DEPTH = 16, MAX_K = 16 }; /* bounds of the options */
-
-/* Shares of rank 0, 1, .. before anything is counted; later ranks have the last one. */
+/* Shares of rank 0, 1, .. before anything is counted; later ranks have the last share. */
 static const double PRIOR[] = {0.35, 0.12, 0.07, 0.05, 0.03, 0.025, 0.02, 0.015};
 enum { N_PRIOR = sizeof PRIOR / sizeof *PRIOR };
+
+typedef struct RecyclingOptions {
+    int32_t k, depth;
+    bool prompt;
+} RecyclingOptions;
 
 typedef struct Recycling {
     Drafter base;
     int32_t n_vocab, k, depth;
     bool prompt;
-    int32_t *followers;                     /* [n_vocab][k] best first; -1: not known */
-    Tally at[MAX_DEPTH][MAX_K];      /* by depth of the parent and rank */
-    Tally anywhere[MAX_K];           /* by rank, all depths */
+    int32_t *followers;         /* [n_vocab][k] best first; -1: not known */
+    Tally at[MAX_DEPTH][MAX_K]; /* by depth of the parent and rank */
+    Tally anywhere[MAX_K];      /* by rank, all depths */
 } Recycling;
 
-static const DrafterOption options[] = {
-    {"k", "8", "followers kept for each token"},
-    {"depth", "10", "tokens of a path at most"},
-    {"prompt", "1", "1: neighbours in the prompt enter the matrix; 0: only what the target says"},
-    {NULL, NULL, NULL},
+static const Option option_table[] = {
+    {.key = "k", OPT_INT(RecyclingOptions, k, 1, MAX_K), .default_value = "8",
+     .help = "number of followers kept for each token"},
+    {.key = "depth", OPT_INT(RecyclingOptions, depth, 1, MAX_DEPTH), .default_value = "10",
+     .help = "maximal depth of the tree"},
+    {.key = "prompt", OPT_FLAG(RecyclingOptions, prompt), .default_value = "1",
+     .help = "1: pairs of neighbours in the prompt enter the matrix; 0: only the target's predictions do"},
+    {.key = NULL},
 };
 
 static void close_recycling(Drafter *drafter) {
@@ -70,15 +75,11 @@ static void close_recycling(Drafter *drafter) {
     mem_free(drafter);
 }
 
-static int open_recycling(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
-    const DrafterClass *class = &draft_recycling_class;
-    int64_t k, depth, prompt;
-    int status = draft_spec_get_int(spec, class, "k", 1, MAX_K, &k, err);
-    if (!status) status = draft_spec_get_int(spec, class, "depth", 1, MAX_DEPTH, &depth, err);
-    if (!status) status = draft_spec_get_int(spec, class, "prompt", 0, 1, &prompt, err);
-    if (!status) status = feedback_require_target(class->name, env, err);
+static int open_recycling(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const RecyclingOptions *o = options;
+    int status = feedback_require_target("recycling", env, err);
     if (status) return status;
-    size_t n = (size_t)env->n_vocab * (size_t)k;
+    size_t n = (size_t)env->n_vocab * (size_t)o->k;
     Recycling *d = mem_calloc(1, sizeof *d);
     if (d) d->followers = mem_calloc(n, sizeof *d->followers);
     if (!d || !d->followers) {
@@ -86,9 +87,9 @@ static int open_recycling(Drafter **out, const DraftSpec *spec, const DrafterEnv
         return error_memory(err, "recycling", n * sizeof *d->followers);
     }
     d->n_vocab = env->n_vocab;
-    d->k = (int32_t)k;
-    d->depth = (int32_t)depth;
-    d->prompt = prompt == 1;
+    d->k = o->k;
+    d->depth = o->depth;
+    d->prompt = o->prompt;
     memset(d->followers, -1, n * sizeof *d->followers);
     *out = &d->base;
     return FR_OK;
@@ -116,7 +117,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     return FR_OK;
 }
 
-/* Which rank had the token that came, at each token of the step's text? */
+/* For each token that the step committed, counts which rank it had. */
 static void count_ranks(Recycling *d, const VerifiedTree *v) {
     for (int32_t depth = 0; depth <= v->verdict->n_path && depth < d->depth; depth++) {
         const int32_t *row = row_of(d, v->tree->nodes[feedback_node(v, depth)].token);
@@ -157,7 +158,7 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 /* ---- drafting ----------------------------------------------------------------------------------- */
 
-typedef struct Ranks { /* of one depth: the ranks, the most often right first, and their shares */
+typedef struct Ranks { /* of one depth: the ranks, the one that is right most often first, and their shares */
     int32_t rank[MAX_K];
     double share[MAX_K];
 } Ranks;
@@ -178,7 +179,7 @@ static Ranks sort_ranks(const Recycling *d, int32_t depth) {
     return r;
 }
 
-/* Moves *next to the place of the node's best follower that is not drafted yet; k where none is left. */
+/* Advances *next to the node's best follower that is not drafted yet; to k if none is left. */
 static void skip_empty(const Recycling *d, const Ranks *ranks, const TreeNode *node, int32_t *next) {
     if (node->depth >= d->depth) *next = d->k;
     while (*next < d->k && row_of(d, node->token)[ranks[node->depth].rank[*next]] < 0) ++*next;
@@ -217,11 +218,13 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return FR_OK;
 }
 
+extern const DrafterClass draft_recycling_class;
 const DrafterClass draft_recycling_class = {
     .name = "recycling",
-    .summary = "what the target last found likely after each token, as a tree",
-    .options = options,
-    .open = open_recycling,
+    .summary = "a tree of the tokens that the target last found most probable after each token",
+    .option_table = option_table,
+    .options_size = sizeof(RecyclingOptions),
+    .open_with = open_recycling,
     .close = close_recycling,
     .begin = begin,
     .observe_tree = observe_tree,

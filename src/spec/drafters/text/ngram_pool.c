@@ -1,3 +1,4 @@
+/* ngram_pool.c - a fixed-size pool of the latest n-grams, looked up by their first token; ngram_pool.h describes it. */
 #include "spec/drafters/text/ngram_pool.h"
 
 #include "base/mem.h"
@@ -51,7 +52,7 @@ void ngram_pool_add(NgramPool *p, int32_t key, const int32_t *tokens, int32_t n)
     *head = p->n_added++;
 }
 
-/* Does one of them begin with `gram`? */
+/* Whether `gram` is a prefix of one of the known n-grams. */
 static bool is_known(const PoolGram *known, int32_t n_known, const PoolGram *gram) {
     for (int32_t i = 0; i < n_known; i++)
         if (known[i].n >= gram->n && memcmp(known[i].tokens, gram->tokens, (size_t)gram->n * sizeof *gram->tokens) == 0)

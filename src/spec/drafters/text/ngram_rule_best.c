@@ -1,58 +1,57 @@
 /* ngram_rule_best.c - our rule for ngram-trie: every place votes, and the votes are probabilities.
  *
- * The problem: the paper's rule looks at the longest matching prefix of at most L_p tokens alone, ranks
- * by raw frequency, and falls silent where nothing matches, at one token in five of recorded answers. A tree
- * of a given budget has the greatest expected acceptance when it holds the nodes of the greatest probability
- * that their whole path is accepted; so what is wanted is a good estimate of that.
+ * The problem: the paper's rule looks only at the longest matching prefix of at most L_p tokens, ranks by raw frequency, and
+ * proposes nothing if nothing matches, at one token in five of recorded answers. A tree of a given budget has the greatest
+ * expected acceptance when it holds the nodes with the greatest probability that their whole path is accepted; so what is
+ * needed is a good estimate of that.
  *
- * The idea: treat the text as the sample of a hierarchical Dirichlet language model (MacKay and Peto 1995;
- * interpolated Kneser-Ney smoothing is its kin, Teh 2006). At a node whose path (and text before it)
- * matches the indexed text at some places, let n_k be the number of places that match at least k tokens.
- * Order k knows the next token from n_k places and believes them with weight n_k / (n_k + c_k); the rest
- * goes to order k - 1:
+ * The idea: treat the text as the sample of a hierarchical Dirichlet language model (MacKay and Peto 1995; interpolated
+ * Kneser-Ney smoothing is closely related, Teh 2006). At a node whose path (and text before it) matches the indexed text at
+ * some places, let n_k be the number of places that match at least k tokens. Order k knows the next token from n_k places and
+ * gets the weight n_k / (n_k + c_k); the rest goes to order k - 1:
  *
  *     P_k(x) = (places of order k followed by x + c_k P_{k-1}(x)) / (n_k + c_k),       c_k = k + 1
  *
- * Unrolled, the answer of order k has the weight lambda_k = n_k / (n_k + c_k) * prod_{j>k} c_j / (n_j + c_j),
- * and a place that matches m tokens votes with sum_{k<=m} lambda_k / n_k: long matches count more, many
- * agreeing ones too, and no threshold is needed. c_k rises with k because a longer match says little new:
- * a lone match of m tokens is continued with probability 1 - prod_k (k + 1) / (k + 2) = m / (m + 2), and
- * recorded answers say 0.32, 0.51, 0.63, 0.70, 0.75 for m = 1, 2, 3, 4, 6.
+ * Unrolled, the estimate of order k has the weight lambda_k = n_k / (n_k + c_k) * prod_{j>k} c_j / (n_j + c_j), and a place
+ * that matches m tokens votes with sum_{k<=m} lambda_k / n_k: long matches count more, many agreeing ones too, and no
+ * threshold is needed. c_k rises with k because a longer match adds little: a single match of m tokens is continued with
+ * probability 1 - prod_k (k + 1) / (k + 2) = m / (m + 2), and the frequencies on recorded answers are 0.32, 0.51, 0.63, 0.70,
+ * 0.75 for m = 1, 2, 3, 4, 6.
  *
- * Order 0 is the belief where nothing matches: P_0(x) = the number of contexts in which x was seen, over
- * that of all tokens (Kneser-Ney: what follows many different tokens may follow a new one). We count a
- * context when the left neighbour differs from that at x's place before, which takes O(1). So the tree is
- * always full; nodes of small p_accept cost the engine's budget nothing it did not allow.
+ * Order 0 is the estimate where nothing matches: P_0(x) = the number of contexts in which x was seen, over that of all tokens
+ * (Kneser-Ney: what follows many different tokens may follow a new one). We count a context when the left neighbour differs
+ * from that at x's previous position, which takes O(1). So the tree is always full; nodes of small p_accept cost the engine
+ * nothing beyond the budget that it allowed.
  *
- * p_accept(child) = p_accept(parent) * P(child | path). Nodes are taken best-first from a heap until the budget is
- * full. The places of a node are its parent's, split by token (matches grow by one); a node guessed at
- * order 0 takes the latest places of its token instead. Ties: the candidate made first, which is the one
- * seen latest in the text.
+ * p_accept(child) = p_accept(parent) * P(child | path). Nodes are taken best-first from a heap until the budget is used up.
+ * The places of a node are those of its parent, split by token (matches grow by one); a node guessed at order 0 takes the
+ * latest positions of its token instead. Ties go to the candidate that was made first, which is the one seen latest in the
+ * text.
  *
- *     text  the cat sat . the dog ran . the|         "the" matched 2 tokens (". the") at 4, 1 at 0
+ *     text  the cat sat . the dog ran . the|         "the" matches 2 tokens (". the") at 4, 1 at 0
  *     n_1 = 2, n_2 = 1; lambda_2 = 1/(1+3) = 0.25; lambda_1 = 0.75 * 2/(2+2) = 0.375; lambda_0 = 0.375
  *     dog: 0.25/1 + 0.375/2 = 0.4375, cat: 0.375/2 = 0.1875, each + 0.375 P_0
  *
- * Where we differ from the paper: ties, the match length, `n` and `prefix` (not used: matches count up to
- * MAX_MATCH, the depth is bound by p_accept alone), live text (default), order 0.
+ * Where we differ from the paper: ties, the match length, `n` and `prefix` (not used: matches count up to MAX_MATCH, the depth
+ * is limited by p_accept alone), live text (default), order 0.
  *
- * Invariants: p_accept never rises along a path; the tree holds exactly the budget once NGRAM_N_TOP distinct
- * tokens were seen (and fewer only where the text has fewer continuations); the same text gives the same
- * tree. Cost: the MAX_PLACES latest places of the last token, and for each node its own places:
- * 6 us for 32 nodes on the recorded answers, 23 us in a text of 32K tokens, 150 us where that is all one
- * token. It loses to a model: where the answer is new text, order 0 knows only the common words. Proof:
- * tests/test_draft_ngram_trie.c computes P by the recursion above, over all places, and compares. */
+ * Invariants: p_accept never rises along a path; the tree holds exactly the budget once NGRAM_N_TOP distinct tokens were seen
+ * (and fewer only where the text has fewer continuations); the same text gives the same tree. Cost: the MAX_PLACES latest
+ * positions of the last token, and for each node its own places: 6 us for 32 nodes on the recorded answers, 23 us in a text
+ * of 32K tokens, 150 us if all of that is one token. When it loses: to a model, where the answer is new text; order 0 knows
+ * only the common words. Proof: tests/unit/test_draft_ngram_trie.c computes P by the recursion above, over all places, and
+ * compares. */
 #include "spec/drafters/text/ngram_rules.h"
 
 enum {
-    MAX_MATCH = 16,    /* longer matches are as good as certain */
-    MAX_PLACES = 1024, /* latest places of the last token; bounds the cost on texts of one token */
+    MAX_MATCH = 16,    /* longer matches are practically certain */
+    MAX_PLACES = 1024, /* latest positions of the last token looked at; limits the cost on texts of one token */
     MAX_GUESSED = 64,  /* the same for a node guessed at order 0 */
 };
 
 static double concentration(int32_t k) { return k + 1; }
 
-/* Appends the latest places of a token that have a token after them; how many, or -1 without memory. */
+/* Appends the latest positions of a token that are followed by a token; returns how many, or -1 if memory ran out. */
 static int32_t gather(NgramScratch *s, const NgramText *t, int32_t token, int32_t max_match,
                       int32_t max_places) {
     if (!ngram_scratch_reserve(s, max_places)) return -1;
@@ -65,7 +64,7 @@ static int32_t gather(NgramScratch *s, const NgramText *t, int32_t token, int32_
     return n;
 }
 
-/* vote[m]: the weight of a place that matches m tokens. Returns lambda_0. */
+/* Fills vote[m], the weight of a place that matches m tokens. Returns lambda_0. */
 static double weigh(const NgramPlace *places, int32_t n, int32_t end, double vote[MAX_MATCH + 1]) {
     int32_t at_least[MAX_MATCH + 2] = {0};
     for (int32_t i = 0; i < n; i++)
@@ -86,7 +85,7 @@ typedef struct Draft {
     NgramScratch *s;
     const NgramText *t;
     Tree *tree;
-    double guess[TREE_MAX_NODES]; /* lambda_0 * p_accept: what a node's guesses of order 0 share */
+    double guess[TREE_MAX_NODES]; /* lambda_0 * p_accept: what a node's guesses of order 0 share among them */
     int64_t n_made;
 } Draft;
 
@@ -96,7 +95,7 @@ static bool push(Draft *d, NgramCandidate c) {
     return ngram_heap_push(d->s, c);
 }
 
-/* The parent's guess number `rank`. Guesses are pushed one after the other, each when its elder is taken. */
+/* Pushes the parent's guess of rank `rank`. A guess is pushed when the one before it is taken. */
 static bool push_guess(Draft *d, int32_t parent, int32_t rank) {
     if (rank >= d->t->n_top) return true;
     NgramEntry e = d->t->top[rank];
@@ -104,12 +103,12 @@ static bool push_guess(Draft *d, int32_t parent, int32_t rank) {
     return push(d, (NgramCandidate){.parent = parent, .token = e.token, .rank = rank, .p_accept = p_accept});
 }
 
-/* Makes candidates of the children of `node`, which stands at the places [begin, begin + n). */
+/* Makes candidates of the children of `node`, whose places are [begin, begin + n). */
 static bool expand(Draft *d, int32_t node, int32_t begin, int32_t n) {
     NgramScratch *s = d->s;
     double p_accept = (double)d->tree->nodes[node].p_accept, vote[MAX_MATCH + 1];
     double rest = weigh(s->places + begin, n, d->t->n_indexed, vote);
-    /* Matches grow by one in the split: those that voted with m stand there as m + 1, the longest alike. */
+    /* The split increases matches by one (up to MAX_MATCH), so the votes are set before it. */
     for (int32_t i = 0; i < n; i++) s->places[begin + i].vote = vote[s->places[begin + i].match];
     int32_t n_groups = ngram_split(s, d->t, begin, n, MAX_MATCH);
     for (int32_t i = 0; i < n_groups; i++) {
@@ -129,7 +128,7 @@ static bool expand(Draft *d, int32_t node, int32_t begin, int32_t n) {
     return push_guess(d, node, 0);
 }
 
-/* Takes the best candidate into the tree, unless a better one had brought it; false: no memory. */
+/* Adds the best candidate to the tree, unless a better one has already added the same token; false: no memory. */
 static bool take_best(Draft *d, int32_t source) {
     NgramCandidate c = ngram_heap_pop(d->s);
     if (c.rank >= 0 && !push_guess(d, c.parent, c.rank + 1)) return false;

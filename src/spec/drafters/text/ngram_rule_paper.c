@@ -1,50 +1,48 @@
 /* ngram_rule_paper.c - the rule of "N-Gram Trie Speculative Decoding" (anonymous ACL submission, 2025).
  *
- * The problem: an answer often repeats what its context says; find where, and propose what came next.
- * The paper: a window of n tokens slides over the context (eq. 1); its first L_p tokens are the prefix
- * P_i, the rest the suffix S_i; for j = 0..L_p-1 the string P_i[j:] S_i is inserted into a trie from the
- * root, and each node counts how often it was passed (algorithm 1). A query takes the last L_p tokens of
- * the text, then fewer, until they lead from the root to a node with something below it; of the subtree
- * there the `budget` nodes of highest frequency are the draft (eq. 5). L_p is our option `prefix`.
+ * The problem: an answer often repeats its context; find where, and propose what came next.
+ * The paper: a window of n tokens slides over the context (eq. 1); its first L_p tokens are the prefix P_i, the rest the
+ * suffix S_i; for j = 0..L_p-1 the string P_i[j:] S_i is inserted into a trie from the root, and each node counts how often
+ * it was passed (algorithm 1). A query takes the last L_p tokens of the text, then fewer, until they lead from the root to a
+ * node with children; of the subtree there the `budget` nodes of highest frequency are the draft (eq. 5). L_p is our option
+ * `prefix`.
  *
- * The idea here: that trie holds nothing but substrings of the text, so it need not exist. A string of m
- * tokens that starts at place s stems from the windows i = s - j with 0 <= j < L_p, i >= 0 and j + m <= n.
- * So each of its occurrences adds
+ * The idea here: that trie holds nothing but substrings of the text, so it need not exist. A string of m tokens that starts
+ * at position s stems from the windows i = s - j with 0 <= j < L_p, i >= 0 and j + m <= n. So each of its occurrences adds
  *
  *     min(L_p, s + 1, n - m + 1)          (0 where negative)
  *
- * to the frequency of its node, and occurrences are at hand (ngram_text.h). The subtree of a query is its
- * list of occurrences, split by the next token, again and again:
+ * to the frequency of its node, and occurrences are found at once (ngram_text.h). The subtree of a query is its list of
+ * occurrences, split by the next token, again and again:
  *
  *     text  a b c a b d a b|      prefix 2, n 4; the text ends with "a b", which was seen before at 0 and 3
  *     "a b" ends at {1, 4} ── c {2}  frequency min(2, 0+1, 4-3+1) = 1
  *                          └─ d {5}  frequency min(2, 3+1, 4-3+1) = 2, taken first
  *
- * Where we differ: windows cut off by the end of the prompt count (the paper leaves them open). With
- * live=1, not in the paper, generated windows count as soon as they are complete: a string that reaches
- * into the generated text stems from windows with i + n <= length alone. Of equal frequencies the
- * shallower node goes first, then the one seen first; the paper leaves it open. The frequency never rises
- * along a path, so taking nodes best-first yields exactly the budget's highest.
+ * Where we differ: windows cut off by the end of the prompt count (the paper does not say). With live=1, which is not in the
+ * paper, generated windows count as soon as they are complete: a string that extends into the generated text stems only from
+ * windows with i + n <= length. Of equal frequencies the shallower node comes first, then the one seen first; the paper does
+ * not say. The frequency never rises along a path, so taking nodes best-first yields exactly the `budget` highest.
  *
- * p_accept: the share of the parent's places, times m / (m + 2) where the path before matches m tokens: on
- * recorded answers a lone match of m tokens is continued about that often.
- * Cost: the places of the last token are walked once, and each node taken costs its own places.
- * It loses on texts that repeat nothing, and proposes nothing after a token that is new.
- * Proof: tests/test_draft_ngram_trie.c builds the trie of algorithm 1 in full and compares the drafts for
- * every budget; tests/test_replay.c reproduces the figures on recorded answers. */
+ * p_accept: the share of the parent's places, times m / (m + 2) where the path before matches m tokens: on recorded answers a
+ * single match of m tokens is continued about that often.
+ * Cost: the positions of the last token are walked once, and each node taken costs its own places.
+ * When it loses: on texts that repeat nothing; and it proposes nothing after a token that is new.
+ * Proof: tests/unit/test_draft_ngram_trie.c builds the trie of algorithm 1 in full and compares the drafts for every budget;
+ * tests/unit/test_replay.c reproduces the figures on recorded answers. */
 #include "spec/drafters/text/ngram_rules.h"
 
-/* How many windows hold the string of m tokens that ends at place `at`. */
+/* How many windows contain the string of m tokens that ends at position `at`. */
 static int32_t n_windows(const NgramText *t, const NgramOptions *o, int32_t at, int32_t m) {
     int32_t start = at - m + 1;
     int32_t j_max = o->prefix - 1 < o->n - m ? o->prefix - 1 : o->n - m;
     if (start < j_max) j_max = start;
-    int32_t j_min = at < t->n_prompt ? 0 : start + o->n - t->n_indexed; /* generated: complete ones alone */
+    int32_t j_min = at < t->n_prompt ? 0 : start + o->n - t->n_indexed; /* generated: only complete windows */
     if (j_min < 0) j_min = 0;
     return j_max < j_min ? 0 : j_max - j_min + 1;
 }
 
-/* The frequency of the trie's node of m tokens whose last token stands at these places. */
+/* The frequency of the trie's node of m tokens whose last token is at these places. */
 static int64_t frequency(const NgramText *t, const NgramOptions *o, const NgramPlace *places, int32_t n,
                          int32_t m) {
     int64_t sum = 0;
@@ -52,8 +50,7 @@ static int64_t frequency(const NgramText *t, const NgramOptions *o, const NgramP
     return sum;
 }
 
-/* Collects the places that match the longest prefix with something below it; returns its length (0: none
- * is known, -1: no memory). */
+/* Collects the places that match the longest prefix with children; returns its length (0: there is none, -1: no memory). */
 static int32_t query(NgramScratch *s, const NgramText *t, const NgramOptions *o) {
     int32_t longest = 0;
     s->n_places = 0;
@@ -70,7 +67,7 @@ static int32_t query(NgramScratch *s, const NgramText *t, const NgramOptions *o)
     return longest;
 }
 
-/* Makes candidates of the children of `node`, whose string has m tokens and stands at these places. */
+/* Makes candidates of the children of `node`, whose string has m tokens and occurs at these places. */
 static bool expand(NgramScratch *s, const NgramText *t, const NgramOptions *o, const Tree *tree, int32_t node,
                    int32_t m, int32_t begin, int32_t n) {
     if (m + 1 > o->n) return true;

@@ -1,10 +1,10 @@
-/* ngram_rules.c - what both rules need: lists of places, their split by the next token, and a heap. */
+/* ngram_rules.c - shared by both rules of ngram-trie: lists of places, their split by the next token, and a heap. */
 #include "spec/drafters/text/ngram_rules.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* More than a draft of some dozen nodes needs; untouched memory costs nothing. */
+/* More than a draft of some dozen nodes needs; memory that is not touched costs nothing. */
 enum { FIRST_PLACES = 1 << 14, FIRST_HEAP = 1 << 14 };
 
 int ngram_scratch_open(NgramScratch *s, int32_t n_vocab, fr_error *err) {

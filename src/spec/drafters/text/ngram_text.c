@@ -1,3 +1,7 @@
+/* ngram_text.c - the text of one sequence with chains of equal tokens; ngram_text.h describes the layout.
+ *
+ * The hash table maps a token to its latest position and its number of contexts. It only grows, by doubling, and is at most
+ * half full. Memory is taken with malloc, because texts grow to sizes that are not known in advance. */
 #include "spec/drafters/text/ngram_text.h"
 
 #include <stdlib.h>
@@ -49,8 +53,8 @@ static bool grow_arrays(NgramText *t, int64_t n) {
     return true;
 }
 
-/* Keeps `top` sorted after e has gained one context. Counts rise by one at a time, so a token outside the
- * list can only overtake the list's last. Of equals the one counted last goes first. */
+/* Keeps `top` sorted after e has gained one context. Counts rise by one at a time, so a token outside the list can only
+ * overtake the last one in it. Of equal counts the one counted last comes first. */
 static void update_top(NgramText *t, const NgramEntry *e) {
     NgramEntry *top = t->top;
     int32_t i = 0;
@@ -65,7 +69,7 @@ static void update_top(NgramText *t, const NgramEntry *e) {
     top[i] = *e;
 }
 
-/* Enters place t->n_indexed into the chains. */
+/* Enters position t->n_indexed into the chains. */
 static bool index_next(NgramText *t) {
     if (!grow_table(t, t->n_entries + 1)) return false;
     int32_t place = t->n_indexed, token = t->tokens[place];
@@ -100,8 +104,7 @@ int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_
                              "a drafter: token %d is outside the vocabulary of %d tokens", tokens[i],
                              n_vocab);
     if (n > MAX_TOKENS - t->n)
-        return error_set(err, FR_ERR_CONTEXT, "a drafter: a text of more than %d tokens is not taken",
-                         MAX_TOKENS);
+        return error_set(err, FR_ERR_CONTEXT, "a drafter: a text is limited to %d tokens", MAX_TOKENS);
     if (!grow_arrays(t, t->n + n))
         return error_memory(err, "the n-gram text", (size_t)(t->n + n) * 2 * sizeof(int32_t));
     if (n > 0) memcpy(t->tokens + t->n, tokens, (size_t)n * sizeof *tokens);

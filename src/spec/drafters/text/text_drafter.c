@@ -1,3 +1,6 @@
+/* text_drafter.c - shared by the drafters that copy from text: keeps and indexes the text of each sequence.
+ *
+ * begin allocates for the longest context, so that the steps of a request allocate nothing. */
 #include "spec/drafters/text/text_drafter.h"
 
 #include "base/mem.h"
@@ -49,6 +52,6 @@ void text_drafter_end(Drafter *drafter, int32_t sequence) {
     ngram_text_free(text_drafter_text((TextDrafter *)drafter, sequence));
 }
 
-double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t doubt) {
-    return (double)n_token / ((double)n_all + (double)doubt / m);
+double text_drafter_share(int64_t n_token, int64_t n_all, int32_t m, int32_t smoothing) {
+    return (double)n_token / ((double)n_all + (double)smoothing / m);
 }

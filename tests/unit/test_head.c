@@ -1,10 +1,9 @@
-/* Unit tests of what drafters use of the target: its LM head outside the executor gives the executor's own bits, hidden
- * states can be had without logits, and embeddings are the file's rows. */
+/* test_head.c - what drafters use of the target: its LM head outside a forward gives the bits of the forward, hidden states can be had
+ * without logits, and embeddings are the rows of the file. */
 #include "model_rig.h"
 #include "testing.h"
 
 #include "format/blocks.h"
-#include "backend/cpu/multiplier.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,30 +33,30 @@ static void the_head_gives_the_executors_bits(void **state) {
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
             RandomModel r = model_of(types[t], n_threads == 2);
             Gguf *g = rig_random_gguf(&r);
-            Model *m = rig_model(g, NULL);
-            ExecutorOptions options = rig_options(64, 64);
+            Weights *m = rig_weights(g, NULL);
+            RigOptions options = rig_options(64, 64);
             Executor *e = rig_executor(m, &options);
-            Multiplier *multiplier;
-            int32_t tokens[N], n_rows = 0, width = m->hparams.n_embd;
+            int32_t tokens[N], n_rows = 0, width = m->model->hparams.n_embd;
             fr_error err;
-            if (multiplier_open(&multiplier, m->kernels, n_threads, width, N, &err)) fail_msg("%s", err.message);
+            Device *device = rig_device(m, n_threads);
+            if (m->backend->head_reserve(device, m, N, &err)) fail_msg("%s", err.message);
             rig_tokens(7, V, tokens, N);
             run_rows(e, tokens);
             float *x = malloc(sizeof(float) * (size_t)(N * width)), *y = malloc(sizeof(float) * N * V);
             for (int32_t i = 0; i < N; i += 3, n_rows++)
                 memcpy(x + n_rows * width, executor_hidden(e, i), sizeof(float) * (size_t)width);
             for (int32_t n = 1; n <= n_rows; n += 3) { /* any number of rows at once */
-                multiplier_run(multiplier, &m->output, x, n, y);
+                m->backend->head(device, m, x, n, y);
                 for (int32_t i = 0; i < n; i++) assert_memory_equal(y + i * V, executor_logits(e, 3 * i), sizeof(float) * V);
             }
             x[0] = x[0] * 1.5f + 1; /* and other inputs give others */
-            multiplier_run(multiplier, &m->output, x, 1, y);
+            m->backend->head(device, m, x, 1, y);
             assert_memory_not_equal(y, executor_logits(e, 0), sizeof(float) * V);
             free(x);
             free(y);
-            multiplier_close(multiplier);
-            executor_close(e);
-            model_close(m);
+            device_close(device);
+            rig_executor_close(e);
+            rig_weights_close(m);
             gguf_close(g);
         }
 }
@@ -66,8 +65,8 @@ static void hidden_states_come_with_and_without_logits(void **state) {
     (void)state;
     RandomModel r = model_of(TYPE_Q8_0, false);
     Gguf *g = rig_random_gguf(&r);
-    Model *m = rig_model(g, NULL);
-    ExecutorOptions options = rig_options(64, 64);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions options = rig_options(64, 64);
     Executor *some = rig_executor(m, &options), *all = rig_executor(m, &options);
     int32_t tokens[N], s = rig_sequence(all);
     fr_error err;
@@ -80,12 +79,12 @@ static void hidden_states_come_with_and_without_logits(void **state) {
         const float *hidden = executor_hidden(some, i), *logits = executor_logits(some, i);
         assert_int_equal(hidden != NULL, i % 3 != 2);
         assert_int_equal(logits != NULL, i % 3 == 0);
-        if (hidden) assert_memory_equal(hidden, executor_hidden(all, i), sizeof(float) * (size_t)m->hparams.n_embd);
+        if (hidden) assert_memory_equal(hidden, executor_hidden(all, i), sizeof(float) * (size_t)m->model->hparams.n_embd);
         if (logits) assert_memory_equal(logits, executor_logits(all, i), sizeof(float) * V);
     }
-    executor_close(some);
-    executor_close(all);
-    model_close(m);
+    rig_executor_close(some);
+    rig_executor_close(all);
+    rig_weights_close(m);
     gguf_close(g);
 }
 
@@ -94,17 +93,17 @@ static void embeddings_are_the_rows_of_the_file(void **state) {
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         RandomModel r = model_of(types[t], false);
         Gguf *g = rig_random_gguf(&r);
-        Model *m = rig_model(g, NULL);
+        Weights *m = rig_weights(g, NULL);
         const GgufTensor *e = gguf_find_tensor(g, "token_embd.weight");
         int64_t n = e->dims[0];
         float *all = malloc(sizeof *all * (size_t)(n * V)), row[256];
         blocks_dequantize(e->type, e->data, n * V, all);
         for (int32_t v = 0; v < V; v++) {
-            model_embedding(m, v, row);
+            m->backend->embed(m, &v, 1, row);
             assert_memory_equal(row, all + v * n, sizeof(float) * (size_t)n);
         }
         free(all);
-        model_close(m);
+        rig_weights_close(m);
         gguf_close(g);
     }
 }

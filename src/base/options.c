@@ -1,0 +1,247 @@
+/* options.c - values from text into the fields of a struct, as a table of options describes them (options.h).
+ *
+ * There is one function that converts a value, option_store; defaults go through it too, so that a default which its own row
+ * would refuse is found at once (an assertion), and the text that --help shows as the default is the one that is used.
+ */
+#include "base/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *field(void *out, size_t offset) { return (char *)out + offset; }
+
+/* ---- one value ------------------------------------------------------------------------------------ */
+
+/* "an integer from 1 to 8", "f16, f32 or q8": what a value of this row must be. */
+static void describe_values(const Option *row, char *text, size_t size) {
+    size_t n = 0;
+    switch (row->kind) {
+    case OPTION_BOOL:
+    case OPTION_INT_FLAG: snprintf(text, size, "1 or 0"); return;
+    case OPTION_I32:
+    case OPTION_I64:
+    case OPTION_U64:
+        if (row->word) n = (size_t)snprintf(text, size, "%s or ", row->word);
+        if (row->max >= INT32_MAX) snprintf(text + n, size - n, "an integer of at least %lld", (long long)row->min);
+        else snprintf(text + n, size - n, "an integer from %lld to %lld", (long long)row->min, (long long)row->max);
+        return;
+    case OPTION_F32:
+    case OPTION_F64:
+        if (isinf(row->min_real) && isinf(row->max_real)) snprintf(text, size, "a finite number");
+        else if (isinf(row->max_real)) snprintf(text, size, "a number of at least %g", row->min_real);
+        else snprintf(text, size, "a number from %g to %g", row->min_real, row->max_real);
+        return;
+    case OPTION_CHOICE_INDEX:
+    case OPTION_CHOICE_NAME:
+        for (int i = 0; row->names[i] && n < size; i++)
+            n += (size_t)snprintf(text + n, size - n, "%s%s", i == 0 ? "" : row->names[i + 1] ? ", " : " or ", row->names[i]);
+        return;
+    case OPTION_BUFFER: snprintf(text, size, "shorter than %lld bytes", (long long)row->max); return;
+    default: snprintf(text, size, "text"); return;
+    }
+}
+
+static bool store_flag(const Option *row, const char *value, void *to) {
+    bool on = strcmp(value, "1") == 0 || strcmp(value, "on") == 0;
+    if (!on && strcmp(value, "0") != 0 && strcmp(value, "off") != 0) return false;
+    if (row->kind == OPTION_BOOL) *(bool *)to = on;
+    else *(int *)to = on;
+    return true;
+}
+
+static bool store_int(const Option *row, const char *value, void *to) {
+    char *end;
+    errno = 0;
+    long long v = strtoll(value, &end, 10);
+    bool is_word = row->word && strcmp(value, row->word) == 0;
+    if (is_word) v = row->word_value;
+    else if (end == value || *end || errno || v < row->min || v > row->max) return false;
+    if (row->kind == OPTION_I32) *(int32_t *)to = (int32_t)v;
+    else if (row->kind == OPTION_I64) *(int64_t *)to = v;
+    else *(uint64_t *)to = (uint64_t)v;
+    return true;
+}
+
+static bool store_real(const Option *row, const char *value, void *to) {
+    char *end;
+    double v = strtod(value, &end);
+    if (end == value || *end || !(v >= row->min_real && v <= row->max_real) || !isfinite(v)) return false; /* a NaN compares false */
+    if (row->kind == OPTION_F64) {
+        *(double *)to = v;
+        return true;
+    }
+    float narrow = strtof(value, NULL); /* rounded once, not twice */
+    *(float *)to = narrow;
+    return isfinite(narrow);
+}
+
+static bool store_choice(const Option *row, const char *value, void *to) {
+    int i = 0;
+    while (row->names[i] && strcmp(row->names[i], value) != 0) i++;
+    if (!row->names[i]) return false;
+    if (row->kind == OPTION_CHOICE_NAME) *(const char **)to = row->names[i];
+    else *(int *)to = row->values ? row->values[i] : i;
+    return true;
+}
+
+static bool store_buffer(const Option *row, const char *value, char *to) {
+    size_t n = strlen(value);
+    if (n >= (size_t)row->max) return false;
+    memcpy(to, value, n + 1);
+    return true;
+}
+
+static int store_custom(const Option *row, const char *written, const char *value, void *out, fr_error *err) {
+    fr_error why = {.code = FR_OK};
+    int status = row->parse(out, value, &why);
+    if (!status) return FR_OK;
+    bool goes_on = strncmp(why.message, "must", 4) == 0;
+    return error_set(err, (fr_code)status, "'%.120s'%s %s", written, goes_on ? "" : ":", why.message);
+}
+
+static int store_text(const Option *row, const char *written, const char *value, void *out, fr_error *err) {
+    int *n = field(out, row->n_offset);
+    if (*n >= row->max)
+        return error_set(err, FR_ERR_ARGUMENT, "'%.120s': at most %lld of these can be given", written, (long long)row->max);
+    ((const char **)field(out, row->offset))[(*n)++] = value;
+    return FR_OK;
+}
+
+int option_store(const Option *row, const char *written, const char *value, void *out, fr_error *err) {
+    void *to = field(out, row->offset);
+    bool fits = true;
+    switch (row->kind) {
+    case OPTION_BOOL:
+    case OPTION_INT_FLAG: fits = store_flag(row, value, to); break;
+    case OPTION_I32:
+    case OPTION_I64:
+    case OPTION_U64: fits = store_int(row, value, to); break;
+    case OPTION_F32:
+    case OPTION_F64: fits = store_real(row, value, to); break;
+    case OPTION_CHOICE_INDEX:
+    case OPTION_CHOICE_NAME: fits = store_choice(row, value, to); break;
+    case OPTION_BUFFER: fits = store_buffer(row, value, to); break;
+    case OPTION_TEXT: *(const char **)to = value; break;
+    case OPTION_TEXTS: return store_text(row, written, value, out, err);
+    case OPTION_CUSTOM: return store_custom(row, written, value, out, err);
+    }
+    if (fits) return FR_OK;
+    char wanted[256] = "";
+    describe_values(row, wanted, sizeof wanted);
+    return error_set(err, FR_ERR_ARGUMENT, "'%.120s' must be %s", written, wanted);
+}
+
+bool option_is_given(const Option *row, const void *out) {
+    const char *base = out;
+    if (row->kind == OPTION_TEXT || row->kind == OPTION_CHOICE_NAME) return *(const char *const *)(const void *)(base + row->offset) != NULL;
+    if (row->kind == OPTION_BUFFER) return base[row->offset] != '\0';
+    if (row->kind == OPTION_TEXTS) return *(const int *)(const void *)(base + row->n_offset) > 0;
+    return true;
+}
+
+void options_defaults(const Option *rows, void *out) {
+    for (const Option *row = rows; row->key; row++) {
+        if (row->kind == OPTION_TEXTS) *(int *)field(out, row->n_offset) = 0;
+        fr_error err;
+        if (row->default_value) fr_assert(option_store(row, row->key, row->default_value, out, &err) == FR_OK);
+    }
+}
+
+/* ---- "key=value,key=value" -------------------------------------------------------------------------- */
+
+const Option *options_find(const Option *rows, const char *key) {
+    for (const Option *row = rows; row->key; row++)
+        if (strcmp(row->key, key) == 0) return row;
+    return NULL;
+}
+
+static int refuse_key(const Option *rows, const char *owner, const char *key, fr_error *err) {
+    if (!rows->key) return error_set(err, FR_ERR_ARGUMENT, "%s: unknown option '%.40s': %s has no options", owner, key, owner);
+    NearestWord nearest = {.word = NULL};
+    char names[256] = "", hint[80] = "";
+    size_t n = 0;
+    for (const Option *row = rows; row->key; row++) {
+        nearest_word_try(&nearest, key, row->key);
+        if (n < sizeof names) n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", row->key);
+    }
+    if (nearest.word) snprintf(hint, sizeof hint, "did you mean '%s'? ", nearest.word);
+    return error_set(err, FR_ERR_ARGUMENT, "%s: unknown option '%.40s': %sOptions: %s", owner, key, hint, names);
+}
+
+int options_set(const Option *rows, const char *owner, const char *key, const char *value, void *out, fr_error *err) {
+    const Option *row = options_find(rows, key);
+    if (!row) return refuse_key(rows, owner, key, err);
+    char written[160];
+    snprintf(written, sizeof written, "%s=%s", key, value);
+    fr_error why;
+    int status = option_store(row, written, value, out, &why);
+    return status ? error_set(err, (fr_code)status, "%s: %s", owner, why.message) : FR_OK;
+}
+
+static bool was_set(const char *begin, const char *pair, const char *key) {
+    for (const char *p = begin; p < pair; p += strlen(p) + 1 + strlen(p + strlen(p) + 1) + 1)
+        if (strcmp(p, key) == 0) return true;
+    return false;
+}
+
+/* Each pair "key=value," becomes two strings, one behind the other. */
+static int parse_pairs(const Option *rows, const char *owner, char *text, void *out, fr_error *err) {
+    for (char *p = text;;) {
+        size_t n = strcspn(p, ",");
+        bool is_last = p[n] == '\0';
+        p[n] = '\0';
+        char *equals = strchr(p, '=');
+        if (!equals || equals == p || !equals[1])
+            return error_set(err, FR_ERR_ARGUMENT, "%s: '%.80s' must be written key=value", owner, p);
+        *equals = '\0';
+        if (was_set(text, p, p)) return error_set(err, FR_ERR_ARGUMENT, "%s: '%.40s' is set twice; keep one of them", owner, p);
+        int status = options_set(rows, owner, p, equals + 1, out, err);
+        if (status || is_last) return status;
+        p += n + 1;
+    }
+}
+
+int options_parse(const Option *rows, const char *owner, char *text, void *out, fr_error *err) {
+    options_defaults(rows, out);
+    int status = text && *text ? parse_pairs(rows, owner, text, out, err) : FR_OK;
+    if (status) return status;
+    for (const Option *row = rows; row->key; row++)
+        if (row->required && !option_is_given(row, out)) {
+            char room[64];
+            return error_set(err, FR_ERR_ARGUMENT, "%s: missing %s: write %s=%s", owner, row->required, row->key, option_metavar(row, room));
+        }
+    return FR_OK;
+}
+
+/* ---- misspelt words ---------------------------------------------------------------------------------- */
+
+enum { MAX_WORD = 40 };
+
+/* Insertions, deletions, changes and swaps of neighbours that make a into b (optimal string alignment). */
+static int edit_distance(const char *a, const char *b) {
+    int d[MAX_WORD + 1][MAX_WORD + 1];
+    int n_a = (int)strlen(a), n_b = (int)strlen(b);
+    for (int i = 0; i <= n_a; i++) d[i][0] = i;
+    for (int j = 0; j <= n_b; j++) d[0][j] = j;
+    for (int i = 1; i <= n_a; i++)
+        for (int j = 1; j <= n_b; j++) {
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best) best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    return d[n_a][n_b];
+}
+
+void nearest_word_try(NearestWord *nearest, const char *misspelt, const char *candidate) {
+    size_t n = strlen(misspelt), m = strlen(candidate);
+    if (n == 0 || n > MAX_WORD || m > MAX_WORD) return;
+    bool is_begin = n >= 3 && strncmp(misspelt, candidate, n) == 0;
+    int distance = is_begin ? 1 : edit_distance(misspelt, candidate);
+    if (distance > (n <= 3 ? 1 : 2) || (nearest->word && nearest->distance <= distance)) return;
+    *nearest = (NearestWord){candidate, distance};
+}

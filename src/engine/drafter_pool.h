@@ -1,0 +1,33 @@
+/* drafter_pool.h - the open drafters of an engine.
+ *
+ * All requests that name the same spec share one drafter, so that a draft model runs one forward for all of them. A
+ * drafter stays open when the last of its requests ends, so that methods which learn from one request for the next keep
+ * what they have learned. Where places run out, a drafter that no request uses makes room.
+ */
+#ifndef ENGINE_DRAFTER_POOL_H
+#define ENGINE_DRAFTER_POOL_H
+
+#include "forerun.h"
+#include "spec/drafter/calibration.h"
+#include "spec/drafter/drafter.h"
+
+enum { ENGINE_MAX_DRAFTERS = 32 };
+
+typedef struct EngineDrafter {
+    char *spec;              /* NULL: the place is free */
+    Drafter *drafter;
+    int32_t n_users;         /* open requests */
+    Calibration calibration; /* learned from all requests */
+    double proposal_s;       /* recent time of one proposal, with feeding the drafter before it; 0: none was made */
+} EngineDrafter;
+
+/* Opens the drafter of a spec unless it is open already. "none" opens nothing. */
+int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err);
+/* The open drafter of a spec, which counts one more user until it is released; NULL where the spec is not open. */
+EngineDrafter *drafter_pool_acquire(fr_engine *e, const char *spec);
+/* NULL is fine. */
+void drafter_pool_release(EngineDrafter *d);
+/* Closes all drafters. */
+void drafter_pool_close(fr_engine *e);
+
+#endif

@@ -1,0 +1,141 @@
+/* engine.c - opening and closing an engine: its options, its memory, its drafters and what its forwards cost.
+ *
+ * Everything slow happens here: files are read, memory is taken and times are measured when the engine opens, or in
+ * fr_engine_open_draft and fr_engine_measure_costs. Opening a request is cheap, and a decoding step takes no memory. */
+#include "engine/engine.h"
+
+#include "base/threads.h"
+#include "engine/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Replaces each 0 of the options by its default, and refuses what is out of range. */
+static int complete_options(const fr_model *model, fr_engine_options *o, fr_error *err) {
+    if (o->n_threads < 0 || o->n_threads > THREADS_MAX)
+        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads, THREADS_MAX);
+    if (o->n_ctx < 0 || o->kv_page_size < 0 || o->max_requests < 0 || o->prefill_chunk < 0 || o->n_ctx > 1 << 24 ||
+        o->kv_page_size > 4096 || o->max_requests > 4096)
+        return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: n_ctx %d, kv_page_size %d, max_requests "
+                         "%d, prefill_chunk %d", o->n_ctx, o->kv_page_size, o->max_requests, o->prefill_chunk);
+    if (o->kv_tokens < 0 || o->kv_tokens > INT32_MAX || o->prefix_cache > 4096)
+        return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: kv_tokens %lld, prefix_cache %d",
+                         (long long)o->kv_tokens, o->prefix_cache);
+    _Static_assert((int)KV_F16 == FR_KV_F16 && (int)KV_F32 == FR_KV_F32 && (int)KV_Q8 == FR_KV_Q8, "one numbering");
+    if ((int)o->kv_type < 0 || (int)o->kv_type >= KV_TYPE_COUNT)
+        return error_set(err, FR_ERR_ARGUMENT, "there is no KV type %d", (int)o->kv_type);
+    int n_ctx_train = model->model->hparams.n_ctx_train;
+    if (!o->n_threads) o->n_threads = threads_n_cores();
+    if (!o->n_ctx) {
+        o->n_ctx = n_ctx_train < 4096 ? n_ctx_train : 4096;
+        if (o->kv_tokens && o->kv_tokens < o->n_ctx) o->n_ctx = (int)o->kv_tokens;
+    }
+    if (o->kv_tokens && o->kv_tokens < o->n_ctx)
+        return error_set(err, FR_ERR_ARGUMENT, "a KV cache of %lld tokens does not hold one context of %d; give it %d "
+                         "tokens at least, or set a shorter context", (long long)o->kv_tokens, o->n_ctx, o->n_ctx);
+    if (!o->kv_page_size) o->kv_page_size = 16;
+    if (!o->max_requests) o->max_requests = 1;
+    if (!o->prefix_cache) o->prefix_cache = 8;
+    if (!o->prefill_chunk) o->prefill_chunk = 256;
+    if (o->prefill_chunk > EXECUTOR_MAX_ROWS / 2) o->prefill_chunk = EXECUTOR_MAX_ROWS / 2;
+    return FR_OK;
+}
+
+/* Sequence i belongs to the request at place i; those of the prefix cache follow. The executor has one more, which
+ * stays closed until costs are measured (draft_policy.c). */
+static int open_sequences(fr_engine *e, int n, fr_error *err) {
+    int status = FR_OK;
+    for (int32_t i = 0, id; i < n && !status; i++) {
+        status = executor_sequence_open(e->executor, &id, err);
+        fr_assert(status || id == i);
+    }
+    return status;
+}
+
+static int take_memory(fr_engine *e, fr_error *err) {
+    size_t n = (size_t)e->options.max_requests;
+    int64_t rows = e->options.prefill_chunk + (int64_t)n * TREE_MAX_NODES;
+    EngineStep *s = &e->step;
+    DraftPolicy *p = &e->policy;
+    s->n_rows_max = rows < EXECUTOR_MAX_ROWS ? (int32_t)rows : EXECUTOR_MAX_ROWS;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&e->requests, n),
+        ARENA_ITEM(&s->by_age, n),
+        ARENA_ITEM(&s->decoding_first, n),
+        ARENA_ITEM(&s->rows, s->n_rows_max),
+        ARENA_ITEM(&s->row_logits, s->n_rows_max),
+        ARENA_ITEM(&s->row_hidden, s->n_rows_max),
+        ARENA_ITEM(&s->propose_sequences, n),
+        ARENA_ITEM(&s->propose_budgets, n),
+        ARENA_ITEM(&s->propose_trees, n),
+        ARENA_ITEM(&p->trees, n),
+        ARENA_ITEM(&p->budgets, n),
+        ARENA_ITEM(&p->scratch, n * FR_TREE_BUDGET_AUTO_MAX),
+    };
+    int status = arena_take(&e->arena, items, ARENA_COUNT(items), "an engine", err);
+    if (status) return status;
+    e->scratch = verify_scratch_new(e->model->model->hparams.n_vocab);
+    return e->scratch ? prefix_cache_open(e, err) : error_memory(err, "the scratch memory of verification", 0);
+}
+
+static int open_executor(fr_engine *e, fr_error *err) {
+    const fr_engine_options *o = &e->options;
+    ExecutorOptions options = {.kv_type = (KvType)o->kv_type, .page_size = o->kv_page_size, .n_ctx = o->n_ctx,
+                               .max_sequences = o->max_requests + e->prefixes.n + 1, .max_rows = e->step.n_rows_max};
+    options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
+                                   : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
+    const Weights *w = e->model->weights;
+    const DeviceOptions device = {.kernels = w->options.kernels, .n_threads = o->n_threads, .pin_threads = o->pin_threads};
+    int status = w->backend->device_open(&e->device, &device, err);
+    if (!status) status = executor_open(&e->executor, e->device, w, &options, err);
+    return status ? status : open_sequences(e, o->max_requests + e->prefixes.n, err);
+}
+
+static int open_drafts(fr_engine *e, const char *const *drafts, int n, fr_error *err) {
+    int status = FR_OK;
+    for (int i = 0; i < n && !status; i++) status = fr_engine_open_draft(e, drafts[i], err);
+    return status;
+}
+
+int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err) {
+    *out = NULL;
+    fr_engine *e = calloc(1, sizeof *e);
+    if (!e) return error_memory(err, "an engine", sizeof *e);
+    e->model = model;
+    if (options) e->options = *options;
+    const char *const *drafts = e->options.drafts; /* the caller's, and not kept */
+    int n_drafts = e->options.n_drafts;
+    e->options.drafts = NULL;
+    e->options.n_drafts = 0;
+    int status = complete_options(model, &e->options, err);
+    if (!status) status = take_memory(e, err);
+    if (!status) status = open_executor(e, err);
+    if (!status) status = open_drafts(e, drafts, n_drafts, err);
+    if (status) {
+        fr_engine_close(e);
+        return status;
+    }
+    *out = e;
+    return FR_OK;
+}
+
+void fr_engine_close(fr_engine *e) {
+    if (!e) return;
+    draft_policy_save_costs(e);
+    drafter_pool_close(e);
+    prefix_cache_close(e);
+    executor_close(e->executor);
+    device_close(e->device);
+    verify_scratch_free(e->scratch);
+    arena_free(&e->arena);
+    free(e);
+}
+
+int fr_engine_open_draft(fr_engine *e, const char *spec, fr_error *err) {
+    if (strcmp(spec, "auto") != 0) return drafter_pool_open_draft(e, spec, err);
+    int status = FR_OK;
+    for (const char *const *m = drafter_auto_members(); *m && !status; m++) status = drafter_pool_open_draft(e, *m, err);
+    return status ? status : draft_policy_measure_costs(e, err);
+}
+
+int fr_engine_measure_costs(fr_engine *e, fr_error *err) { return draft_policy_measure_costs(e, err); }

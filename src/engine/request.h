@@ -1,0 +1,74 @@
+/* request.h - the inside of fr_request, and what its module does for a step. */
+#ifndef ENGINE_REQUEST_H
+#define ENGINE_REQUEST_H
+
+#include "base/mem.h"
+#include "engine/drafter_pool.h"
+#include "spec/sampling/sampler.h"
+#include "spec/tree/draft_dists.h"
+#include "spec/verify/verifier.h"
+#include "text/detokenizer.h"
+
+enum { REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };
+
+typedef struct RequestDraft {
+    EngineDrafter *shared;
+    bool is_active;          /* begun for this request's sequence, and not switched off */
+    bool is_proposing;       /* in this step */
+    int64_t n_fed;           /* tokens of the context that it has been shown */
+    int32_t counters[TREE_N_TAGS]; /* place of each tag in stats.counters; -1: the tag is not counted */
+    /* For draft_policy.c: */
+    Calibration calibration;
+    Tree *proposal;          /* as the drafter made it; NULL: nothing is learned from it */
+    int64_t n_proposals;
+    double gain_s;           /* mean time that one of its recent proposals saved */
+    double time_credit_s;    /* time that it may spend on proposals without saving as much */
+} RequestDraft;
+
+struct fr_request {
+    fr_engine *engine;
+    fr_request_options options; /* prompt, stops and drafts are not read again */
+    SamplingOptions sampling;
+    int32_t sequence;           /* of the executor; -1 once its KV is given back */
+    int32_t *context;           /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
+    int64_t n_context;
+    uint64_t arrival;           /* the smaller, the older */
+    int32_t n_read;             /* first tokens of the context that its KV held before pages were taken from it */
+    bool is_preempted;          /* pages were taken from it, and it has not claimed slots since */
+    RequestDraft drafts[REQUEST_MAX_DRAFTS];
+    int32_t tree_budget;        /* drafted nodes in a step, as the options say */
+    int32_t step_budget;        /* what fits of them into this step */
+    bool needs_hidden;          /* one of its drafters does: the request reads its whole prompt itself */
+    bool has_auto_budget;       /* draft_policy.c decides which nodes get a row */
+    int32_t proposal_budget;    /* nodes that each drafter may propose, with an automatic budget */
+    double time_credit_s;       /* forward time that drafted nodes may still lose */
+    double recent_tokens, recent_s; /* of the last steps; their ratio is the rate of the request */
+    const VerifyRule *rule;
+    VerifyOptions rule_options;
+    DraftDists *dists;          /* of `tree`, for a ratio rule; NULL otherwise */
+    Tree tree;                  /* of this step */
+    Tree proposal;              /* of one drafter, before the union */
+    int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
+    bool is_prefill_step;
+    Detokenizer detokenizer;
+    Buf text;                   /* all text so far; the callback has been given n_sent bytes of it */
+    size_t n_sent;
+    char **stops;               /* [n_stops] */
+    fr_finish finish;
+    fr_error error;
+    fr_stats stats;
+    double started_s, decode_started_s;
+};
+
+/* Whether tokens of its context before the pending one are yet to be read. */
+bool request_is_prefilling(const fr_request *r);
+/* Tokens it may still generate. */
+int64_t request_tokens_left(const fr_request *r);
+/* Appends n tokens that a step decided, in order, until one ends the request. sources[i] is the draft that proposed
+ * token i, or -1; logits[i] is the row that decided it. */
+void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, const float *const *logits, int32_t n);
+/* Ends a running request and gives its KV back. Calling it again does nothing. */
+void request_end(fr_request *r, fr_finish finish);
+void request_fail(fr_request *r, const fr_error *err);
+
+#endif

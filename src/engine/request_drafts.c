@@ -1,0 +1,211 @@
+/* request_drafts.c - feeding the drafters of requests, and the union of what they propose.
+ *
+ * A drafter is shown tokens only when it is needed next (feed), so that one which the policy leaves idle costs nothing.
+ * What it writes is checked before it is used. */
+#include "engine/request_drafts.h"
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "spec/tree/union.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Shows a drafter the tokens of the context that it has not seen yet. */
+static int feed(const fr_request *r, RequestDraft *d, fr_error *err) {
+    int64_t n = r->n_context - d->n_fed;
+    if (n == 0) return FR_OK;
+    const int32_t *tokens = r->context + d->n_fed;
+    d->n_fed = r->n_context;
+    return d->shared->drafter->class->observe(d->shared->drafter, r->sequence, tokens, n, err);
+}
+
+static void end_draft(fr_request *r, RequestDraft *d) {
+    if (d->is_active) d->shared->drafter->class->end(d->shared->drafter, r->sequence);
+    d->is_active = d->is_proposing = false;
+}
+
+static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
+    snprintf(r->stats.draft_error, sizeof r->stats.draft_error, "%.60s: %.180s", d->shared->spec, why->message);
+    end_draft(r, d);
+}
+
+/* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their
+ * counters. */
+static int32_t find_counter(fr_stats *s, const char *method, const char *tag) {
+    char name[sizeof s->counters[0].name] = "";
+    snprintf(name, sizeof name, "%s.%s", method, tag);
+    int32_t i = 0;
+    while (i < s->n_counters && strcmp(s->counters[i].name, name) != 0) i++;
+    if (i == FR_MAX_COUNTERS) return -1;
+    if (i == s->n_counters) memcpy(s->counters[s->n_counters++].name, name, sizeof name);
+    return i;
+}
+
+static void begin_counters(fr_request *r, RequestDraft *d) {
+    const DrafterClass *class = d->shared->drafter->class;
+    for (int32_t tag = 0; tag < TREE_N_TAGS; tag++) d->counters[tag] = -1;
+    for (int32_t tag = 1; tag < TREE_N_TAGS && class->tags && class->tags[tag - 1]; tag++)
+        d->counters[tag] = find_counter(&r->stats, class->name, class->tags[tag - 1]);
+}
+
+void request_drafts_begin(fr_request *r) {
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        Drafter *drafter = d->shared->drafter;
+        begin_counters(r, d);
+        d->is_active = true;
+        d->n_fed = r->n_context;
+        if (drafter->class->set_sampling)
+            drafter->class->set_sampling(drafter, r->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
+        if (drafter->class->begin(drafter, r->sequence, r->context, r->n_context, &err))
+            switch_off(r, d, &err);
+    }
+}
+
+void request_drafts_end(fr_request *r) {
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        if (d->is_active) feed(r, d, NULL); /* methods that learn from whole texts need the last ones too */
+        end_draft(r, d);
+    }
+}
+
+void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
+    const VerifiedTree verified = {.tree = &r->tree, .logits = r->engine->step.row_logits, .hidden = r->engine->step.row_hidden,
+                                   .verdict = verdict};
+    double start_s = clock_s();
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        if (!d->is_active || !d->shared->drafter->class->observe_tree) continue;
+        if (feed(r, d, &err) || d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
+            switch_off(r, d, &err);
+    }
+    r->stats.draft_s += clock_s() - start_s;
+}
+
+void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
+    double start_s = clock_s();
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        if (!d->is_active || !d->shared->drafter->class->needs_hidden) continue;
+        Drafter *drafter = d->shared->drafter;
+        if (drafter->class->observe_prompt(drafter, r->sequence, first, r->engine->step.row_hidden, n, &err))
+            switch_off(r, d, &err);
+    }
+    r->stats.draft_s += clock_s() - start_s;
+}
+
+/* The request's draft by that drafter, where it proposes in this step. */
+static RequestDraft *draft_of(fr_request *r, const EngineDrafter *shared, int32_t *index) {
+    for (int32_t i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].is_proposing && r->drafts[i].shared == shared) {
+            *index = i;
+            return &r->drafts[i];
+        }
+    return NULL;
+}
+
+/* The tree that the drafter writes: one of its own where the policy learns from the proposal. */
+static Tree *proposal_of(fr_request *r, RequestDraft *d) { return d->proposal ? d->proposal : &r->proposal; }
+
+static int32_t budget_of(const fr_request *r) {
+    return r->has_auto_budget && r->proposal_budget < r->step_budget ? r->proposal_budget : r->step_budget;
+}
+
+/* A ratio rule divides by the distributions of the draws, which the drafter must have declared. */
+static int check_dists(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
+    bool draws = d->shared->drafter->class->draws && r->sampling.temperature > 0;
+    if (draws && t->n > 1 && r->dists->n_draws == 0)
+        return error_set(err, FR_ERR_UNSUPPORTED, "does not declare the distribution that it draws from, which --verify %s needs; "
+                         "use --verify sampled", r->rule->name);
+    return draft_dists_validate(r->dists, t, err);
+}
+
+static int check_proposal(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
+    int status = tree_validate(t, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab, budget_of(r) + 1, err);
+    return status || !r->dists ? status : check_dists(r, d, t, err);
+}
+
+/* Checks what one drafter wrote for one request, and merges it into what others wrote before. */
+static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
+    fr_error err;
+    Tree *t = proposal_of(r, d);
+    for (int32_t i = 1; i < t->n && i < TREE_MAX_NODES; i++) t->nodes[i].source = source;
+    if (check_proposal(r, d, t, &err)) {
+        switch_off(r, d, &err);
+        if (r->dists) draft_dists_reset(r->dists);
+        return;
+    }
+    if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);
+    /* A drafter that draws under a ratio rule is alone: its nodes keep their numbers, to which the distributions
+     * refer. */
+    union_merge(&r->tree, &r->proposal);
+}
+
+/* One call of one drafter, for all requests in which it proposes now. */
+static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const *requests, int n) {
+    int32_t *sequences = e->step.propose_sequences, *budgets = e->step.propose_budgets, index;
+    int n_users = 0;
+    double start_s = 0;
+    fr_error err;
+    for (int i = 0; i < n; i++) {
+        fr_request *r = requests[i];
+        RequestDraft *d = draft_of(r, shared, &index);
+        if (!d) continue;
+        if (n_users == 0) start_s = clock_s();
+        if (feed(r, d, &err)) {
+            switch_off(r, d, &err);
+            continue;
+        }
+        Tree *t = proposal_of(r, d);
+        tree_reset(t, r->tree.nodes[0].token);
+        t->dists = r->dists;
+        sequences[n_users] = r->sequence;
+        budgets[n_users] = budget_of(r);
+        e->step.propose_trees[n_users++] = t;
+    }
+    if (n_users == 0) return;
+    int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->step.propose_trees, n_users, &err);
+    for (int i = 0; i < n; i++) {
+        RequestDraft *d = draft_of(requests[i], shared, &index);
+        if (!d) continue;
+        if (status) switch_off(requests[i], d, &err);
+        else take_proposal(requests[i], d, index);
+    }
+    draft_policy_observe_proposal(shared, (clock_s() - start_s) / n_users);
+}
+
+void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
+    double start_s = clock_s();
+    for (int i = 0; i < n; i++) {
+        fr_request *r = requests[i];
+        tree_reset(&r->tree, r->context[r->n_context - 1]);
+        if (r->dists) draft_dists_reset(r->dists);
+        r->tree.dists = r->dists;
+        draft_policy_choose_drafts(r);
+    }
+    for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
+        if (e->drafters[k].n_users > 0) propose_with(e, &e->drafters[k], requests, n);
+    for (int i = 0; i < n; i++) union_prune(&requests[i]->tree, requests[i]->step_budget);
+    double spent_s = clock_s() - start_s;
+    for (int i = 0; i < n; i++) requests[i]->stats.draft_s += spent_s;
+}
+
+/* The counter of a node; NULL: its tag is not counted. */
+static fr_counter *counter_of(fr_request *r, const TreeNode *node) {
+    int32_t i = node->source < 0 ? -1 : r->drafts[node->source].counters[node->tag];
+    return i < 0 ? NULL : &r->stats.counters[i];
+}
+
+void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64_t n_emitted) {
+    fr_counter *c;
+    for (int32_t i = 1; i < r->tree.n; i++)
+        if ((c = counter_of(r, &r->tree.nodes[i]))) c->drafted++;
+    for (int64_t i = 0; i < n_emitted; i++)
+        if ((c = counter_of(r, &r->tree.nodes[verdict->path[i]]))) c->accepted++;
+}

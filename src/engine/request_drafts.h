@@ -1,0 +1,28 @@
+/* request_drafts.h - what the drafters of a request are called for.
+ *
+ * A drafter that fails is switched off for the request in which it failed (fr_stats.draft_error); the text does not
+ * depend on it, so nothing here returns an error.
+ */
+#ifndef ENGINE_REQUEST_DRAFTS_H
+#define ENGINE_REQUEST_DRAFTS_H
+
+#include "forerun.h"
+#include "spec/verify/verifier.h"
+
+/* Shows the drafters the prompt. The request has its sequence, and its drafts are acquired. */
+void request_drafts_begin(fr_request *r);
+/* Shows them the last tokens and ends their sequences. Calling it again does nothing. */
+void request_drafts_end(fr_request *r);
+/* For each of n decoding requests: makes r->tree, the pending token and what its drafters propose below it, at most
+ * r->step_budget nodes. */
+void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n);
+/* Shows the drafters the target's logits and hidden states at every node of r->tree, which are in step.row_logits and
+ * step.row_hidden, and what was accepted. */
+void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict);
+/* Shows them the target's hidden states of context tokens first .. first + n - 1, which are in step.row_hidden. */
+void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n);
+/* Counts the nodes of r->tree by their tags (fr_stats.counters). The first n_emitted nodes of the accepted path became
+ * part of the text. */
+void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64_t n_emitted);
+
+#endif

@@ -1,0 +1,155 @@
+/* filters.c - temperature, top-k, top-p and min-p: which tokens of a row can be drawn (sampler.h gives their order).
+ *
+ * The problem: of 128,000 logits only a few pass the filters, and sorting the whole row to find them is expensive. The idea:
+ * partial selections. top-k is a heap of k candidates. top-p first rules out tokens too light to be in the set, by a bound on
+ * their common mass, and then pops a heap until the mass is reached. If many tokens remain, as on flat rows, a histogram of the
+ * logits gives the end of the run to within a bucket or two, so that only the tokens there have to be ordered.
+ *
+ * Invariants: the most probable token always stays; of equal logits the lowest ids come first. Cost: V log V at worst, on flat
+ * rows. Proof: tests/unit/test_sampler.c, against a slow reference. */
+#include "spec/sampling/filters.h"
+
+#include "spec/sampling/row_scan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether a comes before b in falling order of probability. */
+static bool before(Candidate a, Candidate b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+/* Restores the heap below i. The top is the first candidate in that order, or the last with last_on_top. */
+static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
+    Candidate moving = heap[i];
+    for (int32_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(heap[child + 1], heap[child]) != last_on_top) child++;
+        if (before(heap[child], moving) == last_on_top) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moving;
+}
+
+static void heapify(Candidate *heap, int32_t n, bool last_on_top) {
+    for (int32_t i = n / 2 - 1; i >= 0; i--) sift_down(heap, n, i, last_on_top);
+}
+
+/* The k first candidates of the row, as a heap with the first on top; returns how many there are. */
+static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_vocab, int32_t k) {
+    int32_t n = 0, i = 0;
+    for (; i < n_vocab && n < k; i++)
+        if (logits[i] > -INFINITY) heap[n++] = (Candidate){logits[i], i};
+    heapify(heap, n, true);
+    for (; i < n_vocab; i++) /* ids rise, so a token of equal logit comes after the heap's last */
+        if (logits[i] > heap[0].logit) {
+            heap[0] = (Candidate){logits[i], i};
+            sift_down(heap, n, 0, true);
+        }
+    heapify(heap, n, false);
+    return n;
+}
+
+/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order; returns how many, and the mass of the
+ * whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such tokens together have less than
+ * (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
+static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o, double *mass) {
+    *mass = row_mass(logits, s->n_vocab, max, o->temperature);
+    double floor_logit =
+        (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
+    return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
+}
+
+/* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved to the
+ * end of heap[0..n); its length is returned. */
+static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature, double sum, double want) {
+    int32_t left = n;
+    while (left > 0) {
+        Candidate top = heap[0];
+        heap[0] = heap[--left];
+        if (left > 0) sift_down(heap, left, 0, false);
+        heap[left] = top;
+        sum += filter_weight(top.logit, max, temperature);
+        if (sum >= want) break;
+    }
+    return n - left;
+}
+
+enum { N_BUCKETS = 512 };
+
+/* Of tens of thousands of candidates only those near the end of the run have to be sorted. They are counted by their distance
+ * from the greatest logit, in buckets so narrow that all tokens of a bucket have nearly the same weight; so the end of the
+ * run is known to within a bucket or two. Tokens before bucket `sure` are in the run, those after `last` are not. */
+typedef struct Ends {
+    float scale; /* buckets per unit of logit */
+    int32_t sure, last, n_sure;
+} Ends;
+
+static int32_t bucket_of(const Ends *e, float max, float logit) {
+    int32_t bucket = (int32_t)((max - logit) * e->scale);
+    return bucket < N_BUCKETS ? bucket : N_BUCKETS - 1;
+}
+
+static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max, float temperature, double want) {
+    int32_t counts[N_BUCKETS] = {0};
+    float least = max;
+    for (int32_t i = 0; i < n; i++)
+        if (row[ids[i]] < least) least = row[ids[i]];
+    Ends e = {.scale = least < max ? (float)N_BUCKETS / (max - least) : 0, .last = N_BUCKETS - 1};
+    for (int32_t i = 0; i < n; i++) counts[bucket_of(&e, max, row[ids[i]])]++;
+    const double width = ((double)max - (double)least) / N_BUCKETS, slack = 1e-4; /* for rounding at the edges */
+    double most = 0, at_least = 0, first = 1; /* first: weight at the upper edge of the bucket */
+    for (int32_t b = 0; b < N_BUCKETS; b++) {
+        double next = exp(-width * (b + 1) / (double)temperature);
+        most += counts[b] * first * (1 + slack);
+        if (most < want) e.sure = b + 1, e.n_sure += counts[b];
+        if (b + 1 < N_BUCKETS) at_least += counts[b] * next * (1 - slack);
+        if (at_least >= want) {
+            e.last = b;
+            break;
+        }
+        first = next;
+    }
+    return e;
+}
+
+/* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its length.
+ * The candidates for it are the *n tokens of s->ids. */
+static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want, int32_t *n) {
+    Ends e = {.last = N_BUCKETS - 1};
+    if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
+    int32_t n_heap = 0, n_sure = 0, n_ids = *n;
+    double sum = 0;
+    Candidate *sure = s->candidates + (s->n_vocab - e.n_sure);
+    for (int32_t i = 0; i < n_ids; i++) {
+        Candidate c = {row[s->ids[i]], s->ids[i]};
+        int32_t bucket = bucket_of(&e, max, c.logit);
+        if (bucket > e.last) continue;
+        if (bucket < e.sure) sure[n_sure++] = c, sum += filter_weight(c.logit, max, temperature);
+        else s->candidates[n_heap++] = c;
+    }
+    heapify(s->candidates, n_heap, false);
+    int32_t n_cut = cut_heap(s->candidates, n_heap, max, temperature, sum, want);
+    memmove(s->candidates + n_heap, sure, (size_t)n_sure * sizeof *sure);
+    *n = n_heap + n_sure;
+    return n_cut + n_sure;
+}
+
+Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *row, float max) {
+    /* min_logit is -inf without min-p */
+    Kept kept = {.min_logit = (double)max + (double)o->temperature * log((double)o->min_p)};
+    bool by_k = o->top_k > 0 && o->top_k < s->n_vocab;
+    if (!by_k && o->top_p >= 1) return kept;
+    Candidate *c = s->candidates;
+    int32_t n;
+    double mass = 0;
+    if (by_k) {
+        n = select_top_k(c, row, s->n_vocab, o->top_k);
+        for (int32_t i = 0; i < n; i++) mass += filter_weight(c[i].logit, max, o->temperature);
+        kept.n = o->top_p < 1 ? cut_heap(c, n, max, o->temperature, 0, (double)o->top_p * mass) : n;
+    } else {
+        n = select_heavy(s, row, max, o, &mass);
+        kept.n = take_top_p(s, row, max, o->temperature, (double)o->top_p * mass, &n);
+    }
+    kept.candidates = c + (n - kept.n);
+    return kept;
+}
