@@ -36,8 +36,9 @@ static bool generate(const char *draft, int32_t tokens[N_TOKENS]) {
     fr_assert(fr_engine_open(&engine, open_target(), &(fr_engine_options){.n_threads = 1, .n_ctx = 32}, &err) == FR_OK);
     fr_request_options options = {.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = N_TOKENS, .sampling = fr_sampling_default(),
                                   .drafts = &draft, .n_drafts = draft ? 1 : 0, .tree_budget = 6, .ignore_eos = 1};
-    bool opened = fr_request_open(&request, engine, &options, &err) == FR_OK;
+    bool opened = !draft || fr_engine_open_draft(engine, draft, &err) == FR_OK;
     fr_assert(opened || (err.code != FR_OK && err.message[0] != '\0'));
+    if (opened) fr_assert(fr_request_open(&request, engine, &options, &err) == FR_OK);
     if (opened) {
         while ((left = fr_engine_step(engine, &err)) > 0) {}
         const int32_t *got = fr_request_tokens(request, &n);

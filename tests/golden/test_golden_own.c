@@ -178,7 +178,7 @@ static void logits_are_the_stored_ones(void **state) {
     static const struct {
         const char *options;
         double blocks; /* tolerance of models in blocks */
-    } runs[] = {{"", BLOCKS}, {"--kernels ref -t 1", BLOCKS}, {"--act q8", 4e-2}};
+    } runs[] = {{"", BLOCKS}, {"--kernels ref -t 1", BLOCKS}, {"--act q8", 4e-2}, {"--backend reference", 1e-5}};
     for (int i = 0; i < N_CASES; i++) {
         Golden g = read_golden(cases[i].name);
         char model[600];
