@@ -140,9 +140,8 @@ static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vo
 #define not_under_tsan() ((void)0)
 #endif
 
-static void ladder_of(const char *path, const char *activations, int first_sampling, int last_sampling) {
-    not_under_tsan();
-    fr_model *model = rig_open_model_with(path, NULL, activations);
+/* Closes the model. */
+static void ladder_of_model(fr_model *model, const char *path, int first_sampling, int last_sampling) {
     fr_model_info info;
     fr_model_get_info(model, &info);
     int32_t prompt[N_PROMPT];
@@ -155,7 +154,7 @@ static void ladder_of(const char *path, const char *activations, int first_sampl
         assert_int_equal(plain.n, N_TOKENS);
         assert_int_equal(plain.stats.n_steps, N_TOKENS);
         char what[96];
-        snprintf(what, sizeof what, "%s, %s, sampling %d", path, info.activations, i);
+        snprintf(what, sizeof what, "%s, %s, %s, sampling %d", path, info.backend, info.activations, i);
         list_methods(e);
         static const int budgets[] = {1, 2, 3, 5, 8, 13, 21, 32, 64};
         for (int b = 0; b < (int)(sizeof budgets / sizeof *budgets); b++)
@@ -168,6 +167,11 @@ static void ladder_of(const char *path, const char *activations, int first_sampl
     fr_model_close(model);
 }
 
+static void ladder_of(const char *path, const char *activations, int first_sampling, int last_sampling) {
+    not_under_tsan();
+    ladder_of_model(rig_open_model_with(path, NULL, activations), path, first_sampling, last_sampling);
+}
+
 static void random_models_are_lossless(void **state) {
     (void)state;
     for (int i = 0; i < N_RANDOM; i++) ladder_of(random_path(i), NULL, 0, N_SAMPLINGS - 1);
@@ -176,6 +180,13 @@ static void random_models_are_lossless(void **state) {
 static void also_with_activations_of_8_bits(void **state) {
     (void)state;
     for (int i = 1; i < N_RANDOM; i++) ladder_of(random_path(i), "q8", i, i); /* the first has floats only */
+}
+
+static void the_reference_backend_is_lossless(void **state) {
+    (void)state;
+    not_under_tsan();
+    for (int i = 0; i < N_RANDOM; i++)
+        if (random_models[i].n_embd == 64) ladder_of_model(rig_open_model_in(random_path(i), "reference"), random_path(i), i, i);
 }
 
 static void the_shipped_models_are_lossless(void **state) {
@@ -377,6 +388,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_are_lossless),
         cmocka_unit_test(also_with_activations_of_8_bits),
+        cmocka_unit_test(the_reference_backend_is_lossless),
         cmocka_unit_test(the_shipped_models_are_lossless),
         cmocka_unit_test(draft_models_are_lossless),
         cmocka_unit_test(a_published_model_is_lossless),

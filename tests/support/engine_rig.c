@@ -7,14 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+static fr_model *open_model(const char *path, const fr_model_options *options) {
+    fr_error err;
+    fr_model *model;
+    if (fr_model_open(&model, path, options, &err)) fail_msg("%s", err.message);
+    return model;
+}
+
 fr_model *rig_open_model(const char *path, const char *kernels) { return rig_open_model_with(path, kernels, NULL); }
 
 fr_model *rig_open_model_with(const char *path, const char *kernels, const char *activations) {
-    fr_model_options options = {.kernels = kernels, .activations = activations, .n_threads = 2};
-    fr_error err;
-    fr_model *model;
-    if (fr_model_open(&model, path, &options, &err)) fail_msg("%s", err.message);
-    return model;
+    return open_model(path, &(fr_model_options){.kernels = kernels, .activations = activations, .n_threads = 2});
+}
+
+fr_model *rig_open_model_in(const char *path, const char *backend) {
+    return open_model(path, &(fr_model_options){.backend = backend, .n_threads = 2});
 }
 
 fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *options) {

@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "backend/cpu/cpu.h"
+#include "backend/reference/reference_backend.h"
 #include "model_rig.h"
 
 #include <stdio.h>
@@ -84,6 +85,17 @@ static void with_each_shape(const Kernels *kernels, ActPrecision activations, Mo
         Gguf *g = rig_random_gguf(&shapes[i].m);
         Weights *m = rig_weights_with(g, kernels, activations);
         test(m, (Where){.model = shapes[i].name, .table = ((const CpuWeights *)m)->kernels->name});
+        rig_weights_close(m);
+        gguf_close(g);
+    }
+}
+
+static void with_each_shape_in_reference(ModelTest test) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        if (shapes[i].m.n_embd > 100) continue; /* it is slow */
+        Gguf *g = rig_random_gguf(&shapes[i].m);
+        Weights *m = rig_weights_in(&backend_reference, g);
+        test(m, (Where){.model = shapes[i].name, .table = "reference backend"});
         rig_weights_close(m);
         gguf_close(g);
     }
@@ -416,6 +428,14 @@ static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
 
 /* ---- what a batch may not be ---------------------------------------------------------------------- */
 
+static void the_reference_backend_keeps_the_contract(void **state) {
+    (void)state;
+    with_each_shape_in_reference(vary_chunk);
+    with_each_shape_in_reference(vary_page_size);
+    with_each_shape_in_reference(vary_siblings);
+    with_each_shape_in_reference(live_twice);
+}
+
 static void impossible_batches_are_refused(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&shapes[0].m);
@@ -476,6 +496,7 @@ int main(void) {
         cmocka_unit_test(trees_neighbours_forks_and_commits_do_not_matter),
         cmocka_unit_test(nor_for_the_model_that_ships),
         cmocka_unit_test(every_table_keeps_the_contract_and_agrees_with_ref),
+        cmocka_unit_test(the_reference_backend_keeps_the_contract),
         cmocka_unit_test(impossible_batches_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
