@@ -64,7 +64,7 @@ typedef struct fr_model_info {
     const char *architecture; /* "llama", "qwen2", "qwen3" */
     const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* the kernel table in use */
-    const char *activations;  /* "q16" or "q8" */
+    const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
     const char *chat_family;  /* "none": the chat template of the file is not recognised */
     int32_t n_vocab, n_layer, n_embd, n_ctx_train;
     size_t weight_bytes;      /* read by one forward */

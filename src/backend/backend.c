@@ -19,6 +19,10 @@ int backend_find(const char *name, const Backend **out, fr_error *err) {
     return error_set(err, FR_ERR_ARGUMENT, "there is no backend '%.40s'; choose cpu or reference", name);
 }
 
+const char *weights_activations(const Weights *w) {
+    return w->backend->computes_exactly ? "exact" : act_precision_name(w->options.activations);
+}
+
 void weights_close(Weights *w) {
     if (w) w->backend->weights_close(w);
 }

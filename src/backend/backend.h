@@ -111,7 +111,8 @@ typedef enum LinearOp {
 } LinearOp;
 
 struct Backend {
-    const char *name, *summary; /* as in --backend; one line for --help */
+    const char *name, *summary;  /* as in --backend; one line for --help */
+    bool computes_exactly;       /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
     /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM head they
      * share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending with NULL. */
@@ -164,6 +165,9 @@ struct Backend {
 /* All backends, ending with NULL, the default first; and one by name (NULL: the default), with an error that names them. */
 const Backend *const *backends(void);
 int backend_find(const char *name, const Backend **out, fr_error *err);
+
+/* To what the inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
+const char *weights_activations(const Weights *w);
 
 /* NULL is fine for each. */
 void weights_close(Weights *w);

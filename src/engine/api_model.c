@@ -64,7 +64,7 @@ void fr_model_close(fr_model *m) {
 void fr_model_get_info(const fr_model *m, fr_model_info *out) {
     const Hparams *h = &m->model->hparams;
     *out = (fr_model_info){.name = m->name, .architecture = arch_name(h->arch), .backend = m->weights->backend->name, .kernels = m->weights->options.kernels,
-                           .activations = act_precision_name(m->weights->options.activations),
+                           .activations = weights_activations(m->weights),
                            .chat_family = chat_family_name(m->chat_family), .n_vocab = h->n_vocab,
                            .n_layer = h->n_layer, .n_embd = h->n_embd, .n_ctx_train = h->n_ctx_train,
                            .weight_bytes = m->weights->bytes};

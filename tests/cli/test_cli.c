@@ -199,6 +199,39 @@ static void costs_are_kept(void **state) {
     globfree(&found);
 }
 
+/* run, logits, compare and perf in the reference backend: near to the CPU's values, and exact under drafting in itself. */
+static void the_reference_backend_serves_every_command(void **state) {
+    (void)state;
+    enum { V = 4096 };
+    char text[8192], command[512];
+    float logits[2][2 * V];
+    static const char *const names[] = {"cpu", "reference"};
+    for (int k = 0; k < 2; k++) {
+        snprintf(command, sizeof command, "logits " DRAFT "--tokens 1,400 --kv f32 --backend %s -o %s/logits.f32", names[k], cli_rig_folder());
+        assert_int_equal(cli_run(command, text, sizeof text), 0);
+        snprintf(command, sizeof command, "%s/logits.f32", cli_rig_folder());
+        FILE *f = fopen(command, "rb");
+        assert_non_null(f);
+        assert_int_equal(fread(logits[k], sizeof(float), 2 * V, f), 2 * V);
+        fclose(f);
+    }
+    double error = 0, size = 0;
+    for (int i = 0; i < 2 * V; i++) {
+        double x = (double)logits[0][i], y = (double)logits[1][i];
+        error += (x - y) * (x - y), size += y * y;
+    }
+    assert_true(error > 0); /* they are two computations */
+    assert_true(error < 1e-6 * size);
+    json_t *j = stats_of(DRAFT "-p 'Once upon a time' -n 8 --backend reference --draft ngram-trie");
+    assert_string_equal(json_string_value(json_object_get(j, "backend")), "reference");
+    assert_string_equal(json_string_value(json_object_get(j, "activations")), "exact");
+    json_decref(j);
+    cli_expect("compare " DRAFT "-p 'a b a b a b' -n 12 --no-text --backend reference --draft ngram-trie", 0, "identical");
+    cli_expect("perf " DRAFT "--rows 1,2 --parts 1 --seconds 0.1 --ctx 4 --backend reference", 0, "does not know the limits");
+    cli_expect("perf " DRAFT "--figures --backend reference", 1, "use --backend cpu");
+    cli_expect("run " DRAFT "-p a --backend gpu", 2, "'--backend=gpu' must be cpu or reference");
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
@@ -211,6 +244,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(perf_prints_ratios),
         cmocka_unit_test(figures_have_floors),
         cmocka_unit_test(costs_are_kept),
+        cmocka_unit_test(the_reference_backend_serves_every_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,40 +71,57 @@ static double t1(const Report *r) {
     return r->seconds[0] / r->rows[0];
 }
 
+/* Whether the backend knows the limits of the machine. */
+static bool has_limits(const Report *r) { return r->speed.read_gb_s > 0; }
+
+static void print_row(const Report *r, int64_t i) {
+    double ops = 0;
+    for (int k = 0; k < PEAK_COUNT; k++) ops += r->rows[i] * r->work.ops_per_row[k];
+    printf("%6d %10.3f %8.2f %11.1f", r->rows[i], 1e3 * r->seconds[i], r->seconds[i] / t1(r), r->rows[i] / r->seconds[i]);
+    if (has_limits(r))
+        printf(" %10.3f %7.0f%% %9.0f%% %9.0f", 1e3 * limit_s(r, i), 100 * limit_s(r, i) / r->seconds[i], 100 * read_share(r, i),
+               ops / r->seconds[i] * 1e-9);
+    putchar('\n');
+}
+
 static void print_text(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
-    printf("machine   %d threads, backend %s, kernels %s (of", r->args->model.n_threads, r->weights->backend->name, r->weights->options.kernels);
-    for (const char *const *name = r->weights->backend->kernel_names(); *name; name++) printf(" %s", *name);
-    printf("), activations %s\n", act_precision_name(r->weights->options.activations));
-    printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
-           peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
-    printf("model     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
-           r->args->n_context);
-    printf("limit     the longer of two times: reading everything once, and computing everything at the peak rate\n\n");
-    printf("%6s %10s %8s %11s %10s %8s %10s %9s\n", "rows", "T ms", "T/T(1)", "rows/s", "limit ms", "of limit", "bandwidth", "Gop/s");
-    for (int64_t i = 0; i < r->n; i++) {
-        double ops = 0;
-        for (int k = 0; k < PEAK_COUNT; k++) ops += r->rows[i] * r->work.ops_per_row[k];
-        printf("%6d %10.3f %8.2f %11.1f %10.3f %7.0f%% %9.0f%% %9.0f\n", r->rows[i], 1e3 * r->seconds[i],
-               r->seconds[i] / t1(r), r->rows[i] / r->seconds[i], 1e3 * limit_s(r, i),
-               100 * limit_s(r, i) / r->seconds[i], 100 * read_share(r, i), ops / r->seconds[i] * 1e-9);
-    }
+    const Weights *w = r->weights;
+    int n_threads = r->args->model.device->n_threads;
+    printf("machine   %d thread%s, backend %s, kernels %s (of", n_threads, n_threads == 1 ? "" : "s", w->backend->name, w->options.kernels);
+    for (const char *const *name = w->backend->kernel_names(); *name; name++) printf(" %s", *name);
+    printf("), activations %s\n", weights_activations(w));
+    if (has_limits(r))
+        printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
+               peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
+    printf("model     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9, r->args->n_context);
+    if (has_limits(r))
+        printf("limit     the longer of two times: reading everything once, and computing everything at the peak rate\n");
+    else
+        printf("limit     the backend %s does not know the limits of the machine\n", w->backend->name);
+    printf("\n%6s %10s %8s %11s", "rows", "T ms", "T/T(1)", "rows/s");
+    printf(has_limits(r) ? " %10s %8s %10s %9s\n" : "\n", "limit ms", "of limit", "bandwidth", "Gop/s");
+    for (int64_t i = 0; i < r->n; i++) print_row(r, i);
     for (int64_t i = 0; i < r->n_split; i++)
-        perf_parts_print(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed);
+        if (r->n_parts[i]) perf_parts_print(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed);
 }
+
+/* null where the limits are unknown. */
+static json_t *figure(const Report *r, double value) { return has_limits(r) ? json_real(value) : json_null(); }
 
 static void print_json(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
     json_t *rows = json_array();
     for (int64_t i = 0; i < r->n; i++)
-        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", r->rows[i], "seconds",
-            r->seconds[i], "ratio", r->seconds[i] / t1(r), "limit_s", limit_s(r, i), "of_limit",
-            limit_s(r, i) / r->seconds[i], "bandwidth_share", read_share(r, i)));
+        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:o, s:o, s:o}", "rows", r->rows[i], "seconds",
+            r->seconds[i], "ratio", r->seconds[i] / t1(r), "limit_s", figure(r, limit_s(r, i)), "of_limit",
+            figure(r, limit_s(r, i) / r->seconds[i]), "bandwidth_share", figure(r, read_share(r, i))));
     json_t *split = json_array();
     for (int64_t i = 0; i < r->n_split; i++)
         json_array_append_new(split, perf_parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
-    json_t *j = json_pack("{s:i, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o, s:o}", "threads", r->args->model.n_threads, "kernel_table",
-                     r->weights->options.kernels, "activations", act_precision_name(r->weights->options.activations), "read_gb_s", r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8],
+    json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o, s:o}", "threads", r->args->model.device->n_threads,
+                     "backend", r->weights->backend->name, "kernel_table",
+                     r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s", r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8],
                      "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "weight_gb",
                      r->work.weight_bytes * 1e-9, "context", r->args->n_context, "forward", rows, "split", split);
     json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));

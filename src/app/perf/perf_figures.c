@@ -142,6 +142,9 @@ static json_t *to_json(const Figures *f, const double *goal) {
 }
 
 int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
+    if (!m->weights->backend->speed)
+        return error_set(err, FR_ERR_UNSUPPORTED, "--figures: the backend %s does not know the limits of the machine; use --backend cpu",
+                         m->weights->backend->name);
     const double *goal = goal_of(m->model->layers[0].gate->type);
     ExecutorOptions options = {.kv_type = m->kv, .page_size = 16, .n_ctx = 1024 + 64, .max_sequences = 1,
                                .max_rows = 64};
@@ -152,7 +155,7 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
     int status = executor_open(&e, m->device, m->weights, &options, err);
     if (!status && !json)
         printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is the time of a forward of n rows, the fastest of several rounds\n",
-               m->n_threads, m->weights->options.kernels, act_precision_name(m->weights->options.activations), work.weight_bytes * 1e-9);
+               m->n_threads, m->weights->options.kernels, weights_activations(m->weights), work.weight_bytes * 1e-9);
     for (size_t c = 0; !status && c < sizeof CONTEXTS / sizeof *CONTEXTS; c++) {
         Figures f = {.n_context = CONTEXTS[c]};
         status = measure_between_peaks(&f, m, e, seconds, err);

@@ -56,10 +56,10 @@ static void print_summary(const Generator *g, const fr_request *r) {
             (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
             (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
     fprintf(stderr, "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
-            "verification %.1f %%); kernels %s, activations %s; logits %016llx\n", (long long)s.n_prompt, (long long)s.n_prompt_shared,
+            "verification %.1f %%); backend %s, kernels %s, activations %s; logits %016llx\n", (long long)s.n_prompt, (long long)s.n_prompt_shared,
             s.prefill_s, s.decode_s, s.tokens_per_s,
             100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s,
-            info.kernels, info.activations, (unsigned long long)s.logits_hash);
+            info.backend, info.kernels, info.activations, (unsigned long long)s.logits_hash);
     if (s.is_lossy) fputs("LOSSY: the rule of acceptance changed the output distribution, which is no longer the target's\n", stderr);
     if (s.n_preempted)
         fprintf(stderr, "the KV cache ran out of pages %lld times; %lld tokens were computed again\n", (long long)s.n_preempted,
@@ -79,8 +79,8 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     json_t *j = stats_json(&s), *ids = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(ids, json_integer(tokens[i]));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.logits_hash);
-    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:i, s:s, s:b}", "tokens", ids, "text", json_stringn(text, n_bytes),
-        "finish", fr_finish_name(fr_request_finish(r)), "logits_hash", hash, "kernel_table", info.kernels, "activations", info.activations,
+    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b}", "tokens", ids, "text", json_stringn(text, n_bytes),
+        "finish", fr_finish_name(fr_request_finish(r)), "logits_hash", hash, "backend", info.backend, "kernel_table", info.kernels, "activations", info.activations,
         "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify", a->verify ? a->verify : "sampled", "lossy",
         s.is_lossy));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string(s.draft_error));

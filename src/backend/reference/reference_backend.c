@@ -67,6 +67,7 @@ static void time_parts(Context *c, double *seconds) { (void)c, (void)seconds; }
 const Backend backend_reference = {
     .name = "reference",
     .summary = "plain C in double precision, one thread: slow, to hold others against",
+    .computes_exactly = true,
     .weights_open = weights_open,
     .submodel = submodel,
     .weights_close = close_weights,
