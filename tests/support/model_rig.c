@@ -1,3 +1,4 @@
+/* model_rig.c - opens models, weights and executors in tests, and appends tokens to a sequence plainly. */
 #include "model_rig.h"
 
 #include "backend/cpu/cpu.h"
