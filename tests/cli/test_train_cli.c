@@ -1,5 +1,5 @@
-/* `forerun train` and `forerun distill-data` from the outside, with a vocabulary of 300 tokens and models that take a
- * second: what is written, what is refused, and that kill -9 changes no byte of it. */
+/* test_train_cli.c - `forerun train` and `forerun distill-data` as programs, with a vocabulary of 300 tokens and models that train
+ * in a second: what they write, what they refuse, and that kill -9 changes no byte of the result. */
 #include "cli_rig.h"
 
 #include "engine_rig.h"

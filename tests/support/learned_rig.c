@@ -1,3 +1,5 @@
+/* learned_rig.c - writes drafter files of random weights, and compares the text of requests that draft with them with plain
+ * decoding. */
 #include "learned_rig.h"
 
 #include "base/rng.h"

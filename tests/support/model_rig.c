@@ -1,3 +1,4 @@
+/* model_rig.c - opens models, devices and executors for tests, and runs tokens through them. */
 #include "model_rig.h"
 
 #include "backend/cpu/cpu.h"

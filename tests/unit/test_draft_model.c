@@ -1,5 +1,5 @@
-/* The drafters that are a second model: the text stays plain decoding's, the trees are those of a fresh
- * start, one forward a level, and a model of another vocabulary is refused by name. */
+/* test_draft_model.c - the drafters that run a second model: the text stays plain decoding's; trees are those of a fresh start; a level
+ * takes one forward; and a model of another vocabulary is refused by name. */
 #include "engine_rig.h"
 
 #include "base/rng.h"
