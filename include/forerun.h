@@ -265,7 +265,7 @@ typedef struct fr_stats {
     uint64_t logits_hash;       /* of the logits of every generated token, in order */
     int64_t n_proposals;        /* calls of drafters for a proposal */
     int64_t undrafted_steps;    /* of n_steps: without a drafted node */
-    int n_counters;             /* nodes that drafters count apart, by name, as far as the request's drafts have such */
+    int n_counters;             /* nodes that drafters count separately, by name */
     fr_counter counters[FR_MAX_COUNTERS];
     int is_lossy;               /* the verification rule changed the output distribution */
     char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
