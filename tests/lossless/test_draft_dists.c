@@ -362,7 +362,7 @@ static void greedy_trees_are_points(void **state) {
     draft_dists_free(dists);
 }
 
-/* Under a rule that asks for distributions the draw is the same whatever `coupled` says. */
+/* Under a rule that needs distributions the draw does not depend on `coupled`. */
 static void dists_are_never_coupled(void **state) {
     (void)state;
     static Tree t[2];

@@ -49,7 +49,7 @@ static int check(const Tree *dist, const Tree *tree, double temperature, const c
         if (n_checked++ == 0) base = x, base_dist = x_dist;
         double want = (x_dist - base_dist) / temperature;
         if (fabs(x - base - want) > 1e-3 * (1 + fabs(want)))
-            fail_msg("%s at %g: log(est / est') is %g, want %g", method, temperature, x - base, want);
+            fail_msg("%s at %g: log(p_accept / p_accept') is %g, want %g", method, temperature, x - base, want);
     }
     assert_true(n_checked > 0);
     return n_checked;

@@ -145,10 +145,10 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
     for (int32_t i = 1; i < want->n; i++) {
         const TreeNode *w = &want->nodes[i];
         place[i] = tree_child(got, place[w->parent], w->token);
-        if (place[i] < 0) fail_msg("%s: node %d (token %d, depth %d, est %g) is missing", what, i, w->token, w->depth, (double)w->p_accept);
+        if (place[i] < 0) fail_msg("%s: node %d (token %d, depth %d, p_accept %g) is missing", what, i, w->token, w->depth, (double)w->p_accept);
         double p_accept = (double)got->nodes[place[i]].p_accept;
         if (!(fabs(p_accept - (double)w->p_accept) <= tolerance * (double)w->p_accept))
-            fail_msg("%s: node %d has est %.9g, want %.9g", what, i, p_accept, (double)w->p_accept);
+            fail_msg("%s: node %d has p_accept %.9g, want %.9g", what, i, p_accept, (double)w->p_accept);
     }
 }
 

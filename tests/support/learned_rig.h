@@ -60,7 +60,7 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
  * when it is given the whole text at once. */
 void learned_rig_check_step(const Weights *target, const char *spec);
 
-/* Requests that draft with `spec` say what they say plainly: every sampling, budgets, chunks, in company that comes and
+/* Requests that draft with `spec` generate what plain decoding does: every sampling, budgets, chunks, beside others that come and
  * goes, with shared prompts, under ratio rules, and with too few pages. */
 void learned_rig_check_lossless(const char *target, const char *spec);
 
