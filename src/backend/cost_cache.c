@@ -1,3 +1,4 @@
+/* cost_cache.c - a measured cost curve as a small text file, checked by a hash in its last line. */
 #include "backend/cost_cache.h"
 
 #include "base/hash.h"
@@ -37,7 +38,7 @@ static bool path_of(const char *folder, const char *key, char out[PATH_BYTES]) {
     return n > 0 && n < PATH_BYTES;
 }
 
-/* The file but for its last line, a hash of all before it. Returns the bytes. */
+/* Writes the text of the file except its last line, which is a hash of everything before it. Returns the number of bytes. */
 static size_t write_text(const char *key, const CostCurve *c, char out[FILE_BYTES]) {
     int n = snprintf(out, FILE_BYTES, "forerun cost 1\n%s\n%.9g %.9g\n%d\n", key, c->key_s, c->key_read_s, c->n);
     for (int k = 0; k < c->n; k++) n += snprintf(out + n, FILE_BYTES - (size_t)n, "%d %.9g\n", c->rows[k], c->seconds[k]);
@@ -50,7 +51,7 @@ static bool is_sound(const CostCurve *c) {
     return ok && isfinite(c->seconds[c->n - 1]) && isfinite(c->key_s) && isfinite(c->key_read_s);
 }
 
-/* The numbers behind `at`, where the key ends. */
+/* Reads the numbers from `at` on, which is where the key ends. */
 static bool read_numbers(const char *at, CostCurve *c) {
     int used;
     if (sscanf(at, "%lf %lf %d%n", &c->key_s, &c->key_read_s, &c->n, &used) != 3 || c->n < 1 || c->n > COST_CURVE_MAX) return false;
@@ -61,7 +62,7 @@ static bool read_numbers(const char *at, CostCurve *c) {
     return is_sound(c);
 }
 
-/* Read, and written again: what does not come out the same, hash included, is not what was stored. */
+/* The file is parsed and formatted again: if the two texts differ, hash included, the file is damaged. */
 bool cost_cache_load(const char *folder, const char *key, CostCurve *out) {
     char path[PATH_BYTES], got[FILE_BYTES], want[FILE_BYTES];
     FILE *f = path_of(folder, key, path) ? fopen(path, "rb") : NULL;

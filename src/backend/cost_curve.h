@@ -1,4 +1,4 @@
-/* cost_curve.h - T(n, context) as a running engine knows it: measured once, then kept true by every forward. */
+/* cost_curve.h - T(n, context) as a running engine knows it: measured once, then corrected by every forward. */
 #ifndef BACKEND_COST_CURVE_H
 #define BACKEND_COST_CURVE_H
 
@@ -6,8 +6,8 @@
 
 enum { COST_CURVE_MAX = 9 };
 
-/* T(n, context) = a(n) + context * (key_read_s + n * key_s): keys are read once, and every row looks at every key. a(n) is straight lines between points; beyond the
- * last, its line goes on. */
+/* T(n, context) = a(n) + context * (key_read_s + n * key_s): keys are read once, and every row is multiplied with every key. a(n) is linear
+ * between the points and goes on beyond the last with the slope of the last segment. */
 typedef struct CostCurve {
     int n;                          /* points; 0: nothing is known */
     int32_t rows[COST_CURVE_MAX];   /* rising, the first is 1 */
@@ -16,14 +16,14 @@ typedef struct CostCurve {
     double n_context;               /* tokens before each row, in the mean: what the functions below answer for. Set by the owner */
 } CostCurve;
 
-/* Measures 1 to 32 rows without context, and 8 behind a long one (1024 tokens, where so many fit): about 150 ms, for a
- * large model up to 2 s; where these do not suffice, fewer counts. Needs a free sequence, leaves none open. Without room for a
- * long context keys cost nothing; after a failure the curve is empty. */
+/* Measures 1 to 32 rows without context, and 8 rows behind a long one (1024 tokens, where so many fit): about 150 ms, for a large model up
+ * to 2 s; if that does not suffice, fewer numbers of rows. Needs a free sequence and leaves none open. Without room for a long context keys
+ * are taken to cost nothing. After a failure the curve is empty. */
 int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, fr_error *err);
 /* n_rows >= 1; the curve is not empty. */
 double cost_curve_at(const CostCurve *c, int32_t n_rows);
-/* A forward of n_rows rows took so long. One forward moves the curve by a tenth at most, however slow it was, so that what
- * else the machine does for a moment does not count. */
+/* Corrects the curve by one forward of n_rows rows that took that long. A forward moves the curve by a tenth at most, however slow it was, so
+ * that momentary disturbances do not matter. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds);
 
 #endif

@@ -1,4 +1,4 @@
-/* kv_pages.c - the page tables of sequences. */
+/* kv_pages.c - the page tables of sequences: which sequence holds which page, and when a shared page must be copied. */
 #include "backend/kv_pages.h"
 
 int kv_open(KvPages *kv, const KvShape *shape, const KvMemory *data, fr_error *err) {

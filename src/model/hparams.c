@@ -22,7 +22,7 @@ static const char *full_key(Reader *r, const char *what) {
     return r->key;
 }
 
-/* A whole number in [min, max]; `fallback` where the key is missing, unless that is negative. */
+/* An integer in [min, max]; `fallback` where the key is missing, unless the fallback is negative. */
 static int32_t read_int(Reader *r, const char *what, int64_t fallback, int64_t min, int64_t max) {
     int64_t v = fallback;
     const char *key = full_key(r, what);

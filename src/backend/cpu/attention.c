@@ -1,9 +1,9 @@
 /* attention.c - what the rows of a forward read from the KV cache.
  *
- * The problem. A row, a KV head and the query heads that share it are one piece of work: n scores, a softmax, a
- * weighted sum of n values, n being the row's context. Many rows or KV heads are many pieces, and threads take whole ones.
- * But one row behind a long context, which is plain decoding, is as many pieces as the model has KV heads; where threads
- * are more, cores would stand idle over the longest work of the step. So keys must be split too, and bits must not say so.
+ * The problem. A row, a KV head and the query heads that share it are one unit of work: n scores, a softmax, a weighted sum of n
+ * values, n being the row's context. Many rows or KV heads give many units, and each thread takes whole ones. But one row behind a
+ * long context, which is plain decoding, gives only as many units as the model has KV heads; with more threads than that, cores
+ * would be idle during the longest operation of the forward. So the keys must be split too, without changing a bit.
  *
  * The idea. Cut the context, not the work: tiles of ATTN_TILE keys, counted from logical position 0. What is computed is
  *
@@ -12,18 +12,18 @@
  *     out[t] = sum of w[i] V[i] over tile t      from zero, one fused multiply-add a key, ascending
  *     out    = ((out[0] + out[1]) + out[2]) + .. in order of tiles
  *
- * whoever computes it. It is a function of the context alone: pages, chunks, the shape of the batch and the number of
- * threads are not in it. A context of one tile is the plain sum over its keys.
+ * whichever threads compute it. The definition depends on the context alone, not on pages, chunks, the shape of the batch or the
+ * number of threads. A context of one tile is the plain sum over its keys.
  *
  * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099, out = (out[0] + out[1]) + out[2]. One thread computes all that in
- * `attend`. With one pair of row and KV head and four threads it is four jobs: three tiles of scores, a softmax for each
+ * `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a softmax for each
  * query head, three tiles of values, one addition.
  *
- * Invariants. Each piece of either way is the same function over the same range of keys. A tile may begin among the committed
+ * Invariants. Both ways call the same function over the same ranges of keys. A tile may begin among the committed
  * keys and end on the row's path: two calls of a kernel over adjacent ranges equal one call over both.
  *
- * Cost. Four jobs in the place of one, some microseconds each; so keys are split only where pairs are fewer than threads
- * and some context is longer than a tile. The scores lie in the scratch of the threads that would have been idle.
+ * Cost. Four stages instead of one, some microseconds each; so keys are split only where there are fewer pairs than threads and some
+ * context is longer than a tile. The scores are kept in the scratch memory of the threads that would have been idle.
  * When it loses: contexts little above a tile, where one tile is the longest part.
  *
  * Proof: test_attention.c (threads, chunks, pages, company, trees, tables, double precision), test_forward.c.
@@ -188,7 +188,7 @@ static void finish_pairs(const Op *op, int64_t begin, int64_t end, int i_thread)
     }
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------- */
+/* ---- operations ---------------------------------------------------------------------------------------- */
 
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at) {
     Op base = {.c = c, .layer = layer, .l = &c->weights->layers[layer]};

@@ -1,15 +1,15 @@
-/* layer.c - one layer of the forward, as stages of the parallel region.
+/* layer.c - one layer of the forward, as operations of the parallel region.
  *
  *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)      grouped queries: n_head / n_head_kv
  *     x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)      heads share one key-value head
  *
- * The problem. Between the matrix products stand small things: bias, head norm, rotation, the cache, SiLU, the conversion into
- * what the next product reads, the residual. Each by itself is a pass over memory and an end of a stage, at which all but the
- * last thread wait; with one row it is the work of one thread while the others stand idle.
+ * The problem. Between the matrix products lie small operations: bias, head norm, rotation, writing to the cache, SiLU, conversion
+ * into the form that the next product reads, the residual. Each by itself is a pass over memory and ends a stage, at which all threads
+ * wait for the last; with one row it occupies one thread while the others are idle.
  *
- * The idea. What needs only some outputs of a product is done by the part that made them, while they are in its cache:
+ * The idea. What needs only some outputs of a product is done by the thread that computed them, while they are in its cache:
  *
- *     stage       items                     and at once
+ *     stage       items                     fused with it
  *     norm        rows                      conversion for q, k, v
  *     qkv         heads of q, k, v          bias, head norm, rotation; keys and values into the cache
  *     attention   row x KV head             conversion for o             (attention.c)
@@ -19,13 +19,13 @@
  *     down        tiles of 16 outputs       x +=
  *
  * Only a norm needs a whole row, and so a stage of its own. Activations are quantised in blocks of 32: two tiles of gate
- * and up, and some heads of attention; where head sizes do not fit blocks (models smaller than any that people use) the
- * conversion is a stage of its own. A unit of qkv is as many heads as whole tiles hold: heads of 64 are four tiles each.
+ * and up, or some heads of attention; where head sizes are not whole blocks (tiny models only) the conversion is a stage of
+ * its own. A unit of qkv is the smallest number of heads that fills whole tiles: a head of 64 is four tiles.
  *
- * Invariants. Each output is made by the same operations in the same order as if every line of the table were a stage. The down
- * projection reads from activations of its own, since others may still multiply with those of gate and up.
+ * Invariants. Each output results from the same operations in the same order as if every line of the table were several stages. The
+ * down projection has activations of its own, because other threads may still multiply with those of gate and up.
  *
- * Cost. Seven stages a layer; bench/DIARY.md has what that gave. Proof: test_forward.c, test_golden.c, test_reference.c.
+ * Cost. Seven stages a layer; bench/DIARY.md has the measured gain. Proof: test_forward.c, test_golden.c, test_reference.c.
  */
 #include "backend/cpu/cpu.h"
 
@@ -97,14 +97,14 @@ static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     }
 }
 
-/* ---- the others ----------------------------------------------------------------------------------- */
+/* ---- the other operations ----------------------------------------------------------------------------------- */
 
 static void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     for (int64_t i = begin; i < end; i++) convert_row(op, op->x + row_at(i, op->products[0].m->n_in), i);
 }
 
-/* Tiles of the one product of the step, added to the residual stream. */
+/* Tiles of the one product of the operation, added to the residual stream. */
 static void add_tiles(const Op *op, const void *acts, int64_t begin, int64_t end) {
     CpuContext *c = op->c;
     const PackedMatrix *m = op->products[0].m;
