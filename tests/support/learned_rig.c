@@ -245,7 +245,7 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
     return accepted;
 }
 
-/* In company, with pages for all or not: the same text, and with pages the same drafts. Returns how many pages were
+/* Beside other requests, with pages for all or not: the same text, and with pages the same drafts. Returns how many pages were
  * taken away. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
     static Stream got;
@@ -260,8 +260,8 @@ static int64_t check_together(const fr_model *model, const char *spec, int64_t k
             if (running[p] && fr_request_finish(running[p])) {
                 const Case *c = &cases[which[p]];
                 rig_collect(running[p], &got);
-                rig_assert_same(&c->plain, &got, "in company");
-                assert_drafts(&got, "in company");
+                rig_assert_same(&c->plain, &got, "beside others");
+                assert_drafts(&got, "beside others");
                 if (!kv_tokens) assert_int_equal(got.stats.drafted, c->drafted.stats.drafted);
                 if (!kv_tokens) assert_int_equal(got.stats.accepted, c->drafted.stats.accepted);
                 assert_int_equal(got.stats.n_prompt_shared, 0); /* hidden states cannot be shared */
