@@ -9,14 +9,14 @@ ifeq ($(origin CC),default)
 CC      := gcc
 endif
 VERSION := 0.1.0
-# Goals that build as a part of something bigger use all cores, unless make was told otherwise.
+# Goals that build as a part of something bigger use all cores, unless make has a -j of its own.
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
-LIB_PKGS := libpcre2-8 libxxhash libdivsufsort libdivsufsort64
-PKGS    := $(LIB_PKGS) libutf8proc jansson libzstd openblas
+LIB_PKGS := libpcre2-8 libxxhash
+PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 libutf8proc jansson libzstd openblas
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
-# WERROR=-Werror in .ci/run: a warning of a compiler that nobody here has seen yet must not stop a user's build.
+# WERROR=-Werror in .ci/run only: a warning of some future compiler must not stop a user's build.
 WERROR  ?=
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
 ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
@@ -238,7 +238,8 @@ cross-aarch64: deps-cross $(SYSROOT)/done
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
 # ---- install -------------------------------------------------------------------------------------
-.PHONY: install uninstall
+# forerun.pc contains PREFIX, so each install writes it anew.
+.PHONY: install uninstall $(BUILD)/forerun.pc
 $(BUILD)/forerun.pc: Makefile
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: forerun' \
@@ -276,7 +277,7 @@ help:
 	  'make format      format the tree with clang-format 14; check-format checks it' \
 	  'make tidy        run clang-tidy 14 over src/' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
-	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall takes it away' \
+	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall removes it' \
 	  'make deps        install the Debian packages that are missing; deps-dev also those for developers' \
 	  'make clean       remove build/'
 

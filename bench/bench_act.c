@@ -71,7 +71,7 @@ static int32_t best_of(const float *x, int32_t n) {
     return best;
 }
 
-static void judge_row(Form *f, const float *want, int32_t row, int32_t next, int32_t n_vocab) {
+static void compare_row(Form *f, const float *want, int32_t row, int32_t next, int32_t n_vocab) {
     const float *got = executor_logits(f->e, row);
     double z = log_sum(want, n_vocab), y = log_sum(got, n_vocab);
     f->log_p += got[next] - y;
@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
             int32_t n_rows = (int32_t)(left < CHUNK ? left : CHUNK);
             for (int k = 0; k < N_FORMS; k++) run_chunk(&forms[k], tokens + i, n_rows);
             for (int32_t r = 0; r < n_rows; r++)
-                for (int k = 0; k < N_FORMS; k++) judge_row(&forms[k], executor_logits(forms[0].e, r), r, tokens[i + r + 1], n_vocab);
+                for (int k = 0; k < N_FORMS; k++) compare_row(&forms[k], executor_logits(forms[0].e, r), r, tokens[i + r + 1], n_vocab);
             n_judged += n_rows;
         }
     }

@@ -1,4 +1,4 @@
-/* bench_ngram_trie - what do time and memory of ngram-trie grow to in long texts?
+/* bench_ngram_trie.c - how the time and memory of ngram-trie grow with the length of the text.
  *
  *   bench_ngram_trie
  *

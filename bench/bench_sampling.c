@@ -1,4 +1,4 @@
-/* bench_sampling - how long does the choice of a token take?
+/* bench_sampling.c - the time it takes to choose a token.
  *
  *   bench_sampling
  *

@@ -208,7 +208,7 @@ typedef struct fr_request_options {
                                 * the draft "auto", else FR_TREE_BUDGET. With "auto" N bounds the automatic budget; a
                                 * ratio or lossy rule always has a fixed budget, because its text depends on its
                                 * trees */
-    const char *verify;        /* rule of acceptance: NULL or "sampled" (the same text as plain decoding), or a ratio
+    const char *verify;        /* verification rule: NULL or "sampled" (the same text as plain decoding), or a ratio
                                 * rule (the same output distribution; see `forerun run --help`), with its option if it
                                 * has one: "k-seq:gamma=1.5"; "typical" is lossy. Not kept */
     int allow_lossy;           /* not 0: permits a lossy rule, which changes the output distribution */
@@ -265,9 +265,9 @@ typedef struct fr_stats {
     uint64_t logits_hash;       /* of the logits of every generated token, in order */
     int64_t n_proposals;        /* calls of drafters for a proposal */
     int64_t undrafted_steps;    /* of n_steps: without a drafted node */
-    int n_counters;             /* nodes that drafters count apart, by name, as far as the request's drafts have such */
+    int n_counters;             /* nodes that drafters count separately, by name */
     fr_counter counters[FR_MAX_COUNTERS];
-    int is_lossy;               /* the rule of acceptance changed the output distribution */
+    int is_lossy;               /* the verification rule changed the output distribution */
     char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
 } fr_stats;
 

@@ -30,7 +30,7 @@ struct Command {
     const char *notes;           /* optional: further paragraphs, after the lists */
     const char *examples;        /* whole lines, each as it would be typed */
     void (*defaults)(void);      /* optional: fills what no row has a default for, before parsing */
-    int (*check)(fr_error *err); /* optional: what no row can say, after parsing */
+    int (*check)(fr_error *err); /* optional: checks that involve several options, after parsing */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit status */
 };
 

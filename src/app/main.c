@@ -15,7 +15,7 @@ static void print_help(FILE *out) {
           "Commands:\n",
           out);
     for (const Command *const *c = cli_commands; *c; c++) fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
-    fputs("\n'forerun COMMAND --help' explains a command, and 'man forerun' the drafters and rules of acceptance.\n"
+    fputs("\n'forerun COMMAND --help' explains a command, and 'man forerun' the drafters and verification rules.\n"
           "'forerun --completions bash|zsh|fish' prints completions for that shell.\n",
           out);
 }

@@ -29,7 +29,7 @@
  * Drafters are shown tokens only when they propose (request_drafts.c), so idle ones cost nothing. The number of nodes
  * that a drafter may propose follows the number that the allocator takes.
  *
- * None of this can change a text: it chooses trees, and the rule of acceptance is exact for every tree. The text of a
+ * None of this can change a text: it chooses trees, and the verification rule is exact for every tree. The text of a
  * ratio rule does depend on its trees, so a request with such a rule keeps a fixed budget and learns nothing. Proof:
  * tests/unit/test_draft_policy.c. */
 #include "engine/draft_policy.h"

@@ -27,7 +27,7 @@
  * goes on.
  *
  * Invariants
- *   - The oldest request gets what it wants: all others can be made to give up their pages. kv_tokens >= n_ctx
+ *   - The oldest request gets what it claims: all others can be made to give up their pages. kv_tokens >= n_ctx
  *     (fr_engine_open checks it), so one request alone always fits. Therefore every step brings the oldest request further,
  *     and every request becomes the oldest at some point: no livelock, no starvation.
  *   - A request takes pages only from younger ones, which have not claimed in this step yet: no claimed slot is lost.

@@ -10,7 +10,7 @@
  * The prompt is no exception: prefill runs all of it but the last token, which is the root of the first tree. So every
  * generated token comes from a decoding step.
  *
- * Nothing that a drafter does can change a token: trees are validated, and the rule of acceptance alone chooses. What
+ * Nothing that a drafter does can change a token: trees are validated, and the verification rule alone chooses. What
  * goes wrong with one request (its context, its pages) ends that request and no other. */
 #include "engine/step.h"
 

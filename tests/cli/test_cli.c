@@ -179,7 +179,7 @@ static void figures_have_floors(void **state) {
     json_decref(j);
 }
 
-/* What was measured for a planned request is found again by the next program. */
+/* Costs that one program measured for an automatic budget are used by the next one. */
 static void costs_are_kept(void **state) {
     (void)state;
     char path[700], command[1024];

@@ -1,5 +1,6 @@
-/* Tests of tools/grow_model, run as a program: a grown model says what the small one says. Bit for bit where nothing is
- * rounded (width times 4, vocabulary as it was), within float rounding otherwise; new tokens are never said. */
+/* test_grow_model.c - tools/grow_model as a program: a grown model generates the text of the small one, with logits that are equal
+ * bit for bit where nothing is rounded (width times 4, the same vocabulary) and within float rounding otherwise; added tokens are
+ * never generated. */
 #include "model_rig.h"
 #include "testing.h"
 

@@ -1,4 +1,4 @@
-/* `forerun index` from the outside: which corpora it takes and refuses, and that `replay` drafts from the index. */
+/* test_index_cli.c - `forerun index` as a program: which corpora it accepts and refuses, and that `replay` drafts from the index. */
 #include "cli_rig.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Tests of `forerun inspect`, run as a program. */
+/* test_inspect.c - `forerun inspect` as a program: its text, its JSON, and its exit statuses. */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
 

@@ -1,4 +1,4 @@
-/* Tests of tools/make_model, run as a program: the files have the shapes and types that were asked for. */
+/* test_make_model.c - tools/make_model as a program: its files have the requested shapes and types. */
 #define _POSIX_C_SOURCE 200809L
 #include "testing.h"
 

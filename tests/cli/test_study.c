@@ -1,4 +1,4 @@
-/* `forerun study`: the arithmetic of its tables, and what it refuses. */
+/* test_study.c - `forerun study` as a program: the arithmetic of its tables, and what it refuses. */
 #include "cli_rig.h"
 
 #include <jansson.h>

@@ -1,4 +1,4 @@
-/* `forerun tokenize` from the outside: what it prints and how it exits. */
+/* test_tokenizer_cli.c - `forerun tokenize` as a program: its output and exit statuses. */
 #include "cli_rig.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* `forerun train` and `forerun distill-data` from the outside, with a vocabulary of 300 tokens and models that take a
- * second: what is written, what is refused, and that kill -9 changes no byte of it. */
+/* test_train_cli.c - `forerun train` and `forerun distill-data` as programs, with a vocabulary of 300 tokens and models that train
+ * in a second: what they write, what they refuse, and that kill -9 changes no byte of the result. */
 #include "cli_rig.h"
 
 #include "engine_rig.h"
@@ -187,7 +187,7 @@ static void a_drafter_names_its_precision(void **state) {
     }
 }
 
-/* medusa measures its heads on what is held out; where nothing is, its file says nothing of them. */
+/* medusa measures its heads on held-out texts; without any, its file has no accuracies. */
 static void medusa_measures_its_heads(void **state) {
     (void)state;
     static char said[20000];
@@ -214,7 +214,7 @@ static int64_t hot_token(int64_t i) {
 }
 
 
-/* The texts of another file say which tokens are hot; a run that was begun with these goes on with no others. */
+/* --frequencies: the texts of another file determine the hot tokens, and a run cannot be resumed with others. */
 static void frequencies_come_from_the_texts_that_are_given(void **state) {
     (void)state;
     int64_t own[8];
@@ -369,7 +369,7 @@ static void distilled_answers_are_those_of_run(void **state) {
     answers_are_those_of_run("--temp 0.9 --top-k 50", true);
 }
 
-/* What the library says after these turns, by itself. */
+/* The answer of the library to these turns. */
 static void expect_answer(const fr_chat_message *turns, int n_turns, const char *answer) {
     fr_model *model = rig_open_model("models/target.gguf", NULL);
     fr_engine *engine = rig_open_engine(model, NULL);
@@ -412,7 +412,7 @@ static void expect_prompt(int i, const char *prompt) {
     json_decref(object);
 }
 
-/* Of a text its first words are asked, of a conversation all before the first answer; run again, it is all there. */
+/* The prompt is the beginning of a text, or everything before the first answer of a conversation; a second run adds nothing. */
 static void texts_are_begun(void **state) {
     (void)state;
     const char *command = "distill-data -m models/target.gguf " DIR "/texts.jsonl -o " ANSWERS " -n 3 --begin-texts 3";
@@ -430,7 +430,7 @@ static void texts_are_begun(void **state) {
     shell("cmp " ANSWERS " " DIR "/before.jsonl");
 }
 
-/* Answers that follow another distribution than the target's say so, a trainer warns of them, and written anew they do not say it. */
+/* Answers under a lossy rule are marked, and train warns about them; generated anew under an exact rule they are not marked. */
 static void lossy_answers_are_marked(void **state) {
     (void)state;
     const char *train = "train target --vocab models/target.gguf --data " ANSWERS " --chat --valid 0 --layers 1 --width 16 --heads 2 "
@@ -448,7 +448,7 @@ static void lossy_answers_are_marked(void **state) {
     assert_null(strstr(said, "warning"));
 }
 
-/* What a line of a log says of held-out texts: loss, and accuracy of a step ahead. */
+/* The held-out loss and the accuracy by tokens ahead, from a line of the log. */
 static double valid_of(int line, const char *what, size_t step) {
     json_t *object = line_of(OUT ".log.jsonl", line), *value = json_object_get(object, what);
     assert_non_null(value);

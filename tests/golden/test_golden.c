@@ -1,4 +1,4 @@
-/* test_golden.c - The golden files of ../shared/data/golden: logits by llama.cpp and exact logits of models of every
+/* test_golden.c - the golden files of ../shared/data/golden: logits by llama.cpp and exact logits of models of every
  * type. test_golden_own.c needs no ../shared.
  *
  * The rule for each case: the relative rms error of forerun's logits against the exact ones (float64, nothing

@@ -1,4 +1,4 @@
-/* The values of the forward: against a double-precision reference of another hand (reference.c).
+/* test_reference.c - the values of the CPU backend's forward, against those of the reference backend in double precision.
  *
  * Tolerances, relative rms of logits:
  *   F32, F16 weights     1e-5   some hundred float roundings (2^-24 each) on the way, seen up to 2e-6

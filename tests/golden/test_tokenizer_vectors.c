@@ -1,4 +1,4 @@
-/* test_tokenizer_vectors.c - Test vectors of other projects' tokenizers:
+/* test_tokenizer_vectors.c - test vectors of other projects' tokenizers:
  * ../shared/data/{tokenizers,golden/tokenizer.json}. test_tokenizer_own.c needs no ../shared. */
 #include "testing.h"
 

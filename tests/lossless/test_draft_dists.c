@@ -1,6 +1,6 @@
-/* What the drafters with a model declare: each draw's distribution is the draft's own after every filter, the tokens follow
- * the distribution that is declared for them given all that stands before, and a budget cuts the shape and nothing else. On
- * tiny random models, with top-k 4: distributions of four tokens, so that all that can happen happens often. */
+/* test_draft_dists.c - the distributions that drafters with a model declare: each is the draft model's own after all filters; tokens
+ * follow the distribution declared for them, given everything drawn before; a budget changes the shape of a tree and nothing else.
+ * The models are tiny and random, and top-k is 4, so that every outcome occurs often. */
 #include "testing.h"
 
 #include "base/hash.h"
@@ -362,7 +362,7 @@ static void greedy_trees_are_points(void **state) {
     draft_dists_free(dists);
 }
 
-/* Under a rule that asks for distributions the draw is the same whatever `coupled` says. */
+/* Under a rule that needs distributions the draw does not depend on `coupled`. */
 static void dists_are_never_coupled(void **state) {
     (void)state;
     static Tree t[2];

@@ -1,6 +1,6 @@
-/* What a learned drafter's p_accept says is the chance of a token at the temperature of its request: of two tokens that may come
- * next, log(p_accept / p_accept') is that of the distribution (temperature 1) divided by the temperature, or by LEARNED_SHARPEST where that is more.
- * Four sequences of the same text with a temperature each draft in one proposal; the drafters are those of models/. */
+/* test_learned_temperature.c - the p_accept of a learned drafter is an estimate at the temperature of its request: for two sibling
+ * tokens, log(p_accept / p_accept') is that at temperature 1 divided by the temperature, or by LEARNED_SHARPEST where that is larger.
+ * Four sequences of the same text, each with a temperature of its own, draft in one proposal; the drafters are those of models/. */
 #include "learned_rig.h"
 #include "model_rig.h"
 #include "testing.h"
@@ -13,7 +13,7 @@
 enum { N_SEQUENCES = 4, N_TEXT = 30, N_TEXTS = 6, BUDGET = 60 };
 
 static const float temperatures[N_SEQUENCES] = {2, 0.5f, 0, 1};
-enum { LAW = 3 }; /* the sequence that no temperature is told to */
+enum { UNSCALED = 3 }; /* the sequence without a temperature: its p_accept is not scaled */
 
 static const struct {
     const char *name, *options;
@@ -27,7 +27,7 @@ static void propose(LearnedReader *reader, Drafter *d, int32_t i_text, Tree *tre
     for (int32_t i = 0; i < N_TEXT; i++) text[i] = 300 + (i_text * 131 + i * 97) % 3000;
     for (int32_t s = 0; s < N_SEQUENCES; s++) {
         const SamplingOptions sampling = {.temperature = temperatures[s]};
-        if (s != LAW) d->class->set_sampling(d, s, &sampling, 0);
+        if (s != UNSCALED) d->class->set_sampling(d, s, &sampling, 0);
         learned_rig_feed(reader, d, s, text, N_TEXT, 8);
     }
     for (int32_t i = 0; i < N_SEQUENCES; i++) {
@@ -49,7 +49,7 @@ static int check(const Tree *dist, const Tree *tree, double temperature, const c
         if (n_checked++ == 0) base = x, base_dist = x_dist;
         double want = (x_dist - base_dist) / temperature;
         if (fabs(x - base - want) > 1e-3 * (1 + fabs(want)))
-            fail_msg("%s at %g: log(est / est') is %g, want %g", method, temperature, x - base, want);
+            fail_msg("%s at %g: log(p_accept / p_accept') is %g, want %g", method, temperature, x - base, want);
     }
     assert_true(n_checked > 0);
     return n_checked;
@@ -74,7 +74,7 @@ static void est_is_at_the_temperature_of_the_request(void **state) {
         for (int32_t i = 0; i < N_TEXTS; i++) {
             propose(&reader, d, i, trees);
             for (int32_t s = 0; s < N_SEQUENCES; s++) {
-                n_checked[s] += check(&trees[LAW], &trees[s], used(s), methods[m].name) - 1;
+                n_checked[s] += check(&trees[UNSCALED], &trees[s], used(s), methods[m].name) - 1;
                 d->class->end(d, s);
             }
         }

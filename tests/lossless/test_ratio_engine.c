@@ -144,7 +144,7 @@ static fr_sampling sampling_of(uint64_t seed) {
     return s;
 }
 
-/* All sequences of LENGTH tokens that the target can say, each with its chance. */
+/* All sequences of LENGTH tokens that the target can generate, each with its probability. */
 typedef struct Exact {
     int n;
     int32_t tokens[N_OUTCOMES][LENGTH];
@@ -261,11 +261,11 @@ static void sequences_follow_the_targets_dist(void **state) {
 
 /* ---- liars -------------------------------------------------------------------------------------------- */
 
-/* A drafter that passes on another one's trees and lies about them. */
+/* A drafter that passes on another one's trees and declares wrong distributions for them. */
 typedef enum Lie {
     NO_LIE,
     FLATTER_DIST, /* declares a distribution half way to the uniform one */
-    CUT_BY_EST,  /* keeps the 4 nodes of best p_accept, as one may under `sampled` */
+    CUT_BY_P_ACCEPT,  /* keeps the 4 nodes of best p_accept, as one may under `sampled` */
     N_LIES
 } Lie;
 
@@ -284,7 +284,7 @@ static void flatten(DraftDists *l) {
     }
 }
 
-static void cut_by_est(Tree *t, int32_t n_kept) {
+static void cut_by_p_accept(Tree *t, int32_t n_kept) {
     int32_t place[TREE_MAX_NODES] = {0}, n = 1, n_draws = 0;
     Tree old = *t;
     DraftDists *l = t->dists;
@@ -325,7 +325,7 @@ static int lie_propose(Drafter *d, const int32_t *sequences, const int32_t *budg
     int status = l->inner->class->propose(l->inner, sequences, budgets, trees, n, err);
     for (int i = 0; i < n && !status; i++) {
         if (l->lie == FLATTER_DIST) flatten(trees[i]->dists);
-        if (l->lie == CUT_BY_EST) cut_by_est(trees[i], 4);
+        if (l->lie == CUT_BY_P_ACCEPT) cut_by_p_accept(trees[i], 4);
     }
     return status;
 }
@@ -366,7 +366,7 @@ static void liars_are_found_out(void **state) {
     Gguf *target = rig_gguf(TARGET);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (Lie lie = i == 0 ? NO_LIE : FLATTER_DIST; lie < N_LIES; lie++) {
-            if (lie == CUT_BY_EST && strcmp(cases[i].rule, "recursive") != 0) continue;
+            if (lie == CUT_BY_P_ACCEPT && strcmp(cases[i].rule, "recursive") != 0) continue;
             int df;
             double d = distance_with_lie(model, target, &cases[i], lie, &x, &df), limit = chi_square_limit(df);
             print_message("%s, lie %d: chi-square %.0f, limit %.0f\n", cases[i].draft, (int)lie, d, limit);

@@ -1,3 +1,5 @@
+/* learned_rig.c - writes drafter files of random weights, and compares the text of requests that draft with them with plain
+ * decoding. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -143,10 +145,10 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
     for (int32_t i = 1; i < want->n; i++) {
         const TreeNode *w = &want->nodes[i];
         place[i] = tree_child(got, place[w->parent], w->token);
-        if (place[i] < 0) fail_msg("%s: node %d (token %d, depth %d, est %g) is missing", what, i, w->token, w->depth, (double)w->p_accept);
+        if (place[i] < 0) fail_msg("%s: node %d (token %d, depth %d, p_accept %g) is missing", what, i, w->token, w->depth, (double)w->p_accept);
         double p_accept = (double)got->nodes[place[i]].p_accept;
         if (!(fabs(p_accept - (double)w->p_accept) <= tolerance * (double)w->p_accept))
-            fail_msg("%s: node %d has est %.9g, want %.9g", what, i, p_accept, (double)w->p_accept);
+            fail_msg("%s: node %d has p_accept %.9g, want %.9g", what, i, p_accept, (double)w->p_accept);
     }
 }
 
@@ -243,7 +245,7 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
     return accepted;
 }
 
-/* In company, with pages for all or not: the same text, and with pages the same drafts. Returns how many pages were
+/* Beside other requests, with pages for all or not: the same text, and with pages the same drafts. Returns how many pages were
  * taken away. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
     static Stream got;
@@ -258,8 +260,8 @@ static int64_t check_together(const fr_model *model, const char *spec, int64_t k
             if (running[p] && fr_request_finish(running[p])) {
                 const Case *c = &cases[which[p]];
                 rig_collect(running[p], &got);
-                rig_assert_same(&c->plain, &got, "in company");
-                assert_drafts(&got, "in company");
+                rig_assert_same(&c->plain, &got, "beside others");
+                assert_drafts(&got, "beside others");
                 if (!kv_tokens) assert_int_equal(got.stats.drafted, c->drafted.stats.drafted);
                 if (!kv_tokens) assert_int_equal(got.stats.accepted, c->drafted.stats.accepted);
                 assert_int_equal(got.stats.n_prompt_shared, 0); /* hidden states cannot be shared */

@@ -23,7 +23,7 @@ void learned_rig_begin(LearnedRig *r, const char *method, const Weights *target,
 /* Adds random weights of standard deviation std and returns them as the file has them, [n_out][n_in], until
  * learned_rig_free. n_out 0: a vector. */
 float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std);
-/* Token info of that rank for n tokens (spec/token_info.h): key and tensors, `up` of that type. */
+/* Token info of that rank for n tokens (token_info.h): key and tensors, `up` of that type. */
 typedef struct LearnedRigInfo {
     int32_t H, rank, n;
     float *down, *up, *gain;
@@ -60,7 +60,7 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
  * when it is given the whole text at once. */
 void learned_rig_check_step(const Weights *target, const char *spec);
 
-/* Requests that draft with `spec` say what they say plainly: every sampling, budgets, chunks, in company that comes and
+/* Requests that draft with `spec` generate what plain decoding does: every sampling, budgets, chunks, beside others that come and
  * goes, with shared prompts, under ratio rules, and with too few pages. */
 void learned_rig_check_lossless(const char *target, const char *spec);
 

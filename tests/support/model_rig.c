@@ -1,4 +1,4 @@
-/* model_rig.c - opens models, weights and executors in tests, and appends tokens to a sequence plainly. */
+/* model_rig.c - opens models, devices and executors for tests, and runs tokens through them. */
 #include "model_rig.h"
 
 #include "backend/cpu/cpu.h"

@@ -1,4 +1,4 @@
-/* rule_rig.c - enumerates all drafts and all random numbers of a rule of acceptance, and sums the distribution of its
+/* rule_rig.c - enumerates all drafts and all random numbers of a verification rule, and sums the distribution of its
  * output. */
 #include "rule_rig.h"
 

@@ -1,6 +1,6 @@
-/* Contexts of several tiles of keys (attention.c), by memcmp: whole pairs or tiles, any number of threads, chunks, pages,
- * KV types, company in the batch, paths that cross the edge of a tile, every kernel table. And their values against double
- * precision. The judge runs the same tokens one a forward, by one thread, in pages of 16.
+/* test_attention.c - contexts of several tiles of keys (attention.c), compared by memcmp: whole pairs or tiles, any number of threads,
+ * chunks, pages, KV types, other rows in the batch, paths that cross the edge of a tile, every kernel table; and their values
+ * against double precision. The baseline runs the same tokens one per forward, on one thread, in pages of 16.
  *
  * The models have one or two KV heads, so that a few rows are fewer pairs than threads: then keys are split. */
 #include "testing.h"
@@ -52,7 +52,7 @@ static RigOptions options(int n_threads, KvType kv_type, int32_t page_size) {
     return o;
 }
 
-static float *judge(const Text *t, KvType kv_type) {
+static float *baseline(const Text *t, KvType kv_type) {
     RigOptions o = options(1, kv_type, 16);
     Executor *e = rig_executor(t->m, &o);
     float *logits = new_logits(t);
@@ -91,7 +91,7 @@ static void threads_chunks_pages_and_types_do_not_matter(void **state) {
     for (int k = 0; k < 2; k++) {
         Text t = text_open(shapes[k], NULL);
         for (int kv = 0; kv < KV_TYPE_COUNT; kv++) {
-            float *theirs = judge(&t, (KvType)kv);
+            float *theirs = baseline(&t, (KvType)kv);
             for (int n = k ? 3 : 1; n <= 4; n++) expect_text(&t, k ? "two heads" : "one head", n, (KvType)kv, pages[n - 1], theirs);
             free(theirs);
         }
@@ -104,7 +104,7 @@ static void every_table_agrees_with_ref(void **state) {
     int n;
     const Kernels *const *tables = kernels_available(&n);
     Text ref = text_open(&one_head, kernels_select("ref"));
-    float *theirs = judge(&ref, KV_F16);
+    float *theirs = baseline(&ref, KV_F16);
     for (int k = 0; k < n; k++) {
         Text t = text_open(&one_head, tables[k]);
         expect_text(&t, tables[k]->name, 4, KV_F16, 16, theirs);

@@ -88,7 +88,7 @@ static void no_set_of_nodes_is_better(void **state) {
     assert_true(n_none > 10 && n_some > 10); /* both happen */
 }
 
-static int32_t planned(const CostCurve *curve, const Tree *t, double tokens_per_s, double max_extra_s) {
+static int32_t allocated(const CostCurve *curve, const Tree *t, double tokens_per_s, double max_extra_s) {
     BudgetNode scratch[TREE_MAX_NODES];
     int32_t budget;
     const BudgetInput in = {.trees = &t, .n_trees = 1, .n_base_rows = 1, .cost = curve, .tokens_per_s = tokens_per_s,
@@ -105,13 +105,13 @@ static void rows_decide(void **state) {
     for (int32_t i = 0; i < 10; i++) tree_add(&t, i, 2, t.nodes[i].p_accept * 0.9f, 0);
     const CostCurve flat = {.n = 2, .rows = {1, 32}, .seconds = {1, 1}}, steep = {.n = 2, .rows = {1, 32}, .seconds = {1, 32}};
     const CostCurve step = {.n = 4, .rows = {1, 2, 8, 9}, .seconds = {1, 3, 3, 20}};
-    assert_int_equal(planned(&flat, &t, 1, 1e9), 10);
-    assert_int_equal(planned(&steep, &t, 1, 1e9), 0);
-    assert_int_equal(planned(&step, &t, 1, 1e9), 7);  /* one node alone loses */
-    assert_int_equal(planned(&step, &t, 1, 1.5), 0);  /* the step would take too long */
-    assert_int_equal(planned(&step, &t, 3, 1e9), 0);  /* a second is worth too many tokens */
+    assert_int_equal(allocated(&flat, &t, 1, 1e9), 10);
+    assert_int_equal(allocated(&steep, &t, 1, 1e9), 0);
+    assert_int_equal(allocated(&step, &t, 1, 1e9), 7);  /* one node alone loses */
+    assert_int_equal(allocated(&step, &t, 1, 1.5), 0);  /* the step would take too long */
+    assert_int_equal(allocated(&step, &t, 3, 1e9), 0);  /* a second costs too many tokens */
     tree_reset(&t, 1);
-    assert_int_equal(planned(&flat, &t, 1, 1e9), 0);
+    assert_int_equal(allocated(&flat, &t, 1, 1e9), 0);
 }
 
 static void the_curve_follows_the_machine(void **state) {

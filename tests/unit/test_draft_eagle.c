@@ -1,5 +1,5 @@
-/* Unit tests of the drafter eagle: its trees against its layer in double precision, each node by itself over its own path;
- * steps against prompts; and the text through the engine. FileWeights are random. */
+/* test_draft_eagle.c - the drafter eagle: its trees against its layer in double precision, each node by itself over its own path;
+ * steps against prompts; and the text through the engine. Weights are random. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"

@@ -1,4 +1,4 @@
-/* Unit tests of the drafter lyanna: its trees against Algorithms 1 and 2 over its layer, all in double precision; steps against
+/* test_draft_lyanna.c - the drafter lyanna: its trees against Algorithms 1 and 2 over its layer, all in double precision; steps against
  * prompts; fusion and its alternative; and the text through the engine. Weights are random. */
 #include "lyanna_rig.h"
 

@@ -1,5 +1,5 @@
-/* Unit tests of the drafter medusa: its trees against all products of its heads' distributions, in double precision, and the
- * text through the engine. FileWeights are random. */
+/* test_draft_medusa.c - the drafter medusa: its trees against all products of its heads' distributions, in double precision, and the
+ * text through the engine. Weights are random. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"

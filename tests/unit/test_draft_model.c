@@ -1,5 +1,5 @@
-/* The drafters that are a second model: the text stays plain decoding's, the trees are those of a fresh
- * start, one forward a level, and a model of another vocabulary is refused by name. */
+/* test_draft_model.c - the drafters that run a second model: the text stays plain decoding's; trees are those of a fresh start; a level
+ * takes one forward; and a model of another vocabulary is refused by name. */
 #include "engine_rig.h"
 
 #include "base/rng.h"
@@ -116,7 +116,7 @@ static void nothing_changes_the_text(void **state) {
     fr_model_close(model);
 }
 
-/* Requests come and go in one engine, several of them with the same drafter: each says what it says alone. */
+/* Requests start and end in one engine, several of them with the same drafter: each generates what it generates alone. */
 static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N = 8, N_PLACES = 3 };
@@ -166,7 +166,7 @@ static void neighbours_change_nothing(void **state) {
     fr_model_close(model);
 }
 
-/* The target as its own draft says what the target says: greedy, and with the target's noise. With other
+/* The target as its own draft model proposes what the target generates: greedy, and with the target's noise. With other
  * noise not. */
 static void a_draft_equal_to_the_target_is_always_right(void **state) {
     (void)state;
@@ -184,7 +184,7 @@ static void a_draft_equal_to_the_target_is_always_right(void **state) {
         if (o.sampling.temperature == 0) continue;
         s = check(e, o, "rsd-s:model=" RIG_TARGET ",width=2,depth=4", 24, &plain);
         assert_in_range(s.n_steps, 1,
-                        (N_TOKENS + 4) / 5 + 1); /* the last tree is cut to what is left to say */
+                        (N_TOKENS + 4) / 5 + 1); /* the last tree is cut to the tokens that are left */
         s = check(e, o, "sps:model=" RIG_TARGET ",length=4,coupled=0", 24, &plain);
         assert_true(s.accepted < s.drafted);
     }
@@ -272,7 +272,7 @@ static void assert_same_tree(const Tree *want, const Tree *got, const char *what
         fail_msg("%s, step %d: %d nodes, but %d from a fresh start", what, step, got->n, want->n);
     for (int32_t i = 0; i < want->n; i++)
         if (memcmp(&want->nodes[i], &got->nodes[i], sizeof got->nodes[i]) != 0)
-            fail_msg("%s, step %d: node %d is token %d (est %a), but %d (est %a) from a fresh start", what,
+            fail_msg("%s, step %d: node %d is token %d (p_accept %a), but %d (p_accept %a) from a fresh start", what,
                      step, i, got->nodes[i].token, (double)got->nodes[i].p_accept, want->nodes[i].token,
                      (double)want->nodes[i].p_accept);
 }
@@ -387,7 +387,7 @@ static void many_sequences_take_turns(void **state) {
 
 /* ---- p_accept ------------------------------------------------------------------------------------------ */
 
-/* What the draft's distribution is at a node of a tree after `text`, asked of a fresh executor. */
+/* The draft's distribution at a node of a tree after `text`, computed by a fresh executor. */
 typedef struct Oracle {
     Gguf *gguf;
     Weights *model;
@@ -487,7 +487,7 @@ static void est_is_what_the_draft_knows(void **state) {
                 slack = 1e-5f * want;
             }
             if (!(fabsf(got - want) <= slack) || !(want > 0))
-                fail_msg("%s, kind %d: est of node %d is %a, but should be %a", spec, kind, i, (double)got,
+                fail_msg("%s, kind %d: p_accept of node %d is %a, but should be %a", spec, kind, i, (double)got,
                          (double)want);
             for (int32_t v = 0; v < N_VOCAB; v++) better += oracle->dist[v] > oracle->dist[token];
             if (kind == GREEDY && t.nodes[i].depth == 1)

@@ -1,5 +1,5 @@
-/* Unit tests of the drafter redrafter: its trees against a beam search in double precision, alone and side by side, and
- * the text through the engine. FileWeights are random. */
+/* test_draft_redrafter.c - the drafter redrafter: its trees against a beam search in double precision, alone and side by side, and
+ * the text through the engine. Weights are random. */
 #include "learned_rig.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* The numeric contract of the forward, by memcmp: what a row computes depends on its own tokens and on
- * nothing else. Tree rows equal chain rows; batch size, chunking, threads, page size, neighbours, forks,
- * commits and truncation change no bit; kernel tables agree.
+/* test_forward.c - the numeric contract of the forward, compared by memcmp: what a row computes depends on its own tokens and on
+ * nothing else. Tree rows equal chain rows; batch size, chunking, threads, page size, neighbours, forks, commits and truncation
+ * change no bit; kernel tables agree.
  *
- * The judge is always `plain`: the tokens of one path run one a forward, by one thread, in a fresh executor
- * with pages of 16, with the same kernel table and KV type. */
+ * The baseline is always `plain`: the tokens of one path run one per forward, on one thread, in a fresh executor with pages of 16,
+ * with the same kernel table and KV type. */
 #include "testing.h"
 
 #include "base/rng.h"
@@ -38,7 +38,7 @@ static const struct {
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
 
-/* ---- the judge ------------------------------------------------------------------------------------ */
+/* ---- the baseline ------------------------------------------------------------------------------------ */
 
 /* What a mismatch is reported with. */
 typedef struct Where {
@@ -115,19 +115,19 @@ enum { N_CHAIN = 64 };
 
 /* A chain of 64 tokens appended in some way, against the same chain run plainly. */
 static void expect_chain(const Weights *m, Where w, const RigOptions *o, int32_t chunk,
-                         const float *judge) {
+                         const float *baseline) {
     int32_t tokens[N_CHAIN], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(5, n_vocab, tokens, N_CHAIN);
     Executor *e = rig_executor(m, o);
     float *logits = new_logits(m, N_CHAIN);
     rig_append(e, rig_sequence(e), tokens, N_CHAIN, chunk, n_vocab, logits);
     for (int32_t i = 0; i < N_CHAIN; i++)
-        expect_bits(&w, "logit", row_of(m, logits, i), row_of(m, judge, i), n_vocab);
+        expect_bits(&w, "logit", row_of(m, logits, i), row_of(m, baseline, i), n_vocab);
     free(logits);
     rig_executor_close(e);
 }
 
-static float *judge_of_chain(const Weights *m, KvType kv_type) {
+static float *baseline_of_chain(const Weights *m, KvType kv_type) {
     int32_t tokens[N_CHAIN];
     rig_tokens(5, m->model->hparams.n_vocab, tokens, N_CHAIN);
     return plain(m, kv_type, tokens, N_CHAIN);
@@ -136,37 +136,37 @@ static float *judge_of_chain(const Weights *m, KvType kv_type) {
 static void vary_chunk(const Weights *m, Where w) {
     w.what = "chunk of a prefill, KV type";
     for (int kv = 0; kv < KV_TYPE_COUNT; kv++) {
-        float *judge = judge_of_chain(m, (KvType)kv);
+        float *baseline = baseline_of_chain(m, (KvType)kv);
         RigOptions o = rig_options(N_CHAIN, N_CHAIN);
         o.kv_type = (KvType)kv;
         w.b = kv;
-        for (w.a = 1; w.a <= N_CHAIN; w.a++) expect_chain(m, w, &o, w.a, judge);
-        free(judge);
+        for (w.a = 1; w.a <= N_CHAIN; w.a++) expect_chain(m, w, &o, w.a, baseline);
+        free(baseline);
     }
 }
 
 static void vary_threads(const Weights *m, Where w) {
     w.what = "threads, chunk";
-    float *judge = judge_of_chain(m, KV_F32);
+    float *baseline = baseline_of_chain(m, KV_F32);
     RigOptions o = rig_options(N_CHAIN, N_CHAIN);
     for (w.a = 1; w.a <= 8; w.a++) {
         o.n_threads = w.a;
         w.b = w.a % 2 ? 23 : N_CHAIN; /* few forwards: barriers are slow where threads outnumber cores */
-        expect_chain(m, w, &o, w.b, judge);
+        expect_chain(m, w, &o, w.b, baseline);
     }
-    free(judge);
+    free(baseline);
 }
 
 static void vary_page_size(const Weights *m, Where w) {
     w.what = "page size, chunk";
     static const int32_t sizes[] = {1, 2, 3, 16};
-    float *judge = judge_of_chain(m, KV_F32);
+    float *baseline = baseline_of_chain(m, KV_F32);
     for (int i = 0; i < 4; i++) {
         RigOptions o = rig_options(N_CHAIN, N_CHAIN);
         o.page_size = w.a = sizes[i];
-        for (w.b = 1; w.b <= N_CHAIN; w.b *= 4) expect_chain(m, w, &o, w.b, judge);
+        for (w.b = 1; w.b <= N_CHAIN; w.b *= 4) expect_chain(m, w, &o, w.b, baseline);
     }
-    free(judge);
+    free(baseline);
 }
 
 /* One row among 0..63 siblings, first, in the middle and last. */
@@ -175,7 +175,7 @@ static void vary_siblings(const Weights *m, Where w) {
     w.what = "rows, place of the row among its siblings";
     int32_t tokens[N_PREFIX + 1], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(6, n_vocab, tokens, N_PREFIX + 1);
-    float *judge = plain(m, KV_F16, tokens, N_PREFIX + 1);
+    float *baseline = plain(m, KV_F16, tokens, N_PREFIX + 1);
     RigOptions o = rig_options(N_PREFIX + 64, 64);
     o.kv_type = KV_F16;
     Executor *e = rig_executor(m, &o);
@@ -192,12 +192,12 @@ static void vary_siblings(const Weights *m, Where w) {
             fr_error err = {0};
             if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err))
                 fail_msg("%s", err.message);
-            expect_bits(&w, "logit", executor_logits(e, w.b), row_of(m, judge, N_PREFIX), n_vocab);
+            expect_bits(&w, "logit", executor_logits(e, w.b), row_of(m, baseline, N_PREFIX), n_vocab);
             for (int i = 0; i < w.a; i++)
                 if (i != w.b) assert_null(executor_logits(e, i));
         }
     rig_executor_close(e);
-    free(judge);
+    free(baseline);
 }
 
 static void chunks_do_not_matter(void **state) {
@@ -308,10 +308,10 @@ static void expect_rows_of(World *w, int life) {
     int32_t n_vocab = w->m->model->hparams.n_vocab, path[MAX_ROWS];
     RigOptions o = rig_options(l->n + MAX_ROWS, 1);
     o.kv_type = w->kv_type;
-    Executor *judge = rig_executor(w->m, &o);
-    int32_t s = rig_sequence(judge);
+    Executor *baseline = rig_executor(w->m, &o);
+    int32_t s = rig_sequence(baseline);
     float *logits = new_logits(w->m, 1);
-    rig_append(judge, s, l->tokens, l->n, 1, n_vocab, NULL);
+    rig_append(baseline, s, l->tokens, l->n, 1, n_vocab, NULL);
     for (int32_t i = w->first; i < w->end; i++) {
         if (w->life_of_row[i] != life) continue;
         if (!w->rows[i].want_logits) {
@@ -320,15 +320,15 @@ static void expect_rows_of(World *w, int life) {
         }
         int32_t n_path = path_to(w, i, path);
         for (int32_t k = 0; k < n_path; k++)
-            rig_append(judge, s, &w->rows[path[k]].token, 1, 1, n_vocab, k == n_path - 1 ? logits : NULL);
+            rig_append(baseline, s, &w->rows[path[k]].token, 1, 1, n_vocab, k == n_path - 1 ? logits : NULL);
         w->where.b = i;
         expect_bits(&w->where, "logit", executor_logits(w->e, i), logits, n_vocab);
-        expect_bits(&w->where, "hidden", executor_hidden(w->e, i), executor_hidden(judge, 0),
+        expect_bits(&w->where, "hidden", executor_hidden(w->e, i), executor_hidden(baseline, 0),
                     w->m->model->hparams.n_embd);
-        executor_sequence_truncate(judge, s, l->n);
+        executor_sequence_truncate(baseline, s, l->n);
     }
     free(logits);
-    rig_executor_close(judge);
+    rig_executor_close(baseline);
 }
 
 /* Each sequence keeps the path to one of its rows, or nothing. */
@@ -404,7 +404,7 @@ static void nor_for_the_model_that_ships(void **state) {
 static void expect_same_as(const Kernels *ref, const Kernels *table, ActPrecision form, int i_shape) {
     Gguf *g = rig_random_gguf(&shapes[i_shape].m);
     Weights *a = rig_weights_with(g, table, form), *b = rig_weights_with(g, ref, form);
-    float *ours = judge_of_chain(a, KV_F16), *theirs = judge_of_chain(b, KV_F16);
+    float *ours = baseline_of_chain(a, KV_F16), *theirs = baseline_of_chain(b, KV_F16);
     Where w = {.model = shapes[i_shape].name, .what = "against ref", .table = table->name, .b = (int32_t)form};
     for (w.a = 0; w.a < N_CHAIN; w.a++)
         expect_bits(&w, "logit", row_of(a, ours, w.a), row_of(b, theirs, w.a), a->model->hparams.n_vocab);

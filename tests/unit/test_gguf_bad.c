@@ -1,5 +1,5 @@
-/* test_gguf_bad.c - The GGUF reader on malformed files: each is refused with its own message, and none of its claims
- * is believed.
+/* test_gguf_bad.c - The GGUF reader on malformed files: each is refused with its own message, whatever sizes and
+ * offsets it claims.
  *
  * The table in gguf_recipes.c is the source. tests/data/gguf holds the same files for other programs (and the
  * fuzzer), with expected.txt: one line "FILE<tab>CODE<tab>WORDS OF THE MESSAGE" each. After a change of the table,

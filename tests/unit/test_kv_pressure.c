@@ -1,9 +1,9 @@
 /* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates what it generates alone,
  * by plain decoding, with room.
  *
- * A cast of requests is made once: prompts that share beginnings of random lengths or are equal, every sampling,
- * budgets, stop strings, mixed drafters. Worlds then let some of them come and go at random, with few pages; a
- * request under pressure gives pages back and reads again, which must show in statistics alone. */
+ * The requests are made once: prompts that share beginnings of random lengths or are equal, every kind of sampling, budgets,
+ * stop strings, mixed drafters. In each trial some of them start and end at random, with few pages; a request that gives
+ * pages back reads its context again, which must be visible in its statistics only. */
 #include "engine_rig.h"
 
 #include "base/rng.h"
@@ -25,7 +25,7 @@ enum { N_SEEDS = 8 };
 static const char *const path = "build/kv-pressure.gguf";
 static fr_model *model;
 
-/* One of the cast, and what it says alone. */
+/* One of the requests, and the text that it generates alone. */
 typedef struct Role {
     int32_t prompt[N_CTX];
     fr_request_options options;
@@ -170,7 +170,7 @@ static void open_world(World *w, const fr_engine_options *options, const char *l
     rig_add_drafter(w->engine, "malformed", &w->malformed.base);
 }
 
-/* Once all is over, every page is free but those of the prefix cache, which gives them back when asked. */
+/* In the end every page is free except those of the prefix cache, which prefix_cache_drop frees. */
 static void close_world(World *w) {
     while (prefix_cache_drop(w->engine)) {}
     assert_int_equal(executor_n_free_pages(w->engine->executor), executor_n_pages(w->engine->executor));
@@ -380,7 +380,7 @@ static void a_cache_smaller_than_one_context_is_refused(void **state) {
     assert_non_null(strstr(err.message, "give it 96 tokens at least"));
     options.kv_tokens = -5;
     assert_int_equal(fr_engine_open(&e, model, &options, &err), FR_ERR_ARGUMENT);
-    options = (fr_engine_options){.kv_tokens = 50}; /* no context asked for: what fits */
+    options = (fr_engine_options){.kv_tokens = 50}; /* no context given: what fits */
     e = rig_open_engine(model, &options);
     assert_int_equal(e->options.n_ctx, 50);
     fr_engine_close(e);

@@ -148,7 +148,7 @@ static void no_output_claims_that_its_text_is_plain_decodings(void **state) {
     char text[65536], command[1200];
     cli_expect("run " RUN, 2, "the rule 'typical' is lossy");
     cli_expect("compare " RUN, 2, "allow it with --lossy");
-    cli_expect("run " RUN " --lossy --stats", 0, "LOSSY: the rule of acceptance changed the output distribution");
+    cli_expect("run " RUN " --lossy --stats", 0, "LOSSY: the verification rule changed the output distribution");
     cli_expect("compare " RUN " --lossy --runs 2 --no-text", 0, "LOSSY");
     cli_expect("run -m models/draft.gguf -p a -n 4 --lossy --verify typical:delta=7", 2, "typical: 'delta=7' must be a number from 1e-06 to 1");
     snprintf(command, sizeof command, "run " RUN " --lossy --stats-json %s/stats.json", cli_rig_folder());

@@ -1,4 +1,4 @@
-/* Unit tests of token info: every form of it against E'(t) = g * RMSNorm(E[t] W1 W2) in double precision, with and without hot tokens. */
+/* test_token_info.c - token info: every form of it against E'(t) = g * RMSNorm(E[t] W1 W2) in double precision, with and without hot tokens. */
 #include "lyanna_rig.h"
 
 #include "base/rng.h"

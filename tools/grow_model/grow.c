@@ -27,7 +27,7 @@
  * for bit, and a block of zeros is exact in every type. What is left are roundings of w', e' and of the norm: about
  * 1e-7 of the logits, nothing at all where N / n is a power of 4 and the vocabulary stays. Another type
  * quantises again, which is another small model: the grown model then equals the small one rewritten in that type (--type alone)
- * within the same rounding. K-quants have blocks of 256 and copy where the source has them. Proof: tests/test_grow_model.c. */
+ * within the same rounding. K-quants have blocks of 256 and copy where the source has them. Proof: tests/cli/test_grow_model.c. */
 #include "grow.h"
 
 #include "base/mem.h"

@@ -160,7 +160,7 @@ static int set_from_file(GgufWriter *w, ModelPlan *plan, const Gguf *g, fr_error
     if (plan->n_vocab < n && gguf_find_key(g, "tokenizer.ggml.merges") >= 0)
         return error_set(
             err, FR_ERR_UNSUPPORTED,
-            "%.200s: its vocabulary of %lld tokens has merges and cannot be cut; ask for as many or more",
+            "%.200s: its vocabulary of %lld tokens has merges and cannot be cut; pass a larger --vocab",
             gguf_path(g), (long long)n);
     Vocabulary v;
     int status = vocabulary_init(&v, plan->n_vocab, err);

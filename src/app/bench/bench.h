@@ -102,7 +102,7 @@ typedef struct BenchResults {
     int n_methods, n_questions, n_runs; /* what was measured as a whole */
     int n_parallel;
     bool texts_must_agree;      /* every text must be plain decoding's */
-    bool is_lossy;              /* the rule of acceptance changes the output distribution */
+    bool is_lossy;              /* the verification rule changes the output distribution */
     BenchRecord *records;       /* [run][question][method], with room for all runs that are wanted */
     double *wall_s;             /* [run][method] for the throughput; NULL: decode_s is used */
     const BenchRecord *reference; /* [question * n_methods] the first answers of plain decoding */

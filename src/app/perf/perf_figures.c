@@ -134,7 +134,7 @@ static json_t *to_json(const Figures *f, const double *goal) {
             "verdict", verdict(f, i, goal)));
     for (int k = 0; k < N_SPLITS; k++)
         json_array_append_new(split, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", SPLITS[k], "products_s", f->split[k].products_s,
-            "products_floor_s", f->split[k].products_floor_s, "attention_s", f->split[k].attention_s, "attention_floor_s",
+            "products_limit_s", f->split[k].products_floor_s, "attention_s", f->split[k].attention_s, "attention_limit_s",
             f->split[k].attention_floor_s, "rest_s", f->split[k].rest_s));
     const double *peak = f->speed.peak_gop_s;
     return json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "context", f->n_context, "read_gb_s", f->speed.read_gb_s, "int8_gop_s",

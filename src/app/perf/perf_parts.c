@@ -41,7 +41,7 @@ json_t *perf_parts_json(const CostPart *parts, int n, int32_t n_rows, double who
         const CostPart *p = &parts[i];
         json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:f, s:s}", "part", p->name, "n_out",
             (json_int_t)p->n_out, "n_in", (json_int_t)p->n_in, "n_layers", p->n_layers, "bytes", p->bytes, "ops", p->ops,
-            "seconds", p->seconds, "floor_s", p->floor_s, "verdict", verdict(p, whole_s, speed, text)));
+            "seconds", p->seconds, "limit_s", p->floor_s, "verdict", verdict(p, whole_s, speed, text)));
     }
     return json_pack("{s:i, s:f, s:o}", "rows", n_rows, "seconds", whole_s, "parts", list);
 }

@@ -60,7 +60,7 @@ static void print_summary(const Generator *g, const fr_request *r) {
             s.prefill_s, s.decode_s, s.tokens_per_s,
             100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s,
             info.backend, info.kernels, info.activations, (unsigned long long)s.logits_hash);
-    if (s.is_lossy) fputs("LOSSY: the rule of acceptance changed the output distribution, which is no longer the target's\n", stderr);
+    if (s.is_lossy) fputs("LOSSY: the verification rule changed the output distribution, which is no longer the target's\n", stderr);
     if (s.n_preempted)
         fprintf(stderr, "the KV cache ran out of pages %lld times; %lld tokens were computed again\n", (long long)s.n_preempted,
                 (long long)s.n_recomputed);

@@ -31,10 +31,10 @@ void generate_defaults(GenerateArgs *a);
 /* What no row can check; the second also checks the prompt. */
 int generate_check(const GenerateArgs *a, fr_error *err);
 int generate_check_prompt(const GenerateArgs *a, fr_error *err);
-/* The drafters and the rules of acceptance, for --help. */
+/* The drafters and the verification rules, for --help. */
 bool generate_list_methods(Buf *out);
 
-/* The rule of acceptance of --verify. */
+/* The verification rule of --verify. */
 const VerifyRule *generate_rule(const GenerateArgs *a);
 
 /* Opens the model, with a progress bar. */

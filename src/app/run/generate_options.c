@@ -27,7 +27,7 @@ const Option generate_options[] = {
     {.key = "tree-budget", OPT_INT(GenerateArgs, tree_budget, 1, FR_TREE_BUDGET_MAX), .word = "auto", .word_value = FR_TREE_BUDGET_AUTO,
      .default_help = "8, or auto with --draft=auto", .help = "at most N drafted tokens in a step; auto: as many as are expected to save time"},
     {.key = "verify", OPT_TEXT(GenerateArgs, verify), .metavar = "RULE", .default_help = "sampled", .suggest = cli_suggest_rule,
-     .help = "rule of acceptance, as rule or rule:key=value,...; listed below"},
+     .help = "verification rule, as rule or rule:key=value,...; listed below"},
     {.key = "lossy", OPT_FLAG(GenerateArgs, lossy), .help = "allow rules that change the output distribution, such as --verify typical"},
 
     {.key = "temp", OPT_REAL(GenerateArgs, sampling.temperature, 0, HUGE_VAL), .metavar = "T", .section = SECTION_SAMPLING,
@@ -105,7 +105,7 @@ const VerifyRule *generate_rule(const GenerateArgs *a) {
 
 bool generate_list_methods(Buf *out) {
     bool fits = buf_puts(out, "Drafters (--draft SPEC):\n") && cli_list_drafters(out, false) &&
-                buf_puts(out, "\nRules of acceptance (--verify RULE):\n");
+                buf_puts(out, "\nVerification rules (--verify RULE):\n");
     for (const VerifyRule *const *r = verify_rules(); *r && fits; r++)
         fits = buf_printf(out, "  %s: ", (*r)->name) && text_wrap(out, (*r)->summary, (int)strlen((*r)->name) + 4, 4, 100) &&
                buf_puts(out, "\n") && (!(*r)->option_table || options_help(out, (*r)->option_table, 6, 100));

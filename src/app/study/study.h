@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-/* The four methods that the paper compares. Each is a drafter under the rule of acceptance of its paper. */
+/* The four methods that the paper compares. Each is a drafter under the verification rule of its paper. */
 typedef enum StudyMethod { STUDY_SD, STUDY_SPECTR, STUDY_RSD_C, STUDY_RSD_S, STUDY_N_METHODS } StudyMethod;
 const char *study_method_name(StudyMethod m);
 const char *study_method_rule(StudyMethod m);

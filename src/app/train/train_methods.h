@@ -9,7 +9,7 @@ typedef struct TrainMethod {
     const char *name, *summary;          /* a line each */
     const char *about, *notes, *examples; /* for --help, as in Command */
     const OptionSet *sets;               /* its own options */
-    int (*check)(fr_error *err);         /* optional: what no row of them can say */
+    int (*check)(fr_error *err);         /* optional: checks that involve several options */
     bool needs_model;                    /* a drafter, trained for -m; else a new model with the vocabulary of --vocab */
     /* `source`: the file of -m or --vocab, open until the trainer is closed. `signature` receives the words of
      * LoopOptions.method. */
