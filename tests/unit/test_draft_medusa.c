@@ -232,7 +232,7 @@ static void static_trees_have_the_shape_of_the_accuracies(void **state) {
     learned_rig_close_reader(&reader);
 }
 
-static void accuracies_are_shares(void **state) {
+static void accuracies_must_be_probabilities(void **state) {
     (void)state;
     static const float bad[] = {1.5f, -0.25f};
     Device *device = rig_device(target, 1);
@@ -248,7 +248,7 @@ static void accuracies_are_shares(void **state) {
         gguf_add_tensor(r.w, "medusa.accuracy", TYPE_F32, 2, (int64_t[]){1, 1}, &bad[i]);
         learned_rig_write(&r, "build/medusa-bad.gguf");
         assert_int_equal(drafter_open(&d, "medusa:file=build/medusa-bad.gguf", &env, 0, &err), FR_ERR_FORMAT);
-        if (!strstr(err.message, "which is no share of 1")) fail_msg("%s", err.message);
+        if (!strstr(err.message, "but an accuracy must be from 0 to 1")) fail_msg("%s", err.message);
         learned_rig_free(&r);
     }
     Drafter *d;
@@ -272,7 +272,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_the_best_products),
         cmocka_unit_test(static_trees_have_the_shape_of_the_accuracies),
-        cmocka_unit_test(accuracies_are_shares),
+        cmocka_unit_test(accuracies_must_be_probabilities),
         cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -247,7 +247,7 @@ static void a_beam_beyond_a_tree_is_refused(void **state) {
     const DrafterEnv replay = {.n_vocab = V, .max_sequences = 1};
     assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf", &replay, 0, &err), FR_ERR_UNSUPPORTED);
     assert_int_equal(drafter_open(&d, "redrafter", &env, 0, &err), FR_ERR_ARGUMENT);
-    assert_non_null(strstr(err.message, "redrafter:file="));
+    assert_non_null(strstr(err.message, "redrafter: missing drafter file: write file=FILE"));
     device_close(device);
 }
 

@@ -32,7 +32,7 @@ typedef struct TokenInfo {
     float *embeddings, *narrow, *wide; /* [TOKEN_INFO_BATCH][H], [d], [n] */
 } TokenInfo;
 
-enum { TOKEN_INFO_BATCH = 64, TOKEN_INFO_MAX_RANK = 1 << 16 }; 
+enum { TOKEN_INFO_BATCH = 64, TOKEN_INFO_MAX_RANK = 1 << 16 };
 
 /* Reads the factors and hot tokens of the open file of that method and computes the table; a file without token info is allowed.
  * Refuses a table larger than TOKEN_INFO_MAX_BYTES. After a failure token_info_close is safe on a zeroed struct. */
