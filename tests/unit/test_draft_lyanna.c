@@ -31,7 +31,7 @@ static int close_all(void **state) {
     return lyanna_rig_close_target(state);
 }
 
-/* ---- a text, its hidden states, and what the layer makes of them -------------------------------------- */
+/* ---- a text, its hidden states, and its entries -------------------------------------- */
 
 typedef struct Text {
     int32_t tokens[N_TEXT];
@@ -53,7 +53,7 @@ static void read_text(LearnedReader *r, const LyannaWeights *w, uint64_t seed, T
     }
 }
 
-/* The first n tokens as a prompt. */
+/* Begins a sequence with the first n tokens as the prompt. */
 static void show_prompt(Drafter *d, int32_t sequence, const Text *t, int32_t n, int32_t chunk) {
     const float *hidden[N_TEXT];
     fr_error err;
@@ -63,7 +63,7 @@ static void show_prompt(Drafter *d, int32_t sequence, const Text *t, int32_t n, 
         if (d->class->observe_prompt(d, sequence, i, hidden + i, n - 1 - i < chunk ? n - 1 - i : chunk, &err)) fail_msg("%s", err.message);
 }
 
-/* A step from n tokens on that accepted m - 1 and brought m. */
+/* A step at n tokens that accepts m - 1 tokens and commits m. */
 static void show_step(Drafter *d, int32_t sequence, const Text *t, int32_t n, int32_t m) {
     static Tree tree;
     const float *hidden[N_TEXT];
@@ -85,7 +85,7 @@ static void plain_fresh(const LyannaWeights *w, const Text *t, int32_t n, int32_
     lyanna_rig_subtree(w, logits, depth, top, t->tokens[n - 1], out);
 }
 
-/* Algorithm 2: m tokens later, by the rows of the chain that was made at n tokens. */
+/* Algorithm 2, m tokens later, from the rows of the chain made at n tokens. */
 static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, int32_t m, int32_t depth, int32_t top, Tree *out) {
     static double logits[MAX_DEPTH][V];
     lyanna_rig_chain(w, &t->entries[n - 2], depth, logits);
@@ -107,7 +107,7 @@ static void trees_are_those_of_algorithm_1(void **state) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
             char spec[128];
             fr_error err;
-            bool is_exact = strcmp(cases[k].table, "factors") == 0; /* a table's rounding may change the order of near ones */
+            bool is_exact = strcmp(cases[k].table, "factors") == 0; /* the rounding of a table may change the order of nearly equal nodes */
             snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=%s", shapes[f].path, cases[k].depth, cases[k].top, cases[k].table);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
             for (int32_t i = 0; i < 3; i++) {
@@ -155,7 +155,7 @@ static void unite(const Tree *fresh, const Tree *resampled, double trust, int32_
         const TreeNode *node = &resampled->nodes[i];
         int32_t parent = at[node->parent];
         double share = (double)node->p_accept / (double)resampled->nodes[node->parent].p_accept;
-        bool leaves = fresh && parent < fresh->n; /* nodes of the fresh tree stand first */
+        bool leaves = fresh && parent < fresh->n; /* nodes of the fresh tree come first */
         at[i] = tree_child(out, parent, node->token);
         if (at[i] < 0) at[i] = tree_add(out, parent, node->token, (float)((double)out->nodes[parent].p_accept * share * (leaves ? trust : 1)), 0);
     }
@@ -229,7 +229,7 @@ static void check_after_step(LearnedReader *reader, int i_file, const AfterStep 
     check_tags(&got, is_alone ? &none : &a->fresh, budget);
     rig_propose(d, 0, pending, budget, V, &again); /* as for a request whose proposal was not used */
     rig_assert_same_tree(&got, &again, spec);
-    if (is_alone) { /* by itself it is followed by a fresh one */
+    if (is_alone) { /* after it comes a fresh tree */
         show_step(d, 0, &a->text, now, 1);
         rig_propose(d, 0, a->text.tokens[now], budget, V, &got);
         plain_fresh(&weights[i_file], &a->text, now + 1, DEPTH, TOP, &want);
@@ -323,7 +323,7 @@ static void invalid_files_and_options_are_refused(void **state) {
     refuse("lyanna:file=build/lyanna-0.gguf,depth=9,top=8", FR_ERR_ARGUMENT, "more than the 511 nodes");
 }
 
-/* What the engine counts, with re-sampling in its three forms. */
+/* The engine's counts, with re-sampling in its three forms. */
 static void re_sampled_nodes_are_counted_separately(void **state) {
     (void)state;
     static const struct { const char *draft; bool any; } cases[] = {
