@@ -31,7 +31,7 @@
  * Cost: min(levels, budget) forwards of the draft model, and one pass over the vocabulary for each node that has children, or for each
  * path through it. A declared distribution occupies V floats until the end of the step.
  * When it loses: if a forward of the draft model is not far cheaper than the target's.
- * Proof: tests/unit/test_draft_model.c, tests/unit/test_draft_dists.c. */
+ * Proof: tests/unit/test_draft_model.c, tests/lossless/test_draft_dists.c. */
 #include "spec/drafters/small/draft_model.h"
 
 #include "base/hash.h"
@@ -119,7 +119,7 @@ void draft_model_end(Drafter *drafter, int32_t sequence) { small_model_kv_end(sm
 
 /* Adds rows for the context tokens of member i that have not run yet, and puts its root on the front. */
 static int start_member(DraftModel *d, int32_t i, fr_error *err) {
-    Member *m = &d->group[i];
+    DraftMember *m = &d->group[i];
     fr_assert(m->s->begun && m->tree->nodes[0].token == m->s->tokens[m->s->n - 1]);
     m->first_row = d->small_model.n_rows;
     int status = small_model_kv_put_context(&d->small_model, m->s, &m->n_context_rows, err);
@@ -133,7 +133,7 @@ static int start_member(DraftModel *d, int32_t i, fr_error *err) {
         noise.stream = RNG_TARGET;
     }
     d->front[d->n_front++] =
-        (Front){.i = i, .row = d->small_model.n_rows - 1, .paths = UINT64_MAX, .parent.noise = noise};
+        (DraftFront){.i = i, .row = d->small_model.n_rows - 1, .paths = UINT64_MAX, .parent.noise = noise};
     return FR_OK;
 }
 
@@ -153,7 +153,7 @@ static int draft_together(DraftModel *d, fr_error *err) {
     }
     if (status) return status;
     for (int32_t i = 0; i < d->n_group; i++) {
-        const Member *m = &d->group[i];
+        const DraftMember *m = &d->group[i];
         if (!m->s) continue;
         small_model_kv_commit(r, m->s, m->first_row, m->n_context_rows);
         if (!m->declares) union_prune(m->tree, m->budget);
@@ -161,10 +161,10 @@ static int draft_together(DraftModel *d, fr_error *err) {
     return FR_OK;
 }
 
-static Member member_of(const DraftModel *d, int32_t sequence, int32_t budget, Tree *tree) {
-    if (budget <= 0) return (Member){.s = NULL};
+static DraftMember member_of(const DraftModel *d, int32_t sequence, int32_t budget, Tree *tree) {
+    if (budget <= 0) return (DraftMember){.s = NULL};
     bool declares = draft_model_declares(&d->base, sequence, tree);
-    return (Member){.s = small_model_kv_sequence(&d->small_model, sequence),
+    return (DraftMember){.s = small_model_kv_sequence(&d->small_model, sequence),
                     .tree = tree,
                     .declares = declares,
                     .own_noise = declares || !d->shape.coupled,

@@ -34,7 +34,7 @@
  * distributed as q without the tokens drawn before it, and the siblings that remain are the first ones drawn (draw_beam keeps their
  * order). The end of a group of siblings is thus a stopping time that depends on the past only, and a rule that is exact whether or
  * not a further child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely remain, and the
- * declared distribution would give them too much. tests/unit/test_draft_dists.c shows both. */
+ * declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both. */
 #include "spec/drafters/small/grow_level.h"
 
 #include "base/hash.h"
@@ -46,8 +46,8 @@
 /* Computes the distribution at a node of the front: into a row of the tree's distributions if it is declared, else into memory
  * that the next node overwrites. */
 static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
-    const Front *f = &d->front[at];
-    Member *m = &d->group[f->i];
+    const DraftFront *f = &d->front[at];
+    DraftMember *m = &d->group[f->i];
     float *dist = m->declares ? draft_dists_row(m->tree->dists) : d->dist;
     if (!dist) return error_memory(err, "the distributions of a tree", (size_t)d->small_model.n_vocab * sizeof *dist);
     small_model_kv_dist(&d->small_model, m->s, m->tree, f->node, f->row, dist);
@@ -57,7 +57,7 @@ static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
 
 /* Sets the chance of each drawn child, given in descending order of value, to be the target's choice: q, or for coupled draws the
  * softmax of the values (see above). */
-static void set_chances(const Member *m, DrawChild *drawn, int32_t n) {
+static void set_chances(const DraftMember *m, DrawChild *drawn, int32_t n) {
     double sum = 0, t = (double)m->s->dist.temperature;
     bool is_q = m->s->greedy || m->own_noise;
     for (int32_t i = 0; i < n; i++) sum += exp(t * (drawn[i].value - drawn[0].value));
@@ -67,8 +67,8 @@ static void set_chances(const Member *m, DrawChild *drawn, int32_t n) {
 
 /* The `width` best children of a node, in descending order of value. */
 static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
-    const Front *f = &d->front[at];
-    const Member *m = &d->group[f->i];
+    const DraftFront *f = &d->front[at];
+    const DraftMember *m = &d->group[f->i];
     int32_t k = width < GROW_N_RIVALS && !m->own_noise && !m->s->greedy ? GROW_N_RIVALS : width;
     int32_t n = draw_children(d->dists[at], d->small_model.n_vocab, &f->parent, at, k, out);
     set_chances(m, out, n);
@@ -78,8 +78,8 @@ static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *ou
 /* One child for each of the first `width` paths that passes through the node. Greedy paths split at the root, where each takes the
  * next best token; under a ratio rule they are one path, because all draws from a distribution of one token are equal. */
 static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
-    const Front *f = &d->front[at];
-    const Member *m = &d->group[f->i];
+    const DraftFront *f = &d->front[at];
+    const DraftMember *m = &d->group[f->i];
     if (m->s->greedy && m->tree->dists && width > 1) width = 1;
     uint64_t paths[DRAFT_MODEL_MAX_WIDTH] = {0};
     int32_t n_paths = 0, n = 0;
@@ -108,7 +108,7 @@ static int32_t share_of(int32_t width, int32_t n_left, int32_t k, int32_t n) {
 
 /* Draws the children of the nodes [at, end) of the front, all of one sequence, into d->children. */
 static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int32_t *n_drawn, fr_error *err) {
-    const Member *m = &d->group[d->front[at].i];
+    const DraftMember *m = &d->group[d->front[at].i];
     int32_t n = 0, width = d->shape.width[level], first = at;
     int32_t of_level = width < m->n_left ? width : m->n_left; /* nodes of a beam, or paths */
     for (; at < end; at++) {
@@ -126,9 +126,9 @@ static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int
 }
 
 /* Adds a node, with its row, to the next front; returns its entry there. */
-static Front *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
-    const Front *f = &d->front[c->parent];
-    const Member *m = &d->group[f->i];
+static DraftFront *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
+    const DraftFront *f = &d->front[c->parent];
+    const DraftMember *m = &d->group[f->i];
     for (int32_t i = d->n_next - 1; i >= 0 && d->next[i].i == f->i; i--)
         if (d->next[i].node == node) return &d->next[i]; /* another path has already added it */
     DrawNoise noise = f->parent.noise;
@@ -137,7 +137,7 @@ static Front *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
     int32_t i_row = d->n_next;
     d->small_model.rows[i_row] =
         (Row){.token = c->token, .sequence = m->s->kv, .parent = f->row, .want_logits = true};
-    d->next[d->n_next++] = (Front){.i = f->i,
+    d->next[d->n_next++] = (DraftFront){.i = f->i,
                                    .node = node,
                                    .row = d->small_model.n_rows + i_row,
                                    .parent = {.log_q = c->log_q, .psi = c->psi, .noise = noise}};
@@ -146,8 +146,8 @@ static Front *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
 
 /* Adds a drawn child to its tree and, if it is to have children itself, to the next front. */
 static void add_child(DraftModel *d, const DrawChild *c, bool has_children) {
-    const Front *f = &d->front[c->parent];
-    const Member *m = &d->group[f->i];
+    const DraftFront *f = &d->front[c->parent];
+    const DraftMember *m = &d->group[f->i];
     Tree *t = m->tree;
     int32_t node = tree_add(t, f->node, c->token, t->nodes[f->node].p_accept * c->chance, d->base.source);
     fr_assert(node > 0);
@@ -162,7 +162,7 @@ static void add_child(DraftModel *d, const DrawChild *c, bool has_children) {
 int grow_level(DraftModel *d, int32_t level, fr_error *err) {
     d->n_next = 0;
     for (int32_t at = 0, end; at < d->n_front; at = end) {
-        Member *m = &d->group[d->front[at].i];
+        DraftMember *m = &d->group[d->front[at].i];
         int32_t n;
         for (end = at; end < d->n_front && d->front[end].i == d->front[at].i;) end++;
         int status = draw_level(d, at, end, level, &n, err);
@@ -174,7 +174,7 @@ int grow_level(DraftModel *d, int32_t level, fr_error *err) {
             add_child(d, c, level + 1 < m->n_levels && place < m->n_left); /* as share_of divides what is left */
         }
     }
-    Front *old = d->front;
+    DraftFront *old = d->front;
     d->front = d->next;
     d->next = old;
     d->n_front = d->n_next;
