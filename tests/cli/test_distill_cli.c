@@ -67,7 +67,7 @@ static void answers_are_those_of_run(const char *options, bool chat) {
             snprintf(args, sizeof args, "run -m models/target.gguf -p '%s' -n 12 %s --seed %d %s", prompts[i], options, 5 + i,
                      chat ? "--chat" : "");
             assert_int_equal(cli_run(args, said, sizeof said), 0);
-            said[strlen(said) - 1] = '\0'; /* the newline that run prints behind its text */
+            said[strlen(said) - 1] = '\0'; /* the newline that run prints after the text */
             assert_string_equal(json_string_value(json_object_get(object, "response")), said + (chat && *said == ' '));
         }
         if (i == 0) assert_int_equal(json_integer_value(json_object_get(object, "id")), 3);
@@ -82,7 +82,7 @@ static void distilled_answers_are_those_of_run(void **state) {
     answers_are_those_of_run("--temp 0.9 --top-k 50", true);
 }
 
-/* What the library says after these turns, by itself. */
+/* The answer must be the one that the library generates after these turns. */
 static void expect_answer(const fr_chat_message *turns, int n_turns, const char *answer) {
     fr_model *model = rig_open_model("models/target.gguf", NULL);
     fr_engine *engine = rig_open_engine(model, NULL);
@@ -101,7 +101,7 @@ static void expect_answer(const fr_chat_message *turns, int n_turns, const char 
     fr_model_close(model);
 }
 
-/* Both turns of the assistant are new, the second in view of the first. */
+/* Both turns of the assistant are generated anew, the second after the first. */
 static void conversations_are_answered_turn_by_turn(void **state) {
     (void)state;
     unlink(ANSWERS);
@@ -125,8 +125,8 @@ static void expect_prompt(int i, const char *prompt) {
     json_decref(object);
 }
 
-/* Of a text its first words are asked, of a conversation all before the first answer; run again, it is all there. */
-static void texts_are_begun(void **state) {
+/* The prompt is the first words of a text, or a conversation up to its first answer; a second run answers only what is missing. */
+static void texts_are_continued(void **state) {
     (void)state;
     const char *command = "distill-data -m models/target.gguf " DIR "/texts.jsonl -o " ANSWERS " -n 3 --begin-texts 3";
     unlink(ANSWERS);
@@ -143,7 +143,7 @@ static void texts_are_begun(void **state) {
     train_rig_shell("cmp " ANSWERS " " DIR "/before.jsonl");
 }
 
-/* Answers that follow another distribution than the target's say so, a trainer warns of them, and written anew they do not say it. */
+/* Answers that do not follow the target's distribution are marked and training warns of them; answers generated anew are not marked. */
 static void lossy_answers_are_marked(void **state) {
     (void)state;
     const char *train = "train target --vocab models/target.gguf --data " ANSWERS " --chat --valid 0 --layers 1 --width 16 --heads 2 "
@@ -161,7 +161,7 @@ static void lossy_answers_are_marked(void **state) {
     assert_null(strstr(said, "warning"));
 }
 
-static void distilling_goes_on_after_kills(void **state) {
+static void distilling_resumes_after_kills(void **state) {
     (void)state;
     train_rig_shell("for i in 1 2 3 4 5 6; do cat " QUESTIONS "; echo; done > " DIR "/many.jsonl");
     cli_expect("distill-data -m models/target.gguf " DIR "/many.jsonl -o " DIR "/whole.jsonl -n 40 --parallel 2", 0, "30 of 30");
@@ -195,9 +195,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(it_refuses_with_a_reason),
         cmocka_unit_test(distilled_answers_are_those_of_run),
         cmocka_unit_test(conversations_are_answered_turn_by_turn),
-        cmocka_unit_test(texts_are_begun),
+        cmocka_unit_test(texts_are_continued),
         cmocka_unit_test(lossy_answers_are_marked),
-        cmocka_unit_test(distilling_goes_on_after_kills),
+        cmocka_unit_test(distilling_resumes_after_kills),
         cmocka_unit_test(a_prompt_that_does_not_fit_is_left_out),
     };
     return cmocka_run_group_tests(tests, make_files, drop_files);

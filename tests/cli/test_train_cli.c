@@ -89,14 +89,14 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
 
 #define EAGLE "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
 
-/* Noise is a function of the place in the run, so a run with it resumes exactly; without it the run is that of no option. */
+/* Noise is a function of the step and position, so a run with noise resumes exactly; --noise 0 is the same as no option. */
 static void noise_resumes_exactly(void **state) {
     (void)state;
     cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, "steps in ");
     train_rig_shell("mv " OUT " " DIR "/whole.gguf");
     assert_true(train_rig_run_with_kills(DIR, EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") > 0);
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
-    /* the end of a file is tensors; before it stands the command, which differs */
+    /* a file ends with the tensors; the command before them differs */
     cli_expect(EAGLE "--noise 0", 0, "steps in ");
     train_rig_shell("tail -c 10000 " OUT " > " DIR "/a");
     cli_expect(EAGLE, 0, "steps in ");
@@ -104,24 +104,24 @@ static void noise_resumes_exactly(void **state) {
     assert_int_not_equal(system("tail -c 10000 " DIR "/whole.gguf | cmp -s - " DIR "/a"), 0);
 }
 
-/* Which products trained a drafter stands in its file. */
+/* The file of a drafter names the precision of the products that trained it. */
 static void a_drafter_names_its_precision(void **state) {
     (void)state;
     for (GemmPrecision p = GEMM_F32; p <= GEMM_BF16; p++) {
-        char args[1000], says[100];
+        char args[1000], words[100];
         const char *name = gemm_precision_name(p);
         snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
         cli_expect(args, 0, "steps in ");
-        snprintf(says, sizeof says, "%s matrix products", name);
-        cli_expect("inspect " OUT, 0, says);
-        snprintf(says, sizeof says, "\"trained_in\": \"%s\"", name);
-        cli_expect("inspect --json " OUT, 0, says);
-        snprintf(says, sizeof says, "\"forerun-drafter.training.precision\": \"%s\"", name);
-        cli_expect("inspect --json " OUT, 0, says);
+        snprintf(words, sizeof words, "%s matrix products", name);
+        cli_expect("inspect " OUT, 0, words);
+        snprintf(words, sizeof words, "\"trained_in\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, words);
+        snprintf(words, sizeof words, "\"forerun-drafter.training.precision\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, words);
     }
 }
 
-/* medusa measures its heads on what is held out; where nothing is, its file says nothing of them. */
+/* The accuracy of medusa's heads is measured on held-out texts; without any, it is not in the file. */
 static void medusa_measures_its_heads(void **state) {
     (void)state;
     static char said[20000];
@@ -136,7 +136,7 @@ static void medusa_measures_its_heads(void **state) {
     }
 }
 
-/* Token i of the hot ones in the file, -1 behind the last. */
+/* Hot token i in the file, -1 after the last. */
 static int64_t hot_token(int64_t i) {
     int64_t token = -1;
     Gguf *g = rig_gguf(OUT);
@@ -148,7 +148,7 @@ static int64_t hot_token(int64_t i) {
 }
 
 
-/* The texts of another file say which tokens are hot; a run that was begun with these goes on with no others. */
+/* --frequencies FILE selects the hot tokens by other texts; a run with these cannot be resumed with others. */
 static void frequencies_come_from_the_texts_that_are_given(void **state) {
     (void)state;
     int64_t own[8];
@@ -254,7 +254,7 @@ static void it_refuses_with_a_reason(void **state) {
     assert_false(train_rig_exists(OUT)); /* no file remains after a refusal */
 }
 
-/* What a line of a log says of held-out texts: loss, and accuracy of a step ahead. */
+/* A value of held-out texts in a line of the log: the loss, or the accuracy of a step ahead. */
 static double valid_of(int line, const char *what, size_t step) {
     json_t *object = train_rig_line(OUT ".log.jsonl", line), *value = json_object_get(object, what);
     assert_non_null(value);
@@ -263,7 +263,7 @@ static double valid_of(int line, const char *what, size_t step) {
     return x;
 }
 
-/* On texts that were held out they lose less after some steps than after the first one, and guess more often right. */
+/* On held-out texts the loss is lower and the accuracy higher after some steps than after the first one. */
 static void layers_learn(void **state) {
     (void)state;
     static const char *const commands[] = {"train eagle", "train eagle --steps-ahead 1 --regression mse", "train eagle --rank 8",
@@ -277,9 +277,9 @@ static void layers_learn(void **state) {
                  "--lr 0.003 --warm-up 0 --valid-every 1 --threads 2 -o " OUT, commands[i]);
         cli_expect(command, 0, "60 steps");
         double before = valid_of(1, "valid_loss", 0), after = valid_of(119, "valid_loss", 0);
-        double right_before = valid_of(1, "valid_accuracy", 0), right_after = valid_of(119, "valid_accuracy", 0);
-        if (!(after < 0.8 * before && right_after > right_before))
-            fail_msg("%s: loss %g, then %g; right %g, then %g", commands[i], before, after, right_before, right_after);
+        double accuracy_before = valid_of(1, "valid_accuracy", 0), accuracy_after = valid_of(119, "valid_accuracy", 0);
+        if (!(after < 0.8 * before && accuracy_after > accuracy_before))
+            fail_msg("%s: loss %g, then %g; accuracy %g, then %g", commands[i], before, after, accuracy_before, accuracy_after);
         train_rig_shell("rm -f " OUT " " OUT ".*");
     }
 }

@@ -43,11 +43,11 @@
 
 typedef struct Drafter Drafter;
 
-typedef struct DrafterEnv { /* what a method may know about the target; extended as methods need it */
+typedef struct DrafterEnv { /* what a method gets of the target */
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
     const Gguf *vocab; /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
-    /* For methods that run something themselves; zero where no target is run (replay). Borrowed. */
+    /* For methods that run a model themselves; zero if no target runs (replay). Borrowed. */
     const Gguf *target;
     const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */
     Device *device;         /* the engine's: threads and memory of everything that drafters run */

@@ -58,7 +58,7 @@ static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s
 int32_t unroll_n_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm; }
 
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
-    static const char *const suffixes[] = {LAYER_FC ".weight", LAYER_FC ".bias", LAYER_ATTN_Q, LAYER_ATTN_K, LAYER_ATTN_V,
+    static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS, LAYER_ATTN_Q, LAYER_ATTN_K, LAYER_ATTN_V,
                                            LAYER_ATTN_OUTPUT, LAYER_FFN_NORM, LAYER_FFN_GATE, LAYER_FFN_UP, LAYER_FFN_DOWN,
                                            LAYER_ATTN_NORM};
     int64_t C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);

@@ -193,15 +193,15 @@ static void grow_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
 
 /* The first `budget` nodes of the shape, with this row's tokens; paths end at a head without tokens (its logits are not finite). */
 static void fill_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
-    int32_t place[TREE_MAX_NODES] = {0};
+    int32_t node_of[TREE_MAX_NODES] = {0};
     double log_p[TREE_MAX_NODES] = {0};
     for (int32_t i = 1; i < d->shape.n && i <= budget; i++) {
         const StaticNode *s = &d->shape.nodes[i];
         int64_t at = ranks_at(d, row, s->depth - 1) + s->rank;
-        place[i] = -1;
-        if (place[s->parent] < 0 || s->rank >= d->n_tokens[row * d->n_heads + s->depth - 1]) continue;
+        node_of[i] = -1;
+        if (node_of[s->parent] < 0 || s->rank >= d->n_tokens[row * d->n_heads + s->depth - 1]) continue;
         log_p[i] = log_p[s->parent] + d->log_p[at];
-        place[i] = tree_add(t, place[s->parent], d->tokens[at], (float)exp(log_p[i]), d->learned.base.source);
+        node_of[i] = tree_add(t, node_of[s->parent], d->tokens[at], (float)exp(log_p[i]), d->learned.base.source);
     }
 }
 

@@ -25,14 +25,14 @@ static int32_t child_in_shape(const Eagle *d, const EagleMember *m, int32_t pare
 /* Adds the children of a node: all tokens of `top`, or those in the shape. `from` is the index of the node on the front, -1 for the
  * root. */
 static void add_children(const Eagle *d, EagleMember *m, int32_t node, const EagleTop *top, int32_t from) {
-    int32_t place = 0;
+    int32_t in_shape = 0;
     for (int32_t i = 0; i < top->n; i++) {
-        if (d->is_static && (place = child_in_shape(d, m, m->shape[node], i)) < 0) return;
+        if (d->is_static && (in_shape = child_in_shape(d, m, m->shape[node], i)) < 0) return;
         double log_p = m->log_p[node] + top->log_p[i];
         int32_t child = tree_add(m->tree, node, top->tokens[i], (float)exp(log_p), d->learned.base.source);
         m->log_p[child] = log_p;
         m->expanded_by[child] = from;
-        m->shape[child] = place;
+        m->shape[child] = in_shape;
     }
 }
 
@@ -51,12 +51,12 @@ static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t n_run, int3
     int32_t nodes[EAGLE_MAX_TOP], n = nodes_to_expand(d, m, first, nodes);
     for (int32_t k = 0; k < n; k++) {
         int32_t best = nodes[k];
-        int32_t from = m->expanded_by[best], place = (*n_next)++;
+        int32_t from = m->expanded_by[best], i_next = (*n_next)++;
         const TreeNode *node = &m->tree->nodes[best];
-        eagle_set_pair(d, place, node->token, from < 0 ? m->s->feature : d->features + (int64_t)from * d->learned.n_embd);
-        d->rows[place] = (Row){.token = node->token, .sequence = m->s->kv, .parent = from < 0 ? -1 : d->front_rows[from], .want_logits = true};
-        d->row_ids[place] = n_run + place;
-        d->next[place] = (EagleFront){.member = i, .node = best};
+        eagle_set_pair(d, i_next, node->token, from < 0 ? m->s->feature : d->features + (int64_t)from * d->learned.n_embd);
+        d->rows[i_next] = (Row){.token = node->token, .sequence = m->s->kv, .parent = from < 0 ? -1 : d->front_rows[from], .want_logits = true};
+        d->row_ids[i_next] = n_run + i_next;
+        d->next[i_next] = (EagleFront){.member = i, .node = best};
     }
 }
 

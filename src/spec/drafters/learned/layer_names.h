@@ -7,7 +7,9 @@
 
 /* A transformer layer with the target's heads and rope (`eagle`, `lyanna`): a key, then tensors. */
 #define LAYER_KEY_FEED_FORWARD "feed_forward_length"
-#define LAYER_FC "fc" /* .weight and .bias [H]: makes the layer's input */
+#define LAYER_FC "fc" /* computes the layer's input */
+#define LAYER_FC_WEIGHT "fc.weight"
+#define LAYER_FC_BIAS "fc.bias" /* [H] */
 #define LAYER_ATTN_NORM "attn_norm.weight"
 #define LAYER_ATTN_Q "attn_q.weight"
 #define LAYER_ATTN_K "attn_k.weight"

@@ -133,7 +133,8 @@ int token_info_open(TokenInfo *t, LearnedDrafter *learned, const char *method, T
 }
 
 void token_info_close(TokenInfo *t) {
-    if (t->learned) close_factors(t);
+    if (!t->learned) return; /* token_info_open was not called */
+    close_factors(t);
     if (t->table) t->learned->backend->lookup_close(t->table);
     mem_free(t->hot);
     mem_free(t->index_of);

@@ -9,7 +9,7 @@ enum { DRAFT_MODEL_MAX_LEVELS = 64, DRAFT_MODEL_MAX_WIDTH = 64 };
 typedef enum DraftGrowth {
     DRAFT_BRANCHES, /* width[l] children of each node of level l, drawn without replacement */
     DRAFT_BEAM,     /* stochastic beam search: width[l] nodes at level l + 1 */
-    DRAFT_PATHS,    /* width[l] independent paths, the same at every level; where they agree they share nodes */
+    DRAFT_PATHS,    /* width[l] independent paths, the same at every level; their common prefixes are shared */
 } DraftGrowth;
 
 /* The tree that a method grows below the pending token, and the noise that it is drawn with. */

@@ -170,8 +170,8 @@ int grow_level(DraftModel *d, int32_t level, fr_error *err) {
         m->n_left -= n;
         for (int32_t k = 0; k < n; k++) {
             const DrawChild *c = &d->children[k];
-            int32_t place = d->shape.growth == DRAFT_PATHS ? c->path : d->shape.growth == DRAFT_BEAM ? 0 : k;
-            add_child(d, c, level + 1 < m->n_levels && place < m->n_left); /* as share_of divides what is left */
+            int32_t rank = d->shape.growth == DRAFT_PATHS ? c->path : d->shape.growth == DRAFT_BEAM ? 0 : k;
+            add_child(d, c, level + 1 < m->n_levels && rank < m->n_left); /* share_of gives a later one no children */
         }
     }
     DraftFront *old = d->front;
