@@ -43,7 +43,7 @@
 
 typedef struct Drafter Drafter;
 
-typedef struct DrafterEnv { /* what a method gets of the target */
+typedef struct DrafterEnv { /* the target, as far as a method may depend on it */
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
     const Gguf *vocab; /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
