@@ -101,16 +101,12 @@ static DrafterEnv env_of(const OpenedModel *m) {
 
 static void tables(const OpenedModel *m, const char *path, int32_t rank) {
     static const char *const names[] = {"f16", "q8", "factors"};
-    char text[96];
-    DraftSpec spec;
-    snprintf(text, sizeof text, "lyanna:file=%s", path);
-    if (draft_spec_parse(text, &spec, &err)) die();
     printf("token info of rank %d:\n", rank);
     for (int form = TOKEN_INFO_F16; form <= TOKEN_INFO_FACTORS; form++) {
         LearnedDrafter l = {0};
         TokenInfo t;
         const DrafterEnv env = env_of(m);
-        if (learned_open(&l, &spec, drafter_find("lyanna"), &env, &err)) die();
+        if (learned_open(&l, path, "lyanna", &env, &err)) die();
         double start_s = clock_s();
         if (token_info_open(&t, &l, "lyanna", (TokenInfoForm)form, &err)) printf("  %-8s %s\n", names[form], err.message);
         else printf("  %-8s %.3f s to open, %d rows\n", names[form], clock_s() - start_s, t.n);

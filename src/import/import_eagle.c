@@ -11,6 +11,8 @@
  * recognised by its tensors and refused. */
 #include "import/import.h"
 
+#include "spec/drafters/learned/eagle.h"
+
 static int refuse_eagle3(const Import *x, fr_error *err) {
     const SafeTensor *fc = published_find(x->from, "fc.weight");
     if (!published_find(x->from, "d2t") && !published_find(x->from, "midlayer.self_attn.q_proj.weight") &&
@@ -46,17 +48,17 @@ int import_plan_eagle(Import *x, fr_error *err) {
     if (status) return status;
     ImportRows paired = h->rope.style == ROPE_PAIRS ? IMPORT_ROWS_PAIRED : IMPORT_ROWS_SAME;
     const struct { const char *name, *from; int64_t n_in, n_out; ImportRows rows; } tensors[] = {
-        {"eagle.fc.weight", "fc.weight", 2 * embd, embd, 0},
-        {"eagle.attn_q.weight", "layers.0.self_attn.q_proj.weight", embd, q, paired},
-        {"eagle.attn_k.weight", "layers.0.self_attn.k_proj.weight", embd, kv, paired},
-        {"eagle.attn_v.weight", "layers.0.self_attn.v_proj.weight", embd, kv, 0},
-        {"eagle.attn_output.weight", "layers.0.self_attn.o_proj.weight", q, embd, 0},
-        {"eagle.ffn_norm.weight", "layers.0.post_attention_layernorm.weight", embd, 0, 0},
-        {"eagle.ffn_gate.weight", "layers.0.mlp.gate_proj.weight", embd, ff, 0},
-        {"eagle.ffn_up.weight", "layers.0.mlp.up_proj.weight", embd, ff, 0},
-        {"eagle.ffn_down.weight", "layers.0.mlp.down_proj.weight", ff, embd, 0},
+        {EAGLE_FC ".weight", "fc.weight", 2 * embd, embd, 0},
+        {EAGLE_ATTN_Q, "layers.0.self_attn.q_proj.weight", embd, q, paired},
+        {EAGLE_ATTN_K, "layers.0.self_attn.k_proj.weight", embd, kv, paired},
+        {EAGLE_ATTN_V, "layers.0.self_attn.v_proj.weight", embd, kv, 0},
+        {EAGLE_ATTN_OUTPUT, "layers.0.self_attn.o_proj.weight", q, embd, 0},
+        {EAGLE_FFN_NORM, "layers.0.post_attention_layernorm.weight", embd, 0, 0},
+        {EAGLE_FFN_GATE, "layers.0.mlp.gate_proj.weight", embd, ff, 0},
+        {EAGLE_FFN_UP, "layers.0.mlp.up_proj.weight", embd, ff, 0},
+        {EAGLE_FFN_DOWN, "layers.0.mlp.down_proj.weight", ff, embd, 0},
     };
-    import_set_int(x, "eagle.feed_forward_length", ff);
+    import_set_int(x, EAGLE_KEY_FEED_FORWARD, ff);
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !status; i++) {
         ImportTensor *t;
         status = import_add(x, tensors[i].name, tensors[i].from, tensors[i].n_in, tensors[i].n_out, &t, err);
@@ -64,5 +66,5 @@ int import_plan_eagle(Import *x, fr_error *err) {
     }
     if (status) return status;
     bool has_bias = published_find(x->from, "fc.bias") != NULL;
-    return has_bias ? import_add(x, "eagle.fc.bias", "fc.bias", embd, 0, NULL, err) : import_add_zeros(x, "eagle.fc.bias", embd, err);
+    return has_bias ? import_add(x, EAGLE_FC ".bias", "fc.bias", embd, 0, NULL, err) : import_add_zeros(x, EAGLE_FC ".bias", embd, err);
 }

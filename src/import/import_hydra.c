@@ -11,14 +11,16 @@
  * res_connection. */
 #include "import/import.h"
 
+#include "spec/drafters/learned/hydra.h"
+
 #include <stdio.h>
 
-enum { MAX_HEADS = 16, MAX_BLOCKS = 8, MAX_LAYERS = 32 };
+enum { MAX_LAYERS = 32 };
 
 typedef struct Source {
     Import *import;
     const char *prefix;
-    int32_t stored[MAX_BLOCKS], n_stored, n_blocks; /* j of the stored blocks; blocks of the drafter */
+    int32_t stored[HYDRA_MAX_BLOCKS], n_stored, n_blocks; /* j of the stored blocks; blocks of the drafter */
 } Source;
 
 /* "<prefix>hydra_mlp.<head>.<j>.<end>" in name. */
@@ -31,7 +33,7 @@ static bool has(const Source *s, const char *name) { return published_find(s->im
 
 static int add(const Source *s, int32_t head, const char *end, const char *from, int64_t n_in, int64_t n_out, fr_error *err) {
     char name[64];
-    snprintf(name, sizeof name, "hydra.%d.%s", head, end);
+    snprintf(name, sizeof name, HYDRA_HEAD "%s", head, end);
     return import_add(s->import, name, from, n_in, n_out, NULL, err);
 }
 
@@ -42,7 +44,7 @@ static int add_optional(const Source *s, int32_t head, const char *end, const ch
 
 static int find_blocks(Source *s, fr_error *err) {
     char name[128];
-    for (int32_t j = 0; j < MAX_LAYERS && s->n_stored < MAX_BLOCKS; j++)
+    for (int32_t j = 0; j < MAX_LAYERS && s->n_stored < HYDRA_MAX_BLOCKS; j++)
         if (has(s, mlp_name(s, 0, j, "linear.weight", name))) s->stored[s->n_stored++] = j;
     const char *path = published_path(s->import->from);
     if (s->n_stored == 0) return error_set(err, FR_ERR_FORMAT, "%s: holds no Hydra heads: there is no tensor hydra_mlp.0.<j>.linear.weight", path);
@@ -50,7 +52,7 @@ static int find_blocks(Source *s, fr_error *err) {
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: its heads do not read the tokens predicted before them (there is no tensor %s), so they are Medusa heads: import them with the method medusa", path, name);
     int64_t n_layers = 0;
     s->n_blocks = s->n_stored;
-    if (published_config(s->import->from, "hydra_num_layers", &n_layers) && n_layers > s->n_stored && s->n_stored == 2 && n_layers <= MAX_BLOCKS)
+    if (published_config(s->import->from, "hydra_num_layers", &n_layers) && n_layers > s->n_stored && s->n_stored == 2 && n_layers <= HYDRA_MAX_BLOCKS)
         s->n_blocks = (int32_t)n_layers;
     return FR_OK;
 }
@@ -59,19 +61,19 @@ static int add_first(const Source *s, int32_t head, fr_error *err) {
     char from[128];
     int64_t h = s->import->target->hparams.n_embd, wide = (head + 2) * h;
     int32_t j = s->stored[0];
-    int status = add(s, head, "in.weight", mlp_name(s, head, j, "linear.weight", from), wide, h, err);
-    if (!status) status = add(s, head, "in.bias", mlp_name(s, head, j, "linear.bias", from), h, 0, err);
-    if (!status) status = add(s, head, "skip.weight", mlp_name(s, head, j, "res_connection.weight", from), wide, h, err);
-    return status ? status : add_optional(s, head, "skip.bias", mlp_name(s, head, j, "res_connection.bias", from), h, err);
+    int status = add(s, head, HYDRA_IN ".weight", mlp_name(s, head, j, "linear.weight", from), wide, h, err);
+    if (!status) status = add(s, head, HYDRA_IN ".bias", mlp_name(s, head, j, "linear.bias", from), h, 0, err);
+    if (!status) status = add(s, head, HYDRA_SKIP ".weight", mlp_name(s, head, j, "res_connection.weight", from), wide, h, err);
+    return status ? status : add_optional(s, head, HYDRA_SKIP ".bias", mlp_name(s, head, j, "res_connection.bias", from), h, err);
 }
 
 static int add_block(const Source *s, int32_t head, int32_t k, fr_error *err) {
     char from[128], end[32];
     int64_t h = s->import->target->hparams.n_embd;
     int32_t j = s->stored[k < s->n_stored ? k : 1];
-    snprintf(end, sizeof end, "block.%d.weight", k);
+    snprintf(end, sizeof end, HYDRA_BLOCK ".weight", k);
     int status = add(s, head, end, mlp_name(s, head, j, "linear.weight", from), h, h, err);
-    snprintf(end, sizeof end, "block.%d.bias", k);
+    snprintf(end, sizeof end, HYDRA_BLOCK ".bias", k);
     return status ? status : add(s, head, end, mlp_name(s, head, j, "linear.bias", from), h, 0, err);
 }
 
@@ -82,10 +84,10 @@ static int add_output(const Source *s, int32_t head, fr_error *err) {
     int i = 0;
     do snprintf(from, sizeof from, "%shydra_lm_head.%d%s.weight", s->prefix, head, infixes[i]);
     while (!has(s, from) && ++i < 3);
-    int status = add(s, head, "output.weight", from, h->n_embd, h->n_vocab, err);
+    int status = add(s, head, HYDRA_OUTPUT ".weight", from, h->n_embd, h->n_vocab, err);
     if (status) return status;
-    snprintf(from, sizeof from, "%shydra_lm_head.%d%s.bias", s->prefix, head, infixes[i]);
-    return add_optional(s, head, "output.bias", from, h->n_vocab, err);
+    snprintf(from, sizeof from, "%shydra_lm_head.%d%s.bias", s->prefix, head, infixes[i < 3 ? i : 0]);
+    return add_optional(s, head, HYDRA_OUTPUT ".bias", from, h->n_vocab, err);
 }
 
 int import_plan_hydra(Import *x, fr_error *err) {
@@ -95,10 +97,10 @@ int import_plan_hydra(Import *x, fr_error *err) {
         if (published_find(x->from, mlp_name(&(Source){.prefix = "hydra_head."}, 0, j, "linear.weight", name))) s.prefix = "hydra_head.";
     int status = find_blocks(&s, err);
     int32_t n_heads = 0;
-    while (!status && n_heads < MAX_HEADS && has(&s, mlp_name(&s, n_heads, s.stored[0], "linear.weight", name))) n_heads++;
-    import_set_int(x, "hydra.head_count", n_heads);
-    import_set_int(x, "hydra.block_count", s.n_blocks);
-    import_set_text(x, "hydra.output", "own");
+    while (!status && n_heads < HYDRA_MAX_HEADS && has(&s, mlp_name(&s, n_heads, s.stored[0], "linear.weight", name))) n_heads++;
+    import_set_int(x, HYDRA_KEY_HEAD_COUNT, n_heads);
+    import_set_int(x, HYDRA_KEY_BLOCK_COUNT, s.n_blocks);
+    import_set_text(x, HYDRA_KEY_OUTPUT, "own");
     for (int32_t i = 0; i < n_heads && !status; i++) {
         status = add_first(&s, i, err);
         for (int32_t k = 1; k < s.n_blocks && !status; k++) status = add_block(&s, i, k, err);

@@ -8,9 +8,9 @@
  * are copied. */
 #include "import/import.h"
 
-#include <stdio.h>
+#include "spec/drafters/learned/medusa.h"
 
-enum { MAX_HEADS = 16, MAX_BLOCKS = 8 };
+#include <stdio.h>
 
 /* Writes "<prefix><head>.<k><end>" into `name`; returns whether the checkpoint has that tensor. */
 static bool has(const Import *x, char name[96], const char *prefix, int32_t head, int32_t k, const char *end) {
@@ -23,10 +23,10 @@ static int add_block(Import *x, const char *prefix, int32_t head, int32_t k, fr_
     int64_t h = x->target->hparams.n_embd;
     int32_t is_at = has(x, from, prefix, head, k, ".linear.weight") ? k : 0;
     has(x, from, prefix, head, is_at, ".linear.weight");
-    snprintf(name, sizeof name, "medusa.%d.block.%d.weight", head, k);
+    snprintf(name, sizeof name, MEDUSA_BLOCK ".weight", head, k);
     int status = import_add(x, name, from, h, h, NULL, err);
     has(x, from, prefix, head, is_at, ".linear.bias");
-    snprintf(name, sizeof name, "medusa.%d.block.%d.bias", head, k);
+    snprintf(name, sizeof name, MEDUSA_BLOCK ".bias", head, k);
     return status ? status : import_add(x, name, from, h, 0, NULL, err);
 }
 
@@ -35,20 +35,20 @@ int import_plan_medusa(Import *x, fr_error *err) {
     const char *prefix = "";
     int32_t n_heads = 0, n_blocks = 0;
     if (has(x, from, "medusa_head.", 0, 0, ".linear.weight") || has(x, from, "medusa_head.", 0, 0, ".weight")) prefix = "medusa_head.";
-    while (n_blocks <= MAX_BLOCKS && !has(x, from, prefix, 0, n_blocks, ".weight")) n_blocks++;
-    if (n_blocks > MAX_BLOCKS)
+    while (n_blocks <= MEDUSA_MAX_BLOCKS && !has(x, from, prefix, 0, n_blocks, ".weight")) n_blocks++;
+    if (n_blocks > MEDUSA_MAX_BLOCKS)
         return error_set(err, FR_ERR_FORMAT, "%s: holds no Medusa heads: there is no tensor 0.<n>.weight or medusa_head.0.<n>.weight", published_path(x->from));
-    while (n_heads < MAX_HEADS && has(x, from, prefix, n_heads, n_blocks, ".weight")) n_heads++;
-    import_set_int(x, "medusa.head_count", n_heads);
-    import_set_int(x, "medusa.block_count", n_blocks);
-    import_set_text(x, "medusa.output", "own");
+    while (n_heads < MEDUSA_MAX_HEADS && has(x, from, prefix, n_heads, n_blocks, ".weight")) n_heads++;
+    import_set_int(x, MEDUSA_KEY_HEAD_COUNT, n_heads);
+    import_set_int(x, MEDUSA_KEY_BLOCK_COUNT, n_blocks);
+    import_set_text(x, MEDUSA_KEY_OUTPUT, "own");
     int status = import_check_embedding(x, "model.embed_tokens.weight", err);
     if (*prefix) published_pass_over(x->from, "model.");
     if (*prefix) published_pass_over(x->from, "lm_head.");
     for (int32_t i = 0; i < n_heads && !status; i++) {
         for (int32_t k = 0; k < n_blocks && !status; k++) status = add_block(x, prefix, i, k, err);
         has(x, from, prefix, i, n_blocks, ".weight");
-        snprintf(name, sizeof name, "medusa.%d.output.weight", i);
+        snprintf(name, sizeof name, MEDUSA_OUTPUT ".weight", i);
         if (!status) status = import_add(x, name, from, x->target->hparams.n_embd, x->target->hparams.n_vocab, NULL, err);
     }
     return status;

@@ -9,20 +9,20 @@
  * (input_proj), which our drafter does not have, and those without a recurrence (rnn = false), which have no rnn_u. */
 #include "import/import.h"
 
-#include <stdio.h>
+#include "spec/drafters/learned/redrafter.h"
 
-enum { MAX_BLOCKS = 16 };
+#include <stdio.h>
 
 static int add_block(Import *x, int32_t k, int64_t n, fr_error *err) {
     char name[64], from[64];
     ImportTensor *t;
-    snprintf(name, sizeof name, "redrafter.block.%d.weight", k);
+    snprintf(name, sizeof name, REDRAFTER_BLOCK ".weight", k);
     snprintf(from, sizeof from, "lm_head.%d.linear.weight", k);
     int status = import_add(x, name, from, n, n, &t, err);
     if (status) return status;
     t->rows = IMPORT_ROWS_SWAPPED;
     t->swaps_columns = true;
-    snprintf(name, sizeof name, "redrafter.block.%d.bias", k);
+    snprintf(name, sizeof name, REDRAFTER_BLOCK ".bias", k);
     snprintf(from, sizeof from, "lm_head.%d.linear.bias", k);
     status = import_add(x, name, from, n, 0, &t, err);
     if (!status) t->swaps_columns = true;
@@ -33,19 +33,19 @@ int import_plan_redrafter(Import *x, fr_error *err) {
     char from[64];
     int64_t h = x->target->hparams.n_embd;
     int32_t n_blocks = 0;
-    for (; n_blocks < MAX_BLOCKS; n_blocks++) {
+    for (; n_blocks < REDRAFTER_MAX_BLOCKS; n_blocks++) {
         snprintf(from, sizeof from, "lm_head.%d.linear.weight", n_blocks);
         if (!published_find(x->from, from)) break;
     }
-    import_set_int(x, "redrafter.block_count", n_blocks);
-    import_set_text(x, "redrafter.start", "zero");
-    int status = import_add(x, "redrafter.w.weight", "rnn_w.weight", h, h, NULL, err);
-    if (!status) status = import_add(x, "redrafter.u.weight", "rnn_u.weight", h, h, NULL, err);
-    if (!status) status = import_add(x, "redrafter.u.bias", "rnn_u.bias", h, 0, NULL, err);
+    import_set_int(x, REDRAFTER_KEY_BLOCK_COUNT, n_blocks);
+    import_set_text(x, REDRAFTER_KEY_START, "zero");
+    int status = import_add(x, REDRAFTER_W ".weight", "rnn_w.weight", h, h, NULL, err);
+    if (!status) status = import_add(x, REDRAFTER_U ".weight", "rnn_u.weight", h, h, NULL, err);
+    if (!status) status = import_add(x, REDRAFTER_U ".bias", "rnn_u.bias", h, 0, NULL, err);
     for (int32_t k = 0; k < n_blocks && !status; k++) status = add_block(x, k, 2 * h, err);
     ImportTensor *output;
     snprintf(from, sizeof from, "lm_head.%d.weight", n_blocks);
-    if (!status) status = import_add(x, "redrafter.output.weight", from, 2 * h, x->target->hparams.n_vocab, &output, err);
+    if (!status) status = import_add(x, REDRAFTER_OUTPUT ".weight", from, 2 * h, x->target->hparams.n_vocab, &output, err);
     if (!status) output->swaps_columns = true;
     return status;
 }

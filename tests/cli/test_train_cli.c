@@ -1,14 +1,12 @@
-/* test_train_cli.c - `forerun train` and `forerun distill-data` as programs, with a vocabulary of 300 tokens and models that train
- * in a second: what they write, what they refuse, and that kill -9 changes no byte of the result. */
-#include "cli_rig.h"
+/* test_train_cli.c - `forerun train` from the command line, with a vocabulary of 300 tokens and models that train in a second: the files
+ * it writes, what it refuses, and that kill -9 and --resume change no byte of the result. */
+#define DIR "build/test-train"
+#include "train_rig.h"
 
-#include "engine_rig.h"
 #include "model_rig.h"
 #include "train/ops/gemm.h"
 
-#include <jansson.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,84 +14,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DIR "build/test-train"
-#define VOCAB DIR "/vocab.gguf"
-#define DATA DIR "/data.jsonl"
-#define OUT DIR "/out.gguf"
 #define SHAPE "train target --vocab " VOCAB " --data " DATA " --valid 0.1 --layers 1 --width 16 --heads 2 --length 16 --batch 4 " \
               "--steps 120 --threads 2 "
 #define DRAFTER "train redrafter -m " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 --threads 2 "
 #define LYANNA "train lyanna -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --rank 4 "
 #define PLAIN DIR "/plain.jsonl"
-#define QUESTIONS DIR "/questions.jsonl"
-#define ANSWERS DIR "/answers.jsonl"
-
-static void spill(const char *path, const char *text) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
-
-static bool is_there(const char *path) { return access(path, F_OK) == 0; }
-
-static void shell(const char *command) {
-    if (system(command) != 0) fail_msg("%s", command);
-}
 
 static int make_files(void **state) {
     (void)state;
-    const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 1, .n_head_kv = 1, .n_ff = 32, .n_vocab = 300,
-                           .seed = 1};
-    shell("rm -rf " DIR " && mkdir -p " DIR);
-    char text[20000];
-    size_t n = 0;
-    for (int i = 0; i < 200; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"the %s %s a %s %d\"}\n", i % 2 ? "cat" : "dog",
-                              i % 3 ? "sees" : "hears", i % 5 ? "mouse" : "bird", i);
-    spill(DATA, text);
-    spill(QUESTIONS, "{\"prompt\": \"Once upon a time\", \"id\": 3}\n"
-                     "{\"prompt\": \"The little dog\", \"response\": \"to be replaced\"}\n\n"
-                     "{\"prompt\": \"Who was the king?\"}\n"
-                     "{\"messages\": [{\"role\": \"user\", \"content\": \"Who are you?\"}, {\"role\": \"assistant\", \"content\": "
-                     "\"x\"}, {\"role\": \"user\", \"content\": \"Why?\"}]}\n"
-                     "{\"prompt\": \"Lily and Tom\"}");
-    return random_model_write(&m, VOCAB, NULL);
+    return train_rig_make_files(DIR);
 }
 
 static int drop_files(void **state) {
     (void)state;
-    return system("rm -rf " DIR);
-}
-
-/* Starts "forerun ARGS" without a shell between, for signals. */
-static pid_t start(const char *args) {
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child > 0) return child;
-    char command[2000];
-    snprintf(command, sizeof command, "exec %s/../forerun %s > /dev/null 2> " DIR "/stderr", cli_rig_folder(), args);
-    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-    _exit(127);
-}
-
-/* Kills "forerun ARGS" after ever longer times and begins it again, with `again` where `left` is there; the number of
- * kills. */
-static int run_with_kills(const char *args, const char *left, const char *again) {
-    char line[2000];
-    double wait_us = 8000;
-    for (int tries = 0;; tries++, wait_us *= 1.3) {
-        snprintf(line, sizeof line, "%s %s", args, is_there(left) ? again : "");
-        pid_t child = start(line);
-        usleep((useconds_t)wait_us);
-        kill(child, SIGKILL);
-        int status;
-        assert_int_equal(waitpid(child, &status, 0), child);
-        if (!WIFEXITED(status)) continue;
-        if (WEXITSTATUS(status) != 0) system("cat " DIR "/stderr >&2");
-        assert_int_equal(WEXITSTATUS(status), 0);
-        return tries;
-    }
+    return train_rig_drop_files(DIR);
 }
 
 /* ---- train -------------------------------------------------------------------------------------- */
@@ -106,9 +40,9 @@ static void it_trains_a_model_that_runs(void **state) {
     cli_expect(SHAPE "-o " OUT " --steps 1 --precision f32", 0, "products in float");
     cli_expect(SHAPE "-o " OUT " --steps 1 --precision bf16", 0, "products in BF16");
     cli_expect(args, 0, "steps in ");
-    assert_true(is_there(OUT) && is_there(OUT ".log.jsonl"));
-    if (plots) shell("grep -q 'held out' " DIR "/loss.svg && ! grep -q '>[^<]*-[0-9]' " DIR "/loss.svg"); /* no step below 0 */
-    assert_false(is_there(OUT ".checkpoint") || is_there(OUT ".checkpoint.previous"));
+    assert_true(train_rig_exists(OUT) && train_rig_exists(OUT ".log.jsonl"));
+    if (plots) train_rig_shell("grep -q 'held out' " DIR "/loss.svg && ! grep -q '>[^<]*-[0-9]' " DIR "/loss.svg"); /* no step below 0 */
+    assert_false(train_rig_exists(OUT ".checkpoint") || train_rig_exists(OUT ".checkpoint.previous"));
     json_t *last = NULL, *first = NULL;
     int n_lines = 0;
     FILE *log = fopen(OUT ".log.jsonl", "rb");
@@ -133,9 +67,9 @@ static void it_trains_a_model_that_runs(void **state) {
 static void kill_and_resume_change_no_byte(void **state) {
     (void)state;
     cli_expect(SHAPE "-o " DIR "/whole.gguf", 0, "steps in ");
-    int n_kills = run_with_kills(SHAPE "-o " OUT " --checkpoint-every 4", OUT ".checkpoint", "--resume");
+    int n_kills = train_rig_run_with_kills(DIR, SHAPE "-o " OUT " --checkpoint-every 4", OUT ".checkpoint", "--resume");
     assert_true(n_kills > 0);
-    shell("cmp " OUT " " DIR "/whole.gguf");
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
     cli_expect(SHAPE "-o " OUT " --seed 2", 0, "steps in ");
     assert_int_not_equal(system("cmp -s " OUT " " DIR "/whole.gguf"), 0);
 }
@@ -143,10 +77,10 @@ static void kill_and_resume_change_no_byte(void **state) {
 static void a_drafter_resumes_too_and_drafts(void **state) {
     (void)state;
     cli_expect(DRAFTER "-o " OUT " --checkpoint-every 4", 0, "of held-out texts");
-    shell("mv " OUT " " DIR "/whole.gguf");
-    int n_kills = run_with_kills(DRAFTER "-o " OUT " --checkpoint-every 4", OUT ".checkpoint", "--resume");
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    int n_kills = train_rig_run_with_kills(DIR, DRAFTER "-o " OUT " --checkpoint-every 4", OUT ".checkpoint", "--resume");
     assert_true(n_kills > 0);
-    shell("cmp " OUT " " DIR "/whole.gguf"); /* the command in it is the one without --resume */
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf"); /* the command in it is the one without --resume */
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft redrafter:file=" OUT, 0, "");
     cli_expect("run -m models/target.gguf -p 'the cat' -n 8 --draft redrafter:file=" OUT " 2>&1", 1, "was trained for the target");
     cli_expect("train hydra -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 2 --lm-head target -o " OUT, 0, "steps in ");
@@ -155,39 +89,39 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
 
 #define EAGLE "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
 
-/* Noise is a function of the place in the run, so a run with it resumes exactly; without it the run is that of no option. */
+/* Noise is a function of the step and position, so a run with noise resumes exactly; --noise 0 is the same as no option. */
 static void noise_resumes_exactly(void **state) {
     (void)state;
     cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, "steps in ");
-    shell("mv " OUT " " DIR "/whole.gguf");
-    assert_true(run_with_kills(EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") > 0);
-    shell("cmp " OUT " " DIR "/whole.gguf");
-    /* the end of a file is tensors; before it stands the command, which differs */
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(train_rig_run_with_kills(DIR, EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") > 0);
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    /* a file ends with the tensors; the command before them differs */
     cli_expect(EAGLE "--noise 0", 0, "steps in ");
-    shell("tail -c 10000 " OUT " > " DIR "/a");
+    train_rig_shell("tail -c 10000 " OUT " > " DIR "/a");
     cli_expect(EAGLE, 0, "steps in ");
-    shell("tail -c 10000 " OUT " | cmp - " DIR "/a");
+    train_rig_shell("tail -c 10000 " OUT " | cmp - " DIR "/a");
     assert_int_not_equal(system("tail -c 10000 " DIR "/whole.gguf | cmp -s - " DIR "/a"), 0);
 }
 
-/* Which products trained a drafter stands in its file. */
+/* The file of a drafter names the precision of the products that trained it. */
 static void a_drafter_names_its_precision(void **state) {
     (void)state;
     for (GemmPrecision p = GEMM_F32; p <= GEMM_BF16; p++) {
-        char args[1000], says[100];
+        char args[1000], words[100];
         const char *name = gemm_precision_name(p);
         snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
         cli_expect(args, 0, "steps in ");
-        snprintf(says, sizeof says, "%s matrix products", name);
-        cli_expect("inspect " OUT, 0, says);
-        snprintf(says, sizeof says, "\"trained_in\": \"%s\"", name);
-        cli_expect("inspect --json " OUT, 0, says);
-        snprintf(says, sizeof says, "\"forerun-drafter.training.precision\": \"%s\"", name);
-        cli_expect("inspect --json " OUT, 0, says);
+        snprintf(words, sizeof words, "%s matrix products", name);
+        cli_expect("inspect " OUT, 0, words);
+        snprintf(words, sizeof words, "\"trained_in\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, words);
+        snprintf(words, sizeof words, "\"forerun-drafter.training.precision\": \"%s\"", name);
+        cli_expect("inspect --json " OUT, 0, words);
     }
 }
 
-/* medusa measures its heads on held-out texts; without any, its file has no accuracies. */
+/* The accuracy of medusa's heads is measured on held-out texts; without any, it is not in the file. */
 static void medusa_measures_its_heads(void **state) {
     (void)state;
     static char said[20000];
@@ -202,7 +136,7 @@ static void medusa_measures_its_heads(void **state) {
     }
 }
 
-/* Token i of the hot ones in the file, -1 behind the last. */
+/* Hot token i in the file, -1 after the last. */
 static int64_t hot_token(int64_t i) {
     int64_t token = -1;
     Gguf *g = rig_gguf(OUT);
@@ -214,12 +148,12 @@ static int64_t hot_token(int64_t i) {
 }
 
 
-/* --frequencies: the texts of another file determine the hot tokens, and a run cannot be resumed with others. */
+/* --frequencies FILE selects the hot tokens by other texts; a run with these cannot be resumed with others. */
 static void frequencies_come_from_the_texts_that_are_given(void **state) {
     (void)state;
     int64_t own[8];
     char said[200];
-    spill(PLAIN, "{\"text\": \"zzzzqqqq\"}\n{\"prompt\": \"zzzz\", \"response\": \"qqqq\"}\n");
+    train_rig_write(PLAIN, "{\"text\": \"zzzzqqqq\"}\n{\"prompt\": \"zzzz\", \"response\": \"qqqq\"}\n");
     cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT, 0, "steps in ");
     for (int64_t i = 0; i < 8; i++) own[i] = hot_token(i);
     cli_expect(LYANNA "--hot-tokens 8 --steps 2 -o " OUT " --frequencies " DATA, 0, "steps in ");
@@ -234,26 +168,26 @@ static void frequencies_come_from_the_texts_that_are_given(void **state) {
             if (end == at) fail_msg("token %lld is hot, and the text is %s", (long long)hot, said);
         }
     }
-    pid_t child = start(LYANNA "--hot-tokens 2 --steps 100000 --checkpoint-every 1 -o " OUT " --frequencies " PLAIN);
-    for (int i = 0; i < 2000 && !is_there(OUT ".checkpoint"); i++) usleep(1000);
+    pid_t child = train_rig_start(DIR, LYANNA "--hot-tokens 2 --steps 100000 --checkpoint-every 1 -o " OUT " --frequencies " PLAIN);
+    for (int i = 0; i < 2000 && !train_rig_exists(OUT ".checkpoint"); i++) usleep(1000);
     kill(child, SIGINT);
     assert_int_equal(waitpid(child, NULL, 0), child);
     cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1, "run with other options: frequencies=");
-    shell("rm -f " OUT " " OUT ".*");
+    train_rig_shell("rm -f " OUT " " OUT ".*");
 }
 
 static void ctrl_c_leaves_a_checkpoint(void **state) {
     (void)state;
     cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, "steps in ");
     unlink(OUT ".log.jsonl");
-    pid_t child = start(SHAPE "-o " OUT " --steps 1000");
+    pid_t child = train_rig_start(DIR, SHAPE "-o " OUT " --steps 1000");
     struct stat st;
     for (int i = 0; i < 2000 && (stat(OUT ".log.jsonl", &st) != 0 || st.st_size < 2000); i++) usleep(1000); /* it is training */
     kill(child, SIGINT);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-    shell("grep -q -- '--resume continues from " OUT ".checkpoint' " DIR "/stderr");
+    train_rig_shell("grep -q -- '--resume continues from " OUT ".checkpoint' " DIR "/stderr");
     cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "pass --resume to continue it");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1, "run with other options: lr=0.001 there, lr=0.5 here");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --length 17 2>&1", 1, "restore the option");
@@ -263,7 +197,7 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     snprintf(args, sizeof args, SHAPE "-o " OUT " --steps 1000 --resume --precision %s 2>&1", other);
     cli_expect(args, 1, "run with other options: precision=");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume", 0, "steps in ");
-    shell("cmp " OUT " " DIR "/whole.gguf");
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
 }
 
 static void it_refuses_with_a_reason(void **state) {
@@ -310,12 +244,6 @@ static void it_refuses_with_a_reason(void **state) {
         {SHAPE "-o " OUT " --precision f16", 2, "'--precision=f16' must be bf16 or f32"},
         {"train target --vocab /nowhere.gguf --data " DATA " -o " OUT, 1, "/nowhere.gguf"},
         {"train target --vocab " VOCAB " --data " VOCAB " -o " OUT, 1, "line 1 is not JSON"},
-        {"distill-data -m models/target.gguf -o " ANSWERS, 2, "missing file of questions"},
-        {"distill-data -m models/target.gguf " QUESTIONS, 2, "missing output file: pass -o FILE"},
-        {"distill-data -m models/target.gguf " DATA " -o " ANSWERS, 1, "line 1 has a \"text\", not a question"},
-        {"distill-data -m models/target.gguf /dev/null -o " ANSWERS, 1, "nothing to answer"},
-        {"distill-data -m models/target.gguf " QUESTIONS " -o " DIR "/x.zst", 2, "remove .zst from the name"},
-        {"distill-data -m models/target.gguf " QUESTIONS " -o " DATA, 1, "line 1 answers a question that the input does not have"},
     };
     unlink(OUT), unlink(OUT ".checkpoint");
     char args[2000];
@@ -323,147 +251,25 @@ static void it_refuses_with_a_reason(void **state) {
         snprintf(args, sizeof args, "%s 2>&1", cases[i].args);
         cli_expect(args, cases[i].status, cases[i].words);
     }
-    assert_false(is_there(OUT) || is_there(ANSWERS)); /* nothing is left of what was refused */
+    assert_false(train_rig_exists(OUT)); /* no file remains after a refusal */
 }
 
-/* ---- distill-data ------------------------------------------------------------------------------- */
-
-static json_t *line_of(const char *path, int i) {
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    char line[8000] = "";
-    for (int k = 0; k <= i; k++) assert_non_null(fgets(line, sizeof line, f));
-    fclose(f);
-    json_t *object = json_loads(line, 0, NULL);
-    assert_non_null(object);
-    return object;
-}
-
-/* The answers to the four prompts are those that `run` prints; record 3 is a conversation. */
-static void answers_are_those_of_run(const char *options, bool chat) {
-    static const char *const prompts[] = {"Once upon a time", "The little dog", "Who was the king?", NULL, "Lily and Tom"};
-    static char args[2000], said[8000];
-    unlink(ANSWERS);
-    snprintf(args, sizeof args, "distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS " --parallel 3 -n 12 %s --seed 5 %s",
-             options, chat ? "--chat" : "");
-    cli_expect(args, 0, "5 of 5 records are answered");
-    for (int i = 0; i < 5; i++) {
-        json_t *object = line_of(ANSWERS, i);
-        if (prompts[i]) {
-            assert_string_equal(json_string_value(json_object_get(object, "prompt")), prompts[i]);
-            snprintf(args, sizeof args, "run -m models/target.gguf -p '%s' -n 12 %s --seed %d %s", prompts[i], options, 5 + i,
-                     chat ? "--chat" : "");
-            assert_int_equal(cli_run(args, said, sizeof said), 0);
-            said[strlen(said) - 1] = '\0'; /* the newline that run prints behind its text */
-            assert_string_equal(json_string_value(json_object_get(object, "response")), said + (chat && *said == ' '));
-        }
-        if (i == 0) assert_int_equal(json_integer_value(json_object_get(object, "id")), 3);
-        json_decref(object);
-    }
-}
-
-static void distilled_answers_are_those_of_run(void **state) {
-    (void)state;
-    answers_are_those_of_run("", false);
-    answers_are_those_of_run("--draft ngram-trie", true);
-    answers_are_those_of_run("--temp 0.9 --top-k 50", true);
-}
-
-/* The answer of the library to these turns. */
-static void expect_answer(const fr_chat_message *turns, int n_turns, const char *answer) {
-    fr_model *model = rig_open_model("models/target.gguf", NULL);
-    fr_engine *engine = rig_open_engine(model, NULL);
-    fr_request_options o = {.max_tokens = 12, .sampling = fr_sampling_default()};
-    Stream *said = calloc(1, sizeof *said);
-    char *text;
-    int32_t *tokens;
-    assert_non_null(said);
-    assert_int_equal(fr_chat_prompt(model, NULL, turns, n_turns, &text, NULL), 0);
-    assert_int_equal(fr_tokenize(model, text, strlen(text), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, &tokens, &o.n_prompt, NULL), 0);
-    o.prompt = tokens;
-    rig_run_request(engine, &o, said);
-    assert_string_equal(answer, said->text + (*said->text == ' '));
-    free(said), fr_free(text), fr_free(tokens);
-    fr_engine_close(engine);
-    fr_model_close(model);
-}
-
-/* Both turns of the assistant are new, the second in view of the first. */
-static void conversations_are_answered_turn_by_turn(void **state) {
-    (void)state;
-    unlink(ANSWERS);
-    cli_expect("distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS " -n 12", 0, "5 of 5");
-    json_t *object = line_of(ANSWERS, 3), *list = json_object_get(object, "messages");
-    assert_int_equal(json_array_size(list), 4);
-    const char *first = json_string_value(json_object_get(json_array_get(list, 1), "content"));
-    const fr_chat_message turns[] = {{"user", "Who are you?"}, {"assistant", first}, {"user", "Why?"}};
-    assert_non_null(first);
-    expect_answer(turns, 1, first);
-    expect_answer(turns, 3, json_string_value(json_object_get(json_array_get(list, 3), "content")));
-    assert_string_equal(json_string_value(json_object_get(json_array_get(list, 3), "role")), "assistant");
-    json_decref(object);
-}
-
-static void expect_prompt(int i, const char *prompt) {
-    json_t *object = line_of(ANSWERS, i);
-    assert_string_equal(json_string_value(json_object_get(object, "prompt")), prompt);
-    assert_null(json_object_get(object, "text"));
-    assert_non_null(json_object_get(object, "response"));
-    json_decref(object);
-}
-
-/* The prompt is the beginning of a text, or everything before the first answer of a conversation; a second run adds nothing. */
-static void texts_are_begun(void **state) {
-    (void)state;
-    const char *command = "distill-data -m models/target.gguf " DIR "/texts.jsonl -o " ANSWERS " -n 3 --begin-texts 3";
-    unlink(ANSWERS);
-    spill(DIR "/texts.jsonl", "{\"text\": \" One  day\\na cat sat.\"}\n{\"text\": \"Two words\"}\n"
-                              "{\"text\": \"USER: Who is there?\\nASSISTANT: Me.\\nUSER: Who?\\nASSISTANT: I.\"}\n"
-                              "{\"prompt\": \"A prompt stays as it is\"}\n");
-    cli_expect(command, 0, "4 of 4");
-    expect_prompt(0, " One  day\na");
-    expect_prompt(1, "Two words");
-    expect_prompt(2, "USER: Who is there?\nASSISTANT:");
-    expect_prompt(3, "A prompt stays as it is");
-    shell("cp " ANSWERS " " DIR "/before.jsonl && sed -i '$d' " ANSWERS);
-    cli_expect(command, 0, "4 of 4");
-    shell("cmp " ANSWERS " " DIR "/before.jsonl");
-}
-
-/* Answers under a lossy rule are marked, and train warns about them; generated anew under an exact rule they are not marked. */
-static void lossy_answers_are_marked(void **state) {
-    (void)state;
-    const char *train = "train target --vocab models/target.gguf --data " ANSWERS " --chat --valid 0 --layers 1 --width 16 --heads 2 "
-                        "--length 32 --steps 1 -o " OUT;
-    static char said[20000];
-    unlink(ANSWERS);
-    cli_expect("distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS " -n 6 --draft ngram-trie --verify typical --lossy", 0, "5 of 5");
-    shell("test $(grep -c '\"lossy\":true' " ANSWERS ") = 5");
-    shell("test $(grep -o '\"lossy\"' " ANSWERS " | wc -l) = 6"); /* both answers of the conversation */
-    cli_expect(train, 0, "the answers of 5 documents were made under a lossy rule");
-    shell("mv " ANSWERS " " DIR "/lossy.jsonl");
-    cli_expect("distill-data -m models/target.gguf " DIR "/lossy.jsonl -o " ANSWERS " -n 6 --draft ngram-trie", 0, "5 of 5");
-    shell("! grep -q lossy " ANSWERS);
-    assert_int_equal(cli_run(train, said, sizeof said), 0);
-    assert_null(strstr(said, "warning"));
-}
-
-/* The held-out loss and the accuracy by tokens ahead, from a line of the log. */
+/* A value of held-out texts in a line of the log: the loss, or the accuracy of a step ahead. */
 static double valid_of(int line, const char *what, size_t step) {
-    json_t *object = line_of(OUT ".log.jsonl", line), *value = json_object_get(object, what);
+    json_t *object = train_rig_line(OUT ".log.jsonl", line), *value = json_object_get(object, what);
     assert_non_null(value);
     double x = json_number_value(json_is_array(value) ? json_array_get(value, step) : value);
     json_decref(object);
     return x;
 }
 
-/* On texts that were held out they lose less after some steps than after the first one, and guess more often right. */
+/* On held-out texts the loss is lower and the accuracy higher after some steps than after the first one. */
 static void layers_learn(void **state) {
     (void)state;
     static const char *const commands[] = {"train eagle", "train eagle --steps-ahead 1 --regression mse", "train eagle --rank 8",
                                            "train lyanna --rank 8",
                                            "train lyanna --rank 8 --hot-tokens 50 --first-token none --ff 24"};
-    shell("rm -f " OUT " " OUT ".*");
+    train_rig_shell("rm -f " OUT " " OUT ".*");
     cli_expect(SHAPE "--steps 400 --lr 0.02 -o " DIR "/teacher.gguf", 0, "400 steps");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char command[512];
@@ -471,38 +277,11 @@ static void layers_learn(void **state) {
                  "--lr 0.003 --warm-up 0 --valid-every 1 --threads 2 -o " OUT, commands[i]);
         cli_expect(command, 0, "60 steps");
         double before = valid_of(1, "valid_loss", 0), after = valid_of(119, "valid_loss", 0);
-        double right_before = valid_of(1, "valid_accuracy", 0), right_after = valid_of(119, "valid_accuracy", 0);
-        if (!(after < 0.8 * before && right_after > right_before))
-            fail_msg("%s: loss %g, then %g; right %g, then %g", commands[i], before, after, right_before, right_after);
-        shell("rm -f " OUT " " OUT ".*");
+        double accuracy_before = valid_of(1, "valid_accuracy", 0), accuracy_after = valid_of(119, "valid_accuracy", 0);
+        if (!(after < 0.8 * before && accuracy_after > accuracy_before))
+            fail_msg("%s: loss %g, then %g; accuracy %g, then %g", commands[i], before, after, accuracy_before, accuracy_after);
+        train_rig_shell("rm -f " OUT " " OUT ".*");
     }
-}
-
-static void distilling_goes_on_after_kills(void **state) {
-    (void)state;
-    shell("for i in 1 2 3 4 5 6; do cat " QUESTIONS "; echo; done > " DIR "/many.jsonl");
-    cli_expect("distill-data -m models/target.gguf " DIR "/many.jsonl -o " DIR "/whole.jsonl -n 40 --parallel 2", 0, "30 of 30");
-    unlink(ANSWERS);
-    int n_kills = run_with_kills("distill-data -m models/target.gguf " DIR "/many.jsonl -o " ANSWERS " -n 40 --parallel 2", ANSWERS, "");
-    assert_true(n_kills > 0);
-    shell("cmp " ANSWERS " " DIR "/whole.jsonl");
-    shell("head -c 700 " DIR "/whole.jsonl > " ANSWERS); /* within a line */
-    cli_expect("distill-data -m models/target.gguf " DIR "/many.jsonl -o " ANSWERS " -n 40 --parallel 5", 0, "30 of 30");
-    shell("cmp " ANSWERS " " DIR "/whole.jsonl");
-    cli_expect("train target --vocab models/target.gguf --data " ANSWERS " --chat --valid 0 --layers 1 --width 16 --heads 2 "
-               "--length 32 --steps 2 -o " OUT, 0, "30 documents");
-}
-
-static void a_prompt_that_does_not_fit_is_left_out(void **state) {
-    (void)state;
-    unlink(ANSWERS);
-    spill(DIR "/long.jsonl", "{\"prompt\": \"Hi\"}\n{\"prompt\": \"one two three four five six seven eight nine ten eleven\"}\n"
-                             "{\"prompt\": \"Ho\"}\n");
-    cli_expect("distill-data -m models/target.gguf " DIR "/long.jsonl -o " ANSWERS " -n 2 --ctx 9 2>&1", 0, "record 2 is left out");
-    cli_expect("distill-data -m models/target.gguf " DIR "/long.jsonl -o " ANSWERS " -n 2 --ctx 9", 0, "2 of 3 records");
-    json_t *object = line_of(ANSWERS, 1);
-    assert_string_equal(json_string_value(json_object_get(object, "prompt")), "Ho");
-    json_decref(object);
 }
 
 int main(int argc, char **argv) {
@@ -518,13 +297,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(frequencies_come_from_the_texts_that_are_given),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
         cmocka_unit_test(it_refuses_with_a_reason),
-        cmocka_unit_test(distilled_answers_are_those_of_run),
-        cmocka_unit_test(conversations_are_answered_turn_by_turn),
-        cmocka_unit_test(texts_are_begun),
-        cmocka_unit_test(lossy_answers_are_marked),
         cmocka_unit_test(layers_learn),
-        cmocka_unit_test(distilling_goes_on_after_kills),
-        cmocka_unit_test(a_prompt_that_does_not_fit_is_left_out),
     };
     return cmocka_run_group_tests(tests, make_files, drop_files);
 }

@@ -1,6 +1,6 @@
-/* test_learned_temperature.c - the p_accept of a learned drafter is an estimate at the temperature of its request: for two sibling
- * tokens, log(p_accept / p_accept') is that at temperature 1 divided by the temperature, or by LEARNED_SHARPEST where that is larger.
- * Four sequences of the same text, each with a temperature of its own, draft in one proposal; the drafters are those of models/. */
+/* What a learned drafter's p_accept says is the chance of a token at the temperature of its request: of two tokens that may come
+ * next, log(p_accept / p_accept') is that of the distribution (temperature 1) divided by the temperature, or by LEARNED_MIN_TEMPERATURE if that is larger.
+ * Four sequences of the same text with a temperature each draft in one proposal; the drafters are those of models/. */
 #include "learned_rig.h"
 #include "model_rig.h"
 #include "testing.h"
@@ -56,7 +56,7 @@ static int check(const Tree *dist, const Tree *tree, double temperature, const c
 }
 
 static double used(int32_t s) {
-    return temperatures[s] > LEARNED_SHARPEST ? (double)temperatures[s] : (double)LEARNED_SHARPEST;
+    return temperatures[s] > LEARNED_MIN_TEMPERATURE ? (double)temperatures[s] : (double)LEARNED_MIN_TEMPERATURE;
 }
 
 static void est_is_at_the_temperature_of_the_request(void **state) {

@@ -37,7 +37,7 @@ float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int6
     assert_true(tensor_type_row_bytes(type, n_in, &row_bytes));
     float *x = keep(r, malloc((size_t)(n_in * rows) * sizeof *x));
     char *data = keep(r, malloc((size_t)rows * row_bytes));
-    for (int64_t i = 0; i < n_in * rows; i++) /* uniform, of that deviation */
+    for (int64_t i = 0; i < n_in * rows; i++) /* uniform, with standard deviation std */
         x[i] = (float)(std * sqrt(12) * (rng_uniform(r->seed, RNG_TEST, (uint64_t)i, (uint32_t)r->n_kept) - 0.5));
     for (int64_t o = 0; o < rows; o++) {
         blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
@@ -99,7 +99,7 @@ void learned_rig_log_softmax(double *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] -= max + log(sum);
 }
 
-/* ---- driving by hand ----------------------------------------------------------------------------- */
+/* ---- without an engine ----------------------------------------------------------------------------- */
 
 enum { READER_CTX = 256 };
 
@@ -141,14 +141,14 @@ const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, co
 
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what) {
     int32_t place[TREE_MAX_NODES] = {0};
-    if (want->n != got->n) fail_msg("%s: %d nodes, want %d", what, got->n, want->n);
+    if (want->n != got->n) fail_msg("%s: %d nodes instead of %d", what, got->n, want->n);
     for (int32_t i = 1; i < want->n; i++) {
         const TreeNode *w = &want->nodes[i];
         place[i] = tree_child(got, place[w->parent], w->token);
         if (place[i] < 0) fail_msg("%s: node %d (token %d, depth %d, p_accept %g) is missing", what, i, w->token, w->depth, (double)w->p_accept);
         double p_accept = (double)got->nodes[place[i]].p_accept;
         if (!(fabs(p_accept - (double)w->p_accept) <= tolerance * (double)w->p_accept))
-            fail_msg("%s: node %d has p_accept %.9g, want %.9g", what, i, p_accept, (double)w->p_accept);
+            fail_msg("%s: node %d has p_accept %.9g instead of %.9g", what, i, p_accept, (double)w->p_accept);
     }
 }
 
@@ -163,7 +163,7 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     rig_tokens(3, n_vocab, text, N_BEFORE + 3);
     learned_rig_feed(&reader, d, 0, text, N_BEFORE, 5);
     static Tree tree, stepped, whole;
-    tree_reset(&tree, text[N_BEFORE - 1]); /* the text's next two tokens are nodes 2 and 3, node 1 is another guess */
+    tree_reset(&tree, text[N_BEFORE - 1]); /* the next two tokens of the text are nodes 2 and 3; node 1 is wrong */
     tree_add(&tree, 0, (text[N_BEFORE] + 1) % n_vocab, 0.5f, 0);
     tree_add(&tree, tree_add(&tree, 0, text[N_BEFORE], 0.5f, 0), text[N_BEFORE + 1], 0.5f, 0);
     Row rows[N_ROWS];
@@ -184,7 +184,7 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     rig_propose(d, 1, text[N_BEFORE + 2], 20, n_vocab, &whole);
     assert_true(whole.n > 5);
     rig_assert_same_tree(&whole, &stepped, "after a step");
-    assert_int_equal(d->class->observe_prompt(d, 1, 3, hidden, 1, &err), FR_ERR_INTERNAL); /* shown before */
+    assert_int_equal(d->class->observe_prompt(d, 1, 3, hidden, 1, &err), FR_ERR_INTERNAL); /* it was observed before */
     drafter_close(d);
     learned_rig_close_reader(&reader);
 }
@@ -195,13 +195,13 @@ enum { N_PROMPT = 24, N_TOKENS = 40, N_SAMPLINGS = 4, N_REQUESTS = 8, N_PLACES =
 
 typedef struct Case {
     int32_t prompt[N_PROMPT];
-    fr_request_options options; /* without drafts */
+    fr_request_options options; /* without drafters */
     Stream plain, drafted;      /* alone */
 } Case;
 
 static Case cases[N_REQUESTS];
 
-/* Prompts of several lengths; every third begins as the first does. */
+/* Prompts of several lengths; every third has a prefix of the first. */
 static void make_case(int i, int32_t n_vocab) {
     Case *c = &cases[i];
     memset(c, 0, sizeof *c);
@@ -220,7 +220,7 @@ static void assert_drafts(const Stream *got, const char *what) {
     if (got->stats.drafted == 0) fail_msg("%s: nothing was drafted", what);
 }
 
-/* Each alone: the text is the plain one for every budget and chunk; what is drafted hangs on the budget alone. */
+/* Each request alone: the text is the plain one for every budget and chunk size, and the drafts depend on the budget only. */
 static int64_t check_alone(const fr_model *model, const char *spec) {
     static const int budgets[] = {1, 3, 8, 24, 64}, chunks[] = {1, 5, 256};
     static Stream got;
@@ -245,8 +245,8 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
     return accepted;
 }
 
-/* Beside other requests, with pages for all or not: the same text, and with pages the same drafts. Returns how many pages were
- * taken away. */
+/* Several requests at once, with and without enough KV pages for all: the text is the same, and with enough pages the drafts are too.
+ * Returns the number of pages taken from requests. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
     static Stream got;
     fr_engine_options eo = {.max_requests = N_PLACES, .prefill_chunk = 7, .kv_page_size = 4, .n_ctx = 80, .kv_tokens = kv_tokens};
@@ -283,7 +283,7 @@ static int64_t check_together(const fr_model *model, const char *spec, int64_t k
     return n_preempted;
 }
 
-/* Ratio rules take its groups for points; greedy, their text is the plain one too. */
+/* Ratio rules treat the groups as points; greedy requests have the plain text under these rules too. */
 static void check_ratio_rules(const fr_model *model, const char *spec) {
     static const char *const rules[] = {"multi-round", "recursive"};
     static Stream got;
@@ -304,9 +304,9 @@ void learned_rig_check_lossless(const char *target, const char *spec) {
     fr_model_info info;
     fr_model_get_info(model, &info);
     for (int i = 0; i < N_REQUESTS; i++) make_case(i, info.n_vocab);
-    if (check_alone(model, spec) == 0) fail_msg("%s: nothing was ever accepted", spec);
+    if (check_alone(model, spec) == 0) fail_msg("%s: no draft was accepted", spec);
     check_together(model, spec, 0);
-    if (check_together(model, spec, 84) == 0) fail_msg("%s: no pages were taken away", spec);
+    if (check_together(model, spec, 84) == 0) fail_msg("%s: no pages were taken from requests", spec);
     check_ratio_rules(model, spec);
     fr_model_close(model);
 }

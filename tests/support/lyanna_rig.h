@@ -1,5 +1,5 @@
-/* lyanna_rig.h - files of the drafter lyanna with random weights, and what it must compute, written plainly in double
- * precision: its layer, its token info, its Algorithms 1 and 2. */
+/* lyanna_rig.h - files of the drafter lyanna with random weights, and a reference in double precision:
+ * its layer, its token info, its Algorithms 1 and 2. */
 #ifndef TESTS_LYANNA_RIG_H
 #define TESTS_LYANNA_RIG_H
 
@@ -25,7 +25,7 @@ typedef struct LyannaShape {
     TensorType type;  /* of matrices */
     int32_t rank, n_hot; /* 0: no token info; all tokens are hot */
     const char *first_token; /* NULL: "fused" */
-    int32_t bad_hot;         /* 1: two hot tokens in the wrong order; 2: one beyond the vocabulary */
+    int32_t bad_hot;         /* 1: two hot tokens in the wrong order; 2: one outside the vocabulary */
 } LyannaShape;
 
 typedef struct LyannaWeights {
@@ -47,7 +47,7 @@ typedef struct LyannaRow {
 } LyannaRow;
 
 void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden, LyannaRow *out);
-/* logits: [depth][V], those of the chain after the last entry. */
+/* logits: [depth][V] of the chain after the last entry. */
 void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, double (*logits)[LYANNA_V]);
 /* The token info E'(token). */
 void lyanna_rig_info(const LyannaWeights *w, int32_t token, double *info);

@@ -1,5 +1,5 @@
-/* test_draft_eagle.c - the drafter eagle: its trees against its layer in double precision, each node by itself over its own path;
- * steps against prompts; and the text through the engine. Weights are random. */
+/* test_draft_eagle.c - unit tests of the drafter eagle with random weights: its trees against its layer in double precision, each node by
+ * itself over its own path; steps against prompts; and the text through the engine. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"
@@ -80,7 +80,7 @@ static int close_all(void **state) {
     return 0;
 }
 
-/* ---- the layer, written down plainly ------------------------------------------------------------------ */
+/* ---- the layer in double precision ------------------------------------------------------------------ */
 
 /* An entry, or a node of the tree. */
 typedef struct Place {
@@ -105,7 +105,7 @@ static void attend(const Place *p, const double *q, double *out) {
     for (int32_t head = 0; head < N_HEAD; head++) {
         int32_t from = head / (N_HEAD / N_KV) * DIM;
         double sum = 0, max = -INFINITY, score;
-        for (int pass = 0; pass < 2; pass++) /* the greatest score first */
+        for (int pass = 0; pass < 2; pass++) /* first pass: the greatest score */
             for (const Place *at = p; at; at = at->before) {
                 score = 0;
                 for (int32_t i = 0; i < DIM; i++) score += q[head * DIM + i] * at->k[from + i] / sqrt(DIM);
@@ -129,7 +129,7 @@ static void make_place(const FileWeights *w, const Place *before, int32_t token,
     learned_rig_linear(w->v, NULL, x, H, KV, out->v);
     rotate(q, N_HEAD, out->position);
     rotate(out->k, N_KV, out->position);
-    for (int32_t i = 0; i < KV; i++) { /* the cache holds halves */
+    for (int32_t i = 0; i < KV; i++) { /* the KV cache holds 16-bit floats */
         out->k[i] = (double)half_to_float(float_to_half((float)out->k[i]));
         out->v[i] = (double)half_to_float(float_to_half((float)out->v[i]));
     }
@@ -192,7 +192,7 @@ static void plain_tree(const FileWeights *w, const Place *root, int32_t pending,
     union_prune(out, budget);
 }
 
-/* The tokens of the ranks that a shape fixed in advance names. */
+/* The tokens of the ranks in a shape fixed in advance. */
 static void plain_static_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
     static StaticTree shape;
     static Place places[TREE_MAX_NODES];
@@ -246,7 +246,7 @@ static void trees_are_those_of_the_plain_layer(void **state) {
                 int32_t pending = want[i].nodes[0].token;
                 if (tree_validate(&got[i], pending, V, budgets[i] + 1, &err)) fail_msg("%s", err.message);
                 learned_rig_assert_alike(&want[i], &got[i], 5e-3, spec);
-                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and alone */
+                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and without the others */
                 rig_assert_same_tree(&got[i], &alone, spec);
                 d->class->end(d, i + 1);
             }

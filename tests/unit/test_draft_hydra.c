@@ -1,5 +1,5 @@
-/* test_draft_hydra.c - the drafter hydra: its trees against its heads in double precision, each node by itself over its own
- * path; steps against prompts; and the text through the engine. Weights are random. */
+/* test_draft_hydra.c - unit tests of the drafter hydra with random weights: its trees against its heads in double precision, each node by
+ * itself over its own path; steps against prompts; and the text through the engine. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"
@@ -21,7 +21,7 @@ static float *embeddings, *head_of_target; /* [V][H] */
 static const struct Shape {
     const char *path;
     int32_t n_heads, n_blocks;
-    bool own, biases; /* biases: of the way round and the output, too, as imported files have */
+    bool own, biases; /* biases: also of `skip` and `output`, as in imported files */
     TensorType type;
 } shapes[] = {
     {"build/hydra-0.gguf", 4, 1, true, false, TYPE_F32},
@@ -30,7 +30,7 @@ static const struct Shape {
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
-/* The weights of a shape, as its file has them. */
+/* The weights in the file of a shape. */
 typedef struct FileWeights {
     LearnedRig rig;
     float *in[MAX_HEADS], *in_bias[MAX_HEADS], *skip[MAX_HEADS], *output[MAX_HEADS];
@@ -97,7 +97,7 @@ static int close_all(void **state) {
     return 0;
 }
 
-/* ---- the heads, written down plainly -------------------------------------------------------------- */
+/* ---- the heads in double precision -------------------------------------------------------------- */
 
 /* log p of every token below a path, path[0] the pending token, path[depth] the last: the distribution of head `depth`. */
 static void dist_below(const struct Shape *s, const FileWeights *w, const float *hidden, const int32_t *path, int32_t depth, double *log_p) {
@@ -126,7 +126,7 @@ static int better_path(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* All paths written out: the `top` best tokens below each of the `top` best paths of every length. */
+/* The `top` best tokens below each of the `top` best paths of every length. */
 static void plain_tree(const struct Shape *s, const FileWeights *w, const float *hidden, int32_t pending, int32_t top, int32_t budget, Tree *out) {
     static Path found[TREE_MAX_NODES];
     Path level[16] = {{.tokens = {pending}}};
@@ -157,7 +157,7 @@ static void plain_tree(const struct Shape *s, const FileWeights *w, const float 
     union_prune(out, budget);
 }
 
-/* Three sequences in one call, each as the plain tree has it and as it is alone. */
+/* Three sequences in one call: each gets the reference tree, and the tree that it gets alone. */
 static void trees_are_those_of_the_plain_heads(void **state) {
     (void)state;
     static const int32_t tops[] = {1, 3, 8}, budgets[][N_TOGETHER] = {{60, 2, 17}, {1, 9, 4}};
@@ -200,7 +200,7 @@ static void what_does_not_fit_is_refused(void **state) {
     const struct Bad {
         uint32_t n_heads, n_blocks;
         int64_t in_width;
-        const char *options, *says;
+        const char *options, *words;
     } bad[] = {
         {1, 0, 2 * H, "", "hydra.block_count is 0 but must be from 1 to 8"},
         {17, 1, 2 * H, "", "hydra.head_count is 17 but must be from 1 to 16"},
@@ -226,7 +226,7 @@ static void what_does_not_fit_is_refused(void **state) {
         learned_rig_write(&r, "build/hydra-bad.gguf");
         snprintf(spec, sizeof spec, "hydra:file=build/hydra-bad.gguf%s", bad[i].options);
         assert_true(drafter_open(&d, spec, &env, 0, &err) < 0);
-        if (!strstr(err.message, bad[i].says)) fail_msg("case %zu: '%s'", i, err.message);
+        if (!strstr(err.message, bad[i].words)) fail_msg("case %zu: '%s'", i, err.message);
         learned_rig_free(&r);
     }
     Drafter *d;

@@ -1,5 +1,5 @@
-/* test_draft_lyanna.c - the drafter lyanna: its trees against Algorithms 1 and 2 over its layer, all in double precision; steps against
- * prompts; fusion and its alternative; and the text through the engine. Weights are random. */
+/* test_draft_lyanna.c - unit tests of the drafter lyanna with random weights: its trees against Algorithms 1 and 2 over its layer, all in
+ * double precision; steps against prompts; fusion=on and off; and the text through the engine. */
 #include "lyanna_rig.h"
 
 #include "spec/drafters/learned/lyanna_tree.h"
@@ -31,7 +31,7 @@ static int close_all(void **state) {
     return lyanna_rig_close_target(state);
 }
 
-/* ---- a text, its hidden states, and what the layer makes of them -------------------------------------- */
+/* ---- a text, its hidden states, and its entries -------------------------------------- */
 
 typedef struct Text {
     int32_t tokens[N_TEXT];
@@ -53,7 +53,7 @@ static void read_text(LearnedReader *r, const LyannaWeights *w, uint64_t seed, T
     }
 }
 
-/* The first n tokens as a prompt. */
+/* Begins a sequence with the first n tokens as the prompt. */
 static void show_prompt(Drafter *d, int32_t sequence, const Text *t, int32_t n, int32_t chunk) {
     const float *hidden[N_TEXT];
     fr_error err;
@@ -63,7 +63,7 @@ static void show_prompt(Drafter *d, int32_t sequence, const Text *t, int32_t n, 
         if (d->class->observe_prompt(d, sequence, i, hidden + i, n - 1 - i < chunk ? n - 1 - i : chunk, &err)) fail_msg("%s", err.message);
 }
 
-/* A step from n tokens on that accepted m - 1 and brought m. */
+/* A step at n tokens that accepts m - 1 tokens and commits m. */
 static void show_step(Drafter *d, int32_t sequence, const Text *t, int32_t n, int32_t m) {
     static Tree tree;
     const float *hidden[N_TEXT];
@@ -85,7 +85,7 @@ static void plain_fresh(const LyannaWeights *w, const Text *t, int32_t n, int32_
     lyanna_rig_subtree(w, logits, depth, top, t->tokens[n - 1], out);
 }
 
-/* Algorithm 2: m tokens later, by the rows of the chain that was made at n tokens. */
+/* Algorithm 2, m tokens later, from the rows of the chain made at n tokens. */
 static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, int32_t m, int32_t depth, int32_t top, Tree *out) {
     static double logits[MAX_DEPTH][V];
     lyanna_rig_chain(w, &t->entries[n - 2], depth, logits);
@@ -107,7 +107,7 @@ static void trees_are_those_of_algorithm_1(void **state) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
             char spec[128];
             fr_error err;
-            bool is_exact = strcmp(cases[k].table, "factors") == 0; /* a table's rounding may change the order of near ones */
+            bool is_exact = strcmp(cases[k].table, "factors") == 0; /* the rounding of a table may change the order of nearly equal nodes */
             snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=%s", shapes[f].path, cases[k].depth, cases[k].top, cases[k].table);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
             for (int32_t i = 0; i < 3; i++) {
@@ -123,7 +123,7 @@ static void trees_are_those_of_algorithm_1(void **state) {
                 plain_fresh(&weights[f], &texts[i], N_TEXT - 2 * i, cases[k].depth, cases[k].top, &want);
                 union_prune(&want, budgets[i]);
                 learned_rig_assert_alike(&want, &got[i], is_exact ? 5e-3 : 3e-2, spec);
-                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and alone */
+                rig_propose(d, i + 1, pending, budgets[i], V, &alone); /* again, and without the others */
                 rig_assert_same_tree(&got[i], &alone, spec);
                 d->class->end(d, i + 1);
             }
@@ -146,7 +146,7 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-3.gguf,depth=6,table=factors");
 }
 
-/* A fresh tree (NULL: none) and a re-sampled one as they stand beside each other, by paths: each node's p_accept from its own line. */
+/* Merges a fresh tree (NULL: none) and a re-sampled one, path by path. */
 static void unite(const Tree *fresh, const Tree *resampled, double trust, int32_t budget, Tree *out) {
     int32_t at[TREE_MAX_NODES] = {0};
     tree_reset(out, resampled->nodes[0].token);
@@ -155,26 +155,26 @@ static void unite(const Tree *fresh, const Tree *resampled, double trust, int32_
         const TreeNode *node = &resampled->nodes[i];
         int32_t parent = at[node->parent];
         double share = (double)node->p_accept / (double)resampled->nodes[node->parent].p_accept;
-        bool leaves = fresh && parent < fresh->n; /* nodes of the fresh tree stand first */
+        bool leaves = fresh && parent < fresh->n; /* nodes of the fresh tree come first */
         at[i] = tree_child(out, parent, node->token);
         if (at[i] < 0) at[i] = tree_add(out, parent, node->token, (float)((double)out->nodes[parent].p_accept * share * (leaves ? trust : 1)), 0);
     }
     union_prune(out, budget);
 }
 
-/* The share of what a tree promised that came, for the judged cases of one step of m tokens. */
-static void plain_promise(const Tree *t, const int32_t *tokens, int32_t m, double *promised, double *kept) {
+/* Adds the expected and observed hits of a tree in one step of m tokens. */
+static void plain_hits(const Tree *t, const int32_t *tokens, int32_t m, double *expected, double *observed) {
     for (int32_t i = 0, node = 0; i < m && node >= 0; i++) {
         double sum = 0;
         for (int32_t k = 1; k < t->n; k++) sum += t->nodes[k].parent == node ? (double)t->nodes[k].p_accept / (double)t->nodes[node].p_accept : 0;
         if (sum <= 0) return;
         node = tree_child(t, node, tokens[i]);
-        *promised += sum;
-        *kept += node >= 0;
+        *expected += sum;
+        *observed += node >= 0;
     }
 }
 
-/* Nodes that the fresh tree has not are marked, and no others. */
+/* Exactly the nodes that the fresh tree does not have are tagged. */
 static void check_tags(const Tree *got, const Tree *fresh, int32_t budget) {
     static Tree kept;
     int32_t at[TREE_MAX_NODES] = {0};
@@ -189,25 +189,25 @@ static void check_tags(const Tree *got, const Tree *fresh, int32_t budget) {
 
 enum { N_BEFORE = 10, DEPTH = 5, TOP = 4, MAX_STEP = 6 };
 
-/* A chain at N_BEFORE tokens, then a step of m tokens: the trees of Algorithms 1 and 2 then, and what a step down the latter is worth. */
+/* A chain at N_BEFORE tokens, then a step of m tokens: the trees of Algorithms 1 and 2 then, and the trust in the latter. */
 typedef struct AfterStep {
     int32_t m;
     Text text;
-    Tree fresh, resampled; /* the latter has its root alone where no row is left */
+    Tree fresh, resampled; /* resampled has only its root if no row is left */
     double trust;
 } AfterStep;
 
 static void plan_step(LearnedReader *reader, const LyannaWeights *w, int32_t m, AfterStep *a) {
     static Tree before;
-    double promised = 8, kept = 8;
+    double expected = 8, observed = 8;
     a->m = m;
     read_text(reader, w, 70 + (uint64_t)m, &a->text);
     plain_fresh(w, &a->text, N_BEFORE, DEPTH, TOP, &before);
     plain_fresh(w, &a->text, N_BEFORE + m, DEPTH, TOP, &a->fresh);
     tree_reset(&a->resampled, a->text.tokens[N_BEFORE + m - 1]);
     if (m < DEPTH) plain_resampled(w, &a->text, N_BEFORE, m, DEPTH, TOP, &a->resampled);
-    plain_promise(&before, a->text.tokens + N_BEFORE, m, &promised, &kept);
-    a->trust = fmin(1, 0.4 / (kept / promised));
+    plain_hits(&before, a->text.tokens + N_BEFORE, m, &expected, &observed);
+    a->trust = fmin(1, 0.4 / (observed / expected));
 }
 
 static void check_after_step(LearnedReader *reader, int i_file, const AfterStep *a, bool fusion, int32_t threshold) {
@@ -227,9 +227,9 @@ static void check_after_step(LearnedReader *reader, int i_file, const AfterStep 
     unite(is_alone ? NULL : &a->fresh, any ? &a->resampled : &none, a->trust, budget, &want);
     learned_rig_assert_alike(&want, &got, 1e-2, spec);
     check_tags(&got, is_alone ? &none : &a->fresh, budget);
-    rig_propose(d, 0, pending, budget, V, &again); /* as for a request that had to sit out */
+    rig_propose(d, 0, pending, budget, V, &again); /* as for a request whose proposal was not used */
     rig_assert_same_tree(&got, &again, spec);
-    if (is_alone) { /* by itself it is followed by a fresh one */
+    if (is_alone) { /* after it comes a fresh tree */
         show_step(d, 0, &a->text, now, 1);
         rig_propose(d, 0, a->text.tokens[now], budget, V, &got);
         plain_fresh(&weights[i_file], &a->text, now + 1, DEPTH, TOP, &want);
@@ -257,40 +257,40 @@ static void what_is_left_is_sampled_again(void **state) {
 
 static bool is_near(double a, double b) { return fabs(a - b) < 1e-6; }
 
-static void promises_are_judged_along_the_text(void **state) {
+static void hits_are_counted_along_the_text(void **state) {
     (void)state;
     static Tree t, f, into;
     fr_error err;
-    LyannaHitRate p = {0}, none = {0}, good = {.promised = 20, .kept = 20}, bad = {.promised = 20, .kept = 2};
+    LyannaHitRate p = {0}, none = {0}, good = {.expected = 20, .observed = 20}, bad = {.expected = 20, .observed = 2};
     tree_reset(&t, 7);
     int32_t cat = tree_add(&t, 0, 1, 0.6f, 0), dog = tree_add(&t, 0, 2, 0.2f, 0), sat = tree_add(&t, cat, 3, 0.3f, 0), ran = tree_add(&t, dog, 3, 0.1f, 0);
-    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){9, 3}, 2); /* nothing at depth 1, so nothing below it is judged */
-    assert_true(is_near(p.promised, 0.8) && p.kept == 0);
-    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 4}, 2); /* cat came; sat was promised with .5 below it, and something else came */
-    assert_true(is_near(p.promised, 0.8 + 0.8 + 0.5) && p.kept == 1);
-    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 3, 5}, 3); /* cat and sat; below sat nothing was promised */
-    assert_true(is_near(p.promised, 0.8 + 0.8 + 0.5 + 0.8 + 0.5) && p.kept == 3);
-    for (int i = 0; i < 4000; i++) lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){2}, 1); /* old cases fade */
-    assert_true(p.promised < 512 && fabs(p.kept / p.promised - 1 / 0.8) < 0.01);
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){9, 3}, 2); /* no hit at depth 1, so nothing below it is counted */
+    assert_true(is_near(p.expected, 0.8) && p.observed == 0);
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 4}, 2); /* cat is a hit; below it sat was expected with .5, and another token came */
+    assert_true(is_near(p.expected, 0.8 + 0.8 + 0.5) && p.observed == 1);
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 3, 5}, 3); /* cat and sat are hits; below sat nothing was expected */
+    assert_true(is_near(p.expected, 0.8 + 0.8 + 0.5 + 0.8 + 0.5) && p.observed == 3);
+    for (int i = 0; i < 4000; i++) lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){2}, 1); /* old counts lose weight */
+    assert_true(p.expected < 512 && fabs(p.observed / p.expected - 1 / 0.8) < 0.01);
 
-    tree_reset(&f, 7); /* beside a fresh tree that has cat: only dog and sat are its own */
+    tree_reset(&f, 7); /* with a fresh tree that has cat: only dog and sat are in t alone */
     tree_add(&f, tree_add(&f, 0, 1, 0.5f, 0), 5, 0.2f, 0);
     p = none;
     lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){1, 3}, 2);
-    assert_true(is_near(p.promised, 0.2 + 0.5) && p.kept == 1); /* cat is both's; sat was its own and came */
+    assert_true(is_near(p.expected, 0.2 + 0.5) && p.observed == 1); /* cat is in both; sat is in t alone and is a hit */
     lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){2, 3}, 2);
-    assert_true(is_near(p.promised, 0.7 + 0.2) && p.kept == 2); /* dog; below it the fresh tree has no say */
+    assert_true(is_near(p.expected, 0.7 + 0.2) && p.observed == 2); /* dog is a hit; the fresh tree has no node below it */
 
     assert_true(is_near(lyanna_trust(&none, &none), 0.4));
-    assert_true(lyanna_trust(&good, &bad) == 1); /* no better than fresh ones */
+    assert_true(lyanna_trust(&good, &bad) == 1); /* at most 1 */
     assert_true(is_near(lyanna_trust(&bad, &good), (2 + 3.2) / 28));
-    lyanna_weigh(&t, &f, 0.25, &into);
+    lyanna_reweight(&t, &f, 0.25, &into);
     if (tree_validate(&into, 7, V, 8, &err)) fail_msg("%s", err.message);
     assert_true(is_near((double)into.nodes[cat].p_accept, 0.5) && is_near((double)into.nodes[dog].p_accept, 0.25 * 0.2));
     assert_true(is_near((double)into.nodes[sat].p_accept, 0.5 * 0.25 * 0.5) && is_near((double)into.nodes[ran].p_accept, 0.25 * 0.2 * 0.5));
 }
 
-static void refuse(const char *spec, fr_code code, const char *says) {
+static void refuse(const char *spec, fr_code code, const char *words) {
     LearnedReader reader;
     Drafter *d;
     fr_error err = {0};
@@ -298,11 +298,11 @@ static void refuse(const char *spec, fr_code code, const char *says) {
     const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .weights = lyanna_target.model,
                             .device = executor_context(reader.executor)->device, .n_ctx = 64};
     assert_int_equal(drafter_open(&d, spec, &env, 0, &err), code);
-    if (!strstr(err.message, says)) fail_msg("%s: says '%s', not '%s'", spec, err.message, says);
+    if (!strstr(err.message, words)) fail_msg("%s: '%s' does not contain '%s'", spec, err.message, words);
     learned_rig_close_reader(&reader);
 }
 
-static void what_makes_no_sense_is_refused(void **state) {
+static void invalid_files_and_options_are_refused(void **state) {
     (void)state;
     static const LyannaShape bad[] = {
         {.path = "build/lyanna-bad-0.gguf", .type = TYPE_F16, .rank = 32, .n_hot = 20, .bad_hot = 1},
@@ -317,14 +317,14 @@ static void what_makes_no_sense_is_refused(void **state) {
     refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "entry 1 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "entry 19 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
-    refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT, "resample");
-    refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "one of these is wanted: off, on");
-    refuse("lyanna:file=build/lyanna-0.gguf,table=f32", FR_ERR_ARGUMENT, "f16, q8, factors");
+    refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT, "'resample=never' must be off or an integer from 0 to 16");
+    refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "'fusion=maybe' must be off or on");
+    refuse("lyanna:file=build/lyanna-0.gguf,table=f32", FR_ERR_ARGUMENT, "must be f16, q8 or factors");
     refuse("lyanna:file=build/lyanna-0.gguf,depth=9,top=8", FR_ERR_ARGUMENT, "more than the 511 nodes");
 }
 
-/* What the engine counts, with re-sampling in its three forms. */
-static void re_sampled_nodes_are_counted_apart(void **state) {
+/* The engine's counts, with re-sampling in its three forms. */
+static void re_sampled_nodes_are_counted_separately(void **state) {
     (void)state;
     static const struct { const char *draft; bool any; } cases[] = {
         {"lyanna:file=build/lyanna-2.gguf,resample=0,top=8", true},
@@ -357,9 +357,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_algorithm_1),
         cmocka_unit_test(what_is_left_is_sampled_again),
-        cmocka_unit_test(promises_are_judged_along_the_text),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-        cmocka_unit_test(re_sampled_nodes_are_counted_apart),
+        cmocka_unit_test(hits_are_counted_along_the_text),
+        cmocka_unit_test(invalid_files_and_options_are_refused),
+        cmocka_unit_test(re_sampled_nodes_are_counted_separately),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
         cmocka_unit_test(the_text_is_the_plain_one),
     };

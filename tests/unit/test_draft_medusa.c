@@ -1,5 +1,5 @@
-/* test_draft_medusa.c - the drafter medusa: its trees against all products of its heads' distributions, in double precision, and the
- * text through the engine. Weights are random. */
+/* test_draft_medusa.c - unit tests of the drafter medusa with random weights: its trees against all products of its heads' distributions
+ * in double precision, and the text through the engine. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"
@@ -30,7 +30,7 @@ static const struct Shape {
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
-/* The weights of a shape, as its file has them. */
+/* The weights in the file of a shape. */
 typedef struct FileWeights {
     LearnedRig rig;
     float accuracy[MAX_HEADS * MAX_RANKS];
@@ -38,7 +38,7 @@ typedef struct FileWeights {
 } FileWeights;
 static FileWeights weights[N_SHAPES];
 
-/* Accuracies that fall with the rank, each head in its own way. */
+/* Accuracies that decrease with the rank, differently for each head. */
 static void add_accuracy(const struct Shape *s, FileWeights *w) {
     for (int32_t i = 0; i < s->n_heads; i++)
         for (int32_t r = 0; r < s->n_ranks; r++)
@@ -83,7 +83,7 @@ static int close_all(void **state) {
     return 0;
 }
 
-/* ---- the tree, written down plainly --------------------------------------------------------------- */
+/* ---- the tree in double precision --------------------------------------------------------------- */
 
 static double dist[MAX_HEADS][V]; /* log p of each head */
 
@@ -125,7 +125,7 @@ static int better_path(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* All products of the first `top` ranks, sorted: the first `budget` of them. A parent is never less than its child. */
+/* The first `budget` of all products of the first `top` ranks, sorted. A parent is never less than its child. */
 static void plain_tree(int32_t n_heads, int32_t top, int32_t budget, int32_t pending, Tree *out) {
     static Path paths[20000];
     int32_t n = 0;
@@ -186,7 +186,7 @@ static void trees_are_the_best_products(void **state) {
     learned_rig_close_reader(&reader);
 }
 
-/* The shape's best paths of ranks, with the tokens that the heads have at these ranks. */
+/* The best paths of ranks of a shape, with the heads' tokens of these ranks. */
 static void plain_static_tree(const struct Shape *s, const FileWeights *w, int32_t top, int32_t budget, int32_t pending, Tree *out) {
     static StaticTree shape;
     double chance[MAX_HEADS * 64];
@@ -232,7 +232,7 @@ static void static_trees_have_the_shape_of_the_accuracies(void **state) {
     learned_rig_close_reader(&reader);
 }
 
-static void accuracies_are_shares(void **state) {
+static void accuracies_must_be_probabilities(void **state) {
     (void)state;
     static const float bad[] = {1.5f, -0.25f};
     Device *device = rig_device(target, 1);
@@ -248,7 +248,7 @@ static void accuracies_are_shares(void **state) {
         gguf_add_tensor(r.w, "medusa.accuracy", TYPE_F32, 2, (int64_t[]){1, 1}, &bad[i]);
         learned_rig_write(&r, "build/medusa-bad.gguf");
         assert_int_equal(drafter_open(&d, "medusa:file=build/medusa-bad.gguf", &env, 0, &err), FR_ERR_FORMAT);
-        if (!strstr(err.message, "which is no share of 1")) fail_msg("%s", err.message);
+        if (!strstr(err.message, "but an accuracy must be from 0 to 1")) fail_msg("%s", err.message);
         learned_rig_free(&r);
     }
     Drafter *d;
@@ -272,7 +272,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_the_best_products),
         cmocka_unit_test(static_trees_have_the_shape_of_the_accuracies),
-        cmocka_unit_test(accuracies_are_shares),
+        cmocka_unit_test(accuracies_must_be_probabilities),
         cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -1,5 +1,5 @@
-/* test_draft_redrafter.c - the drafter redrafter: its trees against a beam search in double precision, alone and side by side, and
- * the text through the engine. Weights are random. */
+/* test_draft_redrafter.c - unit tests of the drafter redrafter with random weights: its trees against a beam search in double precision,
+ * for one sequence and for several, and the text through the engine. */
 #include "learned_rig.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ typedef struct FileWeights {
 } FileWeights;
 static FileWeights weights[N_SHAPES];
 
-/* std of the output: small ones make flat distributions, where beams branch; huge ones break the arithmetic. */
+/* std: deviation of the output. Small ones make flat distributions, in which beams branch; huge ones overflow. */
 static void write_drafter(const struct Shape *s, const char *path, FileWeights *w, uint64_t seed, double output_std) {
     char name[64];
     LearnedRig *r = &w->rig;
@@ -77,7 +77,7 @@ static int close_all(void **state) {
     return 0;
 }
 
-/* ---- the beam search, written down plainly --------------------------------------------------------- */
+/* ---- the beam search in double precision --------------------------------------------------------- */
 
 typedef struct Candidate {
     int32_t n, tokens[MAX_L];
@@ -127,7 +127,7 @@ static int more_probable(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Every continuation of every candidate, sorted, the first `width` kept; then a trie. */
+/* Sorts all continuations of all candidates and keeps the first `width`; then builds a trie. */
 static void plain_tree(const struct Shape *s, const FileWeights *w, const float *hidden, int32_t pending, int32_t width,
                        int32_t length, int32_t budget, Tree *out) {
     static Candidate beam[MAX_W], all[MAX_W * V];
@@ -161,7 +161,7 @@ static void plain_tree(const struct Shape *s, const FileWeights *w, const float 
     union_prune(out, budget);
 }
 
-/* Three sequences with their own texts and budgets, proposed for together and one by one. */
+/* Three sequences with different texts and budgets, in one call and one by one. */
 static void trees_are_those_of_a_plain_beam_search(void **state) {
     (void)state;
     static const struct { int32_t width, length; } beams[] = {{1, 4}, {4, 5}, {8, 3}, {40, 6}};
@@ -214,7 +214,7 @@ static void the_text_is_the_plain_one(void **state) {
     }
 }
 
-/* Finite weights that overflow on the way: nothing is drafted, and nothing else happens. */
+/* With finite weights that overflow in the computation nothing is drafted, and the text is unchanged. */
 static void broken_arithmetic_is_harmless(void **state) {
     (void)state;
     static Stream plain, got;
@@ -247,7 +247,7 @@ static void a_beam_beyond_a_tree_is_refused(void **state) {
     const DrafterEnv replay = {.n_vocab = V, .max_sequences = 1};
     assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf", &replay, 0, &err), FR_ERR_UNSUPPORTED);
     assert_int_equal(drafter_open(&d, "redrafter", &env, 0, &err), FR_ERR_ARGUMENT);
-    assert_non_null(strstr(err.message, "redrafter:file="));
+    assert_non_null(strstr(err.message, "redrafter: missing drafter file: write file=FILE"));
     device_close(device);
 }
 

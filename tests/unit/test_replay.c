@@ -187,7 +187,7 @@ static void bad_calls_and_traces_are_refused(void **state) {
         {VOCAB, GOOD, 2, "missing file of recorded answers: pass TRACE.jsonl"},
         {VOCAB "a b", GOOD, 2, "unexpected argument 'b'"},
         {VOCAB "- -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld", GOOD, 2, "at most 8 drafters can be united"},
-        {VOCAB "- --draft trie", GOOD, 2, "there is no drafting method 'trie'"},
+        {VOCAB "- --draft trie", GOOD, 2, "unknown drafter 'trie'; known drafters: none, auto, "},
         {VOCAB "- --tree-budget 512", GOOD, 2, "'--tree-budget=512' must be an integer from 0 to 511"},
         {VOCAB "- --limit x", GOOD, 2, "'--limit=x' must be an integer of at least 0"},
         {VOCAB "- --nonsense", GOOD, 2, "nonsense"},

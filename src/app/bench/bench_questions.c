@@ -70,7 +70,7 @@ static int read_lines(BenchQuestions *q, const char *path, const char *text, fr_
         size_t n = strcspn(line, "\n");
         i_line++;
         if (strspn(line, " \t\r") < n) {
-            fr_error why;
+            fr_error why = {0};
             int status = read_question(q, &q->items[q->n++], line, n, i_line, &why);
             if (status) return error_set(err, why.code, "%s: line %lld: %.400s", path, (long long)i_line, why.message);
         }

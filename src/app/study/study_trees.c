@@ -72,7 +72,7 @@ int32_t study_tree_nodes(const StudyTree *t) {
 }
 
 void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, size_t n_out) {
-    int32_t v[MAX_NUMBERS];
+    int32_t v[MAX_NUMBERS] = {0};
     read_shape(t->shape, v);
     switch (t->method) {
     case STUDY_SD: snprintf(out, n_out, "sps:model=%s,length=%d", draft_model, v[0]); return;

@@ -14,7 +14,7 @@ static const size_t kinds[] = {offsetof(CpuLayer, q),    offsetof(CpuLayer, k), 
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t layer) {
-    if (kind == N_KINDS) return &w->output;
+    if (kind < 0 || kind >= N_KINDS) return &w->output;
     return (const PackedMatrix *)(const void *)((const char *)&w->layers[layer] + kinds[kind]);
 }
 

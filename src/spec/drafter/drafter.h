@@ -42,14 +42,12 @@
 #include "spec/verify/verifier.h"
 
 typedef struct Drafter Drafter;
-typedef struct DraftSpec DraftSpec;         /* see the end of this file */
-typedef struct DrafterOption DrafterOption; /* see the end of this file */
 
-typedef struct DrafterEnv { /* what a method may know about the target; extended as methods need it */
+typedef struct DrafterEnv { /* the target, as far as a method may depend on it */
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
     const Gguf *vocab; /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
-    /* For methods that run something themselves; zero where no target is run (replay). Borrowed. */
+    /* For methods that run a model themselves; zero if no target runs (replay). Borrowed. */
     const Gguf *target;
     const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */
     Device *device;         /* the engine's: threads and memory of everything that drafters run */
@@ -84,7 +82,7 @@ typedef struct DrafterClass {
     /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against their
      * ranges; it and its strings are only valid during the call. Checks that involve several options are made here. The
      * caller, drafter_open, fills in class and source afterwards. After a failure nothing is left open. */
-    int (*open_with)(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err);
+    int (*open)(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
 
     /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position of the
@@ -113,10 +111,6 @@ typedef struct DrafterClass {
     int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* The sequence is finished; its id may be used again by begin. */
     void (*end)(Drafter *d, int32_t sequence);
-
-    /* Methods that are not converted to option_table and open_with yet have these instead. */
-    const DrafterOption *options;
-    int (*open)(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err);
 } DrafterClass;
 
 struct Drafter {
@@ -137,25 +131,5 @@ void drafter_close(Drafter *d); /* NULL is allowed */
 bool drafter_has_option(const DrafterClass *class, const char *key);
 /* Appends the options of a method for --help, as options_help does. False: no memory. */
 bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width);
-
-/* ---- options of methods that are not converted yet; to be deleted with the last of them ---- */
-
-struct DraftSpec { /* "method:key=value,key=value", split */
-    char method[32];
-    int n_options;
-    struct { char key[32]; char value[256]; } options[16];
-};
-
-struct DrafterOption {
-    const char *key, *default_value, *help;
-};
-
-int draft_spec_parse(const char *text, DraftSpec *out, fr_error *err);
-/* The value of a key, or its default. Numbers are checked against [min, max]. */
-const char *draft_spec_get(const DraftSpec *spec, const DrafterClass *class, const char *key);
-int draft_spec_get_int(const DraftSpec *spec, const DrafterClass *class, const char *key, int64_t min,
-                       int64_t max, int64_t *out, fr_error *err);
-int draft_spec_get_real(const DraftSpec *spec, const DrafterClass *class, const char *key, double min,
-                        double max, double *out, fr_error *err);
 
 #endif

@@ -25,6 +25,7 @@
  * Test: test_train_drafters.c and test_train_heads.c, with the networks of lyanna, eagle and redrafter. */
 #include "train/nets/info_factors.h"
 
+#include "spec/drafters/learned/layer_names.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_rmsnorm.h"
 
@@ -38,20 +39,20 @@ static int64_t width_of(const InfoShape *s) { return s->n_hot ? s->n_hot : s->V;
 int32_t info_n_tensors(const InfoShape *s) { return s->rank ? INFO_TENSORS : 0; }
 
 NetTensor info_tensor(const InfoShape *s, int32_t i) {
-    static const char *const names[] = {"down.weight", "up.weight", "gain"};
+    static const char *const names[] = {TOKEN_INFO_DOWN ".weight", TOKEN_INFO_UP ".weight", TOKEN_INFO_GAIN};
     const int64_t n_rows[] = {s->rank, width_of(s), 0}, n[] = {s->C, s->rank, width_of(s)};
     NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = i == INFO_GAIN ? NET_CONSTANT : NET_NORMAL};
     t.std = i == INFO_GAIN ? 1 : 1 / sqrt((double)t.n);
-    snprintf(t.name, sizeof t.name, "%s.token_info.%s", s->method, names[i]);
+    snprintf(t.name, sizeof t.name, "%s.%s", s->method, names[i]);
     return t;
 }
 
 void info_set_keys(const InfoShape *s, GgufWriter *w) {
     char key[128];
     if (s->rank == 0) return;
-    snprintf(key, sizeof key, DRAFTER_KEY("%s.token_info.rank"), s->method);
+    snprintf(key, sizeof key, DRAFTER_KEY("%s." TOKEN_INFO_KEY_RANK), s->method);
     gguf_set_u32(w, key, (uint32_t)s->rank);
-    snprintf(key, sizeof key, DRAFTER_KEY("%s.hot_tokens"), s->method);
+    snprintf(key, sizeof key, DRAFTER_KEY("%s." TOKEN_INFO_KEY_HOT_TOKENS), s->method);
     if (s->n_hot) gguf_set_i32s(w, key, s->hot, s->n_hot);
 }
 

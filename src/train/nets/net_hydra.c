@@ -15,6 +15,7 @@
 #include "train/nets/net_hydra.h"
 
 #include "base/mem.h"
+#include "spec/drafters/learned/hydra.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_silu.h"
 #include "train/ops/residual_chain.h"
@@ -37,7 +38,7 @@ static int32_t tensors_of_head(const HydraNet *n) { return N_FIRST + 2 * (n->n_b
 static int32_t n_tensors(const void *net) { return ((const HydraNet *)net)->n_heads * tensors_of_head(net); }
 
 static NetTensor tensor(const void *net, int32_t i) {
-    static const char *const first[N_FIRST] = {"in.weight", "in.bias", "skip.weight"};
+    static const char *const first[N_FIRST] = {HYDRA_IN ".weight", HYDRA_IN ".bias", HYDRA_SKIP ".weight"};
     const HydraNet *n = net;
     int32_t head = i / tensors_of_head(n), k = i % tensors_of_head(n), block = (k - N_FIRST) / 2 + 1;
     NetTensor t = {.n_rows = n->C, .n = n->C, .start = NET_ZEROS};
@@ -45,14 +46,14 @@ static NetTensor tensor(const void *net, int32_t i) {
         if (k == IN_BIAS) t.n_rows = 0;
         else t.n = (head + 2) * (int64_t)n->C;
         if (k == SKIP_WEIGHT) t.start = NET_PASS, t.std = n->token_std / sqrt(head + 1);
-        snprintf(t.name, sizeof t.name, "hydra.%d.%s", head, first[k]);
+        snprintf(t.name, sizeof t.name, HYDRA_HEAD "%s", head, first[k]);
     } else if (block == n->n_blocks) {
         t.n_rows = n->V, t.start = NET_HEAD;
-        snprintf(t.name, sizeof t.name, "hydra.%d.output.weight", head);
+        snprintf(t.name, sizeof t.name, HYDRA_HEAD HYDRA_OUTPUT ".weight", head);
     } else {
         bool is_bias = (k - N_FIRST) % 2;
         if (is_bias) t.n_rows = 0;
-        snprintf(t.name, sizeof t.name, "hydra.%d.block.%d.%s", head, block, is_bias ? "bias" : "weight");
+        snprintf(t.name, sizeof t.name, HYDRA_HEAD HYDRA_BLOCK ".%s", head, block, is_bias ? "bias" : "weight");
     }
     return t;
 }
@@ -60,9 +61,9 @@ static NetTensor tensor(const void *net, int32_t i) {
 static void set_keys(const void *net, GgufWriter *w) {
     const HydraNet *n = net;
     const char *output = n->has_own_output ? "own" : "target";
-    gguf_set_u32(w, DRAFTER_KEY("hydra.head_count"), (uint32_t)n->n_heads);
-    gguf_set_u32(w, DRAFTER_KEY("hydra.block_count"), (uint32_t)n->n_blocks);
-    gguf_set_string(w, DRAFTER_KEY("hydra.output"), output, strlen(output));
+    gguf_set_u32(w, DRAFTER_KEY(HYDRA_KEY_HEAD_COUNT), (uint32_t)n->n_heads);
+    gguf_set_u32(w, DRAFTER_KEY(HYDRA_KEY_BLOCK_COUNT), (uint32_t)n->n_blocks);
+    gguf_set_string(w, DRAFTER_KEY(HYDRA_KEY_OUTPUT), output, strlen(output));
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */

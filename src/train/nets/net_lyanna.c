@@ -12,12 +12,14 @@
  * unroll_net.c has the network and unroll_layer.c the layer; they name the tests. */
 #include "train/nets/net_lyanna.h"
 
+#include "spec/drafters/learned/lyanna.h"
+
 #include <string.h>
 
 static void set_keys(const void *net, GgufWriter *w) {
     const char *first = ((const UnrollNet *)net)->layer.fuses_token ? "fused" : "none";
     unroll_net_set_keys(net, w);
-    gguf_set_string(w, DRAFTER_KEY("lyanna.first_token"), first, strlen(first));
+    gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), first, strlen(first));
 }
 
 const NetClass lyanna_net_class = {"lyanna", unroll_net_n_tensors, unroll_net_tensor, unroll_net_acts_open, unroll_net_acts_close,

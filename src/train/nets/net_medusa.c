@@ -11,6 +11,7 @@
 #include "train/nets/net_medusa.h"
 
 #include "base/mem.h"
+#include "spec/drafters/learned/medusa.h"
 #include "train/ops/residual_chain.h"
 
 #include <stdio.h>
@@ -32,10 +33,10 @@ static NetTensor tensor(const void *net, int32_t i) {
     NetTensor t = {.n_rows = n->C, .n = n->C, .start = NET_ZEROS};
     if (k == 2 * n->n_blocks) {
         t.n_rows = n->V, t.start = NET_HEAD;
-        snprintf(t.name, sizeof t.name, "medusa.%d.output.weight", head);
+        snprintf(t.name, sizeof t.name, MEDUSA_OUTPUT ".weight", head);
     } else {
         if (k % 2) t.n_rows = 0;
-        snprintf(t.name, sizeof t.name, "medusa.%d.block.%d.%s", head, k / 2, k % 2 ? "bias" : "weight");
+        snprintf(t.name, sizeof t.name, MEDUSA_BLOCK ".%s", head, k / 2, k % 2 ? "bias" : "weight");
     }
     return t;
 }
@@ -43,9 +44,9 @@ static NetTensor tensor(const void *net, int32_t i) {
 static void set_keys(const void *net, GgufWriter *w) {
     const MedusaNet *n = net;
     const char *output = n->has_own_output ? "own" : "target";
-    gguf_set_u32(w, DRAFTER_KEY("medusa.head_count"), (uint32_t)n->n_heads);
-    gguf_set_u32(w, DRAFTER_KEY("medusa.block_count"), (uint32_t)n->n_blocks);
-    gguf_set_string(w, DRAFTER_KEY("medusa.output"), output, strlen(output));
+    gguf_set_u32(w, DRAFTER_KEY(MEDUSA_KEY_HEAD_COUNT), (uint32_t)n->n_heads);
+    gguf_set_u32(w, DRAFTER_KEY(MEDUSA_KEY_BLOCK_COUNT), (uint32_t)n->n_blocks);
+    gguf_set_string(w, DRAFTER_KEY(MEDUSA_KEY_OUTPUT), output, strlen(output));
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
@@ -103,4 +104,4 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
 }
 
 const NetClass medusa_net_class = {"medusa", n_tensors, tensor, acts_open, acts_close, learn, set_keys,
-                                   "medusa.accuracy"};
+                                   MEDUSA_ACCURACY};

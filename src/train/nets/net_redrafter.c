@@ -26,6 +26,7 @@
 #include "train/nets/net_redrafter.h"
 
 #include "base/mem.h"
+#include "spec/drafters/learned/redrafter.h"
 #include "train/ops/op_embedding.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_silu.h"
@@ -59,7 +60,7 @@ static int32_t n_tensors(const void *net) {
 }
 
 static NetTensor tensor(const void *net, int32_t i) {
-    static const char *const recurrent[N_RECURRENT] = {"w.weight", "u.weight", "u.bias"};
+    static const char *const recurrent[N_RECURRENT] = {REDRAFTER_W ".weight", REDRAFTER_U ".weight", REDRAFTER_U ".bias"};
     const RedrafterNet *n = net;
     int32_t k = i - N_RECURRENT;
     if (i > output_of(n)) return info_tensor(&n->info, i - output_of(n) - 1);
@@ -67,12 +68,12 @@ static NetTensor tensor(const void *net, int32_t i) {
     if (i < N_RECURRENT) {
         if (i == U_BIAS) t.n_rows = 0;
         else if (i == W_WEIGHT) t.start = NET_NORMAL, t.std = n->token_std;
-        snprintf(t.name, sizeof t.name, "redrafter.%s", recurrent[i]);
+        snprintf(t.name, sizeof t.name, "%s", recurrent[i]);
     } else if (i == output_of(n)) {
-        t = (NetTensor){.name = "redrafter.output.weight", .n_rows = n->V, .n = 2 * n->C, .start = NET_HEAD, .std = 0.02};
+        t = (NetTensor){.name = REDRAFTER_OUTPUT ".weight", .n_rows = n->V, .n = 2 * n->C, .start = NET_HEAD, .std = 0.02};
     } else {
         t.n_rows = k % 2 ? 0 : 2 * n->C, t.n = 2 * n->C;
-        snprintf(t.name, sizeof t.name, "redrafter.block.%d.%s", k / 2, k % 2 ? "bias" : "weight");
+        snprintf(t.name, sizeof t.name, REDRAFTER_BLOCK ".%s", k / 2, k % 2 ? "bias" : "weight");
     }
     return t;
 }
@@ -80,8 +81,8 @@ static NetTensor tensor(const void *net, int32_t i) {
 static void set_keys(const void *net, GgufWriter *w) {
     const RedrafterNet *n = net;
     const char *start = n->starts_at_embedding ? "embedding" : "zero";
-    gguf_set_u32(w, DRAFTER_KEY("redrafter.block_count"), (uint32_t)n->n_blocks);
-    gguf_set_string(w, DRAFTER_KEY("redrafter.start"), start, strlen(start));
+    gguf_set_u32(w, DRAFTER_KEY(REDRAFTER_KEY_BLOCK_COUNT), (uint32_t)n->n_blocks);
+    gguf_set_string(w, DRAFTER_KEY(REDRAFTER_KEY_START), start, strlen(start));
     info_set_keys(&n->info, w);
 }
 

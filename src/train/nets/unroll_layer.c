@@ -37,6 +37,7 @@
  * that run the files. */
 #include "train/nets/unroll_layer.h"
 
+#include "spec/drafters/learned/layer_names.h"
 #include "train/ops/op_linear.h"
 #include "train/ops/op_rmsnorm.h"
 #include "train/ops/op_rope.h"
@@ -57,9 +58,9 @@ static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s
 int32_t unroll_n_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm; }
 
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
-    static const char *const suffixes[] = {"fc.weight", "fc.bias", "attn_q.weight", "attn_k.weight", "attn_v.weight",
-                                           "attn_output.weight", "ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight",
-                                           "ffn_down.weight", "attn_norm.weight"};
+    static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS, LAYER_ATTN_Q, LAYER_ATTN_K, LAYER_ATTN_V,
+                                           LAYER_ATTN_OUTPUT, LAYER_FFN_NORM, LAYER_FFN_GATE, LAYER_FFN_UP, LAYER_FFN_DOWN,
+                                           LAYER_ATTN_NORM};
     int64_t C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
     const int64_t n_rows[] = {C, 0, Q, K, K, C, 0, F, F, C, 0}, n[] = {fc_in(s), C, C, C, C, Q, C, C, C, F, C};
     NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = NET_LAYER, .std = 0.02, .suffix = suffixes[i]};

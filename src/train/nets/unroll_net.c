@@ -8,6 +8,7 @@
 #include "train/nets/unroll_net.h"
 
 #include "base/mem.h"
+#include "spec/drafters/learned/layer_names.h"
 
 #include <stdio.h>
 
@@ -31,7 +32,7 @@ NetTensor unroll_net_tensor(const void *net, int32_t i) {
 void unroll_net_set_keys(const void *net, GgufWriter *w) {
     const UnrollNet *n = net;
     char key[128];
-    snprintf(key, sizeof key, DRAFTER_KEY("%s.feed_forward_length"), n->layer.method);
+    snprintf(key, sizeof key, DRAFTER_KEY("%s." LAYER_KEY_FEED_FORWARD), n->layer.method);
     gguf_set_u32(w, key, (uint32_t)n->layer.n_ff);
     info_set_keys(&n->info, w);
 }

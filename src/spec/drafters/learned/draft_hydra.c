@@ -1,41 +1,39 @@
-/* draft_hydra.c - the drafter `hydra`: heads that know the guesses before them (Ankner et al. 2024, "Hydra: Sequentially-
+/* draft_hydra.c - the drafter `hydra`: heads that know the tokens proposed before them (Ankner et al. 2024, "Hydra: Sequentially-
  * Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109).
  *
- * The problem. Medusa's heads guess the places ahead each by itself: what may stand two places ahead hangs on the token
- * one place ahead, and the second head does not know it.
+ * The problem. Medusa's heads predict the positions ahead independently. The token two positions ahead depends on the token one
+ * position ahead, which the second head does not know.
  *
- * The idea. Head i (from 0) guesses the token at depth i + 1 of the tree from the target's hidden state h and from the
- * path to it, as the target's embeddings E of the pending token and of the i drafts below it:
+ * The idea. Head i (from 0) predicts the token at depth i + 1 of the tree from the target's hidden state h and from the path to it,
+ * given by the target's embeddings E of the pending token and of the i drafted tokens below it:
  *
  *     c = [h ; E(pending) ; E(d_1) ; ... ; E(d_i)]                              (i + 2) H numbers
- *     x = R c + SiLU(W c + b)                   the first block, whose way round is a matrix, for c is wider than x
+ *     x = R c + SiLU(W c + b)                   the first block; its residual path has a matrix R, because c is wider than x
  *     x = x + SiLU(A x + a)                     the others
  *     distribution of d_{i+1} = softmax(O x)             O [V][H] the head's own, or the target's LM head
  *
- * h stands at the token before the pending one. So a head is asked anew for each node that is expanded, and there are as
- * many levels as heads.
+ * h belongs to the token before the pending one. A head runs once for each node that is expanded, and there are as many levels as
+ * heads.
  *
- * The tree is found best first, as eagle's: each expanded node gets its `top` most probable tokens as children, at each
- * level the `top` nodes of greatest joint probability are expanded, and of all nodes the budget's best stay.
+ * The tree is found best first, as eagle's: each expanded node gets its `top` most probable tokens as children, at each level the
+ * `top` nodes of greatest joint probability are expanded, and of all nodes found the best stay within the budget.
  *
  *     head 0   [h ; the]        cat .6  dog .3      the ── cat .6 ── sat .48        with a budget of 4; the
  *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
  *              [h ; the ; dog]  ran .7  sat .2
  *
- * Nothing is drawn: under a ratio rule all groups are points. The paper samples its tokens by Medusa's typical acceptance;
- * the heads do not care how they are accepted. Its Hydra++, which puts a transformer layer before h, is another method.
+ * Nothing is drawn at random: under a ratio rule all groups are points. The paper accepts tokens by Medusa's typical acceptance, but
+ * the heads work with any rule. Its Hydra++, which adds a transformer layer before h, is another method.
  *
- * Files (drafter_file.h): hydra.head_count, hydra.block_count (of each head, 1 or more), hydra.output ("own", "target");
- * tensors hydra.<head>.in.weight and hydra.<head>.skip.weight [H][(head+2)H] (W and R), hydra.<head>.in.bias [H],
- * hydra.<head>.block.<k>.weight [H][H] and .bias [H] for k from 1 on, hydra.<head>.output.weight [V][H] where it is its own.
- * Weights of the authors (import/import_hydra.c) have two biases more: hydra.<head>.skip.bias [H], output.bias [V].
+ * Files: hydra.h. Weights of the authors (import/import_hydra.c) have two biases more, of `skip` and `output`.
  *
- * Invariants: the nodes of a level, of all sequences, are one product with each matrix; what a sequence drafts does not
- * depend on its neighbours. A level needs no more rows than the budget can keep nodes of it. Cost: heads times the LM
- * head, of up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow with the depth;
- * those of the fifth head are as large as an LM head of 12 H tokens. Proof: tests/test_draft_hydra.c, against the heads
- * in double precision over each path by itself. */
+ * Invariants: the nodes of a level, of all sequences, are one product with each matrix; the draft of a sequence does not depend on the
+ * other sequences. A level has no more rows than the budget can keep of its nodes. Cost: heads times the LM head, of up to
+ * `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow with the depth; those of the fifth head are as
+ * large as an LM head for 12 H tokens. Proof: tests/unit/test_draft_hydra.c, against the heads in double precision over each path by
+ * itself. */
 #include "base/mem.h"
+#include "spec/drafters/learned/hydra.h"
 #include "spec/drafters/learned/learned.h"
 #include "spec/drafter/feedback.h"
 #include "spec/tree/union.h"
@@ -44,13 +42,11 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const DrafterClass draft_hydra_class;
-
-enum { MAX_HEADS = 16, MAX_BLOCKS = 8, MAX_TOP = 16, MAX_ROWS = 128 };
+enum { MAX_TOP = 16, MAX_ROWS = 128 };
 
 typedef struct Head {
     Linear *in, *skip;           /* [H][(i+2)H] */
-    Linear *blocks[MAX_BLOCKS];  /* from 1 on: the first is `in` and `skip` */
+    Linear *blocks[HYDRA_MAX_BLOCKS];  /* from 1 on: the first is `in` and `skip` */
     Linear *output;
 } Head;
 
@@ -59,11 +55,11 @@ typedef struct Member {
     Tree *tree;
     int32_t sequence;
     const float *hidden;
-    int32_t budget, first;        /* the first node of the deepest level so far */
-    double log_p[TREE_MAX_NODES]; /* of each node, the sum along its path */
+    int32_t budget, first;        /* first: the first node of the deepest level so far */
+    double log_p[TREE_MAX_NODES]; /* of each node: the sum along its path */
 } Member;
 
-/* A node that is expanded: a row of the level. */
+/* A node that is expanded: a row of its level. */
 typedef struct Front {
     Member *member;
     int32_t node;
@@ -73,29 +69,35 @@ typedef struct Hydra {
     LearnedDrafter learned;
     int32_t n_heads, n_blocks, top, max_rows;
     bool has_own_output;
-    Head heads[MAX_HEADS];
+    Head heads[HYDRA_MAX_HEADS];
     Member *group; /* [max_group] */
     int32_t n_group;
     Front *front;           /* [max_rows] */
     float *c, *x, *logits;  /* [max_rows] rows of (n_heads+1)H, H, V */
 } Hydra;
 
-static const DrafterOption options[] = {
-    LEARNED_OPTION_FILE,
-    {"top", "8", "children of a node, and nodes expanded at each level"},
-    {NULL, NULL, NULL},
+typedef struct HydraOptions {
+    const char *file;
+    int32_t top;
+} HydraOptions;
+
+static const Option option_table[] = {
+    LEARNED_OPTION_FILE(HydraOptions),
+    {.key = "top", OPT_INT(HydraOptions, top, 1, MAX_TOP), .default_value = "8",
+     .help = "children of a node, and nodes expanded at each level"},
+    {.key = NULL},
 };
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
 static void close_hydra(Drafter *drafter) {
     Hydra *d = (Hydra *)drafter;
-    for (int32_t i = 0; i < MAX_HEADS; i++) {
+    for (int32_t i = 0; i < HYDRA_MAX_HEADS; i++) {
         Head *head = &d->heads[i];
         learned_linear_close(&d->learned, head->in);
         learned_linear_close(&d->learned, head->skip);
         learned_linear_close(&d->learned, head->output);
-        for (int32_t k = 0; k < MAX_BLOCKS; k++) learned_linear_close(&d->learned, head->blocks[k]);
+        for (int32_t k = 0; k < HYDRA_MAX_BLOCKS; k++) learned_linear_close(&d->learned, head->blocks[k]);
     }
     learned_release(&d->learned);
     mem_free(d);
@@ -112,25 +114,25 @@ static int read_head(Hydra *d, int32_t i, fr_error *err) {
     Head *head = &d->heads[i];
     int64_t h = l->n_embd, wide = (i + 2) * h;
     char name[64];
-    snprintf(name, sizeof name, "hydra.%d.in", i);
+    snprintf(name, sizeof name, HYDRA_HEAD HYDRA_IN, i);
     int status = learned_linear_open(l, name, wide, h, true, d->max_rows, &head->in, err);
-    snprintf(name, sizeof name, "hydra.%d.skip", i);
+    snprintf(name, sizeof name, HYDRA_HEAD HYDRA_SKIP, i);
     if (!status) status = learned_linear_open(l, name, wide, h, has_bias(d, name), d->max_rows, &head->skip, err);
     for (int32_t k = 1; k < d->n_blocks && !status; k++) {
-        snprintf(name, sizeof name, "hydra.%d.block.%d", i, k);
+        snprintf(name, sizeof name, HYDRA_HEAD HYDRA_BLOCK, i, k);
         status = learned_linear_open(l, name, h, h, true, d->max_rows, &head->blocks[k], err);
     }
     if (status || !d->has_own_output) return status;
-    snprintf(name, sizeof name, "hydra.%d.output", i);
+    snprintf(name, sizeof name, HYDRA_HEAD HYDRA_OUTPUT, i);
     return learned_linear_open(l, name, h, l->n_vocab, has_bias(d, name), d->max_rows, &head->output, err);
 }
 
 static int read_weights(Hydra *d, fr_error *err) {
     static const char *const outputs[] = {"own", "target", NULL};
     const DrafterFile *f = &d->learned.file;
-    int output = 0, status = drafter_file_int(f, "hydra.head_count", 1, MAX_HEADS, &d->n_heads, err);
-    if (!status) status = drafter_file_int(f, "hydra.block_count", 1, MAX_BLOCKS, &d->n_blocks, err);
-    if (!status) status = drafter_file_choice(f, "hydra.output", outputs, &output, err);
+    int output = 0, status = drafter_file_int(f, HYDRA_KEY_HEAD_COUNT, 1, HYDRA_MAX_HEADS, &d->n_heads, err);
+    if (!status) status = drafter_file_int(f, HYDRA_KEY_BLOCK_COUNT, 1, HYDRA_MAX_BLOCKS, &d->n_blocks, err);
+    if (!status) status = drafter_file_choice(f, HYDRA_KEY_OUTPUT, outputs, &output, err);
     d->has_own_output = output == 0;
     for (int32_t i = 0; i < d->n_heads && !status; i++) status = read_head(d, i, err);
     if (!status) status = drafter_file_finish(f, err);
@@ -150,16 +152,15 @@ static int allocate(Hydra *d, fr_error *err) {
     return status ? status : learned_head_reserve(l, rows, err);
 }
 
-static int open_hydra(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const HydraOptions *o = options;
     Hydra *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "hydra", sizeof *d);
-    int64_t top = 1;
-    int status = draft_spec_get_int(spec, &draft_hydra_class, "top", 1, MAX_TOP, &top, err);
-    d->top = (int32_t)top;
+    d->top = o->top;
     int32_t max_group = MAX_ROWS / d->top < env->max_sequences ? MAX_ROWS / d->top : env->max_sequences;
     d->max_rows = max_group * d->top;
-    if (!status) status = learned_reserve_group(&d->learned, max_group, err);
-    if (!status) status = learned_open(&d->learned, spec, &draft_hydra_class, env, err);
+    int status = learned_reserve_group(&d->learned, max_group, err);
+    if (!status) status = learned_open(&d->learned, o->file, "hydra", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = allocate(d, err);
     if (status) {
@@ -172,8 +173,8 @@ static int open_hydra(Drafter **out, const DraftSpec *spec, const DrafterEnv *en
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
-/* Puts the nodes of the deepest level that are expanded onto the front. A child of the k-th best of a level (from 0) has
- * k + 1 better nodes on its parent's level and level - 1 above: with a budget that small it would not stay. */
+/* Writes the nodes of the deepest level that are expanded to the front. A child of the k-th best node of a level (from 0) has k + 1
+ * better nodes on its parent's level and level - 1 above it, so with a smaller budget it would not be kept. */
 static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out) {
     int32_t nodes[MAX_TOP], n = m->budget - level < d->top ? m->budget - level : d->top;
     if (n < 1) return 0;
@@ -183,7 +184,7 @@ static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out
     return n;
 }
 
-/* c of a node at depth `level`: h, then the embeddings of its path from the pending token down. */
+/* c of a node at depth `level`: h, then the embeddings along its path from the pending token down. */
 static void set_input(const Hydra *d, const Front *f, int32_t level, float *c) {
     int64_t h = d->learned.n_embd;
     memcpy(c, f->member->hidden, (size_t)h * sizeof *c);
@@ -246,10 +247,12 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }
 
+extern const DrafterClass draft_hydra_class;
 const DrafterClass draft_hydra_class = {
     .name = "hydra",
-    .summary = "heads on the target's hidden state and the path guessed so far, trained for it",
-    .options = options,
+    .summary = "heads on the target's hidden state and the path drafted so far, trained for it",
+    .option_table = option_table,
+    .options_size = sizeof(HydraOptions),
     .needs_hidden = true,
     .open = open_hydra,
     .close = close_hydra,

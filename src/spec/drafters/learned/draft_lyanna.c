@@ -1,35 +1,35 @@
-/* draft_lyanna.c - the drafter `lyanna`: hidden states are drafted, and tokens only read off them ("Make Every Draft Count:
+/* draft_lyanna.c - the drafter `lyanna`: hidden states are drafted, and tokens are sampled from them last ("Make Every Draft Count:
  * Hidden State based Speculative Decoding", Chen et al.).
  *
- * The problem. Of the tokens that a drafter tries most are refused, and with a token all that was computed from it.
+ * The problem. Most tokens that a drafter proposes are rejected, and everything that was computed from a rejected token is lost.
  *
- * The idea. Draft hidden states, which do not depend on the tokens tried, and bring the tokens in last. A proposal is
+ * The idea. Draft hidden states, which do not depend on the proposed tokens, and introduce the tokens last. A proposal is
  *
  *     1 the chain          h_1 .. h_N from the target's last hidden state and the pending token      lyanna_layer.c
- *     2 one-pass logits    l_i = W_head h_i: one product of N rows (times all sequences), not N of one; nothing waits for a token
+ *     2 one-pass logits    l_i = W_head h_i: one product of N rows (times all sequences) instead of N products in sequence
  *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token                lyanna_tree.c, token_info.c
  *     4 pruning            to the budget, by joint probability
  *
- * After the verification the rows behind the target's own token still hold: re-sampling makes a second tree of them, without a
- * forward, where more than R rows are left (`resample=R`).
+ * After verification, the rows after the target's own token are still valid. If more than R rows are left (`resample=R`), re-sampling
+ * makes a second tree from them without a forward.
  *
- *     fusion=on    it is united with the next fresh tree, which has the same root; one verification for both
- *     fusion=off   it is a proposal by itself, and the fresh one comes a step later: what the paper's Fig. 12 calls re-sampling
- *                  alone; for measuring
+ *     fusion=on    it is merged with the next fresh tree, which has the same root, and both are verified together
+ *     fusion=off   it is a proposal of its own, and the fresh one comes a step later: the paper's Fig. 12 calls this re-sampling
+ *                  alone; for measurements
  *
- *     step 1   chain l_1..l_5 at "the"; accepted: cat; the target says: likes          2 tokens of 5 rows used, 3 are left
- *     step 2   fresh chain at "likes", united with the tree that l_3 l_4 l_5 give below "likes"
+ *     step 1   chain l_1..l_5 at "the"; accepted: cat; the target's token: likes       2 tokens of 5 rows used, 3 are left
+ *     step 2   fresh chain at "likes", merged with the tree that l_3 l_4 l_5 give below "likes"
  *
- * A sequence remembers for which place of its text chain and trees were made. A proposal that is asked for again at the same
- * place is the same tree, at the price of the union; a place that was passed without a proposal is no harm, for rows are counted
- * from the tokens that came. Nodes found by re-sampling alone have the tag LYANNA_RESAMPLED: statistics tell how many were
- * accepted. Nothing is drawn: under a ratio rule all groups are points.
+ * A sequence records at which context length its chain and trees were made. A second proposal at the same length is the same tree
+ * and costs only the merging. A step without a proposal is harmless, because rows are counted from the tokens committed. Nodes
+ * found only by re-sampling have the tag LYANNA_RESAMPLED, so that statistics count them separately. Nothing is drawn at random:
+ * under a ratio rule all groups are points.
  *
- * Files: lyanna.h. Memory: depth rows of V floats a sequence, and the table of token_info.c.
+ * Files: lyanna.h. Memory: `depth` rows of V floats a sequence, and the table of token_info.c.
  *
- * Cost: depth forwards of one layer for all sequences together, one LM head of depth rows each, and for 1 + (depth - 1) top nodes
- * a softmax over V. When it loses: where the target has few layers, as eagle does; deep in the tree, where eagle has seen its own
- * tokens and lyanna has not. Proof: tests/test_draft_lyanna.c. */
+ * Cost: `depth` forwards of one layer for all sequences together, one LM head of `depth` rows each, and a softmax over V for
+ * 1 + (depth - 1) top nodes. When it loses: if the target has few layers, as eagle does; and deep in the tree, where eagle's states
+ * depend on its own tokens and lyanna's do not. Proof: tests/unit/test_draft_lyanna.c. */
 #include "base/mem.h"
 #include "spec/drafters/learned/lyanna.h"
 #include "spec/drafters/learned/lyanna_layer.h"
@@ -39,16 +39,14 @@
 
 #include <string.h>
 
-extern const DrafterClass draft_lyanna_class;
-
 enum { MAX_DEPTH = 16, MAX_GROUP_ROWS = 256, MAX_LOGIT_BYTES = 32 << 20 };
 
 typedef struct LyannaSequence {
-    int32_t *prompt;       /* [n_ctx] what it began with */
+    int32_t *prompt;       /* [n_ctx] the context at begin */
     float *logits;         /* [depth][V] of the last chain */
-    int64_t logits_at;     /* tokens of the context when it was made; -1: there is none */
-    bool is_spent;         /* a tree of its own was made of what was left of it */
-    Tree fresh, resampled; /* joint probabilities, all that was found */
+    int64_t logits_at;     /* length of the context at which it was made; -1: there is none */
+    bool is_spent;         /* fusion=off: its remaining rows were used for a proposal */
+    Tree fresh, resampled; /* all nodes found, with their joint probabilities */
     int64_t fresh_at, resampled_at;
     LyannaHitRate fresh_hit_rate, resampled_hit_rate;
 } LyannaSequence;
@@ -59,22 +57,35 @@ typedef struct Lyanna {
     TokenInfo info;
     LyannaSampler sampler;
     int32_t n_ctx, depth, max_group, n_group;
-    int32_t threshold;         /* rows that must be left, and one more, to re-sample; depth: never */
+    int32_t threshold;         /* re-sample if more rows than this are left; depth: never */
     bool is_fusing;
     LyannaSequence *sequences; /* [max_sequences] */
-    int32_t *group;            /* [max_group] sequences whose chains are made together */
+    int32_t *group;            /* [max_group] sequences whose chains are computed together */
     float *product;            /* [max_group][depth][V] */
     Tree scratch;
 } Lyanna;
 
-static const DrafterOption options[] = {
-    LEARNED_OPTION_FILE,
-    {"depth", "5", "hidden states drafted: tokens of a path at most"},
-    {"top", "4", "children of a node, and nodes expanded at each level"},
-    {"resample", "1", "re-sample where more than that many logits are left after a step, or off"},
-    {"fusion", "on", "re-sampled trees are verified with the next fresh one, or (off) by themselves"},
-    {"table", "f16", "token info: f16 or q8, a table made at open, or factors, multiplied when needed"},
-    {NULL, NULL, NULL},
+typedef struct LyannaOptions {
+    const char *file;
+    int32_t depth, top;
+    int32_t resample; /* -1: off */
+    bool is_fusing;
+    int form; /* TokenInfoForm */
+} LyannaOptions;
+
+static const Option option_table[] = {
+    LEARNED_OPTION_FILE(LyannaOptions),
+    {.key = "depth", OPT_INT(LyannaOptions, depth, 1, MAX_DEPTH), .default_value = "5",
+     .help = "hidden states drafted, and maximal length of a path"},
+    {.key = "top", OPT_INT(LyannaOptions, top, 1, LYANNA_MAX_TOP), .default_value = "4",
+     .help = "children of a node, and nodes expanded at each level"},
+    {.key = "resample", OPT_INT(LyannaOptions, resample, 0, MAX_DEPTH), .word = "off", .word_value = -1, .default_value = "1",
+     .help = "re-sample if more than that many rows of logits are left after a step"},
+    {.key = "fusion", OPT_CHOICE(LyannaOptions, is_fusing, "off", "on"), .default_value = "on",
+     .help = "on: re-sampled trees are verified with the next fresh tree; off: by themselves"},
+    {.key = "table", OPT_CHOICE(LyannaOptions, form, "f16", "q8", "factors"), .default_value = "f16",
+     .help = "token info: f16 and q8 are tables computed at open; factors are multiplied on demand"},
+    {.key = NULL},
 };
 
 /* ---- opening ------------------------------------------------------------------------------------ */
@@ -87,48 +98,17 @@ static void close_lyanna(Drafter *drafter) {
     mem_free(d);
 }
 
-/* The place of the option's value among the choices. */
-static int read_choice(const DraftSpec *spec, const char *key, const char *const *choices, int *out, fr_error *err) {
-    const char *value = draft_spec_get(spec, &draft_lyanna_class, key);
-    char names[64] = "";
-    for (int i = 0; choices[i]; i++) {
-        if (strcmp(value, choices[i]) == 0) {
-            *out = i;
-            return FR_OK;
-        }
-        strcat(strcat(names, i ? ", " : ""), choices[i]);
-    }
-    return error_set(err, FR_ERR_ARGUMENT, "lyanna: '%s=%.40s' where one of these is wanted: %s", key, value, names);
-}
-
-static int read_threshold(Lyanna *d, const DraftSpec *spec, fr_error *err) {
-    int64_t threshold = d->depth;
-    int status = FR_OK;
-    if (strcmp(draft_spec_get(spec, &draft_lyanna_class, "resample"), "off") != 0)
-        status = draft_spec_get_int(spec, &draft_lyanna_class, "resample", 0, MAX_DEPTH, &threshold, err);
-    d->threshold = (int32_t)threshold;
-    return status;
-}
-
-static int read_options(Lyanna *d, const DraftSpec *spec, fr_error *err) {
-    static const char *const on_off[] = {"off", "on", NULL}, *const forms[] = {"f16", "q8", "factors", NULL};
-    int64_t depth = 1, top = 1;
-    int fusion = 1, form = TOKEN_INFO_F16;
-    int status = draft_spec_get_int(spec, &draft_lyanna_class, "depth", 1, MAX_DEPTH, &depth, err);
-    if (!status) status = draft_spec_get_int(spec, &draft_lyanna_class, "top", 1, LYANNA_MAX_TOP, &top, err);
-    if (!status) status = read_choice(spec, "fusion", on_off, &fusion, err);
-    if (!status) status = read_choice(spec, "table", forms, &form, err);
-    d->depth = (int32_t)depth;
-    d->sampler.top = (int32_t)top;
-    d->is_fusing = fusion == 1;
-    d->info.form = (TokenInfoForm)form;
-    if (!status) status = read_threshold(d, spec, err);
-    if (status || top + (depth - 1) * top * top < TREE_MAX_NODES) return status;
+static int apply_options(Lyanna *d, const LyannaOptions *o, fr_error *err) {
+    d->depth = o->depth;
+    d->sampler.top = o->top;
+    d->is_fusing = o->is_fusing;
+    d->threshold = o->resample < 0 ? o->depth : o->resample;
+    if (o->top + (o->depth - 1) * o->top * o->top < TREE_MAX_NODES) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "lyanna: depth %d with top %d finds more than the %d nodes of a tree; make one of "
-                     "them smaller", (int)depth, (int)top, TREE_MAX_NODES - 1);
+                     "them smaller", o->depth, o->top, TREE_MAX_NODES - 1);
 }
 
-/* How many chains are made at once: by rows, and by the memory of their logits. */
+/* How many chains are computed at once: limited by their rows, and by the memory of their logits. */
 static int32_t choose_group(const Lyanna *d) {
     int64_t chain_bytes = (int64_t)d->depth * d->learned.n_vocab * (int64_t)sizeof(float);
     int64_t n = MAX_GROUP_ROWS / d->depth, fits = MAX_LOGIT_BYTES / chain_bytes;
@@ -153,20 +133,20 @@ static int allocate(Lyanna *d, fr_error *err) {
     return status ? status : learned_head_reserve(l, (int64_t)d->max_group * d->depth, err);
 }
 
-static int open_lyanna(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const LyannaOptions *o = options;
     Lyanna *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "lyanna", sizeof *d);
     d->sampler.learned = &d->learned;
     d->sampler.info = &d->info;
     d->n_ctx = env->n_ctx;
-    int status = read_options(d, spec, err);
-    if (!status) status = learned_open(&d->learned, spec, &draft_lyanna_class, env, err);
+    int status = apply_options(d, o, err);
+    if (!status) status = learned_open(&d->learned, o->file, "lyanna", env, err);
     if (!status) {
         d->max_group = choose_group(d);
         status = lyanna_layer_open(&d->layer, &d->learned, env, d->depth, d->max_group, err);
     }
-    if (!status)
-        status = token_info_open(&d->info, &d->learned, "lyanna", d->info.form, err);
+    if (!status) status = token_info_open(&d->info, &d->learned, "lyanna", (TokenInfoForm)o->form, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = allocate(d, err);
     if (status) {
@@ -177,7 +157,7 @@ static int open_lyanna(Drafter **out, const DraftSpec *spec, const DrafterEnv *e
     return FR_OK;
 }
 
-/* ---- what the target has read --------------------------------------------------------------------- */
+/* ---- observations ------------------------------------------------------------------------------- */
 
 static LyannaSequence *sequence_of(const Drafter *drafter, int32_t sequence) { return &((const Lyanna *)drafter)->sequences[sequence]; }
 
@@ -190,12 +170,12 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     s->fresh_hit_rate = s->resampled_hit_rate = (LyannaHitRate){0};
     int status = learned_begin(drafter, sequence, tokens, n, err);
     if (status) return status;
-    if (n > d->n_ctx) return error_set(err, FR_ERR_CONTEXT, "lyanna: its context of %d tokens is full", d->n_ctx);
+    if (n > d->n_ctx) return error_set(err, FR_ERR_CONTEXT, "lyanna: the drafter's context of %d tokens is full", d->n_ctx);
     memcpy(s->prompt, tokens, (size_t)n * sizeof *tokens);
     return lyanna_layer_begin(&d->layer, sequence, err);
 }
 
-/* The trees of this place are judged by what came. */
+/* Updates the hit rates of the trees that were proposed for this position. */
 static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     LyannaSequence *s = sequence_of(drafter, sequence);
     int64_t at = n_tokens_of((const Lyanna *)drafter, sequence);
@@ -227,7 +207,7 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
-/* Once for each place: a tree below the pending token from what is left of the last chain (Algorithm 2). */
+/* Makes the tree below the pending token from the rows left of the last chain (Algorithm 2), once for each context length. */
 static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     LyannaSequence *s = &d->sequences[sequence];
     int64_t at = n_tokens_of(d, sequence), n_used = at - s->logits_at, n_left = d->depth - n_used;
@@ -239,10 +219,10 @@ static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     s->is_spent = !d->is_fusing;
 }
 
-/* Its own proposal without a fresh tree beside it. */
+/* Whether the re-sampled tree is a proposal of its own, without a fresh tree. */
 static bool is_alone(const Lyanna *d, const LyannaSequence *s) { return !d->is_fusing && s->resampled.n > 1; }
 
-/* The chains of the group, and their logits in one product. */
+/* Computes the chains of the group, and their logits in one product. */
 static int make_chains(Lyanna *d, fr_error *err) {
     int64_t chain = (int64_t)d->depth * d->learned.n_vocab;
     int status = d->n_group > 0 ? lyanna_layer_chain(&d->layer, d->group, d->n_group, err) : FR_OK;
@@ -274,8 +254,8 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     union_merge(tree, &s->fresh);
     union_prune(tree, budget);
     if (s->resampled.n == 1) return;
-    lyanna_weigh(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_hit_rate, &s->fresh_hit_rate), &d->scratch);
-    union_prune(&d->scratch, budget); /* then both fit into one tree, whatever is among the best of both */
+    lyanna_reweight(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_hit_rate, &s->fresh_hit_rate), &d->scratch);
+    union_prune(&d->scratch, budget); /* so that both together fit into one tree; the best nodes of both are kept */
     union_merge(tree, &d->scratch);
     union_prune(tree, budget);
 }
@@ -300,10 +280,12 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
 
 static const char *const tags[] = {"resampled", NULL};
 
+extern const DrafterClass draft_lyanna_class;
 const DrafterClass draft_lyanna_class = {
     .name = "lyanna",
-    .summary = "drafts hidden states and reads tokens off them last; what is left of a refused draft makes the next one",
-    .options = options,
+    .summary = "drafts hidden states and samples tokens from them last; after a rejection the rest of the draft is used again",
+    .option_table = option_table,
+    .options_size = sizeof(LyannaOptions),
     .needs_hidden = true,
     .tags = tags,
     .open = open_lyanna,

@@ -1,43 +1,41 @@
 /* draft_redrafter.c - the drafter `redrafter`: Recurrent Drafter (Cheng et al. 2024, "Recurrent Drafter for Fast
  * Speculative Decoding in Large Language Models", arXiv 2403.09919).
  *
- * The problem. Heads that guess the tokens ahead each by itself (medusa) do not know what the head before guessed; a
- * draft model knows, and must run its layers for each token.
+ * The problem. Heads that predict the tokens ahead independently (medusa) do not know what the head before them predicted. A draft
+ * model does, but must run all its layers for each token.
  *
- * The idea. The target's hidden state h says where the text stands; what was guessed since is summed up by a small
- * recurrent state:
+ * The idea. The target's hidden state h represents the text, and a small recurrent state summarises what was drafted since:
  *
  *     s_1 = E(x_1)                                       x_1 the pending token, E the target's embedding
  *     s_t = SiLU(W E(x_t) + U s_{t-1} + b)
  *     distribution of x_{t+1} = softmax(O f([s_t, h]))            f: blocks x + SiLU(A x + a) of width 2H; O: [V][2H]
  *
- * h stays the same for the whole draft. `start` in the file says how s begins: "embedding" as above and in the paper;
- * "zero" as in the released code, which runs the recurrence on x_1 from s_0 = 0.
+ * h stays the same for the whole draft. `start` in the file selects how s begins: "embedding" as above and in the paper; "zero" as in
+ * the released code, which runs the recurrence on x_1 from s_0 = 0.
  *
- * Beam search. From one distribution for each sequence, the `width` candidates with the greatest sum of log-probabilities go on,
- * for `length` tokens. Candidates that begin alike share nodes (beam_tree.c), p_accept of a node is the product of its
- * probabilities, and the nodes of greatest p_accept stay where there are more than the budget. A beam wider or longer than
- * the budget has nodes is not searched.
+ * Beam search. For each sequence, the `width` candidates with the greatest sum of log-probabilities are kept at each of `length`
+ * steps. Candidates share the nodes of their common prefix (beam_tree.c), p_accept of a node is the product of the probabilities
+ * along its path, and if there are more nodes than the budget, those of greatest p_accept are kept. The beam is no wider and no
+ * longer than the budget.
  *
  *     x_1 = "the"   cat .5  sat .8  = .40       the ── cat ── sat
  *                   cat .5  ran .1  = .05                  └─ ran    (width 3, length 2)
  *                   dog .4  ran .9  = .36          └─ dog ── ran
  *
- * Nothing is drawn: the draft is a function of the text, and under a ratio rule all its groups are points. The engine
+ * Nothing is drawn at random: the draft is a function of the text, and under a ratio rule all its groups are points. The engine
  * calibrates p_accept.
  *
- * Files (drafter_file.h): redrafter.block_count, redrafter.start ("embedding", "zero"); tensors redrafter.w.weight and
- * redrafter.u.weight [H][H], redrafter.u.bias [H], redrafter.block.<i>.weight [2H][2H], redrafter.block.<i>.bias [2H],
- * redrafter.output.weight [V][2H]. Where it was trained with token info (token_info.h), that of a candidate's last token is added
- * to its logits.
+ * Files: redrafter.h. If the drafter was trained with token info (token_info.h), the info of a candidate's last token is added to
+ * its logits.
  *
- * Invariants: all rows of a level, of all sequences, are one product each with W, U, the blocks and O; what a sequence
- * drafts does not depend on its neighbours. Cost: length products with O, each of up to width rows a sequence; O is
- * twice as large as the target's LM head. When it loses: where O costs as much as the target's layers, as in small
- * targets with large vocabularies. Proof: tests/test_draft_redrafter.c, against a beam search in double precision. */
+ * Invariants: all rows of a level, of all sequences, are one product each with W, U, the blocks and O; the draft of a sequence does not
+ * depend on the other sequences. Cost: `length` products with O, each of up to `width` rows a sequence; O is twice as large as the
+ * target's LM head. When it loses: if O costs as much as the target's layers, as in small targets with large vocabularies. Proof:
+ * tests/unit/test_draft_redrafter.c, against a beam search in double precision. */
 #include "base/mem.h"
 #include "spec/tree/beam_tree.h"
 #include "spec/drafters/learned/learned.h"
+#include "spec/drafters/learned/redrafter.h"
 #include "spec/drafters/learned/token_info.h"
 #include "spec/drafter/feedback.h"
 #include "spec/tree/union.h"
@@ -46,16 +44,14 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const DrafterClass draft_redrafter_class;
+enum { MAX_WIDTH = TOP_K_MAX, MAX_LENGTH = 16, MAX_ROWS = 128 };
 
-enum { MAX_WIDTH = TOP_K_MAX, MAX_LENGTH = 16, MAX_BLOCKS = 16, MAX_ROWS = 128 };
-
-/* A candidate: some tokens below the pending one. */
+/* A candidate of the beam search: a path below the pending token. */
 typedef struct Beam {
     int32_t tokens[MAX_LENGTH];
-    float p_accept[MAX_LENGTH]; /* of each: the product of probabilities up to it */
-    double log_p;          /* the sum over all */
-    int32_t row;           /* of the last level that made its last token */
+    float p_accept[MAX_LENGTH]; /* of each: the product of the probabilities up to it */
+    double log_p;               /* of the whole path */
+    int32_t row;                /* the row of the previous level that its last token comes from */
 } Beam;
 
 /* A sequence in a proposal. */
@@ -64,7 +60,7 @@ typedef struct Member {
     int32_t sequence;
     const float *hidden;
     int32_t width, length, budget;
-    int32_t n_beams, first_row; /* a row for each beam of this level */
+    int32_t n_beams, first_row; /* the rows of this level: one for each beam */
     Beam *beams, *next;         /* [width] each */
 } Member;
 
@@ -72,12 +68,12 @@ typedef struct Redrafter {
     LearnedDrafter learned;
     int32_t width, length, n_blocks, max_rows;
     bool starts_at_embedding;
-    Linear *w, *u, *blocks[MAX_BLOCKS], *output;
+    Linear *w, *u, *blocks[REDRAFTER_MAX_BLOCKS], *output;
     TokenInfo info;
     Member *group; /* [max_group] sequences that draft together */
     int32_t n_group;
     int32_t *tokens;                         /* [max_rows] each beam's last token */
-    float *embedded, *states, *last;         /* [max_rows][H] each; states of this level, those they come from */
+    float *embedded, *states, *last;         /* [max_rows][H] each; states: of this level, last: those they follow */
     float *x;                                /* [max_rows][2H] */
     float *logits;                           /* [max_rows][V] */
     int32_t *top;                            /* [max_rows][width] most probable tokens of each row */
@@ -86,11 +82,16 @@ typedef struct Redrafter {
     int32_t *pack;                           /* 6 arrays of [width * length] for beam_tree.c */
 } Redrafter;
 
-static const DrafterOption options[] = {
-    LEARNED_OPTION_FILE,
-    {"width", "4", "candidates that the beam search keeps"},
-    {"length", "5", "tokens of a candidate"},
-    {NULL, NULL, NULL},
+typedef struct RedrafterOptions {
+    const char *file;
+    int32_t width, length;
+} RedrafterOptions;
+
+static const Option option_table[] = {
+    LEARNED_OPTION_FILE(RedrafterOptions),
+    {.key = "width", OPT_INT(RedrafterOptions, width, 1, MAX_WIDTH), .default_value = "4", .help = "candidates kept by the beam search"},
+    {.key = "length", OPT_INT(RedrafterOptions, length, 1, MAX_LENGTH), .default_value = "5", .help = "tokens of a candidate"},
+    {.key = NULL},
 };
 
 /* ---- opening ------------------------------------------------------------------------------------ */
@@ -101,7 +102,7 @@ static void close_redrafter(Drafter *drafter) {
     learned_linear_close(&d->learned, d->u);
     learned_linear_close(&d->learned, d->output);
     token_info_close(&d->info);
-    for (int32_t i = 0; i < MAX_BLOCKS; i++) learned_linear_close(&d->learned, d->blocks[i]);
+    for (int32_t i = 0; i < REDRAFTER_MAX_BLOCKS; i++) learned_linear_close(&d->learned, d->blocks[i]);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -110,16 +111,16 @@ static int read_weights(Redrafter *d, fr_error *err) {
     static const char *const starts[] = {"embedding", "zero", NULL};
     LearnedDrafter *l = &d->learned;
     int64_t h = l->n_embd;
-    int start = 0, status = drafter_file_int(&l->file, "redrafter.block_count", 0, MAX_BLOCKS, &d->n_blocks, err);
-    if (!status) status = drafter_file_choice(&l->file, "redrafter.start", starts, &start, err);
-    if (!status) status = learned_linear_open(l, "redrafter.w", h, h, false, d->max_rows, &d->w, err);
-    if (!status) status = learned_linear_open(l, "redrafter.u", h, h, true, d->max_rows, &d->u, err);
+    int start = 0, status = drafter_file_int(&l->file, REDRAFTER_KEY_BLOCK_COUNT, 0, REDRAFTER_MAX_BLOCKS, &d->n_blocks, err);
+    if (!status) status = drafter_file_choice(&l->file, REDRAFTER_KEY_START, starts, &start, err);
+    if (!status) status = learned_linear_open(l, REDRAFTER_W, h, h, false, d->max_rows, &d->w, err);
+    if (!status) status = learned_linear_open(l, REDRAFTER_U, h, h, true, d->max_rows, &d->u, err);
     for (int32_t i = 0; i < d->n_blocks && !status; i++) {
         char name[64];
-        snprintf(name, sizeof name, "redrafter.block.%d", i);
+        snprintf(name, sizeof name, REDRAFTER_BLOCK, i);
         status = learned_linear_open(l, name, 2 * h, 2 * h, true, d->max_rows, &d->blocks[i], err);
     }
-    if (!status) status = learned_linear_open(l, "redrafter.output", 2 * h, l->n_vocab, false, d->max_rows, &d->output, err);
+    if (!status) status = learned_linear_open(l, REDRAFTER_OUTPUT, 2 * h, l->n_vocab, false, d->max_rows, &d->output, err);
     d->starts_at_embedding = start == 0;
     return status;
 }
@@ -142,27 +143,23 @@ static int allocate(Redrafter *d, fr_error *err) {
     return status;
 }
 
-static int read_options(Redrafter *d, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
-    const DrafterClass *class = &draft_redrafter_class;
-    int64_t width, length;
-    int status = draft_spec_get_int(spec, class, "width", 1, MAX_WIDTH, &width, err);
-    if (!status) status = draft_spec_get_int(spec, class, "length", 1, MAX_LENGTH, &length, err);
-    if (status) return status;
-    if (width * length >= TREE_MAX_NODES)
+static int apply_options(Redrafter *d, const RedrafterOptions *o, const DrafterEnv *env, fr_error *err) {
+    if (o->width * o->length >= TREE_MAX_NODES)
         return error_set(err, FR_ERR_ARGUMENT, "redrafter: a beam of width %d and length %d is more than the %d nodes of a "
-                         "tree; make one of them smaller", (int)width, (int)length, TREE_MAX_NODES - 1);
-    d->width = (int32_t)width;
-    d->length = (int32_t)length;
+                         "tree; make one of them smaller", o->width, o->length, TREE_MAX_NODES - 1);
+    d->width = o->width;
+    d->length = o->length;
     int32_t max_group = MAX_ROWS / d->width < env->max_sequences ? MAX_ROWS / d->width : env->max_sequences;
     d->max_rows = max_group * d->width;
     return learned_reserve_group(&d->learned, max_group, err);
 }
 
-static int open_redrafter(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
+static int open_redrafter(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const RedrafterOptions *o = options;
     Redrafter *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "redrafter", sizeof *d);
-    int status = read_options(d, spec, env, err);
-    if (!status) status = learned_open(&d->learned, spec, &draft_redrafter_class, env, err);
+    int status = apply_options(d, o, env, err);
+    if (!status) status = learned_open(&d->learned, o->file, "redrafter", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = token_info_open(&d->info, &d->learned, "redrafter", TOKEN_INFO_F16, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
@@ -179,7 +176,7 @@ static int open_redrafter(Drafter **out, const DraftSpec *spec, const DrafterEnv
 
 static float *row_of(float *matrix, int32_t row, int64_t width) { return matrix + (int64_t)row * width; }
 
-/* Gives each beam a row: its last token's embedding, and the state it comes from. Returns the number of rows. */
+/* Makes a row for each beam: the embedding of its last token, and the state before it. Returns the number of rows. */
 static int32_t gather_rows(Redrafter *d, int32_t level) {
     const LearnedDrafter *l = &d->learned;
     int32_t n = 0;
@@ -199,7 +196,7 @@ static int32_t gather_rows(Redrafter *d, int32_t level) {
     return n;
 }
 
-/* s_t of every row, into states and the front half of x. */
+/* s_t of every row, into states and the first half of x. */
 static void advance_states(Redrafter *d, int32_t level, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     int64_t h = l->n_embd;
@@ -229,8 +226,8 @@ static void rank_tokens(const Redrafter *d, const Member *m) {
                                   d->top_log_p + (int64_t)r * d->width);
 }
 
-/* The beams that go on: of all continuations the `width` best; of equals that of the earlier beam. Each row's tokens
- * stand best first, so the best one left is the first unused of some row. */
+/* Replaces the beams by the `width` best of all continuations; of equals, the one of the earlier beam comes first. The tokens of each
+ * row are sorted, so the best continuation left is the first unused one of some row. */
 static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
     int32_t used[MAX_WIDTH] = {0}, n = 0;
     for (; n < m->width; n++) {
@@ -251,7 +248,7 @@ static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
         beam->log_p = best_log_p;
         beam->row = row;
     }
-    if (n == 0) { /* the logits were no finite numbers: the candidates end here */
+    if (n == 0) { /* the logits are not finite: the candidates end here */
         m->length = level;
         return;
     }
@@ -318,10 +315,12 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_group, err);
 }
 
+extern const DrafterClass draft_redrafter_class;
 const DrafterClass draft_redrafter_class = {
     .name = "redrafter",
     .summary = "a recurrent head on the target's hidden state, trained for it: the candidates of a beam search",
-    .options = options,
+    .option_table = option_table,
+    .options_size = sizeof(RedrafterOptions),
     .needs_hidden = true,
     .open = open_redrafter,
     .close = close_redrafter,

@@ -1,28 +1,32 @@
-/* eagle.h - what stands in a file of the drafter `eagle` (drafter_file.h): shared by training, import and drafting.
+/* eagle.h - the contents of a file of the drafter `eagle` (drafter_file.h): names shared by training, import and drafting.
  *
  *   H hidden size
  *
- * Keys, behind "forerun-drafter.":
+ * Key, after "forerun-drafter.":
  *   eagle.feed_forward_length
  * Tensors:
- *   eagle.fc.weight [H][2H], embedding first, eagle.fc.bias [H]
+ *   eagle.fc.weight [H][2H] (embedding first), eagle.fc.bias [H]
  *   eagle.attn_q, _k, _v, _output.weight, eagle.ffn_norm.weight [H], eagle.ffn_gate, _up, _down.weight: a layer with the target's heads
  *   and rope, and without a norm before its attention
- * and keys and tensors of its token info, where it was trained with it: token_info.h.
+ * and, if it was trained with token info, the keys and tensors of token_info.h.
  */
 #ifndef LEARNED_EAGLE_H
 #define LEARNED_EAGLE_H
 
-#define EAGLE_KEY_FEED_FORWARD "eagle.feed_forward_length"
+#include "spec/drafters/learned/layer_names.h"
 
-#define EAGLE_FC "eagle.fc" /* .weight and .bias */
-#define EAGLE_ATTN_Q "eagle.attn_q.weight"
-#define EAGLE_ATTN_K "eagle.attn_k.weight"
-#define EAGLE_ATTN_V "eagle.attn_v.weight"
-#define EAGLE_ATTN_OUTPUT "eagle.attn_output.weight"
-#define EAGLE_FFN_NORM "eagle.ffn_norm.weight"
-#define EAGLE_FFN_GATE "eagle.ffn_gate.weight"
-#define EAGLE_FFN_UP "eagle.ffn_up.weight"
-#define EAGLE_FFN_DOWN "eagle.ffn_down.weight"
+#define EAGLE "eagle."
+
+#define EAGLE_KEY_FEED_FORWARD EAGLE LAYER_KEY_FEED_FORWARD
+
+#define EAGLE_FC EAGLE LAYER_FC /* .weight and .bias */
+#define EAGLE_ATTN_Q EAGLE LAYER_ATTN_Q
+#define EAGLE_ATTN_K EAGLE LAYER_ATTN_K
+#define EAGLE_ATTN_V EAGLE LAYER_ATTN_V
+#define EAGLE_ATTN_OUTPUT EAGLE LAYER_ATTN_OUTPUT
+#define EAGLE_FFN_NORM EAGLE LAYER_FFN_NORM
+#define EAGLE_FFN_GATE EAGLE LAYER_FFN_GATE
+#define EAGLE_FFN_UP EAGLE LAYER_FFN_UP
+#define EAGLE_FFN_DOWN EAGLE LAYER_FFN_DOWN
 
 #endif

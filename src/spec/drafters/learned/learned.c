@@ -1,4 +1,4 @@
-/* learned.c - the common part of learned drafters: opening, the target's hidden states, and the operations of the backend that they use. */
+/* learned.c - the common part of learned drafters: opening, the target's hidden states, and the backend's operations. */
 #include "spec/drafters/learned/learned.h"
 
 #include "base/mem.h"
@@ -10,10 +10,10 @@
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-int learned_open(LearnedDrafter *d, const DraftSpec *spec, const DrafterClass *class, const DrafterEnv *env, fr_error *err) {
+int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err) {
     if (!env->weights)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: drafts from the target's hidden states, and no target runs here; use "
-                         "run or compare", class->name);
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: drafts from the target's hidden states and needs a running target; use run or compare",
+                         method);
     d->weights = env->weights;
     d->target = env->weights->model;
     d->backend = env->weights->backend;
@@ -21,11 +21,11 @@ int learned_open(LearnedDrafter *d, const DraftSpec *spec, const DrafterClass *c
     d->n_embd = d->target->hparams.n_embd;
     d->n_vocab = d->target->hparams.n_vocab;
     d->max_sequences = env->max_sequences;
-    int status = drafter_file_open(&d->file, draft_spec_get(spec, class, "file"), class->name, d->target, err);
+    int status = drafter_file_open(&d->file, path, method, d->target, err);
     if (status) return status;
     float *hidden;
     const ArenaItem items[] = {ARENA_ITEM(&d->sequences, d->max_sequences), ARENA_ITEM(&hidden, (int64_t)d->max_sequences * d->n_embd)};
-    status = arena_take(&d->arena, items, ARENA_COUNT(items), class->name, err);
+    status = arena_take(&d->arena, items, ARENA_COUNT(items), method, err);
     for (int32_t i = 0; i < d->max_sequences && !status; i++) {
         d->sequences[i].temperature = 1;
         d->sequences[i].hidden = hidden + (int64_t)i * d->n_embd;
@@ -39,24 +39,17 @@ int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err) {
     return arena_take(&d->arena, items, 1, "a proposal", err);
 }
 
-int learned_tree_option(const DraftSpec *spec, const DrafterClass *class, bool *is_static, fr_error *err) {
-    const char *tree = draft_spec_get(spec, class, "tree");
-    *is_static = strcmp(tree, "static") == 0;
-    if (*is_static || strcmp(tree, "dynamic") == 0) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "%s: 'tree=%.40s' must be dynamic or static", class->name, tree);
-}
-
 void learned_release(LearnedDrafter *d) {
     arena_free(&d->arena);
     drafter_file_close(&d->file);
 }
 
-/* ---- what is computed ----------------------------------------------------------------------------- */
+/* ---- operations ----------------------------------------------------------------------------------- */
 
 int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias, int64_t max_rows, Linear **out,
                         fr_error *err) {
     if (max_rows > INT32_MAX)
-        return error_set(err, FR_ERR_MEMORY, "a drafter of %lld rows at once; ask for a narrower one", (long long)max_rows);
+        return error_set(err, FR_ERR_MEMORY, "a drafter with %lld rows at once is too large; choose smaller options", (long long)max_rows);
     char tensor[96];
     const GgufTensor *w;
     float *bias = NULL;
@@ -87,21 +80,21 @@ void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logi
 
 void learned_embed(const LearnedDrafter *d, int32_t token, float *out) { d->backend->embed(d->weights, &token, 1, out); }
 
-/* x *= by; in blocks of a known length, which compilers turn into vector code. */
-static void scale(float *x, int32_t n, float by) {
+/* x *= factor, in blocks of constant length, which compilers vectorise. */
+static void scale(float *x, int32_t n, float factor) {
     enum { BLOCK = 16 };
     int32_t i = 0;
     for (; i + BLOCK <= n; i += BLOCK)
-        for (int32_t k = 0; k < BLOCK; k++) x[i + k] *= by;
-    for (; i < n; i++) x[i] *= by;
+        for (int32_t k = 0; k < BLOCK; k++) x[i + k] *= factor;
+    for (; i < n; i++) x[i] *= factor;
 }
 
 int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens, double *log_p) {
     float temperature = d->sequences[sequence].temperature;
-    float sharpen = 1 / (temperature > LEARNED_SHARPEST ? temperature : LEARNED_SHARPEST);
-    scale(logits, d->n_vocab, sharpen);
+    float inverse = 1 / (temperature > LEARNED_MIN_TEMPERATURE ? temperature : LEARNED_MIN_TEMPERATURE);
+    scale(logits, d->n_vocab, inverse);
     d->backend->softmax(d->device, logits, 1, d->n_vocab);
-    int32_t n = logits_top_k(logits, d->n_vocab, k, tokens); /* an infinite logit made NaN of all, and NaN is in no top */
+    int32_t n = logits_top_k(logits, d->n_vocab, k, tokens); /* an infinite logit makes all p NaN, and NaN is never among the top k */
     for (int32_t i = 0; i < n; i++) log_p[i] = log((double)logits[tokens[i]]);
     return n;
 }
@@ -161,11 +154,11 @@ int learned_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int
     return feedback_check_tokens(tokens, n, d->n_vocab, err);
 }
 
-/* The target read n more tokens of the sequence, from place `first` on; `last` is the hidden state of the last. */
-static int take_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last, fr_error *err) {
+/* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the last. */
+static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last, fr_error *err) {
     LearnedSequence *s = sequence_of(drafter, sequence);
     if (first != s->n_hidden)
-        return error_set(err, FR_ERR_INTERNAL, "hidden states from token %lld on where those from %lld on are next",
+        return error_set(err, FR_ERR_INTERNAL, "got hidden states from token %lld on instead of from token %lld on",
                          (long long)first, (long long)s->n_hidden);
     s->n_hidden += n;
     memcpy(s->hidden, last, (size_t)((const LearnedDrafter *)drafter)->n_embd * sizeof *last);
@@ -174,12 +167,12 @@ static int take_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_
 
 int learned_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                            fr_error *err) {
-    return take_hidden(drafter, sequence, first, n, hidden[n - 1], err);
+    return store_hidden(drafter, sequence, first, n, hidden[n - 1], err);
 }
 
 int learned_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     int32_t depth = v->verdict->n_path;
-    return take_hidden(drafter, sequence, sequence_of(drafter, sequence)->n_tokens - 1, depth + 1,
+    return store_hidden(drafter, sequence, sequence_of(drafter, sequence)->n_tokens - 1, depth + 1,
                        v->hidden[feedback_node(v, depth)], err);
 }
 

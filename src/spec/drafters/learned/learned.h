@@ -1,10 +1,10 @@
-/* learned.h - what learned drafters share: their file, the target they rest on, the target's last hidden state of each sequence, and the
- * loop of a proposal. A method puts a LearnedDrafter first in its own struct and names these functions in its class.
+/* learned.h - the common part of learned drafters: their file, the target that they were trained for, its latest hidden state of each
+ * sequence, and the loop of a proposal. A method's struct begins with a LearnedDrafter, and its class refers to these functions.
  *
- * Before a proposal the target has read all of the context but the pending token. The drafter knows the target's hidden state at
- * the token before, whose logits chose the pending one. The hidden state of the pending token itself is not computed yet.
+ * Before a proposal, the target has read all of the context except the pending token. The drafter has the target's hidden state at the
+ * token before it, from whose logits the pending token was chosen. The hidden state of the pending token itself is not computed yet.
  *
- * Everything is computed by the backend of the target (backend/backend.h), on the engine's device.
+ * Everything is computed by the target's backend (backend/backend.h), on the engine's device.
  */
 #ifndef LEARNED_LEARNED_H
 #define LEARNED_LEARNED_H
@@ -13,15 +13,14 @@
 #include "spec/drafter/drafter.h"
 #include "spec/drafter/drafter_file.h"
 
-#define LEARNED_OPTION_FILE {"file", "", "the drafter's weights, a GGUF file trained for this target"}
-
-/* The option `tree`: "dynamic" or "static" (static_tree.h). */
-int learned_tree_option(const DraftSpec *spec, const DrafterClass *class, bool *is_static, fr_error *err);
+/* The row of an option table for the field `const char *file` of S. */
+#define LEARNED_OPTION_FILE(S)                                                                                         \
+    {.key = "file", OPT_FILE(S, file), .required = "drafter file", .help = "the drafter's weights, a GGUF file trained for this target"}
 
 typedef struct LearnedSequence {
-    int64_t n_tokens, n_hidden; /* of the context, and how many of their hidden states the drafter has seen */
+    int64_t n_tokens, n_hidden; /* of the context, and how many of their hidden states were observed */
     float *hidden;              /* [n_embd] the latest of them */
-    float temperature;          /* at which the target draws */
+    float temperature;          /* of the request's sampling */
 } LearnedSequence;
 
 /* A sequence in a proposal. */
@@ -34,57 +33,56 @@ typedef struct LearnedMember {
 typedef struct LearnedDrafter {
     Drafter base;
     const Model *target;    /* its shape */
-    const Weights *weights; /* its embedding and its LM head are the drafter's too */
+    const Weights *weights; /* the drafter uses its embedding and LM head */
     const Backend *backend;
     Device *device;
     DrafterFile file;
     int32_t n_embd, n_vocab, max_sequences;
     LearnedSequence *sequences; /* [max_sequences] */
-    LearnedMember *members;     /* [max_group] those that draft together */
+    LearnedMember *members;     /* [max_group] the sequences that draft together */
     int32_t max_group;
-    Arena arena;                /* of this struct; a method may take its own arrays from it */
+    Arena arena;                /* memory of this struct and of the method's arrays */
 } LearnedDrafter;
 
-/* Opens the file of the option `file` for that class, on a zeroed struct. After a failure learned_release is safe. */
-int learned_open(LearnedDrafter *d, const DraftSpec *spec, const DrafterClass *class, const DrafterEnv *env, fr_error *err);
-void learned_release(LearnedDrafter *d); /* everything but the struct */
+/* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure learned_release is safe. */
+int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err);
+void learned_release(LearnedDrafter *d); /* everything but the struct itself */
 
-/* The hidden state to draft from, [n_embd]; NULL where the target has not read the token before the pending one (a context of
- * one token). */
+/* The hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */
 const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 
 /* For `propose`: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at a time. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
-int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err); /* when the method knows how many fit */
+int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err); /* once, while the drafter is opened */
 int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, LearnedDraftFn *draft,
                     fr_error *err);
 
-/* ---- what is computed ------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------------- */
 
-/* A linear layer of the file: "<name>.weight" [n_out][n_in] and, where has_bias, "<name>.bias" [n_out]; for at most max_rows rows. */
+/* A linear layer of the file: "<name>.weight" [n_out][n_in] and, with has_bias, "<name>.bias" [n_out]; for at most max_rows rows. */
 int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias, int64_t max_rows, Linear **out,
                         fr_error *err);
-void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is fine */
+void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is allowed */
 /* Applies it to x [n_rows][n_in]; y: [n_rows][n_out]. */
 void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
-/* The target's LM head: logits [n_rows][n_vocab] of rows [n_rows][n_embd]; memory for max_rows rows first. */
+/* The target's LM head: logits [n_rows][n_vocab] of x [n_rows][n_embd]. learned_head_reserve first allocates memory for max_rows. */
 int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
 void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logits);
 /* The target's embedding of a token, out [n_embd]. */
 void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
 
-/* The k most probable tokens by a drafter's logits for a sequence, best first, and log p of each; logits are overwritten. Returns how
- * many there are: none where the logits are not finite numbers. k <= TOP_K_MAX.
+/* The k most probable tokens according to a drafter's logits for a sequence, best first, and log p of each; overwrites the logits.
+ * Returns their number, which is 0 if the logits are not finite. k <= TOP_K_MAX.
  *
- * Drafters learn the target's distribution, but what counts is the token that the target will choose: drawn at the sequence's
- * temperature T, or the most probable one. So p = softmax(logits / T), no sharper than LEARNED_SHARPEST, which leaves the drafter its own
- * doubt where the target has none. The acceptance probability of a token is then its p, and joint probabilities rank the nodes: with
- * the distribution itself (T = 1) a greedy text gets trees too wide and too short (docs/METHODS.md has the figures). */
-#define LEARNED_SHARPEST 0.3f
+ * Drafters learn the target's distribution, but a token is accepted if the target chooses it: draws it at the sequence's temperature T,
+ * or finds it the most probable one. So p = softmax(logits / max(T, LEARNED_MIN_TEMPERATURE)); the minimum keeps the drafter's
+ * uncertainty when the target is greedy. The acceptance probability of a token is then its p, and joint probabilities rank the nodes.
+ * With T = 1 throughout, greedy requests get trees that are too wide and too short (docs/METHODS.md has the figures). */
+#define LEARNED_MIN_TEMPERATURE 0.3f
 int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens, double *log_p);
 
-/* nodes[0..k): of the nodes [first, end) of a tree the k with the greatest log_p, best first, of equals the earlier. Returns how many
- * there are. */
+/* nodes[0..k): the k of the nodes [first, end) of a tree that have the greatest log_p, best first; of equals, the earlier ones first.
+ * Returns their number, which is less than k if there are fewer nodes. */
 int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int32_t k, int32_t *nodes);
 
 /* ---- for a DrafterClass ----------------------------------------------------------------------------- */

@@ -1,32 +1,36 @@
-/* lyanna.h - what stands in a file of the drafter `lyanna` (drafter_file.h): shared by who trains and who drafts.
+/* lyanna.h - the contents of a file of the drafter `lyanna` (drafter_file.h): names shared by training and drafting.
  *
  *   H hidden size
  *
- * Keys, behind "forerun-drafter.":
+ * Keys, after "forerun-drafter.":
  *   lyanna.feed_forward_length
  *   lyanna.first_token           "fused": the input of an entry is fc [E(x_{t+1}) ; h_t], embedding first, fc [H][2H]
- *                                "none": fc h_t, fc [H][H]; what is lost without the token, for the ablation
+ *                                "none": fc h_t, fc [H][H]: an ablation that measures what the token contributes
  * Tensors:
  *   lyanna.fc.weight, .bias [H]
  *   lyanna.attn_norm.weight [H], lyanna.attn_q, _k, _v, _output.weight, with the target's heads and rope
  *   lyanna.ffn_norm.weight [H], lyanna.ffn_gate, _up, _down.weight
- * and keys and tensors of its token info: token_info.h.
+ * and the keys and tensors of its token info: token_info.h.
  */
 #ifndef LEARNED_LYANNA_H
 #define LEARNED_LYANNA_H
 
-#define LYANNA_KEY_FEED_FORWARD "lyanna.feed_forward_length"
-#define LYANNA_KEY_FIRST_TOKEN "lyanna.first_token"
+#include "spec/drafters/learned/layer_names.h"
 
-#define LYANNA_FC "lyanna.fc" /* .weight and .bias */
-#define LYANNA_ATTN_NORM "lyanna.attn_norm.weight"
-#define LYANNA_ATTN_Q "lyanna.attn_q.weight"
-#define LYANNA_ATTN_K "lyanna.attn_k.weight"
-#define LYANNA_ATTN_V "lyanna.attn_v.weight"
-#define LYANNA_ATTN_OUTPUT "lyanna.attn_output.weight"
-#define LYANNA_FFN_NORM "lyanna.ffn_norm.weight"
-#define LYANNA_FFN_GATE "lyanna.ffn_gate.weight"
-#define LYANNA_FFN_UP "lyanna.ffn_up.weight"
-#define LYANNA_FFN_DOWN "lyanna.ffn_down.weight"
+#define LYANNA "lyanna."
+
+#define LYANNA_KEY_FEED_FORWARD LYANNA LAYER_KEY_FEED_FORWARD
+#define LYANNA_KEY_FIRST_TOKEN LYANNA "first_token"
+
+#define LYANNA_FC LYANNA LAYER_FC /* .weight and .bias */
+#define LYANNA_ATTN_NORM LYANNA LAYER_ATTN_NORM
+#define LYANNA_ATTN_Q LYANNA LAYER_ATTN_Q
+#define LYANNA_ATTN_K LYANNA LAYER_ATTN_K
+#define LYANNA_ATTN_V LYANNA LAYER_ATTN_V
+#define LYANNA_ATTN_OUTPUT LYANNA LAYER_ATTN_OUTPUT
+#define LYANNA_FFN_NORM LYANNA LAYER_FFN_NORM
+#define LYANNA_FFN_GATE LYANNA LAYER_FFN_GATE
+#define LYANNA_FFN_UP LYANNA LAYER_FFN_UP
+#define LYANNA_FFN_DOWN LYANNA LAYER_FFN_DOWN
 
 #endif

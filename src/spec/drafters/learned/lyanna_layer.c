@@ -1,29 +1,28 @@
 /* lyanna_layer.c - hidden states from hidden states (Lyanna, section 4.1).
  *
- * The problem. A drafter that feeds its own tokens back is wrong from the first wrong token on, and what it computed
- * since is waste.
+ * The problem. A drafter that reads its own tokens is wrong from the first wrong token on, and what it computed since is lost.
  *
- * The idea. One transformer layer with a KV cache of its own goes on from hidden states alone. With h_t the target's hidden
- * state after its final norm and E(x) its embedding,
+ * The idea. One transformer layer with a KV cache of its own continues from hidden states alone. With h_t the target's hidden state
+ * after its final norm and E(x) its embedding,
  *
  *     entry of t    e_t = Layer(fc [E(x_{t+1}) ; h_t])     for every token that the target has read
  *     chain         h_1 = the last entry's, of h_0 and the pending token; h_{i+1} = Layer(h_i), at the next position
  *
- * and W_head h_i tells the token i places behind the pending one. The last entry is the paper's first draft step: the one that
- * knows a token. No later step does, so h_2 .. h_k are the same whichever tokens are tried.
+ * and W_head h_i predicts the token i positions after the pending one. The last entry is the paper's first draft step, the only one
+ * whose input contains a token. No later step does, so h_2 .. h_k are the same whichever tokens are proposed.
  *
  *     position   0            1            2              3           4
  *     input   E(x1) h0     E(x2) h1     E(x3) h2       h_1         h_2          x3 is pending
  *     output                             h_1           h_2         h_3          of h_1, h_2, h_3: tokens x4, x5, x6
  *     kept       yes          yes          yes           no          no
  *
- * The steps of a chain see each other's keys and are forgotten after it; what was accepted is entered again from the target's
- * true hidden states. Entries wait in a queue until a chain is asked for, so that those of all sequences are one forward, as
- * is each step of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences.
+ * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the target's true
+ * hidden states. Entries wait in a queue until a chain is needed, so that those of all sequences are one forward, as is each step
+ * of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences.
  *
- * The layer is a standard one (a norm before attention and one before the feed-forward part, the target's heads, rope and
- * epsilon) and runs in the executor as a model whose rows bring their input. Its output has no norm: it stands for the target's
- * hidden state after the final norm. Proof: tests/test_draft_lyanna.c, against the same in double precision. */
+ * The layer is a standard one (a norm before attention and one before the feed-forward part; the target's heads, rope and epsilon)
+ * and runs in the executor as a model whose rows bring their input. Its output has no norm, because it replaces the target's hidden state
+ * after the final norm. Proof: tests/unit/test_draft_lyanna.c, against the same in double precision. */
 #include "spec/drafters/learned/lyanna_layer.h"
 
 #include "spec/drafters/learned/lyanna.h"
@@ -56,16 +55,16 @@ static int allocate(LyannaLayer *l, fr_error *err) {
     int64_t h = l->learned->n_embd, rows = l->max_rows, n = l->learned->max_sequences;
     float *features, *hidden;
     int32_t *tokens;
-    const ArenaItem items[] = {ARENA_ITEM(&l->places, n),           ARENA_ITEM(&features, n * h),
+    const ArenaItem items[] = {ARENA_ITEM(&l->entries, n),           ARENA_ITEM(&features, n * h),
                                ARENA_ITEM(&tokens, n * LYANNA_QUEUE), ARENA_ITEM(&hidden, n * LYANNA_QUEUE * h),
                                ARENA_ITEM(&l->rows, rows),          ARENA_ITEM(&l->row_ids, rows),
                                ARENA_ITEM(&l->pairs, rows * 2 * h), ARENA_ITEM(&l->inputs, rows * h),
                                ARENA_ITEM(&l->chains, l->max_group * l->depth * h)};
     int status = arena_take(&l->learned->arena, items, ARENA_COUNT(items), "lyanna", err);
     for (int64_t i = 0; i < n && !status; i++) {
-        l->places[i].feature = features + i * h;
-        l->places[i].tokens = tokens + i * LYANNA_QUEUE;
-        l->places[i].hidden = hidden + i * LYANNA_QUEUE * h;
+        l->entries[i].feature = features + i * h;
+        l->entries[i].tokens = tokens + i * LYANNA_QUEUE;
+        l->entries[i].hidden = hidden + i * LYANNA_QUEUE * h;
     }
     return status;
 }
@@ -84,10 +83,10 @@ void lyanna_layer_close(LyannaLayer *l) {
     one_layer_close(&l->layer);
 }
 
-/* ---- entries: what the target has read ------------------------------------------------------------ */
+/* ---- entries: the tokens that the target has read--------------------------------------------------------- */
 
 int lyanna_layer_begin(LyannaLayer *l, int32_t sequence, fr_error *err) {
-    LyannaPlace *p = &l->places[sequence];
+    LyannaEntries *p = &l->entries[sequence];
     int status = executor_sequence_open(l->layer.executor, &p->kv, err);
     p->n_queued = 0;
     p->begun = status == FR_OK;
@@ -95,13 +94,13 @@ int lyanna_layer_begin(LyannaLayer *l, int32_t sequence, fr_error *err) {
 }
 
 void lyanna_layer_end(LyannaLayer *l, int32_t sequence) {
-    LyannaPlace *p = &l->places[sequence];
+    LyannaEntries *p = &l->entries[sequence];
     if (p->begun) executor_sequence_close(l->layer.executor, p->kv);
     p->begun = false;
 }
 
-/* The queue of a sequence becomes rows from n_rows on; returns how many there are then. */
-static int32_t pack_queue(LyannaLayer *l, const LyannaPlace *p, int32_t n_rows) {
+/* Appends the queue of a sequence to the n_rows rows; returns the new number of rows. */
+static int32_t pack_queue(LyannaLayer *l, const LyannaEntries *p, int32_t n_rows) {
     int64_t h = l->learned->n_embd, width = l->is_fused ? 2 * h : h;
     for (int32_t i = 0; i < p->n_queued; i++, n_rows++) {
         float *pair = l->pairs + n_rows * width;
@@ -114,12 +113,12 @@ static int32_t pack_queue(LyannaLayer *l, const LyannaPlace *p, int32_t n_rows) 
     return n_rows;
 }
 
-/* One forward for the queues of n sequences, which fit into max_rows. */
+/* Runs the queues of n sequences, which fit into max_rows, in one forward. */
 static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
     int32_t n_rows = 0;
     int status = FR_OK;
     for (int32_t i = 0; i < n && !status; i++) {
-        const LyannaPlace *p = &l->places[sequences[i]];
+        const LyannaEntries *p = &l->entries[sequences[i]];
         if (p->n_queued) status = executor_reserve(l->layer.executor, p->kv, p->n_queued, err);
         n_rows = pack_queue(l, p, n_rows);
     }
@@ -129,7 +128,7 @@ static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_er
     if (status) return status;
     n_rows = 0;
     for (int32_t i = 0; i < n; i++) {
-        LyannaPlace *p = &l->places[sequences[i]];
+        LyannaEntries *p = &l->entries[sequences[i]];
         if (p->n_queued == 0) continue;
         int32_t first = n_rows;
         n_rows += p->n_queued;
@@ -141,7 +140,7 @@ static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_er
 }
 
 int lyanna_layer_add(LyannaLayer *l, int32_t sequence, int32_t token, const float *hidden, fr_error *err) {
-    LyannaPlace *p = &l->places[sequence];
+    LyannaEntries *p = &l->entries[sequence];
     int64_t h = l->learned->n_embd;
     int status = p->n_queued == LYANNA_QUEUE ? run_queues(l, &sequence, 1, err) : FR_OK;
     if (status) return status;
@@ -152,12 +151,12 @@ int lyanna_layer_add(LyannaLayer *l, int32_t sequence, int32_t token, const floa
 
 /* ---- the chain ------------------------------------------------------------------------------------ */
 
-/* All entries that wait, in as few forwards as fit. */
+/* Runs all queued entries, in as few forwards as possible. */
 static int make_entries(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
     int32_t first = 0, n_rows = 0;
     int status = FR_OK;
     for (int32_t i = 0; i < n && !status; i++) {
-        int32_t more = l->places[sequences[i]].n_queued;
+        int32_t more = l->entries[sequences[i]].n_queued;
         if (n_rows + more > l->max_rows) {
             status = run_queues(l, sequences + first, i - first, err);
             first = i;
@@ -168,12 +167,12 @@ static int make_entries(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_
     return status ? status : run_queues(l, sequences + first, n - first, err);
 }
 
-/* h_{step+1} of h_step, for all of them. */
+/* Computes h_{step+1} from h_step, for all n sequences. */
 static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t step, fr_error *err) {
     int64_t h = l->learned->n_embd;
     int32_t n_run = (step - 1) * n; /* rows of the steps before */
     for (int32_t i = 0; i < n; i++)
-        l->rows[i] = (Row){.sequence = l->places[sequences[i]].kv, .parent = step == 1 ? -1 : n_run - n + i, .want_hidden = true,
+        l->rows[i] = (Row){.sequence = l->entries[sequences[i]].kv, .parent = step == 1 ? -1 : n_run - n + i, .want_hidden = true,
                            .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
     int status = step == 1 ? executor_forward(l->layer.executor, l->rows, n, err) : executor_extend(l->layer.executor, l->rows, n, err);
     for (int32_t i = 0; i < n && !status; i++)
@@ -185,12 +184,12 @@ int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_e
     size_t h = (size_t)l->learned->n_embd;
     int status = make_entries(l, sequences, n, err);
     for (int32_t i = 0; i < n && !status; i++) {
-        const LyannaPlace *p = &l->places[sequences[i]];
+        const LyannaEntries *p = &l->entries[sequences[i]];
         memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
         if (l->depth > 1) status = executor_reserve(l->layer.executor, p->kv, l->depth - 1, err);
     }
     for (int32_t step = 1; step < l->depth && !status; step++) status = run_step(l, sequences, n, step, err);
     for (int32_t i = 0; i < n && l->depth > 1 && !status; i++)
-        executor_commit(l->layer.executor, l->places[sequences[i]].kv, NULL, 0); /* the steps are forgotten */
+        executor_commit(l->layer.executor, l->entries[sequences[i]].kv, NULL, 0); /* discards the steps */
     return status;
 }

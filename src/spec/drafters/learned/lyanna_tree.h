@@ -1,4 +1,4 @@
-/* lyanna_tree.h - token trees from a chain of logits that know no tokens: Lyanna's Algorithms 1 and 2. */
+/* lyanna_tree.h - token trees from logits that do not depend on tokens: Lyanna's Algorithms 1 and 2. */
 #ifndef LEARNED_LYANNA_TREE_H
 #define LEARNED_LYANNA_TREE_H
 
@@ -6,34 +6,34 @@
 #include "spec/drafters/learned/token_info.h"
 
 enum { LYANNA_MAX_TOP = 16 };
-enum { LYANNA_FRESH, LYANNA_RESAMPLED }; /* tags of nodes: the latter were found again in logits of an earlier proposal */
+enum { LYANNA_FRESH, LYANNA_RESAMPLED }; /* tags of nodes; LYANNA_RESAMPLED: found only in the logits of an earlier proposal */
 
 typedef struct LyannaSampler {
     const LearnedDrafter *learned; /* borrowed */
-    TokenInfo *info;               /* may be empty: the file has none */
+    TokenInfo *info;               /* empty if the file has none */
     int32_t top;                   /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
     float *rows;                   /* [top][n_vocab] scratch of the caller */
 } LyannaSampler;
 
-/* BuildSubtree: grows `t`, which has its root alone, by n_steps levels. logits: [n_steps][n_vocab] raw, row i telling
- * the tokens at depth i + 1, of that sequence; left as they are. p_accept of a node is its joint probability, its tag `tag`. */
+/* BuildSubtree: grows `t`, which has only its root, by n_steps levels. logits: [n_steps][n_vocab] raw logits of that sequence, row i for
+ * the tokens at depth i + 1. p_accept of a node is its joint probability, its tag is `tag`. */
 void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag, Tree *t);
 
-/* What trees promised of the tokens that came, and what of it came true. Old cases fade. */
+/* How many tokens of the text were expected to be among the nodes of a tree, by its p_accept, and how many were. */
 typedef struct LyannaHitRate {
-    double promised, kept;
+    double expected, observed;
 } LyannaHitRate;
 
-/* Counts, along the n tokens that came after the root, what each node on their path promised of its children. p_accept is a joint
- * probability. With `beside` (NULL: none), a tree of the same root: only of those children that are not in it, and only at nodes
- * that are. */
-void lyanna_update_hit_rate(LyannaHitRate *p, const Tree *t, const Tree *beside, const int32_t *tokens, int64_t n);
+/* Counts the hits among the children of each node on the path of the n tokens that followed the root. If `without`, a tree with the
+ * same root, is not NULL: only at nodes that it has too, and only among children that it does not have. */
+void lyanna_update_hit_rate(LyannaHitRate *rate, const Tree *t, const Tree *without, const int32_t *tokens, int64_t n);
 
-/* What a re-sampled child that the fresh tree has not is worth beside a fresh one that promises the same, 0 .. 1. */
+/* The hit rate of re-sampled children that the fresh tree does not have, relative to that of fresh children: 0 to 1. */
 double lyanna_trust(const LyannaHitRate *resampled, const LyannaHitRate *fresh);
 
-/* `into` = the re-sampled tree with p_accept as it is beside the fresh one of the same root: nodes in both have the fresh tree's,
- * one that leaves the fresh tree its parent's p_accept * trust * what it promised, and below it what was promised. */
-void lyanna_weigh(const Tree *resampled, const Tree *fresh, double trust, Tree *into);
+/* into = the re-sampled tree with its p_accept on the scale of the fresh one, which has the same root. A node in both has the fresh
+ * tree's p_accept; one that leaves the fresh tree, its parent's p_accept * trust * its conditional probability; a node below that,
+ * its parent's p_accept * its conditional probability. */
+void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tree *into);
 
 #endif

@@ -1,5 +1,4 @@
-/* draft_model.h - a second, smaller model as drafter: what `sps`, `rsd-c`, `rsd-s`, `spectr` and `specinfer`
- * share, and their classes. */
+/* draft_model.h - a second, smaller model as drafter: the common part of `sps`, `rsd-c`, `rsd-s`, `spectr` and `specinfer`. */
 #ifndef SMALL_DRAFT_MODEL_H
 #define SMALL_DRAFT_MODEL_H
 
@@ -10,31 +9,30 @@ enum { DRAFT_MODEL_MAX_LEVELS = 64, DRAFT_MODEL_MAX_WIDTH = 64 };
 typedef enum DraftGrowth {
     DRAFT_BRANCHES, /* width[l] children of each node of level l, drawn without replacement */
     DRAFT_BEAM,     /* stochastic beam search: width[l] nodes at level l + 1 */
-    DRAFT_PATHS,    /* width[l] independent paths, the same at every level; where they agree they share nodes */
+    DRAFT_PATHS,    /* width[l] independent paths, the same at every level; their common prefixes are shared */
 } DraftGrowth;
 
-/* The tree a method grows below the pending token, and the noise it is drawn with. */
+/* The tree that a method grows below the pending token, and the noise that it is drawn with. */
 typedef struct DraftShape {
     DraftGrowth growth;
     int32_t n_levels;
     int32_t width[DRAFT_MODEL_MAX_LEVELS];
-    bool coupled;    /* to the target's own draw, where no distributions are asked for; not for several DRAFT_PATHS */
-    uint64_t i_model; /* among the models of one tree: models of different numbers never share noise */
+    bool coupled;     /* draws use the target's noise, unless the tree needs distributions; not with several DRAFT_PATHS */
+    uint64_t i_model; /* number of the model among those that draft for one tree; models of different numbers never share noise */
 } DraftShape;
 
-/* The options that these methods share. */
-#define DRAFT_MODEL_OPTION_MODEL {"model", "", "GGUF file of the draft model, with the target's vocabulary"}
-#define DRAFT_MODEL_OPTION_COUPLED                                                                           \
-    {"coupled", "1",                                                                                         \
-     "1: draw with the target's own noise, which is accepted more often; 0, and under every rule but "      \
-     "sampled: with other noise"}
+/* Rows of an option table for the fields `const char *model` and `bool coupled` of S. */
+#define DRAFT_MODEL_OPTION_MODEL(S)                                                                                    \
+    {.key = "model", OPT_FILE(S, model), .required = "draft model", .help = "GGUF file of the draft model, with the target's vocabulary"}
+#define DRAFT_MODEL_OPTION_COUPLED(S)                                                                                  \
+    {.key = "coupled", OPT_FLAG(S, coupled), .default_value = "1",                                                     \
+     .help = "1: draw with the target's own noise, so that more tokens are accepted (rule sampled only); 0: draw with independent noise"}
 
-/* Reads `coupled` of the spec. */
-int draft_model_get_coupled(const DraftSpec *spec, const DrafterClass *class, bool *coupled, fr_error *err);
-/* Opens the model at `path`; refuses one whose vocabulary is not the target's, and trees that no Tree holds. */
-int draft_model_open(Drafter **out, const char *path, const DrafterClass *class, const DraftShape *shape,
-                     const DrafterEnv *env, fr_error *err);
-/* The rest of the vtable. propose adds to what already stands in a tree. */
+/* Opens the model at `path`. Refuses a model whose vocabulary differs from the target's, and shapes with more nodes than a Tree
+ * has. `method` names the drafter in errors. */
+int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape, const DrafterEnv *env,
+                     fr_error *err);
+/* The other functions of a DrafterClass. propose adds to the nodes that are already in a tree. */
 void draft_model_close(Drafter *drafter);
 void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling,
                               uint64_t position);
@@ -44,12 +42,10 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
                         Tree *const *trees, int n, fr_error *err);
 void draft_model_end(Drafter *drafter, int32_t sequence);
 
-/* Will it draw this tree by chance and declare the distributions? Then the budget cuts the shape, not the nodes. */
+/* Whether it will draw this tree at random and declare the distributions. The budget then limits the shape before drawing;
+ * otherwise the finished tree is pruned to it. */
 bool draft_model_declares(const Drafter *drafter, int32_t sequence, const Tree *t);
-/* Forwards of the draft model so far; for measurements. */
+/* Forwards of the draft model so far; for tests. */
 int64_t draft_model_n_forwards(const Drafter *drafter);
-
-extern const DrafterClass draft_sps_class, draft_rsd_c_class, draft_rsd_s_class, draft_spectr_class,
-    draft_specinfer_class;
 
 #endif

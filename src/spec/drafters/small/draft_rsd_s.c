@@ -1,43 +1,43 @@
 /* draft_rsd_s.c - the drafter `rsd-s`: a tree by stochastic beam search over a draft model.
  *
- * Recursive Speculative Decoding with stochastic beam search (RSD-S, section 3.2.1; Kool et al. 2019): each
- * level keeps the `width` paths of greatest perturbed log-probability over all parents (draw.c holds the
- * arithmetic), which are `width` draws of whole paths without replacement. Unlikely parents get no children,
- * likely ones several, so that the nodes go where rsd-c would have to be told to put them. width * depth
- * nodes, `depth` forwards of the draft model a step. Greedy requests get plain beam search. Nodes stand in
- * falling order of their perturbed values, as printed.
+ * Recursive Speculative Decoding with stochastic beam search (RSD-S, section 3.2.1; Kool et al. 2019): each level keeps the `width`
+ * paths of greatest perturbed log-probability over all parents (arithmetic: draw.c). These are `width` draws of whole paths
+ * without replacement. Likely parents get several children and unlikely ones none, whereas rsd-c has fixed numbers. The tree has
+ * width * depth nodes and costs `depth` forwards of the draft model a step. Greedy requests get plain beam search. The nodes of a
+ * level are in descending order of their perturbed values.
  *
- * With coupled=1 all parents of a level share the target's noise of that output position. The paths are then
- * no longer independent draws; but among siblings the first is still the target's likeliest choice, and the
- * first path of the beam is the chain that `sps` would draw. */
+ * With coupled=1 all parents of a level share the target's noise of that output position. The paths are then no longer independent
+ * draws; but the first of each group of siblings is still the most probable choice of the target, and the first path of the beam is
+ * the chain that `sps` would draw. */
 #include "spec/drafters/small/draft_model.h"
 
-static const DrafterOption options[] = {
-    DRAFT_MODEL_OPTION_MODEL,
-    DRAFT_MODEL_OPTION_COUPLED,
-    {"width", "4", "paths kept at each level"},
-    {"depth", "3", "levels"},
-    {NULL, NULL, NULL},
+typedef struct RsdSOptions {
+    const char *model;
+    bool coupled;
+    int32_t width, depth;
+} RsdSOptions;
+
+static const Option option_table[] = {
+    DRAFT_MODEL_OPTION_MODEL(RsdSOptions),
+    DRAFT_MODEL_OPTION_COUPLED(RsdSOptions),
+    {.key = "width", OPT_INT(RsdSOptions, width, 1, DRAFT_MODEL_MAX_WIDTH), .default_value = "4", .help = "paths kept at each level"},
+    {.key = "depth", OPT_INT(RsdSOptions, depth, 1, DRAFT_MODEL_MAX_LEVELS), .default_value = "3", .help = "number of levels"},
+    {.key = NULL},
 };
 
-static int open_rsd_s(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
-    int64_t width, depth;
-    int status = draft_spec_get_int(spec, &draft_rsd_s_class, "width", 1, DRAFT_MODEL_MAX_WIDTH, &width, err);
-    if (!status)
-        status = draft_spec_get_int(spec, &draft_rsd_s_class, "depth", 1, DRAFT_MODEL_MAX_LEVELS, &depth, err);
-    DraftShape shape = {.growth = DRAFT_BEAM};
-    if (!status) status = draft_model_get_coupled(spec, &draft_rsd_s_class, &shape.coupled, err);
-    if (status) return status;
-    shape.n_levels = (int32_t)depth;
-    for (int32_t i = 0; i < shape.n_levels; i++) shape.width[i] = (int32_t)width;
-    return draft_model_open(out, draft_spec_get(spec, &draft_rsd_s_class, "model"), &draft_rsd_s_class, &shape, env,
-                            err);
+static int open_rsd_s(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const RsdSOptions *o = options;
+    DraftShape shape = {.growth = DRAFT_BEAM, .n_levels = o->depth, .coupled = o->coupled};
+    for (int32_t i = 0; i < shape.n_levels; i++) shape.width[i] = o->width;
+    return draft_model_open(out, o->model, "rsd-s", &shape, env, err);
 }
 
+extern const DrafterClass draft_rsd_s_class;
 const DrafterClass draft_rsd_s_class = {
     .name = "rsd-s",
     .summary = "a small model of the same vocabulary: a tree by stochastic beam search",
-    .options = options,
+    .option_table = option_table,
+    .options_size = sizeof(RsdSOptions),
     .open = open_rsd_s,
     .close = draft_model_close,
     .draws = true,

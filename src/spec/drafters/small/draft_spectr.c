@@ -1,44 +1,45 @@
 /* draft_spectr.c - the drafter `spectr`: K independent paths from a draft model.
  *
- * SpecTr (Sun et al. 2023, arXiv 2310.15141): the draft model continues the text K times, each time by
- * itself. A path of L tokens is L draws from q, so that siblings are draws with replacement; the rule of the paper,
- * K-SEQ, tries them one after the other (--verify k-seq). Paths that agree so far share their nodes, and a node
- * that j paths pass has j draws in its group. paths=3, length=2:
+ * SpecTr (Sun et al. 2023, arXiv 2310.15141): the draft model continues the text K times independently. A path of L tokens is L draws
+ * from q, so siblings are draws with replacement; the rule of the paper, K-SEQ, tries them one after the other (--verify k-seq).
+ * Paths share the nodes of their common prefix, and a node that j paths pass through has j draws in its group. paths=3, length=2:
  *
  *   1  cat sat                                   draws below the root: cat, dog, cat
  *   2  dog ran      the ─┬─ cat ─┬─ sat          below cat: sat (path 1), ran (path 3)
  *   3  cat ran           │       └─ ran          below dog: ran
  *                        └─ dog ─── ran          5 nodes of at most 6
  *
- * There is no `coupled` option: with the target's noise all paths would be the same. Greedy requests part at the
- * root, where each path takes another of the K most probable tokens; under a ratio rule they are one path, for K draws
- * from a distribution of one token are the same draw. Cost: `length` forwards of the draft model a
- * step, and one pass over V for each path in each. It loses to rsd-c where paths agree, for a second draw of the
- * same token offers nothing new. */
+ * There is no `coupled` option: with the target's noise all paths would be the same. Greedy paths split at the root, where each takes
+ * another of the K most probable tokens; under a ratio rule they are one path, because K draws from a distribution of one token
+ * are equal. Cost: `length` forwards of the draft model a step, and one pass over V for each path in each of them. It loses to rsd-c
+ * if paths agree, since a second draw of the same token proposes nothing new. */
 #include "spec/drafters/small/draft_model.h"
 
-static const DrafterOption options[] = {
-    DRAFT_MODEL_OPTION_MODEL,
-    {"paths", "4", "independent paths"},
-    {"length", "4", "tokens in each"},
-    {NULL, NULL, NULL},
+typedef struct SpecTrOptions {
+    const char *model;
+    int32_t paths, length;
+} SpecTrOptions;
+
+static const Option option_table[] = {
+    DRAFT_MODEL_OPTION_MODEL(SpecTrOptions),
+    {.key = "paths", OPT_INT(SpecTrOptions, paths, 1, DRAFT_MODEL_MAX_WIDTH), .default_value = "4", .help = "number of independent paths"},
+    {.key = "length", OPT_INT(SpecTrOptions, length, 1, DRAFT_MODEL_MAX_LEVELS), .default_value = "4", .help = "tokens in each path"},
+    {.key = NULL},
 };
 
-static int open_spectr(Drafter **out, const DraftSpec *spec, const DrafterEnv *env, fr_error *err) {
-    const DrafterClass *class = &draft_spectr_class;
-    int64_t paths, length;
-    int status = draft_spec_get_int(spec, class, "paths", 1, DRAFT_MODEL_MAX_WIDTH, &paths, err);
-    if (!status) status = draft_spec_get_int(spec, class, "length", 1, DRAFT_MODEL_MAX_LEVELS, &length, err);
-    if (status) return status;
-    DraftShape shape = {.growth = DRAFT_PATHS, .n_levels = (int32_t)length};
-    for (int32_t i = 0; i < shape.n_levels; i++) shape.width[i] = (int32_t)paths;
-    return draft_model_open(out, draft_spec_get(spec, class, "model"), class, &shape, env, err);
+static int open_spectr(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const SpecTrOptions *o = options;
+    DraftShape shape = {.growth = DRAFT_PATHS, .n_levels = o->length};
+    for (int32_t i = 0; i < shape.n_levels; i++) shape.width[i] = o->paths;
+    return draft_model_open(out, o->model, "spectr", &shape, env, err);
 }
 
+extern const DrafterClass draft_spectr_class;
 const DrafterClass draft_spectr_class = {
     .name = "spectr",
     .summary = "a small model of the same vocabulary: several independent paths",
-    .options = options,
+    .option_table = option_table,
+    .options_size = sizeof(SpecTrOptions),
     .open = open_spectr,
     .close = draft_model_close,
     .draws = true,

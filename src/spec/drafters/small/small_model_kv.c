@@ -1,8 +1,8 @@
-/* small_model_kv.c - a draft model beside the target: opening, and its keys and values.
+/* small_model_kv.c - a draft model beside the target: opening it, and its KV cache.
  *
- * Between steps the draft model's KV holds the context up to the token that was pending when it last drafted.
- * Tree rows are forgotten after each proposal: what was accepted of them is run again as context, a few cheap rows
- * in a forward that is needed anyway, and so the cache is always that of a fresh prefill, bit for bit. */
+ * Between steps the KV cache holds the context up to the token that was pending in the last proposal. The rows of the tree are
+ * discarded after each proposal, and accepted tokens are run again as context: a few cheap rows in a forward that is needed anyway.
+ * So the cache is always that of a fresh prefill, bit for bit. */
 #include "spec/drafters/small/small_model_kv.h"
 
 #include "base/mem.h"
@@ -22,7 +22,7 @@ static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, 
     if (status) return status;
     if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH,
-                     "%s: has %d embeddings, but the target %s has %d; a draft model needs as many", path,
+                     "%s: has %d embeddings, but the target %s has %d; a draft model must have the same number", path,
                      r->model->hparams.n_vocab, gguf_path(env->target), env->n_vocab);
 }
 
@@ -94,7 +94,7 @@ static int append(const SmallModelKv *r, DraftSequence *s, const int32_t *tokens
     return FR_OK;
 }
 
-/* The next n context tokens as rows behind r->n_rows ones, reserved together with room for n_more. */
+/* Appends rows for the next n context tokens to r->rows; reserves KV cache for them and n_more rows. */
 static int put_rows(SmallModelKv *r, const DraftSequence *s, int32_t n, int32_t n_more, fr_error *err) {
     int32_t done = executor_sequence_length(r->executor, s->kv);
     int status = executor_reserve(r->executor, s->kv, n + n_more, err);
@@ -109,7 +109,7 @@ void small_model_kv_commit(SmallModelKv *r, const DraftSequence *s, int32_t firs
     executor_commit(r->executor, s->kv, r->row_ids, n);
 }
 
-/* Runs the context up to token `end`, which may be long, by itself. */
+/* Runs the context up to token `end` in forwards of its own, in chunks. */
 static int prefill(SmallModelKv *r, const DraftSequence *s, int32_t end, fr_error *err) {
     for (int32_t n; (n = end - executor_sequence_length(r->executor, s->kv)) > 0;) {
         if (n > PREFILL_CHUNK) n = PREFILL_CHUNK;
@@ -151,14 +151,14 @@ void small_model_kv_end(SmallModelKv *r, int32_t sequence) {
     small_model_kv_set_sampling(r, sequence, &SAMPLING_DEFAULT, 0);
 }
 
-/* ---- for a tree ----------------------------------------------------------------------------------- */
+/* ---- a proposal ----------------------------------------------------------------------------------- */
 
 int small_model_kv_catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *err) {
     return prefill(r, s, s->n - SMALL_MODEL_MAX_NEW, err);
 }
 
 int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err) {
-    /* A step may pass without the proposal being used: then the pending token has run already. */
+    /* If the last proposal was not used by the engine, the pending token has already run. */
     if (executor_sequence_length(r->executor, s->kv) == s->n)
         executor_sequence_truncate(r->executor, s->kv, s->n - 1);
     *n_rows = s->n - executor_sequence_length(r->executor, s->kv);
@@ -167,7 +167,7 @@ int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t 
     return status;
 }
 
-void small_model_kv_law(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist) {
+void small_model_kv_dist(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist) {
     for (int32_t i = node; i > 0; i = t->nodes[i].parent)
         s->tokens[s->n + t->nodes[i].depth - 1] = t->nodes[i].token;
     sampler_dist(r->sampler, &s->dist, executor_logits(r->executor, row), s->tokens, s->n + t->nodes[node].depth, dist);

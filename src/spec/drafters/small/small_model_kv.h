@@ -1,5 +1,5 @@
-/* small_model_kv.h - a draft model that keeps up with the sequences of the target: its files, its keys and values,
- * and its distribution after each node of a tree. How a tree is grown with it: draft_model.c. */
+/* small_model_kv.h - a draft model that follows the sequences of the target: its file, its KV cache, and its distribution at each node
+ * of a tree. draft_model.c grows trees with it. */
 #ifndef SMALL_SMALL_MODEL_KV_H
 #define SMALL_SMALL_MODEL_KV_H
 
@@ -7,17 +7,16 @@
 #include "spec/drafter/drafter.h"
 
 enum {
-    SMALL_MODEL_MAX_NEW = 32, /* context rows of a sequence in a level's forward; longer stretches run before */
+    SMALL_MODEL_MAX_NEW = 32, /* context rows of a sequence that may run together with its tree; more than that run before */
 };
 
 typedef struct DraftSequence {
     bool begun;
     int32_t kv;      /* its id in the executor */
-    int32_t *tokens; /* the context, the pending token last; room for the path of a node behind it */
+    int32_t *tokens; /* the context, the pending token last; there is memory for a path of a tree after it */
     int32_t n;
     uint64_t position; /* output position of the token after the pending one */
-    SamplingOptions
-        dist; /* what q is made with: the request's, and temperature 1 without filters where it is greedy */
+    SamplingOptions dist; /* for q: the options of the request; if it is greedy, temperature 1 and no filters */
     bool greedy;
 } DraftSequence;
 
@@ -28,34 +27,34 @@ typedef struct SmallModelKv {
     Executor *executor;
     Sampler *sampler;
     int32_t n_vocab, max_sequences, n_ctx;
-    int32_t n_nodes;  /* of the largest tree of one sequence */
-    int32_t max_rows; /* of a forward */
+    int32_t n_nodes;  /* in the largest tree of one sequence */
+    int32_t max_rows; /* in a forward */
     int64_t n_forwards;
     DraftSequence *sequences; /* [max_sequences] */
-    Row *rows;                /* [max_rows] of the coming forward */
+    Row *rows;                /* [max_rows] for the next forward */
     int32_t n_rows;
-    int32_t *row_ids; /* [max_rows] argument of a commit */
+    int32_t *row_ids; /* [max_rows] argument of executor_commit */
 } SmallModelKv;
 
-/* Opens the model at `path`; refuses one whose vocabulary is not the target's. `r` is zeroed; where this fails,
- * small_model_kv_close tidies up. */
+/* Opens the model at `path`; refuses a model whose vocabulary differs from the target's. `r` must be zeroed. After a failure,
+ * small_model_kv_close releases what was opened. */
 int small_model_kv_open(SmallModelKv *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err);
 void small_model_kv_close(SmallModelKv *r);
 
-/* The drafter's vtable, for one model. */
+/* For the functions of the same names in a DrafterClass. */
 DraftSequence *small_model_kv_sequence(const SmallModelKv *r, int32_t sequence);
 void small_model_kv_set_sampling(SmallModelKv *r, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
 int small_model_kv_begin(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int small_model_kv_observe(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 void small_model_kv_end(SmallModelKv *r, int32_t sequence);
 
-/* Runs the context of a sequence but for the last SMALL_MODEL_MAX_NEW tokens, if it has not run yet. */
+/* Runs what has not run yet of a sequence's context, except its last SMALL_MODEL_MAX_NEW tokens. */
 int small_model_kv_catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *err);
-/* Rows for the context that has not run yet, the pending token last, with room for a tree behind them. *n_rows is
- * how many. */
+/* Appends rows for the context that has not run yet, the pending token last, and reserves KV cache for them and a tree. *n_rows is
+ * their number. */
 int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err);
 void small_model_kv_commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n);
-/* distribution[n_vocab]: the distribution after a node of the sequence's tree, whose row has run. */
-void small_model_kv_law(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist);
+/* dist [n_vocab]: the distribution of the token after a node of the sequence's tree, whose row has run. */
+void small_model_kv_dist(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist);
 
 #endif

@@ -35,7 +35,8 @@ static bool grow_table(NgramText *t, int64_t n) {
     for (int32_t i = 0; i < t->n_slots; i++)
         if (t->table[i].token >= 0) wider.table[slot_of(&wider, t->table[i].token)] = t->table[i];
     free(t->table);
-    *t = wider;
+    t->table = wider.table;
+    t->n_slots = wider.n_slots;
     return true;
 }
 

@@ -1,0 +1,72 @@
+/* eagle_tree.h - the state of the drafter `eagle`, and growing its trees. */
+#ifndef LEARNED_EAGLE_TREE_H
+#define LEARNED_EAGLE_TREE_H
+
+#include "spec/drafters/learned/one_layer.h"
+#include "spec/drafters/learned/token_info.h"
+#include "spec/tree/static_tree.h"
+
+enum { EAGLE_MAX_DEPTH = 16, EAGLE_MAX_TOP = 16, EAGLE_MAX_ROWS = 512 };
+
+/* The most probable tokens after a node. */
+typedef struct EagleTop {
+    int32_t n, tokens[EAGLE_MAX_TOP];
+    double log_p[EAGLE_MAX_TOP];
+} EagleTop;
+
+typedef struct EagleSequence {
+    int32_t kv;
+    bool begun;
+    int32_t *tokens;     /* [n_ctx + TREE_MAX_NODES] */
+    int64_t n_tokens;
+    float *feature;      /* [H] f of the last entry */
+    EagleTop top;        /* after the pending token */
+} EagleSequence;
+
+/* A sequence in a proposal. */
+typedef struct EagleMember {
+    EagleSequence *s;
+    Tree *tree;
+    int32_t budget;
+    double log_p[TREE_MAX_NODES];        /* of each node: the sum along its path */
+    int32_t expanded_by[TREE_MAX_NODES]; /* index of its parent on the front, -1: the root */
+    int32_t shape[TREE_MAX_NODES];       /* index of the node in the shape of a static tree */
+} EagleMember;
+
+/* A node that is expanded: a row of its level. */
+typedef struct EagleFront {
+    int32_t member, node;
+    EagleTop top;
+} EagleFront;
+
+typedef struct Eagle {
+    LearnedDrafter learned;
+    int32_t top, depth, n_ctx;
+    bool is_static;
+    StaticTree shape;
+    Linear *fc;
+    TokenInfo info;
+    OneLayer layer;
+    EagleSequence *sequences; /* [max_sequences] */
+    EagleMember *group;       /* [max_group] */
+    int32_t n_group, max_rows;
+    EagleFront *front, *next; /* [max_group * top] the nodes expanded at this level, and at the next */
+    int32_t *front_rows;      /* [max_group * top] their executor rows */
+    Row *rows;                /* [max_rows] */
+    int32_t *row_ids;
+    float *pairs, *inputs;    /* [max_rows][2H] the input of fc; [max_rows][H] its output */
+    float *features;          /* [max_group * top][H] f of the nodes of the front */
+    float *logits;            /* [V] */
+} Eagle;
+
+/* Row i of the next forward gets this pair as input: a token, and the hidden state or f at the position before it. */
+void eagle_set_pair(Eagle *d, int32_t i, int32_t token, const float *feature);
+/* Computes the inputs of the first n rows from their pairs. */
+void eagle_fuse(Eagle *d, int32_t n);
+/* The most probable tokens after `token`, from the logits of its row. */
+void eagle_find_top(Eagle *d, const EagleSequence *s, int32_t row, int32_t token, EagleTop *out);
+
+/* Grows the trees of the group and prunes each to its budget. */
+int eagle_grow_trees(Eagle *d, fr_error *err);
+
+#endif

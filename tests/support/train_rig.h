@@ -1,0 +1,33 @@
+/* train_rig.h - the command line of `forerun train` and `forerun distill-data` in tests: a folder of small files, and runs that are killed
+ * and resumed. A program defines DIR, its own folder, before it includes this. */
+#ifndef TESTS_TRAIN_RIG_H
+#define TESTS_TRAIN_RIG_H
+
+#include "cli_rig.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#define VOCAB DIR "/vocab.gguf" /* a random model with 300 tokens */
+#define DATA DIR "/data.jsonl"  /* 200 short texts */
+#define OUT DIR "/out.gguf"
+
+/* Empties the folder and writes VOCAB and DATA. */
+int train_rig_make_files(const char *dir);
+int train_rig_drop_files(const char *dir);
+
+void train_rig_write(const char *path, const char *text);
+bool train_rig_exists(const char *path);
+/* Runs a command, which must succeed. */
+void train_rig_shell(const char *command);
+/* Line i of a JSONL file; the caller releases it. */
+json_t *train_rig_line(const char *path, int i);
+
+/* Starts "forerun ARGS" so that signals reach it; its stderr goes to <dir>/stderr. */
+pid_t train_rig_start(const char *dir, const char *args);
+/* Kills "forerun ARGS" after longer and longer times and starts it again, with `again` if the file `left` exists, until it finishes.
+ * Returns the number of kills. */
+int train_rig_run_with_kills(const char *dir, const char *args, const char *left, const char *again);
+
+#endif
