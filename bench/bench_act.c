@@ -38,8 +38,13 @@ typedef struct Form {
 
 static void open_form(Form *f) {
     if (opened_model_open(&f->m, f->g, f->act, threads_n_cores(), &err)) die(err.message);
-    const ExecutorOptions eo = {.kv_type = f->kv, .page_size = 16, .n_ctx = WINDOW, .max_sequences = 1, .max_rows = CHUNK};
-    if (executor_open(&f->e, f->m.device, f->m.weights, &eo, &err) || executor_sequence_open(f->e, &f->sequence, &err)) die(err.message);
+    const ExecutorOptions eo = {.kv_type = f->kv,
+                                .page_size = 16,
+                                .n_ctx = WINDOW,
+                                .max_sequences = 1,
+                                .max_rows = CHUNK};
+    if (executor_open(&f->e, f->m.device, f->m.weights, &eo, &err) || executor_sequence_open(f->e, &f->sequence, &err))
+        die(err.message);
 }
 
 static void close_form(Form *f) {
@@ -94,15 +99,19 @@ int main(int argc, char **argv) {
     if (!text || !file) die("the text cannot be read");
     size_t n_text = fread(text, 1, TEXT_BYTES, file);
     fclose(file);
-    if (gguf_open(&g, argv[1], &err) || gguf_open(&exact, argv[2], &err) || tokenizer_open(&t, g, &err)) die(err.message);
+    if (gguf_open(&g, argv[1], &err) || gguf_open(&exact, argv[2], &err) || tokenizer_open(&t, g, &err))
+        die(err.message);
     if (tokenizer_encode(t, text, n_text, TOKENIZE_BOS, &tokens, &n, &err)) die(err.message);
     if (n > most) n = most;
-    Form forms[] = {{.name = "F32, exact", .g = exact, .kv = KV_F32}, {.name = "q16, kv f16", .g = g},
-                    {.name = "q8, kv f16", .g = g, .act = ACT_PRECISION_Q8}, {.name = "q16, kv q8", .g = g, .kv = KV_Q8},
+    Form forms[] = {{.name = "F32, exact", .g = exact, .kv = KV_F32},
+                    {.name = "q16, kv f16", .g = g},
+                    {.name = "q8, kv f16", .g = g, .act = ACT_PRECISION_Q8},
+                    {.name = "q16, kv q8", .g = g, .kv = KV_Q8},
                     {.name = "q8, kv q8", .g = g, .act = ACT_PRECISION_Q8, .kv = KV_Q8}};
     enum { N_FORMS = sizeof forms / sizeof *forms };
     for (int k = 0; k < N_FORMS; k++) open_form(&forms[k]);
-    int32_t n_vocab = executor_n_vocab(forms[0].e), window = forms[0].m.model->hparams.n_ctx_train < WINDOW ? forms[0].m.model->hparams.n_ctx_train : WINDOW;
+    int32_t n_vocab = executor_n_vocab(forms[0].e),
+            window = forms[0].m.model->hparams.n_ctx_train < WINDOW ? forms[0].m.model->hparams.n_ctx_train : WINDOW;
     for (int64_t from = 0; from + 1 < n; from += window) {
         for (int k = 0; k < N_FORMS; k++) executor_sequence_truncate(forms[k].e, forms[k].sequence, 0);
         for (int64_t i = from; i < from + window && i + 1 < n; i += CHUNK) {
@@ -110,15 +119,17 @@ int main(int argc, char **argv) {
             int32_t n_rows = (int32_t)(left < CHUNK ? left : CHUNK);
             for (int k = 0; k < N_FORMS; k++) run_chunk(&forms[k], tokens + i, n_rows);
             for (int32_t r = 0; r < n_rows; r++)
-                for (int k = 0; k < N_FORMS; k++) compare_row(&forms[k], executor_logits(forms[0].e, r), r, tokens[i + r + 1], n_vocab);
+                for (int k = 0; k < N_FORMS; k++)
+                    compare_row(&forms[k], executor_logits(forms[0].e, r), r, tokens[i + r + 1], n_vocab);
             n_judged += n_rows;
         }
     }
-    printf("%lld tokens\n%-14s %11s %14s %10s %12s\n", (long long)n_judged, "activations", "perplexity", "KL, millinats", "same best", "logits off");
+    printf("%lld tokens\n%-14s %11s %14s %10s %12s\n", (long long)n_judged, "activations", "perplexity",
+           "KL, millinats", "same best", "logits off");
     for (int k = 0; k < N_FORMS; k++) {
         Form *f = &forms[k];
-        printf("%-14s %11.4f %14.5f %9.2f%% %12.2e\n", f->name, exp(-f->log_p / (double)n_judged), 1e3 * f->kl / (double)n_judged,
-               100 * (double)f->n_same / (double)n_judged, sqrt(f->off / f->norm));
+        printf("%-14s %11.4f %14.5f %9.2f%% %12.2e\n", f->name, exp(-f->log_p / (double)n_judged),
+               1e3 * f->kl / (double)n_judged, 100 * (double)f->n_same / (double)n_judged, sqrt(f->off / f->norm));
         close_form(f);
     }
     free(tokens);

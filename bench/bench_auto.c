@@ -65,8 +65,14 @@ static void read_prompts(const fr_model *model, const char *path) {
 }
 
 static void generate(fr_engine *e, Prompt *p, int drafted, int round) {
-    fr_request_options o = {.prompt = p->tokens, .n_prompt = p->n, .max_tokens = N_TOKENS, .sampling = fr_sampling_default(),
-                            .drafts = &draft, .n_drafts = drafted, .tree_budget = tree_budget, .ignore_eos = 1};
+    fr_request_options o = {.prompt = p->tokens,
+                            .n_prompt = p->n,
+                            .max_tokens = N_TOKENS,
+                            .sampling = fr_sampling_default(),
+                            .drafts = &draft,
+                            .n_drafts = drafted,
+                            .tree_budget = tree_budget,
+                            .ignore_eos = 1};
     o.sampling.temperature = temperature;
     /* One seed for all would give all texts the same noise, and at a high temperature nearly the same words. */
     o.sampling.seed = (uint64_t)(p - prompts) + 1;
@@ -116,12 +122,14 @@ static void print_category(const char *name) {
         draft_s += prompts[i].stats.draft_s;
         decode_s += prompts[i].stats.decode_s;
     }
-    printf("%-16s %10.0f %10.0f %8.3f %10.2f %10.2f %9.0f%% %9.1f%%\n", name ? name : "all", tokens / seconds[0], tokens / seconds[1],
-           seconds[0] / seconds[1], tokens / steps, drafted / steps, 100 * undrafted / steps, 100 * draft_s / decode_s);
+    printf("%-16s %10.0f %10.0f %8.3f %10.2f %10.2f %9.0f%% %9.1f%%\n", name ? name : "all", tokens / seconds[0],
+           tokens / seconds[1], seconds[0] / seconds[1], tokens / steps, drafted / steps, 100 * undrafted / steps,
+           100 * draft_s / decode_s);
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) die("usage: bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET [THREADS]]]]]]");
+    if (argc < 3)
+        die("usage: bench_auto MODEL.gguf PROMPTS.jsonl [DRAFT [ROUNDS [PROMPTS [TEMP [BUDGET [THREADS]]]]]]");
     if (argc > 3) draft = argv[3];
     if (argc > 4) n_rounds = atoi(argv[4]);
     if (argc > 5) n_each = atoi(argv[5]);
@@ -138,7 +146,8 @@ int main(int argc, char **argv) {
         fr_engine *engines[2];
         for (int k = 0; k < 2; k++)
             if (fr_engine_open(&engines[k], model, &options, &err)) die(err.message);
-        if (fr_engine_open_draft(engines[1], draft, &err) || fr_engine_measure_costs(engines[1], &err)) die(err.message);
+        if (fr_engine_open_draft(engines[1], draft, &err) || fr_engine_measure_costs(engines[1], &err))
+            die(err.message);
         for (int i = 0; i < n_prompts; i++)
             for (int k = 0; k < 2; k++) generate(engines[(i + k + round) % 2], &prompts[i], (i + k + round) % 2, round);
         for (int k = 0; k < 2; k++) fr_engine_close(engines[k]);

@@ -33,8 +33,8 @@ static CostCurve measure(Executor *e, int n_ctx) {
     fr_error err;
     double start_s = clock_s();
     if (cost_curve_measure(&c, e, n_ctx, &err)) die(&err);
-    printf("measured in %.3f s: T(1) %.3f ms, T(32) %.3f ms, %.4f us a row and key\n", clock_s() - start_s, 1e3 * cost_curve_at(&c, 1),
-           1e3 * cost_curve_at(&c, 32), 1e6 * c.key_s);
+    printf("measured in %.3f s: T(1) %.3f ms, T(32) %.3f ms, %.4f us a row and key\n", clock_s() - start_s,
+           1e3 * cost_curve_at(&c, 1), 1e3 * cost_curve_at(&c, 32), 1e6 * c.key_s);
     return c;
 }
 
@@ -89,7 +89,10 @@ int main(int argc, char **argv) {
     if (!act_precision_from_name(argc > 5 ? argv[5] : NULL, &activations)) return 2;
     if (gguf_open(&g, argv[1], &err)) die(&err);
     if (opened_model_open(&m, g, activations, n_threads, &err)) die(&err);
-    const ExecutorOptions options = {.kv_type = KV_F16, .page_size = 16, .n_ctx = N_CTX, .max_sequences = 1,
+    const ExecutorOptions options = {.kv_type = KV_F16,
+                                     .page_size = 16,
+                                     .n_ctx = N_CTX,
+                                     .max_sequences = 1,
                                      .max_rows = 64};
     if (executor_open(&e, m.device, m.weights, &options, &err)) die(&err);
     for (int i = 0; i < n_repetitions; i++) {

@@ -49,10 +49,8 @@ static void open_set(Bench *b, TensorType type) {
     for (b->n_set = 0; total < SET_BYTES && b->n_set < 64; b->n_set++) {
         PackedMatrix *m = &b->set[b->n_set];
         if (packed_init(m, type, b->activations, N_OUT, N_IN, NULL) != FR_OK) die("out of memory");
-        if (b->n_set == 0)
-            packed_fill(m, rows, 0, packed_n_tiles(m));
-        else
-            memcpy(m->data, b->set[0].data, m->tile_bytes * (size_t)packed_n_tiles(m));
+        if (b->n_set == 0) packed_fill(m, rows, 0, packed_n_tiles(m));
+        else memcpy(m->data, b->set[0].data, m->tile_bytes * (size_t)packed_n_tiles(m));
         total += m->tile_bytes * (size_t)packed_n_tiles(m);
     }
     mem_free(rows);
@@ -110,11 +108,12 @@ static void bench_type(Bench *b, TensorType type) {
             keep_best(b, pass, &best[i]);
         }
     }
-    printf("%-5s | raw %5.1f GB/s | 1: %5.1f GB/s %3.0f%%", tensor_type_info(type)->name, bytes / raw * 1e-9, bytes / best[0] * 1e-9,
-           100 * raw / best[0]);
+    printf("%-5s | raw %5.1f GB/s | 1: %5.1f GB/s %3.0f%%", tensor_type_info(type)->name, bytes / raw * 1e-9,
+           bytes / best[0] * 1e-9, 100 * raw / best[0]);
     for (int i = 1; i < N - 1; i++)
         printf(" | %lld: %5.1f x%.2f", (long long)rows[i], bytes / best[i] * 1e-9, best[i] / best[0]);
-    printf(" | %lld: %.0f Gop/s\n", (long long)rows[N - 1], 2e-9 * N_OUT * N_IN * (double)rows[N - 1] * b->n_set / best[N - 1]);
+    printf(" | %lld: %.0f Gop/s\n", (long long)rows[N - 1],
+           2e-9 * N_OUT * N_IN * (double)rows[N - 1] * b->n_set / best[N - 1]);
     close_set(b);
 }
 
@@ -134,8 +133,8 @@ int main(int argc, char **argv) {
     if (machine_measure(b.kernels, b.n_threads, &speed, NULL) != FR_OK) die("out of memory");
     printf("table %s, %d threads: read %.1f GB/s, peaks int8 %.0f, bf16 %.0f, f32 %.0f Gop/s (measured in "
            "%.2f s)\n",
-           b.kernels->name, b.n_threads, speed.read_gb_s, speed.peak_gop_s[PEAK_INT8],
-           speed.peak_gop_s[PEAK_BF16], speed.peak_gop_s[PEAK_F32], clock_s() - start);
+           b.kernels->name, b.n_threads, speed.read_gb_s, speed.peak_gop_s[PEAK_INT8], speed.peak_gop_s[PEAK_BF16],
+           speed.peak_gop_s[PEAK_F32], clock_s() - start);
     for (int type = 0; type < TYPE_COUNT; type++)
         if (only == TYPE_COUNT || (int)only == type) bench_type(&b, (TensorType)type);
     mem_free(b.y);

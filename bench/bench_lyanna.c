@@ -59,10 +59,14 @@ static void write_drafter(const Model *m, const char *method, int32_t rank, int3
     GgufWriter *w = drafter_file_writer(method, m, NULL);
     snprintf(name, sizeof name, DRAFTER_KEY("%s.feed_forward_length"), method);
     gguf_set_u32(w, name, (uint32_t)h->n_ff);
-    const struct { const char *name; int64_t n_in, n_out; } tensors[] = {
-        {"fc.weight", 2 * H, H},      {"fc.bias", H, 0},           {"attn_q.weight", H, q},        {"attn_k.weight", H, kv},
-        {"attn_v.weight", H, kv},     {"attn_output.weight", q, H}, {"ffn_norm.weight", H, 0},      {"ffn_gate.weight", H, h->n_ff},
-        {"ffn_up.weight", H, h->n_ff}, {"ffn_down.weight", h->n_ff, H}};
+    const struct {
+        const char *name;
+        int64_t n_in, n_out;
+    } tensors[] = {{"fc.weight", 2 * H, H},       {"fc.bias", H, 0},
+                   {"attn_q.weight", H, q},       {"attn_k.weight", H, kv},
+                   {"attn_v.weight", H, kv},      {"attn_output.weight", q, H},
+                   {"ffn_norm.weight", H, 0},     {"ffn_gate.weight", H, h->n_ff},
+                   {"ffn_up.weight", H, h->n_ff}, {"ffn_down.weight", h->n_ff, H}};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         snprintf(name, sizeof name, "%s.%s", method, tensors[i].name);
         add(w, name, tensors[i].n_in, tensors[i].n_out);
@@ -95,8 +99,12 @@ static double median_ms(double *seconds) {
 }
 
 static DrafterEnv env_of(const OpenedModel *m) {
-    return (DrafterEnv){.n_vocab = m->model->hparams.n_vocab, .max_sequences = 1, .target = m->model->gguf, .weights = m->weights,
-                        .device = m->device, .n_ctx = N_CTX};
+    return (DrafterEnv){.n_vocab = m->model->hparams.n_vocab,
+                        .max_sequences = 1,
+                        .target = m->model->gguf,
+                        .weights = m->weights,
+                        .device = m->device,
+                        .n_ctx = N_CTX};
 }
 
 static void tables(const OpenedModel *m, const char *path, int32_t rank) {
@@ -108,7 +116,8 @@ static void tables(const OpenedModel *m, const char *path, int32_t rank) {
         const DrafterEnv env = env_of(m);
         if (learned_open(&l, path, "lyanna", &env, &err)) die();
         double start_s = clock_s();
-        if (token_info_open(&t, &l, "lyanna", (TokenInfoForm)form, &err)) printf("  %-8s %s\n", names[form], err.message);
+        if (token_info_open(&t, &l, "lyanna", (TokenInfoForm)form, &err))
+            printf("  %-8s %s\n", names[form], err.message);
         else printf("  %-8s %.3f s to open, %d rows\n", names[form], clock_s() - start_s, t.n);
         token_info_close(&t);
         learned_release(&l);
@@ -150,7 +159,8 @@ static double proposal_ms(const OpenedModel *m, const char *spec) {
         if (d->class->propose(d, &sequence, &budget, trees, 1, &err)) die();
         tree_reset(&tree, tokens[N_PROMPT + i - 1]);
         const VerifiedTree verified = {.tree = &tree, .hidden = &row, .verdict = &verdict};
-        if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, &tokens[N_PROMPT + i], 1, &err)) die();
+        if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, &tokens[N_PROMPT + i], 1, &err))
+            die();
         seconds[i] = clock_s() - start_s;
     }
     d->class->end(d, 0);
@@ -178,7 +188,8 @@ int main(int argc, char **argv) {
     if (*rank) tables(&m, paths[0], *rank);
 
     int32_t most = *depth > *top ? *depth : *top;
-    float *x = calloc((size_t)(most * m.model->hparams.n_embd), sizeof *x), *y = calloc((size_t)most * (size_t)m.model->hparams.n_vocab, sizeof *y);
+    float *x = calloc((size_t)(most * m.model->hparams.n_embd), sizeof *x),
+          *y = calloc((size_t)most * (size_t)m.model->hparams.n_vocab, sizeof *y);
     if (m.weights->backend->head_reserve(m.device, m.weights, most, &err)) die();
     double one_pass = head_ms(&m, 1, *depth, x, y), iterative = head_ms(&m, *depth, 1, x, y);
     double eagle_head = head_ms(&m, 1, 1, x, y) + (*depth - 1) * head_ms(&m, 1, *top, x, y);

@@ -44,8 +44,9 @@ static int measure(const char *spec, const int32_t *text, const char *name, fr_e
         propose_s += clock_s() - start_s;
     }
     if (!status)
-        printf("%-22s %s text of %d tokens: begin %.2f ms, proposal %.1f us, %.1f bytes per token\n", spec, name, N_TEXT, 1e3 * begin_s,
-               1e6 * propose_s / N_PROPOSALS, (double)draft_ngram_trie_bytes(d, sequence) / (N_TEXT + N_PROPOSALS));
+        printf("%-22s %s text of %d tokens: begin %.2f ms, proposal %.1f us, %.1f bytes per token\n", spec, name,
+               N_TEXT, 1e3 * begin_s, 1e6 * propose_s / N_PROPOSALS,
+               (double)draft_ngram_trie_bytes(d, sequence) / (N_TEXT + N_PROPOSALS));
     drafter_close(d);
     return status;
 }

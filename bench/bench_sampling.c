@@ -30,7 +30,8 @@ int main(void) {
         Sampler *s = sampler_new(sizes[i % 2]);
         if (!s) return 1;
         double start_s = clock_s();
-        for (int j = 0; j < N_CHOICES; j++) (void)sampler_choose(s, &cases[i / 2].options, logits, NULL, 0, (uint64_t)j);
+        for (int j = 0; j < N_CHOICES; j++)
+            (void)sampler_choose(s, &cases[i / 2].options, logits, NULL, 0, (uint64_t)j);
         printf("%-14s V=%-6d %7.1f us\n", cases[i / 2].name, sizes[i % 2], 1e6 * (clock_s() - start_s) / N_CHOICES);
         sampler_free(s);
     }

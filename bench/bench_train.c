@@ -57,8 +57,13 @@ int main(int argc, char **argv) {
     AdamW adamw;
     MachineSpeed speed;
     if (gguf_open(&g, "models/target.gguf", &err)) die(err.message);
-    LlamaOptions o = {.shape = {v[0], v[1], v[2], v[3], v[1] / v[2], v[4], 0, 1e-5f, 10000}, .max_length = v[5], .n_ctx = v[5],
-                      .name = "bench", .vocabulary = g, .seed = 1, .n_threads = v[7]};
+    LlamaOptions o = {.shape = {v[0], v[1], v[2], v[3], v[1] / v[2], v[4], 0, 1e-5f, 10000},
+                      .max_length = v[5],
+                      .n_ctx = v[5],
+                      .name = "bench",
+                      .vocabulary = g,
+                      .seed = 1,
+                      .n_threads = v[7]};
     gemm_open(v[8] ? GEMM_BF16 : GEMM_F32);
     if (machine_measure(kernels_select(NULL), v[7], &speed, &err)) die(err.message);
     if (llama_trainer_open(&t, &o, &err)) die(err.message);
@@ -76,11 +81,12 @@ int main(int argc, char **argv) {
     double n = (double)llama_trainer_n_weights(t), ops = 6 * n + 6.0 * v[0] * v[1] * (v[5] + 1);
     double gop_s = ops * (double)n_tokens / s * 1e-9, core_gop_s = ops * (double)n_tokens / core_s * 1e-9;
     PeakKind kind = v[8] ? PEAK_BF16 : PEAK_F32;
-    printf("%d layers, width %d, %d/%d heads, feed-forward %d, %.2f million weights; %d sequences of %d, %d threads, %s\n"
-           "%.0f tokens/s, %.1f million operations a token: %.0f billion a second, %.0f%% of that peak of %.0f\n"
-           "%.0f tokens for each second of a core: %.0f billion operations\n",
-           v[0], v[1], v[2], v[3], v[4], n * 1e-6, v[6], v[5], v[7], gemm_description(), (double)n_tokens / s, ops * 1e-6, gop_s,
-           100 * gop_s / speed.peak_gop_s[kind], speed.peak_gop_s[kind], (double)n_tokens / core_s, core_gop_s);
+    printf(
+        "%d layers, width %d, %d/%d heads, feed-forward %d, %.2f million weights; %d sequences of %d, %d threads, %s\n"
+        "%.0f tokens/s, %.1f million operations a token: %.0f billion a second, %.0f%% of that peak of %.0f\n"
+        "%.0f tokens for each second of a core: %.0f billion operations\n",
+        v[0], v[1], v[2], v[3], v[4], n * 1e-6, v[6], v[5], v[7], gemm_description(), (double)n_tokens / s, ops * 1e-6,
+        gop_s, 100 * gop_s / speed.peak_gop_s[kind], speed.peak_gop_s[kind], (double)n_tokens / core_s, core_gop_s);
     mem_free(tokens);
     mem_free(counts);
     adamw_close(&adamw);

@@ -10,13 +10,15 @@ typedef struct OpenedModel {
     Device *device;
 } OpenedModel;
 
-static inline int opened_model_open(OpenedModel *m, const Gguf *g, ActPrecision activations, int n_threads, fr_error *err) {
+static inline int opened_model_open(OpenedModel *m, const Gguf *g, ActPrecision activations, int n_threads,
+                                    fr_error *err) {
     const Backend *backend;
     *m = (OpenedModel){0};
     int status = backend_find(NULL, &backend, err);
     if (!status) status = model_open(&m->model, g, err);
-    if (!status) status = backend->weights_open(&m->weights, m->model,
-                                                &(WeightsOptions){.activations = activations, .n_threads = n_threads}, err);
+    if (!status)
+        status = backend->weights_open(&m->weights, m->model,
+                                       &(WeightsOptions){.activations = activations, .n_threads = n_threads}, err);
     return status ? status : backend->device_open(&m->device, &(DeviceOptions){.n_threads = n_threads}, err);
 }
 

@@ -49,12 +49,12 @@ FR_API void fr_free(void *p);
 typedef struct fr_model fr_model;
 
 typedef struct fr_model_options {
-    const char *backend; /* NULL or "cpu"; "reference": double precision on one thread, slow, to compare with */
-    const char *kernels; /* NULL or "auto": the best that this CPU runs; else "ref", "avx2", "neon", ... */
+    const char *backend;     /* NULL or "cpu"; "reference": double precision on one thread, slow, to compare with */
+    const char *kernels;     /* NULL or "auto": the best that this CPU runs; else "ref", "avx2", "neon", ... */
     const char *activations; /* what the inputs of quantised weights are rounded to. NULL or "q16": 16-bit integers.
                               * "q8": 8-bit integers, faster with many rows; logits are then 1.6-2.7 % (rms) off.
                               * Drafting is exact with either */
-    int n_threads;       /* for loading; 0: all cores */
+    int n_threads;           /* for loading; 0: all cores */
     void (*progress)(void *user, double part); /* optional; called while loading, part goes from 0 to 1 */
     void *progress_user;
 } fr_model_options;
@@ -67,7 +67,7 @@ typedef struct fr_model_info {
     const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
     const char *chat_family;  /* "none": the chat template of the file is not recognised */
     int32_t n_vocab, n_layer, n_embd, n_ctx_train;
-    size_t weight_bytes;      /* read by one forward */
+    size_t weight_bytes; /* read by one forward */
 } fr_model_info;
 
 /* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied;
@@ -90,8 +90,8 @@ enum {
 FR_API int fr_tokenize(const fr_model *model, const char *text, size_t n_bytes, unsigned flags, int32_t **tokens,
                        int64_t *n_tokens, fr_error *err);
 /* The text of n_tokens tokens. *text is malloc'ed, [*n_bytes] and a '\0'; bytes that are not UTF-8 become U+FFFD. */
-FR_API int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, char **text,
-                         size_t *n_bytes, fr_error *err);
+FR_API int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
+                         fr_error *err);
 
 typedef struct fr_chat_message {
     const char *role, *content; /* role: "system", "user" or "assistant" */
@@ -100,8 +100,8 @@ typedef struct fr_chat_message {
 /* The prompt of a conversation, [n_messages], in the chat format of a family, such as "llama3" (NULL: the model's own).
  * *text is malloc'ed and ends with '\0'; tokenize it with FR_TOKENIZE_SPECIAL | FR_TOKENIZE_PROMPT. FR_ERR_UNSUPPORTED:
  * the format is not known. */
-FR_API int fr_chat_prompt(const fr_model *model, const char *family, const fr_chat_message *messages,
-                          int n_messages, char **text, fr_error *err);
+FR_API int fr_chat_prompt(const fr_model *model, const char *family, const fr_chat_message *messages, int n_messages,
+                          char **text, fr_error *err);
 
 /* ---- engine: the KV cache, threads and drafters over one model ----------------------------------- */
 
@@ -113,12 +113,12 @@ typedef enum fr_kv_type { FR_KV_F16 = 0, FR_KV_F32 = 1, FR_KV_Q8 = 2 } fr_kv_typ
 
 /* 0 in every field is a sensible default. */
 typedef struct fr_engine_options {
-    int n_threads;        /* 0: all cores */
-    int n_ctx;            /* longest context of a request; 0: what the model was trained for, 4096 at most */
+    int n_threads; /* 0: all cores */
+    int n_ctx;     /* longest context of a request; 0: what the model was trained for, 4096 at most */
     fr_kv_type kv_type;
-    int kv_page_size;     /* tokens in a page of the KV cache; 0: 16 */
-    int max_requests;     /* open at once; 0: 1 */
-    int prefill_chunk;    /* prompt tokens in one step of the engine; 0: 256 */
+    int kv_page_size;  /* tokens in a page of the KV cache; 0: 16 */
+    int max_requests;  /* open at once; 0: 1 */
+    int prefill_chunk; /* prompt tokens in one step of the engine; 0: 256 */
     /* Tokens that the KV cache holds in total, at least n_ctx; 0: n_ctx for each of max_requests. Where they do not
      * suffice, the youngest requests give their pages back, wait, and compute their context again: they finish later,
      * with the same tokens. */
@@ -184,35 +184,35 @@ FR_API fr_sampling fr_sampling_default(void);
 /* A new token, as the callback gets it. Pointers are valid until the callback returns. */
 typedef struct fr_token_event {
     int32_t token;
-    int32_t source;     /* index of the draft that proposed it ("auto" counts as the drafts it stands for); -1: the
+    int32_t source;   /* index of the draft that proposed it ("auto" counts as the drafts it stands for); -1: the
                          * target's own token */
-    const char *text;   /* text that is certain since this token: whole characters, '\0'-terminated, perhaps empty */
+    const char *text; /* text that is certain since this token: whole characters, '\0'-terminated, perhaps empty */
     size_t n_bytes;
-    double logprob;     /* natural logarithm of its probability before sampling options; NaN unless want_logprobs */
+    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs */
 } fr_token_event;
 
 typedef struct fr_request_options {
-    const int32_t *prompt;     /* [n_prompt]; copied */
-    int64_t n_prompt;          /* at least 1, at most n_ctx */
-    int64_t max_tokens;        /* to generate; 0: until the context is full */
+    const int32_t *prompt; /* [n_prompt]; copied */
+    int64_t n_prompt;      /* at least 1, at most n_ctx */
+    int64_t max_tokens;    /* to generate; 0: until the context is full */
     fr_sampling sampling;
-    const char *const *stops;  /* [n_stops] the text ends before the first of these strings; copied */
+    const char *const *stops; /* [n_stops] the text ends before the first of these strings; copied */
     int n_stops;
     const char *const *drafts; /* "method:key=value,..." each, open in the engine (fr_engine_options.drafts,
                                 * fr_engine_open_draft); at most 8, which are united; none: plain decoding; "auto":
                                 * forerun chooses in every step which of its drafts propose, and how much. Not kept */
     int n_drafts;
-    int tree_budget;           /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save
+    int tree_budget;    /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save
                                 * time, by the costs of forwards and the acceptance so far, at most
                                 * FR_TREE_BUDGET_AUTO_MAX; needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO with
                                 * the draft "auto", else FR_TREE_BUDGET. With "auto" N bounds the automatic budget; a
                                 * ratio or lossy rule always has a fixed budget, because its text depends on its
                                 * trees */
-    const char *verify;        /* verification rule: NULL or "sampled" (the same text as plain decoding), or a ratio
+    const char *verify; /* verification rule: NULL or "sampled" (the same text as plain decoding), or a ratio
                                 * rule (the same output distribution; see `forerun run --help`), with its option if it
                                 * has one: "k-seq:gamma=1.5"; "typical" is lossy. Not kept */
-    int allow_lossy;           /* not 0: permits a lossy rule, which changes the output distribution */
-    int ignore_eos;            /* generate past end-of-text tokens */
+    int allow_lossy;    /* not 0: permits a lossy rule, which changes the output distribution */
+    int ignore_eos;     /* generate past end-of-text tokens */
     int want_logprobs;
     /* Optional; called within fr_engine_step for each token, in order. Returning anything but 0 cancels the request. It
      * must not call functions of this engine. */
@@ -229,13 +229,13 @@ enum {
 };
 
 typedef enum fr_finish {
-    FR_FINISH_NONE = 0, /* still running */
-    FR_FINISH_EOS,      /* the model ended the text */
-    FR_FINISH_STOP,     /* a stop string */
-    FR_FINISH_LENGTH,   /* max_tokens */
-    FR_FINISH_CONTEXT,  /* the context is full */
+    FR_FINISH_NONE = 0,  /* still running */
+    FR_FINISH_EOS,       /* the model ended the text */
+    FR_FINISH_STOP,      /* a stop string */
+    FR_FINISH_LENGTH,    /* max_tokens */
+    FR_FINISH_CONTEXT,   /* the context is full */
     FR_FINISH_CANCELLED, /* by the callback */
-    FR_FINISH_ERROR,    /* see fr_request_error */
+    FR_FINISH_ERROR,     /* see fr_request_error */
 } fr_finish;
 
 enum { FR_MAX_COUNTERS = 24 };
@@ -249,26 +249,26 @@ typedef struct fr_counter {
 
 typedef struct fr_stats {
     int64_t n_prompt, n_generated;
-    int64_t n_prompt_shared;    /* prompt tokens taken over from another request that began with them */
-    int64_t n_preempted;        /* how often an older request took KV pages from it */
-    int64_t n_recomputed;       /* tokens computed again because of that */
-    int64_t n_steps;            /* target forwards in decoding */
-    double acceptance_length;   /* n_generated / n_steps: 1 for plain decoding */
-    int64_t drafted, accepted;  /* drafted tree nodes; those that became part of the text */
+    int64_t n_prompt_shared;                    /* prompt tokens taken over from another request that began with them */
+    int64_t n_preempted;                        /* how often an older request took KV pages from it */
+    int64_t n_recomputed;                       /* tokens computed again because of that */
+    int64_t n_steps;                            /* target forwards in decoding */
+    double acceptance_length;                   /* n_generated / n_steps: 1 for plain decoding */
+    int64_t drafted, accepted;                  /* drafted tree nodes; those that became part of the text */
     int64_t accept_histogram[FR_MAX_DEPTH + 1]; /* steps by number of accepted nodes (last: that or more) */
     /* By depth d = 1..: steps whose accepted path reached depth d - 1, where the tree offered a child; and steps in
      * which one of these children was accepted. */
     int64_t offered_at[FR_MAX_DEPTH + 1], accepted_at[FR_MAX_DEPTH + 1];
-    double prefill_s, decode_s; /* wall time; includes waiting for pages and computing tokens again */
+    double prefill_s, decode_s;          /* wall time; includes waiting for pages and computing tokens again */
     double draft_s, forward_s, verify_s; /* parts of decode_s */
-    double tokens_per_s;        /* n_generated / decode_s */
-    uint64_t logits_hash;       /* of the logits of every generated token, in order */
-    int64_t n_proposals;        /* calls of drafters for a proposal */
-    int64_t undrafted_steps;    /* of n_steps: without a drafted node */
-    int n_counters;             /* nodes that drafters count separately, by name */
+    double tokens_per_s;                 /* n_generated / decode_s */
+    uint64_t logits_hash;                /* of the logits of every generated token, in order */
+    int64_t n_proposals;                 /* calls of drafters for a proposal */
+    int64_t undrafted_steps;             /* of n_steps: without a drafted node */
+    int n_counters;                      /* nodes that drafters count separately, by name */
     fr_counter counters[FR_MAX_COUNTERS];
-    int is_lossy;               /* the verification rule changed the output distribution */
-    char draft_error[256];      /* why a drafter was switched off for this request; "" usually */
+    int is_lossy;          /* the verification rule changed the output distribution */
+    char draft_error[256]; /* why a drafter was switched off for this request; "" usually */
 } fr_stats;
 
 /* Opens a request, which the following steps of the engine run. Opening is quick: it reads no file and measures

@@ -52,7 +52,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_VOCAB: p->n_vocab = whole_number(state, arg, 1000000); return 0;
     case OPT_TYPE:
         if (!tensor_type_from_name(arg, &type) || !plan_file_type(tensor_type_info(type)->name, &file_type))
-            argp_error(state, "unknown type '%s'; known are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K", arg);
+            argp_error(state,
+                       "unknown type '%s'; known are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K",
+                       arg);
         p->type = tensor_type_info(type)->name;
         return 0;
     case 'o': p->out = arg; return 0;
@@ -115,7 +117,9 @@ static int grow(GrowPlan *p, const Gguf *source, GgufWriter *w, fr_error *err) {
 
 int main(int argc, char **argv) {
     static const struct argp parser = {
-        .options = options, .parser = parse_option, .args_doc = "MODEL.gguf",
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "MODEL.gguf",
         .doc = "Write a larger model that generates the same tokens as MODEL.gguf.\v"
                "Example:\n"
                "  grow_model models/target.gguf --preset tinyllama-1.1b -o /tmp/big.gguf\n"

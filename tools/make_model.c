@@ -40,11 +40,10 @@ static const struct argp_option options[] = {
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
-    {"vocab-from", OPT_VOCAB_FROM, "FILE", 0,
-     "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
+    {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
-    {"type", OPT_TYPE, "TYPE", 0,
-     "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q4_K_M, Q5_K_M", 0},
+    {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q4_K_M, Q5_K_M",
+     0},
     {"tie", OPT_TIE, NULL, 0, "The output matrix is the embedding", 0},
     {"rope-base", OPT_ROPE_BASE, "F", 0, "Base of the rotary frequencies (10000; qwen: 1000000)", 0},
     {"rope-scaling", OPT_ROPE_SCALING, "RULE", 0,
@@ -71,8 +70,7 @@ static int64_t whole_number(struct argp_state *state, const char *arg, int64_t m
 static double real_number(struct argp_state *state, const char *arg) {
     char *end;
     double v = strtod(arg, &end);
-    if (end == arg || *end || !(v >= 0 && v < 1e12))
-        argp_error(state, "'%s' must be a number of at least zero", arg);
+    if (end == arg || *end || !(v >= 0 && v < 1e12)) argp_error(state, "'%s' must be a number of at least zero", arg);
     return v;
 }
 
@@ -88,15 +86,13 @@ static void parse_rope_scaling(struct argp_state *state, ModelPlan *p, const cha
     } else if (sscanf(arg, "llama3:%lf:%lf:%lf:%lf%c", &a, &b, &c, &d, &end) == 4 && c > b) {
         p->rope_scaling = ROPE_LLAMA3;
         p->rope_factor = a, p->rope_low = b, p->rope_high = c, p->rope_original = d;
-    } else
-        argp_error(state, "unknown rope scaling '%s'; --help lists the three forms", arg);
+    } else argp_error(state, "unknown rope scaling '%s'; --help lists the three forms", arg);
     if (!(p->rope_factor > 0 && p->rope_original >= 0 && p->rope_original < 1e9))
         argp_error(state, "'%s': the factor must be above zero, the context at least zero", arg);
 }
 
 static void parse_preset(struct argp_state *state, ModelPlan *p, const char *arg) {
-    if (strcmp(arg, "tinyllama-1.1b") != 0)
-        argp_error(state, "unknown preset '%s'; known: tinyllama-1.1b", arg);
+    if (strcmp(arg, "tinyllama-1.1b") != 0) argp_error(state, "unknown preset '%s'; known: tinyllama-1.1b", arg);
     p->arch = "llama";
     p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632;
     p->n_vocab = 32000, p->n_context = 2048;
@@ -105,68 +101,29 @@ static void parse_preset(struct argp_state *state, ModelPlan *p, const char *arg
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     ModelPlan *p = state->input;
     switch (key) {
-    case OPT_PRESET:
-        parse_preset(state, p, arg);
-        return 0;
-    case OPT_ARCH:
-        p->arch = arg;
-        return 0;
-    case OPT_LAYERS:
-        p->n_layers = whole_number(state, arg, 1000);
-        return 0;
-    case OPT_DIM:
-        p->dim = whole_number(state, arg, 1 << 20);
-        return 0;
-    case OPT_HEADS:
-        p->n_heads = whole_number(state, arg, 4096);
-        return 0;
-    case OPT_KV_HEADS:
-        p->n_kv_heads = whole_number(state, arg, 4096);
-        return 0;
-    case OPT_HEAD_DIM:
-        p->head_dim = whole_number(state, arg, 4096);
-        return 0;
-    case OPT_FFN:
-        p->ffn_dim = whole_number(state, arg, 1 << 20);
-        return 0;
-    case OPT_VOCAB:
-        p->n_vocab = whole_number(state, arg, 1000000);
-        return 0;
-    case OPT_CTX:
-        p->n_context = whole_number(state, arg, 1 << 24);
-        return 0;
-    case OPT_TYPE:
-        p->type = arg;
-        return 0;
-    case OPT_TIE:
-        p->tied = true;
-        return 0;
-    case OPT_ROPE_BASE:
-        p->rope_base = real_number(state, arg);
-        return 0;
-    case OPT_ROPE_SCALING:
-        parse_rope_scaling(state, p, arg);
-        return 0;
-    case OPT_BIAS_STD:
-        p->bias_std = real_number(state, arg);
-        return 0;
-    case OPT_SEED:
-        p->seed = (uint64_t)whole_number(state, arg, INT64_MAX);
-        return 0;
-    case OPT_VOCAB_FROM:
-        p->vocab_from = arg;
-        return 0;
-    case 'o':
-        p->out = arg;
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is not an option", arg);
-        return 0;
+    case OPT_PRESET: parse_preset(state, p, arg); return 0;
+    case OPT_ARCH: p->arch = arg; return 0;
+    case OPT_LAYERS: p->n_layers = whole_number(state, arg, 1000); return 0;
+    case OPT_DIM: p->dim = whole_number(state, arg, 1 << 20); return 0;
+    case OPT_HEADS: p->n_heads = whole_number(state, arg, 4096); return 0;
+    case OPT_KV_HEADS: p->n_kv_heads = whole_number(state, arg, 4096); return 0;
+    case OPT_HEAD_DIM: p->head_dim = whole_number(state, arg, 4096); return 0;
+    case OPT_FFN: p->ffn_dim = whole_number(state, arg, 1 << 20); return 0;
+    case OPT_VOCAB: p->n_vocab = whole_number(state, arg, 1000000); return 0;
+    case OPT_CTX: p->n_context = whole_number(state, arg, 1 << 24); return 0;
+    case OPT_TYPE: p->type = arg; return 0;
+    case OPT_TIE: p->tied = true; return 0;
+    case OPT_ROPE_BASE: p->rope_base = real_number(state, arg); return 0;
+    case OPT_ROPE_SCALING: parse_rope_scaling(state, p, arg); return 0;
+    case OPT_BIAS_STD: p->bias_std = real_number(state, arg); return 0;
+    case OPT_SEED: p->seed = (uint64_t)whole_number(state, arg, INT64_MAX); return 0;
+    case OPT_VOCAB_FROM: p->vocab_from = arg; return 0;
+    case 'o': p->out = arg; return 0;
+    case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
         if (!p->out) argp_error(state, "missing output file: pass -o FILE");
         return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    default: return ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -183,24 +140,19 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (!p->n_context) p->n_context = 2048;
     if (p->rope_base == 0) p->rope_base = qwen ? 1e6 : 1e4;
     if (!qwen && strcmp(p->arch, "llama") != 0)
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "unknown architecture '%.40s'; known: llama, qwen2, qwen3", p->arch);
+        return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; known: llama, qwen2, qwen3", p->arch);
     if (!plan_file_type(p->type, &file_type))
-        return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them",
-                         p->type);
+        return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
     if (p->n_heads % p->n_kv_heads != 0)
         return error_set(err, FR_ERR_ARGUMENT, "%lld heads cannot share %lld key and value heads evenly",
                          (long long)p->n_heads, (long long)p->n_kv_heads);
     if (p->head_dim < 2 || p->head_dim % 2 != 0)
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "a head of width %lld cannot be rotated; the width must be even",
+        return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
     return FR_OK;
 }
 
-static void set_string(GgufWriter *w, const char *key, const char *v) {
-    gguf_set_string(w, key, v, strlen(v));
-}
+static void set_string(GgufWriter *w, const char *key, const char *v) { gguf_set_string(w, key, v, strlen(v)); }
 
 static const char *arch_key(const ModelPlan *p, const char *name, char key[96]) {
     snprintf(key, 96, "%s.%s", p->arch, name);

@@ -54,11 +54,14 @@ const char *cli_cache_folder(void) {
 enum { HELP_WIDTH = 100, OPTION_INDENT = 6 };
 
 static bool put_method(Buf *out, const char *name, const char *summary) {
-    return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, HELP_WIDTH) && buf_puts(out, "\n");
+    return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, HELP_WIDTH) &&
+           buf_puts(out, "\n");
 }
 
 bool cli_list_drafters(Buf *out, bool without_target) {
-    bool fits = put_method(out, "auto", "chooses among drafters that need no model, and how much they draft, step by step, down to plain decoding");
+    bool fits = put_method(
+        out, "auto",
+        "chooses among drafters that need no model, and how much they draft, step by step, down to plain decoding");
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
         fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, HELP_WIDTH);
@@ -79,7 +82,8 @@ const char *cli_suggest_rule(int i) {
 }
 
 const char *cli_suggest_kernels(int i) {
-    static const char *const names[] = {"auto", "ref", "avx2", "avx-vnni", "avx512", "avx512-bf16", "neon", "neon-dot", "neon-i8mm", NULL};
+    static const char *const names[] = {"auto",        "ref",  "avx2",     "avx-vnni",  "avx512",
+                                        "avx512-bf16", "neon", "neon-dot", "neon-i8mm", NULL};
     return names[i];
 }
 

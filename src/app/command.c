@@ -67,15 +67,16 @@ typedef struct Parser {
 
 static int store(const CommandRow *at, const char *value, fr_error *err) {
     char written[160];
-    snprintf(written, sizeof written, "%s%s%s%s", at->row->is_argument ? "" : "--", at->row->is_argument ? "" : at->row->key,
-             at->row->is_argument ? "" : "=", value);
+    snprintf(written, sizeof written, "%s%s%s%s", at->row->is_argument ? "" : "--",
+             at->row->is_argument ? "" : at->row->key, at->row->is_argument ? "" : "=", value);
     return option_store(at->row, written, value, at->to, err);
 }
 
 static int store_next(Parser *p, const CommandRow *at, fr_error *err) {
     char room[64];
     if (p->i == p->argc)
-        return error_set(err, FR_ERR_ARGUMENT, "--%s needs a value: --%s=%s", at->row->key, at->row->key, option_metavar(at->row, room));
+        return error_set(err, FR_ERR_ARGUMENT, "--%s needs a value: --%s=%s", at->row->key, at->row->key,
+                         option_metavar(at->row, room));
     return store(at, p->argv[p->i++], err);
 }
 
@@ -144,8 +145,10 @@ static int check_required(const Command *c, fr_error *err) {
         if (!row->required || option_is_given(row, at.to)) continue;
         if (row->is_argument) return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass %s", row->required, row->key);
         if (row->letter)
-            return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass -%c %s", row->required, row->letter, option_metavar(row, room));
-        return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass --%s=%s", row->required, row->key, option_metavar(row, room));
+            return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass -%c %s", row->required, row->letter,
+                             option_metavar(row, room));
+        return error_set(err, FR_ERR_ARGUMENT, "missing %s: pass --%s=%s", row->required, row->key,
+                         option_metavar(row, room));
     }
     return FR_OK;
 }
@@ -193,14 +196,15 @@ static int refuse_method(const Command *c, const char *name) {
         return CLI_USAGE;
     }
     for (int i = 0; c->method(i); i++) nearest_word_try(&nearest, name, c->method(i)->name + n_own);
-    fprintf(stderr, "forerun %s: unknown method '%s'%s%s%s\nTry 'forerun %s --help'.\n", c->name, name, nearest.word ? "; did you mean " : "",
-            nearest.word ? nearest.word : "", nearest.word ? "?" : "", c->name);
+    fprintf(stderr, "forerun %s: unknown method '%s'%s%s%s\nTry 'forerun %s --help'.\n", c->name, name,
+            nearest.word ? "; did you mean " : "", nearest.word ? nearest.word : "", nearest.word ? "?" : "", c->name);
     return CLI_USAGE;
 }
 
 static int run_method(const Command *c, int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : NULL;
-    if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "-?") == 0)) return print_methods(c);
+    if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "-?") == 0))
+        return print_methods(c);
     size_t n_own = strlen(c->name) + 1;
     for (int i = 0; name && c->method(i); i++)
         if (strcmp(c->method(i)->name + n_own, name) == 0) return command_main(c->method(i), argc - 1, argv + 1);

@@ -21,16 +21,18 @@ typedef struct OptionSet {
 
 typedef struct Command Command;
 struct Command {
-    const char *name;            /* "run"; of a method, "train lyanna" */
-    const char *summary;         /* one line for `forerun --help` */
-    const char *about;           /* what it does: a paragraph or several */
+    const char *name;    /* "run"; of a method, "train lyanna" */
+    const char *summary; /* one line for `forerun --help` */
+    const char *about;   /* what it does: a paragraph or several */
     const OptionSet *sets;
-    const Command *(*method)(int i); /* `forerun train METHOD`: each method is a command with options of its own; NULL after the last */
-    bool (*list)(Buf *out);      /* optional: appends lists for --help after the options (drafters, rules); false: no memory */
-    const char *notes;           /* optional: further paragraphs, after the lists */
-    const char *examples;        /* whole lines, each as it would be typed */
-    void (*defaults)(void);      /* optional: fills what no row has a default for, before parsing */
-    int (*check)(fr_error *err); /* optional: checks that involve several options, after parsing */
+    const Command *(*method)(
+        int i); /* `forerun train METHOD`: each method is a command with options of its own; NULL after the last */
+    bool (*list)(
+        Buf *out);        /* optional: appends lists for --help after the options (drafters, rules); false: no memory */
+    const char *notes;    /* optional: further paragraphs, after the lists */
+    const char *examples; /* whole lines, each as it would be typed */
+    void (*defaults)(void);            /* optional: fills what no row has a default for, before parsing */
+    int (*check)(fr_error *err);       /* optional: checks that involve several options, after parsing */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit status */
 };
 

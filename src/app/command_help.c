@@ -11,7 +11,9 @@ static bool put_spaces(Buf *out, int n) {
     return fits;
 }
 
-static bool put_paragraph(Buf *out, const char *text) { return text_wrap(out, text, 0, 0, WIDTH) && buf_puts(out, "\n"); }
+static bool put_paragraph(Buf *out, const char *text) {
+    return text_wrap(out, text, 0, 0, WIDTH) && buf_puts(out, "\n");
+}
 
 /* "  -n, --tokens=N", "      --color[=WHEN]"; returns its columns. */
 static int write_name(const Option *row, char *name, size_t size) {
@@ -20,7 +22,8 @@ static int write_name(const Option *row, char *name, size_t size) {
     int n;
     if (row->is_argument) n = snprintf(name, size, "  %s%s", row->key, row->kind == OPTION_TEXTS ? "..." : "");
     else {
-        n = row->letter ? snprintf(name, size, "  -%c, --%s", row->letter, row->key) : snprintf(name, size, "      --%s", row->key);
+        n = row->letter ? snprintf(name, size, "  -%c, --%s", row->letter, row->key)
+                        : snprintf(name, size, "      --%s", row->key);
         if (row->implied) n += snprintf(name + n, size - (size_t)n, "[=%s]", value);
         else if (!command_row_is_flag(row)) n += snprintf(name + n, size - (size_t)n, "=%s", value);
     }
@@ -58,7 +61,8 @@ static bool put_options(Buf *out, const Command *c) {
 static bool put_methods(Buf *out, const Command *c) {
     bool fits = buf_puts(out, "\nMethods:\n");
     size_t n_own = strlen(c->name) + 1;
-    for (int i = 0; fits && c->method(i); i++) fits = buf_printf(out, "  %-12s %s\n", c->method(i)->name + n_own, c->method(i)->summary);
+    for (int i = 0; fits && c->method(i); i++)
+        fits = buf_printf(out, "  %-12s %s\n", c->method(i)->name + n_own, c->method(i)->summary);
     return fits && buf_printf(out, "\n'forerun %s METHOD --help' lists the options of a method.\n", c->name);
 }
 
@@ -67,7 +71,8 @@ static bool put_usage(Buf *out, const Command *c) {
     for (CommandRow at = {.row = NULL}; fits && c->sets && command_next_row(c, &at);) {
         const Option *row = at.row;
         if (row->is_argument)
-            fits = buf_printf(out, row->required ? " %s%s" : " [%s%s]", row->key, row->kind == OPTION_TEXTS ? "..." : "");
+            fits = buf_printf(out, row->required ? " %s%s" : " [%s%s]", row->key,
+                              row->kind == OPTION_TEXTS ? "..." : "");
     }
     return fits && buf_puts(out, "\n");
 }

@@ -46,7 +46,8 @@ static bool put_name(Buf *out, const Option *row) {
     char room[64];
     bool fits = buf_puts(out, ".TP\n");
     if (row->is_argument)
-        return fits && buf_puts(out, "\\fI") && put_escaped(out, row->key) && buf_puts(out, row->kind == OPTION_TEXTS ? "\\fR...\n" : "\\fR\n");
+        return fits && buf_puts(out, "\\fI") && put_escaped(out, row->key) &&
+               buf_puts(out, row->kind == OPTION_TEXTS ? "\\fR...\n" : "\\fR\n");
     if (row->letter) fits = fits && buf_printf(out, "\\fB\\-%c\\fR, ", row->letter);
     fits = fits && buf_puts(out, "\\fB\\-\\-") && put_escaped(out, row->key) && buf_puts(out, "\\fR");
     if (!command_row_is_flag(row)) {
@@ -102,7 +103,9 @@ static bool put_sets(Buf *out, const Command *c, Printed *printed) {
 }
 
 static bool put_command(Buf *out, const Command *c, Printed *printed) {
-    if (!c->method) return buf_puts(out, ".SS forerun ") && put_escaped(out, c->name) && buf_puts(out, "\n") && put_sets(out, c, printed);
+    if (!c->method)
+        return buf_puts(out, ".SS forerun ") && put_escaped(out, c->name) && buf_puts(out, "\n") &&
+               put_sets(out, c, printed);
     bool fits = true;
     for (int i = 0; fits && c->method(i); i++) fits = put_command(out, c->method(i), printed);
     return fits;

@@ -13,7 +13,8 @@
 #include <string.h>
 
 /* The colours of Okabe and Ito, which are distinguishable with any colour vision; then grey. */
-static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#777777"};
+static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
+                                      "#56b4e9", "#d55e00", "#f0e442", "#777777"};
 static const char *color_of(int i_series) { return palette[i_series % (int)(sizeof palette / sizeof *palette)]; }
 
 enum { WIDTH = 960, HEIGHT = 560, MAX_LABEL_CHARS = 90 /* that fit side by side below the axis */ };
@@ -22,7 +23,8 @@ static const double GROUP_WIDTH = 0.8; /* of the bars of a category; categories 
 int plot_check(const char *path, fr_error *err) {
     FILE *gnuplot = popen("gnuplot --version >/dev/null 2>&1", "r");
     if (!gnuplot || pclose(gnuplot) != 0)
-        return error_set(err, FR_ERR_UNSUPPORTED, "gnuplot, which draws the figure, is not installed: apt install gnuplot-nox");
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "gnuplot, which draws the figure, is not installed: apt install gnuplot-nox");
     FILE *f = fopen(path, "ab");
     if (!f || fclose(f)) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
     return FR_OK;
@@ -70,8 +72,10 @@ static void write_style(FILE *out, const Plot *p, const char *path) {
     fprintf(out, "set terminal svg size %d,%d font 'Helvetica,15' background '#ffffff' noenhanced\n", WIDTH, HEIGHT);
     write_text(out, "output", path, "");
     fputs("set encoding utf8\nset border 3 lc rgb '#444444'\nset tics nomirror out tc rgb '#222222'\n"
-          "set grid ytics lt 1 lw 0.6 lc rgb '#dddddd'\nset key outside bottom center horizontal Left reverse samplen 1.6 width 2 height 0.6\n"
-          "set style fill solid 1 noborder\n", out);
+          "set grid ytics lt 1 lw 0.6 lc rgb '#dddddd'\nset key outside bottom center horizontal Left reverse samplen "
+          "1.6 width 2 height 0.6\n"
+          "set style fill solid 1 noborder\n",
+          out);
     write_text(out, "title", p->title, "font ',19' tc rgb '#111111'");
     write_text(out, "xlabel", p->x_label, "tc rgb '#222222' offset 0,0.4");
     write_text(out, "ylabel", p->y_label, "tc rgb '#222222' offset -0.5,0");
@@ -81,7 +85,8 @@ static void write_style(FILE *out, const Plot *p, const char *path) {
     if (p->kind == PLOT_LINES && p->x_log2) fputs("set logscale x 2\n", out);
     if (p->kind == PLOT_BARS || p->y_from_zero) fprintf(out, "set yrange [0:%.9g]\n", 1.08 * top_of(p));
     if (p->reference != 0)
-        fprintf(out, "set arrow from graph 0, first %.9g to graph 1, first %.9g nohead front dt 2 lw 1.5 lc rgb '#333333'\n",
+        fprintf(out,
+                "set arrow from graph 0, first %.9g to graph 1, first %.9g nohead front dt 2 lw 1.5 lc rgb '#333333'\n",
                 p->reference, p->reference);
 }
 

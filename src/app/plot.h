@@ -19,11 +19,11 @@ typedef enum PlotKind { PLOT_LINES, PLOT_BARS } PlotKind;
 
 /* Everything is borrowed. A y that is not finite is left out of the figure. */
 typedef struct PlotSeries {
-    const char *name;     /* in the legend */
-    int n;                /* points; for bars one per category */
-    const double *x;      /* [n]; unused for bars */
-    const double *y;      /* [n] */
-    const double *dy;     /* [n] half the length of the error bars; NULL: none; not finite: none at that point */
+    const char *name; /* in the legend */
+    int n;            /* points; for bars one per category */
+    const double *x;  /* [n]; unused for bars */
+    const double *y;  /* [n] */
+    const double *dy; /* [n] half the length of the error bars; NULL: none; not finite: none at that point */
 } PlotSeries;
 
 typedef struct Plot {
@@ -33,10 +33,10 @@ typedef struct Plot {
     int n_categories;
     const PlotSeries *series;
     int n_series;
-    double reference;   /* a dashed line at this y; 0: none */
-    bool y_from_zero;   /* bars always begin at zero */
-    bool x_log2;        /* lines: steps of x are factors of two */
-    bool x_from_zero;   /* lines: the axis begins at zero */
+    double reference; /* a dashed line at this y; 0: none */
+    bool y_from_zero; /* bars always begin at zero */
+    bool x_log2;      /* lines: steps of x are factors of two */
+    bool x_from_zero; /* lines: the axis begins at zero */
 } Plot;
 
 /* Checks that gnuplot is installed and that a file can be written at `path`. */

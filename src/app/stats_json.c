@@ -71,7 +71,8 @@ static json_t *conditional_json(const fr_stats *s) {
 
 static json_t *by_step_json(const fr_stats *s) {
     json_t *array = json_array();
-    for (int d = 1; d <= STATS_DEPTHS && !isnan(stats_acceptance(s, d)); d++) json_array_append_new(array, json_real(stats_acceptance(s, d)));
+    for (int d = 1; d <= STATS_DEPTHS && !isnan(stats_acceptance(s, d)); d++)
+        json_array_append_new(array, json_real(stats_acceptance(s, d)));
     return array;
 }
 
@@ -79,25 +80,46 @@ static json_t *by_step_json(const fr_stats *s) {
 static json_t *counters_json(const fr_stats *s) {
     json_t *object = json_object();
     for (int i = 0; i < s->n_counters; i++)
-        json_object_set_new(object, s->counters[i].name, json_pack("{s:I, s:I}", "drafted", (json_int_t)s->counters[i].drafted, "accepted",
-                                                                   (json_int_t)s->counters[i].accepted));
+        json_object_set_new(object, s->counters[i].name,
+                            json_pack("{s:I, s:I}", "drafted", (json_int_t)s->counters[i].drafted, "accepted",
+                                      (json_int_t)s->counters[i].accepted));
     return object;
 }
 
 json_t *stats_json(const fr_stats *s) {
-    const struct { const char *name; int64_t value; } counts[] = {
-        {"n_prompt", s->n_prompt}, {"n_prompt_shared", s->n_prompt_shared}, {"n_preempted", s->n_preempted},
-        {"n_recomputed", s->n_recomputed}, {"n_generated", s->n_generated}, {"n_steps", s->n_steps},
-        {"undrafted_steps", s->undrafted_steps}, {"proposals", s->n_proposals}, {"drafted", s->drafted}, {"accepted", s->accepted},
+    const struct {
+        const char *name;
+        int64_t value;
+    } counts[] = {
+        {"n_prompt", s->n_prompt},
+        {"n_prompt_shared", s->n_prompt_shared},
+        {"n_preempted", s->n_preempted},
+        {"n_recomputed", s->n_recomputed},
+        {"n_generated", s->n_generated},
+        {"n_steps", s->n_steps},
+        {"undrafted_steps", s->undrafted_steps},
+        {"proposals", s->n_proposals},
+        {"drafted", s->drafted},
+        {"accepted", s->accepted},
     };
-    const struct { const char *name; double value; } reals[] = {
-        {"acceptance_length", s->acceptance_length}, {"prefill_s", s->prefill_s}, {"decode_s", s->decode_s}, {"draft_s", s->draft_s},
-        {"forward_s", s->forward_s}, {"verify_s", s->verify_s}, {"tokens_per_s", s->tokens_per_s},
+    const struct {
+        const char *name;
+        double value;
+    } reals[] = {
+        {"acceptance_length", s->acceptance_length},
+        {"prefill_s", s->prefill_s},
+        {"decode_s", s->decode_s},
+        {"draft_s", s->draft_s},
+        {"forward_s", s->forward_s},
+        {"verify_s", s->verify_s},
+        {"tokens_per_s", s->tokens_per_s},
     };
     json_t *j = json_object();
     int failed = !j;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) failed |= json_object_set_new(j, counts[i].name, json_integer(counts[i].value));
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) failed |= json_object_set_new(j, reals[i].name, json_real(reals[i].value));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        failed |= json_object_set_new(j, counts[i].name, json_integer(counts[i].value));
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        failed |= json_object_set_new(j, reals[i].name, json_real(reals[i].value));
     failed |= json_object_set_new(j, "accept_histogram", histogram_json(s->accept_histogram));
     failed |= json_object_set_new(j, "conditional_acceptance", conditional_json(s));
     failed |= json_object_set_new(j, "acceptance_by_step", by_step_json(s));
@@ -115,10 +137,12 @@ void stats_print_depths_head(int width) {
 
 void stats_print_depths(const fr_stats *s, const char *name, int width) {
     printf("%-*.*s ", width, width, name);
-    for (int d = 1; d <= STATS_DEPTHS && !isnan(stats_acceptance(s, d)); d++) printf(" %5.1f", 100 * stats_acceptance(s, d));
+    for (int d = 1; d <= STATS_DEPTHS && !isnan(stats_acceptance(s, d)); d++)
+        printf(" %5.1f", 100 * stats_acceptance(s, d));
     for (int i = 0; i < s->n_counters; i++)
         if (s->counters[i].drafted)
-            printf("   %s per step: %.2f nodes, %.3f accepted", s->counters[i].name, (double)s->counters[i].drafted / (double)s->n_steps,
+            printf("   %s per step: %.2f nodes, %.3f accepted", s->counters[i].name,
+                   (double)s->counters[i].drafted / (double)s->n_steps,
                    (double)s->counters[i].accepted / (double)s->n_steps);
     printf("\n");
 }

@@ -29,9 +29,9 @@ typedef struct Device {
 } Device;
 
 typedef struct WeightsOptions {
-    const char *kernels;      /* name of a kernel table; NULL or "auto": the best of this machine */
-    ActPrecision activations; /* of matrices of block types */
-    int n_threads;            /* that convert the weights */
+    const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
+    ActPrecision activations;                  /* of matrices of block types */
+    int n_threads;                             /* that convert the weights */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;
 } WeightsOptions;
@@ -73,12 +73,12 @@ typedef struct ContextOptions {
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
-    const float *input;           /* [n_embd] in the place of the token's embedding, or NULL */
-    int32_t index;                /* among the rows of its sequence since executor_forward */
-    int32_t slot;                 /* of its key and value */
-    int32_t n_prefix, n_path;     /* visible: n_prefix committed slots, then n_path of its path in the tree, itself last */
+    const float *input;       /* [n_embd] in the place of the token's embedding, or NULL */
+    int32_t index;            /* among the rows of its sequence since executor_forward */
+    int32_t slot;             /* of its key and value */
+    int32_t n_prefix, n_path; /* visible: n_prefix committed slots, then n_path of its path in the tree, itself last */
     const int32_t *prefix_slots, *path_slots;
-    int32_t i_logits, i_hidden;   /* its place among the results, or -1: not wanted */
+    int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;
 
 typedef enum ResultKind { RESULT_LOGITS, RESULT_HIDDEN } ResultKind;
@@ -87,12 +87,12 @@ typedef enum ResultKind { RESULT_LOGITS, RESULT_HIDDEN } ResultKind;
 enum { COST_PARTS_MAX = 12 };
 typedef struct CostPart {
     const char *name;
-    int64_t n_out, n_in;  /* of the matrices of one layer, over the same inputs; 0: no matrix product */
-    int32_t n_layers;     /* that have it; 0: not counted */
-    double bytes;         /* read by one forward */
-    double ops;           /* multiplications and additions; 16-bit activations count twice */
-    double seconds;       /* measured, all layers together */
-    double floor_s;       /* the longer of reading the bytes and computing the operations; 0: unknown */
+    int64_t n_out, n_in; /* of the matrices of one layer, over the same inputs; 0: no matrix product */
+    int32_t n_layers;    /* that have it; 0: not counted */
+    double bytes;        /* read by one forward */
+    double ops;          /* multiplications and additions; 16-bit activations count twice */
+    double seconds;      /* measured, all layers together */
+    double floor_s;      /* the longer of reading the bytes and computing the operations; 0: unknown */
 } CostPart;
 
 /* What a forward has to move and to compute. */
@@ -111,8 +111,8 @@ typedef enum LinearOp {
 } LinearOp;
 
 struct Backend {
-    const char *name, *summary;  /* as in --backend; one line for --help */
-    bool computes_exactly;       /* inputs are not rounded, whatever WeightsOptions.activations asks for */
+    const char *name, *summary; /* as in --backend; one line for --help */
+    bool computes_exactly;      /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
     /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM head they
      * share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending with NULL. */
@@ -138,8 +138,8 @@ struct Backend {
 
     /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, no rows are fine. head: the LM head, y [n_rows][n_vocab];
      * head_reserve takes its memory beforehand. */
-    int (*linear_open)(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
-                       fr_error *err);
+    int (*linear_open)(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
+                       int32_t max_rows, fr_error *err);
     void (*linear_close)(Linear *l);
     void (*linear)(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
     int (*head_reserve)(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
@@ -156,10 +156,12 @@ struct Backend {
     /* For measurements (cost.h). parts: fills out [COST_PARTS_MAX] and returns their number; time_parts: from now on the seconds of each
      * part are added to seconds [that number], NULL: no longer. speed and read_weights may be NULL: unknown. */
     void (*work)(const Weights *w, KvType kv_type, CostWork *out);
-    int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out);
+    int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
+                 CostPart *out);
     void (*time_parts)(Context *c, double *seconds);
     int (*speed)(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
-    int (*read_weights)(Device *d, const Weights *w, double *seconds, fr_error *err); /* the time of reading all matrices once */
+    int (*read_weights)(Device *d, const Weights *w, double *seconds,
+                        fr_error *err); /* the time of reading all matrices once */
 };
 
 /* All backends, ending with NULL, the default first; and one by name (NULL: the default), with an error that names them. */

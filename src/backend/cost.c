@@ -27,7 +27,8 @@ enum { MAX_ROUNDS = 200 };
 /* Any tokens do: the cost of a forward does not depend on what is read. */
 static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab, bool want_logits) {
     for (int32_t i = 0; i < n; i++)
-        rows[i] = (Row){.token = (i * 37 + 11) % n_vocab, .sequence = sequence, .parent = i - 1, .want_logits = want_logits};
+        rows[i] =
+            (Row){.token = (i * 37 + 11) % n_vocab, .sequence = sequence, .parent = i - 1, .want_logits = want_logits};
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -67,7 +68,9 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
     double *samples = mem_calloc((size_t)n * MAX_ROUNDS, sizeof *samples);
     if (!rows || !samples) status = error_memory(err, "a measurement", (size_t)max_rows * sizeof *rows);
     if (!status) status = executor_sequence_pad(e, sequence, n_context, err);
-    if (!status) status = measure(e, rows, sequence, n_vocab, row_counts, n, min_rounds, budget_s, quantile, samples, seconds, err);
+    if (!status)
+        status = measure(e, rows, sequence, n_vocab, row_counts, n, min_rounds, budget_s, quantile, samples, seconds,
+                         err);
     mem_free(rows);
     mem_free(samples);
     executor_sequence_close(e, sequence);

@@ -20,8 +20,7 @@ double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_r
 /* seconds[i]: wall time of a forward of row_counts[i] rows (a chain, all wanting logits) after n_context committed tokens, as a quantile of the
  * rounds: 0.5 the median, 0 the minimum. The numbers of rows take turns, for at least min_rounds rounds and about budget_s seconds in all,
  * so that disturbances affect them alike. Needs a free sequence and leaves none open. */
-int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, int min_rounds,
-                 double budget_s, double quantile, double *seconds,
-                 fr_error *err);
+int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, int min_rounds, double budget_s,
+                 double quantile, double *seconds, fr_error *err);
 
 #endif

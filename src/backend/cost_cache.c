@@ -28,9 +28,10 @@ void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]) 
     const ExecutorOptions *o = executor_options(e);
     char cpu[MACHINE_NAME_BYTES];
     machine_cpu_name(cpu);
-    snprintf(out, COST_KEY_BYTES, "cpu %s; backend %s; %d threads; kernels %s; act %s; kv %s; context %d; model %016" PRIx64, cpu,
-             w->backend->name, n_threads, w->options.kernels, act_precision_name(w->options.activations), kv_type_name(o->kv_type),
-             o->n_ctx, shape_hash(w->model->gguf));
+    snprintf(out, COST_KEY_BYTES,
+             "cpu %s; backend %s; %d threads; kernels %s; act %s; kv %s; context %d; model %016" PRIx64, cpu,
+             w->backend->name, n_threads, w->options.kernels, act_precision_name(w->options.activations),
+             kv_type_name(o->kv_type), o->n_ctx, shape_hash(w->model->gguf));
 }
 
 static bool path_of(const char *folder, const char *key, char out[PATH_BYTES]) {
@@ -41,7 +42,8 @@ static bool path_of(const char *folder, const char *key, char out[PATH_BYTES]) {
 /* Writes the text of the file except its last line, which is a hash of everything before it. Returns the number of bytes. */
 static size_t write_text(const char *key, const CostCurve *c, char out[FILE_BYTES]) {
     int n = snprintf(out, FILE_BYTES, "forerun cost 1\n%s\n%.9g %.9g\n%d\n", key, c->key_s, c->key_read_s, c->n);
-    for (int k = 0; k < c->n; k++) n += snprintf(out + n, FILE_BYTES - (size_t)n, "%d %.9g\n", c->rows[k], c->seconds[k]);
+    for (int k = 0; k < c->n; k++)
+        n += snprintf(out + n, FILE_BYTES - (size_t)n, "%d %.9g\n", c->rows[k], c->seconds[k]);
     return (size_t)n;
 }
 
@@ -54,7 +56,8 @@ static bool is_sound(const CostCurve *c) {
 /* Reads the numbers from `at` on, which is where the key ends. */
 static bool read_numbers(const char *at, CostCurve *c) {
     int used;
-    if (sscanf(at, "%lf %lf %d%n", &c->key_s, &c->key_read_s, &c->n, &used) != 3 || c->n < 1 || c->n > COST_CURVE_MAX) return false;
+    if (sscanf(at, "%lf %lf %d%n", &c->key_s, &c->key_read_s, &c->n, &used) != 3 || c->n < 1 || c->n > COST_CURVE_MAX)
+        return false;
     for (int k = 0; k < c->n; k++) {
         at += used;
         if (sscanf(at, "%d %lf%n", &c->rows[k], &c->seconds[k], &used) != 2) return false;
@@ -81,7 +84,8 @@ bool cost_cache_load(const char *folder, const char *key, CostCurve *out) {
 
 int cost_cache_store(const char *folder, const char *key, const CostCurve *c, fr_error *err) {
     char path[PATH_BYTES], text[FILE_BYTES];
-    if (!path_of(folder, key, path)) return error_set(err, FR_ERR_ARGUMENT, "the name of the cache folder is too long; name another");
+    if (!path_of(folder, key, path))
+        return error_set(err, FR_ERR_ARGUMENT, "the name of the cache folder is too long; name another");
     size_t n = write_text(key, c, text);
     ReplaceFile r;
     int status = replace_file_begin(&r, path, err);

@@ -68,7 +68,8 @@ static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s
     double spent_s[COST_CURVE_MAX] = {0}, cold_s = INFINITY, none = 0;
     int n = 0, status = time_once(e, 1, &cold_s, &none, err);
     for (int k = 0; !status && k < COST_CURVE_MAX && COUNTS[k] <= executor_max_rows(e) && COUNTS[k] <= n_ctx; k++) {
-        if (n >= FEWEST && clock_s() > begin_s + GROW_S) break; /* a large model: the line through the last two goes on */
+        if (n >= FEWEST && clock_s() > begin_s + GROW_S)
+            break; /* a large model: the line through the last two goes on */
         int32_t rows = COUNTS[k];
         c->rows[n] = rows, c->seconds[n] = INFINITY;
         status = time_once(e, rows, &c->seconds[n], &spent_s[n], err);
@@ -89,7 +90,8 @@ static void make_rising(CostCurve *c) {
     int count[COST_CURVE_MAX], n = 0; /* runs of points that share their mean */
     for (int k = 0; k < c->n; k++) {
         sum[n] = c->seconds[k], count[n++] = 1;
-        for (; n > 1 && sum[n - 2] / count[n - 2] > sum[n - 1] / count[n - 1]; n--) sum[n - 2] += sum[n - 1], count[n - 2] += count[n - 1];
+        for (; n > 1 && sum[n - 2] / count[n - 2] > sum[n - 1] / count[n - 1]; n--)
+            sum[n - 2] += sum[n - 1], count[n - 2] += count[n - 1];
     }
     for (int i = 0, k = 0; i < n; i++)
         for (int j = 0; j < count[i]; j++) c->seconds[k++] = sum[i] / count[i];

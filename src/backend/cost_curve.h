@@ -13,7 +13,7 @@ typedef struct CostCurve {
     int32_t rows[COST_CURVE_MAX];   /* rising, the first is 1 */
     double seconds[COST_CURVE_MAX]; /* a(n), never falling */
     double key_s, key_read_s;       /* of one row and one key; of one key, whatever the number of rows */
-    double n_context;               /* tokens before each row, in the mean: what the functions below answer for. Set by the owner */
+    double n_context; /* tokens before each row, in the mean: what the functions below answer for. Set by the owner */
 } CostCurve;
 
 /* Measures 1 to 32 rows without context, and 8 rows behind a long one (1024 tokens, where so many fit): about 150 ms, for a large model up

@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* The seconds by part of the fastest of some forwards. */
-static int time_parts(Executor *e, int32_t n_rows, int32_t n_context, double seconds, double *part_s, double *whole_s, fr_error *err) {
+static int time_parts(Executor *e, int32_t n_rows, int32_t n_context, double seconds, double *part_s, double *whole_s,
+                      fr_error *err) {
     Context *c = executor_context(e);
     const Backend *backend = executor_weights(e)->backend;
     double end_s = clock_s() + seconds, now_s[COST_PARTS_MAX], forward_s;
@@ -23,8 +24,8 @@ static int time_parts(Executor *e, int32_t n_rows, int32_t n_context, double sec
     return status;
 }
 
-int cost_parts_measure(Executor *e, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, double seconds, CostPart *parts,
-                       double *whole_s, fr_error *err) {
+int cost_parts_measure(Executor *e, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, double seconds,
+                       CostPart *parts, double *whole_s, fr_error *err) {
     const Weights *w = executor_weights(e);
     double part_s[COST_PARTS_MAX] = {0};
     int status = time_parts(e, n_rows, n_context, seconds, part_s, whole_s, err);

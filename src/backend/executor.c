@@ -27,12 +27,12 @@ struct Executor {
     ExecutorOptions options;
     KvPages kv;
     Arena arena;
-    RowPlace *rows;               /* [max_rows] of the last forward and its extensions */
-    int32_t n_before;             /* of them, those that ran before the last run */
-    int32_t n_rows;               /* of the last run: rows + n_before */
+    RowPlace *rows;   /* [max_rows] of the last forward and its extensions */
+    int32_t n_before; /* of them, those that ran before the last run */
+    int32_t n_rows;   /* of the last run: rows + n_before */
     int32_t n_logits, n_hidden;
-    int32_t *path_slots;          /* [max_rows * max_rows] */
-    int32_t *offsets;             /* [max_rows] scratch of commit */
+    int32_t *path_slots; /* [max_rows * max_rows] */
+    int32_t *offsets;    /* [max_rows] scratch of commit */
 };
 
 /* ---- opening ------------------------------------------------------------------------------------ */
@@ -52,14 +52,22 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
     int64_t n_pages = o->n_pages, rows = o->max_rows;
     if (n_pages == 0) n_pages = (int64_t)o->max_sequences * (o->n_ctx / o->page_size + 1);
     if (n_pages * o->page_size > INT32_MAX)
-        return error_set(err, FR_ERR_MEMORY, "%lld pages of %d tokens are more KV slots than can be numbered; ask for fewer or "
-                         "shorter sequences", (long long)n_pages, o->page_size);
-    const ContextOptions context = {.kv_type = o->kv_type, .n_slots = (int32_t)n_pages * o->page_size, .n_ctx = o->n_ctx,
+        return error_set(err, FR_ERR_MEMORY,
+                         "%lld pages of %d tokens are more KV slots than can be numbered; ask for fewer or "
+                         "shorter sequences",
+                         (long long)n_pages, o->page_size);
+    const ContextOptions context = {.kv_type = o->kv_type,
+                                    .n_slots = (int32_t)n_pages * o->page_size,
+                                    .n_ctx = o->n_ctx,
                                     .max_rows = o->max_rows};
     int status = e->backend->context_open(&e->context, device, e->weights, &context, err);
     if (status) return status;
-    const KvShape shape = {.page_size = o->page_size, .n_pages = (int32_t)n_pages, .max_sequences = o->max_sequences, .n_ctx = o->n_ctx};
-    status = kv_open(&e->kv, &shape, &(KvMemory){.memory = e->context, .copy_slots = copy_slots, .fill_slot = fill_slot}, err);
+    const KvShape shape = {.page_size = o->page_size,
+                           .n_pages = (int32_t)n_pages,
+                           .max_sequences = o->max_sequences,
+                           .n_ctx = o->n_ctx};
+    status = kv_open(&e->kv, &shape,
+                     &(KvMemory){.memory = e->context, .copy_slots = copy_slots, .fill_slot = fill_slot}, err);
     if (status) return status;
     if (!(e->path_slots = mem_alloc((size_t)(rows * rows) * sizeof *e->path_slots)))
         return error_memory(err, "the rows of a forward", (size_t)(rows * rows) * sizeof *e->path_slots);
@@ -67,7 +75,8 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
     return arena_take(&e->arena, items, ARENA_COUNT(items), "the rows of a forward", err);
 }
 
-int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options, fr_error *err) {
+int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,
+                  fr_error *err) {
     *out = NULL;
     fr_assert(device->backend == weights->backend);
     fr_assert(options->max_rows >= 1 && options->max_rows <= EXECUTOR_MAX_ROWS);
@@ -107,11 +116,17 @@ int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) { return kv
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {
     return kv_sequence_fork(&e->kv, from, out, err);
 }
-void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) { kv_sequence_share(&e->kv, from, to, n); }
+void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
+    kv_sequence_share(&e->kv, from, to, n);
+}
 void executor_sequence_close(Executor *e, int32_t sequence) { kv_sequence_close(&e->kv, sequence); }
 int32_t executor_sequence_length(const Executor *e, int32_t sequence) { return e->kv.sequences[sequence].length; }
-void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) { kv_truncate(&e->kv, sequence, length); }
-int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err) { return kv_pad(&e->kv, sequence, n, err); }
+void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) {
+    kv_truncate(&e->kv, sequence, length);
+}
+int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err) {
+    return kv_pad(&e->kv, sequence, n, err);
+}
 int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
 int32_t executor_n_pages(const Executor *e) { return e->kv.shape.n_pages; }
 int32_t executor_n_free_pages(const Executor *e) { return e->kv.n_free; }
@@ -136,8 +151,8 @@ static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence)
 }
 
 static bool is_possible(const Executor *e, const Row *r, int32_t i) {
-    return r->sequence >= 0 && r->sequence < e->kv.shape.max_sequences && e->kv.sequences[r->sequence].open && r->token >= 0 &&
-           r->token < executor_n_vocab(e) && r->parent >= -1 && r->parent < i &&
+    return r->sequence >= 0 && r->sequence < e->kv.shape.max_sequences && e->kv.sequences[r->sequence].open &&
+           r->token >= 0 && r->token < executor_n_vocab(e) && r->parent >= -1 && r->parent < i &&
            (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
 
@@ -147,8 +162,9 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
     for (int32_t i = n_before; i < n_before + n_rows; i++) {
         const Row *r = &rows[i - n_before];
         if (!is_possible(e, r, i))
-            return error_set(err, FR_ERR_ARGUMENT, "row %d of a batch of %d is impossible: token %d, sequence %d, parent %d",
-                             i, n_before + n_rows, r->token, r->sequence, r->parent);
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "row %d of a batch of %d is impossible: token %d, sequence %d, parent %d", i,
+                             n_before + n_rows, r->token, r->sequence, r->parent);
         const KvSequence *s = &e->kv.sequences[r->sequence];
         int32_t index = index_in_sequence(e, i, r->sequence);
         if (index >= s->n_reserved)
@@ -158,9 +174,16 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
         int32_t *path = path_room(e, i), n_path = parent ? parent->n_path + 1 : 1, slot = s->slots[s->length + index];
         if (parent) memcpy(path, parent->path_slots, (size_t)parent->n_path * sizeof *path);
         path[n_path - 1] = slot;
-        e->rows[i] = (RowPlace){.token = r->token, .input = r->input, .position = s->length + n_path - 1, .sequence = r->sequence,
-                                .index = index, .slot = slot, .n_prefix = s->length, .n_path = n_path,
-                                .prefix_slots = s->slots, .path_slots = path,
+        e->rows[i] = (RowPlace){.token = r->token,
+                                .input = r->input,
+                                .position = s->length + n_path - 1,
+                                .sequence = r->sequence,
+                                .index = index,
+                                .slot = slot,
+                                .n_prefix = s->length,
+                                .n_path = n_path,
+                                .prefix_slots = s->slots,
+                                .path_slots = path,
                                 .i_logits = r->want_logits ? e->n_logits++ : -1,
                                 .i_hidden = r->want_logits || r->want_hidden ? e->n_hidden++ : -1};
     }
@@ -171,7 +194,8 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
 
 static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_rows, fr_error *err) {
     if (n_rows < 1 || n_rows > e->options.max_rows - n_before)
-        return error_set(err, FR_ERR_ARGUMENT, "a batch of %d rows where 1 to %d fit", n_rows, e->options.max_rows - n_before);
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of %d rows where 1 to %d fit", n_rows,
+                         e->options.max_rows - n_before);
     e->n_before = n_before;
     e->n_rows = e->n_logits = e->n_hidden = 0;
     int status = place_rows(e, rows, n_before, n_rows, err);
@@ -181,7 +205,9 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
     return FR_OK;
 }
 
-int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) { return run_after(e, 0, rows, n_rows, err); }
+int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
+    return run_after(e, 0, rows, n_rows, err);
+}
 
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
     return run_after(e, e->n_before + e->n_rows, rows, n_rows, err);

@@ -11,20 +11,21 @@
 typedef struct Row {
     int32_t token;
     int32_t sequence;
-    int32_t parent;   /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
+    int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool want_logits;
     bool want_hidden; /* its hidden state; a row that wants logits has it anyway */
-    const float *input; /* [n_embd] what runs through the layers instead of the token's embedding; NULL: the embedding. Borrowed for
+    const float *
+        input; /* [n_embd] what runs through the layers instead of the token's embedding; NULL: the embedding. Borrowed for
                          * the call */
 } Row;
 
 typedef struct ExecutorOptions {
     KvType kv_type;
-    int32_t page_size;      /* token slots in a KV page */
-    int32_t n_ctx;          /* longest sequence */
+    int32_t page_size; /* token slots in a KV page */
+    int32_t n_ctx;     /* longest sequence */
     int32_t max_sequences;
-    int64_t n_pages;        /* 0: enough for max_sequences sequences of n_ctx tokens */
-    int32_t max_rows;       /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
+    int64_t n_pages;  /* 0: enough for max_sequences sequences of n_ctx tokens */
+    int32_t max_rows; /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
 } ExecutorOptions;
 
 enum { EXECUTOR_MAX_ROWS = 4096 };
@@ -32,8 +33,9 @@ enum { EXECUTOR_MAX_ROWS = 4096 };
 typedef struct Executor Executor; /* used by one thread at a time, as its device is */
 
 /* Device and weights are of one backend and must outlive the executor. All memory is taken here. */
-int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options, fr_error *err);
-void executor_close(Executor *e); /* NULL is fine */
+int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,
+                  fr_error *err);
+void executor_close(Executor *e);                           /* NULL is fine */
 const ExecutorOptions *executor_options(const Executor *e); /* as it was opened with */
 const Weights *executor_weights(const Executor *e);
 Context *executor_context(const Executor *e); /* for measurements */

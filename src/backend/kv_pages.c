@@ -26,7 +26,9 @@ void kv_close(KvPages *kv) {
     *kv = (KvPages){0};
 }
 
-static void copy_slots(KvPages *kv, int32_t from, int32_t to, int32_t n) { kv->data.copy_slots(kv->data.memory, from, to, n); }
+static void copy_slots(KvPages *kv, int32_t from, int32_t to, int32_t n) {
+    kv->data.copy_slots(kv->data.memory, from, to, n);
+}
 
 static void set_page(KvPages *kv, KvSequence *s, int32_t i, int32_t page) {
     int32_t size = kv->shape.page_size;
@@ -119,7 +121,8 @@ int kv_reserve(KvPages *kv, int32_t sequence, int32_t n, fr_error *err) {
     if (n_new + copy_tail > kv->n_free)
         return error_set(err, FR_ERR_MEMORY,
                          "the KV cache is full: %d pages of %d tokens are free and %d are needed; run fewer requests "
-                         "at a time or give the cache more memory", kv->n_free, size, n_new + copy_tail);
+                         "at a time or give the cache more memory",
+                         kv->n_free, size, n_new + copy_tail);
     if (copy_tail) {
         int32_t old = s->pages[tail], page = take_page(kv);
         copy_slots(kv, old * size, page * size, s->length % size);

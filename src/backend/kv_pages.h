@@ -17,10 +17,10 @@
 #include <stdbool.h>
 
 typedef struct KvShape {
-    int32_t page_size;     /* slots in a page, 1 or more */
-    int32_t n_pages;       /* in all */
+    int32_t page_size; /* slots in a page, 1 or more */
+    int32_t n_pages;   /* in all */
     int32_t max_sequences;
-    int32_t n_ctx;         /* the longest a sequence may become, uncommitted rows included */
+    int32_t n_ctx; /* the longest a sequence may become, uncommitted rows included */
 } KvShape;
 
 /* The memory that the slots lie in. */
@@ -32,18 +32,18 @@ typedef struct KvMemory {
 
 typedef struct KvSequence {
     bool open;
-    int32_t length;        /* committed tokens */
-    int32_t n_reserved;    /* slots past the length that may be written */
+    int32_t length;     /* committed tokens */
+    int32_t n_reserved; /* slots past the length that may be written */
     int32_t n_pages;
-    int32_t *pages;        /* [n_pages], room for all of n_ctx */
-    int32_t *slots;        /* [n_pages * page_size] slot of each logical position */
+    int32_t *pages; /* [n_pages], room for all of n_ctx */
+    int32_t *slots; /* [n_pages * page_size] slot of each logical position */
 } KvSequence;
 
 typedef struct KvPages {
     KvShape shape;
     KvMemory data;
-    int32_t *ref_counts;   /* [n_pages] */
-    int32_t *free_pages;   /* [n_free] */
+    int32_t *ref_counts; /* [n_pages] */
+    int32_t *free_pages; /* [n_free] */
     int32_t n_free;
     KvSequence *sequences; /* [max_sequences] */
     Arena arena;

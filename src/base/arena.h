@@ -28,7 +28,8 @@ typedef struct ArenaItem {
     size_t n, each; /* elements, and bytes of one */
 } ArenaItem;
 
-#define ARENA_ITEM(pointer, count) {(pointer), (size_t)(count), sizeof **(pointer)}
+#define ARENA_ITEM(pointer, count) \
+    { (pointer), (size_t)(count), sizeof **(pointer) }
 #define ARENA_COUNT(items) (sizeof(items) / sizeof *(items))
 
 /* Takes all items in one block. `what` names their owner in the error. */

@@ -38,7 +38,11 @@ static void describe_values(const Option *row, char *text, size_t size) {
     case OPTION_CHOICE_BOOL:
     case OPTION_CHOICE_NAME:
         for (int i = 0; row->names[i] && n < size; i++)
-            n += (size_t)snprintf(text + n, size - n, "%s%s", i == 0 ? "" : row->names[i + 1] ? ", " : " or ", row->names[i]);
+            n += (size_t)snprintf(text + n, size - n, "%s%s",
+                                  i == 0              ? ""
+                                  : row->names[i + 1] ? ", "
+                                                      : " or ",
+                                  row->names[i]);
         return;
     case OPTION_BUFFER: snprintf(text, size, "shorter than %lld bytes", (long long)row->max); return;
     default: snprintf(text, size, "text"); return;
@@ -69,7 +73,8 @@ static bool store_int(const Option *row, const char *value, void *to) {
 static bool store_real(const Option *row, const char *value, void *to) {
     char *end;
     double v = strtod(value, &end);
-    if (end == value || *end || !(v >= row->min_real && v <= row->max_real) || !isfinite(v)) return false; /* a NaN compares false */
+    if (end == value || *end || !(v >= row->min_real && v <= row->max_real) || !isfinite(v))
+        return false; /* a NaN compares false */
     if (row->kind == OPTION_F64) {
         *(double *)to = v;
         return true;
@@ -107,7 +112,8 @@ static int store_custom(const Option *row, const char *written, const char *valu
 static int store_text(const Option *row, const char *written, const char *value, void *out, fr_error *err) {
     int *n = field(out, row->n_offset);
     if (*n >= row->max)
-        return error_set(err, FR_ERR_ARGUMENT, "'%.120s': at most %lld of these can be given", written, (long long)row->max);
+        return error_set(err, FR_ERR_ARGUMENT, "'%.120s': at most %lld of these can be given", written,
+                         (long long)row->max);
     ((const char **)field(out, row->offset))[(*n)++] = value;
     return FR_OK;
 }
@@ -139,7 +145,8 @@ int option_store(const Option *row, const char *written, const char *value, void
 
 bool option_is_given(const Option *row, const void *out) {
     const char *base = out;
-    if (row->kind == OPTION_TEXT || row->kind == OPTION_CHOICE_NAME) return *(const char *const *)(const void *)(base + row->offset) != NULL;
+    if (row->kind == OPTION_TEXT || row->kind == OPTION_CHOICE_NAME)
+        return *(const char *const *)(const void *)(base + row->offset) != NULL;
     if (row->kind == OPTION_BUFFER) return base[row->offset] != '\0';
     if (row->kind == OPTION_TEXTS) return *(const int *)(const void *)(base + row->n_offset) > 0;
     return true;
@@ -162,7 +169,8 @@ const Option *options_find(const Option *rows, const char *key) {
 }
 
 static int refuse_key(const Option *rows, const char *owner, const char *key, fr_error *err) {
-    if (!rows->key) return error_set(err, FR_ERR_ARGUMENT, "%s: unknown option '%.40s': %s has no options", owner, key, owner);
+    if (!rows->key)
+        return error_set(err, FR_ERR_ARGUMENT, "%s: unknown option '%.40s': %s has no options", owner, key, owner);
     NearestWord nearest = {.word = NULL};
     char names[256] = "", hint[80] = "";
     size_t n = 0;
@@ -200,7 +208,8 @@ static int parse_pairs(const Option *rows, const char *owner, char *text, void *
         if (!equals || equals == p || !equals[1])
             return error_set(err, FR_ERR_ARGUMENT, "%s: '%.80s' must be written key=value", owner, p);
         *equals = '\0';
-        if (was_set(text, p, p)) return error_set(err, FR_ERR_ARGUMENT, "%s: '%.40s' is set twice; keep one of them", owner, p);
+        if (was_set(text, p, p))
+            return error_set(err, FR_ERR_ARGUMENT, "%s: '%.40s' is set twice; keep one of them", owner, p);
         int status = options_set(rows, owner, p, equals + 1, out, err);
         if (status || is_last) return status;
         p += n + 1;
@@ -214,7 +223,8 @@ int options_parse(const Option *rows, const char *owner, char *text, void *out, 
     for (const Option *row = rows; row->key; row++)
         if (row->required && !option_is_given(row, out)) {
             char room[64];
-            return error_set(err, FR_ERR_ARGUMENT, "%s: missing %s: write %s=%s", owner, row->required, row->key, option_metavar(row, room));
+            return error_set(err, FR_ERR_ARGUMENT, "%s: missing %s: write %s=%s", owner, row->required, row->key,
+                             option_metavar(row, room));
         }
     return FR_OK;
 }
@@ -234,7 +244,8 @@ static int edit_distance(const char *a, const char *b) {
             int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
             if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
             if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best) best = d[i - 2][j - 2] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
             d[i][j] = best;
         }
     return d[n_a][n_b];

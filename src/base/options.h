@@ -46,19 +46,26 @@
 #include <stdint.h>
 
 typedef enum OptionKind {
-    OPTION_BOOL, OPTION_INT_FLAG,             /* 1 or 0; on the command line the name alone sets it */
-    OPTION_I32, OPTION_I64, OPTION_U64,       /* an integer from min to max */
-    OPTION_F32, OPTION_F64,                   /* a number from min_real to max_real */
-    OPTION_CHOICE_INDEX, OPTION_CHOICE_BOOL, OPTION_CHOICE_NAME, /* one of names: stored as its value, false or true, or the name */
-    OPTION_TEXT, OPTION_BUFFER,               /* text, borrowed or copied into a char[max] */
-    OPTION_TEXTS,                             /* given several times, at most `max` times; borrowed */
-    OPTION_CUSTOM,                            /* `parse` reads it */
+    OPTION_BOOL,
+    OPTION_INT_FLAG, /* 1 or 0; on the command line the name alone sets it */
+    OPTION_I32,
+    OPTION_I64,
+    OPTION_U64, /* an integer from min to max */
+    OPTION_F32,
+    OPTION_F64, /* a number from min_real to max_real */
+    OPTION_CHOICE_INDEX,
+    OPTION_CHOICE_BOOL,
+    OPTION_CHOICE_NAME, /* one of names: stored as its value, false or true, or the name */
+    OPTION_TEXT,
+    OPTION_BUFFER, /* text, borrowed or copied into a char[max] */
+    OPTION_TEXTS,  /* given several times, at most `max` times; borrowed */
+    OPTION_CUSTOM, /* `parse` reads it */
 } OptionKind;
 
 typedef struct Option {
-    const char *key;             /* NULL ends the table. "tree-budget" is --tree-budget on a command line, key=value elsewhere */
-    char letter;                 /* -x; 0: none. Command lines only, as are section, implied and is_argument */
-    OptionKind kind;             /* from here to n_offset: set by the OPT_ macros below */
+    const char *key; /* NULL ends the table. "tree-budget" is --tree-budget on a command line, key=value elsewhere */
+    char letter;     /* -x; 0: none. Command lines only, as are section, implied and is_argument */
+    OptionKind kind; /* from here to n_offset: set by the OPT_ macros below */
     bool is_file;
     size_t offset, n_offset;
     int64_t min, max;
@@ -66,32 +73,41 @@ typedef struct Option {
     const char *const *names;
     int (*parse)(void *out, const char *text, fr_error *err);
 
-    const int32_t *values;       /* OPT_CHOICE: what each name stands for; NULL: 0, 1, 2, ... */
-    const char *word;            /* OPT_INT: a word that is accepted too, such as "auto" */
-    int64_t word_value;          /* ... and the integer it stands for */
-    const char *default_value;   /* as the user would write it; NULL: the field stays as the caller left it */
-    const char *default_help;    /* how --help describes the default where default_value cannot ("all cores") */
-    const char *required;        /* what is missing if it is not given, as in "missing output file: pass -o FILE"; NULL: optional */
-    const char *implied;         /* the value of --key without =VALUE (the value is then never a word of its own) */
-    bool is_argument;            /* a positional argument; key is its name in the usage line: FILE */
-    const char *metavar;         /* FILE, N; NULL: chosen by the type */
-    const char *section;         /* title in --help and the man page, for this row and the following; NULL: as the row before */
+    const int32_t *values;     /* OPT_CHOICE: what each name stands for; NULL: 0, 1, 2, ... */
+    const char *word;          /* OPT_INT: a word that is accepted too, such as "auto" */
+    int64_t word_value;        /* ... and the integer it stands for */
+    const char *default_value; /* as the user would write it; NULL: the field stays as the caller left it */
+    const char *default_help;  /* how --help describes the default where default_value cannot ("all cores") */
+    const char
+        *required; /* what is missing if it is not given, as in "missing output file: pass -o FILE"; NULL: optional */
+    const char *implied; /* the value of --key without =VALUE (the value is then never a word of its own) */
+    bool is_argument;    /* a positional argument; key is its name in the usage line: FILE */
+    const char *metavar; /* FILE, N; NULL: chosen by the type */
+    const char *section; /* title in --help and the man page, for this row and the following; NULL: as the row before */
     const char *(*suggest)(int); /* words for completions, by index, then NULL; the value need not be among them */
     const char *help;            /* one or two sentences without range and default, which are added */
 } Option;
 
 #define OPT_FIELD(S, field) (((S *)0)->field)
-#define OPT_FLAG(S, field) .kind = _Generic(OPT_FIELD(S, field), bool: OPTION_BOOL, int: OPTION_INT_FLAG), .offset = offsetof(S, field)
+#define OPT_FLAG(S, field) \
+    .kind = _Generic(OPT_FIELD(S, field), bool : OPTION_BOOL, int : OPTION_INT_FLAG), .offset = offsetof(S, field)
 #define OPT_INT(S, field, lo, hi) \
-    .kind = _Generic(OPT_FIELD(S, field), int32_t: OPTION_I32, int64_t: OPTION_I64, uint64_t: OPTION_U64), .offset = offsetof(S, field), \
-    .min = (lo), .max = (hi)
+    .kind = _Generic(OPT_FIELD(S, field), int32_t \
+                     : OPTION_I32, int64_t \
+                     : OPTION_I64, uint64_t \
+                     : OPTION_U64), \
+    .offset = offsetof(S, field), .min = (lo), .max = (hi)
 #define OPT_REAL(S, field, lo, hi) \
-    .kind = _Generic(OPT_FIELD(S, field), float: OPTION_F32, double: OPTION_F64), .offset = offsetof(S, field), .min_real = (lo), \
-    .max_real = (hi)
+    .kind = _Generic(OPT_FIELD(S, field), float \
+                     : OPTION_F32, double \
+                     : OPTION_F64), \
+    .offset = offsetof(S, field), .min_real = (lo), .max_real = (hi)
 #define OPT_CHOICE(S, field, ...) \
     .kind = _Generic(OPT_FIELD(S, field), int: OPTION_CHOICE_INDEX, unsigned: OPTION_CHOICE_INDEX, bool: OPTION_CHOICE_BOOL, \
                      const char *: OPTION_CHOICE_NAME), \
-    .offset = offsetof(S, field), .names = (const char *const[]){__VA_ARGS__, NULL}
+    .offset = offsetof(S, field), .names = (const char *const[]){ \
+        __VA_ARGS__, NULL \
+    }
 #define OPT_TEXT(S, field) \
     .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \
     .offset = offsetof(S, field), .max = (int64_t)sizeof OPT_FIELD(S, field)

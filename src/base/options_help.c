@@ -65,7 +65,8 @@ const char *option_metavar(const Option *row, char room[64]) {
     case OPTION_CHOICE_INDEX:
     case OPTION_CHOICE_BOOL:
     case OPTION_CHOICE_NAME:
-        for (int i = 0; row->names[i] && n < 64; i++) n += (size_t)snprintf(room + n, 64 - n, "%s%s", i ? "|" : "", row->names[i]);
+        for (int i = 0; row->names[i] && n < 64; i++)
+            n += (size_t)snprintf(room + n, 64 - n, "%s%s", i ? "|" : "", row->names[i]);
         return room;
     default: return "TEXT";
     }
@@ -78,7 +79,8 @@ static void describe_range(const Option *row, char *text, size_t size) {
     bool is_real = row->kind == OPTION_F32 || row->kind == OPTION_F64;
     if (is_int) {
         const char *word = row->word ? row->word : "", *comma = row->word ? ", or " : "";
-        if (row->max < 1 << 20) snprintf(text, size, "%s%s%lld to %lld", word, comma, (long long)row->min, (long long)row->max);
+        if (row->max < 1 << 20)
+            snprintf(text, size, "%s%s%lld to %lld", word, comma, (long long)row->min, (long long)row->max);
         else if (row->word) snprintf(text, size, "%s%sat least %lld", word, comma, (long long)row->min);
         else if (row->min > 1) snprintf(text, size, "at least %lld", (long long)row->min);
     }
@@ -93,7 +95,10 @@ bool option_describe(Buf *out, const Option *row, bool with_default) {
     const char *preset = row->default_help ? row->default_help : with_default && !is_flag ? row->default_value : NULL;
     const char *repeated = row->kind == OPTION_TEXTS && !row->is_argument ? "may be repeated" : NULL;
     const char *required = row->required && !row->is_argument ? "required" : NULL;
-    const char *const notes[][2] = {{"", range[0] ? range : NULL}, {"default: ", preset}, {"", required}, {"", repeated}};
+    const char *const notes[][2] = {{"", range[0] ? range : NULL},
+                                    {"default: ", preset},
+                                    {"", required},
+                                    {"", repeated}};
     bool fits = put(out, row->help), any = false;
     for (size_t i = 0; i < sizeof notes / sizeof *notes && fits; i++) {
         if (!notes[i][1]) continue;

@@ -27,9 +27,8 @@ void progress_update(Progress *p, int64_t n_done) {
     int n_full = (int)(part * WIDTH);
     int64_t n_here = n_done - p->n_before;
     double left_s = n_here > 0 ? (now - p->start_s) * (double)(p->n_total - n_done) / (double)n_here : 0;
-    fprintf(p->out, "\r\033[K%s [%.*s%.*s] %3.0f%%  %.0f s left%s", p->what, n_full,
-            "##############################", WIDTH - n_full, "..............................", part * 100,
-            left_s > 0 ? left_s : 0, p->note);
+    fprintf(p->out, "\r\033[K%s [%.*s%.*s] %3.0f%%  %.0f s left%s", p->what, n_full, "##############################",
+            WIDTH - n_full, "..............................", part * 100, left_s > 0 ? left_s : 0, p->note);
     fflush(p->out);
 }
 

@@ -18,8 +18,8 @@ void progress_begin(Progress *p, FILE *out, const char *what, int64_t n_total);
 /* For resumed work, of which n_before was done earlier: the time left is estimated from what was done since. Call it
  * after progress_begin. */
 void progress_resume(Progress *p, int64_t n_before);
-void progress_note(Progress *p, const char *note);    /* shown from the next update on; cut where it is too long */
-void progress_update(Progress *p, int64_t n_done);    /* at most ten times a second; cheap to call often */
+void progress_note(Progress *p, const char *note); /* shown from the next update on; cut where it is too long */
+void progress_update(Progress *p, int64_t n_done); /* at most ten times a second; cheap to call often */
 void progress_end(Progress *p);
 
 #endif

@@ -14,9 +14,10 @@ typedef enum RngStream {
     RNG_DRAFT = 1,  /* a drafter's choice that is not coupled to the target */
     RNG_VERIFY = 2, /* the random source of ratio rules */
     RNG_TEST = 3,
-    RNG_INIT = 4,   /* first values of parameters in training */
-    RNG_ORDER = 5,  /* the order of training data: counter = (epoch, half of an index; round) */
-    RNG_NOISE = 6,  /* noise added to hidden states in training: counter = (place of the sequence in the run, component) */
+    RNG_INIT = 4,  /* first values of parameters in training */
+    RNG_ORDER = 5, /* the order of training data: counter = (epoch, half of an index; round) */
+    RNG_NOISE =
+        6, /* noise added to hidden states in training: counter = (place of the sequence in the run, component) */
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */

@@ -44,7 +44,7 @@
 enum {
     SPINS = 16000,
     PREFETCH_BYTES = 256 << 10, /* of what is read next, prefetched while waiting: a part of the second cache */
-    PREFETCH_PIECE = 256,        /* ... in pieces of so many, between two looks at the word */
+    PREFETCH_PIECE = 256,       /* ... in pieces of so many, between two looks at the word */
 };
 
 /* The argument of a worker. */
@@ -60,25 +60,25 @@ typedef struct Share {
 
 struct ThreadPool {
     _Alignas(64) _Atomic uint64_t word;
-    _Atomic(const char *) later;    /* of the stage in the word; where the two do not match, only time is lost */
+    _Atomic(const char *) later; /* of the stage in the word; where the two do not match, only time is lost */
     atomic_size_t later_bytes;
     _Alignas(64) atomic_int n_done; /* parts of this stage */
     const Stage *stages;            /* of this region */
     int n_stages;
-    uint64_t first;                 /* number of the first of them */
-    Share *shares;                  /* [n_threads] */
-    double *stage_s;                /* see threads_time */
-    double since_s;                 /* when the running stage began */
-    int i_running;                  /* that stage, or -1: none of this region yet */
+    uint64_t first;  /* number of the first of them */
+    Share *shares;   /* [n_threads] */
+    double *stage_s; /* see threads_time */
+    double since_s;  /* when the running stage began */
+    int i_running;   /* that stage, or -1: none of this region yet */
     int n_threads;
-    int n_started;                  /* workers */
-    bool is_crowded;                /* more threads than cores */
-    bool is_pinned;                 /* the workers, and the thread that called threads_pin */
-    pthread_t *workers;             /* [n_threads - 1] */
-    Start *starts;                  /* [n_threads] */
+    int n_started;      /* workers */
+    bool is_crowded;    /* more threads than cores */
+    bool is_pinned;     /* the workers, and the thread that called threads_pin */
+    pthread_t *workers; /* [n_threads - 1] */
+    Start *starts;      /* [n_threads] */
     atomic_int n_asleep;
     atomic_bool closing;
-    pthread_mutex_t mutex;          /* guards the sleep of workers */
+    pthread_mutex_t mutex; /* guards the sleep of workers */
     pthread_cond_t wake;
 };
 
@@ -129,7 +129,8 @@ static bool take_from(ThreadPool *p, uint64_t word, int owner, int *i_part) {
         if (word_stage(seen) > stage || begin + n_taken >= end) return false;
         *i_part = (int)begin + n_taken;
         if (atomic_compare_exchange_weak_explicit(&p->shares[owner].taken, &seen, make_word(stage, n_taken + 1),
-                                                  memory_order_acquire, memory_order_relaxed)) return true;
+                                                  memory_order_acquire, memory_order_relaxed))
+            return true;
     }
 }
 
@@ -148,7 +149,8 @@ static uint64_t work(ThreadPool *p, int i_thread) {
         while (take(p, word, i_thread, &i_part)) {
             int i_stage = (int)(word_stage(word) - p->first);
             p->stages[i_stage].fn(p->stages[i_stage].ctx, i_part, n_parts, i_thread);
-            if (atomic_fetch_add_explicit(&p->n_done, 1, memory_order_acq_rel) + 1 == n_parts) open_stage(p, i_stage + 1);
+            if (atomic_fetch_add_explicit(&p->n_done, 1, memory_order_acq_rel) + 1 == n_parts)
+                open_stage(p, i_stage + 1);
         }
         if (atomic_load_explicit(&p->word, memory_order_relaxed) == word) return word;
     }
@@ -234,7 +236,8 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
     while (p->workers && p->starts && p->shares && p->n_started < n_threads - 1 && start_worker(p)) {}
     if (!p->workers || !p->starts || !p->shares || p->n_started < n_threads - 1) {
         threads_close(p);
-        return error_set(err, FR_ERR_MEMORY, "out of memory: the system does not grant %d threads; use fewer (-t)", n_threads);
+        return error_set(err, FR_ERR_MEMORY, "out of memory: the system does not grant %d threads; use fewer (-t)",
+                         n_threads);
     }
     *out = p;
     return FR_OK;
@@ -243,8 +246,10 @@ int threads_open(ThreadPool **out, int n_threads, fr_error *err) {
 int threads_pin(ThreadPool *p, fr_error *err) {
     const cpu_set_t *cores = allowed_cores();
     if (CPU_COUNT(cores) < p->n_threads)
-        return error_set(err, FR_ERR_ARGUMENT, "%d threads cannot be pinned to the %d cores that this process may use; use %d threads "
-                         "(-t), or do not pin", p->n_threads, CPU_COUNT(cores), CPU_COUNT(cores));
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "%d threads cannot be pinned to the %d cores that this process may use; use %d threads "
+                         "(-t), or do not pin",
+                         p->n_threads, CPU_COUNT(cores), CPU_COUNT(cores));
     size_t core = 0;
     for (int i = 0; i < p->n_threads; i++, core++) {
         while (!CPU_ISSET(core, cores)) core++;
@@ -252,7 +257,8 @@ int threads_pin(ThreadPool *p, fr_error *err) {
         CPU_ZERO(&one);
         CPU_SET(core, &one);
         if (pthread_setaffinity_np(i ? p->workers[i - 1] : pthread_self(), sizeof one, &one))
-            return error_set(err, FR_ERR_UNSUPPORTED, "the system does not let a thread be pinned to core %zu; do not pin", core);
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "the system does not let a thread be pinned to core %zu; do not pin", core);
         p->is_pinned = true;
     }
     return FR_OK;

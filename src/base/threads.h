@@ -30,7 +30,7 @@ int threads_pin(ThreadPool *pool, fr_error *err);
 typedef struct Stage {
     PartFn fn;
     void *ctx;
-    int n_parts;       /* at most THREADS_MAX_PARTS; 0: nothing to do */
+    int n_parts; /* at most THREADS_MAX_PARTS; 0: nothing to do */
     /* What a later stage will read, with its parts in this order; NULL: unknown. A waiting thread prefetches the
      * beginning of its share. Any address is safe. */
     const void *later;

@@ -17,8 +17,10 @@ static char *copy_name(const Gguf *g) {
 
 static int load(fr_model *m, const char *path, const fr_model_options *o, fr_error *err) {
     const Backend *backend;
-    WeightsOptions options = {.kernels = o->kernels, .n_threads = o->n_threads > 0 ? o->n_threads : threads_n_cores(),
-                              .progress = o->progress, .progress_user = o->progress_user};
+    WeightsOptions options = {.kernels = o->kernels,
+                              .n_threads = o->n_threads > 0 ? o->n_threads : threads_n_cores(),
+                              .progress = o->progress,
+                              .progress_user = o->progress_user};
     int status = backend_find(o->backend, &backend, err);
     if (status) return status;
     if (!act_precision_from_name(o->activations, &options.activations))
@@ -30,8 +32,8 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, fr_err
     if (!status) status = backend->weights_open(&m->weights, m->model, &options, err);
     if (status) return status;
     if (tokenizer_n_vocab(m->tokenizer) > m->model->hparams.n_vocab)
-        return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model has only %d embeddings", path,
-                         tokenizer_n_vocab(m->tokenizer), m->model->hparams.n_vocab);
+        return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model has only %d embeddings",
+                         path, tokenizer_n_vocab(m->tokenizer), m->model->hparams.n_vocab);
     m->chat_family = chat_family_of(m->gguf);
     m->name = copy_name(m->gguf);
     return m->name ? FR_OK : error_memory(err, "a name", 0);
@@ -63,10 +65,16 @@ void fr_model_close(fr_model *m) {
 
 void fr_model_get_info(const fr_model *m, fr_model_info *out) {
     const Hparams *h = &m->model->hparams;
-    *out = (fr_model_info){.name = m->name, .architecture = arch_name(h->arch), .backend = m->weights->backend->name, .kernels = m->weights->options.kernels,
+    *out = (fr_model_info){.name = m->name,
+                           .architecture = arch_name(h->arch),
+                           .backend = m->weights->backend->name,
+                           .kernels = m->weights->options.kernels,
                            .activations = weights_activations(m->weights),
-                           .chat_family = chat_family_name(m->chat_family), .n_vocab = h->n_vocab,
-                           .n_layer = h->n_layer, .n_embd = h->n_embd, .n_ctx_train = h->n_ctx_train,
+                           .chat_family = chat_family_name(m->chat_family),
+                           .n_vocab = h->n_vocab,
+                           .n_layer = h->n_layer,
+                           .n_embd = h->n_embd,
+                           .n_ctx_train = h->n_ctx_train,
                            .weight_bytes = m->weights->bytes};
 }
 
@@ -105,8 +113,10 @@ int fr_chat_prompt(const fr_model *m, const char *family_name, const fr_chat_mes
     ChatFamily family = family_name ? chat_family_from_name(family_name) : m->chat_family;
     if (family == CHAT_NONE)
         return error_set(err, FR_ERR_UNSUPPORTED,
-                         family_name ? "there is no chat format '%s'" : "%s has no chat template that is recognised; "
-                         "name a format, or prompt without chat", family_name ? family_name : m->name);
+                         family_name ? "there is no chat format '%s'"
+                                     : "%s has no chat template that is recognised; "
+                                       "name a format, or prompt without chat",
+                         family_name ? family_name : m->name);
     ChatMessage *copies = malloc((size_t)(n_messages ? n_messages : 1) * sizeof *copies);
     if (!copies) return error_memory(err, "messages", (size_t)n_messages * sizeof *copies);
     for (int i = 0; i < n_messages; i++) copies[i] = (ChatMessage){messages[i].role, messages[i].content};

@@ -37,7 +37,8 @@ int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets) {
     int32_t n = 0, n_best = 0;
     for (int i = 0; i < in->n_trees; i++) {
         budgets[i] = 0;
-        for (int32_t k = 1; k < in->trees[i]->n; k++) in->scratch[n++] = (BudgetNode){in->trees[i]->nodes[k].p_accept, i};
+        for (int32_t k = 1; k < in->trees[i]->n; k++)
+            in->scratch[n++] = (BudgetNode){in->trees[i]->nodes[k].p_accept, i};
     }
     if (n == 0) return 0;
     qsort(in->scratch, (size_t)n, sizeof *in->scratch, better_first);

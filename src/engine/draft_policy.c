@@ -56,8 +56,10 @@ int draft_policy_measure_costs(fr_engine *e, fr_error *err) {
     if (e->policy.cost.n) return FR_OK;
     if (folder) cost_cache_key(e->executor, e->options.n_threads, key);
     if (folder && cost_cache_load(folder, key, &e->policy.cost)) return FR_OK;
-    while ((status = cost_curve_measure(&e->policy.cost, e->executor, e->options.n_ctx, &why)) && prefix_cache_drop(e)) {}
-    if (status) return error_set(err, (fr_code)status, "the time of a forward cannot be measured now: %.400s", why.message);
+    while ((status = cost_curve_measure(&e->policy.cost, e->executor, e->options.n_ctx, &why)) &&
+           prefix_cache_drop(e)) {}
+    if (status)
+        return error_set(err, (fr_code)status, "the time of a forward cannot be measured now: %.400s", why.message);
     draft_policy_save_costs(e);
     return FR_OK;
 }
@@ -82,7 +84,8 @@ int draft_policy_begin(fr_request *r, fr_error *err) {
     }
     if (!r->has_auto_budget) return FR_OK;
     if (e->policy.cost.n == 0)
-        return error_set(err, FR_ERR_ARGUMENT, "an automatic tree budget needs to know what forwards cost: call "
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "an automatic tree budget needs to know what forwards cost: call "
                          "fr_engine_measure_costs first, or name \"auto\" in fr_engine_options.drafts");
     r->time_credit_s = CREDIT_START * cost_curve_at(&e->policy.cost, 1);
     r->recent_tokens = RATE_MEMORY;
@@ -110,7 +113,8 @@ static bool claim_proposal(RequestDraft *d) {
 
 void draft_policy_choose_drafts(fr_request *r) {
     double income_s = 0;
-    if (r->has_auto_budget) income_s = TRIAL_SHARE * cost_curve_at(&r->engine->policy.cost, 1) / (r->options.n_drafts + 1);
+    if (r->has_auto_budget)
+        income_s = TRIAL_SHARE * cost_curve_at(&r->engine->policy.cost, 1) / (r->options.n_drafts + 1);
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         if (d->is_active && d->time_credit_s < d->shared->proposal_s) d->time_credit_s += income_s;
@@ -158,9 +162,13 @@ void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int
         e->policy.trees[n_trees++] = &r->tree;
     }
     if (n_trees == 0) return;
-    const BudgetInput in = {.trees = e->policy.trees, .n_trees = n_trees, .n_base_rows = n_base_rows,
-                            .cost = &e->policy.cost, .tokens_per_s = MARGIN * e->policy.tokens_per_s,
-                            .max_extra_s = max_extra_s, .scratch = e->policy.scratch};
+    const BudgetInput in = {.trees = e->policy.trees,
+                            .n_trees = n_trees,
+                            .n_base_rows = n_base_rows,
+                            .cost = &e->policy.cost,
+                            .tokens_per_s = MARGIN * e->policy.tokens_per_s,
+                            .max_extra_s = max_extra_s,
+                            .scratch = e->policy.scratch};
     allocate_budgets(&in, e->policy.budgets);
     for (int i = 0, k = 0; i < n; i++) {
         fr_request *r = requests[i];
@@ -175,7 +183,9 @@ static void settle_accounts(fr_request *r, const int32_t *sources, int32_t n) {
     const DraftPolicy *p = &r->engine->policy;
     int32_t n_rows = r->engine->step.n_rows;
     double t1_s = cost_curve_at(&p->cost, 1), token_s = 1 / p->tokens_per_s, step_s = cost_curve_at(&p->cost, n_rows);
-    double node_s = n_rows == p->n_base_rows ? 0 : (step_s - cost_curve_at(&p->cost, p->n_base_rows)) / (n_rows - p->n_base_rows);
+    double node_s = n_rows == p->n_base_rows
+                        ? 0
+                        : (step_s - cost_curve_at(&p->cost, p->n_base_rows)) / (n_rows - p->n_base_rows);
     r->recent_tokens += n - r->recent_tokens / RATE_MEMORY;
     r->recent_s += step_s - r->recent_s / RATE_MEMORY;
     r->time_credit_s += LOSS_SHARE * t1_s + (n - 1) * token_s - (r->tree.n - 1) * node_s;

@@ -39,8 +39,12 @@ static EngineDrafter *find(fr_engine *e, const char *spec) {
 
 int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     if (find(e, spec)) return FR_OK;
-    DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab, .max_sequences = e->options.max_requests,
-                      .vocab = e->model->gguf, .target = e->model->gguf, .weights = e->model->weights, .device = e->device,
+    DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab,
+                      .max_sequences = e->options.max_requests,
+                      .vocab = e->model->gguf,
+                      .target = e->model->gguf,
+                      .weights = e->model->weights,
+                      .device = e->device,
                       .n_ctx = e->options.n_ctx};
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);

@@ -14,7 +14,7 @@
 enum { ENGINE_MAX_DRAFTERS = 32 };
 
 typedef struct EngineDrafter {
-    char *spec;              /* NULL: the place is free */
+    char *spec; /* NULL: the place is free */
     Drafter *drafter;
     int32_t n_users;         /* open requests */
     Calibration calibration; /* learned from all requests */

@@ -13,11 +13,14 @@
 /* Replaces each 0 of the options by its default, and refuses what is out of range. */
 static int complete_options(const fr_model *model, fr_engine_options *o, fr_error *err) {
     if (o->n_threads < 0 || o->n_threads > THREADS_MAX)
-        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads, THREADS_MAX);
+        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads,
+                         THREADS_MAX);
     if (o->n_ctx < 0 || o->kv_page_size < 0 || o->max_requests < 0 || o->prefill_chunk < 0 || o->n_ctx > 1 << 24 ||
         o->kv_page_size > 4096 || o->max_requests > 4096)
-        return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: n_ctx %d, kv_page_size %d, max_requests "
-                         "%d, prefill_chunk %d", o->n_ctx, o->kv_page_size, o->max_requests, o->prefill_chunk);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "engine options out of range: n_ctx %d, kv_page_size %d, max_requests "
+                         "%d, prefill_chunk %d",
+                         o->n_ctx, o->kv_page_size, o->max_requests, o->prefill_chunk);
     if (o->kv_tokens < 0 || o->kv_tokens > INT32_MAX || o->prefix_cache > 4096)
         return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: kv_tokens %lld, prefix_cache %d",
                          (long long)o->kv_tokens, o->prefix_cache);
@@ -31,8 +34,10 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
         if (o->kv_tokens && o->kv_tokens < o->n_ctx) o->n_ctx = (int)o->kv_tokens;
     }
     if (o->kv_tokens && o->kv_tokens < o->n_ctx)
-        return error_set(err, FR_ERR_ARGUMENT, "a KV cache of %lld tokens does not hold one context of %d; give it %d "
-                         "tokens at least, or set a shorter context", (long long)o->kv_tokens, o->n_ctx, o->n_ctx);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a KV cache of %lld tokens does not hold one context of %d; give it %d "
+                         "tokens at least, or set a shorter context",
+                         (long long)o->kv_tokens, o->n_ctx, o->n_ctx);
     if (!o->kv_page_size) o->kv_page_size = 16;
     if (!o->max_requests) o->max_requests = 1;
     if (!o->prefix_cache) o->prefix_cache = 8;
@@ -80,12 +85,17 @@ static int take_memory(fr_engine *e, fr_error *err) {
 
 static int open_executor(fr_engine *e, fr_error *err) {
     const fr_engine_options *o = &e->options;
-    ExecutorOptions options = {.kv_type = (KvType)o->kv_type, .page_size = o->kv_page_size, .n_ctx = o->n_ctx,
-                               .max_sequences = o->max_requests + e->prefixes.n + 1, .max_rows = e->step.n_rows_max};
+    ExecutorOptions options = {.kv_type = (KvType)o->kv_type,
+                               .page_size = o->kv_page_size,
+                               .n_ctx = o->n_ctx,
+                               .max_sequences = o->max_requests + e->prefixes.n + 1,
+                               .max_rows = e->step.n_rows_max};
     options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
                                    : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
     const Weights *w = e->model->weights;
-    const DeviceOptions device = {.kernels = w->options.kernels, .n_threads = o->n_threads, .pin_threads = o->pin_threads};
+    const DeviceOptions device = {.kernels = w->options.kernels,
+                                  .n_threads = o->n_threads,
+                                  .pin_threads = o->pin_threads};
     int status = w->backend->device_open(&e->device, &device, err);
     if (!status) status = executor_open(&e->executor, e->device, w, &options, err);
     return status ? status : open_sequences(e, o->max_requests + e->prefixes.n, err);
@@ -134,7 +144,8 @@ void fr_engine_close(fr_engine *e) {
 int fr_engine_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     if (strcmp(spec, "auto") != 0) return drafter_pool_open_draft(e, spec, err);
     int status = FR_OK;
-    for (const char *const *m = drafter_auto_members(); *m && !status; m++) status = drafter_pool_open_draft(e, *m, err);
+    for (const char *const *m = drafter_auto_members(); *m && !status; m++)
+        status = drafter_pool_open_draft(e, *m, err);
     return status ? status : draft_policy_measure_costs(e, err);
 }
 

@@ -21,24 +21,24 @@ struct fr_model {
     Gguf *gguf;
     Tokenizer *tokenizer;
     Model *model;
-    Weights *weights;  /* of the model, resident in its backend */
+    Weights *weights; /* of the model, resident in its backend */
     ChatFamily chat_family;
     char *name;
 };
 
 struct fr_engine {
     const fr_model *model;
-    Device *device;    /* threads and memory of everything that this engine computes, drafters included */
+    Device *device; /* threads and memory of everything that this engine computes, drafters included */
     Executor *executor;
     VerifyScratch *scratch;
     fr_engine_options options; /* every 0 replaced by its default; no drafts */
-    fr_request **requests;     /* [max_requests], NULL where free; the request at place i has sequence i of the executor */
-    uint64_t n_arrivals;       /* requests opened so far */
+    fr_request **requests; /* [max_requests], NULL where free; the request at place i has sequence i of the executor */
+    uint64_t n_arrivals;   /* requests opened so far */
     EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
     PrefixCache prefixes;
     DraftPolicy policy;
     EngineStep step;
-    Arena arena;               /* all arrays of the engine */
+    Arena arena; /* all arrays of the engine */
 };
 
 #endif

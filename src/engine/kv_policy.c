@@ -79,7 +79,8 @@ int32_t kv_policy_claim(fr_request *r, int32_t n, int32_t n_least) {
     while (executor_room(e->executor, r->sequence) < n && prefix_cache_drop(e)) {}
     while (executor_room(e->executor, r->sequence) < n_least && take_page_from_younger(r)) {}
     int32_t room = executor_room(e->executor, r->sequence);
-    if (n > room) n = room > n_least ? room : n_least; /* below n_least, executor_reserve fails and names what is missing */
+    if (n > room)
+        n = room > n_least ? room : n_least; /* below n_least, executor_reserve fails and names what is missing */
     int status = executor_reserve(e->executor, r->sequence, n, &err);
     if (!status) {
         r->is_preempted = false;

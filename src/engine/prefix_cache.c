@@ -107,7 +107,8 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
     *n = executor_sequence_length(e->executor, r->sequence);
     for (int i = 0; i < e->step.n_by_age; i++) {
         const fr_request *s = e->step.by_age[i];
-        n_common = count_common(s->context, executor_sequence_length(e->executor, s->sequence), r->context, r->n_context - 1);
+        n_common = count_common(s->context, executor_sequence_length(e->executor, s->sequence), r->context,
+                                r->n_context - 1);
         if (n_common > *n) *n = n_common, found = s->sequence;
     }
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {

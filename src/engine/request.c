@@ -20,39 +20,52 @@ enum { TEXT_BYTES_PER_TOKEN = 16, TEXT_FIRST_MAX = 1 << 20 };
 
 fr_sampling fr_sampling_default(void) {
     const SamplingOptions *d = &SAMPLING_DEFAULT;
-    return (fr_sampling){.temperature = d->temperature, .top_k = d->top_k, .top_p = d->top_p, .min_p = d->min_p,
-                         .repeat_penalty = d->repeat_penalty, .frequency_penalty = d->frequency_penalty,
-                         .presence_penalty = d->presence_penalty, .penalty_last_n = d->penalty_last_n, .seed = d->seed};
+    return (fr_sampling){.temperature = d->temperature,
+                         .top_k = d->top_k,
+                         .top_p = d->top_p,
+                         .min_p = d->min_p,
+                         .repeat_penalty = d->repeat_penalty,
+                         .frequency_penalty = d->frequency_penalty,
+                         .presence_penalty = d->presence_penalty,
+                         .penalty_last_n = d->penalty_last_n,
+                         .seed = d->seed};
 }
 
 static SamplingOptions sampling_of(const fr_sampling *s) {
-    return (SamplingOptions){.temperature = s->temperature, .top_k = s->top_k, .top_p = s->top_p, .min_p = s->min_p,
-                             .repeat_penalty = s->repeat_penalty, .frequency_penalty = s->frequency_penalty,
-                             .presence_penalty = s->presence_penalty, .penalty_last_n = s->penalty_last_n, .seed = s->seed};
+    return (SamplingOptions){.temperature = s->temperature,
+                             .top_k = s->top_k,
+                             .top_p = s->top_p,
+                             .min_p = s->min_p,
+                             .repeat_penalty = s->repeat_penalty,
+                             .frequency_penalty = s->frequency_penalty,
+                             .presence_penalty = s->presence_penalty,
+                             .penalty_last_n = s->penalty_last_n,
+                             .seed = s->seed};
 }
 
 static int check_options(const fr_engine *e, const fr_request_options *o, fr_error *err) {
     int32_t n_vocab = e->model->model->hparams.n_vocab;
-    if (o->n_prompt < 1)
-        return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty; it needs at least one token");
+    if (o->n_prompt < 1) return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty; it needs at least one token");
     if (o->n_prompt > e->options.n_ctx)
-        return error_set(err, FR_ERR_CONTEXT, "the prompt of %lld tokens is longer than the context of %d; shorten it, "
-                         "or set a longer context (--ctx, --kv-tokens; n_ctx, kv_tokens)", (long long)o->n_prompt,
-                         e->options.n_ctx);
+        return error_set(err, FR_ERR_CONTEXT,
+                         "the prompt of %lld tokens is longer than the context of %d; shorten it, "
+                         "or set a longer context (--ctx, --kv-tokens; n_ctx, kv_tokens)",
+                         (long long)o->n_prompt, e->options.n_ctx);
     for (int64_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] < 0 || o->prompt[i] >= n_vocab)
-            return error_set(err, FR_ERR_ARGUMENT, "token %d at index %lld of the prompt is outside the vocabulary of %d tokens",
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "token %d at index %lld of the prompt is outside the vocabulary of %d tokens",
                              o->prompt[i], (long long)i, n_vocab);
     if (o->n_drafts < 0 || o->n_drafts > REQUEST_MAX_DRAFTS)
-        return error_set(err, FR_ERR_ARGUMENT, "%d drafts are given; a request takes at most %d", o->n_drafts, REQUEST_MAX_DRAFTS);
+        return error_set(err, FR_ERR_ARGUMENT, "%d drafts are given; a request takes at most %d", o->n_drafts,
+                         REQUEST_MAX_DRAFTS);
     if (o->tree_budget < FR_TREE_BUDGET_AUTO || o->tree_budget > FR_TREE_BUDGET_MAX)
         return error_set(err, FR_ERR_ARGUMENT, "the tree budget is %d; it must be from 1 to %d, or FR_TREE_BUDGET_AUTO",
                          o->tree_budget, FR_TREE_BUDGET_MAX);
     if (o->max_tokens < 0 || o->n_stops < 0)
         return error_set(err, FR_ERR_ARGUMENT, "max_tokens and n_stops cannot be negative");
     for (int i = 0; i < o->n_stops; i++)
-        if (!o->stops[i] || !*o->stops[i])
-            return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
+        if (!o->stops[i] || !*o->stops[i]) return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
     const VerifyRule *rule;
     VerifyOptions options;
     int status = o->verify ? verify_rule_parse(o->verify, o->allow_lossy, &rule, &options, err) : FR_OK;
@@ -68,9 +81,10 @@ static int check_rule(const fr_request *r, fr_error *err) {
     for (int i = 0; i < r->options.n_drafts; i++)
         if (r->drafts[i].shared->drafter->class->draws) drawing = &r->drafts[i];
     if (!r->rule->is_ratio || r->options.n_drafts < 2 || !drawing) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "the draft '%s' draws its tokens from a distribution, and with --verify %s such a draft "
-                     "cannot be united with others; use it alone, or use --verify sampled", drawing->shared->spec,
-                     r->rule->name);
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "the draft '%s' draws its tokens from a distribution, and with --verify %s such a draft "
+                     "cannot be united with others; use it alone, or use --verify sampled",
+                     drawing->shared->spec, r->rule->name);
 }
 
 /* Prompt and stop strings become the request's own, and its text gets memory. */
@@ -95,12 +109,15 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
 static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     int n = r->options.n_drafts;
     if (n == REQUEST_MAX_DRAFTS)
-        return error_set(err, FR_ERR_ARGUMENT, "a request takes at most %d drafts; \"auto\" counts as the drafts it stands for", n);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a request takes at most %d drafts; \"auto\" counts as the drafts it stands for", n);
     if (strcmp(spec, "none") == 0) return FR_OK;
     EngineDrafter *d = drafter_pool_acquire(r->engine, spec);
     if (!d)
-        return error_set(err, FR_ERR_ARGUMENT, "the draft '%.200s' is not open in this engine: name it in "
-                         "fr_engine_options.drafts, or call fr_engine_open_draft first", spec);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "the draft '%.200s' is not open in this engine: name it in "
+                         "fr_engine_options.drafts, or call fr_engine_open_draft first",
+                         spec);
     for (int i = 0; i < n; i++)
         if (r->drafts[i].shared == d) { /* named twice, perhaps by "auto" */
             drafter_pool_release(d);
@@ -126,7 +143,9 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
     }
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
-    r->tree_budget = o->tree_budget > 0 ? o->tree_budget : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX : FR_TREE_BUDGET;
+    r->tree_budget = o->tree_budget > 0   ? o->tree_budget
+                     : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX
+                                          : FR_TREE_BUDGET;
     if (r->has_auto_budget && r->tree_budget > FR_TREE_BUDGET_AUTO_MAX) r->tree_budget = FR_TREE_BUDGET_AUTO_MAX;
     return status;
 }
@@ -163,7 +182,8 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     r->sampling = sampling_of(&o->sampling);
     r->sequence = -1;
     r->rule = verify_rules()[0];
-    if (o->verify) verify_rule_parse(o->verify, true, &r->rule, &r->rule_options, NULL); /* check_options has accepted it */
+    if (o->verify)
+        verify_rule_parse(o->verify, true, &r->rule, &r->rule_options, NULL); /* check_options has accepted it */
     r->stats.is_lossy = r->rule->is_lossy;
     r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
     r->text.max_bytes = REQUEST_MAX_TEXT;
@@ -289,7 +309,9 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, const float
         /* The text of the event must end with '\0'; the byte there is put back afterwards. */
         char after = r->text.data[certain];
         r->text.data[certain] = '\0';
-        fr_token_event event = {.token = token, .source = source, .text = r->text.data + r->n_sent,
+        fr_token_event event = {.token = token,
+                                .source = source,
+                                .text = r->text.data + r->n_sent,
                                 .n_bytes = certain - r->n_sent,
                                 .logprob = r->options.want_logprobs ? sampler_logprob(logits, n_vocab, token) : NAN};
         if (r->options.on_token(r->options.user, &event)) finish = FR_FINISH_CANCELLED;

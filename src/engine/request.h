@@ -13,47 +13,47 @@ enum { REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };
 
 typedef struct RequestDraft {
     EngineDrafter *shared;
-    bool is_active;          /* begun for this request's sequence, and not switched off */
-    bool is_proposing;       /* in this step */
-    int64_t n_fed;           /* tokens of the context that it has been shown */
+    bool is_active;                /* begun for this request's sequence, and not switched off */
+    bool is_proposing;             /* in this step */
+    int64_t n_fed;                 /* tokens of the context that it has been shown */
     int32_t counters[TREE_N_TAGS]; /* place of each tag in stats.counters; -1: the tag is not counted */
     /* For draft_policy.c: */
     Calibration calibration;
-    Tree *proposal;          /* as the drafter made it; NULL: nothing is learned from it */
+    Tree *proposal; /* as the drafter made it; NULL: nothing is learned from it */
     int64_t n_proposals;
-    double gain_s;           /* mean time that one of its recent proposals saved */
-    double time_credit_s;    /* time that it may spend on proposals without saving as much */
+    double gain_s;        /* mean time that one of its recent proposals saved */
+    double time_credit_s; /* time that it may spend on proposals without saving as much */
 } RequestDraft;
 
 struct fr_request {
     fr_engine *engine;
     fr_request_options options; /* prompt, stops and drafts are not read again */
     SamplingOptions sampling;
-    int32_t sequence;           /* of the executor; -1 once its KV is given back */
-    int32_t *context;           /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
+    int32_t sequence; /* of the executor; -1 once its KV is given back */
+    int32_t *context; /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
     int64_t n_context;
-    uint64_t arrival;           /* the smaller, the older */
-    int32_t n_read;             /* first tokens of the context that its KV held before pages were taken from it */
-    bool is_preempted;          /* pages were taken from it, and it has not claimed slots since */
+    uint64_t arrival;  /* the smaller, the older */
+    int32_t n_read;    /* first tokens of the context that its KV held before pages were taken from it */
+    bool is_preempted; /* pages were taken from it, and it has not claimed slots since */
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
-    int32_t tree_budget;        /* drafted nodes in a step, as the options say */
-    int32_t step_budget;        /* what fits of them into this step */
-    bool needs_hidden;          /* one of its drafters does: the request reads its whole prompt itself */
-    bool has_auto_budget;       /* draft_policy.c decides which nodes get a row */
-    int32_t proposal_budget;    /* nodes that each drafter may propose, with an automatic budget */
-    double time_credit_s;       /* forward time that drafted nodes may still lose */
+    int32_t tree_budget;            /* drafted nodes in a step, as the options say */
+    int32_t step_budget;            /* what fits of them into this step */
+    bool needs_hidden;              /* one of its drafters does: the request reads its whole prompt itself */
+    bool has_auto_budget;           /* draft_policy.c decides which nodes get a row */
+    int32_t proposal_budget;        /* nodes that each drafter may propose, with an automatic budget */
+    double time_credit_s;           /* forward time that drafted nodes may still lose */
     double recent_tokens, recent_s; /* of the last steps; their ratio is the rate of the request */
     const VerifyRule *rule;
     VerifyOptions rule_options;
-    DraftDists *dists;          /* of `tree`, for a ratio rule; NULL otherwise */
-    Tree tree;                  /* of this step */
-    Tree proposal;              /* of one drafter, before the union */
+    DraftDists *dists;              /* of `tree`, for a ratio rule; NULL otherwise */
+    Tree tree;                      /* of this step */
+    Tree proposal;                  /* of one drafter, before the union */
     int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
     bool is_prefill_step;
     Detokenizer detokenizer;
-    Buf text;                   /* all text so far; the callback has been given n_sent bytes of it */
+    Buf text; /* all text so far; the callback has been given n_sent bytes of it */
     size_t n_sent;
-    char **stops;               /* [n_stops] */
+    char **stops; /* [n_stops] */
     fr_finish finish;
     fr_error error;
     fr_stats stats;

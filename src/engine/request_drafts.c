@@ -60,8 +60,7 @@ void request_drafts_begin(fr_request *r) {
         d->n_fed = r->n_context;
         if (drafter->class->set_sampling)
             drafter->class->set_sampling(drafter, r->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
-        if (drafter->class->begin(drafter, r->sequence, r->context, r->n_context, &err))
-            switch_off(r, d, &err);
+        if (drafter->class->begin(drafter, r->sequence, r->context, r->n_context, &err)) switch_off(r, d, &err);
     }
 }
 
@@ -74,14 +73,17 @@ void request_drafts_end(fr_request *r) {
 }
 
 void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
-    const VerifiedTree verified = {.tree = &r->tree, .logits = r->engine->step.row_logits, .hidden = r->engine->step.row_hidden,
+    const VerifiedTree verified = {.tree = &r->tree,
+                                   .logits = r->engine->step.row_logits,
+                                   .hidden = r->engine->step.row_hidden,
                                    .verdict = verdict};
     double start_s = clock_s();
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->observe_tree) continue;
-        if (feed(r, d, &err) || d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
+        if (feed(r, d, &err) ||
+            d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
             switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;
@@ -121,13 +123,16 @@ static int32_t budget_of(const fr_request *r) {
 static int check_dists(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
     bool draws = d->shared->drafter->class->draws && r->sampling.temperature > 0;
     if (draws && t->n > 1 && r->dists->n_draws == 0)
-        return error_set(err, FR_ERR_UNSUPPORTED, "does not declare the distribution that it draws from, which --verify %s needs; "
-                         "use --verify sampled", r->rule->name);
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "does not declare the distribution that it draws from, which --verify %s needs; "
+                         "use --verify sampled",
+                         r->rule->name);
     return draft_dists_validate(r->dists, t, err);
 }
 
 static int check_proposal(const fr_request *r, const RequestDraft *d, const Tree *t, fr_error *err) {
-    int status = tree_validate(t, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab, budget_of(r) + 1, err);
+    int status = tree_validate(t, r->tree.nodes[0].token, r->engine->model->model->hparams.n_vocab, budget_of(r) + 1,
+                               err);
     return status || !r->dists ? status : check_dists(r, d, t, err);
 }
 
@@ -170,7 +175,8 @@ static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const 
         e->step.propose_trees[n_users++] = t;
     }
     if (n_users == 0) return;
-    int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->step.propose_trees, n_users, &err);
+    int status = shared->drafter->class->propose(shared->drafter, sequences, budgets, e->step.propose_trees, n_users,
+                                                 &err);
     for (int i = 0; i < n; i++) {
         RequestDraft *d = draft_of(requests[i], shared, &index);
         if (!d) continue;

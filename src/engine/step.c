@@ -42,7 +42,9 @@ static void pack_prompt(fr_request *r, int32_t *n_chunk_left) {
     if (prefix_cache_is_filling(r, n) || !kv_policy_claim(r, whole, whole)) return;
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
-        rows[i] = (Row){.token = r->context[done + i], .sequence = r->sequence, .parent = i ? r->first_row + i - 1 : -1,
+        rows[i] = (Row){.token = r->context[done + i],
+                        .sequence = r->sequence,
+                        .parent = i ? r->first_row + i - 1 : -1,
                         .want_hidden = r->needs_hidden && done + i >= r->n_read};
     *n_chunk_left -= n;
 }
@@ -58,14 +60,17 @@ static void pack_tree(fr_request *r) {
     if (n < r->tree.n) union_prune(&r->tree, n - 1);
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
-        rows[i] = (Row){.token = r->tree.nodes[i].token, .sequence = r->sequence,
-                        .parent = i ? r->first_row + r->tree.nodes[i].parent : -1, .want_logits = true};
+        rows[i] = (Row){.token = r->tree.nodes[i].token,
+                        .sequence = r->sequence,
+                        .parent = i ? r->first_row + r->tree.nodes[i].parent : -1,
+                        .want_logits = true};
 }
 
 /* Commits the rows of a piece of the context, and shows its hidden states to the drafters. */
 static void commit_prompt(fr_request *r) {
     fr_engine *e = r->engine;
-    int32_t *rows = e->step.commit_rows, done = executor_sequence_length(e->executor, r->sequence), n_again = r->n_read - done;
+    int32_t *rows = e->step.commit_rows, done = executor_sequence_length(e->executor, r->sequence),
+            n_again = r->n_read - done;
     if (n_again < 0) n_again = 0;
     if (n_again > r->n_step_rows) n_again = r->n_step_rows;
     r->stats.n_recomputed += n_again;
@@ -102,9 +107,14 @@ static int verify(const fr_request *r, VerifyResult *out, fr_error *err) {
     fr_engine *e = r->engine;
     KeyedRandom random_source;
     random_keyed(&random_source, r->sampling.seed, (uint64_t)r->stats.n_generated);
-    VerifyInput in = {.tree = &r->tree, .logits = e->step.row_logits, .n_vocab = e->model->model->hparams.n_vocab,
-                      .sampling = &r->sampling, .position = (uint64_t)r->stats.n_generated,
-                      .context = r->context, .n_context = r->n_context, .random_source = &random_source.random_source,
+    VerifyInput in = {.tree = &r->tree,
+                      .logits = e->step.row_logits,
+                      .n_vocab = e->model->model->hparams.n_vocab,
+                      .sampling = &r->sampling,
+                      .position = (uint64_t)r->stats.n_generated,
+                      .context = r->context,
+                      .n_context = r->n_context,
+                      .random_source = &random_source.random_source,
                       .options = r->rule_options};
     return r->rule->verify(&in, e->scratch, out, err);
 }
@@ -166,7 +176,8 @@ static int list_decoding_first(fr_engine *e) {
     int n_decoding = 0, n = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < e->step.n_by_age; i++)
-            if (request_is_prefilling(e->step.by_age[i]) == (pass == 1)) e->step.decoding_first[n++] = e->step.by_age[i];
+            if (request_is_prefilling(e->step.by_age[i]) == (pass == 1))
+                e->step.decoding_first[n++] = e->step.by_age[i];
         if (pass == 0) n_decoding = n;
     }
     return n_decoding;
@@ -210,7 +221,8 @@ static int propose_and_pack(fr_engine *e) {
     request_drafts_propose(e, s->decoding_first, n_decoding);
     draft_policy_allocate(e, s->decoding_first, n_decoding, n_fixed_rows(e, n_decoding, n_running));
     int32_t n_chunk_left = e->options.prefill_chunk;
-    for (int i = 0; i < n_running; i++) { /* by age: a claim may take pages from a younger request, which then prefills again */
+    for (int i = 0; i < n_running;
+         i++) { /* by age: a claim may take pages from a younger request, which then prefills again */
         if (request_is_prefilling(s->by_age[i])) pack_prompt(s->by_age[i], &n_chunk_left);
         else pack_tree(s->by_age[i]);
     }

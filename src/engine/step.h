@@ -6,12 +6,13 @@
 #include "spec/tree/tree.h"
 
 typedef struct EngineStep {
-    fr_request **by_age;       /* [n_by_age] of max_requests: running when the step began, the oldest first */
+    fr_request **by_age; /* [n_by_age] of max_requests: running when the step began, the oldest first */
     int n_by_age;
-    fr_request **decoding_first; /* [n_by_age] the same requests, those that decode before those that prefill, each by age */
-    bool pages_short;          /* a request waits for pages in this step, and so do all younger ones */
+    fr_request *
+        *decoding_first; /* [n_by_age] the same requests, those that decode before those that prefill, each by age */
+    bool pages_short;    /* a request waits for pages in this step, and so do all younger ones */
     int32_t n_rows_max;
-    Row *rows;                 /* [n_rows] of n_rows_max: the forward being built */
+    Row *rows; /* [n_rows] of n_rows_max: the forward being built */
     int32_t n_rows;
     const float **row_logits, **row_hidden; /* [n_rows_max] of the nodes of one tree, or of a piece of one prompt */
     int32_t commit_rows[EXECUTOR_MAX_ROWS];

@@ -146,14 +146,12 @@ void blocks_dequantize(TensorType type, const void *src, int64_t n, float *dst) 
     const TensorTypeInfo *info = tensor_type_info(type);
     fr_assert(n >= 0 && n % info->block_n == 0);
     const uint8_t *bytes = src;
-    for (int64_t i = 0; i < n; i += info->block_n, bytes += info->block_bytes)
-        types[type].decode(bytes, dst + i);
+    for (int64_t i = 0; i < n; i += info->block_n, bytes += info->block_bytes) types[type].decode(bytes, dst + i);
 }
 
 void blocks_quantize(TensorType type, const float *src, int64_t n, void *dst) {
     const TensorTypeInfo *info = tensor_type_info(type);
     fr_assert(n >= 0 && n % info->block_n == 0);
     uint8_t *bytes = dst;
-    for (int64_t i = 0; i < n; i += info->block_n, bytes += info->block_bytes)
-        types[type].encode(src + i, bytes);
+    for (int64_t i = 0; i < n; i += info->block_n, bytes += info->block_bytes) types[type].encode(src + i, bytes);
 }

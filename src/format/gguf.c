@@ -50,30 +50,25 @@ int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, 
     g->n_bytes = n;
     g->path = gguf_allocate(g, strlen(name) + 1);
     int status = FR_OK;
-    if (!g->path)
-        status = error_memory(err, "a path", strlen(name) + 1);
+    if (!g->path) status = error_memory(err, "a path", strlen(name) + 1);
     else {
         strcpy(g->path, name);
         status = gguf_parse(g, err);
     }
-    if (status)
-        gguf_close(g);
-    else
-        *out = g;
+    if (status) gguf_close(g);
+    else *out = g;
     return status;
 }
 
 /* The whole file, mapped; the descriptor may be closed afterwards. */
 static int map_file(int fd, const char *path, void **bytes, size_t *n, fr_error *err) {
     struct stat st;
-    if (fstat(fd, &st) != 0)
-        return error_set(err, FR_ERR_IO, "%s: cannot be examined: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0) return error_set(err, FR_ERR_IO, "%s: cannot be examined: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode)) return error_set(err, FR_ERR_IO, "%s: is not a regular file", path);
     if (st.st_size == 0) return error_set(err, FR_ERR_FORMAT, "%s: is empty", path);
     *n = (size_t)st.st_size;
     *bytes = mmap(NULL, *n, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (*bytes == MAP_FAILED)
-        return error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
+    if (*bytes == MAP_FAILED) return error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
     return FR_OK;
 }
 
@@ -87,10 +82,8 @@ int gguf_open(Gguf **out, const char *path, fr_error *err) {
     close(fd);
     if (status) return status;
     status = gguf_open_memory(out, bytes, n, path, err);
-    if (status)
-        munmap(bytes, n);
-    else
-        (*out)->mapped = true;
+    if (status) munmap(bytes, n);
+    else (*out)->mapped = true;
     return status;
 }
 

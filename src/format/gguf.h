@@ -14,8 +14,19 @@ typedef struct Gguf Gguf;
 
 /* The value types of the format, with the numbers of the format. */
 typedef enum GgufType {
-    GGUF_U8 = 0, GGUF_I8 = 1, GGUF_U16 = 2, GGUF_I16 = 3, GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6,
-    GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9, GGUF_U64 = 10, GGUF_I64 = 11, GGUF_F64 = 12,
+    GGUF_U8 = 0,
+    GGUF_I8 = 1,
+    GGUF_U16 = 2,
+    GGUF_I16 = 3,
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9,
+    GGUF_U64 = 10,
+    GGUF_I64 = 11,
+    GGUF_F64 = 12,
 } GgufType;
 
 /* Bytes of a string in the file: not necessarily UTF-8 (token pieces may be raw bytes), and without a '\0' at the
@@ -28,11 +39,11 @@ typedef struct GgufString {
 enum { GGUF_MAX_DIMS = 4 };
 
 typedef struct GgufTensor {
-    const char *name;                /* '\0'-terminated, unique in the file */
+    const char *name; /* '\0'-terminated, unique in the file */
     TensorType type;
     int n_dims;
-    int64_t dims[GGUF_MAX_DIMS];     /* dims[0] is the contiguous one (row length); unused ones are 1 */
-    const void *data;                /* aligned as the file says (at least 8, at most a page) */
+    int64_t dims[GGUF_MAX_DIMS]; /* dims[0] is the contiguous one (row length); unused ones are 1 */
+    const void *data;            /* aligned as the file says (at least 8, at most a page) */
     size_t bytes;
 } GgufTensor;
 

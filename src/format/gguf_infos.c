@@ -14,10 +14,9 @@ static const struct {
     uint32_t id;
     const char *name;
 } foreign_types[] = {
-    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},   {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-    {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},   {22, "IQ2_S"},
-    {23, "IQ4_XS"},  {24, "I8"},    {25, "I16"},    {26, "I32"},     {27, "I64"},
-    {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},   {39, "MXFP4"},
+    {10, "Q2_K"},   {11, "Q3_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},     {26, "I32"},
+    {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {39, "MXFP4"},
 };
 
 static int refuse_type(Reader *r, const char *tensor, uint32_t id) {
@@ -29,9 +28,8 @@ static int refuse_type(Reader *r, const char *tensor, uint32_t id) {
         size_t at = strlen(list);
         snprintf(list + at, sizeof list - at, "%s%s", t ? ", " : "", tensor_type_info((TensorType)t)->name);
     }
-    return reader_refuse(r, FR_ERR_UNSUPPORTED,
-                         "tensor %s has type %u (%s), which is not supported; supported are %s", tensor, id,
-                         name, list);
+    return reader_refuse(r, FR_ERR_UNSUPPORTED, "tensor %s has type %u (%s), which is not supported; supported are %s",
+                         tensor, id, name, list);
 }
 
 /* n_dims and dims; their product fits into an int64_t. */
@@ -39,15 +37,15 @@ static int parse_shape(Reader *r, GgufTensor *t, const char *what) {
     uint32_t n_dims;
     if (reader_u32(r, what, &n_dims)) return FR_ERR_FORMAT;
     if (n_dims < 1 || n_dims > GGUF_MAX_DIMS)
-        return reader_refuse(r, FR_ERR_FORMAT, "tensor %s has %u dimensions; 1 to %d are allowed", what,
-                             n_dims, GGUF_MAX_DIMS);
+        return reader_refuse(r, FR_ERR_FORMAT, "tensor %s has %u dimensions; 1 to %d are allowed", what, n_dims,
+                             GGUF_MAX_DIMS);
     int64_t elements = 1;
     for (int d = 0; d < GGUF_MAX_DIMS; d++) {
         uint64_t dim = 1;
         if (d < (int)n_dims && reader_u64(r, what, &dim)) return FR_ERR_FORMAT;
         if (dim < 1 || dim > INT64_MAX || __builtin_mul_overflow(elements, (int64_t)dim, &elements))
-            return reader_refuse(r, FR_ERR_FORMAT, "dimension %d of tensor %s is %llu, which is out of range",
-                                 d, what, (unsigned long long)dim);
+            return reader_refuse(r, FR_ERR_FORMAT, "dimension %d of tensor %s is %llu, which is out of range", d, what,
+                                 (unsigned long long)dim);
         t->dims[d] = (int64_t)dim;
     }
     t->n_dims = (int)n_dims;
@@ -65,8 +63,7 @@ static int parse_type(Reader *r, GgufTensor *t, const char *what) {
                              (long long)t->dims[0], info->name, info->block_n);
     for (int d = 1; d < GGUF_MAX_DIMS; d++)
         if (!size_mul(t->bytes, (size_t)t->dims[d], &t->bytes))
-            return reader_refuse(r, FR_ERR_FORMAT,
-                                 "tensor %s is too large for this machine's memory addresses", what);
+            return reader_refuse(r, FR_ERR_FORMAT, "tensor %s is too large for this machine's memory addresses", what);
     return FR_OK;
 }
 
@@ -76,12 +73,12 @@ static int parse_tensor(Reader *r, GgufTensor *t, uint64_t *offset) {
     if (status) return status;
     Printable safe;
     const char *what = printable(&safe, t->name, strlen(t->name));
-    if ((status = parse_shape(r, t, what)) || (status = parse_type(r, t, what)) || (status = reader_u64(r, what, offset)))
+    if ((status = parse_shape(r, t, what)) || (status = parse_type(r, t, what)) ||
+        (status = reader_u64(r, what, offset)))
         return status;
     if (*offset % r->g->alignment != 0)
-        return reader_refuse(r, FR_ERR_FORMAT,
-                             "tensor %s starts at %llu, which is not a multiple of the alignment %zu", what,
-                             (unsigned long long)*offset, r->g->alignment);
+        return reader_refuse(r, FR_ERR_FORMAT, "tensor %s starts at %llu, which is not a multiple of the alignment %zu",
+                             what, (unsigned long long)*offset, r->g->alignment);
     return FR_OK;
 }
 
@@ -124,8 +121,8 @@ static int check_overlaps(Reader *r) {
         Printable safe_a, safe_b;
         if ((size_t)((const uint8_t *)b->data - (const uint8_t *)a->data) < a->bytes)
             status = reader_refuse(r, FR_ERR_FORMAT, "the data of tensors %s and %s overlap",
-                               printable(&safe_a, a->name, strlen(a->name)),
-                               printable(&safe_b, b->name, strlen(b->name)));
+                                   printable(&safe_a, a->name, strlen(a->name)),
+                                   printable(&safe_b, b->name, strlen(b->name)));
     }
     mem_free(sorted);
     return status;
@@ -154,8 +151,7 @@ int gguf_parse_infos(Reader *r) {
     uint64_t *offsets = mem_calloc(n, sizeof *offsets);
     g->tensors = gguf_allocate(g, n * sizeof *g->tensors);
     int status;
-    if (!offsets || !g->tensors)
-        status = error_memory(r->err, "tensor infos", n * sizeof *g->tensors);
+    if (!offsets || !g->tensors) status = error_memory(r->err, "tensor infos", n * sizeof *g->tensors);
     else if ((status = parse_infos(r, offsets)) == FR_OK && (status = place_tensors(r, offsets)) == FR_OK)
         status = check_overlaps(r);
     mem_free(offsets);

@@ -21,8 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "GGUF files are read in place on little-endian machines");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are read in place on little-endian machines");
 _Static_assert(sizeof(size_t) == 8, "models are larger than a 32-bit program can map");
 
 enum {
@@ -40,8 +39,7 @@ static int check_version(Reader *r, uint32_t version) {
         return reader_refuse(r, FR_ERR_UNSUPPORTED,
                              "this is a big-endian GGUF file; fetch or convert the little-endian one");
     if (version != 2 && version != 3)
-        return reader_refuse(r, FR_ERR_UNSUPPORTED, "GGUF version %u is not supported; versions 2 and 3 are",
-                             version);
+        return reader_refuse(r, FR_ERR_UNSUPPORTED, "GGUF version %u is not supported; versions 2 and 3 are", version);
     r->g->version = version;
     return FR_OK;
 }
@@ -62,8 +60,7 @@ static int parse_header(Reader *r) {
     uint64_t n_tensors, n_kv;
     int status;
     if (r->g->n_bytes < 4 || memcmp(r->g->bytes, "GGUF", 4) != 0)
-        return reader_refuse(r, FR_ERR_FORMAT,
-                             "this is not a GGUF file: it does not begin with the letters GGUF");
+        return reader_refuse(r, FR_ERR_FORMAT, "this is not a GGUF file: it does not begin with the letters GGUF");
     r->at = 4;
     if ((status = reader_u32(r, "the header", &version)) || (status = check_version(r, version))) return status;
     if ((status = reader_u64(r, "the header", &n_tensors)) || (status = reader_u64(r, "the header", &n_kv)))
@@ -81,8 +78,8 @@ static int skip_string(Reader *r, const char *what) {
     uint64_t n;
     if (reader_u64(r, what, &n)) return FR_ERR_FORMAT;
     if (n > reader_left(r))
-        return reader_refuse(r, FR_ERR_FORMAT, "a string in %s claims %llu bytes where the file has %zu left",
-                             what, (unsigned long long)n, reader_left(r));
+        return reader_refuse(r, FR_ERR_FORMAT, "a string in %s claims %llu bytes where the file has %zu left", what,
+                             (unsigned long long)n, reader_left(r));
     r->at += (size_t)n;
     return FR_OK;
 }
@@ -90,16 +87,15 @@ static int skip_string(Reader *r, const char *what) {
 static int check_bools(Reader *r, const uint8_t *p, size_t n, const char *what) {
     for (size_t i = 0; i < n; i++)
         if (p[i] > 1)
-            return reader_refuse(r, FR_ERR_FORMAT, "%s holds the byte %u where only 0 and 1 are allowed",
-                                 what, p[i]);
+            return reader_refuse(r, FR_ERR_FORMAT, "%s holds the byte %u where only 0 and 1 are allowed", what, p[i]);
     return FR_OK;
 }
 
 /* Walks over the strings of an array and records where each starts, so that any can be read in O(1). */
 static int parse_strings(Reader *r, KeyValue *kv, uint64_t count, const char *what) {
     if (count > reader_left(r) / 8)
-        return reader_refuse(r, FR_ERR_FORMAT, "%s claims %llu strings where the file has %zu bytes left",
-                             what, (unsigned long long)count, reader_left(r));
+        return reader_refuse(r, FR_ERR_FORMAT, "%s claims %llu strings where the file has %zu bytes left", what,
+                             (unsigned long long)count, reader_left(r));
     size_t *starts = gguf_allocate(r->g, (size_t)count * sizeof *starts);
     if (!starts) return error_memory(r->err, what, (size_t)count * sizeof *starts);
     size_t begin = r->at;
@@ -126,11 +122,9 @@ static int parse_array(Reader *r, KeyValue *kv, const char *what) {
     } else {
         size_t each = gguf_scalar_bytes(element);
         if (!each)
-            return reader_refuse(r, FR_ERR_FORMAT, "%s has elements of type %u, which does not exist", what,
-                                 element);
+            return reader_refuse(r, FR_ERR_FORMAT, "%s has elements of type %u, which does not exist", what, element);
         if (count > reader_left(r) / each)
-            return reader_refuse(r, FR_ERR_FORMAT,
-                                 "%s claims %llu elements where the file has %zu bytes left", what,
+            return reader_refuse(r, FR_ERR_FORMAT, "%s claims %llu elements where the file has %zu bytes left", what,
                                  (unsigned long long)count, reader_left(r));
         r->at += (size_t)count * each;
     }
@@ -148,14 +142,10 @@ static int parse_value(Reader *r, KeyValue *kv) {
     kv->type = kv->element = (GgufType)type;
     kv->count = 1;
     kv->payload = r->g->bytes + r->at;
-    if (type == GGUF_ARRAY)
-        status = parse_array(r, kv, what);
-    else if (type == GGUF_STRING)
-        status = skip_string(r, what);
-    else if (gguf_scalar_bytes(type))
-        status = reader_take(r, gguf_scalar_bytes(type), what) ? FR_OK : FR_ERR_FORMAT;
-    else
-        status = reader_refuse(r, FR_ERR_FORMAT, "%s has value type %u, which does not exist", what, type);
+    if (type == GGUF_ARRAY) status = parse_array(r, kv, what);
+    else if (type == GGUF_STRING) status = skip_string(r, what);
+    else if (gguf_scalar_bytes(type)) status = reader_take(r, gguf_scalar_bytes(type), what) ? FR_OK : FR_ERR_FORMAT;
+    else status = reader_refuse(r, FR_ERR_FORMAT, "%s has value type %u, which does not exist", what, type);
     if (status) return status;
     kv->payload_bytes = (size_t)(r->g->bytes + r->at - kv->payload);
     return kv->element == GGUF_BOOL ? check_bools(r, kv->payload, kv->payload_bytes, what) : FR_OK;
@@ -176,8 +166,7 @@ static int parse_kvs(Reader *r) {
         if (!hash_table_add(&g->keys, kv->key, strlen(kv->key), (int32_t)i, &got))
             return error_memory(r->err, "key-values", n * sizeof(HashSlot));
         if (got != (int32_t)i)
-            return reader_refuse(r, FR_ERR_FORMAT, "there are two keys %s",
-                                 printable(&safe, kv->key, strlen(kv->key)));
+            return reader_refuse(r, FR_ERR_FORMAT, "there are two keys %s", printable(&safe, kv->key, strlen(kv->key)));
     }
     return FR_OK;
 }
@@ -189,8 +178,7 @@ static int find_alignment(Reader *r) {
     if (!gguf_get_u32(r->g, "general.alignment", &a))
         return reader_refuse(r, FR_ERR_FORMAT, "general.alignment is not a 32-bit number");
     if (a < GGUF_MIN_ALIGNMENT || a > GGUF_MAX_ALIGNMENT || (a & (a - 1)) != 0)
-        return reader_refuse(r, FR_ERR_FORMAT,
-                             "general.alignment is %u; it must be a power of two from %d to %d", a,
+        return reader_refuse(r, FR_ERR_FORMAT, "general.alignment is %u; it must be a power of two from %d to %d", a,
                              GGUF_MIN_ALIGNMENT, GGUF_MAX_ALIGNMENT);
     r->g->alignment = a;
     return FR_OK;

@@ -19,8 +19,7 @@ size_t reader_left(const Reader *r) { return r->g->n_bytes - r->at; }
 
 const uint8_t *reader_take(Reader *r, size_t n, const char *what) {
     if (n > reader_left(r)) {
-        reader_refuse(r, FR_ERR_FORMAT,
-                      "the file ends inside %s: it has %zu bytes and needs %zu; fetch it again", what,
+        reader_refuse(r, FR_ERR_FORMAT, "the file ends inside %s: it has %zu bytes and needs %zu; fetch it again", what,
                       r->g->n_bytes, r->at + n);
         return NULL;
     }

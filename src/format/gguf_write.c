@@ -62,8 +62,7 @@ void gguf_writer_free(GgufWriter *w) {
 
 static void fail(GgufWriter *w, fr_code code, const char *what, const char *name) {
     Printable safe;
-    if (w->failure.code == FR_OK)
-        error_set(&w->failure, code, "%s: %s", printable(&safe, name, strlen(name)), what);
+    if (w->failure.code == FR_OK) error_set(&w->failure, code, "%s: %s", printable(&safe, name, strlen(name)), what);
 }
 
 static void put(GgufWriter *w, const void *bytes, size_t n) {
@@ -73,9 +72,7 @@ static void put(GgufWriter *w, const void *bytes, size_t n) {
 static void put_u32(GgufWriter *w, uint32_t v) { put(w, &v, sizeof v); }
 static void put_u64(GgufWriter *w, uint64_t v) { put(w, &v, sizeof v); }
 
-static bool sound_name(const char *name, size_t max_bytes) {
-    return name[0] != '\0' && strlen(name) <= max_bytes;
-}
+static bool sound_name(const char *name, size_t max_bytes) { return name[0] != '\0' && strlen(name) <= max_bytes; }
 
 /* Room for one more key. */
 static bool grow_keys(GgufWriter *w) {
@@ -94,10 +91,8 @@ static bool has_key(const GgufWriter *w, const char *key) {
 
 /* Writes the key and the type that follows it; false when something has failed now or before. */
 static bool begin_kv(GgufWriter *w, const char *key, GgufType type) {
-    if (!sound_name(key, GGUF_MAX_KEY_BYTES))
-        fail(w, FR_ERR_ARGUMENT, "is too long or empty for a key", key);
-    else if (has_key(w, key))
-        fail(w, FR_ERR_ARGUMENT, "the key is set twice", key);
+    if (!sound_name(key, GGUF_MAX_KEY_BYTES)) fail(w, FR_ERR_ARGUMENT, "is too long or empty for a key", key);
+    else if (has_key(w, key)) fail(w, FR_ERR_ARGUMENT, "the key is set twice", key);
     if (w->failure.code != FR_OK) return false;
     char *copy = strdup(key);
     int32_t id;
@@ -124,8 +119,7 @@ static void obey_alignment(GgufWriter *w, const char *key, uint32_t v) {
     if (strcmp(key, "general.alignment") != 0) return;
     if (v < GGUF_MIN_ALIGNMENT || v > GGUF_MAX_ALIGNMENT || (v & (v - 1)) != 0)
         fail(w, FR_ERR_ARGUMENT, "must be a power of two from 8 to 65536", key);
-    else
-        w->alignment = v;
+    else w->alignment = v;
 }
 
 void gguf_set_u32(GgufWriter *w, const char *key, uint32_t v) {
@@ -171,8 +165,7 @@ void gguf_set_i32s(GgufWriter *w, const char *key, const int32_t *v, int64_t n) 
 void gguf_copy_kv(GgufWriter *w, const Gguf *g, int64_t i) {
     const KeyValue *kv = &g->kvs[i];
     uint32_t alignment;
-    if (kv->type == GGUF_ARRAY ? !begin_array(w, kv->key, kv->element, kv->count)
-                               : !begin_kv(w, kv->key, kv->type))
+    if (kv->type == GGUF_ARRAY ? !begin_array(w, kv->key, kv->element, kv->count) : !begin_kv(w, kv->key, kv->type))
         return;
     put(w, kv->payload, kv->payload_bytes);
     if (gguf_get_u32(g, kv->key, &alignment)) obey_alignment(w, kv->key, alignment);
@@ -215,14 +208,14 @@ static void add_tensor(GgufWriter *w, const char *name, OutTensor t, const int64
     for (int d = 0; d < t.n_dims && d < GGUF_MAX_DIMS; d++) t.dims[d] = dims[d];
     if (!sound_name(name, GGUF_MAX_TENSOR_NAME_BYTES))
         fail(w, FR_ERR_ARGUMENT, "is too long or empty for the name of a tensor", name);
-    else if (!measure(&t))
-        fail(w, FR_ERR_ARGUMENT, "the shape is impossible for a tensor of this type", name);
+    else if (!measure(&t)) fail(w, FR_ERR_ARGUMENT, "the shape is impossible for a tensor of this type", name);
     else if (hash_table_find(&w->tensor_table, name, strlen(name)) >= 0)
         fail(w, FR_ERR_ARGUMENT, "the tensor is added twice", name);
     if (w->failure.code != FR_OK) return;
     t.name = strdup(name);
     int32_t id;
-    if (!t.name || !grow_tensors(w) || !hash_table_add(&w->tensor_table, t.name, strlen(name), (int32_t)w->n_tensors, &id)) {
+    if (!t.name || !grow_tensors(w) ||
+        !hash_table_add(&w->tensor_table, t.name, strlen(name), (int32_t)w->n_tensors, &id)) {
         free(t.name);
         fail(w, FR_ERR_MEMORY, "out of memory for a tensor info", name);
         return;
@@ -242,9 +235,7 @@ void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, in
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static size_t padded(const GgufWriter *w, size_t n) {
-    return (n + w->alignment - 1) / w->alignment * w->alignment;
-}
+static size_t padded(const GgufWriter *w, size_t n) { return (n + w->alignment - 1) / w->alignment * w->alignment; }
 
 /* A file being written: counts its bytes, and keeps the first failure. */
 typedef struct Out {
@@ -309,20 +300,16 @@ static int out_all(const GgufWriter *w, Out *o, const char *path, fr_error *err)
     out_padding(w, o);
     for (int64_t i = 0; i < w->n_tensors && !o->broken; i++) {
         const OutTensor *t = &w->tensors[i];
-        if (t->data)
-            out_bytes(o, t->data, t->bytes);
-        else if (!out_filled(t, o))
-            return error_memory(err, "rows of a tensor", t->row_bytes);
+        if (t->data) out_bytes(o, t->data, t->bytes);
+        else if (!out_filled(t, o)) return error_memory(err, "rows of a tensor", t->row_bytes);
         out_padding(w, o);
     }
-    if (o->broken)
-        return error_set(err, FR_ERR_IO, "%.200s: cannot be written: %s", path, strerror(errno));
+    if (o->broken) return error_set(err, FR_ERR_IO, "%.200s: cannot be written: %s", path, strerror(errno));
     return FR_OK;
 }
 
 int gguf_writer_finish(GgufWriter *w, const char *path, fr_error *err) {
-    if (w->failure.code != FR_OK)
-        return error_set(err, w->failure.code, "%.100s: %s", path, w->failure.message);
+    if (w->failure.code != FR_OK) return error_set(err, w->failure.code, "%.100s: %s", path, w->failure.message);
     ReplaceFile out;
     int status = replace_file_begin(&out, path, err);
     if (status) return status;

@@ -36,9 +36,8 @@ static uint32_t shift_rounded(uint32_t v, unsigned shift) {
 
 uint16_t float_to_half(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* a quiet NaN */
-    if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00);    /* 65536 and above */
+    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* a quiet NaN */
+    if (magnitude >= 0x47800000) return (uint16_t)(sign | 0x7c00);                            /* 65536 and above */
     if (magnitude >=
         0x38800000) /* normal from 2^-14 on; a carry out of the fraction raises the exponent as it should */
         return (uint16_t)(sign | shift_rounded(magnitude - ((uint32_t)(127 - 15) << 23), 13));
@@ -52,7 +51,6 @@ float bf16_to_float(uint16_t h) { return float_of((uint32_t)h << 16); }
 
 uint16_t float_to_bf16(float f) {
     uint32_t u = bits_of(f);
-    if ((u & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(u >> 16 | 0x40); /* rounding might make NaN infinite */
+    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* rounding might make NaN infinite */
     return (uint16_t)shift_rounded(u, 16);
 }

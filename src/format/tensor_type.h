@@ -23,10 +23,10 @@ typedef enum TensorType {
 } TensorType;
 
 typedef struct TensorTypeInfo {
-    const char *name;      /* as it is usually written: "Q4_K" */
-    uint32_t gguf_id;      /* the number in GGUF tensor infos */
-    uint32_t block_n;      /* elements in a block; rows are whole blocks */
-    uint32_t block_bytes;  /* bytes of a block */
+    const char *name;     /* as it is usually written: "Q4_K" */
+    uint32_t gguf_id;     /* the number in GGUF tensor infos */
+    uint32_t block_n;     /* elements in a block; rows are whole blocks */
+    uint32_t block_bytes; /* bytes of a block */
 } TensorTypeInfo;
 
 const TensorTypeInfo *tensor_type_info(TensorType type);

@@ -33,16 +33,19 @@ const ImportMethod *import_find(const char *name) {
 static int add(Import *x, const char *name, int64_t n_in, int64_t n_out, ImportTensor **out, fr_error *err) {
     size_t row_bytes;
     if (x->n_tensors == IMPORT_MAX_TENSORS)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: needs more than %d tensors", published_path(x->from), IMPORT_MAX_TENSORS);
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: needs more than %d tensors", published_path(x->from),
+                         IMPORT_MAX_TENSORS);
     ImportTensor *t = *out = &x->tensors[x->n_tensors++];
     *t = (ImportTensor){.type = n_out ? x->type : TYPE_F32, .n_in = n_in, .n_out = n_out ? n_out : 1, .import = x};
     snprintf(t->name, sizeof t->name, "%s", name);
     if (tensor_type_row_bytes(t->type, n_in, &row_bytes)) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: rows of %lld numbers cannot be divided into blocks of %s; choose --type F16", name,
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: rows of %lld numbers cannot be divided into blocks of %s; choose --type F16", name,
                      (long long)n_in, tensor_type_info(t->type)->name);
 }
 
-int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out, fr_error *err) {
+int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out,
+               fr_error *err) {
     const SafeTensor *source;
     ImportTensor *t;
     int status = published_take(x->from, from, n_in, n_out, &source, err);
@@ -122,10 +125,12 @@ static int check_numbers(const ImportTensor *t, fr_error *err) {
         make_row(t, o);
         for (int64_t i = 0; i < t->n_in; i++) {
             if (!isfinite(t->row[i]))
-                return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity", published_path(t->import->from), t->from->name);
+                return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity",
+                                 published_path(t->import->from), t->from->name);
             if (fabsf(t->row[i]) > limit)
-                return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s holds %g, which is too large for %s; choose --type F32",
-                                 published_path(t->import->from), t->from->name, (double)t->row[i], tensor_type_info(t->type)->name);
+                return error_set(
+                    err, FR_ERR_UNSUPPORTED, "%s: tensor %s holds %g, which is too large for %s; choose --type F32",
+                    published_path(t->import->from), t->from->name, (double)t->row[i], tensor_type_info(t->type)->name);
         }
     }
     return FR_OK;
@@ -154,8 +159,10 @@ int import_check_embedding(Import *x, const char *name, fr_error *err) {
     }
     mem_free(row);
     if (apart <= tolerance * tolerance * whole) return FR_OK;
-    return error_set(err, FR_ERR_MISMATCH, "%s: tensor %s is not this target's embedding, from which it differs by %.0f %%: the drafter was "
-                     "trained for another target", published_path(x->from), name, 100 * sqrt(apart / whole));
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: tensor %s is not this target's embedding, from which it differs by %.0f %%: the drafter was "
+                     "trained for another target",
+                     published_path(x->from), name, 100 * sqrt(apart / whole));
 }
 
 /* ---- writing -------------------------------------------------------------------------------------- */
@@ -180,13 +187,17 @@ static int write_file(Import *x, const char *path, fr_error *err) {
     return status ? status : gguf_writer_finish(x->w, path, err);
 }
 
-int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o, const char *path,
-                   fr_error *err) {
+int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o,
+                   const char *path, fr_error *err) {
     char command[4096];
     snprintf(command, sizeof command, "others: imported from %s", published_path(from));
     Import *x = mem_calloc(1, sizeof *x);
     if (!x) return error_memory(err, "an import", sizeof *x);
-    *x = (Import){.target = target, .from = from, .type = o->type, .progress = o->progress, .progress_user = o->progress_user,
+    *x = (Import){.target = target,
+                  .from = from,
+                  .type = o->type,
+                  .progress = o->progress,
+                  .progress_user = o->progress_user,
                   .w = drafter_file_writer(method->name, target, &(DrafterTraining){.command = command})};
     int status = x->w ? method->plan(x, err) : error_memory(err, "a writer of GGUF files", 0);
     if (!status) status = published_finish(from, method->name, err);

@@ -19,14 +19,14 @@ typedef enum ImportRows {
 } ImportRows;
 
 typedef struct ImportTensor {
-    char name[64];         /* in the drafter file */
+    char name[64];          /* in the drafter file */
     const SafeTensor *from; /* NULL: zeros */
     TensorType type;
-    int64_t n_in, n_out;   /* [n_out][n_in] as rows; n_out 1: a vector */
+    int64_t n_in, n_out; /* [n_out][n_in] as rows; n_out 1: a vector */
     ImportRows rows;
-    bool swaps_columns;    /* the two halves of each row are exchanged */
+    bool swaps_columns; /* the two halves of each row are exchanged */
     const struct Import *import;
-    float *row;            /* [n_in] scratch */
+    float *row; /* [n_in] scratch */
 } ImportTensor;
 
 typedef struct Import {
@@ -43,8 +43,8 @@ typedef struct Import {
 } Import;
 
 typedef struct ImportMethod {
-    const char *name;    /* of the drafter */
-    const char *source;  /* of the published weights, for --help */
+    const char *name;   /* of the drafter */
+    const char *source; /* of the published weights, for --help */
     int (*plan)(Import *x, fr_error *err);
 } ImportMethod;
 
@@ -53,19 +53,20 @@ const ImportMethod *import_methods(void);
 const ImportMethod *import_find(const char *name); /* NULL: unknown */
 
 typedef struct ImportOptions {
-    TensorType type; /* of matrices; vectors stay F32 */
+    TensorType type;                           /* of matrices; vectors stay F32 */
     void (*progress)(void *user, double part); /* optional */
     void *progress_user;
 } ImportOptions;
 
 /* Writes the drafter file. Refuses a checkpoint that lacks a tensor, holds tensors that the method does not have, or
  * whose shapes or embedding do not match the target. */
-int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o, const char *path,
-                   fr_error *err);
+int import_drafter(const ImportMethod *method, const Model *target, Published *from, const ImportOptions *o,
+                   const char *path, fr_error *err);
 
 /* For plans: adds tensor `name` to the drafter file, from tensor `from` of the checkpoint, whose shape is checked.
  * n_out 0: a vector. *out (NULL is fine) may be changed until the plan ends. */
-int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out, fr_error *err);
+int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out,
+               fr_error *err);
 /* Adds a vector of zeros. */
 int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err);
 /* If the checkpoint has an embedding of that name, takes it, and refuses one that is not the target's. */

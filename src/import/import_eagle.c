@@ -18,7 +18,8 @@ static int refuse_eagle3(const Import *x, fr_error *err) {
     if (!published_find(x->from, "d2t") && !published_find(x->from, "midlayer.self_attn.q_proj.weight") &&
         !(fc && fc->dims[1] == 3 * (int64_t)x->target->hparams.n_embd))
         return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: is an EAGLE-3 drafter, which cannot be imported; only EAGLE-1 and EAGLE-2 can",
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: is an EAGLE-3 drafter, which cannot be imported; only EAGLE-1 and EAGLE-2 can",
                      published_path(x->from));
 }
 
@@ -26,15 +27,22 @@ static int refuse_eagle3(const Import *x, fr_error *err) {
  * has. */
 static int check_heads(const Import *x, fr_error *err) {
     const Hparams *h = &x->target->hparams;
-    const struct { const char *key; int32_t is; } counts[] = {{"num_attention_heads", h->n_head}, {"num_key_value_heads", h->n_head_kv}};
+    const struct {
+        const char *key;
+        int32_t is;
+    } counts[] = {{"num_attention_heads", h->n_head}, {"num_key_value_heads", h->n_head_kv}};
     for (int i = 0; i < 2; i++) {
         int64_t n = counts[i].is;
         if (published_config(x->from, counts[i].key, &n) && n != counts[i].is)
-            return error_set(err, FR_ERR_MISMATCH, "%s: its config.json has %lld for %s, the target %d; the drafter was trained for another target",
-                             published_path(x->from), (long long)n, counts[i].key, counts[i].is);
+            return error_set(
+                err, FR_ERR_MISMATCH,
+                "%s: its config.json has %lld for %s, the target %d; the drafter was trained for another target",
+                published_path(x->from), (long long)n, counts[i].key, counts[i].is);
     }
     if (h->rope.style != ROPE_PAIRS || h->rope.n_rot == h->head_dim) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: the target rotates only %d of the %d components of a head; importing a layer for such a target is not supported",
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: the target rotates only %d of the %d components of a head; importing a layer for such a "
+                     "target is not supported",
                      published_path(x->from), h->rope.n_rot, h->head_dim);
 }
 
@@ -47,7 +55,11 @@ int import_plan_eagle(Import *x, fr_error *err) {
     if (!status) status = import_check_embedding(x, "embed_tokens.weight", err);
     if (status) return status;
     ImportRows paired = h->rope.style == ROPE_PAIRS ? IMPORT_ROWS_PAIRED : IMPORT_ROWS_SAME;
-    const struct { const char *name, *from; int64_t n_in, n_out; ImportRows rows; } tensors[] = {
+    const struct {
+        const char *name, *from;
+        int64_t n_in, n_out;
+        ImportRows rows;
+    } tensors[] = {
         {EAGLE_FC ".weight", "fc.weight", 2 * embd, embd, 0},
         {EAGLE_ATTN_Q, "layers.0.self_attn.q_proj.weight", embd, q, paired},
         {EAGLE_ATTN_K, "layers.0.self_attn.k_proj.weight", embd, kv, paired},
@@ -66,5 +78,6 @@ int import_plan_eagle(Import *x, fr_error *err) {
     }
     if (status) return status;
     bool has_bias = published_find(x->from, "fc.bias") != NULL;
-    return has_bias ? import_add(x, EAGLE_FC ".bias", "fc.bias", embd, 0, NULL, err) : import_add_zeros(x, EAGLE_FC ".bias", embd, err);
+    return has_bias ? import_add(x, EAGLE_FC ".bias", "fc.bias", embd, 0, NULL, err)
+                    : import_add_zeros(x, EAGLE_FC ".bias", embd, err);
 }

@@ -31,7 +31,8 @@ static const char *mlp_name(const Source *s, int32_t head, int32_t j, const char
 
 static bool has(const Source *s, const char *name) { return published_find(s->import->from, name) != NULL; }
 
-static int add(const Source *s, int32_t head, const char *end, const char *from, int64_t n_in, int64_t n_out, fr_error *err) {
+static int add(const Source *s, int32_t head, const char *end, const char *from, int64_t n_in, int64_t n_out,
+               fr_error *err) {
     char name[64];
     snprintf(name, sizeof name, HYDRA_HEAD "%s", head, end);
     return import_add(s->import, name, from, n_in, n_out, NULL, err);
@@ -47,12 +48,18 @@ static int find_blocks(Source *s, fr_error *err) {
     for (int32_t j = 0; j < MAX_LAYERS && s->n_stored < HYDRA_MAX_BLOCKS; j++)
         if (has(s, mlp_name(s, 0, j, "linear.weight", name))) s->stored[s->n_stored++] = j;
     const char *path = published_path(s->import->from);
-    if (s->n_stored == 0) return error_set(err, FR_ERR_FORMAT, "%s: holds no Hydra heads: there is no tensor hydra_mlp.0.<j>.linear.weight", path);
+    if (s->n_stored == 0)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: holds no Hydra heads: there is no tensor hydra_mlp.0.<j>.linear.weight", path);
     if (!has(s, mlp_name(s, 0, s->stored[0], "res_connection.weight", name)))
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: its heads do not read the tokens predicted before them (there is no tensor %s), so they are Medusa heads: import them with the method medusa", path, name);
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: its heads do not read the tokens predicted before them (there is no tensor %s), so they "
+                         "are Medusa heads: import them with the method medusa",
+                         path, name);
     int64_t n_layers = 0;
     s->n_blocks = s->n_stored;
-    if (published_config(s->import->from, "hydra_num_layers", &n_layers) && n_layers > s->n_stored && s->n_stored == 2 && n_layers <= HYDRA_MAX_BLOCKS)
+    if (published_config(s->import->from, "hydra_num_layers", &n_layers) && n_layers > s->n_stored &&
+        s->n_stored == 2 && n_layers <= HYDRA_MAX_BLOCKS)
         s->n_blocks = (int32_t)n_layers;
     return FR_OK;
 }
@@ -63,8 +70,11 @@ static int add_first(const Source *s, int32_t head, fr_error *err) {
     int32_t j = s->stored[0];
     int status = add(s, head, HYDRA_IN ".weight", mlp_name(s, head, j, "linear.weight", from), wide, h, err);
     if (!status) status = add(s, head, HYDRA_IN ".bias", mlp_name(s, head, j, "linear.bias", from), h, 0, err);
-    if (!status) status = add(s, head, HYDRA_SKIP ".weight", mlp_name(s, head, j, "res_connection.weight", from), wide, h, err);
-    return status ? status : add_optional(s, head, HYDRA_SKIP ".bias", mlp_name(s, head, j, "res_connection.bias", from), h, err);
+    if (!status)
+        status = add(s, head, HYDRA_SKIP ".weight", mlp_name(s, head, j, "res_connection.weight", from), wide, h, err);
+    return status
+               ? status
+               : add_optional(s, head, HYDRA_SKIP ".bias", mlp_name(s, head, j, "res_connection.bias", from), h, err);
 }
 
 static int add_block(const Source *s, int32_t head, int32_t k, fr_error *err) {
@@ -94,10 +104,12 @@ int import_plan_hydra(Import *x, fr_error *err) {
     char name[128];
     Source s = {.import = x, .prefix = ""};
     for (int32_t j = 0; j < 2; j++)
-        if (published_find(x->from, mlp_name(&(Source){.prefix = "hydra_head."}, 0, j, "linear.weight", name))) s.prefix = "hydra_head.";
+        if (published_find(x->from, mlp_name(&(Source){.prefix = "hydra_head."}, 0, j, "linear.weight", name)))
+            s.prefix = "hydra_head.";
     int status = find_blocks(&s, err);
     int32_t n_heads = 0;
-    while (!status && n_heads < HYDRA_MAX_HEADS && has(&s, mlp_name(&s, n_heads, s.stored[0], "linear.weight", name))) n_heads++;
+    while (!status && n_heads < HYDRA_MAX_HEADS && has(&s, mlp_name(&s, n_heads, s.stored[0], "linear.weight", name)))
+        n_heads++;
     import_set_int(x, HYDRA_KEY_HEAD_COUNT, n_heads);
     import_set_int(x, HYDRA_KEY_BLOCK_COUNT, s.n_blocks);
     import_set_text(x, HYDRA_KEY_OUTPUT, "own");

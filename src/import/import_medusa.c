@@ -34,10 +34,13 @@ int import_plan_medusa(Import *x, fr_error *err) {
     char from[96], name[64];
     const char *prefix = "";
     int32_t n_heads = 0, n_blocks = 0;
-    if (has(x, from, "medusa_head.", 0, 0, ".linear.weight") || has(x, from, "medusa_head.", 0, 0, ".weight")) prefix = "medusa_head.";
+    if (has(x, from, "medusa_head.", 0, 0, ".linear.weight") || has(x, from, "medusa_head.", 0, 0, ".weight"))
+        prefix = "medusa_head.";
     while (n_blocks <= MEDUSA_MAX_BLOCKS && !has(x, from, prefix, 0, n_blocks, ".weight")) n_blocks++;
     if (n_blocks > MEDUSA_MAX_BLOCKS)
-        return error_set(err, FR_ERR_FORMAT, "%s: holds no Medusa heads: there is no tensor 0.<n>.weight or medusa_head.0.<n>.weight", published_path(x->from));
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: holds no Medusa heads: there is no tensor 0.<n>.weight or medusa_head.0.<n>.weight",
+                         published_path(x->from));
     while (n_heads < MEDUSA_MAX_HEADS && has(x, from, prefix, n_heads, n_blocks, ".weight")) n_heads++;
     import_set_int(x, MEDUSA_KEY_HEAD_COUNT, n_heads);
     import_set_int(x, MEDUSA_KEY_BLOCK_COUNT, n_blocks);
@@ -49,7 +52,8 @@ int import_plan_medusa(Import *x, fr_error *err) {
         for (int32_t k = 0; k < n_blocks && !status; k++) status = add_block(x, prefix, i, k, err);
         has(x, from, prefix, i, n_blocks, ".weight");
         snprintf(name, sizeof name, MEDUSA_OUTPUT ".weight", i);
-        if (!status) status = import_add(x, name, from, x->target->hparams.n_embd, x->target->hparams.n_vocab, NULL, err);
+        if (!status)
+            status = import_add(x, name, from, x->target->hparams.n_embd, x->target->hparams.n_vocab, NULL, err);
     }
     return status;
 }

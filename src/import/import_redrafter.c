@@ -45,7 +45,8 @@ int import_plan_redrafter(Import *x, fr_error *err) {
     for (int32_t k = 0; k < n_blocks && !status; k++) status = add_block(x, k, 2 * h, err);
     ImportTensor *output;
     snprintf(from, sizeof from, "lm_head.%d.weight", n_blocks);
-    if (!status) status = import_add(x, REDRAFTER_OUTPUT ".weight", from, 2 * h, x->target->hparams.n_vocab, &output, err);
+    if (!status)
+        status = import_add(x, REDRAFTER_OUTPUT ".weight", from, 2 * h, x->target->hparams.n_vocab, &output, err);
     if (!status) output->swaps_columns = true;
     return status;
 }

@@ -15,7 +15,8 @@
 
 static int add_file(Published *c, const char *path, fr_error *err) {
     if (c->n_files == PUBLISHED_MAX_FILES)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: the checkpoint has more than %d files, which is not supported", path, PUBLISHED_MAX_FILES);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: the checkpoint has more than %d files, which is not supported",
+                         path, PUBLISHED_MAX_FILES);
     int status = safetensors_open(&c->files[c->n_files], path, err);
     if (status) return status;
     size_t n = (size_t)safetensors_count(c->files[c->n_files]);
@@ -33,7 +34,10 @@ static int add_folder(Published *c, const char *path, fr_error *err) {
     struct dirent **names = NULL;
     int n = scandir(path, &names, is_safetensors, alphasort), status = FR_OK;
     if (n < 1)
-        status = error_set(err, FR_ERR_IO, "%s: there is no *.safetensors in this folder; if there is a *.bin or *.pt, pass that file to see how to convert it", path);
+        status = error_set(err, FR_ERR_IO,
+                           "%s: there is no *.safetensors in this folder; if there is a *.bin or *.pt, pass that file "
+                           "to see how to convert it",
+                           path);
     for (int i = 0; i < n; i++) {
         char file[4096 + 300];
         snprintf(file, sizeof file, "%.4095s/%s", path, names[i]->d_name);
@@ -53,7 +57,9 @@ int published_open(Published *c, const char *const *paths, int n, fr_error *err)
         if (i == 0) {
             const char *slash = strrchr(paths[0], '/');
             if (is_folder) snprintf(c->folder, sizeof c->folder, "%s", paths[0]);
-            else snprintf(c->folder, sizeof c->folder, "%.*s", slash ? (int)(slash - paths[0]) + 1 : 1, slash ? paths[0] : ".");
+            else
+                snprintf(c->folder, sizeof c->folder, "%.*s", slash ? (int)(slash - paths[0]) + 1 : 1,
+                         slash ? paths[0] : ".");
         }
         status = (is_folder ? add_folder : add_file)(c, paths[i], err);
     }
@@ -92,12 +98,17 @@ int published_take(Published *c, const char *name, int64_t n_in, int64_t n_out, 
     const SafeTensor *t = *out = find(c, name, &taken);
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", published_path(c), name);
     if (!t->has_type)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: tensor %s has the type %s; only F32, F16 and BF16 can be imported", published_path(c), name, t->dtype);
-    bool fits = n_out ? t->n_dims == 2 && t->dims[0] == n_out && t->dims[1] == n_in : t->n_dims == 1 && t->dims[0] == n_in;
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: tensor %s has the type %s; only F32, F16 and BF16 can be imported", published_path(c),
+                         name, t->dtype);
+    bool fits = n_out ? t->n_dims == 2 && t->dims[0] == n_out && t->dims[1] == n_in
+                      : t->n_dims == 1 && t->dims[0] == n_in;
     if (!fits)
-        return error_set(err, FR_ERR_MISMATCH, "%s: tensor %s is %lld x %lld, but the target needs %lld x %lld; the drafter was trained for another target",
-                         published_path(c), name, (long long)t->dims[0], (long long)t->dims[1], (long long)(n_out ? n_out : n_in),
-                         (long long)(n_out ? n_in : 1));
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: tensor %s is %lld x %lld, but the target needs %lld x %lld; the drafter was trained for "
+                         "another target",
+                         published_path(c), name, (long long)t->dims[0], (long long)t->dims[1],
+                         (long long)(n_out ? n_out : n_in), (long long)(n_out ? n_in : 1));
     *taken = true;
     return FR_OK;
 }
@@ -114,8 +125,11 @@ int published_finish(const Published *c, const char *method, fr_error *err) {
             if (c->taken[i][k]) continue;
             const char *name = safetensors_tensor(c->files[i], k)->name;
             Printable p;
-            return error_set(err, FR_ERR_UNSUPPORTED, "%s: holds the tensor %s, which the method %s does not have; the drafter would not compute "
-                             "the same without it", safetensors_path(c->files[i]), printable(&p, name, strlen(name)), method);
+            return error_set(
+                err, FR_ERR_UNSUPPORTED,
+                "%s: holds the tensor %s, which the method %s does not have; the drafter would not compute "
+                "the same without it",
+                safetensors_path(c->files[i]), printable(&p, name, strlen(name)), method);
         }
     return FR_OK;
 }

@@ -36,11 +36,16 @@ struct SafeTensors {
 
 /* ---- one tensor ------------------------------------------------------------------------------------ */
 
-static const struct { const char *name; size_t bytes; bool has_type; TensorType type; } dtypes[] = {
-    {"F32", 4, true, TYPE_F32}, {"F16", 2, true, TYPE_F16}, {"BF16", 2, true, TYPE_BF16},
-    {"F64", 8, false, 0}, {"I64", 8, false, 0}, {"U64", 8, false, 0}, {"I32", 4, false, 0}, {"U32", 4, false, 0},
-    {"I16", 2, false, 0}, {"U16", 2, false, 0}, {"I8", 1, false, 0}, {"U8", 1, false, 0}, {"BOOL", 1, false, 0},
-    {"F8_E4M3", 1, false, 0}, {"F8_E5M2", 1, false, 0},
+static const struct {
+    const char *name;
+    size_t bytes;
+    bool has_type;
+    TensorType type;
+} dtypes[] = {
+    {"F32", 4, true, TYPE_F32}, {"F16", 2, true, TYPE_F16}, {"BF16", 2, true, TYPE_BF16}, {"F64", 8, false, 0},
+    {"I64", 8, false, 0},       {"U64", 8, false, 0},       {"I32", 4, false, 0},         {"U32", 4, false, 0},
+    {"I16", 2, false, 0},       {"U16", 2, false, 0},       {"I8", 1, false, 0},          {"U8", 1, false, 0},
+    {"BOOL", 1, false, 0},      {"F8_E4M3", 1, false, 0},   {"F8_E5M2", 1, false, 0},
 };
 enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 
@@ -55,7 +60,8 @@ typedef struct Entry {
 
 static int refuse(const Entry *e, const char *what) {
     Printable p;
-    return error_set(e->err, FR_ERR_FORMAT, "%s: tensor %s %s", e->s->path, printable(&p, e->out->name, strlen(e->out->name)), what);
+    return error_set(e->err, FR_ERR_FORMAT, "%s: tensor %s %s", e->s->path,
+                     printable(&p, e->out->name, strlen(e->out->name)), what);
 }
 
 static int read_dtype(const Entry *e, const json_t *value, size_t *n_element) {
@@ -72,13 +78,16 @@ static int read_dtype(const Entry *e, const json_t *value, size_t *n_element) {
 
 /* The shape; *n_bytes grows from the size of an element to that of the tensor. */
 static int read_shape(const Entry *e, const json_t *shape, size_t *n_bytes) {
-    if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_DIMS) return refuse(e, "must have a shape of 0 to 4 numbers");
+    if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_DIMS)
+        return refuse(e, "must have a shape of 0 to 4 numbers");
     e->out->n_dims = (int)json_array_size(shape);
     for (int i = 0; i < SAFETENSORS_MAX_DIMS; i++) {
         const json_t *d = json_array_get(shape, (size_t)i);
         e->out->dims[i] = i < e->out->n_dims ? (int64_t)json_integer_value(d) : 1;
-        if (i < e->out->n_dims && (!json_is_integer(d) || e->out->dims[i] < 1)) return refuse(e, "must have a shape of integers from 1 up");
-        if (!size_mul(*n_bytes, (size_t)e->out->dims[i], n_bytes)) return refuse(e, "has a shape that is larger than any file");
+        if (i < e->out->n_dims && (!json_is_integer(d) || e->out->dims[i] < 1))
+            return refuse(e, "must have a shape of integers from 1 up");
+        if (!size_mul(*n_bytes, (size_t)e->out->dims[i], n_bytes))
+            return refuse(e, "has a shape that is larger than any file");
     }
     return FR_OK;
 }
@@ -118,15 +127,19 @@ static int check_cover(SafeTensors *s, const unsigned char *data, fr_error *err)
         const SafeTensor *t = &s->tensors[i];
         if (t->data != data)
             return error_set(err, FR_ERR_FORMAT, "%s: tensor %s %s", s->path, printable(&p, t->name, strlen(t->name)),
-                             (const unsigned char *)t->data < data ? "overlaps with another" : "leaves a gap before it");
+                             (const unsigned char *)t->data < data ? "overlaps with another"
+                                                                   : "leaves a gap before it");
     }
     if (data == s->bytes + s->n_bytes) return FR_OK;
-    return error_set(err, FR_ERR_FORMAT, "%s: holds %zu bytes after its last tensor", s->path, (size_t)(s->bytes + s->n_bytes - data));
+    return error_set(err, FR_ERR_FORMAT, "%s: holds %zu bytes after its last tensor", s->path,
+                     (size_t)(s->bytes + s->n_bytes - data));
 }
 
 static int read_entries(SafeTensors *s, size_t n_header, fr_error *err) {
     size_t n = json_object_size(s->header);
-    if (n > MAX_TENSORS) return error_set(err, FR_ERR_FORMAT, "%s: holds %zu tensors; at most %d are supported", s->path, n, MAX_TENSORS);
+    if (n > MAX_TENSORS)
+        return error_set(err, FR_ERR_FORMAT, "%s: holds %zu tensors; at most %d are supported", s->path, n,
+                         MAX_TENSORS);
     s->tensors = mem_calloc(n + 1, sizeof *s->tensors);
     if (!s->tensors) return error_memory(err, "a list of tensors", n * sizeof *s->tensors);
     Entry e = {.s = s, .data = s->bytes + 8 + n_header, .n_data = s->n_bytes - 8 - n_header, .err = err};
@@ -144,28 +157,38 @@ static int read_entries(SafeTensors *s, size_t n_header, fr_error *err) {
 }
 
 static int refuse_pickle(const SafeTensors *s, fr_error *err) {
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: is a pickle of PyTorch, which can run code when it is loaded; if you trust it, convert it with: "
-                     "python3 -c 'import sys, torch; from safetensors.torch import save_file; save_file({k: v.clone().contiguous() for k, v in "
-                     "torch.load(sys.argv[1], map_location=\"cpu\", weights_only=True).items()}, sys.argv[2])' IN OUT.safetensors", s->path);
+    return error_set(
+        err, FR_ERR_UNSUPPORTED,
+        "%s: is a pickle of PyTorch, which can run code when it is loaded; if you trust it, convert it with: "
+        "python3 -c 'import sys, torch; from safetensors.torch import save_file; save_file({k: v.clone().contiguous() "
+        "for k, v in "
+        "torch.load(sys.argv[1], map_location=\"cpu\", weights_only=True).items()}, sys.argv[2])' IN OUT.safetensors",
+        s->path);
 }
 
 static int parse(SafeTensors *s, fr_error *err) {
     uint64_t n_header = 0;
-    if (s->n_bytes >= 2 && (memcmp(s->bytes, "PK", 2) == 0 || (s->bytes[0] == 0x80 && s->bytes[1] >= 2 && s->bytes[1] <= 5)) &&
+    if (s->n_bytes >= 2 &&
+        (memcmp(s->bytes, "PK", 2) == 0 || (s->bytes[0] == 0x80 && s->bytes[1] >= 2 && s->bytes[1] <= 5)) &&
         (s->n_bytes < 9 || s->bytes[8] != '{'))
         return refuse_pickle(s, err);
-    if (s->n_bytes < 8) return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: it ends after %zu bytes", s->path, s->n_bytes);
+    if (s->n_bytes < 8)
+        return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: it ends after %zu bytes", s->path,
+                         s->n_bytes);
     for (int i = 7; i >= 0; i--) n_header = n_header << 8 | s->bytes[i];
     if (n_header > s->n_bytes - 8 || n_header > MAX_HEADER)
-        return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: its first eight bytes claim a header of %llu bytes in a file of %zu",
-                         s->path, (unsigned long long)n_header, s->n_bytes);
+        return error_set(
+            err, FR_ERR_FORMAT,
+            "%s: is not a safetensors file: its first eight bytes claim a header of %llu bytes in a file of %zu",
+            s->path, (unsigned long long)n_header, s->n_bytes);
     json_error_t error;
     s->header = json_loadb((const char *)s->bytes + 8, (size_t)n_header, JSON_REJECT_DUPLICATES, &error);
     Printable p;
     if (!s->header)
         return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: its header is not JSON: %s", s->path,
                          printable(&p, error.text, strlen(error.text)));
-    if (!json_is_object(s->header)) return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: its header is not a JSON object", s->path);
+    if (!json_is_object(s->header))
+        return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: its header is not a JSON object", s->path);
     return read_entries(s, (size_t)n_header, err);
 }
 

@@ -32,7 +32,7 @@ void safetensors_close(SafeTensors *s); /* NULL is fine */
 
 const char *safetensors_path(const SafeTensors *s);
 int64_t safetensors_count(const SafeTensors *s);
-const SafeTensor *safetensors_tensor(const SafeTensors *s, int64_t i); /* in the order of their data */
+const SafeTensor *safetensors_tensor(const SafeTensors *s, int64_t i);      /* in the order of their data */
 const SafeTensor *safetensors_find(const SafeTensors *s, const char *name); /* NULL: there is none */
 
 #endif

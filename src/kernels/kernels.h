@@ -47,7 +47,7 @@ size_t act_offset(ActForm form, int64_t i);
  * tables. The last tile is padded with zero rows. */
 typedef struct PackedMatrix {
     TensorType type;
-    ActForm act;       /* the form of the activations it is multiplied with */
+    ActForm act; /* the form of the activations it is multiplied with */
     int64_t n_out, n_in;
     size_t tile_bytes; /* one tile: TILE_ROWS rows of n_in inputs */
     void *data;        /* [n_tiles][tile_bytes] */
@@ -74,8 +74,8 @@ typedef struct Kernels {
     /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles
      * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(w->act, n_in) apart. ref.c has the order of
      * operations of each type. */
-    void (*matmul)(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
-                   int64_t tile_begin, int64_t tile_end);
+    void (*matmul)(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,
+                   int64_t tile_end);
 
     /* y = x / sqrt(mean(x^2) + eps) * w, one row; y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, int64_t n, float eps);
@@ -85,8 +85,7 @@ typedef struct Kernels {
     void (*silu_mul)(float *gate, const float *up, int64_t n);
     /* Rotates n_heads heads of head_dim in place over their first n_rot components; cos_sin holds
      * cos, sin pairs [n_rot/2][2] of this row's position. */
-    void (*rope)(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
-                 const float *cos_sin);
+    void (*rope)(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot, const float *cos_sin);
     /* dst[i] = x[i] in the cache's type (round to nearest even; KV_Q8: d = amax/127, q = x * (127/amax), to the
      * nearest, of each block). */
     void (*kv_store)(KvType type, const float *x, int64_t n, void *dst);
@@ -94,15 +93,14 @@ typedef struct Kernels {
     /* Attention of one row, one KV head and the n_q query heads that share it.
      * scores[h*score_stride + i] = scale * dot(q[h], K[slots[i]]) for i < n_keys;
      * q: [n_q][head_dim]; K of slot s starts at k + s*slot_bytes. */
-    void (*attn_scores)(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
-                        size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
-                        int64_t score_stride);
+    void (*attn_scores)(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
+                        const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);
     /* In place: x[i] = exp(x[i] - max) / sum. The index i is the key's logical position. */
     void (*softmax)(float *x, int64_t n);
     /* out[h][d] += sum_i w[h*w_stride + i] * V[slots[i]][d], one fused multiply-add per key in ascending
      * i, so that two calls over adjacent ranges equal one call over both. out: [n_q][head_dim]. */
-    void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim,
-                     const void *v, size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
+    void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
+                     size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
 
     /* Does n_rounds rounds of the multiply-and-add of matmul, on registers. Returns the number of operations: a
      * multiplication and an addition are two. */

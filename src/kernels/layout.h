@@ -23,9 +23,7 @@ typedef struct ActBlock {
 } ActBlock;
 
 static inline int act_planes(ActForm form) { return form == ACT_Q16 ? 2 : 1; }
-static inline size_t act_block_bytes(ActForm form) {
-    return sizeof(ActBlock) + (size_t)act_planes(form) * ACT_BLOCK;
-}
+static inline size_t act_block_bytes(ActForm form) { return sizeof(ActBlock) + (size_t)act_planes(form) * ACT_BLOCK; }
 static inline bool act_is_blocks(ActForm form) { return form == ACT_Q16 || form == ACT_Q8; }
 
 /* How one slice along k is coded: 32 inputs for the block types, which is an ActBlock. */

@@ -75,4 +75,3 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
     }
     return FR_OK;
 }
-

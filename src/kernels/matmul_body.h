@@ -133,8 +133,8 @@ typedef struct RowBlocks {
 
 /* t[row] = sum of (code - bias) * q over half a slice (16 inputs) or two, less the bias times the sum of these. Of two
  * planes of q the products are put together at the end; the bias comes in with the last plane. */
-INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first, int n,
-                      Vi t[ROWS_TOGETHER]) {
+INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first,
+                      int n, Vi t[ROWS_TOGETHER]) {
     uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << slice_forms[type].high_bits) - 1;
     int last = act_planes(form) - 1;
     const int8_t *q[ROWS_TOGETHER], *q_high[ROWS_TOGETHER];
@@ -167,8 +167,8 @@ INLINE void add_slice(TensorType type, ActForm form, int n_rows, const Unpacked 
     }
 }
 
-INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x, size_t x_stride,
-                     Vf *acc) {
+INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x,
+                     size_t x_stride, Vf *acc) {
     RowBlocks b;
     UNROLL for (int r = 0; r < n_rows; r++) b.x[r] = (const void *)(x + (size_t)r * x_stride);
     add_slice(type, form, n_rows, u, &b, acc);
@@ -186,7 +186,8 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     for (int64_t r = 0; r < n_rows; r++) acc[r] = v_zero();
     for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
         for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form)) {
-            const unsigned char *line = record + n_lines * s / record_slices * 64, *end = record + n_lines * (s + 1) / record_slices * 64;
+            const unsigned char *line = record + n_lines * s / record_slices * 64,
+                                *end = record + n_lines * (s + 1) / record_slices * 64;
             if (is_foreseen)
                 for (; line < end; line += UNAIDED * 64) ask_far(line);
             else
@@ -210,8 +211,7 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
 /* ---- plain types -------------------------------------------------------------------------------- */
 
 INLINE Vf plain_weight(TensorType type, const unsigned char *column, int64_t k) {
-    return type == TYPE_F32 ? v_load((const float *)(const void *)column + k * 16)
-                            : v_load_half(column + k * 32);
+    return type == TYPE_F32 ? v_load((const float *)(const void *)column + k * 16) : v_load_half(column + k * 32);
 }
 
 INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p) {
@@ -236,8 +236,8 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
             UNROLL for (int c = 0; c < n_columns; c++) w[c] = v_load_int(columns[c] + k * 64);
             UNROLL for (int r = 0; r < n_rows; r++) {
                 Vi x = v_set_4_bytes(p->x + (size_t)r * p->x_stride + k * 4);
-                UNROLL for (int c = 0; c < n_columns; c++) acc[r * n_columns + c] =
-                    v_dot_bf16_pair(w[c], x, acc[r * n_columns + c]);
+                UNROLL for (int c = 0; c < n_columns; c++)
+                    acc[r * n_columns + c] = v_dot_bf16_pair(w[c], x, acc[r * n_columns + c]);
             }
             continue;
         }
@@ -245,8 +245,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
         UNROLL for (int c = 0; c < n_columns; c++) w[c] = plain_weight(type, columns[c], k);
         UNROLL for (int r = 0; r < n_rows; r++) {
             Vf x = v_set(((const float *)(const void *)(p->x + (size_t)r * p->x_stride))[k]);
-            UNROLL for (int c = 0; c < n_columns; c++) acc[r * n_columns + c] =
-                v_fma(w[c], x, acc[r * n_columns + c]);
+            UNROLL for (int c = 0; c < n_columns; c++) acc[r * n_columns + c] = v_fma(w[c], x, acc[r * n_columns + c]);
         }
     }
     UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < n_columns; c++)
@@ -257,18 +256,17 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
 
 typedef void (*PassFn)(const Pass *);
 
-#define EACH_ROWS(X, type)                                                                                   \
-    X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
+#define EACH_ROWS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
 #define EACH_BLOCK_TYPE(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
 #define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 
 #define COLUMNS(rows) ((rows) <= ROWS_NARROW ? COLUMNS_NARROW : COLUMNS_WIDE)
-#define DEFINE_BLOCK_PASSES(type)                                                                            \
-    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); }                   \
+#define DEFINE_BLOCK_PASSES(type) \
+    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
     static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); }
-#define DEFINE_PLAIN_PASS(type, rows)                                                                        \
-    static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); }     \
+#define DEFINE_PLAIN_PASS(type, rows) \
+    static void pass_##type##_##rows(const Pass *p) { pass_plain(TYPE_##type, rows, COLUMNS(rows), p); } \
     static void pass_##type##_##rows##_single(const Pass *p) { pass_plain(TYPE_##type, rows, 1, p); }
 #define DEFINE_PLAIN_PASSES(type) EACH_ROWS(DEFINE_PLAIN_PASS, type)
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
@@ -310,8 +308,8 @@ static int64_t rows_of_pass(const PackedMatrix *w, size_t x_stride) {
     return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : n;
 }
 
-static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
-                   int64_t tile_begin, int64_t tile_end) {
+static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,
+                   int64_t tile_end) {
     size_t x_stride = act_row_bytes(w->act, w->n_in);
     int64_t rows_max = rows_of_pass(w, x_stride), n_passes = (n_rows + rows_max - 1) / rows_max;
     int64_t group = n_passes == 1 ? tile_end - tile_begin : GROUP_BYTES / (int64_t)w->tile_bytes;
@@ -353,8 +351,7 @@ INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
             v_store_i8(b->plane[0] + i * LANES, high);
             v_store_i8(b->plane[1] + i * LANES, low);
             q = v_add_int(v_shift_left(high, 8), low);
-        } else
-            v_store_i8(b->plane[0] + i * LANES, q);
+        } else v_store_i8(b->plane[0] + i * LANES, q);
         sum += v_sum_int(q);
         if (i == N / 2 - 1) sum_low = sum;
     }

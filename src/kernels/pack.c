@@ -62,19 +62,21 @@ int packed_shape(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out
     if (n_out < 1 || n_in < 1 || n_in > INT32_MAX || n_out > INT32_MAX ||
         !tensor_type_row_bytes(type, n_in, &row_bytes))
         return error_set(err, FR_ERR_UNSUPPORTED,
-                         "a %lld x %lld matrix cannot be of type %s: its rows are not whole blocks",
-                         (long long)n_out, (long long)n_in, tensor_type_info(type)->name);
+                         "a %lld x %lld matrix cannot be of type %s: its rows are not whole blocks", (long long)n_out,
+                         (long long)n_in, tensor_type_info(type)->name);
     m->type = type;
     m->act = act_form(type, blocks);
     m->n_out = n_out;
     m->n_in = n_in;
     m->tile_bytes = tile_size(type, n_in);
-    return size_mul(m->tile_bytes, (size_t)packed_n_tiles(m), &bytes) ? FR_OK : error_memory(err, "a weight matrix", SIZE_MAX);
+    return size_mul(m->tile_bytes, (size_t)packed_n_tiles(m), &bytes) ? FR_OK
+                                                                      : error_memory(err, "a weight matrix", SIZE_MAX);
 }
 
 int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, fr_error *err) {
     int status = packed_shape(m, type, blocks, n_out, n_in, err);
-    if (!status && !(m->data = mem_alloc(packed_bytes(m)))) status = error_memory(err, "a weight matrix", packed_bytes(m));
+    if (!status && !(m->data = mem_alloc(packed_bytes(m))))
+        status = error_memory(err, "a weight matrix", packed_bytes(m));
     return status;
 }
 
@@ -141,12 +143,8 @@ static void codes_read(TensorType type, const unsigned char *b, int slice, Codes
     case TYPE_Q8_0:
         for (int g = 0; g < 8; g++) c->word[g] = load_word(b + 2 + 4 * g) ^ 0x80808080;
         break;
-    case TYPE_Q4_0:
-        codes_from_nibbles(b + 2, c);
-        break;
-    case TYPE_Q4_1:
-        codes_from_nibbles(b + 4, c);
-        break;
+    case TYPE_Q4_0: codes_from_nibbles(b + 2, c); break;
+    case TYPE_Q4_1: codes_from_nibbles(b + 4, c); break;
     case TYPE_Q5_0:
         codes_from_nibbles(b + 6, c);
         codes_add_fifth_bits(b + 2, c);
@@ -155,31 +153,25 @@ static void codes_read(TensorType type, const unsigned char *b, int slice, Codes
         codes_from_nibbles(b + 8, c);
         codes_add_fifth_bits(b + 4, c);
         break;
-    case TYPE_Q4_K:
-        codes_from_k_nibbles(b + 16, slice, c);
-        break;
+    case TYPE_Q4_K: codes_from_k_nibbles(b + 16, slice, c); break;
     case TYPE_Q5_K:
         codes_from_k_nibbles(b + 48, slice, c);
         for (int g = 0; g < 8; g++) c->word[g] |= ((load_word(b + 16 + 4 * g) >> slice) & LOW_1) << 4;
         break;
-    default:
-        codes_from_q6_k(b, b + 128, slice, c);
+    default: codes_from_q6_k(b, b + 128, slice, c);
     }
 }
 
 /* Puts the codes of row `row` into the vectors of its slice, each of which has one word for each row. */
 static void codes_write(TensorType type, const Codes *c, int row, unsigned char *slice) {
     uint32_t planes[8] = {0}, high_bits = slice_forms[type].high_bits;
-    if (type == TYPE_Q8_0)
-        memcpy(planes, c->word, sizeof planes);
+    if (type == TYPE_Q8_0) memcpy(planes, c->word, sizeof planes);
     else {
         for (int g = 0; g < 4; g++) planes[g] = (c->word[g] & LOW_4) | (c->word[g + 4] & LOW_4) << 4;
         for (int g = 0; g < 8 && high_bits == 1; g++) planes[4] |= ((c->word[g] >> 4) & LOW_1) << g;
-        for (int g = 0; g < 8 && high_bits == 2; g++)
-            planes[4 + g / 4] |= ((c->word[g] >> 4) & LOW_2) << (2 * (g % 4));
+        for (int g = 0; g < 8 && high_bits == 2; g++) planes[4 + g / 4] |= ((c->word[g] >> 4) & LOW_2) << (2 * (g % 4));
     }
-    for (uint32_t i = 0; i < slice_forms[type].code_bytes / 64; i++)
-        memcpy(slice + i * 64 + row * 4, &planes[i], 4);
+    for (uint32_t i = 0; i < slice_forms[type].code_bytes / 64; i++) memcpy(slice + i * 64 + row * 4, &planes[i], 4);
 }
 
 /* ---- the block types: scales -------------------------------------------------------------------- */
@@ -207,15 +199,13 @@ static void scales_write(TensorType type, const unsigned char *b, int row, unsig
     case TYPE_Q5_K:
         memcpy(record + row * 2, b, 2);
         memcpy(record + 32 + row * 2, b + 2, 2);
-        for (int s = 0; s < 8; s++)
-            k_scale_min(b + 4, s, &record[64 + s * 32 + row], &record[64 + s * 32 + 16 + row]);
+        for (int s = 0; s < 8; s++) k_scale_min(b + 4, s, &record[64 + s * 32 + row], &record[64 + s * 32 + 16 + row]);
         break;
     case TYPE_Q6_K:
         memcpy(record + row * 2, b + 208, 2);
         for (int s = 0; s < 16; s++) record[32 + s * 16 + row] = b[192 + s];
         break;
-    default:
-        memcpy(record + row * 2, b, 2); /* Q8_0, Q4_0, Q5_0 */
+    default: memcpy(record + row * 2, b, 2); /* Q8_0, Q4_0, Q5_0 */
     }
 }
 
@@ -256,12 +246,9 @@ void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t 
         memset(tile, 0, m->tile_bytes);
         for (int i = 0; i < TILE_ROWS && t * TILE_ROWS + i < m->n_out; i++) {
             const unsigned char *row = (const unsigned char *)rows + (size_t)(t * TILE_ROWS + i) * row_bytes;
-            if (m->type == TYPE_F32 || m->type == TYPE_F16)
-                fill_plain_row(m, row, i, tile);
-            else if (m->type == TYPE_BF16)
-                fill_bf16_row(m, row, i, tile);
-            else
-                fill_block_row(m, row, i, tile);
+            if (m->type == TYPE_F32 || m->type == TYPE_F16) fill_plain_row(m, row, i, tile);
+            else if (m->type == TYPE_BF16) fill_bf16_row(m, row, i, tile);
+            else fill_block_row(m, row, i, tile);
         }
     }
 }

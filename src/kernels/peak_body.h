@@ -18,17 +18,11 @@ static double peak_loop(PeakKind kind, int64_t n_rounds) {
         f[j] = v_from_int(v_set_int(source));
     }
     for (int64_t i = 0; i < n_rounds; i++) {
-        __asm__ volatile(""
-                         :
-                         : "r"(q)
-                         : "memory"); /* q may have changed: nothing can be computed once for all */
+        __asm__ volatile("" : : "r"(q) : "memory"); /* q may have changed: nothing can be computed once for all */
         UNROLL for (int j = 0; j < N; j++) {
-            if (kind == PEAK_INT8)
-                v_dot_4_groups(15, 1, w, (const int8_t *const[]){q}, 0, t + j);
-            else if (kind == PEAK_BF16)
-                f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
-            else
-                f[j] = v_fma(v_as_float(w[0]), v_as_float(w[1]), f[j]);
+            if (kind == PEAK_INT8) v_dot_4_groups(15, 1, w, (const int8_t *const[]){q}, 0, t + j);
+            else if (kind == PEAK_BF16) f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
+            else f[j] = v_fma(v_as_float(w[0]), v_as_float(w[1]), f[j]);
         }
     }
     UNROLL for (int j = 0; j < N; j++) sink = v_fold(v_add(f[j], v_from_int(t[j])));

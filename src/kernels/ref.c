@@ -40,8 +40,8 @@ ActForm act_form(TensorType weight_type, ActForm blocks) {
 }
 
 const char *act_form_name(ActForm form) {
-    static const char *const names[ACT_FORM_COUNT] = {
-        [ACT_Q16] = "q16", [ACT_Q8] = "q8", [ACT_F32] = "f32", [ACT_BF16] = "bf16"};
+    static const char *const names[ACT_FORM_COUNT] =
+        {[ACT_Q16] = "q16", [ACT_Q8] = "q8", [ACT_F32] = "f32", [ACT_BF16] = "bf16"};
     return names[form];
 }
 
@@ -73,8 +73,7 @@ static void convert_block(ActForm form, const float *x, ActBlock *b) {
             int high = (q + 128) >> 8, low = q - 256 * high;
             b->plane[0][i] = (int8_t)high;
             b->plane[1][i] = (int8_t)(low < -127 ? -127 : low);
-        } else
-            b->plane[0][i] = (int8_t)q;
+        } else b->plane[0][i] = (int8_t)q;
         b->minus_sum -= act_value(form, b, i);
         if (i == 15) b->minus_sum_low = b->minus_sum;
     }
@@ -135,17 +134,15 @@ static float half_at(const unsigned char *p, int i) {
     return half_to_float(h);
 }
 
-static void read_slice(TensorType type, const unsigned char *codes, const unsigned char *record, int i_sub,
-                      int row, Slice *s) {
+static void read_slice(TensorType type, const unsigned char *codes, const unsigned char *record, int i_sub, int row,
+                       Slice *s) {
     for (int k = 0; k < ACT_BLOCK; k++) s->w[k] = code_at(type, codes, row, k) - (int)slice_forms[type].bias;
     float d = half_at(record, row);
     s->scale[0] = s->scale[1] = d;
     s->min = 0;
     switch (type) {
     case TYPE_Q4_1:
-    case TYPE_Q5_1:
-        s->min = half_at(record, 16 + row);
-        break;
+    case TYPE_Q5_1: s->min = half_at(record, 16 + row); break;
     case TYPE_Q4_K:
     case TYPE_Q5_K:
         s->scale[0] = s->scale[1] = d * (float)record[64 + i_sub * 32 + row];
@@ -155,8 +152,7 @@ static void read_slice(TensorType type, const unsigned char *codes, const unsign
         s->scale[0] = d * (float)(int8_t)record[32 + i_sub * 32 + row];
         s->scale[1] = d * (float)(int8_t)record[32 + i_sub * 32 + 16 + row];
         break;
-    default:
-        break;
+    default: break;
     }
 }
 
@@ -172,14 +168,14 @@ static float add_slice(TensorType type, ActForm form, const Slice *s, const ActB
     return has_min ? fmaf(s->min, x->scaled_sum, acc) : acc;
 }
 
-static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x, size_t x_stride,
-                        int64_t n_rows, float *y, int64_t y_stride) {
+static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x, size_t x_stride, int64_t n_rows,
+                        float *y, int64_t y_stride) {
     const unsigned char *tile = packed_tile(w, o / TILE_ROWS);
     for (int64_t r = 0; r < n_rows; r++) y[r * y_stride] = 0;
     for (int64_t i = 0; i < tile_n_slices(w->type, w->n_in); i++) {
         Slice s;
         read_slice(w->type, tile + codes_offset(w->type, i), tile + scales_offset(w->type, i),
-                  (int)(i % slice_forms[w->type].scale_slices), (int)(o % TILE_ROWS), &s);
+                   (int)(i % slice_forms[w->type].scale_slices), (int)(o % TILE_ROWS), &s);
         for (int64_t r = 0; r < n_rows; r++) {
             const void *b = x + (size_t)r * x_stride + (size_t)i * act_block_bytes(w->act);
             y[r * y_stride] = add_slice(w->type, w->act, &s, b, y[r * y_stride]);
@@ -187,8 +183,8 @@ static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x
     }
 }
 
-static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
-                   int64_t tile_begin, int64_t tile_end) {
+static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,
+                   int64_t tile_end) {
     size_t x_stride = act_row_bytes(w->act, w->n_in);
     int64_t end = tile_end * TILE_ROWS < w->n_out ? tile_end * TILE_ROWS : w->n_out;
     for (int64_t o = tile_begin * TILE_ROWS; o < end; o++) {

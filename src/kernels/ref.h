@@ -46,9 +46,8 @@ void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps)
 void ref_add(float *x, const float *y, int64_t n);
 void ref_silu_mul(float *gate, const float *up, int64_t n);
 void ref_kv_store(KvType type, const float *x, int64_t n, void *dst);
-void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
-                     size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
-                     int64_t score_stride);
+void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
+                     const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);
 void ref_softmax(float *x, int64_t n);
 void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
                   size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);

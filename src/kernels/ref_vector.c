@@ -80,11 +80,11 @@ static void store_block(const float *x, int64_t n, unsigned char *block) {
 }
 
 void ref_kv_store(KvType type, const float *x, int64_t n, void *dst) {
-    if (type == KV_F32)
-        memcpy(dst, x, (size_t)n * sizeof *x);
+    if (type == KV_F32) memcpy(dst, x, (size_t)n * sizeof *x);
     else if (type == KV_Q8)
         for (int64_t i = 0; i < n; i += KV_BLOCK)
-            store_block(x + i, n - i < KV_BLOCK ? n - i : KV_BLOCK, (unsigned char *)dst + i / KV_BLOCK * KV_BLOCK_BYTES);
+            store_block(x + i, n - i < KV_BLOCK ? n - i : KV_BLOCK,
+                        (unsigned char *)dst + i / KV_BLOCK * KV_BLOCK_BYTES);
     else
         for (int64_t i = 0; i < n; i++) ((uint16_t *)dst)[i] = float_to_half(x[i]);
 }
@@ -103,9 +103,8 @@ static const void *kv_row(const void *base, size_t slot_bytes, int32_t slot) {
     return (const unsigned char *)base + (size_t)slot * slot_bytes;
 }
 
-void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
-                     size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
-                     int64_t score_stride) {
+void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
+                     const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride) {
     for (int64_t i = 0; i < n_keys; i++) {
         const void *key = kv_row(k, slot_bytes, slots[i]);
         for (int64_t h = 0; h < n_q; h++) {
@@ -137,8 +136,7 @@ void ref_attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, in
         const void *value = kv_row(v, slot_bytes, slots[i]);
         for (int64_t h = 0; h < n_q; h++)
             for (int64_t d = 0; d < head_dim; d++)
-                out[h * head_dim + d] =
-                    fmaf(w[h * w_stride + i], kv_at(type, value, d), out[h * head_dim + d]);
+                out[h * head_dim + d] = fmaf(w[h * w_stride + i], kv_at(type, value, d), out[h * head_dim + d]);
     }
 }
 
@@ -151,10 +149,8 @@ double ref_peak_loop(PeakKind kind, int64_t n_rounds) {
     int32_t q = ix, t[8] = {0};
     for (int64_t i = 0; i < n_rounds; i++)
         for (int j = 0; j < 8; j++)
-            if (kind == PEAK_INT8)
-                t[j] = (int32_t)((uint32_t)t[j] * 5u + (uint32_t)q);
-            else
-                f[j] = fmaf(f[j], x, x);
+            if (kind == PEAK_INT8) t[j] = (int32_t)((uint32_t)t[j] * 5u + (uint32_t)q);
+            else f[j] = fmaf(f[j], x, x);
     for (int j = 0; j < 8; j++) fx = f[j], ix = t[j];
     return (double)n_rounds * 8 * 2;
 }

@@ -20,7 +20,8 @@ static bool has_avx_vnni(void) {
 
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
 }
 
 static bool has_avx512_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
@@ -41,10 +42,8 @@ static const struct {
 } known[] = {
     {&kernels_ref, always},
 #if defined(__x86_64__)
-    {&kernels_avx2, has_avx2},
-    {&kernels_avx_vnni, has_avx_vnni},
-    {&kernels_avx512, has_avx512},
-    {&kernels_avx512_bf16, has_avx512_bf16},
+    {&kernels_avx2, has_avx2},     {&kernels_avx_vnni, has_avx_vnni},
+    {&kernels_avx512, has_avx512}, {&kernels_avx512_bf16, has_avx512_bf16},
 #elif defined(__aarch64__)
     {&kernels_neon, always},
     {&kernels_neon_dot, has_dotprod},
@@ -84,5 +83,7 @@ int kernels_find(const char *name, const Kernels **out, fr_error *err) {
         if (i) strcat(names, ", ");
         strcat(names, available[i]->name);
     }
-    return *out ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; choose from %s", name, names);
+    return *out
+               ? FR_OK
+               : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; choose from %s", name, names);
 }

@@ -45,9 +45,7 @@ INLINE Vf v_set_half(const void *p) { /* one half, in all lanes */
     __builtin_memcpy(&h, p, 2);
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
-INLINE void v_store_half(void *p, Vf a) {
-    _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
-}
+INLINE void v_store_half(void *p, Vf a) { _mm_storeu_si128(p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 
 /* The first n of LANES elements; the others are zero, or stay as they are. */
 INLINE Vi first(int64_t n) {
@@ -77,9 +75,7 @@ INLINE Vf v_max(Vf a, Vf b) { return _mm256_max_ps(a, b); }
 INLINE Vf v_min(Vf a, Vf b) { return _mm256_min_ps(a, b); } /* a < b ? a : b */
 INLINE Vf v_abs(Vf a) { return _mm256_andnot_ps(v_set(-0.0f), a); }
 /* a where x >= limit, else 0 */
-INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
-    return _mm256_and_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ), a);
-}
+INLINE Vf v_where_ge(Vf x, float limit, Vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ), a); }
 
 /* 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
 INLINE float v_fold(Vf a) {
@@ -91,13 +87,11 @@ INLINE float v_fold(Vf a) {
 INLINE Vf v_fold_all(const Vf a[8]) {
     Vf b[4], c[2];
     UNROLL for (int i = 0; i < 4; i++) /* b: 4 sums of a[i] | 4 of a[i+4] */
-        b[i] =
-            v_add(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+        b[i] = v_add(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
     UNROLL for (int i = 0; i < 2; i++) /* in each half, 2 of b[i], 2 of b[i+2] */
         c[i] = v_add(_mm256_shuffle_ps(b[i], b[i + 2], 0x44), _mm256_shuffle_ps(b[i], b[i + 2], 0xee));
     Vf d = v_add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
-    return _mm256_permutevar8x32_ps(d,
-                                    _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7)); /* were 0 2 1 3 | 4 6 5 7 */
+    return _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 2, 1, 3, 4, 6, 5, 7)); /* were 0 2 1 3 | 4 6 5 7 */
 }
 INLINE float v_max_all(Vf a) {
     __m128 c = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -145,8 +139,8 @@ INLINE int32_t v_sum_int(Vi a) {
 #if defined(DPBUSD)
 INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const int8_t *const *q, int at, Vi *t) {
     (void)code_max;
-    UNROLL for (int g = 0; g < 4; g++)
-        UNROLL for (int r = 0; r < n_rows; r++) t[r] = DPBUSD(t[r], w[g], v_set_4_bytes(q[r] + at + 4 * g));
+    UNROLL for (int g = 0; g < 4; g++) UNROLL for (int r = 0; r < n_rows; r++)
+        t[r] = DPBUSD(t[r], w[g], v_set_4_bytes(q[r] + at + 4 * g));
 }
 #else
 /* One row. vpmaddubsw adds two products with saturation at 32767, and |q| <= 127:
@@ -163,8 +157,7 @@ INLINE Vi dot_4_groups(uint32_t code_max, const Vi w[4], const int8_t *q, Vi t) 
             if (code_max == 255) {
                 Vi s = _mm256_xor_si256(w[i], _mm256_set1_epi8((char)0x80));
                 sum = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
-            } else
-                sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], x));
+            } else sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i], x));
         }
         t = v_add_int(t, _mm256_madd_epi16(sum, ones));
     }

@@ -10,8 +10,8 @@
 enum {
     LANES = 16,
     ROWS_TOGETHER = 4, /* rows of a block type whose byte products take turns */
-    ROWS_MAX = 8,    /* rows of a plain type that one pass serves */
-    ROWS_NARROW = 2, /* up to so many rows of a plain type take COLUMNS_NARROW vectors at once, more: */
+    ROWS_MAX = 8,      /* rows of a plain type that one pass serves */
+    ROWS_NARROW = 2,   /* up to so many rows of a plain type take COLUMNS_NARROW vectors at once, more: */
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
     MIX_COLUMNS = 4,          /* vectors of a value row that attn_mix holds for four heads */
@@ -31,9 +31,7 @@ INLINE Vf v_set_half(const void *p) { /* one half, in all lanes */
     __builtin_memcpy(&h, p, 2);
     return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }
-INLINE void v_store_half(void *p, Vf a) {
-    _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
-}
+INLINE void v_store_half(void *p, Vf a) { _mm256_storeu_si256(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT)); }
 
 /* The first n of LANES elements; the others are zero, or stay as they are. */
 INLINE __mmask16 first(int64_t n) {
@@ -42,9 +40,7 @@ INLINE __mmask16 first(int64_t n) {
 }
 INLINE Vf v_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
 INLINE void v_store_n(float *p, int64_t n, Vf a) { _mm512_mask_storeu_ps(p, first(n), a); }
-INLINE Vf v_load_half_n(const void *p, int64_t n) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
-}
+INLINE Vf v_load_half_n(const void *p, int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p)); }
 INLINE void v_store_half_n(void *p, int64_t n, Vf a) {
     _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -157,9 +153,7 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
     (void)code_max;
     UNROLL for (int g = 0; g < 4; g++)
         UNROLL for (int r = 0; r < n_rows; r++) /* one instruction, which compilers make two of */
-            __asm__("vpdpbusd %2%{1to16%}, %1, %0"
-                    : "+v"(t[r])
-                    : "v"(w[g]), "m"(*(const int8_t(*)[4])(q[r] + at + 4 * g)));
+        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(t[r]) : "v"(w[g]), "m"(*(const int8_t(*)[4])(q[r] + at + 4 * g)));
 }
 
 #endif

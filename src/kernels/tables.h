@@ -11,7 +11,7 @@ extern const Kernels kernels_avx_vnni;    /* and AVX-VNNI */
 extern const Kernels kernels_avx512;      /* AVX-512 F, BW, VL, DQ, VNNI */
 extern const Kernels kernels_avx512_bf16; /* and BF16 */
 #elif defined(__aarch64__)
-extern const Kernels kernels_neon;     /* what every such CPU has */
+extern const Kernels kernels_neon;      /* what every such CPU has */
 extern const Kernels kernels_neon_dot;  /* and dot products of bytes */
 extern const Kernels kernels_neon_i8mm; /* and products of matrices of bytes */
 #endif

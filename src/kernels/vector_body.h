@@ -33,8 +33,7 @@ INLINE float dot(const float *a, const float *b, int64_t n) {
     UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
     int64_t i = 0;
     for (; i + 16 <= n; i += 16)
-        UNROLL for (int j = 0; j < PARTS; j++) s[j] =
-            v_fma(v_load(a + i + j * LANES), v_load(b + i + j * LANES), s[j]);
+        UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_fma(v_load(a + i + j * LANES), v_load(b + i + j * LANES), s[j]);
     if (i < n) UNROLL for (int j = 0; j < PARTS; j++) {
             int64_t left = n - i - j * LANES;
             s[j] = v_fma(v_load_n(a + i + j * LANES, left), v_load_n(b + i + j * LANES, left), s[j]);
@@ -63,8 +62,7 @@ static void silu_mul(float *gate, const float *up, int64_t n) {
     v_store_n(gate + i, n - i, v_mul(silu(v_load_n(gate + i, n - i)), v_load_n(up + i, n - i)));
 }
 
-static void rope(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
-                 const float *cos_sin) {
+static void rope(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot, const float *cos_sin) {
     rope_rotate(style, x, n_heads, head_dim, n_rot, cos_sin);
 }
 
@@ -146,9 +144,7 @@ typedef struct Keys {
     int64_t n;
 } Keys;
 
-INLINE const unsigned char *key_row(const Keys *k, int64_t i) {
-    return k->base + (size_t)k->slots[i] * k->slot_bytes;
-}
+INLINE const unsigned char *key_row(const Keys *k, int64_t i) { return k->base + (size_t)k->slots[i] * k->slot_bytes; }
 
 /* ---- attention: scores -------------------------------------------------------------------------- */
 
@@ -162,16 +158,16 @@ typedef struct ScoreJob {
 } ScoreJob;
 
 /* acc[h*n_keys + i] += 16 elements (n of them there) of q[h] * key i, part j of the sums */
-INLINE void add_scores(KvType type, int n_keys, int n_heads, const ScoreJob *job,
-                        const unsigned char *const *rows, int64_t d, int64_t n, Vf *acc) {
+INLINE void add_scores(KvType type, int n_keys, int n_heads, const ScoreJob *job, const unsigned char *const *rows,
+                       int64_t d, int64_t n, Vf *acc) {
     Vf key[LANES], q[LANES];
     UNROLL for (int i = 0; i < n_keys; i++) key[i] = kv_load(type, rows[i], d, n);
     UNROLL for (int h = 0; h < n_heads; h++) {
         const float *head = job->q + h * job->head_dim + d;
         q[h] = n >= LANES ? v_load(head) : v_load_n(head, n);
     }
-    UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int i = 0; i < n_keys; i++) acc[h * n_keys + i] =
-        v_fma(q[h], key[i], acc[h * n_keys + i]);
+    UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int i = 0; i < n_keys; i++)
+        acc[h * n_keys + i] = v_fma(q[h], key[i], acc[h * n_keys + i]);
 }
 
 /* Keys from i0 on against heads 0 .. n_heads-1; n_keys * n_heads == LANES dot products in one go. Keys beyond
@@ -184,10 +180,8 @@ INLINE void scores_block(KvType type, int n_keys, int n_heads, const ScoreJob *j
     UNROLL for (int part = 0; part < PARTS; part++) {
         UNROLL for (int i = 0; i < LANES; i++) acc[i] = v_zero();
         int64_t d = part * LANES;
-        for (; d + LANES <= job->head_dim; d += 16)
-            add_scores(type, n_keys, n_heads, job, rows, d, LANES, acc);
-        if (d < (job->head_dim + 15) / 16 * 16)
-            add_scores(type, n_keys, n_heads, job, rows, d, job->head_dim - d, acc);
+        for (; d + LANES <= job->head_dim; d += 16) add_scores(type, n_keys, n_heads, job, rows, d, LANES, acc);
+        if (d < (job->head_dim + 15) / 16 * 16) add_scores(type, n_keys, n_heads, job, rows, d, job->head_dim - d, acc);
         UNROLL for (int i = 0; i < LANES; i++) total[i] = part == 0 ? acc[i] : v_add(total[i], acc[i]);
     }
     float out[LANES];
@@ -200,36 +194,27 @@ INLINE void scores_block(KvType type, int n_keys, int n_heads, const ScoreJob *j
 }
 
 INLINE void scores_heads(KvType type, int n_heads, const ScoreJob *job) {
-    for (int64_t i = 0; i < job->keys.n; i += LANES / n_heads)
-        scores_block(type, LANES / n_heads, n_heads, job, i);
+    for (int64_t i = 0; i < job->keys.n; i += LANES / n_heads) scores_block(type, LANES / n_heads, n_heads, job, i);
 }
 
 INLINE void scores_all(KvType type, ScoreJob *job, int64_t n_q) {
     for (int64_t h = 0, n; h < n_q; h += n) {
         n = LANES >= 8 && n_q - h >= 8 ? 8 : n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
-        if (LANES >= 8 && n == 8)
-            scores_heads(type, 8, job);
-        else if (n == 4)
-            scores_heads(type, 4, job);
-        else if (n == 2)
-            scores_heads(type, 2, job);
-        else
-            scores_heads(type, 1, job);
+        if (LANES >= 8 && n == 8) scores_heads(type, 8, job);
+        else if (n == 4) scores_heads(type, 4, job);
+        else if (n == 2) scores_heads(type, 2, job);
+        else scores_heads(type, 1, job);
         job->q += n * job->head_dim;
         job->scores += n * job->score_stride;
     }
 }
 
-static void attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k,
-                        size_t slot_bytes, const int32_t *slots, int64_t n_keys, float scale, float *scores,
-                        int64_t score_stride) {
+static void attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
+                        const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride) {
     ScoreJob job = {q, head_dim, {k, slot_bytes, slots, n_keys}, scale, scores, score_stride};
-    if (type == KV_F16)
-        scores_all(KV_F16, &job, n_q);
-    else if (type == KV_Q8)
-        scores_all(KV_Q8, &job, n_q);
-    else
-        scores_all(KV_F32, &job, n_q);
+    if (type == KV_F16) scores_all(KV_F16, &job, n_q);
+    else if (type == KV_Q8) scores_all(KV_Q8, &job, n_q);
+    else scores_all(KV_F32, &job, n_q);
 }
 
 /* ---- attention: weighted values ----------------------------------------------------------------- */
@@ -252,8 +237,7 @@ INLINE void mix_columns(KvType type, int n_heads, int n_columns, const MixJob *j
         UNROLL for (int c = 0; c < n_columns; c++) v[c] = kv_load(type, row, d + c * LANES, n);
         UNROLL for (int h = 0; h < n_heads; h++) {
             Vf w = v_set(job->w[h * job->w_stride + i]);
-            UNROLL for (int c = 0; c < n_columns; c++) acc[h * n_columns + c] =
-                v_fma(w, v[c], acc[h * n_columns + c]);
+            UNROLL for (int c = 0; c < n_columns; c++) acc[h * n_columns + c] = v_fma(w, v[c], acc[h * n_columns + c]);
         }
     }
     UNROLL for (int h = 0; h < n_heads; h++) UNROLL for (int c = 0; c < n_columns; c++)
@@ -271,24 +255,18 @@ INLINE void mix_heads(KvType type, int n_heads, const MixJob *job) {
 INLINE void mix_all(KvType type, MixJob *job, int64_t n_q) {
     for (int64_t h = 0, n; h < n_q; h += n) {
         n = n_q - h >= 4 ? 4 : n_q - h >= 2 ? 2 : 1;
-        if (n == 4)
-            mix_heads(type, 4, job);
-        else if (n == 2)
-            mix_heads(type, 2, job);
-        else
-            mix_heads(type, 1, job);
+        if (n == 4) mix_heads(type, 4, job);
+        else if (n == 2) mix_heads(type, 2, job);
+        else mix_heads(type, 1, job);
         job->w += n * job->w_stride;
         job->out += n * job->head_dim;
     }
 }
 
-static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim,
-                     const void *v, size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out) {
+static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
+                     size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out) {
     MixJob job = {w, w_stride, head_dim, {v, slot_bytes, slots, n_keys}, out};
-    if (type == KV_F16)
-        mix_all(KV_F16, &job, n_q);
-    else if (type == KV_Q8)
-        mix_all(KV_Q8, &job, n_q);
-    else
-        mix_all(KV_F32, &job, n_q);
+    if (type == KV_F16) mix_all(KV_F16, &job, n_q);
+    else if (type == KV_Q8) mix_all(KV_Q8, &job, n_q);
+    else mix_all(KV_F32, &job, n_q);
 }

@@ -30,10 +30,13 @@ static void draft(Trial *x, DrawKind kind, const float *q, int32_t n_vocab, int3
     tree_reset(&x->tree, 0);
     x->group.n = 0;
     for (int32_t i = 0; i < k; i++) {
-        int32_t token = kind == DRAW_POINT ? best_of(left, n_vocab) : x->script.random_source.pick(&x->script.random_source, left, n_vocab);
+        int32_t token = kind == DRAW_POINT ? best_of(left, n_vocab)
+                                           : x->script.random_source.pick(&x->script.random_source, left, n_vocab);
         if (!(left[token] > 0)) return;
-        x->group.draws[x->group.n++] = (DistDraw){.parent = 0, .child = tree_add(&x->tree, 0, token, 1, 0), .kind = kind,
-                                                 .q = kind == DRAW_POINT ? NULL : q};
+        x->group.draws[x->group.n++] = (DistDraw){.parent = 0,
+                                                  .child = tree_add(&x->tree, 0, token, 1, 0),
+                                                  .kind = kind,
+                                                  .q = kind == DRAW_POINT ? NULL : q};
         if (kind != DRAW_IID) left[token] = 0;
     }
 }
@@ -48,8 +51,15 @@ double acceptance_of(RatioDecide *decide, DrawKind kind, const double *p, const 
     do {
         draft(&x, kind, q, n_vocab, k);
         memcpy(x.p, p, (size_t)n_vocab * sizeof *p);
-        RatioNode n = {.tree = &x.tree, .group = &x.group, .n_vocab = n_vocab, .p = x.p, .p_mass = 1, .q = x.q,
-                       .ids = x.ids, .gamma = gamma, .random_source = &x.script.random_source};
+        RatioNode n = {.tree = &x.tree,
+                       .group = &x.group,
+                       .n_vocab = n_vocab,
+                       .p = x.p,
+                       .p_mass = 1,
+                       .q = x.q,
+                       .ids = x.ids,
+                       .gamma = gamma,
+                       .random_source = &x.script.random_source};
         int32_t i = decide(&n);
         if (i >= 0) accepted += x.script.chance;
         if (!dist) continue;

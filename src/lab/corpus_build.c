@@ -114,8 +114,11 @@ static const char *base_name(const char *path) {
 }
 
 static int make_header(const CorpusBuild *b, int64_t n_places, const Gguf *vocab, CorpusHeader *h, fr_error *err) {
-    *h = (CorpusHeader){.version = CORPUS_VERSION, .n_vocab = (uint32_t)b->n_vocab, .n_tokens = (uint64_t)b->n_tokens,
-                        .n_places = (uint64_t)n_places, .n_documents = (uint64_t)b->n_documents};
+    *h = (CorpusHeader){.version = CORPUS_VERSION,
+                        .n_vocab = (uint32_t)b->n_vocab,
+                        .n_tokens = (uint64_t)b->n_tokens,
+                        .n_places = (uint64_t)n_places,
+                        .n_documents = (uint64_t)b->n_documents};
     memcpy(h->magic, corpus_magic, sizeof h->magic);
     snprintf(h->vocab_name, sizeof h->vocab_name, "%s", vocab ? base_name(gguf_path(vocab)) : "no file");
     return vocab ? vocab_fingerprint(vocab, &h->vocab_fingerprint, err) : FR_OK;

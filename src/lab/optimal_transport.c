@@ -39,7 +39,8 @@ static void draw_iid(const float *q, double q_sum, int32_t n_vocab, int32_t left
         if (q[t] > 0) draw_iid(q, q_sum, n_vocab, left - 1, set | 1u << t, chance * (double)q[t] / q_sum, chance_of);
 }
 
-static void draw_without_replacement(const float *q, int32_t n_vocab, int32_t left, uint32_t set, double chance, double *chance_of) {
+static void draw_without_replacement(const float *q, int32_t n_vocab, int32_t left, uint32_t set, double chance,
+                                     double *chance_of) {
     double rest = 0;
     for (int32_t t = 0; t < n_vocab; t++) rest += set >> t & 1 ? 0 : (double)q[t];
     if (left == 0 || !(rest > 0)) {

@@ -99,7 +99,8 @@ static int run_steps(Run *r, double *step_s, fr_error *err) {
     return status;
 }
 
-int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err) {
+int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
+               fr_error *err) {
     fr_assert(in->n_context > 0 && in->budget >= 0 && in->budget < TREE_MAX_NODES && n_drafts <= REPLAY_MAX_DRAFTS);
     *out = (ReplayStats){.n_tokens = 0};
     Run *run = mem_calloc(1, sizeof *run);

@@ -28,7 +28,7 @@ typedef struct ReplayBin { /* the nodes with p_accept in [i, i + 1) / REPLAY_N_B
 
 typedef struct ReplayStats {
     int64_t n_tokens, n_steps, n_drafted;
-    double propose_s, build_s; /* time of propose over all steps; time of begin */
+    double propose_s, build_s;           /* time of propose over all steps; time of begin */
     ReplayBin bins[REPLAY_N_BINS];       /* the drafters' own estimates, each proposal by itself */
     ReplayBin calibrated[REPLAY_N_BINS]; /* the same nodes, with p_accept calibrated as it was at that step */
 } ReplayStats;
@@ -44,6 +44,7 @@ enum { REPLAY_MAX_DRAFTS = 8 };
 /* Runs sequence 0 of the drafters over the input; without drafters this is plain decoding. The proposals of several drafters
  * are merged under the budget by their calibrated estimates. If step_s is not NULL, it receives the time of each step's
  * proposals and has room for n_output numbers. Fails if a tree is malformed. */
-int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s, fr_error *err);
+int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
+               fr_error *err);
 
 #endif

@@ -29,7 +29,8 @@ extern const Architecture arch_llama, arch_qwen2, arch_qwen3;
 
 const Hparams *arch_hparams(const ArchReader *r);
 /* Tensor "blk.<i_layer>.<name>", [n_out][n_in], or vector [n] as floats. A missing one is an error unless optional: NULL then. */
-int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional, const GgufTensor **out);
+int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional,
+                const GgufTensor **out);
 int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out);
 
 /* The parts that most architectures share: attn_norm, attn_q, attn_k, attn_v, attn_output; biases of q, k and v where the file has

@@ -46,8 +46,7 @@ static double read_float(Reader *r, const char *what, double fallback, double mi
     const char *key = full_key(r, what);
     if (!gguf_get_f32(r->g, key, &v) && (isnan(fallback) || gguf_find_key(r->g, key) >= 0)) {
         if (!r->status)
-            r->status =
-                error_set(r->err, FR_ERR_FORMAT, "%s: key %s is missing or no number", gguf_path(r->g), key);
+            r->status = error_set(r->err, FR_ERR_FORMAT, "%s: key %s is missing or no number", gguf_path(r->g), key);
         return min;
     }
     if (!(v >= (float)min && v <= (float)max)) {
@@ -66,8 +65,8 @@ static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
                          gguf_path(g));
     if (arch_from_name(name.data, name.n, out)) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: architecture '%.*s' is not supported; forerun runs llama, qwen2 and qwen3",
-                     gguf_path(g), (int)(name.n > 40 ? 40 : name.n), name.data);
+                     "%s: architecture '%.*s' is not supported; forerun runs llama, qwen2 and qwen3", gguf_path(g),
+                     (int)(name.n > 40 ? 40 : name.n), name.data);
 }
 
 static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_train) {
@@ -127,12 +126,11 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     if (n_expert > 0)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: mixture-of-experts models are not supported", path);
     if (h->n_head % h->n_head_kv)
-        return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path,
-                         h->n_head, h->n_head_kv);
+        return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
+                         h->n_head_kv);
     if (value_dim != h->head_dim)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s: value heads of %d beside key heads of %d are not supported", path, value_dim,
-                         h->head_dim);
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: value heads of %d beside key heads of %d are not supported",
+                         path, value_dim, h->head_dim);
     const GgufTensor *embd = gguf_find_tensor(g, "token_embd.weight");
     if (!embd) return error_set(err, FR_ERR_FORMAT, "%s: tensor token_embd.weight is missing", path);
     if (embd->n_dims != 2 || embd->dims[1] > (1 << 24))

@@ -13,11 +13,11 @@ typedef enum RopeScaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_
 
 typedef struct RopeParams {
     RopeStyle style;
-    int32_t n_rot;      /* components of a head that are rotated; even */
+    int32_t n_rot; /* components of a head that are rotated; even */
     double base;
     RopeScaling scaling;
-    double factor;      /* context extension, 1 without scaling */
-    int32_t n_ctx_orig; /* YaRN: the context before extension */
+    double factor;                                        /* context extension, 1 without scaling */
+    int32_t n_ctx_orig;                                   /* YaRN: the context before extension */
     double ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
 } RopeParams;
 

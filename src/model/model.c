@@ -64,7 +64,8 @@ static TensorName name_in_layer(int32_t i_layer, const char *name) {
     return out;
 }
 
-int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional, const GgufTensor **out) {
+int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional,
+                const GgufTensor **out) {
     TensorName full = name_in_layer(i_layer, name);
     return take(r, full.text, n_in, n_out, optional, out);
 }
@@ -80,8 +81,10 @@ static int load_rope(ArchReader *r) {
     int status = take_vector(r, "rope_freqs.weight", p->n_rot / 2, true, &factors);
     for (int32_t i = 0; !status && factors && i < p->n_rot / 2; i++)
         if (!(factors[i] > 0))
-            status = error_set(r->err, FR_ERR_FORMAT, "%s: rope_freqs.weight holds %g where only positive factors "
-                               "make sense", gguf_path(r->m->gguf), (double)factors[i]);
+            status = error_set(r->err, FR_ERR_FORMAT,
+                               "%s: rope_freqs.weight holds %g where only positive factors "
+                               "make sense",
+                               gguf_path(r->m->gguf), (double)factors[i]);
     if (!status) status = rope_init(&r->m->ropes[0], p, factors, r->err);
     if (!status) r->m->n_ropes = 1;
     return status;
@@ -96,7 +99,8 @@ static int refuse_unknown_tensors(const ArchReader *r) {
         if (!is_taken)
             return error_set(r->err, FR_ERR_UNSUPPORTED,
                              "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be "
-                             "run wrongly", gguf_path(g), t->name, arch_name(r->m->hparams.arch));
+                             "run wrongly",
+                             gguf_path(g), t->name, arch_name(r->m->hparams.arch));
     }
     return FR_OK;
 }

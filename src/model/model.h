@@ -28,36 +28,36 @@ typedef enum FeedForwardKind {
 /* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer has none. */
 typedef struct LayerSpec {
     MixerKind mixer;
-    int32_t window;                            /* MIXER_WINDOW: positions */
-    int32_t i_rope;                            /* which of Model.ropes rotates queries and keys */
-    float soft_cap;                            /* attention scores become cap * tanh(score / cap); 0: they stay */
-    const float *attn_norm;                    /* [n_embd]; a drafter's layer may have none */
-    const GgufTensor *q, *k, *v;               /* [q_dim | kv_dim | kv_dim][n_embd] */
-    const GgufTensor *o;                       /* [n_embd][q_dim] */
-    const float *q_bias, *k_bias, *v_bias;     /* [q_dim], [kv_dim], [kv_dim] */
-    const float *q_norm, *k_norm;              /* [head_dim], of each head */
-    const float *sinks;                        /* [n_head] a logit that joins each head's softmax and carries no value */
+    int32_t window;                        /* MIXER_WINDOW: positions */
+    int32_t i_rope;                        /* which of Model.ropes rotates queries and keys */
+    float soft_cap;                        /* attention scores become cap * tanh(score / cap); 0: they stay */
+    const float *attn_norm;                /* [n_embd]; a drafter's layer may have none */
+    const GgufTensor *q, *k, *v;           /* [q_dim | kv_dim | kv_dim][n_embd] */
+    const GgufTensor *o;                   /* [n_embd][q_dim] */
+    const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
+    const float *q_norm, *k_norm;          /* [head_dim], of each head */
+    const float *sinks;                    /* [n_head] a logit that joins each head's softmax and carries no value */
 
     FeedForwardKind ffn;
-    const float *ffn_norm;                     /* [n_embd] */
-    const GgufTensor *gate, *up;               /* [n_ff][n_embd]; of experts [n_expert][n_ff][n_embd] */
-    const GgufTensor *down;                    /* [n_embd][n_ff]; of experts [n_expert][n_embd][n_ff] */
-    const GgufTensor *router;                  /* [n_expert][n_embd] of FFN_EXPERTS */
+    const float *ffn_norm;       /* [n_embd] */
+    const GgufTensor *gate, *up; /* [n_ff][n_embd]; of experts [n_expert][n_ff][n_embd] */
+    const GgufTensor *down;      /* [n_embd][n_ff]; of experts [n_expert][n_embd][n_ff] */
+    const GgufTensor *router;    /* [n_expert][n_embd] of FFN_EXPERTS */
     int32_t n_expert_used;
 } LayerSpec;
 
 enum { MODEL_MAX_ROPES = 2 };
 
 typedef struct Model {
-    const Gguf *gguf;              /* borrowed */
+    const Gguf *gguf; /* borrowed */
     Hparams hparams;
     Rope ropes[MODEL_MAX_ROPES];
     int n_ropes;
-    const GgufTensor *token_embd;  /* [n_vocab][n_embd] */
-    const float *output_norm;      /* [n_embd]; NULL in a drafter's layers: none */
-    const GgufTensor *output;      /* [n_vocab][n_embd]; token_embd where the two are tied */
-    const LayerSpec *layers;       /* [n_layer] */
-    struct ModelMemory *memory;    /* vectors and specs; NULL in a model_of_layers */
+    const GgufTensor *token_embd; /* [n_vocab][n_embd] */
+    const float *output_norm;     /* [n_embd]; NULL in a drafter's layers: none */
+    const GgufTensor *output;     /* [n_vocab][n_embd]; token_embd where the two are tied */
+    const LayerSpec *layers;      /* [n_layer] */
+    struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
 } Model;
 
 /* Reads the description. The Gguf must outlive the model. Refuses missing, unknown or misshapen tensors by name. */

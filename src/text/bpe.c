@@ -41,8 +41,8 @@ static int read_merge(Bpe *b, Vocab *v, const Gguf *g, int64_t kv, int64_t rank,
     const char *space = NULL;
     if (gguf_array_string(g, kv, rank, &s) && s.n >= 3) space = memchr(s.data + 1, ' ', s.n - 2);
     if (!space)
-        return error_set(err, FR_ERR_FORMAT, "%s: %s[%lld] is not two pieces with a space between them",
-                         gguf_path(g), KEY_MERGES, (long long)rank);
+        return error_set(err, FR_ERR_FORMAT, "%s: %s[%lld] is not two pieces with a space between them", gguf_path(g),
+                         KEY_MERGES, (long long)rank);
     bool left_pure, right_pure;
     size_t n_spelled = (size_t)(space - s.data);
     size_t n_left = byte_map_decode(s.data, n_spelled, *end, &left_pure);
@@ -72,13 +72,12 @@ static int read_merges(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
         if (gguf_array_string(g, kv, i, &s)) bytes += s.n;
     }
     if (n > INT32_MAX / 8 || bytes > INT32_MAX)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: %s with %lld entries is too large", gguf_path(g),
-                         KEY_MERGES, (long long)n);
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: %s with %lld entries is too large", gguf_path(g), KEY_MERGES,
+                         (long long)n);
     for (b->n_slots = 16; b->n_slots < 2 * (size_t)n;) b->n_slots *= 2;
     b->pairs = mem_alloc(b->n_slots * sizeof *b->pairs);
     b->bytes = mem_alloc(bytes);
-    if (!b->pairs || !b->bytes)
-        return error_memory(err, "the merges of a vocabulary", b->n_slots * sizeof *b->pairs);
+    if (!b->pairs || !b->bytes) return error_memory(err, "the merges of a vocabulary", b->n_slots * sizeof *b->pairs);
     memset(b->pairs, -1, b->n_slots * sizeof *b->pairs);
     char *end = b->bytes;
     int status = FR_OK;
@@ -92,12 +91,10 @@ int bpe_open(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     gguf_get_string(g, "tokenizer.ggml.pre", &pre);
     int status = pretokenizer_open(&b->pre, pre.data, pre.n, gguf_path(g), err);
     if (status) return status;
-    if (!gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &file_says))
-        v->adds_bos = pretokenizer_adds_bos(b->pre);
+    if (!gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &file_says)) v->adds_bos = pretokenizer_adds_bos(b->pre);
     b->n_symbols = v->n;
     if ((status = read_merges(b, v, g, err))) return status;
-    for (int c = 0; c < 256; c++)
-        b->byte_symbol[c] = hash_table_find(&v->by_text, (const char[]){(char)c}, 1);
+    for (int c = 0; c < 256; c++) b->byte_symbol[c] = hash_table_find(&v->by_text, (const char[]){(char)c}, 1);
     return FR_OK;
 }
 

@@ -24,13 +24,11 @@ size_t byte_map_decode(const char *spelling, size_t n, char *out, bool *pure) {
         size_t need, got = utf8_scan(spelling + i, n - i, &need);
         bool whole = need > 0 && got == need;
         int byte = -1;
-        if (whole && need == 1)
-            byte = byte_of((unsigned char)spelling[i]);
+        if (whole && need == 1) byte = byte_of((unsigned char)spelling[i]);
         else if (whole && need == 2)
             byte = byte_of(((unsigned)spelling[i] & 0x1F) << 6 | ((unsigned)spelling[i + 1] & 0x3F));
         size_t taken = whole ? need : 1;
-        if (byte >= 0)
-            out[n_out++] = (char)byte;
+        if (byte >= 0) out[n_out++] = (char)byte;
         else
             for (size_t j = 0; j < taken; j++) out[n_out++] = spelling[i + j];
         *pure = *pure && byte >= 0;

@@ -46,17 +46,16 @@ static const ChatStyle styles[CHAT_FAMILY_COUNT] = {
                      {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
                      {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
                      "<|start_header_id|>assistant<|end_header_id|>\n\n"},
-    [CHAT_VICUNA] =
-        {"vicuna",
-         SYSTEM_FIRST,
-         false,
-         false,
-         "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
-         "helpful, detailed, and polite answers to the user's questions.",
-         {"", " "},
-         {"USER: ", " "},
-         {"ASSISTANT: ", "</s>"},
-         "ASSISTANT:"},
+    [CHAT_VICUNA] = {"vicuna",
+                     SYSTEM_FIRST,
+                     false,
+                     false,
+                     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
+                     "helpful, detailed, and polite answers to the user's questions.",
+                     {"", " "},
+                     {"USER: ", " "},
+                     {"ASSISTANT: ", "</s>"},
+                     "ASSISTANT:"},
     [CHAT_CHATML] = {"chatml",
                      SYSTEM_TURN,
                      false,
@@ -66,15 +65,8 @@ static const ChatStyle styles[CHAT_FAMILY_COUNT] = {
                      {"<|im_start|>user\n", "<|im_end|>\n"},
                      {"<|im_start|>assistant\n", "<|im_end|>\n"},
                      "<|im_start|>assistant\n"},
-    [CHAT_MISTRAL] = {"mistral",
-                      SYSTEM_IN_USER,
-                      true,
-                      false,
-                      NULL,
-                      {"", "\n\n"},
-                      {"[INST] ", " [/INST]"},
-                      {" ", "</s>"},
-                      ""},
+    [CHAT_MISTRAL] =
+        {"mistral", SYSTEM_IN_USER, true, false, NULL, {"", "\n\n"}, {"[INST] ", " [/INST]"}, {" ", "</s>"}, ""},
     [CHAT_ZEPHYR] = {"zephyr",
                      SYSTEM_TURN,
                      false,
@@ -156,31 +148,29 @@ static bool is_role(const ChatMessage *m, const char *role) { return strcmp(m->r
 
 /* Whether message i is allowed at its place. `is_prompt`: the conversation ends with a message that is to be
  * answered. */
-static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool is_prompt, fr_error *err) {
+static int check_place(const ChatStyle *style, const ChatMessage *messages, int i, int n, bool is_prompt,
+                       fr_error *err) {
     const ChatMessage *m = &messages[i];
     bool system = is_role(m, "system");
     if (!system && !is_role(m, "user") && !is_role(m, "assistant"))
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "message %d has the role '%.40s'; it must be system, user or assistant", i + 1,
-                         m->role);
+        return error_set(err, FR_ERR_ARGUMENT, "message %d has the role '%.40s'; it must be system, user or assistant",
+                         i + 1, m->role);
     if (system && i > 0 && style->system_place != SYSTEM_TURN)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "message %d is a system message; the %s format takes one only as the first message",
-                         i + 1, style->name);
+                         "message %d is a system message; the %s format takes one only as the first message", i + 1,
+                         style->name);
     if (system && style->system_place == SYSTEM_IN_USER && (n == 1 || !is_role(&messages[1], "user")))
-        return error_set(
-            err, FR_ERR_ARGUMENT,
-            "the %s format writes the system message into the user's first, which must follow it",
-            style->name);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "the %s format writes the system message into the user's first, which must follow it",
+                         style->name);
     if (style->alternates && !system) {
         int turn = i - (is_role(&messages[0], "system") ? 1 : 0);
         bool users = turn % 2 == 0;
         if (is_role(m, "user") != users || (is_prompt && i == n - 1 && !users))
-            return error_set(
-                err, FR_ERR_ARGUMENT,
-                "message %d is of the role %s; in the %s format user and assistant take turns, the user "
-                "first%s",
-                i + 1, m->role, style->name, is_prompt ? " and last" : "");
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "message %d is of the role %s; in the %s format user and assistant take turns, the user "
+                             "first%s",
+                             i + 1, m->role, style->name, is_prompt ? " and last" : "");
     }
     return FR_OK;
 }
@@ -205,8 +195,7 @@ static bool put_user_with_system(Buf *out, const ChatStyle *style, const char *s
 static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messages, int i) {
     const ChatMessage *m = &messages[i];
     if (is_role(m, "system"))
-        return style->system_place == SYSTEM_IN_USER ||
-               put_message(out, style->system, m->content, style->trims);
+        return style->system_place == SYSTEM_IN_USER || put_message(out, style->system, m->content, style->trims);
     if (is_role(m, "assistant")) return put_message(out, style->assistant, m->content, style->trims);
     if (i == 1 && style->system_place == SYSTEM_IN_USER && is_role(&messages[0], "system"))
         return put_user_with_system(out, style, messages[0].content, m->content);
@@ -247,8 +236,8 @@ static bool put_turns(Buf *out, const ChatStyle *style, const ChatMessage *messa
 }
 
 static int too_long(const Buf *out, fr_error *err) {
-    return error_set(err, FR_ERR_MEMORY,
-                     "the conversation is longer than %zu bytes, or memory ran out", out->max_bytes);
+    return error_set(err, FR_ERR_MEMORY, "the conversation is longer than %zu bytes, or memory ran out",
+                     out->max_bytes);
 }
 
 int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
@@ -259,8 +248,8 @@ int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, 
     return fits ? FR_OK : too_long(out, err);
 }
 
-int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out,
-                        ChatSpan *answers, int *n_answers, fr_error *err) {
+int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, ChatSpan *answers,
+                        int *n_answers, fr_error *err) {
     *n_answers = 0;
     int status = check(family, messages, n_messages, false, err);
     if (status) return status;

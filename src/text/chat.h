@@ -44,7 +44,7 @@ typedef struct ChatSpan {
 /* The text of a complete conversation, and the spans of the assistant's answers in it: answers[0 .. *n_answers), with
  * room for n_messages. Each begins where the prompt of chat_format would have ended, and ends behind the mark that ends
  * the turn, so the text before an answer is its prompt. */
-int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out,
-                        ChatSpan *answers, int *n_answers, fr_error *err);
+int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, ChatSpan *answers,
+                        int *n_answers, fr_error *err);
 
 #endif

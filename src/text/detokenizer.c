@@ -10,8 +10,7 @@
 
 #include <string.h>
 
-_Static_assert(DETOKENIZER_MAX_TEXT >= 3 * (VOCAB_MAX_PIECE + 4),
-               "every byte of a piece may become a U+FFFD");
+_Static_assert(DETOKENIZER_MAX_TEXT >= 3 * (VOCAB_MAX_PIECE + 4), "every byte of a piece may become a U+FFFD");
 
 static void put(Detokenizer *d, const char *bytes, int n) {
     memcpy(d->text + d->n_text, bytes, (size_t)n);
@@ -42,10 +41,8 @@ const char *detokenizer_next(Detokenizer *d, int32_t token, size_t *n_bytes) {
     const char *piece = tokenizer_piece(d->tokenizer, token, d->with_special, &n);
     d->n_text = 0;
     size_t from = d->strip_space && n > 0 && piece[0] == ' ' ? 1 : 0;
-    if (n > 0 && !tokenizer_is_special(d->tokenizer, token))
-        d->strip_space = false;
-    else
-        from = 0;
+    if (n > 0 && !tokenizer_is_special(d->tokenizer, token)) d->strip_space = false;
+    else from = 0;
     for (size_t i = from; i < n; i++) take_byte(d, piece[i]);
     *n_bytes = (size_t)d->n_text;
     return d->text;

@@ -30,8 +30,8 @@ typedef struct Merger {
 
 /* Whether the neighbours left and right (left.at + left.n == right.at) may be merged. If so, sets *priority (the
  * smallest is merged first) and *result, the id of the merged symbol. */
-typedef bool (*MergePairFn)(const void *ctx, const char *text, const MergeSymbol *left,
-                            const MergeSymbol *right, uint32_t *priority, int32_t *result);
+typedef bool (*MergePairFn)(const void *ctx, const char *text, const MergeSymbol *left, const MergeSymbol *right,
+                            uint32_t *priority, int32_t *result);
 
 void merger_clear(Merger *m);
 bool merger_add(Merger *m, uint32_t at, uint32_t n, int32_t id); /* appends a symbol; false: no memory */

@@ -59,12 +59,11 @@ static int compile(Pretokenizer *p, fr_error *err) {
     for (int i = 0; i < PRE_MAX_PATTERNS && p->family->patterns[i]; i++) {
         int code;
         PCRE2_SIZE where;
-        p->codes[i] = pcre2_compile((PCRE2_SPTR)p->family->patterns[i], PCRE2_ZERO_TERMINATED,
-                                    PCRE2_UTF | PCRE2_UCP, &code, &where, NULL);
+        p->codes[i] = pcre2_compile((PCRE2_SPTR)p->family->patterns[i], PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+                                    &code, &where, NULL);
         if (!p->codes[i])
-            return error_set(err, FR_ERR_INTERNAL,
-                             "pattern %d of pre-tokenizer %s does not compile (PCRE2 error %d)", i,
-                             p->family->names, code);
+            return error_set(err, FR_ERR_INTERNAL, "pattern %d of pre-tokenizer %s does not compile (PCRE2 error %d)",
+                             i, p->family->names, code);
         p->n_codes = i + 1;
         pcre2_jit_compile(p->codes[i], PCRE2_JIT_COMPLETE); /* where there is no JIT, the pattern is interpreted */
     }
@@ -125,19 +124,18 @@ static bool make_matchable(const char *text, size_t n, Encoding *e) {
         if (need == 0 || got != need) {
             e->text.data[at] = 0x1A;
             need = 1;
-        } else if (need == 3 && memcmp(text + at, "\xE1\xA0\x8E", 3) == 0)
-            memcpy(e->text.data + at, "\xE2\x80\x8B", 3);
+        } else if (need == 3 && memcmp(text + at, "\xE1\xA0\x8E", 3) == 0) memcpy(e->text.data + at, "\xE2\x80\x8B", 3);
     }
     return true;
 }
 
 /* One match in piece[0..n) from `from` on: its start and end. 1: found, 0: none, negative: PCRE2's error. */
-static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size_t from,
-                 pcre2_match_data *data, size_t *start, size_t *end) {
+static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size_t from, pcre2_match_data *data,
+                 size_t *start, size_t *end) {
     int status = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK, data, p->limits);
     if (status == PCRE2_ERROR_JIT_STACKLIMIT)
         status = pcre2_match(p->codes[i], (PCRE2_SPTR)piece, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
-                         p->limits);
+                             p->limits);
     if (status == PCRE2_ERROR_NOMATCH) return 0;
     if (status < 0) return status;
     *start = pcre2_get_ovector_pointer(data)[0];
@@ -146,8 +144,7 @@ static int match(const Pretokenizer *p, int i, const char *piece, size_t n, size
 }
 
 /* Cuts the piece text[begin..end) by pattern i into `list`. */
-static int cut(const Pretokenizer *p, int i, size_t begin, size_t end, pcre2_match_data *data, Encoding *e,
-               int list) {
+static int cut(const Pretokenizer *p, int i, size_t begin, size_t end, pcre2_match_data *data, Encoding *e, int list) {
     const char *piece = e->text.data + begin;
     size_t n = end - begin, at = 0, from, to;
     int status;
@@ -174,7 +171,6 @@ int pretokenizer_split(const Pretokenizer *p, const char *text, size_t n, Encodi
     *ends = e->ends[list];
     *n_ends = e->n_ends[list];
     if (status == PCRE2_ERROR_NOMEMORY) return error_memory(err, "the words of a text", n);
-    if (status)
-        return error_set(err, FR_ERR_INTERNAL, "PCRE2 failed with error %d on a text of %zu bytes", status, n);
+    if (status) return error_set(err, FR_ERR_INTERNAL, "PCRE2 failed with error %d on a text of %zu bytes", status, n);
     return FR_OK;
 }

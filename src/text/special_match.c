@@ -18,8 +18,7 @@ static int compare(const void *a, const void *b) {
 
 static bool wanted(const Vocab *v, int32_t id, bool all) {
     if (v->spelling[id].n == 0) return false;
-    return v->type[id] == TOKEN_USER_DEFINED ||
-           (all && (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN));
+    return v->type[id] == TOKEN_USER_DEFINED || (all && (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN));
 }
 
 int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err) {
@@ -47,10 +46,8 @@ void special_set_close(SpecialSet *s) {
 static int32_t lower_bound(const SpecialSet *s, int32_t lo, int32_t hi, uint32_t depth, unsigned c) {
     while (lo < hi) {
         int32_t mid = lo + (hi - lo) / 2;
-        if ((unsigned char)s->sorted[mid].piece.data[depth] < c)
-            lo = mid + 1;
-        else
-            hi = mid;
+        if ((unsigned char)s->sorted[mid].piece.data[depth] < c) lo = mid + 1;
+        else hi = mid;
     }
     return lo;
 }
@@ -71,8 +68,7 @@ static const SpecialPiece *longest(const SpecialSet *s, const char *text, size_t
     return best;
 }
 
-size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id,
-                        size_t *n_bytes) {
+size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id, size_t *n_bytes) {
     for (size_t i = from; s->n > 0 && i < n; i++) {
         unsigned c = (unsigned char)text[i];
         if (s->first[c] == s->first[c + 1]) continue;

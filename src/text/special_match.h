@@ -20,7 +20,6 @@ int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err);
 void special_set_close(SpecialSet *s);
 
 /* The first special token in text[from..n): its position (n when there is none), *id and *n_bytes. */
-size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id,
-                        size_t *n_bytes);
+size_t special_set_find(const SpecialSet *s, const char *text, size_t n, size_t from, int32_t *id, size_t *n_bytes);
 
 #endif

@@ -72,8 +72,7 @@ static bool encode_stretch(const Vocab *v, size_t at, size_t end, Encoding *e, b
     for (int32_t i = 0; i >= 0; i = m->symbols[i].next) {
         const MergeSymbol *s = &m->symbols[i];
         if (s->id >= 0) *unknown_run = false;
-        bool fits =
-            s->id >= 0 ? encoding_add(e, s->id) : encoding_add_bytes(e, v, text + s->at, s->n, unknown_run);
+        bool fits = s->id >= 0 ? encoding_add(e, s->id) : encoding_add_bytes(e, v, text + s->at, s->n, unknown_run);
         if (!fits) return false;
     }
     return true;

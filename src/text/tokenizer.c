@@ -23,10 +23,8 @@ int tokenizer_open(Tokenizer **out, const Gguf *g, fr_error *err) {
     if (!status && t->vocab.kind == VOCAB_BPE) status = bpe_open(&t->bpe, &t->vocab, g, err);
     if (!status) status = special_set_open(&t->user_defined, &t->vocab, false, err);
     if (!status) status = special_set_open(&t->all_special, &t->vocab, true, err);
-    if (status)
-        tokenizer_close(t);
-    else
-        *out = t;
+    if (status) tokenizer_close(t);
+    else *out = t;
     return status;
 }
 
@@ -47,8 +45,7 @@ static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding
     return spm_encode(&t->vocab, text, n, t->vocab.adds_space_prefix, e, err);
 }
 
-static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, Encoding *e,
-                       fr_error *err) {
+static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, Encoding *e, fr_error *err) {
     const SpecialSet *set = special ? &t->all_special : &t->user_defined;
     int status = FR_OK;
     for (size_t at = 0; at < n && !status;) {
@@ -100,8 +97,7 @@ static bool known(const Tokenizer *t, int32_t token) { return token >= 0 && toke
 bool tokenizer_is_eog(const Tokenizer *t, int32_t token) { return known(t, token) && t->vocab.is_eog[token]; }
 
 bool tokenizer_is_special(const Tokenizer *t, int32_t token) {
-    return known(t, token) &&
-           (t->vocab.type[token] == TOKEN_CONTROL || t->vocab.type[token] == TOKEN_UNKNOWN);
+    return known(t, token) && (t->vocab.type[token] == TOKEN_CONTROL || t->vocab.type[token] == TOKEN_UNKNOWN);
 }
 
 int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n) {

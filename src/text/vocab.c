@@ -16,21 +16,17 @@
 static int read_kind(Vocab *v, const Gguf *g, fr_error *err) {
     GgufString model;
     if (!gguf_get_string(g, "tokenizer.ggml.model", &model))
-        return error_set(
-            err, FR_ERR_UNSUPPORTED,
-            "%s: holds no vocabulary (no string tokenizer.ggml.model); give a model file that has one",
-            gguf_path(g));
-    if (model.n == 5 && memcmp(model.data, "llama", 5) == 0)
-        v->kind = VOCAB_SPM;
-    else if (model.n == 4 && memcmp(model.data, "gpt2", 4) == 0)
-        v->kind = VOCAB_BPE;
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: holds no vocabulary (no string tokenizer.ggml.model); give a model file that has one",
+                         gguf_path(g));
+    if (model.n == 5 && memcmp(model.data, "llama", 5) == 0) v->kind = VOCAB_SPM;
+    else if (model.n == 4 && memcmp(model.data, "gpt2", 4) == 0) v->kind = VOCAB_BPE;
     else {
         Printable p;
-        return error_set(
-            err, FR_ERR_UNSUPPORTED,
-            "%s: the tokenizer model '%s' is not supported; forerun reads 'llama' (SentencePiece "
-            "BPE) and 'gpt2' (byte-level BPE)",
-            gguf_path(g), printable(&p, model.data, model.n));
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: the tokenizer model '%s' is not supported; forerun reads 'llama' (SentencePiece "
+                         "BPE) and 'gpt2' (byte-level BPE)",
+                         gguf_path(g), printable(&p, model.data, model.n));
     }
     return FR_OK;
 }
@@ -41,20 +37,17 @@ static int find_array(const Gguf *g, const char *key, GgufType type, int64_t n, 
     if (*kv < 0) return FR_OK;
     bool fits = gguf_kv_type(g, *kv) == GGUF_ARRAY;
     GgufType got = fits ? gguf_kv_element_type(g, *kv) : GGUF_ARRAY;
-    if (type == GGUF_I32)
-        fits = fits && got != GGUF_STRING && got != GGUF_F32 && got != GGUF_F64 && got != GGUF_ARRAY;
-    else
-        fits = fits && (got == type || (type == GGUF_F32 && got == GGUF_F64));
+    if (type == GGUF_I32) fits = fits && got != GGUF_STRING && got != GGUF_F32 && got != GGUF_F64 && got != GGUF_ARRAY;
+    else fits = fits && (got == type || (type == GGUF_F32 && got == GGUF_F64));
     if (!fits)
-        return error_set(err, FR_ERR_FORMAT, "%s: %s is not an array of %s; the vocabulary is damaged",
-                         gguf_path(g), key,
+        return error_set(err, FR_ERR_FORMAT, "%s: %s is not an array of %s; the vocabulary is damaged", gguf_path(g),
+                         key,
                          type == GGUF_STRING ? "strings"
                          : type == GGUF_F32  ? "floats"
                                              : "integers");
     if (n >= 0 && gguf_kv_count(g, *kv) != n)
-        return error_set(err, FR_ERR_FORMAT,
-                         "%s: %s has %lld elements for %lld tokens; the vocabulary is damaged", gguf_path(g),
-                         key, (long long)gguf_kv_count(g, *kv), (long long)n);
+        return error_set(err, FR_ERR_FORMAT, "%s: %s has %lld elements for %lld tokens; the vocabulary is damaged",
+                         gguf_path(g), key, (long long)gguf_kv_count(g, *kv), (long long)n);
     return FR_OK;
 }
 
@@ -64,12 +57,10 @@ static int measure_pieces(const Gguf *g, int64_t kv, int64_t n, size_t *bytes, f
     for (int64_t i = 0; i < n; i++) {
         GgufString s;
         if (!gguf_array_string(g, kv, i, &s))
-            return error_set(err, FR_ERR_FORMAT, "%s: %s[%lld] cannot be read", gguf_path(g), KEY_TOKENS,
-                             (long long)i);
+            return error_set(err, FR_ERR_FORMAT, "%s: %s[%lld] cannot be read", gguf_path(g), KEY_TOKENS, (long long)i);
         if (s.n > VOCAB_MAX_PIECE)
-            return error_set(err, FR_ERR_UNSUPPORTED,
-                             "%s: token %lld is spelled with %zu bytes; the limit is %d", gguf_path(g),
-                             (long long)i, s.n, VOCAB_MAX_PIECE);
+            return error_set(err, FR_ERR_UNSUPPORTED, "%s: token %lld is spelled with %zu bytes; the limit is %d",
+                             gguf_path(g), (long long)i, s.n, VOCAB_MAX_PIECE);
         *bytes += s.n;
     }
     return FR_OK;
@@ -81,8 +72,8 @@ static int read_pieces(Vocab *v, const Gguf *g, fr_error *err) {
     if (status) return status;
     int64_t n = kv < 0 ? 0 : gguf_kv_count(g, kv);
     if (n < 1 || n > INT32_MAX / 8)
-        return error_set(err, FR_ERR_FORMAT, "%s: %s holds %lld tokens; a vocabulary has at least one",
-                         gguf_path(g), KEY_TOKENS, (long long)n);
+        return error_set(err, FR_ERR_FORMAT, "%s: %s holds %lld tokens; a vocabulary has at least one", gguf_path(g),
+                         KEY_TOKENS, (long long)n);
     size_t bytes;
     if ((status = measure_pieces(g, kv, n, &bytes, err))) return status;
     v->n = (int32_t)n;
@@ -99,7 +90,8 @@ static int read_pieces(Vocab *v, const Gguf *g, fr_error *err) {
     char *end = v->bytes;
     for (int32_t i = 0; i < v->n; i++) {
         GgufString s;
-        if (!gguf_array_string(g, kv, i, &s)) return error_set(err, FR_ERR_INTERNAL, "a token cannot be read a second time");
+        if (!gguf_array_string(g, kv, i, &s))
+            return error_set(err, FR_ERR_INTERNAL, "a token cannot be read a second time");
         if (s.n) memcpy(end, s.data, s.n);
         v->spelling[i] = (Piece){end, (uint32_t)s.n};
         end += s.n;
@@ -127,10 +119,8 @@ static int read_types(Vocab *v, const Gguf *g, bool *given, fr_error *err) {
     *given = kv >= 0;
     for (int32_t i = 0; i < v->n; i++) {
         int64_t type = TOKEN_NORMAL;
-        if (kv >= 0)
-            gguf_array_i64(g, kv, i, &type);
-        else if (v->kind == VOCAB_SPM && named_byte(v->spelling[i]) >= 0)
-            type = TOKEN_BYTE;
+        if (kv >= 0) gguf_array_i64(g, kv, i, &type);
+        else if (v->kind == VOCAB_SPM && named_byte(v->spelling[i]) >= 0) type = TOKEN_BYTE;
         if (type < TOKEN_UNDEFINED || type > TOKEN_BYTE) type = TOKEN_UNDEFINED;
         if (type == TOKEN_BYTE && named_byte(v->spelling[i]) < 0) type = TOKEN_NORMAL;
         v->type[i] = (uint8_t)type;
@@ -143,13 +133,12 @@ static int read_scores(Vocab *v, const Gguf *g, fr_error *err) {
     int status = find_array(g, KEY_SCORES, GGUF_F32, v->n, &kv, err);
     if (status || v->kind != VOCAB_SPM) return status; /* byte-level BPE has ranks instead and ignores scores */
     if (kv < 0)
-        return error_set(err, FR_ERR_FORMAT,
-                         "%s: the SentencePiece vocabulary has no %s; convert the model again", gguf_path(g),
-                         KEY_SCORES);
+        return error_set(err, FR_ERR_FORMAT, "%s: the SentencePiece vocabulary has no %s; convert the model again",
+                         gguf_path(g), KEY_SCORES);
     for (int32_t i = 0; i < v->n; i++)
         if (!gguf_array_f32(g, kv, i, &v->score[i]) || isnan(v->score[i]))
-            return error_set(err, FR_ERR_FORMAT, "%s: %s[%d] is not a number; the vocabulary is damaged",
-                             gguf_path(g), KEY_SCORES, i);
+            return error_set(err, FR_ERR_FORMAT, "%s: %s[%d] is not a number; the vocabulary is damaged", gguf_path(g),
+                             KEY_SCORES, i);
     return FR_OK;
 }
 
@@ -158,12 +147,10 @@ static Piece make_text(const Vocab *v, int32_t i, char *end, bool *pure) {
     Piece s = v->spelling[i];
     uint32_t n = 0;
     *pure = true;
-    if (v->type[i] == TOKEN_BYTE)
-        end[n++] = (char)named_byte(s);
+    if (v->type[i] == TOKEN_BYTE) end[n++] = (char)named_byte(s);
     else if (v->type[i] == TOKEN_USER_DEFINED || v->type[i] == TOKEN_CONTROL || v->type[i] == TOKEN_UNKNOWN)
         return s; /* these are spelled as they read */
-    else if (v->kind == VOCAB_BPE)
-        n = (uint32_t)byte_map_decode(s.data, s.n, end, pure);
+    else if (v->kind == VOCAB_BPE) n = (uint32_t)byte_map_decode(s.data, s.n, end, pure);
     else
         for (uint32_t at = 0; at < s.n; n++) {
             bool mark = s.n - at >= 3 && memcmp(s.data + at, "\xE2\x96\x81", 3) == 0;
@@ -188,8 +175,7 @@ static int build_tables(Vocab *v, fr_error *err) {
         Piece s = v->spelling[i], t = v->text[i] = make_text(v, i, end, &pure);
         if (t.data == end) end += t.n;
         if (s.n) fits = hash_table_add(&v->by_spelling, s.data, s.n, i, &id);
-        bool ordinary =
-            v->type[i] == TOKEN_NORMAL || v->type[i] == TOKEN_UNUSED || v->type[i] == TOKEN_UNDEFINED;
+        bool ordinary = v->type[i] == TOKEN_NORMAL || v->type[i] == TOKEN_UNUSED || v->type[i] == TOKEN_UNDEFINED;
         if (ordinary) v->space_within = v->space_within || has_space_within(t);
         if (fits && ordinary && pure && t.n) fits = hash_table_add(&v->by_text, t.data, t.n, i, &id);
         if (!fits) return error_memory(err, "the table of a vocabulary", sizeof(HashSlot) * (size_t)v->n);
@@ -197,8 +183,7 @@ static int build_tables(Vocab *v, fr_error *err) {
             v->byte_token[(unsigned char)t.data[0]] = i;
     }
     for (int b = 0; b < 256; b++)
-        if (v->byte_token[b] < 0)
-            v->byte_token[b] = hash_table_find(&v->by_text, (const char[]){(char)b}, 1);
+        if (v->byte_token[b] < 0) v->byte_token[b] = hash_table_find(&v->by_text, (const char[]){(char)b}, 1);
     return FR_OK;
 }
 

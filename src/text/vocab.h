@@ -43,7 +43,7 @@ typedef struct Vocab {
     bool adds_bos, adds_eos, adds_space_prefix;
     bool space_within;       /* some ordinary token has a space behind another character */
     int32_t byte_token[256]; /* the token that stands for a byte where no other piece does; -1: none */
-    HashTable by_spelling;  /* every token; of duplicates the lowest id */
+    HashTable by_spelling;   /* every token; of duplicates the lowest id */
     HashTable by_text; /* the tokens that ordinary text may become: not control, unknown, byte or user-defined ones */
 } Vocab;
 

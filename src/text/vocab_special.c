@@ -7,15 +7,13 @@
 
 /* A special id from the file; `fallback` where the key is missing. Writers without such a token leave the key
  * out or write -1 (as 2^32-1). */
-static int read_id(const Vocab *v, const Gguf *g, const char *key, int32_t fallback, int32_t *out,
-                   fr_error *err) {
+static int read_id(const Vocab *v, const Gguf *g, const char *key, int32_t fallback, int32_t *out, fr_error *err) {
     int64_t id = fallback;
     gguf_get_i64(g, key, &id);
     if (id < 0 || id == UINT32_MAX) id = -1;
     if (id >= v->n)
-        return error_set(err, FR_ERR_FORMAT,
-                         "%s: %s is %lld but there are %d tokens; the vocabulary is damaged", gguf_path(g),
-                         key, (long long)id, v->n);
+        return error_set(err, FR_ERR_FORMAT, "%s: %s is %lld but there are %d tokens; the vocabulary is damaged",
+                         gguf_path(g), key, (long long)id, v->n);
     *out = (int32_t)id;
     return FR_OK;
 }
@@ -65,8 +63,7 @@ static const struct {
 static bool ends_by_spelling(const Vocab *v, int32_t id) {
     for (size_t k = 0; k < sizeof end_spellings / sizeof *end_spellings; k++)
         if (spelled(v, id, end_spellings[k].spelling))
-            return end_spellings[k].unmistakable ||
-                   (v->type[id] != TOKEN_NORMAL && v->type[id] != TOKEN_UNDEFINED);
+            return end_spellings[k].unmistakable || (v->type[id] != TOKEN_NORMAL && v->type[id] != TOKEN_UNDEFINED);
     return false;
 }
 
@@ -103,20 +100,19 @@ static void mark_stripping(Vocab *v, const Gguf *g) {
     if (!gguf_get_string(g, "general.name", &name)) return;
     if (!contains_ignoring_case(name, "phi-3") && !contains_ignoring_case(name, "phi3")) return;
     for (int32_t i = 0; i < v->n; i++)
-        v->strips_after[i] =
-            !spelled(v, i, "<unk>") && !spelled(v, i, "<s>") && !spelled(v, i, "<|endoftext|>");
+        v->strips_after[i] = !spelled(v, i, "<unk>") && !spelled(v, i, "<s>") && !spelled(v, i, "<|endoftext|>");
 }
 
 int vocab_read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err) {
     int32_t eot, eom;
     int status = read_id(v, g, "tokenizer.ggml.unknown_token_id", spm_default(v, 0, TOKEN_UNKNOWN, types_given),
-                     &v->unknown, err);
+                         &v->unknown, err);
     if (!status)
-        status = read_id(v, g, "tokenizer.ggml.bos_token_id", spm_default(v, 1, TOKEN_CONTROL, types_given),
-                     &v->bos, err);
+        status = read_id(v, g, "tokenizer.ggml.bos_token_id", spm_default(v, 1, TOKEN_CONTROL, types_given), &v->bos,
+                         err);
     if (!status)
-        status = read_id(v, g, "tokenizer.ggml.eos_token_id", spm_default(v, 2, TOKEN_CONTROL, types_given),
-                     &v->eos, err);
+        status = read_id(v, g, "tokenizer.ggml.eos_token_id", spm_default(v, 2, TOKEN_CONTROL, types_given), &v->eos,
+                         err);
     if (!status) status = read_id(v, g, "tokenizer.ggml.eot_token_id", -1, &eot, err);
     if (!status) status = read_id(v, g, "tokenizer.ggml.eom_token_id", -1, &eom, err);
     if (status) return status;

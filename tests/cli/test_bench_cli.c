@@ -70,7 +70,11 @@ static void wrong_usage_is_refused(void **state) {
     cli_expect(TARGET "--chain none a", 2, "nothing to compare with plain decoding");
     cli_expect(TARGET "--runs 0 a", 2, "'--runs=0' must be an integer from 1 to 100");
     cli_expect(TARGET "/nowhere.jsonl", 1, "/nowhere.jsonl");
-    static const struct { const char *options; int status; const char *fragment; } cases[] = {
+    static const struct {
+        const char *options;
+        int status;
+        const char *fragment;
+    } cases[] = {
         {"--draft teleport", 2, "teleport"},
         {"--draft pld --draft pld+teleport", 2, "pld+teleport"},
         {"--chain pld:length=3", 2, "must not set the length"},
@@ -89,7 +93,9 @@ static void wrong_usage_is_refused(void **state) {
 
 static void bad_lines_are_named(void **state) {
     (void)state;
-    static const struct { const char *line, *fragment; } cases[] = {
+    static const struct {
+        const char *line, *fragment;
+    } cases[] = {
         {"{\"prompt\": ", "line 3: must be JSON"},
         {"[1, 2]", "line 3: must be a JSON object"},
         {"{\"category\": \"x\"}", "line 3: a question must have either"},
@@ -146,8 +152,8 @@ static double run_value(const json_t *row, const char *key, size_t i_run) {
 }
 
 static void check_row(const json_t *j, const json_t *row) {
-    static const char *const counts[] = {"n_turns", "n_prompt", "n_generated", "n_steps", "drafted", "accepted", "prefill_s",
-                                         "decode_s", "draft_s", "forward_s", "verify_s"};
+    static const char *const counts[] = {"n_turns",   "n_prompt", "n_generated", "n_steps",   "drafted", "accepted",
+                                         "prefill_s", "decode_s", "draft_s",     "forward_s", "verify_s"};
     const char *category = string(row, "category"), *method = string(row, "method");
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         double want = sum_of(j, category, method, -1, counts[i]);
@@ -156,9 +162,12 @@ static void check_row(const json_t *j, const json_t *row) {
     double mean[3] = {0}, rates[2];
     for (size_t r = 0; r < 2; r++) {
         int i_run = (int)r;
-        double rate = sum_of(j, category, method, i_run, "n_generated") / sum_of(j, category, method, i_run, "decode_s");
-        double plain = sum_of(j, category, "plain", i_run, "n_generated") / sum_of(j, category, "plain", i_run, "decode_s");
-        double prefill = sum_of(j, category, method, i_run, "n_prompt") / sum_of(j, category, method, i_run, "prefill_s");
+        double rate = sum_of(j, category, method, i_run, "n_generated") /
+                      sum_of(j, category, method, i_run, "decode_s");
+        double plain = sum_of(j, category, "plain", i_run, "n_generated") /
+                       sum_of(j, category, "plain", i_run, "decode_s");
+        double prefill = sum_of(j, category, method, i_run, "n_prompt") /
+                         sum_of(j, category, method, i_run, "prefill_s");
         near(run_value(row, "tokens_per_s", r), rate, "tokens_per_s");
         near(run_value(row, "speed_up", r), rate / plain, "speed_up");
         near(run_value(row, "prefill_tokens_per_s", r), prefill, "prefill_tokens_per_s");
@@ -177,7 +186,8 @@ static void check_row(const json_t *j, const json_t *row) {
 static void sums_agree_with_single_answers(void **state) {
     (void)state;
     ask(two_categories);
-    json_t *j = measured(TARGET "-n 12 --runs 2 --draft ngram-trie --draft pld+suffix:history=0"), *rows = json_object_get(j, "summary");
+    json_t *j = measured(TARGET "-n 12 --runs 2 --draft ngram-trie --draft pld+suffix:history=0"),
+           *rows = json_object_get(j, "summary");
     size_t i;
     const json_t *row;
     /* mt_bench, sums and all; plain, two drafts and the chain. */
@@ -185,7 +195,8 @@ static void sums_agree_with_single_answers(void **state) {
     json_array_foreach(rows, i, row) check_row(j, row);
     assert_int_equal(json_array_size(json_object_get(j, "records")), 2 * 4 * 4);
     assert_string_equal(string(json_array_get(rows, 4), "category"), "mt_bench");
-    const json_t *methods = json_object_get(j, "methods"), *both = json_object_get(json_array_get(methods, 2), "drafts");
+    const json_t *methods = json_object_get(j, "methods"),
+                 *both = json_object_get(json_array_get(methods, 2), "drafts");
     assert_int_equal(json_array_size(both), 2);
     assert_string_equal(json_string_value(json_array_get(both, 0)), "pld");
     assert_string_equal(json_string_value(json_array_get(both, 1)), "suffix:history=0");
@@ -210,8 +221,16 @@ static void table_names_methods_and_verdicts(void **state) {
     snprintf(args, sizeof args, DRAFT "-n 8 --runs 1 --draft ngram-trie --limit 1 --temp 0.8 --seed 4 %s", questions);
     strcat(args, " 2>&1");
     assert_int_equal(cli_run(args, text, sizeof text), 0);
-    static const char *const wanted[] = {"2 questions", "temperature 0.8, seed 4", "mt_bench: 1 question", "sums: 1 question",
-        "all: 2 questions", "  plain ", "  ngram-trie ", "  tuned chain pld:length=", "identical", "chain pld tuned on 2 questions"};
+    static const char *const wanted[] = {"2 questions",
+                                         "temperature 0.8, seed 4",
+                                         "mt_bench: 1 question",
+                                         "sums: 1 question",
+                                         "all: 2 questions",
+                                         "  plain ",
+                                         "  ngram-trie ",
+                                         "  tuned chain pld:length=",
+                                         "identical",
+                                         "chain pld tuned on 2 questions"};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (!strstr(text, wanted[i])) fail_msg("no '%s' in '%s'", wanted[i], text);
 }
@@ -220,7 +239,8 @@ static void table_names_methods_and_verdicts(void **state) {
 static void answers_become_part_of_the_conversation(void **state) {
     (void)state;
     char answer[4096], lines[16384];
-    assert_int_equal(cli_run("run -m models/target.gguf -t 1 -n 12 -p 'Once upon a time' --ignore-eos", answer, sizeof answer), 0);
+    assert_int_equal(
+        cli_run("run -m models/target.gguf -t 1 -n 12 -p 'Once upon a time' --ignore-eos", answer, sizeof answer), 0);
     answer[strlen(answer) - 1] = 0; /* the newline after the text */
     char joined[8192];
     snprintf(joined, sizeof joined, "Once upon a time%s\n\nThe end was", answer);
@@ -234,10 +254,12 @@ static void answers_become_part_of_the_conversation(void **state) {
         json_decref(texts[i]);
     }
     ask(lines);
-    json_t *j = measured(TARGET "--raw -n 12 --ignore-eos --runs 1 --chain none --draft ngram-trie"), *records = json_object_get(j, "records");
+    json_t *j = measured(TARGET "--raw -n 12 --ignore-eos --runs 1 --chain none --draft ngram-trie"),
+           *records = json_object_get(j, "records");
     assert_int_equal(json_array_size(records), 6);
     for (size_t m = 0; m < 2; m++) {
-        const json_t *both = json_array_get(records, m), *first = json_array_get(records, 2 + m), *second = json_array_get(records, 4 + m);
+        const json_t *both = json_array_get(records, m), *first = json_array_get(records, 2 + m),
+                     *second = json_array_get(records, 4 + m);
         assert_true(number(both, "n_turns") == 2 && number(first, "n_turns") == 1);
         near(number(both, "n_prompt"), number(first, "n_prompt") + number(second, "n_prompt"), "n_prompt");
         near(number(both, "n_steps"), number(first, "n_steps") + number(second, "n_steps"), "n_steps");
@@ -267,7 +289,8 @@ static void what_does_not_fit_is_left_out(void **state) {
 static void batches_change_no_text(void **state) {
     (void)state;
     ask(two_categories);
-    json_t *j = measured(DRAFT "-n 10 --runs 2 --draft ngram-trie --chain none --parallel 1,3"), *rows = json_object_get(j, "summary");
+    json_t *j = measured(DRAFT "-n 10 --runs 2 --draft ngram-trie --chain none --parallel 1,3"),
+           *rows = json_object_get(j, "summary");
     const json_t *records = json_object_get(j, "records"), *row, *record;
     assert_int_equal(json_array_size(rows), 2 * 2);
     assert_int_equal(json_array_size(records), 2 * 2 * 2 * 4);
@@ -296,7 +319,10 @@ static void figure_shows_names_as_they_are(void **state) {
     }
     char lines[512], args[512], text[65536], trap[128];
     snprintf(trap, sizeof trap, "%s/trap", folder);
-    snprintf(lines, sizeof lines, "{\"prompt\": \"a\", \"category\": \"it's_`touch %s`\\\"\"}\n{\"prompt\": \"b\", \"category\": \"second\"}\n", trap);
+    snprintf(
+        lines, sizeof lines,
+        "{\"prompt\": \"a\", \"category\": \"it's_`touch %s`\\\"\"}\n{\"prompt\": \"b\", \"category\": \"second\"}\n",
+        trap);
     ask(lines);
     for (int parallel = 0; parallel < 2; parallel++) {
         snprintf(args, sizeof args, DRAFT "-n 4 --runs 2 --chain none --draft ngram-trie --plot %s %s %s", svg,

@@ -52,13 +52,20 @@ static void only_the_text_goes_to_standard_output(void **state) {
     char plain[8192], drafted[8192], colored[16384];
     assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>/dev/null", plain, sizeof plain), 0);
     assert_true(strlen(plain) > 40 && plain[strlen(plain) - 1] == '\n' && !strchr(plain, '\033'));
-    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --stats 2>/dev/null", drafted, sizeof drafted), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --stats 2>/dev/null", drafted,
+                             sizeof drafted),
+                     0);
     assert_string_equal(plain, drafted);
-    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color 2>/dev/null", colored, sizeof colored), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color 2>/dev/null", colored,
+                             sizeof colored),
+                     0);
     assert_non_null(strstr(colored, "\033[32m"));
-    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color=auto 2>/dev/null", colored, sizeof colored), 0);
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --color=auto 2>/dev/null",
+                             colored, sizeof colored),
+                     0);
     assert_string_equal(plain, colored); /* a pipe is no terminal */
-    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --stop ' was' 2>/dev/null", colored, sizeof colored), 0);
+    assert_int_equal(
+        cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --stop ' was' 2>/dev/null", colored, sizeof colored), 0);
     assert_null(strstr(colored, " was"));
 }
 
@@ -77,10 +84,21 @@ static json_t *stats_of(const char *args) {
 
 static void statistics_have_every_documented_field(void **state) {
     (void)state;
-    static const char *const fields[] = {"tokens", "text", "n_prompt", "n_generated", "n_steps", "acceptance_length",
-        "accept_histogram", "conditional_acceptance", "drafted", "accepted", "prefill_s", "decode_s", "tokens_per_s",
-        "draft_s", "forward_s", "verify_s", "logits_hash", "kernel_table", "threads", "proposals", "undrafted_steps",
-        "acceptance_by_step", "verify", "lossy", "finish", "activations", "n_prompt_shared", "n_preempted", "n_recomputed"};
+    static const char *const fields[] = {"tokens",           "text",
+                                         "n_prompt",         "n_generated",
+                                         "n_steps",          "acceptance_length",
+                                         "accept_histogram", "conditional_acceptance",
+                                         "drafted",          "accepted",
+                                         "prefill_s",        "decode_s",
+                                         "tokens_per_s",     "draft_s",
+                                         "forward_s",        "verify_s",
+                                         "logits_hash",      "kernel_table",
+                                         "threads",          "proposals",
+                                         "undrafted_steps",  "acceptance_by_step",
+                                         "verify",           "lossy",
+                                         "finish",           "activations",
+                                         "n_prompt_shared",  "n_preempted",
+                                         "n_recomputed"};
     json_t *plain = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs");
     json_t *drafted = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --draft ngram-trie");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -99,24 +117,32 @@ static void statistics_have_every_documented_field(void **state) {
 static void compare_checks_methods_against_plain_decoding(void **state) {
     (void)state;
     char text[65536];
-    assert_int_equal(cli_run("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --json --draft ngram-trie --draft ngram-trie:rule=paper", text, sizeof text), 0);
+    assert_int_equal(
+        cli_run("compare " DRAFT
+                "-p 'Once upon a time' -n 30 --runs 2 --json --draft ngram-trie --draft ngram-trie:rule=paper",
+                text, sizeof text),
+        0);
     json_t *rows = json_loads(text, 0, NULL);
     assert_int_equal(json_array_size(rows), 3);
     for (size_t i = 0; i < 3; i++) assert_true(json_is_true(json_object_get(json_array_get(rows, i), "identical")));
     assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 0), "method")), "plain");
     const json_t *drafted = json_array_get(rows, 1), *by_step = json_object_get(drafted, "acceptance_by_step");
-    json_int_t n_steps = json_integer_value(json_object_get(drafted, "n_steps")), n_accepted = json_integer_value(json_object_get(drafted, "accepted"));
+    json_int_t n_steps = json_integer_value(json_object_get(drafted, "n_steps")),
+               n_accepted = json_integer_value(json_object_get(drafted, "accepted"));
     double share = 1, expected = 0; /* nodes accepted in a step, of the first eight depths */
     assert_true(json_array_size(by_step) >= 1 && json_is_object(json_object_get(drafted, "counters")));
-    for (size_t d = 0; d < json_array_size(by_step); d++) expected += share *= json_real_value(json_array_get(by_step, d));
+    for (size_t d = 0; d < json_array_size(by_step); d++)
+        expected += share *= json_real_value(json_array_get(by_step, d));
     assert_true(expected > 0 && expected * (double)n_steps <= (double)n_accepted + 8); /* the last step may be cut */
     assert_true(json_array_size(by_step) == 8 || expected * (double)n_steps > (double)n_accepted - 0.5);
     json_decref(rows);
     cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "identical");
-    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0, "% of the steps that accepted depth d - 1");
-    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive", 0, "identical");
-    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive --temp 1", 0,
-           "same distribution");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 1 --draft ngram-trie", 0,
+               "% of the steps that accepted depth d - 1");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive", 0,
+               "identical");
+    cli_expect("compare " DRAFT "-p 'Once upon a time' -n 30 --runs 2 --draft ngram-trie --verify recursive --temp 1",
+               0, "same distribution");
 }
 
 static void logits_are_rows_of_floats(void **state) {
@@ -125,7 +151,8 @@ static void logits_are_rows_of_floats(void **state) {
     snprintf(path, sizeof path, "%s/logits.f32", cli_rig_folder());
     float rows[3][4096], first[4096];
     for (int n = 3; n >= 1; n -= 2) {
-        snprintf(command, sizeof command, "logits " DRAFT "--tokens %s --kv f32 -o %s", n == 3 ? "1,400,500" : "1", path);
+        snprintf(command, sizeof command, "logits " DRAFT "--tokens %s --kv f32 -o %s", n == 3 ? "1,400,500" : "1",
+                 path);
         cli_expect(command, 0, "");
         FILE *f = fopen(path, "rb");
         assert_non_null(f);
@@ -156,7 +183,8 @@ static void perf_prints_ratios(void **state) {
         seconds += json_number_value(json_object_get(part, "seconds"));
     }
     assert_true(fabs(bytes * 1e-9 / json_number_value(json_object_get(j, "weight_gb")) - 1) < 1e-3);
-    assert_true(seconds <= json_number_value(json_object_get(split, "seconds"))); /* they are stages of that very forward */
+    assert_true(seconds <=
+                json_number_value(json_object_get(split, "seconds"))); /* they are stages of that very forward */
     json_decref(j);
 }
 
@@ -173,7 +201,7 @@ static void figures_have_floors(void **state) {
             const json_t *f = json_array_get(figures, i);
             assert_true(json_number_value(json_object_get(f, "seconds")) > 0);
             assert_true(json_number_value(json_object_get(f, "limit")) >= 1); /* of the least time of one row */
-            assert_true(json_number_value(json_object_get(f, "goal")) > 0); /* the model's type is Q8_0 */
+            assert_true(json_number_value(json_object_get(f, "goal")) > 0);   /* the model's type is Q8_0 */
         }
     }
     json_decref(j);
@@ -207,7 +235,8 @@ static void the_reference_backend_serves_every_command(void **state) {
     float logits[2][2 * V];
     static const char *const names[] = {"cpu", "reference"};
     for (int k = 0; k < 2; k++) {
-        snprintf(command, sizeof command, "logits " DRAFT "--tokens 1,400 --kv f32 --backend %s -o %s/logits.f32", names[k], cli_rig_folder());
+        snprintf(command, sizeof command, "logits " DRAFT "--tokens 1,400 --kv f32 --backend %s -o %s/logits.f32",
+                 names[k], cli_rig_folder());
         assert_int_equal(cli_run(command, text, sizeof text), 0);
         snprintf(command, sizeof command, "%s/logits.f32", cli_rig_folder());
         FILE *f = fopen(command, "rb");
@@ -226,8 +255,10 @@ static void the_reference_backend_serves_every_command(void **state) {
     assert_string_equal(json_string_value(json_object_get(j, "backend")), "reference");
     assert_string_equal(json_string_value(json_object_get(j, "activations")), "exact");
     json_decref(j);
-    cli_expect("compare " DRAFT "-p 'a b a b a b' -n 12 --no-text --backend reference --draft ngram-trie", 0, "identical");
-    cli_expect("perf " DRAFT "--rows 1,2 --parts 1 --seconds 0.1 --ctx 4 --backend reference", 0, "does not know the limits");
+    cli_expect("compare " DRAFT "-p 'a b a b a b' -n 12 --no-text --backend reference --draft ngram-trie", 0,
+               "identical");
+    cli_expect("perf " DRAFT "--rows 1,2 --parts 1 --seconds 0.1 --ctx 4 --backend reference", 0,
+               "does not know the limits");
     cli_expect("perf " DRAFT "--figures --backend reference", 1, "use --backend cpu");
     cli_expect("run " DRAFT "-p a --backend gpu", 2, "'--backend=gpu' must be cpu or reference");
 }

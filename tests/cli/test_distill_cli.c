@@ -16,12 +16,14 @@
 static int make_files(void **state) {
     (void)state;
     int status = train_rig_make_files(DIR);
-    train_rig_write(QUESTIONS, "{\"prompt\": \"Once upon a time\", \"id\": 3}\n"
-                     "{\"prompt\": \"The little dog\", \"response\": \"to be replaced\"}\n\n"
-                     "{\"prompt\": \"Who was the king?\"}\n"
-                     "{\"messages\": [{\"role\": \"user\", \"content\": \"Who are you?\"}, {\"role\": \"assistant\", \"content\": "
-                     "\"x\"}, {\"role\": \"user\", \"content\": \"Why?\"}]}\n"
-                     "{\"prompt\": \"Lily and Tom\"}");
+    train_rig_write(
+        QUESTIONS,
+        "{\"prompt\": \"Once upon a time\", \"id\": 3}\n"
+        "{\"prompt\": \"The little dog\", \"response\": \"to be replaced\"}\n\n"
+        "{\"prompt\": \"Who was the king?\"}\n"
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Who are you?\"}, {\"role\": \"assistant\", \"content\": "
+        "\"x\"}, {\"role\": \"user\", \"content\": \"Why?\"}]}\n"
+        "{\"prompt\": \"Lily and Tom\"}");
     return status;
 }
 
@@ -42,7 +44,8 @@ static void it_refuses_with_a_reason(void **state) {
         {"distill-data -m models/target.gguf " DATA " -o " ANSWERS, 1, "line 1 has a \"text\", not a question"},
         {"distill-data -m models/target.gguf /dev/null -o " ANSWERS, 1, "nothing to answer"},
         {"distill-data -m models/target.gguf " QUESTIONS " -o " DIR "/x.zst", 2, "remove .zst from the name"},
-        {"distill-data -m models/target.gguf " QUESTIONS " -o " DATA, 1, "line 1 answers a question that the input does not have"},
+        {"distill-data -m models/target.gguf " QUESTIONS " -o " DATA, 1,
+         "line 1 answers a question that the input does not have"},
     };
     char args[2000];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -54,18 +57,20 @@ static void it_refuses_with_a_reason(void **state) {
 
 /* The answers to the four prompts are those that `run` prints; record 3 is a conversation. */
 static void answers_are_those_of_run(const char *options, bool chat) {
-    static const char *const prompts[] = {"Once upon a time", "The little dog", "Who was the king?", NULL, "Lily and Tom"};
+    static const char *const prompts[] = {"Once upon a time", "The little dog", "Who was the king?", NULL,
+                                          "Lily and Tom"};
     static char args[2000], said[8000];
     unlink(ANSWERS);
-    snprintf(args, sizeof args, "distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS " --parallel 3 -n 12 %s --seed 5 %s",
+    snprintf(args, sizeof args,
+             "distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS " --parallel 3 -n 12 %s --seed 5 %s",
              options, chat ? "--chat" : "");
     cli_expect(args, 0, "5 of 5 records are answered");
     for (int i = 0; i < 5; i++) {
         json_t *object = train_rig_line(ANSWERS, i);
         if (prompts[i]) {
             assert_string_equal(json_string_value(json_object_get(object, "prompt")), prompts[i]);
-            snprintf(args, sizeof args, "run -m models/target.gguf -p '%s' -n 12 %s --seed %d %s", prompts[i], options, 5 + i,
-                     chat ? "--chat" : "");
+            snprintf(args, sizeof args, "run -m models/target.gguf -p '%s' -n 12 %s --seed %d %s", prompts[i], options,
+                     5 + i, chat ? "--chat" : "");
             assert_int_equal(cli_run(args, said, sizeof said), 0);
             said[strlen(said) - 1] = '\0'; /* the newline that run prints after the text */
             assert_string_equal(json_string_value(json_object_get(object, "response")), said + (chat && *said == ' '));
@@ -92,7 +97,9 @@ static void expect_answer(const fr_chat_message *turns, int n_turns, const char 
     int32_t *tokens;
     assert_non_null(said);
     assert_int_equal(fr_chat_prompt(model, NULL, turns, n_turns, &text, NULL), 0);
-    assert_int_equal(fr_tokenize(model, text, strlen(text), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, &tokens, &o.n_prompt, NULL), 0);
+    assert_int_equal(
+        fr_tokenize(model, text, strlen(text), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, &tokens, &o.n_prompt, NULL),
+        0);
     o.prompt = tokens;
     rig_run_request(engine, &o, said);
     assert_string_equal(answer, said->text + (*said->text == ' '));
@@ -130,9 +137,10 @@ static void texts_are_continued(void **state) {
     (void)state;
     const char *command = "distill-data -m models/target.gguf " DIR "/texts.jsonl -o " ANSWERS " -n 3 --begin-texts 3";
     unlink(ANSWERS);
-    train_rig_write(DIR "/texts.jsonl", "{\"text\": \" One  day\\na cat sat.\"}\n{\"text\": \"Two words\"}\n"
-                              "{\"text\": \"USER: Who is there?\\nASSISTANT: Me.\\nUSER: Who?\\nASSISTANT: I.\"}\n"
-                              "{\"prompt\": \"A prompt stays as it is\"}\n");
+    train_rig_write(DIR "/texts.jsonl",
+                    "{\"text\": \" One  day\\na cat sat.\"}\n{\"text\": \"Two words\"}\n"
+                    "{\"text\": \"USER: Who is there?\\nASSISTANT: Me.\\nUSER: Who?\\nASSISTANT: I.\"}\n"
+                    "{\"prompt\": \"A prompt stays as it is\"}\n");
     cli_expect(command, 0, "4 of 4");
     expect_prompt(0, " One  day\na");
     expect_prompt(1, "Two words");
@@ -146,16 +154,20 @@ static void texts_are_continued(void **state) {
 /* Answers that do not follow the target's distribution are marked and training warns of them; answers generated anew are not marked. */
 static void lossy_answers_are_marked(void **state) {
     (void)state;
-    const char *train = "train target --vocab models/target.gguf --data " ANSWERS " --chat --valid 0 --layers 1 --width 16 --heads 2 "
+    const char *train = "train target --vocab models/target.gguf --data " ANSWERS
+                        " --chat --valid 0 --layers 1 --width 16 --heads 2 "
                         "--length 32 --steps 1 -o " OUT;
     static char said[20000];
     unlink(ANSWERS);
-    cli_expect("distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS " -n 6 --draft ngram-trie --verify typical --lossy", 0, "5 of 5");
+    cli_expect("distill-data -m models/target.gguf " QUESTIONS " -o " ANSWERS
+               " -n 6 --draft ngram-trie --verify typical --lossy",
+               0, "5 of 5");
     train_rig_shell("test $(grep -c '\"lossy\":true' " ANSWERS ") = 5");
     train_rig_shell("test $(grep -o '\"lossy\"' " ANSWERS " | wc -l) = 6"); /* both answers of the conversation */
     cli_expect(train, 0, "the answers of 5 documents were made under a lossy rule");
     train_rig_shell("mv " ANSWERS " " DIR "/lossy.jsonl");
-    cli_expect("distill-data -m models/target.gguf " DIR "/lossy.jsonl -o " ANSWERS " -n 6 --draft ngram-trie", 0, "5 of 5");
+    cli_expect("distill-data -m models/target.gguf " DIR "/lossy.jsonl -o " ANSWERS " -n 6 --draft ngram-trie", 0,
+               "5 of 5");
     train_rig_shell("! grep -q lossy " ANSWERS);
     assert_int_equal(cli_run(train, said, sizeof said), 0);
     assert_null(strstr(said, "warning"));
@@ -164,25 +176,33 @@ static void lossy_answers_are_marked(void **state) {
 static void distilling_resumes_after_kills(void **state) {
     (void)state;
     train_rig_shell("for i in 1 2 3 4 5 6; do cat " QUESTIONS "; echo; done > " DIR "/many.jsonl");
-    cli_expect("distill-data -m models/target.gguf " DIR "/many.jsonl -o " DIR "/whole.jsonl -n 40 --parallel 2", 0, "30 of 30");
+    cli_expect("distill-data -m models/target.gguf " DIR "/many.jsonl -o " DIR "/whole.jsonl -n 40 --parallel 2", 0,
+               "30 of 30");
     unlink(ANSWERS);
-    int n_kills = train_rig_run_with_kills(DIR, "distill-data -m models/target.gguf " DIR "/many.jsonl -o " ANSWERS " -n 40 --parallel 2", ANSWERS, "");
+    int n_kills = train_rig_run_with_kills(
+        DIR, "distill-data -m models/target.gguf " DIR "/many.jsonl -o " ANSWERS " -n 40 --parallel 2", ANSWERS, "");
     assert_true(n_kills > 0);
     train_rig_shell("cmp " ANSWERS " " DIR "/whole.jsonl");
     train_rig_shell("head -c 700 " DIR "/whole.jsonl > " ANSWERS); /* within a line */
-    cli_expect("distill-data -m models/target.gguf " DIR "/many.jsonl -o " ANSWERS " -n 40 --parallel 5", 0, "30 of 30");
+    cli_expect("distill-data -m models/target.gguf " DIR "/many.jsonl -o " ANSWERS " -n 40 --parallel 5", 0,
+               "30 of 30");
     train_rig_shell("cmp " ANSWERS " " DIR "/whole.jsonl");
-    cli_expect("train target --vocab models/target.gguf --data " ANSWERS " --chat --valid 0 --layers 1 --width 16 --heads 2 "
-               "--length 32 --steps 2 -o " OUT, 0, "30 documents");
+    cli_expect("train target --vocab models/target.gguf --data " ANSWERS
+               " --chat --valid 0 --layers 1 --width 16 --heads 2 "
+               "--length 32 --steps 2 -o " OUT,
+               0, "30 documents");
 }
 
 static void a_prompt_that_does_not_fit_is_left_out(void **state) {
     (void)state;
     unlink(ANSWERS);
-    train_rig_write(DIR "/long.jsonl", "{\"prompt\": \"Hi\"}\n{\"prompt\": \"one two three four five six seven eight nine ten eleven\"}\n"
-                             "{\"prompt\": \"Ho\"}\n");
-    cli_expect("distill-data -m models/target.gguf " DIR "/long.jsonl -o " ANSWERS " -n 2 --ctx 9 2>&1", 0, "record 2 is left out");
-    cli_expect("distill-data -m models/target.gguf " DIR "/long.jsonl -o " ANSWERS " -n 2 --ctx 9", 0, "2 of 3 records");
+    train_rig_write(DIR "/long.jsonl",
+                    "{\"prompt\": \"Hi\"}\n{\"prompt\": \"one two three four five six seven eight nine ten eleven\"}\n"
+                    "{\"prompt\": \"Ho\"}\n");
+    cli_expect("distill-data -m models/target.gguf " DIR "/long.jsonl -o " ANSWERS " -n 2 --ctx 9 2>&1", 0,
+               "record 2 is left out");
+    cli_expect("distill-data -m models/target.gguf " DIR "/long.jsonl -o " ANSWERS " -n 2 --ctx 9", 0,
+               "2 of 3 records");
     json_t *object = train_rig_line(ANSWERS, 1);
     assert_string_equal(json_string_value(json_object_get(object, "prompt")), "Ho");
     json_decref(object);

@@ -14,11 +14,23 @@
 enum { N_TOKENS = 24, N_VOCAB = 300, MAX_VOCAB = 512 };
 
 static char program[512]; /* the grow_model of the same build as this test */
-static const char *const SMALL = "build/grow-small.gguf", *const BIG = "build/grow-big.gguf", *const OTHER = "build/grow-other.gguf";
+static const char *const SMALL = "build/grow-small.gguf", *const BIG = "build/grow-big.gguf",
+                         *const OTHER = "build/grow-other.gguf";
 
 static void write_small(const char *arch, bool tied, TensorType type) {
-    const RandomModel m = {.arch = arch, .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .head_dim = 32, .n_ff = 96,
-                           .n_vocab = N_VOCAB, .tied = tied, .types = {type}, .n_types = 1, .rope_factors = true, .seed = 5};
+    const RandomModel m = {.arch = arch,
+                           .n_layer = 2,
+                           .n_embd = 64,
+                           .n_head = 4,
+                           .n_head_kv = 2,
+                           .head_dim = 32,
+                           .n_ff = 96,
+                           .n_vocab = N_VOCAB,
+                           .tied = tied,
+                           .types = {type},
+                           .n_types = 1,
+                           .rope_factors = true,
+                           .seed = 5};
     fr_error err;
     if (random_model_write(&m, SMALL, &err)) fail_msg("%s", err.message);
 }
@@ -110,8 +122,11 @@ static void what_is_no_growth_is_refused(void **state) {
     (void)state;
     static const struct {
         const char *options, *want;
-    } cases[] = {{"--dim 32", "cannot shrink"}, {"--vocab 400", "wider model"}, {"--heads 5 --kv-heads 2", "same number"},
-                 {"--dim 100", "whole blocks"}, {"--type Q9", "unknown type"}};
+    } cases[] = {{"--dim 32", "cannot shrink"},
+                 {"--vocab 400", "wider model"},
+                 {"--heads 5 --kv-heads 2", "same number"},
+                 {"--dim 100", "whole blocks"},
+                 {"--type Q9", "unknown type"}};
     char said[512];
     write_small("llama", true, TYPE_Q8_0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const commands[] = {"run", "compare", "bench", "tokenize", "inspect", "logits", "perf", "replay", "study", "index",
-                                       "train target", "train lyanna", "train eagle", "train redrafter", "train medusa", "train hydra",
-                                       "distill-data", "import-drafter"};
+static const char *const commands[] = {
+    "run",         "compare",         "bench",        "tokenize",    "inspect",      "logits",
+    "perf",        "replay",          "study",        "index",       "train target", "train lyanna",
+    "train eagle", "train redrafter", "train medusa", "train hydra", "distill-data", "import-drafter"};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 100 };
 
 static char text[1 << 18];
@@ -60,7 +61,8 @@ static void the_man_page_is_up_to_date(void **state) {
 static void offers(const char *words, const char *wanted) {
     char command[2048];
     snprintf(command, sizeof command,
-             "bash -c '. %s/completions.bash; COMP_WORDS=(forerun %s); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _forerun; echo \"${COMPREPLY[*]}\"'",
+             "bash -c '. %s/completions.bash; COMP_WORDS=(forerun %s); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _forerun; "
+             "echo \"${COMPREPLY[*]}\"'",
              cli_rig_folder(), words);
     FILE *out = popen(command, "r");
     assert_non_null(out);
@@ -96,7 +98,8 @@ static void other_shells_can_read_theirs(void **state) {
         char args[1024];
         snprintf(args, sizeof args, "--completions %s > %s/completions.%s", shells[i], cli_rig_folder(), shells[i]);
         assert_int_equal(cli_run(args, text, sizeof text), 0);
-        snprintf(args, sizeof args, "! command -v %s >/dev/null || %s -n %s/completions.%s", shells[i], shells[i], cli_rig_folder(), shells[i]);
+        snprintf(args, sizeof args, "! command -v %s >/dev/null || %s -n %s/completions.%s", shells[i], shells[i],
+                 cli_rig_folder(), shells[i]);
         assert_int_equal(system(args), 0);
     }
     cli_expect("--completions tcsh", 2, "bash, zsh or fish");
@@ -104,10 +107,8 @@ static void other_shells_can_read_theirs(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_command_has_help),
-        cmocka_unit_test(flags_and_values_are_parsed_the_gnu_way),
-        cmocka_unit_test(the_man_page_is_up_to_date),
-        cmocka_unit_test(bash_completes_commands_options_and_values),
+        cmocka_unit_test(every_command_has_help),       cmocka_unit_test(flags_and_values_are_parsed_the_gnu_way),
+        cmocka_unit_test(the_man_page_is_up_to_date),   cmocka_unit_test(bash_completes_commands_options_and_values),
         cmocka_unit_test(other_shells_can_read_theirs),
     };
     (void)argc;

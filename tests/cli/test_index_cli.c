@@ -38,8 +38,8 @@ static void zstd_changes_nothing(void **state) {
     static char text[400000], packed[500000];
     size_t n = 0;
     for (int i = 0; i < 3000; i++)
-        n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"document %d %d %d tells of number %d\"}\n", i * 7919,
-                              i * i, i * 104729, i);
+        n += (size_t)snprintf(text + n, sizeof text - n, "{\"text\": \"document %d %d %d tells of number %d\"}\n",
+                              i * 7919, i * i, i * 104729, i);
     spill(CORPUS, text, n);
     size_t half = ZSTD_compress(packed, sizeof packed, text, n / 2, 3); /* two frames, as `cat` makes them */
     assert_false(ZSTD_isError(half));

@@ -64,10 +64,9 @@ static void programs_get_json(void **state) {
     double epsilon;
     json_t *tensors;
     assert_int_equal(json_unpack(root, "{s:s, s:i, s:i, s:b, s:o, s:{s:{s:i}, s:i, s:f}}", "architecture",
-                                 &architecture, "layers", &layers, "vocab_size", &vocab, "chat_template",
-                                 &chat, "tensors", &tensors, "key_values", "tokenizer.ggml.tokens", "count",
-                                 &tokens, "general.alignment", &alignment,
-                                 "llama.attention.layer_norm_rms_epsilon", &epsilon),
+                                 &architecture, "layers", &layers, "vocab_size", &vocab, "chat_template", &chat,
+                                 "tensors", &tensors, "key_values", "tokenizer.ggml.tokens", "count", &tokens,
+                                 "general.alignment", &alignment, "llama.attention.layer_norm_rms_epsilon", &epsilon),
                      0);
     assert_string_equal(architecture, "llama");
     assert_int_equal(layers, 8);
@@ -94,8 +93,7 @@ static void hostile_strings_are_shown_harmless(void **state) {
     assert_true(fd >= 0 && write(fd, b.data, b.n) == (ssize_t)b.n && close(fd) == 0);
     assert_int_equal(run(path, &out), 0);
     for (size_t i = 0; i < out.n; i++)
-        if ((unsigned char)out.data[i] < 0x20 && out.data[i] != '\n')
-            fail_msg("byte %02x is shown", out.data[i]);
+        if ((unsigned char)out.data[i] < 0x20 && out.data[i] != '\n') fail_msg("byte %02x is shown", out.data[i]);
     assert_non_null(strstr(out.data, "architecture    \\x1b[2J\n"));
     assert_non_null(strstr(out.data, "evil\\x07\\n  string  \"\\xe2\\x80\\xae gnp.exe \\xff\\xfe\"\n"));
     assert_non_null(strstr(out.data, "name            \xce\xbb\xce\xb1\xce\xbc\n"));
@@ -129,8 +127,8 @@ static void wrong_calls_and_wrong_files_are_told_apart(void **state) {
         Buf out;
         int status = run(cases[i].arguments, &out);
         if (status != cases[i].status || !strstr(out.data, cases[i].says))
-            fail_msg("inspect %s: status %d, wanted %d; said\n%s", cases[i].arguments, status,
-                     cases[i].status, out.data);
+            fail_msg("inspect %s: status %d, wanted %d; said\n%s", cases[i].arguments, status, cases[i].status,
+                     out.data);
         buf_free(&out);
     }
 }
@@ -138,8 +136,7 @@ static void wrong_calls_and_wrong_files_are_told_apart(void **state) {
 int main(int argc, char **argv) {
     (void)argc;
     const char *tests_folder = strstr(argv[0], "tests/test_inspect");
-    snprintf(program, sizeof program, "%.*sforerun", tests_folder ? (int)(tests_folder - argv[0]) : 0,
-             argv[0]);
+    snprintf(program, sizeof program, "%.*sforerun", tests_folder ? (int)(tests_folder - argv[0]) : 0, argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(people_see_the_shape),
         cmocka_unit_test(programs_get_json),

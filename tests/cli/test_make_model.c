@@ -18,8 +18,7 @@ static char path[2][64];
 
 static int make_paths(void **state) {
     (void)state;
-    for (int i = 0; i < 2; i++)
-        snprintf(path[i], sizeof path[i], "/tmp/forerun-model-%ld-%d.gguf", (long)getpid(), i);
+    for (int i = 0; i < 2; i++) snprintf(path[i], sizeof path[i], "/tmp/forerun-model-%ld-%d.gguf", (long)getpid(), i);
     return 0;
 }
 
@@ -58,15 +57,14 @@ static void assert_tensor(const Gguf *g, const char *name, TensorType type, int6
     if (!t) fail_msg("there is no tensor %s", name);
     if (t->type != type || t->dims[0] != columns || t->dims[1] != rows)
         fail_msg("%s is %s [%lld, %lld], wanted %s [%lld, %lld]", name, tensor_type_info(t->type)->name,
-                 (long long)t->dims[0], (long long)t->dims[1], tensor_type_info(type)->name,
-                 (long long)columns, (long long)rows);
+                 (long long)t->dims[0], (long long)t->dims[1], tensor_type_info(type)->name, (long long)columns,
+                 (long long)rows);
 }
 
 static void shapes_are_as_asked(void **state) {
     (void)state;
-    Gguf *g =
-        made("--arch qwen3 --layers 2 --dim 128 --heads 4 --kv-heads 2 --head-dim 64 --ffn 320 --vocab 400 "
-             "--ctx 99 --type F16");
+    Gguf *g = made("--arch qwen3 --layers 2 --dim 128 --heads 4 --kv-heads 2 --head-dim 64 --ffn 320 --vocab 400 "
+                   "--ctx 99 --type F16");
     assert_tensor(g, "token_embd.weight", TYPE_F16, 128, 400);
     assert_tensor(g, "output.weight", TYPE_F16, 128, 400);
     assert_tensor(g, "output_norm.weight", TYPE_F32, 128, 1);
@@ -86,8 +84,7 @@ static void shapes_are_as_asked(void **state) {
     assert_null(gguf_find_tensor(g, "output.weight"));
     assert_tensor(g, "blk.0.attn_k.bias", TYPE_F32, 256, 1);
     GgufString s;
-    assert_true(gguf_get_string(g, "qwen2.rope.scaling.type", &s) && s.n == 4 &&
-                memcmp(s.data, "yarn", 4) == 0);
+    assert_true(gguf_get_string(g, "qwen2.rope.scaling.type", &s) && s.n == 4 && memcmp(s.data, "yarn", 4) == 0);
     gguf_close(g);
 }
 
@@ -128,10 +125,8 @@ static void weights_have_their_deviation(void **state) {
         double sum = 0, squares = 0;
         for (int64_t i = 0; i < n; i++) sum += x[i], squares += (double)x[i] * x[i];
         double mean = sum / (double)n, std = sqrt(squares / (double)n - mean * mean);
-        if (fabs(mean - cases[c].mean) > 5 * cases[c].std / sqrt((double)n) ||
-            fabs(std / cases[c].std - 1) > 0.15)
-            fail_msg("%s: mean %g, deviation %g; wanted %g, %g", cases[c].name, mean, std, cases[c].mean,
-                     cases[c].std);
+        if (fabs(mean - cases[c].mean) > 5 * cases[c].std / sqrt((double)n) || fabs(std / cases[c].std - 1) > 0.15)
+            fail_msg("%s: mean %g, deviation %g; wanted %g, %g", cases[c].name, mean, std, cases[c].mean, cases[c].std);
     }
     gguf_close(g);
 }
@@ -160,16 +155,13 @@ static void rope_factors_follow_llama_3(void **state) {
     const float *f = gguf_find_tensor(g, "rope_freqs.weight")->data;
     for (int i = 0; i < 64; i++) {
         double frequency = pow(500000, -2.0 * i / 128), wavelength = 8 * atan(1) / frequency, wanted;
-        if (wavelength < 8192.0 / 4)
-            wanted = 1;
-        else if (wavelength > 8192.0 / 1)
-            wanted = 8;
+        if (wavelength < 8192.0 / 4) wanted = 1;
+        else if (wavelength > 8192.0 / 1) wanted = 8;
         else {
             double smooth = (8192.0 / wavelength - 1) / (4.0 - 1.0);
             wanted = frequency / ((1 - smooth) * frequency / 8 + smooth * frequency);
         }
-        if (fabs((double)f[i] / wanted - 1) > 1e-6)
-            fail_msg("factor %d is %g, wanted %g", i, (double)f[i], wanted);
+        if (fabs((double)f[i] / wanted - 1) > 1e-6) fail_msg("factor %d is %g, wanted %g", i, (double)f[i], wanted);
     }
     assert_true(f[0] == 1.0f && f[63] == 8.0f);
     gguf_close(g);
@@ -181,8 +173,7 @@ static void vocabularies_are_taken_cut_and_padded(void **state) {
     fr_error err = {0};
     if (gguf_open(&from, "models/draft.gguf", &err)) fail_msg("%s", err.message);
     int64_t of_from = gguf_find_key(from, "tokenizer.ggml.tokens"), n_from = gguf_kv_count(from, of_from);
-    static const char *options[] = {"--vocab-from models/draft.gguf",
-                                    "--vocab 1000 --vocab-from models/draft.gguf",
+    static const char *options[] = {"--vocab-from models/draft.gguf", "--vocab 1000 --vocab-from models/draft.gguf",
                                     "--vocab 5000 --vocab-from models/draft.gguf"};
     const int64_t wanted[] = {n_from, 1000, 5000};
     for (int c = 0; c < 3; c++) {
@@ -216,15 +207,12 @@ static void made_up_pieces_can_be_reached_by_merging(void **state) {
         for (int64_t a = 259; a < i && !joined; a++) {
             if (pieces[a].n == pieces[i].n && memcmp(pieces[a].data, pieces[i].data, pieces[i].n) == 0)
                 fail_msg("tokens %lld and %lld are the same", (long long)a, (long long)i);
-            if (pieces[a].n >= pieces[i].n || memcmp(pieces[a].data, pieces[i].data, pieces[a].n) != 0)
-                continue;
+            if (pieces[a].n >= pieces[i].n || memcmp(pieces[a].data, pieces[i].data, pieces[a].n) != 0) continue;
             size_t rest = pieces[i].n - pieces[a].n;
             for (int64_t b = 259; b < i && !joined; b++)
-                joined =
-                    pieces[b].n == rest && memcmp(pieces[b].data, pieces[i].data + pieces[a].n, rest) == 0;
+                joined = pieces[b].n == rest && memcmp(pieces[b].data, pieces[i].data + pieces[a].n, rest) == 0;
         }
-        if (!joined)
-            fail_msg("token %lld '%.*s' cannot be merged", (long long)i, (int)pieces[i].n, pieces[i].data);
+        if (!joined) fail_msg("token %lld '%.*s' cannot be merged", (long long)i, (int)pieces[i].n, pieces[i].data);
     }
     mem_free(pieces);
     gguf_close(g);
@@ -259,8 +247,7 @@ static void nonsense_is_refused(void **state) {
 int main(int argc, char **argv) {
     (void)argc;
     const char *tests_folder = strstr(argv[0], "tests/test_make_model");
-    snprintf(program, sizeof program, "%.*smake_model", tests_folder ? (int)(tests_folder - argv[0]) : 0,
-             argv[0]);
+    snprintf(program, sizeof program, "%.*smake_model", tests_folder ? (int)(tests_folder - argv[0]) : 0, argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_are_as_asked),
         cmocka_unit_test(mixes_give_more_bits_where_llama_cpp_does),

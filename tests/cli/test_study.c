@@ -55,7 +55,8 @@ static void check_row(const json_t *row, const json_t *plain, double size_ratio)
     double efficiency = total(row, "tokens") / total(row, "steps"); /* one run: means are ratios of sums */
     assert_true(fabs(mean(row, "block_efficiency") - efficiency) < 1e-6);
     assert_true(fabs(mean(row, "mbsu") - efficiency / (number(row, "depth") * size_ratio + 1)) < 1e-6);
-    double rate = total(row, "tokens") / total(row, "decode_s"), base = total(plain, "tokens") / total(plain, "decode_s");
+    double rate = total(row, "tokens") / total(row, "decode_s"),
+           base = total(plain, "tokens") / total(plain, "decode_s");
     assert_true(fabs(mean(row, "token_rate") / (rate / base) - 1) < 1e-6);
     assert_true(efficiency >= 1 && efficiency <= number(row, "depth") + 1);
 }

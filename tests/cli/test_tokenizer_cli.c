@@ -17,8 +17,8 @@ static void it_prints_what_it_promises(void **state) {
         {TARGET "--bos -p ''", "1\n", 0},
         {TARGET "--special -p '</s>'", "2\n", 0},
         {TARGET "--json --bos --special -p '</s>'", "{\"n_tokens\": 2, \"tokens\": [1, 2]}\n", 0},
-        {TARGET "--json --pieces --special -p '</s>'",
-         "{\"n_tokens\": 1, \"tokens\": [2], \"pieces\": [\"</s>\"]}\n", 0},
+        {TARGET "--json --pieces --special -p '</s>'", "{\"n_tokens\": 1, \"tokens\": [2], \"pieces\": [\"</s>\"]}\n",
+         0},
         {TARGET "--pieces -d '1'", "", 2},
         {TARGET "-d '1 13,64'", "\n=\n", 0},
         {TARGET "--special -d '1 2'", "<s></s>\n", 0},
@@ -36,8 +36,7 @@ static void it_prints_what_it_promises(void **state) {
         snprintf(args, sizeof args, "%s 2>/dev/null", cases[i].args);
         int status = cli_run(args, got, sizeof got);
         if (status != cases[i].status || strcmp(got, cases[i].want) != 0)
-            fail_msg("%s: want %d \"%s\", got %d \"%s\"", cases[i].args, cases[i].status, cases[i].want,
-                     status, got);
+            fail_msg("%s: want %d \"%s\", got %d \"%s\"", cases[i].args, cases[i].status, cases[i].want, status, got);
     }
 }
 
@@ -52,8 +51,8 @@ static void text_goes_there_and_back(void **state) {
     from_stdin[strcspn(from_stdin, "\n")] = 0;
     snprintf(args, sizeof args, TARGET "-d '%s'", from_stdin);
     assert_int_equal(cli_run(args, back, sizeof back), 0);
-    assert_string_equal(
-        back, "Once upon a time,\nh\xC3\xA9llo \xF0\x9F\xA6\x99  there\n\n"); /* the file and a newline */
+    assert_string_equal(back,
+                        "Once upon a time,\nh\xC3\xA9llo \xF0\x9F\xA6\x99  there\n\n"); /* the file and a newline */
 }
 
 int main(int argc, char **argv) {

@@ -14,8 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SHAPE "train target --vocab " VOCAB " --data " DATA " --valid 0.1 --layers 1 --width 16 --heads 2 --length 16 --batch 4 " \
-              "--steps 120 --threads 2 "
+#define SHAPE \
+    "train target --vocab " VOCAB " --data " DATA \
+    " --valid 0.1 --layers 1 --width 16 --heads 2 --length 16 --batch 4 " \
+    "--steps 120 --threads 2 "
 #define DRAFTER "train redrafter -m " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 --threads 2 "
 #define LYANNA "train lyanna -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --rank 4 "
 #define PLAIN DIR "/plain.jsonl"
@@ -36,12 +38,15 @@ static void it_trains_a_model_that_runs(void **state) {
     (void)state;
     bool plots = system("gnuplot --version >/dev/null 2>&1") == 0;
     char args[1000];
-    snprintf(args, sizeof args, SHAPE "-o " OUT " --lr 0.02 --valid-every 40 %s", plots ? "--plot " DIR "/loss.svg" : "");
+    snprintf(args, sizeof args, SHAPE "-o " OUT " --lr 0.02 --valid-every 40 %s",
+             plots ? "--plot " DIR "/loss.svg" : "");
     cli_expect(SHAPE "-o " OUT " --steps 1 --precision f32", 0, "products in float");
     cli_expect(SHAPE "-o " OUT " --steps 1 --precision bf16", 0, "products in BF16");
     cli_expect(args, 0, "steps in ");
     assert_true(train_rig_exists(OUT) && train_rig_exists(OUT ".log.jsonl"));
-    if (plots) train_rig_shell("grep -q 'held out' " DIR "/loss.svg && ! grep -q '>[^<]*-[0-9]' " DIR "/loss.svg"); /* no step below 0 */
+    if (plots)
+        train_rig_shell("grep -q 'held out' " DIR "/loss.svg && ! grep -q '>[^<]*-[0-9]' " DIR
+                        "/loss.svg"); /* no step below 0 */
     assert_false(train_rig_exists(OUT ".checkpoint") || train_rig_exists(OUT ".checkpoint.previous"));
     json_t *last = NULL, *first = NULL;
     int n_lines = 0;
@@ -57,7 +62,8 @@ static void it_trains_a_model_that_runs(void **state) {
     }
     fclose(log);
     assert_int_equal(n_lines, 120 + 3);
-    double before = json_number_value(json_object_get(first, "loss")), after = json_number_value(json_object_get(last, "valid_loss"));
+    double before = json_number_value(json_object_get(first, "loss")),
+           after = json_number_value(json_object_get(last, "valid_loss"));
     assert_true(before > 5 && after < 3); /* from log(300) = 5.7 */
     json_decref(first), json_decref(last);
     cli_expect("run -m " OUT " -p 'the cat' -n 8 --ctx 16", 0, "");
@@ -78,23 +84,29 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
     (void)state;
     cli_expect(DRAFTER "-o " OUT " --checkpoint-every 4", 0, "of held-out texts");
     train_rig_shell("mv " OUT " " DIR "/whole.gguf");
-    int n_kills = train_rig_run_with_kills(DIR, DRAFTER "-o " OUT " --checkpoint-every 4", OUT ".checkpoint", "--resume");
+    int n_kills = train_rig_run_with_kills(DIR, DRAFTER "-o " OUT " --checkpoint-every 4", OUT ".checkpoint",
+                                           "--resume");
     assert_true(n_kills > 0);
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf"); /* the command in it is the one without --resume */
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft redrafter:file=" OUT, 0, "");
-    cli_expect("run -m models/target.gguf -p 'the cat' -n 8 --draft redrafter:file=" OUT " 2>&1", 1, "was trained for the target");
-    cli_expect("train hydra -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 2 --lm-head target -o " OUT, 0, "steps in ");
+    cli_expect("run -m models/target.gguf -p 'the cat' -n 8 --draft redrafter:file=" OUT " 2>&1", 1,
+               "was trained for the target");
+    cli_expect("train hydra -m " VOCAB " --data " DATA
+               " --valid 0 --length 16 --batch 4 --steps 2 --lm-head target -o " OUT,
+               0, "steps in ");
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft hydra:file=" OUT, 0, "");
 }
 
-#define EAGLE "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
+#define EAGLE \
+    "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
 
 /* Noise is a function of the step and position, so a run with noise resumes exactly; --noise 0 is the same as no option. */
 static void noise_resumes_exactly(void **state) {
     (void)state;
     cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, "steps in ");
     train_rig_shell("mv " OUT " " DIR "/whole.gguf");
-    assert_true(train_rig_run_with_kills(DIR, EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") > 0);
+    assert_true(train_rig_run_with_kills(DIR, EAGLE "--noise 0.1 --checkpoint-every 4", OUT ".checkpoint", "--resume") >
+                0);
     train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
     /* a file ends with the tensors; the command before them differs */
     cli_expect(EAGLE "--noise 0", 0, "steps in ");
@@ -127,8 +139,10 @@ static void medusa_measures_its_heads(void **state) {
     static char said[20000];
     for (int i = 0; i < 2; i++) {
         char args[1000];
-        snprintf(args, sizeof args, "train medusa -m " VOCAB " --data " DATA " --length 16 --batch 4 --steps 8 --lm-head target "
-                 "--valid %s -o " OUT, i ? "0" : "0.1");
+        snprintf(args, sizeof args,
+                 "train medusa -m " VOCAB " --data " DATA " --length 16 --batch 4 --steps 8 --lm-head target "
+                 "--valid %s -o " OUT,
+                 i ? "0" : "0.1");
         cli_expect(args, 0, "steps in ");
         assert_int_equal(cli_run("inspect --tensors " OUT, said, sizeof said), 0);
         assert_true((strstr(said, "medusa.accuracy") == NULL) == (i == 1));
@@ -146,7 +160,6 @@ static int64_t hot_token(int64_t i) {
     gguf_close(g);
     return token;
 }
-
 
 /* --frequencies FILE selects the hot tokens by other texts; a run with these cannot be resumed with others. */
 static void frequencies_come_from_the_texts_that_are_given(void **state) {
@@ -168,11 +181,13 @@ static void frequencies_come_from_the_texts_that_are_given(void **state) {
             if (end == at) fail_msg("token %lld is hot, and the text is %s", (long long)hot, said);
         }
     }
-    pid_t child = train_rig_start(DIR, LYANNA "--hot-tokens 2 --steps 100000 --checkpoint-every 1 -o " OUT " --frequencies " PLAIN);
+    pid_t child = train_rig_start(DIR, LYANNA "--hot-tokens 2 --steps 100000 --checkpoint-every 1 -o " OUT
+                                              " --frequencies " PLAIN);
     for (int i = 0; i < 2000 && !train_rig_exists(OUT ".checkpoint"); i++) usleep(1000);
     kill(child, SIGINT);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1, "run with other options: frequencies=");
+    cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1,
+               "run with other options: frequencies=");
     train_rig_shell("rm -f " OUT " " OUT ".*");
 }
 
@@ -182,14 +197,16 @@ static void ctrl_c_leaves_a_checkpoint(void **state) {
     unlink(OUT ".log.jsonl");
     pid_t child = train_rig_start(DIR, SHAPE "-o " OUT " --steps 1000");
     struct stat st;
-    for (int i = 0; i < 2000 && (stat(OUT ".log.jsonl", &st) != 0 || st.st_size < 2000); i++) usleep(1000); /* it is training */
+    for (int i = 0; i < 2000 && (stat(OUT ".log.jsonl", &st) != 0 || st.st_size < 2000); i++)
+        usleep(1000); /* it is training */
     kill(child, SIGINT);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
     train_rig_shell("grep -q -- '--resume continues from " OUT ".checkpoint' " DIR "/stderr");
     cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "pass --resume to continue it");
-    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1, "run with other options: lr=0.001 there, lr=0.5 here");
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1,
+               "run with other options: lr=0.001 there, lr=0.5 here");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --length 17 2>&1", 1, "restore the option");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --valid 0.2 2>&1", 1, "run on other data");
     const char *other = gemm_precision_name(gemm_best_precision() == GEMM_BF16 ? GEMM_F32 : GEMM_BF16);
@@ -211,20 +228,29 @@ static void it_refuses_with_a_reason(void **state) {
         {"train --help", 0, "target "},
         {"train space", 2, "unknown method 'space'"},
         {"train medusa --data " DATA " -o " OUT, 2, "missing target: pass -m FILE"},
-        {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2, "unknown option '--hidden-loss-weight'"},
+        {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2,
+         "unknown option '--hidden-loss-weight'"},
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --token-loss-weight 0", 2, "nothing to learn"},
-        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --regression l1", 2, "'--regression=l1' must be smooth-l1 or mse"},
-        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --noise -1", 2, "'--noise=-1' must be a number from 0 to 100"},
-        {"train lyanna -m models/target.gguf --data " DATA " -o " OUT " --first-token some", 2, "'--first-token=some' must be none or fused"},
-        {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2, "--hot-tokens=300 must be less than the 300 tokens"},
+        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --regression l1", 2,
+         "'--regression=l1' must be smooth-l1 or mse"},
+        {"train eagle -m models/target.gguf --data " DATA " -o " OUT " --noise -1", 2,
+         "'--noise=-1' must be a number from 0 to 100"},
+        {"train lyanna -m models/target.gguf --data " DATA " -o " OUT " --first-token some", 2,
+         "'--first-token=some' must be none or fused"},
+        {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
+         "--hot-tokens=300 must be less than the 300 tokens"},
         {LYANNA "-o " OUT " --frequencies " DATA, 2, "no effect because all tokens are hot: pass --hot-tokens=N"},
-        {LYANNA "-o " OUT " --rank 0 --hot-tokens 9 --frequencies " DATA, 2, "no effect without token info: pass --rank=N"},
+        {LYANNA "-o " OUT " --rank 0 --hot-tokens 9 --frequencies " DATA, 2,
+         "no effect without token info: pass --rank=N"},
         {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /nowhere.jsonl", 1, "/nowhere.jsonl: cannot be opened"},
         {LYANNA "-o " OUT " --hot-tokens 9 --frequencies " VOCAB, 1, VOCAB ": line 1 is not JSON"},
         {LYANNA "-o " OUT " --hot-tokens 9 --frequencies /dev/null", 1, "/dev/null: holds no text"},
-        {"train hydra -m models/target.gguf --data " DATA " -o " OUT " --blocks 0", 2, "'--blocks=0' must be an integer from 1 to 8"},
-        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --start one", 2, "must be zero or embedding"},
-        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2, "unknown option '--hidden-loss-weight'"},
+        {"train hydra -m models/target.gguf --data " DATA " -o " OUT " --blocks 0", 2,
+         "'--blocks=0' must be an integer from 1 to 8"},
+        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --start one", 2,
+         "must be zero or embedding"},
+        {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2,
+         "unknown option '--hidden-loss-weight'"},
         {"train redrafter --help", 0, "recurrent head for a target"},
         {"train hydra --help", 0, "Hydra's heads for a target"},
         {"train target --help", 0, "--resume"},
@@ -266,20 +292,23 @@ static double valid_of(int line, const char *what, size_t step) {
 /* On held-out texts the loss is lower and the accuracy higher after some steps than after the first one. */
 static void layers_learn(void **state) {
     (void)state;
-    static const char *const commands[] = {"train eagle", "train eagle --steps-ahead 1 --regression mse", "train eagle --rank 8",
-                                           "train lyanna --rank 8",
+    static const char *const commands[] = {"train eagle", "train eagle --steps-ahead 1 --regression mse",
+                                           "train eagle --rank 8", "train lyanna --rank 8",
                                            "train lyanna --rank 8 --hot-tokens 50 --first-token none --ff 24"};
     train_rig_shell("rm -f " OUT " " OUT ".*");
     cli_expect(SHAPE "--steps 400 --lr 0.02 -o " DIR "/teacher.gguf", 0, "400 steps");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char command[512];
-        snprintf(command, sizeof command, "%s -m " DIR "/teacher.gguf --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 "
-                 "--lr 0.003 --warm-up 0 --valid-every 1 --threads 2 -o " OUT, commands[i]);
+        snprintf(command, sizeof command,
+                 "%s -m " DIR "/teacher.gguf --data " DATA " --valid 0.1 --length 16 --batch 4 --steps 60 "
+                 "--lr 0.003 --warm-up 0 --valid-every 1 --threads 2 -o " OUT,
+                 commands[i]);
         cli_expect(command, 0, "60 steps");
         double before = valid_of(1, "valid_loss", 0), after = valid_of(119, "valid_loss", 0);
         double accuracy_before = valid_of(1, "valid_accuracy", 0), accuracy_after = valid_of(119, "valid_accuracy", 0);
         if (!(after < 0.8 * before && accuracy_after > accuracy_before))
-            fail_msg("%s: loss %g, then %g; accuracy %g, then %g", commands[i], before, after, accuracy_before, accuracy_after);
+            fail_msg("%s: loss %g, then %g; accuracy %g, then %g", commands[i], before, after, accuracy_before,
+                     accuracy_after);
         train_rig_shell("rm -f " OUT " " OUT ".*");
     }
 }

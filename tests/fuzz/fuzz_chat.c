@@ -40,18 +40,15 @@ static void check_answers(ChatFamily family, const ChatMessage *messages, int n)
             fr_assert(at <= a->begin && a->begin <= a->end && a->end <= out.n);
             fr_assert(a->i_message >= 0 && a->i_message < n && strcmp(messages[a->i_message].role, "assistant") == 0);
         }
-    } else
-        fr_assert(err.code != FR_OK && err.message[0] != '\0');
+    } else fr_assert(err.code != FR_OK && err.message[0] != '\0');
     buf_free(&out);
 }
 
 static void check_prompt(ChatFamily family, const ChatMessage *messages, int n) {
     Buf out = {.max_bytes = 1 << 16};
     fr_error err = {0};
-    if (chat_format(family, messages, n, &out, &err) == FR_OK)
-        fr_assert(out.n > 0);
-    else
-        fr_assert(err.code != FR_OK && err.message[0] != '\0');
+    if (chat_format(family, messages, n, &out, &err) == FR_OK) fr_assert(out.n > 0);
+    else fr_assert(err.code != FR_OK && err.message[0] != '\0');
     buf_free(&out);
 }
 

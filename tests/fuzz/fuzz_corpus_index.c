@@ -49,8 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
         fr_error err = {0};
         if (corpus_open_memory(&x, aligned, n, "fuzz", vocabularies[i], NULL, &err) == FR_OK)
             search(&x, vocabularies[i]);
-        else
-            fr_assert(err.code != FR_OK && err.message[0] != '\0');
+        else fr_assert(err.code != FR_OK && err.message[0] != '\0');
         corpus_close(&x);
     }
     free(aligned);

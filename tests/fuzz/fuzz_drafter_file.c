@@ -21,7 +21,8 @@ enum { N_METHODS = sizeof methods / sizeof *methods };
 static const fr_model *open_target(void) {
     static fr_model *target;
     fr_error err = {0};
-    if (!target) fr_assert(fr_model_open(&target, "tests/fuzz/target.gguf", &(fr_model_options){.n_threads = 1}, &err) == FR_OK);
+    if (!target)
+        fr_assert(fr_model_open(&target, "tests/fuzz/target.gguf", &(fr_model_options){.n_threads = 1}, &err) == FR_OK);
     return target;
 }
 
@@ -34,8 +35,14 @@ static bool generate(const char *draft, int32_t tokens[N_TOKENS], fr_error *err)
     int64_t n = 0;
     int left = 0;
     fr_assert(fr_engine_open(&engine, open_target(), &(fr_engine_options){.n_threads = 1, .n_ctx = 32}, err) == FR_OK);
-    fr_request_options options = {.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = N_TOKENS, .sampling = fr_sampling_default(),
-                                  .drafts = &draft, .n_drafts = draft ? 1 : 0, .tree_budget = 6, .ignore_eos = 1};
+    fr_request_options options = {.prompt = prompt,
+                                  .n_prompt = N_PROMPT,
+                                  .max_tokens = N_TOKENS,
+                                  .sampling = fr_sampling_default(),
+                                  .drafts = &draft,
+                                  .n_drafts = draft ? 1 : 0,
+                                  .tree_budget = 6,
+                                  .ignore_eos = 1};
     bool opened = !draft || fr_engine_open_draft(engine, draft, err) == FR_OK;
     fr_assert(opened || (err->code != FR_OK && err->message[0] != '\0'));
     if (opened) fr_assert(fr_request_open(&request, engine, &options, err) == FR_OK);

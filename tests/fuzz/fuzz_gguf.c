@@ -9,8 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     if (gguf_open_memory(&g, bytes, n, "fuzz", &err) == FR_OK) {
         volatile uint64_t sum = touch_everything(g);
         (void)sum;
-    } else
-        fr_assert(!g && err.code != FR_OK && err.message[0] != '\0');
+    } else fr_assert(!g && err.code != FR_OK && err.message[0] != '\0');
     gguf_close(g);
     return 0;
 }

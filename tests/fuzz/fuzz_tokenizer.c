@@ -48,8 +48,7 @@ static size_t normalise(const Tokenizer *t, const char *text, size_t n, char *ou
 }
 
 /* The pieces, each stretch between special tokens without the space that encoding put before it. */
-static void check_pieces(const Tokenizer *t, const int32_t *ids, int64_t n_ids, const char *want,
-                         size_t n_want) {
+static void check_pieces(const Tokenizer *t, const int32_t *ids, int64_t n_ids, const char *want, size_t n_want) {
     bool prefixed = tokenizer_adds_space_prefix(t);
     size_t at = 0;
     for (int64_t i = 0; i < n_ids; i++) {
@@ -72,8 +71,7 @@ static void check_detokenizer(const Tokenizer *t, const int32_t *ids, int64_t n_
     for (int64_t i = 0; i <= n_ids; i++) {
         size_t n, need;
         const char *text = i < n_ids ? detokenizer_next(&d, ids[i], &n) : detokenizer_finish(&d, &n);
-        for (size_t at = 0; at < n; at += need)
-            fr_assert(utf8_scan(text + at, n - at, &need) == need && need > 0);
+        for (size_t at = 0; at < n; at += need) fr_assert(utf8_scan(text + at, n - at, &need) == need && need > 0);
     }
 }
 
@@ -82,8 +80,7 @@ static void fuzz_text(const Tokenizer *t, unsigned flags, const char *text, size
     int64_t n_ids;
     fr_assert(tokenizer_encode(t, text, n, flags, &ids, &n_ids, NULL) == FR_OK);
     int64_t from = (flags & TOKENIZE_BOS) != 0, to = n_ids - ((flags & TOKENIZE_EOS) != 0);
-    fr_assert(from <= to && (from == 0 || ids[0] == tokenizer_bos(t)) &&
-              (to == n_ids || ids[to] == tokenizer_eos(t)));
+    fr_assert(from <= to && (from == 0 || ids[0] == tokenizer_bos(t)) && (to == n_ids || ids[to] == tokenizer_eos(t)));
     if (n_ids == 0) {
         fr_assert(n == 0 && !ids);
         return;
@@ -110,8 +107,7 @@ static void fuzz_vocabulary(const char *file, size_t n) {
             check_detokenizer(t, ids, n_ids);
             free(ids);
         }
-    else
-        fr_assert(!t && err.code != FR_OK && err.message[0] != '\0');
+    else fr_assert(!t && err.code != FR_OK && err.message[0] != '\0');
     tokenizer_close(t);
     gguf_close(g);
 }
@@ -119,9 +115,7 @@ static void fuzz_vocabulary(const char *file, size_t n) {
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     if (n == 0) return 0;
     const char *rest = (const char *)bytes + 1;
-    if (bytes[0] & 0x80)
-        fuzz_vocabulary(rest, n - 1);
-    else
-        fuzz_text(vocabulary((bytes[0] >> 3) % (1 + N_PRES)), bytes[0] & 7, rest, n - 1);
+    if (bytes[0] & 0x80) fuzz_vocabulary(rest, n - 1);
+    else fuzz_text(vocabulary((bytes[0] >> 3) % (1 + N_PRES)), bytes[0] & 7, rest, n - 1);
     return 0;
 }

@@ -51,12 +51,8 @@ static void read_floats(const char *file, float *out, size_t n) {
     if (got != n || longer) fail_msg("%s: %zu floats where %zu should be", path, got, n);
 }
 
-static int32_t int_of(const json_t *j, const char *key) {
-    return (int32_t)json_integer_value(json_object_get(j, key));
-}
-static const char *text_of(const json_t *j, const char *key) {
-    return json_string_value(json_object_get(j, key));
-}
+static int32_t int_of(const json_t *j, const char *key) { return (int32_t)json_integer_value(json_object_get(j, key)); }
+static const char *text_of(const json_t *j, const char *key) { return json_string_value(json_object_get(j, key)); }
 
 /* `entry`: one of the manifest's cases. */
 static Golden read_golden(const json_t *entry) {
@@ -66,8 +62,7 @@ static Golden read_golden(const json_t *entry) {
                 .stated_rel_rms = -1};
     snprintf(c.name, sizeof c.name, "%s", text_of(entry, "case"));
     snprintf(c.model, sizeof c.model, GOLDEN "%s", text_of(entry, "model"));
-    json_t *stated = json_object_get(entry, "peer_vs_exact_rel_rms"),
-           *files = json_object_get(entry, "files");
+    json_t *stated = json_object_get(entry, "peer_vs_exact_rel_rms"), *files = json_object_get(entry, "files");
     if (json_is_number(stated)) c.stated_rel_rms = json_number_value(stated);
     char path[512];
     snprintf(path, sizeof path, GOLDEN "%s.json", c.name);
@@ -79,9 +74,8 @@ static Golden read_golden(const json_t *entry) {
     int32_t n = c.n_prompt + c.n_gen;
     c.tokens = calloc((size_t)n, sizeof *c.tokens);
     for (int32_t i = 0; i < n; i++)
-        c.tokens[i] =
-            (int32_t)json_integer_value(i < c.n_prompt ? json_array_get(prompt, (size_t)i)
-                                                       : json_array_get(greedy, (size_t)(i - c.n_prompt)));
+        c.tokens[i] = (int32_t)json_integer_value(i < c.n_prompt ? json_array_get(prompt, (size_t)i)
+                                                                 : json_array_get(greedy, (size_t)(i - c.n_prompt)));
     size_t n_first = (size_t)c.n_prompt * (size_t)c.n_vocab, n_rest = (size_t)c.n_gen * (size_t)c.n_vocab;
     c.peer = calloc(n_first + n_rest, sizeof *c.peer);
     c.exact = calloc(n_first + n_rest, sizeof *c.exact);
@@ -141,8 +135,8 @@ static void check_values(const Golden *c, const Kernels *kernels, ActPrecision f
     if (up == ACT_Q8) bound = Q8_LIMIT;
     print_message("%-18s %-12s %s ours %.3e  peer %.3e\n", c->name, kernels->name, act_form_name(up), ours, peer);
     if (!(ours <= bound))
-        fail_msg("%s with %s: relative rms error of logits %.3e, peer %.3e, at most %.3e", c->name,
-                 kernels->name, ours, peer, bound);
+        fail_msg("%s with %s: relative rms error of logits %.3e, peer %.3e, at most %.3e", c->name, kernels->name, ours,
+                 peer, bound);
     free(logits);
     rig_executor_close(e);
     rig_weights_close(m);
@@ -164,7 +158,8 @@ static int32_t greedy_parts_at(const Golden *c, const Kernels *kernels, ActPreci
         int32_t token = argmax(last, c->n_vocab), golden = c->tokens[c->n_prompt + i];
         if (token != golden) {
             print_message("%s with %s, %s: token %d of the continuation is %d (logit %g), not %d (logit %g)\n", c->name,
-                          kernels->name, act_precision_name(form), i, token, (double)last[token], golden, (double)last[golden]);
+                          kernels->name, act_precision_name(form), i, token, (double)last[token], golden,
+                          (double)last[golden]);
             parts_at = i;
         }
         rig_append(e, sequence, &token, 1, 1, c->n_vocab, logits);
@@ -179,7 +174,8 @@ static int32_t greedy_parts_at(const Golden *c, const Kernels *kernels, ActPreci
 
 static void check_greedy(const Golden *c, const Kernels *kernels, ActPrecision form) {
     int32_t parts_at = greedy_parts_at(c, kernels, form);
-    if (form == ACT_PRECISION_Q16 && parts_at >= 0) fail_msg("%s with %s: another text from token %d on", c->name, kernels->name, parts_at);
+    if (form == ACT_PRECISION_Q16 && parts_at >= 0)
+        fail_msg("%s with %s: another text from token %d on", c->name, kernels->name, parts_at);
 }
 
 /* All tables with 16 bits, and the best one with 8: test_kernels_matmul proves that all tables agree. */

@@ -46,19 +46,38 @@ static const struct Case {
     RandomModel m;
 } cases[] = {
     {"llama-f32", TIGHT, 2e-5, {SHAPE("llama", 2, 64, 4, 2, 96), .seed = 101}},
-    {"llama-f16-tied", TIGHT, 1e-2, {SHAPE("llama", 2, 64, 4, 1, 96), .tied = true, .types = {TYPE_F16}, .n_types = 1, .seed = 102}},
-    {"llama-bf16", ROUNDED_BF16, 5e-2, {SHAPE("llama", 2, 64, 4, 2, 96), .types = {TYPE_BF16}, .n_types = 1, .seed = 117}},
-    {"llama-blocks-4", BLOCKS, 2e-1,
+    {"llama-f16-tied",
+     TIGHT,
+     1e-2,
+     {SHAPE("llama", 2, 64, 4, 1, 96), .tied = true, .types = {TYPE_F16}, .n_types = 1, .seed = 102}},
+    {"llama-bf16",
+     ROUNDED_BF16,
+     5e-2,
+     {SHAPE("llama", 2, 64, 4, 2, 96), .types = {TYPE_BF16}, .n_types = 1, .seed = 117}},
+    {"llama-blocks-4",
+     BLOCKS,
+     2e-1,
      {SHAPE("llama", 2, 64, 4, 4, 96), .types = {TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_1}, .n_types = 3, .seed = 104}},
-    {"llama-blocks-5", BLOCKS, 2e-1,
+    {"llama-blocks-5",
+     BLOCKS,
+     2e-1,
      {SHAPE("llama", 2, 64, 2, 1, 96), .types = {TYPE_Q5_0, TYPE_Q8_0, TYPE_Q5_1}, .n_types = 3, .seed = 105}},
-    {"llama-super-blocks", BLOCKS, 2e-1,
+    {"llama-super-blocks",
+     BLOCKS,
+     2e-1,
      {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K}, .n_types = 3, .seed = 106}},
-    {"llama-rope-linear", TIGHT, 2e-5,
+    {"llama-rope-linear",
+     TIGHT,
+     2e-5,
      {SHAPE("llama", 2, 64, 4, 2, 96), .rope_scaling = "linear", .rope_factor = 4, .seed = 107}},
-    {"llama-rope-yarn", TIGHT, 2e-5,
+    {"llama-rope-yarn",
+     TIGHT,
+     2e-5,
      {SHAPE("llama", 2, 64, 2, 2, 96), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 512, .seed = 108}},
-    {"llama-rope-factors", TIGHT, 2e-5, {SHAPE("llama", 2, 64, 2, 1, 96), .rope_factors = true, .rope_base = 5e5, .seed = 109}},
+    {"llama-rope-factors",
+     TIGHT,
+     2e-5,
+     {SHAPE("llama", 2, 64, 2, 1, 96), .rope_factors = true, .rope_base = 5e5, .seed = 109}},
     {"qwen2-f32", TIGHT, 2e-5, {SHAPE("qwen2", 2, 64, 4, 2, 96), .tied = true, .rope_base = 1e6, .seed = 110}},
     {"qwen2-q8_0", BLOCKS, 2e-1, {SHAPE("qwen2", 2, 64, 4, 1, 96), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 111}},
     {"qwen3-f32", TIGHT, 2e-5, {SHAPE("qwen3", 2, 64, 4, 2, 96), .head_dim = 32, .rope_base = 1e6, .seed = 112}},
@@ -189,10 +208,11 @@ static void logits_are_the_stored_ones(void **state) {
             double tolerance = cases[i].tolerance == BLOCKS ? runs[k].blocks : cases[i].tolerance;
             print_message("%-20s %-18s exact %.2e  llama.cpp %.2e\n", cases[i].name, runs[k].options, exact, peer);
             if (!(exact <= tolerance))
-                fail_msg("%s %s: relative rms error of the logits %.3e, at most %.3e", cases[i].name, runs[k].options, exact, tolerance);
+                fail_msg("%s %s: relative rms error of the logits %.3e, at most %.3e", cases[i].name, runs[k].options,
+                         exact, tolerance);
             if (!(peer <= cases[i].peer_tolerance))
-                fail_msg("%s %s: log-probabilities differ from llama.cpp's by %.3e (rms), at most %.3e", cases[i].name, runs[k].options,
-                         peer, cases[i].peer_tolerance);
+                fail_msg("%s %s: log-probabilities differ from llama.cpp's by %.3e (rms), at most %.3e", cases[i].name,
+                         runs[k].options, peer, cases[i].peer_tolerance);
         }
         json_decref(g.file);
     }

@@ -26,9 +26,8 @@ typedef struct Case {
     RandomModel m;
 } Case;
 
-#define SHAPE(a, layers, embd, heads, kv, ff, vocab)                                                         \
-    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff,              \
-    .n_vocab = vocab
+#define SHAPE(a, layers, embd, heads, kv, ff, vocab) \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = vocab
 #define TYPE(t) .types = {t}, .n_types = 1
 
 static const Case cases[] = {
@@ -49,16 +48,14 @@ static const Case cases[] = {
     {"yarn, qwen2",
      {SHAPE("qwen2", 2, 64, 2, 1, 90, 61), .rope_scaling = "yarn", .rope_factor = 8, .rope_n_ctx_orig = 4096,
       .rope_base = 1e6, .seed = 12}},
-    {"llama 3 factors",
-     {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_factors = true, .rope_base = 5e5, .seed = 13}},
+    {"llama 3 factors", {SHAPE("llama", 2, 64, 2, 2, 90, 61), .rope_factors = true, .rope_base = 5e5, .seed = 13}},
     {"qwen2", {SHAPE("qwen2", 2, 56, 7, 1, 99, 300), .seed = 14}},
     {"qwen2 tied", {SHAPE("qwen2", 2, 64, 4, 2, 99, 300), .tied = true, .rope_base = 1e6, .seed = 15}},
     {"qwen3", {SHAPE("qwen3", 2, 64, 4, 2, 99, 300), .seed = 16}},
     {"qwen3, wide heads", {SHAPE("qwen3", 3, 48, 4, 2, 99, 300), .head_dim = 32, .tied = true, .seed = 17}},
     {"f16", {SHAPE("llama", 2, 72, 6, 3, 101, 301), TYPE(TYPE_F16), .seed = 20}},
     {"bf16", {SHAPE("llama", 2, 72, 6, 3, 102, 301), TYPE(TYPE_BF16), .seed = 21}},
-    {"bf16, odd inner sizes",
-     {SHAPE("llama", 2, 45, 3, 1, 77, 61), .head_dim = 10, TYPE(TYPE_BF16), .seed = 22}},
+    {"bf16, odd inner sizes", {SHAPE("llama", 2, 45, 3, 1, 77, 61), .head_dim = 10, TYPE(TYPE_BF16), .seed = 22}},
     {"q8_0", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q8_0), .seed = 23}},
     {"q4_0", {SHAPE("qwen2", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q4_0), .seed = 24}},
     {"q4_1", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_Q4_1), .seed = 25}},
@@ -68,18 +65,14 @@ static const Case cases[] = {
     {"q5_k", {SHAPE("qwen2", 2, 256, 8, 4, 256, 301), TYPE(TYPE_Q5_K), .seed = 29}},
     {"q6_k", {SHAPE("qwen3", 2, 256, 4, 2, 256, 301), .tied = true, TYPE(TYPE_Q6_K), .seed = 30}},
     {"q, k, v of three kinds",
-     {SHAPE("llama", 2, 64, 8, 2, 96, 301), .types = {TYPE_BF16, TYPE_F32, TYPE_Q4_0}, .n_types = 3,
-      .seed = 31}},
-    {"two kinds",
-     {SHAPE("qwen2", 2, 64, 4, 2, 96, 301), .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 32}},
+     {SHAPE("llama", 2, 64, 8, 2, 96, 301), .types = {TYPE_BF16, TYPE_F32, TYPE_Q4_0}, .n_types = 3, .seed = 31}},
+    {"two kinds", {SHAPE("qwen2", 2, 64, 4, 2, 96, 301), .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 32}},
 };
 enum { N_CASES = sizeof cases / sizeof *cases, N_TOKENS = 24, N_LONG = 330 };
 
 /* rms error of one rounded input, from the head of this file. */
 static double input_error(TensorType t) {
-    return t == TYPE_F32 || t == TYPE_F16 ? 0
-           : t == TYPE_BF16               ? ldexp(1, -9) / sqrt(3)
-                                          : 2.3 / 32512 / sqrt(12);
+    return t == TYPE_F32 || t == TYPE_F16 ? 0 : t == TYPE_BF16 ? ldexp(1, -9) / sqrt(3) : 2.3 / 32512 / sqrt(12);
 }
 
 /* What the worst rounded inputs of a file may add to the error of its logits; without_bf16 leaves that out. */
@@ -135,7 +128,8 @@ static void compare(const char *name, const Gguf *g, const Kernels *kernels, int
     rig_tokens(99, n_vocab, tokens, n);
     float *ours = logits_of(m, KV_F32, false, tokens, n), *half = logits_of(m, KV_F16, false, tokens, n);
     float *exact = logits_of(r, KV_F32, false, tokens, n), *exact_half = logits_of(r, KV_F16, false, tokens, n);
-    double rounded = rounding_bound(g, m->model->hparams.n_layer, false), fine = rounding_bound(g, m->model->hparams.n_layer, true);
+    double rounded = rounding_bound(g, m->model->hparams.n_layer, false),
+           fine = rounding_bound(g, m->model->hparams.n_layer, true);
     expect_near(name, "exact", rig_rel_rms(ours, exact, n_all), 1e-5 + rounded);
     if (rounded > fine) {
         float *alike = logits_of(r, KV_F32, true, tokens, n);
@@ -194,7 +188,8 @@ static void another_rope_is_seen(void **state) {
     Weights *r = rig_weights_in(&backend_reference, a), *m = rig_weights(b, NULL);
     int32_t tokens[N_TOKENS], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(99, n_vocab, tokens, N_TOKENS);
-    float *ours = logits_of(m, KV_F32, false, tokens, N_TOKENS), *theirs = logits_of(r, KV_F32, false, tokens, N_TOKENS);
+    float *ours = logits_of(m, KV_F32, false, tokens, N_TOKENS),
+          *theirs = logits_of(r, KV_F32, false, tokens, N_TOKENS);
     double error = rig_rel_rms(ours, theirs, (int64_t)N_TOKENS * n_vocab);
     if (error < 0.05) fail_msg("a model with linear scaling differs by %.2e only from one without", error);
     free(ours), free(theirs);
@@ -229,8 +224,8 @@ static void random_models_do_not_degenerate(void **state) {
         }
         double rms = sqrt(squares / N_TEXT / n_vocab);
         if (rms < 2 || rms > 4 || n_seen < 5)
-            fail_msg("%s: logits of rms %.2f (2 to 4), %d tokens in a text of %d (5 or more)", cases[c].name,
-                     rms, n_seen, N_TEXT);
+            fail_msg("%s: logits of rms %.2f (2 to 4), %d tokens in a text of %d (5 or more)", cases[c].name, rms,
+                     n_seen, N_TEXT);
         free(seen), free(logits);
         rig_executor_close(e);
         rig_weights_close(m);

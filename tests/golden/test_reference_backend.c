@@ -16,8 +16,16 @@
 
 enum { V = 61, N = 12, N_LAYER = 2, EMBD = 32, HEADS = 4 };
 
-static const RandomModel shape = {.arch = "llama", .n_layer = N_LAYER, .n_embd = EMBD, .n_head = HEADS, .n_head_kv = 2, .n_ff = 64,
-                                  .n_vocab = V, .types = {TYPE_F32}, .n_types = 1, .seed = 17};
+static const RandomModel shape = {.arch = "llama",
+                                  .n_layer = N_LAYER,
+                                  .n_embd = EMBD,
+                                  .n_head = HEADS,
+                                  .n_head_kv = 2,
+                                  .n_ff = 64,
+                                  .n_vocab = V,
+                                  .types = {TYPE_F32},
+                                  .n_types = 1,
+                                  .seed = 17};
 
 /* A model whose layers are ours to change. */
 typedef struct Changed {
@@ -131,7 +139,11 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
     float dense[N * V], mixed[N * V], doubled[N * V];
     float router_rows[N_EXPERT][EMBD] = {{0}};
     GgufTensor gate[2][N_LAYER], up[2][N_LAYER], down[2][N_LAYER];
-    GgufTensor router = {.name = "router", .type = TYPE_F32, .n_dims = 2, .dims = {EMBD, N_EXPERT, 1, 1}, .data = router_rows,
+    GgufTensor router = {.name = "router",
+                         .type = TYPE_F32,
+                         .n_dims = 2,
+                         .dims = {EMBD, N_EXPERT, 1, 1},
+                         .data = router_rows,
                          .bytes = sizeof router_rows};
     open_changed(&c);
     logits_of(&c, dense);
@@ -168,7 +180,8 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
     assert_true(rig_rel_rms(mixed, dense, N * V) > 1e-3);
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < N_LAYER; i++)
-            free((void *)(uintptr_t)gate[k][i].data), free((void *)(uintptr_t)up[k][i].data), free((void *)(uintptr_t)down[k][i].data);
+            free((void *)(uintptr_t)gate[k][i].data), free((void *)(uintptr_t)up[k][i].data),
+                free((void *)(uintptr_t)down[k][i].data);
     close_changed(&c);
 }
 
@@ -178,7 +191,10 @@ static void the_cpu_backend_refuses_what_it_does_not_run(void **state) {
     (void)state;
     static const float sinks[HEADS];
     static const GgufTensor router = {.name = "router"};
-    static const struct { LayerSpec change; const char *message; } cases[] = {
+    static const struct {
+        LayerSpec change;
+        const char *message;
+    } cases[] = {
         {{.mixer = MIXER_WINDOW, .window = 4}, "layer 1 has a sliding window"},
         {{.soft_cap = 30}, "layer 1 has capped attention scores"},
         {{.sinks = sinks}, "layer 1 has attention sinks"},
@@ -193,9 +209,11 @@ static void the_cpu_backend_refuses_what_it_does_not_run(void **state) {
         LayerSpec *l = &c.layers[1];
         l->mixer = change->mixer, l->window = change->window, l->soft_cap = change->soft_cap, l->sinks = change->sinks;
         l->ffn = change->ffn, l->router = change->router, l->n_expert_used = change->n_expert_used;
-        assert_int_equal(backend_cpu.weights_open(&w, &c.model, &(WeightsOptions){.n_threads = 1}, &err), FR_ERR_UNSUPPORTED);
+        assert_int_equal(backend_cpu.weights_open(&w, &c.model, &(WeightsOptions){.n_threads = 1}, &err),
+                         FR_ERR_UNSUPPORTED);
         assert_null(w);
-        if (!strstr(err.message, cases[i].message)) fail_msg("'%s' does not contain '%s'", err.message, cases[i].message);
+        if (!strstr(err.message, cases[i].message))
+            fail_msg("'%s' does not contain '%s'", err.message, cases[i].message);
         assert_non_null(strstr(err.message, "--backend reference"));
         close_changed(&c);
     }

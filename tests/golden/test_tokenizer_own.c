@@ -16,8 +16,8 @@
 
 #define DATA "tests/golden/data/"
 
-static const char *const pres[] = {"gpt-2", "llama-bpe", "qwen2", "qwen35", "dbrx", "falcon", "deepseek-llm",
-                                   "deepseek-coder", "deepseek-v3", "tekken", "gpt-4o", "smollm"};
+static const char *const pres[] = {"gpt-2",        "llama-bpe",      "qwen2",       "qwen35", "dbrx",   "falcon",
+                                   "deepseek-llm", "deepseek-coder", "deepseek-v3", "tekken", "gpt-4o", "smollm"};
 enum { N_PRES = sizeof pres / sizeof *pres, MAX_MERGES = 1000, MAX_TOKEN = 64 };
 
 /* ---- the vocabularies ------------------------------------------------------------------------------------ */
@@ -91,7 +91,8 @@ static int differs(const Tokenizer *t, const char *name, const json_t *text, con
     fr_error err = {0};
     assert_true(n <= 1024);
     for (size_t i = 0; i < n; i++) expected[i] = (int32_t)json_integer_value(json_array_get(want, i));
-    if (tokenizer_encode(t, json_string_value(text), json_string_length(text), 0, &got, &n_got, &err)) fail_msg("%s", err.message);
+    if (tokenizer_encode(t, json_string_value(text), json_string_length(text), 0, &got, &n_got, &err))
+        fail_msg("%s", err.message);
     int bad = (size_t)n_got != n || (n > 0 && memcmp(got, expected, n * sizeof *got) != 0);
     if (bad) {
         print_message("%s: \"%s\"\n", name, json_string_value(text));
@@ -106,7 +107,8 @@ static void check(const json_t *all, const char *name, Tokenizer *t) {
     const json_t *texts = json_object_get(all, "texts"), *ids = json_object_get(all, name);
     assert_true(json_array_size(texts) >= 60 && json_array_size(ids) == json_array_size(texts));
     int n_wrong = 0;
-    for (size_t i = 0; i < json_array_size(texts); i++) n_wrong += differs(t, name, json_array_get(texts, i), json_array_get(ids, i));
+    for (size_t i = 0; i < json_array_size(texts); i++)
+        n_wrong += differs(t, name, json_array_get(texts, i), json_array_get(ids, i));
     tokenizer_close(t);
     if (n_wrong) fail_msg("%s: %d of %zu texts have other ids", name, n_wrong, json_array_size(texts));
 }

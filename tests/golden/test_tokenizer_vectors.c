@@ -85,12 +85,10 @@ static int count_wrong(const char *name, int *n_cases) {
 static void vectors_of_llama_cpp_hold(void **state) {
     (void)state;
     need_shared();
-    static const char *const names[] = {"llama-spm", "gpt-2",        "starcoder",
-                                        "falcon",    "deepseek-llm", "deepseek-coder"};
+    static const char *const names[] = {"llama-spm", "gpt-2", "starcoder", "falcon", "deepseek-llm", "deepseek-coder"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int n_cases, wrong = count_wrong(names[i], &n_cases);
-        if (wrong || n_cases < 40)
-            fail_msg("%s: %d of %d texts are encoded otherwise", names[i], wrong, n_cases);
+        if (wrong || n_cases < 40) fail_msg("%s: %d of %d texts are encoded otherwise", names[i], wrong, n_cases);
     }
 }
 

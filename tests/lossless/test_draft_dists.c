@@ -19,10 +19,8 @@
 
 enum { N_VOCAB = 260, TOP_K = 4 };
 
-static const char *const specs[] = {"sps:model=" A ",length=3",
-                                    "rsd-c:model=" A ",branch=3-2-1",
-                                    "rsd-s:model=" A ",width=3,depth=3",
-                                    "spectr:model=" A ",paths=3,length=3",
+static const char *const specs[] = {"sps:model=" A ",length=3", "rsd-c:model=" A ",branch=3-2-1",
+                                    "rsd-s:model=" A ",width=3,depth=3", "spectr:model=" A ",paths=3,length=3",
                                     "specinfer:models=" A "+" B ",length=3"};
 enum { SPS, RSD_C, RSD_S, SPECTR, SPECINFER, N_SPECS };
 
@@ -33,8 +31,14 @@ static Device *device;
 static int make_models(void **state) {
     (void)state;
     fr_error err;
-    RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32,
-                     .n_vocab = N_VOCAB, .seed = 5};
+    RandomModel m = {.arch = "llama",
+                     .n_layer = 1,
+                     .n_embd = 32,
+                     .n_head = 2,
+                     .n_head_kv = 1,
+                     .n_ff = 32,
+                     .n_vocab = N_VOCAB,
+                     .seed = 5};
     if (random_model_write(&m, A, &err)) fail_msg("%s", err.message);
     m.types[0] = TYPE_Q4_0, m.n_types = 1; /* near the first, and not the same */
     if (random_model_write(&m, B, &err)) fail_msg("%s", err.message);
@@ -55,8 +59,12 @@ static int remove_models(void **state) {
 }
 
 static Drafter *open_drafter(const char *spec, int32_t max_sequences) {
-    DrafterEnv env = {
-        .n_vocab = N_VOCAB, .max_sequences = max_sequences, .target = target, .weights = weights, .device = device, .n_ctx = 64};
+    DrafterEnv env = {.n_vocab = N_VOCAB,
+                      .max_sequences = max_sequences,
+                      .target = target,
+                      .weights = weights,
+                      .device = device,
+                      .n_ctx = 64};
     fr_error err;
     Drafter *d;
     if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
@@ -114,8 +122,13 @@ static void dists_are_the_drafts_own(void **state) {
     int32_t context[N_TEXT + 8];
     DraftDists *dists = draft_dists_new(N_VOCAB);
     rig_tokens(1, N_VOCAB, context, N_TEXT);
-    SamplingOptions o = {.temperature = 0.8f, .top_k = 20, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1.5f,
-                         .penalty_last_n = -1, .seed = 9};
+    SamplingOptions o = {.temperature = 0.8f,
+                         .top_k = 20,
+                         .top_p = 0.95f,
+                         .min_p = 0.01f,
+                         .repeat_penalty = 1.5f,
+                         .penalty_last_n = -1,
+                         .seed = 9};
     for (int k = 0; k < N_SPECS; k++) {
         Drafter *d = open_drafter(specs[k], 1);
         propose(d, &o, 0, context, N_TEXT, 30, dists, &t);
@@ -129,7 +142,8 @@ static void dists_are_the_drafts_own(void **state) {
             fresh_dist(B, &o, context, n, other);
             bool of_b = memcmp(draw->q, other, sizeof other) == 0;
             n_of_b += of_b;
-            if (!of_b && memcmp(draw->q, dist, sizeof dist) != 0) fail_msg("%s: draw %d has another distribution", specs[k], i);
+            if (!of_b && memcmp(draw->q, dist, sizeof dist) != 0)
+                fail_msg("%s: draw %d has another distribution", specs[k], i);
             assert_int_equal(draw->kind, k == RSD_C || k == RSD_S ? DRAW_WITHOUT_REPLACEMENT : DRAW_IID);
         }
         assert_int_equal(n_of_b, k == SPECINFER ? 3 : 0);
@@ -176,7 +190,8 @@ static void fill_bucket(Bucket *b, const DistDraw *draw, const int32_t *before, 
 static bool is_offered(const Tree *t, int32_t node, int32_t n_best) {
     int32_t n_better = 0;
     for (int32_t i = 1; i < t->n; i++)
-        n_better += t->nodes[i].p_accept > t->nodes[node].p_accept || (t->nodes[i].p_accept == t->nodes[node].p_accept && i < node);
+        n_better += t->nodes[i].p_accept > t->nodes[node].p_accept ||
+                    (t->nodes[i].p_accept == t->nodes[node].p_accept && i < node);
     return n_best == 0 || n_better < n_best;
 }
 
@@ -335,7 +350,8 @@ static void several_draws_can_be_one_node(void **state) {
             SamplingOptions o = sampling_of(seed);
             propose(d, &o, 0, (const int32_t[]){7}, 1, 30, dists, &t);
             int32_t passing[TREE_MAX_NODES] = {k == SPECTR ? 3 : 2}, drawn[TREE_MAX_NODES] = {0};
-            for (int32_t i = 0; i < dists->n_draws; i++) passing[dists->draws[i].child]++, drawn[dists->draws[i].parent]++;
+            for (int32_t i = 0; i < dists->n_draws; i++)
+                passing[dists->draws[i].child]++, drawn[dists->draws[i].parent]++;
             for (int32_t i = 0; i < t.n; i++) {
                 assert_int_equal(drawn[i], t.nodes[i].depth < 3 ? passing[i] : 0);
                 n_shared[k] += i > 0 && passing[i] > 1;
@@ -385,11 +401,10 @@ static void dists_are_never_coupled(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dists_are_the_drafts_own),     cmocka_unit_test(tokens_follow_their_dists),
-        cmocka_unit_test(pruning_by_est_is_seen),      cmocka_unit_test(noise_is_used_once),
-        cmocka_unit_test(budgets_cut_the_shape),
-        cmocka_unit_test(several_draws_can_be_one_node), cmocka_unit_test(greedy_trees_are_points),
-        cmocka_unit_test(dists_are_never_coupled),
+        cmocka_unit_test(dists_are_the_drafts_own), cmocka_unit_test(tokens_follow_their_dists),
+        cmocka_unit_test(pruning_by_est_is_seen),   cmocka_unit_test(noise_is_used_once),
+        cmocka_unit_test(budgets_cut_the_shape),    cmocka_unit_test(several_draws_can_be_one_node),
+        cmocka_unit_test(greedy_trees_are_points),  cmocka_unit_test(dists_are_never_coupled),
     };
     return cmocka_run_group_tests(tests, make_models, remove_models);
 }

@@ -14,37 +14,28 @@
 
 enum { N_TOKENS = 40, MAX_PROMPT = 64, N_VOCAB = 4096 };
 
-static const char *const specs[] = {"sps" M,   "sps" M ",length=9,coupled=0",
-                                    "rsd-c" M, "rsd-c" M ",branch=2x2x2,coupled=0",
-                                    "rsd-s" M, "rsd-s" M ",width=3,depth=6,coupled=0",
+static const char *const specs[] = {"sps" M,    "sps" M ",length=9,coupled=0",
+                                    "rsd-c" M,  "rsd-c" M ",branch=2x2x2,coupled=0",
+                                    "rsd-s" M,  "rsd-s" M ",width=3,depth=6,coupled=0",
                                     "spectr" M, "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static fr_sampling sampling_case(int i) {
     fr_sampling s = fr_sampling_default();
     switch (i) {
-    case 0:
-        break;
-    case 1:
-        s.temperature = 0.8f, s.seed = 1;
-        break;
-    case 2:
-        s.temperature = 1, s.top_p = 0.9f, s.min_p = 0.02f, s.seed = 22;
-        break;
-    case 3:
-        s.temperature = 1.3f, s.top_k = 20, s.repeat_penalty = 1.3f, s.seed = 333;
-        break;
-    default:
-        s.frequency_penalty = 0.4f, s.presence_penalty = 0.3f, s.penalty_last_n = 16;
-        break;
+    case 0: break;
+    case 1: s.temperature = 0.8f, s.seed = 1; break;
+    case 2: s.temperature = 1, s.top_p = 0.9f, s.min_p = 0.02f, s.seed = 22; break;
+    case 3: s.temperature = 1.3f, s.top_k = 20, s.repeat_penalty = 1.3f, s.seed = 333; break;
+    default: s.frequency_penalty = 0.4f, s.presence_penalty = 0.3f, s.penalty_last_n = 16; break;
     }
     return s;
 }
 enum { N_SAMPLINGS = 5 };
 
-static const char *const prompts[] = {"Once upon a time there was a little girl who",
-                                      "USER: Why is the sky blue?\nASSISTANT:",
-                                      "The king looked at the dragon. The dragon looked at the king. Then"};
+static const char *const prompts[] = {
+    "Once upon a time there was a little girl who",
+    "USER: Why is the sky blue?\nASSISTANT:", "The king looked at the dragon. The dragon looked at the king. Then"};
 enum { N_PROMPTS = sizeof prompts / sizeof *prompts };
 
 typedef struct Prompt {
@@ -73,16 +64,14 @@ static fr_request_options request_of(const Prompt *p, int i_sampling) {
 }
 
 /* Runs with one drafter and compares with plain decoding; the drafter must not have been switched off. */
-static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget,
-                      const Stream *plain) {
+static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain) {
     static Stream got;
     o.drafts = &draft;
     o.n_drafts = 1;
     o.tree_budget = budget;
     rig_run_request(e, &o, &got);
     rig_assert_same(plain, &got, draft);
-    if (got.stats.draft_error[0])
-        fail_msg("%s, budget %d: switched off: %s", draft, budget, got.stats.draft_error);
+    if (got.stats.draft_error[0]) fail_msg("%s, budget %d: switched off: %s", draft, budget, got.stats.draft_error);
     return got.stats;
 }
 
@@ -96,16 +85,14 @@ static void nothing_changes_the_text(void **state) {
     for (int i = 0; i < N_SAMPLINGS; i++) {
         Prompt p = prompt_of(model, i % N_PROMPTS);
         fr_request_options o = request_of(&p, i);
-        fr_engine_options eo = {
-            .n_threads = 1 + i % 3, .n_ctx = (int)p.n + N_TOKENS, .kv_page_size = 1 + 5 * i};
+        fr_engine_options eo = {.n_threads = 1 + i % 3, .n_ctx = (int)p.n + N_TOKENS, .kv_page_size = 1 + 5 * i};
         fr_engine *e = rig_open_engine(model, &eo);
         rig_run_request(e, &o, &plain);
         for (int k = 0; k < N_SPECS; k++) {
             int64_t accepted = 0;
             for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++)
                 accepted += check(e, o, specs[k], budgets[b], &plain).accepted;
-            if (accepted < 10)
-                fail_msg("%s, sampling %d: only %d drafts accepted", specs[k], i, (int)accepted);
+            if (accepted < 10) fail_msg("%s, sampling %d: only %d drafts accepted", specs[k], i, (int)accepted);
         }
         fr_engine_close(e);
     }
@@ -175,8 +162,7 @@ static void a_draft_equal_to_the_target_is_always_accepted(void **state) {
         rig_run_request(e, &o, &plain);
         fr_stats s = check(e, o, "sps:model=" RIG_TARGET ",length=4", 24, &plain);
         if (s.accepted != s.drafted || s.n_steps != (N_TOKENS + 4) / 5)
-            fail_msg("sampling %d: %d of %d accepted in %d steps", i, (int)s.accepted, (int)s.drafted,
-                     (int)s.n_steps);
+            fail_msg("sampling %d: %d of %d accepted in %d steps", i, (int)s.accepted, (int)s.drafted, (int)s.n_steps);
         if (o.sampling.temperature == 0) continue;
         s = check(e, o, "rsd-s:model=" RIG_TARGET ",width=2,depth=4", 24, &plain);
         assert_in_range(s.n_steps, 1, (N_TOKENS + 4) / 5 + 1); /* the last tree is limited to the tokens left */
@@ -201,8 +187,8 @@ static void coupling_raises_acceptance(void **state) {
         accepted[0] += check(e, o, "sps" M ",coupled=0", 24, &plain).accepted;
         accepted[1] += check(e, o, "sps" M ",coupled=1", 24, &plain).accepted;
     }
-    print_message("accepted in %d tokens: %d uncoupled, %d coupled\n", 2 * N_PROMPTS * N_TOKENS,
-                  (int)accepted[0], (int)accepted[1]);
+    print_message("accepted in %d tokens: %d uncoupled, %d coupled\n", 2 * N_PROMPTS * N_TOKENS, (int)accepted[0],
+                  (int)accepted[1]);
     assert_true(2 * accepted[1] > 3 * accepted[0]);
     fr_engine_close(e);
     fr_model_close(model);
@@ -225,8 +211,7 @@ typedef enum Change {
 static void write_changed(Change change, const char *path) {
     Gguf *g = rig_gguf(DRAFT);
     GgufWriter *w = gguf_writer_new();
-    int64_t tokens = gguf_find_key(g, "tokenizer.ggml.tokens"),
-            types = gguf_find_key(g, "tokenizer.ggml.token_type"),
+    int64_t tokens = gguf_find_key(g, "tokenizer.ggml.tokens"), types = gguf_find_key(g, "tokenizer.ggml.token_type"),
             scores = gguf_find_key(g, "tokenizer.ggml.scores"), n = N_VOCAB - (change == ONE_TOKEN_LESS);
     static GgufString spellings[N_VOCAB];
     static int32_t type[N_VOCAB];
@@ -278,8 +263,8 @@ static void another_vocabulary_is_refused_by_name(void **state) {
         int status = fr_engine_open_draft(e, spec, &err);
         if (status != FR_ERR_MISMATCH || !strstr(err.message, path) || !strstr(err.message, words[i][0]) ||
             !strstr(err.message, words[i][1]))
-            fail_msg("change %d: the message should contain '%s' and '%s', status %d: '%s'", i, words[i][0], words[i][1], status,
-                     err.message);
+            fail_msg("change %d: the message should contain '%s' and '%s', status %d: '%s'", i, words[i][0],
+                     words[i][1], status, err.message);
     }
     write_changed(NO_CHANGE, path);
     if (fr_engine_open_draft(e, spec, &err)) fail_msg("%s", err.message); /* the writer changes nothing else */

@@ -79,7 +79,8 @@ static void est_is_at_the_temperature_of_the_request(void **state) {
             }
         }
         for (int32_t s = 0; s < N_SEQUENCES; s++) /* a sharp distribution may leave the root one child */
-            if (n_checked[s] < 3) fail_msg("%s: only %d tokens to compare at %g", methods[m].name, n_checked[s], used(s));
+            if (n_checked[s] < 3)
+                fail_msg("%s: only %d tokens to compare at %g", methods[m].name, n_checked[s], used(s));
         drafter_close(d);
     }
     learned_rig_close_reader(&reader);

@@ -18,13 +18,42 @@ enum { N_TOKENS = 48, N_PROMPT = 40 };
 
 static const RandomModel random_models[] = {
     {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 8, .n_head_kv = 2, .n_ff = 96, .n_vocab = 300, .seed = 1},
-    {.arch = "llama", .n_layer = 2, .n_embd = 256, .n_head = 4, .n_head_kv = 4, .n_ff = 256, .n_vocab = 320,
-     .types = {TYPE_Q4_K, TYPE_Q6_K, TYPE_Q5_K}, .n_types = 3, .rope_factors = true, .seed = 2},
-    {.arch = "qwen2", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 1, .n_ff = 160, .n_vocab = 290, .tied = true,
-     .types = {TYPE_Q8_0, TYPE_Q4_0, TYPE_Q5_1}, .n_types = 3, .seed = 3},
-    {.arch = "qwen3", .n_layer = 3, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .head_dim = 32, .n_ff = 96, .n_vocab = 299,
-     .types = {TYPE_F16, TYPE_BF16, TYPE_Q4_1}, .n_types = 3, .rope_scaling = "yarn", .rope_factor = 4,
-     .rope_n_ctx_orig = 64, .seed = 4},
+    {.arch = "llama",
+     .n_layer = 2,
+     .n_embd = 256,
+     .n_head = 4,
+     .n_head_kv = 4,
+     .n_ff = 256,
+     .n_vocab = 320,
+     .types = {TYPE_Q4_K, TYPE_Q6_K, TYPE_Q5_K},
+     .n_types = 3,
+     .rope_factors = true,
+     .seed = 2},
+    {.arch = "qwen2",
+     .n_layer = 2,
+     .n_embd = 64,
+     .n_head = 4,
+     .n_head_kv = 1,
+     .n_ff = 160,
+     .n_vocab = 290,
+     .tied = true,
+     .types = {TYPE_Q8_0, TYPE_Q4_0, TYPE_Q5_1},
+     .n_types = 3,
+     .seed = 3},
+    {.arch = "qwen3",
+     .n_layer = 3,
+     .n_embd = 64,
+     .n_head = 4,
+     .n_head_kv = 2,
+     .head_dim = 32,
+     .n_ff = 96,
+     .n_vocab = 299,
+     .types = {TYPE_F16, TYPE_BF16, TYPE_Q4_1},
+     .n_types = 3,
+     .rope_scaling = "yarn",
+     .rope_factor = 4,
+     .rope_n_ctx_orig = 64,
+     .seed = 4},
 };
 enum { N_RANDOM = sizeof random_models / sizeof *random_models };
 
@@ -65,8 +94,11 @@ static fr_sampling sampling_case(int i) {
 enum { N_SAMPLINGS = 5 };
 
 static fr_request_options request_of(const int32_t *prompt, int i_sampling) {
-    return (fr_request_options){.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = N_TOKENS,
-                                .sampling = sampling_case(i_sampling), .ignore_eos = 1};
+    return (fr_request_options){.prompt = prompt,
+                                .n_prompt = N_PROMPT,
+                                .max_tokens = N_TOKENS,
+                                .sampling = sampling_case(i_sampling),
+                                .ignore_eos = 1};
 }
 
 /* Every method that needs no file, and some options. To keep the time in bounds each sees every `stride`-th budget, and
@@ -75,7 +107,8 @@ enum { MAX_DRAFTERS = 40 };
 static struct {
     const char *spec;
     int stride;
-} drafters[MAX_DRAFTERS] = {{"auto", 3}, {"ngram-trie:rule=paper,live=0", 3}, {"pld:match=latest,n=2", 4}, {"suffix:factor=2", 4}};
+} drafters[MAX_DRAFTERS] = {
+    {"auto", 3}, {"ngram-trie:rule=paper,live=0", 3}, {"pld:match=latest,n=2", 4}, {"suffix:factor=2", 4}};
 static int n_drafters = 4;
 
 static void list_methods(fr_engine *e) {
@@ -90,7 +123,8 @@ static void list_methods(fr_engine *e) {
 }
 
 /* Runs with one drafter and compares with plain decoding; returns the statistics. */
-static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain, const char *what) {
+static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int budget, const Stream *plain,
+                      const char *what) {
     static Stream got;
     o.drafts = &draft;
     o.n_drafts = 1;
@@ -102,7 +136,8 @@ static fr_stats check(fr_engine *e, fr_request_options o, const char *draft, int
     return got.stats;
 }
 
-static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vocab, const Stream *plain, const char *what) {
+static void check_devils(fr_engine *e, const fr_request_options *o, int32_t n_vocab, const Stream *plain,
+                         const char *what) {
     int32_t stream[N_PROMPT + N_TOKENS];
     memcpy(stream, o->prompt, sizeof(int32_t) * N_PROMPT);
     memcpy(stream + N_PROMPT, plain->tokens, sizeof(int32_t) * (size_t)plain->n);
@@ -159,8 +194,7 @@ static void ladder_of_model(fr_model *model, const char *path, int first_samplin
         static const int budgets[] = {1, 2, 3, 5, 8, 13, 21, 32, 64};
         for (int b = 0; b < (int)(sizeof budgets / sizeof *budgets); b++)
             for (int d = 0; d < n_drafters; d++)
-                if ((b + i + d) % drafters[d].stride == 0)
-                    check(e, o, drafters[d].spec, budgets[b], &plain, what);
+                if ((b + i + d) % drafters[d].stride == 0) check(e, o, drafters[d].spec, budgets[b], &plain, what);
         check_devils(e, &o, info.n_vocab, &plain, what);
         fr_engine_close(e);
     }
@@ -186,7 +220,8 @@ static void the_reference_backend_is_lossless(void **state) {
     (void)state;
     not_under_tsan();
     for (int i = 0; i < N_RANDOM; i++)
-        if (random_models[i].n_embd == 64) ladder_of_model(rig_open_model_in(random_path(i), "reference"), random_path(i), i, i);
+        if (random_models[i].n_embd == 64)
+            ladder_of_model(rig_open_model_in(random_path(i), "reference"), random_path(i), i, i);
 }
 
 static void the_shipped_models_are_lossless(void **state) {
@@ -274,8 +309,10 @@ static void threads_pages_and_chunks_change_nothing(void **state) {
         rig_run_request(e, &o, &plain);
         fr_engine_close(e);
         for (int threads = 1; threads <= 8; threads++) {
-            fr_engine_options options = {.n_threads = threads, .n_ctx = N_PROMPT + N_TOKENS + threads,
-                                         .kv_page_size = page_sizes[threads % 4], .prefill_chunk = chunks[threads % 3]};
+            fr_engine_options options = {.n_threads = threads,
+                                         .n_ctx = N_PROMPT + N_TOKENS + threads,
+                                         .kv_page_size = page_sizes[threads % 4],
+                                         .prefill_chunk = chunks[threads % 3]};
             e = rig_open_engine(model, &options);
             char what[64];
             snprintf(what, sizeof what, "%d threads, pages of %d", threads, options.kv_page_size);
@@ -334,8 +371,8 @@ static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N_REQUESTS = 9, N_PLACES = 4 };
     static Stream alone[N_REQUESTS], got;
-    static const char *const drafts[] = {"ngram-trie", "random", "lookahead-trie", "recycling", "lookahead", "suffix:factor=2",
-                                         "auto"};
+    static const char *const drafts[] = {"ngram-trie",      "random", "lookahead-trie", "recycling", "lookahead",
+                                         "suffix:factor=2", "auto"};
     fr_model *model = rig_open_model(random_path(2), NULL);
     fr_model_info info;
     fr_model_get_info(model, &info);

@@ -20,14 +20,13 @@
 enum { N_VOCAB = 260 };
 
 /* Every rule with every drafter whose trees it takes. */
-#define COMBINATIONS(A, B)                                                                                   \
-    {"chain", "sps:length=3,model=" A}, {"block", "sps:length=3,model=" A},                                  \
-        {"multi-round", "spectr:paths=3,length=3,model=" A},                                                 \
-        {"multi-round", "specinfer:length=3,models=" A "+" B}, {"recursive", "rsd-c:model=" A},              \
-        {"recursive", "rsd-s:width=3,model=" A}, {"recursive", "sps:model=" A},                              \
-        {"recursive", "spectr:model=" A}, {"k-seq", "spectr:paths=3,length=3,model=" A},                     \
-        {"k-seq:gamma=1.3", "sps:model=" A}, {                                                               \
-        "recursive", "ngram-trie"                                                                            \
+#define COMBINATIONS(A, B) \
+    {"chain", "sps:length=3,model=" A}, {"block", "sps:length=3,model=" A}, \
+        {"multi-round", "spectr:paths=3,length=3,model=" A}, {"multi-round", "specinfer:length=3,models=" A "+" B}, \
+        {"recursive", "rsd-c:model=" A}, {"recursive", "rsd-s:width=3,model=" A}, {"recursive", "sps:model=" A}, \
+        {"recursive", "spectr:model=" A}, {"k-seq", "spectr:paths=3,length=3,model=" A}, \
+        {"k-seq:gamma=1.3", "sps:model=" A}, { \
+        "recursive", "ngram-trie" \
     }
 
 typedef struct Combination {
@@ -44,8 +43,16 @@ static int make_models(void **state) {
     static const char *const paths[] = {TARGET, A, B};
     static const TensorType types[] = {TYPE_F32, TYPE_Q4_0, TYPE_Q5_0};
     for (int i = 0; i < 3; i++) {
-        RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32,
-                         .n_vocab = N_VOCAB, .types = {types[i]}, .n_types = 1, .seed = 5};
+        RandomModel m = {.arch = "llama",
+                         .n_layer = 1,
+                         .n_embd = 32,
+                         .n_head = 2,
+                         .n_head_kv = 1,
+                         .n_ff = 32,
+                         .n_vocab = N_VOCAB,
+                         .types = {types[i]},
+                         .n_types = 1,
+                         .seed = 5};
         fr_error err;
         if (random_model_write(&m, paths[i], &err)) fail_msg("%s", err.message);
     }
@@ -65,8 +72,12 @@ static int remove_models(void **state) {
 enum { N_TOKENS = 24, N_PROMPT = 12, REAL_VOCAB = 4096 };
 
 static fr_request_options request_of(const int32_t *prompt, float temperature, const Combination *c) {
-    fr_request_options o = {.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = N_TOKENS, .ignore_eos = 1,
-                            .sampling = fr_sampling_default(), .tree_budget = 12};
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = N_PROMPT,
+                            .max_tokens = N_TOKENS,
+                            .ignore_eos = 1,
+                            .sampling = fr_sampling_default(),
+                            .tree_budget = 12};
     o.sampling.temperature = temperature;
     o.sampling.seed = 11;
     if (c) o.verify = c->rule, o.drafts = &c->draft, o.n_drafts = 1;
@@ -112,8 +123,11 @@ static void a_seed_gives_one_text(void **state) {
         for (int k = 0; k < i; k++) assert_int_equal(alone[i].n, alone[k].n);
     }
     fr_engine_close(e);
-    fr_engine_options together = {
-        .n_ctx = 64, .n_threads = 3, .kv_page_size = 3, .max_requests = N_COMBINATIONS, .prefill_chunk = 5};
+    fr_engine_options together = {.n_ctx = 64,
+                                  .n_threads = 3,
+                                  .kv_page_size = 3,
+                                  .max_requests = N_COMBINATIONS,
+                                  .prefill_chunk = 5};
     e = rig_open_engine(model, &together);
     fr_request *r[N_COMBINATIONS];
     fr_error err;
@@ -197,9 +211,15 @@ static double count_sequences(fr_engine *e, const Combination *c, const Exact *x
         fr_error err;
         int left;
         for (uint64_t i = 0; i < N_AT_ONCE; i++) {
-            fr_request_options o = {.prompt = prompt, .n_prompt = 1, .max_tokens = LENGTH, .ignore_eos = 1,
-                                    .sampling = sampling_of(first + i), .tree_budget = 8, .verify = c->rule,
-                                    .drafts = &c->draft, .n_drafts = 1};
+            fr_request_options o = {.prompt = prompt,
+                                    .n_prompt = 1,
+                                    .max_tokens = LENGTH,
+                                    .ignore_eos = 1,
+                                    .sampling = sampling_of(first + i),
+                                    .tree_budget = 8,
+                                    .verify = c->rule,
+                                    .drafts = &c->draft,
+                                    .n_drafts = 1};
             if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
         }
         while ((left = fr_engine_step(e, &err)) > 0) {}
@@ -264,8 +284,8 @@ static void sequences_follow_the_targets_dist(void **state) {
 /* A drafter that passes on another one's trees and declares wrong distributions for them. */
 typedef enum Lie {
     NO_LIE,
-    FLATTER_DIST, /* declares a distribution half way to the uniform one */
-    CUT_BY_P_ACCEPT,  /* keeps the 4 nodes of best p_accept, as one may under `sampled` */
+    FLATTER_DIST,    /* declares a distribution half way to the uniform one */
+    CUT_BY_P_ACCEPT, /* keeps the 4 nodes of best p_accept, as one may under `sampled` */
     N_LIES
 } Lie;
 
@@ -291,7 +311,8 @@ static void cut_by_p_accept(Tree *t, int32_t n_kept) {
     for (int32_t i = 1; i < old.n; i++) {
         int32_t n_better = 0;
         for (int32_t k = 1; k < old.n; k++)
-            n_better += old.nodes[k].p_accept > old.nodes[i].p_accept || (old.nodes[k].p_accept == old.nodes[i].p_accept && k < i);
+            n_better += old.nodes[k].p_accept > old.nodes[i].p_accept ||
+                        (old.nodes[k].p_accept == old.nodes[i].p_accept && k < i);
         if (n_better >= n_kept) continue;
         place[i] = n;
         t->nodes[n] = old.nodes[i];
@@ -301,8 +322,7 @@ static void cut_by_p_accept(Tree *t, int32_t n_kept) {
     for (int32_t i = 0; i < l->n_draws; i++) {
         DistDraw d = l->draws[i];
         if (place[d.child] == 0) continue;
-        l->draws[n_draws++] =
-            (DistDraw){.parent = place[d.parent], .child = place[d.child], .kind = d.kind, .q = d.q};
+        l->draws[n_draws++] = (DistDraw){.parent = place[d.parent], .child = place[d.child], .kind = d.kind, .q = d.q};
     }
     l->n_draws = n_draws;
 }
@@ -335,14 +355,23 @@ static void lie_end(Drafter *d, int32_t sequence) {
 }
 static void lie_close(Drafter *d) { drafter_close(((Liar *)d)->inner); }
 
-static const DrafterClass liar_class = {.name = "liar", .draws = true, .set_sampling = lie_set_sampling, .begin = lie_begin,
-                                        .observe = lie_observe, .propose = lie_propose, .end = lie_end,
+static const DrafterClass liar_class = {.name = "liar",
+                                        .draws = true,
+                                        .set_sampling = lie_set_sampling,
+                                        .begin = lie_begin,
+                                        .observe = lie_observe,
+                                        .propose = lie_propose,
+                                        .end = lie_end,
                                         .close = lie_close};
 
 static double distance_with_lie(fr_model *model, const Gguf *target, const Combination *c, Lie lie, const Exact *x,
                                 int *df) {
     static int counts[N_OUTCOMES];
-    DrafterEnv env = {.n_vocab = N_VOCAB, .max_sequences = N_AT_ONCE, .target = target, .weights = model->weights, .n_ctx = 16};
+    DrafterEnv env = {.n_vocab = N_VOCAB,
+                      .max_sequences = N_AT_ONCE,
+                      .target = target,
+                      .weights = model->weights,
+                      .n_ctx = 16};
     fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 16, .max_requests = N_AT_ONCE, .n_threads = 1});
     env.device = e->device;
     Liar liar = {.base.class = &liar_class, .lie = lie};

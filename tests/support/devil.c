@@ -66,81 +66,40 @@ void devil_break(Tree *t, DevilFault fault, int32_t n_vocab, int32_t budget) {
     tree_add(t, 1, 1, 0.25f, 0);
     TreeNode *root = &t->nodes[0], *last = &t->nodes[2];
     switch (fault) {
-    case DEVIL_ROOT_TOKEN:
-        root->token = root->token ? 0 : 1;
-        break;
-    case DEVIL_ROOT_PARENT:
-        root->parent = 0;
-        break;
-    case DEVIL_ROOT_DEPTH:
-        root->depth = 1;
-        break;
-    case DEVIL_ROOT_P_ACCEPT:
-        root->p_accept = 0.5f;
-        break;
-    case DEVIL_NO_NODES:
-        t->n = 0;
-        break;
+    case DEVIL_ROOT_TOKEN: root->token = root->token ? 0 : 1; break;
+    case DEVIL_ROOT_PARENT: root->parent = 0; break;
+    case DEVIL_ROOT_DEPTH: root->depth = 1; break;
+    case DEVIL_ROOT_P_ACCEPT: root->p_accept = 0.5f; break;
+    case DEVIL_NO_NODES: t->n = 0; break;
     case DEVIL_TOO_MANY:
         while (t->n < budget + 2 && t->n < TREE_MAX_NODES) tree_add(t, t->n - 1, 1, 0.25f, 0);
         t->n = budget + 2;
         break;
-    case DEVIL_PARENT_LATER:
-        last->parent = 2;
-        break;
-    case DEVIL_PARENT_NEGATIVE:
-        last->parent = -1;
-        break;
-    case DEVIL_DEPTH:
-        last->depth = 1;
-        break;
-    case DEVIL_TOKEN_HIGH:
-        last->token = n_vocab;
-        break;
-    case DEVIL_TOKEN_NEGATIVE:
-        last->token = -1;
-        break;
-    case DEVIL_DUPLICATE:
-        *last = t->nodes[1];
-        break;
-    case DEVIL_P_ACCEPT_NAN:
-        last->p_accept = NAN;
-        break;
-    case DEVIL_P_ACCEPT_HIGH:
-        t->nodes[1].p_accept = 1.5f;
-        break;
-    case DEVIL_P_ACCEPT_NEGATIVE:
-        last->p_accept = -0.1f;
-        break;
-    case DEVIL_P_ACCEPT_RISES:
-        last->p_accept = 0.75f;
-        break;
-    case DEVIL_TAG:
-        last->tag = TREE_N_TAGS;
-        break;
+    case DEVIL_PARENT_LATER: last->parent = 2; break;
+    case DEVIL_PARENT_NEGATIVE: last->parent = -1; break;
+    case DEVIL_DEPTH: last->depth = 1; break;
+    case DEVIL_TOKEN_HIGH: last->token = n_vocab; break;
+    case DEVIL_TOKEN_NEGATIVE: last->token = -1; break;
+    case DEVIL_DUPLICATE: *last = t->nodes[1]; break;
+    case DEVIL_P_ACCEPT_NAN: last->p_accept = NAN; break;
+    case DEVIL_P_ACCEPT_HIGH: t->nodes[1].p_accept = 1.5f; break;
+    case DEVIL_P_ACCEPT_NEGATIVE: last->p_accept = -0.1f; break;
+    case DEVIL_P_ACCEPT_RISES: last->p_accept = 0.75f; break;
+    case DEVIL_TAG: last->tag = TREE_N_TAGS; break;
     case DEVIL_FAULT_NONE:
-    case DEVIL_N_FAULTS:
-        break;
+    case DEVIL_N_FAULTS: break;
     }
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     (void)err;
     Devil *d = (Devil *)drafter;
     for (int i = 0; i < n; i++) switch (d->kind) {
-        case DEVIL_RANDOM:
-            propose_random(d, trees[i], budgets[i]);
-            break;
-        case DEVIL_RIGHT:
-            propose_right(d, sequences[i], trees[i], budgets[i]);
-            break;
-        case DEVIL_WRONG:
-            propose_wrong(d, sequences[i], trees[i], budgets[i]);
-            break;
-        case DEVIL_MALFORMED:
-            devil_break(trees[i], d->fault, d->n_vocab, budgets[i]);
-            break;
+        case DEVIL_RANDOM: propose_random(d, trees[i], budgets[i]); break;
+        case DEVIL_RIGHT: propose_right(d, sequences[i], trees[i], budgets[i]); break;
+        case DEVIL_WRONG: propose_wrong(d, sequences[i], trees[i], budgets[i]); break;
+        case DEVIL_MALFORMED: devil_break(trees[i], d->fault, d->n_vocab, budgets[i]); break;
         }
     return FR_OK;
 }
@@ -157,8 +116,7 @@ static const DrafterClass devil_class = {
 };
 
 Devil devil_make(DevilKind kind, DevilFault fault, int32_t n_vocab, uint64_t seed) {
-    return (Devil){
-        .base = {.class = &devil_class}, .kind = kind, .fault = fault, .n_vocab = n_vocab, .seed = seed};
+    return (Devil){.base = {.class = &devil_class}, .kind = kind, .fault = fault, .n_vocab = n_vocab, .seed = seed};
 }
 
 void devil_oracle(Devil *d, int32_t sequence, const int32_t *stream, int64_t n) {

@@ -49,8 +49,8 @@ void rig_assert_same_tree(const Tree *want, const Tree *got, const char *what) {
     for (int32_t i = 0; i < want->n; i++)
         if (memcmp(&want->nodes[i], &got->nodes[i], sizeof want->nodes[i]) != 0)
             fail_msg("%s: node %d is token %d below %d, p_accept %g; want token %d below %d, p_accept %g", what, i,
-                     got->nodes[i].token, got->nodes[i].parent, (double)got->nodes[i].p_accept,
-                     want->nodes[i].token, want->nodes[i].parent, (double)want->nodes[i].p_accept);
+                     got->nodes[i].token, got->nodes[i].parent, (double)got->nodes[i].p_accept, want->nodes[i].token,
+                     want->nodes[i].parent, (double)want->nodes[i].p_accept);
 }
 
 void rig_check_sequences_are_independent(const char *spec) {
@@ -64,8 +64,7 @@ void rig_check_sequences_are_independent(const char *spec) {
         tree_reset(&together[q], texts[q][N_TEXT - 1]);
     }
     for (int32_t i = N_PROMPT; i < N_TEXT; i += 2)
-        for (int32_t q = 0; q < N; q++)
-            assert_int_equal(many->class->observe(many, q, texts[q] + i, 2, NULL), FR_OK);
+        for (int32_t q = 0; q < N; q++) assert_int_equal(many->class->observe(many, q, texts[q] + i, 2, NULL), FR_OK);
     Tree *trees[N] = {&together[2], &together[0], &together[1]};
     const int32_t order[N] = {2, 0, 1}, budgets[N] = {9, 17, 30};
     assert_int_equal(many->class->propose(many, order, budgets, trees, N, NULL), FR_OK);

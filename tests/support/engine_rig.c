@@ -34,7 +34,9 @@ fr_engine *rig_open_engine(const fr_model *model, const fr_engine_options *optio
 void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter) {
     for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++)
         if (!engine->drafters[i].spec) {
-            engine->drafters[i] = (EngineDrafter){.spec = strdup(name), .drafter = drafter, .n_users = 1}; /* never makes room */
+            engine->drafters[i] = (EngineDrafter){.spec = strdup(name),
+                                                  .drafter = drafter,
+                                                  .n_users = 1}; /* never makes room */
             return;
         }
     fail_msg("no room for another drafter");
@@ -43,7 +45,8 @@ void rig_add_drafter(fr_engine *engine, const char *name, Drafter *drafter) {
 int rig_open_request(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err) {
     int status = FR_OK;
     *out = NULL;
-    for (int i = 0; i < options->n_drafts && !status; i++) status = fr_engine_open_draft(engine, options->drafts[i], err);
+    for (int i = 0; i < options->n_drafts && !status; i++)
+        status = fr_engine_open_draft(engine, options->drafts[i], err);
     if (!status && options->tree_budget == FR_TREE_BUDGET_AUTO) status = fr_engine_measure_costs(engine, err);
     return status ? status : fr_request_open(out, engine, options, err);
 }
@@ -78,7 +81,8 @@ void rig_assert_same(const Stream *expected, const Stream *got, const char *what
                      expected->tokens[i]);
     if (expected->n != got->n)
         fail_msg("%s: %lld tokens, but %lld in plain decoding", what, (long long)got->n, (long long)expected->n);
-    if (strcmp(expected->text, got->text) != 0) fail_msg("%s: text '%s', but '%s' plainly", what, got->text, expected->text);
+    if (strcmp(expected->text, got->text) != 0)
+        fail_msg("%s: text '%s', but '%s' plainly", what, got->text, expected->text);
     if (expected->finish != got->finish) fail_msg("%s: finish %d, but %d plainly", what, got->finish, expected->finish);
     if (expected->stats.logits_hash != got->stats.logits_hash)
         fail_msg("%s: logits hash %016llx, but %016llx plainly", what, (unsigned long long)got->stats.logits_hash,

@@ -11,7 +11,8 @@ Drafter *feedback_rig_open(const char *spec, int32_t n_vocab, int32_t n_sequence
     static const char no_target;
     Drafter *d;
     fr_error err = {0};
-    const DrafterEnv env = {.n_vocab = n_vocab, .max_sequences = n_sequences,
+    const DrafterEnv env = {.n_vocab = n_vocab,
+                            .max_sequences = n_sequences,
                             .target = (const Gguf *)(const void *)&no_target};
     if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
     return d;
@@ -52,12 +53,18 @@ void feedback_rig_verify(FeedbackSequence *s) {
         s->logits[i] = s->rows[i];
     }
     memcpy(scratch, s->context, (size_t)s->n * sizeof *scratch);
-    VerifyInput in = {.tree = &s->tree, .logits = s->logits, .n_vocab = FEEDBACK_V, .sampling = &s->sampling,
-                      .position = (uint64_t)s->n, .context = scratch, .n_context = s->n};
+    VerifyInput in = {.tree = &s->tree,
+                      .logits = s->logits,
+                      .n_vocab = FEEDBACK_V,
+                      .sampling = &s->sampling,
+                      .position = (uint64_t)s->n,
+                      .context = scratch,
+                      .n_context = s->n};
     assert_int_equal(verify_sampled(&in, scratch_memory, &s->verdict, NULL), FR_OK);
     verify_scratch_free(scratch_memory);
     assert_true(s->n + s->verdict.n_path + 1 <= FEEDBACK_MAX_TEXT);
-    for (int32_t depth = 0; depth <= s->verdict.n_path; depth++) s->context[s->n + depth] = feedback_rig_after(s, depth);
+    for (int32_t depth = 0; depth <= s->verdict.n_path; depth++)
+        s->context[s->n + depth] = feedback_rig_after(s, depth);
     s->n += s->verdict.n_path + 1;
 }
 
@@ -101,7 +108,10 @@ void feedback_rig_check_engine(const char *draft, const char *other) {
     static const int32_t prompt[] = {1, 300, 301, 302, 303, 300, 301, 302, 303, 300};
     fr_model *model = rig_open_model("models/target.gguf", NULL);
     fr_engine *e = rig_open_engine(model, NULL);
-    fr_request_options o = {.prompt = prompt, .n_prompt = 10, .max_tokens = 60, .sampling = fr_sampling_default(),
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = 10,
+                            .max_tokens = 60,
+                            .sampling = fr_sampling_default(),
                             .ignore_eos = 1};
     rig_run_request(e, &o, &plain);
     o.drafts = drafts;

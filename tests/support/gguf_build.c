@@ -39,8 +39,7 @@ void put_kv_string(Buf *b, const char *key, const char *v) {
     put_string(b, v);
 }
 
-void put_tensor(Buf *b, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type,
-                uint64_t offset) {
+void put_tensor(Buf *b, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset) {
     put_string(b, name);
     put_u32(b, n_dims);
     for (uint32_t d = 0; d < n_dims; d++) put_u64(b, dims[d]);
@@ -129,8 +128,7 @@ static uint64_t touch_kv(const Gguf *g, int64_t i) {
     for (int64_t e = 0; e < gguf_kv_count(g, i); e++) {
         if (gguf_array_i64(g, i, e, &v)) sum += (uint64_t)v;
         if (gguf_array_f32(g, i, e, &f)) sum += f > 0;
-        if (gguf_array_string(g, i, e, &s) && s.n)
-            sum += (unsigned char)s.data[0] + (unsigned char)s.data[s.n - 1];
+        if (gguf_array_string(g, i, e, &s) && s.n) sum += (unsigned char)s.data[0] + (unsigned char)s.data[s.n - 1];
     }
     return sum;
 }

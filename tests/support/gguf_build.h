@@ -13,8 +13,7 @@ void put_string(Buf *b, const char *s);
 void put_header(Buf *b, uint32_t version, uint64_t n_tensors, uint64_t n_kv);
 void put_kv_u32(Buf *b, const char *key, uint32_t v);
 void put_kv_string(Buf *b, const char *key, const char *v);
-void put_tensor(Buf *b, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type,
-                uint64_t offset);
+void put_tensor(Buf *b, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset);
 void put_padding(Buf *b, size_t alignment); /* zeros up to a multiple */
 void put_zeros(Buf *b, size_t n);
 

@@ -41,8 +41,7 @@ const Recipe gguf_recipes[] = {
      "there are two keys \\x1b[31m\\n\\xff"},
     {"value-type-13", HEAD(0, 1) "s:a u32:13 u64:0", DAMAGED, "the key a has value type 13"},
     {"value-type-max", HEAD(0, 1) "s:a u32:4294967295 u64:0", DAMAGED, "value type 4294967295"},
-    {"value-cut", HEAD(0, 1) "s:a u32:10 z:7", DAMAGED,
-     "ends inside the key a: it has 44 bytes and needs 45"},
+    {"value-cut", HEAD(0, 1) "s:a u32:10 z:7", DAMAGED, "ends inside the key a: it has 44 bytes and needs 45"},
     {"string-past-end", HEAD(0, 1) "s:a u32:8 u64:5 b:text", DAMAGED, "claims 5 bytes where the file has 4"},
     {"string-max", HEAD(0, 1) "s:a u32:8 u64:18446744073709551615 b:text", DAMAGED,
      "claims 18446744073709551615 bytes"},
@@ -50,63 +49,46 @@ const Recipe gguf_recipes[] = {
     {"bools-3", HEAD(0, 1) "s:a u32:9 u32:7 u64:2 u8:1 u8:3", DAMAGED, "the byte 3 where only 0 and 1"},
     {"array-of-arrays", HEAD(0, 1) "s:a u32:9 u32:9 u64:1 u32:0 u64:1 u8:0", FOREIGN, "an array of arrays"},
     {"array-type-99", HEAD(0, 1) "s:a u32:9 u32:99 u64:1 u8:0", DAMAGED, "elements of type 99"},
-    {"array-past-end", HEAD(0, 1) "s:a u32:9 u32:4 u64:3 z:11", DAMAGED,
-     "claims 3 elements where the file has 11"},
-    {"array-2-62", HEAD(0, 1) "s:a u32:9 u32:4 u64:4611686018427387904 z:8", DAMAGED,
-     "claims 4611686018427387904"},
+    {"array-past-end", HEAD(0, 1) "s:a u32:9 u32:4 u64:3 z:11", DAMAGED, "claims 3 elements where the file has 11"},
+    {"array-2-62", HEAD(0, 1) "s:a u32:9 u32:4 u64:4611686018427387904 z:8", DAMAGED, "claims 4611686018427387904"},
     {"array-cut", HEAD(0, 1) "s:a u32:9 u32:4", DAMAGED, "ends inside the key a"},
-    {"strings-2-61", HEAD(0, 1) "s:a u32:9 u32:8 u64:2305843009213693952 z:8", DAMAGED,
-     "2305843009213693952 strings"},
+    {"strings-2-61", HEAD(0, 1) "s:a u32:9 u32:8 u64:2305843009213693952 z:8", DAMAGED, "2305843009213693952 strings"},
     {"strings-past-end", HEAD(0, 1) "s:a u32:9 u32:8 u64:2 s:ab u64:3 b:xy", DAMAGED, "claims 3 bytes where"},
     {"alignment-0", HEAD(0, 1) "s:general.alignment u32:4 u32:0", DAMAGED, "general.alignment is 0"},
     {"alignment-4", HEAD(0, 1) "s:general.alignment u32:4 u32:4", DAMAGED, "general.alignment is 4"},
     {"alignment-33", HEAD(0, 1) "s:general.alignment u32:4 u32:33", DAMAGED, "general.alignment is 33"},
-    {"alignment-2-31", HEAD(0, 1) "s:general.alignment u32:4 u32:2147483648", DAMAGED,
-     "alignment is 2147483648"},
+    {"alignment-2-31", HEAD(0, 1) "s:general.alignment u32:4 u32:2147483648", DAMAGED, "alignment is 2147483648"},
     {"alignment-text", HEAD(0, 1) "s:general.alignment u32:8 s:32", DAMAGED,
      "general.alignment is not a 32-bit number"},
 
     /* tensors */
     {"name-empty", HEAD(1, 0) INFO("", 8, 0, 0) DATA, DAMAGED, "a tensor name at byte 24 is 0 bytes long"},
-    {"name-too-long", HEAD(1, 0) "a:256 u32:1 u64:8 u32:0 u64:0 " DATA, DAMAGED,
-     "is 256 bytes long; 1 to 255"},
-    {"name-zero-byte", HEAD(1, 0) INFO("a%00", 8, 0, 0) DATA, DAMAGED,
-     "a tensor name at byte 32 holds a zero byte"},
-    {"name-escapes", HEAD(1, 0) INFO("%07%1b]0;x", 8, 99, 0) DATA, FOREIGN,
-     "tensor \\x07\\x1b]0;x has type 99"},
+    {"name-too-long", HEAD(1, 0) "a:256 u32:1 u64:8 u32:0 u64:0 " DATA, DAMAGED, "is 256 bytes long; 1 to 255"},
+    {"name-zero-byte", HEAD(1, 0) INFO("a%00", 8, 0, 0) DATA, DAMAGED, "a tensor name at byte 32 holds a zero byte"},
+    {"name-escapes", HEAD(1, 0) INFO("%07%1b]0;x", 8, 99, 0) DATA, FOREIGN, "tensor \\x07\\x1b]0;x has type 99"},
     {"name-twice", HEAD(2, 0) INFO("a", 8, 0, 0) INFO("a", 8, 0, 32) DATA, DAMAGED, "two tensors named a"},
-    {"info-cut", HEAD(2, 0) INFO("a", 8, 0, 0) "s:b.weight u32:1 u64:8 z:11", DAMAGED,
-     "ends inside b.weight: it has"},
-    {"info-missing", HEAD(2, 0) INFO("a", 8, 0, 0) "u64:1 b:b u32:4 u64:1 u64:1 u64:1", DAMAGED,
-     "ends inside b"},
+    {"info-cut", HEAD(2, 0) INFO("a", 8, 0, 0) "s:b.weight u32:1 u64:8 z:11", DAMAGED, "ends inside b.weight: it has"},
+    {"info-missing", HEAD(2, 0) INFO("a", 8, 0, 0) "u64:1 b:b u32:4 u64:1 u64:1 u64:1", DAMAGED, "ends inside b"},
     {"dims-0", HEAD(1, 0) "s:a u32:0 u32:0 u64:0 " DATA, DAMAGED, "tensor a has 0 dimensions"},
-    {"dims-5", HEAD(1, 0) "s:a u32:5 u64:1 u64:1 u64:1 u64:1 u64:1 u32:0 u64:0 " DATA, DAMAGED,
-     "has 5 dimensions"},
-    {"dim-zero", HEAD(1, 0) "s:a u32:2 u64:8 u64:0 u32:0 u64:0 " DATA, DAMAGED,
-     "dimension 1 of tensor a is 0"},
-    {"dim-2-63", HEAD(1, 0) INFO("a", 9223372036854775808, 0, 0) DATA, DAMAGED,
-     "tensor a is 9223372036854775808"},
+    {"dims-5", HEAD(1, 0) "s:a u32:5 u64:1 u64:1 u64:1 u64:1 u64:1 u32:0 u64:0 " DATA, DAMAGED, "has 5 dimensions"},
+    {"dim-zero", HEAD(1, 0) "s:a u32:2 u64:8 u64:0 u32:0 u64:0 " DATA, DAMAGED, "dimension 1 of tensor a is 0"},
+    {"dim-2-63", HEAD(1, 0) INFO("a", 9223372036854775808, 0, 0) DATA, DAMAGED, "tensor a is 9223372036854775808"},
     {"dims-overflow", HEAD(1, 0) "s:a u32:2 u64:4294967296 u64:4294967296 u32:0 u64:0 " DATA, DAMAGED,
      "dimension 1 of tensor a is 4294967296"},
-    {"bytes-overflow", HEAD(1, 0) "s:a u32:2 u64:2147483648 u64:4294967295 u32:0 u64:0 " DATA, DAMAGED,
-     "is too large"},
+    {"bytes-overflow", HEAD(1, 0) "s:a u32:2 u64:2147483648 u64:4294967295 u32:0 u64:0 " DATA, DAMAGED, "is too large"},
     {"type-q2-k", HEAD(1, 0) INFO("a", 256, 10, 0) DATA, FOREIGN,
      "tensor a has type 10 (Q2_K), which is not supported"},
     {"type-i32", HEAD(1, 0) INFO("a", 8, 26, 0) DATA, FOREIGN, "type 26 (I32)"},
     {"type-removed", HEAD(1, 0) INFO("a", 256, 4, 0) DATA, FOREIGN, "supported are F32, F16, BF16, Q8_0"},
-    {"type-max", HEAD(1, 0) INFO("a", 256, 4294967295, 0) DATA, FOREIGN,
-     "type 4294967295 (an unknown type"},
-    {"row-part-block", HEAD(1, 0) INFO("a", 33, 8, 0) DATA, DAMAGED,
-     "rows of 33 elements, which are not whole Q8_0"},
+    {"type-max", HEAD(1, 0) INFO("a", 256, 4294967295, 0) DATA, FOREIGN, "type 4294967295 (an unknown type"},
+    {"row-part-block", HEAD(1, 0) INFO("a", 33, 8, 0) DATA, DAMAGED, "rows of 33 elements, which are not whole Q8_0"},
     {"row-part-super", HEAD(1, 0) INFO("a", 128, 12, 0) DATA, DAMAGED, "not whole Q4_K blocks of 256"},
     {"offset-crooked", HEAD(1, 0) INFO("a", 8, 0, 8) DATA, DAMAGED, "starts at 8, which is not a multiple"},
     {"offset-past-end", HEAD(1, 0) INFO("a", 8, 0, 320) DATA, DAMAGED, "reaches past the end of the file"},
     {"offset-max", HEAD(1, 0) INFO("a", 8, 0, 18446744073709551584) DATA, DAMAGED, "reaches past the end"},
-    {"data-cut", HEAD(1, 0) INFO("a", 65, 0, 0) DATA, DAMAGED,
-     "tensor a (260 bytes at 0) reaches past the end"},
+    {"data-cut", HEAD(1, 0) INFO("a", 65, 0, 0) DATA, DAMAGED, "tensor a (260 bytes at 0) reaches past the end"},
     {"data-missing", HEAD(1, 0) INFO("a", 1, 0, 0), DAMAGED, "reaches past the end"},
-    {"data-overlap", HEAD(2, 0) INFO("a", 9, 0, 0) INFO("b", 8, 0, 32) DATA, DAMAGED,
-     "tensors a and b overlap"},
+    {"data-overlap", HEAD(2, 0) INFO("a", 9, 0, 0) INFO("b", 8, 0, 32) DATA, DAMAGED, "tensors a and b overlap"},
     {"data-shared", HEAD(2, 0) INFO("b", 8, 0, 32) INFO("a", 8, 0, 32) DATA, DAMAGED, "overlap"},
 };
 const int n_gguf_recipes = sizeof gguf_recipes / sizeof *gguf_recipes;
@@ -119,8 +101,7 @@ static size_t unescape(const char *from, size_t n, char *text) {
             char hex[3] = {from[i + 1], from[i + 2], '\0'};
             text[at++] = (char)strtoul(hex, NULL, 16);
             i += 2;
-        } else
-            text[at++] = from[i];
+        } else text[at++] = from[i];
     return at;
 }
 
@@ -139,29 +120,18 @@ static void put_word(Buf *out, const char *word, size_t n) {
     size_t argument_n = n - (size_t)(argument - word);
     unsigned long long v = strtoull(argument, NULL, 10);
     switch (word[0]) {
-    case 'b':
-        put_letters(out, argument, argument_n, false);
-        return;
-    case 's':
-        put_letters(out, argument, argument_n, true);
-        return;
-    case 'z':
-        put_zeros(out, (size_t)v);
-        return;
-    case 'p':
-        put_padding(out, (size_t)v);
-        return;
+    case 'b': put_letters(out, argument, argument_n, false); return;
+    case 's': put_letters(out, argument, argument_n, true); return;
+    case 'z': put_zeros(out, (size_t)v); return;
+    case 'p': put_padding(out, (size_t)v); return;
     case 'a':
         put_u64(out, v);
         for (unsigned long long i = 0; i < v; i++) put_u8(out, 'a');
         return;
-    default:
-        break;
+    default: break;
     }
-    if (strncmp(word, "u8:", 3) == 0)
-        put_u8(out, (uint8_t)v);
-    else if (strncmp(word, "u32:", 4) == 0)
-        put_u32(out, (uint32_t)v);
+    if (strncmp(word, "u8:", 3) == 0) put_u8(out, (uint8_t)v);
+    else if (strncmp(word, "u32:", 4) == 0) put_u32(out, (uint32_t)v);
     else {
         fr_assert(strncmp(word, "u64:", 4) == 0);
         put_u64(out, v);

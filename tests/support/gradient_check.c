@@ -20,7 +20,8 @@ double gradient_error(const GradientVar *var, double (*loss)(void *ctx), void *c
     int64_t n_tried = var->n < max_tried ? var->n : max_tried;
     for (int64_t k = 0; k < n_tried; k++) {
         int64_t i = k * var->n / n_tried;
-        double quotient = (8 * difference(var->x + i, h, loss, ctx) - difference(var->x + i, 2 * h, loss, ctx)) / (12 * h);
+        double quotient = (8 * difference(var->x + i, h, loss, ctx) - difference(var->x + i, 2 * h, loss, ctx)) /
+                          (12 * h);
         double error = fabs(quotient - var->dx[i]);
         if (!(error <= worst)) worst = error;
         if (fabs(quotient) > largest) largest = fabs(quotient);

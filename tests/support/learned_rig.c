@@ -11,8 +11,16 @@
 #include <string.h>
 
 void learned_rig_write_target(const char *path, uint64_t seed) {
-    const RandomModel m = {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96,
-                           .n_vocab = 300, .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = seed};
+    const RandomModel m = {.arch = "llama",
+                           .n_layer = 2,
+                           .n_embd = 64,
+                           .n_head = 4,
+                           .n_head_kv = 2,
+                           .n_ff = 96,
+                           .n_vocab = 300,
+                           .types = {TYPE_Q8_0, TYPE_F16},
+                           .n_types = 2,
+                           .seed = seed};
     fr_error err;
     if (random_model_write(&m, path, &err)) fail_msg("%s", err.message);
 }
@@ -47,7 +55,8 @@ float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int6
     return x;
 }
 
-LearnedRigInfo learned_rig_info(LearnedRig *r, const char *method, TensorType type, int32_t H, int32_t rank, int32_t n) {
+LearnedRigInfo learned_rig_info(LearnedRig *r, const char *method, TensorType type, int32_t H, int32_t rank,
+                                int32_t n) {
     char down[64], up[64], gain[64], key[128];
     snprintf(key, sizeof key, DRAFTER_KEY("%s.token_info.rank"), method);
     snprintf(down, sizeof down, "%s.token_info.down.weight", method);
@@ -113,15 +122,20 @@ void learned_rig_open_reader(LearnedReader *r, const Weights *model) {
 void learned_rig_close_reader(LearnedReader *r) { rig_executor_close(r->executor); }
 
 Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences) {
-    const DrafterEnv env = {.n_vocab = r->model->model->hparams.n_vocab, .max_sequences = max_sequences, .target = r->model->model->gguf,
-                            .weights = r->model, .device = executor_context(r->executor)->device, .n_ctx = READER_CTX};
+    const DrafterEnv env = {.n_vocab = r->model->model->hparams.n_vocab,
+                            .max_sequences = max_sequences,
+                            .target = r->model->model->gguf,
+                            .weights = r->model,
+                            .device = executor_context(r->executor)->device,
+                            .n_ctx = READER_CTX};
     Drafter *d;
     fr_error err;
     if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
     return d;
 }
 
-const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n, int32_t chunk) {
+const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n,
+                              int32_t chunk) {
     fr_error err;
     Row rows[READER_CTX];
     const float *hidden[READER_CTX];
@@ -145,7 +159,9 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
     for (int32_t i = 1; i < want->n; i++) {
         const TreeNode *w = &want->nodes[i];
         place[i] = tree_child(got, place[w->parent], w->token);
-        if (place[i] < 0) fail_msg("%s: node %d (token %d, depth %d, p_accept %g) is missing", what, i, w->token, w->depth, (double)w->p_accept);
+        if (place[i] < 0)
+            fail_msg("%s: node %d (token %d, depth %d, p_accept %g) is missing", what, i, w->token, w->depth,
+                     (double)w->p_accept);
         double p_accept = (double)got->nodes[place[i]].p_accept;
         if (!(fabs(p_accept - (double)w->p_accept) <= tolerance * (double)w->p_accept))
             fail_msg("%s: node %d has p_accept %.9g instead of %.9g", what, i, p_accept, (double)w->p_accept);
@@ -172,13 +188,18 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     for (int32_t i = 0; i < N_BEFORE - 1; i++) prompt_rows[i] = i;
     executor_commit(reader.executor, reader.sequence, prompt_rows, N_BEFORE - 1);
     for (int32_t i = 0; i < N_ROWS; i++)
-        rows[i] = (Row){.token = tree.nodes[i].token, .sequence = reader.sequence, .parent = tree.nodes[i].parent, .want_logits = true};
-    if (executor_reserve(reader.executor, reader.sequence, N_ROWS, &err) || executor_forward(reader.executor, rows, N_ROWS, &err))
+        rows[i] = (Row){.token = tree.nodes[i].token,
+                        .sequence = reader.sequence,
+                        .parent = tree.nodes[i].parent,
+                        .want_logits = true};
+    if (executor_reserve(reader.executor, reader.sequence, N_ROWS, &err) ||
+        executor_forward(reader.executor, rows, N_ROWS, &err))
         fail_msg("%s", err.message);
     for (int32_t i = 0; i < N_ROWS; i++) hidden[i] = executor_hidden(reader.executor, i);
     const VerifyResult verdict = {.n_path = 2, .path = {2, 3}, .next_token = text[N_BEFORE + 2]};
     const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
-    if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, text + N_BEFORE, 3, &err)) fail_msg("%s", err.message);
+    if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, text + N_BEFORE, 3, &err))
+        fail_msg("%s", err.message);
     rig_propose(d, 0, text[N_BEFORE + 2], 20, n_vocab, &stepped);
     learned_rig_feed(&reader, d, 1, text, N_BEFORE + 3, 100);
     rig_propose(d, 1, text[N_BEFORE + 2], 20, n_vocab, &whole);
@@ -207,8 +228,11 @@ static void make_case(int i, int32_t n_vocab) {
     memset(c, 0, sizeof *c);
     for (int k = 0; k < N_PROMPT; k++)
         c->prompt[k] = 3 + rig_token(i % 3 == 0 && k < 18 ? 90 : 91 + (uint64_t)i, (uint64_t)k, n_vocab - 3);
-    c->options = (fr_request_options){.prompt = c->prompt, .n_prompt = i == 4 ? 1 : N_PROMPT - i % 3, .max_tokens = N_TOKENS - 3 * (i % 4),
-                                      .sampling = fr_sampling_default(), .ignore_eos = 1};
+    c->options = (fr_request_options){.prompt = c->prompt,
+                                      .n_prompt = i == 4 ? 1 : N_PROMPT - i % 3,
+                                      .max_tokens = N_TOKENS - 3 * (i % 4),
+                                      .sampling = fr_sampling_default(),
+                                      .ignore_eos = 1};
     fr_sampling *s = &c->options.sampling;
     if (i % N_SAMPLINGS == 1) s->temperature = 0.8f, s->seed = 11;
     if (i % N_SAMPLINGS == 2) s->temperature = 1, s->top_p = 0.9f, s->seed = 12;
@@ -230,7 +254,9 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
         fr_request_options o = c->options;
         o.drafts = &spec, o.n_drafts = 1;
         for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
-            fr_engine_options eo = {.n_threads = 1 + (int)b % 3, .prefill_chunk = chunks[((size_t)i + b) % 3], .kv_page_size = 3};
+            fr_engine_options eo = {.n_threads = 1 + (int)b % 3,
+                                    .prefill_chunk = chunks[((size_t)i + b) % 3],
+                                    .kv_page_size = 3};
             fr_engine *e = rig_open_engine(model, &eo);
             if (b == 0) rig_run_request(e, &c->options, &c->plain);
             o.tree_budget = budgets[b];
@@ -249,7 +275,11 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
  * Returns the number of pages taken from requests. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
     static Stream got;
-    fr_engine_options eo = {.max_requests = N_PLACES, .prefill_chunk = 7, .kv_page_size = 4, .n_ctx = 80, .kv_tokens = kv_tokens};
+    fr_engine_options eo = {.max_requests = N_PLACES,
+                            .prefill_chunk = 7,
+                            .kv_page_size = 4,
+                            .n_ctx = 80,
+                            .kv_tokens = kv_tokens};
     fr_engine *e = rig_open_engine(model, &eo);
     fr_request *running[N_PLACES] = {NULL};
     int which[N_PLACES] = {0}, n_started = 0, n_done = 0;

@@ -52,7 +52,8 @@ void learned_rig_close_reader(LearnedReader *r);
 Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences);
 /* Gives the drafter a text of n tokens with its hidden states, `chunk` at a time. Returns the last hidden state, from which it drafts,
  * valid until the next call. */
-const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n, int32_t chunk);
+const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n,
+                              int32_t chunk);
 /* Fails unless the trees have the same paths, with p_accept within `tolerance` (relative) of each other. */
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
 

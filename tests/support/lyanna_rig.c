@@ -46,7 +46,8 @@ static void write_info(LyannaWeights *w) {
     LearnedRig *r = &w->rig;
     const LyannaShape *s = &w->shape;
     int32_t n = s->n_hot ? s->n_hot : V;
-    for (int32_t i = 0; i < n; i++) w->hot[i] = n < V ? 1 + i * (V - 1) / n : i; /* ascending, spread over the vocabulary */
+    for (int32_t i = 0; i < n; i++)
+        w->hot[i] = n < V ? 1 + i * (V - 1) / n : i; /* ascending, spread over the vocabulary */
     if (s->bad_hot == 1) w->hot[1] = w->hot[0];
     if (s->bad_hot == 2) w->hot[n - 1] = V;
     if (s->n_hot) gguf_set_i32s(r->w, DRAFTER_KEY("lyanna.hot_tokens"), w->hot, n);
@@ -136,7 +137,8 @@ static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x
     for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
 }
 
-void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden, LyannaRow *out) {
+void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden,
+                      LyannaRow *out) {
     double pair[2 * H], x[H];
     int32_t at = w->shape.first_token ? 0 : H;
     for (int32_t i = 0; i < H; i++) {
@@ -182,7 +184,8 @@ static int best_first(const void *a, const void *b) {
     return x->joint != y->joint ? (x->joint < y->joint ? 1 : -1) : x->node - y->node;
 }
 
-void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[V], int32_t n_steps, int32_t top, int32_t root, Tree *out) {
+void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[V], int32_t n_steps, int32_t top, int32_t root,
+                        Tree *out) {
     Candidate queue[LYANNA_RIG_TOP] = {{0, 1}}, found[LYANNA_RIG_TOP * LYANNA_RIG_TOP];
     int32_t n_queue = 1;
     tree_reset(out, root);

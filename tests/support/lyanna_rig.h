@@ -5,8 +5,16 @@
 
 #include "learned_rig.h"
 
-enum { LYANNA_H = 64, LYANNA_V = 300, LYANNA_HEADS = 4, LYANNA_KV_HEADS = 2, LYANNA_DIM = 16, LYANNA_KV = LYANNA_KV_HEADS * LYANNA_DIM,
-       LYANNA_FF = 80, LYANNA_RIG_TOP = 16 };
+enum {
+    LYANNA_H = 64,
+    LYANNA_V = 300,
+    LYANNA_HEADS = 4,
+    LYANNA_KV_HEADS = 2,
+    LYANNA_DIM = 16,
+    LYANNA_KV = LYANNA_KV_HEADS * LYANNA_DIM,
+    LYANNA_FF = 80,
+    LYANNA_RIG_TOP = 16
+};
 
 #define LYANNA_TARGET "build/lyanna-target.gguf"
 
@@ -22,8 +30,8 @@ int lyanna_rig_close_target(void **state);
 
 typedef struct LyannaShape {
     const char *path;
-    TensorType type;  /* of matrices */
-    int32_t rank, n_hot; /* 0: no token info; all tokens are hot */
+    TensorType type;         /* of matrices */
+    int32_t rank, n_hot;     /* 0: no token info; all tokens are hot */
     const char *first_token; /* NULL: "fused" */
     int32_t bad_hot;         /* 1: two hot tokens in the wrong order; 2: one outside the vocabulary */
 } LyannaShape;
@@ -46,12 +54,14 @@ typedef struct LyannaRow {
     double k[LYANNA_KV], v[LYANNA_KV], feature[LYANNA_H];
 } LyannaRow;
 
-void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden, LyannaRow *out);
+void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden,
+                      LyannaRow *out);
 /* logits: [depth][V] of the chain after the last entry. */
 void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, double (*logits)[LYANNA_V]);
 /* The token info E'(token). */
 void lyanna_rig_info(const LyannaWeights *w, int32_t token, double *info);
 /* Algorithm 1 over n_steps rows of logits, below `root`. */
-void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[LYANNA_V], int32_t n_steps, int32_t top, int32_t root, Tree *out);
+void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[LYANNA_V], int32_t n_steps, int32_t top, int32_t root,
+                        Tree *out);
 
 #endif

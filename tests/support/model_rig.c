@@ -38,7 +38,8 @@ static Weights *open_weights(const Backend *backend, const Gguf *g, ActPrecision
     Model *m = NULL;
     Weights *w = NULL;
     if (model_open(&m, g, &err)) fail_msg("%s", err.message);
-    if (backend->weights_open(&w, m, &(WeightsOptions){.activations = activations, .n_threads = 1}, &err)) fail_msg("%s", err.message);
+    if (backend->weights_open(&w, m, &(WeightsOptions){.activations = activations, .n_threads = 1}, &err))
+        fail_msg("%s", err.message);
     return w;
 }
 
@@ -61,7 +62,12 @@ void rig_weights_close(Weights *w) {
 }
 
 RigOptions rig_options(int32_t n_ctx, int32_t max_rows) {
-    return (RigOptions){.n_threads = 1, .kv_type = KV_F32, .page_size = 16, .n_ctx = n_ctx, .max_sequences = 1, .max_rows = max_rows};
+    return (RigOptions){.n_threads = 1,
+                        .kv_type = KV_F32,
+                        .page_size = 16,
+                        .n_ctx = n_ctx,
+                        .max_sequences = 1,
+                        .max_rows = max_rows};
 }
 
 Device *rig_device(const Weights *w, int n_threads) {
@@ -73,8 +79,12 @@ Device *rig_device(const Weights *w, int n_threads) {
 }
 
 Executor *rig_executor(const Weights *w, const RigOptions *o) {
-    const ExecutorOptions options = {.kv_type = o->kv_type, .page_size = o->page_size, .n_ctx = o->n_ctx,
-                                     .max_sequences = o->max_sequences, .n_pages = o->n_pages, .max_rows = o->max_rows};
+    const ExecutorOptions options = {.kv_type = o->kv_type,
+                                     .page_size = o->page_size,
+                                     .n_ctx = o->n_ctx,
+                                     .max_sequences = o->max_sequences,
+                                     .n_pages = o->n_pages,
+                                     .max_rows = o->max_rows};
     fr_error err = {0};
     Executor *e = NULL;
     if (executor_open(&e, rig_device(w, o->n_threads), w, &options, &err)) fail_msg("%s", err.message);
@@ -95,15 +105,16 @@ int32_t rig_sequence(Executor *e) {
     return s;
 }
 
-void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk,
-                int32_t n_vocab, float *logits) {
+void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk, int32_t n_vocab,
+                float *logits) {
     Row *rows = calloc((size_t)chunk, sizeof *rows);
     int32_t *all = calloc((size_t)chunk, sizeof *all);
     for (int32_t done = 0; done < n; done += chunk) {
         int32_t n_rows = n - done < chunk ? n - done : chunk;
         fr_error err = {0};
         for (int32_t i = 0; i < n_rows; i++) {
-            rows[i] = (Row){.token = tokens[done + i], .sequence = sequence, .parent = i - 1, .want_logits = logits != NULL};
+            rows[i] =
+                (Row){.token = tokens[done + i], .sequence = sequence, .parent = i - 1, .want_logits = logits != NULL};
             all[i] = i;
         }
         if (executor_reserve(e, sequence, n_rows, &err) || executor_forward(e, rows, n_rows, &err))

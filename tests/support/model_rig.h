@@ -32,8 +32,8 @@ void rig_executor_close(Executor *e); /* and its device; NULL is fine */
 int32_t rig_sequence(Executor *e);
 
 /* Appends tokens to a sequence, `chunk` rows a forward, all committed. logits: [n][n_vocab], may be NULL. */
-void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk,
-                int32_t n_vocab, float *logits);
+void rig_append(Executor *e, int32_t sequence, const int32_t *tokens, int32_t n, int32_t chunk, int32_t n_vocab,
+                float *logits);
 
 /* A pattern of token ids: a pure function of seed and i. */
 int32_t rig_token(uint64_t seed, uint64_t i, int32_t n_vocab);

@@ -51,7 +51,8 @@ static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
     r->tokens = room(T + 1, sizeof *r->tokens);
     r->loss_mask = room(T, sizeof *r->loss_mask);
     for (int32_t t = 0; t <= T; t++) r->tokens[t] = (t * t + t / 5) % c->V;
-    for (int32_t t = 0; t < T; t++) r->loss_mask[t] = t % 7 != 1 && t % 7 != 2; /* two adjacent gaps: some chains stop early */
+    for (int32_t t = 0; t < T; t++)
+        r->loss_mask[t] = t % 7 != 1 && t % 7 != 2; /* two adjacent gaps: some chains stop early */
     r->hidden = random_numbers(1, (int64_t)T * c->C, 1);
     r->embd = random_numbers(2, (int64_t)c->V * c->C, 1);
     r->head = random_numbers(3, (int64_t)c->V * c->C, 1);
@@ -117,7 +118,8 @@ void net_check_wrong_signs(const NetCase *c) {
         for (int64_t k = 0; k < n; k++) r.dw[i][k] = -r.dw[i][k];
         double error = worst_error(&r, 3, &name);
         if (!(error > 1) || strcmp(name, r.tensors[i].name) != 0)
-            fail_msg("%s: the sign of %s is flipped, but the worst error is in %s: %g", c->what, r.tensors[i].name, name, error);
+            fail_msg("%s: the sign of %s is flipped, but the worst error is in %s: %g", c->what, r.tensors[i].name,
+                     name, error);
         for (int64_t k = 0; k < n; k++) r.dw[i][k] = -r.dw[i][k];
     }
     close_rig(&r);
@@ -165,6 +167,7 @@ void net_check_mask(const NetCase *c) {
     r.tokens[11] = (r.tokens[11] + 1) % c->V; /* after everything that the position and its chains read */
     for (int32_t k = 0; k < c->C; k++) r.hidden[10 * c->C + k] = 5;
     double again = learn(&r).loss;
-    if (one != again) fail_msg("%s: the loss at a position depends on what follows it: %.17g, %.17g", c->what, one, again);
+    if (one != again)
+        fail_msg("%s: the loss at a position depends on what follows it: %.17g, %.17g", c->what, one, again);
     close_rig(&r);
 }

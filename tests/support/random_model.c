@@ -51,8 +51,7 @@ static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, 
     fr_assert(whole);
     const float *x = gaussians(k, n_in * n_out, 0, std);
     char *data = keep(k, malloc(row_bytes * (size_t)n_out));
-    for (int64_t o = 0; o < n_out; o++)
-        blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
+    for (int64_t o = 0; o < n_out; o++) blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
     gguf_add_tensor(k->w, name, type, 2, (int64_t[]){n_in, n_out}, data);
 }
 
@@ -90,10 +89,8 @@ static void add_layer(Maker *k, int32_t i) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
         if (!tensors[t].wanted) continue;
-        if (tensors[t].n_out)
-            add_matrix(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
-        else
-            add_vector(k, name, tensors[t].n_in, tensors[t].mean, tensors[t].std);
+        if (tensors[t].n_out) add_matrix(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
+        else add_vector(k, name, tensors[t].n_in, tensors[t].mean, tensors[t].std);
     }
 }
 
@@ -147,14 +144,10 @@ enum { N_FIXED = 3 + 256 };
 /* Pieces after the fixed ones: the space mark, letters, mark + letter, pairs, triples of letters. */
 static void spell_piece(int32_t i, char *out, size_t n) {
     static const char letters[] = "etaoinshrdlcumwfgypbvkjxqz", mark[] = "\xe2\x96\x81";
-    if (i == 0)
-        snprintf(out, n, "%s", mark);
-    else if ((i -= 1) < 26)
-        snprintf(out, n, "%c", letters[i]);
-    else if ((i -= 26) < 26)
-        snprintf(out, n, "%s%c", mark, letters[i]);
-    else if ((i -= 26) < 26 * 26)
-        snprintf(out, n, "%c%c", letters[i % 26], letters[i / 26]);
+    if (i == 0) snprintf(out, n, "%s", mark);
+    else if ((i -= 1) < 26) snprintf(out, n, "%c", letters[i]);
+    else if ((i -= 26) < 26) snprintf(out, n, "%s%c", mark, letters[i]);
+    else if ((i -= 26) < 26 * 26) snprintf(out, n, "%c%c", letters[i % 26], letters[i / 26]);
     else {
         i -= 26 * 26;
         fr_assert(i < 26 * 26 * 26);
@@ -172,12 +165,9 @@ static void set_vocabulary(Maker *k) {
     for (int32_t i = 0; i < n; i++) {
         static const char *const first[] = {"<unk>", "<s>", "</s>"};
         char *piece = text + (size_t)i * PIECE;
-        if (i < 3)
-            snprintf(piece, PIECE, "%s", first[i]);
-        else if (i < N_FIXED)
-            snprintf(piece, PIECE, "<0x%02X>", (unsigned)(i - 3));
-        else
-            spell_piece(i - N_FIXED, piece, PIECE);
+        if (i < 3) snprintf(piece, PIECE, "%s", first[i]);
+        else if (i < N_FIXED) snprintf(piece, PIECE, "<0x%02X>", (unsigned)(i - 3));
+        else spell_piece(i - N_FIXED, piece, PIECE);
         types[i] = i == 0 ? UNKNOWN : i < 3 ? CONTROL : i < N_FIXED ? BYTE : NORMAL;
         scores[i] = i < N_FIXED ? 0 : (float)(N_FIXED - i);
         pieces[i] = (GgufString){piece, strlen(piece)};

@@ -152,7 +152,8 @@ static int32_t broken_pick(RandomSource *random_source, const double *weights, i
     double w[V], sum = 0;
     for (int32_t t = 0; t < n; t++) sum += weights[t];
     for (int32_t t = 0; t < n; t++)
-        w[t] = r->c->fault == RIG_NOT_SUBTRACTED ? (double)r->scratch->dist[t] : weights[t]; /* the last distribution computed */
+        w[t] = r->c->fault == RIG_NOT_SUBTRACTED ? (double)r->scratch->dist[t]
+                                                 : weights[t]; /* the last distribution computed */
     if (r->c->fault == RIG_NOT_NORMALISED && sum < 1) w[n - 1] += 1 - sum;
     return r->script.random_source.pick(&r->script.random_source, w, n);
 }
@@ -165,8 +166,13 @@ static int32_t verify(Rig *r, const VerifyRule *rule, RandomSource *random_sourc
         need_dists(r, r->prefix_of[i]);
         logits[i] = r->logits[r->prefix_of[i]];
     }
-    VerifyInput in = {.tree = &r->tree, .logits = logits, .n_vocab = r->c->n_vocab, .sampling = &r->c->target,
-                      .context = context, .n_context = context_of(r, r->prefix_of[0], context), .random_source = random_source,
+    VerifyInput in = {.tree = &r->tree,
+                      .logits = logits,
+                      .n_vocab = r->c->n_vocab,
+                      .sampling = &r->c->target,
+                      .context = context,
+                      .n_context = context_of(r, r->prefix_of[0], context),
+                      .random_source = random_source,
                       .options.gamma = r->c->gamma};
     fr_error err;
     if (rule->verify(&in, r->scratch, &r->result, &err)) fail_msg("%s: %s", rule->name, err.message);
@@ -216,7 +222,8 @@ double rig_dist_error(const RigCase *c, const VerifyRule *rule, double *n_kept) 
     do {
         draft_tree(r, 0, &r->script.random_source);
         if (c->fault == RIG_NO_FAULT && draft_dists_validate(r->dists, &r->tree, &err)) fail_msg("%s", err.message);
-        int32_t prefix = verify(r, rule, c->fault < RIG_NOT_SUBTRACTED ? &r->script.random_source : &broken.random_source);
+        int32_t prefix = verify(r, rule,
+                                c->fault < RIG_NOT_SUBTRACTED ? &r->script.random_source : &broken.random_source);
         r->emitted[prefix] += r->script.chance;
         kept += r->script.chance * r->result.n_path;
         all += r->script.chance;
@@ -302,11 +309,13 @@ int32_t rig_step(const RigCase *c, const VerifyRule *rule, uint64_t random_seed,
 }
 
 void rig_describe(const RigCase *c, const VerifyRule *rule, char *text, size_t size) {
-    int n = snprintf(text, size, "%s, seed %d, V %d, gamma %g, top-k %d/%d, top-p %g/%g, levels", rule->name, (int)c->seed,
-                     c->n_vocab, c->gamma, c->target.top_k, c->draft.top_k, (double)c->target.top_p,
+    int n = snprintf(text, size, "%s, seed %d, V %d, gamma %g, top-k %d/%d, top-p %g/%g, levels", rule->name,
+                     (int)c->seed, c->n_vocab, c->gamma, c->target.top_k, c->draft.top_k, (double)c->target.top_p,
                      (double)c->draft.top_p);
     for (int32_t i = 0; i < c->n_levels && n > 0 && (size_t)n < size; i++)
-        n += snprintf(text + n, size - (size_t)n, " %s%s%s x %d", c->levels[i].kind == DRAW_POINT ? "point"
-                      : c->levels[i].kind == DRAW_IID ? "iid" : "without", c->levels[i].own_dists ? "*" : "",
-                      c->levels[i].mixes ? "~" : "", c->levels[i].k);
+        n += snprintf(text + n, size - (size_t)n, " %s%s%s x %d",
+                      c->levels[i].kind == DRAW_POINT ? "point"
+                      : c->levels[i].kind == DRAW_IID ? "iid"
+                                                      : "without",
+                      c->levels[i].own_dists ? "*" : "", c->levels[i].mixes ? "~" : "", c->levels[i].k);
 }

@@ -14,9 +14,9 @@ enum { RIG_MAX_VOCAB = 5, RIG_MAX_LEVELS = 4, RIG_MAX_DRAFTS = 4, RIG_N_PROMPT =
 /* Deliberate faults, for negative controls. */
 typedef enum RigFault {
     RIG_NO_FAULT,
-    RIG_Q_PERTURBED,    /* the declared q is not the one that was drawn from */
-    RIG_KIND_WRONG,     /* every draft is declared as an independent draw from q */
-    RIG_REUSED,         /* a draft is offered again, as if it had been drawn: the second of a group repeats the first; the only
+    RIG_Q_PERTURBED, /* the declared q is not the one that was drawn from */
+    RIG_KIND_WRONG,  /* every draft is declared as an independent draw from q */
+    RIG_REUSED, /* a draft is offered again, as if it had been drawn: the second of a group repeats the first; the only
                          * one of a group repeats its parent */
     RIG_NOT_SUBTRACTED, /* the rule draws from p where it should draw from a residual */
     RIG_NOT_NORMALISED, /* the residual's missing mass goes to the last token */
@@ -38,7 +38,8 @@ typedef struct RigCase {
     double gamma;
     RigFault fault;
     bool no_dists; /* groups of points are not declared */
-    const float *target_logits, *draft_logits; /* [n_vocab] the same after every text, instead of random ones; NULL: random */
+    const float *target_logits,
+        *draft_logits; /* [n_vocab] the same after every text, instead of random ones; NULL: random */
 } RigCase;
 
 /* Temperature 1 without filters. */

@@ -65,7 +65,8 @@ static bool is_folder(const char *path) {
 }
 
 /* Calls `each` with the absolute paths of every entry of `from` and of its place in `to`. */
-static void for_every_entry(const char *from, const char *to, void (*each)(const char *from, const char *to, const char *name)) {
+static void for_every_entry(const char *from, const char *to,
+                            void (*each)(const char *from, const char *to, const char *name)) {
     DIR *folder = opendir(from);
     if (!folder) die("cannot read", from);
     for (struct dirent *entry; (entry = readdir(folder));) {
@@ -201,8 +202,8 @@ static Counts run(const char *program) {
     remove_tree(folder);
     if (status != 0 && c.failed == 0) c.failed = 1;
     if (c.passed + c.failed + c.skipped == 0) c.failed = 1;
-    printf("%-4s %-32s %4d passed %3d failed %3d skipped  %6.1f s\n", c.failed ? "FAIL" : "ok", name, c.passed, c.failed, c.skipped,
-           seconds);
+    printf("%-4s %-32s %4d passed %3d failed %3d skipped  %6.1f s\n", c.failed ? "FAIL" : "ok", name, c.passed,
+           c.failed, c.skipped, seconds);
     if (c.failed) printf("---- output of %s (status %d)\n%s----\n", program, status, text);
     else if (c.skipped) print_line_beginning(text, "skipped:");
     fflush(stdout);

@@ -26,7 +26,8 @@ void safetensors_build_add(SafeTensorsBuild *b, const char *name, const float *x
     free(rows);
     if (n_out) snprintf(shape, sizeof shape, "%" PRId64 ", %" PRId64, n_out, n_in);
     else snprintf(shape, sizeof shape, "%" PRId64, n_in);
-    int n_line = snprintf(line, sizeof line, ", \"%s\": {\"dtype\": \"%s\", \"shape\": [%s], \"data_offsets\": [%zu, %zu]}", name,
+    int n_line = snprintf(line, sizeof line,
+                          ", \"%s\": {\"dtype\": \"%s\", \"shape\": [%s], \"data_offsets\": [%zu, %zu]}", name,
                           tensor_type_info(b->type)->name, shape, from, b->data.n);
     assert_true(buf_append(&b->header, line, (size_t)n_line));
 }

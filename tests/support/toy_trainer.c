@@ -12,7 +12,7 @@ typedef struct Toy {
     Trainer base;
     int32_t n_vocab;
     int64_t next_sequence; /* number that the next batch must begin with; -1: any */
-    Param table; /* [n_vocab][n_vocab] logits of the next token */
+    Param table;           /* [n_vocab][n_vocab] logits of the next token */
 } Toy;
 
 static int32_t n_params(const Trainer *t) { return (void)t, 1; }

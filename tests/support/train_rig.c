@@ -24,7 +24,13 @@ void train_rig_shell(const char *command) {
 }
 
 int train_rig_make_files(const char *dir) {
-    const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 1, .n_head_kv = 1, .n_ff = 32, .n_vocab = 300,
+    const RandomModel m = {.arch = "llama",
+                           .n_layer = 1,
+                           .n_embd = 32,
+                           .n_head = 1,
+                           .n_head_kv = 1,
+                           .n_ff = 32,
+                           .n_vocab = 300,
                            .seed = 1};
     char text[20000], path[200];
     snprintf(text, sizeof text, "rm -rf %s && mkdir -p %s", dir, dir);

@@ -80,18 +80,15 @@ void vocab_build_alphabet(const char *tokens[256]) {
     for (unsigned b = 0; b < 256; b++) {
         bool printable = (b >= '!' && b <= '~') || (b >= 0xA1 && b != 0xAD);
         unsigned c = printable ? b : next++;
-        if (c < 128)
-            snprintf(spelled[b], 3, "%c", (char)c);
-        else
-            snprintf(spelled[b], 3, "%c%c", (char)(0xC0 | c >> 6), (char)(0x80 | (c & 0x3F)));
+        if (c < 128) snprintf(spelled[b], 3, "%c", (char)c);
+        else snprintf(spelled[b], 3, "%c%c", (char)(0xC0 | c >> 6), (char)(0x80 | (c & 0x3F)));
         tokens[b] = spelled[b];
     }
 }
 
 /* "Ġ" is the spelling of the space; "Ã ©" makes "é" (C3 A9). */
 const char *const tiny_merges[TINY_N_MERGES] = {
-    "h e", "l l",     "he ll", "hell o", "Ġ w", "o r", "Ġw or",
-    "l d", "Ġwor ld", "Ġ Ġ",   "1 2",    "Ã ©", "a b", "ab c",
+    "h e", "l l", "he ll", "hell o", "Ġ w", "o r", "Ġw or", "l d", "Ġwor ld", "Ġ Ġ", "1 2", "Ã ©", "a b", "ab c",
 };
 
 VocabSpec vocab_build_tiny_bpe(const char *pre) {

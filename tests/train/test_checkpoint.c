@@ -47,15 +47,19 @@ static char *slurp(const char *path, size_t *n) {
     return bytes;
 }
 
-static void remove_files(void) {
-    unlink(PATH), unlink(PATH ".previous"), unlink(LOG), unlink(OUT);
-}
+static void remove_files(void) { unlink(PATH), unlink(PATH ".previous"), unlink(LOG), unlink(OUT); }
 
 /* Some lines of a little language, tokenized with the vocabulary of a random model. */
 static int make_data(void **state) {
     (void)state;
-    const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 1, .n_head_kv = 1, .n_ff = 32,
-                           .n_vocab = N_VOCAB, .seed = 1};
+    const RandomModel m = {.arch = "llama",
+                           .n_layer = 1,
+                           .n_embd = 32,
+                           .n_head = 1,
+                           .n_head_kv = 1,
+                           .n_ff = 32,
+                           .n_vocab = N_VOCAB,
+                           .seed = 1};
     static char text[40000];
     size_t n = 0;
     for (int i = 0; i < 200; i++)
@@ -91,7 +95,10 @@ static void make_arrays(Arrays *x, float seed) {
     for (int i = 0; i < 7; i++) x->b[i] = seed;
     x->list[0] = (CheckpointArray){"a", 1000, x->a};
     x->list[1] = (CheckpointArray){"b", 7, x->b};
-    x->checkpoint = (Checkpoint){.step = 12, .data = 0xfedcba9876543210, .run_signature = "toy seed=1 lr=0.001 clip=1", .arrays = x->list,
+    x->checkpoint = (Checkpoint){.step = 12,
+                                 .data = 0xfedcba9876543210,
+                                 .run_signature = "toy seed=1 lr=0.001 clip=1",
+                                 .arrays = x->list,
                                  .n_arrays = 2};
 }
 
@@ -182,9 +189,15 @@ static void a_checkpoint_of_another_run_is_refused(void **state) {
 /* ---- the loop ----------------------------------------------------------------------------------- */
 
 static LoopOptions loop_options(void) {
-    return (LoopOptions){.method = "toy", .n_sequences = 4, .n_accumulate = 2, .seed = 3, .clip = 1, .checkpoint = PATH,
-                         .schedule = {.decay = SCHEDULE_COSINE, .peak = 0.05, .final = 0.1, .n_warm_up = 5, .n_steps = 60},
-                         .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
+    return (LoopOptions){
+        .method = "toy",
+        .n_sequences = 4,
+        .n_accumulate = 2,
+        .seed = 3,
+        .clip = 1,
+        .checkpoint = PATH,
+        .schedule = {.decay = SCHEDULE_COSINE, .peak = 0.05, .final = 0.1, .n_warm_up = 5, .n_steps = 60},
+        .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
 }
 
 /* One process of a run; writes the table if the run came to its end. */
@@ -230,7 +243,8 @@ static void the_loss_falls_and_is_logged(void **state) {
     for (char *line = strtok(log, "\n"); line; line = strtok(NULL, "\n")) {
         json_t *object = json_loads(line, 0, NULL);
         assert_non_null(object);
-        if (json_object_get(object, "loss")) assert_int_equal(json_integer_value(json_object_get(object, "step")), ++n_steps);
+        if (json_object_get(object, "loss"))
+            assert_int_equal(json_integer_value(json_object_get(object, "step")), ++n_steps);
         else assert_int_equal(json_integer_value(json_object_get(object, "step")), 20 * ++n_valid);
         json_decref(object);
     }

@@ -68,30 +68,39 @@ static void documents_and_their_loss_mask(void **state) {
         {CHAT_PLAIN, false, "{\"prompt\": \"Q: two\\nA:\", \"response\": \" 2\"}", "<s> Q: two\nA: 2</s>", " 2</s>"},
         {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \"\"}", "<s> The cat</s>", "</s>"},
         /* the prompt ends within the token " happy", so the whole token is in the loss */
-        {CHAT_PLAIN, false, "{\"prompt\": \"They were so happ\", \"response\": \"y.\"}", "<s> They were so happy.</s>", " happy.</s>"},
-        {CHAT_PLAIN, true, "{\"prompt\": \"Hi\", \"response\": \"Hello!\"}", "<s> USER: Hi\nASSISTANT: Hello!</s>", " Hello!</s>"},
+        {CHAT_PLAIN, false, "{\"prompt\": \"They were so happ\", \"response\": \"y.\"}", "<s> They were so happy.</s>",
+         " happy.</s>"},
+        {CHAT_PLAIN, true, "{\"prompt\": \"Hi\", \"response\": \"Hello!\"}", "<s> USER: Hi\nASSISTANT: Hello!</s>",
+         " Hello!</s>"},
         {CHAT_PLAIN, false,
-         "{\"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": \"Hi\"}, "
+         "{\"messages\": [{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": "
+         "\"Hi\"}, "
          "{\"role\": \"assistant\", \"content\": \"Hello!\"}, {\"role\": \"user\", \"content\": \"Bye\"}, "
          "{\"role\": \"assistant\", \"content\": \"See you\"}, {\"role\": \"user\", \"content\": \"never said\"}]}",
          /* a word-start space follows every special token */
-         "<s> Be kind.\nUSER: Hi\nASSISTANT: Hello!</s> \nUSER: Bye\nASSISTANT: See you</s>", " Hello!</s> See you</s>"},
+         "<s> Be kind.\nUSER: Hi\nASSISTANT: Hello!</s> \nUSER: Bye\nASSISTANT: See you</s>",
+         " Hello!</s> See you</s>"},
         /* the end of an answer that was cut off is not in the loss */
-        {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"length\"}", "<s> The cat is</s>", " is"},
-        {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"eos\"}", "<s> The cat is</s>", " is</s>"},
+        {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"length\"}",
+         "<s> The cat is</s>", " is"},
+        {CHAT_PLAIN, false, "{\"prompt\": \"The cat\", \"response\": \" is\", \"finish\": \"eos\"}",
+         "<s> The cat is</s>", " is</s>"},
         {CHAT_PLAIN, true, "{\"prompt\": \"Hi\", \"response\": \"Hello!\", \"finish\": \"context\"}",
          "<s> USER: Hi\nASSISTANT: Hello!</s>", " Hello!"},
         {CHAT_PLAIN, false,
          "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
-         "{\"role\": \"assistant\", \"content\": \"Hello!\", \"finish\": \"length\"}, {\"role\": \"user\", \"content\": \"Bye\"}, "
+         "{\"role\": \"assistant\", \"content\": \"Hello!\", \"finish\": \"length\"}, {\"role\": \"user\", "
+         "\"content\": \"Bye\"}, "
          "{\"role\": \"assistant\", \"content\": \"See you\", \"finish\": \"eos\"}]}",
          "<s> USER: Hi\nASSISTANT: Hello!</s> \nUSER: Bye\nASSISTANT: See you</s>", " Hello! See you</s>"},
         {CHAT_LLAMA2, false,
-         "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Hello!\"}, "
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
+         "\"Hello!\"}, "
          "{\"role\": \"user\", \"content\": \"Bye\"}, {\"role\": \"assistant\", \"content\": \"See you\"}]}",
          "<s> [INST] Hi [/INST] Hello! </s><s> [INST] Bye [/INST] See you </s>", " Hello! </s> See you </s>"},
         {CHAT_VICUNA, true, "{\"prompt\": \"Hi\", \"response\": \"Yes\"}",
-         "<s> A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+         "<s> A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+         "detailed, "
          "and polite answers to the user's questions. USER: Hi ASSISTANT: Yes</s>",
          " Yes</s>"},
         /* the markers of this format are not tokens of this vocabulary: they are plain text, and EOS ends the document */
@@ -330,7 +339,8 @@ static void errors_name_file_and_line(void **state) {
         DatasetOptions o = options_of(files, 0);
         spill(DATA, cases[i].text, strlen(cases[i].text));
         if (!dataset_open(&d, &o, vocab, &err)) fail_msg("%s: accepted", cases[i].text);
-        if (!strstr(err.message, cases[i].message) || !strstr(err.message, DATA)) fail_msg("%s: '%s'", cases[i].text, err.message);
+        if (!strstr(err.message, cases[i].message) || !strstr(err.message, DATA))
+            fail_msg("%s: '%s'", cases[i].text, err.message);
         assert_true(d.train.n_tokens == 0 && !d.train.tokens16);
     }
     Dataset d;
@@ -367,11 +377,17 @@ static void a_line_that_is_too_long_is_refused(void **state) {
 /* Where the vocabulary's file names no chat format, conversations get the plain one, and the dataset says so. */
 static void a_file_without_chat_format_gets_the_plain_one(void **state) {
     (void)state;
-    const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 1, .n_head_kv = 1, .n_ff = 32, .n_vocab = 300,
+    const RandomModel m = {.arch = "llama",
+                           .n_layer = 1,
+                           .n_embd = 32,
+                           .n_head = 1,
+                           .n_head_kv = 1,
+                           .n_ff = 32,
+                           .n_vocab = 300,
                            .seed = 1};
-    static const char *const lines[] = {
-        "{\"text\": \"a\"}\n", "{\"prompt\": \"a\", \"response\": \"b\"}\n",
-        ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n")};
+    static const char *const lines[] = {"{\"text\": \"a\"}\n", "{\"prompt\": \"a\", \"response\": \"b\"}\n",
+                                        ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+                                         "\"assistant\", \"content\": \"b\"}]}\n")};
     Gguf *g = rig_random_gguf(&m);
     char *files[] = {DATA};
     for (int i = 0; i < 3; i++) {

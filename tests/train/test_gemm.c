@@ -45,7 +45,8 @@ static float number(uint64_t stream, uint64_t i) { return (float)(2 * rng_unifor
 
 /* One number in four is 0, subnormal, nearly subnormal, or huge. */
 static float wild_number(uint64_t stream, uint64_t i) {
-    static const float wild[] = {0, -0.0f, FLT_MIN / 2, -FLT_TRUE_MIN, 1.5f * FLT_MIN, -0x1.01p-70f, 0x1.81p50f, -0x1.fffffep60f};
+    static const float wild[] = {0,          -0.0f,          FLT_MIN / 2, -FLT_TRUE_MIN, 1.5f * FLT_MIN, -0x1.01p-70f,
+                                 0x1.81p50f, -0x1.fffffep60f};
     float x = number(stream, i);
     return rng_uniform(stream, RNG_TEST, i, 1) < 0.25 ? wild[(size_t)(8 * rng_uniform(stream, RNG_TEST, i, 2))] : x;
 }
@@ -75,7 +76,13 @@ typedef struct Case {
 } Case;
 
 static Case make_case(int64_t m, int64_t n, int64_t k, int variant) {
-    Case t = {.m = m, .n = n, .k = k, .transpose_a = variant & 1, .transpose_b = variant & 2, .accumulate = variant & 4, .is_wild = variant & 8,
+    Case t = {.m = m,
+              .n = n,
+              .k = k,
+              .transpose_a = variant & 1,
+              .transpose_b = variant & 2,
+              .accumulate = variant & 4,
+              .is_wild = variant & 8,
               .alpha = variant & 4 ? 0.3f : 1};
     t.a = t.transpose_a ? make_matrix(k, m) : make_matrix(m, k);
     t.b = t.transpose_b ? make_matrix(n, k) : make_matrix(k, n);
@@ -87,12 +94,20 @@ static Case make_case(int64_t m, int64_t n, int64_t k, int variant) {
 static void drop_case(Case *t) { drop_matrix(&t->a), drop_matrix(&t->b), drop_matrix(&t->c); }
 
 static Bf16Product product_of(const Case *t) {
-    return (Bf16Product){t->m, t->n, t->k, {t->a.at, t->a.stride, !t->transpose_a}, {t->b.at, t->b.stride, t->transpose_b},
-                         t->alpha, t->accumulate, t->c.at, t->c.stride};
+    return (Bf16Product){t->m,
+                         t->n,
+                         t->k,
+                         {t->a.at, t->a.stride, !t->transpose_a},
+                         {t->b.at, t->b.stride, t->transpose_b},
+                         t->alpha,
+                         t->accumulate,
+                         t->c.at,
+                         t->c.stride};
 }
 
-static const int64_t shapes[][3] = {{1, 1, 1}, {7, 31, 2}, {8, 32, 32}, {9, 33, 33}, {16, 16, 31}, {17, 47, 64}, {5, 64, 255},
-                                    {24, 48, 256}, {3, 17, 257}, {33, 15, 300}, {8, 1, 513}, {513, 3, 5}, {530, 33, 1}};
+static const int64_t shapes[][3] = {{1, 1, 1},    {7, 31, 2},   {8, 32, 32},   {9, 33, 33},  {16, 16, 31},
+                                    {17, 47, 64}, {5, 64, 255}, {24, 48, 256}, {3, 17, 257}, {33, 15, 300},
+                                    {8, 1, 513},  {513, 3, 5},  {530, 33, 1}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_VARIANTS = 16 };
 
 #if defined(__x86_64__)
@@ -115,8 +130,8 @@ static void avx512_has_the_bits_of_plain_c(void **state) {
                     float one = plain.c.at[r * plain.c.stride + j], other = fast.c.at[r * fast.c.stride + j];
                     if (memcmp(&one, &other, sizeof one) != 0)
                         fail_msg("%lld x %lld x %lld, variant %d, at %lld %lld: %a, in plain C %a", (long long)plain.m,
-                                 (long long)plain.n, (long long)plain.k, variant, (long long)r, (long long)j, (double)other,
-                                 (double)one);
+                                 (long long)plain.n, (long long)plain.k, variant, (long long)r, (long long)j,
+                                 (double)other, (double)one);
                 }
             drop_case(&plain), drop_case(&fast);
         }
@@ -153,11 +168,13 @@ static void errors_are_those_of_bf16(void **state) {
         for (int i = 0; i < N_SHAPES; i++)
             for (int variant = 0; variant < 8; variant++) {
                 Case t = make_case(shapes[i][0], shapes[i][1], shapes[i][2], variant);
-                gemm(t.transpose_a, t.transpose_b, t.m, t.n, t.k, t.alpha, t.a.at, t.a.stride, t.b.at, t.b.stride, t.accumulate, t.c.at,
-                     t.c.stride);
+                gemm(t.transpose_a, t.transpose_b, t.m, t.n, t.k, t.alpha, t.a.at, t.a.stride, t.b.at, t.b.stride,
+                     t.accumulate, t.c.at, t.c.stride);
                 double error = worst_error(&t), bound = precision == GEMM_F32 ? 0 : 0x1.01p-7;
                 bound += (double)t.k * 0x1p-23 + 0x1p-22;
-                if (!(error <= bound)) fail_msg("%s, shape %d, variant %d: the error is %g, the bound %g", gemm_description(), i, variant, error, bound);
+                if (!(error <= bound))
+                    fail_msg("%s, shape %d, variant %d: the error is %g, the bound %g", gemm_description(), i, variant,
+                             error, bound);
                 worst = error > worst ? error : worst;
                 drop_case(&t);
             }
@@ -222,7 +239,7 @@ static float in[5][N], wrote[2][3][N], probs[2][HEADS * ROWS * ROWS], scratch[AT
 #define BOTH(NAME, ...) \
     do { \
         for (int f = 0; f < 2; f++) { \
-            float (*o)[N] = wrote[f], *p = probs[f]; \
+            float(*o)[N] = wrote[f], *p = probs[f]; \
             for (int k = 0; k < 3; k++) memcpy(o[k], in[4], sizeof in[4]); \
             (void)p; \
             if (f == 0) NAME(__VA_ARGS__); \

@@ -15,11 +15,20 @@ static const int32_t hot[] = {1, 3, 4, 8, 12};
 
 static const HeadLossOptions soft_labels = {.token_weight = 1, .n_steps = 3};
 /* MSE, because its derivative has no kinks that would disturb finite differences; test_train_ops.c tests SmoothL1. */
-static const HeadLossOptions both_losses = {.token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3};
-static const HeadLossOptions hard_labels = {.token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
+static const HeadLossOptions both_losses = {
+    .token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3};
+static const HeadLossOptions hard_labels = {
+    .token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
 
-static const UnrollShape layer = {.C = C, .n_ff = 7, .n_head = 4, .n_head_kv = 2, .head_dim = 6, .rms_eps = 1e-5f,
-                                  .rope = &rope, .n_steps = 3, .fuses_token = true};
+static const UnrollShape layer = {.C = C,
+                                  .n_ff = 7,
+                                  .n_head = 4,
+                                  .n_head_kv = 2,
+                                  .head_dim = 6,
+                                  .rms_eps = 1e-5f,
+                                  .rope = &rope,
+                                  .n_steps = 3,
+                                  .fuses_token = true};
 
 static NetCase cases[16];
 static int n_cases;
@@ -38,7 +47,8 @@ static void add_eagle(UnrollNet *net, const char *what, const HeadLossOptions *l
     add_case(what, &eagle_net_class, net);
 }
 
-static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *loss, int32_t rank, int32_t n_hot, bool fused) {
+static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *loss, int32_t rank, int32_t n_hot,
+                       bool fused) {
     *net = (UnrollNet){layer, {"lyanna", C, V, rank, n_hot, hot, 1e-5f}, *loss};
     net->layer.method = "lyanna";
     net->layer.has_attn_norm = true;

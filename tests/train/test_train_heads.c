@@ -28,8 +28,10 @@ static const HydraNet hydras[] = {
     {C, V, 4, 2, false, 0, {.token_weight = 0.5, .n_steps = 4}},
     {C, V, 2, 3, true, 0, {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
 };
-#define NO_INFO {.rank = 0}
-#define INFO {.method = "redrafter", .C = C, .V = V, .rank = 3, .rms_eps = 1e-5f}
+#define NO_INFO \
+    { .rank = 0 }
+#define INFO \
+    { .method = "redrafter", .C = C, .V = V, .rank = 3, .rms_eps = 1e-5f }
 static const RedrafterNet redrafters[] = {
     {C, V, 1, NO_INFO, true, 0, {.token_weight = 1, .n_steps = 4}},
     {C, V, 2, NO_INFO, false, 0, {.token_weight = 0.5, .n_steps = 3}},
@@ -41,9 +43,12 @@ static const RedrafterNet redrafters[] = {
 };
 
 typedef void (*Logits)(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
-static void medusa_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
-static void hydra_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
-static void redrafter_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out);
+static void medusa_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step,
+                          double *out);
+static void hydra_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step,
+                         double *out);
+static void redrafter_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step,
+                             double *out);
 
 static const struct Case {
     const NetClass *class;
@@ -122,7 +127,8 @@ static void plain_block(const double *w, const double *b, double *x, int32_t n) 
     for (int32_t i = 0; i < n; i++) x[i] += plain_silu(y[i]);
 }
 
-static void medusa_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out) {
+static void medusa_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step,
+                          double *out) {
     const MedusaNet *n = net;
     double x[C];
     w += (step - 1) * (2 * n->n_blocks + n->has_own_output);
@@ -131,7 +137,8 @@ static void medusa_logits(const void *net, real *const *w, const TrainSequence *
     plain_linear(n->has_own_output ? w[2 * n->n_blocks] : seq->head, NULL, x, C, V, out);
 }
 
-static void hydra_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out) {
+static void hydra_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step,
+                         double *out) {
     const HydraNet *n = net;
     double c[5 * C], x[C], y[C];
     int32_t each = 3 + 2 * (n->n_blocks - 1);
@@ -154,7 +161,8 @@ static void plain_info(real *const *w, int32_t rank, const double *token, double
     for (int32_t i = 0; i < V; i++) out[i] += w[2][i] * up[i] / sqrt(square / V + (double)1e-5f);
 }
 
-static void redrafter_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step, double *out) {
+static void redrafter_logits(const void *net, real *const *w, const TrainSequence *seq, int32_t t, int32_t step,
+                             double *out) {
     const RedrafterNet *n = net;
     double x[2 * C] = {0}, from_token[C], from_state[C];
     for (int32_t s = 1; s <= step; s++) {
@@ -209,7 +217,8 @@ static TrainSums plain_sums(const struct Case *of, const TrainSequence *seq) {
 
 static void expect_plain_sums(const char *what) {
     TrainSums want = plain_sums(run.of, &run.seq), got = learn_run(NULL, 0), with_gradients = learn_run(run.dw, 1);
-    if (!(fabs(got.loss - want.loss) < 1e-9 * (1 + want.loss))) fail_msg("%s: loss %g, want %g", what, got.loss, want.loss);
+    if (!(fabs(got.loss - want.loss) < 1e-9 * (1 + want.loss)))
+        fail_msg("%s: loss %g, want %g", what, got.loss, want.loss);
     assert_true(with_gradients.loss == got.loss);
     assert_int_equal(got.n, want.n);
     for (int32_t s = 0; s < run.of->loss->n_steps; s++) {
@@ -259,7 +268,11 @@ static double worst_error(int max_tried, char *name) {
 /* Also with more positions than HEAD_LOSS_ROWS. Gradients are added to those of an earlier call. */
 static void gradients_match_finite_differences(void **state) {
     (void)state;
-    static const struct { int32_t T; bool all; int max_tried; } sizes[] = {{13, false, 40}, {HEAD_LOSS_ROWS + 5, true, 3}};
+    static const struct {
+        int32_t T;
+        bool all;
+        int max_tried;
+    } sizes[] = {{13, false, 40}, {HEAD_LOSS_ROWS + 5, true, 3}};
     for (int i = 0; i < N_CASES; i++)
         for (int k = 0; k < 2; k++) {
             char name[64] = "";
@@ -284,10 +297,13 @@ static void a_wrong_sign_is_detected(void **state) {
         for (int32_t k = 0; k < run.n_tensors; k++) {
             char name[64] = "";
             NetTensor x = run.of->class->tensor(run.of->net, k);
-            if (i == N_CASES - 2 && strcmp(x.name, "redrafter.u.weight") == 0) continue; /* with one step from a zero state it has no influence */
+            if (i == N_CASES - 2 && strcmp(x.name, "redrafter.u.weight") == 0)
+                continue; /* with one step from a zero state it has no influence */
             for (int64_t j = 0; j < net_tensor_count(&x); j++) run.dw[k][j] = -run.dw[k][j];
             double error = worst_error(4, name);
-            if (!(error > 1) || strcmp(name, x.name) != 0) fail_msg("case %d: the sign of %s is flipped, but the worst error is in %s: %g", i, x.name, name, error);
+            if (!(error > 1) || strcmp(name, x.name) != 0)
+                fail_msg("case %d: the sign of %s is flipped, but the worst error is in %s: %g", i, x.name, name,
+                         error);
             for (int64_t j = 0; j < net_tensor_count(&x); j++) run.dw[k][j] = -run.dw[k][j];
         }
         close_run();
@@ -320,7 +336,8 @@ static int fill(void **state) {
     (void)state;
     openblas_set_num_threads(1);
     for (uint64_t i = 0; i < MAX_T * C; i++) hidden[i] = 2 * rng_uniform(1, RNG_TEST, i, 0) - 1;
-    for (uint64_t i = 0; i < V * C; i++) embd[i] = rng_uniform(2, RNG_TEST, i, 0) - 0.5, head[i] = 2 * rng_uniform(3, RNG_TEST, i, 0) - 1;
+    for (uint64_t i = 0; i < V * C; i++)
+        embd[i] = rng_uniform(2, RNG_TEST, i, 0) - 0.5, head[i] = 2 * rng_uniform(3, RNG_TEST, i, 0) - 1;
     for (int32_t i = 0; i <= MAX_T; i++) tokens[i] = (i * i + i / 5) % V;
     return 0;
 }

@@ -25,8 +25,18 @@ enum { H = 64, V = 300, N_STEPS = 3, N_TEXT = 14, LENGTH = 40 };
 static Gguf *target_gguf;
 static Weights *target;
 
-typedef enum Kind { MEDUSA, MEDUSA_TARGET, HYDRA, HYDRA_TARGET, REDRAFTER, REDRAFTER_ZERO, REDRAFTER_INFO, N_KINDS } Kind;
-static const char *const method_of[N_KINDS] = {"medusa", "medusa", "hydra", "hydra", "redrafter", "redrafter", "redrafter"};
+typedef enum Kind {
+    MEDUSA,
+    MEDUSA_TARGET,
+    HYDRA,
+    HYDRA_TARGET,
+    REDRAFTER,
+    REDRAFTER_ZERO,
+    REDRAFTER_INFO,
+    N_KINDS
+} Kind;
+static const char *const method_of[N_KINDS] = {"medusa",    "medusa",    "hydra",    "hydra",
+                                               "redrafter", "redrafter", "redrafter"};
 
 typedef struct TrainedDrafter {
     Trainer *trainer;
@@ -53,8 +63,14 @@ static TrainedDrafter *open_drafter_trainer(Kind kind, int32_t n_steps, bool har
         p->net.hydra = (HydraNet){H, V, n_steps, kind == HYDRA ? 1 : 2, kind == HYDRA, 0, loss};
         o.class = &hydra_net_class;
     } else {
-        p->net.redrafter = (RedrafterNet){H, V, 2, {.method = "redrafter", .C = H, .V = V, .rank = kind == REDRAFTER_INFO ? 8 : 0, .rms_eps = 1e-5f},
-                                          kind == REDRAFTER, 0.5, loss};
+        p->net.redrafter = (RedrafterNet){
+            H,
+            V,
+            2,
+            {.method = "redrafter", .C = H, .V = V, .rank = kind == REDRAFTER_INFO ? 8 : 0, .rms_eps = 1e-5f},
+            kind == REDRAFTER,
+            0.5,
+            loss};
         o.class = &redrafter_net_class;
     }
     if (drafter_trainer_open(&p->trainer, &f, &o, &err)) fail_msg("%s", err.message);
@@ -79,7 +95,8 @@ static void scatter_values(TrainedDrafter *p) {
         const Param *x = p->trainer->class->param(p->trainer, i);
         uint64_t name = 0;
         for (const char *c = x->name; *c; c++) name = name * 31 + (unsigned char)*c;
-        for (int64_t k = 0; k < x->n; k++) x->value[k] = (float)(0.4 * (rng_uniform(name, RNG_TEST, (uint64_t)k, 0) - 0.5));
+        for (int64_t k = 0; k < x->n; k++)
+            x->value[k] = (float)(0.4 * (rng_uniform(name, RNG_TEST, (uint64_t)k, 0) - 0.5));
     }
 }
 
@@ -89,8 +106,8 @@ static Tree tree;
 
 /* The tree that the drafter proposes after a text, from the file that the trainer of this kind writes. */
 static void propose(Kind kind, const int32_t *text) {
-    static const char *const options[N_KINDS] = {",top=2", ",top=2", ",top=2", ",top=2", ",width=4,length=3", ",width=4,length=3",
-                                                 ",width=4,length=3"};
+    static const char *const options[N_KINDS] = {
+        ",top=2", ",top=2", ",top=2", ",top=2", ",width=4,length=3", ",width=4,length=3", ",width=4,length=3"};
     char spec[128];
     fr_error err;
     LearnedReader reader;
@@ -133,7 +150,8 @@ static double worst_difference(Kind kind, const int32_t *text) {
     }
     for (int32_t i = 1; i < tree.n; i++) {
         const TreeNode *node = &tree.nodes[i];
-        for (int32_t at = i; at > 0; at = tree.nodes[at].parent) tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
+        for (int32_t at = i; at > 0; at = tree.nodes[at].parent)
+            tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
         double drafted = (double)node->p_accept / (node->parent ? (double)tree.nodes[node->parent].p_accept : 1);
         double difference = fabs(probability(trained, tokens, node->depth) / drafted - 1);
         if (!(difference <= worst)) worst = difference;
@@ -152,7 +170,8 @@ static void the_drafter_runs_the_trained_network(void **state) {
         for (int32_t i = 1; i < tree.n; i++) deepest = tree.nodes[i].depth > deepest ? tree.nodes[i].depth : deepest;
         assert_true(tree.n > 6 && deepest == N_STEPS);
         double difference = worst_difference(kind, text);
-        if (!(difference < 5e-3)) fail_msg("%s, case %d: the file and the network differ by %g", method_of[kind], (int)kind, difference);
+        if (!(difference < 5e-3))
+            fail_msg("%s, case %d: the file and the network differ by %g", method_of[kind], (int)kind, difference);
     }
     propose(REDRAFTER, text); /* negative controls: another start state; no token info */
     assert_true(worst_difference(REDRAFTER_ZERO, text) > 0.02);
@@ -174,7 +193,8 @@ static void the_file_is_refused_with_another_target(void **state) {
         rig_tokens(1, V, text, N_TEXT);
         propose(kind, text);
         snprintf(spec, sizeof spec, "%s:file=" FILE_OF_IT, method_of[kind]);
-        const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = g, .weights = other, .device = device, .n_ctx = 64};
+        const DrafterEnv env =
+            {.n_vocab = V, .max_sequences = 1, .target = g, .weights = other, .device = device, .n_ctx = 64};
         assert_int_equal(drafter_open(&d, spec, &env, 0, &err), FR_ERR_MISMATCH);
         assert_non_null(strstr(err.message, "target"));
     }
@@ -230,8 +250,10 @@ static void training_improves_held_out_texts(void **state) {
         assert_int_equal(before.n, N_VALID * (LENGTH - 7));
         train(p, 40);
         TrainSums after = learn(p, &held_out, 0);
-        if (!(after.loss < 0.9 * before.loss)) fail_msg("case %d: loss %g, before %g", (int)kind, after.loss, before.loss);
-        if (kind >= HYDRA) assert_true(accuracy_of(&after) > accuracy_of(&before) + 0.1); /* medusa does not see the tokens */
+        if (!(after.loss < 0.9 * before.loss))
+            fail_msg("case %d: loss %g, before %g", (int)kind, after.loss, before.loss);
+        if (kind >= HYDRA)
+            assert_true(accuracy_of(&after) > accuracy_of(&before) + 0.1); /* medusa does not see the tokens */
         close_drafter_trainer(p);
     }
 }
@@ -291,7 +313,8 @@ static void untrained_heads_repeat_the_target(void **state) {
         TrainedDrafter *p = open_drafter_trainer(kind, N_STEPS, false);
         TrainSums s = learn(p, &held_out, 0);
         loss[kind] = s.loss / (double)s.n;
-        if (!(fabs(loss[kind] - loss[MEDUSA]) < 1e-5 * loss[MEDUSA])) fail_msg("case %d: %g, not %g", (int)kind, loss[kind], loss[MEDUSA]);
+        if (!(fabs(loss[kind] - loss[MEDUSA]) < 1e-5 * loss[MEDUSA]))
+            fail_msg("case %d: %g, not %g", (int)kind, loss[kind], loss[MEDUSA]);
         close_drafter_trainer(p);
     }
     assert_true(loss[MEDUSA] > 0.1);

@@ -24,10 +24,21 @@ static uint8_t loss_mask[N_SEQUENCES][LENGTH];
 static const TrainBatch batch = {N_SEQUENCES, LENGTH, &tokens[0][0], &loss_mask[0][0], 0};
 
 static LlamaOptions options_of(const Gguf *vocabulary, int n_threads) {
-    return (LlamaOptions){.shape = {.n_layer = 2, .n_embd = 32, .n_head = 4, .n_head_kv = 2, .head_dim = 16, .n_ff = 96,
-                                    .rms_eps = 1e-5f, .rope_base = 10000},
-                          .max_length = LENGTH, .n_ctx = 128, .type = TYPE_F32, .name = "tiny", .vocabulary = vocabulary,
-                          .seed = 3, .n_threads = n_threads};
+    return (LlamaOptions){.shape = {.n_layer = 2,
+                                    .n_embd = 32,
+                                    .n_head = 4,
+                                    .n_head_kv = 2,
+                                    .head_dim = 16,
+                                    .n_ff = 96,
+                                    .rms_eps = 1e-5f,
+                                    .rope_base = 10000},
+                          .max_length = LENGTH,
+                          .n_ctx = 128,
+                          .type = TYPE_F32,
+                          .name = "tiny",
+                          .vocabulary = vocabulary,
+                          .seed = 3,
+                          .n_threads = n_threads};
 }
 
 static Trainer *open_trainer(const LlamaOptions *o) {
@@ -38,8 +49,15 @@ static Trainer *open_trainer(const LlamaOptions *o) {
 }
 
 static Gguf *open_vocabulary(void) {
-    return rig_random_gguf(&(RandomModel){.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 2, .n_ff = 32,
-                                          .n_vocab = N_VOCAB, .tied = true, .seed = 1});
+    return rig_random_gguf(&(RandomModel){.arch = "llama",
+                                          .n_layer = 1,
+                                          .n_embd = 32,
+                                          .n_head = 2,
+                                          .n_head_kv = 2,
+                                          .n_ff = 32,
+                                          .n_vocab = N_VOCAB,
+                                          .tied = true,
+                                          .seed = 1});
 }
 
 static int make_batch(void **state) {
@@ -259,7 +277,8 @@ static void inference_matches_the_trained_network(void **state) {
     for (int i = 0; i < 3; i++) {
         double d = distance_to_executor(cases[i].type);
         if (!(d >= cases[i].least && d <= cases[i].most))
-            fail_msg("%s: the executor's logits are %g away from the trainer's", tensor_type_info(cases[i].type)->name, d);
+            fail_msg("%s: the executor's logits are %g away from the trainer's", tensor_type_info(cases[i].type)->name,
+                     d);
     }
 }
 

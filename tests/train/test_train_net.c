@@ -21,8 +21,15 @@
 
 enum { N_WEIGHTS_MAX = 4096, T_MAX = 150 };
 
-static const LlamaShape shape = {.n_layer = 2, .n_embd = 10, .n_head = 4, .n_head_kv = 2, .head_dim = 6, .n_ff = 7,
-                                 .n_vocab = 13, .rms_eps = 1e-5f, .rope_base = 100};
+static const LlamaShape shape = {.n_layer = 2,
+                                 .n_embd = 10,
+                                 .n_head = 4,
+                                 .n_head_kv = 2,
+                                 .head_dim = 6,
+                                 .n_ff = 7,
+                                 .n_vocab = 13,
+                                 .rms_eps = 1e-5f,
+                                 .rope_base = 100};
 
 typedef struct Net {
     double w[N_WEIGHTS_MAX], dw[N_WEIGHTS_MAX];
@@ -112,7 +119,8 @@ static void a_wrong_sign_is_detected(void **state) {
         int64_t n = t.n_rows * t.n;
         for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
         double error = worst_error(4, name);
-        if (!(error > 1) || strcmp(name, t.name) != 0) fail_msg("the sign of %s is flipped, but the worst error is in %s: %g", t.name, name, error);
+        if (!(error > 1) || strcmp(name, t.name) != 0)
+            fail_msg("the sign of %s is flipped, but the worst error is in %s: %g", t.name, name, error);
         for (int64_t k = at; k < at + n; k++) net.dw[k] = -net.dw[k];
         at += n;
     }

@@ -143,17 +143,13 @@ static void embedding(void **state) {
 
 static double silu_loss(void *ctx) {
     (void)ctx;
-    if (r.kind)
-        swiglu_forward(r.y, r.a, r.b, r.n);
-    else
-        silu_forward(r.y, r.a, r.n);
+    if (r.kind) swiglu_forward(r.y, r.a, r.b, r.n);
+    else silu_forward(r.y, r.a, r.n);
     return weighted(r.n);
 }
 static void silu_back(void) {
-    if (r.kind)
-        swiglu_backward(r.da, r.db, r.g, r.a, r.b, r.n);
-    else
-        silu_backward(r.da, r.g, r.a, r.n);
+    if (r.kind) swiglu_backward(r.da, r.db, r.g, r.a, r.b, r.n);
+    else silu_backward(r.da, r.g, r.a, r.n);
 }
 
 static void silu_and_swiglu(void **state) {
@@ -322,7 +318,8 @@ static void adamw_as_in_the_paper(void **state) {
             v[i] = 0.95 * v[i] + 0.05 * g * g;
             double decay = i < 2 ? 0.1 * w[i] : 0;
             w[i] -= rate * (m[i] / (1 - pow(0.9, step)) / (sqrt(v[i] / (1 - pow(0.95, step))) + 1e-8) + decay);
-            if (fabs((double)weight[i] - w[i]) > 1e-6) fail_msg("step %d, %d: %g, not %g", step, i, (double)weight[i], w[i]);
+            if (fabs((double)weight[i] - w[i]) > 1e-6)
+                fail_msg("step %d, %d: %g, not %g", step, i, (double)weight[i], w[i]);
         }
     }
     assert_int_equal(a.n_steps, 3);
@@ -385,8 +382,8 @@ static void rates_of_a_schedule(void **state) {
     static const struct {
         int64_t step;
         double linear, cosine;
-    } cases[] = {{0, 0.5, 0.5}, {3, 2, 2}, {4, 2, 2},       {9, 2, 2},    {10, 2, 2},
-                 {15, 1.55, 0},  {20, 1.1, 1.1}, {30, 0.2, 0.2}, {99, 0.2, 0.2}};
+    } cases[] = {{0, 0.5, 0.5}, {3, 2, 2},      {4, 2, 2},      {9, 2, 2},     {10, 2, 2},
+                 {15, 1.55, 0}, {20, 1.1, 1.1}, {30, 0.2, 0.2}, {99, 0.2, 0.2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double cosine = cases[i].cosine;
         if (cases[i].step == 15) cosine = 2 * (0.1 + 0.9 * (1 + sqrt(0.5)) / 2);

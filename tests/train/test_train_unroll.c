@@ -24,8 +24,16 @@ static Gguf *gguf;
 static FrozenTarget frozen; /* computes the target's hidden states for the tests */
 
 static void open_target(const char *arch) {
-    const RandomModel m = {.arch = arch, .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96, .n_vocab = 300,
-                           .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 11};
+    const RandomModel m = {.arch = arch,
+                           .n_layer = 2,
+                           .n_embd = 64,
+                           .n_head = 4,
+                           .n_head_kv = 2,
+                           .n_ff = 96,
+                           .n_vocab = 300,
+                           .types = {TYPE_Q8_0, TYPE_F16},
+                           .n_types = 2,
+                           .seed = 11};
     fr_error err;
     if (random_model_write(&m, TARGET, &err)) fail_msg("%s", err.message);
     gguf = rig_gguf(TARGET);
@@ -41,9 +49,17 @@ static void close_target(void) {
 
 static UnrollShape layer_of(const char *method, int32_t n_steps) {
     const Hparams *h = &frozen.model->hparams;
-    return (UnrollShape){.method = method, .C = h->n_embd, .n_ff = 80, .n_head = h->n_head, .n_head_kv = h->n_head_kv,
-                         .head_dim = h->head_dim, .rms_eps = h->rms_eps, .rope = &frozen.model->ropes[0], .n_steps = n_steps,
-                         .fc_std = start_token_std(frozen.embd, h->n_vocab, h->n_embd), .fuses_token = true,
+    return (UnrollShape){.method = method,
+                         .C = h->n_embd,
+                         .n_ff = 80,
+                         .n_head = h->n_head,
+                         .n_head_kv = h->n_head_kv,
+                         .head_dim = h->head_dim,
+                         .rms_eps = h->rms_eps,
+                         .rope = &frozen.model->ropes[0],
+                         .n_steps = n_steps,
+                         .fc_std = start_token_std(frozen.embd, h->n_vocab, h->n_embd),
+                         .fuses_token = true,
                          .qk_start_anew = frozen.model->layers[h->n_layer - 1].q_norm != NULL};
 }
 
@@ -71,7 +87,8 @@ static UnrollNet lyanna_of(HeadLossOptions loss) {
 
 /* ---- training ----------------------------------------------------------------------------------- */
 
-static const HeadLossOptions learning = {.token_weight = 1, .hidden_weight = 0.5, .regression = REGRESSION_SMOOTH_L1, .n_steps = DEPTH};
+static const HeadLossOptions learning = {
+    .token_weight = 1, .hidden_weight = 0.5, .regression = REGRESSION_SMOOTH_L1, .n_steps = DEPTH};
 
 /* Takes a few steps on one batch of random tokens, and writes the trainer's file to `path`. */
 static Trainer *train(const NetClass *class, const void *net, const char *path) {
@@ -84,7 +101,11 @@ static Trainer *train(const NetClass *class, const void *net, const char *path) 
     double first = 0, last = 0;
     rig_tokens(5, n_vocab, tokens, N_SEQUENCES * (LENGTH + 1));
     for (int32_t i = 0; i < N_SEQUENCES * LENGTH; i++) loss_mask[i] = i % LENGTH > 9;
-    const DrafterTrainerOptions options = {.class = class, .net = net, .max_length = LENGTH, .type = TYPE_F32, .n_threads = 2};
+    const DrafterTrainerOptions options = {.class = class,
+                                           .net = net,
+                                           .max_length = LENGTH,
+                                           .type = TYPE_F32,
+                                           .n_threads = 2};
     const AdamWOptions adamw_options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     const TrainBatch batch = {N_SEQUENCES, LENGTH, tokens, loss_mask, 0};
     if (frozen_open(&target, gguf, LENGTH, 2, &err) || drafter_trainer_open(&t, &target, &options, &err) ||
@@ -158,11 +179,12 @@ static void check_tree(bool is_eagle, const char *path) {
     for (int32_t i = 1; i < tree.n; i++) {
         const TreeNode *node = &tree.nodes[i];
         at_depth[node->depth]++;
-        for (int32_t at = i; at > 0; at = tree.nodes[at].parent) tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
+        for (int32_t at = i; at > 0; at = tree.nodes[at].parent)
+            tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
         log_p[i] = log_p[node->parent] + log_q(is_eagle, tokens, hidden, node->depth);
         if (!(fabs(log((double)node->p_accept) - log_p[i]) < 0.02))
-            fail_msg("%s: node %d of depth %d: the drafter gives %g, the network %g", spec, i, node->depth, (double)node->p_accept,
-                     exp(log_p[i]));
+            fail_msg("%s: node %d of depth %d: the drafter gives %g, the network %g", spec, i, node->depth,
+                     (double)node->p_accept, exp(log_p[i]));
     }
     for (int32_t depth = 1; depth <= DEPTH; depth++) assert_true(at_depth[depth] >= 3);
     drafter_close(d);
@@ -234,7 +256,7 @@ static void noise_is_uniform(void **state) {
         assert_true(x > -0.5 && x < 0.5 && noise[2][i] != noise[0][i] && noise[3][i] != noise[0][i]);
         sum += x, squares += x * x;
     }
-    assert_true(fabs(sum / N) < 0.02);              /* 4 standard errors of the mean */
+    assert_true(fabs(sum / N) < 0.02);                /* 4 standard errors of the mean */
     assert_true(fabs(squares / N - 1.0 / 12) < 5e-3); /* (2 width)^2 / 12 */
 }
 
@@ -254,9 +276,14 @@ static void noise_changes_training_and_not_validation(void **state) {
     for (int k = 0; k < 4; k++) { /* none; noise, twice, once with two threads */
         FrozenTarget target;
         Trainer *t;
-        const DrafterTrainerOptions o = {.class = &eagle_net_class, .net = &net, .max_length = LENGTH, .type = TYPE_F32,
-                                         .noise = k ? 0.3 : 0, .n_threads = 1 + k / 3};
-        if (frozen_open(&target, gguf, LENGTH, 1, &err) || drafter_trainer_open(&t, &target, &o, &err)) fail_msg("%s", err.message);
+        const DrafterTrainerOptions o = {.class = &eagle_net_class,
+                                         .net = &net,
+                                         .max_length = LENGTH,
+                                         .type = TYPE_F32,
+                                         .noise = k ? 0.3 : 0,
+                                         .n_threads = 1 + k / 3};
+        if (frozen_open(&target, gguf, LENGTH, 1, &err) || drafter_trainer_open(&t, &target, &o, &err))
+            fail_msg("%s", err.message);
         for (int i = 0; i < 3; i++) { /* validation; training at two sequence numbers */
             TrainSums sums = {0};
             const TrainBatch batch = {N, LENGTH, tokens, loss_mask, i == 2 ? 40 : 0};
@@ -269,7 +296,8 @@ static void noise_changes_training_and_not_validation(void **state) {
     assert_true(loss[0][1] == loss[0][0] && loss[0][2] == loss[0][0]);
     for (int k = 1; k < 4; k++) {
         assert_true(fabs(loss[k][0] - loss[0][0]) < 1e-9 * loss[0][0]);
-        assert_true(fabs(loss[k][1] - loss[0][0]) > 1e-6 * loss[0][0] && fabs(loss[k][1] - loss[k][2]) > 1e-6 * loss[0][0]);
+        assert_true(fabs(loss[k][1] - loss[0][0]) > 1e-6 * loss[0][0] &&
+                    fabs(loss[k][1] - loss[k][2]) > 1e-6 * loss[0][0]);
         for (int i = 0; i < 3; i++) assert_true(fabs(loss[k][i] - loss[1][i]) < 1e-9 * loss[1][i]);
     }
 }
@@ -284,7 +312,8 @@ static void hot_tokens_are_the_most_frequent_ones(void **state) {
     sequences_begin(&s, 10, 4, true);
     const Document d = {.tokens = tokens, .loss_mask = loss_mask, .n = 10};
     assert_int_equal(sequences_add(&s, &d, &err), FR_OK);
-    assert_int_equal(hot_tokens_choose(&s, 10, 3, &found, &err), FR_OK); /* 7 occurs three times; 2, 4 and 9 twice: ties go to the lower ones */
+    assert_int_equal(hot_tokens_choose(&s, 10, 3, &found, &err),
+                     FR_OK); /* 7 occurs three times; 2, 4 and 9 twice: ties go to the lower ones */
     assert_int_equal(found[0], 2);
     assert_int_equal(found[1], 4);
     assert_int_equal(found[2], 7);

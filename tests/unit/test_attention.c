@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHAPE(a, layers, embd, heads, kv, ff, vocab)                                                         \
-    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff,              \
-    .n_vocab = vocab
+#define SHAPE(a, layers, embd, heads, kv, ff, vocab) \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = vocab
 
 static const RandomModel one_head = {SHAPE("llama", 2, 40, 5, 1, 24, 31), .seed = 1};
-static const RandomModel two_heads = {SHAPE("qwen3", 1, 64, 4, 2, 32, 31), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 2};
+static const RandomModel two_heads = {SHAPE("qwen3", 1, 64, 4, 2, 32, 31), .types = {TYPE_Q8_0}, .n_types = 1,
+                                      .seed = 2};
 
 /* Keys in a tile, as docs/ARCHITECTURE.md has it; contexts end in the third. */
 enum { TILE = 512, N_TOKENS = 2 * TILE + 76 };
@@ -61,15 +61,19 @@ static float *baseline(const Text *t, KvType kv_type) {
     return logits;
 }
 
-static void expect_row(const char *what, int n_threads, KvType kv_type, int32_t i, const float *ours, const float *theirs, int32_t n) {
+static void expect_row(const char *what, int n_threads, KvType kv_type, int32_t i, const float *ours,
+                       const float *theirs, int32_t n) {
     if (memcmp(ours, theirs, (size_t)n * sizeof *ours))
-        fail_msg("%s, %d threads, KV %s: logits after token %d differ: the first is %.9g, plainly %.9g", what, n_threads,
-                 kv_type_name(kv_type), i, (double)ours[0], (double)theirs[0]);
+        fail_msg("%s, %d threads, KV %s: logits after token %d differ: the first is %.9g, plainly %.9g", what,
+                 n_threads, kv_type_name(kv_type), i, (double)ours[0], (double)theirs[0]);
 }
 
 /* The text in chunks of many rows (whole pairs) and, around the edges of tiles and at the end, of few (tiles). */
-static void expect_text(const Text *t, const char *what, int n_threads, KvType kv_type, int32_t page_size, const float *theirs) {
-    static const struct { int32_t end, chunk; } pieces[] = {
+static void expect_text(const Text *t, const char *what, int n_threads, KvType kv_type, int32_t page_size,
+                        const float *theirs) {
+    static const struct {
+        int32_t end, chunk;
+    } pieces[] = {
         {TILE - 5, 61}, {TILE + 5, 1}, {2 * TILE - 6, 64}, {2 * TILE + 6, 2}, {N_TOKENS - 30, 7}, {N_TOKENS, 3},
     };
     RigOptions o = options(n_threads, kv_type, page_size);
@@ -92,7 +96,8 @@ static void threads_chunks_pages_and_types_do_not_matter(void **state) {
         Text t = text_open(shapes[k], NULL);
         for (int kv = 0; kv < KV_TYPE_COUNT; kv++) {
             float *theirs = baseline(&t, (KvType)kv);
-            for (int n = k ? 3 : 1; n <= 4; n++) expect_text(&t, k ? "two heads" : "one head", n, (KvType)kv, pages[n - 1], theirs);
+            for (int n = k ? 3 : 1; n <= 4; n++)
+                expect_text(&t, k ? "two heads" : "one head", n, (KvType)kv, pages[n - 1], theirs);
             free(theirs);
         }
         text_close(&t);
@@ -125,12 +130,16 @@ static void expect_tree(const Text *t, KvType kv_type, int n_threads, int32_t n)
     rig_append(e, other, t->tokens, N_SHORT, 64, t->n_vocab, NULL);
     Row rows[N_ROWS];
     for (int i = 0; i < N_ROWS; i++)
-        rows[i] = (Row){.token = rig_token(8, (uint64_t)i, t->n_vocab), .sequence = i < N_ROWS - 1 ? s : other, .parent = parents[i],
+        rows[i] = (Row){.token = rig_token(8, (uint64_t)i, t->n_vocab),
+                        .sequence = i < N_ROWS - 1 ? s : other,
+                        .parent = parents[i],
                         .want_logits = true};
     fr_error err = {0};
-    if (executor_reserve(e, s, N_ROWS - 1, &err) || executor_reserve(e, other, 1, &err) || executor_forward(e, rows, N_ROWS, &err))
+    if (executor_reserve(e, s, N_ROWS - 1, &err) || executor_reserve(e, other, 1, &err) ||
+        executor_forward(e, rows, N_ROWS, &err))
         fail_msg("%s", err.message);
-    float *ours = calloc((size_t)(N_ROWS * t->n_vocab), sizeof *ours), *theirs = calloc((size_t)t->n_vocab, sizeof *theirs);
+    float *ours = calloc((size_t)(N_ROWS * t->n_vocab), sizeof *ours),
+          *theirs = calloc((size_t)t->n_vocab, sizeof *theirs);
     for (int i = 0; i < N_ROWS; i++)
         memcpy(ours + i * t->n_vocab, executor_logits(e, i), (size_t)t->n_vocab * sizeof *ours);
     o.n_threads = 1, o.page_size = 16;
@@ -138,7 +147,8 @@ static void expect_tree(const Text *t, KvType kv_type, int n_threads, int32_t n)
     int32_t plain = rig_sequence(one);
     for (int i = 0; i < N_ROWS; i++) {
         int32_t length = i < N_ROWS - 1 ? n : N_SHORT, n_path = 0;
-        if (executor_sequence_length(one, plain) < length) rig_append(one, plain, t->tokens, length, 64, t->n_vocab, NULL);
+        if (executor_sequence_length(one, plain) < length)
+            rig_append(one, plain, t->tokens, length, 64, t->n_vocab, NULL);
         executor_sequence_truncate(one, plain, length);
         for (int32_t k = i; k >= 0; k = parents[k]) path[n_path++] = rows[k].token;
         while (n_path > 0) rig_append(one, plain, &path[--n_path], 1, 1, t->n_vocab, theirs);

@@ -162,7 +162,10 @@ static void stages_follow_each_other(void **state) {
     int n_parts_of[] = {1, 7, 2, 64, 3, 200};
     for (int i = 0; i < N_STAGES; i++) {
         rungs[i] = (Rung){&ladder, i};
-        stages[2 * i] = (Stage){.fn = climb_part, .ctx = &rungs[i], .n_parts = n_parts_of[i % 6], .later = &ladder,
+        stages[2 * i] = (Stage){.fn = climb_part,
+                                .ctx = &rungs[i],
+                                .n_parts = n_parts_of[i % 6],
+                                .later = &ladder,
                                 .later_bytes = sizeof ladder};
         stages[2 * i + 1] = (Stage){0}; /* nothing to do */
     }
@@ -183,7 +186,7 @@ static void stages_follow_each_other(void **state) {
 }
 
 typedef struct Places {
-    atomic_int n_met;           /* threads that are in a part: each waits for the others, so that each has one */
+    atomic_int n_met; /* threads that are in a part: each waits for the others, so that each has one */
     cpu_set_t allowed[THREADS_MAX];
 } Places;
 

@@ -56,7 +56,8 @@ static void random_beams_equal_their_tries(void **state) {
     static Tree trie, got;
     int32_t beam[MAX_ALL], n_shared = 0;
     for (int round = 0; round < 3000; round++) {
-        int32_t n = 1 + rig_below(round % 10 ? 12 : MAX_N), length = 1 + rig_below(n > 12 ? 7 : MAX_LENGTH), alphabet = 1 + rig_below(5);
+        int32_t n = 1 + rig_below(round % 10 ? 12 : MAX_N), length = 1 + rig_below(n > 12 ? 7 : MAX_LENGTH),
+                alphabet = 1 + rig_below(5);
         for (int32_t i = 0; i < n * length; i++) beam[i] = rig_below(alphabet);
         tree_reset(&trie, 0);
         for (int32_t i = 0; i < n; i++)

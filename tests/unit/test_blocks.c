@@ -31,8 +31,7 @@ static void every_half_is_its_value(void **state) {
         } else {
             double wanted = special ? (h & 0x8000 ? -INFINITY : INFINITY) : half_value((uint16_t)h);
             if ((double)f != wanted || float_to_half(f) != h)
-                fail_msg("half %04x gives %a, wanted %a, and back %04x", h, (double)f, wanted,
-                         float_to_half(f));
+                fail_msg("half %04x gives %a, wanted %a, and back %04x", h, (double)f, wanted, float_to_half(f));
         }
         if (!signbit(f) != !(h & 0x8000)) fail_msg("half %04x loses its sign", h);
     }
@@ -62,17 +61,14 @@ static void brain_floats_are_upper_halves(void **state) {
         uint32_t bits;
         memcpy(&bits, &f, sizeof bits);
         assert_int_equal(bits, h << 16);
-        if (isnan(f))
-            assert_true(isnan(bf16_to_float(float_to_bf16(f))));
-        else
-            assert_int_equal(float_to_bf16(f), h);
+        if (isnan(f)) assert_true(isnan(bf16_to_float(float_to_bf16(f))));
+        else assert_int_equal(float_to_bf16(f), h);
     }
     static const struct {
         float f;
         uint16_t h;
     } ties[] = {{0x1.01p0f, 0x3f80}, {0x1.03p0f, 0x3f82}, {0x1.010002p0f, 0x3f81}, {3.4028234e38f, 0x7f80}};
-    for (size_t i = 0; i < sizeof ties / sizeof *ties; i++)
-        assert_int_equal(float_to_bf16(ties[i].f), ties[i].h);
+    for (size_t i = 0; i < sizeof ties / sizeof *ties; i++) assert_int_equal(float_to_bf16(ties[i].f), ties[i].h);
     uint32_t low_nan = 0x7f800001;
     float f;
     memcpy(&f, &low_nan, sizeof f);
@@ -95,8 +91,7 @@ static void scaled_block(TensorType type, uint8_t *block) {
     uint16_t two = 0x4000, half = 0x3800;
     memset(block, 0, tensor_type_info(type)->block_bytes);
     memcpy(block + (type == TYPE_Q6_K ? 208 : 0), &two, 2);
-    if (type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K)
-        memcpy(block + 2, &half, 2);
+    if (type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K) memcpy(block + 2, &half, 2);
     if (type == TYPE_Q4_K || type == TYPE_Q5_K) {
         for (int i = 4; i < 8; i++) block[i] = 1;
         for (int i = 12; i < 16; i++) block[i] = 1;
@@ -152,8 +147,8 @@ static void each_bit_lies_where_the_format_says(void **state) {
         block[x.byte] = (uint8_t)x.value;
         blocks_dequantize(x.type, block, n, after);
         if (after[x.element] != x.wanted)
-            fail_msg("%s byte %d = %02x: element %d is %g, wanted %g", tensor_type_info(x.type)->name, x.byte,
-                     x.value, x.element, (double)after[x.element], (double)x.wanted);
+            fail_msg("%s byte %d = %02x: element %d is %g, wanted %g", tensor_type_info(x.type)->name, x.byte, x.value,
+                     x.element, (double)after[x.element], (double)x.wanted);
         if (x.type == TYPE_Q6_K && x.byte >= 192) continue; /* a scale changes sixteen */
         for (int i = 0; i < n; i++)
             if (i != x.element && after[i] != before[i])
@@ -170,8 +165,7 @@ static void packed_scales_unpack(void **state) {
     memcpy(block + 2, &one, 2);
     for (int b = 0; b < 8; b++) {
         int s = 33 + b, m = 60 - 5 * b;
-        if (b < 4)
-            block[4 + b] |= (uint8_t)s, block[8 + b] |= (uint8_t)m;
+        if (b < 4) block[4 + b] |= (uint8_t)s, block[8 + b] |= (uint8_t)m;
         else {
             block[4 + b - 4] |= (uint8_t)(s >> 4 << 6), block[8 + b - 4] |= (uint8_t)(m >> 4 << 6);
             block[12 + b - 4] = (uint8_t)((s & 15) | (m & 15) << 4);
@@ -229,8 +223,7 @@ static void quantisers_stay_within_their_error(void **state) {
 
 static void odd_values_quantise_sanely(void **state) {
     (void)state;
-    static const float rows[][2] = {{0, 0}, {1e-30f, -1e-30f}, {1e30f, 1}, {-1e-6f, 0},
-                                    {5, 5}, {NAN, INFINITY}};
+    static const float rows[][2] = {{0, 0}, {1e-30f, -1e-30f}, {1e30f, 1}, {-1e-6f, 0}, {5, 5}, {NAN, INFINITY}};
     for (int type = 0; type < TYPE_COUNT; type++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             float x[256], y[256];
@@ -241,8 +234,7 @@ static void odd_values_quantise_sanely(void **state) {
             for (int i = 0; i < 256 && r < 5; i++) {
                 bool near = fabsf(y[i] - x[i]) <= 0.07f * fabsf(rows[r][0]) + 1e-6f;
                 if (r == 2 ? type > TYPE_BF16 && !isfinite(y[i]) : !near)
-                    fail_msg("%s: %g became %g", tensor_type_info((TensorType)type)->name, (double)x[i],
-                             (double)y[i]);
+                    fail_msg("%s: %g became %g", tensor_type_info((TensorType)type)->name, (double)x[i], (double)y[i]);
             }
         }
 }
@@ -291,8 +283,7 @@ static void files_quantised_by_other_programs_agree(void **state) {
         assert_int_equal(n[0], n[1]);
         double rms = relative_rms(x[0], x[1], n[0]);
         if (!(rms > 0 && rms <= cases[c].rms_max))
-            fail_msg("%s against %s: relative difference %g, at most %g", path[1], path[0], rms,
-                     cases[c].rms_max);
+            fail_msg("%s against %s: relative difference %g, at most %g", path[1], path[0], rms, cases[c].rms_max);
         for (int i = 0; i < 2; i++) mem_free(x[i]), gguf_close(g[i]);
     }
 }
@@ -313,14 +304,10 @@ static void row_sizes_are_whole_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_half_is_its_value),
-        cmocka_unit_test(floats_round_to_the_nearest_half),
-        cmocka_unit_test(brain_floats_are_upper_halves),
-        cmocka_unit_test(each_bit_lies_where_the_format_says),
-        cmocka_unit_test(packed_scales_unpack),
-        cmocka_unit_test(quantisers_stay_within_their_error),
-        cmocka_unit_test(odd_values_quantise_sanely),
-        cmocka_unit_test(files_quantised_by_other_programs_agree),
+        cmocka_unit_test(every_half_is_its_value),       cmocka_unit_test(floats_round_to_the_nearest_half),
+        cmocka_unit_test(brain_floats_are_upper_halves), cmocka_unit_test(each_bit_lies_where_the_format_says),
+        cmocka_unit_test(packed_scales_unpack),          cmocka_unit_test(quantisers_stay_within_their_error),
+        cmocka_unit_test(odd_values_quantise_sanely),    cmocka_unit_test(files_quantised_by_other_programs_agree),
         cmocka_unit_test(row_sizes_are_whole_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

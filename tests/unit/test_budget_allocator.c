@@ -19,7 +19,8 @@ static void random_tree(uint64_t trial, uint32_t salt, int32_t n, Tree *t) {
     tree_reset(t, 1);
     for (int32_t i = 0; i < n; i++) {
         int32_t parent = (int32_t)(dice(trial, salt + 3 * (uint32_t)i) % (uint32_t)t->n);
-        tree_add(t, parent, i, t->nodes[parent].p_accept * (float)(dice(trial, salt + 3 * (uint32_t)i + 1) % 16 + 1) / 16, 0);
+        tree_add(t, parent, i,
+                 t->nodes[parent].p_accept * (float)(dice(trial, salt + 3 * (uint32_t)i + 1) % 16 + 1) / 16, 0);
     }
 }
 
@@ -31,7 +32,8 @@ static CostCurve random_curve(uint64_t trial) {
 }
 
 static double gain_of(const BudgetInput *in, double sum, int32_t n) {
-    return sum - in->tokens_per_s * (cost_curve_at(in->cost, in->n_base_rows + n) - cost_curve_at(in->cost, in->n_base_rows));
+    return sum -
+           in->tokens_per_s * (cost_curve_at(in->cost, in->n_base_rows + n) - cost_curve_at(in->cost, in->n_base_rows));
 }
 
 /* The greatest gain over all sets of nodes that contain the parents of their nodes. */
@@ -71,8 +73,13 @@ static void no_set_of_nodes_is_better(void **state) {
         int n_trees = 1 + (int)(trial % MAX_TREES);
         for (int i = 0; i < n_trees; i++) random_tree(trial, 100 * (uint32_t)i, 4 - n_trees / 3, &trees[i]);
         CostCurve curve = random_curve(trial);
-        const BudgetInput in = {.trees = list, .n_trees = n_trees, .n_base_rows = 1 + (int32_t)(trial % 7), .cost = &curve,
-                              .tokens_per_s = 0.2 + (double)(trial % 11) / 10, .max_extra_s = 1e9, .scratch = scratch};
+        const BudgetInput in = {.trees = list,
+                                .n_trees = n_trees,
+                                .n_base_rows = 1 + (int32_t)(trial % 7),
+                                .cost = &curve,
+                                .tokens_per_s = 0.2 + (double)(trial % 11) / 10,
+                                .max_extra_s = 1e9,
+                                .scratch = scratch};
         int32_t budgets[MAX_TREES];
         int32_t n = allocate_budgets(&in, budgets), kept = 0;
         double best = best_by_force(&in), sum = 0;
@@ -82,7 +89,8 @@ static void no_set_of_nodes_is_better(void **state) {
             for (int32_t k = 1; k < trees[i].n; k++) sum += (double)trees[i].nodes[k].p_accept;
         }
         assert_int_equal(kept, n);
-        if (fabs(gain_of(&in, sum, n) - best) > 1e-6) fail_msg("trial %d: %g, by force %g", (int)trial, gain_of(&in, sum, n), best);
+        if (fabs(gain_of(&in, sum, n) - best) > 1e-6)
+            fail_msg("trial %d: %g, by force %g", (int)trial, gain_of(&in, sum, n), best);
         n_none += n == 0, n_some += n > 0;
     }
     assert_true(n_none > 10 && n_some > 10); /* both happen */
@@ -91,8 +99,13 @@ static void no_set_of_nodes_is_better(void **state) {
 static int32_t allocated(const CostCurve *curve, const Tree *t, double tokens_per_s, double max_extra_s) {
     BudgetNode scratch[TREE_MAX_NODES];
     int32_t budget;
-    const BudgetInput in = {.trees = &t, .n_trees = 1, .n_base_rows = 1, .cost = curve, .tokens_per_s = tokens_per_s,
-                          .max_extra_s = max_extra_s, .scratch = scratch};
+    const BudgetInput in = {.trees = &t,
+                            .n_trees = 1,
+                            .n_base_rows = 1,
+                            .cost = curve,
+                            .tokens_per_s = tokens_per_s,
+                            .max_extra_s = max_extra_s,
+                            .scratch = scratch};
     int32_t n = allocate_budgets(&in, &budget);
     assert_int_equal(n, budget);
     return n;
@@ -103,13 +116,14 @@ static void rows_decide(void **state) {
     static Tree t;
     tree_reset(&t, 1);
     for (int32_t i = 0; i < 10; i++) tree_add(&t, i, 2, t.nodes[i].p_accept * 0.9f, 0);
-    const CostCurve flat = {.n = 2, .rows = {1, 32}, .seconds = {1, 1}}, steep = {.n = 2, .rows = {1, 32}, .seconds = {1, 32}};
+    const CostCurve flat = {.n = 2, .rows = {1, 32}, .seconds = {1, 1}},
+                    steep = {.n = 2, .rows = {1, 32}, .seconds = {1, 32}};
     const CostCurve step = {.n = 4, .rows = {1, 2, 8, 9}, .seconds = {1, 3, 3, 20}};
     assert_int_equal(allocated(&flat, &t, 1, 1e9), 10);
     assert_int_equal(allocated(&steep, &t, 1, 1e9), 0);
-    assert_int_equal(allocated(&step, &t, 1, 1e9), 7);  /* one node alone loses */
-    assert_int_equal(allocated(&step, &t, 1, 1.5), 0);  /* the step would take too long */
-    assert_int_equal(allocated(&step, &t, 3, 1e9), 0);  /* a second costs too many tokens */
+    assert_int_equal(allocated(&step, &t, 1, 1e9), 7); /* one node alone loses */
+    assert_int_equal(allocated(&step, &t, 1, 1.5), 0); /* the step would take too long */
+    assert_int_equal(allocated(&step, &t, 3, 1e9), 0); /* a second costs too many tokens */
     tree_reset(&t, 1);
     assert_int_equal(allocated(&flat, &t, 1, 1e9), 0);
 }
@@ -134,13 +148,17 @@ static CostCurve curve(void) { return (CostCurve){.n = 4, .rows = {1, 2, 4, 8}, 
 static void a_forward_corrects_other_sizes(void **state) {
     (void)state;
     CostCurve c = curve();
-    for (int i = 0; i < 400; i++) cost_curve_observe(&c, 8, 1e6); /* never more than several forwards of fewer rows would cost */
-    for (int k = 1; k < c.n; k++) assert_true(c.seconds[k] <= c.seconds[k - 1] * c.rows[k] / c.rows[k - 1] * (1 + 1e-9));
+    for (int i = 0; i < 400; i++)
+        cost_curve_observe(&c, 8, 1e6); /* never more than several forwards of fewer rows would cost */
+    for (int k = 1; k < c.n; k++)
+        assert_true(c.seconds[k] <= c.seconds[k - 1] * c.rows[k] / c.rows[k - 1] * (1 + 1e-9));
     c = curve();
     for (int i = 0; i < 10; i++) cost_curve_observe(&c, 1, 1.3); /* a slower machine is slower for all sizes */
     assert_true(cost_curve_at(&c, 8) > 3.1);
     c = curve();
-    for (int i = 0; i < 20000; i++) cost_curve_observe(&c, 1, 1); /* a size that is never observed slowly becomes cheaper, so that it is tried again */
+    for (int i = 0; i < 20000; i++)
+        cost_curve_observe(&c, 1,
+                           1); /* a size that is never observed slowly becomes cheaper, so that it is tried again */
     assert_true(cost_curve_at(&c, 8) < 2.5);
     c = curve();
     cost_curve_observe(&c, 17, 1e6); /* more than twice the largest measured size: outside the curve */

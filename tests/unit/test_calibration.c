@@ -19,7 +19,8 @@ static double uniform(uint64_t i) {
 static void one_step(Calibration *c, uint64_t i, double (*truth)(double)) {
     static Tree t;
     float first = (float)uniform(5 * i), second = (float)uniform(5 * i + 1);
-    bool first_right = uniform(5 * i + 2) < truth((double)first), second_right = uniform(5 * i + 3) < truth((double)second);
+    bool first_right = uniform(5 * i + 2) < truth((double)first),
+         second_right = uniform(5 * i + 3) < truth((double)second);
     tree_reset(&t, 1);
     int32_t child = tree_add(&t, 0, RIGHT, first, 0);
     tree_add(&t, child, RIGHT, first * second, 0);
@@ -55,7 +56,8 @@ static void a_known_distortion_is_learned(void **state) {
     for (int i = 0; i < 4; i++) {
         Calibration c = taught(truths[i]), untaught;
         assert_true(worst_error(&c, truths[i]) < 0.1);
-        calibration_init(&untaught, NULL); /* the negative control: without learning only the undistorted one is matched */
+        calibration_init(&untaught,
+                         NULL); /* the negative control: without learning only the undistorted one is matched */
         assert_true(worst_error(&untaught, truths[i]) < 0.02 || i != 1);
         assert_true(worst_error(&untaught, truths[i]) > 0.15 || i == 1);
     }
@@ -100,7 +102,8 @@ static void only_nodes_whose_truth_is_known_are_counted(void **state) {
     static Tree t;
     tree_reset(&t, 1);
     int32_t right = tree_add(&t, 0, RIGHT, 0.5f, 0), wrong = tree_add(&t, 0, WRONG, 0.25f, 0);
-    tree_add(&t, right, RIGHT, 0.5f, 0); /* its conditional estimate is 1; a second token would be needed to know its truth */
+    tree_add(&t, right, RIGHT, 0.5f,
+             0); /* its conditional estimate is 1; a second token would be needed to know its truth */
     tree_add(&t, wrong, RIGHT, 0.25f, 0);
     Calibration c;
     calibration_init(&c, NULL);
@@ -132,9 +135,9 @@ static void the_prior_dominates_at_first(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_known_distortion_is_learned),    cmocka_unit_test(the_map_never_falls),
-        cmocka_unit_test(a_calibrated_tree_is_valid),     cmocka_unit_test(only_nodes_whose_truth_is_known_are_counted),
-        cmocka_unit_test(old_observations_fade), cmocka_unit_test(the_prior_dominates_at_first),
+        cmocka_unit_test(a_known_distortion_is_learned), cmocka_unit_test(the_map_never_falls),
+        cmocka_unit_test(a_calibrated_tree_is_valid),    cmocka_unit_test(only_nodes_whose_truth_is_known_are_counted),
+        cmocka_unit_test(old_observations_fade),         cmocka_unit_test(the_prior_dominates_at_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

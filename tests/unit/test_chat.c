@@ -65,8 +65,7 @@ static const struct {
 static void check(ChatFamily family, const ChatMessage *messages, int n, const char *want) {
     Buf out = {.max_bytes = 4096};
     fr_error err = {0};
-    if (chat_format(family, messages, n, &out, &err))
-        fail_msg("%s: %s", chat_family_name(family), err.message);
+    if (chat_format(family, messages, n, &out, &err)) fail_msg("%s: %s", chat_family_name(family), err.message);
     if (strcmp(out.data, want) != 0)
         fail_msg("%s:\nwant \"%s\"\ngot  \"%s\"", chat_family_name(family), want, out.data);
     buf_free(&out);
@@ -134,22 +133,15 @@ static void templates_are_recognised(void **state) {
     } cases[] = {
         {CHAT_LLAMA2, "{% set content = '<<SYS>>\\n' + system_message %}{{ bos_token + '[INST] ' + content + "
                       "' [/INST]' }}"},
-        {CHAT_LLAMA3,
-         "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}"},
-        {CHAT_CHATML,
-         "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"},
-        {CHAT_MISTRAL,
-         "{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token}}"},
+        {CHAT_LLAMA3, "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' %}"},
+        {CHAT_CHATML, "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"},
+        {CHAT_MISTRAL, "{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token}}"},
         {CHAT_NONE, "{{ '[INST]' + message['content'] + '[/INST]' }}"},
         {CHAT_ZEPHYR, "{{ '<|user|>\\n' + message['content'] + eos_token }}"},
-        {CHAT_PHI3,
-         "{{'<|user|>' + '\\n' + message['content'] + '<|end|>' + '\\n' + '<|assistant|>' + '\\n'}}"},
-        {CHAT_GEMMA,
-         "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}"},
-        {CHAT_VICUNA,
-         "{{ 'USER: ' + message['content'] + ' ' }}{{ 'ASSISTANT: ' + message['content'] + eos_token }}"},
-        {CHAT_PLAIN,
-         "{{ 'USER: ' + m['content'] + '\\n' }}{{ 'ASSISTANT: ' + m['content'] + eos_token + '\\n' }}"},
+        {CHAT_PHI3, "{{'<|user|>' + '\\n' + message['content'] + '<|end|>' + '\\n' + '<|assistant|>' + '\\n'}}"},
+        {CHAT_GEMMA, "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}"},
+        {CHAT_VICUNA, "{{ 'USER: ' + message['content'] + ' ' }}{{ 'ASSISTANT: ' + message['content'] + eos_token }}"},
+        {CHAT_PLAIN, "{{ 'USER: ' + m['content'] + '\\n' }}{{ 'ASSISTANT: ' + m['content'] + eos_token + '\\n' }}"},
         {CHAT_NONE, "{{ message['content'] }}"},
         {CHAT_NONE, ""},
     };

@@ -30,7 +30,8 @@ static void check_refused(const char *spec, const DrafterEnv *env, fr_code code,
     Drafter *d = NULL;
     fr_error err = {0};
     int status = drafter_open(&d, spec, env, 0, &err);
-    if (status != code || !strstr(err.message, message)) fail_msg("%s: %d \"%s\", want \"%s\"", spec, status, err.message, message);
+    if (status != code || !strstr(err.message, message))
+        fail_msg("%s: %d \"%s\", want \"%s\"", spec, status, err.message, message);
     assert_null(d);
 }
 
@@ -67,7 +68,8 @@ static void bad_files_are_refused(void **state) {
     check_refused("rest:index=build", &env, FR_ERR_IO, "not a file that can be mapped");
     check_refused("rest:index=Makefile", &env, FR_ERR_FORMAT, "is not a corpus index");
     check_refused("rest:index=" INDEX ",min_match=17", &env, FR_ERR_ARGUMENT, "min_match");
-    check_refused("rest:index=" INDEX, &(DrafterEnv){.n_vocab = 65, .max_sequences = 1}, FR_ERR_MISMATCH, "(64 tokens)");
+    check_refused("rest:index=" INDEX, &(DrafterEnv){.n_vocab = 65, .max_sequences = 1}, FR_ERR_MISMATCH,
+                  "(64 tokens)");
     memcpy(bad, good, n);
     bad[n] = 0;
     spill(INDEX, bad, n + 1);
@@ -85,8 +87,14 @@ static void bad_files_are_refused(void **state) {
 
 static void an_index_for_another_vocabulary_is_refused(void **state) {
     (void)state;
-    const RandomModel m = {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 2, .n_ff = 32,
-                           .n_vocab = 300, .seed = 1};
+    const RandomModel m = {.arch = "llama",
+                           .n_layer = 1,
+                           .n_embd = 32,
+                           .n_head = 2,
+                           .n_head_kv = 2,
+                           .n_ff = 32,
+                           .n_vocab = 300,
+                           .seed = 1};
     fr_error err = {0};
     Gguf *target = NULL, *draft = NULL, *other = NULL;
     uint64_t a = 0, b = 1, c = 0;
@@ -148,7 +156,8 @@ static void damaged_files_do_no_harm(void **state) {
         if (corpus_open_memory(&x, bad, n, "damaged", 64, NULL, &err)) fail_msg("%s", err.message);
         CorpusSpan s;
         corpus_longest(&x, text + round % 100, 100, 1, 16, &s);
-        for (int64_t i = 0; i < (int64_t)x.header->n_places; i++) assert_in_range(corpus_token(&x, i, round) + 1, 0, 64);
+        for (int64_t i = 0; i < (int64_t)x.header->n_places; i++)
+            assert_in_range(corpus_token(&x, i, round) + 1, 0, 64);
         corpus_close(&x);
         spill(INDEX, bad, n);
         Drafter *d = rig_open_drafter("rest:index=" INDEX ",min_match=1", 64, 1);

@@ -18,7 +18,8 @@
 
 static char folder[64], entry[400];
 
-static const CostCurve CURVE = {.n = 3, .rows = {1, 4, 32}, .seconds = {0.0125, 0.015625, 0.0625}, .key_s = 1e-6, .key_read_s = 0};
+static const CostCurve CURVE = {
+    .n = 3, .rows = {1, 4, 32}, .seconds = {0.0125, 0.015625, 0.0625}, .key_s = 1e-6, .key_read_s = 0};
 
 /* The one file in the folder. */
 static void find_entry(void) {
@@ -132,7 +133,8 @@ static void key_of(const Weights *w, int n_threads, KvType kv_type, int32_t n_ct
 static void keys_differ_where_costs_do(void **state) {
     (void)state;
     fr_model *small = rig_open_model("models/draft.gguf", NULL), *large = rig_open_model("models/target.gguf", NULL);
-    fr_model *q8 = rig_open_model_with("models/draft.gguf", NULL, "q8"), *ref = rig_open_model("models/draft.gguf", "ref");
+    fr_model *q8 = rig_open_model_with("models/draft.gguf", NULL, "q8"),
+             *ref = rig_open_model("models/draft.gguf", "ref");
     Weights *slow = rig_weights_in(&backend_reference, small->gguf);
     char keys[9][COST_KEY_BYTES];
     key_of(small->weights, 2, KV_F16, 100, keys[0]);
@@ -156,7 +158,11 @@ static CostCurve begin_and_end(const fr_model *model) {
     static const char *const drafts[] = {"auto"};
     static const int32_t prompt[] = {1, 5, 9, 5, 9};
     const fr_engine_options eo = {.n_threads = 1, .n_ctx = 64, .cost_cache = folder};
-    const fr_request_options o = {.prompt = prompt, .n_prompt = 5, .max_tokens = 4, .drafts = drafts, .n_drafts = 1,
+    const fr_request_options o = {.prompt = prompt,
+                                  .n_prompt = 5,
+                                  .max_tokens = 4,
+                                  .drafts = drafts,
+                                  .n_drafts = 1,
                                   .sampling = fr_sampling_default()};
     fr_engine *e = rig_open_engine(model, &eo);
     fr_request *r;
@@ -176,7 +182,8 @@ static void an_engine_keeps_and_finds_its_costs(void **state) {
     char key[COST_KEY_BYTES];
     key_of(model->weights, 1, KV_F16, 64, key);
     cost_cache_store(folder, key, &stored, NULL);
-    assert_true(begin_and_end(model).seconds[2] == stored.seconds[2]); /* not measured: 32 rows of this model never take 62 ms */
+    assert_true(begin_and_end(model).seconds[2] ==
+                stored.seconds[2]); /* not measured: 32 rows of this model never take 62 ms */
     write_entry("nonsense", 8);
     assert_true(begin_and_end(model).seconds[2] != stored.seconds[2]);
     assert_true(cost_cache_load(folder, key, &stored) && stored.n == first.n); /* and written again */

@@ -17,8 +17,7 @@ static int32_t n_entries;
 
 static Entry *find(const int32_t *tokens, int32_t n) {
     for (int32_t i = 0; i < n_entries; i++)
-        if (entries[i].n == n && memcmp(entries[i].tokens, tokens, (size_t)n * sizeof *tokens) == 0)
-            return &entries[i];
+        if (entries[i].n == n && memcmp(entries[i].tokens, tokens, (size_t)n * sizeof *tokens) == 0) return &entries[i];
     return NULL;
 }
 

@@ -67,8 +67,7 @@ static void characters_come_whole(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char got[128];
         feed(cases[i].text, strlen(cases[i].text), got);
-        if (strcmp(got, cases[i].want) != 0)
-            fail_msg("case %zu: want \"%s\", got \"%s\"", i, cases[i].want, got);
+        if (strcmp(got, cases[i].want) != 0) fail_msg("case %zu: want \"%s\", got \"%s\"", i, cases[i].want, got);
     }
 }
 
@@ -118,8 +117,7 @@ static void the_first_space_can_be_dropped(void **state) {
 /* Bytes in any order: the output is always well-formed, and well-formed text is unchanged. */
 static void random_bytes_come_out_well_formed(void **state) {
     (void)state;
-    static const unsigned char leads[] = {'a',  0x80, 0xBF, 0xC2, 0xE0, 0xA0, 0xED,
-                                          0x9F, 0xF0, 0x90, 0xF4, 0x8F, 0xFF};
+    static const unsigned char leads[] = {'a', 0x80, 0xBF, 0xC2, 0xE0, 0xA0, 0xED, 0x9F, 0xF0, 0x90, 0xF4, 0x8F, 0xFF};
     for (uint32_t seed = 0; seed < 500; seed++) {
         Detokenizer d = {.tokenizer = bytes};
         size_t expected_starts = 0;

@@ -23,7 +23,8 @@ static const struct {
     const char *path;
     TensorType type;
     int32_t rank; /* of its token info; 0: none */
-} files[] = {{"build/eagle-0.gguf", TYPE_F32, 0}, {"build/eagle-1.gguf", TYPE_F16, 0}, {"build/eagle-2.gguf", TYPE_F32, 24}};
+} files[] = {
+    {"build/eagle-0.gguf", TYPE_F32, 0}, {"build/eagle-1.gguf", TYPE_F16, 0}, {"build/eagle-2.gguf", TYPE_F32, 24}};
 enum { N_FILES = sizeof files / sizeof *files };
 
 typedef struct FileWeights {
@@ -162,7 +163,8 @@ static void best_tokens(const double *dist, int32_t top, int32_t *tokens) {
     }
 }
 
-static void plain_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
+static void plain_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top,
+                       int32_t budget, Tree *out) {
     static Place places[TREE_MAX_NODES]; /* of the nodes that are expanded */
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[16] = {0}, n_front = 1;
@@ -193,7 +195,8 @@ static void plain_tree(const FileWeights *w, const Place *root, int32_t pending,
 }
 
 /* The tokens of the ranks in a shape fixed in advance. */
-static void plain_static_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top, int32_t budget, Tree *out) {
+static void plain_static_tree(const FileWeights *w, const Place *root, int32_t pending, int32_t depth, int32_t top,
+                              int32_t budget, Tree *out) {
     static StaticTree shape;
     static Place places[TREE_MAX_NODES];
     double chance[16 * 16], log_p[TREE_MAX_NODES] = {0};
@@ -225,7 +228,8 @@ static void trees_are_those_of_the_plain_layer(void **state) {
             char spec[128];
             fr_error err;
             bool is_static = k > 3;
-            snprintf(spec, sizeof spec, "eagle:file=%s,tree=%s,depth=%d,top=%d", files[f].path, is_static ? "static" : "dynamic", shapes[k].depth, shapes[k].top);
+            snprintf(spec, sizeof spec, "eagle:file=%s,tree=%s,depth=%d,top=%d", files[f].path,
+                     is_static ? "static" : "dynamic", shapes[k].depth, shapes[k].top);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
             for (int32_t i = 0; i < 3; i++) {
                 int32_t text[N_TEXT], n = N_TEXT - 2 * i;
@@ -236,11 +240,13 @@ static void trees_are_those_of_the_plain_layer(void **state) {
                     for (int32_t c = 0; c < H; c++) hidden[c] = (double)executor_hidden(reader.executor, t)[c];
                     make_place(&weights[f], t ? &entries[i][t - 1] : NULL, text[t + 1], hidden, &entries[i][t]);
                 }
-                (is_static ? plain_static_tree : plain_tree)(&weights[f], &entries[i][n - 2], text[n - 1], shapes[k].depth, shapes[k].top, budgets[i], &want[i]);
+                (is_static ? plain_static_tree : plain_tree)(&weights[f], &entries[i][n - 2], text[n - 1],
+                                                             shapes[k].depth, shapes[k].top, budgets[i], &want[i]);
                 tree_reset(&got[i], text[n - 1]);
             }
             Tree *trees[] = {&got[2], &got[0], &got[1]};
-            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3, &err))
+            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3,
+                                  &err))
                 fail_msg("%s", err.message);
             for (int32_t i = 0; i < 3; i++) {
                 int32_t pending = want[i].nodes[0].token;

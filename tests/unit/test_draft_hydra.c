@@ -34,12 +34,13 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 typedef struct FileWeights {
     LearnedRig rig;
     float *in[MAX_HEADS], *in_bias[MAX_HEADS], *skip[MAX_HEADS], *output[MAX_HEADS];
-    float *skip_bias[MAX_HEADS], *output_bias[MAX_HEADS]; /* or NULL */
+    float *skip_bias[MAX_HEADS], *output_bias[MAX_HEADS];              /* or NULL */
     float *block[MAX_HEADS][MAX_BLOCKS], *bias[MAX_HEADS][MAX_BLOCKS]; /* from 1 on */
 } FileWeights;
 static FileWeights weights[N_SHAPES];
 
-static float *add_tensor(LearnedRig *r, int32_t head, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std) {
+static float *add_tensor(LearnedRig *r, int32_t head, const char *name, TensorType type, int64_t n_in, int64_t n_out,
+                         double std) {
     char full[64];
     snprintf(full, sizeof full, "hydra.%d.%s", head, name);
     return learned_rig_tensor(r, full, type, n_in, n_out, std);
@@ -100,7 +101,8 @@ static int close_all(void **state) {
 /* ---- the heads in double precision -------------------------------------------------------------- */
 
 /* log p of every token below a path, path[0] the pending token, path[depth] the last: the distribution of head `depth`. */
-static void dist_below(const struct Shape *s, const FileWeights *w, const float *hidden, const int32_t *path, int32_t depth, double *log_p) {
+static void dist_below(const struct Shape *s, const FileWeights *w, const float *hidden, const int32_t *path,
+                       int32_t depth, double *log_p) {
     double c[(MAX_HEADS + 1) * H], x[H], y[H];
     int64_t wide = (depth + 2) * H;
     for (int32_t i = 0; i < H; i++) c[i] = (double)hidden[i];
@@ -127,7 +129,8 @@ static int better_path(const void *a, const void *b) {
 }
 
 /* The `top` best tokens below each of the `top` best paths of every length. */
-static void plain_tree(const struct Shape *s, const FileWeights *w, const float *hidden, int32_t pending, int32_t top, int32_t budget, Tree *out) {
+static void plain_tree(const struct Shape *s, const FileWeights *w, const float *hidden, int32_t pending, int32_t top,
+                       int32_t budget, Tree *out) {
     static Path found[TREE_MAX_NODES];
     Path level[16] = {{.tokens = {pending}}};
     int32_t n_level = 1;
@@ -180,7 +183,8 @@ static void trees_are_those_of_the_plain_heads(void **state) {
                 tree_reset(&got[i], text[i][n - 1]);
             }
             Tree *trees[] = {&got[2], &got[0], &got[1]};
-            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budget[2], budget[0], budget[1]}, trees, 3, &err))
+            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budget[2], budget[0], budget[1]}, trees, 3,
+                                  &err))
                 fail_msg("%s", err.message);
             for (int32_t i = 0; i < N_TOGETHER; i++) {
                 int32_t pending = want[i].nodes[0].token;
@@ -210,7 +214,12 @@ static void what_does_not_fit_is_refused(void **state) {
     };
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = executor_context(reader.executor)->device, .n_ctx = 64};
+    const DrafterEnv env = {.n_vocab = V,
+                            .max_sequences = 1,
+                            .target = target_gguf,
+                            .weights = target,
+                            .device = executor_context(reader.executor)->device,
+                            .n_ctx = 64};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         LearnedRig r;
         Drafter *d;

@@ -229,10 +229,15 @@ static void unite(Tree *t, bool prune) {
 /* Several sequences in turn, beginning and ending, under every budget, alone and in a union. */
 static void windows_pools_and_trees_equal_those_of_a_plain_version(void **state) {
     (void)state;
-    static const struct { const char *spec; int32_t w, n, g; bool prompt; } cases[] = {
-        {"lookahead", 5, 4, 5, true}, {"lookahead:prompt=0", 5, 4, 5, false},
-        {"lookahead:window=8,level=5,guesses=2", 8, 5, 2, true}, {"lookahead:window=1,level=3,guesses=9", 1, 3, 9, true},
-        {"lookahead:window=3,level=7,guesses=1,prompt=0", 3, 7, 1, false}};
+    static const struct {
+        const char *spec;
+        int32_t w, n, g;
+        bool prompt;
+    } cases[] = {{"lookahead", 5, 4, 5, true},
+                 {"lookahead:prompt=0", 5, 4, 5, false},
+                 {"lookahead:window=8,level=5,guesses=2", 8, 5, 2, true},
+                 {"lookahead:window=1,level=3,guesses=9", 1, 3, 9, true},
+                 {"lookahead:window=3,level=7,guesses=1,prompt=0", 3, 7, 1, false}};
     static Tree want;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         Drafter *d = feedback_rig_open(cases[c].spec, FEEDBACK_V, N_SEQUENCES);

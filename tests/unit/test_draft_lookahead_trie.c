@@ -19,8 +19,7 @@ static int32_t n_answers; /* the last one is still being written */
 
 static int32_t occurrences(const Text *t, const int32_t *string, int32_t n) {
     int32_t found = 0;
-    for (int32_t i = 0; i + n <= t->n; i++)
-        found += memcmp(t->tokens + i, string, (size_t)n * sizeof *string) == 0;
+    for (int32_t i = 0; i + n <= t->n; i++) found += memcmp(t->tokens + i, string, (size_t)n * sizeof *string) == 0;
     return found;
 }
 
@@ -75,8 +74,7 @@ static void check(const Tree *t, const int32_t *text, int32_t n_text, int32_t br
     int32_t n_above = 0, n_at_least = 0, n_of_mix = 0;
     double least_mix = 1e9;
     for (int32_t i = 1; i < t->n; i++) {
-        for (int32_t v = i; v > 0; v = t->nodes[v].parent)
-            string[query + t->nodes[v].depth - 1] = t->nodes[v].token;
+        for (int32_t v = i; v > 0; v = t->nodes[v].parent) string[query + t->nodes[v].depth - 1] = t->nodes[v].token;
         Counted c = count(string, query + t->nodes[i].depth);
         assert_true(c.in + c.out > 0 && query + t->nodes[i].depth <= branch + 1);
         n_above += c.out > least_out;
@@ -90,17 +88,15 @@ static void check(const Tree *t, const int32_t *text, int32_t n_text, int32_t br
         n_better += ranked[i].out < least_out && mix(ranked[i]) > least_mix + 1e-9;
     }
     for (int32_t i = 1; i < t->n; i++) {
-        for (int32_t v = i; v > 0; v = t->nodes[v].parent)
-            string[query + t->nodes[v].depth - 1] = t->nodes[v].token;
+        for (int32_t v = i; v > 0; v = t->nodes[v].parent) string[query + t->nodes[v].depth - 1] = t->nodes[v].token;
         Counted c = count(string, query + t->nodes[i].depth);
         n_of_mix += c.out < least_out && mix(c) > least_mix + 1e-9;
     }
     int32_t least = all_at_least < half ? all_at_least : half;
     if (n_above != all_above || n_at_least < least)
-        fail_msg("%s: %d nodes above f_out %d (want %d), %d at least (want %d)", what, n_above, least_out,
-                 all_above, n_at_least, least);
-    if (n_of_mix != n_better)
-        fail_msg("%s: %d of %d nodes above f_mix %g", what, n_of_mix, n_better, least_mix);
+        fail_msg("%s: %d nodes above f_out %d (want %d), %d at least (want %d)", what, n_above, least_out, all_above,
+                 n_at_least, least);
+    if (n_of_mix != n_better) fail_msg("%s: %d of %d nodes above f_mix %g", what, n_of_mix, n_better, least_mix);
 }
 
 static void it_takes_the_nodes_of_the_highest_counts(void **state) {
@@ -108,8 +104,7 @@ static void it_takes_the_nodes_of_the_highest_counts(void **state) {
     static Tree t;
     int32_t n_drafted = 0;
     for (int round = 0; round < 150; round++) {
-        int32_t branch = 1 + rig_below(8), alphabet = 2 + rig_below(round % 4 ? 4 : 30),
-                history = rig_below(3) > 0;
+        int32_t branch = 1 + rig_below(8), alphabet = 2 + rig_below(round % 4 ? 4 : 30), history = rig_below(3) > 0;
         char spec[100];
         snprintf(spec, sizeof spec, "lookahead-trie:branch_length=%d,history=%d", branch, history);
         Drafter *d = rig_open_drafter(spec, V, 2);

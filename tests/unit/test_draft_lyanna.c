@@ -46,10 +46,12 @@ static void read_text(LearnedReader *r, const LyannaWeights *w, uint64_t seed, T
     for (int32_t i = 0; i < N_TEXT; i++)
         rows[i] = (Row){.token = t->tokens[i], .sequence = r->sequence, .parent = i - 1, .want_hidden = true};
     executor_sequence_truncate(r->executor, r->sequence, 0);
-    if (executor_reserve(r->executor, r->sequence, N_TEXT, &err) || executor_forward(r->executor, rows, N_TEXT, &err)) fail_msg("%s", err.message);
+    if (executor_reserve(r->executor, r->sequence, N_TEXT, &err) || executor_forward(r->executor, rows, N_TEXT, &err))
+        fail_msg("%s", err.message);
     for (int32_t i = 0; i < N_TEXT; i++) {
         memcpy(t->hidden[i], executor_hidden(r->executor, i), sizeof t->hidden[i]);
-        if (i < N_TEXT - 1) lyanna_rig_entry(w, i ? &t->entries[i - 1] : NULL, t->tokens[i + 1], t->hidden[i], &t->entries[i]);
+        if (i < N_TEXT - 1)
+            lyanna_rig_entry(w, i ? &t->entries[i - 1] : NULL, t->tokens[i + 1], t->hidden[i], &t->entries[i]);
     }
 }
 
@@ -60,7 +62,8 @@ static void show_prompt(Drafter *d, int32_t sequence, const Text *t, int32_t n, 
     for (int32_t i = 0; i < n; i++) hidden[i] = t->hidden[i];
     if (d->class->begin(d, sequence, t->tokens, n, &err)) fail_msg("%s", err.message);
     for (int32_t i = 0; i < n - 1; i += chunk)
-        if (d->class->observe_prompt(d, sequence, i, hidden + i, n - 1 - i < chunk ? n - 1 - i : chunk, &err)) fail_msg("%s", err.message);
+        if (d->class->observe_prompt(d, sequence, i, hidden + i, n - 1 - i < chunk ? n - 1 - i : chunk, &err))
+            fail_msg("%s", err.message);
 }
 
 /* A step at n tokens that accepts m - 1 tokens and commits m. */
@@ -75,7 +78,8 @@ static void show_step(Drafter *d, int32_t sequence, const Text *t, int32_t n, in
         if (i > 0) verdict.path[i - 1] = tree_add(&tree, i - 1, t->tokens[n - 1 + i], 0.5f, 0);
     }
     const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
-    if (d->class->observe_tree(d, sequence, &verified, &err) || d->class->observe(d, sequence, t->tokens + n, m, &err)) fail_msg("%s", err.message);
+    if (d->class->observe_tree(d, sequence, &verified, &err) || d->class->observe(d, sequence, t->tokens + n, m, &err))
+        fail_msg("%s", err.message);
 }
 
 /* Algorithm 1 at a context of n tokens. */
@@ -86,7 +90,8 @@ static void plain_fresh(const LyannaWeights *w, const Text *t, int32_t n, int32_
 }
 
 /* Algorithm 2, m tokens later, from the rows of the chain made at n tokens. */
-static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, int32_t m, int32_t depth, int32_t top, Tree *out) {
+static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, int32_t m, int32_t depth, int32_t top,
+                            Tree *out) {
     static double logits[MAX_DEPTH][V];
     lyanna_rig_chain(w, &t->entries[n - 2], depth, logits);
     lyanna_rig_subtree(w, logits + m, depth - m, top, t->tokens[n + m - 1], out);
@@ -96,8 +101,11 @@ static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, in
 
 static void trees_are_those_of_algorithm_1(void **state) {
     (void)state;
-    static const struct { int32_t depth, top; const char *table; } cases[] = {
-        {1, 4, "f16"}, {4, 1, "factors"}, {3, 3, "factors"}, {5, 4, "factors"}, {5, 8, "factors"}, {5, 4, "f16"}};
+    static const struct {
+        int32_t depth, top;
+        const char *table;
+    } cases[] = {{1, 4, "f16"},     {4, 1, "factors"}, {3, 3, "factors"},
+                 {5, 4, "factors"}, {5, 8, "factors"}, {5, 4, "f16"}};
     static const int32_t budgets[] = {60, 2, 17};
     static Text texts[3];
     static Tree want, got[3], alone;
@@ -107,8 +115,10 @@ static void trees_are_those_of_algorithm_1(void **state) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
             char spec[128];
             fr_error err;
-            bool is_exact = strcmp(cases[k].table, "factors") == 0; /* the rounding of a table may change the order of nearly equal nodes */
-            snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=%s", shapes[f].path, cases[k].depth, cases[k].top, cases[k].table);
+            bool is_exact = strcmp(cases[k].table, "factors") ==
+                            0; /* the rounding of a table may change the order of nearly equal nodes */
+            snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=%s", shapes[f].path, cases[k].depth,
+                     cases[k].top, cases[k].table);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
             for (int32_t i = 0; i < 3; i++) {
                 read_text(&reader, &weights[f], 50 + (uint64_t)i, &texts[i]);
@@ -116,7 +126,9 @@ static void trees_are_those_of_algorithm_1(void **state) {
                 tree_reset(&got[i], texts[i].tokens[N_TEXT - 2 * i - 1]);
             }
             Tree *trees[] = {&got[2], &got[0], &got[1]};
-            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3, &err)) fail_msg("%s", err.message);
+            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3,
+                                  &err))
+                fail_msg("%s", err.message);
             for (int32_t i = 0; i < 3; i++) {
                 int32_t pending = got[i].nodes[0].token;
                 if (tree_validate(&got[i], pending, V, budgets[i] + 1, &err)) fail_msg("%s", err.message);
@@ -157,7 +169,9 @@ static void unite(const Tree *fresh, const Tree *resampled, double trust, int32_
         double share = (double)node->p_accept / (double)resampled->nodes[node->parent].p_accept;
         bool leaves = fresh && parent < fresh->n; /* nodes of the fresh tree come first */
         at[i] = tree_child(out, parent, node->token);
-        if (at[i] < 0) at[i] = tree_add(out, parent, node->token, (float)((double)out->nodes[parent].p_accept * share * (leaves ? trust : 1)), 0);
+        if (at[i] < 0)
+            at[i] = tree_add(out, parent, node->token,
+                             (float)((double)out->nodes[parent].p_accept * share * (leaves ? trust : 1)), 0);
     }
     union_prune(out, budget);
 }
@@ -166,7 +180,8 @@ static void unite(const Tree *fresh, const Tree *resampled, double trust, int32_
 static void plain_hits(const Tree *t, const int32_t *tokens, int32_t m, double *expected, double *observed) {
     for (int32_t i = 0, node = 0; i < m && node >= 0; i++) {
         double sum = 0;
-        for (int32_t k = 1; k < t->n; k++) sum += t->nodes[k].parent == node ? (double)t->nodes[k].p_accept / (double)t->nodes[node].p_accept : 0;
+        for (int32_t k = 1; k < t->n; k++)
+            sum += t->nodes[k].parent == node ? (double)t->nodes[k].p_accept / (double)t->nodes[node].p_accept : 0;
         if (sum <= 0) return;
         node = tree_child(t, node, tokens[i]);
         *expected += sum;
@@ -214,8 +229,8 @@ static void check_after_step(LearnedReader *reader, int i_file, const AfterStep 
     static Tree want, got, again, none;
     char spec[160], resample[8] = "off";
     if (threshold >= 0) snprintf(resample, sizeof resample, "%d", threshold);
-    snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=factors,fusion=%s,resample=%s", shapes[i_file].path, DEPTH, TOP,
-             fusion ? "on" : "off", resample);
+    snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=factors,fusion=%s,resample=%s",
+             shapes[i_file].path, DEPTH, TOP, fusion ? "on" : "off", resample);
     Drafter *d = learned_rig_open_drafter(reader, spec, 1);
     int32_t budget = 12 + 7 * a->m, now = N_BEFORE + a->m, pending = a->text.tokens[now - 1];
     bool any = threshold >= 0 && DEPTH - a->m > threshold, is_alone = any && !fusion;
@@ -263,12 +278,15 @@ static void hits_are_counted_along_the_text(void **state) {
     fr_error err;
     LyannaHitRate p = {0}, none = {0}, good = {.expected = 20, .observed = 20}, bad = {.expected = 20, .observed = 2};
     tree_reset(&t, 7);
-    int32_t cat = tree_add(&t, 0, 1, 0.6f, 0), dog = tree_add(&t, 0, 2, 0.2f, 0), sat = tree_add(&t, cat, 3, 0.3f, 0), ran = tree_add(&t, dog, 3, 0.1f, 0);
+    int32_t cat = tree_add(&t, 0, 1, 0.6f, 0), dog = tree_add(&t, 0, 2, 0.2f, 0), sat = tree_add(&t, cat, 3, 0.3f, 0),
+            ran = tree_add(&t, dog, 3, 0.1f, 0);
     lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){9, 3}, 2); /* no hit at depth 1, so nothing below it is counted */
     assert_true(is_near(p.expected, 0.8) && p.observed == 0);
-    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 4}, 2); /* cat is a hit; below it sat was expected with .5, and another token came */
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 4},
+                           2); /* cat is a hit; below it sat was expected with .5, and another token came */
     assert_true(is_near(p.expected, 0.8 + 0.8 + 0.5) && p.observed == 1);
-    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 3, 5}, 3); /* cat and sat are hits; below sat nothing was expected */
+    lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){1, 3, 5},
+                           3); /* cat and sat are hits; below sat nothing was expected */
     assert_true(is_near(p.expected, 0.8 + 0.8 + 0.5 + 0.8 + 0.5) && p.observed == 3);
     for (int i = 0; i < 4000; i++) lyanna_update_hit_rate(&p, &t, NULL, (int32_t[]){2}, 1); /* old counts lose weight */
     assert_true(p.expected < 512 && fabs(p.observed / p.expected - 1 / 0.8) < 0.01);
@@ -279,15 +297,18 @@ static void hits_are_counted_along_the_text(void **state) {
     lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){1, 3}, 2);
     assert_true(is_near(p.expected, 0.2 + 0.5) && p.observed == 1); /* cat is in both; sat is in t alone and is a hit */
     lyanna_update_hit_rate(&p, &t, &f, (int32_t[]){2, 3}, 2);
-    assert_true(is_near(p.expected, 0.7 + 0.2) && p.observed == 2); /* dog is a hit; the fresh tree has no node below it */
+    assert_true(is_near(p.expected, 0.7 + 0.2) &&
+                p.observed == 2); /* dog is a hit; the fresh tree has no node below it */
 
     assert_true(is_near(lyanna_trust(&none, &none), 0.4));
     assert_true(lyanna_trust(&good, &bad) == 1); /* at most 1 */
     assert_true(is_near(lyanna_trust(&bad, &good), (2 + 3.2) / 28));
     lyanna_reweight(&t, &f, 0.25, &into);
     if (tree_validate(&into, 7, V, 8, &err)) fail_msg("%s", err.message);
-    assert_true(is_near((double)into.nodes[cat].p_accept, 0.5) && is_near((double)into.nodes[dog].p_accept, 0.25 * 0.2));
-    assert_true(is_near((double)into.nodes[sat].p_accept, 0.5 * 0.25 * 0.5) && is_near((double)into.nodes[ran].p_accept, 0.25 * 0.2 * 0.5));
+    assert_true(is_near((double)into.nodes[cat].p_accept, 0.5) &&
+                is_near((double)into.nodes[dog].p_accept, 0.25 * 0.2));
+    assert_true(is_near((double)into.nodes[sat].p_accept, 0.5 * 0.25 * 0.5) &&
+                is_near((double)into.nodes[ran].p_accept, 0.25 * 0.2 * 0.5));
 }
 
 static void refuse(const char *spec, fr_code code, const char *words) {
@@ -295,8 +316,12 @@ static void refuse(const char *spec, fr_code code, const char *words) {
     Drafter *d;
     fr_error err = {0};
     learned_rig_open_reader(&reader, lyanna_target.model);
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .weights = lyanna_target.model,
-                            .device = executor_context(reader.executor)->device, .n_ctx = 64};
+    const DrafterEnv env = {.n_vocab = V,
+                            .max_sequences = 1,
+                            .target = lyanna_target.gguf,
+                            .weights = lyanna_target.model,
+                            .device = executor_context(reader.executor)->device,
+                            .n_ctx = 64};
     assert_int_equal(drafter_open(&d, spec, &env, 0, &err), code);
     if (!strstr(err.message, words)) fail_msg("%s: '%s' does not contain '%s'", spec, err.message, words);
     learned_rig_close_reader(&reader);
@@ -317,7 +342,8 @@ static void invalid_files_and_options_are_refused(void **state) {
     refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "entry 1 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "entry 19 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
-    refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT, "'resample=never' must be off or an integer from 0 to 16");
+    refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT,
+           "'resample=never' must be off or an integer from 0 to 16");
     refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "'fusion=maybe' must be off or on");
     refuse("lyanna:file=build/lyanna-0.gguf,table=f32", FR_ERR_ARGUMENT, "must be f16, q8 or factors");
     refuse("lyanna:file=build/lyanna-0.gguf,depth=9,top=8", FR_ERR_ARGUMENT, "more than the 511 nodes");
@@ -326,7 +352,10 @@ static void invalid_files_and_options_are_refused(void **state) {
 /* The engine's counts, with re-sampling in its three forms. */
 static void re_sampled_nodes_are_counted_separately(void **state) {
     (void)state;
-    static const struct { const char *draft; bool any; } cases[] = {
+    static const struct {
+        const char *draft;
+        bool any;
+    } cases[] = {
         {"lyanna:file=build/lyanna-2.gguf,resample=0,top=8", true},
         {"lyanna:file=build/lyanna-2.gguf,resample=0,top=8,fusion=off", true},
         {"lyanna:file=build/lyanna-2.gguf,resample=off,top=8", false},
@@ -337,8 +366,14 @@ static void re_sampled_nodes_are_counted_separately(void **state) {
     fr_engine *e = rig_open_engine(model, NULL);
     rig_tokens(5, V, prompt, 8);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fr_request_options o = {.prompt = prompt, .n_prompt = 8, .max_tokens = 200, .sampling = fr_sampling_default(), .ignore_eos = 1,
-                                .drafts = &cases[i].draft, .n_drafts = 1, .tree_budget = 120};
+        fr_request_options o = {.prompt = prompt,
+                                .n_prompt = 8,
+                                .max_tokens = 200,
+                                .sampling = fr_sampling_default(),
+                                .ignore_eos = 1,
+                                .drafts = &cases[i].draft,
+                                .n_drafts = 1,
+                                .tree_budget = 120};
         rig_run_request(e, &o, &got);
         const fr_stats *s = &got.stats;
         if (s->draft_error[0]) fail_msg("%s", s->draft_error);

@@ -43,7 +43,8 @@ static void add_accuracy(const struct Shape *s, FileWeights *w) {
     for (int32_t i = 0; i < s->n_heads; i++)
         for (int32_t r = 0; r < s->n_ranks; r++)
             w->accuracy[i * s->n_ranks + r] = (0.5f - 0.1f * (float)i) / (1 + (0.7f + 0.9f * (float)i) * (float)r);
-    if (s->n_ranks) gguf_add_tensor(w->rig.w, "medusa.accuracy", TYPE_F32, 2, (int64_t[]){s->n_ranks, s->n_heads}, w->accuracy);
+    if (s->n_ranks)
+        gguf_add_tensor(w->rig.w, "medusa.accuracy", TYPE_F32, 2, (int64_t[]){s->n_ranks, s->n_heads}, w->accuracy);
 }
 
 static void write_drafter(const struct Shape *s, FileWeights *w, uint64_t seed) {
@@ -187,12 +188,14 @@ static void trees_are_the_best_products(void **state) {
 }
 
 /* The best paths of ranks of a shape, with the heads' tokens of these ranks. */
-static void plain_static_tree(const struct Shape *s, const FileWeights *w, int32_t top, int32_t budget, int32_t pending, Tree *out) {
+static void plain_static_tree(const struct Shape *s, const FileWeights *w, int32_t top, int32_t budget, int32_t pending,
+                              Tree *out) {
     static StaticTree shape;
     double chance[MAX_HEADS * 64];
     int32_t n = s->n_ranks && s->n_ranks < top ? s->n_ranks : top, node[TREE_MAX_NODES] = {0};
     static_tree_prior(chance, s->n_heads, n);
-    for (int32_t i = 0; i < s->n_heads * n && s->n_ranks; i++) chance[i] = (double)w->accuracy[i / n * s->n_ranks + i % n];
+    for (int32_t i = 0; i < s->n_heads * n && s->n_ranks; i++)
+        chance[i] = (double)w->accuracy[i / n * s->n_ranks + i % n];
     static_tree_build(&shape, chance, s->n_heads, n, INT32_MAX);
     for (int32_t i = 0; i < s->n_heads; i++) {
         for (int32_t v = 0; v < V; v++) ranked[i][v] = (Ranked){dist[i][v], v};
@@ -236,7 +239,8 @@ static void accuracies_must_be_probabilities(void **state) {
     (void)state;
     static const float bad[] = {1.5f, -0.25f};
     Device *device = rig_device(target, 1);
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = device, .n_ctx = 64};
+    const DrafterEnv env =
+        {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = device, .n_ctx = 64};
     for (int i = 0; i < 2; i++) {
         LearnedRig r;
         Drafter *d;

@@ -15,9 +15,9 @@
 
 enum { N_VOCAB = 4096 };
 
-static const char *const specs[] = {"sps" M,   "sps" M ",length=9,coupled=0",
-                                    "rsd-c" M, "rsd-c" M ",branch=2x2x2,coupled=0",
-                                    "rsd-s" M, "rsd-s" M ",width=3,depth=6,coupled=0",
+static const char *const specs[] = {"sps" M,    "sps" M ",length=9,coupled=0",
+                                    "rsd-c" M,  "rsd-c" M ",branch=2x2x2,coupled=0",
+                                    "rsd-s" M,  "rsd-s" M ",width=3,depth=6,coupled=0",
                                     "spectr" M, "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
@@ -71,13 +71,11 @@ static void propose(Drafter *d, int32_t sequence, int32_t pending, int32_t budge
     fr_error err;
     tree_reset(out, pending);
     if (d->class->propose(d, &sequence, &budget, &out, 1, &err)) fail_msg("%s", err.message);
-    if (tree_validate(out, pending, N_VOCAB, budget + 1, &err))
-        fail_msg("%s: %s", d->class->name, err.message);
+    if (tree_validate(out, pending, N_VOCAB, budget + 1, &err)) fail_msg("%s: %s", d->class->name, err.message);
 }
 
 static void assert_same_tree(const Tree *want, const Tree *got, const char *what, int step) {
-    if (want->n != got->n)
-        fail_msg("%s, step %d: %d nodes, but %d from a fresh start", what, step, got->n, want->n);
+    if (want->n != got->n) fail_msg("%s, step %d: %d nodes, but %d from a fresh start", what, step, got->n, want->n);
     for (int32_t i = 0; i < want->n; i++)
         if (memcmp(&want->nodes[i], &got->nodes[i], sizeof got->nodes[i]) != 0)
             fail_msg("%s, step %d: node %d is token %d (p_accept %a), but %d (p_accept %a) from a fresh start", what,
@@ -147,8 +145,7 @@ static void a_level_is_one_forward_for_all_sequences(void **state) {
         }
         int64_t before = draft_model_n_forwards(d);
         fr_error err;
-        if (d->class->propose(d, sequences, cases[c].budgets, all, N_SEQUENCES, &err))
-            fail_msg("%s", err.message);
+        if (d->class->propose(d, sequences, cases[c].budgets, all, N_SEQUENCES, &err)) fail_msg("%s", err.message);
         assert_int_equal(draft_model_n_forwards(d) - before, cases[c].n_forwards);
         for (int32_t i = 0; i < N_SEQUENCES; i++) {
             begin(single, 0, &o, texts[i], N - i, 0);
@@ -219,12 +216,10 @@ static void oracle_close(Oracle *o) {
 
 enum { N_TEXT = 25 };
 
-static void oracle_dist(Oracle *o, const SamplingOptions *as_dist, const int32_t *text, const Tree *t,
-                       int32_t node) {
+static void oracle_dist(Oracle *o, const SamplingOptions *as_dist, const int32_t *text, const Tree *t, int32_t node) {
     int32_t context[N_TEXT + 8], n = N_TEXT + t->nodes[node].depth;
     memcpy(context, text, N_TEXT * sizeof *text);
-    for (int32_t k = node; k > 0; k = t->nodes[k].parent)
-        context[N_TEXT + t->nodes[k].depth - 1] = t->nodes[k].token;
+    for (int32_t k = node; k > 0; k = t->nodes[k].parent) context[N_TEXT + t->nodes[k].depth - 1] = t->nodes[k].token;
     RigOptions eo = rig_options(n, n);
     eo.kv_type = KV_F16;
     Executor *e = rig_executor(o->model, &eo);
@@ -241,7 +236,7 @@ static double coupled_chance(const float *dist, const SamplingOptions *o, uint64
     double t = (double)o->temperature, sum = 0, mine = 0;
     for (int32_t i = 0; i < N_VOCAB; i++)
         value[i] = dist[i] > 0 ? log((double)dist[i]) + rng_gumbel(o->seed, RNG_TARGET, position, (uint32_t)i)
-                              : -INFINITY;
+                               : -INFINITY;
     mine = value[token];
     for (int rival = 0; rival < 16; rival++) {
         int32_t best = 0;
@@ -272,8 +267,11 @@ static void p_accept_is_the_draft_probability(void **state) {
     Oracle *oracle = oracle_open();
     for (int c = 0; c < 3 * N_KINDS; c++) {
         int kind = c / 3;
-        SamplingOptions o = {
-            .temperature = 0.7f, .top_p = 0.95f, .repeat_penalty = 1.5f, .penalty_last_n = -1, .seed = 4};
+        SamplingOptions o = {.temperature = 0.7f,
+                             .top_p = 0.95f,
+                             .repeat_penalty = 1.5f,
+                             .penalty_last_n = -1,
+                             .seed = 4};
         SamplingOptions as_dist = o;
         if (kind == GREEDY) o.temperature = 0, as_dist.temperature = as_dist.top_p = 1;
         char spec[96];
@@ -298,8 +296,7 @@ static void p_accept_is_the_draft_probability(void **state) {
                 fail_msg("%s, kind %d: p_accept of node %d is %a, but should be %a", spec, kind, i, (double)got,
                          (double)want);
             for (int32_t v = 0; v < N_VOCAB; v++) better += oracle->dist[v] > oracle->dist[token];
-            if (kind == GREEDY && t.nodes[i].depth == 1)
-                assert_int_equal(better, i - 1); /* the most probable ones */
+            if (kind == GREEDY && t.nodes[i].depth == 1) assert_int_equal(better, i - 1); /* the most probable ones */
         }
         drafter_close(d);
     }

@@ -47,8 +47,7 @@ static void compare(const NgramText *t, int32_t n) {
     for (int32_t i = 0; i < NGRAM_N_TOP; i++) {
         assert_int_equal(i < t->n_top ? t->top[i].n_contexts : 0, sorted[i]);
         if (i < t->n_top) assert_int_equal(t->top[i].n_contexts, counts[t->top[i].token]);
-        for (int32_t j = 0; j < i && i < t->n_top; j++)
-            assert_int_not_equal(t->top[i].token, t->top[j].token);
+        for (int32_t j = 0; j < i && i < t->n_top; j++) assert_int_not_equal(t->top[i].token, t->top[j].token);
     }
 }
 

@@ -123,16 +123,15 @@ static void the_papers_rule_equals_its_trie(void **state) {
         for (size_t b = 0; b < sizeof budgets / sizeof budgets[0]; b++) {
             propose(d, 0, text[n_text - 1], budgets[b], V, &t);
             int32_t want = n_ranked < budgets[b] ? n_ranked : budgets[b];
-            if (t.n - 1 != want)
-                fail_msg("round %d (%s): %d nodes, the trie has %d", round, spec, t.n - 1, want);
+            if (t.n - 1 != want) fail_msg("round %d (%s): %d nodes, the trie has %d", round, spec, t.n - 1, want);
             int32_t numbers[TREE_MAX_NODES] = {top}; /* the trie's number of each node of the tree */
             for (int32_t i = 1; i < t.n; i++) {
                 numbers[i] = child_of(&trie, numbers[t.nodes[i].parent], t.nodes[i].token);
                 assert_true(numbers[i] > 0);
                 const Node *got = &trie.nodes[numbers[i]], *wanted = &ranked[i - 1];
                 if (compare_nodes(got, wanted) != 0 || got->token != wanted->token)
-                    fail_msg("round %d (%s), node %d: token %d of frequency %d, want %d of %d", round, spec,
-                             i, got->token, got->frequency, wanted->token, wanted->frequency);
+                    fail_msg("round %d (%s), node %d: token %d of frequency %d, want %d of %d", round, spec, i,
+                             got->token, got->frequency, wanted->token, wanted->frequency);
             }
         }
         drafter_close(d);
@@ -174,8 +173,7 @@ static int32_t match_at(const Text *t, const Tree *tree, int32_t node, int32_t g
     return m < 16 ? m : 16;
 }
 
-static double probability(const Text *t, const Tree *tree, int32_t node, int32_t guess, int32_t x,
-                          bool *seen) {
+static double probability(const Text *t, const Tree *tree, int32_t node, int32_t guess, int32_t x, bool *seen) {
     double p = order_0(t, x);
     *seen = false;
     for (int32_t k = 1; k <= 16; k++) {
@@ -312,8 +310,8 @@ static void sequences_are_independent(void **state) {
         Tree a[3], b;
         for (int32_t q = 0; q < 3; q++) tree_reset(&a[q], texts[q][59]);
         Tree *trees[] = {&a[2], &a[0], &a[1]};
-        assert_int_equal(
-            many->class->propose(many, (int32_t[]){2, 0, 1}, (int32_t[]){9, 17, 30}, trees, 3, NULL), FR_OK);
+        assert_int_equal(many->class->propose(many, (int32_t[]){2, 0, 1}, (int32_t[]){9, 17, 30}, trees, 3, NULL),
+                         FR_OK);
         for (int32_t q = 0; q < 3; q++) {
             alone->class->begin(alone, 0, texts[q], 20, NULL);
             alone->class->observe(alone, 0, texts[q] + 20, 40, NULL);

@@ -13,12 +13,12 @@ enum { N_DRAFTS = 2, N_STEPS = 1000, DEPTH = 4, RIGHT = 1, WRONG = 2, TEXT = 128
 typedef struct World {
     double t1_s, slope; /* T(n) = t1_s (1 + slope (n - 1)) */
     double proposal_s;
-    float p_accept;     /* what the drafters declare for each node of their chain, given its parent */
-    int first, last;    /* steps in which they are right to the full depth; never otherwise */
+    float p_accept;  /* what the drafters declare for each node of their chain, given its parent */
+    int first, last; /* steps in which they are right to the full depth; never otherwise */
 } World;
 
 typedef struct Outcome {
-    double plain_s, auto_s; /* for the same tokens */
+    double plain_s, auto_s;                     /* for the same tokens */
     int64_t n_proposals, drafted, late_drafted; /* late: in the second half */
 } Outcome;
 
@@ -29,8 +29,12 @@ static void build(fr_engine *e, EngineDrafter *shared, fr_request *r, const Worl
     static BudgetNode scratch[FR_TREE_BUDGET_AUTO_MAX];
     *e = (fr_engine){.policy = {.trees = trees, .budgets = budgets, .scratch = scratch}};
     e->policy.cost = (CostCurve){.n = 2, .rows = {1, 32}, .seconds = {w->t1_s, w->t1_s * (1 + 31 * w->slope)}};
-    *r = (fr_request){.engine = e, .rule = verify_rules()[0], .has_auto_budget = true, .tree_budget = FR_TREE_BUDGET_AUTO_MAX,
-                      .step_budget = FR_TREE_BUDGET_AUTO_MAX, .sequence = -1};
+    *r = (fr_request){.engine = e,
+                      .rule = verify_rules()[0],
+                      .has_auto_budget = true,
+                      .tree_budget = FR_TREE_BUDGET_AUTO_MAX,
+                      .step_budget = FR_TREE_BUDGET_AUTO_MAX,
+                      .sequence = -1};
     r->options.n_drafts = N_DRAFTS;
     for (int i = 0; i < N_DRAFTS; i++) {
         shared[i] = (EngineDrafter){.proposal_s = w->proposal_s};
@@ -46,7 +50,8 @@ static void propose(fr_request *r, int i, const World *w) {
     static Tree calibrated;
     Tree *t = r->drafts[i].proposal;
     tree_reset(t, RIGHT);
-    for (int32_t k = 0; k < DEPTH; k++) tree_add(t, k, i == 0 ? RIGHT : WRONG + 1, t->nodes[k].p_accept * w->p_accept, i);
+    for (int32_t k = 0; k < DEPTH; k++)
+        tree_add(t, k, i == 0 ? RIGHT : WRONG + 1, t->nodes[k].p_accept * w->p_accept, i);
     calibration_apply_tree(&r->drafts[i].calibration, t, &calibrated);
     union_merge(&r->tree, &calibrated);
 }
@@ -71,7 +76,8 @@ static Outcome live(const World *w, int n_steps) {
         while (is_right && (node = tree_child(&r.tree, node, RIGHT)) > 0) tokens[n] = RIGHT, sources[n++] = 0;
         tokens[n] = is_right ? RIGHT : WRONG, sources[n++] = -1;
         draft_policy_observe_step(&r, tokens, sources, n);
-        out.auto_s += cost_curve_at(&e.policy.cost, e.step.n_rows) + (double)(r.stats.n_proposals - n_before) * w->proposal_s;
+        out.auto_s += cost_curve_at(&e.policy.cost, e.step.n_rows) +
+                      (double)(r.stats.n_proposals - n_before) * w->proposal_s;
         out.plain_s += n * w->t1_s;
         out.drafted += r.tree.n - 1;
         if (step >= n_steps / 2) out.late_drafted += r.tree.n - 1;
@@ -83,7 +89,7 @@ static Outcome live(const World *w, int n_steps) {
 
 /* From a tiny model in the cache, where each row costs a forward and a proposal a tenth of one, to a large model. */
 static const World worlds[] = {
-    {.t1_s = 20e-6, .slope = 0.9, .proposal_s = 3e-6}, {.t1_s = 20e-6, .slope = 0.4, .proposal_s = 1e-6},
+    {.t1_s = 20e-6, .slope = 0.9, .proposal_s = 3e-6},   {.t1_s = 20e-6, .slope = 0.4, .proposal_s = 1e-6},
     {.t1_s = 100e-6, .slope = 0.35, .proposal_s = 3e-6}, {.t1_s = 40e-3, .slope = 0.03, .proposal_s = 5e-6},
     {.t1_s = 40e-3, .slope = 0.2, .proposal_s = 20e-3}, /* a draft model */
 };
@@ -96,12 +102,13 @@ static void little_is_lost_where_no_draft_is_right(void **state) {
             World w = worlds[i];
             w.p_accept = p_accept;
             Outcome o = live(&w, N_STEPS);
-            print_message("T(1) %6.0f us, declared %.1f: %.4f of plain, %d proposals, %d drafted\n", 1e6 * w.t1_s, (double)p_accept,
-                          o.plain_s / o.auto_s, (int)o.n_proposals, (int)o.drafted);
+            print_message("T(1) %6.0f us, declared %.1f: %.4f of plain, %d proposals, %d drafted\n", 1e6 * w.t1_s,
+                          (double)p_accept, o.plain_s / o.auto_s, (int)o.n_proposals, (int)o.drafted);
             assert_true(o.plain_s / o.auto_s > 0.98);
             assert_true((double)o.late_drafted * w.slope < 0.01 * N_STEPS / 2); /* it has learned */
             o = live(&w, TEXT);
-            assert_true(o.plain_s / o.auto_s > 0.965 || w.proposal_s > w.t1_s / 4); /* the first forwards of a short text included */
+            assert_true(o.plain_s / o.auto_s > 0.965 ||
+                        w.proposal_s > w.t1_s / 4); /* the first forwards of a short text included */
         }
 }
 
@@ -120,7 +127,8 @@ static void what_is_right_is_taken(void **state) {
     for (int i = 0; i < N_WORLDS; i++) {
         World w = worlds[i];
         w.p_accept = 0.7f, w.last = N_STEPS;
-        double best_s = w.t1_s * (1 + w.slope * DEPTH) + w.proposal_s; /* a chain of DEPTH from the first drafter alone */
+        double best_s = w.t1_s * (1 + w.slope * DEPTH) +
+                        w.proposal_s; /* a chain of DEPTH from the first drafter alone */
         double best = (DEPTH + 1) * w.t1_s / best_s;
         Outcome o = live(&w, N_STEPS);
         print_message("T(1) %6.0f us: %.2f times plain, %.2f is the best\n", 1e6 * w.t1_s, o.plain_s / o.auto_s, best);
@@ -146,8 +154,13 @@ static int32_t prompt[64];
 
 static fr_request_options request_of(const char *const *drafts, int n_drafts) {
     for (int32_t i = 0; i < 64; i++) prompt[i] = 5 + i % 9;
-    return (fr_request_options){.prompt = prompt, .n_prompt = 64, .max_tokens = 200, .sampling = fr_sampling_default(),
-                                .drafts = drafts, .n_drafts = n_drafts, .ignore_eos = 1};
+    return (fr_request_options){.prompt = prompt,
+                                .n_prompt = 64,
+                                .max_tokens = 200,
+                                .sampling = fr_sampling_default(),
+                                .drafts = drafts,
+                                .n_drafts = n_drafts,
+                                .ignore_eos = 1};
 }
 
 static void auto_is_lossless_and_is_counted(void **state) {
@@ -165,7 +178,8 @@ static void auto_is_lossless_and_is_counted(void **state) {
         o = request_of(drafts, n);
         rig_run_request(e, &o, &got);
         rig_assert_same(&plain, &got, "auto");
-        assert_true(e->policy.cost.n > 1 && got.stats.n_proposals > 0 && got.stats.undrafted_steps <= got.stats.n_steps);
+        assert_true(e->policy.cost.n > 1 && got.stats.n_proposals > 0 &&
+                    got.stats.undrafted_steps <= got.stats.n_steps);
         assert_string_equal(got.stats.draft_error, "");
     }
     o.drafts = (const char *[]){"pld"}, o.n_drafts = 1, o.tree_budget = FR_TREE_BUDGET_AUTO;
@@ -210,9 +224,12 @@ static void devils_may_have_automatic_budgets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(little_is_lost_where_no_draft_is_right), cmocka_unit_test(a_fixed_budget_would_lose),
-        cmocka_unit_test(what_is_right_is_taken),                 cmocka_unit_test(idle_drafters_are_used_again),
-        cmocka_unit_test(auto_is_lossless_and_is_counted),  cmocka_unit_test(devils_may_have_automatic_budgets),
+        cmocka_unit_test(little_is_lost_where_no_draft_is_right),
+        cmocka_unit_test(a_fixed_budget_would_lose),
+        cmocka_unit_test(what_is_right_is_taken),
+        cmocka_unit_test(idle_drafters_are_used_again),
+        cmocka_unit_test(auto_is_lossless_and_is_counted),
+        cmocka_unit_test(devils_may_have_automatic_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,8 @@ static void plain_check(const Plain *p, const Tree *t, int32_t budget, const cha
         if (n_children != 0) fail_msg("%s: node %d has a child that is not in its row", what, i);
     }
     if (t->n - 1 < budget && n_out > 0) fail_msg("%s: %d nodes of %d, and %d left out", what, t->n - 1, budget, n_out);
-    if (t->n - 1 > 0 && best_out > least + 1e-6) fail_msg("%s: p_accept %g is left out, %g is in", what, best_out, least);
+    if (t->n - 1 > 0 && best_out > least + 1e-6)
+        fail_msg("%s: p_accept %g is left out, %g is in", what, best_out, least);
 }
 
 /* ---- tests -------------------------------------------------------------------------------------- */
@@ -120,9 +121,13 @@ static FeedbackSequence sequences[3];
 static void matrix_counts_and_trees_equal_those_of_a_plain_version(void **state) {
     (void)state;
     static Plain plain;
-    static const struct { const char *spec; int32_t k, depth, prompt; } cases[] = {
-        {"recycling", 8, 10, 1}, {"recycling:k=3,depth=2", 3, 2, 1}, {"recycling:k=16,depth=16,prompt=0", 16, 16, 0},
-        {"recycling:k=1", 1, 10, 1}};
+    static const struct {
+        const char *spec;
+        int32_t k, depth, prompt;
+    } cases[] = {{"recycling", 8, 10, 1},
+                 {"recycling:k=3,depth=2", 3, 2, 1},
+                 {"recycling:k=16,depth=16,prompt=0", 16, 16, 0},
+                 {"recycling:k=1", 1, 10, 1}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         Drafter *d = feedback_rig_open(cases[c].spec, FEEDBACK_V, 3);
         plain_open(&plain, cases[c].k, cases[c].depth);
@@ -166,7 +171,8 @@ static void p_accept_matches_the_observed_frequency(void **state) {
             feedback_rig_observe(d, s);
             if (step > 100 && i > 0) feedback_rig_count(&bands, s);
         }
-        if (i > 0) feedback_rig_check_bands(&bands, 0.08); /* a greedy target ends in a loop, where everything is certain */
+        if (i > 0)
+            feedback_rig_check_bands(&bands, 0.08); /* a greedy target ends in a loop, where everything is certain */
         else assert_true(s->n > 3000);
         drafter_close(d);
     }

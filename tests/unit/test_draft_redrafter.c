@@ -103,8 +103,8 @@ static void advance(const struct Shape *s, const FileWeights *w, Candidate *c, i
     for (int32_t k = 0; k < H; k++) c->state[k] = learned_rig_silu(y[k] + z[k]);
 }
 
-static void find_dist(const struct Shape *s, const FileWeights *w, const double *state, int32_t token, const float *hidden,
-                     double *dist) {
+static void find_dist(const struct Shape *s, const FileWeights *w, const double *state, int32_t token,
+                      const float *hidden, double *dist) {
     double x[2 * H], y[2 * H];
     for (int32_t k = 0; k < H; k++) x[k] = state[k], x[H + k] = (double)hidden[k];
     for (int32_t b = 0; b < s->n_blocks; b++) {
@@ -157,7 +157,8 @@ static void plain_tree(const struct Shape *s, const FileWeights *w, const float 
     }
     tree_reset(out, pending);
     for (int32_t i = 0; i < n_beam; i++)
-        for (int32_t j = 0, at = 0; j < length; j++) at = tree_add(out, at, beam[i].tokens[j], (float)beam[i].p_accept[j], 0);
+        for (int32_t j = 0, at = 0; j < length; j++)
+            at = tree_add(out, at, beam[i].tokens[j], (float)beam[i].p_accept[j], 0);
     union_prune(out, budget);
 }
 
@@ -174,7 +175,8 @@ static void trees_are_those_of_a_plain_beam_search(void **state) {
             char spec[128];
             fr_error err;
             int32_t text[3][N_TEXT];
-            snprintf(spec, sizeof spec, "redrafter:file=%s,width=%d,length=%d", shapes[s].path, beams[k].width, beams[k].length);
+            snprintf(spec, sizeof spec, "redrafter:file=%s,width=%d,length=%d", shapes[s].path, beams[k].width,
+                     beams[k].length);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
             for (int32_t i = 0; i < 3; i++) {
                 rig_tokens(20 + (uint64_t)i, V, text[i], N_TEXT);
@@ -184,10 +186,12 @@ static void trees_are_those_of_a_plain_beam_search(void **state) {
             }
             Tree *trees[] = {&got[2], &got[0], &got[1]};
             for (int32_t i = 0; i < 3; i++) tree_reset(&got[i], want[i].nodes[0].token);
-            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3, &err))
+            if (d->class->propose(d, (int32_t[]){3, 1, 2}, (int32_t[]){budgets[2], budgets[0], budgets[1]}, trees, 3,
+                                  &err))
                 fail_msg("%s", err.message);
             for (int32_t i = 0; i < 3; i++) {
-                if (tree_validate(&got[i], want[i].nodes[0].token, V, budgets[i] + 1, &err)) fail_msg("%s", err.message);
+                if (tree_validate(&got[i], want[i].nodes[0].token, V, budgets[i] + 1, &err))
+                    fail_msg("%s", err.message);
                 learned_rig_assert_alike(&want[i], &got[i], 2e-3, spec);
                 static Tree alone;
                 rig_propose(d, i + 1, want[i].nodes[0].token, budgets[i], V, &alone);
@@ -226,7 +230,11 @@ static void broken_arithmetic_is_harmless(void **state) {
     int32_t prompt[12];
     rig_tokens(1, V, prompt, 12);
     const char *draft = "redrafter:file=build/redrafter-huge.gguf";
-    fr_request_options o = {.prompt = prompt, .n_prompt = 12, .max_tokens = 20, .sampling = fr_sampling_default(), .ignore_eos = 1};
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = 12,
+                            .max_tokens = 20,
+                            .sampling = fr_sampling_default(),
+                            .ignore_eos = 1};
     rig_run_request(e, &o, &plain);
     o.drafts = &draft, o.n_drafts = 1;
     rig_run_request(e, &o, &got);
@@ -239,10 +247,15 @@ static void broken_arithmetic_is_harmless(void **state) {
 static void a_beam_beyond_a_tree_is_refused(void **state) {
     (void)state;
     Device *device = rig_device(target, 1);
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = device};
+    const DrafterEnv env = {.n_vocab = V,
+                            .max_sequences = 1,
+                            .target = target_gguf,
+                            .weights = target,
+                            .device = device};
     Drafter *d;
     fr_error err;
-    assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf,width=64,length=8", &env, 0, &err), FR_ERR_ARGUMENT);
+    assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf,width=64,length=8", &env, 0, &err),
+                     FR_ERR_ARGUMENT);
     assert_non_null(strstr(err.message, "width 64 and length 8"));
     const DrafterEnv replay = {.n_vocab = V, .max_sequences = 1};
     assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf", &replay, 0, &err), FR_ERR_UNSUPPORTED);

@@ -244,7 +244,8 @@ static void it_drafts_the_most_probable_continuations(void **state) {
     int n_drafted = 0, n_sampled = 0, n_cut = 0;
     for (int round = 0; round < 300; round++) {
         write_corpus(&c, vocab_sizes[round % N_VOCAB_SIZES]);
-        Rule r = {.min_match = 1 + rig_below(3), .matches = rig_below(2) ? 5000 : 1 + rig_below(6),
+        Rule r = {.min_match = 1 + rig_below(3),
+                  .matches = rig_below(2) ? 5000 : 1 + rig_below(6),
                   .continuation = 1 + rig_below(10)};
         r.max_match = r.min_match + rig_below(14);
         char spec[256];
@@ -309,8 +310,14 @@ static void index_streams(const Stream *streams, int n, const Gguf *vocab, int32
 static void the_text_equals_that_of_plain_decoding(void **state) {
     (void)state;
     enum { N_SAMPLINGS = 3, N_PROMPT = 20 };
-    const RandomModel m = {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96,
-                           .n_vocab = 300, .seed = 9};
+    const RandomModel m = {.arch = "llama",
+                           .n_layer = 2,
+                           .n_embd = 64,
+                           .n_head = 4,
+                           .n_head_kv = 2,
+                           .n_ff = 96,
+                           .n_vocab = 300,
+                           .seed = 9};
     static Stream plain[N_SAMPLINGS], got;
     fr_error err = {0};
     Gguf *vocab = NULL;
@@ -320,7 +327,10 @@ static void the_text_equals_that_of_plain_decoding(void **state) {
     fr_engine *e = rig_open_engine(model, &options);
     int32_t prompt[N_PROMPT];
     for (int32_t i = 0; i < N_PROMPT; i++) prompt[i] = 3 + i % 7;
-    fr_request_options o = {.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = 60, .ignore_eos = 1,
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = N_PROMPT,
+                            .max_tokens = 60,
+                            .ignore_eos = 1,
                             .sampling = fr_sampling_default()};
     for (int i = 0; i < N_SAMPLINGS; i++) {
         o.sampling.temperature = 0.7f * (float)i;

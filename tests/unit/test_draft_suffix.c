@@ -38,8 +38,7 @@ static double ranked[MAX_RANKED];
 static int32_t n_ranked;
 
 /* Appends D of every node below the string, to a depth, with D >= min_prob. */
-static void rank_below(const Pool *pool, int32_t *string, int32_t n, double share, int32_t depth,
-                       double min_prob) {
+static void rank_below(const Pool *pool, int32_t *string, int32_t n, double share, int32_t depth, double min_prob) {
     int32_t all = count(pool, string, n, -1);
     for (int32_t x = 0; x < V && all > 0 && depth > 0; x++) {
         int32_t n_x = count(pool, string, n, x);
@@ -76,15 +75,14 @@ static double best_score(const Pool *pool, const int32_t *text, int32_t n_text, 
 }
 
 /* Whether this is the best tree of the last p tokens: the number of nodes, the score, and p_accept by its formula. */
-static bool is_tree_of(const Tree *t, const Pool *pool, const int32_t *text, int32_t n_text, int32_t p,
-                       int32_t n_nodes, double want, double smoothing) {
+static bool is_tree_of(const Tree *t, const Pool *pool, const int32_t *text, int32_t n_text, int32_t p, int32_t n_nodes,
+                       double want, double smoothing) {
     double d[TREE_MAX_NODES] = {1}, p_accept[TREE_MAX_NODES] = {1}, score = 0;
     if (t->n != n_nodes + 1) return false;
     for (int32_t i = 1; i < t->n; i++) {
         int32_t string[3 * MAX_TEXT], parent = t->nodes[i].parent, m = p + t->nodes[parent].depth;
         for (int32_t j = 0; j < p; j++) string[j] = text[n_text - p + j];
-        for (int32_t v = parent; v > 0; v = t->nodes[v].parent)
-            string[p + t->nodes[v].depth - 1] = t->nodes[v].token;
+        for (int32_t v = parent; v > 0; v = t->nodes[v].parent) string[p + t->nodes[v].depth - 1] = t->nodes[v].token;
         int32_t n_x = count(pool, string, m, t->nodes[i].token), all = count(pool, string, m, -1);
         if (n_x == 0) return false;
         d[i] = d[parent] * n_x / all;
@@ -120,12 +118,11 @@ static void it_drafts_the_best_tree_of_all_patterns(void **state) {
     static Pool history, own;
     int32_t n_drafted = 0;
     for (int round = 0; round < 120; round++) {
-        Rule r = {
-            .factor = rig_below(8) / 2.0, .offset = rig_below(5) - 1, .min_prob = rig_below(3) / 8.0 + 0.1};
+        Rule r = {.factor = rig_below(8) / 2.0, .offset = rig_below(5) - 1, .min_prob = rig_below(3) / 8.0 + 0.1};
         int32_t with_history = rig_below(3) > 0, alphabet = 2 + rig_below(round % 4 ? 4 : 30);
         char spec[120];
-        snprintf(spec, sizeof spec, "suffix:factor=%g,offset=%g,min_prob=%g,history=%d", r.factor, r.offset,
-                 r.min_prob, with_history ? 1000 : 0);
+        snprintf(spec, sizeof spec, "suffix:factor=%g,offset=%g,min_prob=%g,history=%d", r.factor, r.offset, r.min_prob,
+                 with_history ? 1000 : 0);
         Drafter *d = rig_open_drafter(spec, V, 2);
         history.n = 0;
         for (int q = 0; q < N_REQUESTS; q++) {
@@ -143,8 +140,7 @@ static void it_drafts_the_best_tree_of_all_patterns(void **state) {
             d->class->end(d, q % 2);
             if (!with_history || n_text == n_prompt) continue;
             history.n_tokens[history.n] = n_text - n_prompt;
-            for (int32_t i = n_prompt; i < n_text; i++)
-                history.tokens[history.n][i - n_prompt] = own.tokens[0][i];
+            for (int32_t i = n_prompt; i < n_text; i++) history.tokens[history.n][i - n_prompt] = own.tokens[0][i];
             history.n++;
         }
         drafter_close(d);
@@ -188,8 +184,8 @@ static void the_history_is_limited_and_first_in_first_out(void **state) {
         int32_t n_kept = 0, oldest = q;
         for (int32_t k = q; k >= 0 && k > q - 40; k--)
             if (remembers(d, k * LENGTH, N * LENGTH + 1)) n_kept++, oldest = k;
-        assert_int_equal(n_kept, q - oldest + 1);          /* the latest ones, without a gap */
-        assert_true(n_kept * (LENGTH + 1) <= 2 * HISTORY); /* it is limited */
+        assert_int_equal(n_kept, q - oldest + 1);                            /* the latest ones, without a gap */
+        assert_true(n_kept * (LENGTH + 1) <= 2 * HISTORY);                   /* it is limited */
         if (q >= 20) assert_true(n_kept * (LENGTH + 1) >= HISTORY - LENGTH); /* and it is used */
     }
     drafter_close(d);

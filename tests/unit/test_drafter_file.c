@@ -40,16 +40,28 @@ static int close_targets(void **state) {
 
 /* The fault of a file. */
 typedef enum Fault {
-    SOUND, MISSING_TENSOR, WRONG_SHAPE, A_VECTOR_WITH_ROWS, NOT_A_NUMBER, INFINITE, ONE_TENSOR_MORE, MISSING_KEY, KEY_TOO_LARGE,
-    KEY_IS_TEXT, UNKNOWN_START, OTHER_METHOD,
+    SOUND,
+    MISSING_TENSOR,
+    WRONG_SHAPE,
+    A_VECTOR_WITH_ROWS,
+    NOT_A_NUMBER,
+    INFINITE,
+    ONE_TENSOR_MORE,
+    MISSING_KEY,
+    KEY_TOO_LARGE,
+    KEY_IS_TEXT,
+    UNKNOWN_START,
+    OTHER_METHOD,
 } Fault;
 
 static void write_drafter(Fault fault) {
     LearnedRig r;
     learned_rig_begin(&r, fault == OTHER_METHOD ? "medusa" : "redrafter", target, 3);
     if (fault == KEY_IS_TEXT) gguf_set_string(r.w, DRAFTER_KEY("redrafter.block_count"), "1", 1);
-    else if (fault != MISSING_KEY) gguf_set_u32(r.w, DRAFTER_KEY("redrafter.block_count"), fault == KEY_TOO_LARGE ? 4000000000u : 1);
-    gguf_set_string(r.w, DRAFTER_KEY("redrafter.start"), fault == UNKNOWN_START ? "middle" : "zero", fault == UNKNOWN_START ? 6 : 4);
+    else if (fault != MISSING_KEY)
+        gguf_set_u32(r.w, DRAFTER_KEY("redrafter.block_count"), fault == KEY_TOO_LARGE ? 4000000000u : 1);
+    gguf_set_string(r.w, DRAFTER_KEY("redrafter.start"), fault == UNKNOWN_START ? "middle" : "zero",
+                    fault == UNKNOWN_START ? 6 : 4);
     learned_rig_tensor(&r, "redrafter.w.weight", TYPE_F16, H, fault == WRONG_SHAPE ? H - 1 : H, 0.1);
     if (fault != MISSING_TENSOR) learned_rig_tensor(&r, "redrafter.u.weight", TYPE_F16, H, H, 0.1);
     float *bias = learned_rig_tensor(&r, "redrafter.u.bias", TYPE_F32, H, fault == A_VECTOR_WITH_ROWS ? 1 : 0, 0.1);
@@ -78,13 +90,15 @@ static int try_open(const char *path, const Weights *m, const char *method, fr_e
 }
 
 /* The error message must contain all of these. */
-static void assert_refused(const char *path, const Weights *m, const char *method, fr_code code, const char *const *message) {
+static void assert_refused(const char *path, const Weights *m, const char *method, fr_code code,
+                           const char *const *message) {
     fr_error err = {0};
     assert_int_equal(try_open(path, m, method, &err), code);
     for (; *message; message++)
         if (!strstr(err.message, *message)) fail_msg("'%s' does not contain '%s'", err.message, *message);
 }
-#define refused(path, m, method, code, ...) assert_refused(path, m, method, code, (const char *const[]){__VA_ARGS__, NULL})
+#define refused(path, m, method, code, ...) \
+    assert_refused(path, m, method, code, (const char *const[]){__VA_ARGS__, NULL})
 
 static void what_is_written_is_read_again(void **state) {
     (void)state;
@@ -96,7 +110,8 @@ static void what_is_written_is_read_again(void **state) {
     GgufString s;
     uint32_t v;
     snprintf(print, sizeof print, "%016llx", (unsigned long long)drafter_target_fingerprint(target->model));
-    assert_true(gguf_get_string(g, "forerun-drafter.target.fingerprint", &s) && s.n == 16 && memcmp(s.data, print, 16) == 0);
+    assert_true(gguf_get_string(g, "forerun-drafter.target.fingerprint", &s) && s.n == 16 &&
+                memcmp(s.data, print, 16) == 0);
     assert_true(gguf_get_string(g, "forerun-drafter.training.command", &s) && s.n == 20);
     assert_true(gguf_get_u32(g, "forerun-drafter.training.steps", &v) && v == 7);
     assert_true(gguf_get_u32(g, "forerun-drafter.target.vocabulary_size", &v) && v == V);
@@ -110,9 +125,11 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     snprintf(ours, sizeof ours, "%016llx", (unsigned long long)drafter_target_fingerprint(target->model));
     snprintf(theirs, sizeof theirs, "%016llx", (unsigned long long)drafter_target_fingerprint(other->model));
     write_drafter(SOUND);
-    refused(DRAFTER, other, "redrafter", FR_ERR_MISMATCH, DRAFTER, "drafter-file-target.gguf", ours, "drafter-file-other.gguf", theirs);
+    refused(DRAFTER, other, "redrafter", FR_ERR_MISMATCH, DRAFTER, "drafter-file-target.gguf", ours,
+            "drafter-file-other.gguf", theirs);
     refused(DRAFTER, target, "medusa", FR_ERR_MISMATCH, "'redrafter'", "not for medusa", "--draft redrafter:file=");
-    refused(TARGET, target, "redrafter", FR_ERR_MISMATCH, "not a learned drafter", "'llama'", "forerun train redrafter");
+    refused(TARGET, target, "redrafter", FR_ERR_MISMATCH, "not a learned drafter", "'llama'",
+            "forerun train redrafter");
     refused("build/no-such-file.gguf", target, "redrafter", FR_ERR_IO, "no-such-file");
     /* the engine refuses the request, too */
     fr_model *model = rig_open_model(OTHER, NULL);
@@ -121,7 +138,11 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     fr_error err;
     const char *draft = "redrafter:file=" DRAFTER;
     const int32_t prompt[] = {5, 6};
-    fr_request_options o = {.prompt = prompt, .n_prompt = 2, .sampling = fr_sampling_default(), .drafts = &draft, .n_drafts = 1};
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = 2,
+                            .sampling = fr_sampling_default(),
+                            .drafts = &draft,
+                            .n_drafts = 1};
     assert_int_equal(rig_open_request(&request, e, &o, &err), FR_ERR_MISMATCH);
     fr_engine_close(e);
     fr_model_close(model);
@@ -129,7 +150,11 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
 
 static void damaged_files_are_refused(void **state) {
     (void)state;
-    static const struct { Fault fault; fr_code code; const char *message; } cases[] = {
+    static const struct {
+        Fault fault;
+        fr_code code;
+        const char *message;
+    } cases[] = {
         {MISSING_TENSOR, FR_ERR_FORMAT, "redrafter.u.weight is missing"},
         {WRONG_SHAPE, FR_ERR_FORMAT, "64 x 63 instead of 64 x 64"},
         {A_VECTOR_WITH_ROWS, FR_ERR_FORMAT, "redrafter.u.bias has the wrong shape"},
@@ -196,7 +221,8 @@ static uint64_t fingerprint_with(const char *tensor, size_t at, float rope_base)
     if (rope_base > 0) gguf_set_f32(w, "llama.rope.freq_base", rope_base);
     gguf_copy_kvs(w, target_gguf, NULL);
     for (int64_t i = 0; i < gguf_n_tensors(target_gguf); i++) {
-        const GgufTensor *t = gguf_tensor(target_gguf, tensor ? i : gguf_n_tensors(target_gguf) - 1 - i); /* any order */
+        const GgufTensor *t = gguf_tensor(target_gguf,
+                                          tensor ? i : gguf_n_tensors(target_gguf) - 1 - i); /* any order */
         const void *data = t->data;
         if (tensor && strcmp(t->name, tensor) == 0) {
             assert_true(t->bytes <= sizeof changed);
@@ -229,11 +255,10 @@ static void the_fingerprint_identifies_the_target(void **state) {
 static void inspect_explains_the_file(void **state) {
     (void)state;
     write_drafter(SOUND);
-    static const char *const message[] = {"redrafter: a recurrent head", "drafter-file-target.gguf, fingerprint ", "the target's embedding",
-                                       "none: random weights", NULL};
+    static const char *const message[] = {"redrafter: a recurrent head", "drafter-file-target.gguf, fingerprint ",
+                                          "the target's embedding", "none: random weights", NULL};
     static const char *const json[] = {"\"method\": \"redrafter\"", "\"target_fingerprint\"", NULL};
-    for (int i = 0; message[i]; i++)
-        cli_expect("inspect " DRAFTER, 0, message[i]);
+    for (int i = 0; message[i]; i++) cli_expect("inspect " DRAFTER, 0, message[i]);
     for (int i = 0; json[i]; i++) cli_expect("inspect --json " DRAFTER, 0, json[i]);
 }
 

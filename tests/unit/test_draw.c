@@ -51,8 +51,7 @@ static void ordered_draws_follow_enumeration(void **state) {
     if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
     p[0] += 0.01, p[2] -= 0.01; /* negative control */
     x = triples(p, 200000, &df);
-    if (x < chi_square_limit(df))
-        fail_msg("a distribution 0.01 off: chi-square %g, limit %g", x, chi_square_limit(df));
+    if (x < chi_square_limit(df)) fail_msg("a distribution 0.01 off: chi-square %g, limit %g", x, chi_square_limit(df));
 }
 
 /* ---- paths -------------------------------------------------------------------------------------- */
@@ -106,8 +105,7 @@ static void beams_draw_paths_without_replacement(void **state) {
     assert_int_equal(df, 8 * 7 * 6 - 1); /* one of the nine paths has probability 0 */
     if (x > chi_square_limit(df)) fail_msg("chi-square %g, limit %g", x, chi_square_limit(df));
     x = path_triples(true, 400000, &df);
-    if (x < chi_square_limit(df))
-        fail_msg("a beam without psi: chi-square %g, limit %g", x, chi_square_limit(df));
+    if (x < chi_square_limit(df)) fail_msg("a beam without psi: chi-square %g, limit %g", x, chi_square_limit(df));
 }
 
 /* ---- against slow references -------------------------------------------------------------------- */
@@ -189,10 +187,8 @@ static void extremes_stay_in_order(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ordered_draws_follow_enumeration),
-        cmocka_unit_test(beams_draw_paths_without_replacement),
-        cmocka_unit_test(pruning_changes_nothing),
-        cmocka_unit_test(truncation_is_the_formula),
+        cmocka_unit_test(ordered_draws_follow_enumeration), cmocka_unit_test(beams_draw_paths_without_replacement),
+        cmocka_unit_test(pruning_changes_nothing),          cmocka_unit_test(truncation_is_the_formula),
         cmocka_unit_test(extremes_stay_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

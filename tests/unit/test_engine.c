@@ -41,8 +41,11 @@ static int close_fixture(void **state) {
 }
 
 static fr_request_options greedy(int64_t n) {
-    return (fr_request_options){.prompt = fx.prompt, .n_prompt = fx.n_prompt, .max_tokens = n,
-                                .sampling = fr_sampling_default(), .ignore_eos = 1};
+    return (fr_request_options){.prompt = fx.prompt,
+                                .n_prompt = fx.n_prompt,
+                                .max_tokens = n,
+                                .sampling = fr_sampling_default(),
+                                .ignore_eos = 1};
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------- */
@@ -64,7 +67,8 @@ static void senseless_requests_are_refused_by_name(void **state) {
     for (int i = 0; i < 9; i++) many[i] = "ngram-trie";
     o.n_prompt = 0, refuse(o, FR_ERR_ARGUMENT, "prompt is empty"), o = greedy(5);
     o.prompt = bad_tokens, o.n_prompt = 2, refuse(o, FR_ERR_ARGUMENT, "99999"), o = greedy(5);
-    o.prompt = long_prompt, o.n_prompt = 300, refuse(o, FR_ERR_CONTEXT, "longer than the context of 256"), o = greedy(5);
+    o.prompt = long_prompt, o.n_prompt = 300, refuse(o, FR_ERR_CONTEXT, "longer than the context of 256"),
+    o = greedy(5);
     o.max_tokens = -1, refuse(o, FR_ERR_ARGUMENT, "max_tokens"), o = greedy(5);
     o.tree_budget = 5000, refuse(o, FR_ERR_ARGUMENT, "tree budget"), o = greedy(5);
     o.stops = empty_stop, o.n_stops = 1, refuse(o, FR_ERR_ARGUMENT, "stop string"), o = greedy(5);
@@ -89,7 +93,9 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
     o.drafts = pld;
     assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT);
     assert_null(r);
-    assert_non_null(strstr(err.message, "'pld' is not open in this engine: name it in fr_engine_options.drafts, or call fr_engine_open_draft"));
+    assert_non_null(
+        strstr(err.message,
+               "'pld' is not open in this engine: name it in fr_engine_options.drafts, or call fr_engine_open_draft"));
     assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK);
     assert_int_equal(fr_engine_open_draft(e, "pld", &err), FR_OK); /* once more is fine */
     assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
@@ -109,7 +115,8 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
     fr_request_close(r);
     fr_engine_close(e);
     static const char *const unknown[] = {"pld", "teleport"};
-    assert_int_equal(fr_engine_open(&e, fx.model, &(fr_engine_options){.drafts = unknown, .n_drafts = 2}, &err), FR_ERR_ARGUMENT);
+    assert_int_equal(fr_engine_open(&e, fx.model, &(fr_engine_options){.drafts = unknown, .n_drafts = 2}, &err),
+                     FR_ERR_ARGUMENT);
     assert_null(e);
     assert_non_null(strstr(err.message, "teleport"));
 }

@@ -15,9 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHAPE(a, layers, embd, heads, kv, ff, vocab)                                                         \
-    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff,              \
-    .n_vocab = vocab
+#define SHAPE(a, layers, embd, heads, kv, ff, vocab) \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = vocab
 
 static const struct {
     const char *name;
@@ -27,11 +26,9 @@ static const struct {
     {"f16, qwen2", {SHAPE("qwen2", 2, 48, 6, 3, 70, 61), .types = {TYPE_F16}, .n_types = 1, .seed = 2}},
     {"bf16", {SHAPE("llama", 2, 48, 4, 2, 51, 61), .types = {TYPE_BF16}, .n_types = 1, .seed = 3}},
     {"q8_0, qwen3", {SHAPE("qwen3", 2, 64, 4, 2, 96, 61), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 4}},
-    {"q4_0 and q5_1",
-     {SHAPE("llama", 2, 64, 4, 4, 96, 61), .types = {TYPE_Q4_0, TYPE_Q5_1}, .n_types = 2, .seed = 5}},
+    {"q4_0 and q5_1", {SHAPE("llama", 2, 64, 4, 4, 96, 61), .types = {TYPE_Q4_0, TYPE_Q5_1}, .n_types = 2, .seed = 5}},
     {"q4_k and q6_k",
-     {SHAPE("llama", 1, 256, 4, 2, 256, 61), .tied = true, .types = {TYPE_Q4_K, TYPE_Q6_K}, .n_types = 2,
-      .seed = 6}},
+     {SHAPE("llama", 1, 256, 4, 2, 256, 61), .tied = true, .types = {TYPE_Q4_K, TYPE_Q6_K}, .n_types = 2, .seed = 6}},
     {"q5_k, yarn",
      {SHAPE("qwen2", 1, 256, 4, 2, 256, 61), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 64,
       .types = {TYPE_Q5_K}, .n_types = 1, .seed = 7}},
@@ -52,9 +49,9 @@ static void expect_bits(const Where *w, const char *kind, const float *ours, con
     if (memcmp(ours, theirs, (size_t)n * sizeof *ours) == 0) return;
     int32_t i = 0;
     while (memcmp(&ours[i], &theirs[i], sizeof *ours) == 0) i++;
-    fail_msg("%s, %s, table %s, seed %llu, %d %d: %s %d is %.9g (%a), plainly %.9g (%a)", w->model, w->what,
-             w->table, (unsigned long long)w->seed, w->a, w->b, kind, i, (double)ours[i], (double)ours[i],
-             (double)theirs[i], (double)theirs[i]);
+    fail_msg("%s, %s, table %s, seed %llu, %d %d: %s %d is %.9g (%a), plainly %.9g (%a)", w->model, w->what, w->table,
+             (unsigned long long)w->seed, w->a, w->b, kind, i, (double)ours[i], (double)ours[i], (double)theirs[i],
+             (double)theirs[i]);
 }
 
 static float *new_logits(const Weights *m, int32_t n) {
@@ -114,8 +111,7 @@ static void with_the_target(ModelTest test) {
 enum { N_CHAIN = 64 };
 
 /* A chain of 64 tokens appended in some way, against the same chain run plainly. */
-static void expect_chain(const Weights *m, Where w, const RigOptions *o, int32_t chunk,
-                         const float *baseline) {
+static void expect_chain(const Weights *m, Where w, const RigOptions *o, int32_t chunk, const float *baseline) {
     int32_t tokens[N_CHAIN], n_vocab = m->model->hparams.n_vocab;
     rig_tokens(5, n_vocab, tokens, N_CHAIN);
     Executor *e = rig_executor(m, o);
@@ -186,12 +182,12 @@ static void vary_siblings(const Weights *m, Where w) {
             Row rows[64];
             w.b = k == 0 ? 0 : k == 1 ? w.a / 2 : w.a - 1;
             for (int i = 0; i < w.a; i++)
-                rows[i] =
-                    (Row){.token = i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab), .sequence = s, .parent = -1,
-                          .want_logits = i == w.b};
+                rows[i] = (Row){.token = i == w.b ? tokens[N_PREFIX] : rig_token(7, (uint64_t)i, n_vocab),
+                                .sequence = s,
+                                .parent = -1,
+                                .want_logits = i == w.b};
             fr_error err = {0};
-            if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err))
-                fail_msg("%s", err.message);
+            if (executor_reserve(e, s, w.a, &err) || executor_forward(e, rows, w.a, &err)) fail_msg("%s", err.message);
             expect_bits(&w, "logit", executor_logits(e, w.b), row_of(m, baseline, N_PREFIX), n_vocab);
             for (int i = 0; i < w.a; i++)
                 if (i != w.b) assert_null(executor_logits(e, i));
@@ -259,8 +255,7 @@ static void stir(World *w) {
         if (!l->alive && other->alive && what < 4) {
             fr_error err = {0};
             *l = *other;
-            if (executor_sequence_fork(w->e, other->sequence, &l->sequence, &err))
-                fail_msg("%s", err.message);
+            if (executor_sequence_fork(w->e, other->sequence, &l->sequence, &err)) fail_msg("%s", err.message);
         } else if (!l->alive) {
             start_life(w, l);
         } else if (what == 0 || l->n > N_CTX - MAX_ROWS) {
@@ -284,14 +279,15 @@ static void draw_rows(World *w) {
         for (int32_t k = i - 1; k >= 0 && parent < 0; k--)
             if (w->life_of_row[k] == life && draw(w, 3) > 0) parent = k;
         w->life_of_row[i] = life;
-        w->rows[i] = (Row){.token = draw(w, w->m->model->hparams.n_vocab), .sequence = w->lives[life].sequence, .parent = parent,
+        w->rows[i] = (Row){.token = draw(w, w->m->model->hparams.n_vocab),
+                           .sequence = w->lives[life].sequence,
+                           .parent = parent,
                            .want_logits = draw(w, 4) > 0};
         n_of[life]++;
     }
     fr_error err = {0};
     for (int i = 0; i < MAX_LIVES; i++)
-        if (n_of[i] && executor_reserve(w->e, w->lives[i].sequence, n_of[i], &err))
-            fail_msg("%s", err.message);
+        if (n_of[i] && executor_reserve(w->e, w->lives[i].sequence, n_of[i], &err)) fail_msg("%s", err.message);
 }
 
 /* The path from the committed tokens to a row: row numbers to path, its length returned. */
@@ -347,8 +343,7 @@ static void commit_paths(World *w) {
 static void run_piece(World *w) {
     fr_error err = {0};
     int32_t n = w->end - w->first;
-    if (w->first == 0 ? executor_forward(w->e, w->rows, n, &err)
-                      : executor_extend(w->e, w->rows + w->first, n, &err))
+    if (w->first == 0 ? executor_forward(w->e, w->rows, n, &err) : executor_extend(w->e, w->rows + w->first, n, &err))
         fail_msg("%s", err.message);
     for (int i = 0; i < MAX_LIVES; i++)
         if (w->lives[i].alive) expect_rows_of(w, i);
@@ -421,7 +416,8 @@ static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
     for (int k = 0; k < n; k++) {
         with_each_shape(tables[k], ACT_PRECISION_Q16, live_twice);
         for (int i = 0; i < N_SHAPES && k > 0; i++)
-            for (int form = ACT_PRECISION_Q16; form <= ACT_PRECISION_Q8; form++) expect_same_as(ref, tables[k], (ActPrecision)form, i);
+            for (int form = ACT_PRECISION_Q16; form <= ACT_PRECISION_Q8; form++)
+                expect_same_as(ref, tables[k], (ActPrecision)form, i);
     }
     with_each_shape(tables[n - 1], ACT_PRECISION_Q8, live_twice);
 }

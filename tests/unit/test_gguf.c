@@ -135,8 +135,7 @@ static void check_model(const char *path, int64_t n_tensors_min) {
     if (gguf_open(&g, path, &err)) fail_msg("%s", err.message);
     assert_string_equal(gguf_path(g), path);
     if (gguf_n_tensors(g) < n_tensors_min) fail_msg("%s: %lld tensors", path, (long long)gguf_n_tensors(g));
-    for (int64_t i = 0; i < gguf_n_tensors(g); i++)
-        assert_int_equal((uintptr_t)gguf_tensor(g, i)->data % 32, 0);
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) assert_int_equal((uintptr_t)gguf_tensor(g, i)->data % 32, 0);
     touch_everything(g);
     gguf_close(g);
 }

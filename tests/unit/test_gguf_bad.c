@@ -62,8 +62,7 @@ static void the_corpus_is_refused_as_it_says(void **state) {
     int code, n = 0;
     while (fgets(line, sizeof line, list)) {
         char path[128];
-        if (sscanf(line, "%63[^\t]\t%d\t%255[^\n]", name, &code, says) != 3)
-            fail_msg("expected.txt: %s", line);
+        if (sscanf(line, "%63[^\t]\t%d\t%255[^\n]", name, &code, says) != 3) fail_msg("expected.txt: %s", line);
         snprintf(path, sizeof path, FOLDER "/%s", name);
         Gguf *g;
         fr_error err = {0};
@@ -86,8 +85,7 @@ static void every_prefix_of_a_sound_file_is_refused(void **state) {
         int status = gguf_open_memory(&g, bytes, n, "prefix", &err);
         if (n < b.n) {
             if (status != FR_ERR_FORMAT || g) fail_msg("the first %zu of %zu bytes open: %d", n, b.n, status);
-        } else if (status)
-            fail_msg("the whole file is refused: %s", err.message);
+        } else if (status) fail_msg("the whole file is refused: %s", err.message);
         gguf_close(g);
         free(bytes);
     }

@@ -43,8 +43,7 @@ static void assert_same_array(const Gguf *a, const Gguf *b, int64_t i, int64_t j
         assert_int_equal(gguf_array_string(a, i, e, &s), gguf_array_string(b, j, e, &t));
         assert_int_equal(gguf_array_i64(a, i, e, &x), gguf_array_i64(b, j, e, &y));
         assert_int_equal(gguf_array_f32(a, i, e, &p), gguf_array_f32(b, j, e, &q));
-        if (s.n != t.n || (s.n && memcmp(s.data, t.data, s.n) != 0) || x != y ||
-            memcmp(&p, &q, sizeof p) != 0)
+        if (s.n != t.n || (s.n && memcmp(s.data, t.data, s.n) != 0) || x != y || memcmp(&p, &q, sizeof p) != 0)
             fail_msg("%s[%lld] differs", gguf_key(a, i), (long long)e);
     }
 }
@@ -58,8 +57,7 @@ static void assert_same_scalar(const Gguf *a, const Gguf *b, const char *key) {
     assert_int_equal(gguf_get_i64(a, key, &x), gguf_get_i64(b, key, &y));
     assert_int_equal(gguf_get_f32(a, key, &p), gguf_get_f32(b, key, &q));
     assert_int_equal(gguf_get_bool(a, key, &u), gguf_get_bool(b, key, &v));
-    if (s.n != t.n || (s.n && memcmp(s.data, t.data, s.n) != 0) || x != y || memcmp(&p, &q, sizeof p) != 0 ||
-        u != v)
+    if (s.n != t.n || (s.n && memcmp(s.data, t.data, s.n) != 0) || x != y || memcmp(&p, &q, sizeof p) != 0 || u != v)
         fail_msg("%s differs", key);
 }
 
@@ -72,10 +70,8 @@ static void assert_same(const Gguf *a, const Gguf *b) {
         assert_int_equal(gguf_kv_type(a, i), gguf_kv_type(b, j));
         assert_int_equal(gguf_kv_element_type(a, i), gguf_kv_element_type(b, j));
         assert_int_equal(gguf_kv_count(a, i), gguf_kv_count(b, j));
-        if (gguf_kv_type(a, i) == GGUF_ARRAY)
-            assert_same_array(a, b, i, j);
-        else
-            assert_same_scalar(a, b, gguf_key(a, i));
+        if (gguf_kv_type(a, i) == GGUF_ARRAY) assert_same_array(a, b, i, j);
+        else assert_same_scalar(a, b, gguf_key(a, i));
     }
     assert_int_equal(gguf_n_tensors(a), gguf_n_tensors(b));
     for (int64_t i = 0; i < gguf_n_tensors(a); i++) {
@@ -154,8 +150,7 @@ static void setters_are_read_back(void **state) {
     assert_true(gguf_get_f32(g, "f32", &f) && f == 0.1f);
     assert_true(gguf_get_bool(g, "bool", &b) && b);
     assert_true(gguf_get_string(g, "string", &s) && s.n == 3 && memcmp(s.data, "a\0b", 3) == 0);
-    assert_true(gguf_array_string(g, gguf_find_key(g, "strings"), 0, &s) && s.n == 3 &&
-                memcmp(s.data, "x\0y", 3) == 0);
+    assert_true(gguf_array_string(g, gguf_find_key(g, "strings"), 0, &s) && s.n == 3 && memcmp(s.data, "x\0y", 3) == 0);
     assert_true(gguf_array_string(g, gguf_find_key(g, "strings"), 2, &s) && s.n == 1 && s.data[0] == '\xff');
     assert_true(gguf_array_f32(g, gguf_find_key(g, "f32s"), 0, &f) && f == 1.5f);
     assert_true(gguf_array_i64(g, gguf_find_key(g, "i32s"), 1, &v) && v == INT32_MAX);
@@ -181,8 +176,7 @@ static void tensors_of_every_type_are_read_back(void **state) {
     gguf_set_u32(w, "general.alignment", 128);
     for (int t = 0; t < TYPE_COUNT; t++) {
         blocks_quantize((TensorType)t, x, 512, bytes[t]);
-        gguf_add_tensor(w, tensor_type_info((TensorType)t)->name, (TensorType)t, 2, (int64_t[]){256, 2},
-                        bytes[t]);
+        gguf_add_tensor(w, tensor_type_info((TensorType)t)->name, (TensorType)t, 2, (int64_t[]){256, 2}, bytes[t]);
     }
     gguf_add_tensor_filled(w, "filled", TYPE_F32, 2, filled_dims, fill_rows, filled_dims);
     Gguf *g = written(w);
@@ -224,7 +218,7 @@ static void failures_are_told_at_the_end_and_leave_nothing(void **state) {
     (void)state;
     static const char *says[N_WRONGS] = {
         [SET_TWICE] = "a: the key is set twice",         [NO_KEY] = "is too long or empty for a key",
-        [BAD_SHAPE] = "t: the shape is impossible",           [PART_OF_A_BLOCK] = "t: the shape is impossible",
+        [BAD_SHAPE] = "t: the shape is impossible",      [PART_OF_A_BLOCK] = "t: the shape is impossible",
         [TENSOR_TWICE] = "t: the tensor is added twice", [BAD_ALIGNMENT] = "power of two",
         [NO_FOLDER] = "cannot be created: No such",
     };

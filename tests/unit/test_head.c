@@ -11,8 +11,17 @@
 enum { V = 270, N = 23 };
 
 static RandomModel model_of(TensorType type, bool tied) {
-    return (RandomModel){.arch = "llama", .n_layer = 1, .n_embd = type == TYPE_Q4_K ? 256 : 96, .n_head = 4, .n_head_kv = 2,
-                         .n_ff = type == TYPE_Q4_K ? 256 : 96, .n_vocab = V, .tied = tied, .types = {type}, .n_types = 1, .seed = 3};
+    return (RandomModel){.arch = "llama",
+                         .n_layer = 1,
+                         .n_embd = type == TYPE_Q4_K ? 256 : 96,
+                         .n_head = 4,
+                         .n_head_kv = 2,
+                         .n_ff = type == TYPE_Q4_K ? 256 : 96,
+                         .n_vocab = V,
+                         .tied = tied,
+                         .types = {type},
+                         .n_types = 1,
+                         .seed = 3};
 }
 
 static const TensorType types[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_K};
@@ -23,7 +32,11 @@ static void run_rows(Executor *e, const int32_t *tokens) {
     Row rows[N];
     fr_error err;
     for (int32_t i = 0; i < N; i++)
-        rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = i % 3 == 0, .want_hidden = i % 3 == 1};
+        rows[i] = (Row){.token = tokens[i],
+                        .sequence = s,
+                        .parent = i - 1,
+                        .want_logits = i % 3 == 0,
+                        .want_hidden = i % 3 == 1};
     if (executor_reserve(e, s, N, &err) || executor_forward(e, rows, N, &err)) fail_msg("%s", err.message);
 }
 
@@ -47,7 +60,8 @@ static void the_head_gives_the_executors_bits(void **state) {
                 memcpy(x + n_rows * width, executor_hidden(e, i), sizeof(float) * (size_t)width);
             for (int32_t n = 1; n <= n_rows; n += 3) { /* any number of rows at once */
                 m->backend->head(device, m, x, n, y);
-                for (int32_t i = 0; i < n; i++) assert_memory_equal(y + i * V, executor_logits(e, 3 * i), sizeof(float) * V);
+                for (int32_t i = 0; i < n; i++)
+                    assert_memory_equal(y + i * V, executor_logits(e, 3 * i), sizeof(float) * V);
             }
             x[0] = x[0] * 1.5f + 1; /* and other inputs give others */
             m->backend->head(device, m, x, 1, y);
@@ -73,13 +87,15 @@ static void hidden_states_come_with_and_without_logits(void **state) {
     Row rows[N];
     rig_tokens(8, V, tokens, N);
     run_rows(some, tokens);
-    for (int32_t i = 0; i < N; i++) rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = true};
+    for (int32_t i = 0; i < N; i++)
+        rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = true};
     if (executor_reserve(all, s, N, &err) || executor_forward(all, rows, N, &err)) fail_msg("%s", err.message);
     for (int32_t i = 0; i < N; i++) {
         const float *hidden = executor_hidden(some, i), *logits = executor_logits(some, i);
         assert_int_equal(hidden != NULL, i % 3 != 2);
         assert_int_equal(logits != NULL, i % 3 == 0);
-        if (hidden) assert_memory_equal(hidden, executor_hidden(all, i), sizeof(float) * (size_t)m->model->hparams.n_embd);
+        if (hidden)
+            assert_memory_equal(hidden, executor_hidden(all, i), sizeof(float) * (size_t)m->model->hparams.n_embd);
         if (logits) assert_memory_equal(logits, executor_logits(all, i), sizeof(float) * V);
     }
     rig_executor_close(some);

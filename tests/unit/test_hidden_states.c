@@ -38,7 +38,8 @@ static void keep(int32_t s, const float *hidden) {
     memcpy(spy.hidden[s][spy.n_hidden[s]++], hidden, sizeof spy.hidden[s][0]);
 }
 
-static int spy_observe_prompt(Drafter *d, int32_t s, int64_t first, const float *const *hidden, int32_t n, fr_error *err) {
+static int spy_observe_prompt(Drafter *d, int32_t s, int64_t first, const float *const *hidden, int32_t n,
+                              fr_error *err) {
     (void)d, (void)err;
     assert_int_equal(first, spy.n_hidden[s]);
     for (int32_t i = 0; i < n; i++) keep(s, hidden[i]);
@@ -64,7 +65,8 @@ static int spy_observe(Drafter *d, int32_t s, const int32_t *tokens, int64_t n, 
 }
 
 /* Random children: some are right by chance, for the vocabulary is small. */
-static int spy_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+static int spy_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                       fr_error *err) {
     (void)d, (void)err;
     for (int i = 0; i < n; i++)
         for (int32_t k = 0; k < budgets[i]; k++) {
@@ -86,26 +88,38 @@ static void spy_end(Drafter *d, int32_t s) {
     Row rows[N_CTX];
     fr_error err;
     int32_t sequence = rig_sequence(e);
-    for (int32_t i = 0; i < n; i++) rows[i] = (Row){.token = spy.text[s][i], .sequence = sequence, .parent = i - 1, .want_hidden = true};
+    for (int32_t i = 0; i < n; i++)
+        rows[i] = (Row){.token = spy.text[s][i], .sequence = sequence, .parent = i - 1, .want_hidden = true};
     if (executor_reserve(e, sequence, n, &err) || executor_forward(e, rows, n, &err)) fail_msg("%s", err.message);
     for (int32_t i = 0; i < n; i++) memcpy(want[i], executor_hidden(e, i), sizeof want[i]);
     for (int32_t i = 0; i < n; i++)
-        if (memcmp(want[i], spy.hidden[s][i], sizeof want[i]) != 0) fail_msg("the hidden state of token %d of %d is another one", i, n);
+        if (memcmp(want[i], spy.hidden[s][i], sizeof want[i]) != 0)
+            fail_msg("the hidden state of token %d of %d is another one", i, n);
     spy.n_checked++;
     rig_executor_close(e);
 }
 
 static void spy_close(Drafter *d) { (void)d; }
 
-static const DrafterClass spy_class = {
-    .name = "spy", .needs_hidden = true, .close = spy_close, .begin = spy_begin, .observe_prompt = spy_observe_prompt,
-    .observe_tree = spy_observe_tree, .observe = spy_observe, .propose = spy_propose, .end = spy_end};
+static const DrafterClass spy_class = {.name = "spy",
+                                       .needs_hidden = true,
+                                       .close = spy_close,
+                                       .begin = spy_begin,
+                                       .observe_prompt = spy_observe_prompt,
+                                       .observe_tree = spy_observe_tree,
+                                       .observe = spy_observe,
+                                       .propose = spy_propose,
+                                       .end = spy_end};
 
 static int32_t n_preempted, n_shared;
 
 /* Requests whose prompts begin alike come and go; every third has no drafter that needs hidden states. */
 static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, uint64_t seed) {
-    fr_engine_options eo = {.max_requests = N_PLACES, .prefill_chunk = chunk, .kv_page_size = 4, .n_ctx = N_CTX, .kv_tokens = kv_tokens};
+    fr_engine_options eo = {.max_requests = N_PLACES,
+                            .prefill_chunk = chunk,
+                            .kv_page_size = 4,
+                            .n_ctx = N_CTX,
+                            .kv_tokens = kv_tokens};
     fr_engine *e = rig_open_engine(model, &eo);
     fr_request *running[N_PLACES] = {NULL};
     int32_t prompts[N_REQUESTS][40];
@@ -128,10 +142,16 @@ static void run_world(const fr_model *model, int64_t kv_tokens, int32_t chunk, u
             }
             if (running[p] || n_started == N_REQUESTS || (step + p) % 3) continue;
             const char *draft = n_started % 3 == 2 ? "ngram-trie" : "spy";
-            fr_request_options o = {.prompt = prompts[n_started], .n_prompt = 12 + 7 * (n_started % 4), .max_tokens = 20 + n_started,
-                                    .sampling = fr_sampling_default(), .ignore_eos = 1, .drafts = &draft, .n_drafts = 1,
+            fr_request_options o = {.prompt = prompts[n_started],
+                                    .n_prompt = 12 + 7 * (n_started % 4),
+                                    .max_tokens = 20 + n_started,
+                                    .sampling = fr_sampling_default(),
+                                    .ignore_eos = 1,
+                                    .drafts = &draft,
+                                    .n_drafts = 1,
                                     .tree_budget = 1 + 20 * (n_started % 4)};
-            for (int k = 0; k < 40; k++) prompts[n_started][k] = 3 + rig_token(k < 20 ? seed : seed + (uint64_t)n_started, (uint64_t)k, V - 3);
+            for (int k = 0; k < 40; k++)
+                prompts[n_started][k] = 3 + rig_token(k < 20 ? seed : seed + (uint64_t)n_started, (uint64_t)k, V - 3);
             o.sampling.temperature = n_started % 2 ? 0.9f : 0;
             if (rig_open_request(&running[p], e, &o, &err)) fail_msg("%s", err.message);
             n_started++;
@@ -147,8 +167,8 @@ static void each_token_is_shown_once_with_its_own_hidden_state(void **state) {
     static const int32_t chunks[] = {1, 7, 64};
     fr_model *model = rig_open_model(TARGET, NULL);
     for (uint64_t seed = 0; seed < 6; seed++) run_world(model, seed % 2 ? 84 : 0, chunks[seed % 3], seed * 100);
-    print_message("%d requests checked, %d drafts accepted, %d preemptions, %d tokens shared\n", spy.n_checked, spy.n_accepted,
-                  n_preempted, n_shared);
+    print_message("%d requests checked, %d drafts accepted, %d preemptions, %d tokens shared\n", spy.n_checked,
+                  spy.n_accepted, n_preempted, n_shared);
     assert_int_equal(spy.n_checked, 6 * 7);
     assert_true(spy.n_accepted > 10);
     assert_true(n_preempted > 5);

@@ -26,8 +26,16 @@ typedef struct Target {
 } Target;
 
 static Target open_target(const char *path, const char *arch, TensorType type, int32_t n_vocab, uint64_t seed) {
-    const RandomModel m = {.arch = arch, .n_layer = 1, .n_embd = H, .n_head = N_HEAD, .n_head_kv = N_KV, .n_ff = 96, .n_vocab = n_vocab,
-                           .types = {type}, .n_types = 1, .seed = seed};
+    const RandomModel m = {.arch = arch,
+                           .n_layer = 1,
+                           .n_embd = H,
+                           .n_head = N_HEAD,
+                           .n_head_kv = N_KV,
+                           .n_ff = 96,
+                           .n_vocab = n_vocab,
+                           .types = {type},
+                           .n_types = 1,
+                           .seed = seed};
     fr_error err;
     if (random_model_write(&m, path, &err)) fail_msg("%s", err.message);
     Target t = {.gguf = rig_gguf(path)};
@@ -76,11 +84,13 @@ static void finish(Pair *p, const char *checkpoint) {
 
 /* The rows of q and k as Hugging Face orders them: the first components of all pairs of a head, then the second ones. */
 static void add_halved(Pair *p, const char *name, const char *published, int64_t n_heads, bool pairs) {
-    float *x = learned_rig_tensor(&p->direct, name, p->type, H, n_heads * DIM, 0.12), *y = malloc(sizeof *y * (size_t)(n_heads * DIM * H));
+    float *x = learned_rig_tensor(&p->direct, name, p->type, H, n_heads * DIM, 0.12),
+          *y = malloc(sizeof *y * (size_t)(n_heads * DIM * H));
     for (int64_t head = 0; head < n_heads; head++)
         for (int64_t i = 0; i < DIM / 2; i++)
             for (int64_t s = 0; s < 2; s++)
-                memcpy(y + (head * DIM + s * DIM / 2 + i) * H, x + (head * DIM + (pairs ? 2 * i + s : s * DIM / 2 + i)) * H, H * sizeof *y);
+                memcpy(y + (head * DIM + s * DIM / 2 + i) * H,
+                       x + (head * DIM + (pairs ? 2 * i + s : s * DIM / 2 + i)) * H, H * sizeof *y);
     safetensors_build_add(&p->published, published, y, H, n_heads * DIM);
     free(y);
 }
@@ -118,7 +128,8 @@ static void make_medusa(Pair *p, const Target *t, const char *prefix) {
             snprintf(from, sizeof from, "%s%d.0.linear.%s", prefix, i, kinds[k]);
             add(p, name, from, H, k ? 0 : H, 0.15);
             snprintf(names[2 * i + k], sizeof names[0], "medusa.%d.block.1.%s", i, kinds[k]);
-            gguf_add_tensor(p->direct.w, names[2 * i + k], TYPE_F16, k ? 1 : 2, (int64_t[]){H, H}, p->direct.kept[p->direct.n_kept - 1]);
+            gguf_add_tensor(p->direct.w, names[2 * i + k], TYPE_F16, k ? 1 : 2, (int64_t[]){H, H},
+                            p->direct.kept[p->direct.n_kept - 1]);
         }
         snprintf(name, sizeof name, "medusa.%d.output.weight", i);
         snprintf(from, sizeof from, "%s%d.2.weight", prefix, i);
@@ -140,11 +151,18 @@ static void make_hydra(Pair *p, const Target *t) {
     gguf_set_u32(p->direct.w, DRAFTER_KEY("hydra.block_count"), 3);
     gguf_set_string(p->direct.w, DRAFTER_KEY("hydra.output"), "own", 3);
     for (int i = 0; i < 2; i++) {
-        const struct { const char *name, *before, *behind; int64_t n_in, n_out; } parts[] = {
-            {"in.weight", "mlp", "1.linear.weight", (i + 2) * H, H}, {"in.bias", "mlp", "1.linear.bias", H, 0},
-            {"skip.weight", "mlp", "1.res_connection.weight", (i + 2) * H, H}, {"skip.bias", "mlp", "1.res_connection.bias", H, 0},
-            {"block.1.weight", "mlp", "3.linear.weight", H, H}, {"block.1.bias", "mlp", "3.linear.bias", H, 0},
-            {"output.weight", "lm_head", "1.weight", H, V}, {"output.bias", "lm_head", "1.bias", V, 0},
+        const struct {
+            const char *name, *before, *behind;
+            int64_t n_in, n_out;
+        } parts[] = {
+            {"in.weight", "mlp", "1.linear.weight", (i + 2) * H, H},
+            {"in.bias", "mlp", "1.linear.bias", H, 0},
+            {"skip.weight", "mlp", "1.res_connection.weight", (i + 2) * H, H},
+            {"skip.bias", "mlp", "1.res_connection.bias", H, 0},
+            {"block.1.weight", "mlp", "3.linear.weight", H, H},
+            {"block.1.bias", "mlp", "3.linear.bias", H, 0},
+            {"output.weight", "lm_head", "1.weight", H, V},
+            {"output.bias", "lm_head", "1.bias", V, 0},
         };
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
             char name[64], from[64];
@@ -154,7 +172,8 @@ static void make_hydra(Pair *p, const Target *t) {
             if (strncmp(parts[k].name, "block.1", 7) != 0) continue;
             char *again = names[2 * i + (parts[k].n_out == 0)];
             snprintf(again, sizeof names[0], "hydra.%d.block.2.%s", i, parts[k].name + 8);
-            gguf_add_tensor(p->direct.w, again, TYPE_BF16, parts[k].n_out ? 2 : 1, (int64_t[]){H, H}, p->direct.kept[p->direct.n_kept - 1]);
+            gguf_add_tensor(p->direct.w, again, TYPE_BF16, parts[k].n_out ? 2 : 1, (int64_t[]){H, H},
+                            p->direct.kept[p->direct.n_kept - 1]);
         }
     }
 }
@@ -162,7 +181,8 @@ static void make_hydra(Pair *p, const Target *t) {
 /* A tensor whose checkpoint has the hidden state first, in its columns, its rows, or both. */
 static void add_swapped(Pair *p, const char *name, const char *published, int64_t n_out, bool rows) {
     enum { N = 2 * H };
-    float *x = learned_rig_tensor(&p->direct, name, p->type, N, n_out, 0.1), *y = malloc(sizeof *y * (size_t)((n_out ? n_out : 1) * N));
+    float *x = learned_rig_tensor(&p->direct, name, p->type, N, n_out, 0.1),
+          *y = malloc(sizeof *y * (size_t)((n_out ? n_out : 1) * N));
     for (int64_t o = 0; o < (n_out ? n_out : 1); o++)
         for (int64_t i = 0; i < N; i++) y[(rows ? (o + H) % N : o) * N + (i + H) % N] = x[o * N + i];
     safetensors_build_add(&p->published, published, y, N, n_out);
@@ -188,7 +208,9 @@ static void make_redrafter(Pair *p, const Target *t) {
 static int try_import(const char *method, const Target *t, const char *path, TensorType type, fr_error *err) {
     Published c;
     int status = published_open(&c, &path, 1, err);
-    if (!status) status = import_drafter(import_find(method), t->model->model, &c, &(ImportOptions){.type = type}, IMPORTED, err);
+    if (!status)
+        status = import_drafter(import_find(method), t->model->model, &c, &(ImportOptions){.type = type}, IMPORTED,
+                                err);
     published_close(&c);
     return status;
 }
@@ -203,7 +225,9 @@ static void assert_same_file(const char *method) {
         GgufString s = {0}, g = {0};
         if (strncmp(key, prefix, strlen(prefix)) != 0 && !strstr(key, ".target.") && !strstr(key, "general.")) continue;
         if (gguf_get_i64(want, key, &a)) assert_true(gguf_get_i64(got, key, &b) && a == b);
-        else assert_true(gguf_get_string(want, key, &s) && gguf_get_string(got, key, &g) && s.n == g.n && memcmp(s.data, g.data, s.n) == 0);
+        else
+            assert_true(gguf_get_string(want, key, &s) && gguf_get_string(got, key, &g) && s.n == g.n &&
+                        memcmp(s.data, g.data, s.n) == 0);
     }
     assert_int_equal(gguf_n_tensors(want), gguf_n_tensors(got));
     for (int64_t i = 0; i < gguf_n_tensors(want); i++) {
@@ -252,7 +276,10 @@ static void must_import(const char *method, const Target *t, const char *path, T
 
 static void an_imported_eagle_equals_the_direct_one(void **state) {
     (void)state;
-    static const struct { const char *arch; bool pairs; } archs[] = {{"llama", true}, {"qwen2", false}};
+    static const struct {
+        const char *arch;
+        bool pairs;
+    } archs[] = {{"llama", true}, {"qwen2", false}};
     for (int i = 0; i < 2; i++) {
         Target t = open_target(TARGET, archs[i].arch, TYPE_F32, V, 3);
         Pair p;
@@ -319,7 +346,8 @@ static void expect_refusal(const char *method, const Target *t, TensorType type,
     fr_error err = {0};
     remove(IMPORTED);
     int status = try_import(method, t, CHECKPOINT, type, &err);
-    if (status != code || !strstr(err.message, message)) fail_msg("%s: %d '%s', want '%s'", method, status, err.message, message);
+    if (status != code || !strstr(err.message, message))
+        fail_msg("%s: %d '%s', want '%s'", method, status, err.message, message);
     struct stat st;
     assert_int_equal(stat(IMPORTED, &st), -1);
 }
@@ -346,14 +374,17 @@ static void head_counts_of_config_json_must_match(void **state) {
  * bits. */
 static void the_embedding_must_be_the_targets(void **state) {
     (void)state;
-    Target t = open_target(TARGET, "llama", TYPE_F32, V, 3), other = open_target("build/import-other.gguf", "llama", TYPE_F32, V, 4);
-    Target small = open_target("build/import-small.gguf", "llama", TYPE_Q4_0, V, 3), wide = open_target("build/import-wide.gguf", "llama", TYPE_F32, V + 20, 3);
+    Target t = open_target(TARGET, "llama", TYPE_F32, V, 3),
+           other = open_target("build/import-other.gguf", "llama", TYPE_F32, V, 4);
+    Target small = open_target("build/import-small.gguf", "llama", TYPE_Q4_0, V, 3),
+           wide = open_target("build/import-wide.gguf", "llama", TYPE_F32, V + 20, 3);
     Pair p;
     make_eagle(&p, &t, &t, true);
     finish(&p, CHECKPOINT);
     must_import("eagle", &small, CHECKPOINT, TYPE_F32, false);
     expect_refusal("eagle", &other, TYPE_F32, FR_ERR_MISMATCH, "was trained for another target");
-    expect_refusal("eagle", &wide, TYPE_F32, FR_ERR_MISMATCH, "tensor embed_tokens.weight is 300 x 64, but the target needs 320 x 64");
+    expect_refusal("eagle", &wide, TYPE_F32, FR_ERR_MISMATCH,
+                   "tensor embed_tokens.weight is 300 x 64, but the target needs 320 x 64");
     close_target(&t);
     close_target(&other);
     close_target(&small);
@@ -362,11 +393,18 @@ static void the_embedding_must_be_the_targets(void **state) {
 
 static void unknown_and_missing_tensors_are_refused(void **state) {
     (void)state;
-    static const struct { const char *method, *extra; int64_t n_in, n_out; int code; const char *message; } bad[] = {
-        {"eagle", "layers.0.input_layernorm.weight", H, 0, FR_ERR_UNSUPPORTED, "holds the tensor layers.0.input_layernorm.weight, which the method eagle does not have"},
+    static const struct {
+        const char *method, *extra;
+        int64_t n_in, n_out;
+        int code;
+        const char *message;
+    } bad[] = {
+        {"eagle", "layers.0.input_layernorm.weight", H, 0, FR_ERR_UNSUPPORTED,
+         "holds the tensor layers.0.input_layernorm.weight, which the method eagle does not have"},
         {"eagle", "midlayer.self_attn.q_proj.weight", H, H, FR_ERR_UNSUPPORTED, "is an EAGLE-3 drafter"},
         {"redrafter", "input_proj.weight", 2 * H, 2 * H, FR_ERR_UNSUPPORTED, "holds the tensor input_proj.weight"},
-        {"hydra", "prefix_embeding_layer.norm.weight", H, 0, FR_ERR_UNSUPPORTED, "holds the tensor prefix_embeding_layer.norm.weight"},
+        {"hydra", "prefix_embeding_layer.norm.weight", H, 0, FR_ERR_UNSUPPORTED,
+         "holds the tensor prefix_embeding_layer.norm.weight"},
         {"medusa", "3.0.linear.weight", H, H, FR_ERR_UNSUPPORTED, "holds the tensor 3.0.linear.weight"},
     };
     static float zeros[4 * H * H];
@@ -390,7 +428,11 @@ static void unknown_and_missing_tensors_are_refused(void **state) {
 static void numbers_out_of_range_are_refused(void **state) {
     (void)state;
     static float x[H * V];
-    static const struct { float value; TensorType type; const char *message; } bad[] = {
+    static const struct {
+        float value;
+        TensorType type;
+        const char *message;
+    } bad[] = {
         {NAN, TYPE_F32, "tensor 0.0.weight holds NaN or infinity"},
         {70000, TYPE_F16, "tensor 0.0.weight holds 70000, which is too large for F16; choose --type F32"},
     };
@@ -416,16 +458,20 @@ static void the_command_imports_and_runs(void **state) {
     make_eagle(&p, &t, &t, true);
     finish(&p, CHECKPOINT);
     close_target(&t);
-    cli_expect("import-drafter eagle -m " TARGET " " CHECKPOINT " -o " IMPORTED, 0, "use it with --draft eagle:file=" IMPORTED);
+    cli_expect("import-drafter eagle -m " TARGET " " CHECKPOINT " -o " IMPORTED, 0,
+               "use it with --draft eagle:file=" IMPORTED);
     cli_expect("inspect " IMPORTED, 0, "imported from " CHECKPOINT);
     cli_expect("inspect " IMPORTED, 0, "F16 ");
-    cli_expect("compare -m " TARGET " -p abc -n 20 --ignore-eos --runs 1 --no-text --draft eagle:file=" IMPORTED, 0, "identical");
+    cli_expect("compare -m " TARGET " -p abc -n 20 --ignore-eos --runs 1 --no-text --draft eagle:file=" IMPORTED, 0,
+               "identical");
     cli_expect("import-drafter --help", 0, "redrafter: Recurrent Drafter");
-    cli_expect("import-drafter sps -m " TARGET " " CHECKPOINT " -o " IMPORTED, 2, "'sps': drafters of this method cannot be imported");
+    cli_expect("import-drafter sps -m " TARGET " " CHECKPOINT " -o " IMPORTED, 2,
+               "'sps': drafters of this method cannot be imported");
     cli_expect("import-drafter eagle -m " TARGET " -o " IMPORTED, 2, "missing weights");
     cli_expect("import-drafter eagle -m " TARGET " " CHECKPOINT, 2, "missing output file: pass -o FILE");
     cli_expect("import-drafter eagle " CHECKPOINT " -o " IMPORTED, 2, "missing target: pass -m FILE");
-    cli_expect("import-drafter eagle -m " TARGET " --type Q4_K " CHECKPOINT " -o " IMPORTED, 2, "must be F16, Q8_0 or F32");
+    cli_expect("import-drafter eagle -m " TARGET " --type Q4_K " CHECKPOINT " -o " IMPORTED, 2,
+               "must be F16, Q8_0 or F32");
     cli_expect("import-drafter eagle -m " TARGET " man -o " IMPORTED, 1, "there is no *.safetensors in this folder");
     FILE *f = fopen("build/import.bin", "wb");
     assert_non_null(f);

@@ -42,8 +42,8 @@ static int scale_offsets(TensorType type, int at[2]) {
 
 /* A block of codes of the given kind. */
 static void make_block(TensorType type, Kind kind, unsigned char *b) {
-    static const uint16_t scales[N_KINDS] = {
-        [ANY_BITS] = 0x2c00, [EXTREME] = 0x3555, [SUBNORMAL] = 0x0003, [HUGE_VALUES] = 0x7bff};
+    static const uint16_t scales[N_KINDS] =
+        {[ANY_BITS] = 0x2c00, [EXTREME] = 0x3555, [SUBNORMAL] = 0x0003, [HUGE_VALUES] = 0x7bff};
     int at[2], n_scales = scale_offsets(type, at);
     uint32_t bytes = tensor_type_info(type)->block_bytes, choice = random_u32() % 4;
     static const unsigned char fill[4] = {0x80, 0x7f, 0x00, 0xff};
@@ -57,16 +57,11 @@ static void make_block(TensorType type, Kind kind, unsigned char *b) {
 
 static float kind_value(Kind kind) {
     switch (kind) {
-    case EXTREME:
-        return random_u32() & 1 ? 1 : -1;
-    case ZERO:
-        return random_u32() & 1 ? 0.0f : -0.0f;
-    case SUBNORMAL:
-        return random_u32() % 4 ? random_float() * 0x1p-125f : random_float();
-    case HUGE_VALUES:
-        return random_float() * 1e30f;
-    default:
-        return random_float();
+    case EXTREME: return random_u32() & 1 ? 1 : -1;
+    case ZERO: return random_u32() & 1 ? 0.0f : -0.0f;
+    case SUBNORMAL: return random_u32() % 4 ? random_float() * 0x1p-125f : random_float();
+    case HUGE_VALUES: return random_float() * 1e30f;
+    default: return random_float();
     }
 }
 
@@ -100,7 +95,8 @@ typedef struct Problem {
 static const Kernels *ref(void) { return kernels_select("ref"); }
 
 /* Weights of one kind, or of a different kind in each row when `kind` is N_KINDS; activations likewise. */
-static void problem_open(Problem *p, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, Kind weights, Kind acts) {
+static void problem_open(Problem *p, TensorType type, ActForm blocks, int64_t n_out, int64_t n_in, Kind weights,
+                         Kind acts) {
     memset(p, 0, sizeof *p);
     p->type = type;
     p->form = act_form(type, blocks);
@@ -142,16 +138,10 @@ static double act_value(const Problem *p, int64_t r, int64_t k) {
     uint16_t h;
     float f;
     switch (p->form) {
-    case ACT_F32:
-        memcpy(&f, row + k * 4, 4);
-        return (double)f;
-    case ACT_BF16:
-        memcpy(&h, row + k * 2, 2);
-        return (double)bf16_to_float(h);
-    case ACT_Q8:
-        return (double)b->scale * b->plane[0][k % ACT_BLOCK];
-    default:
-        return (double)b->scale * (256 * b->plane[0][k % ACT_BLOCK] + b->plane[1][k % ACT_BLOCK]);
+    case ACT_F32: memcpy(&f, row + k * 4, 4); return (double)f;
+    case ACT_BF16: memcpy(&h, row + k * 2, 2); return (double)bf16_to_float(h);
+    case ACT_Q8: return (double)b->scale * b->plane[0][k % ACT_BLOCK];
+    default: return (double)b->scale * (256 * b->plane[0][k % ACT_BLOCK] + b->plane[1][k % ACT_BLOCK]);
     }
 }
 
@@ -178,14 +168,13 @@ static void check_against_double(TensorType type, ActForm blocks, int64_t n_out,
             worst = fmax(worst, error / magnitude * 0x1p24);
             if (error > bound)
                 fail_msg("%s %lldx%lld output (%lld,%lld): %.9g, in double %.9g; error %g above %g",
-                         tensor_type_info(type)->name, (long long)n_out, (long long)n_in, (long long)r,
-                         (long long)o, (double)p.want[r * n_out + o], sum, error, bound);
+                         tensor_type_info(type)->name, (long long)n_out, (long long)n_in, (long long)r, (long long)o,
+                         (double)p.want[r * n_out + o], sum, error, bound);
         }
     }
     /* A kernel that loses terms of 1/1000 would stay below a bound for thousands of roundings; this would
      * not. */
-    if (worst > 8)
-        fail_msg("%s: an error of %.1f * 2^-24 of the magnitude", tensor_type_info(type)->name, worst);
+    if (worst > 8) fail_msg("%s: an error of %.1f * 2^-24 of the magnitude", tensor_type_info(type)->name, worst);
     free(w);
     problem_close(&p);
 }
@@ -222,10 +211,10 @@ static void check_part(const Problem *p, const Kernels *t, int64_t n_rows, int64
         bool inside = i >= PAD && o >= begin * TILE_ROWS && o < end * TILE_ROWS && o < p->n_out;
         uint32_t want = inside ? bits(p->want[r * p->n_out + o]) : CANARY;
         if (bits(y[i]) != want && !(inside && isnan(y[i]) && isnan(p->want[r * p->n_out + o])))
-            fail_msg("%s %s %lldx%lld, %lld rows, tiles %lld-%lld: (%lld,%lld) is %a [%08x], not %a [%08x]",
-                     t->name, tensor_type_info(p->type)->name, (long long)p->n_out, (long long)p->n_in,
-                     (long long)n_rows, (long long)begin, (long long)end, (long long)r, (long long)o,
-                     (double)y[i], bits(y[i]), inside ? (double)p->want[r * p->n_out + o] : NAN, want);
+            fail_msg("%s %s %lldx%lld, %lld rows, tiles %lld-%lld: (%lld,%lld) is %a [%08x], not %a [%08x]", t->name,
+                     tensor_type_info(p->type)->name, (long long)p->n_out, (long long)p->n_in, (long long)n_rows,
+                     (long long)begin, (long long)end, (long long)r, (long long)o, (double)y[i], bits(y[i]),
+                     inside ? (double)p->want[r * p->n_out + o] : NAN, want);
     }
     free(y);
 }
@@ -235,8 +224,8 @@ static void check_acts(const Problem *p, const Kernels *t) {
     for (int64_t r = 0; r < N_ROWS; r++) {
         t->act_convert(p->form, p->x + r * p->n_in, p->n_in, row);
         if (memcmp(row, p->acts + (size_t)r * p->act_bytes, p->act_bytes) != 0)
-            fail_msg("%s: activations for %s, n = %lld, row %lld differ", t->name,
-                     tensor_type_info(p->type)->name, (long long)p->n_in, (long long)r);
+            fail_msg("%s: activations for %s, n = %lld, row %lld differ", t->name, tensor_type_info(p->type)->name,
+                     (long long)p->n_in, (long long)r);
     }
     mem_free(row);
 }
@@ -299,7 +288,8 @@ static void tables_agree_on_random_problems(void **state) {
         int64_t block = tensor_type_info(type)->block_n, n_out = 1 + random_u32() % 70;
         int64_t n_in = block * (1 + random_u32() % (700 / (uint32_t)block + 1));
         Problem p;
-        problem_open(&p, type, form, n_out, n_in, (Kind)(random_u32() % (N_KINDS + 1)), (Kind)(random_u32() % (N_KINDS + 1)));
+        problem_open(&p, type, form, n_out, n_in, (Kind)(random_u32() % (N_KINDS + 1)),
+                     (Kind)(random_u32() % (N_KINDS + 1)));
         int64_t n_tiles = packed_n_tiles(&p.w);
         for (int t = 1; t < n_tables; t++)
             for (int64_t n_rows = 1; n_rows <= N_ROWS; n_rows++)
@@ -322,10 +312,8 @@ static void tables_agree_on_subnormal_sums(void **state) {
         ref()->matmul(&p.w, p.acts, N_ROWS, p.want, 64, 0, 4);
         int64_t n_subnormal = 0;
         for (int64_t i = 0; i < N_ROWS * 64; i++) n_subnormal += fpclassify(p.want[i]) == FP_SUBNORMAL;
-        if (type == TYPE_BF16)
-            assert_int_equal(n_subnormal, 0);
-        else
-            assert_true(n_subnormal > 10);
+        if (type == TYPE_BF16) assert_int_equal(n_subnormal, 0);
+        else assert_true(n_subnormal > 10);
         for (int i = 1; i < n_tables; i++) {
             check_acts(&p, tables[i]);
             check_part(&p, tables[i], N_ROWS, 0, 4);
@@ -375,9 +363,12 @@ static void tables_are_found_by_name(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_found_by_name),       cmocka_unit_test(the_specification_multiplies),
-        cmocka_unit_test(tables_agree_on_every_shape),    cmocka_unit_test(tables_agree_on_extreme_values),
-        cmocka_unit_test(tables_agree_on_subnormal_sums), cmocka_unit_test(tables_agree_on_random_problems),
+        cmocka_unit_test(tables_are_found_by_name),
+        cmocka_unit_test(the_specification_multiplies),
+        cmocka_unit_test(tables_agree_on_every_shape),
+        cmocka_unit_test(tables_agree_on_extreme_values),
+        cmocka_unit_test(tables_agree_on_subnormal_sums),
+        cmocka_unit_test(tables_agree_on_random_problems),
         cmocka_unit_test(bf16_keeps_what_rounds_to_a_normal_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

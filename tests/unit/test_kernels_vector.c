@@ -49,15 +49,13 @@ static void exp_is_within_two_ulp(void **state) {
     assert_true(worst < 2);
     assert_true(ref_exp(0) == 1);
     assert_true(ref_exp(-88) == 0 && ref_exp(-1e30f) == 0 && ref_exp(-INFINITY) == 0);
-    assert_true(ref_exp(89) == ref_exp(1e30f) && ref_exp(1e30f) == ref_exp(INFINITY) &&
-                isfinite(ref_exp(1e30f)));
+    assert_true(ref_exp(89) == ref_exp(1e30f) && ref_exp(1e30f) == ref_exp(INFINITY) && isfinite(ref_exp(1e30f)));
 }
 
 static void elementwise_functions_are_right(void **state) {
     (void)state;
     enum { N = 1001 };
-    float *x = random_floats(N, 30), *w = random_floats(N, 2), *y = random_floats(N, 1),
-          *z = random_floats(N, 1);
+    float *x = random_floats(N, 30), *w = random_floats(N, 2), *y = random_floats(N, 1), *z = random_floats(N, 1);
     double squares = 0;
     for (int i = 0; i < N; i++) squares += (double)x[i] * (double)x[i];
     ref()->rmsnorm(y, x, w, N, 1e-5f);
@@ -113,8 +111,7 @@ static void rope_rotates_the_right_pairs(void **state) {
         ref()->rope((RopeStyle)style, y, HEADS, DIM, ROT, cos_sin);
         for (int h = 0; h < HEADS; h++) {
             for (int i = 0; i < ROT / 2; i++) {
-                int a = h * DIM + (style == ROPE_PAIRS ? 2 * i : i),
-                    b = style == ROPE_PAIRS ? a + 1 : a + ROT / 2;
+                int a = h * DIM + (style == ROPE_PAIRS ? 2 * i : i), b = style == ROPE_PAIRS ? a + 1 : a + ROT / 2;
                 double c = cos(0.3 * (i + 1)), s = sin(0.3 * (i + 1)), xa = (double)x[a], xb = (double)x[b];
                 close_to("rope", a, y[a], xa * c - xb * s, 3e-7);
                 close_to("rope", b, y[b], xa * s + xb * c, 3e-7);
@@ -188,8 +185,7 @@ static float *canaries(size_t n) {
     return x;
 }
 
-static void same(const char *what, const Kernels *t, int64_t n, const float *got, const float *want,
-                 size_t count) {
+static void same(const char *what, const Kernels *t, int64_t n, const float *got, const float *want, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (memcmp(got + i, want + i, 4) != 0)
             fail_msg("%s %s, n = %lld: [%zu] is %a, not %a", t->name, what, (long long)n, i, (double)got[i],
@@ -197,18 +193,17 @@ static void same(const char *what, const Kernels *t, int64_t n, const float *got
 }
 
 static void scores_of(const Kernels *t, const Attention *a, float *scores, int64_t stride) {
-    t->attn_scores(a->type, a->q, a->n_q, a->head_dim, a->cache, a->slot_bytes, a->slots, a->n_keys, 0.125f,
-                   scores, stride);
+    t->attn_scores(a->type, a->q, a->n_q, a->head_dim, a->cache, a->slot_bytes, a->slots, a->n_keys, 0.125f, scores,
+                   stride);
 }
 
 /* Keys [begin, end) into out. */
 static void mix_of(const Kernels *t, const Attention *a, int64_t begin, int64_t end, float *out) {
-    t->attn_mix(a->type, a->w + begin, a->n_keys, a->n_q, a->head_dim, a->cache, a->slot_bytes,
-                a->slots + begin, end - begin, out);
+    t->attn_mix(a->type, a->w + begin, a->n_keys, a->n_q, a->head_dim, a->cache, a->slot_bytes, a->slots + begin,
+                end - begin, out);
 }
 
-static void check_attention_in_double(const Attention *a, const float *scores, int64_t stride,
-                                      const float *out) {
+static void check_attention_in_double(const Attention *a, const float *scores, int64_t stride, const float *out) {
     for (int64_t h = 0; h < a->n_q; h++) {
         for (int64_t i = 0; i < a->n_keys; i++) {
             double sum = 0, magnitude = 0;
@@ -270,24 +265,19 @@ static void attention_is_right_and_the_same(void **state) {
     for (int type = 0; type < KV_TYPE_COUNT; type++)
         for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
             for (int64_t n_q = 1; n_q <= 16; n_q++)
-                check_attention((KvType)type, n_q, dims[d],
-                                keys[(d + (size_t)n_q * 3) % (sizeof keys / sizeof *keys)]);
+                check_attention((KvType)type, n_q, dims[d], keys[(d + (size_t)n_q * 3) % (sizeof keys / sizeof *keys)]);
 }
 
 /* ---- the other kernels, table against ref ------------------------------------------------------- */
 
 typedef void (*VectorFn)(const Kernels *t, float *x, const float *y, int64_t n);
 
-static void run_rmsnorm(const Kernels *t, float *x, const float *y, int64_t n) {
-    t->rmsnorm(x, x, y, n, 1e-6f);
-}
+static void run_rmsnorm(const Kernels *t, float *x, const float *y, int64_t n) { t->rmsnorm(x, x, y, n, 1e-6f); }
 static void run_add(const Kernels *t, float *x, const float *y, int64_t n) { t->add(x, y, n); }
 static void run_silu(const Kernels *t, float *x, const float *y, int64_t n) { t->silu_mul(x, y, n); }
 static void run_softmax(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->softmax(x, n); }
 static void run_store(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F16, y, n, x); }
-static void run_store_f32(const Kernels *t, float *x, const float *y, int64_t n) {
-    t->kv_store(KV_F32, y, n, x);
-}
+static void run_store_f32(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F32, y, n, x); }
 static void run_store_q8(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_Q8, y, n, x); }
 static void run_rope(const Kernels *t, float *x, const float *y, int64_t n) {
     t->rope(n % 4 ? ROPE_PAIRS : ROPE_HALVES, x, 1, n, n / 2 * 2, y);

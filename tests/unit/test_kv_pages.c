@@ -30,15 +30,13 @@ typedef struct World {
     int n_refused_context, n_refused_pages, n_copied;
 } World;
 
-static int32_t draw(World *w, int32_t n) {
-    return (int32_t)(rng_uniform(w->seed, RNG_TEST, w->n_draws++, 0) * n);
-}
+static int32_t draw(World *w, int32_t n) { return (int32_t)(rng_uniform(w->seed, RNG_TEST, w->n_draws++, 0) * n); }
 
-#define expect(w, cond, fmt, ...)                                                                            \
-    do {                                                                                                     \
-        if (!(cond))                                                                                         \
-            fail_msg("page size %d, seed %llu, step %d: %s: " fmt, (w)->kv.shape.page_size,                  \
-                     (unsigned long long)(w)->seed, (w)->step, #cond, __VA_ARGS__);                          \
+#define expect(w, cond, fmt, ...) \
+    do { \
+        if (!(cond)) \
+            fail_msg("page size %d, seed %llu, step %d: %s: " fmt, (w)->kv.shape.page_size, \
+                     (unsigned long long)(w)->seed, (w)->step, #cond, __VA_ARGS__); \
     } while (0)
 
 /* ---- slots as the forward sees them ---------------------------------------------------------------- */
@@ -78,8 +76,7 @@ static void check(World *w) {
         expect(w, s->open == m->open, "sequence %d", i);
         if (!m->open) continue;
         expect(w, s->length == m->length, "sequence %d: %d, should be %d", i, s->length, m->length);
-        expect(w, s->n_reserved == m->n_reserved, "sequence %d: %d, should be %d", i, s->n_reserved,
-               m->n_reserved);
+        expect(w, s->n_reserved == m->n_reserved, "sequence %d: %d, should be %d", i, s->n_reserved, m->n_reserved);
         expect(w, s->n_pages * size >= m->length + m->n_reserved, "sequence %d: %d pages", i, s->n_pages);
         for (int32_t p = 0; p < s->n_pages; p++) {
             expect(w, s->pages[p] >= 0 && s->pages[p] < n_pages, "page %d", s->pages[p]);
@@ -87,21 +84,18 @@ static void check(World *w) {
         }
         for (int32_t t = 0; t < m->length + m->n_reserved; t++) {
             int32_t slot = s->pages[t / size] * size + t % size;
-            expect(w, s->slots[t] == slot, "sequence %d, position %d: %d, should be %d", i, t, s->slots[t],
-                   slot);
+            expect(w, s->slots[t] == slot, "sequence %d, position %d: %d, should be %d", i, t, s->slots[t], slot);
             expect(w, slot_holds(w, slot, m->tags[t]), "sequence %d, position %d, tag %llu", i, t,
                    (unsigned long long)m->tags[t]);
         }
     }
     for (int32_t p = 0; p < n_pages; p++) {
-        expect(w, w->kv.ref_counts[p] == uses[p], "page %d: %d, should be %d", p, w->kv.ref_counts[p],
-               uses[p]);
+        expect(w, w->kv.ref_counts[p] == uses[p], "page %d: %d, should be %d", p, w->kv.ref_counts[p], uses[p]);
         n_used += uses[p] > 0;
     }
     expect(w, w->kv.n_free == n_pages - n_used, "%d, should be %d", w->kv.n_free, n_pages - n_used);
     for (int32_t i = 0; i < w->kv.n_free; i++) {
-        expect(w, uses[w->kv.free_pages[i]]++ == 0, "page %d is free and used, or free twice",
-               w->kv.free_pages[i]);
+        expect(w, uses[w->kv.free_pages[i]]++ == 0, "page %d is free and used, or free twice", w->kv.free_pages[i]);
     }
     free(uses);
 }
@@ -178,12 +172,10 @@ static void reserve_and_write(World *w, int32_t id, int32_t n) {
     int status = kv_reserve(&w->kv, id, n, &err);
     expect(w, status == expected_status, "%d, should be %d: reserving %d: %s", status, expected_status, n, err.message);
     if (status) {
-        const char *why =
-            status == FR_ERR_CONTEXT ? "the context of 37 tokens is full" : "the KV cache is full";
+        const char *why = status == FR_ERR_CONTEXT ? "the context of 37 tokens is full" : "the KV cache is full";
         expect(w, strstr(err.message, why), "'%s'", err.message);
         expect(w,
-               s->length == before.length && s->n_reserved == before.n_reserved &&
-                   s->n_pages == before.n_pages &&
+               s->length == before.length && s->n_reserved == before.n_reserved && s->n_pages == before.n_pages &&
                    memcmp(pages, s->pages, (size_t)s->n_pages * sizeof *pages) == 0 && w->kv.n_free == n_free,
                "a refused reservation changed sequence %d", id);
         *(status == FR_ERR_CONTEXT ? &w->n_refused_context : &w->n_refused_pages) += 1;
@@ -220,20 +212,13 @@ static void truncate_one(World *w, int32_t id) {
 
 static void do_something(World *w) {
     int32_t id = draw(w, MAX_SEQUENCES), what = draw(w, 17);
-    if (what == 0 || !w->shadows[id].open)
-        open_one(w);
-    else if (what == 1)
-        fork_one(w, id);
-    else if (what == 2)
-        kv_sequence_close(&w->kv, id), w->shadows[id].open = false;
-    else if (what == 3)
-        truncate_one(w, id);
-    else if (what == 4)
-        share_some(w, draw(w, MAX_SEQUENCES), id);
-    else if (what < 11)
-        reserve_and_write(w, id, draw(w, draw(w, 4) ? 8 : N_CTX + 2));
-    else
-        commit_some(w, id);
+    if (what == 0 || !w->shadows[id].open) open_one(w);
+    else if (what == 1) fork_one(w, id);
+    else if (what == 2) kv_sequence_close(&w->kv, id), w->shadows[id].open = false;
+    else if (what == 3) truncate_one(w, id);
+    else if (what == 4) share_some(w, draw(w, MAX_SEQUENCES), id);
+    else if (what < 11) reserve_and_write(w, id, draw(w, draw(w, 4) ? 8 : N_CTX + 2));
+    else commit_some(w, id);
 }
 
 static void copy_slots(void *memory, int32_t from, int32_t to, int32_t n) { cpu_copy_slots(memory, from, to, n); }
@@ -242,7 +227,10 @@ static void pad_slot(void *memory, int32_t slot) { cpu_fill_slot(memory, slot); 
 static void open_world(World *w, int32_t page_size, int32_t n_pages, KvType type) {
     const KvShape shape = {.page_size = page_size, .n_pages = n_pages, .max_sequences = MAX_SEQUENCES, .n_ctx = N_CTX};
     CpuKv *kv = &w->memory.kv;
-    *kv = (CpuKv){.type = type, .n_layer = N_LAYER, .n_head_kv = N_HEAD, .n_slots = page_size * n_pages,
+    *kv = (CpuKv){.type = type,
+                  .n_layer = N_LAYER,
+                  .n_head_kv = N_HEAD,
+                  .n_slots = page_size * n_pages,
                   .slot_bytes = kv_row_bytes(type, HEAD_DIM)};
     kv->data = mem_alloc(2 * N_LAYER * N_HEAD * (size_t)kv->n_slots * kv->slot_bytes);
     assert_non_null(kv->data);

@@ -15,8 +15,14 @@ static fr_model *model;
 
 static int make_model(void **state) {
     (void)state;
-    static const RandomModel random = {.arch = "llama", .n_layer = 1, .n_embd = 64, .n_head = 2, .n_head_kv = 2,
-                                       .n_ff = 64, .n_vocab = N_VOCAB, .seed = 6};
+    static const RandomModel random = {.arch = "llama",
+                                       .n_layer = 1,
+                                       .n_embd = 64,
+                                       .n_head = 2,
+                                       .n_head_kv = 2,
+                                       .n_ff = 64,
+                                       .n_vocab = N_VOCAB,
+                                       .seed = 6};
     fr_error err;
     if (random_model_write(&random, path, &err)) fail_msg("%s", err.message);
     model = rig_open_model(path, NULL);
@@ -36,8 +42,13 @@ typedef struct Scene {
 } Scene;
 
 static Scene open_scene(int prefill_chunk) {
-    fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .kv_tokens = N_CTX, .kv_page_size = PAGE, .max_requests = MOST,
-                                 .prefill_chunk = prefill_chunk, .prefix_cache = -1};
+    fr_engine_options options = {.n_threads = 1,
+                                 .n_ctx = N_CTX,
+                                 .kv_tokens = N_CTX,
+                                 .kv_page_size = PAGE,
+                                 .max_requests = MOST,
+                                 .prefill_chunk = prefill_chunk,
+                                 .prefix_cache = -1};
     return (Scene){.engine = rig_open_engine(model, &options)};
 }
 

@@ -41,9 +41,7 @@ static Role cast[N_CAST];
 
 static uint64_t dice_seed, n_dice;
 
-static int32_t draw(int32_t n) {
-    return (int32_t)(rng_uniform(dice_seed, RNG_TEST, n_dice++, 0) * n);
-}
+static int32_t draw(int32_t n) { return (int32_t)(rng_uniform(dice_seed, RNG_TEST, n_dice++, 0) * n); }
 
 /* ---- the cast ---------------------------------------------------------------------------------------- */
 
@@ -103,10 +101,16 @@ static void add_stop(Role *r) {
 
 static int make_cast(void **state) {
     (void)state;
-    static const char *const drafts[] = {"ngram-trie", "pld", "suffix:factor=2", "lookahead-trie", "random", "right", "wrong",
-                                         "malformed"};
-    static const RandomModel random = {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 8, .n_head_kv = 2,
-                                       .n_ff = 96, .n_vocab = N_VOCAB, .seed = 41};
+    static const char *const drafts[] = {"ngram-trie", "pld",   "suffix:factor=2", "lookahead-trie",
+                                         "random",     "right", "wrong",           "malformed"};
+    static const RandomModel random = {.arch = "llama",
+                                       .n_layer = 2,
+                                       .n_embd = 64,
+                                       .n_head = 8,
+                                       .n_head_kv = 2,
+                                       .n_ff = 96,
+                                       .n_vocab = N_VOCAB,
+                                       .seed = 41};
     fr_error err;
     if (random_model_write(&random, path, &err)) fail_msg("%s", err.message);
     model = rig_open_model(path, NULL);
@@ -141,9 +145,9 @@ static int drop_cast(void **state) {
 typedef struct Actor {
     fr_request *request; /* NULL: nobody plays here */
     const Role *role;
-    int n_until_cancel;  /* tokens after which the callback cancels */
-    int step_of_close;   /* or the step at which it is closed; 0: never */
-    char seen[4096];     /* [n_seen] bytes of text, by the callback */
+    int n_until_cancel; /* tokens after which the callback cancels */
+    int step_of_close;  /* or the step at which it is closed; 0: never */
+    char seen[4096];    /* [n_seen] bytes of text, by the callback */
     size_t n_seen;
 } Actor;
 
@@ -186,7 +190,9 @@ static int hear(void *user, const fr_token_event *event) {
 
 static void arrive(World *w, Actor *a, const Role *role) {
     fr_error err;
-    *a = (Actor){.role = role, .n_until_cancel = draw(8) ? 0 : 1 + draw(10), .step_of_close = draw(8) ? 0 : w->step + 1 + draw(20)};
+    *a = (Actor){.role = role,
+                 .n_until_cancel = draw(8) ? 0 : 1 + draw(10),
+                 .step_of_close = draw(8) ? 0 : w->step + 1 + draw(20)};
     fr_request_options o = role->options;
     o.on_token = hear, o.user = a;
     if (rig_open_request(&a->request, w->engine, &o, &err)) fail_msg("%s: %s", w->label, err.message);
@@ -229,7 +235,8 @@ static void check_oldest(World *w) {
         fr_request *r = w->actors[p].request;
         if (r && !r->finish && (!oldest || r->arrival < oldest->arrival)) oldest = r;
     }
-    int64_t progress = oldest ? 2 * oldest->n_context + executor_sequence_length(w->engine->executor, oldest->sequence) : 0;
+    int64_t progress = oldest ? 2 * oldest->n_context + executor_sequence_length(w->engine->executor, oldest->sequence)
+                              : 0;
     if (oldest && oldest == w->oldest && progress <= w->oldest_progress)
         fail_msg("%s, step %d: the oldest request did not get further", w->label, w->step);
     w->oldest = oldest;
@@ -260,7 +267,8 @@ static void play(World *w, int n, int few_steps) {
         for (int p = 0; p < N_PLACES; p++) {
             Actor *a = &w->actors[p];
             if (a->request && (fr_request_finish(a->request) || w->step == a->step_of_close)) leave(w, a), n_here--;
-            if (!a->request && n_started < n && draw(few_steps) == 0) arrive(w, a, &cast[draw(N_CAST)]), n_started++, n_here++;
+            if (!a->request && n_started < n && draw(few_steps) == 0)
+                arrive(w, a, &cast[draw(N_CAST)]), n_started++, n_here++;
         }
         if (fr_engine_step(w->engine, &err) < 0) fail_msg("%s: %s", w->label, err.message);
         check_oldest(w);
@@ -272,18 +280,22 @@ static void play(World *w, int n, int few_steps) {
 
 static void requests_short_of_pages_generate_what_they_do_alone(void **state) {
     (void)state;
-    static const int page_sizes[] = {1, 3, 16}, chunks[] = {256, 5, 2, 16}, caches[] = {0, -1, 2}, tokens[] = {96, 120, 160};
+    static const int page_sizes[] = {1, 3, 16}, chunks[] = {256, 5, 2, 16}, caches[] = {0, -1, 2},
+                     tokens[] = {96, 120, 160};
     fr_stats sums = {0};
     for (int seed = 0; seed < N_SEEDS; seed++)
         for (int i = 0; i < 9; i++) {
-            fr_engine_options options = {.n_threads = 1 + (i == 4), .n_ctx = N_CTX, .max_requests = N_PLACES,
-                                         .kv_page_size = page_sizes[i % 3], .prefill_chunk = chunks[(i + seed) % 4],
+            fr_engine_options options = {.n_threads = 1 + (i == 4),
+                                         .n_ctx = N_CTX,
+                                         .max_requests = N_PLACES,
+                                         .kv_page_size = page_sizes[i % 3],
+                                         .prefill_chunk = chunks[(i + seed) % 4],
                                          .kv_tokens = tokens[i / 3],
                                          .prefix_cache = caches[(i + i / 3 + seed) % 3]};
             World w;
             char label[128];
-            snprintf(label, sizeof label, "seed %d, pages of %d, %d tokens, chunks of %d, cache %d", seed, options.kv_page_size,
-                     tokens[i / 3], options.prefill_chunk, options.prefix_cache);
+            snprintf(label, sizeof label, "seed %d, pages of %d, %d tokens, chunks of %d, cache %d", seed,
+                     options.kv_page_size, tokens[i / 3], options.prefill_chunk, options.prefix_cache);
             dice_seed = 100 + (uint64_t)(seed * 9 + i), n_dice = 0;
             open_world(&w, &options, label);
             play(&w, 24, 1 + 3 * (seed % 2));
@@ -327,8 +339,12 @@ static int verify_sizes(const VerifyInput *in, VerifyScratch *scratch, VerifyRes
 
 /* N_PLACES requests in an engine of so many places: one after the other with one place, or all at once. */
 static int64_t run_with_rule(const VerifyRule *rule, int n_places, int64_t kv_tokens, const char *draft) {
-    fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .max_requests = n_places, .kv_page_size = 1,
-                                 .kv_tokens = kv_tokens, .prefix_cache = -1};
+    fr_engine_options options = {.n_threads = 1,
+                                 .n_ctx = N_CTX,
+                                 .max_requests = n_places,
+                                 .kv_page_size = 1,
+                                 .kv_tokens = kv_tokens,
+                                 .prefix_cache = -1};
     World w;
     open_world(&w, &options, rule->name);
     int64_t n_preempted = 0;
@@ -337,8 +353,14 @@ static int64_t run_with_rule(const VerifyRule *rule, int n_places, int64_t kv_to
         fr_error err;
         for (int k = 0; k < n_places; k++) {
             const Role *role = &cast[i + k];
-            fr_request_options o = {.prompt = role->prompt, .n_prompt = 12, .max_tokens = 30, .drafts = &draft, .n_drafts = 1,
-                                    .tree_budget = 10, .sampling = fr_sampling_default(), .ignore_eos = 1};
+            fr_request_options o = {.prompt = role->prompt,
+                                    .n_prompt = 12,
+                                    .max_tokens = 30,
+                                    .drafts = &draft,
+                                    .n_drafts = 1,
+                                    .tree_budget = 10,
+                                    .sampling = fr_sampling_default(),
+                                    .ignore_eos = 1};
             o.sampling.temperature = 1, o.sampling.seed = (uint64_t)(i + k);
             assert_int_equal(rig_open_request(&r[k], w.engine, &o, &err), FR_OK);
             r[k]->rule = rule;
@@ -391,9 +413,16 @@ static void a_cache_smaller_than_one_context_is_refused(void **state) {
 static void a_request_that_can_never_fit_ends_alone(void **state) {
     (void)state;
     static Stream alone, got;
-    fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .kv_tokens = N_CTX, .kv_page_size = 1, .max_requests = 2};
+    fr_engine_options options = {.n_threads = 1,
+                                 .n_ctx = N_CTX,
+                                 .kv_tokens = N_CTX,
+                                 .kv_page_size = 1,
+                                 .max_requests = 2};
     fr_engine *e = rig_open_engine(model, &options);
-    fr_request_options small = {.prompt = cast[0].stream, .n_prompt = 10, .max_tokens = 9, .sampling = fr_sampling_default()};
+    fr_request_options small = {.prompt = cast[0].stream,
+                                .n_prompt = 10,
+                                .max_tokens = 9,
+                                .sampling = fr_sampling_default()};
     fr_request_options large = small;
     int32_t prompt[50];
     for (int i = 0; i < 50; i++) prompt[i] = 20 + i;

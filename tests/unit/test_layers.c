@@ -47,7 +47,8 @@ static const struct {
     {"app/run", UP_TO_SPEC "engine lab app "},
     {"app/bench", UP_TO_SPEC "engine lab app app/run "},
     {"app/study", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text "},
-    {"app/train", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text spec/drafters/learned train/ops train/data train/nets train/loop import "},
+    {"app/train", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text spec/drafters/learned train/ops "
+                             "train/data train/nets train/loop import "},
     {"app/inspect", UP_TO_SPEC "engine lab app spec/drafters/text spec/drafters/learned "},
     {"app/perf", UP_TO_SPEC "engine lab app app/run "},
 };
@@ -72,8 +73,7 @@ static bool ends_with(const char *s, const char *end) {
 
 static int note_file(const char *path, const struct stat *st, int kind, struct FTW *at) {
     (void)st, (void)at;
-    if (kind != FTW_F || !(ends_with(path, ".c") || ends_with(path, ".h") || ends_with(path, ".cu")))
-        return 0;
+    if (kind != FTW_F || !(ends_with(path, ".c") || ends_with(path, ".h") || ends_with(path, ".cu"))) return 0;
     assert_true(n_files < MAX_FILES);
     files[n_files++] = strdup(path);
     return 0;
@@ -169,8 +169,7 @@ static void the_check_can_fail(void **state) {
     char text[600];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if ((complaint(cases[i].file, cases[i].line, text, sizeof text) == NULL) != cases[i].fine)
-            fail_msg("%s in %s should %s", cases[i].line, cases[i].file,
-                     cases[i].fine ? "pass" : "be refused");
+            fail_msg("%s in %s should %s", cases[i].line, cases[i].file, cases[i].fine ? "pass" : "be refused");
 }
 
 static int by_base_name(const void *a, const void *b) {
@@ -197,8 +196,7 @@ static void no_file_is_longer_than_800_lines(void **state) {
         int n_lines = 0;
         for (int c; (c = fgetc(f)) != EOF;) n_lines += c == '\n';
         fclose(f);
-        if (n_lines > MAX_LINES)
-            print_message("%s has %d lines, at most %d\n", files[i], n_lines, MAX_LINES), n_long++;
+        if (n_lines > MAX_LINES) print_message("%s has %d lines, at most %d\n", files[i], n_lines, MAX_LINES), n_long++;
     }
     assert_int_equal(n_long, 0);
 }
@@ -214,8 +212,7 @@ static void the_library_shows_nothing_but_fr_names(void **state) {
     char self[4096] = "", library[4200], command[4300], line[1024], symbol[1000];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(n > 0);
-    snprintf(library, sizeof library, "%s/libforerun.so",
-             dirname(dirname(self))); /* build/<mode>/tests/test_layers */
+    snprintf(library, sizeof library, "%s/libforerun.so", dirname(dirname(self))); /* build/<mode>/tests/test_layers */
     if (access(library, R_OK) != 0 || system("command -v nm >/dev/null 2>&1") != 0) {
         print_message("skipped: no nm, or %s is not built\n", library);
         skip();

@@ -39,14 +39,8 @@ void __wrap_free(void *p) {
 
 /* ---- a sound file with one thing changed -------------------------------------------------------------- */
 
-static const RandomModel sound = {.arch = "llama",
-                                  .n_layer = 2,
-                                  .n_embd = 24,
-                                  .n_head = 4,
-                                  .n_head_kv = 2,
-                                  .n_ff = 40,
-                                  .n_vocab = 33,
-                                  .seed = 1};
+static const RandomModel sound = {
+    .arch = "llama", .n_layer = 2, .n_embd = 24, .n_head = 4, .n_head_kv = 2, .n_ff = 40, .n_vocab = 33, .seed = 1};
 
 typedef enum What {
     NOTHING,
@@ -67,19 +61,19 @@ typedef struct Change {
     int64_t n0, n1, n2;
 } Change;
 
-#define U32(key, v)                                                                                          \
+#define U32(key, v) \
     { .what = SET_U32, .name = key, .number = v }
-#define F32(key, v)                                                                                          \
+#define F32(key, v) \
     { .what = SET_F32, .name = key, .number = (double)(v) }
-#define TEXT(key, v)                                                                                         \
+#define TEXT(key, v) \
     { .what = SET_STRING, .name = key, .text = v }
-#define NO_KEY(key)                                                                                          \
+#define NO_KEY(key) \
     { .what = DROP_KEY, .name = key }
-#define NO_TENSOR(tensor)                                                                                    \
+#define NO_TENSOR(tensor) \
     { .what = DROP_TENSOR, .name = tensor }
-#define VECTOR(tensor, v, n)                                                                                 \
+#define VECTOR(tensor, v, n) \
     { .what = ADD_VECTOR, .name = tensor, .number = (double)(v), .n0 = n }
-#define SHAPE(tensor, a, b, c)                                                                               \
+#define SHAPE(tensor, a, b, c) \
     { .what = SHAPE_TENSOR, .name = tensor, .n0 = a, .n1 = b, .n2 = c }
 
 static Gguf *changed(const Gguf *g, const Change *c) {
@@ -96,13 +90,8 @@ static Gguf *changed(const Gguf *g, const Change *c) {
         bool it = c->name && strcmp(t->name, c->name) == 0;
         if (it && c->what == DROP_TENSOR) continue;
         if (it && c->what == SHAPE_TENSOR)
-            gguf_add_tensor(w, t->name, TYPE_F32,
-                            c->n2   ? 3
-                            : c->n1 ? 2
-                                    : 1,
-                            (int64_t[]){c->n0, c->n1, c->n2}, data);
-        else
-            gguf_add_tensor(w, t->name, t->type, t->n_dims, t->dims, t->data);
+            gguf_add_tensor(w, t->name, TYPE_F32, c->n2 ? 3 : c->n1 ? 2 : 1, (int64_t[]){c->n0, c->n1, c->n2}, data);
+        else gguf_add_tensor(w, t->name, t->type, t->n_dims, t->dims, t->data);
     }
     if (c->what == ADD_VECTOR) gguf_add_tensor(w, c->name, TYPE_F32, 1, &c->n0, data);
     char path[] = "build/changed-XXXXXX";
@@ -149,13 +138,11 @@ static const struct {
     {U32("llama.block_count", 1), FR_ERR_UNSUPPORTED, "tensor blk.1.attn_norm.weight is not part of"},
     {U32("llama.block_count", 3), FR_ERR_FORMAT, "tensor blk.2.attn_norm.weight is missing"},
     {U32("llama.embedding_length", 0), FR_ERR_FORMAT, "llama.embedding_length is 0, but"},
-    {U32("llama.embedding_length", 32), FR_ERR_FORMAT,
-     "token_embd.weight has the wrong shape: 24 x 33 where 32 x 33"},
+    {U32("llama.embedding_length", 32), FR_ERR_FORMAT, "token_embd.weight has the wrong shape: 24 x 33 where 32 x 33"},
     {U32("llama.attention.head_count", 0), FR_ERR_FORMAT, "head_count is 0, but"},
     {U32("llama.attention.head_count", 3), FR_ERR_FORMAT, "3 heads cannot share 2 key-value heads evenly"},
     {U32("llama.attention.head_count_kv", 0), FR_ERR_FORMAT, "head_count_kv is 0, but"},
-    {U32("llama.attention.head_count_kv", 5), FR_ERR_FORMAT,
-     "head_count_kv is 5, but must lie between 1 and 4"},
+    {U32("llama.attention.head_count_kv", 5), FR_ERR_FORMAT, "head_count_kv is 5, but must lie between 1 and 4"},
     {U32("llama.attention.head_count_kv", 1), FR_ERR_FORMAT, "blk.0.attn_k.weight has the wrong shape"},
     {U32("llama.attention.key_length", 0), FR_ERR_FORMAT, "key_length is 0, but"},
     {U32("llama.attention.key_length", 8), FR_ERR_FORMAT, "blk.0.attn_q.weight has the wrong shape"},
@@ -164,17 +151,14 @@ static const struct {
     {F32("llama.attention.layer_norm_rms_epsilon", -1), FR_ERR_FORMAT, "layer_norm_rms_epsilon is -1, but"},
     {U32("llama.expert_count", 8), FR_ERR_UNSUPPORTED, "mixture-of-experts models are not supported"},
     {U32("llama.rope.dimension_count", 5), FR_ERR_FORMAT, "rope.dimension_count is 5, but must be even"},
-    {U32("llama.rope.dimension_count", 8), FR_ERR_FORMAT,
-     "rope.dimension_count is 8, but must lie between 2 and 6"},
+    {U32("llama.rope.dimension_count", 8), FR_ERR_FORMAT, "rope.dimension_count is 8, but must lie between 2 and 6"},
     {F32("llama.rope.freq_base", 0), FR_ERR_FORMAT, "rope.freq_base is 0, but"},
     {F32("llama.rope.freq_base", INFINITY), FR_ERR_FORMAT, "rope.freq_base is inf, but"},
     {TEXT("llama.rope.scaling.type", "longrope"), FR_ERR_UNSUPPORTED, "rope scaling 'longrope' is not"},
     {VECTOR("rope_freqs.weight", NAN, 3), FR_ERR_FORMAT, "rope_freqs.weight holds nan"},
     {VECTOR("rope_freqs.weight", 0, 3), FR_ERR_FORMAT, "rope_freqs.weight holds 0"},
-    {VECTOR("rope_freqs.weight", 1, 4), FR_ERR_FORMAT,
-     "rope_freqs.weight has the wrong shape: 4 x 1 where 3"},
-    {VECTOR("blk.0.attn_sinks.weight", 1, 4), FR_ERR_UNSUPPORTED,
-     "tensor blk.0.attn_sinks.weight is not part"},
+    {VECTOR("rope_freqs.weight", 1, 4), FR_ERR_FORMAT, "rope_freqs.weight has the wrong shape: 4 x 1 where 3"},
+    {VECTOR("blk.0.attn_sinks.weight", 1, 4), FR_ERR_UNSUPPORTED, "tensor blk.0.attn_sinks.weight is not part"},
     {VECTOR("blk.0.attn_q.bias", 1, 23), FR_ERR_FORMAT, "tensor blk.0.attn_q.bias has the wrong shape"},
     {NO_TENSOR("token_embd.weight"), FR_ERR_FORMAT, "tensor token_embd.weight is missing"},
     {NO_TENSOR("output_norm.weight"), FR_ERR_FORMAT, "tensor output_norm.weight is missing"},
@@ -184,8 +168,7 @@ static const struct {
     {SHAPE("token_embd.weight", 24, 0, 0), FR_ERR_FORMAT, "token_embd.weight is no matrix"},
     {SHAPE("output.weight", 24, 32, 0), FR_ERR_FORMAT, "output.weight has the wrong shape: 24 x 32 where"},
     {SHAPE("blk.0.ffn_up.weight", 40, 24, 0), FR_ERR_FORMAT, "ffn_up.weight has the wrong shape: 40 x 24"},
-    {SHAPE("blk.1.ffn_norm.weight", 25, 0, 0), FR_ERR_FORMAT,
-     "blk.1.ffn_norm.weight has the wrong shape: 25 x 1"},
+    {SHAPE("blk.1.ffn_norm.weight", 25, 0, 0), FR_ERR_FORMAT, "blk.1.ffn_norm.weight has the wrong shape: 25 x 1"},
     {SHAPE("blk.1.ffn_norm.weight", 24, 1, 0), FR_ERR_FORMAT, "blk.1.ffn_norm.weight has the wrong shape"},
     {SHAPE("blk.0.attn_v.weight", 24, 12, 1), FR_ERR_FORMAT, "blk.0.attn_v.weight has the wrong"},
 };
@@ -213,8 +196,7 @@ static void missing_head_norms_are_refused(void **state) {
     Gguf *g;
     Model *m = NULL;
     fr_error err = {0};
-    assert_int_equal(try_open(&qwen3, &(Change)NO_TENSOR("blk.0.attn_q_norm.weight"), &g, &m, &err),
-                     FR_ERR_FORMAT);
+    assert_int_equal(try_open(&qwen3, &(Change)NO_TENSOR("blk.0.attn_q_norm.weight"), &g, &m, &err), FR_ERR_FORMAT);
     assert_non_null(strstr(err.message, "tensor blk.0.attn_q_norm.weight is missing"));
     gguf_close(g);
 }
@@ -244,8 +226,8 @@ static void rope_keys_are_understood(void **state) {
         if (try_open(&sound, &ropes[i].c, &g, &m, &err)) fail_msg("case %zu: %s", i, err.message);
         const RopeParams *p = &m->hparams.rope;
         if (p->scaling != ropes[i].scaling || p->factor != ropes[i].factor)
-            fail_msg("case %zu: scaling %d by %g, should be %d by %g", i, p->scaling, p->factor,
-                     ropes[i].scaling, ropes[i].factor);
+            fail_msg("case %zu: scaling %d by %g, should be %d by %g", i, p->scaling, p->factor, ropes[i].scaling,
+                     ropes[i].factor);
         model_close(m);
         gguf_close(g);
     }
@@ -307,8 +289,7 @@ static int fail_each_allocation(const char *what, int (*attempt)(void *ctx, fr_e
         allocations.n_live = 0, allocations.fail_at = k, allocations.counting = true;
         int status = attempt(ctx, &err);
         allocations.counting = false, allocations.fail_at = 0;
-        if (allocations.n_live)
-            fail_msg("%s, allocation %d refused: %d blocks are lost", what, k, allocations.n_live);
+        if (allocations.n_live) fail_msg("%s, allocation %d refused: %d blocks are lost", what, k, allocations.n_live);
         if (status == FR_OK) return k;
         if (status != FR_ERR_MEMORY || !strstr(err.message, "out of memory"))
             fail_msg("%s, allocation %d refused: status %d: '%s'", what, k, status, err.message);
@@ -394,7 +375,11 @@ static void too_many_slots_are_refused(void **state) {
     Gguf *g = rig_random_gguf(&sound);
     Weights *m = rig_weights(g, NULL);
     Device *d = rig_device(m, 1);
-    const ExecutorOptions o = {.kv_type = KV_F32, .page_size = 16, .n_ctx = 1 << 24, .max_sequences = 1 << 10, .max_rows = 1};
+    const ExecutorOptions o = {.kv_type = KV_F32,
+                               .page_size = 16,
+                               .n_ctx = 1 << 24,
+                               .max_sequences = 1 << 10,
+                               .max_rows = 1};
     Executor *e = NULL;
     fr_error err = {0};
     assert_int_equal(executor_open(&e, d, m, &o, &err), FR_ERR_MEMORY);

@@ -106,14 +106,16 @@ static void no_rule_accepts_more_than_the_optimum(void **state) {
             float q[MAX_V];
             random_dists(n_vocab, p, q);
             double optimum = acceptance_optimum(p, q, n_vocab, k), one = acceptance_optimum(p, q, n_vocab, 1);
-            double multi_round = acceptance_multi_round(p, q, n_vocab, k), k_seq = acceptance_k_seq(p, q, n_vocab, k, 0);
+            double multi_round = acceptance_multi_round(p, q, n_vocab, k),
+                   k_seq = acceptance_k_seq(p, q, n_vocab, k, 0);
             double part = 1 - pow(1 - 1.0 / k, k);
             assert_true(part >= 1 - exp(-1));
             assert_true(multi_round <= optimum + TOLERANCE && multi_round >= one - TOLERANCE);
             assert_true(k_seq <= optimum + TOLERANCE && k_seq >= part * optimum - 1e-9); /* gamma* is found to 1e-12 */
             assert_true(acceptance_k_seq(p, q, n_vocab, k, k) <= k_seq + TOLERANCE);
             optimal_transport_sets_without_replacement(q, n_vocab, k, sets);
-            assert_true(acceptance_recursive(p, q, n_vocab, k) <= optimal_transport_acceptance(p, n_vocab, sets) + TOLERANCE);
+            assert_true(acceptance_recursive(p, q, n_vocab, k) <=
+                        optimal_transport_acceptance(p, n_vocab, sets) + TOLERANCE);
             if (k == 1) assert_true(fabs(multi_round - optimum) < TOLERANCE && fabs(k_seq - optimum) < 1e-9);
             if (k == 1) continue;
             assert_true(multi_round <= k_seq + 1e-9); /* as stated in rejection.c */
@@ -121,8 +123,10 @@ static void no_rule_accepts_more_than_the_optimum(void **state) {
             n_k_seq_ahead += k_seq > multi_round + 1e-9;
             n_at_optimum += multi_round > optimum - 1e-9;
         }
-    print_message("%d pairs of distributions: k-seq accepts more than multi-round %d times, never less; multi-round is the "
-                  "optimum %d times\n", n, n_k_seq_ahead, n_at_optimum);
+    print_message(
+        "%d pairs of distributions: k-seq accepts more than multi-round %d times, never less; multi-round is the "
+        "optimum %d times\n",
+        n, n_k_seq_ahead, n_at_optimum);
 }
 
 static void one_draft_accepts_the_overlap_of_the_distributions(void **state) {
@@ -165,7 +169,10 @@ static void the_worked_example(void **state) {
 /* Distributions that differ in the last bits, share no token, or are points. */
 static void the_output_distribution_is_right_for_odd_distributions(void **state) {
     (void)state;
-    static const struct { double p[3]; float q[3]; } odd[] = {
+    static const struct {
+        double p[3];
+        float q[3];
+    } odd[] = {
         {{0.25, 0.25, 0.5}, {1, 1, 2}},
         {{1.0 / 3, 1.0 / 3, 1 - 2.0 / 3}, {1.0f / 3, 1.0f / 3, 1.0f / 3}},
         {{0.25 + 1e-9, 0.25 - 1e-9, 0.5}, {1, 1, 2}},
@@ -179,13 +186,14 @@ static void the_output_distribution_is_right_for_odd_distributions(void **state)
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         for (int32_t k = 1; k <= 4; k++)
             for (int rule = 0; rule < 2; rule++)
-                for (DrawKind kind = rule ? DRAW_IID : DRAW_POINT; kind <= (rule ? DRAW_IID : DRAW_WITHOUT_REPLACEMENT); kind++) {
+                for (DrawKind kind = rule ? DRAW_IID : DRAW_POINT; kind <= (rule ? DRAW_IID : DRAW_WITHOUT_REPLACEMENT);
+                     kind++) {
                     double dist[3];
                     acceptance_of(rule ? k_seq_decide : rejection_decide, kind, odd[i].p, odd[i].q, 3, k, 0, dist);
                     for (int t = 0; t < 3; t++)
                         if (!(fabs(dist[t] - odd[i].p[t]) < TOLERANCE))
-                            fail_msg("distributions %d, K %d, kind %d: token %d has %.17g instead of %.17g", (int)i, k, (int)kind, t, dist[t],
-                                     odd[i].p[t]);
+                            fail_msg("distributions %d, K %d, kind %d: token %d has %.17g instead of %.17g", (int)i, k,
+                                     (int)kind, t, dist[t], odd[i].p[t]);
                 }
 }
 

@@ -41,13 +41,21 @@ static const Option rows[] = {
     {.key = "live", OPT_FLAG(Sample, live), .default_value = "1", .help = "use generated tokens too"},
     {.key = "whole", OPT_FLAG(Sample, whole_flag), .help = "a flag in an int"},
     {.key = "depth", OPT_INT(Sample, depth, 1, 16), .default_value = "5", .help = "tokens of a path"},
-    {.key = "budget", OPT_INT(Sample, budget, 1, 64), .word = "auto", .word_value = -1, .default_value = "auto", .help = "nodes"},
+    {.key = "budget",
+     OPT_INT(Sample, budget, 1, 64),
+     .word = "auto",
+     .word_value = -1,
+     .default_value = "auto",
+     .help = "nodes"},
     {.key = "many", OPT_INT(Sample, many, 0, INT64_MAX), .default_value = "8589934592", .help = "many"},
     {.key = "seed", OPT_INT(Sample, seed, 0, INT64_MAX), .help = "seed"},
     {.key = "rate", OPT_REAL(Sample, rate, -HUGE_VAL, HUGE_VAL), .default_value = "0.1", .help = "rate"},
     {.key = "share", OPT_REAL(Sample, share, 0, 1), .default_value = "0.25", .help = "share"},
-    {.key = "shape", OPT_CHOICE(Sample, shape, "chain", "tree"), .values = (const int32_t[]){SHAPE_CHAIN, SHAPE_TREE},
-     .default_value = "tree", .help = "shape"},
+    {.key = "shape",
+     OPT_CHOICE(Sample, shape, "chain", "tree"),
+     .values = (const int32_t[]){SHAPE_CHAIN, SHAPE_TREE},
+     .default_value = "tree",
+     .help = "shape"},
     {.key = "form", OPT_CHOICE(Sample, form, "f16", "f32", "q8"), .help = "form"},
     {.key = "tree", OPT_CHOICE(Sample, is_static, "dynamic", "static"), .default_value = "dynamic", .help = "tree"},
     {.key = "title", OPT_TEXT(Sample, title), .help = "title"},
@@ -79,8 +87,12 @@ static void defaults_fill_the_struct(void **state) {
 static void every_type_is_stored(void **state) {
     (void)state;
     Sample s;
-    assert_int_equal(parse(&s, "live=off,whole=1,depth=16,budget=7,many=9223372036854775807,seed=77,rate=-2.5,share=1,shape=chain,"
-                               "form=q8,tree=static,title=a b,file=x.bin,levels=3,branch=5-4", NULL), FR_OK);
+    assert_int_equal(
+        parse(&s,
+              "live=off,whole=1,depth=16,budget=7,many=9223372036854775807,seed=77,rate=-2.5,share=1,shape=chain,"
+              "form=q8,tree=static,title=a b,file=x.bin,levels=3,branch=5-4",
+              NULL),
+        FR_OK);
     assert_true(!s.live && s.whole_flag == 1 && s.depth == 16 && s.budget == 7 && s.many == INT64_MAX && s.seed == 77);
     assert_true(s.rate == -2.5f && s.share == 1 && s.shape == SHAPE_CHAIN && s.inner.levels == 3);
     assert_string_equal(s.form, "q8");
@@ -149,7 +161,10 @@ static void an_empty_table_has_no_options(void **state) {
 }
 
 static const Option few[] = {
-    {.key = "depth", OPT_INT(Sample, depth, 1, 16), .default_value = "5", .help = "tokens of a path, counted from the root of the tree"},
+    {.key = "depth",
+     OPT_INT(Sample, depth, 1, 16),
+     .default_value = "5",
+     .help = "tokens of a path, counted from the root of the tree"},
     {.key = "form", OPT_CHOICE(Sample, form, "f16", "q8"), .help = "type"},
     {.key = "share", OPT_REAL(Sample, share, 0, 1), .default_help = "a twentieth", .help = "share"},
     {.key = NULL},
@@ -171,8 +186,14 @@ static void help_is_aligned_and_wrapped(void **state) {
 static void near_words_are_found(void **state) {
     (void)state;
     static const char *const known[] = {"tree-budget", "temp", "top-k", "top-p", "threads"};
-    static const char *const cases[][2] = {{"tree-budgte", "tree-budget"}, {"treebudget", "tree-budget"}, {"thread", "threads"},
-                                           {"tmep", "temp"}, {"top-q", "top-k"}, {"verify", NULL}, {"", NULL}, {"x", NULL}};
+    static const char *const cases[][2] = {{"tree-budgte", "tree-budget"},
+                                           {"treebudget", "tree-budget"},
+                                           {"thread", "threads"},
+                                           {"tmep", "temp"},
+                                           {"top-q", "top-k"},
+                                           {"verify", NULL},
+                                           {"", NULL},
+                                           {"x", NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         NearestWord nearest = {.word = NULL};
         for (size_t k = 0; k < sizeof known / sizeof *known; k++) nearest_word_try(&nearest, cases[i][0], known[k]);
@@ -183,12 +204,9 @@ static void near_words_are_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_fill_the_struct),
-        cmocka_unit_test(every_type_is_stored),
-        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(a_list_has_an_end),
-        cmocka_unit_test(an_empty_table_has_no_options),
-        cmocka_unit_test(help_is_aligned_and_wrapped),
+        cmocka_unit_test(defaults_fill_the_struct),      cmocka_unit_test(every_type_is_stored),
+        cmocka_unit_test(what_is_wrong_is_named),        cmocka_unit_test(a_list_has_an_end),
+        cmocka_unit_test(an_empty_table_has_no_options), cmocka_unit_test(help_is_aligned_and_wrapped),
         cmocka_unit_test(near_words_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,8 +30,7 @@ static unsigned char *random_rows(TensorType type, int64_t n_out, int64_t n_in) 
     assert_non_null(x);
     assert_non_null(rows);
     for (int64_t o = 0; o < n_out; o++) {
-        for (int64_t k = 0; k < n_in; k++)
-            x[k] = (float)(int32_t)random_u32((uint32_t)(o * n_in + k)) * 0x1p-31f;
+        for (int64_t k = 0; k < n_in; k++) x[k] = (float)(int32_t)random_u32((uint32_t)(o * n_in + k)) * 0x1p-31f;
         blocks_quantize(type, x, n_in, rows + 1 + (size_t)o * row_bytes); /* + 1: unaligned on purpose */
     }
     free(x);
@@ -69,21 +68,16 @@ static float unpack_block(TensorType type, const unsigned char *tile, int row, i
     if (code_bytes[type] == 384) code |= ((c[256 + g / 4 * 64 + lane] >> (g % 4 * 2)) & 3) << 4;
     int sub = (int)(slice % 8);
     switch (type) {
-    case TYPE_Q8_0:
-        return half_at(s + in_record * 32, row) * (float)(code - 128);
-    case TYPE_Q4_0:
-        return half_at(s + in_record * 32, row) * (float)(code - 8);
-    case TYPE_Q5_0:
-        return half_at(s + in_record * 32, row) * (float)(code - 16);
+    case TYPE_Q8_0: return half_at(s + in_record * 32, row) * (float)(code - 128);
+    case TYPE_Q4_0: return half_at(s + in_record * 32, row) * (float)(code - 8);
+    case TYPE_Q5_0: return half_at(s + in_record * 32, row) * (float)(code - 16);
     case TYPE_Q4_1:
-    case TYPE_Q5_1:
-        return half_at(s, row) * (float)code + half_at(s + 32, row);
+    case TYPE_Q5_1: return half_at(s, row) * (float)code + half_at(s + 32, row);
     case TYPE_Q4_K:
     case TYPE_Q5_K:
         return half_at(s, row) * (float)s[64 + sub * 32 + row] * (float)code -
                half_at(s + 32, row) * (float)s[64 + sub * 32 + 16 + row];
-    default:
-        return half_at(s, row) * (float)(int8_t)s[32 + sub * 32 + j / 16 * 16 + row] * (float)(code - 32);
+    default: return half_at(s, row) * (float)(int8_t)s[32 + sub * 32 + j / 16 * 16 + row] * (float)(code - 32);
     }
 }
 
@@ -93,17 +87,10 @@ static float unpack(const PackedMatrix *m, int64_t o, int64_t k) {
     float f;
     uint16_t h;
     switch (m->type) {
-    case TYPE_F32:
-        memcpy(&f, tile + (k * 16 + row) * 4, 4);
-        return f;
-    case TYPE_F16:
-        memcpy(&h, tile + (k * 16 + row) * 2, 2);
-        return half_to_float(h);
-    case TYPE_BF16:
-        memcpy(&h, tile + (k / 2 * 32 + row * 2 + k % 2) * 2, 2);
-        return bf16_to_float(h);
-    default:
-        return unpack_block(m->type, tile, row, k);
+    case TYPE_F32: memcpy(&f, tile + (k * 16 + row) * 4, 4); return f;
+    case TYPE_F16: memcpy(&h, tile + (k * 16 + row) * 2, 2); return half_to_float(h);
+    case TYPE_BF16: memcpy(&h, tile + (k / 2 * 32 + row * 2 + k % 2) * 2, 2); return bf16_to_float(h);
+    default: return unpack_block(m->type, tile, row, k);
     }
 }
 
@@ -119,16 +106,14 @@ static void check(TensorType type, int64_t n_out, int64_t n_in) {
     memset(m.data, 0xaa, m.tile_bytes * (size_t)packed_n_tiles(&m));
     for (int64_t t = packed_n_tiles(&m) - 1; t >= 0; t--) packed_fill(&m, rows + 1, t, t + 1);
     for (int64_t o = 0; o < packed_n_tiles(&m) * TILE_ROWS; o++) {
-        if (o < n_out)
-            blocks_dequantize(type, rows + 1 + (size_t)o * row_bytes, n_in, want);
-        else
-            memset(want, 0, (size_t)n_in * sizeof *want);
+        if (o < n_out) blocks_dequantize(type, rows + 1 + (size_t)o * row_bytes, n_in, want);
+        else memset(want, 0, (size_t)n_in * sizeof *want);
         for (int64_t k = 0; k < n_in; k++) {
             float got = unpack(&m, o, k);
             /* blocks with a minimum may be dequantised with one rounding more or less */
             if (fabsf(got - want[k]) > 1e-6f)
-                fail_msg("%s %lldx%lld: weight (%lld,%lld) is %g, not %g", name, (long long)n_out,
-                         (long long)n_in, (long long)o, (long long)k, (double)got, (double)want[k]);
+                fail_msg("%s %lldx%lld: weight (%lld,%lld) is %g, not %g", name, (long long)n_out, (long long)n_in,
+                         (long long)o, (long long)k, (double)got, (double)want[k]);
         }
     }
     size_t file_bytes = row_bytes * 16;

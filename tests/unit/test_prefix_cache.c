@@ -16,8 +16,14 @@ static int32_t prompts[4][N_CTX]; /* different from their first token on */
 
 static int open_model(void **state) {
     (void)state;
-    static const RandomModel random = {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2,
-                                       .n_ff = 96, .n_vocab = N_VOCAB, .seed = 43};
+    static const RandomModel random = {.arch = "llama",
+                                       .n_layer = 2,
+                                       .n_embd = 64,
+                                       .n_head = 4,
+                                       .n_head_kv = 2,
+                                       .n_ff = 96,
+                                       .n_vocab = N_VOCAB,
+                                       .seed = 43};
     fr_error err;
     if (random_model_write(&random, path, &err)) fail_msg("%s", err.message);
     model = rig_open_model(path, NULL);
@@ -33,13 +39,21 @@ static int close_model(void **state) {
 }
 
 static fr_engine *open_engine(int page_size, int prefix_cache) {
-    fr_engine_options options = {.n_threads = 1, .n_ctx = N_CTX, .max_requests = 5, .kv_page_size = page_size,
-                                 .prefill_chunk = 16, .prefix_cache = prefix_cache};
+    fr_engine_options options = {.n_threads = 1,
+                                 .n_ctx = N_CTX,
+                                 .max_requests = 5,
+                                 .kv_page_size = page_size,
+                                 .prefill_chunk = 16,
+                                 .prefix_cache = prefix_cache};
     return rig_open_engine(model, &options);
 }
 
 static fr_request_options ask(const int32_t *prompt, int64_t n) {
-    fr_request_options o = {.prompt = prompt, .n_prompt = n, .max_tokens = 12, .sampling = fr_sampling_default(), .ignore_eos = 1};
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = n,
+                            .max_tokens = 12,
+                            .sampling = fr_sampling_default(),
+                            .ignore_eos = 1};
     o.sampling.temperature = 1, o.sampling.seed = 5;
     return o;
 }

@@ -38,9 +38,8 @@ static void devils_need_as_many_steps_as_their_drafts_allow(void **state) {
         int32_t budget;
         int64_t n_steps, n_drafted; /* -1: not checked */
     } cases[] = {
-        {DEVIL_RIGHT, 0, 21, 0},    {DEVIL_RIGHT, 1, 11, 11},  {DEVIL_RIGHT, 3, 6, 16},
-        {DEVIL_RIGHT, 20, 1, 20},   {DEVIL_RIGHT, 200, 1, 21}, {DEVIL_WRONG, 9, 21, -1},
-        {DEVIL_RANDOM, 40, -1, -1},
+        {DEVIL_RIGHT, 0, 21, 0},   {DEVIL_RIGHT, 1, 11, 11}, {DEVIL_RIGHT, 3, 6, 16},    {DEVIL_RIGHT, 20, 1, 20},
+        {DEVIL_RIGHT, 200, 1, 21}, {DEVIL_WRONG, 9, 21, -1}, {DEVIL_RANDOM, 40, -1, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ReplayInput in = make_input(cases[i].budget);
@@ -133,15 +132,15 @@ static int run(const char *arguments, const char *trace, char *text, size_t capa
 }
 
 #define VOCAB "--vocab models/target.gguf "
-#define GOOD                                                                                                 \
-    "{\"category\": \"a\", \"prompt\": \"One two three. One two\", \"response\": \" three. One two "         \
+#define GOOD \
+    "{\"category\": \"a\", \"prompt\": \"One two three. One two\", \"response\": \" three. One two " \
     "three.\"}\n"
 
 static void a_good_trace_is_counted(void **state) {
     (void)state;
     char text[8192];
-    assert_int_equal(
-        run(VOCAB "- --json --limit 2", GOOD "\n" GOOD "broken, but past the limit", text, sizeof text), 0);
+    assert_int_equal(run(VOCAB "- --json --limit 2", GOOD "\n" GOOD "broken, but past the limit", text, sizeof text),
+                     0);
     json_t *root = json_loads(text, 0, NULL);
     assert_non_null(root);
     const char *names[] = {"all", "a"};
@@ -171,13 +170,10 @@ static void bad_calls_and_traces_are_refused(void **state) {
         int status;
         const char *message;
     } bad[] = {
-        {VOCAB "-", GOOD "\n{\"prompt\": \"x\"}\n", 1,
-         "line 3 must have the strings \"prompt\" and \"response\""},
+        {VOCAB "-", GOOD "\n{\"prompt\": \"x\"}\n", 1, "line 3 must have the strings \"prompt\" and \"response\""},
         {VOCAB "-", GOOD "{\"prompt\": 1, \"response\": \"y\"}", 1, "line 2 must have the strings"},
-        {VOCAB "-", "{\"prompt\": \"x\", \"response\": \"y\", \"category\": 5}", 1,
-         "line 1 has a \"category\""},
-        {VOCAB "-", "{\"prompt\": \"x\", \"response\": \"y\", \"category\": \"all\"}", 1,
-         "line 1 has the category"},
+        {VOCAB "-", "{\"prompt\": \"x\", \"response\": \"y\", \"category\": 5}", 1, "line 1 has a \"category\""},
+        {VOCAB "-", "{\"prompt\": \"x\", \"response\": \"y\", \"category\": \"all\"}", 1, "line 1 has the category"},
         {VOCAB "-", "[1]\n", 1, "line 1 must have the strings"},
         {VOCAB "-", GOOD GOOD "nonsense\n", 1, "line 3 is not a JSON object"},
         {VOCAB "-", "\n\n", 1, "holds no records"},
@@ -186,7 +182,8 @@ static void bad_calls_and_traces_are_refused(void **state) {
         {"-", GOOD, 2, "missing vocabulary: pass"},
         {VOCAB, GOOD, 2, "missing file of recorded answers: pass TRACE.jsonl"},
         {VOCAB "a b", GOOD, 2, "unexpected argument 'b'"},
-        {VOCAB "- -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld", GOOD, 2, "at most 8 drafters can be united"},
+        {VOCAB "- -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld -d pld", GOOD, 2,
+         "at most 8 drafters can be united"},
         {VOCAB "- --draft trie", GOOD, 2, "unknown drafter 'trie'; known drafters: none, auto, "},
         {VOCAB "- --tree-budget 512", GOOD, 2, "'--tree-budget=512' must be an integer from 0 to 511"},
         {VOCAB "- --limit x", GOOD, 2, "'--limit=x' must be an integer of at least 0"},
@@ -242,8 +239,7 @@ static void the_papers_rule_gives_the_reference_figures(void **state) {
                 fail_msg("live=%d, %s: %.3f, the reference is %.2f", r, categories[i], got, want);
         }
         double drafted = figure(root, "all", "drafted_per_step");
-        if (r == 1 && fabs(drafted - 20.8) > 0.02 * 20.8)
-            fail_msg("%.2f nodes a step, published 20.8", drafted);
+        if (r == 1 && fabs(drafted - 20.8) > 0.02 * 20.8) fail_msg("%.2f nodes a step, published 20.8", drafted);
         json_decref(root);
     }
 }

@@ -18,9 +18,7 @@ static Rope open_rope(const RopeParams *p, const float *factors) {
     return rope;
 }
 
-static RopeParams plain(int32_t n_rot, double base) {
-    return (RopeParams){.n_rot = n_rot, .base = base, .factor = 1};
-}
+static RopeParams plain(int32_t n_rot, double base) { return (RopeParams){.n_rot = n_rot, .base = base, .factor = 1}; }
 
 static void plain_and_linear_frequencies(void **state) {
     (void)state;
@@ -74,9 +72,8 @@ static void yarn_frequencies(void **state) {
         int32_t old;
         double ext, attn, fast, slow;
     } cases[] = {
-        {128, 1e6, 4, 32768, 1, 1, 32, 1},    {128, 10000, 16, 4096, 1, 1, 32, 1},
-        {64, 10000, 8, 2048, 1, 1.5, 16, 2},  {64, 10000, 8, 2048, 0.5, 1, 32, 1},
-        {64, 10000, 8, 2048, 0, 0.75, 32, 1}, {8, 10000, 2, 64, 1, 1, 32, 1},
+        {128, 1e6, 4, 32768, 1, 1, 32, 1},   {128, 10000, 16, 4096, 1, 1, 32, 1},  {64, 10000, 8, 2048, 1, 1.5, 16, 2},
+        {64, 10000, 8, 2048, 0.5, 1, 32, 1}, {64, 10000, 8, 2048, 0, 0.75, 32, 1}, {8, 10000, 2, 64, 1, 1, 32, 1},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         double d = cases[c].n_rot, b = cases[c].base, s = cases[c].factor, turn = cases[c].old / (2 * M_PI);
@@ -93,16 +90,13 @@ static void yarn_frequencies(void **state) {
                         .beta_slow = cases[c].slow};
         Rope rope = open_rope(&p, NULL);
         for (int i = 0; i < p.n_rot / 2; i++) {
-            double theta = pow(b, -2.0 * i / d), keep = i <= first  ? 1
-                                                        : i >= last ? 0
-                                                                    : (last - i) / (last - first);
+            double theta = pow(b, -2.0 * i / d), keep = i <= first ? 1 : i >= last ? 0 : (last - i) / (last - first);
             keep *= cases[c].ext;
             double wanted = keep * theta + (1 - keep) * theta / s;
             if (fabs(rope.freqs[i] / wanted - 1) > 1e-9)
                 fail_msg("case %zu, pair %d: %.12g, should be %.12g", c, i, rope.freqs[i], wanted);
         }
-        expect_close("magnitude", (int)c, rope.magnitude,
-                     cases[c].attn * (cases[c].ext > 0 ? 0.1 * log(s) + 1 : 1));
+        expect_close("magnitude", (int)c, rope.magnitude, cases[c].attn * (cases[c].ext > 0 ? 0.1 * log(s) + 1 : 1));
         rope_free(&rope);
     }
 }

@@ -14,7 +14,10 @@ static int32_t make_row(uint64_t i, float *row) {
     int32_t n = 1 + (int32_t)(rng_uniform(1, RNG_TEST, i, 9999) * MAX_N);
     for (int32_t k = 0; k < n; k++) {
         double u = rng_uniform(1, RNG_TEST, i, (uint32_t)k);
-        row[k] = u < 0.02 ? NAN : u < 0.04 ? -INFINITY : u < 0.1 ? 3.5f : (float)(4 * rng_gumbel(2, RNG_TEST, i, (uint32_t)k));
+        row[k] = u < 0.02   ? NAN
+                 : u < 0.04 ? -INFINITY
+                 : u < 0.1  ? 3.5f
+                            : (float)(4 * rng_gumbel(2, RNG_TEST, i, (uint32_t)k));
     }
     return n;
 }

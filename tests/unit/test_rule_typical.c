@@ -35,15 +35,26 @@ static void make_case(Case *c, uint64_t seed) {
     }
     double scale = seed % 3 == 0 ? 8 : seed % 3 == 1 ? 3 : 0.5;
     for (int32_t i = 0; i < c->tree.n; i++) {
-        for (uint32_t v = 0; v < V; v++) c->logits[i][v] = (float)(scale * rng_uniform(seed, RNG_TEST, 3 + (uint64_t)i, v));
+        for (uint32_t v = 0; v < V; v++)
+            c->logits[i][v] = (float)(scale * rng_uniform(seed, RNG_TEST, 3 + (uint64_t)i, v));
         c->rows[i] = c->logits[i];
     }
-    c->sampling = (SamplingOptions){.temperature = seed % 5 == 4 ? 0 : 0.9f, .top_k = seed % 4 == 1 ? 5 : 0, .top_p = 1, .repeat_penalty = seed % 7 == 3 ? 1.4f : 1,
+    c->sampling = (SamplingOptions){.temperature = seed % 5 == 4 ? 0 : 0.9f,
+                                    .top_k = seed % 4 == 1 ? 5 : 0,
+                                    .top_p = 1,
+                                    .repeat_penalty = seed % 7 == 3 ? 1.4f : 1,
                                     .penalty_last_n = -1};
     int32_t context[] = {3, 2, 7, 1};
     memcpy(c->context, context, sizeof context);
-    c->in = (VerifyInput){.tree = &c->tree, .logits = c->rows, .n_vocab = V, .sampling = &c->sampling, .context = c->context, .n_context = 4};
-    if (seed % 2) c->in.options = (VerifyOptions){.epsilon = 0.02 + 0.3 * rng_uniform(seed, RNG_TEST, 99, 0), .delta = seed % 3 ? 0.6 : 0};
+    c->in = (VerifyInput){.tree = &c->tree,
+                          .logits = c->rows,
+                          .n_vocab = V,
+                          .sampling = &c->sampling,
+                          .context = c->context,
+                          .n_context = 4};
+    if (seed % 2)
+        c->in.options = (VerifyOptions){.epsilon = 0.02 + 0.3 * rng_uniform(seed, RNG_TEST, 99, 0),
+                                        .delta = seed % 3 ? 0.6 : 0};
 }
 
 /* The target's distribution after a path, in double precision. */
@@ -87,7 +98,8 @@ static void the_longest_typical_path_is_taken(void **state) {
         for (int32_t leaf = 0; leaf < c.tree.n; leaf++) {
             int32_t path[MAX_NODES], n = c.tree.nodes[leaf].depth;
             double log_p;
-            for (int32_t node = leaf; node > 0; node = c.tree.nodes[node].parent) path[c.tree.nodes[node].depth - 1] = node;
+            for (int32_t node = leaf; node > 0; node = c.tree.nodes[node].parent)
+                path[c.tree.nodes[node].depth - 1] = node;
             int32_t n_accepted = count_accepted(&c, path, n, &log_p);
             if (n_accepted < n || n < n_best || (n == n_best && (n == 0 || log_p <= best_log_p))) continue;
             memcpy(best, path, sizeof path);
@@ -99,7 +111,8 @@ static void the_longest_typical_path_is_taken(void **state) {
         assert_memory_equal(out.path, best, (size_t)n_best * sizeof *best);
         double p[V];
         dist_after(&c, best, n_best, p);
-        for (int32_t v = 0; v < V; v++) assert_true(p[v] < p[out.next_token] || (p[v] == p[out.next_token] && v >= out.next_token));
+        for (int32_t v = 0; v < V; v++)
+            assert_true(p[v] < p[out.next_token] || (p[v] == p[out.next_token] && v >= out.next_token));
         lengths[n_best]++;
         if (c.sampling.temperature > 0) continue;
         VerifyResult greedy; /* at temperature 0 it must equal the rule `sampled` */
@@ -117,7 +130,11 @@ static void it_is_refused_unless_allowed(void **state) {
     fr_model *model = rig_open_model("models/draft.gguf", NULL);
     fr_engine *e = rig_open_engine(model, NULL);
     const int32_t prompt[] = {1, 5, 9};
-    fr_request_options o = {.prompt = prompt, .n_prompt = 3, .max_tokens = 8, .sampling = fr_sampling_default(), .verify = "typical:epsilon=0.2"};
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = 3,
+                            .max_tokens = 8,
+                            .sampling = fr_sampling_default(),
+                            .verify = "typical:epsilon=0.2"};
     fr_request *r;
     fr_error err = {0};
     assert_int_equal(rig_open_request(&r, e, &o, &err), FR_ERR_ARGUMENT);
@@ -150,7 +167,8 @@ static void no_output_claims_that_its_text_is_plain_decodings(void **state) {
     cli_expect("compare " RUN, 2, "allow it with --lossy");
     cli_expect("run " RUN " --lossy --stats", 0, "LOSSY: the verification rule changed the output distribution");
     cli_expect("compare " RUN " --lossy --runs 2 --no-text", 0, "LOSSY");
-    cli_expect("run -m models/draft.gguf -p a -n 4 --lossy --verify typical:delta=7", 2, "typical: 'delta=7' must be a number from 1e-06 to 1");
+    cli_expect("run -m models/draft.gguf -p a -n 4 --lossy --verify typical:delta=7", 2,
+               "typical: 'delta=7' must be a number from 1e-06 to 1");
     snprintf(command, sizeof command, "run " RUN " --lossy --stats-json %s/stats.json", cli_rig_folder());
     assert_int_equal(cli_run(command, text, sizeof text), 0);
     json_t *j = load_stats();
@@ -160,7 +178,8 @@ static void no_output_claims_that_its_text_is_plain_decodings(void **state) {
     assert_int_equal(cli_run("compare " RUN " --lossy --runs 2 --json", text, sizeof text), 0);
     json_t *rows = json_loads(text, 0, NULL), *plain = json_array_get(rows, 0), *drafted = json_array_get(rows, 1);
     assert_true(json_is_true(json_object_get(plain, "identical")) && json_is_false(json_object_get(plain, "lossy")));
-    assert_true(json_is_false(json_object_get(drafted, "identical")) && json_is_false(json_object_get(drafted, "same_distribution")));
+    assert_true(json_is_false(json_object_get(drafted, "identical")) &&
+                json_is_false(json_object_get(drafted, "same_distribution")));
     assert_true(json_is_true(json_object_get(drafted, "lossy")));
     json_decref(rows);
 }

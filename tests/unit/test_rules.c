@@ -85,7 +85,8 @@ static void chains(void **state) {
                 RigCase c = filtered(seed, n_vocab);
                 c.n_levels = length;
                 for (int32_t i = 0; i < length; i++) /* drawn, points, both */
-                    c.levels[i] = (RigLevel){.kind = seed % 3 == 1 || (seed % 3 == 2 && i % 2) ? DRAW_POINT : DRAW_IID, .k = 1};
+                    c.levels[i] = (RigLevel){.kind = seed % 3 == 1 || (seed % 3 == 2 && i % 2) ? DRAW_POINT : DRAW_IID,
+                                             .k = 1};
                 for (size_t i = 0; i < sizeof names / sizeof *names; i++) check(&c, names[i]);
             }
 }
@@ -122,9 +123,15 @@ static void equal_distributions(void **state) {
         RigCase c = filtered(seed, 4);
         c.n_levels = 1;
         c.target = c.draft = (SamplingOptions){.temperature = 1e6f, .top_p = 1, .repeat_penalty = 1}; /* both flat */
-        const struct { const char *name; DrawKind kind; int32_t k; } all[] = {
-            {"chain", DRAW_IID, 1}, {"block", DRAW_IID, 1}, {"multi-round", DRAW_IID, 3}, {"k-seq", DRAW_IID, 3},
-            {"recursive", DRAW_WITHOUT_REPLACEMENT, 3}};
+        const struct {
+            const char *name;
+            DrawKind kind;
+            int32_t k;
+        } all[] = {{"chain", DRAW_IID, 1},
+                   {"block", DRAW_IID, 1},
+                   {"multi-round", DRAW_IID, 3},
+                   {"k-seq", DRAW_IID, 3},
+                   {"recursive", DRAW_WITHOUT_REPLACEMENT, 3}};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             c.levels[0] = (RigLevel){.kind = all[i].kind, .k = all[i].k};
             double kept = check(&c, all[i].name);
@@ -143,14 +150,15 @@ static void block_keeps_no_fewer_than_chain(void **state) {
             c.n_levels = length;
             for (int32_t i = 0; i < length; i++) c.levels[i] = (RigLevel){.kind = DRAW_IID, .k = 1};
             double by_chain = check(&c, "chain"), by_block = check(&c, "block");
-            if (by_block < by_chain - TOLERANCE) fail_msg("seed %d, length %d: block keeps %.15f, chain %.15f", (int)seed,
-                                                          length, by_block, by_chain);
+            if (by_block < by_chain - TOLERANCE)
+                fail_msg("seed %d, length %d: block keeps %.15f, chain %.15f", (int)seed, length, by_block, by_chain);
             if (length == 1) assert_true(fabs(by_block - by_chain) < TOLERANCE);
             if (length > 1) gain += by_block / by_chain - 1, n++;
             for (int32_t i = 0; i < length; i++) c.levels[i].kind = DRAW_POINT;
             assert_true(fabs(check(&c, "block") - check(&c, "chain")) < TOLERANCE);
         }
-    print_message("block keeps %.1f%% more drafts than chain, on average over random chains of 2 to 4\n", 100 * gain / n);
+    print_message("block keeps %.1f%% more drafts than chain, on average over random chains of 2 to 4\n",
+                  100 * gain / n);
     assert_true(gain / n > 0.005);
 }
 
@@ -158,7 +166,8 @@ static void block_keeps_no_fewer_than_chain(void **state) {
 static void the_example_of_the_block_paper(void **state) {
     (void)state;
     const float p[2] = {0, logf(2)}, q[2] = {logf(2), 0};
-    RigCase c = {.n_vocab = 2, .n_levels = 2, .target = RIG_PLAIN, .draft = RIG_PLAIN, .target_logits = p, .draft_logits = q};
+    RigCase c =
+        {.n_vocab = 2, .n_levels = 2, .target = RIG_PLAIN, .draft = RIG_PLAIN, .target_logits = p, .draft_logits = q};
     c.levels[0] = c.levels[1] = (RigLevel){.kind = DRAW_IID, .k = 1};
     assert_true(fabs(check(&c, "chain") - 10.0 / 9) < 1e-6);
     assert_true(fabs(check(&c, "block") - 11.0 / 9) < 1e-6);
@@ -237,13 +246,18 @@ static void every_fault_is_detected(void **state) {
         const Control *x = &controls[i];
         int n_detected = 0;
         for (uint64_t seed = 0; seed < N_DISTS; seed++) {
-            RigCase c = {.seed = seed, .n_vocab = 5, .n_levels = x->n_levels, .target = RIG_PLAIN, .draft = RIG_PLAIN,
+            RigCase c = {.seed = seed,
+                         .n_vocab = 5,
+                         .n_levels = x->n_levels,
+                         .target = RIG_PLAIN,
+                         .draft = RIG_PLAIN,
                          .fault = x->fault};
             memcpy(c.levels, x->levels, sizeof x->levels);
             n_detected += rig_dist_error(&c, verify_rule_find(x->rule), NULL) > MARGIN;
         }
         if (n_detected < N_DISTS * 3 / 4)
-            fail_msg("control %d (%s, fault %d) is detected with %d of %d distributions", (int)i, x->rule, (int)x->fault, n_detected, N_DISTS);
+            fail_msg("control %d (%s, fault %d) is detected with %d of %d distributions", (int)i, x->rule,
+                     (int)x->fault, n_detected, N_DISTS);
     }
 }
 
@@ -272,7 +286,8 @@ static void at_temperature_0_the_text_is_greedy(void **state) {
                 n_tokens += n;
                 n_steps++;
                 if (i > 0 && (n != n_want || memcmp(got, want, (size_t)n * sizeof *got) != 0))
-                    fail_msg("seed %d, shape %d: %s gives another greedy text than sampled", (int)seed, shape, names[i]);
+                    fail_msg("seed %d, shape %d: %s gives another greedy text than sampled", (int)seed, shape,
+                             names[i]);
             }
         }
     assert_true(n_tokens > n_steps * 3 / 2); /* and drafts were accepted */
@@ -321,7 +336,8 @@ static void expect_refusal(const char *name, const Tree *t, const char *sentence
     VerifyResult out;
     fr_error err;
     assert_int_equal(verify_rule_find(name)->verify(&in, s, &out, &err), FR_ERR_UNSUPPORTED);
-    if (!strstr(err.message, sentence) || !strstr(err.message, "--verify recursive")) fail_msg("%s: %s", name, err.message);
+    if (!strstr(err.message, sentence) || !strstr(err.message, "--verify recursive"))
+        fail_msg("%s: %s", name, err.message);
     verify_scratch_free(s);
 }
 
@@ -369,7 +385,9 @@ static void rules_and_their_options_are_parsed(void **state) {
     assert_true(o.epsilon == 0.25 && o.delta == 0.5 && o.gamma == 0 && rule->is_lossy && !rule->is_ratio);
     static char long_text[400] = "chain:gamma=";
     memset(long_text + 12, '1', 300);
-    const struct { const char *text, *sentence; } bad[] = {
+    const struct {
+        const char *text, *sentence;
+    } bad[] = {
         {"k-sec", "there is no verification rule 'k-sec'"},
         {"", "there is no verification rule ''"},
         {"k-seq:", "'k-seq:': write key=X after the colon"},

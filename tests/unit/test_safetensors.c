@@ -8,13 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define T(dtype, shape, from, to) "{\"dtype\": \"" dtype "\", \"shape\": [" shape "], \"data_offsets\": [" #from ", " #to "]}"
+#define T(dtype, shape, from, to) \
+    "{\"dtype\": \"" dtype "\", \"shape\": [" shape "], \"data_offsets\": [" #from ", " #to "]}"
 
 static void a_valid_file_is_read(void **state) {
     (void)state;
     size_t n;
-    void *bytes = safetensors_build_raw("{\"b\": " T("F16", "2, 3", 4, 16) ", \"__metadata__\": {\"a\": \"b\"}, \"a\": " T("F32", "", 0, 4)
-                                        ", \"d2t\": " T("I64", "1", 16, 24) "}  ", 24, &n);
+    void *bytes = safetensors_build_raw(
+        "{\"b\": " T("F16", "2, 3", 4, 16) ", \"__metadata__\": {\"a\": \"b\"}, \"a\": " T(
+            "F32", "", 0, 4) ", \"d2t\": " T("I64", "1", 16, 24) "}  ",
+        24, &n);
     SafeTensors *s;
     fr_error err;
     if (safetensors_open_memory(&s, bytes, n, "valid", &err)) fail_msg("%s", err.message);
@@ -23,7 +26,8 @@ static void a_valid_file_is_read(void **state) {
     assert_string_equal(safetensors_tensor(s, 0)->name, "a");
     assert_int_equal(safetensors_tensor(s, 0)->n_dims, 0);
     const SafeTensor *b = safetensors_find(s, "b");
-    assert_true(b && b->has_type && b->type == TYPE_F16 && b->n_dims == 2 && b->dims[0] == 2 && b->dims[1] == 3 && b->dims[2] == 1);
+    assert_true(b && b->has_type && b->type == TYPE_F16 && b->n_dims == 2 && b->dims[0] == 2 && b->dims[1] == 3 &&
+                b->dims[2] == 1);
     assert_true(b->bytes == 12 && *(const unsigned char *)b->data == 4);
     assert_false(safetensors_find(s, "d2t")->has_type);
     assert_null(safetensors_find(s, "c"));
@@ -38,13 +42,16 @@ static void expect(const void *bytes, size_t n, const char *message) {
     memcpy(exact, bytes, n);
     int status = safetensors_open_memory(&s, exact, n, "bad", &err);
     free(exact);
-    if (status == FR_OK || s || strncmp(err.message, "bad: ", 5) != 0 || !strstr(err.message, message)) fail_msg("%d '%s', want '%s'", status, err.message, message);
+    if (status == FR_OK || s || strncmp(err.message, "bad: ", 5) != 0 || !strstr(err.message, message))
+        fail_msg("%d '%s', want '%s'", status, err.message, message);
     for (const char *p = err.message; *p; p++) assert_true(*p >= ' ' && *p <= '~');
 }
 
 static void malformed_headers_are_refused(void **state) {
     (void)state;
-    static const struct { const char *header, *message; } bad[] = {
+    static const struct {
+        const char *header, *message;
+    } bad[] = {
         {"[]", "its header is not a JSON object"},
         {"{\"a\": ", "its header is not JSON"},
         {"{\"a\": " T("F32", "1", 0, 4) ", \"a\": " T("F32", "1", 4, 8) "}", "its header is not JSON: duplicate"},
@@ -58,9 +65,12 @@ static void malformed_headers_are_refused(void **state) {
         {"{\"a\": " T("F32", "-2", 0, 8) "}", "tensor a must have a shape of integers"},
         {"{\"a\": " T("F32", "0", 0, 0) "}", "tensor a must have a shape of integers"},
         {"{\"a\": " T("F32", "4611686018427387904, 4", 0, 8) "}", "tensor a has a shape that is larger than any file"},
-        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0]}}", "tensor a must have data_offsets of two integers"},
-        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": {\"0\": 1}}}", "tensor a must have data_offsets of two integers"},
-        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, \"8\"]}}", "tensor a must have data_offsets of two integers"},
+        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0]}}",
+         "tensor a must have data_offsets of two integers"},
+        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": {\"0\": 1}}}",
+         "tensor a must have data_offsets of two integers"},
+        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, \"8\"]}}",
+         "tensor a must have data_offsets of two integers"},
         {"{\"a\": " T("F32", "2", -8, 0) "}", "tensor a lies outside the file"},
         {"{\"a\": " T("F32", "2", 8, 0) "}", "tensor a lies outside the file"},
         {"{\"a\": " T("F32", "2", 8, 16) "}", "tensor a lies outside the file"},

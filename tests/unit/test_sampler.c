@@ -69,8 +69,7 @@ static bool slow_dist(const SamplingOptions *o, const float *row, int32_t n, dou
 }
 
 /* argmax over the kept tokens of logit / T + G, no pruning. */
-static int32_t slow_choose(const SamplingOptions *o, const float *row, const double *p, int32_t n,
-                           uint64_t position) {
+static int32_t slow_choose(const SamplingOptions *o, const float *row, const double *p, int32_t n, uint64_t position) {
     int32_t best_id = 0;
     double best = -INFINITY;
     for (int32_t t = 0; t < n; t++) {
@@ -102,7 +101,8 @@ static void draw_case(Dice *d, Case *c) {
         if (holes && below(d, 3) == 0) c->logits[t] = below(d, 2) ? NAN : -INFINITY;
     }
     c->n_context = below(d, MAX_CONTEXT + 1);
-    for (int64_t i = 0; i < c->n_context; i++) c->context[i] = below(d, c->n + 2) - 1; /* also tokens outside the vocabulary */
+    for (int64_t i = 0; i < c->n_context; i++)
+        c->context[i] = below(d, c->n + 2) - 1; /* also tokens outside the vocabulary */
     c->o = SAMPLING_DEFAULT;
     c->o.seed = (uint64_t)below(d, 1000);
     if (below(d, 5)) c->o.temperature = (float)(0.2 + 2 * uniform(d));
@@ -120,9 +120,9 @@ static void assert_dist(Sampler *s, const Case *c, const double *p, int i_case) 
     float dist[MAX_VOCAB];
     sampler_dist(s, &c->o, c->logits, c->context, c->n_context, dist);
     for (int32_t t = 0; t < c->n; t++)
-        if (fabs((double)dist[t] - p[t]) > 2e-6 || (p[t] == 0 && dist[t] > 0) ||
-            (p[t] > 1e-37 && dist[t] == 0))
-            fail_msg("case %d: the distribution of token %d is %g, the reference has %g", i_case, t, (double)dist[t], p[t]);
+        if (fabs((double)dist[t] - p[t]) > 2e-6 || (p[t] == 0 && dist[t] > 0) || (p[t] > 1e-37 && dist[t] == 0))
+            fail_msg("case %d: the distribution of token %d is %g, the reference has %g", i_case, t, (double)dist[t],
+                     p[t]);
 }
 
 static void choices_equal_a_slow_reference(void **state) {
@@ -169,12 +169,14 @@ static void top_p_with_buckets_keeps_the_right_number_of_tokens(void **state) {
     static double p[V];
     Sampler *s = sampler_new(V);
     for (int c = 0; c < 24; c++) {
-        const SamplingOptions o = {.temperature = (float[]){0.5f, 0.8f, 2}[c % 3], .top_p = (float[]){0.3f, 0.9f, 0.95f, 0.999f}[c / 3 % 4],
+        const SamplingOptions o = {.temperature = (float[]){0.5f, 0.8f, 2}[c % 3],
+                                   .top_p = (float[]){0.3f, 0.9f, 0.95f, 0.999f}[c / 3 % 4],
                                    .repeat_penalty = 1};
         double max = -INFINITY, mass = 0, sum = 0;
         for (int32_t t = 0; t < V; t++) {
             row[t] = (float)(c / 12 ? 2 * rng_gumbel(3, RNG_TEST, (uint64_t)c, (uint32_t)t)
-                                    : rng_uniform(3, RNG_TEST, (uint64_t)c, (uint32_t)t) > 0.5 ? 1.5 : -1.0 - t * 1e-4);
+                             : rng_uniform(3, RNG_TEST, (uint64_t)c, (uint32_t)t) > 0.5 ? 1.5
+                                                                                        : -1.0 - t * 1e-4);
             if ((double)row[t] > max) max = (double)row[t];
         }
         for (int32_t t = 0; t < V; t++) mass += p[t] = exp(((double)row[t] - max) / (double)o.temperature);
@@ -227,8 +229,8 @@ static double chi_square_limit(int df) {
 }
 
 /* Chi-square of n draws at successive positions against the distribution `p`; *df becomes its degrees of freedom. */
-static double chi_square(const SamplingOptions *o, const float *logits, int32_t n_vocab, const double *p,
-                         int n, int *df) {
+static double chi_square(const SamplingOptions *o, const float *logits, int32_t n_vocab, const double *p, int n,
+                         int *df) {
     Sampler *s = sampler_new(n_vocab);
     int counts[MAX_VOCAB] = {0};
     for (int i = 0; i < n; i++) counts[sampler_choose(s, o, logits, NULL, 0, (uint64_t)i)]++;
@@ -264,8 +266,7 @@ static void draws_follow_the_filtered_distribution(void **state) {
         assert_true(slow_dist(&options[i], logits, 24, p));
         int df;
         double x = chi_square(&options[i], logits, 24, p, 100000, &df);
-        if (x > chi_square_limit(df))
-            fail_msg("options %zu: chi-square %g, limit %g", i, x, chi_square_limit(df));
+        if (x > chi_square_limit(df)) fail_msg("options %zu: chi-square %g, limit %g", i, x, chi_square_limit(df));
     }
 }
 
@@ -302,10 +303,8 @@ static void pruning_changes_nothing(void **state) {
         double best = -INFINITY;
         for (int32_t t = 0; t < V; t++) {
             int32_t rank = 0;
-            for (int32_t u = 0; u < V; u++)
-                rank += logits[u] > logits[t] || (logits[u] == logits[t] && u < t);
-            double v =
-                (double)logits[t] / (double)o.temperature + rng_gumbel(o.seed, RNG_TARGET, 5, (uint32_t)t);
+            for (int32_t u = 0; u < V; u++) rank += logits[u] > logits[t] || (logits[u] == logits[t] && u < t);
+            double v = (double)logits[t] / (double)o.temperature + rng_gumbel(o.seed, RNG_TARGET, 5, (uint32_t)t);
             if (rank < o.top_k && v > best) best = v, k_want = t;
             if (i > 2) break; /* this costs V squared, so only a few times */
         }

@@ -18,16 +18,18 @@ static const struct {
     const char *spec;
     double least; /* tokens accepted per target pass that it must reach on these prompts: 16 nodes, greedy */
 } drafters[] = {
-    {"lyanna:file=models/lyanna.gguf", 3.0},
-    {"eagle:file=models/eagle.gguf", 3.0},
-    {"redrafter:file=models/redrafter.gguf", 3.0},
-    {"medusa:file=models/medusa.gguf", 2.0},
+    {"lyanna:file=models/lyanna.gguf", 3.0},       {"eagle:file=models/eagle.gguf", 3.0},
+    {"redrafter:file=models/redrafter.gguf", 3.0}, {"medusa:file=models/medusa.gguf", 2.0},
     {"hydra:file=models/hydra.gguf", 2.5},
 };
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
-static void generate(fr_engine *engine, const fr_model *model, const char *prompt, const char *spec, double temperature, Stream *out) {
-    fr_request_options o = {.max_tokens = N_TOKENS, .tree_budget = 16, .ignore_eos = 1, .sampling = fr_sampling_default()};
+static void generate(fr_engine *engine, const fr_model *model, const char *prompt, const char *spec, double temperature,
+                     Stream *out) {
+    fr_request_options o = {.max_tokens = N_TOKENS,
+                            .tree_budget = 16,
+                            .ignore_eos = 1,
+                            .sampling = fr_sampling_default()};
     int32_t *tokens;
     assert_int_equal(fr_tokenize(model, prompt, strlen(prompt), FR_TOKENIZE_PROMPT, &tokens, &o.n_prompt, NULL), 0);
     o.prompt = tokens;
@@ -55,7 +57,8 @@ static void each_leaves_the_text_of_the_target_unchanged(void **state) {
             }
         }
         double each = (double)n_tokens / (double)n_passes;
-        if (each < drafters[d].least) fail_msg("%s: %.2f tokens of a pass, where it had %.2f", drafters[d].spec, each, drafters[d].least);
+        if (each < drafters[d].least)
+            fail_msg("%s: %.2f tokens of a pass, where it had %.2f", drafters[d].spec, each, drafters[d].least);
     }
     fr_engine_close(engine);
     fr_model_close(model);

@@ -21,7 +21,9 @@ static void make_chances(uint64_t seed, int32_t n_levels, int32_t n_ranks, doubl
         double left = 1;
         for (int32_t r = 0; r < n_ranks; r++) {
             double share = 0.3 + 0.6 * rng_uniform(seed, RNG_TEST, (uint64_t)d, (uint32_t)r);
-            chance[d * n_ranks + r] = r && left * share > chance[d * n_ranks + r - 1] ? 0.9 * chance[d * n_ranks + r - 1] : left * share;
+            chance[d * n_ranks + r] = r && left * share > chance[d * n_ranks + r - 1]
+                                          ? 0.9 * chance[d * n_ranks + r - 1]
+                                          : left * share;
             left -= chance[d * n_ranks + r];
         }
     }
@@ -47,7 +49,8 @@ static void check_shape(const StaticTree *t, const double *chance, int32_t n_lev
     bool taken[TREE_MAX_NODES][MANY] = {{false}};
     for (int32_t i = 1; i < t->n; i++) {
         const StaticNode *x = &t->nodes[i], *up = &t->nodes[x->parent];
-        assert_true(x->parent >= 0 && x->parent < i && x->depth == up->depth + 1 && x->depth <= n_levels && x->rank < n_ranks);
+        assert_true(x->parent >= 0 && x->parent < i && x->depth == up->depth + 1 && x->depth <= n_levels &&
+                    x->rank < n_ranks);
         assert_false(taken[x->parent][x->rank]);
         assert_true(x->rank == 0 || taken[x->parent][x->rank - 1]);
         taken[x->parent][x->rank] = true;
@@ -72,8 +75,8 @@ static void nodes_are_ordered_by_their_products(void **state) {
                 check_shape(&t, chance, n_levels, n_ranks);
                 for (int32_t i = 1; i < t.n; i++)
                     if (!(fabs(exp(t.nodes[i].log_chance) - products[i - 1]) < 1e-12))
-                        fail_msg("seed %d, %d levels, %d ranks: node %d has %g, expected %g", (int)seed, n_levels, n_ranks, i,
-                                 exp(t.nodes[i].log_chance), products[i - 1]);
+                        fail_msg("seed %d, %d levels, %d ranks: node %d has %g, expected %g", (int)seed, n_levels,
+                                 n_ranks, i, exp(t.nodes[i].log_chance), products[i - 1]);
             }
 }
 
@@ -89,7 +92,8 @@ static void parents_are_limited(void **state) {
         bool is_parent[TREE_MAX_NODES] = {false};
         int32_t n_parents[MAX_LEVELS] = {0};
         for (int32_t i = 1; i < t.n; i++) is_parent[t.nodes[i].parent] = true;
-        for (int32_t i = 0; i < t.n; i++) n_parents[t.nodes[i].depth < MAX_LEVELS ? t.nodes[i].depth : 0] += is_parent[i];
+        for (int32_t i = 0; i < t.n; i++)
+            n_parents[t.nodes[i].depth < MAX_LEVELS ? t.nodes[i].depth : 0] += is_parent[i];
         assert_int_equal(n_parents[0], 1);
         for (int32_t d = 1; d < MAX_LEVELS; d++) assert_int_equal(n_parents[d], max);
         assert_int_equal(t.n, 1 + MAX_RANKS + (MAX_LEVELS - 1) * max * MAX_RANKS);
@@ -103,7 +107,11 @@ static void edge_cases(void **state) {
     static double chance[MANY * MANY];
     static_tree_prior(chance, 2, 2);
     static_tree_build(&t, chance, 2, 2, INT32_MAX);
-    const StaticNode want[] = {{-1, 0, 0, 0}, {0, 0, 1, log(.6)}, {1, 0, 2, log(.36)}, {0, 1, 1, log(.24)}, {1, 1, 2, log(.144)}};
+    const StaticNode want[] = {{-1, 0, 0, 0},
+                               {0, 0, 1, log(.6)},
+                               {1, 0, 2, log(.36)},
+                               {0, 1, 1, log(.24)},
+                               {1, 1, 2, log(.144)}};
     for (int32_t i = 0; i < 5; i++) {
         assert_int_equal(t.nodes[i].parent, want[i].parent);
         assert_int_equal(t.nodes[i].rank, want[i].rank);

@@ -19,11 +19,11 @@ enum { N_PROMPT = 48, N_TOKENS = 1100, N_CONTEXT = 1280 };
 static atomic_long n_calls; /* since the program began */
 
 #define COUNTED(type, name, parameters, arguments) \
-    type __real_##name parameters;                 \
-    type __wrap_##name parameters;                 \
-    type __wrap_##name parameters {                \
-        atomic_fetch_add(&n_calls, 1);             \
-        return __real_##name arguments;            \
+    type __real_##name parameters; \
+    type __wrap_##name parameters; \
+    type __wrap_##name parameters { \
+        atomic_fetch_add(&n_calls, 1); \
+        return __real_##name arguments; \
     }
 COUNTED(void *, malloc, (size_t n), (n))
 COUNTED(void *, calloc, (size_t n, size_t each), (n, each))
@@ -40,12 +40,19 @@ void __wrap_free(void *p) {
 
 static int write_models(void **state) {
     (void)state;
-    const RandomModel target = {.arch = "llama", .n_layer = 2, .n_embd = 64, .n_head = 4, .n_head_kv = 2, .n_ff = 96,
-                                .n_vocab = 300, .seed = 1};
+    const RandomModel target = {.arch = "llama",
+                                .n_layer = 2,
+                                .n_embd = 64,
+                                .n_head = 4,
+                                .n_head_kv = 2,
+                                .n_ff = 96,
+                                .n_vocab = 300,
+                                .seed = 1};
     RandomModel draft = target;
     draft.n_layer = 1, draft.seed = 2;
     fr_error err;
-    if (random_model_write(&target, MODEL, &err) || random_model_write(&draft, DRAFT_MODEL, &err)) fail_msg("%s", err.message);
+    if (random_model_write(&target, MODEL, &err) || random_model_write(&draft, DRAFT_MODEL, &err))
+        fail_msg("%s", err.message);
     return 0;
 }
 
@@ -74,9 +81,15 @@ static int on_token(void *user, const fr_token_event *event) {
 static long count(fr_engine *engine, const Case *c) {
     int32_t prompt[N_PROMPT];
     make_prompt(prompt);
-    const fr_request_options options = {.prompt = prompt, .n_prompt = N_PROMPT, .max_tokens = N_TOKENS, .sampling = c->sampling,
-                                        .drafts = c->drafts, .n_drafts = c->n_drafts, .ignore_eos = 1,
-                                        .on_token = on_token, .user = (void *)c};
+    const fr_request_options options = {.prompt = prompt,
+                                        .n_prompt = N_PROMPT,
+                                        .max_tokens = N_TOKENS,
+                                        .sampling = c->sampling,
+                                        .drafts = c->drafts,
+                                        .n_drafts = c->n_drafts,
+                                        .ignore_eos = 1,
+                                        .on_token = on_token,
+                                        .user = (void *)c};
     fr_request *r;
     fr_error err;
     if (rig_open_request(&r, engine, &options, &err)) fail_msg("%s: %s", c->name, err.message);
@@ -104,16 +117,21 @@ static void steps_allocate_nothing(void **state) {
     (void)state;
     fr_sampling greedy = fr_sampling_default(), sampled = greedy;
     sampled.temperature = 0.8f, sampled.top_p = 0.95f, sampled.repeat_penalty = 1.1f, sampled.seed = 7;
-    const char *const specs[] = {NULL, "ngram-trie", "ngram-trie:rule=paper", "pld", "llma", "suffix", "lookahead-trie", "lookahead",
-                                 "recycling", "auto", "sps:model=" DRAFT_MODEL, "rsd-s:model=" DRAFT_MODEL};
+    const char *const specs[] = {NULL,        "ngram-trie", "ngram-trie:rule=paper",  "pld",
+                                 "llma",      "suffix",     "lookahead-trie",         "lookahead",
+                                 "recycling", "auto",       "sps:model=" DRAFT_MODEL, "rsd-s:model=" DRAFT_MODEL};
     fr_model *model = rig_open_model(MODEL, NULL);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-        Case c = {.name = specs[i] ? specs[i] : "plain", .drafts = {specs[i]}, .n_drafts = specs[i] != NULL, .sampling = greedy};
+        Case c = {.name = specs[i] ? specs[i] : "plain",
+                  .drafts = {specs[i]},
+                  .n_drafts = specs[i] != NULL,
+                  .sampling = greedy};
         fr_engine *engine = rig_open_engine(model, &(fr_engine_options){.n_threads = 2, .n_ctx = N_CONTEXT});
         long first = count(engine, &c);
         c.sampling = sampled; /* and memory that the first request left is used again */
         long second = count(engine, &c);
-        if (first || second) fail_msg("%s: %ld and %ld allocations in the steps of two requests", c.name, first, second);
+        if (first || second)
+            fail_msg("%s: %ld and %ld allocations in the steps of two requests", c.name, first, second);
         fr_engine_close(engine);
     }
     fr_model_close(model);

@@ -32,8 +32,12 @@ static int close_all(void **state) {
 /* Opens token info as a drafter does. */
 static void open_info(LearnedDrafter *l, TokenInfo *t, int i_file, TokenInfoForm form, int n_threads) {
     fr_error err;
-    const DrafterEnv env = {.n_vocab = V, .max_sequences = 1, .target = lyanna_target.gguf, .weights = lyanna_target.model,
-                            .device = rig_device(lyanna_target.model, n_threads), .n_ctx = 64};
+    const DrafterEnv env = {.n_vocab = V,
+                            .max_sequences = 1,
+                            .target = lyanna_target.gguf,
+                            .weights = lyanna_target.model,
+                            .device = rig_device(lyanna_target.model, n_threads),
+                            .n_ctx = 64};
     *l = (LearnedDrafter){0};
     if (learned_open(l, shapes[i_file].path, "lyanna", &env, &err) || token_info_open(t, l, "lyanna", form, &err))
         fail_msg("%s", err.message);
@@ -63,11 +67,13 @@ static void rows_are_the_formula(void **state) {
                 for (int32_t v = 0; v < V; v++) {
                     worst = fmax(worst, fabs((double)rows[i][v] - v % 7 - info[v]));
                     n_with_info += info[v] != 0;
-                    if (info[v] == 0 && rows[i][v] != (float)(v % 7)) fail_msg("file %d: token %d changes the logit of the cold token %d", f, tokens[i], v);
+                    if (info[v] == 0 && rows[i][v] != (float)(v % 7))
+                        fail_msg("file %d: token %d changes the logit of the cold token %d", f, tokens[i], v);
                 }
             }
             assert_true(n_with_info > 0);
-            if (!(worst <= tolerances[form])) fail_msg("file %d, form %d: off by %g, at most %g", f, form, worst, tolerances[form]);
+            if (!(worst <= tolerances[form]))
+                fail_msg("file %d, form %d: off by %g, at most %g", f, form, worst, tolerances[form]);
             token_info_close(&t);
             Device *device = l.device;
             learned_release(&l);

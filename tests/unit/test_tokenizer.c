@@ -68,12 +68,10 @@ static void our_vocabulary_says_what_it_is(void **state) {
     assert_int_equal(tokenizer_n_vocab(target), 4096);
     assert_int_equal(tokenizer_bos(target), 1);
     assert_int_equal(tokenizer_eos(target), 2);
-    assert_true(tokenizer_adds_bos(target) && tokenizer_adds_space_prefix(target) &&
-                !tokenizer_adds_eos(target));
-    assert_true(tokenizer_is_eog(target, 2) && tokenizer_is_special(target, 1) &&
-                tokenizer_is_special(target, 0));
-    assert_false(tokenizer_is_eog(target, 1) || tokenizer_is_special(target, 100) ||
-                 tokenizer_is_eog(target, -1) || tokenizer_is_eog(target, 4096));
+    assert_true(tokenizer_adds_bos(target) && tokenizer_adds_space_prefix(target) && !tokenizer_adds_eos(target));
+    assert_true(tokenizer_is_eog(target, 2) && tokenizer_is_special(target, 1) && tokenizer_is_special(target, 0));
+    assert_false(tokenizer_is_eog(target, 1) || tokenizer_is_special(target, 100) || tokenizer_is_eog(target, -1) ||
+                 tokenizer_is_eog(target, 4096));
     assert_int_equal(tokenizer_find(target, "</s>", 4), 2);
     assert_int_equal(tokenizer_find(target, "<0x0A>", 6), 13);
     size_t n;
@@ -92,8 +90,7 @@ static void our_vocabulary_encodes(void **state) {
     expect(target, "the", 0, " the");
     expect(target, "\x01", 0, " |<0x01>");
     expect(target, "", TOKENIZE_BOS | TOKENIZE_EOS, "<s>|</s>");
-    expect(target, "the</s>the", TOKENIZE_SPECIAL,
-           " the|</s>| the"); /* the space again behind a special token */
+    expect(target, "the</s>the", TOKENIZE_SPECIAL, " the|</s>| the"); /* the space again behind a special token */
     expect(target, "<s> the", TOKENIZE_SPECIAL, "<s>| | the");
     expect(target, "\xF0\x9F\xA6\x99", 0, " |<0xF0>|<0x9F>|<0xA6>|<0x99>");
     expect(target, "the\xE2\x96\x81the", 0, " the| the"); /* U+2581 is the mark of a space and becomes one */
@@ -204,8 +201,7 @@ static void the_heap_merges_as_the_plain_search_does(void **state) {
 static void long_texts_take_their_time_and_no_more(void **state) {
     (void)state;
     enum { N = 200000 };
-    static const char *const fills[] = {"a", " ", "the ", "there", "\xE4\xBD\xA0", "\xFF", "\xE2\x96\x81",
-                                        "<s"};
+    static const char *const fills[] = {"a", " ", "the ", "there", "\xE4\xBD\xA0", "\xFF", "\xE2\x96\x81", "<s"};
     char *text = malloc(N);
     for (size_t f = 0; f < sizeof fills / sizeof *fills; f++) {
         size_t n_fill = strlen(fills[f]);

@@ -62,8 +62,8 @@ static void words_in_the_vocabulary_are_taken_whole_where_merges_are_ignored(voi
     vocab_build_alphabet(tokens);
     tokens[256] = "ab";
     tokens[257] = "abcd"; /* no merge leads there */
-    VocabSpec spec = {
-        .model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 258, .merges = merges, .n_merges = 1};
+    VocabSpec spec =
+        {.model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 258, .merges = merges, .n_merges = 1};
     Tokenizer *t = open_spec(&spec);
     expect(t, "abcd", 0, "256 99 100");
     tokenizer_close(t);
@@ -80,8 +80,8 @@ static void intermediate_strings_that_are_no_tokens_are_split_again(void **state
     static const char *const merges[] = {"x y", "xy z"};
     vocab_build_alphabet(tokens);
     tokens[256] = "xyz";
-    VocabSpec spec = {
-        .model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 257, .merges = merges, .n_merges = 2};
+    VocabSpec spec =
+        {.model = "gpt2", .pre = "gpt-2", .tokens = tokens, .n_tokens = 257, .merges = merges, .n_merges = 2};
     Tokenizer *t = open_spec(&spec);
     expect(t, "xyz", 0, "256");
     expect(t, "xyy", 0, "120 121 121");
@@ -203,8 +203,7 @@ static void expect_cut(const char *pre, const char *text, const char *want) {
     if (pretokenizer_open(&p, pre, strlen(pre), "test", &err)) fail_msg("%s", err.message);
     if (pretokenizer_split(p, text, strlen(text), &e, &ends, &n_ends, &err)) fail_msg("%s", err.message);
     for (size_t i = 0, begin = 0; i < n_ends; begin = ends[i++])
-        at += (size_t)snprintf(got + at, sizeof got - at, "%s%.*s", i ? "|" : "", (int)(ends[i] - begin),
-                               text + begin);
+        at += (size_t)snprintf(got + at, sizeof got - at, "%s%.*s", i ? "|" : "", (int)(ends[i] - begin), text + begin);
     if (strcmp(got, want) != 0) fail_msg("%s \"%s\": want \"%s\", got \"%s\"", pre, text, want, got);
     encoding_close(&e);
     pretokenizer_close(p);
@@ -231,8 +230,7 @@ static void texts_are_split_by_each_pattern(void **state) {
         {"gpt-2", "a \xE1\xA0\x8E", "a| \xE1\xA0\x8E"},
         {"gpt-2", "a\xFF\xC3(b", "a|\xFF\xC3(|b"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        expect_cut(cases[i].pre, cases[i].text, cases[i].want);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_cut(cases[i].pre, cases[i].text, cases[i].want);
 }
 
 static void related_names_share_a_pattern(void **state) {
@@ -287,8 +285,7 @@ static void long_texts_take_linear_time(void **state) {
         Tokenizer *t = open_spec(&spec);
         for (size_t f = 0; f < sizeof fills / sizeof *fills; f++) {
             size_t n_fill = strlen(fills[f]);
-            for (size_t i = 0; i < N; i++)
-                text[i] = i + 2 < N ? fills[f][i % n_fill] : 'Z'; /* an end that fits ill */
+            for (size_t i = 0; i < N; i++) text[i] = i + 2 < N ? fills[f][i % n_fill] : 'Z'; /* an end that fits ill */
             int32_t *ids;
             int64_t n;
             double start_s = clock_s();

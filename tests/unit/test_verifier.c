@@ -34,8 +34,7 @@ static void forward(const Tree *t, const int32_t *context, int64_t n, float rows
     int32_t path[N_STREAM + 2 * TREE_MAX_NODES];
     memcpy(path, context, (size_t)n * sizeof *path);
     for (int32_t i = 0; i < t->n; i++) {
-        for (int32_t j = i; j > 0; j = t->nodes[j].parent)
-            path[n + t->nodes[j].depth - 1] = t->nodes[j].token;
+        for (int32_t j = i; j > 0; j = t->nodes[j].parent) path[n + t->nodes[j].depth - 1] = t->nodes[j].token;
         target_logits(path, n + t->nodes[i].depth, rows[i]);
         logits[i] = rows[i];
     }
@@ -60,8 +59,13 @@ static int decode_and_compare(const SamplingOptions *o, VerifyScratch *scratch, 
         assert_int_equal(tree_validate(&t, context[n - 1], V, budget + 1, NULL), FR_OK);
         forward(&t, context, n, rows, logits);
         memcpy(kept, context, (size_t)n * sizeof *kept);
-        VerifyInput in = {.tree = &t, .logits = logits, .n_vocab = V, .sampling = o,
-                          .position = (uint64_t)(n - N_PROMPT), .context = context, .n_context = n};
+        VerifyInput in = {.tree = &t,
+                          .logits = logits,
+                          .n_vocab = V,
+                          .sampling = o,
+                          .position = (uint64_t)(n - N_PROMPT),
+                          .context = context,
+                          .n_context = n};
         verify_sampled(&in, scratch, &result, NULL);
         assert_memory_equal(kept, context, (size_t)n * sizeof *kept);
         int64_t n_before = n;
@@ -69,8 +73,8 @@ static int decode_and_compare(const SamplingOptions *o, VerifyScratch *scratch, 
         context[n++] = result.next_token;
         for (int64_t i = n_before; i < n && i < N_STREAM; i++)
             if (context[i] != want[i])
-                fail_msg("token %d is %d, plain decoding gives %d (T %g, seed %d)", (int)i, context[i],
-                         want[i], (double)o->temperature, (int)o->seed);
+                fail_msg("token %d is %d, plain decoding gives %d (T %g, seed %d)", (int)i, context[i], want[i],
+                         (double)o->temperature, (int)o->seed);
         d->class->observe(d, 0, context + n_before, n - n_before, NULL);
     }
     d->class->end(d, 0);
@@ -106,8 +110,7 @@ static void every_tree_gives_plain_decoding(void **state) {
             for (size_t k = 0; k < 3; k++) {
                 Devil d = devil_make(kinds[k], DEVIL_FAULT_NONE, V, seed);
                 devil_oracle(&d, 0, want, N_STREAM);
-                int n_steps = decode_and_compare(&o, scratch, &d.base, want, budget),
-                    n_tokens = N_STREAM - N_PROMPT;
+                int n_steps = decode_and_compare(&o, scratch, &d.base, want, budget), n_tokens = N_STREAM - N_PROMPT;
                 if (kinds[k] == DEVIL_RIGHT)
                     assert_int_equal(n_steps, (n_tokens + budget) / (budget + 1)); /* everything is accepted */
                 if (kinds[k] == DEVIL_WRONG) assert_int_equal(n_steps, n_tokens);  /* nothing is accepted */

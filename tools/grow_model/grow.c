@@ -90,8 +90,7 @@ static bool is_copied(const Part *p) {
 
 static void copy_blocks(const Part *p, const uint8_t *from, uint8_t *to) {
     size_t small = bytes_of(p->type, p->columns.small), big = bytes_of(p->type, p->columns.big);
-    for (int64_t i = 0; i < p->columns.n_units; i++)
-        memcpy(to + (size_t)i * big, from + (size_t)i * small, small);
+    for (int64_t i = 0; i < p->columns.n_units; i++) memcpy(to + (size_t)i * big, from + (size_t)i * small, small);
 }
 
 /* The source's row among the big one's columns, quantised anew. */
@@ -113,8 +112,8 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
         int64_t old = p->source ? old_index(&p->rows, first_row + i) : -1;
         memcpy(to, old < 0 ? p->new_row : p->old_row, bytes);
         if (old < 0) continue;
-        const uint8_t *from =
-            (const uint8_t *)p->source->data + (size_t)old * bytes_of(p->source->type, p->columns.n_units * p->columns.small);
+        const uint8_t *from = (const uint8_t *)p->source->data +
+                              (size_t)old * bytes_of(p->source->type, p->columns.n_units * p->columns.small);
         if (p->scale == 1 && is_copied(p)) copy_blocks(p, from, to);
         else requantise(p, from, to);
     }
@@ -167,8 +166,8 @@ static const GgufTensor *take(Growth *o, const char *name, int64_t columns, int6
         return t;
     }
     if (!o->status)
-        o->status = error_set(o->err, FR_ERR_FORMAT, "%.200s: tensor %s is missing or not %lld x %lld", gguf_path(o->source), name,
-                              (long long)columns, (long long)rows);
+        o->status = error_set(o->err, FR_ERR_FORMAT, "%.200s: tensor %s is missing or not %lld x %lld",
+                              gguf_path(o->source), name, (long long)columns, (long long)rows);
     return NULL;
 }
 
@@ -178,7 +177,8 @@ static TensorType type_of(Growth *o, const GgufTensor *t, int64_t columns) {
     size_t bytes;
     if (o->plan->type) fr_assert(tensor_type_from_name(o->plan->type, &type));
     if (!tensor_type_row_bytes(type, columns, &bytes) && !o->status)
-        o->status = error_set(o->err, FR_ERR_ARGUMENT, "rows of %lld are not whole blocks of %s; choose another width or --type",
+        o->status = error_set(o->err, FR_ERR_ARGUMENT,
+                              "rows of %lld are not whole blocks of %s; choose another width or --type",
                               (long long)columns, tensor_type_info(type)->name);
     return type;
 }
@@ -193,16 +193,23 @@ static void add_matrix(Growth *o, int64_t layer, const char *what, Axis rows, Ax
     if (!t || is_new) o->n_taken -= t != NULL;
     TensorType type = t ? type_of(o, t, columns.n) : TYPE_F32;
     if (o->status) return;
-    add(o->g, o->w, name, (Part){.source = is_new ? NULL : t, .type = type, .rows = rows, .columns = columns, .scale = 1});
+    add(o->g, o->w, name,
+        (Part){.source = is_new ? NULL : t, .type = type, .rows = rows, .columns = columns, .scale = 1});
 }
 
 static void add_norm(Growth *o, const char *name, bool is_new, float constant) {
     int64_t n = o->h->n_embd, width = o->plan->dim;
     const GgufTensor *t = is_new ? NULL : take(o, name, n, 1);
     if (o->status) return;
-    add(o->g, o->w, name, (Part){.source = t, .type = TYPE_F32, .rows = plain_axis(1, 1), .columns = plain_axis(n, width),
-                                 .scale = (float)sqrt((double)n / (double)width), .fill = is_new ? 1 : 0,
-                                 .old_constant = constant, .new_constant = constant});
+    add(o->g, o->w, name,
+        (Part){.source = t,
+               .type = TYPE_F32,
+               .rows = plain_axis(1, 1),
+               .columns = plain_axis(n, width),
+               .scale = (float)sqrt((double)n / (double)width),
+               .fill = is_new ? 1 : 0,
+               .old_constant = constant,
+               .new_constant = constant});
 }
 
 static void add_layer(Growth *o, int64_t l) {
@@ -252,12 +259,23 @@ static void add_ends(Growth *o, float *epsilon) {
     if (o->status) return;
     float c = constant_of(o, type);
     *epsilon = (float)(((double)h->rms_eps * h->n_embd - (double)c * (double)c) / (double)p->dim);
-    add(o->g, o->w, "token_embd.weight", (Part){.source = embedding, .type = type, .rows = tokens, .columns = width, .scale = 1,
-                                                .old_constant = c, .new_constant = c});
+    add(o->g, o->w, "token_embd.weight",
+        (Part){.source = embedding,
+               .type = type,
+               .rows = tokens,
+               .columns = width,
+               .scale = 1,
+               .old_constant = c,
+               .new_constant = c});
     add_norm(o, "output_norm.weight", false, c > 0 ? (float)(GAUGE / (double)c) : 0);
     if (tied && c == 0) return;
-    add(o->g, o->w, "output.weight", (Part){.source = output, .type = output_type, .rows = tokens, .columns = width, .scale = 1,
-                                            .new_constant = c > 0 ? -1 : 0});
+    add(o->g, o->w, "output.weight",
+        (Part){.source = output,
+               .type = output_type,
+               .rows = tokens,
+               .columns = width,
+               .scale = 1,
+               .new_constant = c > 0 ? -1 : 0});
 }
 
 static int check(const Growth *o) {
@@ -265,17 +283,22 @@ static int check(const Growth *o) {
     const Hparams *h = o->h;
     int64_t group = h->n_head / h->n_head_kv;
     if (h->arch != ARCH_LLAMA)
-        return error_set(o->err, FR_ERR_UNSUPPORTED, "%.200s: only models of the architecture llama are grown, this is %s",
-                         gguf_path(o->source), arch_name(h->arch));
+        return error_set(o->err, FR_ERR_UNSUPPORTED,
+                         "%.200s: only models of the architecture llama are grown, this is %s", gguf_path(o->source),
+                         arch_name(h->arch));
     if (p->n_layers < h->n_layer || p->dim < h->n_embd || p->n_kv_heads < h->n_head_kv || p->ffn_dim < h->n_ff ||
         p->n_vocab < h->n_vocab)
-        return error_set(o->err, FR_ERR_ARGUMENT, "a model cannot shrink: the source has %d layers of %d, %d KV heads, a "
-                         "feed-forward of %d and %d tokens", h->n_layer, h->n_embd, h->n_head_kv, h->n_ff, h->n_vocab);
+        return error_set(o->err, FR_ERR_ARGUMENT,
+                         "a model cannot shrink: the source has %d layers of %d, %d KV heads, a "
+                         "feed-forward of %d and %d tokens",
+                         h->n_layer, h->n_embd, h->n_head_kv, h->n_ff, h->n_vocab);
     if (p->n_heads % p->n_kv_heads || p->n_heads / p->n_kv_heads < group)
-        return error_set(o->err, FR_ERR_ARGUMENT, "%lld heads on %lld KV heads: each KV head needs the same number, %lld at least",
+        return error_set(o->err, FR_ERR_ARGUMENT,
+                         "%lld heads on %lld KV heads: each KV head needs the same number, %lld at least",
                          (long long)p->n_heads, (long long)p->n_kv_heads, (long long)group);
     if (p->n_vocab > h->n_vocab && (p->dim == h->n_embd || !(h->rms_eps > 0)))
-        return error_set(o->err, FR_ERR_ARGUMENT, "more tokens need a wider model (one component keeps them silent) and an epsilon "
+        return error_set(o->err, FR_ERR_ARGUMENT,
+                         "more tokens need a wider model (one component keeps them silent) and an epsilon "
                          "above 0; raise --dim");
     return FR_OK;
 }

@@ -6,7 +6,7 @@
 #include "model/hparams.h"
 
 typedef struct GrowPlan {
-    const char *source, *type, *out; /* type NULL: the source's, tensor by tensor */
+    const char *source, *type, *out;                              /* type NULL: the source's, tensor by tensor */
     int64_t n_layers, dim, n_heads, n_kv_heads, ffn_dim, n_vocab; /* 0: as in the source */
 } GrowPlan;
 

@@ -7,7 +7,7 @@
 typedef enum PlanScaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } PlanScaling;
 
 typedef struct ModelPlan {
-    const char *arch; /* "llama", "qwen2", "qwen3" */
+    const char *arch;                                                                  /* "llama", "qwen2", "qwen3" */
     int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab, n_context; /* 0: not given yet */
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;        /* the output matrix is the embedding */

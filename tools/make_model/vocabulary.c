@@ -81,24 +81,17 @@ static void make_piece(int64_t i, char out[PIECE_BYTES]) {
         }
         i -= 2 * n;
     }
-    if (level == 1)
-        snprintf(out, PIECE_BYTES, "%s%s", blank, syllable(i, a));
-    else if (level == 2)
-        snprintf(out, PIECE_BYTES, "%s%s%s", blank, syllable(i / 100, a), syllable(i, b));
-    else
-        snprintf(out, PIECE_BYTES, BLANK "%s%s%s", syllable(i / 10000, a), syllable(i / 100, b),
-                 syllable(i, c));
+    if (level == 1) snprintf(out, PIECE_BYTES, "%s%s", blank, syllable(i, a));
+    else if (level == 2) snprintf(out, PIECE_BYTES, "%s%s%s", blank, syllable(i / 100, a), syllable(i, b));
+    else snprintf(out, PIECE_BYTES, BLANK "%s%s%s", syllable(i / 10000, a), syllable(i / 100, b), syllable(i, c));
 }
 
 static void make_up(Vocabulary *v) {
     static const char *special[] = {"<unk>", "<s>", "</s>"};
     for (int64_t i = 0; i < v->n; i++) {
-        if (i < 3)
-            snprintf(v->pieces[i], PIECE_BYTES, "%s", special[i]);
-        else if (i < MIN_VOCAB)
-            snprintf(v->pieces[i], PIECE_BYTES, "<0x%02X>", (unsigned)(i - 3));
-        else
-            make_piece(i - MIN_VOCAB, v->pieces[i]);
+        if (i < 3) snprintf(v->pieces[i], PIECE_BYTES, "%s", special[i]);
+        else if (i < MIN_VOCAB) snprintf(v->pieces[i], PIECE_BYTES, "<0x%02X>", (unsigned)(i - 3));
+        else make_piece(i - MIN_VOCAB, v->pieces[i]);
         take_piece(v, i, i == 0 ? UNKNOWN : i < 3 ? CONTROL : i < MIN_VOCAB ? BYTE : NORMAL);
     }
 }
@@ -114,8 +107,7 @@ static void set_made_up_keys(GgufWriter *w) {
 
 /* The first n tokens of another file; what is missing is padded with unused ones. */
 static int copy_tokens(Vocabulary *v, const Gguf *g, int64_t tokens, fr_error *err) {
-    int64_t scores = gguf_find_key(g, "tokenizer.ggml.scores"),
-            types = gguf_find_key(g, "tokenizer.ggml.token_type");
+    int64_t scores = gguf_find_key(g, "tokenizer.ggml.scores"), types = gguf_find_key(g, "tokenizer.ggml.token_type");
     for (int64_t i = 0; i < v->n; i++) {
         int64_t type = NORMAL;
         if (i >= gguf_kv_count(g, tokens)) {
@@ -134,8 +126,7 @@ static int copy_tokens(Vocabulary *v, const Gguf *g, int64_t tokens, fr_error *e
 
 /* The other tokenizer.* keys of the file, but for ids of tokens that were cut off. */
 static void copy_keys(GgufWriter *w, const Gguf *g, int64_t n_vocab) {
-    static const char *set_already[] = {"tokenizer.ggml.tokens", "tokenizer.ggml.scores",
-                                        "tokenizer.ggml.token_type"};
+    static const char *set_already[] = {"tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"};
     for (int64_t i = 0; i < gguf_n_kv(g); i++) {
         const char *key = gguf_key(g, i), *id = strstr(key, "_token_id");
         int64_t v;
@@ -158,10 +149,9 @@ static int set_from_file(GgufWriter *w, ModelPlan *plan, const Gguf *g, fr_error
     int64_t n = gguf_kv_count(g, tokens);
     if (plan->n_vocab == 0) plan->n_vocab = n;
     if (plan->n_vocab < n && gguf_find_key(g, "tokenizer.ggml.merges") >= 0)
-        return error_set(
-            err, FR_ERR_UNSUPPORTED,
-            "%.200s: its vocabulary of %lld tokens has merges and cannot be cut; pass a larger --vocab",
-            gguf_path(g), (long long)n);
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%.200s: its vocabulary of %lld tokens has merges and cannot be cut; pass a larger --vocab",
+                         gguf_path(g), (long long)n);
     Vocabulary v;
     int status = vocabulary_init(&v, plan->n_vocab, err);
     if (status) return status;

@@ -126,9 +126,8 @@ bool plan_file_type(const char *type, uint32_t *out) {
     static const struct {
         const char *type;
         uint32_t id;
-    } ids[] = {{"F32", 0},     {"F16", 1},   {"Q4_0", 2},  {"Q4_1", 3},    {"Q8_0", 7},
-               {"Q5_0", 8},    {"Q5_1", 9},  {"Q4_K", 14}, {"Q4_K_M", 15}, {"Q5_K", 16},
-               {"Q5_K_M", 17}, {"Q6_K", 18}, {"BF16", 32}};
+    } ids[] = {{"F32", 0},   {"F16", 1},     {"Q4_0", 2},  {"Q4_1", 3},    {"Q8_0", 7},  {"Q5_0", 8}, {"Q5_1", 9},
+               {"Q4_K", 14}, {"Q4_K_M", 15}, {"Q5_K", 16}, {"Q5_K_M", 17}, {"Q6_K", 18}, {"BF16", 32}};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         if (strcmp(ids[i].type, type) == 0) {
             *out = ids[i].id;
@@ -157,17 +156,14 @@ static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n)
     TensorType type = TYPE_F32;
     char base[5] = "";
     snprintf(base, sizeof base, "%.4s", p->type); /* "Q4_K" of "Q4_K_M" */
-    if (is_mix(p->type) && more_bits)
-        type = TYPE_Q6_K;
-    else
-        fr_assert(tensor_type_from_name(base, &type));
+    if (is_mix(p->type) && more_bits) type = TYPE_Q6_K;
+    else fr_assert(tensor_type_from_name(base, &type));
     return fitting(type, row_n);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static Filler *add(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n,
-                   int64_t n_rows) {
+static Filler *add(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows) {
     fr_assert(all->n_fillers < all->capacity);
     Filler *f = &all->fillers[all->n_fillers];
     *f = (Filler){.all = all, .stream = (uint64_t)all->n_fillers++, .type = type, .row_n = row_n};
@@ -177,8 +173,8 @@ static Filler *add(Weights *all, GgufWriter *w, const char *name, TensorType typ
     return f;
 }
 
-static void add_matrix(Weights *all, GgufWriter *w, const char *name, int64_t columns, int64_t rows,
-                       double gain, bool more_bits) {
+static void add_matrix(Weights *all, GgufWriter *w, const char *name, int64_t columns, int64_t rows, double gain,
+                       bool more_bits) {
     Filler *f = add(all, w, name, matrix_type(all->plan, more_bits, columns), columns, rows);
     f->std = (float)(gain / sqrt((double)columns));
 }

@@ -16,7 +16,7 @@ enum { BENCH_MAX_RUNS = 100, BENCH_MAX_METHODS = 16, BENCH_MAX_CATEGORIES = 64, 
 /* ---- bench_questions.c ---------------------------------------------------------------------------- */
 
 typedef struct BenchQuestion {
-    int64_t id;         /* question_id, or the number of its line */
+    int64_t id; /* question_id, or the number of its line */
     int i_category;
     json_t *object;     /* the line; owned */
     const char **turns; /* [n_turns] messages of the user; the strings belong to object */
@@ -72,9 +72,9 @@ typedef struct BenchRecord {
 typedef struct BenchRig {
     const GenerateArgs *args;
     const fr_model *model;
-    bool chat;                   /* turns are put into the model's chat format; else they are raw text */
-    const volatile int *stop;    /* not 0: stop with FR_ERR_CANCELLED */
-    char draft_error[256];       /* the first reason why a drafter was switched off; "" usually */
+    bool chat;                /* turns are put into the model's chat format; else they are raw text */
+    const volatile int *stop; /* not 0: stop with FR_ERR_CANCELLED */
+    char draft_error[256];    /* the first reason why a drafter was switched off; "" usually */
 } BenchRig;
 
 /* A new engine, which remembers no earlier answers, with the method's drafters loaded. */
@@ -87,8 +87,8 @@ int bench_pass(BenchRig *rig, fr_engine *engine, const BenchMethod *m, const Ben
 /* Answers all questions with every method, one at a time: for each question all methods in turn, each time beginning with
  * another one. Fills records[question * n_methods + method]; *n_done counts whole questions, also on
  * failure. on_done is called after each answer. */
-int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n, int i_run,
-                BenchRecord *records, int *n_done, void (*on_done)(void *user), void *user, fr_error *err);
+int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n,
+                int i_run, BenchRecord *records, int *n_done, void (*on_done)(void *user), void *user, fr_error *err);
 
 /* The prompt of turn i_turn, after answers[0..i_turn); *tokens is malloc'ed. */
 int bench_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *const *answers, int32_t **tokens,
@@ -98,13 +98,13 @@ int bench_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *
 
 typedef struct BenchResults {
     const BenchQuestions *questions;
-    const BenchMethod *methods; /* [n_methods], plain decoding first */
+    const BenchMethod *methods;         /* [n_methods], plain decoding first */
     int n_methods, n_questions, n_runs; /* what was measured as a whole */
     int n_parallel;
-    bool texts_must_agree;      /* every text must be plain decoding's */
-    bool is_lossy;              /* the verification rule changes the output distribution */
-    BenchRecord *records;       /* [run][question][method], with room for all runs that are wanted */
-    double *wall_s;             /* [run][method] for the throughput; NULL: decode_s is used */
+    bool texts_must_agree;        /* every text must be plain decoding's */
+    bool is_lossy;                /* the verification rule changes the output distribution */
+    BenchRecord *records;         /* [run][question][method], with room for all runs that are wanted */
+    double *wall_s;               /* [run][method] for the throughput; NULL: decode_s is used */
     const BenchRecord *reference; /* [question * n_methods] the first answers of plain decoding */
 } BenchResults;
 
@@ -120,11 +120,11 @@ typedef enum BenchVerdict { BENCH_EVEN, BENCH_FASTER, BENCH_SLOWER } BenchVerdic
 /* One method in one category (-1: all). */
 typedef struct BenchRow {
     int n_questions;
-    BenchRecord sum;     /* over questions and runs */
-    BenchSpread rate;    /* generated tokens a second */
+    BenchRecord sum;                    /* over questions and runs */
+    BenchSpread rate;                   /* generated tokens a second */
     BenchSpread prefill_rate, speed_up; /* speed-up: ratio of the rates, run by run */
-    BenchVerdict verdict; /* whether the speed-up differs from 1 by more than its deviation */
-    bool same;           /* every answer is plain decoding's, bit for bit */
+    BenchVerdict verdict;               /* whether the speed-up differs from 1 by more than its deviation */
+    bool same;                          /* every answer is plain decoding's, bit for bit */
 } BenchRow;
 
 void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *out);
@@ -132,7 +132,7 @@ void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *ou
 /* ---- bench_report.c, bench_json.c ----------------------------------------------------------------- */
 
 typedef struct BenchTuning {
-    const char *chain;  /* NULL: no chain was tuned */
+    const char *chain;                /* NULL: no chain was tuned */
     int n_questions, n_lengths, best; /* best: index */
     const int *lengths;
     double tokens_per_s[BENCH_MAX_METHODS];

@@ -31,12 +31,15 @@ static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
     bench_row(r, i_category, i_method, &row);
     double steps = row.sum.stats.n_steps ? (double)row.sum.stats.n_steps : 1;
     json_t *j = record_json(&row.sum);
-    json_object_update_new(j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:b, s:b}",
-        "category", i_category < 0 ? "all" : r->questions->categories[i_category], "method", string_or_null(r->methods[i_method].name),
-        "n_parallel", r->n_parallel, "n_questions", row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs),
-        "speed_up", spread_json(&row.speed_up, r->n_runs), "prefill_tokens_per_s", spread_json(&row.prefill_rate, r->n_runs),
-        "drafted_per_step", (double)row.sum.stats.drafted / steps,
-        "identical", (int)(row.same && !(r->is_lossy && i_method > 0)), "lossy", (int)(r->is_lossy && i_method > 0)));
+    json_object_update_new(
+        j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:b, s:b}", "category",
+                     i_category < 0 ? "all" : r->questions->categories[i_category], "method",
+                     string_or_null(r->methods[i_method].name), "n_parallel", r->n_parallel, "n_questions",
+                     row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs), "speed_up",
+                     spread_json(&row.speed_up, r->n_runs), "prefill_tokens_per_s",
+                     spread_json(&row.prefill_rate, r->n_runs), "drafted_per_step",
+                     (double)row.sum.stats.drafted / steps, "identical",
+                     (int)(row.same && !(r->is_lossy && i_method > 0)), "lossy", (int)(r->is_lossy && i_method > 0)));
     return j;
 }
 
@@ -57,8 +60,10 @@ static void add_records(json_t *records, const BenchResults *r) {
                 snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)x->fingerprint);
                 json_t *j = record_json(x);
                 json_object_update_new(j, json_pack("{s:i, s:I, s:s, s:o, s:i, s:s}", "run", run, "question_id",
-                    (json_int_t)question->id, "category", r->questions->categories[question->i_category], "method",
-                    string_or_null(r->methods[m].name), "n_parallel", r->n_parallel, "fingerprint", fingerprint));
+                                                    (json_int_t)question->id, "category",
+                                                    r->questions->categories[question->i_category], "method",
+                                                    string_or_null(r->methods[m].name), "n_parallel", r->n_parallel,
+                                                    "fingerprint", fingerprint));
                 json_array_append_new(records, j);
             }
 }
@@ -67,10 +72,11 @@ static json_t *methods_json(const BenchResults *r) {
     json_t *methods = json_array();
     for (int m = 0; m < r->n_methods; m++) {
         json_t *drafts = json_array();
-        for (int i = 0; i < r->methods[m].n_drafts; i++) json_array_append_new(drafts, string_or_null(r->methods[m].drafts[i]));
+        for (int i = 0; i < r->methods[m].n_drafts; i++)
+            json_array_append_new(drafts, string_or_null(r->methods[m].drafts[i]));
         int budget = r->methods[m].tree_budget ? r->methods[m].tree_budget : FR_TREE_BUDGET;
-        json_array_append_new(methods, json_pack("{s:o, s:o, s:i}", "name", string_or_null(r->methods[m].name), "drafts", drafts,
-                                                 "tree_budget", r->methods[m].n_drafts ? budget : 0));
+        json_array_append_new(methods, json_pack("{s:o, s:o, s:i}", "name", string_or_null(r->methods[m].name),
+                                                 "drafts", drafts, "tree_budget", r->methods[m].n_drafts ? budget : 0));
     }
     return methods;
 }
@@ -79,9 +85,10 @@ static json_t *tuning_json(const BenchTuning *t) {
     if (!t->chain) return json_null();
     json_t *tried = json_array();
     for (int i = 0; i < t->n_lengths; i++)
-        json_array_append_new(tried, json_pack("{s:i, s:f}", "length", t->lengths[i], "tokens_per_s", t->tokens_per_s[i]));
-    return json_pack("{s:o, s:i, s:i, s:o}", "chain", string_or_null(t->chain), "n_questions", t->n_questions, "best_length",
-                     t->lengths[t->best], "tried", tried);
+        json_array_append_new(tried,
+                              json_pack("{s:i, s:f}", "length", t->lengths[i], "tokens_per_s", t->tokens_per_s[i]));
+    return json_pack("{s:o, s:i, s:i, s:o}", "chain", string_or_null(t->chain), "n_questions", t->n_questions,
+                     "best_length", t->lengths[t->best], "tried", tried);
 }
 
 static json_t *settings_json(const BenchReport *r) {
@@ -90,15 +97,17 @@ static json_t *settings_json(const BenchReport *r) {
     fr_model_info info;
     fr_model_get_info(r->rig->model, &info);
     json_t *sampling = json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f, s:i, s:I}", "temperature", (double)s->temperature,
-        "top_k", s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "repeat_penalty", (double)s->repeat_penalty,
-        "frequency_penalty", (double)s->frequency_penalty, "presence_penalty", (double)s->presence_penalty,
-        "penalty_last_n", s->penalty_last_n, "seed", (json_int_t)s->seed);
-    return json_pack("{s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(), "model",
-                     string_or_null(a->model), "model_name", string_or_null(info.name), "kernel_table", info.kernels, "threads",
-                     a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "questions_file", string_or_null(r->path), "chat_family",
-                     r->rig->chat ? info.chat_family : "none", "max_tokens", (json_int_t)a->n_tokens, "sampling", sampling,
-                     "verify", a->verify ? a->verify : "sampled", "runs_wanted", r->n_runs_wanted, "runs",
-                     r->results[0].n_runs, "questions_left_out", r->n_left_out);
+                                 "top_k", s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p,
+                                 "repeat_penalty", (double)s->repeat_penalty, "frequency_penalty",
+                                 (double)s->frequency_penalty, "presence_penalty", (double)s->presence_penalty,
+                                 "penalty_last_n", s->penalty_last_n, "seed", (json_int_t)s->seed);
+    return json_pack("{s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(),
+                     "model", string_or_null(a->model), "model_name", string_or_null(info.name), "kernel_table",
+                     info.kernels, "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(),
+                     "questions_file", string_or_null(r->path), "chat_family", r->rig->chat ? info.chat_family : "none",
+                     "max_tokens", (json_int_t)a->n_tokens, "sampling", sampling, "verify",
+                     a->verify ? a->verify : "sampled", "runs_wanted", r->n_runs_wanted, "runs", r->results[0].n_runs,
+                     "questions_left_out", r->n_left_out);
 }
 
 int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {

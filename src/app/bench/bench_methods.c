@@ -58,7 +58,8 @@ int bench_method_init_chain(BenchMethod *m, const char *spec, int length, fr_err
     if (strstr(spec, ":length=") || strstr(spec, ",length="))
         return error_set(err, FR_ERR_ARGUMENT, "--chain '%.100s' must not set the length, which is tuned", spec);
     char *text;
-    int n = has_length ? asprintf(&text, "%s%clength=%d", spec, strchr(spec, ':') ? ',' : ':', length) : asprintf(&text, "%s", spec);
+    int n = has_length ? asprintf(&text, "%s%clength=%d", spec, strchr(spec, ':') ? ',' : ':', length)
+                       : asprintf(&text, "%s", spec);
     if (n < 0) return error_memory(err, "a method", strlen(spec));
     int status = bench_method_init(m, text, length, err);
     free(text);

@@ -7,8 +7,8 @@
 enum { MAX_FILE_BYTES = 1 << 30, MT_BENCH_FIRST = 81, MT_BENCH_LAST = 160 };
 
 static const char *category_of(const json_t *object, int64_t id) {
-    static const char *const mt_bench[] = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem",
-                                           "humanities"};
+    static const char *const mt_bench[] = {"writing", "roleplay",   "reasoning", "math",
+                                           "coding",  "extraction", "stem",      "humanities"};
     const char *name = json_string_value(json_object_get(object, "category"));
     if (!name) return "questions";
     if (id >= MT_BENCH_FIRST && id <= MT_BENCH_LAST && json_object_get(object, "turns"))
@@ -21,7 +21,8 @@ static int find_category(BenchQuestions *q, const char *name, fr_error *err) {
     for (int i = 0; i < q->n_categories; i++)
         if (strcmp(q->categories[i], name) == 0) return i;
     if (strcmp(name, "all") == 0)
-        return error_set(err, FR_ERR_FORMAT, "the category 'all' is the name of the sum over all categories; rename it");
+        return error_set(err, FR_ERR_FORMAT,
+                         "the category 'all' is the name of the sum over all categories; rename it");
     if (q->n_categories == BENCH_MAX_CATEGORIES)
         return error_set(err, FR_ERR_FORMAT, "there are more than %d categories", BENCH_MAX_CATEGORIES);
     if (!(q->categories[q->n_categories] = strdup(name))) return error_memory(err, "a category", strlen(name));
@@ -29,9 +30,11 @@ static int find_category(BenchQuestions *q, const char *name, fr_error *err) {
 }
 
 static int read_turns(BenchQuestion *question, fr_error *err) {
-    const json_t *turns = json_object_get(question->object, "turns"), *prompt = json_object_get(question->object, "prompt");
+    const json_t *turns = json_object_get(question->object, "turns"),
+                 *prompt = json_object_get(question->object, "prompt");
     if (!turns == !prompt)
-        return error_set(err, FR_ERR_FORMAT, "a question must have either \"turns\" (an array of strings) or \"prompt\" (a string)");
+        return error_set(err, FR_ERR_FORMAT,
+                         "a question must have either \"turns\" (an array of strings) or \"prompt\" (a string)");
     size_t n = turns ? json_array_size(turns) : 1;
     if (n == 0 || n > 64) return error_set(err, FR_ERR_FORMAT, "\"turns\" must be an array of 1 to 64 strings");
     question->turns = calloc(n, sizeof *question->turns);
@@ -39,18 +42,21 @@ static int read_turns(BenchQuestion *question, fr_error *err) {
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(turns ? json_array_get(turns, i) : prompt);
         if (!text || !*text)
-            return error_set(err, FR_ERR_FORMAT, "%s %zu must be a string that is not empty", turns ? "turn" : "prompt", i + 1);
+            return error_set(err, FR_ERR_FORMAT, "%s %zu must be a string that is not empty", turns ? "turn" : "prompt",
+                             i + 1);
         question->turns[i] = text;
     }
     question->n_turns = (int)n;
     return FR_OK;
 }
 
-static int read_question(BenchQuestions *q, BenchQuestion *question, const char *line, size_t n, int64_t i_line, fr_error *err) {
+static int read_question(BenchQuestions *q, BenchQuestion *question, const char *line, size_t n, int64_t i_line,
+                         fr_error *err) {
     json_error_t why;
     question->object = json_loadb(line, n, 0, &why);
     if (!question->object) return error_set(err, FR_ERR_FORMAT, "must be JSON: %s", why.text);
-    const json_t *id = json_object_get(question->object, "question_id"), *category = json_object_get(question->object, "category");
+    const json_t *id = json_object_get(question->object, "question_id"),
+                 *category = json_object_get(question->object, "category");
     if (!json_is_object(question->object)) return error_set(err, FR_ERR_FORMAT, "must be a JSON object");
     if (id && !json_is_integer(id)) return error_set(err, FR_ERR_FORMAT, "\"question_id\" must be an integer");
     if (category && !json_is_string(category)) return error_set(err, FR_ERR_FORMAT, "\"category\" must be a string");
@@ -85,7 +91,8 @@ int bench_questions_read(BenchQuestions *q, const char *path, fr_error *err) {
     size_t n;
     int status = cli_read_file(path, MAX_FILE_BYTES, &text, &n, err);
     if (status) return status;
-    if (strlen(text) != n) status = error_set(err, FR_ERR_FORMAT, "%s: contains a zero byte, so it is not a text file", path);
+    if (strlen(text) != n)
+        status = error_set(err, FR_ERR_FORMAT, "%s: contains a zero byte, so it is not a text file", path);
     else status = read_lines(q, path, text, err);
     free(text);
     return status;

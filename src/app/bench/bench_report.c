@@ -42,15 +42,18 @@ static void print_head(const BenchReport *r) {
     if (a->sampling.temperature > 0)
         printf("; temperature %g, seed %llu", (double)a->sampling.temperature, (unsigned long long)a->sampling.seed);
     else printf("; greedy");
-    printf("\nmethods alternating; mean ± standard deviation of %d run%s", results->n_runs, results->n_runs > 1 ? "s" : "");
+    printf("\nmethods alternating; mean ± standard deviation of %d run%s", results->n_runs,
+           results->n_runs > 1 ? "s" : "");
     if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
     printf("; drafters that remember answers start each run empty\n");
 }
 
 static void print_tuning(const BenchTuning *t) {
     if (!t->chain) return;
-    printf("chain %s tuned on %d question%s, tokens/s by length:", t->chain, t->n_questions, t->n_questions > 1 ? "s" : "");
-    for (int i = 0; i < t->n_lengths; i++) printf(" %s%d: %.0f", i == t->best ? "*" : "", t->lengths[i], t->tokens_per_s[i]);
+    printf("chain %s tuned on %d question%s, tokens/s by length:", t->chain, t->n_questions,
+           t->n_questions > 1 ? "s" : "");
+    for (int i = 0; i < t->n_lengths; i++)
+        printf(" %s%d: %.0f", i == t->best ? "*" : "", t->lengths[i], t->tokens_per_s[i]);
     printf("\n");
 }
 
@@ -72,7 +75,8 @@ static void print_spread(const BenchSpread *s, int width, int decimals, const ch
 static void print_verdict(const BenchRow *row, bool is_plain) {
     static const char *const words[] = {"even", "faster", "slower"}, *const colors[] = {"", "\033[32m", "\033[31m"};
     bool paint = isatty(1) && row->verdict != BENCH_EVEN;
-    printf(" %s%-6s%s", paint ? colors[row->verdict] : "", is_plain ? "" : words[row->verdict], paint ? GENERATE_COLOR_OFF : "");
+    printf(" %s%-6s%s", paint ? colors[row->verdict] : "", is_plain ? "" : words[row->verdict],
+           paint ? GENERATE_COLOR_OFF : "");
 }
 
 static const char *text_word(const BenchResults *r, const BenchRow *row, int i_method) {
@@ -92,13 +96,15 @@ static void print_row(const BenchResults *r, int i_category, int i_method) {
     else print_spread(&row.speed_up, 6, 2, "x");
     print_verdict(&row, i_method == 0);
     printf(" %10.2f %8.1f", (double)s->n_generated / steps, (double)s->drafted / steps);
-    if (!r->wall_s) printf(" %4.1f %% %4.1f %% %8.0f", 100 * s->draft_s / seconds, 100 * s->verify_s / seconds, row.prefill_rate.mean);
+    if (!r->wall_s)
+        printf(" %4.1f %% %4.1f %% %8.0f", 100 * s->draft_s / seconds, 100 * s->verify_s / seconds,
+               row.prefill_rate.mean);
     printf("  %s\n", text_word(r, &row, i_method));
 }
 
 static void print_columns(const BenchResults *r) {
-    printf("\n%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "tokens/s", "", "speed-up", "", "acceptance", "drafted",
-           r->wall_s ? "" : "  draft verify  prefill");
+    printf("\n%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "tokens/s", "", "speed-up", "", "acceptance",
+           "drafted", r->wall_s ? "" : "  draft verify  prefill");
     printf("%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "", "", "", "", "per step", "per step",
            r->wall_s ? "" : "   time   time tokens/s");
 }
@@ -152,7 +158,8 @@ static void print_single(const BenchResults *r) {
     for (int c = 0; c < r->questions->n_categories; c++) print_group(r, c, r->questions->categories[c]);
     print_group(r, -1, "all");
     print_depths(r);
-    printf("\ntokens/s and shares of time are of decoding only; prefill: prompt tokens per second; acceptance: tokens accepted per\n"
+    printf("\ntokens/s and shares of time are of decoding only; prefill: prompt tokens per second; acceptance: tokens "
+           "accepted per\n"
            "target pass, the target's own included; even: within one standard deviation, or 1 %%, of plain decoding\n");
     print_losses(r);
 }
@@ -176,7 +183,8 @@ void bench_print(const BenchReport *r) {
     if (r->is_parallel) print_parallel(r);
     else print_single(&r->results[0]);
     int n_missing = turns_missing(&r->results[0]);
-    if (n_missing) printf("%d later turn%s could not be run because the context was full\n", n_missing, n_missing > 1 ? "s" : "");
+    if (n_missing)
+        printf("%d later turn%s could not be run because the context was full\n", n_missing, n_missing > 1 ? "s" : "");
     if (r->rig->draft_error[0]) printf("a drafter was switched off in some answers: %s\n", r->rig->draft_error);
 }
 
@@ -222,8 +230,14 @@ static int plot_speed_ups(const BenchResults *r, const char *title, const char *
             p.dy[(m - 1) * n + i] = row.speed_up.sd;
         }
     }
-    const Plot plot = {.kind = PLOT_BARS, .title = title, .y_label = "speed-up over plain decoding", .categories = names,
-                       .n_categories = n, .series = p.series, .n_series = r->n_methods - 1, .reference = 1};
+    const Plot plot = {.kind = PLOT_BARS,
+                       .title = title,
+                       .y_label = "speed-up over plain decoding",
+                       .categories = names,
+                       .n_categories = n,
+                       .series = p.series,
+                       .n_series = r->n_methods - 1,
+                       .reference = 1};
     status = plot_write_svg(&plot, path, err);
     free(p.x);
     return status;
@@ -244,8 +258,14 @@ static int plot_throughput(const BenchReport *r, const char *title, const char *
             p.dy[m * n + b] = row.rate.sd;
         }
     }
-    const Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = "requests at once", .y_label = "tokens/s of all requests",
-                       .series = p.series, .n_series = n_methods, .y_from_zero = true, .x_log2 = true};
+    const Plot plot = {.kind = PLOT_LINES,
+                       .title = title,
+                       .x_label = "requests at once",
+                       .y_label = "tokens/s of all requests",
+                       .series = p.series,
+                       .n_series = n_methods,
+                       .y_from_zero = true,
+                       .x_log2 = true};
     status = plot_write_svg(&plot, path, err);
     free(p.x);
     return status;
@@ -255,6 +275,7 @@ int bench_write_plot(const BenchReport *r, const char *path, fr_error *err) {
     fr_model_info info;
     fr_model_get_info(r->rig->model, &info);
     char title[256];
-    snprintf(title, sizeof title, r->is_parallel ? "%.200s: throughput by batch size" : "%.200s: speed-up by category", info.name);
+    snprintf(title, sizeof title, r->is_parallel ? "%.200s: throughput by batch size" : "%.200s: speed-up by category",
+             info.name);
     return r->is_parallel ? plot_throughput(r, title, path, err) : plot_speed_ups(&r->results[0], title, path, err);
 }

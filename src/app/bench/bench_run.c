@@ -70,7 +70,8 @@ int bench_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *
         char *text;
         int status = chat_prompt(rig, q, i_turn, answers, &text, err);
         if (status) return status;
-        status = fr_tokenize(rig->model, text, strlen(text), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, tokens, n_tokens, err);
+        status = fr_tokenize(rig->model, text, strlen(text), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, tokens, n_tokens,
+                             err);
         fr_free(text);
         return status;
     }
@@ -154,8 +155,8 @@ static int end_turn(const Pass *p, Talk *t, fr_error *err) {
     return FR_OK;
 }
 
-static int run_pass(const Pass *p, Talk *talks, int n_places, const BenchQuestion *questions, int n, BenchRecord *records,
-                    fr_error *err) {
+static int run_pass(const Pass *p, Talk *talks, int n_places, const BenchQuestion *questions, int n,
+                    BenchRecord *records, fr_error *err) {
     int i_next = 0, status = FR_OK;
     for (;;) {
         int n_running = 0;
@@ -196,8 +197,8 @@ int bench_engine_open(fr_engine **out, BenchRig *rig, const BenchMethod *m, int 
     return generate_open_engine(out, rig->model, &options, m->drafts, m->n_drafts, m->tree_budget, err);
 }
 
-int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n, int i_run,
-                BenchRecord *records, int *n_done, void (*on_done)(void *user), void *user, fr_error *err) {
+int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n,
+                int i_run, BenchRecord *records, int *n_done, void (*on_done)(void *user), void *user, fr_error *err) {
     fr_engine *engines[BENCH_MAX_METHODS] = {0};
     int status = FR_OK;
     *n_done = 0;
@@ -206,8 +207,8 @@ int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const 
         for (int k = 0; k < n_methods && !status; k++) {
             int m = (i_run + q + k) % n_methods;
             double wall_s;
-            status = bench_pass(rig, engines[m], &methods[m], &questions[q], 1, 1, &records[(size_t)q * (size_t)n_methods + (size_t)m],
-                                &wall_s, err);
+            status = bench_pass(rig, engines[m], &methods[m], &questions[q], 1, 1,
+                                &records[(size_t)q * (size_t)n_methods + (size_t)m], &wall_s, err);
             on_done(user);
         }
         if (!status) *n_done = q + 1;

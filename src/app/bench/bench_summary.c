@@ -11,7 +11,8 @@
 static const double LEAST_MARGIN = 0.01; /* of a speed-up, for a verdict; a few runs can agree by chance */
 
 BenchRecord *bench_record(const BenchResults *r, int i_run, int i_question, int i_method) {
-    return &r->records[((size_t)i_run * (size_t)r->n_questions + (size_t)i_question) * (size_t)r->n_methods + (size_t)i_method];
+    return &r->records[((size_t)i_run * (size_t)r->n_questions + (size_t)i_question) * (size_t)r->n_methods +
+                       (size_t)i_method];
 }
 
 static void add(BenchRecord *sum, const BenchRecord *x) {
@@ -55,7 +56,8 @@ static BenchVerdict verdict_of(const BenchSpread *speed_up) {
 static bool all_same(const BenchResults *r, int i_category, int i_method) {
     for (int run = 0; run < r->n_runs; run++)
         for (int q = 0; q < r->n_questions; q++) {
-            const BenchRecord *x = bench_record(r, run, q, i_method), *plain = &r->reference[(size_t)q * (size_t)r->n_methods];
+            const BenchRecord *x = bench_record(r, run, q, i_method),
+                              *plain = &r->reference[(size_t)q * (size_t)r->n_methods];
             if (i_category >= 0 && r->questions->items[q].i_category != i_category) continue;
             if (x->fingerprint != plain->fingerprint || x->stats.n_generated != plain->stats.n_generated) return false;
         }

@@ -51,15 +51,32 @@ static void request_stop(int signal_number) {
 static Bench bench; /* large; a command runs once */
 
 static const Option option_table[] = {
-    {.key = "QUESTIONS.jsonl", OPT_FILE(BenchArgs, questions), .is_argument = true, .required = "file of questions", .section = "Measuring",
+    {.key = "QUESTIONS.jsonl",
+     OPT_FILE(BenchArgs, questions),
+     .is_argument = true,
+     .required = "file of questions",
+     .section = "Measuring",
      .help = "the questions, one JSON object per line"},
-    {.key = "runs", OPT_INT(BenchArgs, n_runs, 1, BENCH_MAX_RUNS), .default_value = "3", .help = "measure everything N times, for mean and deviation"},
-    {.key = "limit", OPT_INT(BenchArgs, limit, 1, 1 << 30), .default_help = "all", .help = "use only the first N questions of each category"},
-    {.key = "chain", OPT_TEXT(BenchArgs, chain), .metavar = "SPEC", .default_value = "pld", .suggest = cli_suggest_draft,
-     .help = "also measure this drafter as a chain of the best length; none: no chain. The lengths 1, 2, 3, 4, 6, 8 and 12 are tried on the "
+    {.key = "runs",
+     OPT_INT(BenchArgs, n_runs, 1, BENCH_MAX_RUNS),
+     .default_value = "3",
+     .help = "measure everything N times, for mean and deviation"},
+    {.key = "limit",
+     OPT_INT(BenchArgs, limit, 1, 1 << 30),
+     .default_help = "all",
+     .help = "use only the first N questions of each category"},
+    {.key = "chain",
+     OPT_TEXT(BenchArgs, chain),
+     .metavar = "SPEC",
+     .default_value = "pld",
+     .suggest = cli_suggest_draft,
+     .help = "also measure this drafter as a chain of the best length; none: no chain. The lengths 1, 2, 3, 4, 6, 8 "
+             "and 12 are tried on the "
              "first question of each category, which takes time"},
     {.key = "raw", OPT_FLAG(BenchArgs, raw), .help = "use the turns as raw text even if the model has a chat format"},
-    {.key = "parallel", OPT_TEXT(BenchArgs, parallel), .metavar = "N,N,...",
+    {.key = "parallel",
+     OPT_TEXT(BenchArgs, parallel),
+     .metavar = "N,N,...",
      .help = "measure throughput with that many requests at once instead, such as 1,2,4,8,16"},
     {.key = "json", OPT_FILE(BenchArgs, json), .help = "write all settings, sums and single answers to FILE"},
     {.key = "plot", OPT_FILE(BenchArgs, plot), .metavar = "FILE.svg", .help = "draw the figure; needs gnuplot"},
@@ -86,7 +103,8 @@ static void begin_bar(Bench *b, const char *what, int64_t n_total) {
 
 static void count_one(void *user) {
     Bench *b = user;
-    snprintf(b->bar_text, sizeof b->bar_text, "%s %lld of %lld", b->bar_what, (long long)++b->n_done, (long long)b->bar.n_total);
+    snprintf(b->bar_text, sizeof b->bar_text, "%s %lld of %lld", b->bar_what, (long long)++b->n_done,
+             (long long)b->bar.n_total);
     progress_update(&b->bar, b->n_done);
 }
 
@@ -207,8 +225,10 @@ static int choose_questions(Bench *b, fr_error *err) {
     if (n < 0) return n;
     b->n_left_out = n;
     if (b->questions.n == 0)
-        return error_set(err, FR_ERR_CONTEXT, "%s: no question fits the context with an answer of %lld tokens; reduce -n or "
-                         "increase -c", b->args.questions, (long long)b->args.generate.n_tokens);
+        return error_set(err, FR_ERR_CONTEXT,
+                         "%s: no question fits the context with an answer of %lld tokens; reduce -n or "
+                         "increase -c",
+                         b->args.questions, (long long)b->args.generate.n_tokens);
     return FR_OK;
 }
 
@@ -229,10 +249,14 @@ static int make_methods(Bench *b, fr_error *err) {
 static int make_result(Bench *b, BenchResults *r, int n_parallel, fr_error *err) {
     size_t each = (size_t)b->questions.n * (size_t)b->n_methods;
     const VerifyRule *rule = generate_rule(&b->args.generate);
-    *r = (BenchResults){.questions = &b->questions, .methods = b->methods, .n_methods = b->n_methods,
-                        .n_questions = b->questions.n, .n_parallel = n_parallel,
+    *r = (BenchResults){.questions = &b->questions,
+                        .methods = b->methods,
+                        .n_methods = b->n_methods,
+                        .n_questions = b->questions.n,
+                        .n_parallel = n_parallel,
                         .is_lossy = rule->is_lossy,
-                        .texts_must_agree = !rule->is_lossy && (!rule->is_ratio || b->args.generate.sampling.temperature <= 0)};
+                        .texts_must_agree = !rule->is_lossy &&
+                                            (!rule->is_ratio || b->args.generate.sampling.temperature <= 0)};
     r->records = calloc(each * (size_t)b->args.n_runs, sizeof *r->records);
     if (!r->records) return error_memory(err, "records", each * sizeof *r->records);
     if (b->args.parallel && !(r->wall_s = calloc((size_t)(b->n_methods * b->args.n_runs), sizeof *r->wall_s)))
@@ -271,7 +295,9 @@ static int prepare(Bench *b, fr_error *err) {
     if (status) return status;
     fr_model_info info;
     fr_model_get_info(b->model, &info);
-    b->rig = (BenchRig){.args = &a->generate, .model = b->model, .stop = &stop_requested,
+    b->rig = (BenchRig){.args = &a->generate,
+                        .model = b->model,
+                        .stop = &stop_requested,
                         .chat = !a->raw && strcmp(info.chat_family, "none") != 0};
     if (!b->rig.chat && a->generate.system)
         return error_set(err, FR_ERR_ARGUMENT, "--system needs a chat format, but the turns are used as raw text");
@@ -281,8 +307,13 @@ static int prepare(Bench *b, fr_error *err) {
 }
 
 static int report(Bench *b, fr_error *err) {
-    const BenchReport r = {.rig = &b->rig, .path = b->args.questions, .n_runs_wanted = b->args.n_runs, .n_left_out = b->n_left_out,
-                           .tuning = b->tuning, .results = b->results, .n_results = b->n_results,
+    const BenchReport r = {.rig = &b->rig,
+                           .path = b->args.questions,
+                           .n_runs_wanted = b->args.n_runs,
+                           .n_left_out = b->n_left_out,
+                           .tuning = b->tuning,
+                           .results = b->results,
+                           .n_results = b->n_results,
                            .is_parallel = b->args.parallel != NULL};
     bench_print(&r);
     int status = b->args.json ? bench_write_json(&r, b->args.json, err) : FR_OK;
@@ -308,7 +339,8 @@ static int run(int argc, char **argv) {
     Bench *b = &bench;
     fr_error err;
     int status = prepare(b, &err);
-    const struct sigaction stop = {.sa_handler = request_stop, .sa_flags = (int)SA_RESETHAND}; /* a second Ctrl-C kills */
+    const struct sigaction stop = {.sa_handler = request_stop,
+                                   .sa_flags = (int)SA_RESETHAND}; /* a second Ctrl-C kills */
     sigaction(SIGINT, &stop, NULL);
     if (!status && b->args.chain) status = tune_chain(b, &b->methods[b->n_methods++], &err);
     if (!status) status = make_results(b, &err);
@@ -321,17 +353,24 @@ static int run(int argc, char **argv) {
 const Command command_bench = {
     .name = "bench",
     .summary = "many questions plainly and with each drafter: speed by category, or by batch size",
-    .about = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; report speed, acceptance and equality by "
-             "category. Here several --draft options are several methods; drafters united in one method are joined by +, as in pld+suffix. The exit "
+    .about = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; report "
+             "speed, acceptance and equality by "
+             "category. Here several --draft options are several methods; drafters united in one method are joined by "
+             "+, as in pld+suffix. The exit "
              "status is 1 if a text differs from plain decoding.",
     .sets = (const OptionSet[]){{option_table, &bench.args}, {generate_options, &bench.args.generate}, {NULL, NULL}},
     .list = generate_list_methods,
-    .notes = "QUESTIONS.jsonl holds one JSON object per line: Spec-Bench's {\"question_id\": 81, \"category\": \"writing\", \"turns\": [\"...\", "
-             "\"...\"]}, where the model's answer to one turn becomes part of the next prompt, or {\"prompt\": \"...\", \"category\": \"...\"}. For "
-             "each question the methods run in turn, each time beginning with another one. Questions that do not fit the context with their answer "
+    .notes = "QUESTIONS.jsonl holds one JSON object per line: Spec-Bench's {\"question_id\": 81, \"category\": "
+             "\"writing\", \"turns\": [\"...\", "
+             "\"...\"]}, where the model's answer to one turn becomes part of the next prompt, or {\"prompt\": "
+             "\"...\", \"category\": \"...\"}. For "
+             "each question the methods run in turn, each time beginning with another one. Questions that do not fit "
+             "the context with their answer "
              "are left out and counted. Ctrl-C ends early and shows the runs and questions that were completed.",
-    .examples = "  forerun bench -m model.gguf spec_bench.jsonl --limit 10 --draft ngram-trie --draft pld+suffix --plot speed.svg\n"
-                "  forerun bench -m model.gguf spec_bench.jsonl --limit 4 --draft ngram-trie --parallel 1,2,4,8,16 --json batch.json\n",
+    .examples = "  forerun bench -m model.gguf spec_bench.jsonl --limit 10 --draft ngram-trie --draft pld+suffix "
+                "--plot speed.svg\n"
+                "  forerun bench -m model.gguf spec_bench.jsonl --limit 4 --draft ngram-trie --parallel 1,2,4,8,16 "
+                "--json batch.json\n",
     .defaults = set_defaults,
     .check = check,
     .run = run,

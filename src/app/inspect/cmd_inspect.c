@@ -16,9 +16,16 @@ typedef struct InspectArgs {
 static InspectArgs args;
 
 static const Option option_table[] = {
-    {.key = "FILE.gguf", OPT_FILE(InspectArgs, path), .is_argument = true, .required = "file", .help = "a model or a learned drafter"},
+    {.key = "FILE.gguf",
+     OPT_FILE(InspectArgs, path),
+     .is_argument = true,
+     .required = "file",
+     .help = "a model or a learned drafter"},
     {.key = "json", .letter = 'j', OPT_FLAG(InspectArgs, json), .help = "print one JSON object"},
-    {.key = "tensors", .letter = 't', OPT_FLAG(InspectArgs, tensors), .help = "list every tensor with its type and shape"},
+    {.key = "tensors",
+     .letter = 't',
+     OPT_FLAG(InspectArgs, tensors),
+     .help = "list every tensor with its type and shape"},
     {.key = NULL},
 };
 
@@ -40,7 +47,8 @@ static int run(int argc, char **argv) {
 const Command command_inspect = {
     .name = "inspect",
     .summary = "what is in a GGUF file",
-    .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and key-values. Long arrays and "
+    .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and "
+             "key-values. Long arrays and "
              "strings are shortened.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .examples = "  forerun inspect models/target.gguf\n"

@@ -18,14 +18,27 @@ typedef struct TokenizeArgs {
 static TokenizeArgs args;
 
 static const Option option_table[] = {
-    {.key = "model", .letter = 'm', OPT_FILE(TokenizeArgs, model), .required = "model with the vocabulary", .help = "GGUF file whose vocabulary is used"},
+    {.key = "model",
+     .letter = 'm',
+     OPT_FILE(TokenizeArgs, model),
+     .required = "model with the vocabulary",
+     .help = "GGUF file whose vocabulary is used"},
     {.key = "prompt", .letter = 'p', OPT_TEXT(TokenizeArgs, text), .help = "text to encode"},
-    {.key = "file", .letter = 'f', OPT_FILE(TokenizeArgs, file), .help = "encode the whole of FILE; -: standard input, which is also the default"},
+    {.key = "file",
+     .letter = 'f',
+     OPT_FILE(TokenizeArgs, file),
+     .help = "encode the whole of FILE; -: standard input, which is also the default"},
     {.key = "bos", OPT_FLAG(TokenizeArgs, bos), .help = "begin with the vocabulary's BOS token, if it has one"},
-    {.key = "special", OPT_FLAG(TokenizeArgs, special),
+    {.key = "special",
+     OPT_FLAG(TokenizeArgs, special),
      .help = "encode text such as </s> as the special token of that name; with --decode, print special tokens"},
-    {.key = "pieces", OPT_FLAG(TokenizeArgs, pieces), .help = "print one token per line: its id, a tab and its text, escaped"},
-    {.key = "decode", .letter = 'd', OPT_TEXT(TokenizeArgs, ids), .metavar = "IDS",
+    {.key = "pieces",
+     OPT_FLAG(TokenizeArgs, pieces),
+     .help = "print one token per line: its id, a tab and its text, escaped"},
+    {.key = "decode",
+     .letter = 'd',
+     OPT_TEXT(TokenizeArgs, ids),
+     .metavar = "IDS",
      .help = "print the text of these ids instead; they are separated by spaces or commas"},
     {.key = "json", OPT_FLAG(TokenizeArgs, json), .help = "print one JSON object"},
     {.key = NULL},
@@ -34,7 +47,8 @@ static const Option option_table[] = {
 static int check(fr_error *err) {
     if ((args.text != NULL) + (args.file != NULL) + (args.ids != NULL) > 1)
         return error_set(err, FR_ERR_ARGUMENT, "-p, -f and -d exclude each other: pass one of them");
-    if (args.ids && (args.bos || args.pieces)) return error_set(err, FR_ERR_ARGUMENT, "--bos and --pieces do not apply to --decode");
+    if (args.ids && (args.bos || args.pieces))
+        return error_set(err, FR_ERR_ARGUMENT, "--bos and --pieces do not apply to --decode");
     return FR_OK;
 }
 
@@ -47,12 +61,9 @@ static bool append_escaped(Buf *out, const char *piece, size_t n) {
         char escape[8];
         bool plain = need > 0 && got == need && c >= ' ' && c != 0x7F && c != '\\';
         length = plain ? need : 1;
-        if (c == '\n')
-            snprintf(escape, sizeof escape, "\\n");
-        else if (c == '\\')
-            snprintf(escape, sizeof escape, "\\\\");
-        else
-            snprintf(escape, sizeof escape, "\\x%02X", c);
+        if (c == '\n') snprintf(escape, sizeof escape, "\\n");
+        else if (c == '\\') snprintf(escape, sizeof escape, "\\\\");
+        else snprintf(escape, sizeof escape, "\\x%02X", c);
         fits = plain ? buf_append(out, piece + i, length) : buf_append(out, escape, strlen(escape));
     }
     return fits;
@@ -87,8 +98,7 @@ static int print_ids_json(const Tokenizer *t, const int32_t *ids, int64_t n, boo
         const char *piece = tokenizer_piece(t, ids[i], true, &n_piece);
         buf_clear(&line);
         fits = json_array_append_new(tokens, json_integer(ids[i])) == 0 && buf_append(&line, "", 0) &&
-               append_escaped(&line, piece, n_piece) &&
-               json_array_append_new(spelled, json_string(line.data)) == 0;
+               append_escaped(&line, piece, n_piece) && json_array_append_new(spelled, json_string(line.data)) == 0;
     }
     buf_free(&line);
     json_t *all = fits ? json_pack("{s:I, s:O}", "n_tokens", (json_int_t)n, "tokens", tokens) : NULL;
@@ -112,8 +122,7 @@ static int encode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
     status = tokenizer_encode(t, o->text ? o->text : read, n, flags, &ids, &n_ids, err);
     free(read);
     if (!status)
-        status = o->json ? print_ids_json(t, ids, n_ids, o->pieces, err)
-                     : print_ids(t, ids, n_ids, o->pieces, err);
+        status = o->json ? print_ids_json(t, ids, n_ids, o->pieces, err) : print_ids(t, ids, n_ids, o->pieces, err);
     free(ids);
     return status;
 }
@@ -134,8 +143,7 @@ static char *with_commas(const char *ids) {
 }
 
 static bool append_text(const Tokenizer *t, const int32_t *ids, int64_t n_ids, bool with_special, Buf *text) {
-    Detokenizer d = {
-        .tokenizer = t, .with_special = with_special, .strip_space = tokenizer_adds_space_prefix(t)};
+    Detokenizer d = {.tokenizer = t, .with_special = with_special, .strip_space = tokenizer_adds_space_prefix(t)};
     bool fits = buf_append(text, "", 0);
     size_t n;
     for (int64_t i = 0; i < n_ids && fits; i++) {
@@ -158,8 +166,7 @@ static int decode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
         json_t *all = json_pack("{s:s%}", "text", text.data, text.n);
         if (!all || json_dumpf(all, stdout, 0)) status = error_memory(err, "a text as JSON", text.n);
         json_decref(all);
-    } else if (!status)
-        fwrite(text.data, 1, text.n, stdout);
+    } else if (!status) fwrite(text.data, 1, text.n, stdout);
     if (!status) putchar('\n');
     buf_free(&text);
     free(ids);
@@ -183,7 +190,8 @@ static int run(int argc, char **argv) {
 const Command command_tokenize = {
     .name = "tokenize",
     .summary = "token ids of a text, and back",
-    .about = "Print the token ids of a text on one line, separated by spaces. Without -p and -f the text is read from standard input.",
+    .about = "Print the token ids of a text on one line, separated by spaces. Without -p and -f the text is read from "
+             "standard input.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .examples = "  forerun tokenize -m models/target.gguf -p 'Once upon a time'\n"
                 "  forerun tokenize -m models/target.gguf --bos --pieces -f story.txt\n"

@@ -12,9 +12,8 @@
 /* Whether a terminal prints the code point, rather than obeying it or changing the direction of writing. */
 static bool harmless(utf8proc_int32_t c) {
     utf8proc_category_t category = utf8proc_category(c);
-    return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF &&
-           category != UTF8PROC_CATEGORY_CN && category != UTF8PROC_CATEGORY_CS &&
-           category != UTF8PROC_CATEGORY_CO && category != UTF8PROC_CATEGORY_ZL &&
+    return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF && category != UTF8PROC_CATEGORY_CN &&
+           category != UTF8PROC_CATEGORY_CS && category != UTF8PROC_CATEGORY_CO && category != UTF8PROC_CATEGORY_ZL &&
            category != UTF8PROC_CATEGORY_ZP;
 }
 
@@ -27,17 +26,15 @@ static void print_string(GgufString s, size_t max) {
         }
         utf8proc_int32_t c;
         size_t left = s.n - i;
-        utf8proc_ssize_t n =
-            utf8proc_iterate((const utf8proc_uint8_t *)s.data + i, left > 4 ? 4 : (utf8proc_ssize_t)left, &c);
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s.data + i,
+                                              left > 4 ? 4 : (utf8proc_ssize_t)left, &c);
         if (n > 0 && harmless(c)) {
             fwrite(s.data + i, 1, (size_t)n, stdout);
             i += (size_t)n;
         } else {
             unsigned char byte = (unsigned char)s.data[i++];
-            if (byte == '\n')
-                fputs("\\n", stdout);
-            else
-                printf("\\x%02x", byte);
+            if (byte == '\n') fputs("\\n", stdout);
+            else printf("\\x%02x", byte);
         }
     }
 }
@@ -53,17 +50,12 @@ static void print_size(size_t bytes) {
 }
 
 static void print_count(int64_t n) {
-    if (n >= 1000000000)
-        printf("%.2f billion (%" PRId64 ")", (double)n * 1e-9, n);
-    else if (n >= 1000000)
-        printf("%.1f million (%" PRId64 ")", (double)n * 1e-6, n);
-    else
-        printf("%" PRId64, n);
+    if (n >= 1000000000) printf("%.2f billion (%" PRId64 ")", (double)n * 1e-9, n);
+    else if (n >= 1000000) printf("%.1f million (%" PRId64 ")", (double)n * 1e-6, n);
+    else printf("%" PRId64, n);
 }
 
-static void heading(const char *text, bool colour) {
-    printf(colour ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text);
-}
+static void heading(const char *text, bool colour) { printf(colour ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
 static void label(const char *text) { printf("  %-16s", text); }
 
 static void line_string(const char *name, GgufString s) {
@@ -157,34 +149,27 @@ static void print_scalar(const Gguf *g, const char *key) {
     float f;
     bool b;
     GgufString s;
-    if (gguf_get_i64(g, key, &v))
-        printf("%" PRId64, v);
-    else if (gguf_get_f32(g, key, &f))
-        printf("%.9g", inspect_decimal(f));
-    else if (gguf_get_bool(g, key, &b))
-        fputs(b ? "true" : "false", stdout);
+    if (gguf_get_i64(g, key, &v)) printf("%" PRId64, v);
+    else if (gguf_get_f32(g, key, &f)) printf("%.9g", inspect_decimal(f));
+    else if (gguf_get_bool(g, key, &b)) fputs(b ? "true" : "false", stdout);
     else if (gguf_get_string(g, key, &s)) {
         putchar('"');
         print_string(s, INSPECT_STRING_MAX);
         putchar('"');
-    } else
-        fputs("(out of range)", stdout);
+    } else fputs("(out of range)", stdout);
 }
 
 static void print_element(const Gguf *g, int64_t kv, int64_t i) {
     int64_t v;
     float f;
     GgufString s;
-    if (gguf_array_i64(g, kv, i, &v))
-        printf("%" PRId64, v);
-    else if (gguf_array_f32(g, kv, i, &f))
-        printf("%.9g", inspect_decimal(f));
+    if (gguf_array_i64(g, kv, i, &v)) printf("%" PRId64, v);
+    else if (gguf_array_f32(g, kv, i, &f)) printf("%.9g", inspect_decimal(f));
     else if (gguf_array_string(g, kv, i, &s)) {
         putchar('"');
         print_string(s, 24);
         putchar('"');
-    } else
-        fputs("...", stdout);
+    } else fputs("...", stdout);
 }
 
 static void print_array(const Gguf *g, int64_t kv) {

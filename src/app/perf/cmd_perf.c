@@ -23,16 +23,33 @@ typedef struct PerfArgs {
 static PerfArgs args;
 
 static const Option option_table[] = {
-    {.key = "rows", OPT_TEXT(PerfArgs, rows), .metavar = "1,2,4,...", .default_value = "1,2,3,4,5,6,8,12,16,24,32,48,64", .section = "Measuring",
+    {.key = "rows",
+     OPT_TEXT(PerfArgs, rows),
+     .metavar = "1,2,4,...",
+     .default_value = "1,2,3,4,5,6,8,12,16,24,32,48,64",
+     .section = "Measuring",
      .help = "numbers of rows to time"},
-    {.key = "ctx", .letter = 'c', OPT_INT(PerfArgs, n_context, 0, 1 << 20), .default_value = "128", .help = "tokens of context before the rows"},
-    {.key = "parts", OPT_TEXT(PerfArgs, parts), .metavar = "1,8,...", .default_value = "1,8,32",
+    {.key = "ctx",
+     .letter = 'c',
+     OPT_INT(PerfArgs, n_context, 0, 1 << 20),
+     .default_value = "128",
+     .help = "tokens of context before the rows"},
+    {.key = "parts",
+     OPT_TEXT(PerfArgs, parts),
+     .metavar = "1,8,...",
+     .default_value = "1,8,32",
      .help = "numbers of rows whose forward is broken down into its parts"},
-    {.key = "seconds", OPT_REAL(PerfArgs, seconds, 0, 86400), .metavar = "S", .default_value = "5",
+    {.key = "seconds",
+     OPT_REAL(PerfArgs, seconds, 0, 86400),
+     .metavar = "S",
+     .default_value = "5",
      .help = "how long to measure; at least three rounds"},
-    {.key = "figures", OPT_FLAG(PerfArgs, figures),
-     .help = "print only key figures: the share of the bandwidth that one row reaches and T(4, 8, 16, 32)/T(1) at contexts 128 and 1024, beside "
-             "the goals for the shape of TinyLlama-1.1B and the limits of this machine; --seconds then applies to each context"},
+    {.key = "figures",
+     OPT_FLAG(PerfArgs, figures),
+     .help = "print only key figures: the share of the bandwidth that one row reaches and T(4, 8, 16, 32)/T(1) at "
+             "contexts 128 and 1024, beside "
+             "the goals for the shape of TinyLlama-1.1B and the limits of this machine; --seconds then applies to each "
+             "context"},
     {.key = "plot", OPT_FILE(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and the limit; needs gnuplot"},
     {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
     {.key = NULL},
@@ -77,10 +94,11 @@ static bool has_limits(const Report *r) { return r->speed.read_gb_s > 0; }
 static void print_row(const Report *r, int64_t i) {
     double ops = 0;
     for (int k = 0; k < PEAK_COUNT; k++) ops += r->rows[i] * r->work.ops_per_row[k];
-    printf("%6d %10.3f %8.2f %11.1f", r->rows[i], 1e3 * r->seconds[i], r->seconds[i] / t1(r), r->rows[i] / r->seconds[i]);
+    printf("%6d %10.3f %8.2f %11.1f", r->rows[i], 1e3 * r->seconds[i], r->seconds[i] / t1(r),
+           r->rows[i] / r->seconds[i]);
     if (has_limits(r))
-        printf(" %10.3f %7.0f%% %9.0f%% %9.0f", 1e3 * limit_s(r, i), 100 * limit_s(r, i) / r->seconds[i], 100 * read_share(r, i),
-               ops / r->seconds[i] * 1e-9);
+        printf(" %10.3f %7.0f%% %9.0f%% %9.0f", 1e3 * limit_s(r, i), 100 * limit_s(r, i) / r->seconds[i],
+               100 * read_share(r, i), ops / r->seconds[i] * 1e-9);
     putchar('\n');
 }
 
@@ -88,17 +106,19 @@ static void print_text(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
     const Weights *w = r->weights;
     int n_threads = r->args->model.device->n_threads;
-    printf("machine   %d thread%s, backend %s, kernels %s (of", n_threads, n_threads == 1 ? "" : "s", w->backend->name, w->options.kernels);
+    printf("machine   %d thread%s, backend %s, kernels %s (of", n_threads, n_threads == 1 ? "" : "s", w->backend->name,
+           w->options.kernels);
     for (const char *const *name = w->backend->kernel_names(); *name; name++) printf(" %s", *name);
     printf("), activations %s\n", weights_activations(w));
     if (has_limits(r))
         printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
                peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
-    printf("model     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9, r->args->n_context);
+    printf("model     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
+           r->args->n_context);
     if (has_limits(r))
-        printf("limit     the longer of two times: reading everything once, and computing everything at the peak rate\n");
-    else
-        printf("limit     the backend %s does not know the limits of the machine\n", w->backend->name);
+        printf(
+            "limit     the longer of two times: reading everything once, and computing everything at the peak rate\n");
+    else printf("limit     the backend %s does not know the limits of the machine\n", w->backend->name);
     printf("\n%6s %10s %8s %11s", "rows", "T ms", "T/T(1)", "rows/s");
     printf(has_limits(r) ? " %10s %8s %10s %9s\n" : "\n", "limit ms", "of limit", "bandwidth", "Gop/s");
     for (int64_t i = 0; i < r->n; i++) print_row(r, i);
@@ -113,17 +133,20 @@ static void print_json(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
     json_t *rows = json_array();
     for (int64_t i = 0; i < r->n; i++)
-        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:o, s:o, s:o}", "rows", r->rows[i], "seconds",
-            r->seconds[i], "ratio", r->seconds[i] / t1(r), "limit_s", figure(r, limit_s(r, i)), "of_limit",
-            figure(r, limit_s(r, i) / r->seconds[i]), "bandwidth_share", figure(r, read_share(r, i))));
+        json_array_append_new(
+            rows, json_pack("{s:i, s:f, s:f, s:o, s:o, s:o}", "rows", r->rows[i], "seconds", r->seconds[i], "ratio",
+                            r->seconds[i] / t1(r), "limit_s", figure(r, limit_s(r, i)), "of_limit",
+                            figure(r, limit_s(r, i) / r->seconds[i]), "bandwidth_share", figure(r, read_share(r, i))));
     json_t *split = json_array();
     for (int64_t i = 0; i < r->n_split; i++)
-        json_array_append_new(split, perf_parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
-    json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o, s:o}", "threads", r->args->model.device->n_threads,
-                     "backend", r->weights->backend->name, "kernel_table",
-                     r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s", r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8],
-                     "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "weight_gb",
-                     r->work.weight_bytes * 1e-9, "context", r->args->n_context, "forward", rows, "split", split);
+        json_array_append_new(split,
+                              perf_parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
+    json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o, s:o}", "threads",
+                          r->args->model.device->n_threads, "backend", r->weights->backend->name, "kernel_table",
+                          r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s",
+                          r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s",
+                          peak[PEAK_F32], "weight_gb", r->work.weight_bytes * 1e-9, "context", r->args->n_context,
+                          "forward", rows, "split", split);
     json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(j);
@@ -135,8 +158,13 @@ static int plot(const Report *r, fr_error *err) {
         rows[i] = r->rows[i], ms[i] = 1e3 * r->seconds[i], limit_ms[i] = 1e3 * limit_s(r, i);
     const PlotSeries series[] = {{.name = "T(n)", .n = (int)r->n, .x = rows, .y = ms},
                                  {.name = "limit", .n = (int)r->n, .x = rows, .y = limit_ms}};
-    const Plot p = {.kind = PLOT_LINES, .title = "A forward over n rows, and its lower limit", .x_label = "rows",
-                    .y_label = "ms", .series = series, .n_series = 2, .y_from_zero = true};
+    const Plot p = {.kind = PLOT_LINES,
+                    .title = "A forward over n rows, and its lower limit",
+                    .x_label = "rows",
+                    .y_label = "ms",
+                    .series = series,
+                    .n_series = 2,
+                    .y_from_zero = true};
     return plot_write_svg(&p, r->args->plot, err);
 }
 
@@ -145,7 +173,8 @@ static int plot(const Report *r, fr_error *err) {
 static int measure(Report *r, Executor *e, fr_error *err) {
     MachineSpeed after;
     int status = cost_machine_speed(r->weights, r->args->model.n_threads, &r->speed, err);
-    if (!status) status = cost_measure(e, r->args->n_context, r->rows, (int)r->n, 3, r->args->seconds, 0.5, r->seconds, err);
+    if (!status)
+        status = cost_measure(e, r->args->n_context, r->rows, (int)r->n, 3, r->args->seconds, 0.5, r->seconds, err);
     if (!status) status = cost_machine_speed(r->weights, r->args->model.n_threads, &after, err);
     if (status) return status;
     if (after.read_gb_s > r->speed.read_gb_s) r->speed.read_gb_s = after.read_gb_s;
@@ -156,7 +185,8 @@ static int measure(Report *r, Executor *e, fr_error *err) {
 
 static int measure_parts(Report *r, Executor *e, fr_error *err) {
     for (int64_t i = 0; i < r->n_split; i++) {
-        r->n_parts[i] = cost_parts_measure(e, &r->speed, r->split[i], r->args->n_context, PARTS_S, r->parts[i], &r->whole_s[i], err);
+        r->n_parts[i] = cost_parts_measure(e, &r->speed, r->split[i], r->args->n_context, PARTS_S, r->parts[i],
+                                           &r->whole_s[i], err);
         if (r->n_parts[i] < 0) return r->n_parts[i];
     }
     return FR_OK;
@@ -167,11 +197,15 @@ static int report(const PerfArgs *a, fr_error *err) {
     int status = cli_parse_ints(a->rows, 1, MAX_ROWS, &r.rows, &r.n, err);
     if (status) return status;
     status = cli_parse_ints(a->parts, 1, MAX_ROWS, &r.split, &r.n_split, err);
-    if (!status && r.n_split > MAX_SPLIT) status = error_set(err, FR_ERR_ARGUMENT, "--parts: at most %d numbers", MAX_SPLIT);
+    if (!status && r.n_split > MAX_SPLIT)
+        status = error_set(err, FR_ERR_ARGUMENT, "--parts: at most %d numbers", MAX_SPLIT);
     if (r.n > MAX_COUNTS) status = error_set(err, FR_ERR_ARGUMENT, "--rows: at most %d numbers", MAX_COUNTS);
     Executor *executor = NULL;
-    ExecutorOptions options = {.kv_type = a->model.kv, .page_size = 16,
-                               .n_ctx = a->n_context + MAX_ROWS, .max_sequences = 1, .max_rows = MAX_ROWS};
+    ExecutorOptions options = {.kv_type = a->model.kv,
+                               .page_size = 16,
+                               .n_ctx = a->n_context + MAX_ROWS,
+                               .max_sequences = 1,
+                               .max_rows = MAX_ROWS};
     cost_work(r.weights, a->model.kv, &r.work);
     if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
     if (!status && a->plot) status = plot_check(a->plot, err);
@@ -200,8 +234,10 @@ static int run(int argc, char **argv) {
 const Command command_perf = {
     .name = "perf",
     .summary = "the limits of this machine, and what a forward over n rows costs",
-    .about = "Measure this machine's read bandwidth and peak arithmetic rates, and T(n), the time of a forward over n rows. Drafting pays as long as "
-             "T(n)/T(1) stays below the tokens accepted per step. Then break forwards down into parts: bytes and operations of each part, and its "
+    .about = "Measure this machine's read bandwidth and peak arithmetic rates, and T(n), the time of a forward over n "
+             "rows. Drafting pays as long as "
+             "T(n)/T(1) stays below the tokens accepted per step. Then break forwards down into parts: bytes and "
+             "operations of each part, and its "
              "time relative to the lower limit that the machine sets.",
     .sets = (const OptionSet[]){{cli_model_options, &args.model}, {option_table, &args}, {NULL, NULL}},
     .examples = "  forerun perf -m models/target.gguf --rows 1,2,4,8,16 --ctx 128\n",

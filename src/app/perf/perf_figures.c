@@ -38,7 +38,9 @@ typedef struct Figures {
     MachineSpeed speed; /* its read bandwidth is that of the model's weights */
     double seconds[N_COUNTS], limit_s[N_COUNTS];
     double value[N_COUNTS], floor[N_COUNTS];
-    struct { double products_s, products_floor_s, attention_s, attention_floor_s, rest_s; } split[N_SPLITS];
+    struct {
+        double products_s, products_floor_s, attention_s, attention_floor_s, rest_s;
+    } split[N_SPLITS];
 } Figures;
 
 /* Alternates forwards of each number of rows with reading the weights; the fastest of each counts. */
@@ -109,44 +111,51 @@ static const char *verdict(const Figures *f, int i, const double *goal) {
 static void print_text(const Figures *f, const CliModel *m, const double *goal) {
     const double *peak = f->speed.peak_gop_s;
     printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n",
-           tensor_type_info(m->model->layers[0].gate->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8], peak[PEAK_BF16],
-           peak[PEAK_F32]);
+           tensor_type_info(m->model->layers[0].gate->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8],
+           peak[PEAK_BF16], peak[PEAK_F32]);
     printf("%-22s %9s %9s %9s %7s %8s  %s\n", "", "ms", "limit ms", "measured", "goal", "limit", "verdict");
     for (int i = 0; i < N_COUNTS; i++) {
         char name[32], wanted[16] = "-";
         if (i == 0) snprintf(name, sizeof name, "1 row, bandwidth");
         else snprintf(name, sizeof name, "T(%d)/T(1)", COUNTS[i]);
         if (goal) snprintf(wanted, sizeof wanted, "%.2f", goal[i]);
-        printf("%-22s %9.2f %9.2f %9.2f %7s %8.2f  %s\n", name, 1e3 * f->seconds[i], 1e3 * f->limit_s[i], f->value[i], wanted,
-               f->floor[i], verdict(f, i, goal));
+        printf("%-22s %9.2f %9.2f %9.2f %7s %8.2f  %s\n", name, 1e3 * f->seconds[i], 1e3 * f->limit_s[i], f->value[i],
+               wanted, f->floor[i], verdict(f, i, goal));
     }
     for (int k = 0; k < N_SPLITS; k++)
-        printf("%2d row%s products %.2f ms (limit %.2f), attention %.2f (%.2f), rest %.2f\n", SPLITS[k], SPLITS[k] == 1 ? ": " : "s:",
-               1e3 * f->split[k].products_s, 1e3 * f->split[k].products_floor_s, 1e3 * f->split[k].attention_s,
-               1e3 * f->split[k].attention_floor_s, 1e3 * f->split[k].rest_s);
+        printf("%2d row%s products %.2f ms (limit %.2f), attention %.2f (%.2f), rest %.2f\n", SPLITS[k],
+               SPLITS[k] == 1 ? ": " : "s:", 1e3 * f->split[k].products_s, 1e3 * f->split[k].products_floor_s,
+               1e3 * f->split[k].attention_s, 1e3 * f->split[k].attention_floor_s, 1e3 * f->split[k].rest_s);
 }
 
 static json_t *to_json(const Figures *f, const double *goal) {
     json_t *rows = json_array(), *split = json_array();
     for (int i = 0; i < N_COUNTS; i++)
-        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:s}", "rows", COUNTS[i], "seconds", f->seconds[i], "limit_s",
-            f->limit_s[i], "value", f->value[i], "limit", f->floor[i], "goal", goal ? json_real(goal[i]) : json_null(),
-            "verdict", verdict(f, i, goal)));
+        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:s}", "rows", COUNTS[i], "seconds",
+                                              f->seconds[i], "limit_s", f->limit_s[i], "value", f->value[i], "limit",
+                                              f->floor[i], "goal", goal ? json_real(goal[i]) : json_null(), "verdict",
+                                              verdict(f, i, goal)));
     for (int k = 0; k < N_SPLITS; k++)
-        json_array_append_new(split, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", SPLITS[k], "products_s", f->split[k].products_s,
-            "products_limit_s", f->split[k].products_floor_s, "attention_s", f->split[k].attention_s, "attention_limit_s",
-            f->split[k].attention_floor_s, "rest_s", f->split[k].rest_s));
+        json_array_append_new(split, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", SPLITS[k], "products_s",
+                                               f->split[k].products_s, "products_limit_s", f->split[k].products_floor_s,
+                                               "attention_s", f->split[k].attention_s, "attention_limit_s",
+                                               f->split[k].attention_floor_s, "rest_s", f->split[k].rest_s));
     const double *peak = f->speed.peak_gop_s;
-    return json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "context", f->n_context, "read_gb_s", f->speed.read_gb_s, "int8_gop_s",
-                     peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "figures", rows, "split", split);
+    return json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "context", f->n_context, "read_gb_s", f->speed.read_gb_s,
+                     "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32],
+                     "figures", rows, "split", split);
 }
 
 int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
     if (!m->weights->backend->speed)
-        return error_set(err, FR_ERR_UNSUPPORTED, "--figures: the backend %s does not know the limits of the machine; use --backend cpu",
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "--figures: the backend %s does not know the limits of the machine; use --backend cpu",
                          m->weights->backend->name);
     const double *goal = goal_of(m->model->layers[0].gate->type);
-    ExecutorOptions options = {.kv_type = m->kv, .page_size = 16, .n_ctx = 1024 + 64, .max_sequences = 1,
+    ExecutorOptions options = {.kv_type = m->kv,
+                               .page_size = 16,
+                               .n_ctx = 1024 + 64,
+                               .max_sequences = 1,
                                .max_rows = 64};
     Executor *e;
     CostWork work;
@@ -154,7 +163,8 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
     json_t *list = json_array();
     int status = executor_open(&e, m->device, m->weights, &options, err);
     if (!status && !json)
-        printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is the time of a forward of n rows, the fastest of several rounds\n",
+        printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is the time of a forward of n rows, "
+               "the fastest of several rounds\n",
                m->n_threads, m->weights->options.kernels, weights_activations(m->weights), work.weight_bytes * 1e-9);
     for (size_t c = 0; !status && c < sizeof CONTEXTS / sizeof *CONTEXTS; c++) {
         Figures f = {.n_context = CONTEXTS[c]};

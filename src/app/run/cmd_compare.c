@@ -19,7 +19,10 @@ typedef struct CompareArgs {
 static CompareArgs args;
 
 static const Option option_table[] = {
-    {.key = "runs", OPT_INT(CompareArgs, n_runs, 1, MAX_RUNS), .default_value = "3", .section = "Output",
+    {.key = "runs",
+     OPT_INT(CompareArgs, n_runs, 1, MAX_RUNS),
+     .default_value = "3",
+     .section = "Output",
      .help = "repeat N times, alternating the methods, and show medians"},
     {.key = "no-text", OPT_FLAG(CompareArgs, no_text), .help = "print only the table"},
     {.key = "json", OPT_FLAG(CompareArgs, json), .help = "print the table as JSON"},
@@ -38,20 +41,24 @@ static int check(fr_error *err) {
 typedef struct Method {
     const char *spec;
     double tokens_per_s[MAX_RUNS];
-    fr_stats stats;      /* of the last run */
-    int32_t *tokens;     /* of the first run, as is the hash of its logits */
+    fr_stats stats;  /* of the last run */
+    int32_t *tokens; /* of the first run, as is the hash of its logits */
     int64_t n_tokens;
     uint64_t logits_hash;
-    Buf colored;         /* the text of the first run, with colours */
+    Buf colored; /* the text of the first run, with colours */
     int use_color;
-    bool dist_only;      /* the rule keeps the output distribution, not the text */
-    bool is_lossy;       /* it keeps neither */
-    bool same;           /* in every run, tokens and hash of logits equal plain decoding's; with dist_only or is_lossy, those of the
+    bool dist_only; /* the rule keeps the output distribution, not the text */
+    bool is_lossy;  /* it keeps neither */
+    bool same; /* in every run, tokens and hash of logits equal plain decoding's; with dist_only or is_lossy, those of the
                           * first run */
 } Method;
 
 static const char *verdict(const Method *m) {
-    return !m->spec ? "" : !m->same ? "DIFFERENT" : m->is_lossy ? "LOSSY" : m->dist_only ? "same distribution" : "identical";
+    return !m->spec       ? ""
+           : !m->same     ? "DIFFERENT"
+           : m->is_lossy  ? "LOSSY"
+           : m->dist_only ? "same distribution"
+                          : "identical";
 }
 
 static int keep_token(void *user, const fr_token_event *event) {
@@ -108,16 +115,17 @@ static double overhead(const Method *m) {
 }
 
 static void print_table(const Method *methods, int n, int n_runs) {
-    printf("%-36s %9s %8s %10s %8s %9s %9s %8s  %s\n", "method", "tokens/s", "speed-up", "acceptance", "drafted", "draft ms",
-           "target ms", "overhead", "text");
-    printf("%-36s %9s %8s %10s %8s %9s %9s %8s\n", "", "", "", "per step", "per step", "per step", "per step", "% of time");
+    printf("%-36s %9s %8s %10s %8s %9s %9s %8s  %s\n", "method", "tokens/s", "speed-up", "acceptance", "drafted",
+           "draft ms", "target ms", "overhead", "text");
+    printf("%-36s %9s %8s %10s %8s %9s %9s %8s\n", "", "", "", "per step", "per step", "per step", "per step",
+           "% of time");
     double plain = median(methods[0].tokens_per_s, n_runs);
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
         double rate = median(m->tokens_per_s, n_runs), steps = (double)(m->stats.n_steps ? m->stats.n_steps : 1);
-        printf("%-36.36s %9.1f %7.2fx %10.2f %8.1f %9.3f %9.3f %8.1f  %s\n", m->spec ? m->spec : "plain", rate, rate / plain,
-               m->stats.acceptance_length, (double)m->stats.drafted / steps, 1e3 * m->stats.draft_s / steps,
-               1e3 * m->stats.forward_s / steps, 100 * overhead(m), verdict(m));
+        printf("%-36.36s %9.1f %7.2fx %10.2f %8.1f %9.3f %9.3f %8.1f  %s\n", m->spec ? m->spec : "plain", rate,
+               rate / plain, m->stats.acceptance_length, (double)m->stats.drafted / steps,
+               1e3 * m->stats.draft_s / steps, 1e3 * m->stats.forward_s / steps, 100 * overhead(m), verdict(m));
         if (m->stats.draft_error[0]) printf("    switched off: %s\n", m->stats.draft_error);
     }
 }
@@ -133,10 +141,12 @@ static void print_texts(const Method *methods, int n) {
         const Method *m = &methods[i];
         if (i == 0) printf("plain decoding:\n");
         else if (m->use_color)
-            printf("%s%s%s (coloured: drafted and accepted tokens):\n", generate_source_color(0), m->spec, GENERATE_COLOR_OFF);
+            printf("%s%s%s (coloured: drafted and accepted tokens):\n", generate_source_color(0), m->spec,
+                   GENERATE_COLOR_OFF);
         else printf("%s:\n", m->spec);
         printf("%s\n\n", m->colored.data ? m->colored.data : "");
-        if (!m->use_color && !methods[n - 1].dist_only && !methods[n - 1].is_lossy) break; /* without colours the texts are equal */
+        if (!m->use_color && !methods[n - 1].dist_only && !methods[n - 1].is_lossy)
+            break; /* without colours the texts are equal */
     }
 }
 
@@ -147,9 +157,11 @@ static void print_json(const Method *methods, int n, int n_runs) {
         const Method *m = &methods[i];
         double rate = median(m->tokens_per_s, n_runs);
         json_t *j = stats_json(&m->stats); /* of the last run; the rate is the median of all */
-        json_object_update_new(j, json_pack("{s:s, s:f, s:f, s:f, s:b, s:b, s:b}", "method", m->spec ? m->spec : "plain", "tokens_per_s", rate,
-            "speed_up", rate / plain, "overhead", overhead(m), "identical", (int)(m->same && !m->dist_only && !m->is_lossy),
-            "same_distribution", (int)(m->same && !m->is_lossy), "lossy", (int)m->is_lossy));
+        json_object_update_new(j, json_pack("{s:s, s:f, s:f, s:f, s:b, s:b, s:b}", "method",
+                                            m->spec ? m->spec : "plain", "tokens_per_s", rate, "speed_up", rate / plain,
+                                            "overhead", overhead(m), "identical",
+                                            (int)(m->same && !m->dist_only && !m->is_lossy), "same_distribution",
+                                            (int)(m->same && !m->is_lossy), "lossy", (int)m->is_lossy));
         json_array_append_new(rows, j);
     }
     json_dumpf(rows, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
@@ -197,9 +209,12 @@ static int run(int argc, char **argv) {
     Method methods[GENERATE_MAX_DRAFTS + 1] = {0};
     int n = args.generate.n_drafts + 1, use_color = generate_use_color(args.generate.color, 1);
     for (int i = 0; i < n; i++)
-        methods[i] = (Method){.spec = i ? args.generate.drafts[i - 1] : NULL, .colored.max_bytes = 64 << 20,
-                              .use_color = use_color, .dist_only = i && keeps_only_distribution(rule, &args.generate),
-                              .is_lossy = i && rule->is_lossy, .same = true};
+        methods[i] = (Method){.spec = i ? args.generate.drafts[i - 1] : NULL,
+                              .colored.max_bytes = 64 << 20,
+                              .use_color = use_color,
+                              .dist_only = i && keeps_only_distribution(rule, &args.generate),
+                              .is_lossy = i && rule->is_lossy,
+                              .same = true};
     int status = compare(&g, &args, methods, n, &err);
     bool same = true;
     for (int i = 0; i < n; i++) same = same && methods[i].same;
@@ -226,14 +241,22 @@ static int run(int argc, char **argv) {
 const Command command_compare = {
     .name = "compare",
     .summary = "the same prompt plainly and with each drafter, side by side",
-    .about = "Generate from the same prompt plainly and with each drafter by itself, and print one table of speed, acceptance and equality. "
-             "The exit status is 1 if a token or a logit differs. With --verify RULE other than sampled and a temperature, drafted texts have "
-             "the distribution of plain decoding but are other texts: the table says \"same distribution\" and compares only repetitions of "
+    .about = "Generate from the same prompt plainly and with each drafter by itself, and print one table of speed, "
+             "acceptance and equality. "
+             "The exit status is 1 if a token or a logit differs. With --verify RULE other than sampled and a "
+             "temperature, drafted texts have "
+             "the distribution of plain decoding but are other texts: the table says \"same distribution\" and "
+             "compares only repetitions of "
              "a seed. Under a lossy rule it says \"LOSSY\".",
-    .sets = (const OptionSet[]){{generate_options, &args.generate}, {generate_prompt_options, &args.generate}, {option_table, &args}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{generate_options, &args.generate},
+                                {generate_prompt_options, &args.generate},
+                                {option_table, &args},
+                                {NULL, NULL}},
     .list = generate_list_methods,
-    .examples = "  forerun compare -m models/target.gguf -p \"Once upon a time\" --draft ngram-trie --draft ngram-trie:rule=paper --color=auto\n"
-                "  forerun compare -m target.gguf -f prompt.txt --temp 0.7 --verify recursive --draft rsd-c:model=small.gguf\n",
+    .examples =
+        "  forerun compare -m models/target.gguf -p \"Once upon a time\" --draft ngram-trie --draft "
+        "ngram-trie:rule=paper --color=auto\n"
+        "  forerun compare -m target.gguf -f prompt.txt --temp 0.7 --verify recursive --draft rsd-c:model=small.gguf\n",
     .defaults = set_defaults,
     .check = check,
     .run = run,

@@ -18,9 +18,17 @@ typedef struct LogitsArgs {
 static LogitsArgs args;
 
 static const Option option_table[] = {
-    {.key = "tokens", OPT_TEXT(LogitsArgs, tokens), .metavar = "1,2,3", .required = "token ids", .section = "Input and output",
+    {.key = "tokens",
+     OPT_TEXT(LogitsArgs, tokens),
+     .metavar = "1,2,3",
+     .required = "token ids",
+     .section = "Input and output",
      .help = "token ids, separated by commas; no BOS is added"},
-    {.key = "output", .letter = 'o', OPT_FILE(LogitsArgs, out), .required = "output file", .help = "file for the logits; -: standard output"},
+    {.key = "output",
+     .letter = 'o',
+     OPT_FILE(LogitsArgs, out),
+     .required = "output file",
+     .help = "file for the logits; -: standard output"},
     {.key = NULL},
 };
 
@@ -57,8 +65,11 @@ static int write_all(const LogitsArgs *a, fr_error *err) {
     FILE *out = NULL;
     int status = cli_parse_ints(a->tokens, 0, model->hparams.n_vocab - 1, &tokens, &n, err);
     if (!status) {
-        ExecutorOptions options = {.kv_type = a->model.kv, .page_size = 16,
-                                   .n_ctx = (int32_t)n, .max_sequences = 1, .max_rows = CHUNK};
+        ExecutorOptions options = {.kv_type = a->model.kv,
+                                   .page_size = 16,
+                                   .n_ctx = (int32_t)n,
+                                   .max_sequences = 1,
+                                   .max_rows = CHUNK};
         status = executor_open(&executor, a->model.device, a->model.weights, &options, err);
     }
     if (!status) {
@@ -85,7 +96,8 @@ static int run(int argc, char **argv) {
 const Command command_logits = {
     .name = "logits",
     .summary = "raw logits of every position of given tokens",
-    .about = "Write the raw logits after each of the given tokens: float32, little endian, row-major [n_tokens][n_vocab].",
+    .about =
+        "Write the raw logits after each of the given tokens: float32, little endian, row-major [n_tokens][n_vocab].",
     .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
     .examples = "  forerun logits -m models/target.gguf --tokens 1,400,500 --kv f32 -o logits.f32\n",
     .defaults = set_defaults,

@@ -16,7 +16,10 @@ typedef struct RunArgs {
 static RunArgs args;
 
 static const Option option_table[] = {
-    {.key = "stats-json", OPT_FILE(RunArgs, stats_json), .section = "Output", .help = "write tokens, text, acceptance and times to FILE, as JSON"},
+    {.key = "stats-json",
+     OPT_FILE(RunArgs, stats_json),
+     .section = "Output",
+     .help = "write tokens, text, acceptance and times to FILE, as JSON"},
     {.key = "logprobs", OPT_FLAG(RunArgs, logprobs), .help = "add the log-probability of each token to --stats-json"},
     {.key = "stats", OPT_FLAG(RunArgs, stats), .help = "print a summary on standard error"},
     {.key = NULL},
@@ -41,8 +44,7 @@ static int print_token(void *user, const fr_token_event *event) {
     if (out->logprobs) json_array_append_new(out->logprobs, json_real(event->logprob));
     if (out->use_color && event->source >= 0 && event->n_bytes)
         printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), event->text);
-    else
-        fwrite(event->text, 1, event->n_bytes, stdout);
+    else fwrite(event->text, 1, event->n_bytes, stdout);
     /* A closed pipe ends the generation. */
     return fflush(stdout) != 0;
 }
@@ -55,15 +57,19 @@ static void print_summary(const Generator *g, const fr_request *r) {
     fprintf(stderr, "%lld tokens in %lld steps, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
             (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
             (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
-    fprintf(stderr, "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
-            "verification %.1f %%); backend %s, kernels %s, activations %s; logits %016llx\n", (long long)s.n_prompt, (long long)s.n_prompt_shared,
-            s.prefill_s, s.decode_s, s.tokens_per_s,
-            100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s,
-            info.backend, info.kernels, info.activations, (unsigned long long)s.logits_hash);
-    if (s.is_lossy) fputs("LOSSY: the verification rule changed the output distribution, which is no longer the target's\n", stderr);
+    fprintf(
+        stderr,
+        "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
+        "verification %.1f %%); backend %s, kernels %s, activations %s; logits %016llx\n",
+        (long long)s.n_prompt, (long long)s.n_prompt_shared, s.prefill_s, s.decode_s, s.tokens_per_s,
+        100 * s.draft_s / s.decode_s, 100 * s.forward_s / s.decode_s, 100 * s.verify_s / s.decode_s, info.backend,
+        info.kernels, info.activations, (unsigned long long)s.logits_hash);
+    if (s.is_lossy)
+        fputs("LOSSY: the verification rule changed the output distribution, which is no longer the target's\n",
+              stderr);
     if (s.n_preempted)
-        fprintf(stderr, "the KV cache ran out of pages %lld times; %lld tokens were computed again\n", (long long)s.n_preempted,
-                (long long)s.n_recomputed);
+        fprintf(stderr, "the KV cache ran out of pages %lld times; %lld tokens were computed again\n",
+                (long long)s.n_preempted, (long long)s.n_recomputed);
 }
 
 static json_t *request_json(const Generator *g, const fr_request *r, const GenerateArgs *a) {
@@ -79,10 +85,12 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     json_t *j = stats_json(&s), *ids = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(ids, json_integer(tokens[i]));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.logits_hash);
-    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b}", "tokens", ids, "text", json_stringn(text, n_bytes),
-        "finish", fr_finish_name(fr_request_finish(r)), "logits_hash", hash, "backend", info.backend, "kernel_table", info.kernels, "activations", info.activations,
-        "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify", a->verify ? a->verify : "sampled", "lossy",
-        s.is_lossy));
+    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b}", "tokens", ids, "text",
+                                        json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish(r)),
+                                        "logits_hash", hash, "backend", info.backend, "kernel_table", info.kernels,
+                                        "activations", info.activations, "threads",
+                                        a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify",
+                                        a->verify ? a->verify : "sampled", "lossy", s.is_lossy));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string(s.draft_error));
     return j;
 }
@@ -100,15 +108,18 @@ static int run(int argc, char **argv) {
     fr_error err;
     Generator g;
     if (generator_open(&g, &args.generate, &err)) return cli_fail(&err);
-    Output out = {.use_color = generate_use_color(args.generate.color, 1), .logprobs = args.logprobs ? json_array() : NULL};
+    Output out = {.use_color = generate_use_color(args.generate.color, 1),
+                  .logprobs = args.logprobs ? json_array() : NULL};
     args.generate.want_logprobs = args.logprobs;
     fr_request *r;
-    int status = generator_run(&g, &args.generate, args.generate.drafts, args.generate.n_drafts, print_token, &out, &r, &err);
+    int status = generator_run(&g, &args.generate, args.generate.drafts, args.generate.n_drafts, print_token, &out, &r,
+                               &err);
     if (!status) {
         putchar('\n');
         fr_stats s;
         fr_request_get_stats(r, &s);
-        if (s.draft_error[0]) fprintf(stderr, "forerun: a drafter was switched off, which does not change the text: %s\n", s.draft_error);
+        if (s.draft_error[0])
+            fprintf(stderr, "forerun: a drafter was switched off, which does not change the text: %s\n", s.draft_error);
         if (args.stats) print_summary(&g, r);
         if (args.stats_json) status = write_stats(&g, r, out.logprobs, &err);
         fr_request_close(r);
@@ -121,10 +132,15 @@ static int run(int argc, char **argv) {
 const Command command_run = {
     .name = "run",
     .summary = "generate text, with drafters or without",
-    .about = "Generate text from a prompt. With --draft, drafters propose tokens that the model verifies several at a time; the text is the same "
-             "as without them. Several --draft options share one budget. Rules of --verify other than sampled give another text of the same "
+    .about = "Generate text from a prompt. With --draft, drafters propose tokens that the model verifies several at a "
+             "time; the text is the same "
+             "as without them. Several --draft options share one budget. Rules of --verify other than sampled give "
+             "another text of the same "
              "distribution; with --lossy, a text of another distribution.",
-    .sets = (const OptionSet[]){{generate_options, &args.generate}, {generate_prompt_options, &args.generate}, {option_table, &args}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{generate_options, &args.generate},
+                                {generate_prompt_options, &args.generate},
+                                {option_table, &args},
+                                {NULL, NULL}},
     .list = generate_list_methods,
     .examples = "  forerun run -m models/target.gguf -p \"Once upon a time\" --draft ngram-trie --color\n"
                 "  forerun run -m chat.gguf --chat -p \"Why is the sky blue?\" --temp 0.7 --top-p 0.95 --seed 1\n"

@@ -29,15 +29,19 @@ static void show_loading(void *user, double part) { progress_update(user, (int64
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
-    fr_model_options options = {.backend = a->backend, .kernels = a->kernels, .activations = a->activations,
-                                .n_threads = a->engine.n_threads, .progress = show_loading, .progress_user = &bar};
+    fr_model_options options = {.backend = a->backend,
+                                .kernels = a->kernels,
+                                .activations = a->activations,
+                                .n_threads = a->engine.n_threads,
+                                .progress = show_loading,
+                                .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
     return status;
 }
 
-int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options, const char *const *drafts,
-                         int n_drafts, int tree_budget, fr_error *err) {
+int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options,
+                         const char *const *drafts, int n_drafts, int tree_budget, fr_error *err) {
     fr_engine_options o = *options;
     o.drafts = drafts;
     o.n_drafts = n_drafts;
@@ -52,9 +56,9 @@ int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine
 
 static int open_generator(Generator *g, const GenerateArgs *a, fr_error *err) {
     int status = generate_open_model(&g->model, a, err);
-    if (!status) status = generate_open_engine(&g->engine, g->model, &a->engine, a->drafts, a->n_drafts, a->tree_budget, err);
-    if (status || a->prompt)
-        return status ? status : encode_prompt(g, a, a->prompt, strlen(a->prompt), err);
+    if (!status)
+        status = generate_open_engine(&g->engine, g->model, &a->engine, a->drafts, a->n_drafts, a->tree_budget, err);
+    if (status || a->prompt) return status ? status : encode_prompt(g, a, a->prompt, strlen(a->prompt), err);
     char *text;
     size_t n;
     status = cli_read_file(a->prompt_file, PROMPT_MAX_BYTES, &text, &n, err);
@@ -79,10 +83,17 @@ void generator_close(Generator *g) {
 }
 
 fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts) {
-    return (fr_request_options){.max_tokens = a->n_tokens, .sampling = a->sampling, .stops = a->stops, .n_stops = a->n_stops,
-                                .drafts = drafts, .n_drafts = n_drafts, .tree_budget = a->tree_budget, .verify = a->verify,
+    return (fr_request_options){.max_tokens = a->n_tokens,
+                                .sampling = a->sampling,
+                                .stops = a->stops,
+                                .n_stops = a->n_stops,
+                                .drafts = drafts,
+                                .n_drafts = n_drafts,
+                                .tree_budget = a->tree_budget,
+                                .verify = a->verify,
                                 .allow_lossy = a->lossy,
-                                .ignore_eos = a->ignore_eos, .want_logprobs = a->want_logprobs};
+                                .ignore_eos = a->ignore_eos,
+                                .want_logprobs = a->want_logprobs};
 }
 
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,
@@ -106,9 +117,7 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
     return status;
 }
 
-int generate_use_color(ColorWhen when, int fd) {
-    return when == COLOR_ALWAYS || (when == COLOR_AUTO && isatty(fd));
-}
+int generate_use_color(ColorWhen when, int fd) { return when == COLOR_ALWAYS || (when == COLOR_AUTO && isatty(fd)); }
 
 const char *generate_source_color(int32_t source) {
     static const char *const colors[] = {"\033[32m", "\033[36m", "\033[35m", "\033[33m", "\033[34m", "\033[31m"};

@@ -40,8 +40,8 @@ const VerifyRule *generate_rule(const GenerateArgs *a);
 /* Opens the model, with a progress bar. */
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err);
 /* An engine in which these drafts are open, and which knows what forwards cost where the tree budget is automatic. */
-int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options, const char *const *drafts,
-                         int n_drafts, int tree_budget, fr_error *err);
+int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options,
+                         const char *const *drafts, int n_drafts, int tree_budget, fr_error *err);
 /* The options of a request as the command line gives them; they point into `a` and the caller's drafts. */
 fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts);
 

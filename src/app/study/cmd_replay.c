@@ -50,24 +50,52 @@ static int add_draft(void *to, const char *spec, fr_error *err) {
 }
 
 static const Option option_table[] = {
-    {.key = "TRACE.jsonl", OPT_FILE(ReplayArgs, trace), .is_argument = true, .required = "file of recorded answers", .help = "the recorded answers"},
-    {.key = "vocab", .letter = 'm', OPT_FILE(ReplayArgs, vocab), .required = "vocabulary", .help = "GGUF file whose vocabulary the answers were written with"},
-    {.key = "draft", .letter = 'd', OPT_CUSTOM(add_draft), .metavar = "SPEC", .default_help = "ngram-trie", .suggest = cli_suggest_draft,
-     .help = "drafter, as method or method:key=value,...; several are united by their calibrated estimates; auto: those that auto unites; none: "
+    {.key = "TRACE.jsonl",
+     OPT_FILE(ReplayArgs, trace),
+     .is_argument = true,
+     .required = "file of recorded answers",
+     .help = "the recorded answers"},
+    {.key = "vocab",
+     .letter = 'm',
+     OPT_FILE(ReplayArgs, vocab),
+     .required = "vocabulary",
+     .help = "GGUF file whose vocabulary the answers were written with"},
+    {.key = "draft",
+     .letter = 'd',
+     OPT_CUSTOM(add_draft),
+     .metavar = "SPEC",
+     .default_help = "ngram-trie",
+     .suggest = cli_suggest_draft,
+     .help = "drafter, as method or method:key=value,...; several are united by their calibrated estimates; auto: "
+             "those that auto unites; none: "
              "plain decoding (may be repeated)"},
     /* ngram-trie is made for 32 nodes: a CPU verifies them at a few times the cost of one row. */
-    {.key = "tree-budget", .letter = 'b', OPT_INT(ReplayArgs, budget, 0, TREE_MAX_NODES - 1), .default_value = "32",
+    {.key = "tree-budget",
+     .letter = 'b',
+     OPT_INT(ReplayArgs, budget, 0, TREE_MAX_NODES - 1),
+     .default_value = "32",
      .help = "at most N drafted tokens in a step"},
-    {.key = "limit", .letter = 'n', OPT_INT(ReplayArgs, limit, 0, INT32_MAX), .default_help = "all", .help = "use only the first N records"},
-    {.key = "calibration", .letter = 'c', OPT_FLAG(ReplayArgs, calibration),
+    {.key = "limit",
+     .letter = 'n',
+     OPT_INT(ReplayArgs, limit, 0, INT32_MAX),
+     .default_help = "all",
+     .help = "use only the first N records"},
+    {.key = "calibration",
+     .letter = 'c',
+     OPT_FLAG(ReplayArgs, calibration),
      .help = "also print how often nodes are right, by the drafters' own estimates and by the calibrated ones"},
-    {.key = "json", .letter = 'j', OPT_FLAG(ReplayArgs, json), .help = "print JSON: one object per category, and \"all\""},
+    {.key = "json",
+     .letter = 'j',
+     OPT_FLAG(ReplayArgs, json),
+     .help = "print JSON: one object per category, and \"all\""},
     {.key = NULL},
 };
 
 static void set_defaults(void) { replay.options.limit = -1; }
 
-static bool list_drafters(Buf *out) { return buf_puts(out, "Drafters that need no target:\n") && cli_list_drafters(out, true); }
+static bool list_drafters(Buf *out) {
+    return buf_puts(out, "Drafters that need no target:\n") && cli_list_drafters(out, true);
+}
 
 /* ---- records -------------------------------------------------------------------------------------- */
 
@@ -77,8 +105,8 @@ static void append(int32_t *tokens, int64_t *n, int32_t token) {
 }
 
 /* The text's tokens between `first` and `last` (-1: none), malloc'ed. */
-static int encode(const Tokenizer *t, int32_t first, const json_t *text, int32_t last, int32_t **out,
-                  int64_t *n, fr_error *err) {
+static int encode(const Tokenizer *t, int32_t first, const json_t *text, int32_t last, int32_t **out, int64_t *n,
+                  fr_error *err) {
     int32_t *inner = NULL;
     int64_t n_inner = 0;
     *out = NULL;
@@ -86,8 +114,7 @@ static int encode(const Tokenizer *t, int32_t first, const json_t *text, int32_t
     int status = tokenizer_encode(t, json_string_value(text), json_string_length(text), 0, &inner, &n_inner, err);
     if (status) return status;
     *out = malloc((size_t)(n_inner + 2) * sizeof **out);
-    if (!*out)
-        status = error_memory(err, "the tokens of a record", (size_t)(n_inner + 2) * sizeof **out);
+    if (!*out) status = error_memory(err, "the tokens of a record", (size_t)(n_inner + 2) * sizeof **out);
     else {
         append(*out, n, first);
         if (n_inner) memcpy(*out + *n, inner, (size_t)n_inner * sizeof *inner);
@@ -137,7 +164,7 @@ static int replay_line(Replay *r, const char *line, size_t n, int64_t number, fr
     fr_error why;
     json_t *record = json_loadb(line, n, JSON_REJECT_DUPLICATES, &where);
     int status = record ? replay_record(r, record, &why)
-                    : error_set(&why, FR_ERR_FORMAT, "is not a JSON object: %s", where.text);
+                        : error_set(&why, FR_ERR_FORMAT, "is not a JSON object: %s", where.text);
     json_decref(record);
     if (status) error_set(err, status, "%s: line %lld %s", r->options.trace, (long long)number, why.message);
     return status;
@@ -209,12 +236,16 @@ const Command command_replay = {
     .about = "Run drafters that need no model against recorded answers, and count how many steps that saves.",
     .sets = (const OptionSet[]){{option_table, &replay.options}, {NULL, NULL}},
     .list = list_drafters,
-    .notes = "TRACE.jsonl holds one JSON object per line: \"prompt\" (the whole templated text), \"response\" (the greedy answer of a model) and "
-             "optionally \"category\". The context is BOS and the prompt, the output is the response and EOS. A step drafts below the last token, "
-             "keeps the path that the response takes and adds one token; the acceptance length is tokens / steps, 1 for plain decoding. The result is "
+    .notes = "TRACE.jsonl holds one JSON object per line: \"prompt\" (the whole templated text), \"response\" (the "
+             "greedy answer of a model) and "
+             "optionally \"category\". The context is BOS and the prompt, the output is the response and EOS. A step "
+             "drafts below the last token, "
+             "keeps the path that the response takes and adds one token; the acceptance length is tokens / steps, 1 "
+             "for plain decoding. The result is "
              "exactly what greedy decoding with that model would accept.",
     .examples = "  forerun replay --vocab vicuna.gguf answers.jsonl\n"
-                "  forerun replay --vocab vicuna.gguf answers.jsonl --tree-budget 64 --draft ngram-trie:rule=paper,n=13,prefix=3,live=0\n"
+                "  forerun replay --vocab vicuna.gguf answers.jsonl --tree-budget 64 --draft "
+                "ngram-trie:rule=paper,n=13,prefix=3,live=0\n"
                 "  forerun replay --vocab vicuna.gguf answers.jsonl --draft ngram-trie --draft suffix --calibration\n",
     .defaults = set_defaults,
     .run = run,

@@ -17,21 +17,50 @@ typedef struct StudyCommandArgs {
 static StudyCommandArgs args;
 
 static const Option option_table[] = {
-    {.key = "EXPERIMENT", OPT_CHOICE(StudyCommandArgs, experiment, "toy", "length", "budget"), .is_argument = true,
-     .required = "experiment (toy, length or budget)", .section = "Experiment", .help = "toy, length or budget"},
-    {.key = "model", .letter = 'm', OPT_FILE(StudyCommandArgs, study.model), .default_value = "models/target.gguf",
+    {.key = "EXPERIMENT",
+     OPT_CHOICE(StudyCommandArgs, experiment, "toy", "length", "budget"),
+     .is_argument = true,
+     .required = "experiment (toy, length or budget)",
+     .section = "Experiment",
+     .help = "toy, length or budget"},
+    {.key = "model",
+     .letter = 'm',
+     OPT_FILE(StudyCommandArgs, study.model),
+     .default_value = "models/target.gguf",
      .help = "length, budget: target model"},
-    {.key = "draft-model", OPT_FILE(StudyCommandArgs, study.draft_model), .default_value = "models/draft.gguf", .help = "length, budget: draft model"},
-    {.key = "prompts", .letter = 'f', OPT_FILE(StudyCommandArgs, study.prompts), .default_value = "bench/prompts/study.jsonl",
+    {.key = "draft-model",
+     OPT_FILE(StudyCommandArgs, study.draft_model),
+     .default_value = "models/draft.gguf",
+     .help = "length, budget: draft model"},
+    {.key = "prompts",
+     .letter = 'f',
+     OPT_FILE(StudyCommandArgs, study.prompts),
+     .default_value = "bench/prompts/study.jsonl",
      .help = "JSON lines of {\"prompt\": TEXT}"},
-    {.key = "tokens", .letter = 'n', OPT_INT(StudyCommandArgs, study.n_tokens, 1, 1 << 20), .default_value = "128",
+    {.key = "tokens",
+     .letter = 'n',
+     OPT_INT(StudyCommandArgs, study.n_tokens, 1, 1 << 20),
+     .default_value = "128",
      .help = "at most N tokens per answer"},
-    {.key = "runs", OPT_INT(StudyCommandArgs, study.n_runs, 1, STUDY_MAX_RUNS), .default_value = "5", .help = "use the seeds 1 to N, each for all prompts"},
-    {.key = "threads", .letter = 't', OPT_INT(StudyCommandArgs, study.n_threads, 1, THREADS_MAX), .default_help = "all cores", .help = CLI_HELP_THREADS},
-    {.key = "target", OPT_REAL(StudyCommandArgs, target, 0, 1), .metavar = "Q", .default_value = "0.3",
+    {.key = "runs",
+     OPT_INT(StudyCommandArgs, study.n_runs, 1, STUDY_MAX_RUNS),
+     .default_value = "5",
+     .help = "use the seeds 1 to N, each for all prompts"},
+    {.key = "threads",
+     .letter = 't',
+     OPT_INT(StudyCommandArgs, study.n_threads, 1, THREADS_MAX),
+     .default_help = "all cores",
+     .help = CLI_HELP_THREADS},
+    {.key = "target",
+     OPT_REAL(StudyCommandArgs, target, 0, 1),
+     .metavar = "Q",
+     .default_value = "0.3",
      .help = "toy: the target's probability of a one"},
     {.key = "json", OPT_FILE(StudyCommandArgs, study.json), .section = "Output", .help = "write every run to FILE"},
-    {.key = "plot", OPT_TEXT(StudyCommandArgs, study.plot), .metavar = "PREFIX", .help = "write plots to PREFIX-....svg; needs gnuplot"},
+    {.key = "plot",
+     OPT_TEXT(StudyCommandArgs, study.plot),
+     .metavar = "PREFIX",
+     .help = "write plots to PREFIX-....svg; needs gnuplot"},
     {.key = NULL},
 };
 
@@ -50,7 +79,8 @@ static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
     static StudyResult r; /* large */
     json_t *all = json_array();
     int status = a->plot ? study_plot_check(a->plot, err) : FR_OK;
-    if (!status && a->json) status = write_json(all, a->json, err); /* fails now rather than after minutes of measuring */
+    if (!status && a->json)
+        status = write_json(all, a->json, err); /* fails now rather than after minutes of measuring */
     for (size_t i = 0; i < sizeof settings / sizeof *settings && !status; i++) {
         status = study_run(a, plan, settings[i].temperature, settings[i].top_p, &r, err);
         if (status) break;
@@ -68,20 +98,24 @@ static int run(int argc, char **argv) {
     fr_error err;
     int status;
     if (strcmp(args.experiment, "toy") == 0) status = study_toy(args.target, args.study.json, args.study.plot, &err);
-    else status = run_trees(&args.study, strcmp(args.experiment, "length") == 0 ? &study_by_length : &study_by_budget, &err);
+    else
+        status = run_trees(&args.study, strcmp(args.experiment, "length") == 0 ? &study_by_length : &study_by_budget,
+                           &err);
     return status ? cli_fail(&err) : CLI_OK;
 }
 
 const Command command_study = {
     .name = "study",
     .summary = "the experiments of Recursive Speculative Decoding, with plots",
-    .about = "Run the experiments of Recursive Speculative Decoding (Jeon et al. 2024): SD, SpecTr, RSD-C and RSD-S, each under its own rule of "
+    .about = "Run the experiments of Recursive Speculative Decoding (Jeon et al. 2024): SD, SpecTr, RSD-C and RSD-S, "
+             "each under its own rule of "
              "acceptance.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .notes = "toy: Fig. 1, how often one of two draws from one Bernoulli distribution is accepted by another.\n"
              "length: Fig. 4, draft lengths 2 to 5, the trees of appendix D.3.1.\n"
              "budget: Fig. 5, 6 to 30 nodes per step, the trees of appendix D.3.2.\n"
-             "length and budget run at temperature 0.3 and at temperature 1 with top-p 0.95, as in the paper, and print block efficiency (tokens per "
+             "length and budget run at temperature 0.3 and at temperature 1 with top-p 0.95, as in the paper, and "
+             "print block efficiency (tokens per "
              "step), MBSU (efficiency / (length * size of draft / size of target + 1)) and token rate.",
     .examples = "  forerun study toy --plot docs/plots/rsd-toy\n"
                 "  forerun study length --plot docs/plots/rsd-length\n",

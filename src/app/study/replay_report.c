@@ -40,7 +40,8 @@ ReplayCategory *replay_category(ReplayReport *r, const char *name, fr_error *err
         if (strcmp(r->categories[i].name, name) == 0) return &r->categories[i];
     ReplayCategory *c = &r->categories[r->n_categories];
     if (strcmp(name, "all") == 0)
-        error_set(err, FR_ERR_FORMAT, "has the category \"all\", which is the name of the sum over all categories; rename it");
+        error_set(err, FR_ERR_FORMAT,
+                  "has the category \"all\", which is the name of the sum over all categories; rename it");
     else if (r->n_categories == REPLAY_MAX_CATEGORIES)
         error_set(err, FR_ERR_FORMAT, "is of one category too many: at most %d are supported", REPLAY_MAX_CATEGORIES);
     else if (strlen(name) >= sizeof c->name)
@@ -71,9 +72,9 @@ static double median_us(ReplayCategory *c) {
 
 static void print_row(ReplayCategory *c, const char *name) {
     const ReplayStats *s = &c->stats;
-    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", name, (long long)s->n_tokens,
-           (long long)s->n_steps, ratio((double)s->n_tokens, s->n_steps),
-           ratio((double)s->n_drafted, s->n_steps), 1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
+    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", name, (long long)s->n_tokens, (long long)s->n_steps,
+           ratio((double)s->n_tokens, s->n_steps), ratio((double)s->n_drafted, s->n_steps),
+           1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
 }
 
 static void print_calibration(const ReplayBin *bins, const char *name) {
@@ -88,10 +89,9 @@ static void print_calibration(const ReplayBin *bins, const char *name) {
 }
 
 void replay_print_table(ReplayReport *r, bool calibration) {
-    printf("%-16s %8s %8s %10s %10s %10s %10s\n", "category", "tokens", "steps", "acceptance", "drafted",
-           "propose us", "median us");
-    for (int i = 0; i < r->n_categories; i++)
-        print_row(&r->categories[i], r->categories[i].name);
+    printf("%-16s %8s %8s %10s %10s %10s %10s\n", "category", "tokens", "steps", "acceptance", "drafted", "propose us",
+           "median us");
+    for (int i = 0; i < r->n_categories; i++) print_row(&r->categories[i], r->categories[i].name);
     print_row(&r->all, "all");
     if (!calibration) return;
     print_calibration(r->all.stats.bins, "own estimate");
@@ -112,10 +112,9 @@ static json_t *category_json(ReplayCategory *c) {
     return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "records", (json_int_t)c->n_records,
                      "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps, "acceptance_length",
                      ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
-                     ratio((double)s->n_drafted, s->n_steps), "propose_us",
-                     1e6 * ratio(s->propose_s, s->n_steps), "propose_us_median", median_us(c), "build_us",
-                     1e6 * ratio(s->build_s, c->n_records), "calibration", calibration_json(s->bins),
-                     "calibrated", calibration_json(s->calibrated));
+                     ratio((double)s->n_drafted, s->n_steps), "propose_us", 1e6 * ratio(s->propose_s, s->n_steps),
+                     "propose_us_median", median_us(c), "build_us", 1e6 * ratio(s->build_s, c->n_records),
+                     "calibration", calibration_json(s->bins), "calibrated", calibration_json(s->calibrated));
 }
 
 int replay_print_json(ReplayReport *r, fr_error *err) {

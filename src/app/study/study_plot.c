@@ -34,14 +34,23 @@ static int plot_metric(const StudyResult *r, StudyMetric metric, const char *pat
     char title[128], y_label[64];
     for (StudyMethod m = 0; m < STUDY_N_METHODS; m++) {
         best_of(r, m, metric, &curves[m]);
-        series[m] = (PlotSeries){.name = study_method_name(m), .n = curves[m].n, .x = curves[m].x, .y = curves[m].y,
+        series[m] = (PlotSeries){.name = study_method_name(m),
+                                 .n = curves[m].n,
+                                 .x = curves[m].x,
+                                 .y = curves[m].y,
                                  .dy = curves[m].dy};
     }
-    snprintf(title, sizeof title, "%s by %s, temperature %g, top-p %g", labels[metric], r->plan->group_name, r->temperature,
-             r->top_p);
+    snprintf(title, sizeof title, "%s by %s, temperature %g, top-p %g", labels[metric], r->plan->group_name,
+             r->temperature, r->top_p);
     snprintf(y_label, sizeof y_label, "%s / plain decoding", labels[metric]);
-    Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = r->plan->group_name, .y_label = y_label, .series = series,
-                 .n_series = STUDY_N_METHODS, .reference = 1, .y_from_zero = metric == STUDY_RATE};
+    Plot plot = {.kind = PLOT_LINES,
+                 .title = title,
+                 .x_label = r->plan->group_name,
+                 .y_label = y_label,
+                 .series = series,
+                 .n_series = STUDY_N_METHODS,
+                 .reference = 1,
+                 .y_from_zero = metric == STUDY_RATE};
     return plot_write_svg(&plot, path, err);
 }
 

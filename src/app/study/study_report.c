@@ -9,7 +9,8 @@ static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 static double metric_of(const StudyResult *r, const StudyRow *row, StudyMetric metric, int run) {
     double efficiency = ratio((double)row->n_tokens[run], (double)row->n_steps[run]);
     if (metric == STUDY_EFFICIENCY) return efficiency;
-    if (metric == STUDY_MBSU) return row->tree ? efficiency / (study_tree_depth(row->tree) * r->size_ratio + 1) : efficiency;
+    if (metric == STUDY_MBSU)
+        return row->tree ? efficiency / (study_tree_depth(row->tree) * r->size_ratio + 1) : efficiency;
     const StudyRow *plain = &r->rows[0];
     return ratio(ratio((double)row->n_tokens[run], row->decode_s[run]),
                  ratio((double)plain->n_tokens[run], plain->decode_s[run]));
@@ -44,11 +45,12 @@ static void print_figure(const StudyResult *r, const StudyRow *row, StudyMetric 
 }
 
 void study_print(const StudyResult *r) {
-    printf("\ntemperature %g, top-p %g; draft model / target: %.3f of the bytes; %d seeds; all relative to plain decoding,\n"
+    printf("\ntemperature %g, top-p %g; draft model / target: %.3f of the bytes; %d seeds; all relative to plain "
+           "decoding,\n"
            "mean +- deviation over seeds; * best tree of the method in its group\n",
            r->temperature, r->top_p, r->size_ratio, r->n_runs);
-    printf("%-12s %-7s %-18s %5s  %-16s  %-16s  %-16s\n", r->plan->group_name, "method", "tree", "nodes", "block efficiency",
-           "MBSU", "token rate");
+    printf("%-12s %-7s %-18s %5s  %-16s  %-16s  %-16s\n", r->plan->group_name, "method", "tree", "nodes",
+           "block efficiency", "MBSU", "token rate");
     for (int i = 1; i < r->n_rows; i++) {
         const StudyRow *row = &r->rows[i];
         printf("%-12d %-7s %-18s %5d", row->tree->group, study_method_name(row->tree->method), row->tree->shape,
@@ -61,9 +63,9 @@ void study_print(const StudyResult *r) {
 static json_t *row_json(const StudyResult *r, const StudyRow *row) {
     static const char *const names[STUDY_N_METRICS] = {"block_efficiency", "mbsu", "token_rate"};
     json_t *j = row->tree ? json_pack("{s:i, s:s, s:s, s:s, s:i, s:i}", "group", row->tree->group, "method",
-                                      study_method_name(row->tree->method), "verify", study_method_rule(row->tree->method),
-                                      "tree", row->tree->shape, "nodes", study_tree_nodes(row->tree), "depth",
-                                      study_tree_depth(row->tree))
+                                      study_method_name(row->tree->method), "verify",
+                                      study_method_rule(row->tree->method), "tree", row->tree->shape, "nodes",
+                                      study_tree_nodes(row->tree), "depth", study_tree_depth(row->tree))
                           : json_pack("{s:s}", "method", "plain");
     json_t *tokens = json_array(), *steps = json_array(), *seconds = json_array();
     for (int run = 0; run < r->n_runs; run++) {

@@ -27,14 +27,13 @@ static int read_prompt(Study *s, const char *line, size_t n, fr_error *err) {
     json_t *record = json_loadb(line, n, 0, &where);
     const json_t *text = json_object_get(record, "prompt");
     int status;
-    if (!json_is_string(text))
-        status = error_set(err, FR_ERR_FORMAT, "is not a JSON object with a string \"prompt\"");
+    if (!json_is_string(text)) status = error_set(err, FR_ERR_FORMAT, "is not a JSON object with a string \"prompt\"");
     else if (s->n_prompts == MAX_PROMPTS)
         status = error_set(err, FR_ERR_FORMAT, "is one prompt too many: a study takes at most %d", MAX_PROMPTS);
     else {
         Prompt *p = &s->prompts[s->n_prompts++];
-        status = fr_tokenize(s->target, json_string_value(text), json_string_length(text), FR_TOKENIZE_PROMPT, &p->tokens, &p->n,
-                         err);
+        status = fr_tokenize(s->target, json_string_value(text), json_string_length(text), FR_TOKENIZE_PROMPT,
+                             &p->tokens, &p->n, err);
     }
     json_decref(record);
     return status;
@@ -92,10 +91,13 @@ static void close_study(Study *s) {
 }
 
 /* Generates one answer and adds its statistics to the row. */
-static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *row, const Prompt *p, int run, fr_error *err) {
+static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *row, const Prompt *p, int run,
+                  fr_error *err) {
     char text[MAX_DRAFT];
     const char *draft = text;
-    fr_request_options o = {.prompt = p->tokens, .n_prompt = p->n, .max_tokens = a->n_tokens,
+    fr_request_options o = {.prompt = p->tokens,
+                            .n_prompt = p->n,
+                            .max_tokens = a->n_tokens,
                             .sampling = fr_sampling_default()};
     o.sampling.temperature = (float)r->temperature;
     o.sampling.top_p = (float)r->top_p;
@@ -108,14 +110,16 @@ static int answer(Study *s, const StudyArgs *a, const StudyResult *r, StudyRow *
         o.verify = study_method_rule(row->tree->method);
     }
     fr_request *request;
-    int status = row->tree ? fr_engine_open_draft(s->engine, draft, err) : FR_OK; /* open already but for the first prompt */
+    int status = row->tree ? fr_engine_open_draft(s->engine, draft, err)
+                           : FR_OK; /* open already but for the first prompt */
     if (!status) status = fr_request_open(&request, s->engine, &o, err);
     if (status) return status;
     while ((status = fr_engine_step(s->engine, err)) > 0) {}
     fr_stats stats;
     fr_request_get_stats(request, &stats);
     if (!status && fr_request_finish(request) == FR_FINISH_ERROR) *err = *fr_request_error(request), status = err->code;
-    if (!status && stats.draft_error[0]) status = error_set(err, FR_ERR_INTERNAL, "a drafter failed: %s", stats.draft_error);
+    if (!status && stats.draft_error[0])
+        status = error_set(err, FR_ERR_INTERNAL, "a drafter failed: %s", stats.draft_error);
     fr_request_close(request);
     row->n_tokens[run] += stats.n_generated;
     row->n_steps[run] += stats.n_steps;
@@ -138,7 +142,10 @@ static int answer_all(Study *s, const StudyArgs *a, StudyResult *r, fr_error *er
 int study_run(const StudyArgs *a, const StudyPlan *plan, double temperature, double top_p, StudyResult *out,
               fr_error *err) {
     fr_assert(plan->n_trees < STUDY_MAX_ROWS && a->n_runs <= STUDY_MAX_RUNS);
-    *out = (StudyResult){.plan = plan, .temperature = temperature, .top_p = top_p, .n_runs = a->n_runs,
+    *out = (StudyResult){.plan = plan,
+                         .temperature = temperature,
+                         .top_p = top_p,
+                         .n_runs = a->n_runs,
                          .n_rows = plan->n_trees + 1};
     for (int i = 1; i < out->n_rows; i++) out->rows[i].tree = &plan->trees[i - 1];
     Study s = {.n_prompts = 0};

@@ -63,8 +63,12 @@ static int draw(const Toy *t, const char *prefix, fr_error *err) {
     PlotSeries series[N_RULES];
     for (int r = 0; r < N_RULES; r++)
         series[r] = (PlotSeries){.name = names[r], .n = N_POINTS, .x = t->draft, .y = t->accepted[r]};
-    Plot plot = {.kind = PLOT_LINES, .title = title, .x_label = "p of the draft", .y_label = "probability that a draft is accepted",
-                 .series = series, .n_series = N_RULES};
+    Plot plot = {.kind = PLOT_LINES,
+                 .title = title,
+                 .x_label = "p of the draft",
+                 .y_label = "probability that a draft is accepted",
+                 .series = series,
+                 .n_series = N_RULES};
     int status = plot_check(path, err);
     return status ? status : plot_write_svg(&plot, path, err);
 }

@@ -17,23 +17,71 @@ static const struct {
 const char *study_method_name(StudyMethod m) { return methods[m].name; }
 const char *study_method_rule(StudyMethod m) { return methods[m].rule; }
 
-#define SD(group, shape) {group, STUDY_SD, shape}
-#define PATHS(group, shape) {group, STUDY_SPECTR, shape}, {group, STUDY_RSD_S, shape}
-#define BRANCH(group, shape) {group, STUDY_RSD_C, shape}
+#define SD(group, shape) \
+    { group, STUDY_SD, shape }
+#define PATHS(group, shape) \
+    {group, STUDY_SPECTR, shape}, { group, STUDY_RSD_S, shape }
+#define BRANCH(group, shape) \
+    { group, STUDY_RSD_C, shape }
 
 static const StudyTree by_length[] = {
-    SD(2, "2"), PATHS(2, "2x2"), PATHS(2, "3x2"), BRANCH(2, "2-2"), BRANCH(2, "2-1"), BRANCH(2, "3-1"),
-    SD(3, "3"), PATHS(3, "3x3"), PATHS(3, "4x3"), BRANCH(3, "2-2-2"), BRANCH(3, "3-1-1"), BRANCH(3, "4-1-1"),
-    SD(4, "4"), PATHS(4, "5x4"), PATHS(4, "7x4"), BRANCH(4, "2-2-2-2"), BRANCH(4, "5-1-1-1"), BRANCH(4, "7-1-1-1"),
-    SD(5, "5"), PATHS(5, "6x5"), PATHS(5, "12x5"), BRANCH(5, "2-2-2-2-2"), BRANCH(5, "6-1-1-1-1"), BRANCH(5, "12-1-1-1-1"),
+    SD(2, "2"),
+    PATHS(2, "2x2"),
+    PATHS(2, "3x2"),
+    BRANCH(2, "2-2"),
+    BRANCH(2, "2-1"),
+    BRANCH(2, "3-1"),
+    SD(3, "3"),
+    PATHS(3, "3x3"),
+    PATHS(3, "4x3"),
+    BRANCH(3, "2-2-2"),
+    BRANCH(3, "3-1-1"),
+    BRANCH(3, "4-1-1"),
+    SD(4, "4"),
+    PATHS(4, "5x4"),
+    PATHS(4, "7x4"),
+    BRANCH(4, "2-2-2-2"),
+    BRANCH(4, "5-1-1-1"),
+    BRANCH(4, "7-1-1-1"),
+    SD(5, "5"),
+    PATHS(5, "6x5"),
+    PATHS(5, "12x5"),
+    BRANCH(5, "2-2-2-2-2"),
+    BRANCH(5, "6-1-1-1-1"),
+    BRANCH(5, "12-1-1-1-1"),
 };
 
 static const StudyTree by_budget[] = {
-    SD(6, "6"), PATHS(6, "2x3"), PATHS(6, "3x2"), BRANCH(6, "2-1-1"), BRANCH(6, "2-2"), BRANCH(6, "3-1"),
-    SD(10, "10"), PATHS(10, "2x5"), PATHS(10, "5x2"), BRANCH(10, "2-1-1-1-1"), BRANCH(10, "2-2-1"), BRANCH(10, "5-1"),
-    SD(14, "14"), PATHS(14, "2x7"), PATHS(14, "7x2"), BRANCH(14, "2-1-1-1-1-1"), BRANCH(14, "2-2-2"), BRANCH(14, "7-1"),
-    SD(21, "21"), PATHS(21, "3x7"), PATHS(21, "7x3"), BRANCH(21, "3-1-1-1-1-1"), BRANCH(21, "3-2-2"), BRANCH(21, "7-1-1"),
-    SD(30, "30"), PATHS(30, "5x6"), PATHS(30, "6x5"), BRANCH(30, "2-2-2-2"), BRANCH(30, "5-1-1-1-1"), BRANCH(30, "6-1-1-1-1"),
+    SD(6, "6"),
+    PATHS(6, "2x3"),
+    PATHS(6, "3x2"),
+    BRANCH(6, "2-1-1"),
+    BRANCH(6, "2-2"),
+    BRANCH(6, "3-1"),
+    SD(10, "10"),
+    PATHS(10, "2x5"),
+    PATHS(10, "5x2"),
+    BRANCH(10, "2-1-1-1-1"),
+    BRANCH(10, "2-2-1"),
+    BRANCH(10, "5-1"),
+    SD(14, "14"),
+    PATHS(14, "2x7"),
+    PATHS(14, "7x2"),
+    BRANCH(14, "2-1-1-1-1-1"),
+    BRANCH(14, "2-2-2"),
+    BRANCH(14, "7-1"),
+    SD(21, "21"),
+    PATHS(21, "3x7"),
+    PATHS(21, "7x3"),
+    BRANCH(21, "3-1-1-1-1-1"),
+    BRANCH(21, "3-2-2"),
+    BRANCH(21, "7-1-1"),
+    SD(30, "30"),
+    PATHS(30, "5x6"),
+    PATHS(30, "6x5"),
+    BRANCH(30, "2-2-2-2"),
+    BRANCH(30, "5-1-1-1-1"),
+    BRANCH(30, "6-1-1-1-1"),
 };
 
 #define COUNT(a) ((int32_t)(sizeof(a) / sizeof *(a)))

@@ -41,7 +41,7 @@ typedef struct Distill {
     FILE *out;
     int64_t n_records, n_passed, n_answered, n_left_out;
     bool at_end;
-    Slot *slots;         /* [n_slots] ring buffer in the order of the input */
+    Slot *slots; /* [n_slots] ring buffer in the order of the input */
     int n_slots, first, n_queued, n_running;
     Progress bar;
 } Distill;
@@ -49,14 +49,29 @@ typedef struct Distill {
 /* ---- command line ------------------------------------------------------------------------------- */
 
 static const Option option_table[] = {
-    {.key = "IN.jsonl", OPT_FILE(DistillArgs, input), .is_argument = true, .required = "file of questions", .section = "Data", .help = "the questions"},
-    {.key = "output", .letter = 'o', OPT_FILE(DistillArgs, output), .required = "output file",
+    {.key = "IN.jsonl",
+     OPT_FILE(DistillArgs, input),
+     .is_argument = true,
+     .required = "file of questions",
+     .section = "Data",
+     .help = "the questions"},
+    {.key = "output",
+     .letter = 'o',
+     OPT_FILE(DistillArgs, output),
+     .required = "output file",
      .help = "the answered records; those that the file already contains are not answered again"},
-    {.key = "chat", OPT_FLAG(DistillArgs, chat), .help = "a \"prompt\" is a user's message: put it into the model's chat format"},
-    {.key = "begin-texts", OPT_INT(DistillArgs, begin_words, 1, 1 << 20),
-     .help = "use the first N words of a \"text\" as the prompt, which the model continues; of a text written USER: ... ASSISTANT: ..., everything "
+    {.key = "chat",
+     OPT_FLAG(DistillArgs, chat),
+     .help = "a \"prompt\" is a user's message: put it into the model's chat format"},
+    {.key = "begin-texts",
+     OPT_INT(DistillArgs, begin_words, 1, 1 << 20),
+     .help = "use the first N words of a \"text\" as the prompt, which the model continues; of a text written USER: "
+             "... ASSISTANT: ..., everything "
              "before the first answer"},
-    {.key = "parallel", OPT_INT(DistillArgs, generate.engine.max_requests, 1, MAX_PARALLEL), .default_value = "8", .section = "Machine",
+    {.key = "parallel",
+     OPT_INT(DistillArgs, generate.engine.max_requests, 1, MAX_PARALLEL),
+     .default_value = "8",
+     .section = "Machine",
      .help = "number of answers generated at once"},
     {.key = NULL},
 };
@@ -116,7 +131,8 @@ static int begin_answer(Distill *d, Slot *s, fr_error *err) {
         return FR_OK;
     }
     if (!status) return FR_OK;
-    return error_set(err, (fr_code)status, "%.120s: record %lld: %.360s", d->args->input, (long long)s->i + 1, why.message);
+    return error_set(err, (fr_code)status, "%.120s: record %lld: %.360s", d->args->input, (long long)s->i + 1,
+                     why.message);
 }
 
 /* Stores the answer of a finished request in its record, and begins the next answer of a conversation. */
@@ -131,9 +147,10 @@ static int end_answer(Distill *d, Slot *s, fr_error *err) {
         *err = *fr_request_error(s->request);
         status = err->code;
     } else {
-        bool blank = is_chat(d, s) && n > 0 && *text == ' '; /* the space of the format between "ASSISTANT:" and the answer */
-        status = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish), stats.is_lossy,
-                                err);
+        bool blank = is_chat(d, s) && n > 0 &&
+                     *text == ' '; /* the space of the format between "ASSISTANT:" and the answer */
+        status = distill_set_answer(&s->record, s->i_answer, text + blank, n - blank, fr_finish_name(finish),
+                                    stats.is_lossy, err);
     }
     fr_request_close(s->request);
     s->request = NULL;
@@ -167,8 +184,8 @@ static int admit(Distill *d, fr_error *err) {
 static int write_done(Distill *d, fr_error *err) {
     while (d->n_queued > 0 && !slot_at(d, 0)->request) {
         Slot *s = slot_at(d, 0);
-        bool fine = s->left_out || (json_dumpf(s->record.object, d->out, JSON_COMPACT) == 0 && fputc('\n', d->out) != EOF &&
-                                    fflush(d->out) == 0);
+        bool fine = s->left_out || (json_dumpf(s->record.object, d->out, JSON_COMPACT) == 0 &&
+                                    fputc('\n', d->out) != EOF && fflush(d->out) == 0);
         if (!fine) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", d->args->output, strerror(errno));
         d->n_left_out += s->left_out;
         d->n_answered += !s->left_out;
@@ -197,13 +214,16 @@ static int answer_all(Distill *d, fr_error *err) {
 static int open_all(Distill *d, DistillArgs *a, fr_error *err) {
     size_t n = strlen(a->output);
     if (n > 4 && strcmp(a->output + n - 4, ".zst") == 0)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: answers are written uncompressed: remove .zst from the name", a->output);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: answers are written uncompressed: remove .zst from the name",
+                         a->output);
     int status = distill_count(a->input, a->begin_words, &d->n_records, err);
     if (!status) status = line_reader_open(&d->in, a->input, false, LINE_MAX_BYTES, err);
-    if (!status) status = distill_continue(a->output, d->in, a->begin_words, &d->n_passed, &d->n_answered, &d->out, err);
+    if (!status)
+        status = distill_continue(a->output, d->in, a->begin_words, &d->n_passed, &d->n_answered, &d->out, err);
     if (!status) status = generate_open_model(&d->model, &a->generate, err);
-    if (!status) status = generate_open_engine(&d->engine, d->model, &a->generate.engine, a->generate.drafts,
-                                               a->generate.n_drafts, a->generate.tree_budget, err);
+    if (!status)
+        status = generate_open_engine(&d->engine, d->model, &a->generate.engine, a->generate.drafts,
+                                      a->generate.n_drafts, a->generate.tree_budget, err);
     d->n_slots = AHEAD * a->generate.engine.max_requests;
     d->slots = calloc((size_t)d->n_slots, sizeof *d->slots);
     return status || d->slots ? status : (int)error_memory(err, "records", (size_t)d->n_slots);
@@ -246,13 +266,18 @@ const Command command_distill = {
     .about = "Let a model answer the questions of a file, as data to train a drafter on.",
     .sets = (const OptionSet[]){{option_table, &distill_args}, {generate_options, &distill_args.generate}, {NULL, NULL}},
     .list = generate_list_methods,
-    .notes = "IN has one JSON object per line: a \"prompt\" (raw text, or with --chat a user's message), or \"messages\" with a \"role\" and a "
-             "\"content\" each, of which the assistant's are generated anew, in turn; with --begin-texts also \"text\". OUT has the same objects with the "
-             "model's answers, in the same order, and with \"finish\", which says why each answer ended (under a rule that needs --lossy also "
-             "\"lossy\", about which train warns). If the command was interrupted, run it again: it continues where it stopped. Answers are those of "
+    .notes = "IN has one JSON object per line: a \"prompt\" (raw text, or with --chat a user's message), or "
+             "\"messages\" with a \"role\" and a "
+             "\"content\" each, of which the assistant's are generated anew, in turn; with --begin-texts also "
+             "\"text\". OUT has the same objects with the "
+             "model's answers, in the same order, and with \"finish\", which says why each answer ended (under a rule "
+             "that needs --lossy also "
+             "\"lossy\", about which train warns). If the command was interrupted, run it again: it continues where it "
+             "stopped. Answers are those of "
              "'forerun run'; record i, counted from 0, is sampled with the seed S + i.",
-    .examples = "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
-                "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n",
+    .examples =
+        "  forerun distill-data -m target.gguf questions.jsonl -o answers.jsonl --chat -n 400 --draft ngram-trie\n"
+        "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n",
     .defaults = set_defaults,
     .check = check,
     .run = run,

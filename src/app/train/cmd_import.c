@@ -24,20 +24,40 @@ static int set_method(void *to, const char *name, fr_error *err) {
     ImportArgs *a = to;
     a->method = import_find(name);
     if (a->method) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "drafters of this method cannot be imported; 'forerun import-drafter --help' lists those that can");
+    return error_set(
+        err, FR_ERR_ARGUMENT,
+        "drafters of this method cannot be imported; 'forerun import-drafter --help' lists those that can");
 }
 
 static const char *suggest_method(int i) { return import_methods()[i].name; }
 
 static const Option option_table[] = {
-    {.key = "METHOD", OPT_CUSTOM(set_method), .is_argument = true, .suggest = suggest_method, .help = "method of the drafter, listed below"},
-    {.key = "CHECKPOINT", OPT_FILES(ImportArgs, paths, n_paths), .is_argument = true, .required = "weights: a .safetensors file, several, or their folder",
+    {.key = "METHOD",
+     OPT_CUSTOM(set_method),
+     .is_argument = true,
+     .suggest = suggest_method,
+     .help = "method of the drafter, listed below"},
+    {.key = "CHECKPOINT",
+     OPT_FILES(ImportArgs, paths, n_paths),
+     .is_argument = true,
+     .required = "weights: a .safetensors file, several, or their folder",
      .help = "the published weights"},
-    {.key = "model", .letter = 'm', OPT_FILE(ImportArgs, model), .required = "target", .help = "GGUF file of the target that the drafter was trained for"},
-    {.key = "output", .letter = 'o', OPT_FILE(ImportArgs, output), .required = "output file",
+    {.key = "model",
+     .letter = 'm',
+     OPT_FILE(ImportArgs, model),
+     .required = "target",
+     .help = "GGUF file of the target that the drafter was trained for"},
+    {.key = "output",
+     .letter = 'o',
+     OPT_FILE(ImportArgs, output),
+     .required = "output file",
      .help = "the drafter file; an existing file is replaced when the new one is complete"},
-    {.key = "type", .letter = 'T', OPT_CHOICE(ImportArgs, type, "F16", "Q8_0", "F32"), .values = (const int32_t[]){TYPE_F16, TYPE_Q8_0, TYPE_F32},
-     .default_value = "F16", .help = "type of its matrices"},
+    {.key = "type",
+     .letter = 'T',
+     OPT_CHOICE(ImportArgs, type, "F16", "Q8_0", "F32"),
+     .values = (const int32_t[]){TYPE_F16, TYPE_Q8_0, TYPE_F32},
+     .default_value = "F16",
+     .help = "type of its matrices"},
     {.key = NULL},
 };
 
@@ -47,7 +67,8 @@ static int check(fr_error *err) {
 
 static bool list_methods(Buf *out) {
     bool fits = buf_puts(out, "METHOD:\n");
-    for (const ImportMethod *m = import_methods(); m->name && fits; m++) fits = buf_printf(out, "  %s: %s\n", m->name, m->source);
+    for (const ImportMethod *m = import_methods(); m->name && fits; m++)
+        fits = buf_printf(out, "  %s: %s\n", m->name, m->source);
     return fits;
 }
 
@@ -61,7 +82,9 @@ static int open_target(const char *path, Gguf **gguf, Model **model, fr_error *e
 static int import(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "importing", 1000);
-    int status = import_drafter(a->method, target, from, &(ImportOptions){.type = a->type, .progress = show, .progress_user = &bar}, a->output, err);
+    int status = import_drafter(a->method, target, from,
+                                &(ImportOptions){.type = a->type, .progress = show, .progress_user = &bar}, a->output,
+                                err);
     progress_end(&bar);
     return status;
 }
@@ -76,7 +99,9 @@ static int run(int argc, char **argv) {
     int status = published_open(&from, a->paths, a->n_paths, &err);
     if (!status) status = open_target(a->model, &gguf, &target, &err);
     if (!status) status = import(a, target, &from, &err);
-    if (!status) printf("%s: %s for %s; use it with --draft %s:file=%s\n", a->output, a->method->name, a->model, a->method->name, a->output);
+    if (!status)
+        printf("%s: %s for %s; use it with --draft %s:file=%s\n", a->output, a->method->name, a->model, a->method->name,
+               a->output);
     published_close(&from);
     model_close(target);
     gguf_close(gguf);
@@ -89,12 +114,15 @@ const Command command_import = {
     .about = "Convert published weights of a learned drafter into a drafter file.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .list = list_methods,
-    .notes = "CHECKPOINT is a safetensors file, several, or the folder that contains them. A pickle (*.bin, *.pt) is refused, because reading it would "
-             "run a program; the error says how to convert it. TARGET is the model that the drafter was trained for, quantised as it will be run. "
+    .notes = "CHECKPOINT is a safetensors file, several, or the folder that contains them. A pickle (*.bin, *.pt) is "
+             "refused, because reading it would "
+             "run a program; the error says how to convert it. TARGET is the model that the drafter was trained for, "
+             "quantised as it will be run. "
              "Weights that are missing, unknown, of another shape or for another target are refused.",
-    .examples = "  forerun import-drafter eagle -m vicuna-7b.gguf EAGLE-Vicuna-7B-v1.3/ -o eagle.gguf\n"
-                "  forerun run -m vicuna-7b.gguf -p \"Once\" --draft eagle:file=eagle.gguf\n"
-                "  forerun import-drafter medusa -m vicuna-7b.gguf medusa_lm_head.safetensors --type Q8_0 -o medusa.gguf\n",
+    .examples =
+        "  forerun import-drafter eagle -m vicuna-7b.gguf EAGLE-Vicuna-7B-v1.3/ -o eagle.gguf\n"
+        "  forerun run -m vicuna-7b.gguf -p \"Once\" --draft eagle:file=eagle.gguf\n"
+        "  forerun import-drafter medusa -m vicuna-7b.gguf medusa_lm_head.safetensors --type Q8_0 -o medusa.gguf\n",
     .check = check,
     .run = run,
 };

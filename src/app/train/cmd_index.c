@@ -33,11 +33,25 @@ typedef struct Index {
 static IndexArgs args;
 
 static const Option option_table[] = {
-    {.key = "CORPUS", OPT_FILES(IndexArgs, files, n_files), .is_argument = true, .required = "corpus", .help = "text, JSON lines; .zst"},
-    {.key = "vocab", .letter = 'm', OPT_FILE(IndexArgs, vocab), .required = "vocabulary", .help = "GGUF file of the model that the index is for"},
-    {.key = "output", .letter = 'o', OPT_FILE(IndexArgs, output), .required = "output file",
+    {.key = "CORPUS",
+     OPT_FILES(IndexArgs, files, n_files),
+     .is_argument = true,
+     .required = "corpus",
+     .help = "text, JSON lines; .zst"},
+    {.key = "vocab",
+     .letter = 'm',
+     OPT_FILE(IndexArgs, vocab),
+     .required = "vocabulary",
+     .help = "GGUF file of the model that the index is for"},
+    {.key = "output",
+     .letter = 'o',
+     OPT_FILE(IndexArgs, output),
+     .required = "output file",
      .help = "the index; an existing file is replaced when the new one is complete"},
-    {.key = "limit", .letter = 'n', OPT_INT(IndexArgs, limit, 1, INT64_MAX), .default_help = "all",
+    {.key = "limit",
+     .letter = 'n',
+     OPT_INT(IndexArgs, limit, 1, INT64_MAX),
+     .default_help = "all",
      .help = "stop after the document with which the corpus reaches N tokens"},
     {.key = NULL},
 };
@@ -128,9 +142,12 @@ const Command command_index = {
     .summary = "turn a corpus into an index for the drafter rest",
     .about = "Turn a corpus into an index for the drafter rest.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
-    .notes = "CORPUS is a text file, which is one document, or NAME.jsonl with one JSON object per line: a string \"text\", or \"prompt\" and "
-             "\"response\", or \"messages\" with a \"content\" each. Both may be compressed (.zst). The index holds the tokens of all documents, "
-             "sorted by what follows each; it is for models with this vocabulary only. It takes 6 bytes per token (7 for vocabularies of 65,536 tokens "
+    .notes = "CORPUS is a text file, which is one document, or NAME.jsonl with one JSON object per line: a string "
+             "\"text\", or \"prompt\" and "
+             "\"response\", or \"messages\" with a \"content\" each. Both may be compressed (.zst). The index holds "
+             "the tokens of all documents, "
+             "sorted by what follows each; it is for models with this vocabulary only. It takes 6 bytes per token (7 "
+             "for vocabularies of 65,536 tokens "
              "and more), and building it takes 10 to 15 bytes of memory per token.",
     .examples = "  forerun index --vocab model.gguf chats.jsonl.zst manual.txt -o chats.index\n"
                 "  forerun run -m model.gguf -p \"How do I ...\" --draft rest:index=chats.index\n",

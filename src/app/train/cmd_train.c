@@ -58,7 +58,8 @@ static int check_checkpoint(const Training *t, fr_error *err) {
     bool is_there = access(t->checkpoint, F_OK) == 0;
     if (is_there && !t->args.loop.resumes)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "%s: there is the checkpoint of an interrupted run: pass --resume to continue it, or delete the file to start again",
+                         "%s: there is the checkpoint of an interrupted run: pass --resume to continue it, or delete "
+                         "the file to start again",
                          t->checkpoint);
     if (!is_there && t->args.loop.resumes)
         return error_set(err, FR_ERR_ARGUMENT, "%s: there is no checkpoint to continue from: leave out --resume",
@@ -72,7 +73,8 @@ static int prepare(Training *t, fr_error *err) {
     const char *log = a->log;
     int n = snprintf(t->checkpoint, PATH_BYTES, "%s.checkpoint", a->output);
     int n_log = snprintf(t->log, PATH_BYTES, "%s%s", log ? log : a->output, log ? "" : ".log.jsonl");
-    if (n >= PATH_BYTES || n_log >= PATH_BYTES) return error_set(err, FR_ERR_ARGUMENT, "-o or --log: the path is too long");
+    if (n >= PATH_BYTES || n_log >= PATH_BYTES)
+        return error_set(err, FR_ERR_ARGUMENT, "-o or --log: the path is too long");
     a->loop.checkpoint = t->checkpoint;
     a->loop.log = t->log;
     a->loop.method = t->run_signature;
@@ -92,11 +94,13 @@ static int plan_steps(Training *t, fr_error *err) {
     LoopOptions *o = &t->args.loop;
     double n_steps = ceil(t->args.epochs * (double)t->data.train.n / ((double)o->n_sequences * o->n_accumulate));
     if (!o->schedule.n_steps && !(n_steps >= 1 && n_steps < 0x1p31))
-        return error_set(err, FR_ERR_ARGUMENT, "--epochs=%g makes %g steps: pass --steps=N instead", t->args.epochs, n_steps);
+        return error_set(err, FR_ERR_ARGUMENT, "--epochs=%g makes %g steps: pass --steps=N instead", t->args.epochs,
+                         n_steps);
     if (!o->schedule.n_steps) o->schedule.n_steps = (int64_t)n_steps;
     o->schedule.n_warm_up = t->args.warm_up < 0 ? o->schedule.n_steps / 20 : t->args.warm_up;
     if (o->schedule.n_warm_up >= o->schedule.n_steps && t->args.warm_up > 0)
-        return error_set(err, FR_ERR_ARGUMENT, "--warm-up=%lld must be less than the %lld steps: reduce it, or pass more --steps",
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--warm-up=%lld must be less than the %lld steps: reduce it, or pass more --steps",
                          (long long)t->args.warm_up, (long long)o->schedule.n_steps);
     if (o->valid_every < 0) o->valid_every = (o->schedule.n_steps + 19) / 20;
     return FR_OK;
@@ -106,14 +110,19 @@ static void print_plan(const Training *t) {
     const Dataset *d = &t->data;
     const LoopOptions *o = &t->args.loop;
     int64_t n_params = 0;
-    for (int32_t i = 0; i < t->trainer->class->n_params(t->trainer); i++) n_params += t->trainer->class->param(t->trainer, i)->n;
-    printf("%lld documents, %lld of them held out; %lld tokens to learn, in %lld sequences of %d\n", (long long)d->n_documents,
-           (long long)d->n_valid_documents, (long long)d->train.n_counted, (long long)d->train.n, d->train.length);
+    for (int32_t i = 0; i < t->trainer->class->n_params(t->trainer); i++)
+        n_params += t->trainer->class->param(t->trainer, i)->n;
+    printf("%lld documents, %lld of them held out; %lld tokens to learn, in %lld sequences of %d\n",
+           (long long)d->n_documents, (long long)d->n_valid_documents, (long long)d->train.n_counted,
+           (long long)d->train.n, d->train.length);
     if (d->wrote_plain)
-        puts("the vocabulary's file has no chat format that forerun knows: messages are written as USER: ...\\nASSISTANT: ...");
+        puts("the vocabulary's file has no chat format that forerun knows: messages are written as USER: "
+             "...\\nASSISTANT: ...");
     if (d->n_lossy)
-        printf("warning: the answers of %lld documents were made under a lossy rule (distill-data --lossy): they do not follow the "
-               "target's distribution, and neither will a drafter trained on them\n", (long long)d->n_lossy);
+        printf("warning: the answers of %lld documents were made under a lossy rule (distill-data --lossy): they do "
+               "not follow the "
+               "target's distribution, and neither will a drafter trained on them\n",
+               (long long)d->n_lossy);
     printf("%.2f million parameters; %lld steps of %d sequences; products in %s\n", (double)n_params / 1e6,
            (long long)o->schedule.n_steps, o->n_sequences * o->n_accumulate, gemm_description());
     fflush(stdout);
@@ -122,7 +131,8 @@ static void print_plan(const Training *t) {
 static void print_sums(const char *what, const TrainSums *s) {
     if (s->n == 0) return;
     printf(", %s %.4f (right", what, train_sums_loss(s));
-    for (int i = 0; i < s->n_heads; i++) printf(" %.1f %%", s->of[i] ? 100 * (double)s->right[i] / (double)s->of[i] : 0.0);
+    for (int i = 0; i < s->n_heads; i++)
+        printf(" %.1f %%", s->of[i] ? 100 * (double)s->right[i] / (double)s->of[i] : 0.0);
     putchar(')');
 }
 
@@ -130,12 +140,13 @@ static void print_sums(const char *what, const TrainSums *s) {
 static void join(char *out, size_t n, char *const *words, int n_words) {
     size_t at = 0;
     *out = '\0';
-    for (int i = 0; i < n_words && at < n; i++) at += (size_t)snprintf(out + at, n - at, "%s%s", i ? " " : "", words[i]);
+    for (int i = 0; i < n_words && at < n; i++)
+        at += (size_t)snprintf(out + at, n - at, "%s%s", i ? " " : "", words[i]);
 }
 
 /* The command line without --resume, so that a resumed run writes the same bytes as an uninterrupted one. */
 static void join_command(char *out, size_t n, char *const *argv, int argc) {
-    char *words[256] = {(char *)(uintptr_t)"forerun train"};
+    char *words[256] = {(char *)(uintptr_t) "forerun train"};
     int n_words = 1;
     for (int i = 0; i < argc && n_words < (int)(sizeof words / sizeof *words); i++)
         if (strcmp(argv[i], "--resume") != 0) words[n_words++] = argv[i];
@@ -148,16 +159,21 @@ static int finish(Training *t, fr_error *err) {
     float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
     bool has_accuracy = drafter_trainer_accuracy(&r->valid, accuracy);
     join(names, sizeof names, t->args.data.files, t->args.data.n_files);
-    const DrafterTraining record = {
-        .command = t->command, .data = names, .precision = gemm_precision_name(t->args.precision),
-        .n_steps = (uint64_t)r->n_steps, .seed = t->args.loop.seed,
-        .n_tokens = (uint64_t)(r->n_steps * t->args.loop.n_sequences * t->args.loop.n_accumulate * t->data.train.length),
-        .loss = train_sums_loss(&r->valid),
-        .accuracy = has_accuracy ? accuracy : NULL, .n_heads = r->valid.n_heads, .n_ranks = TRAIN_RANKS};
+    const DrafterTraining record = {.command = t->command,
+                                    .data = names,
+                                    .precision = gemm_precision_name(t->args.precision),
+                                    .n_steps = (uint64_t)r->n_steps,
+                                    .seed = t->args.loop.seed,
+                                    .n_tokens = (uint64_t)(r->n_steps * t->args.loop.n_sequences *
+                                                           t->args.loop.n_accumulate * t->data.train.length),
+                                    .loss = train_sums_loss(&r->valid),
+                                    .accuracy = has_accuracy ? accuracy : NULL,
+                                    .n_heads = r->valid.n_heads,
+                                    .n_ranks = TRAIN_RANKS};
     int status = t->trainer->class->write(t->trainer, t->args.output, &record, err);
     if (status) return status;
-    printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before), r->seconds,
-           r->tokens_per_s);
+    printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before),
+           r->seconds, r->tokens_per_s);
     if (r->n_steps_before) printf(", after %lld of earlier runs", (long long)r->n_steps_before);
     print_sums("loss of the last step", &r->train);
     print_sums("of held-out texts", &r->valid);
@@ -175,16 +191,19 @@ static int train(Training *t, fr_error *err) {
     t->args.dataset = &t->data;
     if (!status) status = plan_steps(t, err);
     gemm_open(t->args.precision);
-    if (!status) status = t->method->open(&t->trainer, &t->args, t->source, t->run_signature, sizeof t->run_signature, err);
+    if (!status)
+        status = t->method->open(&t->trainer, &t->args, t->source, t->run_signature, sizeof t->run_signature, err);
     if (status) return status;
     size_t n_words = strlen(t->run_signature);
-    snprintf(t->run_signature + n_words, sizeof t->run_signature - n_words, " precision=%s", gemm_precision_name(t->args.precision));
+    snprintf(t->run_signature + n_words, sizeof t->run_signature - n_words, " precision=%s",
+             gemm_precision_name(t->args.precision));
     print_plan(t);
     catch_signals();
     fr_error why;
     status = loop_run(t->trainer, &t->data, &t->args.loop, &t->result, &why);
     if (status == FR_ERR_CANCELLED)
-        return error_set(err, status, "%s; the same command with --resume continues from %s", why.message, t->checkpoint);
+        return error_set(err, status, "%s; the same command with --resume continues from %s", why.message,
+                         t->checkpoint);
     if (status) {
         *err = why;
         return status;
@@ -226,8 +245,15 @@ static void make_command(MethodCommand *c, const TrainMethod *m) {
         c->sets[n++] = *own;
     }
     c->sets[n] = (OptionSet){NULL, NULL};
-    c->command = (Command){.name = c->name, .summary = m->summary, .about = m->about, .notes = m->notes, .examples = m->examples,
-                           .sets = c->sets, .defaults = set_defaults, .check = m->check, .run = run_method};
+    c->command = (Command){.name = c->name,
+                           .summary = m->summary,
+                           .about = m->about,
+                           .notes = m->notes,
+                           .examples = m->examples,
+                           .sets = c->sets,
+                           .defaults = set_defaults,
+                           .check = m->check,
+                           .run = run_method};
 }
 
 static const Command *find_method(int i) {
@@ -244,7 +270,8 @@ const Command command_train = {
     .summary = "train a model, or a drafter for one, on your own texts",
     .about = "Train a model, or a drafter for one, on your own texts.",
     .method = find_method,
-    .notes = "Data is JSON lines: {\"text\": ...}, {\"prompt\": ..., \"response\": ...}, or {\"messages\": [{\"role\": ..., \"content\": ...}]}; "
+    .notes = "Data is JSON lines: {\"text\": ...}, {\"prompt\": ..., \"response\": ...}, or {\"messages\": [{\"role\": "
+             "..., \"content\": ...}]}; "
              "'forerun distill-data' lets a target write the answers first. docs/TRAINING.md has more.",
     .examples = "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n",
 };

@@ -45,7 +45,8 @@ int distill_set_answer(Record *r, int i, const char *text, size_t n, const char 
         if (i == r->n_messages) json_array_append_new(list, json_pack("{s:s}", "role", "assistant"));
         object = json_array_get(list, (size_t)i);
     }
-    if (!answer || json_object_set_new(object, key, answer) || json_object_set_new(object, "finish", json_string(finish)))
+    if (!answer || json_object_set_new(object, key, answer) ||
+        json_object_set_new(object, "finish", json_string(finish)))
         return error_memory(err, "an answer", n);
     json_object_del(object, "lossy"); /* left from an earlier answer */
     if (is_lossy && json_object_set_new(object, "lossy", json_true())) return error_memory(err, "an answer", n);
@@ -85,7 +86,9 @@ int distill_next(LineReader *in, int n_words, Record *out, fr_error *err) {
 
 static int check(const Record *r, fr_error *err) {
     if (r->kind == RECORD_TEXT)
-        return error_set(err, FR_ERR_FORMAT, "has a \"text\", not a question: pass --begin-texts=N to let the model continue its first N words, or use \"prompt\" or \"messages\"");
+        return error_set(err, FR_ERR_FORMAT,
+                         "has a \"text\", not a question: pass --begin-texts=N to let the model continue its first N "
+                         "words, or use \"prompt\" or \"messages\"");
     for (int i = 0; i < r->n_messages; i++)
         if (!r->messages[i].role) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"role\"");
     if (r->kind == RECORD_CHAT && is_answer(&r->messages[0]))
@@ -127,8 +130,9 @@ static int pass(LineReader *in, int n_words, uint64_t key, int64_t *n_passed, fr
         if (found) return FR_OK;
     }
     return status ? status
-              : error_set(err, FR_ERR_MISMATCH,
-                          "answers a question that the input does not have there, so the file belongs to another input: pass another -o, or delete it");
+                  : error_set(err, FR_ERR_MISMATCH,
+                              "answers a question that the input does not have there, so the file belongs to another "
+                              "input: pass another -o, or delete it");
 }
 
 /* *n_bytes counts complete lines only. */

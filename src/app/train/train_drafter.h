@@ -19,7 +19,8 @@ int train_drafter_check(const DrafterSettings *s, fr_error *err);
 
 /* Makes a trainer of a network whose shape follows the target. Takes ownership of the target, and appends the words of the settings
  * to the method's own (LoopOptions.method). */
-int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net, const DrafterSettings *s,
-                       const TrainArgs *a, char *signature, size_t n_signature, fr_error *err);
+int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
+                       const DrafterSettings *s, const TrainArgs *a, char *signature, size_t n_signature,
+                       fr_error *err);
 
 #endif

@@ -11,7 +11,8 @@ typedef struct HeadsSettings {
 } HeadsSettings;
 
 /* Defaults of what no row has a default for. */
-#define HEADS_SETTINGS {.drafter.loss.n_steps = 4}
+#define HEADS_SETTINGS \
+    { .drafter.loss.n_steps = 4 }
 
 extern const Option train_heads_options[]; /* rows for the method's HeadsSettings */
 

@@ -7,8 +7,12 @@
 #include <string.h>
 
 const Option train_info_options[] = {
-    {.key = "rank", OPT_INT(InfoSettings, rank, 0, TRAIN_MAX_RANK), .section = "The drafter", .default_value = "0",
-     .help = "rank of Lyanna's token info, which predicts the next token from the last one alone and is added to the logits of each step; 0: none"},
+    {.key = "rank",
+     OPT_INT(InfoSettings, rank, 0, TRAIN_MAX_RANK),
+     .section = "The drafter",
+     .default_value = "0",
+     .help = "rank of Lyanna's token info, which predicts the next token from the last one alone and is added to the "
+             "logits of each step; 0: none"},
     {.key = NULL},
 };
 
@@ -20,8 +24,10 @@ InfoShape train_info_shape(const char *method, const FrozenTarget *target, int32
 int train_info_check(const InfoShape *s, fr_error *err) {
     double bytes = (double)s->V * s->V * sizeof(uint16_t);
     if (s->rank == 0 || bytes <= (double)TOKEN_INFO_MAX_BYTES) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "--rank %d: the drafter's table of token info would take %.1f GB for the target's %d tokens; "
-                     "leave out --rank, or train lyanna, which can restrict it to hot tokens", s->rank, bytes / 1e9, s->V);
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "--rank %d: the drafter's table of token info would take %.1f GB for the target's %d tokens; "
+                     "leave out --rank, or train lyanna, which can restrict it to hot tokens",
+                     s->rank, bytes / 1e9, s->V);
 }
 
 void train_info_signature(const InfoShape *s, char *signature, size_t n_signature) {

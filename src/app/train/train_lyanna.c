@@ -21,14 +21,25 @@ static LyannaSettings settings = {.unroll.drafter.loss.n_steps = 3, .n_hot = HOT
 static UnrollNet net; /* used by the trainer; its shape follows the target */
 
 static const Option option_table[] = {
-    {.key = "rank", OPT_INT(LyannaSettings, rank, 0, TRAIN_MAX_RANK), .section = "The drafter", .default_value = "64",
+    {.key = "rank",
+     OPT_INT(LyannaSettings, rank, 0, TRAIN_MAX_RANK),
+     .section = "The drafter",
+     .default_value = "64",
      .help = "rank of the token info, which predicts the next token from the last one alone; 0: none"},
-    {.key = "first-token", OPT_CHOICE(LyannaSettings, fuses_token, "none", "fused"), .default_value = "fused",
-     .help = "what a draft begins from: the target's hidden state and the token sampled from it (fused), or the state alone (none)"},
-    {.key = "hot-tokens", OPT_INT(LyannaSettings, n_hot, 0, 1 << 24), .default_help = "all, for a vocabulary of at most 40960; else 32768",
+    {.key = "first-token",
+     OPT_CHOICE(LyannaSettings, fuses_token, "none", "fused"),
+     .default_value = "fused",
+     .help = "what a draft begins from: the target's hidden state and the token sampled from it (fused), or the state "
+             "alone (none)"},
+    {.key = "hot-tokens",
+     OPT_INT(LyannaSettings, n_hot, 0, 1 << 24),
+     .default_help = "all, for a vocabulary of at most 40960; else 32768",
      .help = "restrict token info to the N most frequent tokens of the data; 0: all"},
-    {.key = "frequencies", OPT_FILE(LyannaSettings, frequencies), .default_help = "the training data",
-     .help = "texts, in the formats of --data, in which the most frequent tokens are counted: those that the drafter will be used for"},
+    {.key = "frequencies",
+     OPT_FILE(LyannaSettings, frequencies),
+     .default_help = "the training data",
+     .help = "texts, in the formats of --data, in which the most frequent tokens are counted: those that the drafter "
+             "will be used for"},
     {.key = NULL},
 };
 
@@ -58,7 +69,8 @@ static int choose_hot(const TrainArgs *a, const Gguf *source, fr_error *err) {
                          info->rank ? "pass --hot-tokens=N" : "pass --rank=N");
     if (n == 0) return FR_OK;
     if (n >= info->V)
-        return error_set(err, FR_ERR_ARGUMENT, "--hot-tokens=%d must be less than the %d tokens of the target; 0: all", n, info->V);
+        return error_set(err, FR_ERR_ARGUMENT, "--hot-tokens=%d must be less than the %d tokens of the target; 0: all",
+                         n, info->V);
     int status = count_hot(a, source, n, &hot, err);
     info->n_hot = n;
     info->hot = hot;
@@ -74,7 +86,8 @@ static void write_signature(char *signature, size_t n_signature) {
                  (unsigned long long)hash64(net.info.hot, (size_t)net.info.n_hot * sizeof *net.info.hot, 0));
 }
 
-static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature, fr_error *err) {
+static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
+                       fr_error *err) {
     FrozenTarget target = {0};
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (!status) {
@@ -89,7 +102,8 @@ static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, ch
         return status;
     }
     write_signature(signature, n_signature);
-    return train_unroll_open(out, &target, &lyanna_net_class, &net, &settings.unroll, &net.layer, a, signature, n_signature, err);
+    return train_unroll_open(out, &target, &lyanna_net_class, &net, &settings.unroll, &net.layer, a, signature,
+                             n_signature, err);
 }
 
 static int check(fr_error *err) { return train_drafter_check(&settings.unroll.drafter, err); }
@@ -97,14 +111,20 @@ static int check(fr_error *err) { return train_drafter_check(&settings.unroll.dr
 const TrainMethod train_lyanna = {
     .name = "lyanna",
     .summary = "one layer that predicts a chain of hidden states, and token info",
-    .about = "Train Lyanna's drafter for a target: a layer that predicts a chain of hidden states, each from the last one alone, and the token info "
+    .about = "Train Lyanna's drafter for a target: a layer that predicts a chain of hidden states, each from the last "
+             "one alone, and the token info "
              "that is added to their logits.",
-    .notes = "--steps-ahead is the length of the chain for which it learns from its own predictions (by default 3). Best trained on the target's own "
-             "answers (forerun distill-data). --rank 0 and --first-token none leave out one part, to measure what it contributes.",
+    .notes = "--steps-ahead is the length of the chain for which it learns from its own predictions (by default 3). "
+             "Best trained on the target's own "
+             "answers (forerun distill-data). --rank 0 and --first-token none leave out one part, to measure what it "
+             "contributes.",
     .examples = "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf\n"
-                "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf --hot-tokens 1024 --frequencies mails.jsonl\n"
+                "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf --hot-tokens 1024 "
+                "--frequencies mails.jsonl\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft lyanna:file=lyanna.gguf\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.unroll.drafter}, {train_unroll_options, &settings.unroll}, {option_table, &settings},
+    .sets = (const OptionSet[]){{train_drafter_options, &settings.unroll.drafter},
+                                {train_unroll_options, &settings.unroll},
+                                {option_table, &settings},
                                 {NULL, NULL}},
     .check = check,
     .needs_model = true,

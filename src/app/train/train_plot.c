@@ -71,7 +71,11 @@ int train_plot(const char *log, const char *path, fr_error *err) {
     smooth(&train);
     const PlotSeries series[] = {{.name = "training", .n = train.n, .x = train.x, .y = train.y},
                                  {.name = "held out", .n = valid.n, .x = valid.x, .y = valid.y}};
-    const Plot plot = {.kind = PLOT_LINES, .title = "Loss (nats per token)", .x_label = "training step", .series = series, .n_series = 2,
+    const Plot plot = {.kind = PLOT_LINES,
+                       .title = "Loss (nats per token)",
+                       .x_label = "training step",
+                       .series = series,
+                       .n_series = 2,
                        .x_from_zero = true};
     if (!status) status = plot_write_svg(&plot, path, err);
     free(train.x), free(train.y), free(valid.x), free(valid.y);

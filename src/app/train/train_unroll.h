@@ -17,7 +17,8 @@ extern const Option train_unroll_options[];
 UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, const UnrollSettings *s);
 
 /* train_drafter_open, with the words of these settings. */
-int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net, const UnrollSettings *s,
-                      const UnrollShape *shape, const TrainArgs *a, char *signature, size_t n_signature, fr_error *err);
+int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
+                      const UnrollSettings *s, const UnrollShape *shape, const TrainArgs *a, char *signature,
+                      size_t n_signature, fr_error *err);
 
 #endif

@@ -49,10 +49,10 @@ typedef struct Attention {
 typedef struct Pair {
     const RowPlace *row;
     const char *keys, *values;
-    const float *q;         /* [group][head_dim] */
-    float *out;             /* [group][head_dim] */
-    float *scores;          /* [group][score_stride] */
-    float *tile_sums;       /* [tiles of n_ctx][group][head_dim]; the first tile's go to out */
+    const float *q;   /* [group][head_dim] */
+    float *out;       /* [group][head_dim] */
+    float *scores;    /* [group][score_stride] */
+    float *tile_sums; /* [tiles of n_ctx][group][head_dim]; the first tile's go to out */
 } Pair;
 
 /* Rows of a head after each other: they share most of their keys, which then stay in the cache. */
@@ -61,8 +61,12 @@ static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
     int64_t row = i % c->n_rows, width = a->group * a->h->head_dim;
     int32_t head = (int32_t)(i / c->n_rows);
     int64_t at = row * hparams_q_dim(a->h) + head * width;
-    return (Pair){.row = &c->rows[row], .keys = cpu_kv_keys(&c->kv, a->layer, head), .values = cpu_kv_values(&c->kv, a->layer, head),
-                  .q = c->q + at, .out = c->attended + at, .scores = c->scores + place * a->group * c->score_stride,
+    return (Pair){.row = &c->rows[row],
+                  .keys = cpu_kv_keys(&c->kv, a->layer, head),
+                  .values = cpu_kv_values(&c->kv, a->layer, head),
+                  .q = c->q + at,
+                  .out = c->attended + at,
+                  .scores = c->scores + place * a->group * c->score_stride,
                   .tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * width};
 }
 
@@ -85,8 +89,8 @@ static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end)
     KvType type = a->c->kv.type;
     float scale = 1.0f / sqrtf((float)dim);
     if (r.begin < r.split)
-        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->prefix_slots + r.begin, r.split - r.begin, scale,
-                           p->scores + r.begin, stride);
+        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->prefix_slots + r.begin, r.split - r.begin,
+                           scale, p->scores + r.begin, stride);
     if (r.split < r.end)
         a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->path_slots + (r.split - p->row->n_prefix),
                            r.end - r.split, scale, p->scores + r.split, stride);
@@ -104,8 +108,8 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
     float *out = tile_out(a, p, tile);
     memset(out, 0, (size_t)(a->group * dim) * sizeof *out);
     if (r.begin < r.split)
-        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes, p->row->prefix_slots + r.begin,
-                        r.split - r.begin, out);
+        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes,
+                        p->row->prefix_slots + r.begin, r.split - r.begin, out);
     if (r.split < r.end)
         a->kn->attn_mix(type, p->scores + r.split, stride, a->group, dim, p->values, bytes,
                         p->row->path_slots + (r.split - p->row->n_prefix), r.end - r.split, out);
@@ -123,15 +127,22 @@ static void finish(const Attention *a, const Pair *p) {
     if (!attention_converts(a->c)) return;
     ActForm form = a->o->act;
     int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in;
-    a->kn->act_convert(form, p->out, width, (char *)a->c->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
-                       act_offset(form, at));
+    a->kn->act_convert(form, p->out, width,
+                       (char *)a->c->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
+                           act_offset(form, at));
 }
 
 static Attention attention_of(const Op *op) {
     CpuContext *c = op->c;
     const Hparams *h = &c->model->hparams;
-    return (Attention){.c = c, .kn = c->kernels, .h = h, .layer = op->layer, .o = &op->l->o, .group = h->n_head / h->n_head_kv,
-                       .n_pairs = (int64_t)c->n_rows * h->n_head_kv, .n_tiles = attn_n_tiles(c->longest)};
+    return (Attention){.c = c,
+                       .kn = c->kernels,
+                       .h = h,
+                       .layer = op->layer,
+                       .o = &op->l->o,
+                       .group = h->n_head / h->n_head_kv,
+                       .n_pairs = (int64_t)c->n_rows * h->n_head_kv,
+                       .n_tiles = attn_n_tiles(c->longest)};
 }
 
 /* ---- whole pairs ---------------------------------------------------------------------------------- */

@@ -19,10 +19,10 @@ typedef struct CpuDevice {
     Device base;
     const Kernels *kernels;
     ThreadPool *threads;
-    char *acts;        /* [acts_bytes] inputs of a product of cpu_linear.c, in the form that its matrix wants */
+    char *acts; /* [acts_bytes] inputs of a product of cpu_linear.c, in the form that its matrix wants */
     size_t acts_bytes;
-    float *products;   /* [n_products] a product before it is added to something */
-    float *ones;       /* [n_ones] what silu_mul multiplies by */
+    float *products; /* [n_products] a product before it is added to something */
+    float *ones;     /* [n_ones] what silu_mul multiplies by */
     size_t n_products, n_ones;
 } CpuDevice;
 
@@ -32,19 +32,19 @@ int cpu_device_reserve(CpuDevice *d, int64_t n_in, int64_t n_out, int32_t n_rows
 /* ---- weights -------------------------------------------------------------------------------------- */
 
 typedef struct CpuLayer {
-    const LayerSpec *spec;       /* its vectors */
-    PackedMatrix q, k, v;        /* [q_dim | kv_dim | kv_dim][n_embd] */
-    PackedMatrix o;              /* [n_embd][q_dim] */
-    PackedMatrix gate, up;       /* [n_ff][n_embd] */
-    PackedMatrix down;           /* [n_embd][n_ff] */
+    const LayerSpec *spec; /* its vectors */
+    PackedMatrix q, k, v;  /* [q_dim | kv_dim | kv_dim][n_embd] */
+    PackedMatrix o;        /* [n_embd][q_dim] */
+    PackedMatrix gate, up; /* [n_ff][n_embd] */
+    PackedMatrix down;     /* [n_embd][n_ff] */
 } CpuLayer;
 
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;         /* [n_vocab][n_embd]; of a submodel the target's */
-    CpuLayer *layers;            /* [n_layer] */
-    void *block;                 /* where all matrices lie, in the order in which a forward reads them */
+    PackedMatrix output; /* [n_vocab][n_embd]; of a submodel the target's */
+    CpuLayer *layers;    /* [n_layer] */
+    void *block;         /* where all matrices lie, in the order in which a forward reads them */
 } CpuWeights;
 
 /* Packs a matrix of the file into memory of its own. */
@@ -111,11 +111,11 @@ struct Op {
     OpFn fn;
     ForwardKind kind;
     int64_t n_items;
-    int64_t n_rows;             /* of activations that it multiplies */
+    int64_t n_rows; /* of activations that it multiplies */
     int32_t layer;
-    const CpuLayer *l;          /* of that layer; NULL before and behind them */
-    const float *norm;          /* [n_embd], or NULL: none */
-    const float *x;             /* what is converted, [n_rows] of the products' n_in */
+    const CpuLayer *l; /* of that layer; NULL before and behind them */
+    const float *norm; /* [n_embd], or NULL: none */
+    const float *x;    /* what is converted, [n_rows] of the products' n_in */
     int n_products;
     Product products[3];
 };
@@ -136,28 +136,28 @@ struct CpuContext {
     const Model *model;
     const CpuWeights *weights;
     const Kernels *kernels;
-    ThreadPool *threads;          /* the device's */
+    ThreadPool *threads; /* the device's */
     ContextOptions options;
     CpuKv kv;
-    const RowPlace *rows;         /* [n_rows] of the forward that runs */
+    const RowPlace *rows; /* [n_rows] of the forward that runs */
     int32_t n_rows, n_logits;
-    int64_t longest;              /* keys that a row sees at most */
+    int64_t longest; /* keys that a row sees at most */
     int64_t score_stride;
-    float *cos_sin;               /* [n_ropes][max_rows][n_rot] */
-    float *x, *normed, *delta;    /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
-    float *q, *attended;          /* [max_rows][q_dim] */
-    float *k, *v;                 /* [max_rows][kv_dim] */
-    float *gate, *up;             /* [max_rows][n_ff] */
-    float *hidden;                /* [n_hidden][n_embd] after the final norm */
-    float *logits;                /* [n_logits][n_vocab] */
-    float *scores;                /* [n_threads][heads of a group][score_stride] */
-    float *tile_sums;             /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
-    void *acts[ACT_FORM_COUNT];   /* [max_rows][widest row] activations in each form */
-    void *ff_acts;                /* [max_rows][widest row] those of the down projection */
-    Op *ops;                      /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
-    Stage *stages;                /* the same */
-    double *stage_s;              /* the same: seconds of each */
-    double *part_s;               /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
+    float *cos_sin;             /* [n_ropes][max_rows][n_rot] */
+    float *x, *normed, *delta;  /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
+    float *q, *attended;        /* [max_rows][q_dim] */
+    float *k, *v;               /* [max_rows][kv_dim] */
+    float *gate, *up;           /* [max_rows][n_ff] */
+    float *hidden;              /* [n_hidden][n_embd] after the final norm */
+    float *logits;              /* [n_logits][n_vocab] */
+    float *scores;              /* [n_threads][heads of a group][score_stride] */
+    float *tile_sums;           /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
+    void *acts[ACT_FORM_COUNT]; /* [max_rows][widest row] activations in each form */
+    void *ff_acts;              /* [max_rows][widest row] those of the down projection */
+    Op *ops;                    /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
+    Stage *stages;              /* the same */
+    double *stage_s;            /* the same: seconds of each */
+    double *part_s;             /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
 };
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
@@ -197,8 +197,8 @@ const float *cpu_read(Context *c, ResultKind kind, int32_t i);
 void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void cpu_fill_slot(Context *c, int32_t slot);
 
-int cpu_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
-                    fr_error *err);
+int cpu_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
+                    int32_t max_rows, fr_error *err);
 void cpu_linear_close(Linear *l);
 void cpu_linear(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
 int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err);
@@ -213,7 +213,8 @@ void cpu_lookup_add(Device *d, Lookup *l, int64_t row, float *x);
 
 enum { CPU_N_PARTS = 7 };
 void cpu_work(const Weights *w, KvType kv_type, CostWork *out);
-int cpu_parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out);
+int cpu_parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
+              CostPart *out);
 void cpu_time_parts(Context *c, double *seconds);
 /* Adds the seconds of the stages of a forward of n operations to the parts (forward.c calls it). */
 void cpu_note_times(CpuContext *c, int n);

@@ -13,33 +13,43 @@ static size_t widest_act_row(const CpuWeights *w) {
     for (int32_t i = 0; i < w->base.model->hparams.n_layer; i++) {
         const CpuLayer *l = &w->layers[i];
         const PackedMatrix *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++) widest = max_size(widest, act_row_bytes(all[k]->act, all[k]->n_in));
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            widest = max_size(widest, act_row_bytes(all[k]->act, all[k]->n_in));
     }
     return widest;
 }
 
 static int allocate_kv(CpuContext *c, fr_error *err) {
     const Hparams *h = &c->model->hparams;
-    c->kv = (CpuKv){.type = c->options.kv_type, .n_layer = h->n_layer, .n_head_kv = h->n_head_kv, .n_slots = c->options.n_slots,
+    c->kv = (CpuKv){.type = c->options.kv_type,
+                    .n_layer = h->n_layer,
+                    .n_head_kv = h->n_head_kv,
+                    .n_slots = c->options.n_slots,
                     .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
     size_t bytes = c->kv.slot_bytes;
     bool fits = size_mul(bytes, (size_t)c->kv.n_slots, &bytes) &&
                 size_mul(bytes, 2 * (size_t)h->n_head_kv * (size_t)h->n_layer, &bytes);
     if (fits) c->kv.data = mem_alloc(bytes);
     if (c->kv.data) return FR_OK;
-    return error_set(err, FR_ERR_MEMORY, "out of memory: the KV cache of %d tokens needs %zu bytes; ask for a smaller context or "
-                     "fewer sequences", c->options.n_slots, fits ? bytes : SIZE_MAX);
+    return error_set(err, FR_ERR_MEMORY,
+                     "out of memory: the KV cache of %d tokens needs %zu bytes; ask for a smaller context or "
+                     "fewer sequences",
+                     c->options.n_slots, fits ? bytes : SIZE_MAX);
 }
 
 /* Large blocks are taken one by one: only what a forward touches becomes real memory. */
 static int allocate(CpuContext *c, fr_error *err) {
     const Hparams *h = &c->model->hparams;
     size_t rows = (size_t)c->options.max_rows, q_dim = (size_t)hparams_q_dim(h), kv_dim = (size_t)hparams_kv_dim(h);
-    size_t embd = (size_t)h->n_embd, act = widest_act_row(c->weights), n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
+    size_t embd = (size_t)h->n_embd, act = widest_act_row(c->weights),
+           n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
     size_t group = (size_t)(h->n_head / h->n_head_kv), n_threads = (size_t)threads_count(c->threads);
     size_t scores = group * (size_t)c->score_stride;
     size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)h->head_dim;
-    const struct { void *out; size_t n, each; } wants[] = {
+    const struct {
+        void *out;
+        size_t n, each;
+    } wants[] = {
         {&c->cos_sin, (size_t)c->model->n_ropes * rows * (size_t)h->rope.n_rot, sizeof(float)},
         {&c->x, rows * embd, sizeof(float)},
         {&c->normed, rows * embd, sizeof(float)},
@@ -62,7 +72,9 @@ static int allocate(CpuContext *c, fr_error *err) {
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
         void *p = size_mul(wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
-        if (!p) return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit", c->options.max_rows);
+        if (!p)
+            return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit",
+                             c->options.max_rows);
         memcpy(wants[i].out, &p, sizeof p);
     }
     for (int i = 0; i < ACT_FORM_COUNT; i++)
@@ -70,7 +82,8 @@ static int allocate(CpuContext *c, fr_error *err) {
     return FR_OK;
 }
 
-int cpu_context_open(Context **out, Device *device, const Weights *weights, const ContextOptions *options, fr_error *err) {
+int cpu_context_open(Context **out, Device *device, const Weights *weights, const ContextOptions *options,
+                     fr_error *err) {
     *out = NULL;
     CpuContext *c = mem_calloc(1, sizeof *c);
     if (!c) return error_memory(err, "a context", sizeof *c);
@@ -80,7 +93,8 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->kernels = c->weights->kernels;
     c->threads = ((CpuDevice *)device)->threads;
     c->options = *options;
-    c->score_stride = ((options->n_ctx + 15) / 16 | 1) * 16; /* an odd number of cache lines: heads in different sets of the cache */
+    c->score_stride = ((options->n_ctx + 15) / 16 | 1) *
+                      16; /* an odd number of cache lines: heads in different sets of the cache */
     int status = allocate_kv(c, err);
     if (!status) status = allocate(c, err);
     if (status) {
@@ -93,8 +107,9 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
 
 void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
-    void *const all[] = {c->kv.data, c->cos_sin, c->x, c->normed, c->q, c->k, c->v, c->attended, c->gate, c->up, c->delta, c->hidden,
-                         c->logits, c->scores, c->tile_sums, c->ff_acts, c->ops, c->stages, c->stage_s};
+    void *const all[] = {c->kv.data,   c->cos_sin, c->x,   c->normed, c->q,      c->k,      c->v,
+                         c->attended,  c->gate,    c->up,  c->delta,  c->hidden, c->logits, c->scores,
+                         c->tile_sums, c->ff_acts, c->ops, c->stages, c->stage_s};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]);
     mem_free(c);
@@ -121,5 +136,6 @@ void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n) {
 void cpu_fill_slot(Context *c, int32_t slot) {
     enum { PATTERN = 0x3c }; /* 0x3c3c is 1.06 in half precision, 0x3c3c3c3c is 0.011 in single; 60 times 1.06 as Q8 */
     const CpuKv *kv = &((CpuContext *)c)->kv;
-    for (int64_t i = 0; i < n_planes(kv); i++) memset(cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes, PATTERN, kv->slot_bytes);
+    for (int64_t i = 0; i < n_planes(kv); i++)
+        memset(cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes, PATTERN, kv->slot_bytes);
 }

@@ -9,8 +9,9 @@
 #include <string.h>
 
 /* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. */
-static const size_t kinds[] = {offsetof(CpuLayer, q),    offsetof(CpuLayer, k),  offsetof(CpuLayer, v),   offsetof(CpuLayer, o),
-                               offsetof(CpuLayer, gate), offsetof(CpuLayer, up), offsetof(CpuLayer, down)};
+static const size_t kinds[] = {offsetof(CpuLayer, q),   offsetof(CpuLayer, k),    offsetof(CpuLayer, v),
+                               offsetof(CpuLayer, o),   offsetof(CpuLayer, gate), offsetof(CpuLayer, up),
+                               offsetof(CpuLayer, down)};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t layer) {
@@ -21,7 +22,9 @@ static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t laye
 static PeakKind peak_of(ActForm form) { return form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8; }
 
 /* Multiplications and additions of one row; 16-bit activations are two byte planes. */
-static double ops_of(const PackedMatrix *m) { return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1); }
+static double ops_of(const PackedMatrix *m) {
+    return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1);
+}
 
 void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     const CpuWeights *w = (const CpuWeights *)weights;
@@ -43,8 +46,11 @@ static const struct {
     const char *name;
     ForwardKind kind;
     int first, last;
-} products[] = {{"attn_qkv", FORWARD_QKV, 0, 2}, {"attn_output", FORWARD_O, 3, 3}, {"ffn_gate_up", FORWARD_GATE_UP, 4, 5},
-                {"ffn_down", FORWARD_DOWN, 6, 6}, {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
+} products[] = {{"attn_qkv", FORWARD_QKV, 0, 2},
+                {"attn_output", FORWARD_O, 3, 3},
+                {"ffn_gate_up", FORWARD_GATE_UP, 4, 5},
+                {"ffn_down", FORWARD_DOWN, 6, 6},
+                {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
 enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
 _Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");
 
@@ -53,7 +59,8 @@ static double floor_of(const MachineSpeed *speed, double bytes, double ops, Peak
     return read_s > compute_s ? read_s : compute_s;
 }
 
-static void add_matrix(CostPart *p, const PackedMatrix *m, const MachineSpeed *speed, int32_t n_rows, bool is_first_layer) {
+static void add_matrix(CostPart *p, const PackedMatrix *m, const MachineSpeed *speed, int32_t n_rows,
+                       bool is_first_layer) {
     double bytes = (double)packed_bytes(m), ops = ops_of(m) * n_rows;
     if (is_first_layer) p->n_out += m->n_out, p->n_in = m->n_in;
     p->bytes += bytes, p->ops += ops;
@@ -70,16 +77,20 @@ static CostPart describe_product(const CpuWeights *w, int i, const MachineSpeed 
 }
 
 /* Keys and values of the context are read once a forward (rows share them); each row multiplies with all that it sees. */
-static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
+static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows,
+                                   int32_t n_context) {
     CostWork work;
     cpu_work(&w->base, kv_type, &work);
-    CostPart p = {.name = "attention", .n_layers = w->base.model->hparams.n_layer, .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
+    CostPart p = {.name = "attention",
+                  .n_layers = w->base.model->hparams.n_layer,
+                  .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
                   .ops = work.attention_ops * n_rows * cost_keys_of_row(n_rows, n_context)};
     p.floor_s = floor_of(speed, p.bytes, p.ops, PEAK_F32);
     return p;
 }
 
-int cpu_parts(const Weights *weights, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out) {
+int cpu_parts(const Weights *weights, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
+              CostPart *out) {
     const CpuWeights *w = (const CpuWeights *)weights;
     for (int i = 0; i < N_PRODUCTS; i++) out[i] = describe_product(w, i, speed, n_rows);
     out[PART_ATTENTION] = describe_attention(w, kv_type, speed, n_rows, n_context);
@@ -87,9 +98,7 @@ int cpu_parts(const Weights *weights, KvType kv_type, const MachineSpeed *speed,
     return N_PARTS;
 }
 
-void cpu_time_parts(Context *context, double *seconds) {
-    ((CpuContext *)context)->part_s = seconds;
-}
+void cpu_time_parts(Context *context, double *seconds) { ((CpuContext *)context)->part_s = seconds; }
 
 static int part_of(ForwardKind kind) {
     for (int i = 0; i < N_PRODUCTS; i++)

@@ -13,8 +13,8 @@ typedef struct CpuLinear {
     float *bias; /* [n_out]; NULL: none */
 } CpuLinear;
 
-int cpu_linear_open(Linear **out, Device *device, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
-                    fr_error *err) {
+int cpu_linear_open(Linear **out, Device *device, const Weights *target, const GgufTensor *w, const float *bias,
+                    int32_t max_rows, fr_error *err) {
     *out = NULL;
     CpuLinear *l = mem_calloc(1, sizeof *l);
     if (!l) return error_memory(err, w->name, sizeof *l);
@@ -72,16 +72,19 @@ static void multiply_part(void *ctx, int i_part, int n_parts, int i_thread) {
     float *product = j->op == LINEAR_SET ? j->y : j->d->products;
     j->d->kernels->matmul(j->m, j->d->acts, j->n_rows, product, n_out, begin, end);
     int64_t from = begin * TILE_ROWS, n = (end * TILE_ROWS < n_out ? end * TILE_ROWS : n_out) - from;
-    for (int64_t i = 0; i < j->n_rows; i++) finish(j, product + row_at(i, n_out) + from, j->y + row_at(i, n_out) + from, from, n);
+    for (int64_t i = 0; i < j->n_rows; i++)
+        finish(j, product + row_at(i, n_out) + from, j->y + row_at(i, n_out) + from, from, n);
 }
 
-static void multiply(CpuDevice *d, const PackedMatrix *m, const float *bias, LinearOp op, const float *x, int32_t n_rows, float *y) {
+static void multiply(CpuDevice *d, const PackedMatrix *m, const float *bias, LinearOp op, const float *x,
+                     int32_t n_rows, float *y) {
     if (n_rows < 1) return;
     ActForm form = m->act;
     size_t row_bytes = act_row_bytes(form, m->n_in);
     fr_assert((size_t)n_rows * row_bytes <= d->acts_bytes);
     fr_assert(op == LINEAR_SET || row_at(n_rows, m->n_out) <= d->n_products);
-    for (int32_t i = 0; i < n_rows; i++) d->kernels->act_convert(form, x + row_at(i, m->n_in), m->n_in, d->acts + (size_t)i * row_bytes);
+    for (int32_t i = 0; i < n_rows; i++)
+        d->kernels->act_convert(form, x + row_at(i, m->n_in), m->n_in, d->acts + (size_t)i * row_bytes);
     Job job = {.d = d, .m = m, .bias = bias, .op = op, .n_rows = n_rows, .y = y};
     int64_t n_tiles = packed_n_tiles(m), n_parts = (int64_t)threads_count(d->threads) * 2;
     threads_run(d->threads, (int)(n_tiles < n_parts ? n_tiles : n_parts), multiply_part, &job);

@@ -17,7 +17,9 @@ typedef struct Loader {
     fr_error *err;
 } Loader;
 
-static ActForm block_form(const CpuWeights *w) { return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16; }
+static ActForm block_form(const CpuWeights *w) {
+    return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
+}
 
 static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
@@ -32,7 +34,8 @@ static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
     int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
     if (status) return status;
     l->packings[l->n_packings++] = (Packing){out, t};
-    if (!size_add(l->w->base.bytes, packed_bytes(out), &l->w->base.bytes)) return error_memory(l->err, "the weights", SIZE_MAX);
+    if (!size_add(l->w->base.bytes, packed_bytes(out), &l->w->base.bytes))
+        return error_memory(l->err, "the weights", SIZE_MAX);
     return FR_OK;
 }
 
@@ -55,10 +58,14 @@ static int pack_all(Loader *l) {
 /* What this backend does not run is refused before anything is packed. */
 static int check_layer(const Model *m, int32_t i, fr_error *err) {
     const LayerSpec *s = &m->layers[i];
-    const char *what = s->mixer != MIXER_ATTENTION ? "a sliding window" : s->soft_cap != 0 ? "capped attention scores" :
-                       s->sinks ? "attention sinks" : s->ffn != FFN_DENSE ? "a mixture of experts" : NULL;
+    const char *what = s->mixer != MIXER_ATTENTION ? "a sliding window"
+                       : s->soft_cap != 0          ? "capped attention scores"
+                       : s->sinks                  ? "attention sinks"
+                       : s->ffn != FFN_DENSE       ? "a mixture of experts"
+                                                   : NULL;
     if (!what) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: layer %d has %s, which the backend cpu does not run; use --backend reference",
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: layer %d has %s, which the backend cpu does not run; use --backend reference",
                      gguf_path(m->gguf), i, what);
 }
 
@@ -68,9 +75,11 @@ static int load_layers(Loader *l) {
         const LayerSpec *s = &m->layers[i];
         CpuLayer *layer = &l->w->layers[i];
         layer->spec = s;
-        const struct { const GgufTensor *from; PackedMatrix *to; } matrices[] = {
-            {s->q, &layer->q}, {s->k, &layer->k}, {s->v, &layer->v}, {s->o, &layer->o},
-            {s->gate, &layer->gate}, {s->up, &layer->up}, {s->down, &layer->down}};
+        const struct {
+            const GgufTensor *from;
+            PackedMatrix *to;
+        } matrices[] = {{s->q, &layer->q},       {s->k, &layer->k},   {s->v, &layer->v},      {s->o, &layer->o},
+                        {s->gate, &layer->gate}, {s->up, &layer->up}, {s->down, &layer->down}};
         int status = check_layer(m, i, l->err);
         for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++)
             status = will_pack(l, matrices[k].from, matrices[k].to);
@@ -80,7 +89,8 @@ static int load_layers(Loader *l) {
 }
 
 /* target: NULL, or whose LM head these layers share. */
-static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target, fr_error *err) {
+static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
+                        fr_error *err) {
     *out = NULL;
     CpuWeights *w = mem_calloc(1, sizeof *w);
     if (!w) return error_memory(err, "the weights", sizeof *w);

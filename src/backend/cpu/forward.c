@@ -72,7 +72,8 @@ static int write_ops(CpuContext *c) {
     Op *at = put_op(c->ops, around, FORWARD_EMBED, embed_rows, c->n_rows, 0);
     for (int32_t i = 0; i < c->model->hparams.n_layer; i++) at = layer_ops(c, i, at);
     at = put_op(at, around, FORWARD_NORM, finish_rows, c->n_rows, 0);
-    if (c->n_logits) at = put_op(at, around, FORWARD_OUTPUT, logits_tiles, packed_n_tiles(&c->weights->output), c->n_logits);
+    if (c->n_logits)
+        at = put_op(at, around, FORWARD_OUTPUT, logits_tiles, packed_n_tiles(&c->weights->output), c->n_logits);
     return (int)(at - c->ops);
 }
 
@@ -90,8 +91,11 @@ static void write_stages(CpuContext *c, int n) {
     size_t later_bytes = 0;
     for (int i = n - 1; i >= 0; i--) {
         Op *op = &c->ops[i];
-        c->stages[i] = (Stage){.fn = op_part, .ctx = op, .n_parts = (int)(op->n_items < most ? op->n_items : most),
-                               .later = later, .later_bytes = later_bytes};
+        c->stages[i] = (Stage){.fn = op_part,
+                               .ctx = op,
+                               .n_parts = (int)(op->n_items < most ? op->n_items : most),
+                               .later = later,
+                               .later_bytes = later_bytes};
         if (op->n_rows == 0) continue;
         later = op->products[0].m->data, later_bytes = 0;
         for (int k = 0; k < op->n_products; k++) later_bytes += packed_bytes(op->products[k].m);

@@ -49,10 +49,13 @@ static int64_t heads_of_unit(const Hparams *h) {
     while (n * h->head_dim % TILE_ROWS) n++;
     return n;
 }
-static int64_t n_units(const Hparams *h, int64_t n_heads) { return (n_heads + heads_of_unit(h) - 1) / heads_of_unit(h); }
+static int64_t n_units(const Hparams *h, int64_t n_heads) {
+    return (n_heads + heads_of_unit(h) - 1) / heads_of_unit(h);
+}
 
 /* Bias, norm and rotation of heads of one row; without rotation: cos_sin NULL. */
-static void finish_heads(const Op *op, float *x, int64_t n_heads, const float *bias, const float *norm, const float *cos_sin) {
+static void finish_heads(const Op *op, float *x, int64_t n_heads, const float *bias, const float *norm,
+                         const float *cos_sin) {
     const Kernels *kn = op->c->kernels;
     const Hparams *h = &op->c->model->hparams;
     int64_t n = h->head_dim;
@@ -61,8 +64,8 @@ static void finish_heads(const Op *op, float *x, int64_t n_heads, const float *b
     if (cos_sin) kn->rope(h->rope.style, x, n_heads, n, h->rope.n_rot, cos_sin);
 }
 
-static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_heads, char *(*place)(const CpuKv *, int32_t, int32_t),
-                        size_t at) {
+static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_heads,
+                        char *(*place)(const CpuKv *, int32_t, int32_t), size_t at) {
     const CpuKv *kv = &op->c->kv;
     int64_t dim = op->c->model->hparams.head_dim;
     for (int64_t i = 0; i < n_heads; i++)
@@ -74,16 +77,19 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     CpuContext *c = op->c;
     const Hparams *h = &c->model->hparams;
     const Product *p = &op->products[k];
-    const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias}, *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
+    const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias},
+                *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
     int64_t first = begin * unit, last = least(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
     c->kernels->matmul(p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
-                              least(end * tiles, packed_n_tiles(p->m)));
+                       least(end * tiles, packed_n_tiles(p->m)));
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *x = p->y + row_at(i, p->m->n_out) + from;
         finish_heads(op, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
                      k < 2 ? cpu_angles(c, op->l, i) : NULL);
-        if (k) store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values, (size_t)c->rows[i].slot * c->kv.slot_bytes);
+        if (k)
+            store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values,
+                        (size_t)c->rows[i].slot * c->kv.slot_bytes);
     }
 }
 
@@ -132,14 +138,15 @@ static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread
     const Kernels *kn = c->kernels;
     int64_t n_ff = c->model->hparams.n_ff, n_tiles = packed_n_tiles(op->products[0].m);
     for (int k = 0; k < 2; k++)
-        kn->matmul(op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff, begin * FF_UNIT_TILES,
-                   least(end * FF_UNIT_TILES, n_tiles));
+        kn->matmul(op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
+                   begin * FF_UNIT_TILES, least(end * FF_UNIT_TILES, n_tiles));
     ActForm form = op->l->down.act;
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *gate = c->gate + row_at(i, n_ff) + from;
         kn->silu_mul(gate, c->up + row_at(i, n_ff) + from, n);
-        kn->act_convert(form, gate, n, (char *)c->ff_acts + row_at(i, (int64_t)act_row_bytes(form, n_ff)) + act_offset(form, from));
+        kn->act_convert(form, gate, n,
+                        (char *)c->ff_acts + row_at(i, (int64_t)act_row_bytes(form, n_ff)) + act_offset(form, from));
     }
 }
 
@@ -152,7 +159,8 @@ Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
 
     Op qkv = base;
     qkv.norm = l->spec->attn_norm, qkv.n_products = 3;
-    qkv.products[0] = (Product){&l->q, c->q}, qkv.products[1] = (Product){&l->k, c->k}, qkv.products[2] = (Product){&l->v, c->v};
+    qkv.products[0] = (Product){&l->q, c->q}, qkv.products[1] = (Product){&l->k, c->k},
+    qkv.products[2] = (Product){&l->v, c->v};
     at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);

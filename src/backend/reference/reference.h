@@ -8,17 +8,17 @@ typedef struct RefContext {
     Context base;
     const Model *model;
     ContextOptions options;
-    bool rounds_bf16;         /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
-    double *kv;               /* [n_layer][keys | values][n_slots][kv_dim] */
-    double *x, *normed;       /* [max_rows][n_embd] residual stream, and its norm */
-    double *q, *attended;     /* [max_rows][q_dim] */
-    double *k, *v;            /* [max_rows][kv_dim] */
-    double *gate, *up;        /* [max_rows][n_ff] */
-    double *delta;            /* [max_rows][n_embd] what a block adds to x */
-    double *scores;           /* [n_ctx] */
-    double *experts;          /* [n_expert] router probabilities */
-    float *weight_row;        /* one row of a matrix, as floats */
-    float *logits, *hidden;   /* [max_rows][n_vocab], [max_rows][n_embd]: results */
+    bool rounds_bf16;       /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
+    double *kv;             /* [n_layer][keys | values][n_slots][kv_dim] */
+    double *x, *normed;     /* [max_rows][n_embd] residual stream, and its norm */
+    double *q, *attended;   /* [max_rows][q_dim] */
+    double *k, *v;          /* [max_rows][kv_dim] */
+    double *gate, *up;      /* [max_rows][n_ff] */
+    double *delta;          /* [max_rows][n_embd] what a block adds to x */
+    double *scores;         /* [n_ctx] */
+    double *experts;        /* [n_expert] router probabilities */
+    float *weight_row;      /* one row of a matrix, as floats */
+    float *logits, *hidden; /* [max_rows][n_vocab], [max_rows][n_embd]: results */
 } RefContext;
 
 /* Slot 0 of the keys (which = 0) or values (1) of a layer; slot s follows s * kv_dim further. */
@@ -35,13 +35,14 @@ void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 
 /* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them; row: room for one
  * of them as floats. round_inputs: x is rounded to BF16 first. */
-void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs, double *y, float *row);
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs,
+                       double *y, float *row);
 /* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
 void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
 double reference_silu(double x);
 
-int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
-                    fr_error *err);
+int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
+                          int32_t max_rows, fr_error *err);
 void reference_linear_close(Linear *l);
 void reference_linear(Device *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
 int reference_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *err);

@@ -57,7 +57,8 @@ static void work(const Weights *w, KvType kv_type, CostWork *out) {
                       .attention_ops = 4.0 * (double)hparams_q_dim(h) * h->n_layer};
 }
 
-static int parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context, CostPart *out) {
+static int parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
+                 CostPart *out) {
     (void)w, (void)kv_type, (void)speed, (void)n_rows, (void)n_context, (void)out;
     return 0;
 }

@@ -20,7 +20,11 @@ static int allocate(RefContext *c, fr_error *err) {
     const Hparams *h = &c->model->hparams;
     int64_t rows = c->options.max_rows, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h), n_expert, widest;
     measure(c->model, &n_expert, &widest);
-    const struct { void *out; int64_t n; size_t each; } wants[] = {
+    const struct {
+        void *out;
+        int64_t n;
+        size_t each;
+    } wants[] = {
         {&c->kv, 2 * h->n_layer * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
@@ -64,8 +68,8 @@ int reference_context_open(Context **out, Device *d, const Weights *w, const Con
 
 void reference_context_close(Context *context) {
     RefContext *c = (RefContext *)context;
-    void *const all[] = {c->kv, c->x, c->normed, c->q, c->attended, c->k, c->v, c->gate, c->up, c->delta, c->scores, c->experts,
-                         c->weight_row, c->logits, c->hidden};
+    void *const all[] = {c->kv, c->x,     c->normed, c->q,       c->attended,   c->k,      c->v,     c->gate,
+                         c->up, c->delta, c->scores, c->experts, c->weight_row, c->logits, c->hidden};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }

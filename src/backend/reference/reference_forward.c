@@ -22,7 +22,8 @@
 
 static double round_to_bf16(double x) { return (double)bf16_to_float(float_to_bf16((float)x)); }
 
-void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs, double *y, float *row) {
+void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs,
+                       double *y, float *row) {
     int64_t n_in = w->dims[0], n_out = w->dims[1];
     size_t row_bytes;
     (void)tensor_type_row_bytes(w->type, n_in, &row_bytes); /* the file was checked when it was opened */
@@ -52,7 +53,8 @@ static void product(const RefContext *c, const GgufTensor *w, const double *x, i
 static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     for (int32_t i = 0; i < n_rows; i++)
-        reference_rmsnorm(c->x + (int64_t)i * h->n_embd, gain, h->n_embd, (double)h->rms_eps, c->normed + (int64_t)i * h->n_embd);
+        reference_rmsnorm(c->x + (int64_t)i * h->n_embd, gain, h->n_embd, (double)h->rms_eps,
+                          c->normed + (int64_t)i * h->n_embd);
 }
 
 static void add_to_residual(const RefContext *c, int32_t n_rows) {
@@ -67,15 +69,16 @@ static void rotate(const Rope *rope, int32_t position, double *x) {
     for (int32_t i = 0; i < half; i++) {
         bool adjacent = rope->params.style == ROPE_PAIRS;
         double *a = adjacent ? &x[2 * i] : &x[i], *b = adjacent ? &x[2 * i + 1] : &x[i + half];
-        double cosine = cos(position * rope->freqs[i]) * rope->magnitude, sine = sin(position * rope->freqs[i]) * rope->magnitude;
+        double cosine = cos(position * rope->freqs[i]) * rope->magnitude,
+               sine = sin(position * rope->freqs[i]) * rope->magnitude;
         double re = *a * cosine - *b * sine, im = *a * sine + *b * cosine;
         *a = re, *b = im;
     }
 }
 
 /* Bias, norm and rotation of the heads of one row; rope NULL: values are not rotated. */
-static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const float *bias, const float *norm, const Rope *rope,
-                         int32_t position) {
+static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const float *bias, const float *norm,
+                         const Rope *rope, int32_t position) {
     int32_t dim = c->model->hparams.head_dim;
     for (int32_t i = 0; bias && i < n_heads * dim; i++) x[i] += (double)bias[i];
     for (int32_t h = 0; h < n_heads; h++) {
@@ -108,7 +111,8 @@ static int32_t slot_at(const RowPlace *r, int32_t position) {
 }
 
 /* One query head of one row. */
-static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head, const double *q, double *out) {
+static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
+                   const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
     int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, at = head / (h->n_head / h->n_head_kv) * dim;
     const double *keys = reference_kv(c, layer, 0) + at, *values = reference_kv(c, layer, 1) + at;
@@ -162,12 +166,15 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
 static void feed_forward_of(const RefContext *c, const LayerSpec *l, int32_t i, const double *x, int32_t n_rows) {
     size_t n = l->router ? (size_t)l->router->dims[1] : 1, at = (size_t)i;
     int64_t n_ff = l->gate->dims[1];
-    bool round = c->rounds_bf16 && l->gate->type == TYPE_BF16, round_down = c->rounds_bf16 && l->down->type == TYPE_BF16;
-    reference_product(l->gate, (const char *)l->gate->data + at * (l->gate->bytes / n), x, n_rows, round, c->gate, c->weight_row);
+    bool round = c->rounds_bf16 && l->gate->type == TYPE_BF16,
+         round_down = c->rounds_bf16 && l->down->type == TYPE_BF16;
+    reference_product(l->gate, (const char *)l->gate->data + at * (l->gate->bytes / n), x, n_rows, round, c->gate,
+                      c->weight_row);
     reference_product(l->up, (const char *)l->up->data + at * (l->up->bytes / n), x, n_rows,
                       c->rounds_bf16 && l->up->type == TYPE_BF16, c->up, c->weight_row);
     for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = reference_silu(c->gate[k]) * c->up[k];
-    reference_product(l->down, (const char *)l->down->data + at * (l->down->bytes / n), c->gate, n_rows, round_down, c->delta, c->weight_row);
+    reference_product(l->down, (const char *)l->down->data + at * (l->down->bytes / n), c->gate, n_rows, round_down,
+                      c->delta, c->weight_row);
 }
 
 /* Of one row: the experts of greatest router probability, weighted by it, the weights summing to 1. */
@@ -225,7 +232,8 @@ static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_r
         for (int32_t k = 0; k < h->n_embd; k++) c->hidden[(int64_t)rows[i].i_hidden * h->n_embd + k] = (float)hidden[k];
         if (rows[i].i_logits < 0) continue;
         product(c, c->model->output, hidden, 1, logits);
-        for (int32_t k = 0; k < h->n_vocab; k++) c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)logits[k];
+        for (int32_t k = 0; k < h->n_vocab; k++)
+            c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)logits[k];
     }
 }
 

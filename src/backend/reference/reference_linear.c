@@ -11,15 +11,15 @@
 typedef struct RefLinear {
     Linear base;
     const GgufTensor *w;
-    float *bias;           /* [n_out]; NULL: none */
-    double *x, *y;         /* [max_rows][n_in], [max_rows][n_out] */
-    float *row;            /* [n_in] */
+    float *bias;   /* [n_out]; NULL: none */
+    double *x, *y; /* [max_rows][n_in], [max_rows][n_out] */
+    float *row;    /* [n_in] */
 } RefLinear;
 
 static double *doubles(int64_t n) { return mem_alloc((size_t)(n > 0 ? n : 1) * sizeof(double)); }
 
-int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias, int32_t max_rows,
-                    fr_error *err) {
+int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
+                          int32_t max_rows, fr_error *err) {
     (void)d, (void)target;
     *out = NULL;
     RefLinear *l = mem_calloc(1, sizeof *l);
@@ -56,7 +56,9 @@ void reference_linear(Device *d, const Linear *linear, LinearOp op, const float 
     reference_product(l->w, l->w->data, l->x, n_rows, false, l->y, l->row);
     for (int64_t i = 0; i < n_rows * l->base.n_out; i++) {
         double p = l->y[i] + (l->bias ? (double)l->bias[i % l->base.n_out] : 0), before = (double)y[i];
-        y[i] = (float)(op == LINEAR_SET ? p : op == LINEAR_ADD_SILU ? before + reference_silu(p) : reference_silu(before + p));
+        y[i] = (float)(op == LINEAR_SET        ? p
+                       : op == LINEAR_ADD_SILU ? before + reference_silu(p)
+                                               : reference_silu(before + p));
     }
 }
 
@@ -102,7 +104,8 @@ void reference_rmsnorm_rows(Device *d, float *x, int32_t n_rows, int64_t n, cons
     for (; n_rows > 0; n_rows--, x += n) {
         double squares = 0;
         for (int64_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
-        for (int64_t i = 0; i < n; i++) x[i] = (float)((double)x[i] / sqrt(squares / (double)n + (double)eps) * (double)gain[i]);
+        for (int64_t i = 0; i < n; i++)
+            x[i] = (float)((double)x[i] / sqrt(squares / (double)n + (double)eps) * (double)gain[i]);
     }
 }
 
@@ -110,10 +113,10 @@ void reference_rmsnorm_rows(Device *d, float *x, int32_t n_rows, int64_t n, cons
 
 typedef struct RefLookup {
     Lookup base;
-    int64_t width;     /* n, up to whole blocks */
+    int64_t width; /* n, up to whole blocks */
     size_t row_bytes;
-    char *rows;        /* [n_rows][row_bytes] in the type of the table */
-    float *row;        /* [width] */
+    char *rows; /* [n_rows][row_bytes] in the type of the table */
+    float *row; /* [width] */
 } RefLookup;
 
 int reference_lookup_open(Lookup **out, Device *d, TensorType type, int64_t n_rows, int64_t n, fr_error *err) {
@@ -125,7 +128,8 @@ int reference_lookup_open(Lookup **out, Device *d, TensorType type, int64_t n_ro
     l->base = (Lookup){.n_rows = n_rows, .n = n, .type = type};
     l->width = (n + BLOCK - 1) / BLOCK * BLOCK;
     size_t bytes = SIZE_MAX;
-    if (tensor_type_row_bytes(type, l->width, &l->row_bytes) && size_mul((size_t)n_rows, l->row_bytes, &bytes)) l->rows = mem_alloc(bytes);
+    if (tensor_type_row_bytes(type, l->width, &l->row_bytes) && size_mul((size_t)n_rows, l->row_bytes, &bytes))
+        l->rows = mem_alloc(bytes);
     l->row = mem_calloc((size_t)l->width, sizeof *l->row);
     if (!l->rows || !l->row) {
         reference_lookup_close(&l->base);

@@ -119,6 +119,7 @@ void calibration_apply_tree(const Calibration *c, const Tree *from, Tree *into) 
     into->n = from->n;
     for (int32_t i = 1; i < from->n; i++) {
         into->nodes[i] = from->nodes[i];
-        into->nodes[i].p_accept = into->nodes[from->nodes[i].parent].p_accept * calibration_apply(c, conditional(from, i));
+        into->nodes[i].p_accept = into->nodes[from->nodes[i].parent].p_accept *
+                                  calibration_apply(c, conditional(from, i));
     }
 }

@@ -10,7 +10,8 @@ enum { CALIBRATION_N_BINS = 20 };
 
 /* Copyable; owns no memory: 244 bytes. */
 typedef struct Calibration {
-    float n[CALIBRATION_N_BINS], n_right[CALIBRATION_N_BINS]; /* recent children counted in each bin, and the correct ones */
+    float n[CALIBRATION_N_BINS],
+        n_right[CALIBRATION_N_BINS]; /* recent children counted in each bin, and the correct ones */
     float value[CALIBRATION_N_BINS]; /* the map at the middle of each bin; never falls */
     int32_t n_since_fit;
 } Calibration;

@@ -46,7 +46,7 @@ typedef struct Drafter Drafter;
 typedef struct DrafterEnv { /* the target, as far as a method may depend on it */
     int32_t n_vocab;
     int32_t max_sequences; /* sequence ids are below this */
-    const Gguf *vocab; /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
+    const Gguf *vocab;     /* a file of the vocabulary, also in replay; NULL: unknown (tests). Borrowed. */
     /* For methods that run a model themselves; zero if no target runs (replay). Borrowed. */
     const Gguf *target;
     const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */

@@ -31,8 +31,9 @@ static uint64_t hash_of_tensor(const GgufTensor *t) {
 
 uint64_t drafter_target_fingerprint(const Model *target) {
     const Hparams *h = &target->hparams;
-    const double shape[] = {h->arch, h->n_layer, h->n_embd, h->n_ff, h->n_vocab, h->n_head, h->n_head_kv, h->head_dim,
-                            (double)h->rms_eps, h->rope.n_rot, h->rope.base, h->rope.scaling, h->rope.factor};
+    const double shape[] = {
+        h->arch,     h->n_layer,         h->n_embd,     h->n_ff,      h->n_vocab,      h->n_head,     h->n_head_kv,
+        h->head_dim, (double)h->rms_eps, h->rope.n_rot, h->rope.base, h->rope.scaling, h->rope.factor};
     uint64_t sum = 0;
     for (int64_t i = 0; i < gguf_n_tensors(target->gguf); i++) sum += hash_of_tensor(gguf_tensor(target->gguf, i));
     return hash64(&sum, sizeof sum, hash64(shape, sizeof shape, 0));
@@ -66,8 +67,10 @@ static int check_method(const Gguf *g, const char *method, fr_error *err) {
     char is[NAME_MAX_BYTES];
     get_text(g, "general.architecture", is);
     if (strcmp(is, DRAFTER_ARCHITECTURE) != 0)
-        return error_set(err, FR_ERR_MISMATCH, "%s: is not a learned drafter but of architecture '%s'; %s needs a file "
-                         "made by forerun train %s", gguf_path(g), is, method, method);
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: is not a learned drafter but of architecture '%s'; %s needs a file "
+                         "made by forerun train %s",
+                         gguf_path(g), is, method, method);
     get_text(g, DRAFTER_KEY("method"), is);
     if (strcmp(is, method) == 0) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH, "%s: is a drafter for the method '%s', not for %s; use --draft %s:file=...",
@@ -81,15 +84,17 @@ static int check_target(const Gguf *g, const Model *target, fr_error *err) {
     name_of_target(target, our_name);
     write_fingerprint(target, our_print);
     if (strcmp(print, our_print) == 0) return FR_OK;
-    return error_set(err, FR_ERR_MISMATCH, "%s: was trained for the target '%s' (fingerprint %s), and this is '%s' (%s); "
-                     "train a drafter for it, or run the target it was trained for", gguf_path(g), name, print, our_name,
-                     our_print);
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: was trained for the target '%s' (fingerprint %s), and this is '%s' (%s); "
+                     "train a drafter for it, or run the target it was trained for",
+                     gguf_path(g), name, print, our_name, our_print);
 }
 
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err) {
     *f = (DrafterFile){0};
     if (!path[0])
-        return error_set(err, FR_ERR_ARGUMENT, "%s: missing drafter file: write --draft %s:file=DRAFTER.gguf", method, method);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: missing drafter file: write --draft %s:file=DRAFTER.gguf", method,
+                         method);
     int status = gguf_open(&f->gguf, path, err);
     if (!status) status = check_method(f->gguf, method, err);
     return status ? status : check_target(f->gguf, target, err);
@@ -124,18 +129,19 @@ int drafter_file_choice(const DrafterFile *f, const char *name, const char *cons
             *out = i;
             return FR_OK;
         }
-    return error_set(err, FR_ERR_FORMAT, "%s: %s is '%s', which this program does not know; it knows '%s', for example", gguf_path(f->gguf),
-                     key, is, choices[0]);
+    return error_set(err, FR_ERR_FORMAT, "%s: %s is '%s', which this program does not know; it knows '%s', for example",
+                     gguf_path(f->gguf), key, is, choices[0]);
 }
 
-int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err) {
+int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n,
+                        fr_error *err) {
     char key[128];
     snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
     int64_t kv = gguf_find_key(f->gguf, key), n_listed = kv < 0 ? 0 : gguf_kv_count(f->gguf, kv), token, last = -1;
     if (kv < 0) return FR_OK;
     if (gguf_kv_type(f->gguf, kv) != GGUF_ARRAY || n_listed < 1 || n_listed > n_vocab)
-        return error_set(err, FR_ERR_FORMAT, "%s: the key %s lists %lld tokens but must list from 1 to %d", gguf_path(f->gguf), key,
-                         (long long)n_listed, n_vocab);
+        return error_set(err, FR_ERR_FORMAT, "%s: the key %s lists %lld tokens but must list from 1 to %d",
+                         gguf_path(f->gguf), key, (long long)n_listed, n_vocab);
     int32_t *tokens = mem_calloc((size_t)n_listed, sizeof *tokens);
     if (!tokens) return error_memory(err, key, (size_t)n_listed * sizeof *tokens);
     for (int64_t i = 0; i < n_listed; i++, last = token) {
@@ -144,8 +150,8 @@ int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab,
             continue;
         }
         mem_free(tokens);
-        return error_set(err, FR_ERR_FORMAT, "%s: entry %lld of %s breaks the list, which must rise and stay below %d", gguf_path(f->gguf),
-                         (long long)i, key, n_vocab);
+        return error_set(err, FR_ERR_FORMAT, "%s: entry %lld of %s breaks the list, which must rise and stay below %d",
+                         gguf_path(f->gguf), (long long)i, key, n_vocab);
     }
     *out = tokens;
     *n = (int32_t)n_listed;
@@ -164,8 +170,8 @@ static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err
     }
     mem_free(row);
     if (finite) return FR_OK;
-    return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity; its training went wrong", gguf_path(f->gguf),
-                     t->name);
+    return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity; its training went wrong",
+                     gguf_path(f->gguf), t->name);
 }
 
 /* The tensor of exactly that shape (n_out 0: a vector). */
@@ -180,7 +186,8 @@ static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, c
     return check_finite(f, t, err);
 }
 
-int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
+int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out,
+                        fr_error *err) {
     return take(f, name, n_in, n_out, out, err);
 }
 
@@ -210,7 +217,8 @@ int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t
 int drafter_file_finish(const DrafterFile *f, fr_error *err) {
     int64_t n = gguf_n_tensors(f->gguf);
     if (n == f->n_taken) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: holds %lld tensors but its method reads only %lld; another version of the method wrote it",
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: holds %lld tensors but its method reads only %lld; another version of the method wrote it",
                      gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
 }
 

@@ -40,11 +40,13 @@ int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_
 int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err);
 /* The tokens listed under that name, an array of integers: rising, all below n_vocab, at least one. If the key is missing,
  * *out and *n stay as they are. The caller frees *out with mem_free. */
-int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err);
+int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n,
+                        fr_error *err);
 
 /* Reads a tensor of exactly that shape. Fails if it is missing or holds a number that is not finite. The matrix is a view into the
  * file ([n_out][n_in], any tensor type), the vector a copy as floats, freed with mem_free. Each tensor must be read once. */
-int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err);
+int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out,
+                        fr_error *err);
 int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err);
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
@@ -58,7 +60,8 @@ typedef struct DrafterTraining {
     const char *command, *data, *precision;
     uint64_t n_steps, n_tokens, seed;
     double loss; /* the last one on held-out text */
-    const float *accuracy; /* [n_heads][n_ranks] on held-out text: how often the token of each rank was right, by head. It is
+    const float
+        *accuracy; /* [n_heads][n_ranks] on held-out text: how often the token of each rank was right, by head. It is
                             * written not as a key but as a tensor, by the methods that use it. NULL: not measured */
     int32_t n_heads, n_ranks;
 } DrafterTraining;

@@ -11,24 +11,24 @@
 #include <string.h>
 
 /* Each method defines draft_<method>_class in src/spec/drafters/<family>/draft_<method>.c. */
-#define METHODS(X)                                                                                           \
-    X(ngram_trie)                                                                                            \
-    X(pld)                                                                                                   \
-    X(llma)                                                                                                  \
-    X(suffix)                                                                                                \
-    X(lookahead_trie)                                                                                        \
-    X(rest)                                                                                                  \
-    X(recycling)                                                                                             \
-    X(lookahead)                                                                                             \
-    X(sps)                                                                                                   \
-    X(rsd_c)                                                                                                 \
-    X(rsd_s)                                                                                                 \
-    X(spectr)                                                                                                \
-    X(specinfer)                                                                                             \
-    X(redrafter)                                                                                             \
-    X(medusa)                                                                                                \
-    X(hydra)                                                                                                 \
-    X(eagle)                                                                                                 \
+#define METHODS(X) \
+    X(ngram_trie) \
+    X(pld) \
+    X(llma) \
+    X(suffix) \
+    X(lookahead_trie) \
+    X(rest) \
+    X(recycling) \
+    X(lookahead) \
+    X(sps) \
+    X(rsd_c) \
+    X(rsd_s) \
+    X(spectr) \
+    X(specinfer) \
+    X(redrafter) \
+    X(medusa) \
+    X(hydra) \
+    X(eagle) \
     X(lyanna)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
@@ -61,7 +61,8 @@ static int refuse_method(const char *text, size_t n_method, fr_error *err) {
         if (n < sizeof names) n += (size_t)snprintf(names + n, sizeof names - n, ", %s", classes[i]->name);
     }
     if (nearest.word) snprintf(hint, sizeof hint, "did you mean '%s'? Known", nearest.word);
-    return error_set(err, FR_ERR_ARGUMENT, "unknown drafter '%s'; %s drafters: %s", word, nearest.word ? hint : "known", names);
+    return error_set(err, FR_ERR_ARGUMENT, "unknown drafter '%s'; %s drafters: %s", word, nearest.word ? hint : "known",
+                     names);
 }
 
 /* Parses the options behind the method's name and opens the drafter with them. */
@@ -87,10 +88,11 @@ int drafter_open(Drafter **out, const char *text, const DrafterEnv *env, int32_t
     size_t n_method = strcspn(text, ":");
     const char *options = text[n_method] ? text + n_method + 1 : NULL;
     if (n_method == 0)
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "'%.80s' is not a drafter: write method or method:key=value,key=value", text);
+        return error_set(err, FR_ERR_ARGUMENT, "'%.80s' is not a drafter: write method or method:key=value,key=value",
+                         text);
     if (options && !*options)
-        return error_set(err, FR_ERR_ARGUMENT, "'%.80s': write key=value after the colon, or leave the colon out", text);
+        return error_set(err, FR_ERR_ARGUMENT, "'%.80s': write key=value after the colon, or leave the colon out",
+                         text);
     char name[32];
     snprintf(name, sizeof name, "%.*s", n_method < sizeof name ? (int)n_method : 0, text);
     if (strcmp(name, "none") == 0) {
@@ -113,7 +115,9 @@ void drafter_close(Drafter *d) {
     if (d) d->class->close(d);
 }
 
-bool drafter_has_option(const DrafterClass *class, const char *key) { return options_find(class->option_table, key) != NULL; }
+bool drafter_has_option(const DrafterClass *class, const char *key) {
+    return options_find(class->option_table, key) != NULL;
+}
 
 bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width) {
     return options_help(out, class->option_table, indent, width);

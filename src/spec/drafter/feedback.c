@@ -21,8 +21,8 @@ int feedback_require_target(const char *method, const DrafterEnv *env, fr_error 
 int feedback_check_tokens(const int32_t *tokens, int64_t n, int32_t n_vocab, fr_error *err) {
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= n_vocab)
-            return error_set(err, FR_ERR_ARGUMENT,
-                             "a drafter: token %d is outside the vocabulary of %d tokens", tokens[i], n_vocab);
+            return error_set(err, FR_ERR_ARGUMENT, "a drafter: token %d is outside the vocabulary of %d tokens",
+                             tokens[i], n_vocab);
     return FR_OK;
 }
 

@@ -69,8 +69,7 @@ static void insert_noisy(Best *b, const float *q, int32_t n_vocab, const DrawNoi
         rng_words(noise->seed, noise->stream, noise->position, (uint32_t)block / 4, words);
         for (int32_t i = block; i < end; i++) {
             double u = ((double)words[i - block] + 0.5) * 0x1p-32;
-            if (q[i] > 0 && 1 - u <= (double)q[i] * b->bar)
-                insert(b, i, q[i], log((double)q[i]) - log(-log(u)));
+            if (q[i] > 0 && 1 - u <= (double)q[i] * b->bar) insert(b, i, q[i], log((double)q[i]) - log(-log(u)));
         }
     }
 }
@@ -84,10 +83,8 @@ int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent,
                       DrawChild *out) {
     if (k < 1) return 0;
     Best b = {.out = out, .k = k, .bar = INFINITY};
-    if (parent->noise.silent)
-        insert_silent(&b, q, n_vocab);
-    else
-        insert_noisy(&b, q, n_vocab, &parent->noise);
+    if (parent->noise.silent) insert_silent(&b, q, n_vocab);
+    else insert_noisy(&b, q, n_vocab, &parent->noise);
     double max = b.n ? parent->log_q + out[0].value : 0;
     for (int32_t i = 0; i < b.n; i++) {
         DrawChild *c = &out[i];

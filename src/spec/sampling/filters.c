@@ -15,9 +15,7 @@
 #include <string.h>
 
 /* Whether a comes before b in falling order of probability. */
-static bool before(Candidate a, Candidate b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
+static bool before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
 /* Restores the heap below i. The top is the first candidate in that order, or the last with last_on_top. */
 static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
@@ -52,10 +50,10 @@ static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_voca
 /* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order; returns how many, and the mass of the
  * whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such tokens together have less than
  * (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
-static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o, double *mass) {
+static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o,
+                            double *mass) {
     *mass = row_mass(logits, s->n_vocab, max, o->temperature);
-    double floor_logit =
-        (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
+    double floor_logit = (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
     return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
 }
 
@@ -114,7 +112,8 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
 
 /* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its length.
  * The candidates for it are the *n tokens of s->ids. */
-static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want, int32_t *n) {
+static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want,
+                          int32_t *n) {
     Ends e = {.last = N_BUCKETS - 1};
     if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
     int32_t n_heap = 0, n_sure = 0, n_ids = *n;

@@ -65,8 +65,7 @@ int sampling_check(const SamplingOptions *o, fr_error *err) {
     if (!(o->temperature >= 0 && isfinite(o->temperature)))
         return refuse(err, "temperature", (double)o->temperature, "0 (greedy) or a positive number");
     if (o->top_k < 0) return refuse(err, "top_k", o->top_k, "0 (off) or a positive number");
-    if (!(o->top_p > 0 && o->top_p <= 1))
-        return refuse(err, "top_p", (double)o->top_p, "above 0 and at most 1 (off)");
+    if (!(o->top_p > 0 && o->top_p <= 1)) return refuse(err, "top_p", (double)o->top_p, "above 0 and at most 1 (off)");
     if (!(o->min_p >= 0 && o->min_p <= 1)) return refuse(err, "min_p", (double)o->min_p, "from 0 (off) to 1");
     if (!(o->repeat_penalty > 0 && isfinite(o->repeat_penalty)))
         return refuse(err, "repeat_penalty", (double)o->repeat_penalty, "a positive number (1: off)");
@@ -111,8 +110,8 @@ static float penalise(const SamplingOptions *o, float logit, int32_t count) {
 }
 
 /* The row after penalties: `logits` itself if there are none, else s->penalised. */
-static const float *apply_penalties(Sampler *s, const SamplingOptions *o, const float *logits,
-                                    const int32_t *context, int64_t n_context) {
+static const float *apply_penalties(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
+                                    int64_t n_context) {
     int64_t n_last = o->penalty_last_n < 0 || o->penalty_last_n > n_context ? n_context : o->penalty_last_n;
     bool none = o->repeat_penalty == 1 && o->frequency_penalty == 0 && o->presence_penalty == 0;
     if (none || n_last == 0) return logits;
@@ -203,15 +202,13 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
     Kept kept = filter_row(&s->filter, o, row, max);
     Draw d;
     draw_begin(&d, o, position, max, max_id);
-    if (kept.candidates)
-        draw_candidates(&d, kept.candidates, kept.n, kept.min_logit);
-    else
-        draw_row(&d, row, s->n_vocab, kept.min_logit);
+    if (kept.candidates) draw_candidates(&d, kept.candidates, kept.n, kept.min_logit);
+    else draw_row(&d, row, s->n_vocab, kept.min_logit);
     return d.best_id;
 }
 
-void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
-                 int64_t n_context, float *dist) {
+void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,
+                  float *dist) {
     const float *row = apply_penalties(s, o, logits, context, n_context);
     int32_t max_id = row_argmax(row, s->n_vocab);
     float max = max_id < 0 ? INFINITY : row[max_id];

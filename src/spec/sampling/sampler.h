@@ -12,10 +12,10 @@
 #include "base/error.h"
 
 typedef struct SamplingOptions {
-    float temperature; /* 0: greedy */
-    int32_t top_k;     /* keeps the k most probable tokens; 0: all */
-    float top_p;       /* keeps the smallest set of most probable tokens whose mass reaches it; 1: all */
-    float min_p;       /* removes tokens below min_p times the largest probability; 0: none */
+    float temperature;       /* 0: greedy */
+    int32_t top_k;           /* keeps the k most probable tokens; 0: all */
+    float top_p;             /* keeps the smallest set of most probable tokens whose mass reaches it; 1: all */
+    float min_p;             /* removes tokens below min_p times the largest probability; 0: none */
     float repeat_penalty;    /* logits of seen tokens are divided by it if positive, else multiplied; 1: none */
     float frequency_penalty; /* subtracted once per occurrence; 0: none */
     float presence_penalty;  /* subtracted once per seen token; 0: none */
@@ -26,7 +26,7 @@ typedef struct SamplingOptions {
 extern const SamplingOptions SAMPLING_DEFAULT; /* greedy, without penalties; penalty_last_n is 64 */
 int sampling_check(const SamplingOptions *o, fr_error *err);
 
-typedef struct Sampler Sampler; /* working memory, for one caller at a time */
+typedef struct Sampler Sampler;        /* working memory, for one caller at a time */
 Sampler *sampler_new(int32_t n_vocab); /* NULL: no memory */
 void sampler_free(Sampler *s);
 
@@ -38,8 +38,8 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
 /* The distribution that sampler_choose draws from, with the same arguments: dist[n_vocab] sums to 1 and is 0 for every token
  * that a filter removed; temperature 0 puts all of it on one token. Code that draws from q and later divides by it must use
  * one such array for both. */
-void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
-                 int64_t n_context, float *dist);
+void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,
+                  float *dist);
 
 /* Natural log-probability of `token` under softmax(logits), before penalties and filters. */
 double sampler_logprob(const float *logits, int32_t n_vocab, int32_t token);

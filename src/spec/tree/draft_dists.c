@@ -44,7 +44,8 @@ void sibling_group(const Tree *t, int32_t parent, SiblingGroup *out) {
         if (d->draws[i].parent == parent) out->draws[out->n++] = d->draws[i];
     if (out->n > 0) return;
     for (int32_t i = parent + 1; i < t->n; i++)
-        if (t->nodes[i].parent == parent) out->draws[out->n++] = (DistDraw){.parent = parent, .child = i, .kind = DRAW_POINT};
+        if (t->nodes[i].parent == parent)
+            out->draws[out->n++] = (DistDraw){.parent = parent, .child = i, .kind = DRAW_POINT};
 }
 
 static int refuse(fr_error *err, int32_t i, const char *what) {
@@ -86,6 +87,7 @@ int draft_dists_validate(const DraftDists *d, const Tree *t, fr_error *err) {
     }
     for (int32_t i = 1; i < t->n; i++)
         if (has_group[t->nodes[i].parent] && !is_drawn[i])
-            return error_set(err, FR_ERR_INTERNAL, "node %d of the drafter's tree has no draw, but its siblings have", i);
+            return error_set(err, FR_ERR_INTERNAL, "node %d of the drafter's tree has no draw, but its siblings have",
+                             i);
     return FR_OK;
 }

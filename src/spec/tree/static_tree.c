@@ -39,6 +39,7 @@ void static_tree_build(StaticTree *t, const double *chance, int32_t n_levels, in
         if (best < 0) return;
         int32_t depth = t->nodes[best].depth;
         n_parents[depth] += next_rank[best] == 0;
-        t->nodes[t->n] = (StaticNode){.parent = best, .rank = next_rank[best]++, .depth = depth + 1, .log_chance = best_log_chance};
+        t->nodes[t->n] =
+            (StaticNode){.parent = best, .rank = next_rank[best]++, .depth = depth + 1, .log_chance = best_log_chance};
     }
 }

@@ -28,8 +28,11 @@ int32_t tree_add(Tree *t, int32_t parent, int32_t token, float p_accept, int32_t
     }
     if (t->n >= TREE_MAX_NODES) return -1;
     i = t->n++;
-    t->nodes[i] = (TreeNode){
-        .token = token, .parent = parent, .depth = t->nodes[parent].depth + 1, .source = source, .p_accept = p_accept};
+    t->nodes[i] = (TreeNode){.token = token,
+                             .parent = parent,
+                             .depth = t->nodes[parent].depth + 1,
+                             .source = source,
+                             .p_accept = p_accept};
     return i;
 }
 
@@ -60,8 +63,7 @@ int tree_validate(const Tree *t, int32_t pending_token, int32_t n_vocab, int32_t
     if (max_nodes > TREE_MAX_NODES) max_nodes = TREE_MAX_NODES;
     if (t->n < 1 || t->n > max_nodes)
         return error_set(err, FR_ERR_INTERNAL,
-                         "a draft tree has %d nodes where 1 to %d are allowed; report this drafter", t->n,
-                         max_nodes);
+                         "a draft tree has %d nodes where 1 to %d are allowed; report this drafter", t->n, max_nodes);
     const char *fault = root_fault(&t->nodes[0], pending_token);
     int32_t i = 0;
     while (!fault && ++i < t->n) fault = node_fault(t, i, n_vocab);

@@ -31,7 +31,8 @@ typedef struct TreeNode {
 
 typedef struct Tree {
     int32_t n; /* nodes in use, node 0 included */
-    DraftDists *dists; /* borrowed. NULL: not needed. Otherwise the drafter declares here from which distribution it drew each
+    DraftDists
+        *dists; /* borrowed. NULL: not needed. Otherwise the drafter declares here from which distribution it drew each
                         * child, and its pruning must not depend on the tokens drawn (draft_dists.h) */
     TreeNode nodes[TREE_MAX_NODES];
 } Tree;

@@ -12,9 +12,10 @@ int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, 
         sibling_group(in->tree, node, &s->group);
         const char *fault = s->group.n ? rule->fault(&s->group) : NULL;
         if (fault)
-            return error_set(err, FR_ERR_UNSUPPORTED, "--verify %s is for %s and cannot handle node %d of the drafter's tree "
-                             "with its %d drafts; use --verify recursive, which handles every tree", rule->name, fault, node,
-                             s->group.n);
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "--verify %s is for %s and cannot handle node %d of the drafter's tree "
+                             "with its %d drafts; use --verify recursive, which handles every tree",
+                             rule->name, fault, node, s->group.n);
     }
     return FR_OK;
 }
@@ -34,7 +35,7 @@ static void normalise(double *w, int32_t n) {
 
 void ratio_target_dist(const VerifyInput *in, VerifyScratch *s, int32_t node, double *p) {
     sampler_dist(s->sampler, in->sampling, in->logits[node], in->context, in->n_context + in->tree->nodes[node].depth,
-                s->dist);
+                 s->dist);
     for (int32_t i = 0; i < s->n_vocab; i++) p[i] = (double)s->dist[i];
     normalise(p, s->n_vocab);
 }
@@ -63,8 +64,14 @@ double ratio_residual(double a, const double *p, const double *q, int32_t n_voca
 int ratio_walk(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
     int status = ratio_check(rule, in, s, err);
     if (status) return status;
-    RatioNode n = {.tree = in->tree, .group = &s->group, .n_vocab = s->n_vocab, .p = s->p, .q = s->q, .ids = s->ids,
-                   .gamma = in->options.gamma, .random_source = in->random_source};
+    RatioNode n = {.tree = in->tree,
+                   .group = &s->group,
+                   .n_vocab = s->n_vocab,
+                   .p = s->p,
+                   .q = s->q,
+                   .ids = s->ids,
+                   .gamma = in->options.gamma,
+                   .random_source = in->random_source};
     out->n_path = 0;
     for (int32_t node = 0;;) {
         ratio_target_dist(in, s, node, n.p);
@@ -76,7 +83,8 @@ int ratio_walk(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, V
             return FR_OK;
         }
         node = s->group.draws[accepted].child;
-        in->context[in->n_context + out->n_path] = in->tree->nodes[node].token; /* deeper distributions depend on the path */
+        in->context[in->n_context + out->n_path] =
+            in->tree->nodes[node].token; /* deeper distributions depend on the path */
         out->path[out->n_path++] = node;
     }
 }

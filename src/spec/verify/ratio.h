@@ -14,11 +14,12 @@ typedef struct RatioNode {
     const Tree *tree;
     const SiblingGroup *group; /* the drafts to choose from; at least one */
     int32_t n_vocab;
-    double *p, p_mass; /* weights [n_vocab] and their sum: at first the target's distribution (sum 1), after rejections the
+    double *p,
+        p_mass;   /* weights [n_vocab] and their sum: at first the target's distribution (sum 1), after rejections the
                         * residual */
-    double *q;         /* [n_vocab] scratch of the rule */
-    int32_t *ids;      /* [n_vocab] scratch of the rule */
-    double gamma;      /* of k-seq; 0: not given */
+    double *q;    /* [n_vocab] scratch of the rule */
+    int32_t *ids; /* [n_vocab] scratch of the rule */
+    double gamma; /* of k-seq; 0: not given */
     RandomSource *random_source;
 } RatioNode;
 

@@ -12,7 +12,8 @@ static int verify_chain(const VerifyInput *in, VerifyScratch *s, VerifyResult *o
 
 const VerifyRule verify_rule_chain = {
     .name = "chain",
-    .summary = "speculative sampling, one draft at a node: accept with probability min(1, p/q), else draw from the residual",
+    .summary =
+        "speculative sampling, one draft at a node: accept with probability min(1, p/q), else draw from the residual",
     .is_ratio = true,
     .verify = verify_chain,
 };

@@ -51,9 +51,7 @@ static double beta_of(const RatioNode *n, double gamma) {
     return beta;
 }
 
-static bool is_valid(const RatioNode *n, double gamma) {
-    return n_tried(beta_of(n, gamma), n->group->n) <= gamma;
-}
+static bool is_valid(const RatioNode *n, double gamma) { return n_tried(beta_of(n, gamma), n->group->n) <= gamma; }
 
 /* gamma*, approached from above. */
 static double search_gamma(const RatioNode *n) {
@@ -96,7 +94,8 @@ int32_t k_seq_decide(RatioNode *n) {
 static const char *fault(const SiblingGroup *g) {
     if (g->n < 2) return NULL;
     for (int32_t i = 0; i < g->n; i++)
-        if (g->draws[i].kind != DRAW_IID || g->draws[i].q != g->draws[0].q) return "independent draws from one distribution";
+        if (g->draws[i].kind != DRAW_IID || g->draws[i].q != g->draws[0].q)
+            return "independent draws from one distribution";
     return NULL;
 }
 
@@ -107,14 +106,17 @@ static int verify_k_seq(const VerifyInput *in, VerifyScratch *s, VerifyResult *o
 }
 
 static const Option option_table[] = {
-    {.key = "gamma", OPT_REAL(VerifyOptions, gamma, 1, 1e6), .default_help = "the best one is searched at each node",
+    {.key = "gamma",
+     OPT_REAL(VerifyOptions, gamma, 1, 1e6),
+     .default_help = "the best one is searched at each node",
      .help = "divides the target's probabilities before they are compared with the draft's"},
     {.key = NULL},
 };
 
 const VerifyRule verify_rule_k_seq = {
     .name = "k-seq",
-    .summary = "SpecTr: independent drafts from one distribution; the best gamma is searched at each node, or k-seq:gamma=1.5",
+    .summary =
+        "SpecTr: independent drafts from one distribution; the best gamma is searched at each node, or k-seq:gamma=1.5",
     .is_ratio = true,
     .verify = verify_k_seq,
     .option_table = option_table,

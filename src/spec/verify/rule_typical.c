@@ -72,16 +72,21 @@ static int verify_typical(const VerifyInput *in, VerifyScratch *s, VerifyResult 
 }
 
 static const Option option_table[] = {
-    {.key = "epsilon", OPT_REAL(VerifyOptions, epsilon, 1e-6, 1), .default_help = "0.09",
+    {.key = "epsilon",
+     OPT_REAL(VerifyOptions, epsilon, 1e-6, 1),
+     .default_help = "0.09",
      .help = "probability that is enough under any distribution"},
-    {.key = "delta", OPT_REAL(VerifyOptions, delta, 1e-6, 1), .default_help = "the square root of epsilon",
+    {.key = "delta",
+     OPT_REAL(VerifyOptions, delta, 1e-6, 1),
+     .default_help = "the square root of epsilon",
      .help = "factor before exp(-entropy), the threshold of flat distributions"},
     {.key = NULL},
 };
 
 const VerifyRule verify_rule_typical = {
     .name = "typical",
-    .summary = "LOSSY, only with --lossy: Medusa's typical acceptance, p > min(epsilon, delta exp(-entropy)); the text follows another distribution",
+    .summary = "LOSSY, only with --lossy: Medusa's typical acceptance, p > min(epsilon, delta exp(-entropy)); the text "
+               "follows another distribution",
     .is_lossy = true,
     .verify = verify_typical,
     .option_table = option_table,

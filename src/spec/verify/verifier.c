@@ -45,8 +45,7 @@ int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, f
     for (int32_t node = 0;;) {
         int64_t n_context = in->n_context + out->n_path;
         uint64_t position = in->position + (uint64_t)out->n_path;
-        int32_t token =
-            sampler_choose(s->sampler, in->sampling, in->logits[node], in->context, n_context, position);
+        int32_t token = sampler_choose(s->sampler, in->sampling, in->logits[node], in->context, n_context, position);
         int32_t child = tree_child(tree, node, token);
         if (child < 0) {
             out->next_token = token;

@@ -55,11 +55,10 @@ VerifyScratch *verify_scratch_new(int32_t n_vocab); /* NULL: no memory */
 void verify_scratch_free(VerifyScratch *s);         /* NULL is allowed */
 
 typedef struct VerifyResult {
-    int32_t n_path;                 /* accepted nodes, node 0 not counted */
-    int32_t path[TREE_MAX_NODES];   /* their indices, from the root's child down */
-    int32_t next_token;             /* the token after the last accepted node */
+    int32_t n_path;               /* accepted nodes, node 0 not counted */
+    int32_t path[TREE_MAX_NODES]; /* their indices, from the root's child down */
+    int32_t next_token;           /* the token after the last accepted node */
 } VerifyResult;
-
 
 /* A verification rule. There are three kinds:
  *   - `sampled` reproduces the text of plain decoding, token for token, for every tree;
@@ -84,7 +83,8 @@ static inline bool verify_rule_needs_its_trees(const VerifyRule *r) { return r->
 const VerifyRule *const *verify_rules(void);
 const VerifyRule *verify_rule_find(const char *name);
 /* Parses a rule as the user writes it: "name" or "name:key=X,key=X". A lossy rule is refused unless it is allowed. */
-int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options, fr_error *err);
+int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options,
+                      fr_error *err);
 
 /* The rule `sampled`: exact for every drafter and every sampling option. Always returns FR_OK. */
 int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);

@@ -10,8 +10,14 @@ static const VerifyRule sampled = {
 };
 
 static const VerifyRule *const rules[] = {
-    &sampled, &verify_rule_chain, &verify_rule_block, &verify_rule_multi_round, &verify_rule_recursive, &verify_rule_k_seq,
-    &verify_rule_typical, NULL,
+    &sampled,
+    &verify_rule_chain,
+    &verify_rule_block,
+    &verify_rule_multi_round,
+    &verify_rule_recursive,
+    &verify_rule_k_seq,
+    &verify_rule_typical,
+    NULL,
 };
 
 const VerifyRule *const *verify_rules(void) { return rules; }
@@ -22,7 +28,8 @@ const VerifyRule *verify_rule_find(const char *name) {
     return NULL;
 }
 
-int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options, fr_error *err) {
+int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rule, VerifyOptions *options,
+                      fr_error *err) {
     static const Option no_options[] = {{.key = NULL}};
     char copy[256]; /* options_parse cuts it into strings */
     size_t n = strlen(text), n_name = strcspn(text, ":");
@@ -31,12 +38,14 @@ int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rul
     *options = (VerifyOptions){.gamma = 0};
     *rule = verify_rule_find(copy);
     if (!*rule)
-        return error_set(err, FR_ERR_ARGUMENT, "there is no verification rule '%.40s'; `forerun run --help` lists them", text);
+        return error_set(err, FR_ERR_ARGUMENT, "there is no verification rule '%.40s'; `forerun run --help` lists them",
+                         text);
     if ((*rule)->is_lossy && !allow_lossy)
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "the rule '%s' is lossy: the text would follow another distribution than the target's; allow it "
-                         "with --lossy (allow_lossy), or choose another rule",
-                         (*rule)->name);
+        return error_set(
+            err, FR_ERR_ARGUMENT,
+            "the rule '%s' is lossy: the text would follow another distribution than the target's; allow it "
+            "with --lossy (allow_lossy), or choose another rule",
+            (*rule)->name);
     if (n > n_name && !copy[n_name + 1])
         return error_set(err, FR_ERR_ARGUMENT, "'%.40s': write key=X after the colon, or leave the colon out", text);
     const Option *table = (*rule)->option_table ? (*rule)->option_table : no_options;

@@ -94,9 +94,12 @@ static int finish(Dataset *d, const DatasetOptions *o, fr_error *err) {
     if (!status) status = sequences_end(&d->valid, err);
     if (status || d->train.n > 0) return status;
     if (d->n_valid_documents > 0 && !o->valid_file)
-        return error_set(err, FR_ERR_FORMAT, "%s: all %lld documents are held out for validation; pass more data, or --valid 0",
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: all %lld documents are held out for validation; pass more data, or --valid 0",
                          o->files[0], (long long)d->n_documents);
-    return error_set(err, FR_ERR_FORMAT, "%s: holds no text to learn from; see docs/TRAINING.md for the format of training data", o->files[0]);
+    return error_set(err, FR_ERR_FORMAT,
+                     "%s: holds no text to learn from; see docs/TRAINING.md for the format of training data",
+                     o->files[0]);
 }
 
 int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, fr_error *err) {

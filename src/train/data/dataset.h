@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 typedef struct DatasetOptions {
-    char *const *files;     /* [n_files] */
+    char *const *files; /* [n_files] */
     int n_files;
     const char *valid_file; /* NULL: valid_share of the documents is held out */
     double valid_share;     /* 0 .. 1; which ones depends on their tokens alone, not on seed or order */
@@ -20,10 +20,10 @@ typedef struct DatasetOptions {
 typedef struct Dataset {
     Sequences train, valid; /* valid may have no sequence */
     int64_t n_documents, n_valid_documents;
-    int64_t n_lossy;        /* documents with answers that do not follow their model's own distribution (record_is_lossy) */
-    bool wrote_plain;       /* there were conversations, and the vocabulary's file names no chat format that is known: they
+    int64_t n_lossy;  /* documents with answers that do not follow their model's own distribution (record_is_lossy) */
+    bool wrote_plain; /* there were conversations, and the vocabulary's file names no chat format that is known: they
                              * are written as USER: ...\nASSISTANT: ... */
-    uint64_t fingerprint;   /* of all tokens, loss masks, and the choice of held-out documents */
+    uint64_t fingerprint; /* of all tokens, loss masks, and the choice of held-out documents */
 } Dataset;
 
 /* Tokenizes with the vocabulary in `vocab`. Refuses malformed lines, naming file and line number, and data with no

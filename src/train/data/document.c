@@ -29,8 +29,8 @@ static int encode(const DocumentForm *form, const char *text, size_t n, bool spe
 
 /* The index of the first token in which `all`, the tokens of a text, differs from the tokens of the text's first n
  * bytes. */
-static int find_seam(const DocumentForm *form, const Tokens *all, const char *text, size_t n, bool special, int64_t *out,
-                     fr_error *err) {
+static int find_seam(const DocumentForm *form, const Tokens *all, const char *text, size_t n, bool special,
+                     int64_t *out, fr_error *err) {
     Tokens part;
     int status = encode(form, text, n, special, &part, err);
     if (status) return status;
@@ -123,8 +123,9 @@ static int make_chat(Document *d, const DocumentForm *form, const Record *r, con
     if (!status && chat_format_answers(form->family, messages, n, &text, answers, &n_answers, &why))
         status = error_set(err, FR_ERR_FORMAT, "is not a valid conversation: %s", why.message);
     else if (!status && n_answers == 0)
-        status = error_set(err, FR_ERR_FORMAT,
-                       "has no message with the role \"assistant\"; `forerun distill-data` generates the answers with a model");
+        status = error_set(
+            err, FR_ERR_FORMAT,
+            "has no message with the role \"assistant\"; `forerun distill-data` generates the answers with a model");
     if (!status) status = make_conversation(d, form, r, &text, answers, n_answers, err);
     mem_free(answers);
     buf_free(&text);
@@ -135,16 +136,16 @@ int document_make(Document *out, const DocumentForm *form, const Record *record,
     *out = (Document){0};
     int status;
     if (record->kind == RECORD_PAIR && !record->response)
-        status = error_set(err, FR_ERR_FORMAT,
-                       "has a \"prompt\" and no \"response\"; `forerun distill-data` generates the answers with a model");
+        status = error_set(
+            err, FR_ERR_FORMAT,
+            "has a \"prompt\" and no \"response\"; `forerun distill-data` generates the answers with a model");
     else if (record->kind == RECORD_PAIR && form->pairs_are_chats)
-        status = make_chat(out, form, record, (ChatMessage[]){{"user", record->prompt}, {"assistant", record->response}}, 2, err);
-    else if (record->kind == RECORD_PAIR)
-        status = make_pair(out, form, record, err);
+        status = make_chat(out, form, record,
+                           (ChatMessage[]){{"user", record->prompt}, {"assistant", record->response}}, 2, err);
+    else if (record->kind == RECORD_PAIR) status = make_pair(out, form, record, err);
     else if (record->kind == RECORD_CHAT)
         status = make_chat(out, form, record, record->messages, record->n_messages, err);
-    else
-        status = make_text(out, form, record->text, err);
+    else status = make_text(out, form, record->text, err);
     if (status) document_free(out);
     return status;
 }

@@ -8,7 +8,8 @@
 typedef struct Document {
     int64_t n;       /* 0: the record holds no text */
     int32_t *tokens; /* [n] */
-    uint8_t *loss_mask; /* [n] 1: predicting this token from those before it is in the loss; the first token's is always 0 */
+    uint8_t *
+        loss_mask; /* [n] 1: predicting this token from those before it is in the loss; the first token's is always 0 */
 } Document;
 
 typedef struct DocumentForm {

@@ -48,7 +48,8 @@ int line_reader_open(LineReader **out, const char *path, bool whole, size_t max_
     r->zstd = is_zstd ? ZSTD_createDStream() : NULL;
     int status = FR_OK;
     if (!r->file) status = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    else if (!r->path || (is_zstd && !r->zstd) || !buf_append(&r->text, "", 0)) status = error_memory(err, "a reader", CHUNK);
+    else if (!r->path || (is_zstd && !r->zstd) || !buf_append(&r->text, "", 0))
+        status = error_memory(err, "a reader", CHUNK);
     if (status) line_reader_close(r);
     else *out = r;
     return status;
@@ -72,7 +73,9 @@ int64_t line_reader_n_read(const LineReader *r) { return r->n_read; }
 
 static int keep(LineReader *r, const char *bytes, size_t n, fr_error *err) {
     if (buf_append(&r->text, bytes, n)) return FR_OK;
-    if (r->whole) return error_set(err, FR_ERR_MEMORY, "%s: has more than %zu bytes, or memory ran out", r->path, r->text.max_bytes);
+    if (r->whole)
+        return error_set(err, FR_ERR_MEMORY, "%s: has more than %zu bytes, or memory ran out", r->path,
+                         r->text.max_bytes);
     return error_set(err, FR_ERR_MEMORY, "%s: line %lld has more than %zu bytes, or memory ran out", r->path,
                      (long long)r->n_lines + 1, r->text.max_bytes);
 }
@@ -82,7 +85,8 @@ static int fill_chunk(LineReader *r, size_t *n, fr_error *err) {
     *n = fread(r->chunk, 1, sizeof r->chunk, r->file);
     r->n_read += (int64_t)*n;
     if (ferror(r->file)) return error_set(err, FR_ERR_IO, "%s: cannot be read: %s", r->path, strerror(errno));
-    if (*n == 0 && r->frame_left) return error_set(err, FR_ERR_FORMAT, "%s: is cut off in the middle of a zstd frame", r->path);
+    if (*n == 0 && r->frame_left)
+        return error_set(err, FR_ERR_FORMAT, "%s: is cut off in the middle of a zstd frame", r->path);
     return FR_OK;
 }
 
@@ -99,7 +103,8 @@ static int read_more(LineReader *r, fr_error *err) {
         size_t before = r->in.pos;
         r->frame_left = ZSTD_decompressStream(r->zstd, &out, &r->in);
         if (ZSTD_isError(r->frame_left))
-            return error_set(err, FR_ERR_FORMAT, "%s: is damaged zstd data: %s", r->path, ZSTD_getErrorName(r->frame_left));
+            return error_set(err, FR_ERR_FORMAT, "%s: is damaged zstd data: %s", r->path,
+                             ZSTD_getErrorName(r->frame_left));
         if (r->in.pos > before || out.pos) return keep(r, r->plain, out.pos, err);
     }
     int status = fill_chunk(r, &n, err);

@@ -9,13 +9,13 @@
 static int parse_messages(Record *r, const json_t *list, fr_error *err) {
     size_t n = json_array_size(list);
     if (n == 0) return error_set(err, FR_ERR_FORMAT, "has a conversation without messages");
-    if (n > INT32_MAX || !(r->messages = mem_calloc(n, sizeof *r->messages))) return error_memory(err, "a conversation", n);
+    if (n > INT32_MAX || !(r->messages = mem_calloc(n, sizeof *r->messages)))
+        return error_memory(err, "a conversation", n);
     for (size_t i = 0; i < n; i++) {
         const json_t *message = json_array_get(list, i), *role = json_object_get(message, "role");
         r->messages[i].content = json_string_value(json_object_get(message, "content"));
         r->messages[i].role = json_string_value(role);
-        if (!r->messages[i].content)
-            return error_set(err, FR_ERR_FORMAT, "has a message without a string \"content\"");
+        if (!r->messages[i].content) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"content\"");
     }
     r->n_messages = (int)n;
     r->kind = RECORD_CHAT;

@@ -11,12 +11,12 @@ typedef enum RecordKind { RECORD_TEXT, RECORD_PAIR, RECORD_CHAT } RecordKind;
 
 /* Strings belong to `object`. */
 typedef struct Record {
-    json_t *object;          /* the whole line */
+    json_t *object; /* the whole line */
     RecordKind kind;
-    const char *text;        /* RECORD_TEXT */
-    const char *prompt;      /* RECORD_PAIR */
-    const char *response;    /* RECORD_PAIR; NULL: there is none yet */
-    ChatMessage *messages;   /* [n_messages] RECORD_CHAT, n_messages >= 1; a missing role is NULL */
+    const char *text;      /* RECORD_TEXT */
+    const char *prompt;    /* RECORD_PAIR */
+    const char *response;  /* RECORD_PAIR; NULL: there is none yet */
+    ChatMessage *messages; /* [n_messages] RECORD_CHAT, n_messages >= 1; a missing role is NULL */
     int n_messages;
 } Record;
 

@@ -62,7 +62,8 @@ int sequences_add(Sequences *s, const Document *d, fr_error *err) {
     int64_t first = s->n_tokens, n = first + d->n;
     size_t bytes_each = s->is_16_bit ? sizeof *s->tokens16 : sizeof *s->tokens32;
     if (!grow(s->is_16_bit ? (void **)&s->tokens16 : (void **)&s->tokens32, &s->capacity, n, bytes_each))
-        return error_memory(err, "the tokens of the training data; train on fewer files at once", (size_t)n * bytes_each);
+        return error_memory(err, "the tokens of the training data; train on fewer files at once",
+                            (size_t)n * bytes_each);
     for (int64_t i = 0; i < d->n; i++) {
         if (s->is_16_bit) s->tokens16[first + i] = (uint16_t)(d->tokens[i] | (d->loss_mask[i] ? IN_LOSS_16 : 0));
         else s->tokens32[first + i] = (uint32_t)d->tokens[i] | (d->loss_mask[i] ? IN_LOSS_32 : 0);

@@ -12,10 +12,10 @@ typedef struct SequenceSpan {
 
 typedef struct Sequences {
     int32_t length;
-    bool packs;          /* documents are concatenated and cut anywhere; else each document begins a sequence */
+    bool packs; /* documents are concatenated and cut anywhere; else each document begins a sequence */
     bool is_16_bit;
-    uint16_t *tokens16;  /* [n_tokens] if is_16_bit: the token, and bit 15 if its prediction is in the loss */
-    uint32_t *tokens32;  /* [n_tokens] else, with bit 31 */
+    uint16_t *tokens16; /* [n_tokens] if is_16_bit: the token, and bit 15 if its prediction is in the loss */
+    uint32_t *tokens32; /* [n_tokens] else, with bit 31 */
     int64_t n_tokens, capacity;
     int64_t n_counted;   /* predictions in the loss, over all sequences */
     SequenceSpan *spans; /* [n]: sequences with at least one prediction in the loss */

@@ -87,7 +87,8 @@ static void step_slice(void *ctx, const Param *p, int64_t from, int64_t n, int64
     (void)i_cut;
     const Step *s = ctx;
     float keep = p->decays ? s->keep : 1;
-    float *restrict value = p->value + from, *restrict mean = s->adamw->mean + at, *restrict square = s->adamw->square + at;
+    float *restrict value = p->value + from, *restrict mean = s->adamw->mean + at,
+                    *restrict square = s->adamw->square + at;
     const float *restrict grad = p->grad + from;
     for (int64_t i = 0; i < n; i++) {
         float g = grad[i] * s->scale;
@@ -100,7 +101,11 @@ static void step_slice(void *ctx, const Param *p, int64_t from, int64_t n, int64
 void adamw_step(AdamW *a, Trainer *t, double rate, double scale) {
     const AdamWOptions *o = &a->options;
     double s = (double)++a->n_steps;
-    Step step = {.adamw = a, .beta1 = (float)o->beta1, .beta2 = (float)o->beta2, .eps = (float)o->eps, .scale = (float)scale};
+    Step step = {.adamw = a,
+                 .beta1 = (float)o->beta1,
+                 .beta2 = (float)o->beta2,
+                 .eps = (float)o->eps,
+                 .scale = (float)scale};
     step.rate1 = (float)(rate / (1 - pow(o->beta1, s)));
     step.square1 = (float)(1 / (1 - pow(o->beta2, s)));
     step.keep = (float)(1 - rate * o->weight_decay);

@@ -6,9 +6,9 @@
 #include "train/nets/trainer.h"
 
 typedef struct AdamWOptions {
-    double beta1, beta2;  /* decay of the two running means: 0.9 and 0.95 are usual */
-    double eps;           /* 1e-8 */
-    double weight_decay;  /* of the parameters that decay; 0.1 is usual */
+    double beta1, beta2; /* decay of the two running means: 0.9 and 0.95 are usual */
+    double eps;          /* 1e-8 */
+    double weight_decay; /* of the parameters that decay; 0.1 is usual */
 } AdamWOptions;
 
 typedef struct AdamW {
@@ -17,7 +17,7 @@ typedef struct AdamW {
     int64_t n;            /* numbers in all parameters together */
     float *mean, *square; /* [n] running means of the gradient and of its square, parameter after parameter */
     Arena arena;
-    int n_threads;        /* share the work of a step; the bits do not depend on them */
+    int n_threads; /* share the work of a step; the bits do not depend on them */
 } AdamW;
 
 /* Allocates the means of t's parameters, all zero; one thread, until n_threads is set. A checkpoint holds n_steps, mean

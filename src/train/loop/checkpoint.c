@@ -72,10 +72,11 @@ int checkpoint_write(const char *path, const Checkpoint *c, fr_error *err) {
 static bool same(GgufString a, const char *b) { return a.n == strlen(b) && memcmp(a.data, b, a.n) == 0; }
 
 static int refuse_damaged(const char *path, const char *how, fr_error *err) {
-    return error_set(err, FR_ERR_FORMAT,
-                     "%.120s: the checkpoint is incomplete or damaged (%.200s); replace it by the one before, %.120s.previous, "
-                     "or delete both to start a new run",
-                     path, how, path);
+    return error_set(
+        err, FR_ERR_FORMAT,
+        "%.120s: the checkpoint is incomplete or damaged (%.200s); replace it by the one before, %.120s.previous, "
+        "or delete both to start a new run",
+        path, how, path);
 }
 
 /* Names the first option in which the two run signatures differ. */
@@ -85,10 +86,11 @@ static int refuse_other_run(const char *path, GgufString there, const char *here
         if (here[i] == ' ') option = i + 1;
     size_t n_there = 0;
     while (option + n_there < there.n && there.data[option + n_there] != ' ') n_there++;
-    return error_set(err, FR_ERR_MISMATCH,
-                     "%.160s: the checkpoint was made by a run with other options: %.*s there, %.*s here; restore the option, or "
-                     "delete the checkpoint to start a new run",
-                     path, n_there > 60 ? 60 : (int)n_there, there.data + option, (int)strcspn(here + option, " "), here + option);
+    return error_set(
+        err, FR_ERR_MISMATCH,
+        "%.160s: the checkpoint was made by a run with other options: %.*s there, %.*s here; restore the option, or "
+        "delete the checkpoint to start a new run",
+        path, n_there > 60 ? 60 : (int)n_there, there.data + option, (int)strcspn(here + option, " "), here + option);
 }
 
 static int find_arrays(const Gguf *g, const char *path, const Checkpoint *c, const GgufTensor **found, uint64_t h,
@@ -100,8 +102,9 @@ static int find_arrays(const Gguf *g, const char *path, const Checkpoint *c, con
         if (fits) h = add_array(h, c->arrays[i].name, found[i]->data, c->arrays[i].n);
     }
     if (!fits)
-        return error_set(err, FR_ERR_MISMATCH,
-                         "%s: the checkpoint holds other parameters than those being trained; delete it to start a new run", path);
+        return error_set(
+            err, FR_ERR_MISMATCH,
+            "%s: the checkpoint holds other parameters than those being trained; delete it to start a new run", path);
     char hex[HEX_BYTES];
     to_hex(hex, h);
     return same(hash, hex) ? FR_OK : refuse_damaged(path, "its fingerprint does not match its content", err);
@@ -118,12 +121,14 @@ static int read_open(const Gguf *g, const char *path, Checkpoint *c, const GgufT
         return refuse_damaged(path, "it lacks the keys of a checkpoint", err);
     to_hex(hex, c->data);
     if (!same(data, hex))
-        return error_set(err, FR_ERR_MISMATCH,
-                         "%s: the checkpoint was made by a run on other data; restore the data, or delete the checkpoint to start "
-                         "a new run",
-                         path);
+        return error_set(
+            err, FR_ERR_MISMATCH,
+            "%s: the checkpoint was made by a run on other data; restore the data, or delete the checkpoint to start "
+            "a new run",
+            path);
     if (!same(signature, c->run_signature)) return refuse_other_run(path, signature, c->run_signature, err);
-    int status = find_arrays(g, path, c, found, begin_fingerprint(step, data.data, signature.data, signature.n), hash, err);
+    int status = find_arrays(g, path, c, found, begin_fingerprint(step, data.data, signature.data, signature.n), hash,
+                             err);
     if (status) return status;
     for (int i = 0; i < c->n_arrays; i++) memcpy(c->arrays[i].data, found[i]->data, found[i]->bytes);
     c->step = step;

@@ -26,15 +26,15 @@ typedef struct DrafterTrainer {
     Trainer trainer;
     DrafterTrainerOptions options;
     FrozenTarget target;
-    Arena arena;        /* of all arrays below but `hidden` */
+    Arena arena; /* of all arrays below but `hidden` */
     int32_t n_tensors;
     NetTensor *tensors; /* [n_tensors] */
     Param *params;      /* [n_tensors] */
     float *values, *grads;
     Gradients gradients;
-    void **acts;        /* [n_threads] */
-    float *hidden;      /* [n_sequences][max_length][C] */
-    float *noise;       /* [n_threads][max_length][C]; NULL: none */
+    void **acts;   /* [n_threads] */
+    float *hidden; /* [n_sequences][max_length][C] */
+    float *noise;  /* [n_threads][max_length][C]; NULL: none */
     int32_t n_sequences;
 } DrafterTrainer;
 
@@ -46,7 +46,8 @@ static bool copy_from_layer(const DrafterTrainer *t, const NetTensor *x, float *
     const Model *m = t->target.model;
     snprintf(name, sizeof name, "blk.%d.%s", m->hparams.n_layer - 1, x->suffix);
     const GgufTensor *from = gguf_find_tensor(m->gguf, name);
-    if (!from || from->dims[0] != x->n || (x->n_rows ? from->n_dims != 2 || from->dims[1] != x->n_rows : from->n_dims != 1))
+    if (!from || from->dims[0] != x->n ||
+        (x->n_rows ? from->n_dims != 2 || from->dims[1] != x->n_rows : from->n_dims != 1))
         return false;
     blocks_dequantize(from->type, from->data, net_tensor_count(x), out);
     return true;
@@ -114,14 +115,15 @@ static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainS
 static int check_batch(const DrafterTrainer *t, const TrainBatch *b, fr_error *err) {
     int32_t n_vocab = t->target.model->hparams.n_vocab;
     if (b->length < 1 || b->length > t->options.max_length)
-        return error_set(err, FR_ERR_ARGUMENT, "a batch of sequences of %d tokens; this trainer takes 1 to %d", b->length,
-                         t->options.max_length);
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of sequences of %d tokens; this trainer takes 1 to %d",
+                         b->length, t->options.max_length);
     for (int64_t i = 0; i < (int64_t)b->n_sequences * (b->length + 1); i++)
         if (b->tokens[i] < 0 || b->tokens[i] >= n_vocab)
-            return error_set(err, FR_ERR_ARGUMENT,
-                             "token %d in the training data is outside the target's vocabulary of %d tokens; tokenize with the "
-                             "target's file",
-                             b->tokens[i], n_vocab);
+            return error_set(
+                err, FR_ERR_ARGUMENT,
+                "token %d in the training data is outside the target's vocabulary of %d tokens; tokenize with the "
+                "target's file",
+                b->tokens[i], n_vocab);
     return FR_OK;
 }
 
@@ -129,7 +131,8 @@ static int check_batch(const DrafterTrainer *t, const TrainBatch *b, fr_error *e
 static int grow_hidden(DrafterTrainer *t, int32_t n, fr_error *err) {
     if (n <= t->n_sequences) return FR_OK;
     mem_free(t->hidden);
-    size_t bytes = (size_t)n * (size_t)t->options.max_length * (size_t)t->target.model->hparams.n_embd * sizeof *t->hidden;
+    size_t bytes = (size_t)n * (size_t)t->options.max_length * (size_t)t->target.model->hparams.n_embd *
+                   sizeof *t->hidden;
     t->hidden = mem_alloc(bytes);
     t->n_sequences = t->hidden ? n : 0;
     return t->hidden ? FR_OK : (int)error_memory(err, "the target's hidden states of a batch", bytes);
@@ -142,7 +145,7 @@ static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums
     int64_t width = t->target.model->hparams.n_embd;
     for (int32_t i = 0; i < b->n_sequences && !status; i++)
         status = frozen_read(&t->target, b->tokens + (int64_t)i * (b->length + 1), b->length,
-                         t->hidden + (int64_t)i * b->length * width, err);
+                             t->hidden + (int64_t)i * b->length * width, err);
     if (status) return status;
     Task task = {t, b, weight};
     gradients_run(&t->gradients, b->n_sequences, learn_sequence, &task, weight != 0 ? t->grads : NULL, sums);
@@ -198,8 +201,8 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
     const NetClass *class = t->options.class;
     t->n_tensors = class->n_tensors(t->options.net);
     if (t->n_tensors > MAX_TENSORS)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: a drafter of %d tensors; the trainer takes at most %d", class->method, t->n_tensors,
-                         MAX_TENSORS);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: a drafter of %d tensors; the trainer takes at most %d",
+                         class->method, t->n_tensors, MAX_TENSORS);
     const ArenaItem lists[] = {ARENA_ITEM(&t->tensors, t->n_tensors), ARENA_ITEM(&t->params, t->n_tensors)};
     int status = arena_take(&t->arena, lists, ARENA_COUNT(lists), "a drafter's list of tensors", err);
     if (status) return status;

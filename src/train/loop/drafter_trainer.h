@@ -11,7 +11,7 @@ typedef struct DrafterTrainerOptions {
     int32_t max_length; /* length of the longest sequence that learn will be given */
     TensorType type;    /* of the matrices in the file: F32, F16 or Q8_0; vectors are F32 */
     uint64_t seed;      /* of the initial values and the noise */
-    double noise;       /* TrainSequence.noise is uniform in (-noise, noise), drawn anew for each sequence learned; 0: none */
+    double noise; /* TrainSequence.noise is uniform in (-noise, noise), drawn anew for each sequence learned; 0: none */
     int n_threads;
 } DrafterTrainerOptions;
 

@@ -26,12 +26,12 @@ typedef struct Loop {
     TrainLog log;
     Progress bar;
     Arena arena;
-    int32_t *tokens;             /* [sequences of a step][length + 1] */
-    uint8_t *loss_mask;          /* [sequences of a step][length] */
-    CheckpointArray *arrays;     /* [n_arrays] every parameter, then the two means of AdamW */
+    int32_t *tokens;         /* [sequences of a step][length + 1] */
+    uint8_t *loss_mask;      /* [sequences of a step][length] */
+    CheckpointArray *arrays; /* [n_arrays] every parameter, then the two means of AdamW */
     int n_arrays;
     char run_signature[SIGNATURE_BYTES]; /* all options that determine the result, as key=value */
-    double start_s, checkpoint_s; /* times when this process began, and when it wrote the last checkpoint */
+    double start_s, checkpoint_s;        /* times when this process began, and when it wrote the last checkpoint */
     double shown_loss, shown_right[TRAIN_MAX_STEPS]; /* running means for the progress bar */
 } Loop;
 
@@ -54,7 +54,8 @@ static int64_t n_in_loss(const uint8_t *loss_mask, int64_t n) {
 
 static int diverged(int64_t step, fr_error *err) {
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "the loss of step %lld is not finite; start a new run with a lower --lr, a longer --warm-up or a smaller --clip",
+                     "the loss of step %lld is not finite; start a new run with a lower --lr, a longer --warm-up or a "
+                     "smaller --clip",
                      (long long)step + 1);
 }
 
@@ -77,7 +78,8 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     adamw_step(&l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
     l->result->train = sums;
     l->result->n_steps = step + 1;
-    return train_log_step(&l->log, step + 1, &sums, &(TrainLogStep){rate, norm, n * length / (clock_s() - start_s)}, err);
+    return train_log_step(&l->log, step + 1, &sums, &(TrainLogStep){rate, norm, n * length / (clock_s() - start_s)},
+                          err);
 }
 
 static int validate(Loop *l, fr_error *err) {
@@ -126,8 +128,11 @@ static void measure(Loop *l) {
 /* ---- checkpoints -------------------------------------------------------------------------------- */
 
 static Checkpoint checkpoint_of(const Loop *l) {
-    return (Checkpoint){.step = l->result->n_steps, .data = l->data->fingerprint, .run_signature = l->run_signature,
-                        .arrays = l->arrays, .n_arrays = l->n_arrays};
+    return (Checkpoint){.step = l->result->n_steps,
+                        .data = l->data->fingerprint,
+                        .run_signature = l->run_signature,
+                        .arrays = l->arrays,
+                        .n_arrays = l->n_arrays};
 }
 
 static int save(Loop *l, fr_error *err) {
@@ -158,15 +163,17 @@ static int resume(Loop *l, fr_error *err) {
 static int write_signature(Loop *l, fr_error *err) {
     const LoopOptions *o = l->options;
     const Schedule *s = &o->schedule;
-    int n = snprintf(l->run_signature, sizeof l->run_signature,
-                     "%s seed=%llu steps=%lld batch=%d accumulate=%d length=%d packs=%d lr=%.17g decay=%s final=%.17g warm-up=%lld "
-                     "hold=%lld beta1=%.17g beta2=%.17g eps=%.17g weight-decay=%.17g clip=%.17g",
-                     o->method, (unsigned long long)o->seed, (long long)s->n_steps, o->n_sequences, o->n_accumulate,
-                     l->data->train.length, l->data->train.packs, s->peak, s->decay == SCHEDULE_LINEAR ? "linear" : "cosine",
-                     s->final, (long long)s->n_warm_up, (long long)s->n_hold, o->adamw.beta1, o->adamw.beta2, o->adamw.eps,
-                     o->adamw.weight_decay, o->clip);
+    int n = snprintf(
+        l->run_signature, sizeof l->run_signature,
+        "%s seed=%llu steps=%lld batch=%d accumulate=%d length=%d packs=%d lr=%.17g decay=%s final=%.17g warm-up=%lld "
+        "hold=%lld beta1=%.17g beta2=%.17g eps=%.17g weight-decay=%.17g clip=%.17g",
+        o->method, (unsigned long long)o->seed, (long long)s->n_steps, o->n_sequences, o->n_accumulate,
+        l->data->train.length, l->data->train.packs, s->peak, s->decay == SCHEDULE_LINEAR ? "linear" : "cosine",
+        s->final, (long long)s->n_warm_up, (long long)s->n_hold, o->adamw.beta1, o->adamw.beta2, o->adamw.eps,
+        o->adamw.weight_decay, o->clip);
     if (n > 0 && (size_t)n < sizeof l->run_signature) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "the run signature is longer than %d bytes; use shorter file names in the options",
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "the run signature is longer than %d bytes; use shorter file names in the options",
                      SIGNATURE_BYTES);
 }
 

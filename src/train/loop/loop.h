@@ -15,21 +15,22 @@
 #include <signal.h>
 
 typedef struct LoopOptions {
-    const char *method;         /* beginning of the run signature, for what the options below lack: "target layers=2 ..." */
+    const char *method; /* beginning of the run signature, for what the options below lack: "target layers=2 ..." */
     int32_t n_sequences, n_accumulate;
-    uint64_t seed;              /* of the order of the data */
-    int n_threads;              /* share the optimiser's step; 0: one thread. The bits do not depend on it */
-    Schedule schedule;          /* its n_steps is the length of the run */
+    uint64_t seed;     /* of the order of the data */
+    int n_threads;     /* share the optimiser's step; 0: one thread. The bits do not depend on it */
+    Schedule schedule; /* its n_steps is the length of the run */
     AdamWOptions adamw;
-    double clip;                /* largest gradient norm; 0: none */
-    int64_t valid_every;        /* steps between validations; 0: only at the end. Without held-out data there is none */
-    const char *checkpoint;     /* path; NULL: no checkpoints */
-    int64_t checkpoint_steps;   /* steps between checkpoints; 0: no limit by steps */
-    double checkpoint_s;        /* seconds between checkpoints; 0: no limit by time */
-    bool resumes;               /* start from the checkpoint */
-    const char *log;            /* path; NULL: no log */
-    const volatile sig_atomic_t *stop; /* not 0: the run writes a checkpoint and ends with FR_ERR_CANCELLED; may be NULL */
-    FILE *progress;             /* where a progress bar is drawn; NULL: nowhere */
+    double clip;              /* largest gradient norm; 0: none */
+    int64_t valid_every;      /* steps between validations; 0: only at the end. Without held-out data there is none */
+    const char *checkpoint;   /* path; NULL: no checkpoints */
+    int64_t checkpoint_steps; /* steps between checkpoints; 0: no limit by steps */
+    double checkpoint_s;      /* seconds between checkpoints; 0: no limit by time */
+    bool resumes;             /* start from the checkpoint */
+    const char *log;          /* path; NULL: no log */
+    const volatile sig_atomic_t
+        *stop;      /* not 0: the run writes a checkpoint and ends with FR_ERR_CANCELLED; may be NULL */
+    FILE *progress; /* where a progress bar is drawn; NULL: nowhere */
 } LoopOptions;
 
 typedef struct LoopResult {

@@ -70,9 +70,9 @@ static int put(TrainLog *log, json_t *object, fr_error *err) {
 int train_log_step(TrainLog *log, int64_t step, const TrainSums *sums, const TrainLogStep *figures, fr_error *err) {
     if (!log->file) return FR_OK;
     return put(log,
-               json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:f}", "step", (json_int_t)step, "loss",
-                         train_sums_loss(sums), "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm",
-                         figures->gradient_norm, "tokens", (json_int_t)sums->n, "tokens_per_s", figures->tokens_per_s),
+               json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:f}", "step", (json_int_t)step, "loss", train_sums_loss(sums),
+                         "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm", figures->gradient_norm,
+                         "tokens", (json_int_t)sums->n, "tokens_per_s", figures->tokens_per_s),
                err);
 }
 

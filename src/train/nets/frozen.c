@@ -13,10 +13,8 @@ enum { MAX_ROWS = 512, PAGE_SIZE = 16 };
 static float *read_matrix(const GgufTensor *t, fr_error *err) {
     size_t n = (size_t)(t->dims[0] * t->dims[1]);
     float *out = mem_alloc(n * sizeof *out);
-    if (out)
-        blocks_dequantize(t->type, t->data, (int64_t)n, out);
-    else
-        error_memory(err, t->name, n * sizeof *out);
+    if (out) blocks_dequantize(t->type, t->data, (int64_t)n, out);
+    else error_memory(err, t->name, n * sizeof *out);
     return out;
 }
 
@@ -28,7 +26,9 @@ static int open_all(FrozenTarget *f, const Gguf *g, int32_t max_length, int n_th
     if (!status) status = backend->weights_open(&f->weights, f->model, &(WeightsOptions){.n_threads = n_threads}, err);
     if (!status) status = backend->device_open(&f->device, &(DeviceOptions){.n_threads = n_threads}, err);
     if (status) return status;
-    const ExecutorOptions executor = {.page_size = PAGE_SIZE, .n_ctx = max_length, .max_sequences = 1,
+    const ExecutorOptions executor = {.page_size = PAGE_SIZE,
+                                      .n_ctx = max_length,
+                                      .max_sequences = 1,
                                       .max_rows = max_length < MAX_ROWS ? max_length : MAX_ROWS};
     status = executor_open(&f->executor, f->device, f->weights, &executor, err);
     if (status) return status;
@@ -55,7 +55,8 @@ void frozen_close(FrozenTarget *f) {
 }
 
 /* Runs the next n tokens of the sequence, at most MAX_ROWS. */
-static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, int32_t n, float *hidden, fr_error *err) {
+static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, int32_t n, float *hidden,
+                     fr_error *err) {
     Row rows[MAX_ROWS];
     int32_t chain[MAX_ROWS];
     for (int32_t i = 0; i < n; i++) {
@@ -66,7 +67,8 @@ static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, i
     if (!status) status = executor_forward(f->executor, rows, n, err);
     if (status) return status;
     size_t width = (size_t)f->model->hparams.n_embd;
-    for (int32_t i = 0; i < n; i++) memcpy(hidden + (size_t)i * width, executor_hidden(f->executor, i), width * sizeof *hidden);
+    for (int32_t i = 0; i < n; i++)
+        memcpy(hidden + (size_t)i * width, executor_hidden(f->executor, i), width * sizeof *hidden);
     executor_commit(f->executor, sequence, chain, n);
     return FR_OK;
 }
@@ -76,7 +78,8 @@ int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden
     int status = executor_sequence_open(f->executor, &sequence, err);
     if (status) return status;
     for (int32_t i = 0; i < n && !status; i += step)
-        status = read_rows(f, sequence, tokens + i, n - i < step ? n - i : step, hidden + (int64_t)i * f->model->hparams.n_embd, err);
+        status = read_rows(f, sequence, tokens + i, n - i < step ? n - i : step,
+                           hidden + (int64_t)i * f->model->hparams.n_embd, err);
     executor_sequence_close(f->executor, sequence);
     return status;
 }

@@ -9,7 +9,8 @@ int gradients_open(Gradients *g, int64_t n_weights, int n_threads, fr_error *err
     const ArenaItem lists[] = {ARENA_ITEM(&g->of_run, n_threads), ARENA_ITEM(&g->sums, n_threads)};
     int status = arena_take(&g->arena, lists, ARENA_COUNT(lists), "gradients", err);
     for (int i = 0; i < n_threads && !status; i++)
-        status = arena_take(&g->arena, &(ArenaItem)ARENA_ITEM(&g->of_run[i], n_weights), 1, "a thread's gradients", err);
+        status = arena_take(&g->arena, &(ArenaItem)ARENA_ITEM(&g->of_run[i], n_weights), 1, "a thread's gradients",
+                            err);
     return status ? status : threads_open(&g->pool, n_threads, err);
 }
 

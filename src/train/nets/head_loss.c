@@ -65,7 +65,8 @@ static int64_t rank_of(const real *x, int64_t n, int64_t k) {
 
 static void count_correct(const HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
     for (int32_t i = 0; i < n; i++) {
-        int64_t best = most_probable(h->dist + (i + skipped) * h->V, h->V), rank = rank_of(h->logits + i * h->V, h->V, best);
+        int64_t best = most_probable(h->dist + (i + skipped) * h->V, h->V),
+                rank = rank_of(h->logits + i * h->V, h->V, best);
         sums->right[step - 1] += rank == 0;
         if (rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
     }
@@ -82,7 +83,8 @@ static void set_dloss(HeadLoss *h, int32_t n, double part, double weight) {
 }
 
 /* Replaces the logits by probabilities, and writes dlogits. */
-static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t skipped, bool wants_gradient, double weight, TrainSums *sums) {
+static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t skipped, bool wants_gradient, double weight,
+                       TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
     int32_t n = h->n - skipped, next[HEAD_LOSS_ROWS];
     const real *dist = h->dist + skipped * h->V;
@@ -97,10 +99,8 @@ static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t skipped, b
     if (!wants_gradient) return;
     memset(h->dlogits, 0, (size_t)(n * h->V) * sizeof(real));
     set_dloss(h, n, o->token_weight, weight);
-    if (o->hard_labels)
-        cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->V);
-    else
-        soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->V);
+    if (o->hard_labels) cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->V);
+    else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->V);
 }
 
 static void hidden_loss(HeadLoss *h, int32_t skipped, const real *x, real *dx, double weight, TrainSums *sums) {
@@ -120,8 +120,8 @@ int32_t head_loss_skipped(const HeadLoss *h, int32_t step) {
     return n;
 }
 
-void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w, const real *info,
-                    real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
+void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
+                    const real *info, real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
     if (step == 1) sums->n += h->n;
     if (sums->n_heads < step) sums->n_heads = step;
@@ -140,8 +140,8 @@ void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
     for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->V + i] += h->dlogits[i];
 }
 
-void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info, real *dx,
-                    real *dw, real *dinfo, double weight, TrainSums *sums) {
+void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,
+                    real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
     const int32_t *positions = h->positions + skipped;
     gather(h->x + skipped * h->C, x, positions, n, step, h->C);

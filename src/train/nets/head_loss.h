@@ -13,7 +13,7 @@ typedef struct HeadLossOptions {
     double token_weight, hidden_weight; /* 0: without that part */
     bool hard_labels;
     Regression regression;
-    int32_t n_steps;     /* the loss of a sequence is the mean over its steps; at most 8 */
+    int32_t n_steps; /* the loss of a sequence is the mean over its steps; at most 8 */
 } HeadLossOptions;
 
 enum { HEAD_LOSS_ROWS = 128 }; /* positions in a batch, which bounds the memory for logits */
@@ -23,11 +23,11 @@ typedef struct HeadLoss {
     int64_t C, V;
     int32_t n, positions[HEAD_LOSS_ROWS]; /* the current batch of positions, all in the loss mask, ascending */
     Arena arena;
-    real *dist, *log_dist;   /* [n][V] the target's distributions; [n] their mean log probabilities, minus the entropy */
-    real *logits, *dlogits;  /* [n][V] */
-    real *x, *dx;            /* [n][C], for head_loss_step */
-    real *target_hidden;     /* [n][C] */
-    real *loss, *dloss;      /* [n] */
+    real *dist, *log_dist;  /* [n][V] the target's distributions; [n] their mean log probabilities, minus the entropy */
+    real *logits, *dlogits; /* [n][V] */
+    real *x, *dx;           /* [n][C], for head_loss_step */
+    real *target_hidden;    /* [n][C] */
+    real *loss, *dloss;     /* [n] */
 } HeadLoss;
 
 int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err);
@@ -41,14 +41,14 @@ bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from);
  * row p - s (positions below s are left out). w: [V][C] the output matrix. info: [n][V] is added to the logits, or
  * NULL. Adds to the sums and, unless dx is NULL, `weight` times the gradient to dx [T][C], and to dw and dinfo unless
  * those are NULL. */
-void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info, real *dx,
-                    real *dw, real *dinfo, double weight, TrainSums *sums);
+void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,
+                    real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
 
 /* The same for a drafter that computes the rows of the current positions alone, of any width (which must be C where
  * hidden_weight is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [V][width]. The first
  * head_loss_skipped rows are not read: their positions are below s, so there is no position to start from. */
 int32_t head_loss_skipped(const HeadLoss *h, int32_t step);
-void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w, const real *info,
-                    real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
+void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
+                    const real *info, real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
 
 #endif

@@ -61,10 +61,10 @@ int info_open(InfoActs *a, const InfoShape *s, fr_error *err) {
     if (s->rank == 0) return FR_OK;
     int64_t n = HEAD_LOSS_ROWS, U = width_of(s);
     const ArenaItem items[] = {
-        ARENA_ITEM(&a->x, n * s->C),   ARENA_ITEM(&a->low, n * s->rank), ARENA_ITEM(&a->dlow, n * s->rank),
-        ARENA_ITEM(&a->up, n * U),     ARENA_ITEM(&a->normed, n * U),    ARENA_ITEM(&a->inverse_rms, n),
-        ARENA_ITEM(&a->dup, n * U),    ARENA_ITEM(&a->dnormed, n * U),
-        ARENA_ITEM(&a->info, n * s->V), ARENA_ITEM(&a->dinfo, n * s->V),
+        ARENA_ITEM(&a->x, n * s->C),     ARENA_ITEM(&a->low, n * s->rank), ARENA_ITEM(&a->dlow, n * s->rank),
+        ARENA_ITEM(&a->up, n * U),       ARENA_ITEM(&a->normed, n * U),    ARENA_ITEM(&a->inverse_rms, n),
+        ARENA_ITEM(&a->dup, n * U),      ARENA_ITEM(&a->dnormed, n * U),   ARENA_ITEM(&a->info, n * s->V),
+        ARENA_ITEM(&a->dinfo, n * s->V),
     };
     return arena_take(&a->arena, items, ARENA_COUNT(items), "the activations of token info", err);
 }

@@ -6,10 +6,10 @@
 #include "train/nets/head_loss.h"
 
 typedef struct InfoShape {
-    const char *method;  /* names of tensors begin with it */
-    int32_t C, V, rank;  /* rank 0: no token info */
-    int32_t n_hot;       /* 0: the table has all tokens */
-    const int32_t *hot;  /* [n_hot] ascending; borrowed */
+    const char *method; /* names of tensors begin with it */
+    int32_t C, V, rank; /* rank 0: no token info */
+    int32_t n_hot;      /* 0: the table has all tokens */
+    const int32_t *hot; /* [n_hot] ascending; borrowed */
     float rms_eps;
 } InfoShape;
 

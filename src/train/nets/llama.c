@@ -18,16 +18,16 @@ typedef struct LlamaTrainer {
     Trainer trainer;
     LlamaOptions options;
     char *name;
-    Arena arena;           /* of all arrays below */
+    Arena arena; /* of all arrays below */
     int64_t n_weights;
     float *values, *grads; /* [n_weights] */
     LlamaWeights weights;  /* points into values */
     int32_t n_params;
-    LlamaTensor *tensors;  /* [n_params] */
-    Param *params;         /* [n_params] */
+    LlamaTensor *tensors; /* [n_params] */
+    Param *params;        /* [n_params] */
     Gradients gradients;
-    LlamaActs *acts;       /* [n_threads] */
-    LlamaLayer *dlayers;   /* [n_threads][n_layer] */
+    LlamaActs *acts;     /* [n_threads] */
+    LlamaLayer *dlayers; /* [n_threads][n_layer] */
 } LlamaTrainer;
 
 /* ---- initial values ---------------------------------------------------------------------------------- */
@@ -67,12 +67,13 @@ static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainS
 
 static int check_batch(const LlamaTrainer *t, const TrainBatch *b, fr_error *err) {
     if (b->length < 1 || b->length > t->options.max_length)
-        return error_set(err, FR_ERR_ARGUMENT, "a batch of sequences of %d tokens; this trainer takes 1 to %d", b->length,
-                         t->options.max_length);
+        return error_set(err, FR_ERR_ARGUMENT, "a batch of sequences of %d tokens; this trainer takes 1 to %d",
+                         b->length, t->options.max_length);
     for (int64_t i = 0; i < (int64_t)b->n_sequences * (b->length + 1); i++)
         if (b->tokens[i] < 0 || b->tokens[i] >= t->options.shape.n_vocab)
             return error_set(err, FR_ERR_ARGUMENT,
-                             "token %d in the training data is outside the vocabulary of %d tokens; tokenize with the same vocabulary",
+                             "token %d in the training data is outside the vocabulary of %d tokens; tokenize with the "
+                             "same vocabulary",
                              b->tokens[i], t->options.shape.n_vocab);
     return FR_OK;
 }
@@ -138,7 +139,8 @@ static int write_file(const Trainer *trainer, const char *path, const DrafterTra
     set_keys(t, w);
     for (int32_t i = 0; i < t->n_params; i++) {
         const LlamaTensor *x = &t->tensors[i];
-        rows[i] = (FloatRows){x->is_norm ? TYPE_F32 : t->options.type, x->is_norm ? 0 : x->n_rows, x->n, t->params[i].value};
+        rows[i] = (FloatRows){x->is_norm ? TYPE_F32 : t->options.type, x->is_norm ? 0 : x->n_rows, x->n,
+                              t->params[i].value};
         float_rows_add(w, x->name, &rows[i]);
     }
     status = gguf_writer_finish(w, path, err);
@@ -172,22 +174,27 @@ static int check_options(LlamaOptions *o, fr_error *err) {
         return error_set(err, FR_ERR_FORMAT, "%s: has no vocabulary (tokenizer.ggml.tokens)", gguf_path(o->vocabulary));
     int64_t n_vocab = gguf_kv_count(o->vocabulary, tokens);
     if (n_vocab < 1 || n_vocab > 1 << 24)
-        return error_set(err, FR_ERR_FORMAT, "%s: a vocabulary of %lld tokens cannot be used; 1 to 16777216 can", gguf_path(o->vocabulary),
-                         (long long)n_vocab);
+        return error_set(err, FR_ERR_FORMAT, "%s: a vocabulary of %lld tokens cannot be used; 1 to 16777216 can",
+                         gguf_path(o->vocabulary), (long long)n_vocab);
     s->n_vocab = (int32_t)n_vocab;
     if (s->n_layer < 1 || s->n_layer > 1024 || s->n_embd < 2 || s->n_embd > 1 << 14 || s->n_ff < 1 ||
         s->n_ff > 1 << 16 || s->n_head < 1 || s->n_head > 1 << 10 || s->head_dim < 2 || s->head_dim > 1 << 10)
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "a model of %d layers, width %d, feed-forward %d and %d heads of width %d is too small or too large",
-                         s->n_layer, s->n_embd, s->n_ff, s->n_head, s->head_dim);
-    if (s->head_dim % 2) return error_set(err, FR_ERR_ARGUMENT, "heads of width %d: the width of a head must be even", s->head_dim);
+        return error_set(
+            err, FR_ERR_ARGUMENT,
+            "a model of %d layers, width %d, feed-forward %d and %d heads of width %d is too small or too large",
+            s->n_layer, s->n_embd, s->n_ff, s->n_head, s->head_dim);
+    if (s->head_dim % 2)
+        return error_set(err, FR_ERR_ARGUMENT, "heads of width %d: the width of a head must be even", s->head_dim);
     if (s->n_head_kv < 1 || s->n_head % s->n_head_kv)
-        return error_set(err, FR_ERR_ARGUMENT, "%d heads cannot share %d key-value heads evenly", s->n_head, s->n_head_kv);
+        return error_set(err, FR_ERR_ARGUMENT, "%d heads cannot share %d key-value heads evenly", s->n_head,
+                         s->n_head_kv);
     if (o->max_length < 1 || o->max_length > 1 << 16 || o->n_ctx < o->max_length)
         return error_set(err, FR_ERR_ARGUMENT,
-                         "sequences of up to %d tokens in a context of %d: the length must be 1 to 65536, and the context no shorter",
+                         "sequences of up to %d tokens in a context of %d: the length must be 1 to 65536, and the "
+                         "context no shorter",
                          o->max_length, o->n_ctx);
-    if (find_file_type(o->type) < 0) return error_set(err, FR_ERR_ARGUMENT, "the type of the file must be F32, F16 or Q8_0");
+    if (find_file_type(o->type) < 0)
+        return error_set(err, FR_ERR_ARGUMENT, "the type of the file must be F32, F16 or Q8_0");
     int64_t block = tensor_type_info(o->type)->block_n;
     if (s->n_embd % block || s->n_ff % block || (int64_t)s->n_head * s->head_dim % block)
         return error_set(err, FR_ERR_ARGUMENT, "type Q8_0 needs all widths to be multiples of %lld", (long long)block);
@@ -200,8 +207,9 @@ static int open_weights(LlamaTrainer *t, fr_error *err) {
     t->n_weights = llama_n_weights(s);
     t->n_params = llama_n_tensors(s);
     const ArenaItem items[] = {
-        ARENA_ITEM(&t->values, t->n_weights), ARENA_ITEM(&t->grads, t->n_weights), ARENA_ITEM(&t->tensors, t->n_params),
-        ARENA_ITEM(&t->params, t->n_params), ARENA_ITEM(&t->weights.layers, s->n_layer), ARENA_ITEM(&t->name, name_bytes),
+        ARENA_ITEM(&t->values, t->n_weights),       ARENA_ITEM(&t->grads, t->n_weights),
+        ARENA_ITEM(&t->tensors, t->n_params),       ARENA_ITEM(&t->params, t->n_params),
+        ARENA_ITEM(&t->weights.layers, s->n_layer), ARENA_ITEM(&t->name, name_bytes),
     };
     int status = arena_take(&t->arena, items, ARENA_COUNT(items), "a model's weights and gradients", err);
     if (status) return status;
@@ -219,9 +227,11 @@ static int open_weights(LlamaTrainer *t, fr_error *err) {
 
 static int open_acts(LlamaTrainer *t, fr_error *err) {
     const LlamaOptions *o = &t->options;
-    const ArenaItem items[] = {ARENA_ITEM(&t->acts, o->n_threads), ARENA_ITEM(&t->dlayers, (int64_t)o->n_threads * o->shape.n_layer)};
+    const ArenaItem items[] = {ARENA_ITEM(&t->acts, o->n_threads),
+                               ARENA_ITEM(&t->dlayers, (int64_t)o->n_threads * o->shape.n_layer)};
     int status = arena_take(&t->arena, items, ARENA_COUNT(items), "a trainer's threads", err);
-    for (int i = 0; i < o->n_threads && !status; i++) status = llama_acts_open(&t->acts[i], &o->shape, o->max_length, err);
+    for (int i = 0; i < o->n_threads && !status; i++)
+        status = llama_acts_open(&t->acts[i], &o->shape, o->max_length, err);
     return status;
 }
 

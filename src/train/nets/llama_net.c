@@ -50,9 +50,9 @@ LlamaTensor llama_tensor(const LlamaShape *s, int32_t i) {
     if (i == 0) return (LlamaTensor){"token_embd.weight", s->n_vocab, C, false, false};
     if (i == llama_n_tensors(s) - 1) return (LlamaTensor){"output_norm.weight", 1, C, true, false};
     const LlamaTensor of_layer[TENSORS_PER_LAYER] = {
-        {"attn_norm", 1, C, true, false},  {"attn_q", Q, C, false, false},     {"attn_k", K, C, false, false},
-        {"attn_v", K, C, false, false},    {"attn_output", C, Q, false, true}, {"ffn_norm", 1, C, true, false},
-        {"ffn_gate", F, C, false, false},  {"ffn_up", F, C, false, false},     {"ffn_down", C, F, false, true},
+        {"attn_norm", 1, C, true, false}, {"attn_q", Q, C, false, false},     {"attn_k", K, C, false, false},
+        {"attn_v", K, C, false, false},   {"attn_output", C, Q, false, true}, {"ffn_norm", 1, C, true, false},
+        {"ffn_gate", F, C, false, false}, {"ffn_up", F, C, false, false},     {"ffn_down", C, F, false, true},
     };
     LlamaTensor t = of_layer[(i - 1) % TENSORS_PER_LAYER];
     char part[32];
@@ -124,15 +124,24 @@ static int take_layer(LlamaActs *a, LlamaLayerActs *l, const LlamaShape *s, fr_e
 static int take_shared(LlamaActs *a, const LlamaShape *s, fr_error *err) {
     int64_t T = a->max_tokens, C = s->n_embd, F = s->n_ff, Q = q_dim(s), K = kv_dim(s), V = s->n_vocab;
     const ArenaItem items[] = {
-        ARENA_ITEM(&a->cos_sin, T * s->head_dim),         ARENA_ITEM(&a->layers, s->n_layer),
-        ARENA_ITEM(&a->x, T * C),                         ARENA_ITEM(&a->normed, T * C),
-        ARENA_ITEM(&a->inverse_rms, T),                   ARENA_ITEM(&a->loss, T),
-        ARENA_ITEM(&a->logits, LLAMA_HEAD_ROWS * V),      ARENA_ITEM(&a->dlogits, LLAMA_HEAD_ROWS * V),
-        ARENA_ITEM(&a->delta, T * C),                     ARENA_ITEM(&a->dx, T * C),
-        ARENA_ITEM(&a->dnormed, T * C),                   ARENA_ITEM(&a->dattended, T * Q),
-        ARENA_ITEM(&a->dq, T * Q),                        ARENA_ITEM(&a->dk, T * K),
-        ARENA_ITEM(&a->dv, T * K),                        ARENA_ITEM(&a->dgate, T * F),
-        ARENA_ITEM(&a->dup, T * F),                       ARENA_ITEM(&a->dhidden, T * F),
+        ARENA_ITEM(&a->cos_sin, T * s->head_dim),
+        ARENA_ITEM(&a->layers, s->n_layer),
+        ARENA_ITEM(&a->x, T * C),
+        ARENA_ITEM(&a->normed, T * C),
+        ARENA_ITEM(&a->inverse_rms, T),
+        ARENA_ITEM(&a->loss, T),
+        ARENA_ITEM(&a->logits, LLAMA_HEAD_ROWS * V),
+        ARENA_ITEM(&a->dlogits, LLAMA_HEAD_ROWS * V),
+        ARENA_ITEM(&a->delta, T * C),
+        ARENA_ITEM(&a->dx, T * C),
+        ARENA_ITEM(&a->dnormed, T * C),
+        ARENA_ITEM(&a->dattended, T * Q),
+        ARENA_ITEM(&a->dq, T * Q),
+        ARENA_ITEM(&a->dk, T * K),
+        ARENA_ITEM(&a->dv, T * K),
+        ARENA_ITEM(&a->dgate, T * F),
+        ARENA_ITEM(&a->dup, T * F),
+        ARENA_ITEM(&a->dhidden, T * F),
         ARENA_ITEM(&a->dscores, ATTENTION_BLOCK * T),
     };
     return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
@@ -188,8 +197,8 @@ static void attention_block(const LlamaShape *s, const LlamaLayer *w, LlamaActs 
 }
 
 /* x_after: [T][C] */
-static void feed_forward_block(const LlamaShape *s, const LlamaLayer *w, LlamaActs *a, LlamaLayerActs *l,
-                               real *x_after, int32_t T) {
+static void feed_forward_block(const LlamaShape *s, const LlamaLayer *w, LlamaActs *a, LlamaLayerActs *l, real *x_after,
+                               int32_t T) {
     int64_t C = s->n_embd, F = s->n_ff;
     rmsnorm_forward(l->ffn_normed, l->ffn_rms, l->x_mid, w->ffn_norm, T, C, (real)s->rms_eps);
     linear_forward(l->gate, l->ffn_normed, w->gate, NULL, T, C, F);

@@ -13,25 +13,25 @@ typedef struct LlamaShape {
 } LlamaShape;
 
 typedef struct LlamaLayer {
-    real *attn_norm;      /* [C] */
-    real *q, *k, *v;      /* [H*D][C], [G*D][C], [G*D][C] */
-    real *o;              /* [C][H*D] */
-    real *ffn_norm;       /* [C] */
-    real *gate, *up;      /* [F][C] */
-    real *down;           /* [C][F] */
+    real *attn_norm; /* [C] */
+    real *q, *k, *v; /* [H*D][C], [G*D][C], [G*D][C] */
+    real *o;         /* [C][H*D] */
+    real *ffn_norm;  /* [C] */
+    real *gate, *up; /* [F][C] */
+    real *down;      /* [C][F] */
 } LlamaLayer;
 
 /* The weights, or their gradients, which have the same shapes. They lie in one array, in the order of llama_tensor. */
 typedef struct LlamaWeights {
-    real *token_embd;     /* [V][C]: also the output matrix (tied) */
-    LlamaLayer *layers;   /* [L] */
-    real *output_norm;    /* [C] */
+    real *token_embd;   /* [V][C]: also the output matrix (tied) */
+    LlamaLayer *layers; /* [L] */
+    real *output_norm;  /* [C] */
 } LlamaWeights;
 
 /* A tensor of that array. */
 typedef struct LlamaTensor {
-    char name[64];        /* as in a GGUF file */
-    int64_t n_rows, n;    /* a norm has one row */
+    char name[64];     /* as in a GGUF file */
+    int64_t n_rows, n; /* a norm has one row */
     bool is_norm, adds_to_residual;
 } LlamaTensor;
 
@@ -45,15 +45,15 @@ LlamaWeights llama_place_weights(const LlamaShape *s, LlamaLayer *layers, real *
 typedef struct LlamaActs {
     int32_t max_tokens;
     Arena arena;
-    real *cos_sin;                  /* [T][D/2][2] */
-    struct LlamaLayerActs *layers;  /* [L] */
-    real *x;                        /* [T][C] residual stream after the last layer */
-    real *normed, *inverse_rms;     /* [T][C], [T] */
-    real *logits, *dlogits, *loss;  /* [LLAMA_HEAD_ROWS][V] twice, [T] */
-    real *delta;                    /* [T][C] the output of a block, before it is added to the residual stream */
+    real *cos_sin;                 /* [T][D/2][2] */
+    struct LlamaLayerActs *layers; /* [L] */
+    real *x;                       /* [T][C] residual stream after the last layer */
+    real *normed, *inverse_rms;    /* [T][C], [T] */
+    real *logits, *dlogits, *loss; /* [LLAMA_HEAD_ROWS][V] twice, [T] */
+    real *delta;                   /* [T][C] the output of a block, before it is added to the residual stream */
     real *dx, *dnormed, *dattended, *dq, *dk, *dv; /* [T][C], [T][C], [T][H*D], [T][H*D], [T][G*D], [T][G*D] */
-    real *dgate, *dup, *dhidden;    /* [T][F] */
-    real *dscores;                  /* [ATTENTION_BLOCK][T] */
+    real *dgate, *dup, *dhidden;                   /* [T][F] */
+    real *dscores;                                 /* [ATTENTION_BLOCK][T] */
 } LlamaActs;
 
 enum { LLAMA_HEAD_ROWS = 128 }; /* rows of logits in memory at a time */
@@ -62,9 +62,9 @@ int llama_acts_open(LlamaActs *a, const LlamaShape *s, int32_t max_tokens, fr_er
 void llama_acts_close(LlamaActs *a); /* a zeroed one is fine */
 
 typedef struct LlamaResult {
-    double loss;    /* sum of -log p over the predictions in the loss */
-    int64_t n;      /* predictions in the loss */
-    int64_t right;  /* of them, those whose most probable token (ties going to the lowest id) is the next one */
+    double loss;   /* sum of -log p over the predictions in the loss */
+    int64_t n;     /* predictions in the loss */
+    int64_t right; /* of them, those whose most probable token (ties going to the lowest id) is the next one */
 } LlamaResult;
 
 /* tokens: [T]. Fills the activations; a->normed is what the output matrix multiplies. */

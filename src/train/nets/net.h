@@ -44,8 +44,8 @@ typedef enum NetStart {
 } NetStart;
 
 typedef struct NetTensor {
-    char name[64];      /* of the tensor in the drafter's file */
-    int64_t n_rows, n;  /* n_rows 0: a vector */
+    char name[64];     /* of the tensor in the drafter's file */
+    int64_t n_rows, n; /* n_rows 0: a vector */
     NetStart start;
     double std;         /* 0: zeros */
     const char *suffix; /* for NET_LAYER */

@@ -10,5 +10,11 @@
  * which EAGLE does not have. unroll_net.c has the network, and names the tests. */
 #include "train/nets/net_eagle.h"
 
-const NetClass eagle_net_class = {"eagle", unroll_net_n_tensors, unroll_net_tensor, unroll_net_acts_open, unroll_net_acts_close,
-                                  unroll_net_learn, unroll_net_set_keys, NULL};
+const NetClass eagle_net_class = {"eagle",
+                                  unroll_net_n_tensors,
+                                  unroll_net_tensor,
+                                  unroll_net_acts_open,
+                                  unroll_net_acts_close,
+                                  unroll_net_learn,
+                                  unroll_net_set_keys,
+                                  NULL};

@@ -79,7 +79,8 @@ static void acts_close(void *acts) {
 
 static int open_arrays(HydraActs *a, const HydraNet *n, fr_error *err) {
     int64_t rows = HEAD_LOSS_ROWS * (int64_t)n->C;
-    const ArenaItem items[] = {ARENA_ITEM(&a->c, (n->n_heads + 1) * rows), ARENA_ITEM(&a->sum, rows), ARENA_ITEM(&a->silu, rows)};
+    const ArenaItem items[] = {ARENA_ITEM(&a->c, (n->n_heads + 1) * rows), ARENA_ITEM(&a->sum, rows),
+                               ARENA_ITEM(&a->silu, rows)};
     return arena_take(&a->arena, items, ARENA_COUNT(items), "a head's activations", err);
 }
 
@@ -141,14 +142,14 @@ static void head_back(const HydraNet *n, real *const *w, real *const *dw, HydraA
 }
 
 /* Head i at the current positions. w, dw: its own tensors; dw may be NULL. */
-static void learn_head(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, const TrainSequence *seq, int32_t i,
-                       double weight, TrainSums *sums) {
+static void learn_head(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, const TrainSequence *seq,
+                       int32_t i, double weight, TrainSums *sums) {
     ResidualChain *chain = &a->chain;
     int32_t step = i + 1, output = N_FIRST + 2 * (n->n_blocks - 1);
     head_forward(n, w, a, seq, step);
     if (dw) memset(chain->dx, 0, (size_t)(a->loss.n * n->C) * sizeof *chain->dx);
-    head_loss_rows(&a->loss, seq, step, residual_chain_out(chain), n->C, n->has_own_output ? w[output] : seq->head, NULL,
-                   dw ? chain->dx : NULL, dw && n->has_own_output ? dw[output] : NULL, NULL, weight, sums);
+    head_loss_rows(&a->loss, seq, step, residual_chain_out(chain), n->C, n->has_own_output ? w[output] : seq->head,
+                   NULL, dw ? chain->dx : NULL, dw && n->has_own_output ? dw[output] : NULL, NULL, weight, sums);
     if (dw) head_back(n, w, dw, a, step);
 }
 
@@ -158,7 +159,8 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     HydraActs *a = acts;
     int32_t each = tensors_of_head(n);
     for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);)
-        for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
+        for (int32_t i = 0; i < n->n_heads; i++)
+            learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
 }
 
 const NetClass hydra_net_class = {"hydra", n_tensors, tensor, acts_open, acts_close, learn, set_keys, NULL};

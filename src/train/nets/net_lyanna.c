@@ -22,5 +22,11 @@ static void set_keys(const void *net, GgufWriter *w) {
     gguf_set_string(w, DRAFTER_KEY(LYANNA_KEY_FIRST_TOKEN), first, strlen(first));
 }
 
-const NetClass lyanna_net_class = {"lyanna", unroll_net_n_tensors, unroll_net_tensor, unroll_net_acts_open, unroll_net_acts_close,
-                                   unroll_net_learn, set_keys, NULL};
+const NetClass lyanna_net_class = {"lyanna",
+                                   unroll_net_n_tensors,
+                                   unroll_net_tensor,
+                                   unroll_net_acts_open,
+                                   unroll_net_acts_close,
+                                   unroll_net_learn,
+                                   set_keys,
+                                   NULL};

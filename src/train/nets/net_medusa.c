@@ -77,8 +77,8 @@ static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
 /* ---- forward and backward ----------------------------------------------------------------------- */
 
 /* Head i at the current positions. w, dw: its own tensors; dw may be NULL. */
-static void learn_head(const MedusaNet *n, real *const *w, real *const *dw, MedusaActs *a, const TrainSequence *seq, int32_t i,
-                       double weight, TrainSums *sums) {
+static void learn_head(const MedusaNet *n, real *const *w, real *const *dw, MedusaActs *a, const TrainSequence *seq,
+                       int32_t i, double weight, TrainSums *sums) {
     HeadLoss *h = &a->loss;
     ResidualChain *c = &a->chain;
     int32_t step = i + 1, output = 2 * n->n_blocks;
@@ -89,8 +89,8 @@ static void learn_head(const MedusaNet *n, real *const *w, real *const *dw, Medu
     }
     residual_chain_forward(c, w, h->n);
     if (dw) memset(c->dx, 0, (size_t)h->n * row);
-    head_loss_rows(h, seq, step, residual_chain_out(c), n->C, n->has_own_output ? w[output] : seq->head, NULL, dw ? c->dx : NULL,
-                   dw && n->has_own_output ? dw[output] : NULL, NULL, weight, sums);
+    head_loss_rows(h, seq, step, residual_chain_out(c), n->C, n->has_own_output ? w[output] : seq->head, NULL,
+                   dw ? c->dx : NULL, dw && n->has_own_output ? dw[output] : NULL, NULL, weight, sums);
     if (dw) residual_chain_back(c, w, dw, h->n, false); /* the input comes from the frozen target */
 }
 
@@ -100,8 +100,9 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     MedusaActs *a = acts;
     int32_t each = tensors_of_head(n);
     for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);)
-        for (int32_t i = 0; i < n->n_heads; i++) learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
+        for (int32_t i = 0; i < n->n_heads; i++)
+            learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
 }
 
-const NetClass medusa_net_class = {"medusa", n_tensors, tensor, acts_open, acts_close, learn, set_keys,
-                                   MEDUSA_ACCURACY};
+const NetClass medusa_net_class = {"medusa",   n_tensors, tensor,   acts_open,
+                                   acts_close, learn,     set_keys, MEDUSA_ACCURACY};

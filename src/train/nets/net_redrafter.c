@@ -42,11 +42,12 @@ typedef struct RedrafterActs {
     InfoActs info;
     ResidualChain chain; /* of the current step, a row for each current position */
     int32_t max_length, n_starts;
-    int32_t *starts, *row_of;     /* [n_starts] the positions t that chains start from, ascending; [T] the row of position t */
+    int32_t *starts,
+        *row_of; /* [n_starts] the positions t that chains start from, ascending; [T] the row of position t */
     Arena arena;
     real *embd, *pushed, *dpushed; /* [T][C] E(x_p), W E(x_p) and its derivative */
-    real *sum, *state, *dstate;   /* [n_steps + 1][max_length][C], by step and row of the start; step 0 has s_0 */
-    real *scratch;                /* [T][C] */
+    real *sum, *state, *dstate;    /* [n_steps + 1][max_length][C], by step and row of the start; step 0 has s_0 */
+    real *scratch;                 /* [T][C] */
 } RedrafterActs;
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
@@ -60,7 +61,8 @@ static int32_t n_tensors(const void *net) {
 }
 
 static NetTensor tensor(const void *net, int32_t i) {
-    static const char *const recurrent[N_RECURRENT] = {REDRAFTER_W ".weight", REDRAFTER_U ".weight", REDRAFTER_U ".bias"};
+    static const char *const recurrent[N_RECURRENT] = {REDRAFTER_W ".weight", REDRAFTER_U ".weight",
+                                                       REDRAFTER_U ".bias"};
     const RedrafterNet *n = net;
     int32_t k = i - N_RECURRENT;
     if (i > output_of(n)) return info_tensor(&n->info, i - output_of(n) - 1);
@@ -70,7 +72,11 @@ static NetTensor tensor(const void *net, int32_t i) {
         else if (i == W_WEIGHT) t.start = NET_NORMAL, t.std = n->token_std;
         snprintf(t.name, sizeof t.name, "%s", recurrent[i]);
     } else if (i == output_of(n)) {
-        t = (NetTensor){.name = REDRAFTER_OUTPUT ".weight", .n_rows = n->V, .n = 2 * n->C, .start = NET_HEAD, .std = 0.02};
+        t = (NetTensor){.name = REDRAFTER_OUTPUT ".weight",
+                        .n_rows = n->V,
+                        .n = 2 * n->C,
+                        .start = NET_HEAD,
+                        .std = 0.02};
     } else {
         t.n_rows = k % 2 ? 0 : 2 * n->C, t.n = 2 * n->C;
         snprintf(t.name, sizeof t.name, REDRAFTER_BLOCK ".%s", k / 2, k % 2 ? "bias" : "weight");
@@ -101,13 +107,12 @@ static void acts_close(void *acts) {
 static int open_arrays(RedrafterActs *a, const RedrafterNet *n, fr_error *err) {
     int64_t rows = (int64_t)a->max_length * n->C, of_steps = rows * (n->loss.n_steps + 1);
     const ArenaItem items[] = {
-        ARENA_ITEM(&a->starts, a->max_length), ARENA_ITEM(&a->row_of, a->max_length),
-        ARENA_ITEM(&a->embd, rows),            ARENA_ITEM(&a->pushed, rows),
-        ARENA_ITEM(&a->dpushed, rows),         ARENA_ITEM(&a->scratch, rows),
-        ARENA_ITEM(&a->sum, of_steps),         ARENA_ITEM(&a->state, of_steps),
-        ARENA_ITEM(&a->dstate, of_steps),
+        ARENA_ITEM(&a->starts, a->max_length), ARENA_ITEM(&a->row_of, a->max_length), ARENA_ITEM(&a->embd, rows),
+        ARENA_ITEM(&a->pushed, rows),          ARENA_ITEM(&a->dpushed, rows),         ARENA_ITEM(&a->scratch, rows),
+        ARENA_ITEM(&a->sum, of_steps),         ARENA_ITEM(&a->state, of_steps),       ARENA_ITEM(&a->dstate, of_steps),
     };
-    return arena_take(&a->arena, items, ARENA_COUNT(items), "the recurrent states of a sequence; choose a smaller --length", err);
+    return arena_take(&a->arena, items, ARENA_COUNT(items),
+                      "the recurrent states of a sequence; choose a smaller --length", err);
 }
 
 static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
@@ -137,7 +142,8 @@ static real *at_step(const RedrafterNet *n, const RedrafterActs *a, real *all, i
 /* The positions from which some step leads to a position in the loss mask. */
 static void find_starts(const RedrafterNet *n, RedrafterActs *a, const TrainSequence *seq) {
     a->n_starts = 0;
-    for (int32_t t = 0, last = -1, p = 0; t < seq->T; t++) { /* last: the last position in the loss mask up to t + n_steps */
+    for (int32_t t = 0, last = -1, p = 0; t < seq->T;
+         t++) { /* last: the last position in the loss mask up to t + n_steps */
         for (; p < seq->T && p <= t + n->loss.n_steps; p++)
             if (seq->loss_mask[p]) last = p;
         a->row_of[t] = a->n_starts;
@@ -171,7 +177,8 @@ static void states_forward(const RedrafterNet *n, real *const *w, RedrafterActs 
     }
 }
 
-static void states_back(const RedrafterNet *n, real *const *w, real *const *dw, RedrafterActs *a, const TrainSequence *seq) {
+static void states_back(const RedrafterNet *n, real *const *w, real *const *dw, RedrafterActs *a,
+                        const TrainSequence *seq) {
     int64_t C = n->C;
     real *dsum = a->scratch;
     memset(a->dpushed, 0, (size_t)(seq->T * C) * sizeof *a->dpushed);
@@ -190,8 +197,8 @@ static void states_back(const RedrafterNet *n, real *const *w, real *const *dw, 
 /* ---- the head ----------------------------------------------------------------------------------- */
 
 /* Step s at the current positions. Of the derivative with respect to [s_s, h_t], the first half goes to the states. */
-static void learn_step(const RedrafterNet *n, real *const *w, real *const *dw, RedrafterActs *a, const TrainSequence *seq, int32_t step,
-                       double weight, TrainSums *sums) {
+static void learn_step(const RedrafterNet *n, real *const *w, real *const *dw, RedrafterActs *a,
+                       const TrainSequence *seq, int32_t step, double weight, TrainSums *sums) {
     HeadLoss *h = &a->loss;
     ResidualChain *c = &a->chain;
     int64_t C = n->C;
@@ -220,7 +227,8 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     RedrafterActs *a = acts;
     find_starts(n, a, seq);
     states_forward(n, w, a, seq);
-    if (dw) memset(a->dstate, 0, (size_t)(n->loss.n_steps + 1) * (size_t)a->max_length * (size_t)n->C * sizeof *a->dstate);
+    if (dw)
+        memset(a->dstate, 0, (size_t)(n->loss.n_steps + 1) * (size_t)a->max_length * (size_t)n->C * sizeof *a->dstate);
     int32_t info = output_of(n) + 1;
     for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);) {
         info_forward(&a->info, &n->info, w + info, &a->loss, seq);

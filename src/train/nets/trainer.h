@@ -33,10 +33,10 @@ enum { TRAIN_MAX_STEPS = 8, TRAIN_RANKS = 32 };
 /* Sums over the predictions in the loss, from which the loop computes means. Arrays are indexed by step ahead. */
 typedef struct TrainSums {
     double loss;
-    int64_t n;                            /* predictions in the loss */
-    int32_t n_heads;                      /* steps ahead whose accuracy is known; 1 for a target */
-    int64_t right[TRAIN_MAX_STEPS];       /* predictions whose most probable token was correct */
-    int64_t of[TRAIN_MAX_STEPS];          /* predictions in all */
+    int64_t n;                                     /* predictions in the loss */
+    int32_t n_heads;                               /* steps ahead whose accuracy is known; 1 for a target */
+    int64_t right[TRAIN_MAX_STEPS];                /* predictions whose most probable token was correct */
+    int64_t of[TRAIN_MAX_STEPS];                   /* predictions in all */
     int64_t at_rank[TRAIN_MAX_STEPS][TRAIN_RANKS]; /* for drafters: predictions that gave the correct token this rank */
 } TrainSums;
 

@@ -58,9 +58,9 @@ static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s
 int32_t unroll_n_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm; }
 
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
-    static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS, LAYER_ATTN_Q, LAYER_ATTN_K, LAYER_ATTN_V,
-                                           LAYER_ATTN_OUTPUT, LAYER_FFN_NORM, LAYER_FFN_GATE, LAYER_FFN_UP, LAYER_FFN_DOWN,
-                                           LAYER_ATTN_NORM};
+    static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS,     LAYER_ATTN_Q,   LAYER_ATTN_K,
+                                           LAYER_ATTN_V,    LAYER_ATTN_OUTPUT, LAYER_FFN_NORM, LAYER_FFN_GATE,
+                                           LAYER_FFN_UP,    LAYER_FFN_DOWN,    LAYER_ATTN_NORM};
     int64_t C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
     const int64_t n_rows[] = {C, 0, Q, K, K, C, 0, F, F, C, 0}, n[] = {fc_in(s), C, C, C, C, Q, C, C, C, F, C};
     NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = NET_LAYER, .std = 0.02, .suffix = suffixes[i]};
@@ -80,13 +80,25 @@ static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error
     int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
     UnrollStep *p = &a->steps[step];
     const ArenaItem items[] = {
-        ARENA_ITEM(&p->pair, T * 2 * C),   ARENA_ITEM(&p->x, T * C),        ARENA_ITEM(&p->attn_normed, T * C),
-        ARENA_ITEM(&p->attn_rms, T),       ARENA_ITEM(&p->q, T * Q),        ARENA_ITEM(&p->k, T * K),
-        ARENA_ITEM(&p->v, T * K),          ARENA_ITEM(&p->attended, T * Q), ARENA_ITEM(&p->probs, s->n_head * T * (T + step)),
-        ARENA_ITEM(&p->x_mid, T * C),      ARENA_ITEM(&p->ffn_rms, T),      ARENA_ITEM(&p->ffn_normed, T * C),
-        ARENA_ITEM(&p->gate, T * F),       ARENA_ITEM(&p->up, T * F),       ARENA_ITEM(&p->hidden, T * F),
-        ARENA_ITEM(&p->f, T * C),          ARENA_ITEM(&p->df, T * C),
-        ARENA_ITEM(&p->dk, T * K),         ARENA_ITEM(&p->dv, T * K),
+        ARENA_ITEM(&p->pair, T * 2 * C),
+        ARENA_ITEM(&p->x, T * C),
+        ARENA_ITEM(&p->attn_normed, T * C),
+        ARENA_ITEM(&p->attn_rms, T),
+        ARENA_ITEM(&p->q, T * Q),
+        ARENA_ITEM(&p->k, T * K),
+        ARENA_ITEM(&p->v, T * K),
+        ARENA_ITEM(&p->attended, T * Q),
+        ARENA_ITEM(&p->probs, s->n_head * T * (T + step)),
+        ARENA_ITEM(&p->x_mid, T * C),
+        ARENA_ITEM(&p->ffn_rms, T),
+        ARENA_ITEM(&p->ffn_normed, T * C),
+        ARENA_ITEM(&p->gate, T * F),
+        ARENA_ITEM(&p->up, T * F),
+        ARENA_ITEM(&p->hidden, T * F),
+        ARENA_ITEM(&p->f, T * C),
+        ARENA_ITEM(&p->df, T * C),
+        ARENA_ITEM(&p->dk, T * K),
+        ARENA_ITEM(&p->dv, T * K),
     };
     return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
@@ -95,12 +107,13 @@ static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error
 static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
     int64_t T = a->max_length, C = s->C, F = s->n_ff, Q = q_dim(s), R = s->rope->params.n_rot;
     const ArenaItem items[] = {
-        ARENA_ITEM(&a->entries, T),      ARENA_ITEM(&a->chains, T),
-        ARENA_ITEM(&a->cos_sin, T * R),  ARENA_ITEM(&a->angles, T * R),  ARENA_ITEM(&a->delta, T * C),
-        ARENA_ITEM(&a->dx, T * C),       ARENA_ITEM(&a->dnormed, T * C), ARENA_ITEM(&a->dattended, T * Q),
-        ARENA_ITEM(&a->dq, T * Q),       ARENA_ITEM(&a->dgate, T * F),   ARENA_ITEM(&a->dup, T * F),
-        ARENA_ITEM(&a->dhidden, T * F),  ARENA_ITEM(&a->dpair, T * 2 * C),
-        ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + s->n_steps)),
+        ARENA_ITEM(&a->entries, T),       ARENA_ITEM(&a->chains, T),
+        ARENA_ITEM(&a->cos_sin, T * R),   ARENA_ITEM(&a->angles, T * R),
+        ARENA_ITEM(&a->delta, T * C),     ARENA_ITEM(&a->dx, T * C),
+        ARENA_ITEM(&a->dnormed, T * C),   ARENA_ITEM(&a->dattended, T * Q),
+        ARENA_ITEM(&a->dq, T * Q),        ARENA_ITEM(&a->dgate, T * F),
+        ARENA_ITEM(&a->dup, T * F),       ARENA_ITEM(&a->dhidden, T * F),
+        ARENA_ITEM(&a->dpair, T * 2 * C), ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + s->n_steps)),
     };
     return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
@@ -149,7 +162,8 @@ static void choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence
 
 /* out: [n][width], row i that of index[i] + shift */
 static void take_rows(real *out, const real *rows, const int32_t *index, int32_t shift, int32_t n, int64_t width) {
-    for (int32_t i = 0; i < n; i++) memcpy(out + i * width, rows + (index[i] + shift) * width, (size_t)width * sizeof *out);
+    for (int32_t i = 0; i < n; i++)
+        memcpy(out + i * width, rows + (index[i] + shift) * width, (size_t)width * sizeof *out);
 }
 
 /* out = a + b, all [n]; out may be a */
@@ -176,14 +190,17 @@ static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, cons
 }
 
 /* Keys and values that the rows of a step see. own_k, own_v: [step], written and borrowed. */
-static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, int32_t step, real **own_k, real **own_v) {
+static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, int32_t step, real **own_k,
+                                    real **own_v) {
     for (int32_t i = 1; i <= step; i++) own_k[i - 1] = a->steps[i].k, own_v[i - 1] = a->steps[i].v;
-    return (UnrollAttention){a->steps[step].n, a->steps[0].n, step, s->n_head, s->n_head_kv, s->head_dim, a->steps[step].chains,
-                             a->steps[0].k, a->steps[0].v, own_k, own_v};
+    return (UnrollAttention){a->steps[step].n,      a->steps[0].n, step,          s->n_head, s->n_head_kv, s->head_dim,
+                             a->steps[step].chains, a->steps[0].k, a->steps[0].v, own_k,     own_v};
 }
 
 /* The input of attention: the norm of x, or x itself. */
-static real *attention_input(const UnrollShape *s, const UnrollStep *p) { return s->has_attn_norm ? p->attn_normed : p->x; }
+static real *attention_input(const UnrollShape *s, const UnrollStep *p) {
+    return s->has_attn_norm ? p->attn_normed : p->x;
+}
 
 static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
@@ -232,7 +249,8 @@ void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) 
 }
 
 /* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
-static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, const UnrollStep *p) {
+static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a,
+                              const UnrollStep *p) {
     int64_t n = p->n, C = s->C, F = s->n_ff;
     zero(a->dhidden, n * F), zero(a->dgate, n * F), zero(a->dup, n * F), zero(a->dnormed, n * C);
     linear_backward(a->dhidden, dw[UNROLL_DOWN], NULL, a->dx, p->hidden, w[UNROLL_DOWN], n, F, C);
@@ -254,8 +272,8 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
     for (int32_t i = 1; i <= step; i++) own_dk[i - 1] = a->steps[i].dk, own_dv[i - 1] = a->steps[i].dv;
     zero(a->dattended, n * Q), zero(a->dq, n * Q), zero(a->dnormed, n * C);
     linear_backward(a->dattended, dw[UNROLL_O], NULL, a->dx, p->attended, w[UNROLL_O], n, Q, C);
-    unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, a->dattended, p->probs, p->q, a->dscores,
-                              &attention);
+    unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, a->dattended, p->probs, p->q,
+                              a->dscores, &attention);
     take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
     rope_backward(style, a->dq, a->angles, n, s->n_head, D, R);
     rope_backward(style, p->dk, a->angles, n, s->n_head_kv, D, R);
@@ -276,7 +294,8 @@ static void input_back(const UnrollShape *s, real *const *w, real *const *dw, Un
     if (is_fused(s, step)) {
         width = fc_in(s);
         zero(a->dpair, p->n * width);
-        linear_backward(step ? a->dpair : NULL, dw[UNROLL_FC], dw[UNROLL_FC_BIAS], a->dx, p->pair, w[UNROLL_FC], p->n, width, C);
+        linear_backward(step ? a->dpair : NULL, dw[UNROLL_FC], dw[UNROLL_FC_BIAS], a->dx, p->pair, w[UNROLL_FC], p->n,
+                        width, C);
         dstate = a->dpair + width - C;
     }
     for (int32_t i = 0; step && i < p->n; i++) {

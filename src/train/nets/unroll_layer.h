@@ -10,22 +10,33 @@
 enum { UNROLL_MAX_STEPS = 8 };
 
 typedef struct UnrollShape {
-    const char *method;           /* "eagle": names of tensors begin with it */
+    const char *method; /* "eagle": names of tensors begin with it */
     int32_t C, n_ff;
     int32_t n_head, n_head_kv, head_dim;
     float rms_eps;
-    const Rope *rope;             /* the target's; borrowed */
-    int32_t n_steps;              /* 1 .. UNROLL_MAX_STEPS */
+    const Rope *rope; /* the target's; borrowed */
+    int32_t n_steps;  /* 1 .. UNROLL_MAX_STEPS */
     bool has_attn_norm;
-    bool fuses_token;             /* the input of the first step is fc [E ; h], else fc h */
-    bool fuses_each_step;         /* so is that of later steps; else it is the last output */
-    double fc_std;                /* initial deviation of fc's columns for the token; see start_token_std */
-    bool qk_start_anew;           /* q and k start random, because the target normalises its heads and this layer does not */
+    bool fuses_token;     /* the input of the first step is fc [E ; h], else fc h */
+    bool fuses_each_step; /* so is that of later steps; else it is the last output */
+    double fc_std;        /* initial deviation of fc's columns for the token; see start_token_std */
+    bool qk_start_anew;   /* q and k start random, because the target normalises its heads and this layer does not */
 } UnrollShape;
 
 /* The tensors, in this order. */
-enum { UNROLL_FC, UNROLL_FC_BIAS, UNROLL_Q, UNROLL_K, UNROLL_V, UNROLL_O, UNROLL_FFN_NORM, UNROLL_GATE, UNROLL_UP, UNROLL_DOWN,
-       UNROLL_ATTN_NORM };
+enum {
+    UNROLL_FC,
+    UNROLL_FC_BIAS,
+    UNROLL_Q,
+    UNROLL_K,
+    UNROLL_V,
+    UNROLL_O,
+    UNROLL_FFN_NORM,
+    UNROLL_GATE,
+    UNROLL_UP,
+    UNROLL_DOWN,
+    UNROLL_ATTN_NORM
+};
 int32_t unroll_n_tensors(const UnrollShape *s);
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
 
@@ -49,13 +60,13 @@ typedef struct UnrollStep {
 typedef struct UnrollActs {
     int32_t max_length;
     Arena arena;
-    real *cos_sin;                /* [T][n_rot/2][2] by position */
-    int32_t *entries, *chains;    /* [T] all positions, and those whose chain goes on beyond the first step */
+    real *cos_sin;             /* [T][n_rot/2][2] by position */
+    int32_t *entries, *chains; /* [T] all positions, and those whose chain goes on beyond the first step */
     UnrollStep steps[UNROLL_MAX_STEPS];
-    real *angles, *delta;         /* [n][n_rot/2][2], [n][C] of the current step */
+    real *angles, *delta;                /* [n][n_rot/2][2], [n][C] of the current step */
     real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
-    real *dgate, *dup, *dhidden;  /* [n][F] */
-    real *dpair, *dscores;        /* [n][2C], [UNROLL_BLOCK][T + steps] */
+    real *dgate, *dup, *dhidden;         /* [n][F] */
+    real *dpair, *dscores;               /* [n][2C], [UNROLL_BLOCK][T + steps] */
 } UnrollActs;
 
 int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err);

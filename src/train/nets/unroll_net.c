@@ -62,19 +62,20 @@ void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err) {
 }
 
 /* The loss of all steps at the current positions. */
-static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a, const TrainSequence *seq,
-                            double weight, TrainSums *sums) {
+static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a,
+                            const TrainSequence *seq, double weight, TrainSums *sums) {
     int32_t of_layer = unroll_n_tensors(&n->layer);
     info_forward(&a->info, &n->info, w + of_layer, &a->loss, seq);
     for (int32_t i = 0; i < n->layer.n_steps; i++) {
         UnrollStep *step = &a->layer.steps[i];
-        head_loss_step(&a->loss, seq, i + 1, step->f, seq->head, a->info.info, dw ? step->df : NULL, NULL, dw ? a->info.dinfo : NULL,
-                       weight, sums);
+        head_loss_step(&a->loss, seq, i + 1, step->f, seq->head, a->info.info, dw ? step->df : NULL, NULL,
+                       dw ? a->info.dinfo : NULL, weight, sums);
     }
     if (dw) info_backward(&a->info, &n->info, w + of_layer, dw + of_layer);
 }
 
-void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight, TrainSums *sums) {
+void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq,
+                      double weight, TrainSums *sums) {
     const UnrollNet *n = net;
     UnrollNetActs *a = acts;
     unroll_forward(&n->layer, w, &a->layer, seq);

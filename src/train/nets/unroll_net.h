@@ -16,7 +16,8 @@ int32_t unroll_net_n_tensors(const void *net);
 NetTensor unroll_net_tensor(const void *net, int32_t i);
 void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err);
 void unroll_net_acts_close(void *acts);
-void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight, TrainSums *sums);
+void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq,
+                      double weight, TrainSums *sums);
 /* Sets the width of the feed-forward, and the keys of token info. */
 void unroll_net_set_keys(const void *net, GgufWriter *w);
 

@@ -12,5 +12,6 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
 void float_rows_add(GgufWriter *w, const char *name, FloatRows *rows) {
     int n_dims = rows->n_rows ? 2 : 1;
     if (rows->n % tensor_type_info(rows->type)->block_n) rows->type = TYPE_F32;
-    gguf_add_tensor_filled(w, name, rows->type, n_dims, (int64_t[]){rows->n, rows->n_rows ? rows->n_rows : 1}, fill, rows);
+    gguf_add_tensor_filled(w, name, rows->type, n_dims, (int64_t[]){rows->n, rows->n_rows ? rows->n_rows : 1}, fill,
+                           rows);
 }

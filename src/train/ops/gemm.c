@@ -12,8 +12,9 @@ static void (*multiply_bf16)(const Bf16Product *p);
 
 static bool has_avx512_bf16(void) {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bf16");
 #else
     return false;
 #endif
@@ -38,11 +39,20 @@ const char *gemm_description(void) {
     return multiply_bf16 == gemm_bf16_plain ? "BF16 (plain C, slow)" : "BF16 (AVX-512)";
 }
 
-void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t a_stride,
-          const float *b, int64_t b_stride, bool accumulate, float *c, int64_t c_stride) {
+void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+          int64_t a_stride, const float *b, int64_t b_stride, bool accumulate, float *c, int64_t c_stride) {
     if (multiply_bf16)
-        multiply_bf16(&(Bf16Product){m, n, k, {a, a_stride, !transpose_a}, {b, b_stride, transpose_b}, alpha, accumulate, c, c_stride});
+        multiply_bf16(&(Bf16Product){m,
+                                     n,
+                                     k,
+                                     {a, a_stride, !transpose_a},
+                                     {b, b_stride, transpose_b},
+                                     alpha,
+                                     accumulate,
+                                     c,
+                                     c_stride});
     else
-        cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n,
-                    (int)k, alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c, (int)c_stride);
+        cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
+                    (int)m, (int)n, (int)k, alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c,
+                    (int)c_stride);
 }

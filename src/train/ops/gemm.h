@@ -22,7 +22,7 @@ const char *gemm_description(void);
  * [m][k], transposed [k][m]; b: [k][n], transposed [n][k]; rows of x begin x_stride numbers apart. The bits depend on
  * the arguments and the precision alone. In BF16 they are the same on every machine; in float they are those of the
  * installed OpenBLAS. */
-void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t a_stride,
-          const float *b, int64_t b_stride, bool accumulate, float *c, int64_t c_stride);
+void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+          int64_t a_stride, const float *b, int64_t b_stride, bool accumulate, float *c, int64_t c_stride);
 
 #endif

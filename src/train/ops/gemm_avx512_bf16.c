@@ -39,8 +39,8 @@
 #endif
 
 enum {
-    LANES = 16,             /* outputs of a panel */
-    ROWS = 512,             /* of A in a block */
+    LANES = 16, /* outputs of a panel */
+    ROWS = 512, /* of A in a block */
     TILE_ROWS = 8,
     TILE_PANELS = 2,
     TILE_COLUMNS = TILE_PANELS * LANES,
@@ -81,7 +81,8 @@ INLINE void transpose(__m512i x[16]) {
 }
 
 /* 32 inputs of up to 16 outputs; low and high mask the inputs that exist. */
-INLINE void pack_square(uint16_t *panel, const float *x, int64_t stride, int64_t n_outputs, __mmask16 low, __mmask16 high) {
+INLINE void pack_square(uint16_t *panel, const float *x, int64_t stride, int64_t n_outputs, __mmask16 low,
+                        __mmask16 high) {
     __m512i row[LANES];
     UNROLL for (int i = 0; i < LANES; i++, x += stride) {
         __asm__("" : "+r"(x)); /* keep one pointer that walks down the rows; compilers would keep sixteen */
@@ -100,7 +101,8 @@ static void pack_adjacent_inputs(uint16_t *panel, const float *x, int64_t stride
         for (; at + 2 * LANES <= n_inputs; at += 2 * LANES)
             pack_square(panel + at * LANES, x + at, stride, LANES, 0xffff, 0xffff);
     for (; at < n_inputs; at += 2 * LANES)
-        pack_square(panel + at * LANES, x + at, stride, n_outputs, first_lanes(n_inputs - at), first_lanes(n_inputs - at - LANES));
+        pack_square(panel + at * LANES, x + at, stride, n_outputs, first_lanes(n_inputs - at),
+                    first_lanes(n_inputs - at - LANES));
 }
 
 /* Panels of x: [n_inputs][stride], n_outputs of each row. Reads row by row, so that memory is read in order. */
@@ -112,14 +114,15 @@ static void pack_adjacent_outputs(uint16_t *panels, const float *x, int64_t stri
     for (int64_t at = 0; at < n_inputs; at += 2, x += 2 * stride, panels += 2 * LANES)
         for (int64_t i = 0; i < n_panels; i++) {
             __mmask16 there = first_lanes(n_outputs - i * LANES), next = at + 1 < n_inputs ? there : 0;
-            __m512 a = _mm512_maskz_loadu_ps(there, x + i * LANES), b = _mm512_maskz_loadu_ps(next, x + stride + i * LANES);
+            __m512 a = _mm512_maskz_loadu_ps(there, x + i * LANES),
+                   b = _mm512_maskz_loadu_ps(next, x + stride + i * LANES);
             _mm512_store_si512(panels + i * PANEL, _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a)));
         }
 }
 
 /* `n_panels` panels: n_outputs outputs from `output` on, n_inputs inputs from `first` on. */
-static void pack(uint16_t *panels, const Bf16Operand *x, int64_t output, int64_t n_outputs, int64_t n_panels, int64_t first,
-                 int64_t n_inputs) {
+static void pack(uint16_t *panels, const Bf16Operand *x, int64_t output, int64_t n_outputs, int64_t n_panels,
+                 int64_t first, int64_t n_inputs) {
     if (!x->inputs_adjacent)
         pack_adjacent_outputs(panels, x->at + first * x->stride + output, x->stride, n_outputs, n_panels, n_inputs);
     for (int64_t i = 0; x->inputs_adjacent && i < n_panels; i++)
@@ -132,7 +135,8 @@ static void prefetch(const Bf16Operand *x, int64_t output, int64_t n_outputs, in
     int64_t row = x->inputs_adjacent ? output : first, at = x->inputs_adjacent ? first : output;
     int64_t n_rows = x->inputs_adjacent ? n_outputs : n_inputs, n = x->inputs_adjacent ? n_inputs : n_outputs;
     for (int64_t i = 0; i < n_rows; i++)
-        for (int64_t k = 0; k < n; k += 16) _mm_prefetch((const char *)(x->at + (row + i) * x->stride + at + k), _MM_HINT_T1);
+        for (int64_t k = 0; k < n; k += 16)
+            _mm_prefetch((const char *)(x->at + (row + i) * x->stride + at + k), _MM_HINT_T1);
 }
 
 /* ---- the tile ---------------------------------------------------------------------------------------- */
@@ -144,8 +148,8 @@ static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs,
     for (int64_t r = 0; r < least(n_rows, TILE_ROWS); r++)
         for (int64_t v = 0; v < n_columns; v += LANES) _mm_prefetch((const char *)(c + r * c_stride + v), _MM_HINT_T0);
     __m512 acc[TILE_ROWS][TILE_PANELS];
-    UNROLL for (int r = 0; r < TILE_ROWS; r++)
-        UNROLL for (int v = 0; v < TILE_PANELS; v++) acc[r][v] = _mm512_setzero_ps();
+    UNROLL for (int r = 0; r < TILE_ROWS; r++) UNROLL for (int v = 0; v < TILE_PANELS; v++)
+        acc[r][v] = _mm512_setzero_ps();
     for (int64_t l = 0; l < n_pairs; l++, a += 2 * LANES, b += 2 * LANES) {
         __m512i column[TILE_PANELS];
         UNROLL for (int v = 0; v < TILE_PANELS; v++) column[v] = _mm512_load_si512(b + v * PANEL);
@@ -158,14 +162,13 @@ static void multiply_tile(const uint16_t *a, const uint16_t *b, int64_t n_pairs,
         }
     }
     __m512 factor = _mm512_set1_ps(alpha);
-    UNROLL for (int r = 0; r < TILE_ROWS; r++)
-        UNROLL for (int v = 0; v < TILE_PANELS; v++) {
-            float *to = c + r * c_stride + v * LANES;
-            __mmask16 there = r < n_rows ? first_lanes(n_columns - v * LANES) : 0;
-            __m512 value = _mm512_mul_ps(acc[r][v], factor);
-            if (accumulate) value = _mm512_add_ps(_mm512_maskz_loadu_ps(there, to), value);
-            _mm512_mask_storeu_ps(to, there, value);
-        }
+    UNROLL for (int r = 0; r < TILE_ROWS; r++) UNROLL for (int v = 0; v < TILE_PANELS; v++) {
+        float *to = c + r * c_stride + v * LANES;
+        __mmask16 there = r < n_rows ? first_lanes(n_columns - v * LANES) : 0;
+        __m512 value = _mm512_mul_ps(acc[r][v], factor);
+        if (accumulate) value = _mm512_add_ps(_mm512_maskz_loadu_ps(there, to), value);
+        _mm512_mask_storeu_ps(to, there, value);
+    }
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */
@@ -181,8 +184,8 @@ static void multiply_block(const Bf16Product *p, int64_t i, int64_t n_rows, int6
         pack(b, &p->b, j, n_columns, TILE_PANELS, first, n_inputs);
         prefetch(&p->b, j + TILE_COLUMNS, least(p->n - j - TILE_COLUMNS, TILE_COLUMNS), first, n_inputs);
         for (int64_t r = 0; r < n_rows; r += TILE_ROWS)
-            multiply_tile(a + r / LANES * PANEL + r % LANES * 2, b, n_pairs, p->alpha, accumulate, p->c + (i + r) * p->c_stride + j,
-                          p->c_stride, n_rows - r, n_columns);
+            multiply_tile(a + r / LANES * PANEL + r % LANES * 2, b, n_pairs, p->alpha, accumulate,
+                          p->c + (i + r) * p->c_stride + j, p->c_stride, n_rows - r, n_columns);
     }
 }
 

@@ -49,8 +49,8 @@ REAL_CLONES static void softmax_forward(real *p, int64_t T, Block b) {
     }
 }
 
-static void forward_block(real *out, real *probs, const real *q, const real *k, const real *v,
-                          const AttentionShape *s, Block b) {
+static void forward_block(real *out, real *probs, const real *q, const real *k, const real *v, const AttentionShape *s,
+                          Block b) {
     int64_t q_stride = s->n_head * s->head_dim, kv_stride = s->n_head_kv * s->head_dim, T = s->n_rows;
     real *p = probs + b.p_at, c = 1 / sqrt((real)s->head_dim);
     real_gemm(false, true, b.n, b.n_keys, s->head_dim, c, q + b.q_at, q_stride, k + b.kv_at, kv_stride, false, p, T);
@@ -72,8 +72,8 @@ REAL_CLONES static void softmax_backward(real *ds, const real *p, int64_t T, Blo
     }
 }
 
-void attention_backward(real *dq, real *dk, real *dv, const real *dout, const real *probs, const real *q,
-                        const real *k, const real *v, real *scratch, const AttentionShape *s) {
+void attention_backward(real *dq, real *dk, real *dv, const real *dout, const real *probs, const real *q, const real *k,
+                        const real *v, real *scratch, const AttentionShape *s) {
     int64_t q_stride = s->n_head * s->head_dim, kv_stride = s->n_head_kv * s->head_dim, T = s->n_rows;
     int64_t dim = s->head_dim;
     real c = 1 / sqrt((real)dim);
@@ -82,9 +82,12 @@ void attention_backward(real *dq, real *dk, real *dv, const real *dout, const re
             Block b = block_of(s, head, first);
             const real *p = probs + b.p_at;
             real_gemm(true, false, b.n_keys, dim, b.n, 1, p, T, dout + b.q_at, q_stride, true, dv + b.kv_at, kv_stride);
-            real_gemm(false, true, b.n, b.n_keys, dim, 1, dout + b.q_at, q_stride, v + b.kv_at, kv_stride, false, scratch, T);
+            real_gemm(false, true, b.n, b.n_keys, dim, 1, dout + b.q_at, q_stride, v + b.kv_at, kv_stride, false,
+                      scratch, T);
             softmax_backward(scratch, p, T, b);
-            real_gemm(false, false, b.n, dim, b.n_keys, c, scratch, T, k + b.kv_at, kv_stride, true, dq + b.q_at, q_stride);
-            real_gemm(true, false, b.n_keys, dim, b.n, c, scratch, T, q + b.q_at, q_stride, true, dk + b.kv_at, kv_stride);
+            real_gemm(false, false, b.n, dim, b.n_keys, c, scratch, T, k + b.kv_at, kv_stride, true, dq + b.q_at,
+                      q_stride);
+            real_gemm(true, false, b.n_keys, dim, b.n, c, scratch, T, q + b.q_at, q_stride, true, dk + b.kv_at,
+                      kv_stride);
         }
 }

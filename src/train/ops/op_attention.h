@@ -16,7 +16,7 @@ enum { ATTENTION_BLOCK = 64 }; /* queries at a time */
  * pass: row t holds the weights of keys 0 .. t, and zeros up to the end of its block of queries */
 void attention_forward(real *out, real *probs, const real *q, const real *k, const real *v, const AttentionShape *s);
 /* dq, dout: [T][n_head][head_dim]; dk, dv: [T][n_head_kv][head_dim]; scratch: [ATTENTION_BLOCK][T] */
-void attention_backward(real *dq, real *dk, real *dv, const real *dout, const real *probs, const real *q,
-                        const real *k, const real *v, real *scratch, const AttentionShape *s);
+void attention_backward(real *dq, real *dk, real *dv, const real *dout, const real *probs, const real *q, const real *k,
+                        const real *v, real *scratch, const AttentionShape *s);
 
 #endif

@@ -11,8 +11,7 @@
 
 #include <string.h>
 
-void linear_forward(real *y, const real *x, const real *w, const real *b, int64_t n_rows, int64_t n_in,
-                    int64_t n_out) {
+void linear_forward(real *y, const real *x, const real *w, const real *b, int64_t n_rows, int64_t n_in, int64_t n_out) {
     for (int64_t t = 0; b && t < n_rows; t++) memcpy(y + t * n_out, b, (size_t)n_out * sizeof *b);
     real_gemm(false, true, n_rows, n_out, n_in, 1, x, n_in, w, n_in, b != NULL, y, n_out);
 }

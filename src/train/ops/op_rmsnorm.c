@@ -7,7 +7,8 @@
  */
 #include "train/ops/op_rmsnorm.h"
 
-REAL_CLONES void rmsnorm_forward(real *y, real *inverse_rms, const real *x, const real *w, int64_t n_rows, int64_t n, real eps) {
+REAL_CLONES void rmsnorm_forward(real *y, real *inverse_rms, const real *x, const real *w, int64_t n_rows, int64_t n,
+                                 real eps) {
     for (int64_t t = 0; t < n_rows; t++, x += n, y += n) {
         real s = inverse_rms[t] = 1 / sqrt(real_dot(x, x, n) / (real)n + eps);
         for (int64_t i = 0; i < n; i++) y[i] = s * x[i] * w[i];
@@ -24,8 +25,8 @@ REAL_INLINE real dot_3(const real *dy, const real *w, const real *x, int64_t n) 
     return real_fold(lane);
 }
 
-REAL_CLONES void rmsnorm_backward(real *dx, real *dw, const real *dy, const real *x, const real *w, const real *inverse_rms,
-                      int64_t n_rows, int64_t n) {
+REAL_CLONES void rmsnorm_backward(real *dx, real *dw, const real *dy, const real *x, const real *w,
+                                  const real *inverse_rms, int64_t n_rows, int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, x += n, dx += n, dy += n) {
         real s = inverse_rms[t], pull = s * s * s / (real)n * dot_3(dy, w, x, n);
         for (int64_t i = 0; i < n; i++) dx[i] += s * w[i] * dy[i] - pull * x[i];

@@ -8,8 +8,8 @@
 #include "train/ops/op_rope.h"
 
 /* direction: 1 rotates forward, -1 backward */
-REAL_CLONES static void rotate(RopeStyle style, real *x, const real *cos_sin, real direction, int64_t n_rows, int64_t n_heads,
-                 int64_t head_dim, int64_t n_rot) {
+REAL_CLONES static void rotate(RopeStyle style, real *x, const real *cos_sin, real direction, int64_t n_rows,
+                               int64_t n_heads, int64_t head_dim, int64_t n_rot) {
     int64_t step = style == ROPE_PAIRS ? 2 : 1, apart = style == ROPE_PAIRS ? 1 : n_rot / 2;
     for (int64_t t = 0; t < n_rows; t++, cos_sin += n_rot)
         for (int64_t h = 0; h < n_heads; h++, x += head_dim)
@@ -26,7 +26,7 @@ void rope_forward(RopeStyle style, real *x, const real *cos_sin, int64_t n_rows,
     rotate(style, x, cos_sin, 1, n_rows, n_heads, head_dim, n_rot);
 }
 
-void rope_backward(RopeStyle style, real *dx, const real *cos_sin, int64_t n_rows, int64_t n_heads,
-                   int64_t head_dim, int64_t n_rot) {
+void rope_backward(RopeStyle style, real *dx, const real *cos_sin, int64_t n_rows, int64_t n_heads, int64_t head_dim,
+                   int64_t n_rot) {
     rotate(style, dx, cos_sin, -1, n_rows, n_heads, head_dim, n_rot);
 }

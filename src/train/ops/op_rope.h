@@ -10,7 +10,7 @@
 void rope_forward(RopeStyle style, real *x, const real *cos_sin, int64_t n_rows, int64_t n_heads, int64_t head_dim,
                   int64_t n_rot);
 /* dx: as x; turns the derivative with respect to the rotated x into that with respect to x */
-void rope_backward(RopeStyle style, real *dx, const real *cos_sin, int64_t n_rows, int64_t n_heads,
-                   int64_t head_dim, int64_t n_rot);
+void rope_backward(RopeStyle style, real *dx, const real *cos_sin, int64_t n_rows, int64_t n_heads, int64_t head_dim,
+                   int64_t n_rot);
 
 #endif

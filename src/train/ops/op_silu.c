@@ -25,8 +25,8 @@ REAL_CLONES void swiglu_forward(real *restrict h, const real *gate, const real *
     for (int64_t i = 0; i < n; i++) h[i] = gate[i] * sigmoid(gate[i]) * up[i];
 }
 
-REAL_CLONES void swiglu_backward(real *restrict dgate, real *restrict dup, const real *dh, const real *gate, const real *up,
-                     int64_t n) {
+REAL_CLONES void swiglu_backward(real *restrict dgate, real *restrict dup, const real *dh, const real *gate,
+                                 const real *up, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         real s = sigmoid(gate[i]);
         dup[i] += dh[i] * gate[i] * s;

@@ -10,8 +10,8 @@
  */
 #include "train/ops/op_softmax_loss.h"
 
-REAL_CLONES void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets, int64_t n_rows,
-                           int64_t n) {
+REAL_CLONES void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets,
+                                       int64_t n_rows, int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, probs += n, logits += n) {
         real of_target = logits[targets[t]]; /* read before probs is written: both may be one array */
         loss[t] = real_softmax(probs, logits, n) - of_target;
@@ -19,15 +19,15 @@ REAL_CLONES void cross_entropy_forward(real *loss, real *probs, const real *logi
 }
 
 REAL_CLONES void cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const int32_t *targets,
-                            int64_t n_rows, int64_t n) {
+                                        int64_t n_rows, int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, dlogits += n, probs += n) {
         for (int64_t i = 0; i < n; i++) dlogits[i] += dloss[t] * probs[i];
         dlogits[targets[t]] -= dloss[t];
     }
 }
 
-REAL_CLONES void soft_cross_entropy_forward(real *loss, real *probs, const real *logits, const real *dist, int64_t n_rows,
-                                int64_t n) {
+REAL_CLONES void soft_cross_entropy_forward(real *loss, real *probs, const real *logits, const real *dist,
+                                            int64_t n_rows, int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, probs += n, logits += n, dist += n) {
         real of_dist = real_dot(dist, logits, n);
         loss[t] = real_sum(dist, n) * real_softmax(probs, logits, n) - of_dist;
@@ -35,7 +35,7 @@ REAL_CLONES void soft_cross_entropy_forward(real *loss, real *probs, const real 
 }
 
 REAL_CLONES void soft_cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const real *dist,
-                                 int64_t n_rows, int64_t n) {
+                                             int64_t n_rows, int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, dlogits += n, probs += n, dist += n) {
         real sum = real_sum(dist, n);
         for (int64_t i = 0; i < n; i++) dlogits[i] += dloss[t] * (sum * probs[i] - dist[i]);
@@ -49,7 +49,8 @@ REAL_CLONES void kl_forward(real *loss, real *probs, const real *logits, const r
             if (dist[i] > 0) loss[t] += dist[i] * log(dist[i]);
 }
 
-REAL_CLONES void softmax_l1_forward(real *loss, real *probs, const real *logits, const real *dist, int64_t n_rows, int64_t n) {
+REAL_CLONES void softmax_l1_forward(real *loss, real *probs, const real *logits, const real *dist, int64_t n_rows,
+                                    int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, probs += n, logits += n, dist += n) {
         real_softmax(probs, logits, n);
         loss[t] = 0;
@@ -59,8 +60,8 @@ REAL_CLONES void softmax_l1_forward(real *loss, real *probs, const real *logits,
 
 static inline real sign(real x) { return (real)((x > 0) - (x < 0)); }
 
-REAL_CLONES void softmax_l1_backward(real *dlogits, const real *dloss, const real *probs, const real *dist, int64_t n_rows,
-                         int64_t n) {
+REAL_CLONES void softmax_l1_backward(real *dlogits, const real *dloss, const real *probs, const real *dist,
+                                     int64_t n_rows, int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, dlogits += n, probs += n, dist += n) {
         real mean = 0;
         for (int64_t i = 0; i < n; i++) mean += probs[i] * sign(probs[i] - dist[i]);

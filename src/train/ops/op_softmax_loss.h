@@ -11,15 +11,15 @@
 /* loss = -log softmax(logits)[target]; targets: [n_rows] */
 void cross_entropy_forward(real *loss, real *probs, const real *logits, const int32_t *targets, int64_t n_rows,
                            int64_t n);
-void cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const int32_t *targets,
-                            int64_t n_rows, int64_t n);
+void cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const int32_t *targets, int64_t n_rows,
+                            int64_t n);
 
 /* loss = -sum_i dist_i log softmax(logits)_i; dist need not sum to 1 (it may be truncated) */
 void soft_cross_entropy_forward(real *loss, real *probs, const real *logits, const real *dist, int64_t n_rows,
                                 int64_t n);
 /* For soft cross-entropy and for KL, whose difference does not depend on the logits. */
-void soft_cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const real *dist,
-                                 int64_t n_rows, int64_t n);
+void soft_cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const real *dist, int64_t n_rows,
+                                 int64_t n);
 
 /* loss = sum_i dist_i log(dist_i / softmax(logits)_i), where dist_i = 0 adds nothing */
 void kl_forward(real *loss, real *probs, const real *logits, const real *dist, int64_t n_rows, int64_t n);

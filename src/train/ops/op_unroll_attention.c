@@ -49,18 +49,19 @@ static int64_t own_at(const UnrollAttention *s, Block b, int64_t i) { return (b.
 static void forward_block(real *out, real *probs, const real *q, const UnrollAttention *s, Block b) {
     real c = 1 / sqrt((real)s->head_dim), *p = probs + b.p_at;
     real_gemm(false, true, b.n, b.n_keys, s->head_dim, c, q + b.q_at, q_width(s), s->k + b.kv_at, kv_width(s), false, p,
-            p_width(s));
+              p_width(s));
     for (int64_t i = 0; i < b.n; i++, p += p_width(s)) {
         int64_t n_seen = s->last[b.first + i] + 1;
         const real *query = q + b.q_at + i * q_width(s);
-        for (int64_t j = 0; j < s->n_own; j++) p[n_seen + j] = c * real_dot(query, s->own_k[j] + own_at(s, b, i), s->head_dim);
+        for (int64_t j = 0; j < s->n_own; j++)
+            p[n_seen + j] = c * real_dot(query, s->own_k[j] + own_at(s, b, i), s->head_dim);
         real_softmax(p, p, n_seen + s->n_own);
         memmove(p + s->n_keys, p + n_seen, (size_t)s->n_own * sizeof *p);
         for (int64_t j = n_seen; j < b.n_keys; j++) p[j] = 0;
     }
     p = probs + b.p_at;
     real_gemm(false, false, b.n, s->head_dim, b.n_keys, 1, p, p_width(s), s->v + b.kv_at, kv_width(s), false,
-            out + b.q_at, q_width(s));
+              out + b.q_at, q_width(s));
     for (int64_t i = 0; i < b.n; i++)
         for (int64_t j = 0; j < s->n_own; j++)
             add_scaled(out + b.q_at + i * q_width(s), p[i * p_width(s) + s->n_keys + j], s->own_v[j] + own_at(s, b, i),
@@ -84,7 +85,8 @@ static void softmax_back(real *ds, const real *p, const UnrollAttention *s, Bloc
 }
 
 /* The own keys of a block: the derivatives of their values, and dP. */
-static void own_values_back(real *const *own_dv, const real *dout, const real *probs, real *ds, const UnrollAttention *s, Block b) {
+static void own_values_back(real *const *own_dv, const real *dout, const real *probs, real *ds,
+                            const UnrollAttention *s, Block b) {
     for (int64_t i = 0; i < b.n; i++) {
         const real *dy = dout + b.q_at + i * q_width(s);
         for (int64_t j = 0; j < s->n_own; j++) {
@@ -95,7 +97,8 @@ static void own_values_back(real *const *own_dv, const real *dout, const real *p
     }
 }
 
-static void own_keys_back(real *dq, real *const *own_dk, const real *q, const real *ds, real c, const UnrollAttention *s, Block b) {
+static void own_keys_back(real *dq, real *const *own_dk, const real *q, const real *ds, real c,
+                          const UnrollAttention *s, Block b) {
     for (int64_t i = 0; i < b.n; i++) {
         int64_t query = b.q_at + i * q_width(s);
         for (int64_t j = 0; j < s->n_own; j++) {

@@ -10,8 +10,8 @@
 typedef struct UnrollAttention {
     int64_t n_rows, n_keys, n_own;
     int64_t n_head, n_head_kv, head_dim;
-    const int32_t *last;              /* [n_rows] ascending, below n_keys */
-    const real *k, *v;                /* [n_keys][n_head_kv][head_dim] */
+    const int32_t *last;               /* [n_rows] ascending, below n_keys */
+    const real *k, *v;                 /* [n_keys][n_head_kv][head_dim] */
     real *const *own_k, *const *own_v; /* [n_own] of [n_rows][n_head_kv][head_dim] */
 } UnrollAttention;
 

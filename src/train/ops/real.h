@@ -59,11 +59,12 @@ REAL_INLINE float real_exp(float x) {
 #endif
 
 /* The product of gemm.h; for doubles always in full precision. */
-static inline void real_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, real alpha, const real *a,
-                             int64_t a_stride, const real *b, int64_t b_stride, bool accumulate, real *c, int64_t c_stride) {
+static inline void real_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, real alpha,
+                             const real *a, int64_t a_stride, const real *b, int64_t b_stride, bool accumulate, real *c,
+                             int64_t c_stride) {
 #ifdef TRAIN_DOUBLE
-    cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k,
-                alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c, (int)c_stride);
+    cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m,
+                (int)n, (int)k, alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c, (int)c_stride);
 #else
     gemm(transpose_a, transpose_b, m, n, k, alpha, a, a_stride, b, b_stride, accumulate, c, c_stride);
 #endif

@@ -9,8 +9,8 @@
 int residual_chain_open(ResidualChain *c, int64_t width, int32_t n_blocks, int32_t max_rows, fr_error *err) {
     *c = (ResidualChain){.n_blocks = n_blocks, .max_rows = max_rows, .width = width};
     int64_t n = max_rows * width;
-    const ArenaItem items[] = {ARENA_ITEM(&c->x, (n_blocks + 1) * n), ARENA_ITEM(&c->sum, n_blocks * n), ARENA_ITEM(&c->dx, n),
-                               ARENA_ITEM(&c->dbelow, n), ARENA_ITEM(&c->scratch, n)};
+    const ArenaItem items[] = {ARENA_ITEM(&c->x, (n_blocks + 1) * n), ARENA_ITEM(&c->sum, n_blocks * n),
+                               ARENA_ITEM(&c->dx, n), ARENA_ITEM(&c->dbelow, n), ARENA_ITEM(&c->scratch, n)};
     return arena_take(&c->arena, items, ARENA_COUNT(items), "the activations of a head's blocks", err);
 }
 
@@ -32,8 +32,8 @@ void residual_chain_back(ResidualChain *c, real *const *w, real *const *dw, int6
     for (int32_t k = c->n_blocks - 1; k >= 0; k--) {
         real *below = k || wants_input ? c->dbelow : NULL;
         if (below) memset(below, 0, bytes);
-        residual_backward(below, dw[2 * k], dw[2 * k + 1], c->dx, x_of(c, k), sum_of(c, k), w[2 * k], c->scratch, n_rows,
-                          c->width);
+        residual_backward(below, dw[2 * k], dw[2 * k + 1], c->dx, x_of(c, k), sum_of(c, k), w[2 * k], c->scratch,
+                          n_rows, c->width);
         if (below) memcpy(c->dx, below, bytes);
     }
 }

@@ -9,9 +9,9 @@ typedef struct ResidualChain {
     int32_t n_blocks, max_rows; /* n_blocks may be 0 */
     int64_t width;
     Arena arena;
-    real *x;      /* [n_blocks + 1][max_rows][width]: the input, which the caller writes, and the output of each block */
-    real *sum;    /* [n_blocks][max_rows][width]: A x + a */
-    real *dx;     /* [max_rows][width]: the derivative with respect to the output, which the caller writes */
+    real *x;   /* [n_blocks + 1][max_rows][width]: the input, which the caller writes, and the output of each block */
+    real *sum; /* [n_blocks][max_rows][width]: A x + a */
+    real *dx;  /* [max_rows][width]: the derivative with respect to the output, which the caller writes */
     real *dbelow, *scratch;
 } ResidualChain;
 

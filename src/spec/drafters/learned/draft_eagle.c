@@ -46,10 +46,17 @@ typedef struct EagleOptions {
 
 static const Option option_table[] = {
     LEARNED_OPTION_FILE(EagleOptions),
-    {.key = "depth", OPT_INT(EagleOptions, depth, 1, EAGLE_MAX_DEPTH), .default_value = "5", .help = "maximal length of a path"},
-    {.key = "top", OPT_INT(EagleOptions, top, 1, EAGLE_MAX_TOP), .default_value = "8",
+    {.key = "depth",
+     OPT_INT(EagleOptions, depth, 1, EAGLE_MAX_DEPTH),
+     .default_value = "5",
+     .help = "maximal length of a path"},
+    {.key = "top",
+     OPT_INT(EagleOptions, top, 1, EAGLE_MAX_TOP),
+     .default_value = "8",
      .help = "children of a node, and nodes expanded at each level"},
-    {.key = "tree", OPT_CHOICE(EagleOptions, is_static, "dynamic", "static"), .default_value = "dynamic",
+    {.key = "tree",
+     OPT_CHOICE(EagleOptions, is_static, "dynamic", "static"),
+     .default_value = "dynamic",
      .help = "dynamic: EAGLE-2's tree; static: EAGLE-1's, whose shape is fixed in advance"},
     {.key = NULL},
 };
@@ -66,9 +73,15 @@ static void close_eagle(Drafter *drafter) {
 }
 
 static int read_weights(Eagle *d, fr_error *err) {
-    static const OneLayerNames names = {
-        .key_feed_forward = EAGLE_KEY_FEED_FORWARD, .q = EAGLE_ATTN_Q, .k = EAGLE_ATTN_K, .v = EAGLE_ATTN_V, .o = EAGLE_ATTN_OUTPUT,
-        .ffn_norm = EAGLE_FFN_NORM, .gate = EAGLE_FFN_GATE, .up = EAGLE_FFN_UP, .down = EAGLE_FFN_DOWN};
+    static const OneLayerNames names = {.key_feed_forward = EAGLE_KEY_FEED_FORWARD,
+                                        .q = EAGLE_ATTN_Q,
+                                        .k = EAGLE_ATTN_K,
+                                        .v = EAGLE_ATTN_V,
+                                        .o = EAGLE_ATTN_OUTPUT,
+                                        .ffn_norm = EAGLE_FFN_NORM,
+                                        .gate = EAGLE_FFN_GATE,
+                                        .up = EAGLE_FFN_UP,
+                                        .down = EAGLE_FFN_DOWN};
     LearnedDrafter *l = &d->learned;
     int64_t embd = l->n_embd;
     int status = learned_linear_open(l, EAGLE_FC, 2 * embd, embd, true, d->max_rows, &d->fc, err);
@@ -81,12 +94,18 @@ static int allocate(Eagle *d, fr_error *err) {
     int32_t *tokens;
     float *features;
     const ArenaItem items[] = {
-        ARENA_ITEM(&d->sequences, l->max_sequences), ARENA_ITEM(&tokens, l->max_sequences * n_tokens),
-        ARENA_ITEM(&features, l->max_sequences * h), ARENA_ITEM(&d->group, l->max_group),
-        ARENA_ITEM(&d->front, front),                ARENA_ITEM(&d->next, front),
-        ARENA_ITEM(&d->front_rows, front),           ARENA_ITEM(&d->rows, rows),
-        ARENA_ITEM(&d->row_ids, rows),               ARENA_ITEM(&d->pairs, rows * 2 * h),
-        ARENA_ITEM(&d->inputs, rows * h),            ARENA_ITEM(&d->features, front * h),
+        ARENA_ITEM(&d->sequences, l->max_sequences),
+        ARENA_ITEM(&tokens, l->max_sequences * n_tokens),
+        ARENA_ITEM(&features, l->max_sequences * h),
+        ARENA_ITEM(&d->group, l->max_group),
+        ARENA_ITEM(&d->front, front),
+        ARENA_ITEM(&d->next, front),
+        ARENA_ITEM(&d->front_rows, front),
+        ARENA_ITEM(&d->rows, rows),
+        ARENA_ITEM(&d->row_ids, rows),
+        ARENA_ITEM(&d->pairs, rows * 2 * h),
+        ARENA_ITEM(&d->inputs, rows * h),
+        ARENA_ITEM(&d->features, front * h),
         ARENA_ITEM(&d->logits, l->n_vocab),
     };
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "eagle", err);
@@ -100,8 +119,10 @@ static int allocate(Eagle *d, fr_error *err) {
 static int apply_options(Eagle *d, const EagleOptions *o, const DrafterEnv *env, fr_error *err) {
     int32_t depth = o->depth, top = o->top;
     if (top + (depth - 1) * top * top >= TREE_MAX_NODES)
-        return error_set(err, FR_ERR_ARGUMENT, "eagle: depth %d with top %d finds more than the %d nodes of a tree; make one of "
-                         "them smaller", depth, top, TREE_MAX_NODES - 1);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "eagle: depth %d with top %d finds more than the %d nodes of a tree; make one of "
+                         "them smaller",
+                         depth, top, TREE_MAX_NODES - 1);
     double chance[EAGLE_MAX_DEPTH * EAGLE_MAX_TOP];
     static_tree_prior(chance, depth, top);
     static_tree_build(&d->shape, chance, depth, top, top);
@@ -124,7 +145,9 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = allocate(d, err);
-    if (!status) status = one_layer_open_executor(&d->layer, &d->learned, env->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP, d->max_rows, err);
+    if (!status)
+        status = one_layer_open_executor(&d->layer, &d->learned, env->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP,
+                                         d->max_rows, err);
     if (status) {
         close_eagle(&d->learned.base);
         return status;
@@ -135,7 +158,9 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
 
 /* ---- rows of the layer ------------------------------------------------------------------------------- */
 
-static EagleSequence *sequence_of(const Drafter *drafter, int32_t sequence) { return &((const Eagle *)drafter)->sequences[sequence]; }
+static EagleSequence *sequence_of(const Drafter *drafter, int32_t sequence) {
+    return &((const Eagle *)drafter)->sequences[sequence];
+}
 
 void eagle_set_pair(Eagle *d, int32_t i, int32_t token, const float *feature) {
     int64_t h = d->learned.n_embd;
@@ -158,7 +183,8 @@ void eagle_find_top(Eagle *d, const EagleSequence *s, int32_t row, int32_t token
 /* ---- entries: the tokens that the target has read --------------------------------------------------- */
 
 /* Adds n <= CHUNK entries, from hidden states and the token that follows each. */
-static int add_entries(Eagle *d, EagleSequence *s, const int32_t *tokens, const float *const *hidden, int32_t n, fr_error *err) {
+static int add_entries(Eagle *d, EagleSequence *s, const int32_t *tokens, const float *const *hidden, int32_t n,
+                       fr_error *err) {
     for (int32_t i = 0; i < n; i++) {
         eagle_set_pair(d, i, tokens[i], hidden[i]);
         d->rows[i] = (Row){.token = tokens[i], .sequence = s->kv, .parent = i - 1, .want_logits = i == n - 1};
@@ -197,11 +223,13 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     return status ? status : append_tokens((Eagle *)drafter, sequence_of(drafter, sequence), tokens, n, err);
 }
 
-static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n, fr_error *err) {
+static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                          fr_error *err) {
     EagleSequence *s = sequence_of(drafter, sequence);
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
     for (int32_t i = 0; i < n && !status; i += CHUNK)
-        status = add_entries((Eagle *)drafter, s, s->tokens + first + i + 1, hidden + i, n - i < CHUNK ? n - i : CHUNK, err);
+        status = add_entries((Eagle *)drafter, s, s->tokens + first + i + 1, hidden + i, n - i < CHUNK ? n - i : CHUNK,
+                             err);
     return status;
 }
 
@@ -240,7 +268,8 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     return eagle_grow_trees(d, err);
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }
 

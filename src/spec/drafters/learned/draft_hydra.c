@@ -45,8 +45,8 @@
 enum { MAX_TOP = 16, MAX_ROWS = 128 };
 
 typedef struct Head {
-    Linear *in, *skip;           /* [H][(i+2)H] */
-    Linear *blocks[HYDRA_MAX_BLOCKS];  /* from 1 on: the first is `in` and `skip` */
+    Linear *in, *skip;                /* [H][(i+2)H] */
+    Linear *blocks[HYDRA_MAX_BLOCKS]; /* from 1 on: the first is `in` and `skip` */
     Linear *output;
 } Head;
 
@@ -72,8 +72,8 @@ typedef struct Hydra {
     Head heads[HYDRA_MAX_HEADS];
     Member *group; /* [max_group] */
     int32_t n_group;
-    Front *front;           /* [max_rows] */
-    float *c, *x, *logits;  /* [max_rows] rows of (n_heads+1)H, H, V */
+    Front *front;          /* [max_rows] */
+    float *c, *x, *logits; /* [max_rows] rows of (n_heads+1)H, H, V */
 } Hydra;
 
 typedef struct HydraOptions {
@@ -83,7 +83,9 @@ typedef struct HydraOptions {
 
 static const Option option_table[] = {
     LEARNED_OPTION_FILE(HydraOptions),
-    {.key = "top", OPT_INT(HydraOptions, top, 1, MAX_TOP), .default_value = "8",
+    {.key = "top",
+     OPT_INT(HydraOptions, top, 1, MAX_TOP),
+     .default_value = "8",
      .help = "children of a node, and nodes expanded at each level"},
     {.key = NULL},
 };
@@ -137,8 +139,9 @@ static int read_weights(Hydra *d, fr_error *err) {
     for (int32_t i = 0; i < d->n_heads && !status; i++) status = read_head(d, i, err);
     if (!status) status = drafter_file_finish(f, err);
     if (!status && d->top + (d->n_heads - 1) * d->top * d->top >= TREE_MAX_NODES)
-        status = error_set(err, FR_ERR_ARGUMENT, "hydra: %d heads with top %d find more than the %d nodes of a tree; make top smaller",
-                       d->n_heads, d->top, TREE_MAX_NODES - 1);
+        status = error_set(err, FR_ERR_ARGUMENT,
+                           "hydra: %d heads with top %d find more than the %d nodes of a tree; make top smaller",
+                           d->n_heads, d->top, TREE_MAX_NODES - 1);
     return status;
 }
 
@@ -243,7 +246,8 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     return FR_OK;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }
 

@@ -57,7 +57,7 @@ typedef struct Lyanna {
     TokenInfo info;
     LyannaSampler sampler;
     int32_t n_ctx, depth, max_group, n_group;
-    int32_t threshold;         /* re-sample if more rows than this are left; depth: never */
+    int32_t threshold; /* re-sample if more rows than this are left; depth: never */
     bool is_fusing;
     LyannaSequence *sequences; /* [max_sequences] */
     int32_t *group;            /* [max_group] sequences whose chains are computed together */
@@ -75,15 +75,27 @@ typedef struct LyannaOptions {
 
 static const Option option_table[] = {
     LEARNED_OPTION_FILE(LyannaOptions),
-    {.key = "depth", OPT_INT(LyannaOptions, depth, 1, MAX_DEPTH), .default_value = "5",
+    {.key = "depth",
+     OPT_INT(LyannaOptions, depth, 1, MAX_DEPTH),
+     .default_value = "5",
      .help = "hidden states drafted, and maximal length of a path"},
-    {.key = "top", OPT_INT(LyannaOptions, top, 1, LYANNA_MAX_TOP), .default_value = "4",
+    {.key = "top",
+     OPT_INT(LyannaOptions, top, 1, LYANNA_MAX_TOP),
+     .default_value = "4",
      .help = "children of a node, and nodes expanded at each level"},
-    {.key = "resample", OPT_INT(LyannaOptions, resample, 0, MAX_DEPTH), .word = "off", .word_value = -1, .default_value = "1",
+    {.key = "resample",
+     OPT_INT(LyannaOptions, resample, 0, MAX_DEPTH),
+     .word = "off",
+     .word_value = -1,
+     .default_value = "1",
      .help = "re-sample if more than that many rows of logits are left after a step"},
-    {.key = "fusion", OPT_CHOICE(LyannaOptions, is_fusing, "off", "on"), .default_value = "on",
+    {.key = "fusion",
+     OPT_CHOICE(LyannaOptions, is_fusing, "off", "on"),
+     .default_value = "on",
      .help = "on: re-sampled trees are verified with the next fresh tree; off: by themselves"},
-    {.key = "table", OPT_CHOICE(LyannaOptions, form, "f16", "q8", "factors"), .default_value = "f16",
+    {.key = "table",
+     OPT_CHOICE(LyannaOptions, form, "f16", "q8", "factors"),
+     .default_value = "f16",
      .help = "token info: f16 and q8 are tables computed at open; factors are multiplied on demand"},
     {.key = NULL},
 };
@@ -104,8 +116,10 @@ static int apply_options(Lyanna *d, const LyannaOptions *o, fr_error *err) {
     d->is_fusing = o->is_fusing;
     d->threshold = o->resample < 0 ? o->depth : o->resample;
     if (o->top + (o->depth - 1) * o->top * o->top < TREE_MAX_NODES) return FR_OK;
-    return error_set(err, FR_ERR_ARGUMENT, "lyanna: depth %d with top %d finds more than the %d nodes of a tree; make one of "
-                     "them smaller", o->depth, o->top, TREE_MAX_NODES - 1);
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "lyanna: depth %d with top %d finds more than the %d nodes of a tree; make one of "
+                     "them smaller",
+                     o->depth, o->top, TREE_MAX_NODES - 1);
 }
 
 /* How many chains are computed at once: limited by their rows, and by the memory of their logits. */
@@ -121,8 +135,10 @@ static int allocate(Lyanna *d, fr_error *err) {
     int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences;
     int32_t *prompts;
     float *logits;
-    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),  ARENA_ITEM(&prompts, n * d->n_ctx),
-                               ARENA_ITEM(&logits, n * chain), ARENA_ITEM(&d->group, d->max_group),
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),
+                               ARENA_ITEM(&prompts, n * d->n_ctx),
+                               ARENA_ITEM(&logits, n * chain),
+                               ARENA_ITEM(&d->group, d->max_group),
                                ARENA_ITEM(&d->product, d->max_group * chain),
                                ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
@@ -159,7 +175,9 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
 
 /* ---- observations ------------------------------------------------------------------------------- */
 
-static LyannaSequence *sequence_of(const Drafter *drafter, int32_t sequence) { return &((const Lyanna *)drafter)->sequences[sequence]; }
+static LyannaSequence *sequence_of(const Drafter *drafter, int32_t sequence) {
+    return &((const Lyanna *)drafter)->sequences[sequence];
+}
 
 static int64_t n_tokens_of(const Lyanna *d, int32_t sequence) { return d->learned.sequences[sequence].n_tokens; }
 
@@ -170,7 +188,8 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     s->fresh_hit_rate = s->resampled_hit_rate = (LyannaHitRate){0};
     int status = learned_begin(drafter, sequence, tokens, n, err);
     if (status) return status;
-    if (n > d->n_ctx) return error_set(err, FR_ERR_CONTEXT, "lyanna: the drafter's context of %d tokens is full", d->n_ctx);
+    if (n > d->n_ctx)
+        return error_set(err, FR_ERR_CONTEXT, "lyanna: the drafter's context of %d tokens is full", d->n_ctx);
     memcpy(s->prompt, tokens, (size_t)n * sizeof *tokens);
     return lyanna_layer_begin(&d->layer, sequence, err);
 }
@@ -180,11 +199,13 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     LyannaSequence *s = sequence_of(drafter, sequence);
     int64_t at = n_tokens_of((const Lyanna *)drafter, sequence);
     if (s->fresh_at == at) lyanna_update_hit_rate(&s->fresh_hit_rate, &s->fresh, NULL, tokens, n);
-    if (s->fresh_at == at && s->resampled_at == at) lyanna_update_hit_rate(&s->resampled_hit_rate, &s->resampled, &s->fresh, tokens, n);
+    if (s->fresh_at == at && s->resampled_at == at)
+        lyanna_update_hit_rate(&s->resampled_hit_rate, &s->resampled, &s->fresh, tokens, n);
     return learned_observe(drafter, sequence, tokens, n, err);
 }
 
-static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n, fr_error *err) {
+static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                          fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
     const int32_t *after = sequence_of(drafter, sequence)->prompt + first + 1;
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
@@ -196,7 +217,8 @@ static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *
     Lyanna *d = (Lyanna *)drafter;
     int status = learned_observe_tree(drafter, sequence, v, err);
     for (int32_t depth = 0; depth <= v->verdict->n_path && !status; depth++)
-        status = lyanna_layer_add(&d->layer, sequence, feedback_after(v, depth), v->hidden[feedback_node(v, depth)], err);
+        status = lyanna_layer_add(&d->layer, sequence, feedback_after(v, depth), v->hidden[feedback_node(v, depth)],
+                                  err);
     return status;
 }
 
@@ -215,7 +237,8 @@ static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     s->resampled_at = at;
     tree_reset(&s->resampled, pending);
     if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
-    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab, (int32_t)n_left, LYANNA_RESAMPLED, &s->resampled);
+    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab, (int32_t)n_left,
+                         LYANNA_RESAMPLED, &s->resampled);
     s->is_spent = !d->is_fusing;
 }
 
@@ -260,7 +283,8 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     union_prune(tree, budget);
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
     int status = FR_OK;
     d->n_group = 0;
@@ -274,7 +298,8 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     }
     if (!status) status = make_chains(d, err);
     for (int i = 0; i < n && !status; i++)
-        if (budgets[i] > 0 && learned_hidden(&d->learned, sequences[i])) write_proposal(d, sequences[i], budgets[i], trees[i]);
+        if (budgets[i] > 0 && learned_hidden(&d->learned, sequences[i]))
+            write_proposal(d, sequences[i], budgets[i], trees[i]);
     return status;
 }
 
@@ -283,7 +308,8 @@ static const char *const tags[] = {"resampled", NULL};
 extern const DrafterClass draft_lyanna_class;
 const DrafterClass draft_lyanna_class = {
     .name = "lyanna",
-    .summary = "drafts hidden states and samples tokens from them last; after a rejection the rest of the draft is used again",
+    .summary =
+        "drafts hidden states and samples tokens from them last; after a rejection the rest of the draft is used again",
     .option_table = option_table,
     .options_size = sizeof(LyannaOptions),
     .needs_hidden = true,

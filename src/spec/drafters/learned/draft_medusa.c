@@ -44,10 +44,10 @@ typedef struct Medusa {
     bool has_own_output, is_static;
     StaticTree shape; /* of a static tree */
     Head heads[MEDUSA_MAX_HEADS];
-    float *x, *logits;           /* [max_rows] rows of H, V */
-    int32_t *tokens;             /* [max_rows][n_heads][n_ranks] the most probable tokens of each head, best first */
-    double *log_p;               /* likewise */
-    int32_t *n_tokens;           /* [max_rows][n_heads] */
+    float *x, *logits; /* [max_rows] rows of H, V */
+    int32_t *tokens;   /* [max_rows][n_heads][n_ranks] the most probable tokens of each head, best first */
+    double *log_p;     /* likewise */
+    int32_t *n_tokens; /* [max_rows][n_heads] */
 } Medusa;
 
 typedef struct MedusaOptions {
@@ -58,10 +58,15 @@ typedef struct MedusaOptions {
 
 static const Option option_table[] = {
     LEARNED_OPTION_FILE(MedusaOptions),
-    {.key = "top", OPT_INT(MedusaOptions, top, 1, TOP_K_MAX), .default_value = "10",
+    {.key = "top",
+     OPT_INT(MedusaOptions, top, 1, TOP_K_MAX),
+     .default_value = "10",
      .help = "tokens of each head that are candidates for the tree"},
-    {.key = "tree", OPT_CHOICE(MedusaOptions, is_static, "dynamic", "static"), .default_value = "dynamic",
-     .help = "dynamic: the shape follows the heads' probabilities; static: it is fixed by the average accuracy of each head and rank"},
+    {.key = "tree",
+     OPT_CHOICE(MedusaOptions, is_static, "dynamic", "static"),
+     .default_value = "dynamic",
+     .help = "dynamic: the shape follows the heads' probabilities; static: it is fixed by the average accuracy of each "
+             "head and rank"},
     {.key = NULL},
 };
 
@@ -103,7 +108,8 @@ static int read_accuracy(Medusa *d, fr_error *err) {
     for (int32_t i = 0; i < d->n_heads * n && is_measured && !status; i++) {
         chance[i] = (double)table[i / n * n_ranks + i % n];
         if (!(chance[i] >= 0 && chance[i] <= 1))
-            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds %g, but an accuracy must be from 0 to 1", gguf_path(d->learned.file.gguf), name, chance[i]);
+            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds %g, but an accuracy must be from 0 to 1",
+                               gguf_path(d->learned.file.gguf), name, chance[i]);
     }
     mem_free(table);
     if (!status) static_tree_build(&d->shape, chance, d->n_heads, n, INT32_MAX);
@@ -112,8 +118,10 @@ static int read_accuracy(Medusa *d, fr_error *err) {
 
 static int read_weights(Medusa *d, fr_error *err) {
     static const char *const outputs[] = {"own", "target", NULL};
-    int output = 0, status = drafter_file_int(&d->learned.file, MEDUSA_KEY_HEAD_COUNT, 1, MEDUSA_MAX_HEADS, &d->n_heads, err);
-    if (!status) status = drafter_file_int(&d->learned.file, MEDUSA_KEY_BLOCK_COUNT, 0, MEDUSA_MAX_BLOCKS, &d->n_blocks, err);
+    int output = 0,
+        status = drafter_file_int(&d->learned.file, MEDUSA_KEY_HEAD_COUNT, 1, MEDUSA_MAX_HEADS, &d->n_heads, err);
+    if (!status)
+        status = drafter_file_int(&d->learned.file, MEDUSA_KEY_BLOCK_COUNT, 0, MEDUSA_MAX_BLOCKS, &d->n_blocks, err);
     if (!status) status = drafter_file_choice(&d->learned.file, MEDUSA_KEY_OUTPUT, outputs, &output, err);
     d->has_own_output = output == 0;
     for (int32_t i = 0; i < d->n_heads && !status; i++) status = read_head(d, i, err);
@@ -124,8 +132,8 @@ static int read_weights(Medusa *d, fr_error *err) {
 static int allocate(Medusa *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t rows = d->max_rows, ranks = rows * d->n_heads * d->n_ranks;
-    const ArenaItem items[] = {ARENA_ITEM(&d->x, rows * l->n_embd),        ARENA_ITEM(&d->logits, rows * l->n_vocab),
-                               ARENA_ITEM(&d->tokens, ranks),              ARENA_ITEM(&d->log_p, ranks),
+    const ArenaItem items[] = {ARENA_ITEM(&d->x, rows * l->n_embd), ARENA_ITEM(&d->logits, rows * l->n_vocab),
+                               ARENA_ITEM(&d->tokens, ranks), ARENA_ITEM(&d->log_p, ranks),
                                ARENA_ITEM(&d->n_tokens, rows * d->n_heads)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "medusa", err);
     if (!status) status = learned_head_reserve(l, rows, err);
@@ -161,13 +169,15 @@ static int64_t ranks_at(const Medusa *d, int32_t row, int32_t head) {
 static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t n) {
     LearnedDrafter *l = &d->learned;
     const Head *head = &d->heads[i];
-    for (int32_t r = 0; r < n; r++) memcpy(d->x + (int64_t)r * l->n_embd, members[r].hidden, (size_t)l->n_embd * sizeof *d->x);
+    for (int32_t r = 0; r < n; r++)
+        memcpy(d->x + (int64_t)r * l->n_embd, members[r].hidden, (size_t)l->n_embd * sizeof *d->x);
     for (int32_t k = 0; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n, d->x);
     if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n, d->logits);
     else learned_head(l, d->x, n, d->logits);
     for (int32_t r = 0; r < n; r++)
-        d->n_tokens[r * d->n_heads + i] = learned_top(l, members[r].sequence, d->logits + (int64_t)r * l->n_vocab, d->n_ranks,
-                                                      d->tokens + ranks_at(d, r, i), d->log_p + ranks_at(d, r, i));
+        d->n_tokens[r * d->n_heads + i] = learned_top(l, members[r].sequence, d->logits + (int64_t)r * l->n_vocab,
+                                                      d->n_ranks, d->tokens + ranks_at(d, r, i),
+                                                      d->log_p + ranks_at(d, r, i));
 }
 
 /* The `budget` nodes of greatest probability. */
@@ -213,7 +223,8 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     return FR_OK;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_together, err);
 }
 

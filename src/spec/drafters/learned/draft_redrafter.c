@@ -72,14 +72,14 @@ typedef struct Redrafter {
     TokenInfo info;
     Member *group; /* [max_group] sequences that draft together */
     int32_t n_group;
-    int32_t *tokens;                         /* [max_rows] each beam's last token */
-    float *embedded, *states, *last;         /* [max_rows][H] each; states: of this level, last: those they follow */
-    float *x;                                /* [max_rows][2H] */
-    float *logits;                           /* [max_rows][V] */
-    int32_t *top;                            /* [max_rows][width] most probable tokens of each row */
+    int32_t *tokens;                 /* [max_rows] each beam's last token */
+    float *embedded, *states, *last; /* [max_rows][H] each; states: of this level, last: those they follow */
+    float *x;                        /* [max_rows][2H] */
+    float *logits;                   /* [max_rows][V] */
+    int32_t *top;                    /* [max_rows][width] most probable tokens of each row */
     double *top_log_p;
-    int32_t *n_top;                          /* [max_rows] */
-    int32_t *pack;                           /* 6 arrays of [width * length] for beam_tree.c */
+    int32_t *n_top; /* [max_rows] */
+    int32_t *pack;  /* 6 arrays of [width * length] for beam_tree.c */
 } Redrafter;
 
 typedef struct RedrafterOptions {
@@ -89,8 +89,14 @@ typedef struct RedrafterOptions {
 
 static const Option option_table[] = {
     LEARNED_OPTION_FILE(RedrafterOptions),
-    {.key = "width", OPT_INT(RedrafterOptions, width, 1, MAX_WIDTH), .default_value = "4", .help = "candidates kept by the beam search"},
-    {.key = "length", OPT_INT(RedrafterOptions, length, 1, MAX_LENGTH), .default_value = "5", .help = "tokens of a candidate"},
+    {.key = "width",
+     OPT_INT(RedrafterOptions, width, 1, MAX_WIDTH),
+     .default_value = "4",
+     .help = "candidates kept by the beam search"},
+    {.key = "length",
+     OPT_INT(RedrafterOptions, length, 1, MAX_LENGTH),
+     .default_value = "5",
+     .help = "tokens of a candidate"},
     {.key = NULL},
 };
 
@@ -111,7 +117,8 @@ static int read_weights(Redrafter *d, fr_error *err) {
     static const char *const starts[] = {"embedding", "zero", NULL};
     LearnedDrafter *l = &d->learned;
     int64_t h = l->n_embd;
-    int start = 0, status = drafter_file_int(&l->file, REDRAFTER_KEY_BLOCK_COUNT, 0, REDRAFTER_MAX_BLOCKS, &d->n_blocks, err);
+    int start = 0,
+        status = drafter_file_int(&l->file, REDRAFTER_KEY_BLOCK_COUNT, 0, REDRAFTER_MAX_BLOCKS, &d->n_blocks, err);
     if (!status) status = drafter_file_choice(&l->file, REDRAFTER_KEY_START, starts, &start, err);
     if (!status) status = learned_linear_open(l, REDRAFTER_W, h, h, false, d->max_rows, &d->w, err);
     if (!status) status = learned_linear_open(l, REDRAFTER_U, h, h, true, d->max_rows, &d->u, err);
@@ -120,7 +127,8 @@ static int read_weights(Redrafter *d, fr_error *err) {
         snprintf(name, sizeof name, REDRAFTER_BLOCK, i);
         status = learned_linear_open(l, name, 2 * h, 2 * h, true, d->max_rows, &d->blocks[i], err);
     }
-    if (!status) status = learned_linear_open(l, REDRAFTER_OUTPUT, 2 * h, l->n_vocab, false, d->max_rows, &d->output, err);
+    if (!status)
+        status = learned_linear_open(l, REDRAFTER_OUTPUT, 2 * h, l->n_vocab, false, d->max_rows, &d->output, err);
     d->starts_at_embedding = start == 0;
     return status;
 }
@@ -130,10 +138,12 @@ static int allocate(Redrafter *d, fr_error *err) {
     int64_t rows = d->max_rows, h = l->n_embd, width = d->width;
     Beam *beams; /* [max_group][2][width] */
     const ArenaItem items[] = {
-        ARENA_ITEM(&d->group, l->max_group),  ARENA_ITEM(&beams, l->max_group * 2 * width), ARENA_ITEM(&d->tokens, rows),
-        ARENA_ITEM(&d->embedded, rows * h),   ARENA_ITEM(&d->states, rows * h),             ARENA_ITEM(&d->last, rows * h),
-        ARENA_ITEM(&d->x, rows * 2 * h),      ARENA_ITEM(&d->logits, rows * l->n_vocab),    ARENA_ITEM(&d->top, rows * width),
-        ARENA_ITEM(&d->top_log_p, rows * width), ARENA_ITEM(&d->n_top, rows),               ARENA_ITEM(&d->pack, 6 * width * d->length),
+        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&beams, l->max_group * 2 * width),
+        ARENA_ITEM(&d->tokens, rows),        ARENA_ITEM(&d->embedded, rows * h),
+        ARENA_ITEM(&d->states, rows * h),    ARENA_ITEM(&d->last, rows * h),
+        ARENA_ITEM(&d->x, rows * 2 * h),     ARENA_ITEM(&d->logits, rows * l->n_vocab),
+        ARENA_ITEM(&d->top, rows * width),   ARENA_ITEM(&d->top_log_p, rows * width),
+        ARENA_ITEM(&d->n_top, rows),         ARENA_ITEM(&d->pack, 6 * width * d->length),
     };
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "redrafter", err);
     for (int32_t i = 0; i < l->max_group && !status; i++) {
@@ -145,8 +155,10 @@ static int allocate(Redrafter *d, fr_error *err) {
 
 static int apply_options(Redrafter *d, const RedrafterOptions *o, const DrafterEnv *env, fr_error *err) {
     if (o->width * o->length >= TREE_MAX_NODES)
-        return error_set(err, FR_ERR_ARGUMENT, "redrafter: a beam of width %d and length %d is more than the %d nodes of a "
-                         "tree; make one of them smaller", o->width, o->length, TREE_MAX_NODES - 1);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "redrafter: a beam of width %d and length %d is more than the %d nodes of a "
+                         "tree; make one of them smaller",
+                         o->width, o->length, TREE_MAX_NODES - 1);
     d->width = o->width;
     d->length = o->length;
     int32_t max_group = MAX_ROWS / d->width < env->max_sequences ? MAX_ROWS / d->width : env->max_sequences;
@@ -222,8 +234,8 @@ static void run_head(Redrafter *d, int32_t n_rows) {
 static void rank_tokens(const Redrafter *d, const Member *m) {
     const LearnedDrafter *l = &d->learned;
     for (int32_t r = m->first_row; r < m->first_row + m->n_beams; r++)
-        d->n_top[r] = learned_top(l, m->sequence, row_of(d->logits, r, l->n_vocab), d->width, d->top + (int64_t)r * d->width,
-                                  d->top_log_p + (int64_t)r * d->width);
+        d->n_top[r] = learned_top(l, m->sequence, row_of(d->logits, r, l->n_vocab), d->width,
+                                  d->top + (int64_t)r * d->width, d->top_log_p + (int64_t)r * d->width);
 }
 
 /* Replaces the beams by the `width` best of all continuations; of equals, the one of the earlier beam comes first. The tokens of each
@@ -262,7 +274,9 @@ static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
 
 static void write_tree(Redrafter *d, const Member *m) {
     int32_t n_all = d->width * d->length, *beam = d->pack, *prefix = beam + n_all, node[TREE_MAX_NODES];
-    PackedBeam packed = {.tokens = prefix + n_all, .parents = prefix + 2 * n_all, .depths = prefix + 3 * n_all,
+    PackedBeam packed = {.tokens = prefix + n_all,
+                         .parents = prefix + 2 * n_all,
+                         .depths = prefix + 3 * n_all,
                          .places = prefix + 4 * n_all};
     float p_accept[TREE_MAX_NODES];
     for (int32_t b = 0; b < m->n_beams; b++)
@@ -311,7 +325,8 @@ static int draft_group(LearnedDrafter *learned, const LearnedMember *members, in
     return FR_OK;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     return learned_propose((LearnedDrafter *)drafter, sequences, budgets, trees, n, draft_group, err);
 }
 

@@ -53,8 +53,12 @@ static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t n_run, int3
         int32_t best = nodes[k];
         int32_t from = m->expanded_by[best], i_next = (*n_next)++;
         const TreeNode *node = &m->tree->nodes[best];
-        eagle_set_pair(d, i_next, node->token, from < 0 ? m->s->feature : d->features + (int64_t)from * d->learned.n_embd);
-        d->rows[i_next] = (Row){.token = node->token, .sequence = m->s->kv, .parent = from < 0 ? -1 : d->front_rows[from], .want_logits = true};
+        eagle_set_pair(d, i_next, node->token,
+                       from < 0 ? m->s->feature : d->features + (int64_t)from * d->learned.n_embd);
+        d->rows[i_next] = (Row){.token = node->token,
+                                .sequence = m->s->kv,
+                                .parent = from < 0 ? -1 : d->front_rows[from],
+                                .want_logits = true};
         d->row_ids[i_next] = n_run + i_next;
         d->next[i_next] = (EagleFront){.member = i, .node = best};
     }
@@ -63,7 +67,8 @@ static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t n_run, int3
 /* Runs the n chosen rows after the n_run rows of the levels above, and makes them the front. */
 static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
     eagle_fuse(d, n);
-    int status = n_run ? executor_extend(d->layer.executor, d->rows, n, err) : executor_forward(d->layer.executor, d->rows, n, err);
+    int status = n_run ? executor_extend(d->layer.executor, d->rows, n, err)
+                       : executor_forward(d->layer.executor, d->rows, n, err);
     if (status) return status;
     EagleFront *old = d->front;
     d->front = d->next;

@@ -17,10 +17,10 @@ typedef struct EagleTop {
 typedef struct EagleSequence {
     int32_t kv;
     bool begun;
-    int32_t *tokens;     /* [n_ctx + TREE_MAX_NODES] */
+    int32_t *tokens; /* [n_ctx + TREE_MAX_NODES] */
     int64_t n_tokens;
-    float *feature;      /* [H] f of the last entry */
-    EagleTop top;        /* after the pending token */
+    float *feature; /* [H] f of the last entry */
+    EagleTop top;   /* after the pending token */
 } EagleSequence;
 
 /* A sequence in a proposal. */
@@ -54,9 +54,9 @@ typedef struct Eagle {
     int32_t *front_rows;      /* [max_group * top] their executor rows */
     Row *rows;                /* [max_rows] */
     int32_t *row_ids;
-    float *pairs, *inputs;    /* [max_rows][2H] the input of fc; [max_rows][H] its output */
-    float *features;          /* [max_group * top][H] f of the nodes of the front */
-    float *logits;            /* [V] */
+    float *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
+    float *features;       /* [max_group * top][H] f of the nodes of the front */
+    float *logits;         /* [V] */
 } Eagle;
 
 /* Row i of the next forward gets this pair as input: a token, and the hidden state or f at the position before it. */

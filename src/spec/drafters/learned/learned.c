@@ -12,7 +12,8 @@
 
 int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err) {
     if (!env->weights)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: drafts from the target's hidden states and needs a running target; use run or compare",
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: drafts from the target's hidden states and needs a running target; use run or compare",
                          method);
     d->weights = env->weights;
     d->target = env->weights->model;
@@ -24,7 +25,8 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
     int status = drafter_file_open(&d->file, path, method, d->target, err);
     if (status) return status;
     float *hidden;
-    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, d->max_sequences), ARENA_ITEM(&hidden, (int64_t)d->max_sequences * d->n_embd)};
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, d->max_sequences),
+                               ARENA_ITEM(&hidden, (int64_t)d->max_sequences * d->n_embd)};
     status = arena_take(&d->arena, items, ARENA_COUNT(items), method, err);
     for (int32_t i = 0; i < d->max_sequences && !status; i++) {
         d->sequences[i].temperature = 1;
@@ -46,10 +48,11 @@ void learned_release(LearnedDrafter *d) {
 
 /* ---- operations ----------------------------------------------------------------------------------- */
 
-int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias, int64_t max_rows, Linear **out,
-                        fr_error *err) {
+int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias,
+                        int64_t max_rows, Linear **out, fr_error *err) {
     if (max_rows > INT32_MAX)
-        return error_set(err, FR_ERR_MEMORY, "a drafter with %lld rows at once is too large; choose smaller options", (long long)max_rows);
+        return error_set(err, FR_ERR_MEMORY, "a drafter with %lld rows at once is too large; choose smaller options",
+                         (long long)max_rows);
     char tensor[96];
     const GgufTensor *w;
     float *bias = NULL;
@@ -78,7 +81,9 @@ void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logi
     d->backend->head(d->device, d->weights, x, n_rows, logits);
 }
 
-void learned_embed(const LearnedDrafter *d, int32_t token, float *out) { d->backend->embed(d->weights, &token, 1, out); }
+void learned_embed(const LearnedDrafter *d, int32_t token, float *out) {
+    d->backend->embed(d->weights, &token, 1, out);
+}
 
 /* x *= factor, in blocks of constant length, which compilers vectorise. */
 static void scale(float *x, int32_t n, float factor) {
@@ -89,12 +94,14 @@ static void scale(float *x, int32_t n, float factor) {
     for (; i < n; i++) x[i] *= factor;
 }
 
-int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens, double *log_p) {
+int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens,
+                    double *log_p) {
     float temperature = d->sequences[sequence].temperature;
     float inverse = 1 / (temperature > LEARNED_MIN_TEMPERATURE ? temperature : LEARNED_MIN_TEMPERATURE);
     scale(logits, d->n_vocab, inverse);
     d->backend->softmax(d->device, logits, 1, d->n_vocab);
-    int32_t n = logits_top_k(logits, d->n_vocab, k, tokens); /* an infinite logit makes all p NaN, and NaN is never among the top k */
+    int32_t n = logits_top_k(logits, d->n_vocab, k,
+                             tokens); /* an infinite logit makes all p NaN, and NaN is never among the top k */
     for (int32_t i = 0; i < n; i++) log_p[i] = log((double)logits[tokens[i]]);
     return n;
 }
@@ -113,14 +120,15 @@ int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int3
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
-int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, LearnedDraftFn *draft,
-                    fr_error *err) {
+int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                    LearnedDraftFn *draft, fr_error *err) {
     int32_t n_members = 0;
     int status = FR_OK;
     for (int i = 0; i < n && !status; i++) {
         const float *hidden = budgets[i] > 0 ? learned_hidden(d, sequences[i]) : NULL;
         if (hidden)
-            d->members[n_members++] = (LearnedMember){.tree = trees[i], .sequence = sequences[i], .budget = budgets[i], .hidden = hidden};
+            d->members[n_members++] =
+                (LearnedMember){.tree = trees[i], .sequence = sequences[i], .budget = budgets[i], .hidden = hidden};
         if (n_members == 0 || (n_members < d->max_group && i < n - 1)) continue;
         status = draft(d, d->members, n_members, err);
         n_members = 0;
@@ -155,7 +163,8 @@ int learned_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int
 }
 
 /* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the last. */
-static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last, fr_error *err) {
+static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last,
+                        fr_error *err) {
     LearnedSequence *s = sequence_of(drafter, sequence);
     if (first != s->n_hidden)
         return error_set(err, FR_ERR_INTERNAL, "got hidden states from token %lld on instead of from token %lld on",
@@ -173,7 +182,7 @@ int learned_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, co
 int learned_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     int32_t depth = v->verdict->n_path;
     return store_hidden(drafter, sequence, sequence_of(drafter, sequence)->n_tokens - 1, depth + 1,
-                       v->hidden[feedback_node(v, depth)], err);
+                        v->hidden[feedback_node(v, depth)], err);
 }
 
 int learned_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {

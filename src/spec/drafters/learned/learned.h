@@ -14,8 +14,11 @@
 #include "spec/drafter/drafter_file.h"
 
 /* The row of an option table for the field `const char *file` of S. */
-#define LEARNED_OPTION_FILE(S)                                                                                         \
-    {.key = "file", OPT_FILE(S, file), .required = "drafter file", .help = "the drafter's weights, a GGUF file trained for this target"}
+#define LEARNED_OPTION_FILE(S) \
+    { \
+        .key = "file", OPT_FILE(S, file), .required = "drafter file", \
+        .help = "the drafter's weights, a GGUF file trained for this target" \
+    }
 
 typedef struct LearnedSequence {
     int64_t n_tokens, n_hidden; /* of the context, and how many of their hidden states were observed */
@@ -25,7 +28,7 @@ typedef struct LearnedSequence {
 
 /* A sequence in a proposal. */
 typedef struct LearnedMember {
-    Tree *tree;          /* the pending token alone */
+    Tree *tree; /* the pending token alone */
     int32_t sequence, budget;
     const float *hidden; /* [n_embd] the target's hidden state before the pending token */
 } LearnedMember;
@@ -41,7 +44,7 @@ typedef struct LearnedDrafter {
     LearnedSequence *sequences; /* [max_sequences] */
     LearnedMember *members;     /* [max_group] the sequences that draft together */
     int32_t max_group;
-    Arena arena;                /* memory of this struct and of the method's arrays */
+    Arena arena; /* memory of this struct and of the method's arrays */
 } LearnedDrafter;
 
 /* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure learned_release is safe. */
@@ -54,14 +57,14 @@ const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 /* For `propose`: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at a time. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
 int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err); /* once, while the drafter is opened */
-int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n, LearnedDraftFn *draft,
-                    fr_error *err);
+int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                    LearnedDraftFn *draft, fr_error *err);
 
 /* ---- operations ------------------------------------------------------------------------------------- */
 
 /* A linear layer of the file: "<name>.weight" [n_out][n_in] and, with has_bias, "<name>.bias" [n_out]; for at most max_rows rows. */
-int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias, int64_t max_rows, Linear **out,
-                        fr_error *err);
+int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias,
+                        int64_t max_rows, Linear **out, fr_error *err);
 void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is allowed */
 /* Applies it to x [n_rows][n_in]; y: [n_rows][n_out]. */
 void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
@@ -79,7 +82,8 @@ void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
  * uncertainty when the target is greedy. The acceptance probability of a token is then its p, and joint probabilities rank the nodes.
  * With T = 1 throughout, greedy requests get trees that are too wide and too short (docs/METHODS.md has the figures). */
 #define LEARNED_MIN_TEMPERATURE 0.3f
-int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens, double *log_p);
+int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens,
+                    double *log_p);
 
 /* nodes[0..k): the k of the nodes [first, end) of a tree that have the greatest log_p, best first; of equals, the earlier ones first.
  * Returns their number, which is less than k if there are fewer nodes. */
@@ -89,7 +93,8 @@ int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int3
 
 void learned_set_sampling(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
 int learned_begin(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-int learned_observe_prompt(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n, fr_error *err);
+int learned_observe_prompt(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                           fr_error *err);
 int learned_observe_tree(Drafter *d, int32_t sequence, const VerifiedTree *v, fr_error *err);
 int learned_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 void learned_end(Drafter *d, int32_t sequence);

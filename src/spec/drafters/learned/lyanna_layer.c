@@ -42,12 +42,19 @@ static int read_first_token(LyannaLayer *l, fr_error *err) {
 }
 
 static int read_weights(LyannaLayer *l, fr_error *err) {
-    static const OneLayerNames names = {
-        .key_feed_forward = LYANNA_KEY_FEED_FORWARD, .attn_norm = LYANNA_ATTN_NORM, .q = LYANNA_ATTN_Q, .k = LYANNA_ATTN_K,
-        .v = LYANNA_ATTN_V, .o = LYANNA_ATTN_OUTPUT, .ffn_norm = LYANNA_FFN_NORM, .gate = LYANNA_FFN_GATE, .up = LYANNA_FFN_UP,
-        .down = LYANNA_FFN_DOWN};
+    static const OneLayerNames names = {.key_feed_forward = LYANNA_KEY_FEED_FORWARD,
+                                        .attn_norm = LYANNA_ATTN_NORM,
+                                        .q = LYANNA_ATTN_Q,
+                                        .k = LYANNA_ATTN_K,
+                                        .v = LYANNA_ATTN_V,
+                                        .o = LYANNA_ATTN_OUTPUT,
+                                        .ffn_norm = LYANNA_FFN_NORM,
+                                        .gate = LYANNA_FFN_GATE,
+                                        .up = LYANNA_FFN_UP,
+                                        .down = LYANNA_FFN_DOWN};
     int64_t embd = l->learned->n_embd;
-    int status = learned_linear_open(l->learned, LYANNA_FC, l->is_fused ? 2 * embd : embd, embd, true, MAX_ROWS, &l->fc, err);
+    int status = learned_linear_open(l->learned, LYANNA_FC, l->is_fused ? 2 * embd : embd, embd, true, MAX_ROWS, &l->fc,
+                                     err);
     return status ? status : one_layer_open(&l->layer, l->learned, &names, err);
 }
 
@@ -55,10 +62,14 @@ static int allocate(LyannaLayer *l, fr_error *err) {
     int64_t h = l->learned->n_embd, rows = l->max_rows, n = l->learned->max_sequences;
     float *features, *hidden;
     int32_t *tokens;
-    const ArenaItem items[] = {ARENA_ITEM(&l->entries, n),           ARENA_ITEM(&features, n * h),
-                               ARENA_ITEM(&tokens, n * LYANNA_QUEUE), ARENA_ITEM(&hidden, n * LYANNA_QUEUE * h),
-                               ARENA_ITEM(&l->rows, rows),          ARENA_ITEM(&l->row_ids, rows),
-                               ARENA_ITEM(&l->pairs, rows * 2 * h), ARENA_ITEM(&l->inputs, rows * h),
+    const ArenaItem items[] = {ARENA_ITEM(&l->entries, n),
+                               ARENA_ITEM(&features, n * h),
+                               ARENA_ITEM(&tokens, n * LYANNA_QUEUE),
+                               ARENA_ITEM(&hidden, n * LYANNA_QUEUE * h),
+                               ARENA_ITEM(&l->rows, rows),
+                               ARENA_ITEM(&l->row_ids, rows),
+                               ARENA_ITEM(&l->pairs, rows * 2 * h),
+                               ARENA_ITEM(&l->inputs, rows * h),
                                ARENA_ITEM(&l->chains, l->max_group * l->depth * h)};
     int status = arena_take(&l->learned->arena, items, ARENA_COUNT(items), "lyanna", err);
     for (int64_t i = 0; i < n && !status; i++) {
@@ -69,7 +80,8 @@ static int allocate(LyannaLayer *l, fr_error *err) {
     return status;
 }
 
-int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group, fr_error *err) {
+int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group,
+                      fr_error *err) {
     *l = (LyannaLayer){.learned = learned, .depth = depth, .max_group = max_group, .max_rows = MAX_ROWS};
     fr_assert(max_group >= 1 && max_group * depth <= MAX_ROWS);
     int status = read_first_token(l, err);
@@ -106,8 +118,11 @@ static int32_t pack_queue(LyannaLayer *l, const LyannaEntries *p, int32_t n_rows
         float *pair = l->pairs + n_rows * width;
         if (l->is_fused) learned_embed(l->learned, p->tokens[i], pair);
         memcpy(pair + (width - h), p->hidden + i * h, (size_t)h * sizeof *pair);
-        l->rows[n_rows] = (Row){.token = p->tokens[i], .sequence = p->kv, .parent = i ? n_rows - 1 : -1,
-                                .want_hidden = i == p->n_queued - 1, .input = l->inputs + n_rows * h};
+        l->rows[n_rows] = (Row){.token = p->tokens[i],
+                                .sequence = p->kv,
+                                .parent = i ? n_rows - 1 : -1,
+                                .want_hidden = i == p->n_queued - 1,
+                                .input = l->inputs + n_rows * h};
         l->row_ids[n_rows] = n_rows;
     }
     return n_rows;
@@ -132,7 +147,8 @@ static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_er
         if (p->n_queued == 0) continue;
         int32_t first = n_rows;
         n_rows += p->n_queued;
-        memcpy(p->feature, executor_hidden(l->layer.executor, n_rows - 1), (size_t)l->learned->n_embd * sizeof *p->feature);
+        memcpy(p->feature, executor_hidden(l->layer.executor, n_rows - 1),
+               (size_t)l->learned->n_embd * sizeof *p->feature);
         executor_commit(l->layer.executor, p->kv, l->row_ids + first, p->n_queued);
         p->n_queued = 0;
     }
@@ -172,11 +188,15 @@ static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t
     int64_t h = l->learned->n_embd;
     int32_t n_run = (step - 1) * n; /* rows of the steps before */
     for (int32_t i = 0; i < n; i++)
-        l->rows[i] = (Row){.sequence = l->entries[sequences[i]].kv, .parent = step == 1 ? -1 : n_run - n + i, .want_hidden = true,
+        l->rows[i] = (Row){.sequence = l->entries[sequences[i]].kv,
+                           .parent = step == 1 ? -1 : n_run - n + i,
+                           .want_hidden = true,
                            .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
-    int status = step == 1 ? executor_forward(l->layer.executor, l->rows, n, err) : executor_extend(l->layer.executor, l->rows, n, err);
+    int status = step == 1 ? executor_forward(l->layer.executor, l->rows, n, err)
+                           : executor_extend(l->layer.executor, l->rows, n, err);
     for (int32_t i = 0; i < n && !status; i++)
-        memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i), (size_t)h * sizeof(float));
+        memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i),
+               (size_t)h * sizeof(float));
     return status;
 }
 

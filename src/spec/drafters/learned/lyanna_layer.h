@@ -6,12 +6,12 @@
 
 /* The entries of a sequence. */
 typedef struct LyannaEntries {
-    int32_t kv;              /* sequence in the executor */
+    int32_t kv; /* sequence in the executor */
     bool begun;
-    float *feature;          /* [H] h_1: the layer's output for the last entry */
-    int32_t n_queued;        /* entries that have not run yet */
-    int32_t *tokens;         /* [LYANNA_QUEUE] */
-    float *hidden;           /* [LYANNA_QUEUE][H] */
+    float *feature;   /* [H] h_1: the layer's output for the last entry */
+    int32_t n_queued; /* entries that have not run yet */
+    int32_t *tokens;  /* [LYANNA_QUEUE] */
+    float *hidden;    /* [LYANNA_QUEUE][H] */
 } LyannaEntries;
 
 enum { LYANNA_QUEUE = 32 };
@@ -22,16 +22,17 @@ typedef struct LyannaLayer {
     int32_t depth, max_group, max_rows;
     Linear *fc;
     OneLayer layer;
-    LyannaEntries *entries;  /* [max_sequences] */
-    Row *rows;               /* [max_rows] */
+    LyannaEntries *entries; /* [max_sequences] */
+    Row *rows;              /* [max_rows] */
     int32_t *row_ids;
-    float *pairs, *inputs;   /* [max_rows][2H] the input of fc; [max_rows][H] its output */
-    float *chains;           /* [max_group][depth][H] */
+    float *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
+    float *chains;         /* [max_group][depth][H] */
 } LyannaLayer;
 
 /* Reads the layer's tensors from the open file, and allocates memory for chains of `depth` hidden states of max_group sequences at
  * once. After a failure lyanna_layer_close is safe on a zeroed struct. */
-int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group, fr_error *err);
+int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group,
+                      fr_error *err);
 void lyanna_layer_close(LyannaLayer *l);
 
 int lyanna_layer_begin(LyannaLayer *l, int32_t sequence, fr_error *err);

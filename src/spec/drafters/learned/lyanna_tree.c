@@ -60,7 +60,8 @@ static void add_info(const LyannaSampler *s, const float *logits, const Tree *t,
     token_info_add(s->info, tokens, n, s->rows);
 }
 
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag, Tree *t) {
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag,
+                          Tree *t) {
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[LYANNA_MAX_TOP] = {0}, n_front = 1;
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
@@ -68,7 +69,8 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
         double own[LYANNA_MAX_TOP];
         add_info(s, logits + (int64_t)step * s->learned->n_vocab, t, front, n_front);
         for (int32_t f = 0; f < n_front; f++) {
-            int32_t n = learned_top(s->learned, sequence, s->rows + (int64_t)f * s->learned->n_vocab, s->top, tokens, own);
+            int32_t n = learned_top(s->learned, sequence, s->rows + (int64_t)f * s->learned->n_vocab, s->top, tokens,
+                                    own);
             for (int32_t k = 0; k < n; k++) {
                 double sum = log_p[front[f]] + own[k];
                 int32_t child = tree_add(t, front[f], tokens[k], (float)exp(sum), s->learned->base.source);
@@ -84,7 +86,8 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
 static double expected_hits(const Tree *t, int32_t node, const Tree *without, int32_t other) {
     double sum = 0, p_accept = (double)t->nodes[node].p_accept;
     for (int32_t i = node + 1; i < t->n; i++)
-        if (t->nodes[i].parent == node && !(without && tree_child(without, other, t->nodes[i].token) >= 0)) sum += (double)t->nodes[i].p_accept;
+        if (t->nodes[i].parent == node && !(without && tree_child(without, other, t->nodes[i].token) >= 0))
+            sum += (double)t->nodes[i].p_accept;
     return p_accept > 0 ? sum / p_accept : 0;
 }
 

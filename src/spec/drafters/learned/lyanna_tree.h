@@ -6,7 +6,10 @@
 #include "spec/drafters/learned/token_info.h"
 
 enum { LYANNA_MAX_TOP = 16 };
-enum { LYANNA_FRESH, LYANNA_RESAMPLED }; /* tags of nodes; LYANNA_RESAMPLED: found only in the logits of an earlier proposal */
+enum {
+    LYANNA_FRESH,
+    LYANNA_RESAMPLED
+}; /* tags of nodes; LYANNA_RESAMPLED: found only in the logits of an earlier proposal */
 
 typedef struct LyannaSampler {
     const LearnedDrafter *learned; /* borrowed */
@@ -17,7 +20,8 @@ typedef struct LyannaSampler {
 
 /* BuildSubtree: grows `t`, which has only its root, by n_steps levels. logits: [n_steps][n_vocab] raw logits of that sequence, row i for
  * the tokens at depth i + 1. p_accept of a node is its joint probability, its tag is `tag`. */
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag, Tree *t);
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag,
+                          Tree *t);
 
 /* How many tokens of the text were expected to be among the nodes of a tree, by its p_accept, and how many were. */
 typedef struct LyannaHitRate {

@@ -12,12 +12,17 @@ static int read_tensors(OneLayer *l, LearnedDrafter *d, const OneLayerNames *nam
     int status = FR_OK;
     if (names->attn_norm) status = drafter_file_vector(&d->file, names->attn_norm, embd, &l->attn_norm, err);
     if (!status) status = drafter_file_vector(&d->file, names->ffn_norm, embd, &l->ffn_norm, err);
-    const struct { const char *name; int64_t n_in, n_out; const GgufTensor **out; } matrices[] = {
-        {names->q, embd, q_dim, &l->spec.q},   {names->k, embd, kv_dim, &l->spec.k},   {names->v, embd, kv_dim, &l->spec.v},
-        {names->o, q_dim, embd, &l->spec.o},   {names->gate, embd, n_ff, &l->spec.gate}, {names->up, embd, n_ff, &l->spec.up},
-        {names->down, n_ff, embd, &l->spec.down}};
+    const struct {
+        const char *name;
+        int64_t n_in, n_out;
+        const GgufTensor **out;
+    } matrices[] = {{names->q, embd, q_dim, &l->spec.q},      {names->k, embd, kv_dim, &l->spec.k},
+                    {names->v, embd, kv_dim, &l->spec.v},     {names->o, q_dim, embd, &l->spec.o},
+                    {names->gate, embd, n_ff, &l->spec.gate}, {names->up, embd, n_ff, &l->spec.up},
+                    {names->down, n_ff, embd, &l->spec.down}};
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
-        status = drafter_file_matrix(&d->file, matrices[i].name, matrices[i].n_in, matrices[i].n_out, matrices[i].out, err);
+        status = drafter_file_matrix(&d->file, matrices[i].name, matrices[i].n_in, matrices[i].n_out, matrices[i].out,
+                                     err);
     l->spec.attn_norm = l->attn_norm;
     l->spec.ffn_norm = l->ffn_norm;
     return status;
@@ -32,9 +37,13 @@ int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerNames *names, f
     return d->backend->submodel(&l->weights, d->weights, &l->model, err);
 }
 
-int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows, fr_error *err) {
-    const ExecutorOptions options = {.kv_type = KV_F16, .page_size = PAGE_SIZE, .n_ctx = n_ctx + TREE_MAX_NODES + n_more,
-                                     .max_sequences = d->max_sequences, .max_rows = max_rows};
+int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
+                            fr_error *err) {
+    const ExecutorOptions options = {.kv_type = KV_F16,
+                                     .page_size = PAGE_SIZE,
+                                     .n_ctx = n_ctx + TREE_MAX_NODES + n_more,
+                                     .max_sequences = d->max_sequences,
+                                     .max_rows = max_rows};
     return executor_open(&l->executor, d->device, l->weights, &options, err);
 }
 

@@ -14,7 +14,7 @@ typedef struct OneLayerNames {
 } OneLayerNames;
 
 typedef struct OneLayer {
-    Model model;           /* has one layer; heads, rope, embedding and LM head are the target's */
+    Model model; /* has one layer; heads, rope, embedding and LM head are the target's */
     LayerSpec spec;
     float *attn_norm, *ffn_norm;
     Weights *weights;
@@ -25,7 +25,8 @@ typedef struct OneLayer {
  * one_layer_close is safe. */
 int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerNames *names, fr_error *err);
 /* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. */
-int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows, fr_error *err);
+int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
+                            fr_error *err);
 void one_layer_close(OneLayer *l);
 
 #endif

@@ -93,8 +93,10 @@ static int open_table(TokenInfo *t, fr_error *err) {
     (void)tensor_type_row_bytes(type, (t->n + BLOCK - 1) / BLOCK * BLOCK, &row_bytes);
     size_t bytes = (size_t)t->n * row_bytes;
     if (bytes > TOKEN_INFO_MAX_BYTES)
-        return error_set(err, FR_ERR_MEMORY, "%s: a table of token info for %d tokens takes %.1f GB; draft with lyanna and "
-                         "table=factors, or train with fewer hot tokens or without --rank", t->method, t->n, (double)bytes / 1e9);
+        return error_set(err, FR_ERR_MEMORY,
+                         "%s: a table of token info for %d tokens takes %.1f GB; draft with lyanna and "
+                         "table=factors, or train with fewer hot tokens or without --rank",
+                         t->method, t->n, (double)bytes / 1e9);
     return t->learned->backend->lookup_open(&t->table, t->learned->device, type, t->n, t->n, err);
 }
 
@@ -152,7 +154,8 @@ static void add_info(const TokenInfo *t, const float *info, float *logits) {
 }
 
 void token_info_add(TokenInfo *t, const int32_t *tokens, int32_t n, float *rows) {
-    int32_t known[TOKEN_INFO_BATCH] = {0}, at[TOKEN_INFO_BATCH], n_known = 0; /* tokens that have info, and their rows of logits */
+    int32_t known[TOKEN_INFO_BATCH] = {0}, at[TOKEN_INFO_BATCH],
+            n_known = 0; /* tokens that have info, and their rows of logits */
     fr_assert(n <= TOKEN_INFO_BATCH);
     if (t->n == 0) return;
     fr_assert(t->learned && (!t->hot || t->index_of));

@@ -23,12 +23,12 @@ typedef struct TokenInfo {
     LearnedDrafter *learned; /* borrowed: file, target, products */
     const char *method;      /* of the file; borrowed */
     TokenInfoForm form;
-    int32_t n;               /* number of tokens that have info; 0: the file has no token info */
-    int32_t *hot;            /* [n] these tokens, ascending; NULL: the whole vocabulary */
-    int32_t *index_of;       /* [n_vocab] index in hot, or -1; NULL likewise */
-    float *gain;             /* [n] */
-    Linear *down, *up;       /* [d][H], [n][d]; closed once the table is computed */
-    Lookup *table;           /* [n][n] */
+    int32_t n;                         /* number of tokens that have info; 0: the file has no token info */
+    int32_t *hot;                      /* [n] these tokens, ascending; NULL: the whole vocabulary */
+    int32_t *index_of;                 /* [n_vocab] index in hot, or -1; NULL likewise */
+    float *gain;                       /* [n] */
+    Linear *down, *up;                 /* [d][H], [n][d]; closed once the table is computed */
+    Lookup *table;                     /* [n][n] */
     float *embeddings, *narrow, *wide; /* [TOKEN_INFO_BATCH][H], [d], [n] */
 } TokenInfo;
 

@@ -67,14 +67,15 @@ static int open_memory(DraftModel *d, int32_t n_nodes, int32_t max_children, fr_
     return error_memory(err, "a draft model's trees", n * sizeof *d->front);
 }
 
-int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape, const DrafterEnv *env,
-                     fr_error *err) {
+int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
+                     const DrafterEnv *env, fr_error *err) {
     int32_t max_children, n_nodes = measure_shape(shape, &max_children);
     if (n_nodes == 0)
-        return error_set(err, FR_ERR_ARGUMENT, "%s: such a tree has more than %d nodes; make it narrower or shallower", method,
-                         TREE_MAX_NODES - 1);
+        return error_set(err, FR_ERR_ARGUMENT, "%s: such a tree has more than %d nodes; make it narrower or shallower",
+                         method, TREE_MAX_NODES - 1);
     if (!env->target)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: a draft model needs a running target; use run or compare", method);
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: a draft model needs a running target; use run or compare",
+                         method);
     DraftModel *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, method, sizeof *d);
     d->shape = *shape;
@@ -100,8 +101,7 @@ void draft_model_close(Drafter *drafter) {
 
 static SmallModelKv *small_model_of(Drafter *drafter) { return &((DraftModel *)drafter)->small_model; }
 
-void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling,
-                              uint64_t position) {
+void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
     small_model_kv_set_sampling(small_model_of(drafter), sequence, sampling, position);
 }
 
@@ -165,21 +165,22 @@ static DraftMember member_of(const DraftModel *d, int32_t sequence, int32_t budg
     if (budget <= 0) return (DraftMember){.s = NULL};
     bool declares = draft_model_declares(&d->base, sequence, tree);
     return (DraftMember){.s = small_model_kv_sequence(&d->small_model, sequence),
-                    .tree = tree,
-                    .declares = declares,
-                    .own_noise = declares || !d->shape.coupled,
-                    .budget = budget,
-                    .n_levels = budget < d->shape.n_levels ? budget : d->shape.n_levels,
-                    .n_left = declares ? budget : TREE_MAX_NODES};
+                         .tree = tree,
+                         .declares = declares,
+                         .own_noise = declares || !d->shape.coupled,
+                         .budget = budget,
+                         .n_levels = budget < d->shape.n_levels ? budget : d->shape.n_levels,
+                         .n_left = declares ? budget : TREE_MAX_NODES};
 }
 
-int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets,
-                        Tree *const *trees, int n, fr_error *err) {
+int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                        fr_error *err) {
     DraftModel *d = (DraftModel *)drafter;
     int status = FR_OK;
     for (int i = 0; i < n && !status; i++)
         if (budgets[i] > 0)
-            status = small_model_kv_catch_up(&d->small_model, small_model_kv_sequence(&d->small_model, sequences[i]), err);
+            status = small_model_kv_catch_up(&d->small_model, small_model_kv_sequence(&d->small_model, sequences[i]),
+                                             err);
     for (int i = 0; i < n && !status; i += d->n_group) {
         d->n_group = n - i < d->max_group ? n - i : d->max_group;
         for (int k = 0; k < d->n_group; k++) d->group[k] = member_of(d, sequences[i + k], budgets[i + k], trees[i + k]);

@@ -27,7 +27,8 @@ static int parse_branch(void *out, const char *text, fr_error *err) {
     for (const char *p = text;; p++) {
         char *end;
         long b = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
-        if (b < 1 || b > DRAFT_MODEL_MAX_WIDTH || o->n_levels == DRAFT_MODEL_MAX_LEVELS || (*end && *end != '-' && *end != 'x'))
+        if (b < 1 || b > DRAFT_MODEL_MAX_WIDTH || o->n_levels == DRAFT_MODEL_MAX_LEVELS ||
+            (*end && *end != '-' && *end != 'x'))
             return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d integers from 1 to %d joined by '-', such as 3-2-1",
                              DRAFT_MODEL_MAX_LEVELS, DRAFT_MODEL_MAX_WIDTH);
         o->branch[o->n_levels++] = (int32_t)b;
@@ -39,7 +40,10 @@ static int parse_branch(void *out, const char *text, fr_error *err) {
 static const Option option_table[] = {
     DRAFT_MODEL_OPTION_MODEL(RsdCOptions),
     DRAFT_MODEL_OPTION_COUPLED(RsdCOptions),
-    {.key = "branch", OPT_CUSTOM(parse_branch), .default_value = "3-2-1", .metavar = "N-N-N",
+    {.key = "branch",
+     OPT_CUSTOM(parse_branch),
+     .default_value = "3-2-1",
+     .metavar = "N-N-N",
      .help = "children of each node, level by level, joined by '-' or 'x'"},
     {.key = NULL},
 };

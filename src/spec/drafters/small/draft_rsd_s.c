@@ -20,8 +20,14 @@ typedef struct RsdSOptions {
 static const Option option_table[] = {
     DRAFT_MODEL_OPTION_MODEL(RsdSOptions),
     DRAFT_MODEL_OPTION_COUPLED(RsdSOptions),
-    {.key = "width", OPT_INT(RsdSOptions, width, 1, DRAFT_MODEL_MAX_WIDTH), .default_value = "4", .help = "paths kept at each level"},
-    {.key = "depth", OPT_INT(RsdSOptions, depth, 1, DRAFT_MODEL_MAX_LEVELS), .default_value = "3", .help = "number of levels"},
+    {.key = "width",
+     OPT_INT(RsdSOptions, width, 1, DRAFT_MODEL_MAX_WIDTH),
+     .default_value = "4",
+     .help = "paths kept at each level"},
+    {.key = "depth",
+     OPT_INT(RsdSOptions, depth, 1, DRAFT_MODEL_MAX_LEVELS),
+     .default_value = "3",
+     .help = "number of levels"},
     {.key = NULL},
 };
 

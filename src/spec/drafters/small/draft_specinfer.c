@@ -28,9 +28,14 @@ typedef struct SpecInferOptions {
 } SpecInferOptions;
 
 static const Option option_table[] = {
-    {.key = "models", OPT_FILE(SpecInferOptions, models), .required = "draft models", .metavar = "FILE+FILE",
+    {.key = "models",
+     OPT_FILE(SpecInferOptions, models),
+     .required = "draft models",
+     .metavar = "FILE+FILE",
      .help = "GGUF files of the draft models, joined by '+', each with the target's vocabulary"},
-    {.key = "length", OPT_INT(SpecInferOptions, length, 1, DRAFT_MODEL_MAX_LEVELS), .default_value = "4",
+    {.key = "length",
+     OPT_INT(SpecInferOptions, length, 1, DRAFT_MODEL_MAX_LEVELS),
+     .default_value = "4",
      .help = "tokens in the chain of each model"},
     DRAFT_MODEL_OPTION_COUPLED(SpecInferOptions),
     {.key = NULL},
@@ -65,7 +70,8 @@ static int open_models(SpecInfer *s, const char *paths, DraftShape *shape, const
         if (status) return status;
         s->n_models++;
         if (s->n_models * shape->n_levels > TREE_MAX_NODES - 1)
-            return error_set(err, FR_ERR_ARGUMENT, "specinfer: %d chains of length %d have more than %d nodes; make them shorter",
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "specinfer: %d chains of length %d have more than %d nodes; make them shorter",
                              s->n_models, shape->n_levels, TREE_MAX_NODES - 1);
         p += n;
         if (!*p) return FR_OK;
@@ -94,14 +100,16 @@ static void set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptio
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
-    for (int32_t i = 0; i < s->n_models && !status; i++) status = draft_model_begin(s->models[i], sequence, tokens, n, err);
+    for (int32_t i = 0; i < s->n_models && !status; i++)
+        status = draft_model_begin(s->models[i], sequence, tokens, n, err);
     return status;
 }
 
 static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
-    for (int32_t i = 0; i < s->n_models && !status; i++) status = draft_model_observe(s->models[i], sequence, tokens, n, err);
+    for (int32_t i = 0; i < s->n_models && !status; i++)
+        status = draft_model_observe(s->models[i], sequence, tokens, n, err);
     return status;
 }
 

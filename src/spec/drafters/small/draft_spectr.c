@@ -22,8 +22,14 @@ typedef struct SpecTrOptions {
 
 static const Option option_table[] = {
     DRAFT_MODEL_OPTION_MODEL(SpecTrOptions),
-    {.key = "paths", OPT_INT(SpecTrOptions, paths, 1, DRAFT_MODEL_MAX_WIDTH), .default_value = "4", .help = "number of independent paths"},
-    {.key = "length", OPT_INT(SpecTrOptions, length, 1, DRAFT_MODEL_MAX_LEVELS), .default_value = "4", .help = "tokens in each path"},
+    {.key = "paths",
+     OPT_INT(SpecTrOptions, paths, 1, DRAFT_MODEL_MAX_WIDTH),
+     .default_value = "4",
+     .help = "number of independent paths"},
+    {.key = "length",
+     OPT_INT(SpecTrOptions, length, 1, DRAFT_MODEL_MAX_LEVELS),
+     .default_value = "4",
+     .help = "tokens in each path"},
     {.key = NULL},
 };
 

@@ -15,7 +15,10 @@ typedef struct SpsOptions {
 static const Option option_table[] = {
     DRAFT_MODEL_OPTION_MODEL(SpsOptions),
     DRAFT_MODEL_OPTION_COUPLED(SpsOptions),
-    {.key = "length", OPT_INT(SpsOptions, length, 1, DRAFT_MODEL_MAX_LEVELS), .default_value = "5", .help = "tokens in the chain"},
+    {.key = "length",
+     OPT_INT(SpsOptions, length, 1, DRAFT_MODEL_MAX_LEVELS),
+     .default_value = "5",
+     .help = "tokens in the chain"},
     {.key = NULL},
 };
 

@@ -85,8 +85,7 @@ static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *o
     int32_t n_paths = 0, n = 0;
     for (uint64_t path = 0; path < (uint64_t)width; path++)
         if (f->paths >> path & 1) paths[n_paths++] = path;
-    if (m->s->greedy || !m->own_noise)
-        n = draw_best(d, at, n_paths, out);
+    if (m->s->greedy || !m->own_noise) n = draw_best(d, at, n_paths, out);
     else
         for (; n < n_paths; n++) { /* each draws exactly one token */
             DrawParent one = f->parent;
@@ -114,12 +113,9 @@ static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int
     for (; at < end; at++) {
         int status = find_dist(d, at, err);
         if (status) return status;
-        if (d->shape.growth == DRAFT_PATHS)
-            n += draw_paths(d, at, of_level, d->children + n);
-        else if (d->shape.growth == DRAFT_BEAM)
-            n += draw_best(d, at, of_level, d->children + n);
-        else
-            n += draw_best(d, at, share_of(width, m->n_left, at - first, end - first), d->children + n);
+        if (d->shape.growth == DRAFT_PATHS) n += draw_paths(d, at, of_level, d->children + n);
+        else if (d->shape.growth == DRAFT_BEAM) n += draw_best(d, at, of_level, d->children + n);
+        else n += draw_best(d, at, share_of(width, m->n_left, at - first, end - first), d->children + n);
     }
     *n_drawn = d->shape.growth == DRAFT_BEAM ? draw_beam(d->children, n, of_level) : n;
     return FR_OK;
@@ -135,12 +131,11 @@ static DraftFront *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
     noise.position++;
     if (m->own_noise) noise.seed = hash64(&c->token, sizeof c->token, noise.seed);
     int32_t i_row = d->n_next;
-    d->small_model.rows[i_row] =
-        (Row){.token = c->token, .sequence = m->s->kv, .parent = f->row, .want_logits = true};
+    d->small_model.rows[i_row] = (Row){.token = c->token, .sequence = m->s->kv, .parent = f->row, .want_logits = true};
     d->next[d->n_next++] = (DraftFront){.i = f->i,
-                                   .node = node,
-                                   .row = d->small_model.n_rows + i_row,
-                                   .parent = {.log_q = c->log_q, .psi = c->psi, .noise = noise}};
+                                        .node = node,
+                                        .row = d->small_model.n_rows + i_row,
+                                        .parent = {.log_q = c->log_q, .psi = c->psi, .noise = noise}};
     return &d->next[i_row];
 }
 

@@ -6,7 +6,9 @@
 #include "spec/drafters/small/small_model_kv.h"
 #include "spec/sampling/draw.h"
 
-enum { GROW_N_RIVALS = 16 }; /* a coupled draw draws at least so many children, to normalise the chances of those it keeps */
+enum {
+    GROW_N_RIVALS = 16
+}; /* a coupled draw draws at least so many children, to normalise the chances of those it keeps */
 
 /* A node of the current level, whose row has run and whose children are drawn next. */
 typedef struct DraftFront {

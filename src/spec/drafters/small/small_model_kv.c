@@ -78,7 +78,8 @@ DraftSequence *small_model_kv_sequence(const SmallModelKv *r, int32_t sequence) 
     return &r->sequences[sequence];
 }
 
-void small_model_kv_set_sampling(SmallModelKv *r, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
+void small_model_kv_set_sampling(SmallModelKv *r, int32_t sequence, const SamplingOptions *sampling,
+                                 uint64_t position) {
     DraftSequence *s = small_model_kv_sequence(r, sequence);
     s->position = position;
     s->greedy = sampling->temperature == 0;
@@ -99,8 +100,7 @@ static int put_rows(SmallModelKv *r, const DraftSequence *s, int32_t n, int32_t 
     int32_t done = executor_sequence_length(r->executor, s->kv);
     int status = executor_reserve(r->executor, s->kv, n + n_more, err);
     for (int32_t i = 0; i < n && !status; i++, r->n_rows++)
-        r->rows[r->n_rows] =
-            (Row){.token = s->tokens[done + i], .sequence = s->kv, .parent = i ? r->n_rows - 1 : -1};
+        r->rows[r->n_rows] = (Row){.token = s->tokens[done + i], .sequence = s->kv, .parent = i ? r->n_rows - 1 : -1};
     return status;
 }
 
@@ -159,8 +159,7 @@ int small_model_kv_catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *e
 
 int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err) {
     /* If the last proposal was not used by the engine, the pending token has already run. */
-    if (executor_sequence_length(r->executor, s->kv) == s->n)
-        executor_sequence_truncate(r->executor, s->kv, s->n - 1);
+    if (executor_sequence_length(r->executor, s->kv) == s->n) executor_sequence_truncate(r->executor, s->kv, s->n - 1);
     *n_rows = s->n - executor_sequence_length(r->executor, s->kv);
     int status = put_rows(r, s, *n_rows, r->n_nodes, err);
     if (!status) r->rows[r->n_rows - 1].want_logits = true;
@@ -168,7 +167,6 @@ int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t 
 }
 
 void small_model_kv_dist(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist) {
-    for (int32_t i = node; i > 0; i = t->nodes[i].parent)
-        s->tokens[s->n + t->nodes[i].depth - 1] = t->nodes[i].token;
+    for (int32_t i = node; i > 0; i = t->nodes[i].parent) s->tokens[s->n + t->nodes[i].depth - 1] = t->nodes[i].token;
     sampler_dist(r->sampler, &s->dist, executor_logits(r->executor, row), s->tokens, s->n + t->nodes[node].depth, dist);
 }

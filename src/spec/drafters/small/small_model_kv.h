@@ -7,7 +7,8 @@
 #include "spec/drafter/drafter.h"
 
 enum {
-    SMALL_MODEL_MAX_NEW = 32, /* context rows of a sequence that may run together with its tree; more than that run before */
+    SMALL_MODEL_MAX_NEW =
+        32, /* context rows of a sequence that may run together with its tree; more than that run before */
 };
 
 typedef struct DraftSequence {
@@ -15,7 +16,7 @@ typedef struct DraftSequence {
     int32_t kv;      /* its id in the executor */
     int32_t *tokens; /* the context, the pending token last; there is memory for a path of a tree after it */
     int32_t n;
-    uint64_t position; /* output position of the token after the pending one */
+    uint64_t position;    /* output position of the token after the pending one */
     SamplingOptions dist; /* for q: the options of the request; if it is greedy, temperature 1 and no filters */
     bool greedy;
 } DraftSequence;

@@ -25,8 +25,7 @@ int32_t copy_span_find(const NgramText *t, const CopyRule *rule) {
 void copy_span_draft(const NgramText *t, const CopyRule *rule, int32_t source, int32_t budget, Tree *tree) {
     int32_t at = copy_span_find(t, rule);
     if (at < 0) return;
-    int32_t match = ngram_text_match(t, at, MAX_TRUSTED),
-            length = rule->length < budget ? rule->length : budget;
+    int32_t match = ngram_text_match(t, at, MAX_TRUSTED), length = rule->length < budget ? rule->length : budget;
     double p_accept = 1;
     for (int32_t i = 1, node = 0; i <= length && at + i < t->n_indexed && node >= 0; i++, match++) {
         p_accept *= text_drafter_share(1, 1, match, TEXT_SMOOTHING);

@@ -40,14 +40,11 @@ static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
     int status = FR_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         status = error_set(err, FR_ERR_IO, "%s: is not a file that can be mapped", path);
-    else if (st.st_size > 0) { /* an empty file is refused below as too short */
-        x->n_bytes = (size_t)st.st_size;
+    else if (st.st_size > 0) { /* an empty file is refused below as too short */ x->n_bytes = (size_t)st.st_size;
         void *bytes = mmap(NULL, x->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
         x->mapped = bytes != MAP_FAILED;
-        if (x->mapped)
-            x->header = bytes;
-        else
-            status = error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
+        if (x->mapped) x->header = bytes;
+        else status = error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
     }
     close(fd);
     return status;
@@ -56,8 +53,7 @@ static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
 /* Checks the header, and that the file is exactly as long as it says. Sets the arrays. */
 static int check_file(CorpusIndex *x, const char *path, fr_error *err) {
     const CorpusHeader *h = x->header;
-    if (x->n_bytes < sizeof *h)
-        return error_set(err, FR_ERR_FORMAT, "%s: is too short for a corpus index", path);
+    if (x->n_bytes < sizeof *h) return error_set(err, FR_ERR_FORMAT, "%s: is too short for a corpus index", path);
     if (memcmp(h->magic, corpus_magic, sizeof corpus_magic) != 0)
         return error_set(err, FR_ERR_FORMAT, "%s: is not a corpus index; `forerun index` makes one", path);
     if (h->version != CORPUS_VERSION)
@@ -87,7 +83,8 @@ static int check_vocab(const CorpusIndex *x, const char *path, int32_t n_vocab, 
     if (status) return status;
     Printable name;
     printable(&name, h->vocab_name, strlen(h->vocab_name));
-    if (fingerprint == h->vocab_fingerprint && (vocab ? h->n_vocab <= (uint32_t)n_vocab : h->n_vocab == (uint32_t)n_vocab))
+    if (fingerprint == h->vocab_fingerprint &&
+        (vocab ? h->n_vocab <= (uint32_t)n_vocab : h->n_vocab == (uint32_t)n_vocab))
         return FR_OK;
     return error_set(err, FR_ERR_MISMATCH,
                      "%s: the corpus was indexed with the vocabulary of %s (%u tokens), and %s has another (%d "
@@ -140,10 +137,8 @@ static int64_t lower_bound(const CorpusIndex *x, int64_t begin, const Key *key) 
     int64_t end = (int64_t)x->header->n_places;
     while (begin < end) {
         int64_t middle = begin + (end - begin) / 2;
-        if (compare(x, middle, key) < 0)
-            begin = middle + 1;
-        else
-            end = middle;
+        if (compare(x, middle, key) < 0) begin = middle + 1;
+        else end = middle;
     }
     return begin;
 }
@@ -176,8 +171,7 @@ int32_t corpus_longest(const CorpusIndex *x, const int32_t *tokens, int32_t n, i
         if (span.begin < span.end) {
             *out = span;
             found = m;
-        } else
-            max = m - 1;
+        } else max = m - 1;
     }
     return found < min ? 0 : found;
 }

@@ -12,12 +12,10 @@ enum { MIN_CAPACITY = 1024 };
 /* The slot of (parent, token), or the free slot where it belongs. */
 static int32_t slot_of(const CountTrie *t, int32_t parent, int32_t token) {
     uint32_t mask = (uint32_t)t->n_slots - 1;
-    uint64_t h =
-        ((uint64_t)(uint32_t)parent << 32 | (uint32_t)token) * 0x9E3779B97F4A7C15u; /* 2^64 / golden */
+    uint64_t h = ((uint64_t)(uint32_t)parent << 32 | (uint32_t)token) * 0x9E3779B97F4A7C15u; /* 2^64 / golden */
     for (uint32_t i = (uint32_t)(h >> 32);; i++) {
         int32_t node = t->slots[i & mask];
-        if (node == 0 || (t->nodes[node].parent == parent && t->nodes[node].token == token))
-            return (int32_t)(i & mask);
+        if (node == 0 || (t->nodes[node].parent == parent && t->nodes[node].token == token)) return (int32_t)(i & mask);
     }
 }
 
@@ -83,8 +81,7 @@ int32_t count_trie_touch(CountTrie *t, int32_t parent, int32_t token) {
     if (i == 0) {
         fr_assert(t->n < t->capacity);
         i = t->slots[slot] = t->n++;
-        t->nodes[i] =
-            (CountNode){.token = token, .parent = parent, .next_sibling = t->nodes[parent].first_child};
+        t->nodes[i] = (CountNode){.token = token, .parent = parent, .next_sibling = t->nodes[parent].first_child};
         t->nodes[parent].first_child = i;
     }
     if (t->nodes[i].count < INT32_MAX) t->nodes[i].count++;

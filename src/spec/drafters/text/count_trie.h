@@ -17,7 +17,7 @@
 
 typedef struct CountNode {
     int32_t token, parent;
-    int32_t count;                     /* strings that pass through it; never above the parent's, except below the root */
+    int32_t count; /* strings that pass through it; never above the parent's, except below the root */
     int32_t first_child, next_sibling; /* 0: none; the newest child comes first */
 } CountNode;
 

@@ -40,9 +40,13 @@ typedef struct LlmaOptions {
 } LlmaOptions;
 
 static const Option option_table[] = {
-    {.key = "n", OPT_INT(LlmaOptions, n, 1, 64), .default_value = "1",
+    {.key = "n",
+     OPT_INT(LlmaOptions, n, 1, 64),
+     .default_value = "1",
      .help = "how many of the last tokens must be found in the prompt before anything is copied"},
-    {.key = "k", OPT_INT(LlmaOptions, k, 1, TREE_MAX_NODES - 1), .default_value = "20",
+    {.key = "k",
+     OPT_INT(LlmaOptions, k, 1, TREE_MAX_NODES - 1),
+     .default_value = "20",
      .help = "maximal number of tokens copied"},
     {.key = NULL},
 };
@@ -63,13 +67,12 @@ static int open_llma(Drafter **out, const void *options, const DrafterEnv *env, 
     return status;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     (void)err;
     const Llma *d = (Llma *)drafter;
     for (int i = 0; i < n; i++)
-        copy_span_draft(text_drafter_text(&d->text, sequences[i]), &d->rule, drafter->source, budgets[i],
-                        trees[i]);
+        copy_span_draft(text_drafter_text(&d->text, sequences[i]), &d->rule, drafter->source, budgets[i], trees[i]);
     return FR_OK;
 }
 

@@ -81,13 +81,21 @@ typedef struct Lookahead {
 } Lookahead;
 
 static const Option option_table[] = {
-    {.key = "window", OPT_INT(LookaheadOptions, window, 1, MAX_WINDOW), .default_value = "5",
+    {.key = "window",
+     OPT_INT(LookaheadOptions, window, 1, MAX_WINDOW),
+     .default_value = "5",
      .help = "number of positions guessed ahead in each step (the paper's W)"},
-    {.key = "level", OPT_INT(LookaheadOptions, level, 3, MAX_LEVEL), .default_value = "4",
+    {.key = "level",
+     OPT_INT(LookaheadOptions, level, 3, MAX_LEVEL),
+     .default_value = "4",
      .help = "tokens of an n-gram (the paper's N)"},
-    {.key = "guesses", OPT_INT(LookaheadOptions, guesses, 1, MAX_GUESSES), .default_value = "5",
+    {.key = "guesses",
+     OPT_INT(LookaheadOptions, guesses, 1, MAX_GUESSES),
+     .default_value = "5",
      .help = "number of n-grams verified in each step (the paper's G)"},
-    {.key = "prompt", OPT_FLAG(LookaheadOptions, prompt), .default_value = "1",
+    {.key = "prompt",
+     OPT_FLAG(LookaheadOptions, prompt),
+     .default_value = "1",
      .help = "1: the prompt's n-grams enter the pool; 0: only those of the window do"},
     {.key = NULL},
 };
@@ -101,7 +109,6 @@ static void close_lookahead(Drafter *drafter) {
     mem_free(d->windows);
     mem_free(d);
 }
-
 
 static int open_windows(Lookahead *d, fr_error *err) {
     d->windows = mem_calloc((size_t)d->max_sequences, sizeof *d->windows);
@@ -270,8 +277,8 @@ static void draft_column(const Lookahead *d, const Window *w, int32_t j, int32_t
 }
 
 /* Drafts the columns from *j up to `end`, as long as they fit completely. *spine is the first node of column *j - 1. */
-static void draft_columns(const Lookahead *d, const Window *w, int32_t *j, int32_t end, int32_t *spine,
-                          int32_t budget, Tree *t) {
+static void draft_columns(const Lookahead *d, const Window *w, int32_t *j, int32_t end, int32_t *spine, int32_t budget,
+                          Tree *t) {
     for (; *j < end; ++*j) {
         if (*j > 0) {
             if (budget - (t->n - 1) < 1 + w->chain) return;
@@ -305,8 +312,8 @@ static void draft(const Lookahead *d, Window *w, int32_t budget, Tree *t) {
     draft_columns(d, w, &j, d->window, &spine, budget, t);
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     (void)err;
     const Lookahead *d = (Lookahead *)drafter;
     for (int i = 0; i < n; i++) draft(d, window_of(d, sequences[i]), budgets[i], trees[i]);

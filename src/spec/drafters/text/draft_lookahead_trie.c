@@ -75,13 +75,21 @@ typedef struct LookaheadTrieOptions {
 } LookaheadTrieOptions;
 
 static const Option option_table[] = {
-    {.key = "branch_length", OPT_INT(LookaheadTrieOptions, branch_length, 1, MAX_BRANCH), .default_value = "12",
+    {.key = "branch_length",
+     OPT_INT(LookaheadTrieOptions, branch_length, 1, MAX_BRANCH),
+     .default_value = "12",
      .help = "tokens of a string after its first one"},
-    {.key = "decoding_length", OPT_INT(LookaheadTrieOptions, decoding_length, 1, TREE_MAX_NODES - 1),
-     .default_value = "64", .help = "maximal number of nodes of a draft"},
-    {.key = "nodes", OPT_INT(LookaheadTrieOptions, nodes, 1024, 1 << 27), .default_value = "1048576",
+    {.key = "decoding_length",
+     OPT_INT(LookaheadTrieOptions, decoding_length, 1, TREE_MAX_NODES - 1),
+     .default_value = "64",
+     .help = "maximal number of nodes of a draft"},
+    {.key = "nodes",
+     OPT_INT(LookaheadTrieOptions, nodes, 1024, 1 << 27),
+     .default_value = "1048576",
      .help = "maximal number of nodes in the trie of answers; when it is full, it forgets what is rare"},
-    {.key = "history", OPT_FLAG(LookaheadTrieOptions, history), .default_value = "1",
+    {.key = "history",
+     OPT_FLAG(LookaheadTrieOptions, history),
+     .default_value = "1",
      .help = "1: remembers answers for later requests; 0: forgets them when no request is running"},
     {.key = NULL},
 };
@@ -97,7 +105,6 @@ static void close_lookahead(Drafter *drafter) {
     mem_free(d->active);
     mem_free(d);
 }
-
 
 static int open_parts(Lookahead *d, const DrafterEnv *env, int32_t max_nodes, fr_error *err) {
     int status = text_drafter_init(&d->text, env, err);
@@ -245,8 +252,7 @@ static void count_children(const Draft *f, int32_t begin, int32_t n, int32_t nod
             if (s->places[j].match - 1 > out->m_own) out->m_own = s->places[j].match - 1;
     }
     int32_t walked = 0, c = node ? nodes[node].first_child : 0;
-    for (; c && walked < MAX_CHILDREN; c = nodes[c].next_sibling, walked++)
-        out->all.answers += nodes[c].count;
+    for (; c && walked < MAX_CHILDREN; c = nodes[c].next_sibling, walked++) out->all.answers += nodes[c].count;
 }
 
 /* Makes candidates of the children of a node of the tree: the tokens that follow its n places in the text, and its children in
@@ -261,8 +267,7 @@ static bool expand(Draft *f, int32_t parent, int32_t begin, int32_t n, int32_t n
     bool fits = true;
     for (int32_t i = 0; i < of.n && fits; i++) {
         NgramGroup g = s->groups[i];
-        NgramCandidate c = {
-            .parent = parent, .token = g.token, .begin = g.begin, .n = g.n, .rank = of.node[i]};
+        NgramCandidate c = {.parent = parent, .token = g.token, .begin = g.begin, .n = g.n, .rank = of.node[i]};
         fits = push(f, c, &of.of[i], share_of(&of.of[i], &of.all, of.m_own, m));
     }
     int32_t walked = 0, i = node ? nodes[node].first_child : 0;
@@ -326,8 +331,8 @@ static bool propose_one(Lookahead *d, const NgramText *t, int32_t budget, Tree *
     return fits;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     Lookahead *d = (Lookahead *)drafter;
     d->n_made = 0;
     for (int i = 0; i < n; i++) {

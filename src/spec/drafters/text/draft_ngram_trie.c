@@ -22,13 +22,21 @@ typedef struct NgramTrie {
 } NgramTrie;
 
 static const Option option_table[] = {
-    {.key = "rule", OPT_CHOICE(NgramOptions, rule, "best", "paper"), .default_value = "best",
+    {.key = "rule",
+     OPT_CHOICE(NgramOptions, rule, "best", "paper"),
+     .default_value = "best",
      .help = "best: long and frequent matches vote, and common words fill the tree; paper: the paper's rule"},
-    {.key = "n", OPT_INT(NgramOptions, n, 2, 512), .default_value = "13",
+    {.key = "n",
+     OPT_INT(NgramOptions, n, 2, 512),
+     .default_value = "13",
      .help = "rule=paper: tokens of a window, prefix and draft together; above prefix"},
-    {.key = "prefix", OPT_INT(NgramOptions, prefix, 1, 64), .default_value = "3",
+    {.key = "prefix",
+     OPT_INT(NgramOptions, prefix, 1, 64),
+     .default_value = "3",
      .help = "rule=paper: tokens of the longest prefix looked up"},
-    {.key = "live", OPT_FLAG(NgramOptions, live), .default_value = "1",
+    {.key = "live",
+     OPT_FLAG(NgramOptions, live),
+     .default_value = "1",
      .help = "1: also drafts from generated tokens; 0: from the prompt alone"},
     {.key = NULL},
 };
@@ -62,16 +70,15 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     return text_drafter_observe_unindexed(drafter, sequence, tokens, n, err);
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     NgramTrie *d = (NgramTrie *)drafter;
     for (int i = 0; i < n; i++) {
         const NgramText *t = text_drafter_text(&d->text, sequences[i]);
         fr_assert(t->n > 0 && trees[i]->nodes[0].token == t->tokens[t->n - 1]);
-        int status =
-            d->options.rule == NGRAM_RULE_PAPER
-                ? ngram_rule_paper(&d->scratch, t, &d->options, drafter->source, budgets[i], trees[i], err)
-                : ngram_rule_best(&d->scratch, t, drafter->source, budgets[i], trees[i], err);
+        int status = d->options.rule == NGRAM_RULE_PAPER
+                         ? ngram_rule_paper(&d->scratch, t, &d->options, drafter->source, budgets[i], trees[i], err)
+                         : ngram_rule_best(&d->scratch, t, drafter->source, budgets[i], trees[i], err);
         if (status) return status;
     }
     return FR_OK;

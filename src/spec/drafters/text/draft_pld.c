@@ -42,11 +42,17 @@ typedef struct PldOptions {
 } PldOptions;
 
 static const Option option_table[] = {
-    {.key = "n", OPT_INT(PldOptions, n, 1, 64), .default_value = "3",
+    {.key = "n",
+     OPT_INT(PldOptions, n, 1, 64),
+     .default_value = "3",
      .help = "length of the longest n-gram looked up; then one token less, down to 1"},
-    {.key = "length", OPT_INT(PldOptions, length, 1, TREE_MAX_NODES - 1), .default_value = "10",
+    {.key = "length",
+     OPT_INT(PldOptions, length, 1, TREE_MAX_NODES - 1),
+     .default_value = "10",
      .help = "maximal number of tokens proposed"},
-    {.key = "match", OPT_CHOICE(PldOptions, match, "earliest", "latest"), .default_value = "earliest",
+    {.key = "match",
+     OPT_CHOICE(PldOptions, match, "earliest", "latest"),
+     .default_value = "earliest",
      .help = "earliest or latest: which of several equally long matches is copied from"},
     {.key = NULL},
 };
@@ -67,13 +73,12 @@ static int open_pld(Drafter **out, const void *options, const DrafterEnv *env, f
     return status;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     (void)err;
     const Pld *d = (Pld *)drafter;
     for (int i = 0; i < n; i++)
-        copy_span_draft(text_drafter_text(&d->text, sequences[i]), &d->rule, drafter->source, budgets[i],
-                        trees[i]);
+        copy_span_draft(text_drafter_text(&d->text, sequences[i]), &d->rule, drafter->source, budgets[i], trees[i]);
     return FR_OK;
 }
 

@@ -61,11 +61,17 @@ typedef struct Recycling {
 } Recycling;
 
 static const Option option_table[] = {
-    {.key = "k", OPT_INT(RecyclingOptions, k, 1, MAX_K), .default_value = "8",
+    {.key = "k",
+     OPT_INT(RecyclingOptions, k, 1, MAX_K),
+     .default_value = "8",
      .help = "number of followers kept for each token"},
-    {.key = "depth", OPT_INT(RecyclingOptions, depth, 1, MAX_DEPTH), .default_value = "10",
+    {.key = "depth",
+     OPT_INT(RecyclingOptions, depth, 1, MAX_DEPTH),
+     .default_value = "10",
      .help = "maximal depth of the tree"},
-    {.key = "prompt", OPT_FLAG(RecyclingOptions, prompt), .default_value = "1",
+    {.key = "prompt",
+     OPT_FLAG(RecyclingOptions, prompt),
+     .default_value = "1",
      .help = "1: pairs of neighbours in the prompt enter the matrix; 0: only the target's predictions do"},
     {.key = NULL},
 };
@@ -95,9 +101,7 @@ static int open_recycling(Drafter **out, const void *options, const DrafterEnv *
     return FR_OK;
 }
 
-static int32_t *row_of(const Recycling *d, int32_t token) {
-    return d->followers + (size_t)token * (size_t)d->k;
-}
+static int32_t *row_of(const Recycling *d, int32_t token) { return d->followers + (size_t)token * (size_t)d->k; }
 
 /* ---- learning ----------------------------------------------------------------------------------- */
 
@@ -192,7 +196,8 @@ static void draft(const Recycling *d, const Ranks *ranks, int32_t budget, Tree *
         int32_t parent = -1;
         double best = -1;
         for (int32_t i = 0; i < t->n; i++) {
-            double p_accept = next[i] < d->k ? (double)t->nodes[i].p_accept * ranks[t->nodes[i].depth].share[next[i]] : -1;
+            double p_accept = next[i] < d->k ? (double)t->nodes[i].p_accept * ranks[t->nodes[i].depth].share[next[i]]
+                                             : -1;
             if (p_accept > best) {
                 best = p_accept;
                 parent = i;
@@ -207,8 +212,8 @@ static void draft(const Recycling *d, const Ranks *ranks, int32_t budget, Tree *
     }
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     (void)sequences;
     (void)err;
     const Recycling *d = (Recycling *)drafter;

@@ -72,15 +72,25 @@ typedef struct Matches {
 } Matches;
 
 static const Option option_table[] = {
-    {.key = "index", OPT_FILE(RestOptions, index), .required = "index of a corpus (`forerun index` builds one)",
+    {.key = "index",
+     OPT_FILE(RestOptions, index),
+     .required = "index of a corpus (`forerun index` builds one)",
      .help = "file built by `forerun index` with the model's vocabulary"},
-    {.key = "max_match", OPT_INT(RestOptions, max_match, 1, CORPUS_MAX_QUERY), .default_value = "16",
+    {.key = "max_match",
+     OPT_INT(RestOptions, max_match, 1, CORPUS_MAX_QUERY),
+     .default_value = "16",
      .help = "how many of the last tokens are looked up at most"},
-    {.key = "min_match", OPT_INT(RestOptions, min_match, 1, CORPUS_MAX_QUERY), .default_value = "2",
+    {.key = "min_match",
+     OPT_INT(RestOptions, min_match, 1, CORPUS_MAX_QUERY),
+     .default_value = "2",
      .help = "how many of the last tokens must match; at most max_match"},
-    {.key = "matches", OPT_INT(RestOptions, matches, 1, 1 << 24), .default_value = "5000",
+    {.key = "matches",
+     OPT_INT(RestOptions, matches, 1, 1 << 24),
+     .default_value = "5000",
      .help = "maximal number of matches looked at"},
-    {.key = "continuation", OPT_INT(RestOptions, continuation, 1, TREE_MAX_NODES - 1), .default_value = "10",
+    {.key = "continuation",
+     OPT_INT(RestOptions, continuation, 1, TREE_MAX_NODES - 1),
+     .default_value = "10",
      .help = "maximal number of tokens drafted after a match"},
     {.key = NULL},
 };
@@ -109,10 +119,8 @@ static int open_rest(Drafter **out, const void *options, const DrafterEnv *env, 
     int status = d->tails ? FR_OK : error_memory(err, "rest", sizeof *d->tails);
     if (!status) status = ngram_scratch_open(&d->scratch, 1, err); /* only for its heap */
     if (!status) status = corpus_open(&d->index, o->index, env->n_vocab, env->vocab, err);
-    if (status)
-        close_rest(&d->base);
-    else
-        *out = &d->base;
+    if (status) close_rest(&d->base);
+    else *out = &d->base;
     return status;
 }
 
@@ -159,10 +167,8 @@ static int32_t run_end(const Rest *d, const Matches *s, int32_t begin, int32_t e
     int32_t beyond = step < end - last ? last + step : end;
     while (beyond - last > 1) {
         int32_t middle = last + (beyond - last) / 2;
-        if (token_of(d, s, middle, offset) == token)
-            last = middle;
-        else
-            beyond = middle;
+        if (token_of(d, s, middle, offset) == token) last = middle;
+        else beyond = middle;
     }
     return beyond;
 }

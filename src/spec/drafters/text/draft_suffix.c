@@ -67,13 +67,21 @@ typedef struct Suffix {
 } Suffix;
 
 static const Option option_table[] = {
-    {.key = "factor", OPT_REAL(SuffixOptions, factor, 0, 64), .default_value = "1",
+    {.key = "factor",
+     OPT_REAL(SuffixOptions, factor, 0, 64),
+     .default_value = "1",
      .help = "number of nodes drafted for each token of the match"},
-    {.key = "offset", OPT_REAL(SuffixOptions, offset, -64, 512), .default_value = "0",
+    {.key = "offset",
+     OPT_REAL(SuffixOptions, offset, -64, 512),
+     .default_value = "0",
      .help = "number of nodes drafted in addition"},
-    {.key = "min_prob", OPT_REAL(SuffixOptions, min_prob, 0, 1), .default_value = "0.1",
+    {.key = "min_prob",
+     OPT_REAL(SuffixOptions, min_prob, 0, 1),
+     .default_value = "0.1",
      .help = "smallest probability of a path that is drafted, by its share of what followed the match"},
-    {.key = "history", OPT_INT(SuffixOptions, history, 0, 1 << 24), .default_value = "131072",
+    {.key = "history",
+     OPT_INT(SuffixOptions, history, 0, 1 << 24),
+     .default_value = "131072",
      .help = "tokens of earlier answers kept, shared by all requests; 0: none"},
     {.key = NULL},
 };
@@ -158,8 +166,7 @@ static int32_t gather(NgramScratch *s, const NgramText *pool, const NgramText *t
 }
 
 /* Makes candidates of the children of a node of the trial whose string of m tokens occurs at these places. */
-static bool expand(Suffix *d, const NgramText *pool, int32_t node, double share, int32_t m, int32_t begin,
-                   int32_t n) {
+static bool expand(Suffix *d, const NgramText *pool, int32_t node, double share, int32_t m, int32_t begin, int32_t n) {
     NgramScratch *s = &d->scratch;
     int32_t n_groups = ngram_split(s, pool, begin, n, INT32_MAX), total = 0;
     int32_t smoothing = pool == &d->history ? HISTORY_SMOOTHING : TEXT_SMOOTHING;
@@ -175,8 +182,8 @@ static bool expand(Suffix *d, const NgramText *pool, int32_t node, double share,
                             .token = g.token,
                             .begin = g.begin,
                             .n = g.n,
-                            .p_accept =
-                                (double)d->trial.nodes[node].p_accept * text_drafter_share(g.n, total, m, smoothing)};
+                            .p_accept = (double)d->trial.nodes[node].p_accept *
+                                        text_drafter_share(g.n, total, m, smoothing)};
         if (!ngram_heap_push(s, c)) return false;
     }
     return true;
@@ -217,8 +224,8 @@ static bool try_pool(Suffix *d, const NgramText *pool, const NgramText *t, int32
     return fits;
 }
 
-static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees,
-                   int n, fr_error *err) {
+static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                   fr_error *err) {
     Suffix *d = (Suffix *)drafter;
     for (int i = 0; i < n; i++) {
         const NgramText *t = text_drafter_text(&d->text, sequences[i]);

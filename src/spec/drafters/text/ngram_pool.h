@@ -18,10 +18,10 @@ typedef struct PoolGram {
 typedef struct NgramPool {
     int32_t capacity, longest; /* n-grams in the ring; tokens after the first at most */
     int64_t n_added;
-    int32_t *tokens;           /* [capacity][longest] */
-    int32_t *keys, *lengths;   /* [capacity] */
-    int64_t *before;           /* [capacity] number of the previous n-gram of its chain, or -1 */
-    int64_t *heads;            /* [capacity] by hash of the key: number of the latest n-gram, or -1 */
+    int32_t *tokens;         /* [capacity][longest] */
+    int32_t *keys, *lengths; /* [capacity] */
+    int64_t *before;         /* [capacity] number of the previous n-gram of its chain, or -1 */
+    int64_t *heads;          /* [capacity] by hash of the key: number of the latest n-gram, or -1 */
 } NgramPool;
 
 /* capacity: a power of two. After a failure ngram_pool_close is safe. */

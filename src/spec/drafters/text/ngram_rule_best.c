@@ -52,14 +52,14 @@ enum {
 static double concentration(int32_t k) { return k + 1; }
 
 /* Appends the latest positions of a token that are followed by a token; returns how many, or -1 if memory ran out. */
-static int32_t gather(NgramScratch *s, const NgramText *t, int32_t token, int32_t max_match,
-                      int32_t max_places) {
+static int32_t gather(NgramScratch *s, const NgramText *t, int32_t token, int32_t max_match, int32_t max_places) {
     if (!ngram_scratch_reserve(s, max_places)) return -1;
     int32_t n = 0;
     for (int32_t p = ngram_text_last(t, token); p >= 0 && n < max_places; p = t->previous[p])
         if (p + 1 < t->n_indexed)
-            s->places[s->n_places + n++] =
-                (NgramPlace){.at = p, .match = max_match == 1 ? 1 : ngram_text_match(t, p, max_match)};
+            s->places[s->n_places + n++] = (NgramPlace){.at = p,
+                                                        .match = max_match == 1 ? 1
+                                                                                : ngram_text_match(t, p, max_match)};
     s->n_places += n;
     return n;
 }
@@ -141,8 +141,7 @@ static bool take_best(Draft *d, int32_t source) {
     return c.n >= 0 && expand(d, node, c.begin, c.n);
 }
 
-int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, int32_t budget, Tree *tree,
-                    fr_error *err) {
+int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, int32_t budget, Tree *tree, fr_error *err) {
     Draft d = {.s = s, .t = t, .tree = tree};
     s->n_places = s->n_heap = 0;
     int32_t end = budget < TREE_MAX_NODES - tree->n ? tree->n + budget : TREE_MAX_NODES;

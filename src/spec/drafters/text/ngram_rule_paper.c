@@ -43,8 +43,7 @@ static int32_t n_windows(const NgramText *t, const NgramOptions *o, int32_t at, 
 }
 
 /* The frequency of the trie's node of m tokens whose last token is at these places. */
-static int64_t frequency(const NgramText *t, const NgramOptions *o, const NgramPlace *places, int32_t n,
-                         int32_t m) {
+static int64_t frequency(const NgramText *t, const NgramOptions *o, const NgramPlace *places, int32_t n, int32_t m) {
     int64_t sum = 0;
     for (int32_t i = 0; i < n; i++) sum += n_windows(t, o, places[i].at, m);
     return sum;
@@ -90,8 +89,8 @@ static bool expand(NgramScratch *s, const NgramText *t, const NgramOptions *o, c
     return true;
 }
 
-int ngram_rule_paper(NgramScratch *s, const NgramText *t, const NgramOptions *o, int32_t source,
-                     int32_t budget, Tree *tree, fr_error *err) {
+int ngram_rule_paper(NgramScratch *s, const NgramText *t, const NgramOptions *o, int32_t source, int32_t budget,
+                     Tree *tree, fr_error *err) {
     int32_t matched = query(s, t, o);
     s->n_heap = 0;
     bool fits = matched >= 0;

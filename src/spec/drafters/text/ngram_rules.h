@@ -57,15 +57,14 @@ NgramCandidate ngram_heap_pop(NgramScratch *s);          /* n_heap > 0 */
 enum { NGRAM_RULE_BEST, NGRAM_RULE_PAPER };
 
 typedef struct NgramOptions { /* of ngram-trie */
-    int rule;          /* NGRAM_RULE_BEST, NGRAM_RULE_PAPER */
-    int32_t n, prefix; /* rule paper: window and longest prefix */
-    bool live;         /* also drafts from generated tokens */
+    int rule;                 /* NGRAM_RULE_BEST, NGRAM_RULE_PAPER */
+    int32_t n, prefix;        /* rule paper: window and longest prefix */
+    bool live;                /* also drafts from generated tokens */
 } NgramOptions;
 
 /* Both add at most `budget` nodes below node 0, whose token is the last of the text. */
-int ngram_rule_paper(NgramScratch *s, const NgramText *t, const NgramOptions *o, int32_t source,
-                     int32_t budget, Tree *tree, fr_error *err);
-int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, int32_t budget, Tree *tree,
-                    fr_error *err);
+int ngram_rule_paper(NgramScratch *s, const NgramText *t, const NgramOptions *o, int32_t source, int32_t budget,
+                     Tree *tree, fr_error *err);
+int ngram_rule_best(NgramScratch *s, const NgramText *t, int32_t source, int32_t budget, Tree *tree, fr_error *err);
 
 #endif

@@ -61,10 +61,8 @@ static void update_top(NgramText *t, const NgramEntry *e) {
     int32_t i = 0;
     while (i < t->n_top && top[i].token != e->token) i++;
     if (i == t->n_top) {
-        if (t->n_top < NGRAM_N_TOP)
-            t->n_top++;
-        else if (top[--i].n_contexts > e->n_contexts)
-            return;
+        if (t->n_top < NGRAM_N_TOP) t->n_top++;
+        else if (top[--i].n_contexts > e->n_contexts) return;
     }
     for (; i > 0 && top[i - 1].n_contexts <= e->n_contexts; i--) top[i] = top[i - 1];
     top[i] = *e;
@@ -96,14 +94,12 @@ int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err) 
     return error_memory(err, "the n-gram text", (size_t)n * 2 * sizeof(int32_t));
 }
 
-int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed,
-                      fr_error *err) {
+int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed, fr_error *err) {
     fr_assert(!indexed || t->n_indexed == t->n);
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= n_vocab)
-            return error_set(err, FR_ERR_ARGUMENT,
-                             "a drafter: token %d is outside the vocabulary of %d tokens", tokens[i],
-                             n_vocab);
+            return error_set(err, FR_ERR_ARGUMENT, "a drafter: token %d is outside the vocabulary of %d tokens",
+                             tokens[i], n_vocab);
     if (n > MAX_TOKENS - t->n)
         return error_set(err, FR_ERR_CONTEXT, "a drafter: a text is limited to %d tokens", MAX_TOKENS);
     if (!grow_arrays(t, t->n + n))
@@ -111,8 +107,7 @@ int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_
     if (n > 0) memcpy(t->tokens + t->n, tokens, (size_t)n * sizeof *tokens);
     t->n += (int32_t)n;
     while (indexed && t->n_indexed < t->n)
-        if (!index_next(t))
-            return error_memory(err, "the n-gram table", 2 * (size_t)t->n_slots * sizeof(NgramEntry));
+        if (!index_next(t)) return error_memory(err, "the n-gram table", 2 * (size_t)t->n_slots * sizeof(NgramEntry));
     return FR_OK;
 }
 

@@ -40,8 +40,7 @@ typedef struct NgramText {
 int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err);
 /* Appends tokens, which must be in [0, n_vocab). With `indexed` they enter the chains; all earlier tokens must have entered
  * them, too. After a failure the text is unchanged, or a part was appended. */
-int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed,
-                      fr_error *err);
+int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed, fr_error *err);
 void ngram_text_free(NgramText *t); /* back to the zero state */
 size_t ngram_text_bytes(const NgramText *t);
 

@@ -36,8 +36,7 @@ int text_drafter_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens
     return status;
 }
 
-int text_drafter_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n,
-                         fr_error *err) {
+int text_drafter_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     const TextDrafter *d = (TextDrafter *)drafter;
     return ngram_text_append(text_drafter_text(d, sequence), tokens, n, d->n_vocab, true, err);
 }

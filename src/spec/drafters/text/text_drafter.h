@@ -24,8 +24,7 @@ NgramText *text_drafter_text(const TextDrafter *d, int32_t sequence);
  * prompt alone. */
 int text_drafter_begin(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int text_drafter_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-int text_drafter_observe_unindexed(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n,
-                                   fr_error *err);
+int text_drafter_observe_unindexed(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 void text_drafter_end(Drafter *d, int32_t sequence);
 
 /* The estimated probability of a token that followed `n_token` of the `n_all` places that match m >= 1 tokens:
