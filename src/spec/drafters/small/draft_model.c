@@ -58,13 +58,10 @@ static int32_t measure_shape(const DraftShape *shape, int32_t *max_children) {
 static int open_memory(DraftModel *d, int32_t n_nodes, int32_t max_children, fr_error *err) {
     size_t n = (size_t)d->small_model.max_rows;
     d->max_group = d->small_model.max_rows / (SMALL_MODEL_MAX_NEW + n_nodes);
-    d->front = mem_calloc(n, sizeof *d->front);
-    d->next = mem_calloc(n, sizeof *d->next);
-    d->dists = mem_calloc(n, sizeof *d->dists);
-    d->children = mem_calloc((size_t)max_children + GROW_N_RIVALS, sizeof *d->children);
-    d->dist = mem_calloc((size_t)d->small_model.n_vocab, sizeof *d->dist);
-    if (d->front && d->next && d->dists && d->children && d->dist) return FR_OK;
-    return error_memory(err, "a draft model's trees", n * sizeof *d->front);
+    const ArenaItem items[] = {ARENA_ITEM(&d->front, n), ARENA_ITEM(&d->next, n), ARENA_ITEM(&d->dists, n),
+                               ARENA_ITEM(&d->children, max_children + GROW_N_RIVALS),
+                               ARENA_ITEM(&d->dist, d->small_model.n_vocab)};
+    return arena_take(&d->arena, items, ARENA_COUNT(items), "a draft model's trees", err);
 }
 
 int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
@@ -91,8 +88,7 @@ int draft_model_open(Drafter **out, const char *path, const char *method, const 
 
 void draft_model_close(Drafter *drafter) {
     DraftModel *d = (DraftModel *)drafter;
-    void *all[] = {d->front, d->next, d->dists, d->children, d->dist};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
+    arena_free(&d->arena);
     small_model_kv_close(&d->small_model);
     mem_free(d);
 }

@@ -2,6 +2,7 @@
 #ifndef SMALL_GROW_LEVEL_H
 #define SMALL_GROW_LEVEL_H
 
+#include "base/arena.h"
 #include "spec/drafters/small/draft_model.h"
 #include "spec/drafters/small/small_model_kv.h"
 #include "spec/sampling/draw.h"
@@ -42,6 +43,7 @@ typedef struct DraftModel {
     DrawChild *children; /* of one sequence at one level */
     const float **dists; /* [max_rows] the distribution at each node of the front, if it is declared */
     float *dist;         /* [n_vocab] the distribution at the current node, if it is not declared */
+    Arena arena;         /* of the arrays above */
 } DraftModel;
 
 /* Draws the children of the whole front, whose rows have run, and adds them to their trees. The nodes that get children
