@@ -2,11 +2,11 @@
  *
  *   bench_cost MODEL.gguf [SECONDS [CONTEXT,... [REPETITIONS [q16|q8]]]]
  *
- * It measures the cost curve as the engine does for its first request with an automatic budget (cost_curve_measure, whose own time is
- * printed), then forwards of 1 to 32 rows behind each context (128,1024; SECONDS, 2, for each), and prints the measured time, the
- * predicted one and the error; all this REPETITIONS (3) times. Times are the minimum of their rounds, as those of the curve are. If the
- * machine changed its speed meanwhile, the errors mean nothing: T(1) is measured once more at the end, and a repetition counts only
- * where it agrees within 5 %.
+ * It measures the cost curve as the engine does for its first request with an automatic budget (cost_curve_measure,
+ * whose own time is printed), then forwards of 1 to 32 rows behind each context (128,1024; SECONDS, 2, for each), and
+ * prints the measured time, the predicted one and the error; all this REPETITIONS (3) times. Times are the minimum of
+ * their rounds, as those of the curve are. If the machine changed its speed meanwhile, the errors mean nothing: T(1)
+ * is measured once more at the end, and a repetition counts only where it agrees within 5 %.
  */
 #include "opened_model.h"
 

@@ -2,8 +2,8 @@
  *
  *   bench_lyanna TARGET.gguf [RANK [HOT [DEPTH [TOP]]]]
  *
- * It writes drafters of random weights for the target (token info of rank RANK, 64, over HOT tokens, 0: all) into /tmp, removes them in
- * the end, and prints
+ * It writes drafters of random weights for the target (token info of rank RANK, 64, over HOT tokens, 0: all) into
+ * /tmp, removes them in the end, and prints
  *   how long the table of token info takes to make, in each form, and its size;
  *   the time of the LM head for DEPTH (5) hidden states in one pass and one after the other (Lyanna, Fig. 13 a);
  *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b).

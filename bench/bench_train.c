@@ -3,9 +3,10 @@
  *     bench_train [LAYERS DIM HEADS KV_HEADS FFN [LENGTH [SEQUENCES [THREADS [BF16]]]]]
  *     (default: 8 256 4 2 768 512 8, all cores, 1 if the CPU multiplies BF16, else 0)
  *
- * The vocabulary is that of models/target.gguf; tokens are random. A step is forward, backward, clipping and AdamW; the
- * best of several is shown, by the clock and by processor time. Operations of a token: 6 for each weight of a matrix (2 forward, 4
- * backward), and 6 n_embd (length + 1) per layer for attention, which sees half of the sequence on average.
+ * The vocabulary is that of models/target.gguf; tokens are random. A step is forward, backward, clipping and AdamW;
+ * the best of several is shown, by the clock and by processor time. Operations of a token: 6 for each weight of a
+ * matrix (2 forward, 4 backward), and 6 n_embd (length + 1) per layer for attention, which sees half of the sequence
+ * on average.
  */
 #include "base/clock.h"
 #include "base/mem.h"

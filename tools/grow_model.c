@@ -1,7 +1,7 @@
 /* grow_model.c - writes a large model that generates exactly the text of a small one, at the cost of the large one.
  *
- * It serves to measure speculation end to end: the text of a trained model and the forward of an expensive one. grow_model/grow.c
- * explains how it works and what is exact. */
+ * It serves to measure speculation end to end: the text of a trained model and the forward of an expensive one.
+ * grow_model/grow.c explains how it works and what is exact. */
 #include "grow_model/grow.h"
 #include "make_model/make_model.h"
 

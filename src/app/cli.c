@@ -1,4 +1,5 @@
-/* cli.c - what the subcommands share: errors, whole files, the cache folder, the list of drafters, lists of integers. */
+/* cli.c - what the subcommands share: errors, whole files, the cache folder, the list of drafters, lists of integers.
+ * */
 #include "app/cli.h"
 
 #include "spec/drafter/drafter.h"

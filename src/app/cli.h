@@ -17,12 +17,12 @@ int cli_fail(const fr_error *err);
 /* Reads the whole of a file ("-": standard input) into malloc'ed memory, followed by a '\0'; at most max_bytes. */
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
 
-/* The folder for what may be deleted at any time: $XDG_CACHE_HOME/forerun, else ~/.cache/forerun; created if needed. NULL where it
- * cannot be created. The string lives as long as the program. */
+/* The folder for what may be deleted at any time: $XDG_CACHE_HOME/forerun, else ~/.cache/forerun; created if needed.
+ * NULL where it cannot be created. The string lives as long as the program. */
 const char *cli_cache_folder(void);
 
-/* Appends the drafters with their options for --help; without_target: only those that need neither the target's logits nor a model.
- * False: no memory. */
+/* Appends the drafters with their options for --help; without_target: only those that need neither the target's
+ * logits nor a model. False: no memory. */
 bool cli_list_drafters(Buf *out, bool without_target);
 /* For rows of options: the i-th method of --draft, the i-th kernel table; NULL after the last. */
 const char *cli_suggest_draft(int i);

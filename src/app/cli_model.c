@@ -1,6 +1,7 @@
 /* cli_model.c - the options of the commands that run a model below the public API, and opening it.
  *
- * `logits` and `perf` read single rows and time single forwards, which the public API hides, so they open the model themselves.
+ * `logits` and `perf` read single rows and time single forwards, which the public API hides, so they open the model
+ * themselves.
  */
 #include "app/cli.h"
 

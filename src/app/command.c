@@ -1,8 +1,8 @@
 /* command.c - from argv into the structs of a command, as its tables of options describe them.
  *
- * GNU style: --key=VALUE, --key VALUE, -x VALUE, -xVALUE, flags joined as in -jt, "--" before arguments that begin with '-'. A key is
- * written in full; for a misspelt or shortened one the error names the nearest. Of an option that is given twice the last value counts,
- * except for lists, which grow.
+ * GNU style: --key=VALUE, --key VALUE, -x VALUE, -xVALUE, flags joined as in -jt, "--" before arguments that begin
+ * with '-'. A key is written in full; for a misspelt or shortened one the error names the nearest. Of an option that
+ * is given twice the last value counts, except for lists, which grow.
  */
 #include "app/command.h"
 

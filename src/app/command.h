@@ -1,7 +1,7 @@
 /* command.h - what a subcommand of `forerun` is, and what follows from its tables of options.
  *
- * A command names its tables (base/options.h) and the structs they fill. Parsing argv, --help, the OPTIONS section of the man page and
- * the shell completions all read those tables, so that an option is one row in one place.
+ * A command names its tables (base/options.h) and the structs they fill. Parsing argv, --help, the OPTIONS section of
+ * the man page and the shell completions all read those tables, so that an option is one row in one place.
  */
 #ifndef APP_COMMAND_H
 #define APP_COMMAND_H
@@ -36,8 +36,8 @@ struct Command {
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit status */
 };
 
-/* Parses argv into the command's structs; prints help or an error where asked or needed. True: run the command; else *status is the
- * exit status. */
+/* Parses argv into the command's structs; prints help or an error where asked or needed. True: run the command; else
+ * *status is the exit status. */
 bool command_parse(const Command *c, int argc, char **argv, int *status);
 /* Parses and runs, also with a method: argv[0] is "run", "train", ... */
 int command_main(const Command *c, int argc, char **argv);

@@ -1,7 +1,7 @@
 /* command_completions.c - completions for bash, zsh and fish, from the tables of options.
  *
- * Each shell gets a script that knows commands, methods of `train`, options, the names that a choice can have, drafters for --draft
- * and which values are files. `make install` puts the scripts where the shells look for them.
+ * Each shell gets a script that knows commands, methods of `train`, options, the names that a choice can have,
+ * drafters for --draft and which values are files. `make install` puts the scripts where the shells look for them.
  */
 #include "app/command.h"
 

@@ -1,7 +1,8 @@
 /* command_man.c - the section OPTIONS of man/forerun.1, in roff, from the tables of options.
  *
- * `forerun --man` prints it, man/update.sh puts it between the marks in man/forerun.1, and test_help_cli.c fails if the two differ. The rest
- * of the page is written by hand. A table that several commands share is printed with the first of them; the others refer to it.
+ * `forerun --man` prints it, man/update.sh puts it between the marks in man/forerun.1, and test_help_cli.c fails if
+ * the two differ. The rest of the page is written by hand. A table that several commands share is printed with the
+ * first of them; the others refer to it.
  */
 #include "app/command.h"
 

@@ -1,8 +1,8 @@
 /* plot.c - writes a gnuplot script and pipes it into gnuplot.
  *
- * Every text of the caller is put into single quotes, inside which gnuplot has no escapes and runs no commands; a quote is
- * doubled. The terminal is `noenhanced`, so that underscores stay underscores. Positions of bars are computed here, because
- * gnuplot's own histograms have no symmetric error bars. */
+ * Every text of the caller is put into single quotes, inside which gnuplot has no escapes and runs no commands; a
+ * quote is doubled. The terminal is `noenhanced`, so that underscores stay underscores. Positions of bars are
+ * computed here, because gnuplot's own histograms have no symmetric error bars. */
 #include "app/plot.h"
 
 #include <errno.h>

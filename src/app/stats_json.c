@@ -1,6 +1,7 @@
 /* stats_json.c - sums of fr_stats, their JSON object, and the table of acceptance by depth.
  *
- * Every command that reports statistics goes through here, so that a field has one name and one meaning wherever it is written.
+ * Every command that reports statistics goes through here, so that a field has one name and one meaning wherever it
+ * is written.
  */
 #include "app/stats_json.h"
 

@@ -8,15 +8,16 @@
 
 enum { STATS_DEPTHS = 8 }; /* depths in the table and in "acceptance_by_step" */
 
-/* Adds the counts and times of `more`, and computes acceptance_length and tokens_per_s anew. A zeroed sum is empty. logits_hash and
- * draft_error are the caller's. */
+/* Adds the counts and times of `more`, and computes acceptance_length and tokens_per_s anew. A zeroed sum is empty.
+ * logits_hash and draft_error are the caller's. */
 void stats_add(fr_stats *sum, const fr_stats *more);
 
-/* Of the steps that accepted a node at depth d - 1 (d = 1: of all steps), the share that accepted one at depth d; steps that were
- * offered none there count. NaN: no step got that far. */
+/* Of the steps that accepted a node at depth d - 1 (d = 1: of all steps), the share that accepted one at depth d;
+ * steps that were offered none there count. NaN: no step got that far. */
 double stats_acceptance(const fr_stats *s, int depth);
 
-/* The one JSON object for statistics, which `run`, `compare` and `bench` extend with fields of their own. NULL: no memory. */
+/* The one JSON object for statistics, which `run`, `compare` and `bench` extend with fields of their own. NULL: no
+ * memory. */
 json_t *stats_json(const fr_stats *s);
 
 /* A table of stats_acceptance; names are cut to `width`. */

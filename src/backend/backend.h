@@ -6,13 +6,14 @@
  *   Linear    one matrix of a drafter, and a bias
  *   Lookup    rows of numbers that drafters add to logits by token
  *
- * The engine and every drafter use only this and executor.h, which turns sequences and pages into slots for all backends alike.
- * backend/cpu is the fast one; backend/reference is the same in double precision, without packing or threads, written to be read;
- * begin there to write another. A backend is a folder here and a line in backend.c.
+ * The engine and every drafter use only this and executor.h, which turns sequences and pages into slots for all
+ * backends alike. backend/cpu is the fast one; backend/reference is the same in double precision, without packing or
+ * threads, written to be read; begin there to write another. A backend is a folder here and a line in backend.c.
  *
- * The contract: a result depends on its own inputs alone. The row of a forward that sees certain tokens gives the same bits in
- * every batch, chunk, tree, page layout and number of threads (docs/ARCHITECTURE.md); tests/lossless holds each backend to it.
- * Objects of one Device are used by one thread at a time. Functions that can fail return a negative code and fill in err.
+ * The contract: a result depends on its own inputs alone. The row of a forward that sees certain tokens gives the
+ * same bits in every batch, chunk, tree, page layout and number of threads (docs/ARCHITECTURE.md); tests/lossless
+ * holds each backend to it. Objects of one Device are used by one thread at a time. Functions that can fail return a
+ * negative code and fill in err.
  */
 #ifndef BACKEND_BACKEND_H
 #define BACKEND_BACKEND_H
@@ -83,7 +84,8 @@ typedef struct RowPlace {
 
 typedef enum ResultKind { RESULT_LOGITS, RESULT_HIDDEN } ResultKind;
 
-/* A part of a forward for measurements: its work, the shortest time in which the machine could do it, and the time it took. */
+/* A part of a forward for measurements: its work, the shortest time in which the machine could do it, and the time it
+ * took. */
 enum { COST_PARTS_MAX = 12 };
 typedef struct CostPart {
     const char *name;
@@ -114,8 +116,9 @@ struct Backend {
     const char *name, *summary; /* as in --backend; one line for --help */
     bool computes_exactly;      /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
-    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM head they
-     * share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending with NULL. */
+    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM
+     * head they share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending
+     * with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
     void (*weights_close)(Weights *w);
@@ -126,18 +129,20 @@ struct Backend {
     int (*device_open)(Device **out, const DeviceOptions *options, fr_error *err);
     void (*device_close)(Device *d);
 
-    /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots. read gives the result
-     * number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or [n_embd]. */
+    /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots. read
+     * gives the result number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or
+     * [n_embd]. */
     int (*context_open)(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
     void (*context_close)(Context *c);
     void (*forward)(Context *c, const RowPlace *rows, int32_t n_rows);
     const float *(*read)(Context *c, ResultKind kind, int32_t i);
-    /* Keys and values of n slots from one place to another, which may overlap; and of one slot, all one small constant. */
+    /* Keys and values of n slots from one place to another, which may overlap; and of one slot, all one small
+     * constant. */
     void (*copy_slots)(Context *c, int32_t from, int32_t to, int32_t n);
     void (*fill_slot)(Context *c, int32_t slot);
 
-    /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, no rows are fine. head: the LM head, y [n_rows][n_vocab];
-     * head_reserve takes its memory beforehand. */
+    /* For drafters. x [n_rows][n_in], y [n_rows][n_out]; at most max_rows rows, no rows are fine. head: the LM head,
+     * y [n_rows][n_vocab]; head_reserve takes its memory beforehand. */
     int (*linear_open)(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                        int32_t max_rows, fr_error *err);
     void (*linear_close)(Linear *l);
@@ -153,8 +158,9 @@ struct Backend {
     void (*lookup_store)(Device *d, Lookup *l, int64_t first, int32_t n_rows, const float *rows);
     void (*lookup_add)(Device *d, Lookup *l, int64_t row, float *x);
 
-    /* For measurements (cost.h). parts: fills out [COST_PARTS_MAX] and returns their number; time_parts: from now on the seconds of each
-     * part are added to seconds [that number], NULL: no longer. speed and read_weights may be NULL: unknown. */
+    /* For measurements (cost.h). parts: fills out [COST_PARTS_MAX] and returns their number; time_parts: from now on
+     * the seconds of each part are added to seconds [that number], NULL: no longer. speed and read_weights may be
+     * NULL: unknown. */
     void (*work)(const Weights *w, KvType kv_type, CostWork *out);
     int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
                  CostPart *out);
@@ -164,7 +170,8 @@ struct Backend {
                         fr_error *err); /* the time of reading all matrices once */
 };
 
-/* All backends, ending with NULL, the default first; and one by name (NULL: the default), with an error that names them. */
+/* All backends, ending with NULL, the default first; and one by name (NULL: the default), with an error that names
+ * them. */
 const Backend *const *backends(void);
 int backend_find(const char *name, const Backend **out, fr_error *err);
 

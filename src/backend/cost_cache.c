@@ -39,7 +39,8 @@ static bool path_of(const char *folder, const char *key, char out[PATH_BYTES]) {
     return n > 0 && n < PATH_BYTES;
 }
 
-/* Writes the text of the file except its last line, which is a hash of everything before it. Returns the number of bytes. */
+/* Writes the text of the file except its last line, which is a hash of everything before it. Returns the number of
+ * bytes. */
 static size_t write_text(const char *key, const CostCurve *c, char out[FILE_BYTES]) {
     int n = snprintf(out, FILE_BYTES, "forerun cost 1\n%s\n%.9g %.9g\n%d\n", key, c->key_s, c->key_read_s, c->n);
     for (int k = 0; k < c->n; k++)

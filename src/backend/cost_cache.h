@@ -1,9 +1,9 @@
 /* cost_cache.h - a measured cost curve kept in a file, so that the next start does not measure again.
  *
- * A file belongs to one key: CPU, threads, kernel table, forms of activations and cache, context, and the shapes and types of the
- * model's tensors, because the cost depends on these. The name of the file is a hash of the key, and the file contains the key: a damaged
- * file, or one of another key, is ignored. Costs decide trees and never tokens, so a wrong entry costs only time, and every forward
- * corrects the curve. */
+ * A file belongs to one key: CPU, threads, kernel table, forms of activations and cache, context, and the shapes and
+ * types of the model's tensors, because the cost depends on these. The name of the file is a hash of the key, and the
+ * file contains the key: a damaged file, or one of another key, is ignored. Costs decide trees and never tokens, so a
+ * wrong entry costs only time, and every forward corrects the curve. */
 #ifndef BACKEND_COST_CACHE_H
 #define BACKEND_COST_CACHE_H
 

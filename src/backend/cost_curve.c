@@ -1,7 +1,8 @@
 /* cost_curve.c - measures T(n, context) in some tenths of a second, and corrects it by every forward afterwards.
  *
- * A drafted token pays only if the row that verifies it costs less time than it saves, so the budget allocator must know T(n) within a
- * few per cent. Disturbances only ever make a forward slower: of several measurements the fastest counts. */
+ * A drafted token pays only if the row that verifies it costs less time than it saves, so the budget allocator must
+ * know T(n) within a few per cent. Disturbances only ever make a forward slower: of several measurements the fastest
+ * counts. */
 #include "backend/cost_curve.h"
 
 #include "base/clock.h"
@@ -13,16 +14,16 @@ enum { SINK = 8192 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST
 /* Closer together where arithmetic usually begins to take longer than reading the weights. */
 static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
 enum { KEY_POINT = 5 };
-/* Seconds: at least for each number of rows; for each measurement of keys; after which larger numbers of rows are left out; and after
- * which nothing more is repeated. */
+/* Seconds: at least for each number of rows; for each measurement of keys; after which larger numbers of rows are
+ * left out; and after which nothing more is repeated. */
 #define ROWS_S 0.012
 #define KEYS_S 0.01
 #define GROW_S 0.7
 #define LIMIT_S 1.1
 #define MOST 0.08
 
-/* Two facts hold for every forward: more rows never take less time, and never more than several forwards of fewer rows would. Points that
- * contradict them are noise and are moved to the nearest possible value. */
+/* Two facts hold for every forward: more rows never take less time, and never more than several forwards of fewer
+ * rows would. Points that contradict them are noise and are moved to the nearest possible value. */
 static void make_sound(CostCurve *c) {
     for (int k = 1; k < c->n; k++) {
         double least = c->seconds[k - 1], most = least * (double)c->rows[k] / (double)c->rows[k - 1];
@@ -40,8 +41,9 @@ static int time_once(Executor *e, int32_t n_rows, double *least, double *spent_s
     return FR_OK;
 }
 
-/* The time that n_keys keys add to a forward: measured with and without them in turn, because the difference is small and the speed of
- * the machine varies. At least two forwards are timed, because the first finds the caches full of the keys that were just written. */
+/* The time that n_keys keys add to a forward: measured with and without them in turn, because the difference is small
+ * and the speed of the machine varies. At least two forwards are timed, because the first finds the caches full of
+ * the keys that were just written. */
 static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
     double least[2] = {INFINITY, INFINITY}, s;
     for (int round = 0; round < 2; round++)
@@ -62,8 +64,9 @@ static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
     if (one_s > c->key_s) c->key_read_s = one_s - c->key_s;
 }
 
-/* Measures the numbers of rows in turn, the small ones more often, so that each gets about as much time as the largest: a moment in which
- * something else ran must not decide a point. A first forward, with cold caches, is not counted. */
+/* Measures the numbers of rows in turn, the small ones more often, so that each gets about as much time as the
+ * largest: a moment in which something else ran must not decide a point. A first forward, with cold caches, is not
+ * counted. */
 static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s, fr_error *err) {
     double spent_s[COST_CURVE_MAX] = {0}, cold_s = INFINITY, none = 0;
     int n = 0, status = time_once(e, 1, &cold_s, &none, err);
@@ -83,8 +86,8 @@ static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, double begin_s
     return status;
 }
 
-/* Where more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows; of all rising curves
- * this one is the nearest (isotonic regression). */
+/* Where more rows took less time than fewer, both get the mean. Some kernels are slow at a certain number of rows; of
+ * all rising curves this one is the nearest (isotonic regression). */
 static void make_rising(CostCurve *c) {
     double sum[COST_CURVE_MAX];
     int count[COST_CURVE_MAX], n = 0; /* runs of points that share their mean */
@@ -126,8 +129,9 @@ double cost_curve_at(const CostCurve *c, int32_t n_rows) {
     return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s);
 }
 
-/* The error moves the points beside n_rows, and a quarter of it moves the whole curve (the machine has become slower). Points above sink
- * very slowly towards these: a size that looks too expensive to be used would otherwise never be measured again. */
+/* The error moves the points beside n_rows, and a quarter of it moves the whole curve (the machine has become
+ * slower). Points above sink very slowly towards these: a size that looks too expensive to be used would otherwise
+ * never be measured again. */
 void cost_curve_observe(CostCurve *c, int32_t n_rows, double seconds) {
     if (n_rows > 2 * c->rows[c->n - 1]) return;
     double wrong = seconds / cost_curve_at(c, n_rows) - 1;

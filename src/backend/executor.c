@@ -1,16 +1,18 @@
-/* executor.c - from rows of token trees to placed rows: position, slot and visible slots of each, worked out once for all backends.
+/* executor.c - from rows of token trees to placed rows: position, slot and visible slots of each, worked out once for
+ * all backends.
  *
- * The problem. Prefill, plain decoding and the verification of a token tree differ only in which earlier tokens a row sees. There
- * is one forward; a row is a token with a position and a list of visible keys:
+ * The problem. Prefill, plain decoding and the verification of a token tree differ only in which earlier tokens a row
+ * sees. There is one forward; a row is a token with a position and a list of visible keys:
  *
  *     committed tokens of its sequence   +   its ancestors in the batch   +   itself
  *     n_prefix slots                         n_path - 1 slots                 its own slot
  *
- * in the order of their logical positions. A path of a tree therefore reads exactly what the chain of the same tokens reads, in the
- * same order, and computes the same bits: attention knows no other structure.
+ * in the order of their logical positions. A path of a tree therefore reads exactly what the chain of the same tokens
+ * reads, in the same order, and computes the same bits: attention knows no other structure.
  *
- * Example. Committed "a b"; tree: c with children d and e. Rows c d e have positions 2 3 3. Row e sees the slots of a b | c e; when
- * "c e" is committed later, kv_commit moves e up to position 3, and a later row sees a b c e | itself, as if d had never been there.
+ * Example. Committed "a b"; tree: c with children d and e. Rows c d e have positions 2 3 3. Row e sees the slots of a
+ * b | c e; when "c e" is committed later, kv_commit moves e up to position 3, and a later row sees a b c e | itself,
+ * as if d had never been there.
  *
  * Tests: test_forward.c (tree = chain, chunking, threads, pages, neighbours) for every backend. */
 #include "backend/executor.h"
@@ -156,8 +158,8 @@ static bool is_possible(const Executor *e, const Row *r, int32_t i) {
            (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
 
-/* Works out position, slot and visible tree slots of each row behind n_before earlier ones. The rows of a sequence take its reserved
- * slots in row order; a row sees the committed tokens, its ancestors and itself. */
+/* Works out position, slot and visible tree slots of each row behind n_before earlier ones. The rows of a sequence
+ * take its reserved slots in row order; a row sees the committed tokens, its ancestors and itself. */
 static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_rows, fr_error *err) {
     for (int32_t i = n_before; i < n_before + n_rows; i++) {
         const Row *r = &rows[i - n_before];

@@ -1,13 +1,13 @@
-/* executor.h - a model at work: sequences with their keys and values, and forwards over rows of token trees. What the engine and the
- * drafters call; the same for every backend (backend.h does the computing).
+/* executor.h - a model at work: sequences with their keys and values, and forwards over rows of token trees. What the
+ * engine and the drafters call; the same for every backend (backend.h does the computing).
  */
 #ifndef BACKEND_EXECUTOR_H
 #define BACKEND_EXECUTOR_H
 
 #include "backend/backend.h"
 
-/* One token to be run through the model. Rows of one sequence stand parents first; several rows may have the same parent. The
- * position of a row follows its parent's. */
+/* One token to be run through the model. Rows of one sequence stand parents first; several rows may have the same
+ * parent. The position of a row follows its parent's. */
 typedef struct Row {
     int32_t token;
     int32_t sequence;
@@ -49,7 +49,8 @@ void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);
-/* Lengthens the sequence by n tokens that were never run: all their keys and values are one constant. For measurements only. */
+/* Lengthens the sequence by n tokens that were never run: all their keys and values are one constant. For
+ * measurements only. */
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err);
 /* Rows of the sequence for which there are pages now. */
 int32_t executor_room(const Executor *e, int32_t sequence);
@@ -61,18 +62,18 @@ int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *er
 
 /* Runs the rows (at most max_rows; each sequence reserved before). Refuses impossible batches. */
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
-/* Runs more rows below those of the last forward, whose keys are still in their slots, for drafters that grow a tree level by
- * level. Row numbers continue, a parent may be any row since executor_forward, and reservations and max_rows count all of them.
- * Nothing may be committed in between. Results are those of the new rows only. */
+/* Runs more rows below those of the last forward, whose keys are still in their slots, for drafters that grow a tree
+ * level by level. Row numbers continue, a parent may be any row since executor_forward, and reservations and max_rows
+ * count all of them. Nothing may be committed in between. Results are those of the new rows only. */
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
 
-/* Reads a result of the last forward, which lies where the backend computed it until then: the logits [n_vocab] of a row that wanted
- * them, and the hidden state after the final norm [n_embd] of a row that wanted either; NULL for other rows. Valid until the next
- * forward. */
+/* Reads a result of the last forward, which lies where the backend computed it until then: the logits [n_vocab] of a
+ * row that wanted them, and the hidden state after the final norm [n_embd] of a row that wanted either; NULL for
+ * other rows. Valid until the next forward. */
 const float *executor_logits(const Executor *e, int32_t row);
 const float *executor_hidden(const Executor *e, int32_t row);
-/* Keeps these rows of the last forward and its extensions (all of one sequence, a chain from the committed tokens down) and forgets
- * the other rows of the sequence. Once per sequence and forward. */
+/* Keeps these rows of the last forward and its extensions (all of one sequence, a chain from the committed tokens
+ * down) and forgets the other rows of the sequence. Once per sequence and forward. */
 void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t n);
 
 #endif

@@ -4,10 +4,11 @@
  *   logical position   0 1 | 2 3 | 4 -
  *   slot              14 15| 4 5 | 8 9      slot = page * page_size + position % page_size
  *
- * Pages are counted: a fork shares every page of its parent, and a shared page is copied before anything is written into it
- * (copy on write). Rows of a forward that are not committed yet take the slots past the committed length, in row order; kv_commit
- * keeps some of them, moved up in order, and forgets the rest. The keys and values themselves lie in the memory of a backend, which
- * copies slots when it is asked to. No operation computes anything: a slot's bytes are what the forward stored.
+ * Pages are counted: a fork shares every page of its parent, and a shared page is copied before anything is written
+ * into it (copy on write). Rows of a forward that are not committed yet take the slots past the committed length, in
+ * row order; kv_commit keeps some of them, moved up in order, and forgets the rest. The keys and values themselves
+ * lie in the memory of a backend, which copies slots when it is asked to. No operation computes anything: a slot's
+ * bytes are what the forward stored.
  */
 #ifndef BACKEND_KV_PAGES_H
 #define BACKEND_KV_PAGES_H

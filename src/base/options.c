@@ -1,7 +1,8 @@
 /* options.c - values from text into the fields of a struct, as a table of options describes them (options.h).
  *
- * There is one function that converts a value, option_store; defaults go through it too, so that a default which its own row
- * would refuse is found at once (an assertion), and the text that --help shows as the default is the one that is used.
+ * There is one function that converts a value, option_store; defaults go through it too, so that a default which its
+ * own row would refuse is found at once (an assertion), and the text that --help shows as the default is the one that
+ * is used.
  */
 #include "base/options.h"
 
@@ -223,8 +224,8 @@ int options_parse(const Option *rows, const char *owner, char *text, void *out, 
     for (const Option *row = rows; row->key; row++)
         if (row->required && !option_is_given(row, out)) {
             char room[64];
-            return error_set(err, FR_ERR_ARGUMENT, "%s: missing %s: write %s=%s", owner, row->required, row->key,
-                             option_metavar(row, room));
+            return error_set(err, FR_ERR_ARGUMENT, "%s: missing %s: write %s:%s=%s", owner, row->required, owner,
+                             row->key, option_metavar(row, room));
         }
     return FR_OK;
 }

@@ -1,7 +1,9 @@
-/* options.h - one table for whatever a user can set: command lines, `--draft method:key=value,...`, `--verify rule:key=value`.
+/* options.h - one table for whatever a user can set: command lines, `--draft method:key=value,...`, `--verify
+ * rule:key=value`.
  *
- * A table is an array of rows at file scope that ends with {.key = NULL}; a row names one option and the field of a plain struct that it
- * fills. Parsing, range checks, error messages, --help, the man page and shell completions are all derived from the rows.
+ * A table is an array of rows at file scope that ends with {.key = NULL}; a row names one option and the field of a
+ * plain struct that it fills. Parsing, range checks, error messages, --help, the man page and shell completions are
+ * all derived from the rows.
  *
  *     typedef struct SuffixOptions {
  *         double factor;
@@ -24,16 +26,18 @@
  *     char text[] = "index=a.bin,history=0";           cut into strings in place
  *     status = options_parse(rows, "suffix", text, &o, err);
  *
- * The errors of that: "suffix: 'history=-1' must be an integer from 0 to 16777216", "suffix: unknown option 'hist': did you mean
- * 'history'? Options: index, factor, ...", "suffix: missing index file: write index=FILE", "suffix: 'live' is set twice".
+ * The errors of that: "suffix: 'history=-1' must be an integer from 0 to 16777216", "suffix: unknown option 'hist':
+ * did you mean 'history'? Options: index, factor, ...", "suffix: missing index file: write suffix:index=FILE", "suffix:
+ * 'live' is set twice".
  *
- * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes int32_t, int64_t and
- * uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int, bool (two names) and const char *; OPT_TEXT and OPT_FILE
- * const char * and char[N]; OPT_TEXTS an array of const char * or char * with its int counter. A field may be nested ("loop.seed").
- * A const char * field borrows the text it was parsed from: argv, or the caller's copy of "key=value,...". A char[N] field copies it
- * and refuses what does not fit.
+ * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes
+ * int32_t, int64_t and uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int, bool (two
+ * names) and const char *; OPT_TEXT and OPT_FILE const char * and char[N]; OPT_TEXTS an array of const char * or char
+ * * with its int counter. A field may be nested ("loop.seed"). A const char * field borrows the text it was parsed
+ * from: argv, or the caller's copy of "key=value,...". A char[N] field copies it and refuses what does not fit.
  *
- * What a table cannot say, such as min_match <= max_match, the caller checks after parsing. src/app/command.h has the driver for argv.
+ * What a table cannot say, such as min_match <= max_match, the caller checks after parsing. src/app/command.h has the
+ * driver for argv.
  */
 #ifndef BASE_OPTIONS_H
 #define BASE_OPTIONS_H
@@ -117,14 +121,16 @@ typedef struct Option {
     .n_offset = _Generic(OPT_FIELD(S, counter), int: offsetof(S, counter)), \
     .max = (int64_t)(sizeof OPT_FIELD(S, field) / sizeof *OPT_FIELD(S, field))
 #define OPT_FILES(S, field, counter) OPT_TEXTS(S, field, counter), .is_file = true
-/* int function(void *out, const char *text, fr_error *err): `out` is the whole struct of the table. An error that begins with "must"
- * continues the sentence "name: 'key=text' must ...", as "must be 1 to 8 integers joined by '-'"; others follow a colon. */
+/* int function(void *out, const char *text, fr_error *err): `out` is the whole struct of the table. An error that
+ * begins with "must" continues the sentence "name: 'key=text' must ...", as "must be 1 to 8 integers joined by '-'";
+ * others follow a colon. */
 #define OPT_CUSTOM(function) .kind = OPTION_CUSTOM, .parse = (function)
 
 /* Sets the fields that have a default_value, and the counters of lists to 0; leaves all others. */
 void options_defaults(const Option *rows, void *out);
-/* Defaults, then "key=value,key=value" (NULL or "": nothing), then checks that nothing required is missing. `owner` names the
- * table in errors. `text` is cut into strings in place and must live as long as the const char * fields of *out. */
+/* Defaults, then "key=value,key=value" (NULL or "": nothing), then checks that nothing required is missing. `owner`
+ * names the table in errors. `text` is cut into strings in place and must live as long as the const char * fields of
+ * *out. */
 int options_parse(const Option *rows, const char *owner, char *text, void *out, fr_error *err);
 /* One key and its value, both whole strings. */
 int options_set(const Option *rows, const char *owner, const char *key, const char *value, void *out, fr_error *err);
@@ -138,12 +144,13 @@ bool option_is_given(const Option *row, const void *out);
 
 /* Appends lines "key=default  help (range)", wrapped at `width` columns, the key indented by `indent`. False: no memory. */
 bool options_help(Buf *out, const Option *rows, int indent, int width);
-/* Appends the sentence of one row: its help, then range and default in parentheses; a command line's default is part of it
- * (with_default), in "key=default" lists it already stands at the left. */
+/* Appends the sentence of one row: its help, then range and default in parentheses; a command line's default is part
+ * of it (with_default), in "key=default" lists it already stands at the left. */
 bool option_describe(Buf *out, const Option *row, bool with_default);
 /* The row's metavar, chosen by its type where it names none: N, X, FILE, TEXT, a|b. `room` is memory for it. */
 const char *option_metavar(const Option *row, char room[64]);
-/* Appends `text` broken at spaces: the current column is `column`, further lines begin at `indent`. "\n" in text begins a new line. */
+/* Appends `text` broken at spaces: the current column is `column`, further lines begin at `indent`. "\n" in text
+ * begins a new line. */
 bool text_wrap(Buf *out, const char *text, int column, int indent, int width);
 
 /* Finds the candidate that a misspelt word is nearest to (letters inserted, left out, changed or swapped). */

@@ -1,5 +1,5 @@
-/* numeric.h - choices of the numeric contract that are made outside the kernels, by a model file or by the user: the type of
- * the KV cache, the precision of activations, and the layout of rotary position embeddings. */
+/* numeric.h - choices of the numeric contract that are made outside the kernels, by a model file or by the user: the
+ * type of the KV cache, the precision of activations, and the layout of rotary position embeddings. */
 #ifndef FORMAT_NUMERIC_H
 #define FORMAT_NUMERIC_H
 
@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How keys and values are stored. KV_Q8 is as tensors of type Q8_0: 32 elements to a block of a half-precision scale d and
- * signed bytes q; the last block is filled up with zeros. d * q is exact in a float, so that attention is the same operations for
- * all types. */
+/* How keys and values are stored. KV_Q8 is as tensors of type Q8_0: 32 elements to a block of a half-precision scale
+ * d and signed bytes q; the last block is filled up with zeros. d * q is exact in a float, so that attention is the
+ * same operations for all types. */
 typedef enum KvType { KV_F16, KV_F32, KV_Q8, KV_TYPE_COUNT } KvType;
 enum { KV_BLOCK = 32, KV_BLOCK_BYTES = 34 };
 /* Bytes of n elements, the row of one slot. */
@@ -20,7 +20,8 @@ const char *kv_type_name(KvType t);
 /* By name: "f16", "f32" or "q8"; else false. */
 bool kv_type_from_name(const char *name, KvType *out);
 
-/* To how many bits the inputs of matrices of block types are rounded. Inputs of F32, F16 and BF16 matrices do not depend on it. */
+/* To how many bits the inputs of matrices of block types are rounded. Inputs of F32, F16 and BF16 matrices do not
+ * depend on it. */
 typedef enum ActPrecision { ACT_PRECISION_Q16, ACT_PRECISION_Q8, ACT_PRECISION_COUNT } ActPrecision;
 const char *act_precision_name(ActPrecision p);
 /* By name: "q16" (also NULL) or "q8"; else false. */

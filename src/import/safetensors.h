@@ -1,4 +1,5 @@
-/* safetensors.h - reads safetensors files, the format of Hugging Face. Files are mapped, and nothing in them is trusted.
+/* safetensors.h - reads safetensors files, the format of Hugging Face. Files are mapped, and nothing in them is
+ * trusted.
  *
  * All pointers handed out belong to the SafeTensors and live until safetensors_close.
  */

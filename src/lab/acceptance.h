@@ -7,10 +7,11 @@
 
 enum { ACCEPTANCE_MAX_VOCAB = 12, ACCEPTANCE_MAX_DRAFTS = 8 };
 
-/* The probability that a draft is accepted and, if dist is not NULL, the distribution [n_vocab] of the emitted token (which is p
- * if the rule is correct). There are `k` drafts of the given kind from q [n_vocab] (any positive scale; without replacement at
- * most as many as there are tokens with q > 0; points: the k most probable tokens, lowest ids first among equals); the target's
- * distribution is p [n_vocab] of sum 1. All drafts and all random choices are enumerated: V^k 2^k runs. */
+/* The probability that a draft is accepted and, if dist is not NULL, the distribution [n_vocab] of the emitted token
+ * (which is p if the rule is correct). There are `k` drafts of the given kind from q [n_vocab] (any positive scale;
+ * without replacement at most as many as there are tokens with q > 0; points: the k most probable tokens, lowest ids
+ * first among equals); the target's distribution is p [n_vocab] of sum 1. All drafts and all random choices are
+ * enumerated: V^k 2^k runs. */
 double acceptance_of(RatioDecide *decide, DrawKind kind, const double *p, const float *q, int32_t n_vocab, int32_t k,
                      double gamma, double *dist);
 

@@ -1,20 +1,20 @@
 /* corpus_build.c - the suffix array of a tokenized corpus, by a library that sorts bytes.
  *
- * The problem: libdivsufsort (Mori) sorts the suffixes of a string of bytes, and tokens have ids up to 128K and more. Sorters
- * for integers exist (libsais), but not in Debian.
+ * The problem: libdivsufsort (Mori) sorts the suffixes of a string of bytes, and tokens have ids up to 128K and more.
+ * Sorters for integers exist (libsais), but not in Debian.
  *
- * The idea: write every token as `width` bytes, most significant first. Comparing two such strings byte by byte from the
- * beginning of a token is comparing them token by token, so the byte suffixes that begin at a token are in the order of the
- * token suffixes. Sort all byte suffixes, keep those whose position is a multiple of width.
+ * The idea: write every token as `width` bytes, most significant first. Comparing two such strings byte by byte from
+ * the beginning of a token is comparing them token by token, so the byte suffixes that begin at a token are in the
+ * order of the token suffixes. Sort all byte suffixes, keep those whose position is a multiple of width.
  *
  *   documents  [1 2 1] [2]     n_vocab 300, width 2, separator 300 = 01 2C
  *   bytes      00 01  00 02  00 01  01 2C  00 02  01 2C
  *   kept       0 (1 2 1 |)  4 (1 |)  2 (2 1 |)  8 (2 |)  6 (|)  10 (|)   at a multiple of 2, in order
  *   places     0 2 1 4                                       in tokens, without separators
  *
- * Cost: width times as many suffixes are sorted as are needed, with a number for each byte: 5 * width bytes a token with 32-bit
- * numbers, and 9 * width from 2 GB of bytes on, where the 64-bit variant of the library takes over. A sorter of 32-bit integers
- * would need 8 bytes a token; at width 2 we need 10. The time is in docs/methods/text.md.
+ * Cost: width times as many suffixes are sorted as are needed, with a number for each byte: 5 * width bytes a token
+ * with 32-bit numbers, and 9 * width from 2 GB of bytes on, where the 64-bit variant of the library takes over. A
+ * sorter of 32-bit integers would need 8 bytes a token; at width 2 we need 10. The time is in docs/methods/text.md.
  * Proof: tests/unit/test_draft_rest.c, against sorting by comparison, both variants. */
 #define _POSIX_C_SOURCE 200809L
 #include "lab/corpus_build.h"

@@ -16,14 +16,14 @@ typedef struct CorpusBuild {
 int corpus_build_add(CorpusBuild *b, const int32_t *tokens, int64_t n, fr_error *err);
 int corpus_build_end(CorpusBuild *b, fr_error *err);
 
-/* Sorts and writes to a temporary file beside `path`, which then replaces it atomically; after a failure the old file is
- * unchanged. `vocab` is the file of the vocabulary (NULL: unknown, for tests). Peak memory: 5 bytes for each byte of the
- * tokens, 9 from 2 GB on. */
+/* Sorts and writes to a temporary file beside `path`, which then replaces it atomically; after a failure the old file
+ * is unchanged. `vocab` is the file of the vocabulary (NULL: unknown, for tests). Peak memory: 5 bytes for each byte
+ * of the tokens, 9 from 2 GB on. */
 int corpus_build_write(const CorpusBuild *b, const char *path, const Gguf *vocab, fr_error *err);
 void corpus_build_free(CorpusBuild *b); /* back to the zero state; n_vocab is kept */
 
-/* The positions of the tokens in suffix order, without separators; for corpus_build_write and tests. The corpus must not be
- * empty. With `wide` the byte array is sorted with 64-bit numbers. The caller frees *out with mem_free. */
+/* The positions of the tokens in suffix order, without separators; for corpus_build_write and tests. The corpus must
+ * not be empty. With `wide` the byte array is sorted with 64-bit numbers. The caller frees *out with mem_free. */
 int corpus_sort(const CorpusBuild *b, bool wide, uint32_t **out, int64_t *n_places, fr_error *err);
 
 #endif

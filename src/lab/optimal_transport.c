@@ -1,13 +1,14 @@
 /* optimal_transport.c - the optimum over all verification rules.
  *
- * The problem (SpecTr, Sun et al. 2023, arXiv 2310.15141): the drafts of a node are a random set D; a rule emits a token Z of
- * distribution p. Couple the two so that Z is in D as often as possible: optimal transport, where a coupling costs 1 if Z is
- * not in D. It is a linear programme with a variable for each pair of D and Z.
+ * The problem (SpecTr, Sun et al. 2023, arXiv 2310.15141): the drafts of a node are a random set D; a rule emits a
+ * token Z of distribution p. Couple the two so that Z is in D as often as possible: optimal transport, where a
+ * coupling costs 1 if Z is not in D. It is a linear programme with a variable for each pair of D and Z.
  *
- * The idea: it is also a flow. Let the flow from the source to each set D be at most the set's probability, from D to its
- * members unlimited, from token t to the sink at most p(t); the maximum flow is the maximum acceptance. By max-flow min-cut it
- * is the minimum cut. A cut is determined by the tokens S on the source's side, which cost p(t) each; a set D may be on the
- * source's side for free if all of its members are in S, and costs its probability otherwise. Hence
+ * The idea: it is also a flow. Let the flow from the source to each set D be at most the set's probability, from D to
+ * its members unlimited, from token t to the sink at most p(t); the maximum flow is the maximum acceptance. By
+ * max-flow min-cut it is the minimum cut. A cut is determined by the tokens S on the source's side, which cost p(t)
+ * each; a set D may be on the source's side for free if all of its members are in S, and costs its probability
+ * otherwise. Hence
  *
  *   acceptance = min over S of  p(S) + 1 - P(D is a subset of S)
  *

@@ -1,7 +1,7 @@
 /* replay.c - runs drafters against a recorded answer: exact greedy acceptance without the model.
  *
- * For greedy decoding the target's token at each position is known from the record, so walking the tree along the answer gives
- * the very path that verification would accept. Trees are validated as in the engine. */
+ * For greedy decoding the target's token at each position is known from the record, so walking the tree along the
+ * answer gives the very path that verification would accept. Trees are validated as in the engine. */
 #include "lab/replay.h"
 
 #include "base/clock.h"

@@ -1,8 +1,8 @@
 /* replay.h - runs drafters against a recorded answer: exact greedy acceptance without the model.
  *
- * The recorded answer takes the place of the target. A step proposes a tree below the pending token, accepts the path along
- * the answer as far as the tree contains it, and commits one token more, the target's own. The pending token of the first step
- * is the last of the context, so the answer's first token can be drafted too.
+ * The recorded answer takes the place of the target. A step proposes a tree below the pending token, accepts the path
+ * along the answer as far as the tree contains it, and commits one token more, the target's own. The pending token of
+ * the first step is the last of the context, so the answer's first token can be drafted too.
  */
 #ifndef LAB_REPLAY_H
 #define LAB_REPLAY_H
@@ -41,9 +41,9 @@ typedef struct ReplayDraft {
 
 enum { REPLAY_MAX_DRAFTS = 8 };
 
-/* Runs sequence 0 of the drafters over the input; without drafters this is plain decoding. The proposals of several drafters
- * are merged under the budget by their calibrated estimates. If step_s is not NULL, it receives the time of each step's
- * proposals and has room for n_output numbers. Fails if a tree is malformed. */
+/* Runs sequence 0 of the drafters over the input; without drafters this is plain decoding. The proposals of several
+ * drafters are merged under the budget by their calibrated estimates. If step_s is not NULL, it receives the time of
+ * each step's proposals and has room for n_output numbers. Fails if a tree is malformed. */
 int replay_run(ReplayDraft *drafts, int n_drafts, const ReplayInput *in, ReplayStats *out, double *step_s,
                fr_error *err);
 

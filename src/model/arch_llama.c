@@ -1,5 +1,5 @@
-/* arch_llama.c - architecture "llama": Llama 1 to 3, TinyLlama, Vicuna, Mistral, SmolLM. Attention and a dense feed-forward part;
- * adjacent components of a head are rotated together. */
+/* arch_llama.c - architecture "llama": Llama 1 to 3, TinyLlama, Vicuna, Mistral, SmolLM. Attention and a dense
+ * feed-forward part; adjacent components of a head are rotated together. */
 #include "model/arch.h"
 
 static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {

@@ -1,5 +1,5 @@
-/* arch_qwen2.c - architecture "qwen2": as llama, with biases of queries, keys and values, and the halves of a head rotated against
- * each other. */
+/* arch_qwen2.c - architecture "qwen2": as llama, with biases of queries, keys and values, and the halves of a head
+ * rotated against each other. */
 #include "model/arch.h"
 
 static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {

@@ -1,5 +1,5 @@
-/* hparams.c - the shape of a model, from the keys "<architecture>.<name>" of its file. Every number is checked against the range that
- * the engine can hold before anything is allocated by it. */
+/* hparams.c - the shape of a model, from the keys "<architecture>.<name>" of its file. Every number is checked
+ * against the range that the engine can hold before anything is allocated by it. */
 #include "model/hparams.h"
 
 #include "model/arch.h"

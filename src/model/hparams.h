@@ -30,8 +30,8 @@ typedef struct Hparams {
     RopeParams rope;
 } Hparams;
 
-/* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the number of rows of
- * token_embd.weight. */
+/* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the
+ * number of rows of token_embd.weight. */
 int hparams_read(Hparams *h, const Gguf *g, fr_error *err);
 
 const char *arch_name(Arch arch);

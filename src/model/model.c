@@ -1,5 +1,5 @@
-/* model.c - reads a model file into its description: tensors found by name, their shapes checked, every tensor of the file accounted
- * for. The layers are described by the file of the architecture (arch.h). */
+/* model.c - reads a model file into its description: tensors found by name, their shapes checked, every tensor of the
+ * file accounted for. The layers are described by the file of the architecture (arch.h). */
 #include "model/model.h"
 
 #include "base/mem.h"

@@ -1,13 +1,14 @@
-/* model.h - what a model is, without saying how it is computed: hyper-parameters and, layer by layer, what a backend has to run.
+/* model.h - what a model is, without saying how it is computed: hyper-parameters and, layer by layer, what a backend
+ * has to run.
  *
- * A Model holds views into its GGUF file (matrices, as the file has them) and the small vectors as floats. Nothing is packed or
- * converted here: a backend makes the weights resident in its own form (backend/backend.h).
+ * A Model holds views into its GGUF file (matrices, as the file has them) and the small vectors as floats. Nothing is
+ * packed or converted here: a backend makes the weights resident in its own form (backend/backend.h).
  *
  *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts
  *
- * A new architecture is one file, arch_NAME.c, that fills in a LayerSpec for each layer (arch.h). What only some models have is a
- * NULL or a 0 in the others' specs.
+ * A new architecture is one file, arch_NAME.c, that fills in a LayerSpec for each layer (arch.h). What only some
+ * models have is a NULL or a 0 in the others' specs.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -25,7 +26,8 @@ typedef enum FeedForwardKind {
     FFN_EXPERTS, /* the same for the n_expert_used experts of greatest router probability, weighted by it */
 } FeedForwardKind;
 
-/* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer has none. */
+/* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer
+ * has none. */
 typedef struct LayerSpec {
     MixerKind mixer;
     int32_t window;                        /* MIXER_WINDOW: positions */
@@ -64,8 +66,8 @@ typedef struct Model {
 int model_open(Model **out, const Gguf *g, fr_error *err);
 void model_close(Model *m); /* NULL is fine */
 
-/* Layers of a drafter that run between the target's embedding and its LM head, with the target's heads and rope and a feed-forward
- * part of their own width; there is no final norm. Everything is borrowed, nothing is to be closed. */
+/* Layers of a drafter that run between the target's embedding and its LM head, with the target's heads and rope and a
+ * feed-forward part of their own width; there is no final norm. Everything is borrowed, nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
 
 /* The embedding of a token as floats, out: [n_embd]. */

@@ -1,5 +1,5 @@
-/* test_bench_cli.c - `forerun bench` as a program: its table, its JSON, its figure, and what it refuses. No test depends on
- * how long something took, only on whether the figures agree with each other. */
+/* test_bench_cli.c - `forerun bench` as a program: its table, its JSON, its figure, and what it refuses. No test
+ * depends on how long something took, only on whether the figures agree with each other. */
 #include "cli_rig.h"
 
 #include <jansson.h>

@@ -227,7 +227,8 @@ static void costs_are_kept(void **state) {
     globfree(&found);
 }
 
-/* run, logits, compare and perf in the reference backend: near to the CPU's values, and exact under drafting in itself. */
+/* run, logits, compare and perf in the reference backend: near to the CPU's values, and exact under drafting in
+ * itself. */
 static void the_reference_backend_serves_every_command(void **state) {
     (void)state;
     enum { V = 4096 };

@@ -1,5 +1,5 @@
-/* test_distill_cli.c - `forerun distill-data` from the command line: its answers are those of `forerun run`, and after kill -9 it continues
- * to the same file. */
+/* test_distill_cli.c - `forerun distill-data` from the command line: its answers are those of `forerun run`, and
+ * after kill -9 it continues to the same file. */
 #define DIR "build/test-distill"
 #include "train_rig.h"
 
@@ -132,7 +132,8 @@ static void expect_prompt(int i, const char *prompt) {
     json_decref(object);
 }
 
-/* The prompt is the first words of a text, or a conversation up to its first answer; a second run answers only what is missing. */
+/* The prompt is the first words of a text, or a conversation up to its first answer; a second run answers only what
+ * is missing. */
 static void texts_are_continued(void **state) {
     (void)state;
     const char *command = "distill-data -m models/target.gguf " DIR "/texts.jsonl -o " ANSWERS " -n 3 --begin-texts 3";
@@ -151,7 +152,8 @@ static void texts_are_continued(void **state) {
     train_rig_shell("cmp " ANSWERS " " DIR "/before.jsonl");
 }
 
-/* Answers that do not follow the target's distribution are marked and training warns of them; answers generated anew are not marked. */
+/* Answers that do not follow the target's distribution are marked and training warns of them; answers generated anew
+ * are not marked. */
 static void lossy_answers_are_marked(void **state) {
     (void)state;
     const char *train = "train target --vocab models/target.gguf --data " ANSWERS

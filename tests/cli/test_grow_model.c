@@ -1,6 +1,6 @@
-/* test_grow_model.c - tools/grow_model as a program: a grown model generates the text of the small one, with logits that are equal
- * bit for bit where nothing is rounded (width times 4, the same vocabulary) and within float rounding otherwise; added tokens are
- * never generated. */
+/* test_grow_model.c - tools/grow_model as a program: a grown model generates the text of the small one, with logits
+ * that are equal bit for bit where nothing is rounded (width times 4, the same vocabulary) and within float rounding
+ * otherwise; added tokens are never generated. */
 #include "model_rig.h"
 #include "testing.h"
 
@@ -69,7 +69,8 @@ static int32_t logits_of(const char *path, float *logits) {
 
 static float small[N_TOKENS * MAX_VOCAB], big[N_TOKENS * MAX_VOCAB];
 
-/* How far the logits of the small model's tokens are off in the grown one: rms, relative; and no new token comes near. */
+/* How far the logits of the small model's tokens are off in the grown one: rms, relative; and no new token comes
+ * near. */
 static double distance(const char *a, const char *b) {
     int32_t n_a = logits_of(a, small), n_b = logits_of(b, big);
     double off = 0, all = 0;

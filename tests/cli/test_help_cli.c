@@ -1,4 +1,5 @@
-/* test_help_cli.c - what follows from the tables of options: --help of every command, the man page, and completions of the shells. */
+/* test_help_cli.c - what follows from the tables of options: --help of every command, the man page, and completions
+ * of the shells. */
 #include "cli_rig.h"
 
 #include <stdio.h>

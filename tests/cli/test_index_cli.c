@@ -1,4 +1,5 @@
-/* test_index_cli.c - `forerun index` as a program: which corpora it accepts and refuses, and that `replay` drafts from the index. */
+/* test_index_cli.c - `forerun index` as a program: which corpora it accepts and refuses, and that `replay` drafts
+ * from the index. */
 #include "cli_rig.h"
 
 #include <stdio.h>

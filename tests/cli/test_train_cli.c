@@ -1,5 +1,5 @@
-/* test_train_cli.c - `forerun train` from the command line, with a vocabulary of 300 tokens and models that train in a second: the files
- * it writes, what it refuses, and that kill -9 and --resume change no byte of the result. */
+/* test_train_cli.c - `forerun train` from the command line, with a vocabulary of 300 tokens and models that train in
+ * a second: the files it writes, what it refuses, and that kill -9 and --resume change no byte of the result. */
 #define DIR "build/test-train"
 #include "train_rig.h"
 
@@ -100,7 +100,8 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
 #define EAGLE \
     "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 -o " OUT " "
 
-/* Noise is a function of the step and position, so a run with noise resumes exactly; --noise 0 is the same as no option. */
+/* Noise is a function of the step and position, so a run with noise resumes exactly; --noise 0 is the same as no
+ * option. */
 static void noise_resumes_exactly(void **state) {
     (void)state;
     cli_expect(EAGLE "--noise 0.1 --checkpoint-every 4", 0, "steps in ");

@@ -1,5 +1,5 @@
-/* fuzz_corpus_index.c - any bytes as a corpus index: they are refused, or every search in them stays inside the file and gives
- * tokens of the vocabulary. */
+/* fuzz_corpus_index.c - any bytes as a corpus index: they are refused, or every search in them stays inside the file
+ * and gives tokens of the vocabulary. */
 #include "base/error.h"
 #include "spec/drafters/text/corpus_index.h"
 

@@ -1,8 +1,9 @@
-/* fuzz_drafter_file.c - arbitrary bytes as the file of a learned drafter: the file is refused, or it drafts and the text is that of plain
- * decoding, whatever its weights are.
+/* fuzz_drafter_file.c - arbitrary bytes as the file of a learned drafter: the file is refused, or it drafts and the
+ * text is that of plain decoding, whatever its weights are.
  *
- * Byte 0 of an input selects the method, the rest is the file. A file contains the fingerprint of its target, which is here
- * tests/fuzz/target.gguf; the files of the corpus were trained for it (tests/fuzz/README.md). Everything goes through the public API. */
+ * Byte 0 of an input selects the method, the rest is the file. A file contains the fingerprint of its target, which
+ * is here tests/fuzz/target.gguf; the files of the corpus were trained for it (tests/fuzz/README.md). Everything goes
+ * through the public API. */
 #include "memory_file.h"
 
 #include "base/error.h"
@@ -57,8 +58,8 @@ static bool generate(const char *draft, int32_t tokens[N_TOKENS], fr_error *err)
     return opened;
 }
 
-/* The text of plain decoding. The first call also requires that all sound files are accepted: otherwise every input might be refused for
- * the same reason, and nothing would be tested. */
+/* The text of plain decoding. The first call also requires that all sound files are accepted: otherwise every input
+ * might be refused for the same reason, and nothing would be tested. */
 static const int32_t *plain_text(void) {
     static int32_t plain[N_TOKENS], drafted[N_TOKENS];
     static bool has_plain;

@@ -1,4 +1,5 @@
-/* fuzz_records.c - any bytes as a line of training data: it is refused, or it is one of the three forms with all its parts. */
+/* fuzz_records.c - any bytes as a line of training data: it is refused, or it is one of the three forms with all its
+ * parts. */
 #include "base/error.h"
 #include "train/data/record.h"
 

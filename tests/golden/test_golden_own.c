@@ -1,16 +1,19 @@
-/* test_golden_own.c - logits and greedy texts against values that other programs computed, all of them in this repository.
+/* test_golden_own.c - logits and greedy texts against values that other programs computed, all of them in this
+ * repository.
  *
- * The models are small and random, of every architecture, kind of rope and tensor type that forerun runs; random_model.c
- * makes them again from their seeds. For each, tests/golden/data/NAME.json holds (its README says how it was made)
+ * The models are small and random, of every architecture, kind of rope and tensor type that forerun runs;
+ * random_model.c makes them again from their seeds. For each, tests/golden/data/NAME.json holds (its README says how
+ * it was made)
  *
  *   exact       whole rows of logits by a forward in double precision, written in Python for this purpose alone, of the
  *               dequantised weights and of inputs that are not rounded
  *   llama_cpp   the most probable tokens of some positions with their log-probabilities, by llama.cpp
  *   greedy      the most probable continuation, by the exact logits; llama.cpp chooses it too where it rounds little
  *
- * Tolerances. Exact rows, relative rms: 1e-5 for F32 and F16 (single precision alone; 1e-6 is measured), 5e-4 for blocks (their
- * inputs are rounded to 16 bits; 7e-5 is measured), 2e-2 for BF16 (both factors have 8 bits; 5e-3 is measured), and for blocks with
- * 8-bit activations 4e-2 (1.7e-2 is measured). llama.cpp's log-probabilities, rms: `peer_tolerance`, for what llama.cpp rounds.
+ * Tolerances. Exact rows, relative rms: 1e-5 for F32 and F16 (single precision alone; 1e-6 is measured), 5e-4 for
+ * blocks (their inputs are rounded to 16 bits; 7e-5 is measured), 2e-2 for BF16 (both factors have 8 bits; 5e-3 is
+ * measured), and for blocks with 8-bit activations 4e-2 (1.7e-2 is measured). llama.cpp's log-probabilities, rms:
+ * `peer_tolerance`, for what llama.cpp rounds.
  *
  * Everything goes through `forerun logits` and the public API. `test_golden_own --write FOLDER` writes the models, for
  * make_golden.py. */
@@ -37,9 +40,9 @@ enum { N_VOCAB = 320, MAX_TOKENS = 128 };
 #define BLOCKS 5e-4
 #define ROUNDED_BF16 2e-2
 
-/* peer_tolerance: llama.cpp multiplies F32 in single precision, rounds inputs to F16 for F16 weights, to BF16 for BF16 weights
- * and to 8 bits for blocks.
- * Its text may then part from the exact one at a near tie; `greedy` is the exact one. */
+/* peer_tolerance: llama.cpp multiplies F32 in single precision, rounds inputs to F16 for F16 weights, to BF16 for
+ * BF16 weights and to 8 bits for blocks. Its text may then part from the exact one at a near tie; `greedy` is the
+ * exact one. */
 static const struct Case {
     const char *name;
     double tolerance, peer_tolerance;

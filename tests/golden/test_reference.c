@@ -1,4 +1,5 @@
-/* test_reference.c - the values of the CPU backend's forward, against those of the reference backend in double precision.
+/* test_reference.c - the values of the CPU backend's forward, against those of the reference backend in double
+ * precision.
  *
  * Tolerances, relative rms of logits:
  *   F32, F16 weights     1e-5   some hundred float roundings (2^-24 each) on the way, seen up to 2e-6
@@ -85,7 +86,8 @@ static double rounding_bound(const Gguf *g, int32_t n_layer, bool without_bf16) 
     return 3 * worst * sqrt(4 * n_layer + 1);
 }
 
-/* round_bf16: the reference rounds the inputs of BF16 matrices as the CPU backend does, so that only other errors remain. */
+/* round_bf16: the reference rounds the inputs of BF16 matrices as the CPU backend does, so that only other errors
+ * remain. */
 static float *logits_of(const Weights *w, KvType kv_type, bool round_bf16, const int32_t *tokens, int32_t n) {
     int32_t n_vocab = w->model->hparams.n_vocab;
     RigOptions o = rig_options(n, 16);

@@ -1,9 +1,10 @@
-/* test_reference_backend.c - what only the reference backend runs, against values worked out by hand: sliding windows, capped scores,
- * attention sinks and mixtures of experts; and that the CPU backend refuses them by name instead of computing something else.
+/* test_reference_backend.c - what only the reference backend runs, against values worked out by hand: sliding
+ * windows, capped scores, attention sinks and mixtures of experts; and that the CPU backend refuses them by name
+ * instead of computing something else.
  *
- * The specs are changed in memory: a layer of a plain random model gets a window, and so on. Where a change must make no difference
- * (a window as long as the text, a cap far above every score, a single expert) the logits must be the same; where it must, they must
- * not. */
+ * The specs are changed in memory: a layer of a plain random model gets a window, and so on. Where a change must make
+ * no difference (a window as long as the text, a cap far above every score, a single expert) the logits must be the
+ * same; where it must, they must not. */
 #include "model_rig.h"
 #include "testing.h"
 
@@ -98,7 +99,8 @@ static void a_cap_bends_scores_and_a_high_one_does_not(void **state) {
     close_changed(&c);
 }
 
-/* A sink of logit s beside the single key of score x leaves exp(x) / (exp(x) + exp(s)) of the value: with s far above, nothing. */
+/* A sink of logit s beside the single key of score x leaves exp(x) / (exp(x) + exp(s)) of the value: with s far
+ * above, nothing. */
 static void a_sink_takes_its_share_of_attention(void **state) {
     (void)state;
     Changed c;

@@ -1,8 +1,10 @@
-/* test_tokenizer_own.c - token ids of llama.cpp's tokenizer for the shipped vocabulary and for byte-level BPE under each
- * pre-tokenizer, all of them in this repository: tests/golden/data/tokens.json (its README says how it was made).
+/* test_tokenizer_own.c - token ids of llama.cpp's tokenizer for the shipped vocabulary and for byte-level BPE under
+ * each pre-tokenizer, all of them in this repository: tests/golden/data/tokens.json (its README says how it was
+ * made).
  *
- * The vocabularies of byte-level BPE have the 256 bytes and data/merges.txt. Those merges were trained on text that nothing had
- * split, so they cross every boundary at which a pre-tokenizer may split, and the ids depend on where it does.
+ * The vocabularies of byte-level BPE have the 256 bytes and data/merges.txt. Those merges were trained on text that
+ * nothing had split, so they cross every boundary at which a pre-tokenizer may split, and the ids depend on where it
+ * does.
  *
  * `test_tokenizer_own --write FOLDER` writes these vocabularies as bpe-NAME.gguf, for make_golden.py. */
 #include "testing.h"

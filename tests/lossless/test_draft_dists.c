@@ -1,6 +1,7 @@
-/* test_draft_dists.c - the distributions that drafters with a model declare: each is the draft model's own after all filters; tokens
- * follow the distribution declared for them, given everything drawn before; a budget changes the shape of a tree and nothing else.
- * The models are tiny and random, and top-k is 4, so that every outcome occurs often. */
+/* test_draft_dists.c - the distributions that drafters with a model declare: each is the draft model's own after all
+ * filters; tokens follow the distribution declared for them, given everything drawn before; a budget changes the
+ * shape of a tree and nothing else. The models are tiny and random, and top-k is 4, so that every outcome occurs
+ * often. */
 #include "testing.h"
 
 #include "base/hash.h"
@@ -186,7 +187,8 @@ static void fill_bucket(Bucket *b, const DistDraw *draw, const int32_t *before, 
     for (int i = 0; i < b->n_tokens; i++) b->p[i] /= sum;
 }
 
-/* What a rule would see of a tree: is the node offered? n_best > 0: only the nodes of best p_accept are (which is wrong). */
+/* What a rule would see of a tree: is the node offered? n_best > 0: only the nodes of best p_accept are (which is
+ * wrong). */
 static bool is_offered(const Tree *t, int32_t node, int32_t n_best) {
     int32_t n_better = 0;
     for (int32_t i = 1; i < t->n; i++)

@@ -1,5 +1,5 @@
-/* test_draft_model_text.c - the drafters that are a second model, through the engine: the text is that of plain decoding, whatever the
- * requests beside it are, and a draft model with another vocabulary is refused by name. */
+/* test_draft_model_text.c - the drafters that are a second model, through the engine: the text is that of plain
+ * decoding, whatever the requests beside it are, and a draft model with another vocabulary is refused by name. */
 #include "engine_rig.h"
 
 #include "format/gguf_write.h"
@@ -99,7 +99,8 @@ static void nothing_changes_the_text(void **state) {
     fr_model_close(model);
 }
 
-/* Requests come and go in one engine, several of them with the same drafter: each generates the text that it generates alone. */
+/* Requests come and go in one engine, several of them with the same drafter: each generates the text that it
+ * generates alone. */
 static void neighbours_change_nothing(void **state) {
     (void)state;
     enum { N = 8, N_PLACES = 3 };
@@ -149,8 +150,8 @@ static void neighbours_change_nothing(void **state) {
     fr_model_close(model);
 }
 
-/* The target as its own draft model is always right, if requests are greedy or draws use the target's noise. With independent noise it
- * is not. */
+/* The target as its own draft model is always right, if requests are greedy or draws use the target's noise. With
+ * independent noise it is not. */
 static void a_draft_equal_to_the_target_is_always_accepted(void **state) {
     (void)state;
     static Stream plain;

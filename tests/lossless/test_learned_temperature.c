@@ -1,6 +1,7 @@
-/* What a learned drafter's p_accept says is the chance of a token at the temperature of its request: of two tokens that may come
- * next, log(p_accept / p_accept') is that of the distribution (temperature 1) divided by the temperature, or by LEARNED_MIN_TEMPERATURE if that is larger.
- * Four sequences of the same text with a temperature each draft in one proposal; the drafters are those of models/. */
+/* What a learned drafter's p_accept says is the chance of a token at the temperature of its request: of two tokens
+ * that may come next, log(p_accept / p_accept') is that of the distribution (temperature 1) divided by the
+ * temperature, or by LEARNED_MIN_TEMPERATURE if that is larger. Four sequences of the same text with a temperature
+ * each draft in one proposal; the drafters are those of models/. */
 #include "learned_rig.h"
 #include "model_rig.h"
 #include "testing.h"

@@ -7,7 +7,8 @@
 #define TESTS_DOUBLE_NETS_H
 
 #define TRAIN_DOUBLE
-/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used. */
+/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used.
+ * */
 #include "train/ops/op_embedding.c"
 #include "train/ops/op_linear.c"
 #include "train/ops/op_regression.c"

@@ -18,7 +18,8 @@ void rig_propose(Drafter *d, int32_t sequence, int32_t pending, int32_t budget, 
 /* Fails unless the trees are the same, node by node. */
 void rig_assert_same_tree(const Tree *want, const Tree *got, const char *what);
 
-/* Checks that several sequences fed in turn draft what each drafts alone; the drafter must not learn across sequences. */
+/* Checks that several sequences fed in turn draft what each drafts alone; the drafter must not learn across
+ * sequences. */
 void rig_check_sequences_are_independent(const char *spec);
 /* Checks that tokens outside the vocabulary are refused. */
 void rig_check_refuses_unknown_tokens(const char *spec);

@@ -1,4 +1,5 @@
-/* feedback_rig.h - drafters that learn from the target's logits, tested without a model: a simulated target, one step at a time.
+/* feedback_rig.h - drafters that learn from the target's logits, tested without a model: a simulated target, one step
+ * at a time.
  */
 #ifndef SUPPORT_FEEDBACK_RIG_H
 #define SUPPORT_FEEDBACK_RIG_H
@@ -25,15 +26,16 @@ Drafter *feedback_rig_open(const char *spec, int32_t n_vocab, int32_t n_sequence
 void feedback_rig_begin(Drafter *d, FeedbackSequence *s, int32_t id, uint64_t seed, int32_t n_prompt);
 /* Proposes s->tree and validates it. */
 void feedback_rig_propose(Drafter *d, FeedbackSequence *s, int32_t budget);
-/* Verifies s->tree with the simulated target; the context grows by the committed tokens. The drafter observes nothing yet. */
+/* Verifies s->tree with the simulated target; the context grows by the committed tokens. The drafter observes nothing
+ * yet. */
 void feedback_rig_verify(FeedbackSequence *s);
 /* Lets the drafter observe the tree and the tokens. */
 void feedback_rig_observe(Drafter *d, const FeedbackSequence *s);
 /* The token that followed `depth` tokens of the accepted path. */
 int32_t feedback_rig_after(const FeedbackSequence *s, int32_t depth);
 
-/* Estimates and frequencies: over many steps, nodes are counted by p_accept in ten bands. The check fails if a band of 300 or more
- * nodes is off by more than `tolerance`. */
+/* Estimates and frequencies: over many steps, nodes are counted by p_accept in ten bands. The check fails if a band
+ * of 300 or more nodes is off by more than `tolerance`. */
 typedef struct FeedbackBands {
     double p_accept[10], right[10];
     int64_t n[10];
@@ -41,8 +43,8 @@ typedef struct FeedbackBands {
 void feedback_rig_count(FeedbackBands *b, const FeedbackSequence *s);
 void feedback_rig_check_bands(const FeedbackBands *b, double tolerance);
 
-/* Checks on the shipped model, alone and beside another draft, that the tokens are those of plain decoding, and that drafts are
- * accepted. */
+/* Checks on the shipped model, alone and beside another draft, that the tokens are those of plain decoding, and that
+ * drafts are accepted. */
 void feedback_rig_check_engine(const char *draft, const char *other);
 
 #endif

@@ -1,5 +1,5 @@
-/* learned_rig.c - writes drafter files of random weights, and compares the text of requests that draft with them with plain
- * decoding. */
+/* learned_rig.c - writes drafter files of random weights, and compares the text of requests that draft with them with
+ * plain decoding. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
@@ -244,7 +244,8 @@ static void assert_drafts(const Stream *got, const char *what) {
     if (got->stats.drafted == 0) fail_msg("%s: nothing was drafted", what);
 }
 
-/* Each request alone: the text is the plain one for every budget and chunk size, and the drafts depend on the budget only. */
+/* Each request alone: the text is the plain one for every budget and chunk size, and the drafts depend on the budget
+ * only. */
 static int64_t check_alone(const fr_model *model, const char *spec) {
     static const int budgets[] = {1, 3, 8, 24, 64}, chunks[] = {1, 5, 256};
     static Stream got;
@@ -271,8 +272,8 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
     return accepted;
 }
 
-/* Several requests at once, with and without enough KV pages for all: the text is the same, and with enough pages the drafts are too.
- * Returns the number of pages taken from requests. */
+/* Several requests at once, with and without enough KV pages for all: the text is the same, and with enough pages the
+ * drafts are too. Returns the number of pages taken from requests. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
     static Stream got;
     fr_engine_options eo = {.max_requests = N_PLACES,

@@ -1,5 +1,5 @@
-/* learned_rig.h - learned drafters in tests: files with random weights, a target for them, and requests that draft with them in all ways
- * that the engine supports. */
+/* learned_rig.h - learned drafters in tests: files with random weights, a target for them, and requests that draft
+ * with them in all ways that the engine supports. */
 #ifndef TESTS_LEARNED_RIG_H
 #define TESTS_LEARNED_RIG_H
 
@@ -20,8 +20,8 @@ typedef struct LearnedRig {
     int n_kept;
 } LearnedRig;
 void learned_rig_begin(LearnedRig *r, const char *method, const Weights *target, uint64_t seed);
-/* Adds random weights of standard deviation std and returns them with the rounding of the file's type, [n_out][n_in], valid until
- * learned_rig_free. n_out 0: a vector. */
+/* Adds random weights of standard deviation std and returns them with the rounding of the file's type, [n_out][n_in],
+ * valid until learned_rig_free. n_out 0: a vector. */
 float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std);
 /* Token info of that rank for n tokens (token_info.h): key and tensors, `up` of that type. */
 typedef struct LearnedRigInfo {
@@ -50,19 +50,19 @@ void learned_rig_open_reader(LearnedReader *r, const Weights *model);
 void learned_rig_close_reader(LearnedReader *r);
 /* Opens `spec` for the reader's target. */
 Drafter *learned_rig_open_drafter(const LearnedReader *r, const char *spec, int32_t max_sequences);
-/* Gives the drafter a text of n tokens with its hidden states, `chunk` at a time. Returns the last hidden state, from which it drafts,
- * valid until the next call. */
+/* Gives the drafter a text of n tokens with its hidden states, `chunk` at a time. Returns the last hidden state, from
+ * which it drafts, valid until the next call. */
 const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n,
                               int32_t chunk);
 /* Fails unless the trees have the same paths, with p_accept within `tolerance` (relative) of each other. */
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
 
-/* Tokens committed by a step have the same effect as tokens of the prompt: after an accepted path, the drafter proposes the tree that it
- * proposes when the whole text is the prompt. */
+/* Tokens committed by a step have the same effect as tokens of the prompt: after an accepted path, the drafter
+ * proposes the tree that it proposes when the whole text is the prompt. */
 void learned_rig_check_step(const Weights *target, const char *spec);
 
-/* Requests that draft with `spec` generate the text of plain decoding: with each sampling, several budgets and chunk sizes, beside other
- * requests, with shared prompts, under ratio rules, and with too few pages. */
+/* Requests that draft with `spec` generate the text of plain decoding: with each sampling, several budgets and chunk
+ * sizes, beside other requests, with shared prompts, under ratio rules, and with too few pages. */
 void learned_rig_check_lossless(const char *target, const char *spec);
 
 #endif

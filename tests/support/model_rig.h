@@ -10,7 +10,8 @@
 Gguf *rig_gguf(const char *path);
 Gguf *rig_random_gguf(const RandomModel *m); /* written to a temporary file below build/, which is unlinked */
 
-/* A model and its weights. kernels: the table to compute with, NULL for the best; it may be one that only tests have. */
+/* A model and its weights. kernels: the table to compute with, NULL for the best; it may be one that only tests have.
+ * */
 Weights *rig_weights(const Gguf *g, const Kernels *kernels);
 Weights *rig_weights_with(const Gguf *g, const Kernels *kernels, ActPrecision activations);
 Weights *rig_weights_in(const Backend *backend, const Gguf *g);

@@ -12,8 +12,8 @@ enum { V = RIG_MAX_VOCAB, MAX_PREFIXES = 1 + 5 + 25 + 125 + 625 + 3125 };
 
 const SamplingOptions RIG_PLAIN = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
 
-/* What is computed once for a case. Prefixes (texts after the prompt) are numbered: the empty one is 0, the one that adds token
- * t to prefix c is c * n_vocab + 1 + t. */
+/* What is computed once for a case. Prefixes (texts after the prompt) are numbered: the empty one is 0, the one that
+ * adds token t to prefix c is c * n_vocab + 1 + t. */
 typedef struct Rig {
     const RigCase *c;
     VerifyScratch *scratch;
@@ -199,8 +199,8 @@ static void rig_close(Rig *r) {
 
 /* ---- sums --------------------------------------------------------------------------------------- */
 
-/* Completes emitted texts by the target's distributions up to `depth` more tokens; returns the greatest difference of the
- * probabilities of the full texts from `want`, the target's. */
+/* Completes emitted texts by the target's distributions up to `depth` more tokens; returns the greatest difference of
+ * the probabilities of the full texts from `want`, the target's. */
 static double compare(Rig *r, int32_t prefix, double emitted, double want, int32_t depth) {
     emitted += r->emitted[prefix];
     if (depth == 0) return fabs(emitted - want);
@@ -241,8 +241,9 @@ static int32_t length_of(const Rig *r, int32_t prefix) {
     return n;
 }
 
-/* The random source of a drafter over two tokens: each position of the text has one uniform number, and a draft there is token 0
- * if the number is below q(0). All that matters is between which q(0) of the possible texts the number lies. */
+/* The random source of a drafter over two tokens: each position of the text has one uniform number, and a draft there
+ * is token 0 if the number is below q(0). All that matters is between which q(0) of the possible texts the number
+ * lies. */
 typedef struct NoiseRandom {
     RandomSource random_source;
     Rig *rig;

@@ -1,5 +1,5 @@
-/* rule_rig.h - the output distribution of a verification rule, summed over everything that can happen: all drafts that a drafter
- * can draw and all random choices of the rule. The rule's own code runs, on whole trees. */
+/* rule_rig.h - the output distribution of a verification rule, summed over everything that can happen: all drafts
+ * that a drafter can draw and all random choices of the rule. The rule's own code runs, on whole trees. */
 #ifndef TESTS_RULE_RIG_H
 #define TESTS_RULE_RIG_H
 
@@ -45,17 +45,18 @@ typedef struct RigCase {
 /* Temperature 1 without filters. */
 extern const SamplingOptions RIG_PLAIN;
 
-/* Sums the output distribution over n_levels + 1 positions, completed by the target's own distribution after what a step emits,
- * and returns its greatest difference from the product of the target's distributions. *n_kept: drafts accepted on average (may be
- * NULL). */
+/* Sums the output distribution over n_levels + 1 positions, completed by the target's own distribution after what a
+ * step emits, and returns its greatest difference from the product of the target's distributions. *n_kept: drafts
+ * accepted on average (may be NULL). */
 double rig_dist_error(const RigCase *c, const VerifyRule *rule, double *n_kept);
 
-/* The same for a text of n_tokens that is generated in as many steps as it takes, each with its own tree. With noise_returns
- * (vocabularies of two tokens only) a draft at some position of the text is drawn with the noise of that position, whichever step
- * draws it, so that the drafts of one step return in the next. */
+/* The same for a text of n_tokens that is generated in as many steps as it takes, each with its own tree. With
+ * noise_returns (vocabularies of two tokens only) a draft at some position of the text is drawn with the noise of
+ * that position, whichever step draws it, so that the drafts of one step return in the next. */
 double rig_text_error(const RigCase *c, const VerifyRule *rule, int32_t n_tokens, bool noise_returns);
 
-/* One step with a keyed random source on a tree drawn with keyed noise: writes the emitted tokens and returns their number. */
+/* One step with a keyed random source on a tree drawn with keyed noise: writes the emitted tokens and returns their
+ * number. */
 int32_t rig_step(const RigCase *c, const VerifyRule *rule, uint64_t random_seed, int32_t *tokens);
 
 /* Describes the case, for the message of a failure. */

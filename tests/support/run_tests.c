@@ -3,9 +3,9 @@
  * It prints the output of a program that fails and one line for a program that passes, and closes with
  * "N passed, N failed, N skipped". A program that dies or reports nothing counts as one failure.
  *
- * Tests name their inputs relative to the root of the project (models/target.gguf, ../shared) and write below build/. So
- * that nothing they write stays behind, not even after a crash, each program runs in a scratch folder that looks like the root
- * and is removed afterwards:
+ * Tests name their inputs relative to the root of the project (models/target.gguf, ../shared) and write below build/.
+ * So that nothing they write stays behind, not even after a crash, each program runs in a scratch folder that looks
+ * like the root and is removed afterwards:
  *
  *     build/tmp/run-PID/                 PID: of this runner; what a killed runner left is removed by the next one
  *         shared -> ROOT/../shared

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 
-/* Tests run in the root of the project, or in a folder that looks like it (run_tests.c), and write below build/. Whether
- * ../shared exists: where it does not, a test that needs it prints so and counts as skipped. */
+/* Tests run in the root of the project, or in a folder that looks like it (run_tests.c), and write below build/.
+ * Whether ../shared exists: where it does not, a test that needs it prints so and counts as skipped. */
 int testing_has_shared(void);
 #define need_shared() \
     do { \

@@ -1,5 +1,5 @@
-/* train_rig.h - the command line of `forerun train` and `forerun distill-data` in tests: a folder of small files, and runs that are killed
- * and resumed. A program defines DIR, its own folder, before it includes this. */
+/* train_rig.h - the command line of `forerun train` and `forerun distill-data` in tests: a folder of small files, and
+ * runs that are killed and resumed. A program defines DIR, its own folder, before it includes this. */
 #ifndef TESTS_TRAIN_RIG_H
 #define TESTS_TRAIN_RIG_H
 
@@ -26,8 +26,8 @@ json_t *train_rig_line(const char *path, int i);
 
 /* Starts "forerun ARGS" so that signals reach it; its stderr goes to <dir>/stderr. */
 pid_t train_rig_start(const char *dir, const char *args);
-/* Kills "forerun ARGS" after longer and longer times and starts it again, with `again` if the file `left` exists, until it finishes.
- * Returns the number of kills. */
+/* Kills "forerun ARGS" after longer and longer times and starts it again, with `again` if the file `left` exists,
+ * until it finishes. Returns the number of kills. */
 int train_rig_run_with_kills(const char *dir, const char *args, const char *left, const char *again);
 
 #endif

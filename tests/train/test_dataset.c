@@ -103,7 +103,8 @@ static void documents_and_their_loss_mask(void **state) {
          "detailed, "
          "and polite answers to the user's questions. USER: Hi ASSISTANT: Yes</s>",
          " Yes</s>"},
-        /* the markers of this format are not tokens of this vocabulary: they are plain text, and EOS ends the document */
+        /* the markers of this format are not tokens of this vocabulary: they are plain text, and EOS ends the
+         * document */
         {CHAT_CHATML, true, "{\"prompt\": \"Hi\", \"response\": \"Yes\"}",
          "<s> <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|></s>", "Yes<|im_end|></s>"},
     };
@@ -143,7 +144,8 @@ static void order_is_a_permutation(void **state) {
             }
         }
     free(seen);
-    /* Two random permutations of 1000 elements agree in one element on average, and in 12 less than once in 10^9 pairs. */
+    /* Two random permutations of 1000 elements agree in one element on average, and in 12 less than once in 10^9
+     * pairs. */
     int same_epoch = 0, same_seed = 0, fixed_points = 0, same_shift = 0;
     for (int64_t i = 0; i < 1000; i++) {
         int64_t to = permutation_at(7, 0, 1000, i);

@@ -2,7 +2,8 @@
  * finite differences, on a shape with grouped queries where no two widths are equal, and with predictions outside the
  * loss mask. */
 #define TRAIN_DOUBLE
-/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used. */
+/* Each op before those that use it: clang cannot clone a function for several instruction sets once it has been used.
+ * */
 #include "train/ops/op_attention.c"
 #include "train/ops/op_embedding.c"
 #include "train/ops/op_linear.c"

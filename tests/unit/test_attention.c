@@ -1,6 +1,7 @@
-/* test_attention.c - contexts of several tiles of keys (attention.c), compared by memcmp: whole pairs or tiles, any number of threads,
- * chunks, pages, KV types, other rows in the batch, paths that cross the edge of a tile, every kernel table; and their values
- * against double precision. The baseline runs the same tokens one per forward, on one thread, in pages of 16.
+/* test_attention.c - contexts of several tiles of keys (attention.c), compared by memcmp: whole pairs or tiles, any
+ * number of threads, chunks, pages, KV types, other rows in the batch, paths that cross the edge of a tile, every
+ * kernel table; and their values against double precision. The baseline runs the same tokens one per forward, on one
+ * thread, in pages of 16.
  *
  * The models have one or two KV heads, so that a few rows are fewer pairs than threads: then keys are split. */
 #include "testing.h"

@@ -132,7 +132,8 @@ static void sleepers_wake(void **state) {
     threads_close(pool);
 }
 
-/* A region in which each stage needs the whole result of the one before: stage i adds 1 to the items that stage i - 1 left at i. */
+/* A region in which each stage needs the whole result of the one before: stage i adds 1 to the items that stage i - 1
+ * left at i. */
 enum { N_STAGES = 40 };
 typedef struct Ladder {
     int rung[N_ITEMS];
@@ -197,8 +198,8 @@ static void note_place(void *ctx, int i_part, int n_parts, int i_thread) {
     for (atomic_fetch_add(&p->n_met, 1); atomic_load(&p->n_met) < n_parts;) sched_yield();
 }
 
-/* Each thread of a pinned pool has a core of its own; threads of another pool may run anywhere, and so may the caller afterwards.
- * More threads than cores are refused, and then no thread is bound. */
+/* Each thread of a pinned pool has a core of its own; threads of another pool may run anywhere, and so may the caller
+ * afterwards. More threads than cores are refused, and then no thread is bound. */
 static void pinned_threads_have_a_core_each(void **state) {
     (void)state;
     static Places places;

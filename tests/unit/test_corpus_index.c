@@ -1,5 +1,5 @@
-/* test_corpus_index.c - the file of a corpus index: bad files and other vocabularies are refused, damaged files do no harm,
- * and a failed write leaves no file. test_draft_rest.c is about sorting and searching. */
+/* test_corpus_index.c - the file of a corpus index: bad files and other vocabularies are refused, damaged files do no
+ * harm, and a failed write leaves no file. test_draft_rest.c is about sorting and searching. */
 #include "draft_rig.h"
 #include "random_model.h"
 

@@ -1,5 +1,5 @@
-/* test_draft_eagle.c - unit tests of the drafter eagle with random weights: its trees against its layer in double precision, each node by
- * itself over its own path; steps against prompts; and the text through the engine. */
+/* test_draft_eagle.c - unit tests of the drafter eagle with random weights: its trees against its layer in double
+ * precision, each node by itself over its own path; steps against prompts; and the text through the engine. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"

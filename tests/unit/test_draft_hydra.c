@@ -1,5 +1,5 @@
-/* test_draft_hydra.c - unit tests of the drafter hydra with random weights: its trees against its heads in double precision, each node by
- * itself over its own path; steps against prompts; and the text through the engine. */
+/* test_draft_hydra.c - unit tests of the drafter hydra with random weights: its trees against its heads in double
+ * precision, each node by itself over its own path; steps against prompts; and the text through the engine. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"
@@ -100,7 +100,8 @@ static int close_all(void **state) {
 
 /* ---- the heads in double precision -------------------------------------------------------------- */
 
-/* log p of every token below a path, path[0] the pending token, path[depth] the last: the distribution of head `depth`. */
+/* log p of every token below a path, path[0] the pending token, path[depth] the last: the distribution of head
+ * `depth`. */
 static void dist_below(const struct Shape *s, const FileWeights *w, const float *hidden, const int32_t *path,
                        int32_t depth, double *log_p) {
     double c[(MAX_HEADS + 1) * H], x[H], y[H];

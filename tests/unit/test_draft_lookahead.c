@@ -1,5 +1,5 @@
-/* test_draft_lookahead.c - the drafter lookahead: a Jacobi iteration and a pool written down plainly give the same trees,
- * against a simulated target. */
+/* test_draft_lookahead.c - the drafter lookahead: a Jacobi iteration and a pool written down plainly give the same
+ * trees, against a simulated target. */
 #include "feedback_rig.h"
 
 #include "spec/tree/union.h"

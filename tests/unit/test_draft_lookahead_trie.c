@@ -1,5 +1,5 @@
-/* test_draft_lookahead_trie.c - the drafter lookahead-trie: which nodes it takes, against counts by brute force; its history
- * and the limit of its trie. */
+/* test_draft_lookahead_trie.c - the drafter lookahead-trie: which nodes it takes, against counts by brute force; its
+ * history and the limit of its trie. */
 #include "draft_rig.h"
 
 #include <stdbool.h>

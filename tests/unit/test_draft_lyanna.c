@@ -1,5 +1,6 @@
-/* test_draft_lyanna.c - unit tests of the drafter lyanna with random weights: its trees against Algorithms 1 and 2 over its layer, all in
- * double precision; steps against prompts; fusion=on and off; and the text through the engine. */
+/* test_draft_lyanna.c - unit tests of the drafter lyanna with random weights: its trees against Algorithms 1 and 2
+ * over its layer, all in double precision; steps against prompts; fusion=on and off; and the text through the engine.
+ * */
 #include "lyanna_rig.h"
 
 #include "spec/drafters/learned/lyanna_tree.h"
@@ -204,7 +205,8 @@ static void check_tags(const Tree *got, const Tree *fresh, int32_t budget) {
 
 enum { N_BEFORE = 10, DEPTH = 5, TOP = 4, MAX_STEP = 6 };
 
-/* A chain at N_BEFORE tokens, then a step of m tokens: the trees of Algorithms 1 and 2 then, and the trust in the latter. */
+/* A chain at N_BEFORE tokens, then a step of m tokens: the trees of Algorithms 1 and 2 then, and the trust in the
+ * latter. */
 typedef struct AfterStep {
     int32_t m;
     Text text;

@@ -1,5 +1,5 @@
-/* test_draft_medusa.c - unit tests of the drafter medusa with random weights: its trees against all products of its heads' distributions
- * in double precision, and the text through the engine. */
+/* test_draft_medusa.c - unit tests of the drafter medusa with random weights: its trees against all products of its
+ * heads' distributions in double precision, and the text through the engine. */
 #include "learned_rig.h"
 
 #include "format/blocks.h"

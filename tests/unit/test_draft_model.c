@@ -1,5 +1,6 @@
-/* test_draft_model.c - unit tests of the drafters that are a second model: trees do not depend on the steps before, a level is one forward
- * for all sequences, p_accept follows the draft's distribution, and budgets are kept. test_draft_model_text.c has the text. */
+/* test_draft_model.c - unit tests of the drafters that are a second model: trees do not depend on the steps before, a
+ * level is one forward for all sequences, p_accept follows the draft's distribution, and budgets are kept.
+ * test_draft_model_text.c has the text. */
 #include "engine_rig.h"
 
 #include "base/rng.h"
@@ -83,8 +84,8 @@ static void assert_same_tree(const Tree *want, const Tree *got, const char *what
                      (double)want->nodes[i].p_accept);
 }
 
-/* A text of 200 tokens, observed in steps of different lengths, with proposals skipped and repeated: the trees are those of a drafter
- * that begins with the text so far. */
+/* A text of 200 tokens, observed in steps of different lengths, with proposals skipped and repeated: the trees are
+ * those of a drafter that begins with the text so far. */
 static void trees_are_those_of_a_fresh_start(void **state) {
     (void)state;
     enum { N = 200, N_FIRST = 20 };
@@ -248,8 +249,8 @@ static double coupled_chance(const float *dist, const SamplingOptions *o, uint64
     return 1 / sum;
 }
 
-/* The shapes of the three methods, and p_accept: the product of the draft's probabilities along the path, or with coupled noise of the
- * softmax of the perturbed values. */
+/* The shapes of the three methods, and p_accept: the product of the draft's probabilities along the path, or with
+ * coupled noise of the softmax of the perturbed values. */
 static void p_accept_is_the_draft_probability(void **state) {
     (void)state;
     static const struct {
@@ -329,7 +330,7 @@ static void invalid_options_are_refused(void **state) {
     const struct {
         const char *spec, *words;
     } cases[] = {
-        {"sps", "sps: missing draft model: write model=FILE"},
+        {"sps", "sps: missing draft model: write sps:model=FILE"},
         {"rsd-c:branch=2-2", "missing draft model"},
         {"sps:model=models/missing.gguf", "models/missing.gguf"},
         {"sps:model=README.md", "README.md"},
@@ -352,7 +353,7 @@ static void invalid_options_are_refused(void **state) {
         {"spectr" M ",paths=0", "paths=0"},
         {"spectr" M ",paths=64,length=8", "more than 511 nodes"},
         {"spectr" M ",coupled=1", "unknown option 'coupled'"},
-        {"specinfer", "specinfer: missing draft models: write models=FILE+FILE"},
+        {"specinfer", "specinfer: missing draft models: write specinfer:models=FILE+FILE"},
         {"specinfer:models=" DRAFT "+", "must be file names joined by '+'"},
         {"specinfer:models=" DRAFT "+models/missing.gguf", "models/missing.gguf"},
         {"specinfer:models=" DRAFT "+README.md", "README.md"},

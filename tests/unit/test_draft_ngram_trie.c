@@ -79,8 +79,8 @@ static int compare_nodes(const void *a, const void *b) {
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* Writes the subtree below the last `prefix` tokens, or fewer, in the order of the rule, and returns its size. `parent` is the
- * number of the parent in the trie, and `numbers` the node's own. */
+/* Writes the subtree below the last `prefix` tokens, or fewer, in the order of the rule, and returns its size.
+ * `parent` is the number of the parent in the trie, and `numbers` the node's own. */
 static int32_t rank_subtree(const Trie *t, const int32_t *text, int32_t n_text, int32_t prefix, Node *out,
                             int32_t *top) {
     int32_t n = 0;
@@ -145,7 +145,8 @@ typedef struct Text {
     int32_t n, n_indexed;
 } Text;
 
-/* P_0: contexts of x over all contexts; a context counts if the left neighbour differs from that at the previous position. */
+/* P_0: contexts of x over all contexts; a context counts if the left neighbour differs from that at the previous
+ * position. */
 static double order_0(const Text *t, int32_t x) {
     int32_t of_x = 0, of_all = 0;
     for (int32_t i = 0; i < t->n_indexed; i++) {

@@ -1,4 +1,5 @@
-/* test_draft_recycling.c - the drafter recycling: matrix, counts and best tree by brute force, against a simulated target. */
+/* test_draft_recycling.c - the drafter recycling: matrix, counts and best tree by brute force, against a simulated
+ * target. */
 #include "feedback_rig.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* test_draft_redrafter.c - unit tests of the drafter redrafter with random weights: its trees against a beam search in double precision,
- * for one sequence and for several, and the text through the engine. */
+/* test_draft_redrafter.c - unit tests of the drafter redrafter with random weights: its trees against a beam search
+ * in double precision, for one sequence and for several, and the text through the engine. */
 #include "learned_rig.h"
 
 #include <math.h>
@@ -260,7 +260,7 @@ static void a_beam_beyond_a_tree_is_refused(void **state) {
     const DrafterEnv replay = {.n_vocab = V, .max_sequences = 1};
     assert_int_equal(drafter_open(&d, "redrafter:file=build/redrafter-0.gguf", &replay, 0, &err), FR_ERR_UNSUPPORTED);
     assert_int_equal(drafter_open(&d, "redrafter", &env, 0, &err), FR_ERR_ARGUMENT);
-    assert_non_null(strstr(err.message, "redrafter: missing drafter file: write file=FILE"));
+    assert_non_null(strstr(err.message, "redrafter: missing drafter file: write redrafter:file=FILE"));
     device_close(device);
 }
 

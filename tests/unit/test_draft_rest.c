@@ -1,5 +1,5 @@
-/* test_draft_rest.c - the corpus index and the drafter rest: the suffix array, the search and the tree against brute force;
- * matches do not cross documents; the text does not change. test_corpus_index.c is about the index file. */
+/* test_draft_rest.c - the corpus index and the drafter rest: the suffix array, the search and the tree against brute
+ * force; matches do not cross documents; the text does not change. test_corpus_index.c is about the index file. */
 #include "draft_rig.h"
 #include "engine_rig.h"
 #include "random_model.h"
@@ -213,8 +213,8 @@ static int descending(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* The tree has as many nodes as there are, up to the budget, each with the p_accept of its count, and no other tree of that
- * size has a greater sum of p_accept. */
+/* The tree has as many nodes as there are, up to the budget, each with the p_accept of its count, and no other tree
+ * of that size has a greater sum of p_accept. */
 static void check_tree(const Corpus *c, const int32_t *text, int32_t n_text, const Rule *r, const Tree *tree) {
     Taken t = take_places(c, text, n_text, r);
     int32_t path[64];

@@ -1,4 +1,5 @@
-/* test_draft_spec.c - unit tests of drafter_registry.c: opening drafters from "method:key=value,...", and the interface of every method. */
+/* test_draft_spec.c - unit tests of drafter_registry.c: opening drafters from "method:key=value,...", and the
+ * interface of every method. */
 #include "draft_rig.h"
 
 #include <string.h>
@@ -32,8 +33,8 @@ static void drafters_open_or_name_the_fault(void **state) {
         {"pld:n=1,", "must be written key=value"},
         {"pld:n=1,,length=2", "must be written key=value"},
         {"pld:n=1,n=2", "pld: 'n' is set twice"},
-        {"sps", "sps: missing draft model: write model=FILE"},
-        {"eagle:depth=3", "eagle: missing drafter file: write file=FILE"},
+        {"sps", "sps: missing draft model: write sps:model=FILE"},
+        {"eagle:depth=3", "eagle: missing drafter file: write eagle:file=FILE"},
         {"lyanna:file=x,resample=17", "lyanna: 'resample=17' must be off or an integer from 0 to 16"},
         {"medusa:file=x,tree=2", "medusa: 'tree=2' must be dynamic or static"},
         {"rsd-c:model=x,branch=3-",
@@ -52,7 +53,7 @@ static void drafters_open_or_name_the_fault(void **state) {
         {"suffix:factor=nan", "'factor=nan' must be a number"},
         {"suffix:min_prob=0.1x", "'min_prob=0.1x' must be a number from 0 to 1"},
         {"rest:min_match=9,max_match=8,index=x", "rest: 'min_match=9' must be at most 'max_match=8'"},
-        {"rest", "rest: missing index of a corpus (`forerun index` builds one): write index=FILE"},
+        {"rest", "rest: missing index of a corpus (`forerun index` builds one): write rest:index=FILE"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         fr_error err = {0};
@@ -83,8 +84,8 @@ static void methods_describe_themselves(void **state) {
     assert_null(drafter_find("none"));
 }
 
-/* What the engine requires of every method, including one that was added yesterday. Methods that need a file fail to open
- * without it, with an error that names the method. */
+/* What the engine requires of every method, including one that was added yesterday. Methods that need a file fail to
+ * open without it, with an error that names the method. */
 static void every_method_obeys_the_interface(void **state) {
     (void)state;
     enum { V = 64, N = 400, N_PROMPT = 100 };

@@ -1,9 +1,9 @@
-/* test_forward.c - the numeric contract of the forward, compared by memcmp: what a row computes depends on its own tokens and on
- * nothing else. Tree rows equal chain rows; batch size, chunking, threads, page size, neighbours, forks, commits and truncation
- * change no bit; kernel tables agree.
+/* test_forward.c - the numeric contract of the forward, compared by memcmp: what a row computes depends on its own
+ * tokens and on nothing else. Tree rows equal chain rows; batch size, chunking, threads, page size, neighbours,
+ * forks, commits and truncation change no bit; kernel tables agree.
  *
- * The baseline is always `plain`: the tokens of one path run one per forward, on one thread, in a fresh executor with pages of 16,
- * with the same kernel table and KV type. */
+ * The baseline is always `plain`: the tokens of one path run one per forward, on one thread, in a fresh executor with
+ * pages of 16, with the same kernel table and KV type. */
 #include "testing.h"
 
 #include "base/rng.h"

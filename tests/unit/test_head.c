@@ -1,5 +1,5 @@
-/* test_head.c - what drafters use of the target: its LM head outside a forward gives the bits of the forward, hidden states can be had
- * without logits, and embeddings are the rows of the file. */
+/* test_head.c - what drafters use of the target: its LM head outside a forward gives the bits of the forward, hidden
+ * states can be had without logits, and embeddings are the rows of the file. */
 #include "model_rig.h"
 #include "testing.h"
 

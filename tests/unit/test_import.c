@@ -82,7 +82,8 @@ static void finish(Pair *p, const char *checkpoint) {
     safetensors_build_write(&p->published, checkpoint);
 }
 
-/* The rows of q and k as Hugging Face orders them: the first components of all pairs of a head, then the second ones. */
+/* The rows of q and k as Hugging Face orders them: the first components of all pairs of a head, then the second ones.
+ * */
 static void add_halved(Pair *p, const char *name, const char *published, int64_t n_heads, bool pairs) {
     float *x = learned_rig_tensor(&p->direct, name, p->type, H, n_heads * DIM, 0.12),
           *y = malloc(sizeof *y * (size_t)(n_heads * DIM * H));

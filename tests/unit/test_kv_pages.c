@@ -1,5 +1,5 @@
-/* test_kv_pages.c - the page tables of the KV cache, over the memory of the CPU backend, against the simplest model of them: one
- * plain array for each sequence.
+/* test_kv_pages.c - the page tables of the KV cache, over the memory of the CPU backend, against the simplest model
+ * of them: one plain array for each sequence.
  *
  * Every write uses a tag of its own. A committed position must hold its tag in every plane (layer, keys or values,
  * head), whatever was forked, committed, truncated or refused in between. */
@@ -296,7 +296,8 @@ static bool slot_is_padding(const World *w, int32_t slot) {
     return true;
 }
 
-/* Padding is committed behind the existing tokens and never in pages of other sequences; where it does not fit, nothing changes. */
+/* Padding is committed behind the existing tokens and never in pages of other sequences; where it does not fit,
+ * nothing changes. */
 static void padding_lengthens_one_sequence_alone(void **state) {
     (void)state;
     for (int type = 0; type < KV_TYPE_COUNT; type++) {

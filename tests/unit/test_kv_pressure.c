@@ -1,9 +1,9 @@
 /* test_kv_pressure.c - many requests in a KV cache that is too small for them: each generates what it generates alone,
  * by plain decoding, with room.
  *
- * The requests are made once: prompts that share beginnings of random lengths or are equal, every kind of sampling, budgets,
- * stop strings, mixed drafters. In each trial some of them start and end at random, with few pages; a request that gives
- * pages back reads its context again, which must be visible in its statistics only. */
+ * The requests are made once: prompts that share beginnings of random lengths or are equal, every kind of sampling,
+ * budgets, stop strings, mixed drafters. In each trial some of them start and end at random, with few pages; a
+ * request that gives pages back reads its context again, which must be visible in its statistics only. */
 #include "engine_rig.h"
 
 #include "base/rng.h"

@@ -4,8 +4,8 @@
  *     spec/tree, spec/sampling <- spec/verify <- spec/drafter <- spec/drafters/{text, small, learned}
  *     train/{ops, data} <- train/nets <- train/loop, import: they stand on spec; only app starts them
  *
- * A kernel header is seen by src/kernels and src/backend/cpu alone, so that no backend can be bypassed. Besides: file names
- * are unique, no file is too long, and the shared library exports nothing but fr_*. */
+ * A kernel header is seen by src/kernels and src/backend/cpu alone, so that no backend can be bypassed. Besides: file
+ * names are unique, no file is too long, and the shared library exports nothing but fr_*. */
 #include "testing.h"
 
 #include <ftw.h>

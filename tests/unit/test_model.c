@@ -1,5 +1,5 @@
-/* test_model.c - what model_open and executor_open accept; what they refuse, with which messages; and that a failing allocation,
- * wherever it happens, neither leaks nor crashes. */
+/* test_model.c - what model_open and executor_open accept; what they refuse, with which messages; and that a failing
+ * allocation, wherever it happens, neither leaks nor crashes. */
 #include "testing.h"
 
 #include "format/gguf_write.h"

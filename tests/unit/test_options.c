@@ -1,4 +1,5 @@
-/* test_options.c - the option table: defaults, every type of field, every refusal and its words, and the text for --help. */
+/* test_options.c - the option table: defaults, every type of field, every refusal and its words, and the text for
+ * --help. */
 #include "testing.h"
 
 #include "base/options.h"
@@ -126,7 +127,7 @@ static void what_is_wrong_is_named(void **state) {
         {"file=a,=3", "sample: '=3' must be written key=value"},
         {"file=a,depth=", "sample: 'depth=' must be written key=value"},
         {"depth=3,file=a,depth=4", "sample: 'depth' is set twice; keep one of them"},
-        {"depth=3", "sample: missing index file: write file=FILE"},
+        {"depth=3", "sample: missing index file: write sample:file=FILE"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Sample s;

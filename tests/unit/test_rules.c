@@ -1,5 +1,5 @@
-/* test_rules.c - the ratio rules: their output distribution is the target's, by exact enumeration of all drafts and random
- * choices, to 1e-12; and deliberate faults are detected. */
+/* test_rules.c - the ratio rules: their output distribution is the target's, by exact enumeration of all drafts and
+ * random choices, to 1e-12; and deliberate faults are detected. */
 #include "rule_rig.h"
 
 #include <stdlib.h>
@@ -173,9 +173,9 @@ static void the_example_of_the_block_paper(void **state) {
     assert_true(fabs(check(&c, "block") - 11.0 / 9) < 1e-6);
 }
 
-/* A text of several steps: noise of drafts that one step did not keep must not return in the next. Block verification depends on
- * drafts after those it keeps, so noise that is a function of the position alone changes its output distribution, which is
- * detected; the other rules tolerate it. */
+/* A text of several steps: noise of drafts that one step did not keep must not return in the next. Block verification
+ * depends on drafts after those it keeps, so noise that is a function of the position alone changes its output
+ * distribution, which is detected; the other rules tolerate it. */
 static void texts_of_several_steps(void **state) {
     (void)state;
     static const char *const names[] = {"chain", "recursive", "k-seq", "block"};
@@ -237,8 +237,8 @@ static const Control controls[] = {
     {"k-seq", RIG_KIND_WRONG, ONE(DRAW_WITHOUT_REPLACEMENT, 3)},
 };
 
-/* Each control over random distributions. By chance a fault may have no effect (with a residual of one token, for example), so
- * it must be detected with nearly all of the distributions, not with all. */
+/* Each control over random distributions. By chance a fault may have no effect (with a residual of one token, for
+ * example), so it must be detected with nearly all of the distributions, not with all. */
 static void every_fault_is_detected(void **state) {
     (void)state;
     enum { N_DISTS = 20 };

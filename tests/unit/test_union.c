@@ -8,7 +8,8 @@
 
 enum { N_VOCAB = 4, N_TRIALS = 500 };
 
-/* A random tree of up to n nodes below the root. p_accept falls along paths; there are few tokens, so that trees overlap. */
+/* A random tree of up to n nodes below the root. p_accept falls along paths; there are few tokens, so that trees
+ * overlap. */
 static void random_tree(uint64_t seed, int32_t n, int32_t source, Tree *t) {
     tree_reset(t, 1);
     for (int32_t i = 0; i < n; i++) {

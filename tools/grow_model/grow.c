@@ -1,8 +1,9 @@
 /* grow.c - makes a model wider and deeper without changing its output.
  *
- * The problem: how much speculation gains depends on what the texts are and on what a forward costs. The shipped model of 7 million
- * weights writes real text, but its forward costs almost nothing; a random model of 1.1 billion weights costs as much as a real one, but
- * its text cannot be drafted. The idea: the small model's weights inside a big model's shape, zeros around them.
+ * The problem: how much speculation gains depends on what the texts are and on what a forward costs. The shipped
+ * model of 7 million weights writes real text, but its forward costs almost nothing; a random model of 1.1 billion
+ * weights costs as much as a real one, but its text cannot be drafted. The idea: the small model's weights inside a
+ * big model's shape, zeros around them.
  *
  *   width         n of N components of the residual stream are the small model's; embeddings write zeros into the others,
  *                 and so does every layer (rows of zeros in attn_output and ffn_down)
@@ -17,17 +18,18 @@
  *
  * Head width, rotation, scale and rope tables stay, so that attention sees the same scores.
  *
- * Vocabulary: a new token must never be generated, and a row of zeros in the output matrix would give it the logit 0, which may
- * well be the greatest. There are no biases; but one new component of the residual stream can be a constant c > 0,
- * written by every embedding and left alone by all layers. The output norm weighs it with GAUGE / c, new rows of the
- * output matrix have -1 there, old rows 0: logits of new tokens are -GAUGE / rms, some ten thousands below all others.
- * c enters S, and leaves it again through epsilon: e' = (e n - c^2) / N, with c^2 about e n / 2.
+ * Vocabulary: a new token must never be generated, and a row of zeros in the output matrix would give it the logit 0,
+ * which may well be the greatest. There are no biases; but one new component of the residual stream can be a constant
+ * c > 0, written by every embedding and left alone by all layers. The output norm weighs it with GAUGE / c, new rows
+ * of the output matrix have -1 there, old rows 0: logits of new tokens are -GAUGE / rms, some ten thousands below all
+ * others. c enters S, and leaves it again through epsilon: e' = (e n - c^2) / N, with c^2 about e n / 2.
  *
- * What is exact. Where the type stays and the small widths are whole blocks (256 is 8 blocks of 32), blocks are copied bit
- * for bit, and a block of zeros is exact in every type. What is left are roundings of w', e' and of the norm: about
- * 1e-7 of the logits, nothing at all where N / n is a power of 4 and the vocabulary stays. Another type
- * quantises again, which is another small model: the grown model then equals the small one rewritten in that type (--type alone)
- * within the same rounding. K-quants have blocks of 256 and copy where the source has them. Proof: tests/cli/test_grow_model.c. */
+ * What is exact. Where the type stays and the small widths are whole blocks (256 is 8 blocks of 32), blocks are
+ * copied bit for bit, and a block of zeros is exact in every type. What is left are roundings of w', e' and of the
+ * norm: about 1e-7 of the logits, nothing at all where N / n is a power of 4 and the vocabulary stays. Another type
+ * quantises again, which is another small model: the grown model then equals the small one rewritten in that type
+ * (--type alone) within the same rounding. K-quants have blocks of 256 and copy where the source has them. Proof:
+ * tests/cli/test_grow_model.c. */
 #include "grow.h"
 
 #include "base/mem.h"

@@ -84,9 +84,9 @@ int bench_engine_open(fr_engine **out, BenchRig *rig, const BenchMethod *m, int 
 int bench_pass(BenchRig *rig, fr_engine *engine, const BenchMethod *m, const BenchQuestion *questions, int n,
                int n_parallel, BenchRecord *records, double *wall_s, fr_error *err);
 
-/* Answers all questions with every method, one at a time: for each question all methods in turn, each time beginning with
- * another one. Fills records[question * n_methods + method]; *n_done counts whole questions, also on
- * failure. on_done is called after each answer. */
+/* Answers all questions with every method, one at a time: for each question all methods in turn, each time beginning
+ * with another one. Fills records[question * n_methods + method]; *n_done counts whole questions, also on failure.
+ * on_done is called after each answer. */
 int bench_round(BenchRig *rig, const BenchMethod *methods, int n_methods, const BenchQuestion *questions, int n,
                 int i_run, BenchRecord *records, int *n_done, void (*on_done)(void *user), void *user, fr_error *err);
 

@@ -1,6 +1,7 @@
 /* bench_report.c - the report of `forerun bench` for people: head, table by category or batch size, and figure.
  *
- * A table states what was measured and how before the numbers, and says in words where a method is slower than plain decoding. */
+ * A table states what was measured and how before the numbers, and says in words where a method is slower than plain
+ * decoding. */
 #include "app/bench/bench.h"
 #include "app/plot.h"
 

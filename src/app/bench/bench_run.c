@@ -1,9 +1,10 @@
 /* bench_run.c - runs questions through an engine and records what the answers cost.
  *
- * A conversation is a question with its turns: the model's own answer to one turn is part of the prompt of the next, and each
- * turn is prefilled as a whole. A pass keeps a number of conversations running in one engine; when one ends, the next question
- * takes its place, as in a server with waiting requests. Running one at a time is the special case of one place. The wall time of
- * a pass includes tokenizing and opening requests; prefill_s and decode_s are the engine's own. */
+ * A conversation is a question with its turns: the model's own answer to one turn is part of the prompt of the next,
+ * and each turn is prefilled as a whole. A pass keeps a number of conversations running in one engine; when one ends,
+ * the next question takes its place, as in a server with waiting requests. Running one at a time is the special case
+ * of one place. The wall time of a pass includes tokenizing and opening requests; prefill_s and decode_s are the
+ * engine's own. */
 #include "app/bench/bench.h"
 
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* inspect_text.c - the summary of a file as text. Characters of the file that could control the terminal are escaped. */
+/* inspect_text.c - the summary of a file as text. Characters of the file that could control the terminal are escaped.
+ * */
 #include "app/inspect/inspect.h"
 #include "spec/drafter/drafter.h"
 

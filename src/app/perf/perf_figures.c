@@ -1,10 +1,12 @@
-/* perf_figures.c - `forerun perf --figures`: a few figures of verification beside their goals and the limits of this machine.
+/* perf_figures.c - `forerun perf --figures`: a few figures of verification beside their goals and the limits of this
+ * machine.
  *
- * For one row it prints the share of the read bandwidth, for 4, 8, 16 and 32 rows T(n)/T(1). Beside each stands the goal for the shape
- * of TinyLlama-1.1B with two threads of an AVX-512 machine, and the limit: the same figure for a forward that keeps either the memory
- * or the arithmetic units busy all the time, by the speeds measured in the same run. The bandwidth is that of reading the model's own
- * weights, alternating with the forwards, because the placement of pages makes a difference of two on some machines. Then it breaks
- * the time down into products, attention and the rest. */
+ * For one row it prints the share of the read bandwidth, for 4, 8, 16 and 32 rows T(n)/T(1). Beside each stands the
+ * goal for the shape of TinyLlama-1.1B with two threads of an AVX-512 machine, and the limit: the same figure for a
+ * forward that keeps either the memory or the arithmetic units busy all the time, by the speeds measured in the same
+ * run. The bandwidth is that of reading the model's own weights, alternating with the forwards, because the placement
+ * of pages makes a difference of two on some machines. Then it breaks the time down into products, attention and the
+ * rest. */
 #include "app/perf/perf_figures.h"
 
 #include "base/clock.h"
@@ -60,7 +62,8 @@ static int measure(Figures *f, const CliModel *m, Executor *e, double seconds, f
     return FR_OK;
 }
 
-/* Measures the peaks before and after and takes the better ones: what other programs took meanwhile is not a limit of the machine. */
+/* Measures the peaks before and after and takes the better ones: what other programs took meanwhile is not a limit of
+ * the machine. */
 static int measure_between_peaks(Figures *f, const CliModel *m, Executor *e, double seconds, fr_error *err) {
     MachineSpeed after;
     int status = cost_machine_speed(m->weights, m->n_threads, &f->speed, err);

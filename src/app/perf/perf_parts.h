@@ -1,4 +1,5 @@
-/* perf_parts.h - the second half of `forerun perf`: the parts of a forward, each with its lower limit and a verdict in words. */
+/* perf_parts.h - the second half of `forerun perf`: the parts of a forward, each with its lower limit and a verdict
+ * in words. */
 #ifndef PERF_PERF_PARTS_H
 #define PERF_PERF_PARTS_H
 

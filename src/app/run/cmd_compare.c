@@ -174,7 +174,8 @@ static bool keeps_only_distribution(const VerifyRule *rule, const GenerateArgs *
     return rule->is_ratio && a->sampling.temperature > 0;
 }
 
-/* Generates some tokens that are not measured: the first run would meet cold caches and a processor at low frequency. */
+/* Generates some tokens that are not measured: the first run would meet cold caches and a processor at low frequency.
+ * */
 static int warm_up(Generator *g, const GenerateArgs *a, fr_error *err) {
     enum { N_TOKENS = 16 };
     GenerateArgs own = *a;

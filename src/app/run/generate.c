@@ -1,4 +1,5 @@
-/* generate.c - one generation of `run`, `compare` and `distill-data`: open the model, tokenize the prompt, run a request to its end. */
+/* generate.c - one generation of `run`, `compare` and `distill-data`: open the model, tokenize the prompt, run a
+ * request to its end. */
 #include "app/run/generate.h"
 
 #include "base/progress.h"

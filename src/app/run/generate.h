@@ -1,4 +1,5 @@
-/* generate.h - what `run`, `compare`, `bench` and `distill-data` share: the options of a generation, and running one. */
+/* generate.h - what `run`, `compare`, `bench` and `distill-data` share: the options of a generation, and running one.
+ * */
 #ifndef RUN_GENERATE_H
 #define RUN_GENERATE_H
 
@@ -25,7 +26,8 @@ typedef struct GenerateArgs {
     ColorWhen color;
 } GenerateArgs;
 
-/* The shared options and those of commands that continue one prompt; both fill a GenerateArgs that generate_defaults filled first. */
+/* The shared options and those of commands that continue one prompt; both fill a GenerateArgs that generate_defaults
+ * filled first. */
 extern const Option generate_options[], generate_prompt_options[];
 void generate_defaults(GenerateArgs *a);
 /* What no row can check; the second also checks the prompt. */
@@ -60,7 +62,8 @@ void generator_close(Generator *g);
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,
                   int (*on_token)(void *, const fr_token_event *), void *user, fr_request **out, fr_error *err);
 
-/* Whether output to `fd` is coloured, and the escape sequence before a token of that source ("" for the target's own). */
+/* Whether output to `fd` is coloured, and the escape sequence before a token of that source ("" for the target's
+ * own). */
 int generate_use_color(ColorWhen when, int fd);
 const char *generate_source_color(int32_t source);
 #define GENERATE_COLOR_OFF "\033[0m"

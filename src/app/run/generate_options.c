@@ -1,7 +1,7 @@
 /* generate_options.c - the options of a generation, shared by `run`, `compare`, `bench` and `distill-data`.
  *
- * generate_options are everybody's, generate_prompt_options only of those that continue one prompt. Defaults of the sampling are
- * those of fr_sampling_default(), written out as text because --help shows them.
+ * generate_options are everybody's, generate_prompt_options only of those that continue one prompt. Defaults of the
+ * sampling are those of fr_sampling_default(), written out as text because --help shows them.
  */
 #include "app/run/generate.h"
 

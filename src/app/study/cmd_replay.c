@@ -1,7 +1,7 @@
 /* cmd_replay.c - `forerun replay`: drafters that need no model against recorded answers.
  *
- * A recorded answer says which tokens greedy decoding of its model would accept, so that drafters can be compared exactly and fast,
- * without the model. replay_report.c counts and prints.
+ * A recorded answer says which tokens greedy decoding of its model would accept, so that drafters can be compared
+ * exactly and fast, without the model. replay_report.c counts and prints.
  */
 #include "app/study/replay_report.h"
 

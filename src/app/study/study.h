@@ -33,7 +33,8 @@ void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, si
 
 enum { STUDY_MAX_RUNS = 64, STUDY_MAX_ROWS = 64 };
 
-/* The results of one tree under one sampling, run by run. A run is one seed over all prompts. Row 0 is plain decoding. */
+/* The results of one tree under one sampling, run by run. A run is one seed over all prompts. Row 0 is plain
+ * decoding. */
 typedef struct StudyRow {
     const StudyTree *tree; /* NULL: plain decoding */
     int64_t n_tokens[STUDY_MAX_RUNS], n_steps[STUDY_MAX_RUNS];

@@ -1,9 +1,11 @@
-/* cmd_distill.c - `forerun distill-data`: a target answers the questions of a file, many at a time, as data to train on.
+/* cmd_distill.c - `forerun distill-data`: a target answers the questions of a file, many at a time, as data to train
+ * on.
  *
- * A drafter has to predict its target, not the author of a data set, so it is trained on the target's own answers. Answers are
- * written in the order of the input, each as soon as all before it are done, so that a run that was interrupted continues after its
- * last line. Every answer is the one that `forerun run` gives to its prompt; the other requests of the batch do not matter. With a
- * temperature, record i (from 0) is sampled with the seed --seed + i, so that the answers are independent of each other. */
+ * A drafter has to predict its target, not the author of a data set, so it is trained on the target's own answers.
+ * Answers are written in the order of the input, each as soon as all before it are done, so that a run that was
+ * interrupted continues after its last line. Every answer is the one that `forerun run` gives to its prompt; the
+ * other requests of the batch do not matter. With a temperature, record i (from 0) is sampled with the seed --seed +
+ * i, so that the answers are independent of each other. */
 #include "base/progress.h"
 #include "app/train/distill_records.h"
 #include "app/run/generate.h"

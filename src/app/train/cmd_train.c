@@ -1,7 +1,7 @@
 /* cmd_train.c - `forerun train METHOD`: reads the data, opens the method's trainer, runs the loop, writes the file.
  *
- * Whatever can fail for a reason known at the start (outputs that cannot be written, a checkpoint of another run) fails before the
- * data is read. */
+ * Whatever can fail for a reason known at the start (outputs that cannot be written, a checkpoint of another run)
+ * fails before the data is read. */
 #include "app/cli.h"
 #include "app/plot.h"
 #include "app/train/train_methods.h"

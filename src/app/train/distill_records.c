@@ -1,4 +1,5 @@
-/* distill_records.c - reads the questions of `forerun distill-data`, stores answers in them, and finds where an earlier run stopped. */
+/* distill_records.c - reads the questions of `forerun distill-data`, stores answers in them, and finds where an
+ * earlier run stopped. */
 #include "app/train/distill_records.h"
 
 #include "base/hash.h"

@@ -22,7 +22,8 @@ typedef struct TrainArgs {
     GemmPrecision precision;
 } TrainArgs;
 
-/* For a TrainArgs that train_args_defaults filled: the file of a target (-m) or of a vocabulary (--vocab), and the rest. */
+/* For a TrainArgs that train_args_defaults filled: the file of a target (-m) or of a vocabulary (--vocab), and the
+ * rest. */
 extern const Option train_model_options[], train_vocab_options[], train_args_options[];
 void train_args_defaults(TrainArgs *a);
 

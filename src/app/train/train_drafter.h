@@ -17,8 +17,8 @@ extern const Option train_drafter_options[];
 /* Refuses a loss without weight. */
 int train_drafter_check(const DrafterSettings *s, fr_error *err);
 
-/* Makes a trainer of a network whose shape follows the target. Takes ownership of the target, and appends the words of the settings
- * to the method's own (LoopOptions.method). */
+/* Makes a trainer of a network whose shape follows the target. Takes ownership of the target, and appends the words
+ * of the settings to the method's own (LoopOptions.method). */
 int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
                        const DrafterSettings *s, const TrainArgs *a, char *signature, size_t n_signature,
                        fr_error *err);

@@ -1,4 +1,5 @@
-/* train_info.c - token info for the methods that can add it to their logits: --rank, and the shape that follows the target. */
+/* train_info.c - token info for the methods that can add it to their logits: --rank, and the shape that follows the
+ * target. */
 #include "app/train/train_info.h"
 
 #include "spec/drafters/learned/token_info.h"

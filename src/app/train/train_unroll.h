@@ -1,4 +1,5 @@
-/* train_unroll.h - the options and the layer that `forerun train eagle` and `forerun train lyanna` share: one layer that continues from its own predictions. */
+/* train_unroll.h - the options and the layer that `forerun train eagle` and `forerun train lyanna` share: one layer
+ * that continues from its own predictions. */
 #ifndef TRAIN_TRAIN_UNROLL_H
 #define TRAIN_TRAIN_UNROLL_H
 

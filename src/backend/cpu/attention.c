@@ -1,30 +1,32 @@
 /* attention.c - what the rows of a forward read from the KV cache.
  *
- * The problem. A row, a KV head and the query heads that share it are one unit of work: n scores, a softmax, a weighted sum of n
- * values, n being the row's context. Many rows or KV heads give many units, and each thread takes whole ones. But one row behind a
- * long context, which is plain decoding, gives only as many units as the model has KV heads; with more threads than that, cores
- * would be idle during the longest operation of the forward. So the keys must be split too, without changing a bit.
+ * The problem. A row, a KV head and the query heads that share it are one unit of work: n scores, a softmax, a
+ * weighted sum of n values, n being the row's context. Many rows or KV heads give many units, and each thread takes
+ * whole ones. But one row behind a long context, which is plain decoding, gives only as many units as the model has
+ * KV heads; with more threads than that, cores would be idle during the longest operation of the forward. So the keys
+ * must be split too, without changing a bit.
  *
- * The idea. Cut the context, not the work: tiles of ATTN_TILE keys, counted from logical position 0. What is computed is
+ * The idea. Cut the context, not the work: tiles of ATTN_TILE keys, counted from logical position 0. What is computed
+ * is
  *
  *     s[i]   = scale * q . K[i]                  each by itself
  *     w      = softmax(s)                        over the whole context: the 16 running sums of kernels.h
  *     out[t] = sum of w[i] V[i] over tile t      from zero, one fused multiply-add a key, ascending
  *     out    = ((out[0] + out[1]) + out[2]) + .. in order of tiles
  *
- * whichever threads compute it. The definition depends on the context alone, not on pages, chunks, the shape of the batch or the
- * number of threads. A context of one tile is the plain sum over its keys.
+ * whichever threads compute it. The definition depends on the context alone, not on pages, chunks, the shape of the
+ * batch or the number of threads. A context of one tile is the plain sum over its keys.
  *
- * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099, out = (out[0] + out[1]) + out[2]. One thread computes all that in
- * `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a softmax for each
- * query head, three tiles of values, one addition.
+ * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099, out = (out[0] + out[1]) + out[2]. One thread computes all
+ * that in `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a
+ * softmax for each query head, three tiles of values, one addition.
  *
  * Invariants. Both ways call the same function over the same ranges of keys. A tile may begin among the committed
  * keys and end on the row's path: two calls of a kernel over adjacent ranges equal one call over both.
  *
- * Cost. Four stages instead of one, some microseconds each; so keys are split only where there are fewer pairs than threads and some
- * context is longer than a tile. The scores are kept in the scratch memory of the threads that would have been idle.
- * When it loses: contexts little above a tile, where one tile is the longest part.
+ * Cost. Four stages instead of one, some microseconds each; so keys are split only where there are fewer pairs than
+ * threads and some context is longer than a tile. The scores are kept in the scratch memory of the threads that would
+ * have been idle. When it loses: contexts little above a tile, where one tile is the longest part.
  *
  * Proof: test_attention.c (threads, chunks, pages, company, trees, tables, double precision), test_forward.c.
  */

@@ -120,15 +120,16 @@ struct Op {
     Product products[3];
 };
 
-/* Writes an operation: `base`, which has the products, and what it does with them. n_rows: rows that it multiplies, 0 if none. Returns
- * the place behind it. */
+/* Writes an operation: `base`, which has the products, and what it does with them. n_rows: rows that it multiplies, 0
+ * if none. Returns the place behind it. */
 static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows) {
     base.kind = kind, base.fn = fn, base.n_items = n_items, base.n_rows = n_rows;
     *at = base;
     return at + 1;
 }
 
-/* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are split. */
+/* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if
+ * keys are split. */
 enum { OPS_PER_LAYER = 11, OPS_AROUND = 3 };
 
 struct CpuContext {
@@ -170,10 +171,11 @@ static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, in
 
 /* The forward of rows (forward.c). */
 void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
-/* The operations of a layer, from the residual stream back into it (layer.c): writes them from `at` on, returns the place behind. */
+/* The operations of a layer, from the residual stream back into it (layer.c): writes them from `at` on, returns the
+ * place behind. */
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
-/* Of these: c->attended from c->q and the cache, which holds the rows' own keys and values (attention.c). It is left in the form
- * that the output projection wants, where attention_converts. */
+/* Of these: c->attended from c->q and the cache, which holds the rows' own keys and values (attention.c). It is left
+ * in the form that the output projection wants, where attention_converts. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
 bool attention_converts(const CpuContext *c);
 /* Converts row i of the inputs x into every form that the products of the operation want. */

@@ -76,7 +76,8 @@ static CostPart describe_product(const CpuWeights *w, int i, const MachineSpeed 
     return p;
 }
 
-/* Keys and values of the context are read once a forward (rows share them); each row multiplies with all that it sees. */
+/* Keys and values of the context are read once a forward (rows share them); each row multiplies with all that it
+ * sees. */
 static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows,
                                    int32_t n_context) {
     CostWork work;

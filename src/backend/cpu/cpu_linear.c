@@ -1,6 +1,7 @@
-/* cpu_linear.c - products outside a forward: matrices of drafters, and the target's LM head over rows that a drafter made. The same
- * kernels as in a forward, so the same bits. What is added to a product is added by the thread that computed it, while it is in
- * the cache; each output goes through the same operations in the same order whichever thread that is. */
+/* cpu_linear.c - products outside a forward: matrices of drafters, and the target's LM head over rows that a drafter
+ * made. The same kernels as in a forward, so the same bits. What is added to a product is added by the thread that
+ * computed it, while it is in the cache; each output goes through the same operations in the same order whichever
+ * thread that is. */
 #include "backend/cpu/cpu.h"
 
 #include "base/mem.h"

@@ -1,10 +1,11 @@
-/* forward.c - the forward on the CPU: rows that the executor has placed, through all layers (executor.h says what a row sees).
+/* forward.c - the forward on the CPU: rows that the executor has placed, through all layers (executor.h says what a
+ * row sees).
  *
- * Threads. A forward is one parallel region: the operations of all layers (layer.c) are written down first, then the threads go
- * through them, stage by stage. Each stage splits its outputs: rows (norms), heads, tiles of 16 output rows (matrix products);
- * attention.c splits pairs of row and KV head and, where these are few, long contexts. No sum is split except at places that the
- * context alone fixes, so no bit depends on the number of threads or on which thread does which part. A thread that waits for the
- * end of a stage prefetches the weights that it will need next.
+ * Threads. A forward is one parallel region: the operations of all layers (layer.c) are written down first, then the
+ * threads go through them, stage by stage. Each stage splits its outputs: rows (norms), heads, tiles of 16 output
+ * rows (matrix products); attention.c splits pairs of row and KV head and, where these are few, long contexts. No sum
+ * is split except at places that the context alone fixes, so no bit depends on the number of threads or on which
+ * thread does which part. A thread that waits for the end of a stage prefetches the weights that it will need next.
  *
  * Tests: test_forward.c (tree = chain, chunking, threads, pages, neighbours), test_attention.c (long contexts),
  * test_golden.c and test_reference.c (the values).

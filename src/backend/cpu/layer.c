@@ -3,11 +3,13 @@
  *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x)      grouped queries: n_head / n_head_kv
  *     x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)      heads share one key-value head
  *
- * The problem. Between the matrix products lie small operations: bias, head norm, rotation, writing to the cache, SiLU, conversion
- * into the form that the next product reads, the residual. Each by itself is a pass over memory and ends a stage, at which all threads
- * wait for the last; with one row it occupies one thread while the others are idle.
+ * The problem. Between the matrix products lie small operations: bias, head norm, rotation, writing to the cache,
+ * SiLU, conversion into the form that the next product reads, the residual. Each by itself is a pass over memory and
+ * ends a stage, at which all threads wait for the last; with one row it occupies one thread while the others are
+ * idle.
  *
- * The idea. What needs only some outputs of a product is done by the thread that computed them, while they are in its cache:
+ * The idea. What needs only some outputs of a product is done by the thread that computed them, while they are in its
+ * cache:
  *
  *     stage       items                     fused with it
  *     norm        rows                      conversion for q, k, v
@@ -18,14 +20,17 @@
  *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
  *     down        tiles of 16 outputs       x +=
  *
- * Only a norm needs a whole row, and so a stage of its own. Activations are quantised in blocks of 32: two tiles of gate
- * and up, or some heads of attention; where head sizes are not whole blocks (tiny models only) the conversion is a stage of
- * its own. A unit of qkv is the smallest number of heads that fills whole tiles: a head of 64 is four tiles.
+ * Only a norm needs a whole row, and so a stage of its own. Activations are quantised in blocks of 32: two tiles of
+ * gate and up, or some heads of attention; where head sizes are not whole blocks (tiny models only) the conversion is
+ * a stage of its own. A unit of qkv is the smallest number of heads that fills whole tiles: a head of 64 is four
+ * tiles.
  *
- * Invariants. Each output results from the same operations in the same order as if every line of the table were several stages. The
- * down projection has activations of its own, because other threads may still multiply with those of gate and up.
+ * Invariants. Each output results from the same operations in the same order as if every line of the table were
+ * several stages. The down projection has activations of its own, because other threads may still multiply with those
+ * of gate and up.
  *
- * Cost. Seven stages a layer; bench/DIARY.md has the measured gain. Proof: test_forward.c, test_golden.c, test_reference.c.
+ * Cost. Seven stages a layer; bench/DIARY.md has the measured gain. Proof: test_forward.c, test_golden.c,
+ * test_reference.c.
  */
 #include "backend/cpu/cpu.h"
 

@@ -33,8 +33,8 @@ void reference_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void reference_fill_slot(Context *c, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 
-/* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them; row: room for one
- * of them as floats. round_inputs: x is rounded to BF16 first. */
+/* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them;
+ * row: room for one of them as floats. round_inputs: x is rounded to BF16 first. */
 void reference_product(const GgufTensor *w, const void *data, const double *x, int32_t n_rows, bool round_inputs,
                        double *y, float *row);
 /* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */

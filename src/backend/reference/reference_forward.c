@@ -5,10 +5,10 @@
  *     x += Wdown (silu(Wgate m) * (Wup m))              m = rmsnorm(x); or the same for the experts that a router chooses
  *     logits = Woutput rmsnorm(x)
  *
- * Layer by layer, all rows of a batch in each: a row's key and value are in the cache before any row attends, so that rows of a
- * tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit depends on the batch.
- * Nothing is rounded but the results, and keys and values to the type of the cache, where that is F16 or Q8; of F32 they stay
- * in double.
+ * Layer by layer, all rows of a batch in each: a row's key and value are in the cache before any row attends, so that
+ * rows of a tree see their ancestors. Every sum runs over ascending indices and belongs to one row, so that no bit
+ * depends on the batch. Nothing is rounded but the results, and keys and values to the type of the cache, where that
+ * is F16 or Q8; of F32 they stay in double.
  *
  * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
 #include "backend/reference/reference.h"

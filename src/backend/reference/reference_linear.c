@@ -1,5 +1,5 @@
-/* reference_linear.c - what drafters compute outside a forward, in double precision: linear layers, the LM head, norms, softmax, and
- * tables of rows. Matrices stay in the file. */
+/* reference_linear.c - what drafters compute outside a forward, in double precision: linear layers, the LM head,
+ * norms, softmax, and tables of rows. Matrices stay in the file. */
 #include "backend/reference/reference.h"
 
 #include "base/mem.h"

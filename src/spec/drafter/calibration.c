@@ -1,28 +1,31 @@
 /* calibration.c - turns a drafter's estimates into probabilities, learned online.
  *
- * The problem: a union compares nodes of different drafters, and the budget allocator weighs a node against the time that its
- * row costs. Both need probabilities, and a drafter's `p_accept` is one only on texts like those on which its constants were
- * chosen: where an answer repeats nothing, every estimate is too high.
+ * The problem: a union compares nodes of different drafters, and the budget allocator weighs a node against the time
+ * that its row costs. Both need probabilities, and a drafter's `p_accept` is one only on texts like those on which
+ * its constants were chosen: where an answer repeats nothing, every estimate is too high.
  *
- * The idea: isotonic regression (Ayer et al. 1955: pool adjacent violators; for classifiers Zadrozny and Elkan 2002) on the
- * tokens that the target committed. Estimates fall into bins; each bin counts how many nodes were observed and how many were
- * correct; its value is their share, drawn towards the prior as if PRIOR further nodes had been seen that agree with it;
- * neighbours in the wrong order are pooled to their mean. Between the middles of bins the map is linear.
+ * The idea: isotonic regression (Ayer et al. 1955: pool adjacent violators; for classifiers Zadrozny and Elkan 2002)
+ * on the tokens that the target committed. Estimates fall into bins; each bin counts how many nodes were observed and
+ * how many were correct; its value is their share, drawn towards the prior as if PRIOR further nodes had been seen
+ * that agree with it; neighbours in the wrong order are pooled to their mean. Between the middles of bins the map is
+ * linear.
  *
- * What is observed is the conditional estimate, p_accept(child) / p_accept(parent), of a child whose parent was correct.
- * `p_accept` itself is that of a whole path, but whether a path was correct is not always known: after a step that committed
- * one token, a node at depth 2 is either known to be wrong (its parent was) or unknown. Counting only the known ones would
- * make every deep node look wrong. Whether the token after a correct parent is known, though, does not depend on its
- * children, so the children of known positions are a fair sample, including those that were proposed and never given a row.
- * The estimate of a path is the product of its calibrated conditional estimates, so it never rises along the path.
+ * What is observed is the conditional estimate, p_accept(child) / p_accept(parent), of a child whose parent was
+ * correct. `p_accept` itself is that of a whole path, but whether a path was correct is not always known: after a
+ * step that committed one token, a node at depth 2 is either known to be wrong (its parent was) or unknown. Counting
+ * only the known ones would make every deep node look wrong. Whether the token after a correct parent is known,
+ * though, does not depend on its children, so the children of known positions are a fair sample, including those that
+ * were proposed and never given a row. The estimate of a path is the product of its calibrated conditional estimates,
+ * so it never rises along the path.
  *
  *     proposal   the ─ 0.8 cat ─ 0.4 sat      committed: cat ran
  *                    └ 0.1 dog ─ 0.1 sat      counted: cat (0.8) right, dog (0.1) wrong, sat below cat (0.4 / 0.8) wrong
  *                                             not counted: sat below dog, whose parent is wrong
  *
- * Bins are equal in the square root of the estimate, so they are finer where most nodes lie. Forgetting: a bin holds at most
- * WINDOW observations; beyond that, older ones fade. There is one calibration over all requests, and one for each request
- * with the former as its prior: a new text starts from what earlier ones showed and then goes its own way.
+ * Bins are equal in the square root of the estimate, so they are finer where most nodes lie. Forgetting: a bin holds
+ * at most WINDOW observations; beyond that, older ones fade. There is one calibration over all requests, and one for
+ * each request with the former as its prior: a new text starts from what earlier ones showed and then goes its own
+ * way.
  *
  * Invariants: the map never falls and stays in [0, 1]. Cost: O(1) a node, and O(bins) for a fit, after every FIT_EVERY
  * observations. Where the estimates were right before, it costs a little time and gains nothing. Proof:

@@ -19,15 +19,16 @@ typedef struct Calibration {
 /* Starts without observations; the map is that of the prior (NULL: the identity). */
 void calibration_init(Calibration *c, const Calibration *prior);
 
-/* Learns from a proposal, as its drafter made it, and the n >= 1 tokens that were committed after its node 0. It counts the
- * children of every correct node whose next token is known. */
+/* Learns from a proposal, as its drafter made it, and the n >= 1 tokens that were committed after its node 0. It
+ * counts the children of every correct node whose next token is known. */
 void calibration_learn(Calibration *c, const Tree *proposal, const int32_t *tokens, int64_t n);
 
-/* Fits the map again if enough was learned since the last fit. Where a bin has few observations, it leans on `prior` (NULL:
- * the identity). */
+/* Fits the map again if enough was learned since the last fit. Where a bin has few observations, it leans on `prior`
+ * (NULL: the identity). */
 void calibration_fit(Calibration *c, const Calibration *prior);
 
-/* The calibrated probability that a child is correct given that its parent is, for the drafter's own estimate of that. */
+/* The calibrated probability that a child is correct given that its parent is, for the drafter's own estimate of
+ * that. */
 float calibration_apply(const Calibration *c, float conditional);
 
 /* `into` becomes `from` with calibrated p_accept, which never rises along a path either. */

@@ -1,7 +1,7 @@
 /* drafter.h - the interface of a drafting method.
  *
- * A drafter proposes tokens: below the pending token of each sequence it adds nodes to a token tree (tree.h), which the target
- * then verifies. It cannot emit a token, so a bad drafter costs speed but never changes the text.
+ * A drafter proposes tokens: below the pending token of each sequence it adds nodes to a token tree (tree.h), which
+ * the target then verifies. It cannot emit a token, so a bad drafter costs speed but never changes the text.
  *
  * The engine calls, for each sequence:
  *
@@ -14,11 +14,11 @@
  *       observe        the tokens that the step committed, in order
  *     end
  *
- * One drafter serves all sequences of an engine, and what it has learned may outlive them. Calls come from one thread at a
- * time. Each sequence goes from begin to end, and its id is then used again; close may come while sequences are still running.
- * A request whose drafters are chosen automatically (`--draft auto`, `--tree-budget auto`) does not propose in every step. A
- * drafter with nothing to propose adds no node. If a call fails, the drafter is not used any more for that request, and the
- * text goes on without it.
+ * One drafter serves all sequences of an engine, and what it has learned may outlive them. Calls come from one thread
+ * at a time. Each sequence goes from begin to end, and its id is then used again; close may come while sequences are
+ * still running. A request whose drafters are chosen automatically (`--draft auto`, `--tree-budget auto`) does not
+ * propose in every step. A drafter with nothing to propose adds no node. If a call fails, the drafter is not used any
+ * more for that request, and the text goes on without it.
  *
  * To add a method:
  *   1. Write src/spec/drafters/<family>/draft_<method>.c. It defines the method's own struct, whose first member is a Drafter;
@@ -28,8 +28,9 @@
  *   3. Test the drafts against a naive search or reference in tests/unit/test_draft_<method>.c. `forerun replay` measures
  *      acceptance on recorded answers; `forerun compare` proves that the text does not change.
  *
- * The smallest example is drafters/text/draft_pld.c; text_drafter.h keeps the texts of the sequences for methods that copy from
- * them, feedback.h helps those that learn from the target's logits, drafter_file.h reads the files of learned ones.
+ * The smallest example is drafters/text/draft_pld.c; text_drafter.h keeps the texts of the sequences for methods that
+ * copy from them, feedback.h helps those that learn from the target's logits, drafter_file.h reads the files of
+ * learned ones.
  */
 #ifndef DRAFTER_DRAFTER_H
 #define DRAFTER_DRAFTER_H
@@ -62,52 +63,53 @@ typedef struct VerifiedTree {
     const VerifyResult *verdict;
 } VerifiedTree;
 
-/* A method. All functions are required except those marked optional. Memory comes from base/mem.h. Every function that returns
- * int returns FR_OK, or a negative fr_code with a sentence in *err. */
+/* A method. All functions are required except those marked optional. Memory comes from base/mem.h. Every function
+ * that returns int returns FR_OK, or a negative fr_code with a sentence in *err. */
 typedef struct DrafterClass {
     const char *name;           /* as in --draft: small letters and '-' */
     const char *summary;        /* one line for --help */
     const Option *option_table; /* the method's options (base/options.h), ending with key == NULL; they fill ... */
     size_t options_size;        /* ... a struct of this size */
-    /* The method learns from the target's hidden states and has observe_prompt. The engine then runs the whole prompt of a
-     * request through the target, even if another request has already computed the keys of a part of it. */
+    /* The method learns from the target's hidden states and has observe_prompt. The engine then runs the whole prompt
+     * of a request through the target, even if another request has already computed the keys of a part of it. */
     bool needs_hidden;
-    /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts drafted
-     * and accepted nodes of each (fr_stats.counters). */
+    /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts
+     * drafted and accepted nodes of each (fr_stats.counters). */
     const char *const *tags;
-    /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then declares in
-     * tree->dists from which distributions. */
+    /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then
+     * declares in tree->dists from which distributions. */
     bool draws;
 
-    /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against their
-     * ranges; it and its strings are only valid during the call. Checks that involve several options are made here. The
-     * caller, drafter_open, fills in class and source afterwards. After a failure nothing is left open. */
+    /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against
+     * their ranges; it and its strings are only valid during the call. Checks that involve several options are made
+     * here. The caller, drafter_open, fills in class and source afterwards. After a failure nothing is left open. */
     int (*open)(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
 
-    /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position of the
-     * first token after the context that begin will give. A method without it must draft greedily. */
+    /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position
+     * of the first token after the context that begin will give. A method without it must draft greedily. */
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
-    /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will need is
-     * best allocated here or in open, because the decode loop should not allocate. */
+    /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
+     * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-    /* With needs_hidden: the target's hidden states, [n_embd] each, after its final norm, of the context tokens first ..
-     * first + n - 1. Every context token except the last is passed exactly once, in order, in several calls; those of later
-     * tokens come with observe_tree, where the pending token is node 0. */
+    /* With needs_hidden: the target's hidden states, [n_embd] each, after its final norm, of the context tokens first
+     * .. first + n - 1. Every context token except the last is passed exactly once, in order, in several calls; those
+     * of later tokens come with observe_tree, where the pending token is node 0. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
 
-    /* For each i < n: trees[i] contains the pending token of sequences[i] as node 0. Adds at most budgets[i] nodes below it, with
-     * tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the engine ranks the
-     * nodes of all drafters by it, after correcting it by what was accepted so far (calibration.h), so the order within a
-     * tree matters more than the scale. If trees[i]->dists is set, a method that draws declares its draws there
-     * (draft_dists.h). */
+    /* For each i < n: trees[i] contains the pending token of sequences[i] as node 0. Adds at most budgets[i] nodes
+     * below it, with tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the
+     * engine ranks the nodes of all drafters by it, after correcting it by what was accepted so far (calibration.h),
+     * so the order within a tree matters more than the scale. If trees[i]->dists is set, a method that draws declares
+     * its draws there (draft_dists.h). */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
      * drafters, and of this drafter's nodes some may be missing. */
     int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);
-    /* The tokens committed since the last call: the accepted path and the target's token after it, which is now pending. */
+    /* The tokens committed since the last call: the accepted path and the target's token after it, which is now
+     * pending. */
     int (*observe)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* The sequence is finished; its id may be used again by begin. */
     void (*end)(Drafter *d, int32_t sequence);
@@ -121,11 +123,11 @@ struct Drafter {
 /* All methods, ending with NULL; and one by name (NULL: unknown). */
 const DrafterClass *const *drafter_classes(void);
 const DrafterClass *drafter_find(const char *name);
-/* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in which steps
- * each proposes, and how many of its nodes get a row. */
+/* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in
+ * which steps each proposes, and how many of its nodes get a row. */
 const char *const *drafter_auto_members(void);
-/* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad values, and
- * opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
+/* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad
+ * values, and opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
 int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);
 void drafter_close(Drafter *d); /* NULL is allowed */
 bool drafter_has_option(const DrafterClass *class, const char *key);

@@ -1,7 +1,8 @@
 /* drafter_file.c - reads and writes the GGUF files of learned drafters.
  *
- * Everything that the file says is checked before it is used: its method, its target, the range of each number, the shape of
- * each tensor, and that every weight is finite. Tensors that no method reads are an error too (drafter_file_finish). */
+ * Everything that the file says is checked before it is used: its method, its target, the range of each number, the
+ * shape of each tensor, and that every weight is finite. Tensors that no method reads are an error too
+ * (drafter_file_finish). */
 #include "spec/drafter/drafter_file.h"
 
 #include "base/hash.h"
@@ -15,10 +16,11 @@
 
 /* ---- the fingerprint ----------------------------------------------------------------------------
  *
- * It must differ wherever a drafter would be wrong, and cost little at each open. The embedding and the LM head are what a
- * drafter shares with its target, and nearly all training changes them: they are hashed whole, at the speed of memory. A
- * model that was trained further with these two frozen differs in its layers, all rows of which change, so the first bytes of
- * each tensor show it. The hashes of tensors are added up, so that their order in the file does not matter. */
+ * It must differ wherever a drafter would be wrong, and cost little at each open. The embedding and the LM head are
+ * what a drafter shares with its target, and nearly all training changes them: they are hashed whole, at the speed of
+ * memory. A model that was trained further with these two frozen differs in its layers, all rows of which change, so
+ * the first bytes of each tensor show it. The hashes of tensors are added up, so that their order in the file does
+ * not matter. */
 
 enum { HEAD_BYTES = 4096 };
 

@@ -1,7 +1,8 @@
 /* drafter_file.h - GGUF files that hold a learned drafter: its method, its weights, and the target it was trained for.
  *
- * A learned drafter is useless without its target: it reads the target's hidden states, and uses its embedding and often its
- * LM head, which are not copied into the file. So a file names its target by a fingerprint and is refused for any other.
+ * A learned drafter is useless without its target: it reads the target's hidden states, and uses its embedding and
+ * often its LM head, which are not copied into the file. So a file names its target by a fingerprint and is refused
+ * for any other.
  *
  *   general.architecture             "forerun-drafter"
  *   forerun-drafter.method           the drafting method: "redrafter", "medusa", ...
@@ -21,8 +22,8 @@
 #define DRAFTER_ARCHITECTURE "forerun-drafter"
 #define DRAFTER_KEY(name) DRAFTER_ARCHITECTURE "." name
 
-/* Identifies a target: a hash of its shape, of all bytes of its embedding and its LM head, and of the name and first bytes of
- * every other tensor. A target quantised in another way is another target. */
+/* Identifies a target: a hash of its shape, of all bytes of its embedding and its LM head, and of the name and first
+ * bytes of every other tensor. A target quantised in another way is another target. */
 uint64_t drafter_target_fingerprint(const Model *target);
 
 typedef struct DrafterFile {
@@ -30,29 +31,30 @@ typedef struct DrafterFile {
     int64_t n_taken; /* tensors that the method has read */
 } DrafterFile;
 
-/* Opens a drafter's file. Fails if it is no drafter, is one of another method, or was trained for another target; the error
- * names which. After a failure drafter_file_close is safe. */
+/* Opens a drafter's file. Fails if it is no drafter, is one of another method, or was trained for another target; the
+ * error names which. After a failure drafter_file_close is safe. */
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err);
 void drafter_file_close(DrafterFile *f);
 
 /* The number or string under "forerun-drafter.<name>", checked. */
 int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err);
 int drafter_file_choice(const DrafterFile *f, const char *name, const char *const *choices, int *out, fr_error *err);
-/* The tokens listed under that name, an array of integers: rising, all below n_vocab, at least one. If the key is missing,
- * *out and *n stay as they are. The caller frees *out with mem_free. */
+/* The tokens listed under that name, an array of integers: rising, all below n_vocab, at least one. If the key is
+ * missing, *out and *n stay as they are. The caller frees *out with mem_free. */
 int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab, int32_t **out, int32_t *n,
                         fr_error *err);
 
-/* Reads a tensor of exactly that shape. Fails if it is missing or holds a number that is not finite. The matrix is a view into the
- * file ([n_out][n_in], any tensor type), the vector a copy as floats, freed with mem_free. Each tensor must be read once. */
+/* Reads a tensor of exactly that shape. Fails if it is missing or holds a number that is not finite. The matrix is a
+ * view into the file ([n_out][n_in], any tensor type), the vector a copy as floats, freed with mem_free. Each tensor
+ * must be read once. */
 int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out,
                         fr_error *err);
 int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err);
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err);
-/* To be called after the last tensor: fails if the file holds tensors that were not read, because the method would then run
- * another network than the one in the file. */
+/* To be called after the last tensor: fails if the file holds tensors that were not read, because the method would
+ * then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
 /* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */
@@ -66,8 +68,8 @@ typedef struct DrafterTraining {
     int32_t n_heads, n_ranks;
 } DrafterTraining;
 
-/* A writer that already holds the keys above; the caller adds the method's own keys and tensors and finishes it. NULL: no
- * memory. */
+/* A writer that already holds the keys above; the caller adds the method's own keys and tensors and finishes it.
+ * NULL: no memory. */
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training);
 
 #endif

@@ -1,7 +1,7 @@
 /* drafter_registry.c - the list of drafting methods, and opening a drafter from "method:key=value,...".
  *
- * A method describes its options by a table (base/options.h), so parsing, range checks, error messages and --help are the same
- * for every method. The parsed struct lives only while the drafter is opened. */
+ * A method describes its options by a table (base/options.h), so parsing, range checks, error messages and --help are
+ * the same for every method. The parsed struct lives only while the drafter is opened. */
 #include "spec/drafter/drafter.h"
 
 #include "base/mem.h"

@@ -1,13 +1,13 @@
-/* feedback.c - shared by the drafters that learn from the target's logits: the top k of a row, the committed path of a step,
- * and counts of right guesses.
+/* feedback.c - shared by the drafters that learn from the target's logits: the top k of a row, the committed path of
+ * a step, and counts of right guesses.
  *
- * The top k of a row of V logits must cost little beside the forward that computed the row, which reads a matrix of V rows.
- * Sorting is out of the question. The k best so far are kept in order; a new logit matters only if it exceeds the last of
- * them. Over random rows that happens about k ln(V / k) times in V (80 of 131,072 for k = 8), so the row is read in blocks of
- * 64, and a branchless test first finds out whether anything in the block exceeds the threshold: one comparison a logit,
- * which compilers turn into vector code. A row in rising order is the worst case, with k moves a logit. Measured (gcc -O2, 32
- * rows of normal numbers in turn): 4.5 us a row of 32,000 logits and 15 us a row of 128,256 for k = 8; 3.3 and 12.5 for
- * k = 1. */
+ * The top k of a row of V logits must cost little beside the forward that computed the row, which reads a matrix of V
+ * rows. Sorting is out of the question. The k best so far are kept in order; a new logit matters only if it exceeds
+ * the last of them. Over random rows that happens about k ln(V / k) times in V (80 of 131,072 for k = 8), so the row
+ * is read in blocks of 64, and a branchless test first finds out whether anything in the block exceeds the threshold:
+ * one comparison a logit, which compilers turn into vector code. A row in rising order is the worst case, with k
+ * moves a logit. Measured (gcc -O2, 32 rows of normal numbers in turn): 4.5 us a row of 32,000 logits and 15 us a row
+ * of 128,256 for k = 8; 3.3 and 12.5 for k = 1. */
 #include "spec/drafter/feedback.h"
 
 #include <math.h>

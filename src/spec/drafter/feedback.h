@@ -13,12 +13,12 @@ int feedback_require_target(const char *method, const DrafterEnv *env, fr_error 
 int feedback_check_tokens(const int32_t *tokens, int64_t n, int32_t n_vocab, fr_error *err);
 
 enum { TOP_K_MAX = 64 };
-/* Writes to ids[0..k) the ids of the k greatest logits, the greatest first, of equal ones the lowest id; k <= TOP_K_MAX. NaN
- * and -inf are never among them. Returns how many there are; the rest of ids is -1. */
+/* Writes to ids[0..k) the ids of the k greatest logits, the greatest first, of equal ones the lowest id; k <=
+ * TOP_K_MAX. NaN and -inf are never among them. Returns how many there are; the rest of ids is -1. */
 int32_t logits_top_k(const float *logits, int32_t n_vocab, int32_t k, int32_t *ids);
 
-/* What a step committed: the index of the node at `depth` of the accepted path, 0 <= depth <= n_path (0: the pending token),
- * and the token that followed it. */
+/* What a step committed: the index of the node at `depth` of the accepted path, 0 <= depth <= n_path (0: the pending
+ * token), and the token that followed it. */
 int32_t feedback_node(const VerifiedTree *v, int32_t depth);
 int32_t feedback_after(const VerifiedTree *v, int32_t depth);
 

@@ -1,9 +1,10 @@
 /* draw.c - drawing without replacement: the children of one node (Gumbel-top-k), and whole sequences (stochastic beam
  * search).
  *
- * The problem: a draft tree should not offer the target the same token twice, and yet its tokens should follow the draft
- * model's distribution. The idea (Vieira 2014; Kool et al. 2019; Recursive Speculative Decoding, eq. 5-11): with independent
- * standard Gumbel noise G, the k greatest of log q(x) + G(x) are k draws from q without replacement, in order.
+ * The problem: a draft tree should not offer the target the same token twice, and yet its tokens should follow the
+ * draft model's distribution. The idea (Vieira 2014; Kool et al. 2019; Recursive Speculative Decoding, eq. 5-11):
+ * with independent standard Gumbel noise G, the k greatest of log q(x) + G(x) are k draws from q without replacement,
+ * in order.
  *
  * For sequences, the paper's phi is log_q here (the log-probability of a path), its psi is psi:
  *
@@ -11,26 +12,26 @@
  *   psi(x)   = T(psi(parent), phi~(x)),  M = max_x phi~(x)              eq. 9
  *   T(u, y)  = -log(e^-u - e^-M + e^-y)                                 eq. 10
  *
- * T shifts the noise of the children so that the greatest of them is exactly u, their parent's: perturbing a path and then
- * its continuations becomes perturbing the continuations themselves, conditioned on what the beam already fixes. The W
- * greatest psi of a level (eq. 11) are then W paths of that length drawn without replacement. T rises with y, so only the W
- * best children of each parent can be among them: call draw_children for each parent, then draw_beam.
+ * T shifts the noise of the children so that the greatest of them is exactly u, their parent's: perturbing a path and
+ * then its continuations becomes perturbing the continuations themselves, conditioned on what the beam already fixes.
+ * The W greatest psi of a level (eq. 11) are then W paths of that length drawn without replacement. T rises with y,
+ * so only the W best children of each parent can be among them: call draw_children for each parent, then draw_beam.
  *
  * e^-u and e^-M may be astronomically large, hence (Kool et al., appendix B.3)
  *   v = u - y + log1p(-e^(y - M)),   T = u - max(0, v) - log1p(e^-|v|),   which gives u itself where y = M.
  *
- * Noise is keyed (rng.h), so drawing twice gives the same result twice, in any order. With the target's own stream and the
- * output position the draw is coupled: the target will take argmax(log p + G) with the same G, so the nearer q is to p, the
- * more often the first child is that token; where q = p, always. An independent draw uses the stream RNG_DRAFT and a seed for
- * each node, so that nodes of one depth do not share noise. Silent noise is the greedy case: top-k by q, beam search by
- * log_q; nothing is truncated then.
+ * Noise is keyed (rng.h), so drawing twice gives the same result twice, in any order. With the target's own stream
+ * and the output position the draw is coupled: the target will take argmax(log p + G) with the same G, so the nearer
+ * q is to p, the more often the first child is that token; where q = p, always. An independent draw uses the stream
+ * RNG_DRAFT and a seed for each node, so that nodes of one depth do not share noise. Silent noise is the greedy case:
+ * top-k by q, beam search by log_q; nothing is truncated then.
  *
  * Pruning: a token can be among the k best only if G > t - log q, t being the k-th best so far, that is if
  * -log U < q e^-t; and 1 - U <= -log U. So one multiplication rules out nearly every token, and no random number is computed
  * for blocks of four in which q e^-t is below what a 32-bit word can resolve.
  *
- * Example: q = (0.5, 0.3, 0.2), G = (-0.2, 1.1, 0.4), k = 2: values -0.89, -0.10, -1.21: tokens 1 and 0. With psi = -1 at
- * their parent (log_q = 0), token 1 gets psi -1, token 0: v = -1 + 0.89 + log(1 - e^-0.79) = -0.71, T = -1.40.
+ * Example: q = (0.5, 0.3, 0.2), G = (-0.2, 1.1, 0.4), k = 2: values -0.89, -0.10, -1.21: tokens 1 and 0. With psi =
+ * -1 at their parent (log_q = 0), token 1 gets psi -1, token 0: v = -1 + 0.89 + log(1 - e^-0.79) = -0.71, T = -1.40.
  *
  * Cost: O(V) with about k log(V/k) logarithms. Ties go to the lowest id. Proof: tests/unit/test_draw.c: inclusion
  * probabilities of sets and of paths against enumeration, with negative controls; pruned against unpruned. */

@@ -1,5 +1,5 @@
-/* draw.h - drawing children of tree nodes without replacement: Gumbel-top-k, and stochastic beam search. All functions are
- * pure functions of a distribution and of keyed noise. */
+/* draw.h - drawing children of tree nodes without replacement: Gumbel-top-k, and stochastic beam search. All
+ * functions are pure functions of a distribution and of keyed noise. */
 #ifndef SAMPLING_DRAW_H
 #define SAMPLING_DRAW_H
 
@@ -33,13 +33,14 @@ typedef struct DrawChild {
 } DrawChild;
 
 /* The k tokens of greatest log q + G under the distribution q [n_vocab], never one of probability 0: k draws without
- * replacement, in their order. Writes at most k children, with DrawChild.parent = i_parent, and returns their number. */
+ * replacement, in their order. Writes at most k children, with DrawChild.parent = i_parent, and returns their number.
+ * */
 int32_t draw_children(const float *q, int32_t n_vocab, const DrawParent *parent, int32_t i_parent, int32_t k,
                       DrawChild *out);
 
 /* Sorts the children of all nodes of a beam by falling psi and keeps `width` of them: if each parent contributed its
- * `width` best, this is one level of stochastic beam search. Siblings stay in the order in which they were drawn. Returns
- * how many are left. */
+ * `width` best, this is one level of stochastic beam search. Siblings stay in the order in which they were drawn.
+ * Returns how many are left. */
 int32_t draw_beam(DrawChild *children, int32_t n, int32_t width);
 
 #endif

@@ -1,12 +1,13 @@
 /* filters.c - temperature, top-k, top-p and min-p: which tokens of a row can be drawn (sampler.h gives their order).
  *
- * The problem: of 128,000 logits only a few pass the filters, and sorting the whole row to find them is expensive. The idea:
- * partial selections. top-k is a heap of k candidates. top-p first rules out tokens too light to be in the set, by a bound on
- * their common mass, and then pops a heap until the mass is reached. If many tokens remain, as on flat rows, a histogram of the
- * logits gives the end of the run to within a bucket or two, so that only the tokens there have to be ordered.
+ * The problem: of 128,000 logits only a few pass the filters, and sorting the whole row to find them is expensive.
+ * The idea: partial selections. top-k is a heap of k candidates. top-p first rules out tokens too light to be in the
+ * set, by a bound on their common mass, and then pops a heap until the mass is reached. If many tokens remain, as on
+ * flat rows, a histogram of the logits gives the end of the run to within a bucket or two, so that only the tokens
+ * there have to be ordered.
  *
- * Invariants: the most probable token always stays; of equal logits the lowest ids come first. Cost: V log V at worst, on flat
- * rows. Proof: tests/unit/test_sampler.c, against a slow reference. */
+ * Invariants: the most probable token always stays; of equal logits the lowest ids come first. Cost: V log V at
+ * worst, on flat rows. Proof: tests/unit/test_sampler.c, against a slow reference. */
 #include "spec/sampling/filters.h"
 
 #include "spec/sampling/row_scan.h"
@@ -47,9 +48,9 @@ static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_voca
     return n;
 }
 
-/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order; returns how many, and the mass of the
- * whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such tokens together have less than
- * (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
+/* Puts the tokens of the row that can be in the top-p set into s->ids, in rising order; returns how many, and the
+ * mass of the whole row. A token of less than (1 - top_p) * mass / V is not in the set: all such tokens together have
+ * less than (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
 static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o,
                             double *mass) {
     *mass = row_mass(logits, s->n_vocab, max, o->temperature);
@@ -57,8 +58,8 @@ static int32_t select_heavy(const FilterScratch *s, const float *logits, float m
     return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
 }
 
-/* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved to the
- * end of heap[0..n); its length is returned. */
+/* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved
+ * to the end of heap[0..n); its length is returned. */
 static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature, double sum, double want) {
     int32_t left = n;
     while (left > 0) {
@@ -74,9 +75,10 @@ static int32_t cut_heap(Candidate *heap, int32_t n, float max, float temperature
 
 enum { N_BUCKETS = 512 };
 
-/* Of tens of thousands of candidates only those near the end of the run have to be sorted. They are counted by their distance
- * from the greatest logit, in buckets so narrow that all tokens of a bucket have nearly the same weight; so the end of the
- * run is known to within a bucket or two. Tokens before bucket `sure` are in the run, those after `last` are not. */
+/* Of tens of thousands of candidates only those near the end of the run have to be sorted. They are counted by their
+ * distance from the greatest logit, in buckets so narrow that all tokens of a bucket have nearly the same weight; so
+ * the end of the run is known to within a bucket or two. Tokens before bucket `sure` are in the run, those after
+ * `last` are not. */
 typedef struct Ends {
     float scale; /* buckets per unit of logit */
     int32_t sure, last, n_sure;
@@ -110,8 +112,8 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
     return e;
 }
 
-/* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its length.
- * The candidates for it are the *n tokens of s->ids. */
+/* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its
+ * length. The candidates for it are the *n tokens of s->ids. */
 static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want,
                           int32_t *n) {
     Ends e = {.last = N_BUCKETS - 1};

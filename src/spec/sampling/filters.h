@@ -18,15 +18,16 @@ typedef struct FilterScratch { /* working memory, owned by the sampler */
     int32_t *ids;          /* [n_vocab] tokens that can be in the top-p set */
 } FilterScratch;
 
-/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). Of either, min-p removes
- * the tokens below min_logit. */
+/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). Of either, min-p
+ * removes the tokens below min_logit. */
 typedef struct Kept {
     const Candidate *candidates;
     int32_t n;
     double min_logit;
 } Kept;
 
-/* Filters a row [n_vocab] whose greatest logit is `max`; the temperature is above 0. The candidates are in s->candidates. */
+/* Filters a row [n_vocab] whose greatest logit is `max`; the temperature is above 0. The candidates are in
+ * s->candidates. */
 Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *row, float max);
 
 /* The unnormalised probability of a logit. */

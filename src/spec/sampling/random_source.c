@@ -1,9 +1,10 @@
 /* random_source.c - keyed and scripted random choices.
  *
- * A script is a path in the tree of all choices. A run replays the path and, past its end, takes the first possible outcome
- * of each new choice, noting how many there are. The next path ends at the last choice that had another outcome left.
- * Example, a flip of chance 1/2 and, if it is true, one of chance 1/3: the runs are (true, true) 1/6, (true, false) 1/3,
- * (false) 1/2. The code under test must make the same choices after the same outcomes, or the sum means nothing. */
+ * A script is a path in the tree of all choices. A run replays the path and, past its end, takes the first possible
+ * outcome of each new choice, noting how many there are. The next path ends at the last choice that had another
+ * outcome left. Example, a flip of chance 1/2 and, if it is true, one of chance 1/3: the runs are (true, true) 1/6,
+ * (true, false) 1/3, (false) 1/2. The code under test must make the same choices after the same outcomes, or the sum
+ * means nothing. */
 #include "spec/sampling/random_source.h"
 
 #include "base/error.h"

@@ -1,7 +1,8 @@
-/* random_source.h - the random choices of a ratio rule, behind an interface: keyed by a seed, or enumerated by a script.
+/* random_source.h - the random choices of a ratio rule, behind an interface: keyed by a seed, or enumerated by a
+ * script.
  *
- * A keyed source makes a run a pure function of its seed. A script runs the same code once for every possible outcome of
- * its random choices, so that the distribution of the result is summed exactly:
+ * A keyed source makes a run a pure function of its seed. A script runs the same code once for every possible outcome
+ * of its random choices, so that the distribution of the result is summed exactly:
  *
  *   random_script_begin(&s);
  *   do {
@@ -17,15 +18,17 @@
 
 typedef struct RandomSource RandomSource;
 struct RandomSource {
-    /* True with probability `chance`. A chance >= 1 always and one <= 0 never comes true; neither uses any randomness. */
+    /* True with probability `chance`. A chance >= 1 always and one <= 0 never comes true; neither uses any
+     * randomness. */
     bool (*flip)(RandomSource *r, double chance);
     /* An index below n, in proportion to weights[n] >= 0; one of weight 0 only where all are 0. */
     int32_t (*pick)(RandomSource *r, const double *weights, int32_t n);
 };
 
-/* The random source of one step of one request: choice number i uses 53 bits of the stream RNG_VERIFY at (seed, position,
- * i). `position` is that of the first token that the step decides, for the whole step: a rule may use randomness on tokens
- * that it then does not emit, and the step that decides them must not meet the same random numbers again. */
+/* The random source of one step of one request: choice number i uses 53 bits of the stream RNG_VERIFY at (seed,
+ * position, i). `position` is that of the first token that the step decides, for the whole step: a rule may use
+ * randomness on tokens that it then does not emit, and the step that decides them must not meet the same random
+ * numbers again. */
 typedef struct KeyedRandom {
     RandomSource random_source;
     uint64_t seed, position;

@@ -1,20 +1,20 @@
 /* row_scan.c - passes over a row of V logits, several tokens at a time.
  *
- * The problem: a draw at a temperature above 0 reads every logit of its row three times (for the greatest; for the mass that
- * top-p needs; for those that can be in the top-p set), and one of these passes takes an exponential for each. For V =
- * 128,000 that was 2.6 ms a token with expf, 6 % of a forward of 1.1 billion 8-bit weights; a step that accepts four drafts
- * draws five times.
+ * The problem: a draw at a temperature above 0 reads every logit of its row three times (for the greatest; for the
+ * mass that top-p needs; for those that can be in the top-p set), and one of these passes takes an exponential for
+ * each. For V = 128,000 that was 2.6 ms a token with expf, 6 % of a forward of 1.1 billion 8-bit weights; a step that
+ * accepts four drafts draws five times.
  *
- * The idea: comparisons over blocks of 64 without a branch, which compilers turn into vector code, and a closer look only at
- * blocks that contain something; and an exponential for four lanes at once, in plain C with the vector extension that gcc
- * and clang share, so that the bits are the same everywhere.
+ * The idea: comparisons over blocks of 64 without a branch, which compilers turn into vector code, and a closer look
+ * only at blocks that contain something; and an exponential for four lanes at once, in plain C with the vector
+ * extension that gcc and clang share, so that the bits are the same everywhere.
  *
  *     e^x = 2^k e^r,  k = round(x / ln 2),  |r| <= ln(2) / 2:  e^r by its Taylor series to r^7 (the rest is below 6e-9)
  *     2^k by its bits; k is rounded by adding 1.5 * 2^23, which leaves it in the low bits of the sum
  *
- * x <= 0 here, and below -87, where 2^k would leave the normal numbers, the term is 0. The terms of NaN and -inf are 0 too,
- * because a comparison with either is false. Sums of eight terms a lane are taken in float, everything else in double.
- * Proof: tests/unit/test_row_scan.c, against exp() in double. */
+ * x <= 0 here, and below -87, where 2^k would leave the normal numbers, the term is 0. The terms of NaN and -inf are
+ * 0 too, because a comparison with either is false. Sums of eight terms a lane are taken in float, everything else in
+ * double. Proof: tests/unit/test_row_scan.c, against exp() in double. */
 #include "spec/sampling/row_scan.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
 /* sampler.c - the target's token, drawn with Gumbel noise that depends on (seed, position, token) alone.
  *
- * The problem: a token must be drawn from p = softmax(z), z = logits / temperature after the filters, and the draw must not
- * depend on whether it happens in plain decoding or while a tree is verified, in which order, or in which batch. The idea
- * (Gumbel-max, Gumbel 1954; Maddison et al. 2014): argmax_i (z_i + G_i) with independent standard Gumbel G_i is a draw from
- * softmax(z). G_i = -log(-log U_i) with U_i a counter-based uniform number of (seed, position, i), so there is no state at
- * all.
+ * The problem: a token must be drawn from p = softmax(z), z = logits / temperature after the filters, and the draw
+ * must not depend on whether it happens in plain decoding or while a tree is verified, in which order, or in which
+ * batch. The idea (Gumbel-max, Gumbel 1954; Maddison et al. 2014): argmax_i (z_i + G_i) with independent standard
+ * Gumbel G_i is a draw from softmax(z). G_i = -log(-log U_i) with U_i a counter-based uniform number of (seed,
+ * position, i), so there is no state at all.
  *
  * The stages, each applied to what the one before left:
  *
@@ -17,24 +17,23 @@
  *   top-p       in falling order, the shortest run whose mass reaches top_p of the remaining mass
  *   min-p       tokens with p < min_p * max p are removed
  *
- * Pruning: V Gumbel draws cost some milliseconds, and nearly all of them cannot win. With `best` the greatest z + G so far,
- * token i can only win with G_i >= d = best - z_i. G never exceeds RNG_GUMBEL_MAX, so tokens with a greater d are skipped
- * without a draw. For the others, G_i >= d means -log U_i <= e^-d, and since 1 - U <= -log U, 1 - U_i <= e^-d is necessary:
- * one comparison of the random word with a table of e^-floor(d), no logarithm. Four tokens share one Philox block. The most
- * probable token goes first, so that `best` is near its final value from the start, and logarithms are computed for about
- * e * (1 / p_max) tokens.
+ * Pruning: V Gumbel draws cost some milliseconds, and nearly all of them cannot win. With `best` the greatest z + G
+ * so far, token i can only win with G_i >= d = best - z_i. G never exceeds RNG_GUMBEL_MAX, so tokens with a greater d
+ * are skipped without a draw. For the others, G_i >= d means -log U_i <= e^-d, and since 1 - U <= -log U, 1 - U_i <=
+ * e^-d is necessary: one comparison of the random word with a table of e^-floor(d), no logarithm. Four tokens share
+ * one Philox block. The most probable token goes first, so that `best` is near its final value from the start, and
+ * logarithms are computed for about e * (1 / p_max) tokens.
  *
  * Worked example: z = (2, 1, -30), G = (0.1, 1.6, ?). Token 0 is most probable: best = 2.1. Token 1: d = 1.1, U =
  * e^-e^-1.6 = 0.82, 1 - U = 0.18 <= e^-1: it passes the test, and 2.6 > 2.1 is the new best. Token 2: d = 32.6 > 22.9:
  * skipped. The result is 1.
  *
  * Odd logits: NaN and -inf are never chosen; +inf wins at once (lowest id); where nothing is left, the result is 0.
- * Invariants: a pure function of its arguments; the filters never remove the most probable token.
- * Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a token; top-k and top-p
- * are partial selections (heaps), V log V at worst, on flat rows.
- * sampler_dist gives the distribution itself, through the same filters.
- * Proof: tests/unit/test_sampler.c: the filters against a slow reference, draws against softmax by chi-square with a negative
- * control, pruned against unpruned. */
+ * Invariants: a pure function of its arguments; the filters never remove the most probable token. Cost: one pass over
+ * the row for greedy, two more with a temperature. top-p takes one exponential a token; top-k and top-p are partial
+ * selections (heaps), V log V at worst, on flat rows. sampler_dist gives the distribution itself, through the same
+ * filters. Proof: tests/unit/test_sampler.c: the filters against a slow reference, draws against softmax by
+ * chi-square with a negative control, pruned against unpruned. */
 #include "spec/sampling/sampler.h"
 
 #include "base/mem.h"

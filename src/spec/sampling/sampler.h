@@ -1,8 +1,8 @@
 /* sampler.h - from a row of logits to the target's token, as a pure function.
  *
- * token = argmax over the remaining tokens of (log p + G), G being Gumbel noise keyed by (seed, output position, token id).
- * This is a draw from p that depends on the seed and the position alone, so that the text is the same with and without
- * speculation. Temperature 0 is the case G = 0. Ties go to the lowest id.
+ * token = argmax over the remaining tokens of (log p + G), G being Gumbel noise keyed by (seed, output position,
+ * token id). This is a draw from p that depends on the seed and the position alone, so that the text is the same with
+ * and without speculation. Temperature 0 is the case G = 0. Ties go to the lowest id.
  *
  * Order: penalties on the logits, then temperature, top-k, top-p, min-p; then the draw.
  */
@@ -30,14 +30,14 @@ typedef struct Sampler Sampler;        /* working memory, for one caller at a ti
 Sampler *sampler_new(int32_t n_vocab); /* NULL: no memory */
 void sampler_free(Sampler *s);
 
-/* The target's token at output position `position` (0 for the first generated token), given the row of logits [n_vocab],
- * which stays as it is, and the whole context so far ([n_context], prompt and output). */
+/* The target's token at output position `position` (0 for the first generated token), given the row of logits
+ * [n_vocab], which stays as it is, and the whole context so far ([n_context], prompt and output). */
 int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
                        int64_t n_context, uint64_t position);
 
-/* The distribution that sampler_choose draws from, with the same arguments: dist[n_vocab] sums to 1 and is 0 for every token
- * that a filter removed; temperature 0 puts all of it on one token. Code that draws from q and later divides by it must use
- * one such array for both. */
+/* The distribution that sampler_choose draws from, with the same arguments: dist[n_vocab] sums to 1 and is 0 for
+ * every token that a filter removed; temperature 0 puts all of it on one token. Code that draws from q and later
+ * divides by it must use one such array for both. */
 void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,
                   float *dist);
 

@@ -3,26 +3,26 @@
  * The problem: beam search ends with n candidates of one length, many of which begin alike. Verifying each by itself
  * computes the shared prefixes again and again.
  *
- * The idea: all candidates have the same length, so no trie is needed. Compare every candidate with every other, token by
- * token; two share their first j + 1 tokens if the first j + 1 comparisons are all equal. The lowest-numbered candidate that
- * shares them represents all:
+ * The idea: all candidates have the same length, so no trie is needed. Compare every candidate with every other,
+ * token by token; two share their first j + 1 tokens if the first j + 1 comparisons are all equal. The
+ * lowest-numbered candidate that shares them represents all:
  *
  *     beam     91 92 93 95      prefix   0 0 0 0
  *              91 92 94 96               0 0 1 1
  *              91 92 93 97               0 0 0 2
  *
- * A token is new where a candidate represents itself, prefix[i][j] == i; the others are copies. New tokens, candidate by
- * candidate, are the packed sequence; the parent of (i, j) is the token that (i, j - 1) maps to:
+ * A token is new where a candidate represents itself, prefix[i][j] == i; the others are copies. New tokens, candidate
+ * by candidate, are the packed sequence; the parent of (i, j) is the token that (i, j - 1) maps to:
  *
  *     packed   91 92 93 95 94 96 97          12 tokens became 7
  *     parents  -1  0  1  2  1  4  2
  *     depths    0  1  2  3  2  3  3
  *
- * Invariants: prefix[i][j] <= i, and along a candidate it never falls, so that a token after a new one is new, and parents
- * come before their children. The attention mask of the packed sequence is "itself and its ancestors", which is what a row
- * of our engine attends to anyway. Cost: n^2 length / 2 comparisons, 23,000 for 64 candidates of 11, without a branch that
- * depends on the tokens, so they vectorise fully; a trie costs n length steps, each a search among children. Proof:
- * tests/unit/test_beam_tree.c, against a trie. */
+ * Invariants: prefix[i][j] <= i, and along a candidate it never falls, so that a token after a new one is new, and
+ * parents come before their children. The attention mask of the packed sequence is "itself and its ancestors", which
+ * is what a row of our engine attends to anyway. Cost: n^2 length / 2 comparisons, 23,000 for 64 candidates of 11,
+ * without a branch that depends on the tokens, so they vectorise fully; a trie costs n length steps, each a search
+ * among children. Proof: tests/unit/test_beam_tree.c, against a trie. */
 #include "spec/tree/beam_tree.h"
 
 void beam_dedup_prefix(const int32_t *beam, int32_t n, int32_t length, int32_t *prefix) {

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* beam: [n][length] tokens. prefix[i][j] = the least k such that candidates k and i have the same first j + 1 tokens. */
+/* beam: [n][length] tokens. prefix[i][j] = the least k such that candidates k and i have the same first j + 1 tokens.
+ * */
 void beam_dedup_prefix(const int32_t *beam, int32_t n, int32_t length, int32_t *prefix);
 
 /* The packed sequence of a beam, parents first; arrays of the caller with room for n * length. */

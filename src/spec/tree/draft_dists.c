@@ -1,7 +1,7 @@
 /* draft_dists.c - the draws that a drafter declares for its tree, and the check of what it declared.
  *
- * Rows of distributions are allocated when they are first needed and then kept, so that later steps allocate nothing. The
- * check links each draw to the one before it in its group, so that it compares draws within a group only. */
+ * Rows of distributions are allocated when they are first needed and then kept, so that later steps allocate nothing.
+ * The check links each draw to the one before it in its group, so that it compares draws within a group only. */
 #include "spec/tree/draft_dists.h"
 
 #include "base/mem.h"

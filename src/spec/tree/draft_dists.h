@@ -1,7 +1,8 @@
 /* draft_dists.h - from which distribution each drafted token was drawn: what a ratio rule divides by.
  *
- * The children of one node are its sibling group. A ratio rule tries them in the order in which they were drawn, so the group
- * is kept as a list of draws. Drawing the same token twice (with replacement) makes one node of the tree and two draws.
+ * The children of one node are its sibling group. A ratio rule tries them in the order in which they were drawn, so
+ * the group is kept as a list of draws. Drawing the same token twice (with replacement) makes one node of the tree
+ * and two draws.
  *
  *   node 0 "the"    three draws from q = (cat 0.6, dog 0.3, rat 0.1), with replacement: cat, dog, cat
  *   tree            the(cat, dog)
@@ -9,10 +10,10 @@
  *
  * A node whose children have no draw is a group of points: the tokens were not chosen at random.
  *
- * The distribution that a rule divides by must be the one that the token was really drawn from. If a drafter makes a choice
- * that depends on the tokens drawn (which nodes to keep under a budget, for example), it changes the distribution of what
- * remains. So a drafter that declares distributions fixes the shape of its tree before it draws, or prunes by criteria that
- * are independent of the tokens it removes.
+ * The distribution that a rule divides by must be the one that the token was really drawn from. If a drafter makes a
+ * choice that depends on the tokens drawn (which nodes to keep under a budget, for example), it changes the
+ * distribution of what remains. So a drafter that declares distributions fixes the shape of its tree before it draws,
+ * or prunes by criteria that are independent of the tokens it removes.
  */
 #ifndef TREE_DRAFT_DISTS_H
 #define TREE_DRAFT_DISTS_H
@@ -50,8 +51,8 @@ float *draft_dists_row(DraftDists *d);
 /* Appends a draw; false if there is no room for more. */
 bool draft_dists_add(DraftDists *d, int32_t parent, int32_t child, DrawKind kind, const float *q);
 
-/* The sibling group below a node, as a ratio rule tries it: the declared draws in their order, or, without any, the children
- * as points in the order of the tree. */
+/* The sibling group below a node, as a ratio rule tries it: the declared draws in their order, or, without any, the
+ * children as points in the order of the tree. */
 typedef struct SiblingGroup {
     int32_t n;
     DistDraw draws[DRAFT_MAX_DRAWS];
@@ -59,9 +60,9 @@ typedef struct SiblingGroup {
 
 void sibling_group(const Tree *t, int32_t parent, SiblingGroup *out);
 
-/* Checks what a drafter declared, before a rule divides by it: each draw's child is a child of its parent, a group has one
- * kind, a group without replacement has one q and no token twice, every q gives its token a positive probability, and a group
- * with any draw has at least one for each of its children. */
+/* Checks what a drafter declared, before a rule divides by it: each draw's child is a child of its parent, a group
+ * has one kind, a group without replacement has one q and no token twice, every q gives its token a positive
+ * probability, and a group with any draw has at least one for each of its children. */
 int draft_dists_validate(const DraftDists *d, const Tree *t, fr_error *err);
 
 #endif

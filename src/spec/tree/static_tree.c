@@ -3,18 +3,19 @@
  *
  * The problem: which nodes are worth a row of the target, before the drafter has computed anything?
  *
- * The idea: "the second most probable token below the most probable one" is a node that can be named without knowing the
- * tokens: a path of ranks. If the token of rank r at depth d is right with chance a_d(r), whatever its ancestors are, then
- * the node is reached with the product of these chances along its path, and a tree of b nodes accepts the sum of its nodes'
- * products on average. The best tree consists of the b greatest products. It is a tree because products never grow along a
- * path, and it is found greedily, one node at a time: each node offers its next child.
+ * The idea: "the second most probable token below the most probable one" is a node that can be named without knowing
+ * the tokens: a path of ranks. If the token of rank r at depth d is right with chance a_d(r), whatever its ancestors
+ * are, then the node is reached with the product of these chances along its path, and a tree of b nodes accepts the
+ * sum of its nodes' products on average. The best tree consists of the b greatest products. It is a tree because
+ * products never grow along a path, and it is found greedily, one node at a time: each node offers its next child.
  *
  *     a_1 = .6 .24, a_2 = .6 .24        0 ── 1: rank 0, .6 ── 2: rank 0, .36
  *                                        └─ 3: rank 1, .24     then rank 1 below node 1 and rank 0 below node 3, .144 each
  *
- * So the trees of all budgets are prefixes of one order, computed once. Of equal products the child of the earlier node comes
- * first. When it loses: it cannot use that a distribution at hand is sharp or flat, as the dynamic trees of eagle and medusa
- * do. Cost: n^2 / 2 comparisons for n nodes, once. Proof: tests/unit/test_static_tree.c, against all paths. */
+ * So the trees of all budgets are prefixes of one order, computed once. Of equal products the child of the earlier
+ * node comes first. When it loses: it cannot use that a distribution at hand is sharp or flat, as the dynamic trees
+ * of eagle and medusa do. Cost: n^2 / 2 comparisons for n nodes, once. Proof: tests/unit/test_static_tree.c, against
+ * all paths. */
 #include "spec/tree/static_tree.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* static_tree.h - the shape of a draft tree that is chosen before any token is known: the trees of EAGLE-1 and Medusa. */
+/* static_tree.h - the shape of a draft tree that is chosen before any token is known: the trees of EAGLE-1 and
+ * Medusa. */
 #ifndef TREE_STATIC_TREE_H
 #define TREE_STATIC_TREE_H
 
@@ -17,8 +18,8 @@ typedef struct StaticTree {
     StaticNode nodes[TREE_MAX_NODES];
 } StaticTree;
 
-/* chance: [n_levels][n_ranks], in [0,1]: the probability that the token of rank r at depth d + 1 is right if its parent is.
- * At most max_parents nodes of a level get children. Nodes of chance 0 are left out. */
+/* chance: [n_levels][n_ranks], in [0,1]: the probability that the token of rank r at depth d + 1 is right if its
+ * parent is. At most max_parents nodes of a level get children. Nodes of chance 0 are left out. */
 void static_tree_build(StaticTree *t, const double *chance, int32_t n_levels, int32_t n_ranks, int32_t max_parents);
 
 /* Assumed for a drafter without measurements: rank r is right with chance 0.6 * 0.4^r at every depth. */

@@ -1,8 +1,8 @@
 /* tree.c - building a token tree, and checking one that a drafter built.
  *
- * Children are found by a scan over the later nodes: trees have some dozen nodes, and an index would cost more than it
- * saves. tree_validate trusts nothing in a drafter's tree, because the forward and the verifiers use its parents and tokens
- * as array indices; a tree that fails the check costs its request the drafter, not the text. */
+ * Children are found by a scan over the later nodes: trees have some dozen nodes, and an index would cost more than
+ * it saves. tree_validate trusts nothing in a drafter's tree, because the forward and the verifiers use its parents
+ * and tokens as array indices; a tree that fails the check costs its request the drafter, not the text. */
 #include "spec/tree/tree.h"
 
 #include <math.h>

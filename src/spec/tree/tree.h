@@ -1,7 +1,7 @@
 /* tree.h - the token tree: the one data structure that drafters, the forward and verifiers share.
  *
- * Nodes are stored parents first. Node 0 is the pending token: the last token that the target chose, whose keys and values
- * are not computed yet. Plain decoding is the tree with one node.
+ * Nodes are stored parents first. Node 0 is the pending token: the last token that the target chose, whose keys and
+ * values are not computed yet. Plain decoding is the tree with one node.
  *
  *   node   0      1     2      3
  *   token "the"  "cat" "dog" "sat"        the ── cat ── sat
@@ -39,13 +39,13 @@ typedef struct Tree {
 
 /* Makes it the tree of the pending token alone, without distributions. */
 void tree_reset(Tree *t, int32_t pending_token);
-/* Adds a child and returns its index. If the parent already has a child with that token, returns that one, whose p_accept
- * becomes the larger of the two. -1 if the tree is full. */
+/* Adds a child and returns its index. If the parent already has a child with that token, returns that one, whose
+ * p_accept becomes the larger of the two. -1 if the tree is full. */
 int32_t tree_add(Tree *t, int32_t parent, int32_t token, float p_accept, int32_t source);
 /* The child of `parent` with that token, or -1. */
 int32_t tree_child(const Tree *t, int32_t parent, int32_t token);
-/* Checks a drafter's tree before it is used: order, depths, tokens in [0, n_vocab), no duplicates among siblings, p_accept in
- * [0,1] and not NaN, at most max_nodes nodes, node 0 the pending token. */
+/* Checks a drafter's tree before it is used: order, depths, tokens in [0, n_vocab), no duplicates among siblings,
+ * p_accept in [0,1] and not NaN, at most max_nodes nodes, node 0 the pending token. */
 int tree_validate(const Tree *t, int32_t pending_token, int32_t n_vocab, int32_t max_nodes, fr_error *err);
 
 #endif

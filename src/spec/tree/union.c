@@ -35,8 +35,8 @@ void union_prune(Tree *t, int32_t budget) {
     qsort(ranked, (size_t)(t->n - 1), sizeof *ranked, better_first);
     bool kept[TREE_MAX_NODES] = {true};
     for (int32_t i = 0; i < budget; i++) kept[ranked[i].index] = true;
-    /* A parent's p_accept is never below its child's, and a tie goes to the earlier node, which is the parent: so the parent
-     * of every kept node is kept. */
+    /* A parent's p_accept is never below its child's, and a tie goes to the earlier node, which is the parent: so the
+     * parent of every kept node is kept. */
     int32_t place[TREE_MAX_NODES], n = 0;
     for (int32_t i = 0; i < t->n; i++) {
         if (!kept[i]) continue;

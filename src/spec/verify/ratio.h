@@ -1,8 +1,8 @@
 /* ratio.h - what all ratio rules share: the walk down a tree, and the two distributions at a node.
  *
- * p is the target's distribution at a node after all filters, q the distribution that a draft was drawn from. Both are the
- * float32 arrays of sampler_dist, each divided by its sum in double precision, so that the output distribution is right to
- * the last bits of a double.
+ * p is the target's distribution at a node after all filters, q the distribution that a draft was drawn from. Both
+ * are the float32 arrays of sampler_dist, each divided by its sum in double precision, so that the output
+ * distribution is right to the last bits of a double.
  */
 #ifndef VERIFY_RATIO_H
 #define VERIFY_RATIO_H
@@ -30,22 +30,26 @@ typedef int32_t RatioDecide(RatioNode *n);
 /* A rule that decides node by node. */
 typedef struct RatioRule {
     const char *name;
-    /* NULL if the rule can handle the group; otherwise what the rule is for, for the error: "one draft at each node". */
+    /* NULL if the rule can handle the group; otherwise what the rule is for, for the error: "one draft at each node".
+     * */
     const char *(*fault)(const SiblingGroup *g);
     RatioDecide *decide;
 } RatioRule;
 
-/* ratio_check refuses a tree with a group that the rule cannot handle; ratio_walk does so, then walks down from node 0. */
+/* ratio_check refuses a tree with a group that the rule cannot handle; ratio_walk does so, then walks down from node
+ * 0. */
 int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, fr_error *err);
 int ratio_walk(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
 
-/* Fills p [n_vocab] with the target's distribution at a node, whose context is in->context[0..n_context + its depth). */
+/* Fills p [n_vocab] with the target's distribution at a node, whose context is in->context[0..n_context + its depth).
+ * */
 void ratio_target_dist(const VerifyInput *in, VerifyScratch *s, int32_t node, double *p);
 /* Fills q [n_vocab] with the distribution of a draw; for a point it is 1 at its token. */
 void ratio_draft_dist(const DistDraw *d, int32_t token, int32_t n_vocab, double *q);
 
-/* The residual w = max(0, a * p - q) after the rejection of a draft of distribution q, p being weighted by a. Returns its
- * sum. Where the sum is 0 (p = q up to rounding; no draft is rejected there), w becomes p and the sum is p's. w may be p. */
+/* The residual w = max(0, a * p - q) after the rejection of a draft of distribution q, p being weighted by a. Returns
+ * its sum. Where the sum is 0 (p = q up to rounding; no draft is rejected there), w becomes p and the sum is p's. w
+ * may be p. */
 double ratio_residual(double a, const double *p, const double *q, int32_t n_vocab, double *w);
 
 /* All rules but `sampled`. `typical` is not a ratio rule, but needs p as they do. */

@@ -1,8 +1,8 @@
-/* rule_block.c - the rule `block`: block verification of a chain (Sun et al. 2024, arXiv 2403.10444; there M_b is the target
- * and M_s the draft model).
+/* rule_block.c - the rule `block`: block verification of a chain (Sun et al. 2024, arXiv 2403.10444; there M_b is the
+ * target and M_s the draft model).
  *
- * The problem: the rule `chain` decides each draft by its own p / q, capped at 1. A first draft of ratio 1/2 is rejected
- * every other time, although the second may have a ratio of 2, and the pair be as likely under p as under q.
+ * The problem: the rule `chain` decides each draft by its own p / q, capped at 1. A first draft of ratio 1/2 is
+ * rejected every other time, although the second may have a ratio of 2, and the pair be as likely under p as under q.
  *
  * The idea: decide about prefixes. With x_1 .. x_g the chain, p_i and q_i the two distributions after i of its tokens,
  *
@@ -18,8 +18,8 @@
  * 1 - (w_i - s_i) of cases where no longer prefix was kept; hence h_i. No rule for a chain keeps more tokens on average, as
  * the paper proves, so this one never keeps fewer than the rule `chain`.
  *
- * Example (the paper's): p = (1/3, 2/3) and q = (2/3, 1/3) after every text, g = 2. The four chains and their probabilities
- * under q:
+ * Example (the paper's): p = (1/3, 2/3) and q = (2/3, 1/3) after every text, g = 2. The four chains and their
+ * probabilities under q:
  *
  *   0 0   4/9   w = 1/2, 1/4   h = 0, 1/4   keeps 2 with probability 1/4, else none
  *   0 1   2/9   w = 1/2, 1     h = -, 1     keeps 2; `chain` rejects the first every other time
@@ -28,14 +28,14 @@
  *
  * The average is 11/9 tokens, and 10/9 with `chain`.
  *
- * Points have q = 1 at their token: w_i is the product of the p's, and nothing is gained (h_i makes up exactly for the coin
- * flips of `chain`).
+ * Points have q = 1 at their token: w_i is the product of the p's, and nothing is gained (h_i makes up exactly for
+ * the coin flips of `chain`).
  *
- * The drafts after x_tau had an influence on tau, though they are not emitted. So neither the randomness of the flips nor
- * the noise that these drafts were drawn with may be used again in the next step, which decides the same positions again:
- * the random source is keyed by the first position of a step (random_source.h), and a drafter whose noise depends on the
- * output position alone must not declare distributions. (`chain` would tolerate it: no draft after the rejected one
- * influences anything there.)
+ * The drafts after x_tau had an influence on tau, though they are not emitted. So neither the randomness of the flips
+ * nor the noise that these drafts were drawn with may be used again in the next step, which decides the same
+ * positions again: the random source is keyed by the first position of a step (random_source.h), and a drafter whose
+ * noise depends on the output position alone must not declare distributions. (`chain` would tolerate it: no draft
+ * after the rejected one influences anything there.)
  *
  * Invariants: where w_i = 1 and p_i = q_i, h_i is 0/0: a longer prefix is certain, and any h_i will do (1 is taken). A
  * residual without mass is never drawn from except by rounding, and p is drawn from then. At temperature 0, w_i and h_i are
@@ -70,7 +70,8 @@ static bool keeps(RandomSource *random_source, const VerifyScratch *s, double w,
     return random_source->flip(random_source, of > 0 ? mass / of : 1);
 }
 
-/* Flips the coins down the chain. Fills the path as far as it gets; out->n_path is what is kept of it. Returns w_tau. */
+/* Flips the coins down the chain. Fills the path as far as it gets; out->n_path is what is kept of it. Returns w_tau.
+ * */
 static double keep_prefix(const VerifyInput *in, VerifyScratch *s, VerifyResult *out) {
     double w = 1, w_kept = 1;
     int32_t depth = 0, child = 0;

@@ -1,7 +1,7 @@
-/* rule_chain.c - the rule `chain`: speculative sampling of a chain (Leviathan et al. 2023, arXiv 2211.17192; Chen et al.
- * 2023, arXiv 2302.01318). There is one draft at a node. It is accepted with probability min(1, p / q), and replaced by a
- * draw from norm(max(0, p - q)) where it is rejected: the case K = 1 of rejection.c. At one node no rule can accept more
- * than sum min(p, q). Over the whole chain block verification can (rule_block.c). */
+/* rule_chain.c - the rule `chain`: speculative sampling of a chain (Leviathan et al. 2023, arXiv 2211.17192; Chen et
+ * al. 2023, arXiv 2302.01318). There is one draft at a node. It is accepted with probability min(1, p / q), and
+ * replaced by a draw from norm(max(0, p - q)) where it is rejected: the case K = 1 of rejection.c. At one node no
+ * rule can accept more than sum min(p, q). Over the whole chain block verification can (rule_block.c). */
 #include "spec/verify/ratio.h"
 
 static const RatioRule chain = {"chain", ratio_fault_of_chain, rejection_decide};

@@ -1,9 +1,9 @@
-/* rule_k_seq.c - the rule `k-seq`: SpecTr's K-sequential selection (Sun et al. 2023, arXiv 2310.15141; there q is the target
- * and p the draft model, here as everywhere p is the target).
+/* rule_k_seq.c - the rule `k-seq`: SpecTr's K-sequential selection (Sun et al. 2023, arXiv 2310.15141; there q is the
+ * target and p the draft model, here as everywhere p is the target).
  *
- * The problem: the K drafts of a node come independently from one distribution q. Deciding each by p / q lets the early ones
- * use up probability that later ones, drawn from the same q, could have used as well; rejection.c subtracts q again for each
- * of them.
+ * The problem: the K drafts of a node come independently from one distribution q. Deciding each by p / q lets the
+ * early ones use up probability that later ones, drawn from the same q, could have used as well; rejection.c
+ * subtracts q again for each of them.
  *
  * The idea: claim gamma times less of p for each draft, and the same for all: x_k is accepted with probability
  * min(1, p(x) / (gamma q(x))). One draft is accepted as token x with weight min(q(x), p(x) / gamma), in all
@@ -16,21 +16,20 @@
  * is the root gamma* in [1, K] of 1 - (1 - beta)^K = gamma beta, found by bisection, and it accepts the most: at least
  * 1 - (1 - 1/K)^K >= 1 - 1/e of the optimum (their theorem; optimal_transport.h).
  *
- * A gamma can be given (--verify k-seq:gamma=2). Where it is below a node's gamma* it would change the output distribution,
- * and gamma* is taken.
+ * A gamma can be given (--verify k-seq:gamma=2). Where it is below a node's gamma* it would change the output
+ * distribution, and gamma* is taken.
  *
  * Example: p = (0.2, 0.8), q = (0.8, 0.2), K = 2. At gamma = 1.5: beta = 0.2/1.5 + 0.2 = 0.333, p_acc = 0.556 >= 1.5 beta =
  * 0.5: too small. At gamma = 1.7: beta = 0.318, p_acc = 0.534 <= 0.540: valid. gamma* = 1.681, p_acc = 0.536; rejection.c
  * accepts 0.52, the optimum is 0.56.
  *
- * Layout: for the bisection the tokens are sorted into those whose minimum is p / gamma for all gamma in [1, K] (p <= q),
- * those whose minimum is q (p >= K q), both summed once, and the few between, whose ids are kept.
- * Invariants: the support of the residual stays within that of p; a residual without mass is due to rounding alone, and p is
- * drawn from. With one draft (K = 1) gamma = 1, and the rule is `chain`. Each duplicate gets a coin flip of its own.
- * Cost: O(V), and 40 rounds over the tokens between. When it loses: against draws without replacement, which offer K
- * different tokens.
- * Proof: tests/unit/test_rules.c, as for rejection.c, for gamma* and for given ones; tests/unit/test_optimal_transport.c
- * against the optimum. */
+ * Layout: for the bisection the tokens are sorted into those whose minimum is p / gamma for all gamma in [1, K] (p <=
+ * q), those whose minimum is q (p >= K q), both summed once, and the few between, whose ids are kept. Invariants: the
+ * support of the residual stays within that of p; a residual without mass is due to rounding alone, and p is drawn
+ * from. With one draft (K = 1) gamma = 1, and the rule is `chain`. Each duplicate gets a coin flip of its own. Cost:
+ * O(V), and 40 rounds over the tokens between. When it loses: against draws without replacement, which offer K
+ * different tokens. Proof: tests/unit/test_rules.c, as for rejection.c, for gamma* and for given ones;
+ * tests/unit/test_optimal_transport.c against the optimum. */
 #include "spec/verify/ratio.h"
 
 /* The expected number of drafts tried, (1 - (1 - beta)^K) / beta, also at beta = 0. */

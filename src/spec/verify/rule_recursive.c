@@ -1,6 +1,7 @@
-/* rule_recursive.c - the rule `recursive`: recursive rejection sampling of Recursive Speculative Decoding (Algorithms 1 and
- * 6). It handles every sibling group: draws without replacement, in the order in which they were drawn (for Gumbel-top-k
- * and stochastic beam search: by falling perturbed value), independent draws, and points. The essay is in rejection.c. */
+/* rule_recursive.c - the rule `recursive`: recursive rejection sampling of Recursive Speculative Decoding (Algorithms
+ * 1 and 6). It handles every sibling group: draws without replacement, in the order in which they were drawn (for
+ * Gumbel-top-k and stochastic beam search: by falling perturbed value), independent draws, and points. The essay is
+ * in rejection.c. */
 #include "spec/verify/ratio.h"
 
 static const char *fault(const SiblingGroup *g) {

@@ -70,8 +70,8 @@ typedef struct VerifyRule {
     const char *summary; /* one line for --help */
     bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
     bool is_lossy;       /* the output distribution is not the target's */
-    /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a rule
-     * that can. */
+    /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a
+     * rule that can. */
     int (*verify)(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err);
     const Option *option_table; /* of VerifyOptions (base/options.h), ending with key == NULL; NULL: the rule has none */
 } VerifyRule;

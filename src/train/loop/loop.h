@@ -1,9 +1,9 @@
 /* loop.h - the training loop: order of the data, gradient accumulation, schedule, clipping, steps, validation,
  * checkpoints.
  *
- * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added, and the loss
- * is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number
- * s * n_accumulate * n_sequences on (sequences_batch), with a learning rate that is a function of s alone. So a run that
+ * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added, and the
+ * loss is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number s *
+ * n_accumulate * n_sequences on (sequences_batch), with a learning rate that is a function of s alone. So a run that
  * resumes from a checkpoint does exactly what an undisturbed run does. */
 #ifndef LOOP_LOOP_H
 #define LOOP_LOOP_H

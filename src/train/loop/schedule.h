@@ -1,4 +1,5 @@
-/* schedule.h - the learning rate of each training step: a linear warm-up, then a decay from `peak` to `peak * final`. */
+/* schedule.h - the learning rate of each training step: a linear warm-up, then a decay from `peak` to `peak * final`.
+ * */
 #ifndef LOOP_SCHEDULE_H
 #define LOOP_SCHEDULE_H
 

@@ -35,7 +35,8 @@ typedef struct InfoActs {
 int info_open(InfoActs *a, const InfoShape *s, fr_error *err);
 void info_close(InfoActs *a); /* a zeroed one is fine */
 
-/* Computes a->info for the current positions of h, and sets a->dinfo to zero. With rank 0 neither pass does anything. */
+/* Computes a->info for the current positions of h, and sets a->dinfo to zero. With rank 0 neither pass does anything.
+ * */
 void info_forward(InfoActs *a, const InfoShape *s, real *const *w, const HeadLoss *h, const TrainSequence *seq);
 /* Adds to dw, from a->dinfo. */
 void info_backward(InfoActs *a, const InfoShape *s, real *const *w, real *const *dw);

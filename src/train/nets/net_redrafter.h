@@ -1,4 +1,5 @@
-/* net_redrafter.h - the recurrent head of ReDrafter (spec/drafters/learned/draft_redrafter.c) as a trainable network. */
+/* net_redrafter.h - the recurrent head of ReDrafter (spec/drafters/learned/draft_redrafter.c) as a trainable network.
+ * */
 #ifndef NETS_NET_REDRAFTER_H
 #define NETS_NET_REDRAFTER_H
 

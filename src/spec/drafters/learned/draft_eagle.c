@@ -2,33 +2,34 @@
  * Uncertainty", arXiv 2401.15077, and "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees", arXiv
  * 2406.16858).
  *
- * The problem. Tokens are hard to predict for a small model. The target's next hidden state is easier, because hidden states change
- * more regularly than tokens; but it depends on which token was chosen.
+ * The problem. Tokens are hard to predict for a small model. The target's next hidden state is easier, because hidden
+ * states change more regularly than tokens; but it depends on which token was chosen.
  *
  * The idea. One transformer layer f with a KV cache of its own predicts hidden states, given the chosen token:
  *
  *     f_t = f(fc [E(x_{t+1}) ; h_t])        E(x) the target's embedding, h_t its hidden state after the final norm
  *     distribution of x_{t+2} = softmax(W_head f_t)  the target's own LM head
  *
- * The cache holds an entry for each token that the target has read. Below the pending token the layer continues with its own f in
- * place of h, as a tree (eagle_tree.c): a node's row attends to its ancestors.
+ * The cache holds an entry for each token that the target has read. Below the pending token the layer continues with
+ * its own f in place of h, as a tree (eagle_tree.c): a node's row attends to its ancestors.
  *
  *     entry      0            1            2                      tree
  *     input   E(x1) h0     E(x2) h1     E(x3) h2        x3 pending ── cat: E(cat) f_2 ── sat: E(sat) f_cat
  *                                        gives f_2                 └─ dog: E(dog) f_2
  *
- * After a step, the rows of the tree are discarded, and entries of the accepted tokens are computed from the target's hidden states
- * (observe_tree). Nothing is drawn at random: under a ratio rule all groups are points.
+ * After a step, the rows of the tree are discarded, and entries of the accepted tokens are computed from the target's
+ * hidden states (observe_tree). Nothing is drawn at random: under a ratio rule all groups are points.
  *
- * The layer runs in the executor (backend/executor.h) as a model with one layer whose rows bring their input, so paging, tree
- * attention, threads and quantised weights work as they do for the target. EAGLE's layer has no norm before its attention and none at
- * its end.
+ * The layer runs in the executor (backend/executor.h) as a model with one layer whose rows bring their input, so
+ * paging, tree attention, threads and quantised weights work as they do for the target. EAGLE's layer has no norm
+ * before its attention and none at its end.
  *
- * Files: eagle.h. If the drafter was trained with token info (token_info.h), the info of a token is added to the logits after it.
+ * Files: eagle.h. If the drafter was trained with token info (token_info.h), the info of a token is added to the
+ * logits after it.
  *
- * Cost: a forward of the layer for the accepted tokens of each sequence, then one a level for all sequences together, and the LM head
- * for up to `top` rows a sequence in each. When it loses: if the target has few layers. Proof: tests/unit/test_draft_eagle.c, against
- * the layer in double precision over each path by itself. */
+ * Cost: a forward of the layer for the accepted tokens of each sequence, then one a level for all sequences together,
+ * and the LM head for up to `top` rows a sequence in each. When it loses: if the target has few layers. Proof:
+ * tests/unit/test_draft_eagle.c, against the layer in double precision over each path by itself. */
 #include "base/mem.h"
 #include "spec/drafter/feedback.h"
 #include "spec/drafters/learned/eagle.h"

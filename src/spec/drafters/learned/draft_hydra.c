@@ -1,37 +1,39 @@
-/* draft_hydra.c - the drafter `hydra`: heads that know the tokens proposed before them (Ankner et al. 2024, "Hydra: Sequentially-
- * Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109).
+/* draft_hydra.c - the drafter `hydra`: heads that know the tokens proposed before them (Ankner et al. 2024, "Hydra:
+ * Sequentially- Dependent Draft Heads for Medusa Decoding", arXiv 2402.05109).
  *
- * The problem. Medusa's heads predict the positions ahead independently. The token two positions ahead depends on the token one
- * position ahead, which the second head does not know.
+ * The problem. Medusa's heads predict the positions ahead independently. The token two positions ahead depends on the
+ * token one position ahead, which the second head does not know.
  *
- * The idea. Head i (from 0) predicts the token at depth i + 1 of the tree from the target's hidden state h and from the path to it,
- * given by the target's embeddings E of the pending token and of the i drafted tokens below it:
+ * The idea. Head i (from 0) predicts the token at depth i + 1 of the tree from the target's hidden state h and from
+ * the path to it, given by the target's embeddings E of the pending token and of the i drafted tokens below it:
  *
  *     c = [h ; E(pending) ; E(d_1) ; ... ; E(d_i)]                              (i + 2) H numbers
  *     x = R c + SiLU(W c + b)                   the first block; its residual path has a matrix R, because c is wider than x
  *     x = x + SiLU(A x + a)                     the others
  *     distribution of d_{i+1} = softmax(O x)             O [V][H] the head's own, or the target's LM head
  *
- * h belongs to the token before the pending one. A head runs once for each node that is expanded, and there are as many levels as
- * heads.
+ * h belongs to the token before the pending one. A head runs once for each node that is expanded, and there are as
+ * many levels as heads.
  *
- * The tree is found best first, as eagle's: each expanded node gets its `top` most probable tokens as children, at each level the
- * `top` nodes of greatest joint probability are expanded, and of all nodes found the best stay within the budget.
+ * The tree is found best first, as eagle's: each expanded node gets its `top` most probable tokens as children, at
+ * each level the `top` nodes of greatest joint probability are expanded, and of all nodes found the best stay within
+ * the budget.
  *
  *     head 0   [h ; the]        cat .6  dog .3      the ── cat .6 ── sat .48        with a budget of 4; the
  *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
  *              [h ; the ; dog]  ran .7  sat .2
  *
- * Nothing is drawn at random: under a ratio rule all groups are points. The paper accepts tokens by Medusa's typical acceptance, but
- * the heads work with any rule. Its Hydra++, which adds a transformer layer before h, is another method.
+ * Nothing is drawn at random: under a ratio rule all groups are points. The paper accepts tokens by Medusa's typical
+ * acceptance, but the heads work with any rule. Its Hydra++, which adds a transformer layer before h, is another
+ * method.
  *
  * Files: hydra.h. Weights of the authors (import/import_hydra.c) have two biases more, of `skip` and `output`.
  *
- * Invariants: the nodes of a level, of all sequences, are one product with each matrix; the draft of a sequence does not depend on the
- * other sequences. A level has no more rows than the budget can keep of its nodes. Cost: heads times the LM head, of up to
- * `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow with the depth; those of the fifth head are as
- * large as an LM head for 12 H tokens. Proof: tests/unit/test_draft_hydra.c, against the heads in double precision over each path by
- * itself. */
+ * Invariants: the nodes of a level, of all sequences, are one product with each matrix; the draft of a sequence does
+ * not depend on the other sequences. A level has no more rows than the budget can keep of its nodes. Cost: heads
+ * times the LM head, of up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow
+ * with the depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof:
+ * tests/unit/test_draft_hydra.c, against the heads in double precision over each path by itself. */
 #include "base/mem.h"
 #include "spec/drafters/learned/hydra.h"
 #include "spec/drafters/learned/learned.h"
@@ -176,8 +178,9 @@ static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env,
 
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
-/* Writes the nodes of the deepest level that are expanded to the front. A child of the k-th best node of a level (from 0) has k + 1
- * better nodes on its parent's level and level - 1 above it, so with a smaller budget it would not be kept. */
+/* Writes the nodes of the deepest level that are expanded to the front. A child of the k-th best node of a level
+ * (from 0) has k + 1 better nodes on its parent's level and level - 1 above it, so with a smaller budget it would not
+ * be kept. */
 static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out) {
     int32_t nodes[MAX_TOP], n = m->budget - level < d->top ? m->budget - level : d->top;
     if (n < 1) return 0;

@@ -1,17 +1,19 @@
-/* draft_lyanna.c - the drafter `lyanna`: hidden states are drafted, and tokens are sampled from them last ("Make Every Draft Count:
- * Hidden State based Speculative Decoding", Chen et al.).
+/* draft_lyanna.c - the drafter `lyanna`: hidden states are drafted, and tokens are sampled from them last ("Make
+ * Every Draft Count: Hidden State based Speculative Decoding", Chen et al.).
  *
- * The problem. Most tokens that a drafter proposes are rejected, and everything that was computed from a rejected token is lost.
+ * The problem. Most tokens that a drafter proposes are rejected, and everything that was computed from a rejected
+ * token is lost.
  *
- * The idea. Draft hidden states, which do not depend on the proposed tokens, and introduce the tokens last. A proposal is
+ * The idea. Draft hidden states, which do not depend on the proposed tokens, and introduce the tokens last. A
+ * proposal is
  *
  *     1 the chain          h_1 .. h_N from the target's last hidden state and the pending token      lyanna_layer.c
  *     2 one-pass logits    l_i = W_head h_i: one product of N rows (times all sequences) instead of N products in sequence
  *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token                lyanna_tree.c, token_info.c
  *     4 pruning            to the budget, by joint probability
  *
- * After verification, the rows after the target's own token are still valid. If more than R rows are left (`resample=R`), re-sampling
- * makes a second tree from them without a forward.
+ * After verification, the rows after the target's own token are still valid. If more than R rows are left
+ * (`resample=R`), re-sampling makes a second tree from them without a forward.
  *
  *     fusion=on    it is merged with the next fresh tree, which has the same root, and both are verified together
  *     fusion=off   it is a proposal of its own, and the fresh one comes a step later: the paper's Fig. 12 calls this re-sampling
@@ -20,10 +22,10 @@
  *     step 1   chain l_1..l_5 at "the"; accepted: cat; the target's token: likes       2 tokens of 5 rows used, 3 are left
  *     step 2   fresh chain at "likes", merged with the tree that l_3 l_4 l_5 give below "likes"
  *
- * A sequence records at which context length its chain and trees were made. A second proposal at the same length is the same tree
- * and costs only the merging. A step without a proposal is harmless, because rows are counted from the tokens committed. Nodes
- * found only by re-sampling have the tag LYANNA_RESAMPLED, so that statistics count them separately. Nothing is drawn at random:
- * under a ratio rule all groups are points.
+ * A sequence records at which context length its chain and trees were made. A second proposal at the same length is
+ * the same tree and costs only the merging. A step without a proposal is harmless, because rows are counted from the
+ * tokens committed. Nodes found only by re-sampling have the tag LYANNA_RESAMPLED, so that statistics count them
+ * separately. Nothing is drawn at random: under a ratio rule all groups are points.
  *
  * Files: lyanna.h. Memory: `depth` rows of V floats a sequence, and the table of token_info.c.
  *
@@ -229,7 +231,8 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
-/* Makes the tree below the pending token from the rows left of the last chain (Algorithm 2), once for each context length. */
+/* Makes the tree below the pending token from the rows left of the last chain (Algorithm 2), once for each context
+ * length. */
 static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     LyannaSequence *s = &d->sequences[sequence];
     int64_t at = n_tokens_of(d, sequence), n_used = at - s->logits_at, n_left = d->depth - n_used;

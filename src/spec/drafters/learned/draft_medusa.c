@@ -1,27 +1,29 @@
-/* draft_medusa.c - the drafter `medusa`: several heads, each of which predicts one position ahead (Cai et al. 2024, "Medusa:
- * Simple LLM Inference Acceleration Framework with Multiple Decoding Heads", arXiv 2401.10774).
+/* draft_medusa.c - the drafter `medusa`: several heads, each of which predicts one position ahead (Cai et al. 2024,
+ * "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads", arXiv 2401.10774).
  *
- * The problem. The target's hidden state h at a token determines the next token. It also contains information about the tokens
- * after that, which plain decoding does not use.
+ * The problem. The target's hidden state h at a token determines the next token. It also contains information about
+ * the tokens after that, which plain decoding does not use.
  *
- * The idea. Head i (from 0) is trained to predict from h alone the token 2 + i positions on. f_i(h) is a number of blocks
- * x + SiLU(A x + a), then a matrix [V][H], which is the head's own or the target's LM head (the file says which). h belongs to the
- * token before the pending one, so head i predicts the tokens at depth i + 1 of the tree. All heads read the same h: there is no
- * recurrence, and each head is one product for all sequences.
+ * The idea. Head i (from 0) is trained to predict from h alone the token 2 + i positions on. f_i(h) is a number of
+ * blocks x + SiLU(A x + a), then a matrix [V][H], which is the head's own or the target's LM head (the file says
+ * which). h belongs to the token before the pending one, so head i predicts the tokens at depth i + 1 of the tree.
+ * All heads read the same h: there is no recurrence, and each head is one product for all sequences.
  *
- * The tree. The heads are independent of each other, so a path's probability is the product of its tokens' probabilities, and the
- * token of rank r at depth i + 1 has the same probability below every node. The tree of the `budget` nodes with the greatest products
- * is grown best first: each node offers its next child, by rank.
+ * The tree. The heads are independent of each other, so a path's probability is the product of its tokens'
+ * probabilities, and the token of rank r at depth i + 1 has the same probability below every node. The tree of the
+ * `budget` nodes with the greatest products is grown best first: each node offers its next child, by rank.
  *
  *     head 0   cat .6  dog .3         the ── cat .6 ── sat .42       the four greatest products;
  *     head 1   sat .7  ran .2          └─ dog .3 ── sat .21          the next would be cat ran .12
  *
- * The paper's trees are fixed in advance from the average accuracy of each rank (tree=static; static_tree.c): the accuracies measured
- * in training, which the file holds, or a prior. tree=dynamic, the default, makes the same choice anew for each h. Nothing is drawn
- * at random: under a ratio rule all groups are points. The paper's typical acceptance is the rule `typical` (rule_typical.c).
+ * The paper's trees are fixed in advance from the average accuracy of each rank (tree=static; static_tree.c): the
+ * accuracies measured in training, which the file holds, or a prior. tree=dynamic, the default, makes the same choice
+ * anew for each h. Nothing is drawn at random: under a ratio rule all groups are points. The paper's typical
+ * acceptance is the rule `typical` (rule_typical.c).
  *
- * Files: medusa.h. Cost: as many LM heads as heads. When it loses: from the second depth on, where the token depends strongly on the
- * one before. Proof: tests/unit/test_draft_medusa.c, against all products of the heads' distributions in double precision. */
+ * Files: medusa.h. Cost: as many LM heads as heads. When it loses: from the second depth on, where the token depends
+ * strongly on the one before. Proof: tests/unit/test_draft_medusa.c, against all products of the heads' distributions
+ * in double precision. */
 #include "base/mem.h"
 #include "spec/drafters/learned/learned.h"
 #include "spec/drafters/learned/medusa.h"
@@ -201,7 +203,8 @@ static void grow_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
     }
 }
 
-/* The first `budget` nodes of the shape, with this row's tokens; paths end at a head without tokens (its logits are not finite). */
+/* The first `budget` nodes of the shape, with this row's tokens; paths end at a head without tokens (its logits are
+ * not finite). */
 static void fill_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
     int32_t node_of[TREE_MAX_NODES] = {0};
     double log_p[TREE_MAX_NODES] = {0};

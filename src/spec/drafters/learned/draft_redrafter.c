@@ -1,37 +1,39 @@
 /* draft_redrafter.c - the drafter `redrafter`: Recurrent Drafter (Cheng et al. 2024, "Recurrent Drafter for Fast
  * Speculative Decoding in Large Language Models", arXiv 2403.09919).
  *
- * The problem. Heads that predict the tokens ahead independently (medusa) do not know what the head before them predicted. A draft
- * model does, but must run all its layers for each token.
+ * The problem. Heads that predict the tokens ahead independently (medusa) do not know what the head before them
+ * predicted. A draft model does, but must run all its layers for each token.
  *
- * The idea. The target's hidden state h represents the text, and a small recurrent state summarises what was drafted since:
+ * The idea. The target's hidden state h represents the text, and a small recurrent state summarises what was drafted
+ * since:
  *
  *     s_1 = E(x_1)                                       x_1 the pending token, E the target's embedding
  *     s_t = SiLU(W E(x_t) + U s_{t-1} + b)
  *     distribution of x_{t+1} = softmax(O f([s_t, h]))            f: blocks x + SiLU(A x + a) of width 2H; O: [V][2H]
  *
- * h stays the same for the whole draft. `start` in the file selects how s begins: "embedding" as above and in the paper; "zero" as in
- * the released code, which runs the recurrence on x_1 from s_0 = 0.
+ * h stays the same for the whole draft. `start` in the file selects how s begins: "embedding" as above and in the
+ * paper; "zero" as in the released code, which runs the recurrence on x_1 from s_0 = 0.
  *
- * Beam search. For each sequence, the `width` candidates with the greatest sum of log-probabilities are kept at each of `length`
- * steps. Candidates share the nodes of their common prefix (beam_tree.c), p_accept of a node is the product of the probabilities
- * along its path, and if there are more nodes than the budget, those of greatest p_accept are kept. The beam is no wider and no
- * longer than the budget.
+ * Beam search. For each sequence, the `width` candidates with the greatest sum of log-probabilities are kept at each
+ * of `length` steps. Candidates share the nodes of their common prefix (beam_tree.c), p_accept of a node is the
+ * product of the probabilities along its path, and if there are more nodes than the budget, those of greatest
+ * p_accept are kept. The beam is no wider and no longer than the budget.
  *
  *     x_1 = "the"   cat .5  sat .8  = .40       the ── cat ── sat
  *                   cat .5  ran .1  = .05                  └─ ran    (width 3, length 2)
  *                   dog .4  ran .9  = .36          └─ dog ── ran
  *
- * Nothing is drawn at random: the draft is a function of the text, and under a ratio rule all its groups are points. The engine
- * calibrates p_accept.
+ * Nothing is drawn at random: the draft is a function of the text, and under a ratio rule all its groups are points.
+ * The engine calibrates p_accept.
  *
- * Files: redrafter.h. If the drafter was trained with token info (token_info.h), the info of a candidate's last token is added to
- * its logits.
+ * Files: redrafter.h. If the drafter was trained with token info (token_info.h), the info of a candidate's last token
+ * is added to its logits.
  *
- * Invariants: all rows of a level, of all sequences, are one product each with W, U, the blocks and O; the draft of a sequence does not
- * depend on the other sequences. Cost: `length` products with O, each of up to `width` rows a sequence; O is twice as large as the
- * target's LM head. When it loses: if O costs as much as the target's layers, as in small targets with large vocabularies. Proof:
- * tests/unit/test_draft_redrafter.c, against a beam search in double precision. */
+ * Invariants: all rows of a level, of all sequences, are one product each with W, U, the blocks and O; the draft of a
+ * sequence does not depend on the other sequences. Cost: `length` products with O, each of up to `width` rows a
+ * sequence; O is twice as large as the target's LM head. When it loses: if O costs as much as the target's layers, as
+ * in small targets with large vocabularies. Proof: tests/unit/test_draft_redrafter.c, against a beam search in double
+ * precision. */
 #include "base/mem.h"
 #include "spec/tree/beam_tree.h"
 #include "spec/drafters/learned/learned.h"
@@ -238,8 +240,8 @@ static void rank_tokens(const Redrafter *d, const Member *m) {
                                   d->top + (int64_t)r * d->width, d->top_log_p + (int64_t)r * d->width);
 }
 
-/* Replaces the beams by the `width` best of all continuations; of equals, the one of the earlier beam comes first. The tokens of each
- * row are sorted, so the best continuation left is the first unused one of some row. */
+/* Replaces the beams by the `width` best of all continuations; of equals, the one of the earlier beam comes first.
+ * The tokens of each row are sorted, so the best continuation left is the first unused one of some row. */
 static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
     int32_t used[MAX_WIDTH] = {0}, n = 0;
     for (; n < m->width; n++) {

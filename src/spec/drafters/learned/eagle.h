@@ -1,4 +1,5 @@
-/* eagle.h - the contents of a file of the drafter `eagle` (drafter_file.h): names shared by training, import and drafting.
+/* eagle.h - the contents of a file of the drafter `eagle` (drafter_file.h): names shared by training, import and
+ * drafting.
  *
  *   H hidden size
  *

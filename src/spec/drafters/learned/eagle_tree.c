@@ -1,13 +1,14 @@
 /* eagle_tree.c - EAGLE-2's tree, and EAGLE-1's, level by level.
  *
- * EAGLE-2 (dynamic): each expanded node gets its `top` most probable tokens as children. At each level, only the `top` nodes of
- * greatest joint probability are expanded, for `depth` levels, and of all nodes found, the best stay within the budget.
+ * EAGLE-2 (dynamic): each expanded node gets its `top` most probable tokens as children. At each level, only the
+ * `top` nodes of greatest joint probability are expanded, for `depth` levels, and of all nodes found, the best stay
+ * within the budget.
  *
- * EAGLE-1 (static): the shape is fixed in advance by a prior on the rank of each token (static_tree.c), with at most `top` nodes of a
- * level expanded; the layer chooses the tokens only.
+ * EAGLE-1 (static): the shape is fixed in advance by a prior on the rank of each token (static_tree.c), with at most
+ * `top` nodes of a level expanded; the layer chooses the tokens only.
  *
- * The nodes expanded at a level form the front. The rows of all sequences' fronts are one forward of the layer, in which each row
- * attends to its sequence's entries and to its ancestors in the tree. */
+ * The nodes expanded at a level form the front. The rows of all sequences' fronts are one forward of the layer, in
+ * which each row attends to its sequence's entries and to its ancestors in the tree. */
 #include "spec/drafters/learned/eagle_tree.h"
 
 #include "spec/tree/union.h"
@@ -22,8 +23,8 @@ static int32_t child_in_shape(const Eagle *d, const EagleMember *m, int32_t pare
     return -1;
 }
 
-/* Adds the children of a node: all tokens of `top`, or those in the shape. `from` is the index of the node on the front, -1 for the
- * root. */
+/* Adds the children of a node: all tokens of `top`, or those in the shape. `from` is the index of the node on the
+ * front, -1 for the root. */
 static void add_children(const Eagle *d, EagleMember *m, int32_t node, const EagleTop *top, int32_t from) {
     int32_t in_shape = 0;
     for (int32_t i = 0; i < top->n; i++) {
@@ -36,7 +37,8 @@ static void add_children(const Eagle *d, EagleMember *m, int32_t node, const Eag
     }
 }
 
-/* Which of the nodes [first, tree->n) of a member are expanded: those that have children in the shape, or the `top` best. */
+/* Which of the nodes [first, tree->n) of a member are expanded: those that have children in the shape, or the `top`
+ * best. */
 static int32_t nodes_to_expand(const Eagle *d, const EagleMember *m, int32_t first, int32_t nodes[EAGLE_MAX_TOP]) {
     if (!d->is_static) return learned_best_nodes(m->log_p, first, m->tree->n, d->top, nodes);
     int32_t n = 0;

@@ -1,4 +1,5 @@
-/* hydra.h - the contents of a file of the drafter `hydra` (drafter_file.h): names shared by training, import and drafting.
+/* hydra.h - the contents of a file of the drafter `hydra` (drafter_file.h): names shared by training, import and
+ * drafting.
  *
  *   H hidden size, V vocabulary; W, R, A: see draft_hydra.c
  *

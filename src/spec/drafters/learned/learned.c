@@ -1,4 +1,5 @@
-/* learned.c - the common part of learned drafters: opening, the target's hidden states, and the backend's operations. */
+/* learned.c - the common part of learned drafters: opening, the target's hidden states, and the backend's operations.
+ * */
 #include "spec/drafters/learned/learned.h"
 
 #include "base/mem.h"
@@ -162,7 +163,8 @@ int learned_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int
     return feedback_check_tokens(tokens, n, d->n_vocab, err);
 }
 
-/* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the last. */
+/* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the
+ * last. */
 static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32_t n, const float *last,
                         fr_error *err) {
     LearnedSequence *s = sequence_of(drafter, sequence);

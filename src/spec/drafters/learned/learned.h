@@ -1,8 +1,10 @@
-/* learned.h - the common part of learned drafters: their file, the target that they were trained for, its latest hidden state of each
- * sequence, and the loop of a proposal. A method's struct begins with a LearnedDrafter, and its class refers to these functions.
+/* learned.h - the common part of learned drafters: their file, the target that they were trained for, its latest
+ * hidden state of each sequence, and the loop of a proposal. A method's struct begins with a LearnedDrafter, and its
+ * class refers to these functions.
  *
- * Before a proposal, the target has read all of the context except the pending token. The drafter has the target's hidden state at the
- * token before it, from whose logits the pending token was chosen. The hidden state of the pending token itself is not computed yet.
+ * Before a proposal, the target has read all of the context except the pending token. The drafter has the target's
+ * hidden state at the token before it, from whose logits the pending token was chosen. The hidden state of the
+ * pending token itself is not computed yet.
  *
  * Everything is computed by the target's backend (backend/backend.h), on the engine's device.
  */
@@ -47,14 +49,16 @@ typedef struct LearnedDrafter {
     Arena arena; /* memory of this struct and of the method's arrays */
 } LearnedDrafter;
 
-/* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure learned_release is safe. */
+/* Opens the drafter file at `path`, which must be one of that method, on a zeroed struct. After a failure
+ * learned_release is safe. */
 int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err);
 void learned_release(LearnedDrafter *d); /* everything but the struct itself */
 
 /* The hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */
 const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 
-/* For `propose`: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at a time. */
+/* For `propose`: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at
+ * a time. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
 int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err); /* once, while the drafter is opened */
 int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
@@ -62,31 +66,34 @@ int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *
 
 /* ---- operations ------------------------------------------------------------------------------------- */
 
-/* A linear layer of the file: "<name>.weight" [n_out][n_in] and, with has_bias, "<name>.bias" [n_out]; for at most max_rows rows. */
+/* A linear layer of the file: "<name>.weight" [n_out][n_in] and, with has_bias, "<name>.bias" [n_out]; for at most
+ * max_rows rows. */
 int learned_linear_open(LearnedDrafter *d, const char *name, int64_t n_in, int64_t n_out, bool has_bias,
                         int64_t max_rows, Linear **out, fr_error *err);
 void learned_linear_close(LearnedDrafter *d, Linear *l); /* NULL is allowed */
 /* Applies it to x [n_rows][n_in]; y: [n_rows][n_out]. */
 void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, const float *x, int32_t n_rows, float *y);
-/* The target's LM head: logits [n_rows][n_vocab] of x [n_rows][n_embd]. learned_head_reserve first allocates memory for max_rows. */
+/* The target's LM head: logits [n_rows][n_vocab] of x [n_rows][n_embd]. learned_head_reserve first allocates memory
+ * for max_rows. */
 int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
 void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logits);
 /* The target's embedding of a token, out [n_embd]. */
 void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
 
-/* The k most probable tokens according to a drafter's logits for a sequence, best first, and log p of each; overwrites the logits.
- * Returns their number, which is 0 if the logits are not finite. k <= TOP_K_MAX.
+/* The k most probable tokens according to a drafter's logits for a sequence, best first, and log p of each;
+ * overwrites the logits. Returns their number, which is 0 if the logits are not finite. k <= TOP_K_MAX.
  *
- * Drafters learn the target's distribution, but a token is accepted if the target chooses it: draws it at the sequence's temperature T,
- * or finds it the most probable one. So p = softmax(logits / max(T, LEARNED_MIN_TEMPERATURE)); the minimum keeps the drafter's
- * uncertainty when the target is greedy. The acceptance probability of a token is then its p, and joint probabilities rank the nodes.
- * With T = 1 throughout, greedy requests get trees that are too wide and too short (docs/METHODS.md has the figures). */
+ * Drafters learn the target's distribution, but a token is accepted if the target chooses it: draws it at the
+ * sequence's temperature T, or finds it the most probable one. So p = softmax(logits / max(T,
+ * LEARNED_MIN_TEMPERATURE)); the minimum keeps the drafter's uncertainty when the target is greedy. The acceptance
+ * probability of a token is then its p, and joint probabilities rank the nodes. With T = 1 throughout, greedy
+ * requests get trees that are too wide and too short (docs/METHODS.md has the figures). */
 #define LEARNED_MIN_TEMPERATURE 0.3f
 int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens,
                     double *log_p);
 
-/* nodes[0..k): the k of the nodes [first, end) of a tree that have the greatest log_p, best first; of equals, the earlier ones first.
- * Returns their number, which is less than k if there are fewer nodes. */
+/* nodes[0..k): the k of the nodes [first, end) of a tree that have the greatest log_p, best first; of equals, the
+ * earlier ones first. Returns their number, which is less than k if there are fewer nodes. */
 int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int32_t k, int32_t *nodes);
 
 /* ---- for a DrafterClass ----------------------------------------------------------------------------- */

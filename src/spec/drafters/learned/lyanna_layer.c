@@ -1,28 +1,31 @@
 /* lyanna_layer.c - hidden states from hidden states (Lyanna, section 4.1).
  *
- * The problem. A drafter that reads its own tokens is wrong from the first wrong token on, and what it computed since is lost.
+ * The problem. A drafter that reads its own tokens is wrong from the first wrong token on, and what it computed since
+ * is lost.
  *
- * The idea. One transformer layer with a KV cache of its own continues from hidden states alone. With h_t the target's hidden state
- * after its final norm and E(x) its embedding,
+ * The idea. One transformer layer with a KV cache of its own continues from hidden states alone. With h_t the
+ * target's hidden state after its final norm and E(x) its embedding,
  *
  *     entry of t    e_t = Layer(fc [E(x_{t+1}) ; h_t])     for every token that the target has read
  *     chain         h_1 = the last entry's, of h_0 and the pending token; h_{i+1} = Layer(h_i), at the next position
  *
- * and W_head h_i predicts the token i positions after the pending one. The last entry is the paper's first draft step, the only one
- * whose input contains a token. No later step does, so h_2 .. h_k are the same whichever tokens are proposed.
+ * and W_head h_i predicts the token i positions after the pending one. The last entry is the paper's first draft
+ * step, the only one whose input contains a token. No later step does, so h_2 .. h_k are the same whichever tokens
+ * are proposed.
  *
  *     position   0            1            2              3           4
  *     input   E(x1) h0     E(x2) h1     E(x3) h2       h_1         h_2          x3 is pending
  *     output                             h_1           h_2         h_3          of h_1, h_2, h_3: tokens x4, x5, x6
  *     kept       yes          yes          yes           no          no
  *
- * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the target's true
- * hidden states. Entries wait in a queue until a chain is needed, so that those of all sequences are one forward, as is each step
- * of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences.
+ * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the
+ * target's true hidden states. Entries wait in a queue until a chain is needed, so that those of all sequences are
+ * one forward, as is each step of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences.
  *
- * The layer is a standard one (a norm before attention and one before the feed-forward part; the target's heads, rope and epsilon)
- * and runs in the executor as a model whose rows bring their input. Its output has no norm, because it replaces the target's hidden state
- * after the final norm. Proof: tests/unit/test_draft_lyanna.c, against the same in double precision. */
+ * The layer is a standard one (a norm before attention and one before the feed-forward part; the target's heads, rope
+ * and epsilon) and runs in the executor as a model whose rows bring their input. Its output has no norm, because it
+ * replaces the target's hidden state after the final norm. Proof: tests/unit/test_draft_lyanna.c, against the same in
+ * double precision. */
 #include "spec/drafters/learned/lyanna_layer.h"
 
 #include "spec/drafters/learned/lyanna.h"

@@ -29,8 +29,8 @@ typedef struct LyannaLayer {
     float *chains;         /* [max_group][depth][H] */
 } LyannaLayer;
 
-/* Reads the layer's tensors from the open file, and allocates memory for chains of `depth` hidden states of max_group sequences at
- * once. After a failure lyanna_layer_close is safe on a zeroed struct. */
+/* Reads the layer's tensors from the open file, and allocates memory for chains of `depth` hidden states of max_group
+ * sequences at once. After a failure lyanna_layer_close is safe on a zeroed struct. */
 int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group,
                       fr_error *err);
 void lyanna_layer_close(LyannaLayer *l);
@@ -41,8 +41,8 @@ void lyanna_layer_end(LyannaLayer *l, int32_t sequence);
 /* Adds an entry: the target's hidden state [H] (copied) and the token after it. */
 int lyanna_layer_add(LyannaLayer *l, int32_t sequence, int32_t token, const float *hidden, fr_error *err);
 
-/* Computes h_1 .. h_depth after the entries of each of n <= max_group sequences, [n][depth][H] in l->chains. Each sequence has at
- * least one entry. */
+/* Computes h_1 .. h_depth after the entries of each of n <= max_group sequences, [n][depth][H] in l->chains. Each
+ * sequence has at least one entry. */
 int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err);
 
 #endif

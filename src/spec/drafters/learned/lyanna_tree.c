@@ -1,31 +1,34 @@
 /* lyanna_tree.c - token-info sampling and re-sampling (Lyanna, sections 5.2, 5.3 and 6.2).
  *
- * The problem. The chain gives raw logits l_1 .. l_N, one row a position, which do not depend on any token. A tree that combines the
- * best tokens of each row freely contains paths whose tokens do not fit together.
+ * The problem. The chain gives raw logits l_1 .. l_N, one row a position, which do not depend on any token. A tree
+ * that combines the best tokens of each row freely contains paths whose tokens do not fit together.
  *
  * The idea (Algorithm 1). The info E' of a node's own token (token_info.h) is added to the logits of its children:
  *
  *     distribution of the children of a node at depth i = softmax(l_{i+1} + E'(its token))
  *
- * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint probability (the
- * product along the path) are expanded. Of all nodes found, the best by joint probability are kept within the budget.
+ * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint
+ * probability (the product along the path) are expanded. Of all nodes found, the best by joint probability are kept
+ * within the budget.
  *
  *     k = 2    l_1 + E'(the)     the ─ .6 cat ─ .7 sat .42        expanded at depth 1: cat, dog
  *              l_2 + E'(cat)         │       └ .2 is  .12         expanded at depth 2: sat, ran (.24)
  *              l_2 + E'(dog)         └ .3 dog ─ .8 ran .24 ...
  *
- * Re-sampling (Algorithm 2). The target accepted some tokens of the tree and then chose one of its own, m tokens in all. Rows
- * l_{m+1} .. l_N are still valid, because no token went into them: the same function over them, from the target's token, gives a new
- * tree without a forward. This time the token at position m is known, which was only a prediction in the tree before.
+ * Re-sampling (Algorithm 2). The target accepted some tokens of the tree and then chose one of its own, m tokens in
+ * all. Rows l_{m+1} .. l_N are still valid, because no token went into them: the same function over them, from the
+ * target's token, gives a new tree without a forward. This time the token at position m is known, which was only a
+ * prediction in the tree before.
  *
  *     l_1 l_2 l_3 l_4 l_5      the → cat (accepted) → likes (the target's): m = 2, the new tree grows from "likes" by l_3 l_4 l_5
  *
- * Fusion. The re-sampled tree and the fresh one of the next chain have the same root and are verified together: nodes with equal
- * (parent, token) are one. Under a budget they compete by p_accept, which must have the same scale in both. The fresh chain has read more
- * of the text, so a node in both trees gets the fresh tree's p_accept. A node in the re-sampled tree only is one that the fresh tree ranked
- * low at the same position, so its p_accept is too high. How much too high is measured: at each node of both trees that the text passed
- * through, the expected number of hits among the children that only the re-sampled tree has (the sum of their conditional
- * probabilities), and the observed number (whether one of them was the next token).
+ * Fusion. The re-sampled tree and the fresh one of the next chain have the same root and are verified together: nodes
+ * with equal (parent, token) are one. Under a budget they compete by p_accept, which must have the same scale in
+ * both. The fresh chain has read more of the text, so a node in both trees gets the fresh tree's p_accept. A node in
+ * the re-sampled tree only is one that the fresh tree ranked low at the same position, so its p_accept is too high.
+ * How much too high is measured: at each node of both trees that the text passed through, the expected number of hits
+ * among the children that only the re-sampled tree has (the sum of their conditional probabilities), and the observed
+ * number (whether one of them was the next token).
  *
  *     trust = (observed / expected of those) / (observed / expected of fresh children), at most 1
  *
@@ -33,13 +36,14 @@
  *     re-sampled   likes ─ .4 fish ─ .2 but           but leaves at fish: .5 * trust * (.2 / .4)
  *                        └ .3 to   ─ .2 eat           to leaves at the root: trust * .3;  eat is below it: trust * .3 * (.2 / .3)
  *
- * Both ratios start as if PRIOR hits had been expected, at hit rates of START_TRUST and 1. Each sequence has its own counts, so
- * the drafts of a request do not depend on other requests. With the first trained file on the shipped target, trust was 0.26 greedy
- * and 0.51 at temperature 0.8 for nodes that leave the fresh tree, and 0.6 to 1 below them.
+ * Both ratios start as if PRIOR hits had been expected, at hit rates of START_TRUST and 1. Each sequence has its own
+ * counts, so the drafts of a request do not depend on other requests. With the first trained file on the shipped
+ * target, trust was 0.26 greedy and 0.51 at temperature 0.8 for nodes that leave the fresh tree, and 0.6 to 1 below
+ * them.
  *
- * Invariants: p_accept never increases along a path; of equals the earlier node comes first; a row that is not finite has no children.
- * Cost: for 1 + (N - 1) k nodes, a row of logits copied and added to a row of info, softmax and top k. Proof:
- * tests/unit/test_draft_lyanna.c, by enumeration in double precision. */
+ * Invariants: p_accept never increases along a path; of equals the earlier node comes first; a row that is not finite
+ * has no children. Cost: for 1 + (N - 1) k nodes, a row of logits copied and added to a row of info, softmax and top
+ * k. Proof: tests/unit/test_draft_lyanna.c, by enumeration in double precision. */
 #include "spec/drafters/learned/lyanna_tree.h"
 
 #include <math.h>
@@ -82,7 +86,8 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
     }
 }
 
-/* The sum of the conditional probabilities of those children of `node` that node `other` of tree `without` does not have. */
+/* The sum of the conditional probabilities of those children of `node` that node `other` of tree `without` does not
+ * have. */
 static double expected_hits(const Tree *t, int32_t node, const Tree *without, int32_t other) {
     double sum = 0, p_accept = (double)t->nodes[node].p_accept;
     for (int32_t i = node + 1; i < t->n; i++)

@@ -18,8 +18,8 @@ typedef struct LyannaSampler {
     float *rows;                   /* [top][n_vocab] scratch of the caller */
 } LyannaSampler;
 
-/* BuildSubtree: grows `t`, which has only its root, by n_steps levels. logits: [n_steps][n_vocab] raw logits of that sequence, row i for
- * the tokens at depth i + 1. p_accept of a node is its joint probability, its tag is `tag`. */
+/* BuildSubtree: grows `t`, which has only its root, by n_steps levels. logits: [n_steps][n_vocab] raw logits of that
+ * sequence, row i for the tokens at depth i + 1. p_accept of a node is its joint probability, its tag is `tag`. */
 void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag,
                           Tree *t);
 
@@ -28,16 +28,17 @@ typedef struct LyannaHitRate {
     double expected, observed;
 } LyannaHitRate;
 
-/* Counts the hits among the children of each node on the path of the n tokens that followed the root. If `without`, a tree with the
- * same root, is not NULL: only at nodes that it has too, and only among children that it does not have. */
+/* Counts the hits among the children of each node on the path of the n tokens that followed the root. If `without`, a
+ * tree with the same root, is not NULL: only at nodes that it has too, and only among children that it does not have.
+ * */
 void lyanna_update_hit_rate(LyannaHitRate *rate, const Tree *t, const Tree *without, const int32_t *tokens, int64_t n);
 
 /* The hit rate of re-sampled children that the fresh tree does not have, relative to that of fresh children: 0 to 1. */
 double lyanna_trust(const LyannaHitRate *resampled, const LyannaHitRate *fresh);
 
-/* into = the re-sampled tree with its p_accept on the scale of the fresh one, which has the same root. A node in both has the fresh
- * tree's p_accept; one that leaves the fresh tree, its parent's p_accept * trust * its conditional probability; a node below that,
- * its parent's p_accept * its conditional probability. */
+/* into = the re-sampled tree with its p_accept on the scale of the fresh one, which has the same root. A node in both
+ * has the fresh tree's p_accept; one that leaves the fresh tree, its parent's p_accept * trust * its conditional
+ * probability; a node below that, its parent's p_accept * its conditional probability. */
 void lyanna_reweight(const Tree *resampled, const Tree *fresh, double trust, Tree *into);
 
 #endif

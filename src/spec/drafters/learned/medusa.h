@@ -1,4 +1,5 @@
-/* medusa.h - the contents of a file of the drafter `medusa` (drafter_file.h): names shared by training, import and drafting.
+/* medusa.h - the contents of a file of the drafter `medusa` (drafter_file.h): names shared by training, import and
+ * drafting.
  *
  *   H hidden size, V vocabulary
  *

@@ -1,5 +1,5 @@
-/* one_layer.c - opens a drafter's layer as a model with one layer, so that paging, tree attention, threads and quantised weights work
- * as they do for the target. */
+/* one_layer.c - opens a drafter's layer as a model with one layer, so that paging, tree attention, threads and
+ * quantised weights work as they do for the target. */
 #include "spec/drafters/learned/one_layer.h"
 
 #include "base/mem.h"

@@ -1,5 +1,6 @@
-/* one_layer.h - a transformer layer of a drafter's file, run on the target's device with its own KV cache: the draft model of `eagle` and
- * `lyanna`. The input of each row is given as [n_embd] floats; the output is hidden states and, by the target's LM head, logits. */
+/* one_layer.h - a transformer layer of a drafter's file, run on the target's device with its own KV cache: the draft
+ * model of `eagle` and `lyanna`. The input of each row is given as [n_embd] floats; the output is hidden states and,
+ * by the target's LM head, logits. */
 #ifndef LEARNED_ONE_LAYER_H
 #define LEARNED_ONE_LAYER_H
 
@@ -21,8 +22,8 @@ typedef struct OneLayer {
     Executor *executor;
 } OneLayer;
 
-/* Reads the layer's tensors from the open file and makes them resident on the device, on a zeroed struct. After a failure
- * one_layer_close is safe. */
+/* Reads the layer's tensors from the open file and makes them resident on the device, on a zeroed struct. After a
+ * failure one_layer_close is safe. */
 int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerNames *names, fr_error *err);
 /* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. */
 int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,

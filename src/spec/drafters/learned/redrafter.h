@@ -1,4 +1,5 @@
-/* redrafter.h - the contents of a file of the drafter `redrafter` (drafter_file.h): names shared by training, import and drafting.
+/* redrafter.h - the contents of a file of the drafter `redrafter` (drafter_file.h): names shared by training, import
+ * and drafting.
  *
  *   H hidden size, V vocabulary; W, U, O: see draft_redrafter.c
  *

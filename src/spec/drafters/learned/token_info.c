@@ -1,33 +1,34 @@
 /* token_info.c - the token-info embedding of Lyanna (sections 5.1 and 6.1).
  *
- * The problem. Lyanna's hidden states are drafted without the tokens between them, so that they stay valid when a token turns out
- * wrong. Their logits thus depend on the position but not on the token before it, on which a text depends most. A map from tokens to
- * logits has V x V numbers: too many to train, and for large V too many to store.
+ * The problem. Lyanna's hidden states are drafted without the tokens between them, so that they stay valid when a
+ * token turns out wrong. Their logits thus depend on the position but not on the token before it, on which a text
+ * depends most. A map from tokens to logits has V x V numbers: too many to train, and for large V too many to store.
  *
  * The idea. A product of three factors is trained, of which the first is the target's embedding and fixed:
  *
  *     E'(t) = g * RMSNorm(E[t] W1 W2)      W1 [H][d], W2 [d][V]; g a gain for each token, as in any norm
  *     l'    = l + E'(t)                    the norm keeps the sum in the range of logits, whatever t is
  *
- * The file has the factors. At open, all rows are computed once (W_collapsed of the paper): V^2 numbers, of which a draft reads one
- * row for each token that it continues from.
+ * The file has the factors. At open, all rows are computed once (W_collapsed of the paper): V^2 numbers, of which a
+ * draft reads one row for each token that it continues from.
  *
  *     V = 4096     F16  34 MB, Q8  18 MB
  *     V = 32000    F16 2.0 GB, Q8 1.1 GB
  *
- * `eagle` and `redrafter` do know the token before, through their state. Their files may have the factors too, and the info is then
- * added to their logits (docs/METHODS.md).
+ * `eagle` and `redrafter` do know the token before, through their state. Their files may have the factors too, and
+ * the info is then added to their logits (docs/METHODS.md).
  *
- * Hot tokens. A small part of the vocabulary makes up most texts. With <method>.hot_tokens, only these tokens have rows and columns, the
- * norm is over these columns, and other tokens have no info: a quarter of the vocabulary is a sixteenth of the table.
+ * Hot tokens. A small part of the vocabulary makes up most texts. With <method>.hot_tokens, only these tokens have
+ * rows and columns, the norm is over these columns, and other tokens have no info: a quarter of the vocabulary is a
+ * sixteenth of the table.
  *
  *     hot 3 7 9:  table [3][3];  E'(7) is added to the logits of 3, 7 and 9;  E'(8) = 0
  *
- * If even that does not fit into memory, the factors are multiplied on demand: all tokens of one level of a tree in one product. All
- * three forms give the same numbers, up to the rounding of the table.
+ * If even that does not fit into memory, the factors are multiplied on demand: all tokens of one level of a tree in
+ * one product. All three forms give the same numbers, up to the rounding of the table.
  *
- * Cost: n d (H + n) multiplications at open, by all threads (docs/METHODS.md has times); for each token, a row of n numbers is read and
- * added. Proof: tests/unit/test_token_info.c, against the formula in double precision. */
+ * Cost: n d (H + n) multiplications at open, by all threads (docs/METHODS.md has times); for each token, a row of n
+ * numbers is read and added. Proof: tests/unit/test_token_info.c, against the formula in double precision. */
 #include "spec/drafters/learned/token_info.h"
 
 #include "base/mem.h"

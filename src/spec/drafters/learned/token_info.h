@@ -34,8 +34,9 @@ typedef struct TokenInfo {
 
 enum { TOKEN_INFO_BATCH = 64, TOKEN_INFO_MAX_RANK = 1 << 16 };
 
-/* Reads the factors and hot tokens of the open file of that method and computes the table; a file without token info is allowed.
- * Refuses a table larger than TOKEN_INFO_MAX_BYTES. After a failure token_info_close is safe on a zeroed struct. */
+/* Reads the factors and hot tokens of the open file of that method and computes the table; a file without token info
+ * is allowed. Refuses a table larger than TOKEN_INFO_MAX_BYTES. After a failure token_info_close is safe on a zeroed
+ * struct. */
 #define TOKEN_INFO_MAX_BYTES ((size_t)4 << 30)
 int token_info_open(TokenInfo *t, LearnedDrafter *learned, const char *method, TokenInfoForm form, fr_error *err);
 void token_info_close(TokenInfo *t);

@@ -1,37 +1,37 @@
 /* draft_model.c - a small model drafts for the target: `sps`, `rsd-c`, `rsd-s`, `spectr` and `specinfer`.
  *
- * The problem: a small model with the same vocabulary predicts the target's tokens well, but one forward for each proposed token is
- * expensive. The idea (Leviathan et al. 2023; Chen et al. 2023; Recursive Speculative Decoding for trees): grow the tree of a step
- * level by level, with one forward of the draft model for all nodes of a level, of all sequences. A tree of depth L costs L
- * forwards, however wide it is and however many sequences there are.
+ * The problem: a small model with the same vocabulary predicts the target's tokens well, but one forward for each
+ * proposed token is expensive. The idea (Leviathan et al. 2023; Chen et al. 2023; Recursive Speculative Decoding for
+ * trees): grow the tree of a step level by level, with one forward of the draft model for all nodes of a level, of
+ * all sequences. A tree of depth L costs L forwards, however wide it is and however many sequences there are.
  *
  *   forward 1         2     3       rows of one sequence in the draft model's batch
  *   context ── a ──┬── b ─┬ d ..    1 executor_forward: the context tokens committed since the last step; the last row is
  *   (some rows)    │      └ e ..      the pending token a
  *                  └── c ── f ..    2, 3 executor_extend: b c below a, then d e f below b c
  *
- * Leaves of the tree are not run, because nothing follows them. How children are drawn, what p_accept is, and why the declared
- * distributions are right: grow_level.c.
+ * Leaves of the tree are not run, because nothing follows them. How children are drawn, what p_accept is, and why the
+ * declared distributions are right: grow_level.c.
  *
- * Example: the text ends with "the", coupled=1, branch=2-1. After "the", the draft's distribution with the noise of position 7 ranks
- * cat, dog; after "the cat" and "the dog", with the noise of position 8, it ranks sat and ran first. The tree is
- * the(cat(sat), dog(ran)). The target generates "dog" and then "barked": "dog" is accepted, and the next step starts by running
- * "dog barked", two rows in front of its first level.
+ * Example: the text ends with "the", coupled=1, branch=2-1. After "the", the draft's distribution with the noise of
+ * position 7 ranks cat, dog; after "the cat" and "the dog", with the noise of position 8, it ranks sat and ran first.
+ * The tree is the(cat(sat), dog(ran)). The target generates "dog" and then "barked": "dog" is accepted, and the next
+ * step starts by running "dog barked", two rows in front of its first level.
  *
- * Noise is used once. Let the root of a tree be followed by output position P. A node at depth k draws with the noise (seed hashed with
- * the k tokens from the root down to it, P + k). A later tree has P' > P, because every step commits at least one token; its node
- * at the same position has a depth k' < k, so its seed was hashed k' times instead of k times and is another number (except for
- * hash collisions, with probability 2^-64). So what a verification revealed about the draws of one step is independent of those of
- * the next. The number of a path, or of a model among several, is hashed as 8 bytes and tokens as 4, so that these cannot
- * coincide. The random source of the rules and the target's own noise are other streams (rng.h).
+ * Noise is used once. Let the root of a tree be followed by output position P. A node at depth k draws with the noise
+ * (seed hashed with the k tokens from the root down to it, P + k). A later tree has P' > P, because every step
+ * commits at least one token; its node at the same position has a depth k' < k, so its seed was hashed k' times
+ * instead of k times and is another number (except for hash collisions, with probability 2^-64). So what a
+ * verification revealed about the draws of one step is independent of those of the next. The number of a path, or of
+ * a model among several, is hashed as 8 bytes and tokens as 4, so that these cannot coincide. The random source of
+ * the rules and the target's own noise are other streams (rng.h).
  *
- * Invariants: a proposal is a pure function of context, sampling options, output position, budget, and whether distributions are
- * declared; sequences do not affect each other. Without distributions, a tree larger than the budget loses its nodes of least
- * p_accept. Levels beyond the budget are not run.
- * Cost: min(levels, budget) forwards of the draft model, and one pass over the vocabulary for each node that has children, or for each
- * path through it. A declared distribution occupies V floats until the end of the step.
- * When it loses: if a forward of the draft model is not far cheaper than the target's.
- * Proof: tests/unit/test_draft_model.c, tests/lossless/test_draft_dists.c. */
+ * Invariants: a proposal is a pure function of context, sampling options, output position, budget, and whether
+ * distributions are declared; sequences do not affect each other. Without distributions, a tree larger than the
+ * budget loses its nodes of least p_accept. Levels beyond the budget are not run. Cost: min(levels, budget) forwards
+ * of the draft model, and one pass over the vocabulary for each node that has children, or for each path through it.
+ * A declared distribution occupies V floats until the end of the step. When it loses: if a forward of the draft model
+ * is not far cheaper than the target's. Proof: tests/unit/test_draft_model.c, tests/lossless/test_draft_dists.c. */
 #include "spec/drafters/small/draft_model.h"
 
 #include "base/hash.h"
@@ -41,7 +41,8 @@
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-/* The number of nodes of the shape, or 0 if that is too large; *max_children is the most that are drawn for one level. */
+/* The number of nodes of the shape, or 0 if that is too large; *max_children is the most that are drawn for one
+ * level. */
 static int32_t measure_shape(const DraftShape *shape, int32_t *max_children) {
     int32_t n_nodes = 0, level = 1;
     *max_children = 0;

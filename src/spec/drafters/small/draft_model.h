@@ -1,4 +1,5 @@
-/* draft_model.h - a second, smaller model as drafter: the common part of `sps`, `rsd-c`, `rsd-s`, `spectr` and `specinfer`. */
+/* draft_model.h - a second, smaller model as drafter: the common part of `sps`, `rsd-c`, `rsd-s`, `spectr` and
+ * `specinfer`. */
 #ifndef SMALL_DRAFT_MODEL_H
 #define SMALL_DRAFT_MODEL_H
 
@@ -35,8 +36,8 @@ typedef struct DraftShape {
                 "with independent noise" \
     }
 
-/* Opens the model at `path`. Refuses a model whose vocabulary differs from the target's, and shapes with more nodes than a Tree
- * has. `method` names the drafter in errors. */
+/* Opens the model at `path`. Refuses a model whose vocabulary differs from the target's, and shapes with more nodes
+ * than a Tree has. `method` names the drafter in errors. */
 int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
                      const DrafterEnv *env, fr_error *err);
 /* The other functions of a DrafterClass. propose adds to the nodes that are already in a tree. */
@@ -48,8 +49,8 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
                         fr_error *err);
 void draft_model_end(Drafter *drafter, int32_t sequence);
 
-/* Whether it will draw this tree at random and declare the distributions. The budget then limits the shape before drawing;
- * otherwise the finished tree is pruned to it. */
+/* Whether it will draw this tree at random and declare the distributions. The budget then limits the shape before
+ * drawing; otherwise the finished tree is pruned to it. */
 bool draft_model_declares(const Drafter *drafter, int32_t sequence, const Tree *t);
 /* Forwards of the draft model so far; for tests. */
 int64_t draft_model_n_forwards(const Drafter *drafter);

@@ -1,8 +1,8 @@
 /* draft_rsd_c.c - the drafter `rsd-c`: a tree of constant branching factors, drawn from a draft model.
  *
- * Recursive Speculative Decoding with constant branching factors (RSD-C, section 3.2.1): b = (b_0, ..., b_L-1). Each node at depth l
- * gets b_l children, the Gumbel-top-b_l of its distribution, in descending order of their perturbed values. That is
- * prod(b_0 .. b_l) nodes at depth l + 1, and L forwards of the draft model a step. branch=3-2-1:
+ * Recursive Speculative Decoding with constant branching factors (RSD-C, section 3.2.1): b = (b_0, ..., b_L-1). Each
+ * node at depth l gets b_l children, the Gumbel-top-b_l of its distribution, in descending order of their perturbed
+ * values. That is prod(b_0 .. b_l) nodes at depth l + 1, and L forwards of the draft model a step. branch=3-2-1:
  *
  *     root ─┬─ x1 ─┬─ . ── .        3 + 6 + 6 = 15 nodes, 3 forwards
  *           │      └─ . ── .

@@ -1,18 +1,19 @@
 /* draft_specinfer.c - the drafter `specinfer`: several draft models, one tree.
  *
- * SpecInfer (Miao et al. 2024, arXiv 2305.09781, merge-based token trees): small models with different errors each draft a chain,
- * and the chains are merged into one tree. Models that propose the same token share its node, and both continue from there. The
- * group below a node then holds one draw of each model whose path passes through it, each from its own q, and the rule of the paper
- * tries them one after the other (multi-step speculative sampling; --verify multi-round):
+ * SpecInfer (Miao et al. 2024, arXiv 2305.09781, merge-based token trees): small models with different errors each
+ * draft a chain, and the chains are merged into one tree. Models that propose the same token share its node, and both
+ * continue from there. The group below a node then holds one draw of each model whose path passes through it, each
+ * from its own q, and the rule of the paper tries them one after the other (multi-step speculative sampling; --verify
+ * multi-round):
  *
  *   A  the cat sat       the ─── cat ─┬─ sat     below the: cat ~ q_A, cat ~ q_B: one node, two draws
  *   B  the cat ran                    └─ ran     below cat: sat ~ q_A, ran ~ q_B
  *
- * Each model is a DraftModel with a chain (draft_model.c) that adds to the tree of the models before it. Without distributions, the
- * union is pruned to the budget by p_accept. With distributions nothing may be pruned, so the budget is divided among the models
- * beforehand. A ',' ends an option, so files are joined by '+', which their names therefore cannot contain. Cost: `length` forwards
- * of each model a step, over all sequences. It loses if the models propose the same tokens, or if one of them is much better than
- * the others. */
+ * Each model is a DraftModel with a chain (draft_model.c) that adds to the tree of the models before it. Without
+ * distributions, the union is pruned to the budget by p_accept. With distributions nothing may be pruned, so the
+ * budget is divided among the models beforehand. A ',' ends an option, so files are joined by '+', which their names
+ * therefore cannot contain. Cost: `length` forwards of each model a step, over all sequences. It loses if the models
+ * propose the same tokens, or if one of them is much better than the others. */
 #include "spec/drafters/small/draft_model.h"
 
 #include "base/mem.h"

@@ -1,18 +1,20 @@
 /* draft_spectr.c - the drafter `spectr`: K independent paths from a draft model.
  *
- * SpecTr (Sun et al. 2023, arXiv 2310.15141): the draft model continues the text K times independently. A path of L tokens is L draws
- * from q, so siblings are draws with replacement; the rule of the paper, K-SEQ, tries them one after the other (--verify k-seq).
- * Paths share the nodes of their common prefix, and a node that j paths pass through has j draws in its group. paths=3, length=2:
+ * SpecTr (Sun et al. 2023, arXiv 2310.15141): the draft model continues the text K times independently. A path of L
+ * tokens is L draws from q, so siblings are draws with replacement; the rule of the paper, K-SEQ, tries them one
+ * after the other (--verify k-seq). Paths share the nodes of their common prefix, and a node that j paths pass
+ * through has j draws in its group. paths=3, length=2:
  *
  *   1  cat sat                                   draws below the root: cat, dog, cat
  *   2  dog ran      the ─┬─ cat ─┬─ sat          below cat: sat (path 1), ran (path 3)
  *   3  cat ran           │       └─ ran          below dog: ran
  *                        └─ dog ─── ran          5 nodes of at most 6
  *
- * There is no `coupled` option: with the target's noise all paths would be the same. Greedy paths split at the root, where each takes
- * another of the K most probable tokens; under a ratio rule they are one path, because K draws from a distribution of one token
- * are equal. Cost: `length` forwards of the draft model a step, and one pass over V for each path in each of them. It loses to rsd-c
- * if paths agree, since a second draw of the same token proposes nothing new. */
+ * There is no `coupled` option: with the target's noise all paths would be the same. Greedy paths split at the root,
+ * where each takes another of the K most probable tokens; under a ratio rule they are one path, because K draws from
+ * a distribution of one token are equal. Cost: `length` forwards of the draft model a step, and one pass over V for
+ * each path in each of them. It loses to rsd-c if paths agree, since a second draw of the same token proposes nothing
+ * new. */
 #include "spec/drafters/small/draft_model.h"
 
 typedef struct SpecTrOptions {

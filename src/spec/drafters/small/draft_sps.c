@@ -1,9 +1,10 @@
 /* draft_sps.c - the drafter `sps`: a chain of draws from a draft model.
  *
- * Speculative sampling in its first form (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2): the draft model
- * runs `length` steps ahead of the target. It is the tree with one branch everywhere, and the baseline for all other trees. The papers
- * accept tokens by ratios of p and q (--verify chain). By default the target's own keyed draw decides (verifier.c), and with
- * coupled=1 the draft draws with the same noise. Cost: `length` forwards of the draft model a step. */
+ * Speculative sampling in its first form (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2): the
+ * draft model runs `length` steps ahead of the target. It is the tree with one branch everywhere, and the baseline
+ * for all other trees. The papers accept tokens by ratios of p and q (--verify chain). By default the target's own
+ * keyed draw decides (verifier.c), and with coupled=1 the draft draws with the same noise. Cost: `length` forwards of
+ * the draft model a step. */
 #include "spec/drafters/small/draft_model.h"
 
 typedef struct SpsOptions {

@@ -1,22 +1,24 @@
 /* grow_level.c - draws the children of all nodes of a level of a draft model's trees.
  *
- * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties, temperature and
- * filters of the request (sampler_dist). draw.h draws from it: without replacement, or (DRAFT_PATHS) once for each path that passes
- * through the node, independently. With coupled=1 a draw uses the noise with which the target will choose its own token at that
- * output position (verifier.c), so the two agree more often than independent draws from p and q would. With coupled=0 each
- * node has noise of its own. Independent paths are never coupled: with the same noise they would all be the same path. A greedy
- * request takes the top k of q at temperature 1. Under the rule `sampled` the text does not depend on any of this.
+ * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
+ * temperature and filters of the request (sampler_dist). draw.h draws from it: without replacement, or (DRAFT_PATHS)
+ * once for each path that passes through the node, independently. With coupled=1 a draw uses the noise with which the
+ * target will choose its own token at that output position (verifier.c), so the two agree more often than independent
+ * draws from p and q would. With coupled=0 each node has noise of its own. Independent paths are never coupled: with
+ * the same noise they would all be the same path. A greedy request takes the top k of q at temperature 1. Under the
+ * rule `sampled` the text does not depend on any of this.
  *
- * p_accept of a node is the product of the chances along its path. The chance of a child is q, unless the draw was coupled. A
- * coupled draw depends on the noise, which q ignores: a token of small q that the noise favours is probably the target's choice
- * too. Greedy drafting needs the probability that a token has the greatest logit z, and softmax(z) estimates it, with the draft
- * model's confidence in its logits. Likewise, coupled drafting needs the probability of the greatest z + T G and estimates
- * it by softmax(z + T G): weights e^(T (log q + G)), since z = T log q + const, over the GROW_N_RIVALS best tokens. On the shipped
- * models at T = 1 with 4 nodes a step, the acceptance length of rsd-c is 2.37 with this estimate and 2.01 if nodes are ranked
- * by q (docs/METHODS.md).
+ * p_accept of a node is the product of the chances along its path. The chance of a child is q, unless the draw was
+ * coupled. A coupled draw depends on the noise, which q ignores: a token of small q that the noise favours is
+ * probably the target's choice too. Greedy drafting needs the probability that a token has the greatest logit z, and
+ * softmax(z) estimates it, with the draft model's confidence in its logits. Likewise, coupled drafting needs the
+ * probability of the greatest z + T G and estimates it by softmax(z + T G): weights e^(T (log q + G)), since z = T
+ * log q + const, over the GROW_N_RIVALS best tokens. On the shipped models at T = 1 with 4 nodes a step, the
+ * acceptance length of rsd-c is 2.37 with this estimate and 2.01 if nodes are ranked by q (docs/METHODS.md).
  *
- * Declared distributions. A ratio rule (draft_dists.h) divides by the distribution that a token was drawn from. It is exact only
- * if each token of a group has that distribution given everything that was known when it was proposed. So if a tree has `dists`:
+ * Declared distributions. A ratio rule (draft_dists.h) divides by the distribution that a token was drawn from. It is
+ * exact only if each token of a group has that distribution given everything that was known when it was proposed. So
+ * if a tree has `dists`:
  *
  *   - no draw is coupled: the drafter must not depend on the target's noise;
  *   - each draw is declared with the very array that it was drawn from;
@@ -25,16 +27,17 @@
  *     paths) in their order, and deeper levels are not grown. The number of children of a node may depend on the levels above,
  *     which do not change any more, but not on the tokens of its own level.
  *
- * The beam is the one shape that removes nodes after drawing them: it keeps those of greatest psi among the children of all
- * nodes. This does not depend on tokens either. Of independent Gumbel variables located at log q(x), the greatest value is
- * independent of which x has it. Given the first values and tokens, the next value is independent of the next token, because the
- * remaining tokens compete in the same way, conditioned to be below the last value (Kool et al. 2019; it rests on the memorylessness
- * of the exponential distribution). Whether a node keeps its k-th child depends on its psi, which is a function of the k-th value, the
- * first value and the levels above, and on other nodes' noise; never on the k-th token. So the k-th child that remains is
- * distributed as q without the tokens drawn before it, and the siblings that remain are the first ones drawn (draw_beam keeps their
- * order). The end of a group of siblings is thus a stopping time that depends on the past only, and a rule that is exact whether or
- * not a further child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely remain, and the
- * declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both. */
+ * The beam is the one shape that removes nodes after drawing them: it keeps those of greatest psi among the children
+ * of all nodes. This does not depend on tokens either. Of independent Gumbel variables located at log q(x), the
+ * greatest value is independent of which x has it. Given the first values and tokens, the next value is independent
+ * of the next token, because the remaining tokens compete in the same way, conditioned to be below the last value
+ * (Kool et al. 2019; it rests on the memorylessness of the exponential distribution). Whether a node keeps its k-th
+ * child depends on its psi, which is a function of the k-th value, the first value and the levels above, and on other
+ * nodes' noise; never on the k-th token. So the k-th child that remains is distributed as q without the tokens drawn
+ * before it, and the siblings that remain are the first ones drawn (draw_beam keeps their order). The end of a group
+ * of siblings is thus a stopping time that depends on the past only, and a rule that is exact whether or not a
+ * further child is offered is exact with it. Pruning by q is the counterexample: tokens of small q would rarely
+ * remain, and the declared distribution would give them too much. tests/lossless/test_draft_dists.c shows both. */
 #include "spec/drafters/small/grow_level.h"
 
 #include "base/hash.h"
@@ -43,8 +46,8 @@
 
 /* ---- the children of one node -------------------------------------------------------------------- */
 
-/* Computes the distribution at a node of the front: into a row of the tree's distributions if it is declared, else into memory
- * that the next node overwrites. */
+/* Computes the distribution at a node of the front: into a row of the tree's distributions if it is declared, else
+ * into memory that the next node overwrites. */
 static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
     const DraftFront *f = &d->front[at];
     DraftMember *m = &d->group[f->i];
@@ -55,8 +58,8 @@ static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
     return FR_OK;
 }
 
-/* Sets the chance of each drawn child, given in descending order of value, to be the target's choice: q, or for coupled draws the
- * softmax of the values (see above). */
+/* Sets the chance of each drawn child, given in descending order of value, to be the target's choice: q, or for
+ * coupled draws the softmax of the values (see above). */
 static void set_chances(const DraftMember *m, DrawChild *drawn, int32_t n) {
     double sum = 0, t = (double)m->s->dist.temperature;
     bool is_q = m->s->greedy || m->own_noise;
@@ -75,8 +78,9 @@ static int32_t draw_best(DraftModel *d, int32_t at, int32_t width, DrawChild *ou
     return n < width ? n : width;
 }
 
-/* One child for each of the first `width` paths that passes through the node. Greedy paths split at the root, where each takes the
- * next best token; under a ratio rule they are one path, because all draws from a distribution of one token are equal. */
+/* One child for each of the first `width` paths that passes through the node. Greedy paths split at the root, where
+ * each takes the next best token; under a ratio rule they are one path, because all draws from a distribution of one
+ * token are equal. */
 static int32_t draw_paths(DraftModel *d, int32_t at, int32_t width, DrawChild *out) {
     const DraftFront *f = &d->front[at];
     const DraftMember *m = &d->group[f->i];

@@ -1,8 +1,8 @@
 /* small_model_kv.c - a draft model beside the target: opening it, and its KV cache.
  *
- * Between steps the KV cache holds the context up to the token that was pending in the last proposal. The rows of the tree are
- * discarded after each proposal, and accepted tokens are run again as context: a few cheap rows in a forward that is needed anyway.
- * So the cache is always that of a fresh prefill, bit for bit. */
+ * Between steps the KV cache holds the context up to the token that was pending in the last proposal. The rows of the
+ * tree are discarded after each proposal, and accepted tokens are run again as context: a few cheap rows in a forward
+ * that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. */
 #include "spec/drafters/small/small_model_kv.h"
 
 #include "base/mem.h"

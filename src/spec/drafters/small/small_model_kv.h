@@ -1,5 +1,5 @@
-/* small_model_kv.h - a draft model that follows the sequences of the target: its file, its KV cache, and its distribution at each node
- * of a tree. draft_model.c grows trees with it. */
+/* small_model_kv.h - a draft model that follows the sequences of the target: its file, its KV cache, and its
+ * distribution at each node of a tree. draft_model.c grows trees with it. */
 #ifndef SMALL_SMALL_MODEL_KV_H
 #define SMALL_SMALL_MODEL_KV_H
 
@@ -37,8 +37,8 @@ typedef struct SmallModelKv {
     int32_t *row_ids; /* [max_rows] argument of executor_commit */
 } SmallModelKv;
 
-/* Opens the model at `path`; refuses a model whose vocabulary differs from the target's. `r` must be zeroed. After a failure,
- * small_model_kv_close releases what was opened. */
+/* Opens the model at `path`; refuses a model whose vocabulary differs from the target's. `r` must be zeroed. After a
+ * failure, small_model_kv_close releases what was opened. */
 int small_model_kv_open(SmallModelKv *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err);
 void small_model_kv_close(SmallModelKv *r);
 
@@ -51,8 +51,8 @@ void small_model_kv_end(SmallModelKv *r, int32_t sequence);
 
 /* Runs what has not run yet of a sequence's context, except its last SMALL_MODEL_MAX_NEW tokens. */
 int small_model_kv_catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *err);
-/* Appends rows for the context that has not run yet, the pending token last, and reserves KV cache for them and a tree. *n_rows is
- * their number. */
+/* Appends rows for the context that has not run yet, the pending token last, and reserves KV cache for them and a
+ * tree. *n_rows is their number. */
 int small_model_kv_put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err);
 void small_model_kv_commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n);
 /* dist [n_vocab]: the distribution of the token after a node of the sequence's tree, whose row has run. */

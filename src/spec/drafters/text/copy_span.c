@@ -1,7 +1,8 @@
 /* copy_span.c - shared by pld and llma: finds where the end of the text occurred before, and copies what followed it.
  *
- * One walk over the earlier positions of the last token (ngram_text.h) counts how many tokens match at each and keeps the
- * best. The two drafters differ in the shortest match, in the length of the copy, and in which part of the text is indexed. */
+ * One walk over the earlier positions of the last token (ngram_text.h) counts how many tokens match at each and keeps
+ * the best. The two drafters differ in the shortest match, in the length of the copy, and in which part of the text
+ * is indexed. */
 #include "spec/drafters/text/copy_span.h"
 
 #include "spec/drafters/text/text_drafter.h"

@@ -14,8 +14,8 @@ typedef struct CopyRule {
     bool latest;               /* of equally long matches the latest; else the earliest */
 } CopyRule;
 
-/* The position of the last token of the best match, among the indexed positions that are followed by another one; -1: there is
- * no match. */
+/* The position of the last token of the best match, among the indexed positions that are followed by another one; -1:
+ * there is no match. */
 int32_t copy_span_find(const NgramText *t, const CopyRule *rule);
 
 /* Adds the span as a chain below node 0, of at most `budget` nodes. */

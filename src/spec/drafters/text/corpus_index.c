@@ -1,7 +1,8 @@
 /* corpus_index.c - opening and searching a corpus index; corpus_index.h describes the layout.
  *
- * A search is two binary searches in the suffix array. The file is untrusted: its header is checked when it is opened, each
- * position when it is used. Proof: tests/unit/test_draft_rest.c for the search, test_corpus_index.c for damaged files. */
+ * A search is two binary searches in the suffix array. The file is untrusted: its header is checked when it is
+ * opened, each position when it is used. Proof: tests/unit/test_draft_rest.c for the search, test_corpus_index.c for
+ * damaged files. */
 #define _POSIX_C_SOURCE 200809L
 #include "spec/drafters/text/corpus_index.h"
 
@@ -143,8 +144,8 @@ static int64_t lower_bound(const CorpusIndex *x, int64_t begin, const Key *key) 
     return begin;
 }
 
-/* The separator is above all tokens, so suffixes in which the document ends right after the query sort last: they begin where
- * the query followed by the separator would be. */
+/* The separator is above all tokens, so suffixes in which the document ends right after the query sort last: they
+ * begin where the query followed by the separator would be. */
 CorpusSpan corpus_find(const CorpusIndex *x, const int32_t *tokens, int32_t m) {
     fr_assert(m >= 1 && m <= CORPUS_MAX_QUERY);
     Key key = {.n = (size_t)(m * x->width)};

@@ -4,12 +4,12 @@
  *   places     u32 [n_places]: where the suffixes begin, as token positions, sorted by the suffixes
  *   tokens     [n_tokens] of `width` bytes each, big-endian; every document ends with the separator
  *
- * The separator is n_vocab, an id that no token has and that sorts after all tokens. Big-endian numbers of one width sort as
- * their bytes do, so suffixes are sorted, and compared with a query, by memcmp. A token costs width + 4 bytes: 6 up to a
- * vocabulary of 65,535 tokens, 7 beyond.
+ * The separator is n_vocab, an id that no token has and that sorts after all tokens. Big-endian numbers of one width
+ * sort as their bytes do, so suffixes are sorted, and compared with a query, by memcmp. A token costs width + 4
+ * bytes: 6 up to a vocabulary of 65,535 tokens, 7 beyond.
  *
- * corpus_open checks the header against the vocabulary and the length of the file. Places and tokens are checked where they
- * are read: a damaged file gives bad drafts, never a read out of bounds.
+ * corpus_open checks the header against the vocabulary and the length of the file. Places and tokens are checked
+ * where they are read: a damaged file gives bad drafts, never a read out of bounds.
  */
 #ifndef TEXT_CORPUS_INDEX_H
 #define TEXT_CORPUS_INDEX_H
@@ -49,8 +49,8 @@ typedef struct CorpusSpan { /* suffixes begin..end-1 in sorted order */
 int corpus_width(int32_t n_vocab);
 void corpus_put_token(uint8_t *dst, int width, int32_t token);
 
-/* Maps the file. Returns FR_ERR_MISMATCH if it was built for another vocabulary than that of `vocab` (NULL: only the number of
- * tokens is compared). After a failure *x is closed. */
+/* Maps the file. Returns FR_ERR_MISMATCH if it was built for another vocabulary than that of `vocab` (NULL: only the
+ * number of tokens is compared). After a failure *x is closed. */
 int corpus_open(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *vocab, fr_error *err);
 /* The same for a file in memory, aligned to 8 bytes, which must outlive the index; `name` appears in messages. */
 int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *name, int32_t n_vocab,

@@ -1,7 +1,7 @@
 /* count_trie.c - a bounded trie of token strings with counts; count_trie.h describes the layout.
  *
- * Forgetting (decay) compacts the array in place: it needs no memory, so a full trie can always make room. The hash table and
- * the lists of children are rebuilt afterwards. */
+ * Forgetting (decay) compacts the array in place: it needs no memory, so a full trie can always make room. The hash
+ * table and the lists of children are rebuilt afterwards. */
 #include "spec/drafters/text/count_trie.h"
 
 #include <stdlib.h>
@@ -88,9 +88,10 @@ int32_t count_trie_touch(CountTrie *t, int32_t parent, int32_t token) {
     return i;
 }
 
-/* Drops the nodes counted once and halves the other counts. A child is never counted more often than its parent, so what
- * remains is a trie; parents come first, so the parent's new index is known when a child moves. Meanwhile the new index of a
- * node is kept in first_child of its old slot, since the links are rebuilt afterwards: no memory is needed. */
+/* Drops the nodes counted once and halves the other counts. A child is never counted more often than its parent, so
+ * what remains is a trie; parents come first, so the parent's new index is known when a child moves. Meanwhile the
+ * new index of a node is kept in first_child of its old slot, since the links are rebuilt afterwards: no memory is
+ * needed. */
 static void decay(CountTrie *t, int32_t *cursors, int64_t n_cursors) {
     int32_t n = 1;
     CountNode *nodes = t->nodes;

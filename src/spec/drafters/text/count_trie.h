@@ -1,7 +1,7 @@
 /* count_trie.h - a bounded trie of token strings with counts, which forgets what is rare when it is full.
  *
- * Node 0 is the root. Nodes are stored in an array, parents before children, at 20 bytes each, and take 8 to 16 bytes more in
- * a hash table of (parent, token), which finds a child in constant time however many siblings it has.
+ * Node 0 is the root. Nodes are stored in an array, parents before children, at 20 bytes each, and take 8 to 16 bytes
+ * more in a hash table of (parent, token), which finds a child in constant time however many siblings it has.
  *
  *   strings "a b", "a b", "a c"      node    1  2  3
  *                                    token   a  b  c
@@ -38,9 +38,9 @@ int32_t count_trie_child(const CountTrie *t, int32_t parent, int32_t token);
 /* Counts a child once more, creating it if necessary (count_trie_reserve must have made room); returns it. */
 int32_t count_trie_touch(CountTrie *t, int32_t parent, int32_t token);
 
-/* Makes room for n more nodes, n <= max / 4. When the trie is full, strings counted once are dropped and all other counts
- * halved, until a quarter is free. `cursors` are nodes that the caller holds (-1: none): each is changed to the new index of
- * its node, or to -1 if the node was dropped. False: no memory; the trie is unchanged. */
+/* Makes room for n more nodes, n <= max / 4. When the trie is full, strings counted once are dropped and all other
+ * counts halved, until a quarter is free. `cursors` are nodes that the caller holds (-1: none): each is changed to
+ * the new index of its node, or to -1 if the node was dropped. False: no memory; the trie is unchanged. */
 bool count_trie_reserve(CountTrie *t, int32_t n, int32_t *cursors, int64_t n_cursors);
 
 #endif

@@ -1,29 +1,30 @@
 /* draft_llma.c - the drafter `llma`: copying from a reference (Yang et al. 2023, arXiv 2304.04487).
  *
- * The problem: the prompt contains a retrieved document, the previous version of a text or the previous turn, and the answer
- * repeats whole passages of it word for word.
+ * The problem: the prompt contains a retrieved document, the previous version of a text or the previous turn, and the
+ * answer repeats whole passages of it word for word.
  *
- * The idea: the reference is known before the first token, so it is indexed once. As soon as the last n tokens of the answer
- * are found in it (the trigger), the next k tokens of the reference are copied into the step and checked together; after the
- * first disagreement plain decoding continues until the next trigger. The paper's symbols are our options: n the trigger's
- * length, k the number of copied tokens. Its released program uses n = 1 and k = 20, and prefers longer triggers, up to 5
- * tokens; of equal ones the first in the reference.
+ * The idea: the reference is known before the first token, so it is indexed once. As soon as the last n tokens of the
+ * answer are found in it (the trigger), the next k tokens of the reference are copied into the step and checked
+ * together; after the first disagreement plain decoding continues until the next trigger. The paper's symbols are our
+ * options: n the trigger's length, k the number of copied tokens. Its released program uses n = 1 and k = 20, and
+ * prefers longer triggers, up to 5 tokens; of equal ones the first in the reference.
  *
  *     reference (the prompt)   ... Ada Lovelace wrote the first program for ...
  *     answer so far            It was Ada|      "Ada" occurs in the reference: copy
  *     draft                    Lovelace wrote the first program for ...      k tokens, a chain
  *
- * Where we differ: the reference is the whole prompt, since nothing in the request marks the documents; so the trigger may
- * extend back into the end of the prompt. The released program counts the pending token among the k and so copies k - 1; we
- * copy k. llma differs from pld in that nothing is copied from the answer itself, in longer triggers (5 instead of 3) and in
- * longer copies (20 instead of 10).
+ * Where we differ: the reference is the whole prompt, since nothing in the request marks the documents; so the
+ * trigger may extend back into the end of the prompt. The released program counts the pending token among the k and
+ * so copies k - 1; we copy k. llma differs from pld in that nothing is copied from the answer itself, in longer
+ * triggers (5 instead of 3) and in longer copies (20 instead of 10).
  *
- * Layout and p_accept are those of pld (draft_pld.c, copy_span.h): only the prompt is in the chains of equal tokens, the
- * answer is stored to match against. Invariants: every drafted token occurs in the prompt; a chain; p_accept falls along it;
- * sequences share nothing. Memory: 8 bytes a token, 12 a slot of the table of the prompt's distinct tokens. Cost: one walk
- * over the positions of the last token in the prompt, 0.1 us on recorded answers. When it loses: whenever the answer does not
- * quote; a trigger of one token is mostly a false one, and then k rows are verified for nothing (the cost shows in
- * "drafted/st"). Proof: tests/unit/test_draft_llma.c compares it with a naive search on random texts. */
+ * Layout and p_accept are those of pld (draft_pld.c, copy_span.h): only the prompt is in the chains of equal tokens,
+ * the answer is stored to match against. Invariants: every drafted token occurs in the prompt; a chain; p_accept
+ * falls along it; sequences share nothing. Memory: 8 bytes a token, 12 a slot of the table of the prompt's distinct
+ * tokens. Cost: one walk over the positions of the last token in the prompt, 0.1 us on recorded answers. When it
+ * loses: whenever the answer does not quote; a trigger of one token is mostly a false one, and then k rows are
+ * verified for nothing (the cost shows in "drafted/st"). Proof: tests/unit/test_draft_llma.c compares it with a naive
+ * search on random texts. */
 #include "base/mem.h"
 #include "spec/drafters/text/copy_span.h"
 #include "spec/drafters/text/text_drafter.h"

@@ -1,48 +1,50 @@
 /* draft_lookahead_trie.c - the drafter `lookahead-trie`: the trie of Ant group's Lookahead (Zhao et al. 2024,
  * "Lookahead: An Inference Acceleration Framework for LLMs with Lossless Generation Accuracy", arXiv 2312.12728).
  *
- * The problem: a service answers the same kinds of questions all day. What it answered to one user it will answer to the next,
- * and what is in this user's prompt it will repeat to this user alone.
+ * The problem: a service answers the same kinds of questions all day. What it answered to one user it will answer to
+ * the next, and what is in this user's prompt it will repeat to this user alone.
  *
- * The idea: one trie per first token, of strings of branch_length = 12 more tokens, entered at every position of the prompts
- * and of the answers. Each node counts how often its string occurred in this request's prompt (f_in) and in all answers
- * (f_out). A query with the last 2 tokens of the text, then with the last 1, leads to a node whose subtree is the draft; the
- * shorter query is used only if the longer one has fewer than branch_length nodes below it. Of the subtree decoding_length = 64
- * nodes are kept: half of them by f_out, the rest by
+ * The idea: one trie per first token, of strings of branch_length = 12 more tokens, entered at every position of the
+ * prompts and of the answers. Each node counts how often its string occurred in this request's prompt (f_in) and in
+ * all answers (f_out). A query with the last 2 tokens of the text, then with the last 1, leads to a node whose
+ * subtree is the draft; the shorter query is used only if the longer one has fewer than branch_length nodes below it.
+ * Of the subtree decoding_length = 64 nodes are kept: half of them by f_out, the rest by
  *
  *     f_mix = (1 - w) f_in + w f_out,   w = 1e-4
  *
- * so that the prompt comes first and answers fill what it leaves. A prompt is dropped with its request, answers stay. When the
- * trie is full, strings counted once are dropped and all other counts are halved.
+ * so that the prompt comes first and answers fill what it leaves. A prompt is dropped with its request, answers stay.
+ * When the trie is full, strings counted once are dropped and all other counts are halved.
  *
  *     prompt   a b c a b d . a b|     f_in below "a b": c 1, d 1, . 1 (after "d"), ...; f_out from other
  *     answers  .. a b c .. a b c      answers: c 2
  *     draft of 2 nodes                one by f_out: c; one by f_mix: d (c is there already)
  *
- * Layout: the answers are a real trie (count_trie.h), shared by all sequences and fed token by token: each sequence holds the
- * ends of its branch_length latest strings (cursors), and a new token extends them all. The prompts are not entered at all:
- * f_in of a string is the number of its occurrences in the prompt, which are split from node to node as in ngram-trie
- * (ngram_rules.h). A candidate is the pair of both; its children are those of either.
+ * Layout: the answers are a real trie (count_trie.h), shared by all sequences and fed token by token: each sequence
+ * holds the ends of its branch_length latest strings (cursors), and a new token extends them all. The prompts are not
+ * entered at all: f_in of a string is the number of its occurrences in the prompt, which are split from node to node
+ * as in ngram-trie (ngram_rules.h). A candidate is the pair of both; its children are those of either.
  *
- * Where we differ: strings are counted as they grow, not when they are complete, so that the answer being written is drafted
- * from at once. There is one limit for the whole trie (`nodes`), where the original has 65,536 nodes for each first token and
- * any number of those. The half for f_out is half of the budget, where that is smaller than decoding_length; the query of 1 is
- * used if that of 2 cannot fill min(branch_length, budget). Equal nodes are taken in the order in which they were found. Only
- * the 1024 latest positions of a token in the text, and its 1024 latest children, are looked at.
+ * Where we differ: strings are counted as they grow, not when they are complete, so that the answer being written is
+ * drafted from at once. There is one limit for the whole trie (`nodes`), where the original has 65,536 nodes for each
+ * first token and any number of those. The half for f_out is half of the budget, where that is smaller than
+ * decoding_length; the query of 1 is used if that of 2 cannot fill min(branch_length, budget). Equal nodes are taken
+ * in the order in which they were found. Only the 1024 latest positions of a token in the text, and its 1024 latest
+ * children, are looked at.
  *
- * p_accept: the ranking is no estimate of probability. With n places in the own text that match m tokens (counted up to 16,
- * beyond the query), and N strings of other answers, P(x) = (n_x + c P'(x)) / (n + c), c = 2 / m (1 where n = 0), P'(x) =
- * N_x / (N + 6 / m') with m' the query's tokens plus the depth: the own text first, then the answers to others
- * (text_drafter.h). p_accept(child) = p_accept(parent) P. What the own answer contributed to f_out is subtracted from it.
+ * p_accept: the ranking is no estimate of probability. With n places in the own text that match m tokens (counted up
+ * to 16, beyond the query), and N strings of other answers, P(x) = (n_x + c P'(x)) / (n + c), c = 2 / m (1 where n =
+ * 0), P'(x) = N_x / (N + 6 / m') with m' the query's tokens plus the depth: the own text first, then the answers to
+ * others (text_drafter.h). p_accept(child) = p_accept(parent) P. What the own answer contributed to f_out is
+ * subtracted from it.
  *
  * Invariants: p_accept, f_in and f_out never rise along a path; at most min(budget, decoding_length) nodes, at most
- * branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28 to 36 bytes a node, 29
- * MB for the default of 2^20 nodes (at least 80,000 tokens of answers) and 4 MB more while it forgets; 8 bytes a token of each
- * text. Cost: 13 look-ups for each token observed, half a microsecond, and once in many thousand tokens 10 ms to forget; a
- * proposal of 64 nodes takes 6 us (median) on recorded answers. When it loses: its nodes are many and mostly wrong, for it
- * ranks by 2 tokens of context where ngram-trie weighs 16; it needs hardware on which 64 rows cost as much as one. Proof:
- * tests/unit/test_draft_lookahead_trie.c compares with counts by brute force, tests/unit/test_count_trie.c the trie and its
- * forgetting with a list of strings. */
+ * branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28 to 36 bytes a
+ * node, 29 MB for the default of 2^20 nodes (at least 80,000 tokens of answers) and 4 MB more while it forgets; 8
+ * bytes a token of each text. Cost: 13 look-ups for each token observed, half a microsecond, and once in many
+ * thousand tokens 10 ms to forget; a proposal of 64 nodes takes 6 us (median) on recorded answers. When it loses: its
+ * nodes are many and mostly wrong, for it ranks by 2 tokens of context where ngram-trie weighs 16; it needs hardware
+ * on which 64 rows cost as much as one. Proof: tests/unit/test_draft_lookahead_trie.c compares with counts by brute
+ * force, tests/unit/test_count_trie.c the trie and its forgetting with a list of strings. */
 #include "base/mem.h"
 #include "spec/drafters/text/count_trie.h"
 #include "spec/drafters/text/ngram_rules.h"
@@ -202,8 +204,8 @@ static int64_t others(const Counts *c) { /* of other requests' answers */
     return n > 0 ? n : 0;
 }
 
-/* The probability of a child: its share in the own text and, where that has few places, its share in the answers to others.
- * The own text matches m_own tokens, the other answers m. */
+/* The probability of a child: its share in the own text and, where that has few places, its share in the answers to
+ * others. The own text matches m_own tokens, the other answers m. */
 static double share_of(const Counts *child, const Counts *all, int32_t m_own, int32_t m) {
     double p = text_drafter_share(others(child), others(all), m, HISTORY_SMOOTHING);
     double smoothing = m_own > 0 ? (double)TEXT_SMOOTHING / m_own : 1;
@@ -227,7 +229,8 @@ static bool push(Draft *f, NgramCandidate c, const Counts *of, double share) {
     return ngram_heap_push(&f->d->scratch, c);
 }
 
-/* The children of a node that occur in the own text, one for each group of s->groups, and the sums over all children. */
+/* The children of a node that occur in the own text, one for each group of s->groups, and the sums over all children.
+ * */
 typedef struct Children {
     int32_t n, m_own;         /* m_own: the longest match in the own text, in tokens */
     int32_t node[MAX_PLACES]; /* in the trie of answers; 0: not there */
@@ -255,8 +258,8 @@ static void count_children(const Draft *f, int32_t begin, int32_t n, int32_t nod
     for (; c && walked < MAX_CHILDREN; c = nodes[c].next_sibling, walked++) out->all.answers += nodes[c].count;
 }
 
-/* Makes candidates of the children of a node of the tree: the tokens that follow its n places in the text, and its children in
- * the trie of answers, where it is `node` (0: it is not there). */
+/* Makes candidates of the children of a node of the tree: the tokens that follow its n places in the text, and its
+ * children in the trie of answers, where it is `node` (0: it is not there). */
 static bool expand(Draft *f, int32_t parent, int32_t begin, int32_t n, int32_t node) {
     NgramScratch *s = &f->d->scratch;
     const CountNode *nodes = f->d->answers.nodes;

@@ -6,9 +6,9 @@
  * proposal reads the tree off the positions where the end of the text occurred before. Which tree that is depends on the
  * rule: ngram_rule_paper.c is the paper's, ngram_rule_best.c ours.
  *
- * Invariants: sequences share nothing but working memory; with rule=best and live=1 a text observed token by token gives the
- * same drafts as the same text given to begin. Cost: O(1) for each token observed; a proposal walks the positions of the last
- * token. When it loses: texts that repeat nothing. */
+ * Invariants: sequences share nothing but working memory; with rule=best and live=1 a text observed token by token
+ * gives the same drafts as the same text given to begin. Cost: O(1) for each token observed; a proposal walks the
+ * positions of the last token. When it loses: texts that repeat nothing. */
 #include "spec/drafters/text/draft_ngram_trie.h"
 
 #include "base/mem.h"

@@ -1,12 +1,12 @@
 /* draft_pld.c - the drafter `pld`: prompt lookup decoding (Saxena 2023), the simplest drafter there is.
  *
- * The problem: answers quote. A summary repeats names and half sentences of its source, an edit repeats all but a few words.
- * A text that has just repeated three words of the source will probably repeat the fourth.
+ * The problem: answers quote. A summary repeats names and half sentences of its source, an edit repeats all but a few
+ * words. A text that has just repeated three words of the source will probably repeat the fourth.
  *
- * The idea: look for the last n tokens of the text earlier in the text; where they occur, propose the next `length` tokens.
- * Try the longest n-gram first (3), then 2, then 1; the first match is taken. There is no paper but the author's repository
- * (github.com/apoorvumang/prompt-lookup-decoding); the figures usually quoted (Spec-Bench) are for n-grams 3 to 1, 10 tokens,
- * and of several matches the earliest.
+ * The idea: look for the last n tokens of the text earlier in the text; where they occur, propose the next `length`
+ * tokens. Try the longest n-gram first (3), then 2, then 1; the first match is taken. There is no paper but the
+ * author's repository (github.com/apoorvumang/prompt-lookup-decoding); the figures usually quoted (Spec-Bench) are
+ * for n-grams 3 to 1, 10 tokens, and of several matches the earliest.
  *
  *     text   the cat sat on the mat . the cat|          last 3 ". the cat": not found
  *            0   1   2   3  4   5   6 7   8             last 2 "the cat": ends at 1
@@ -20,11 +20,11 @@
  * it, counted beyond n: a single match of m tokens is continued about that often on recorded answers (`forerun replay
  * --calibration`).
  *
- * Invariants: a chain of at most min(length, budget) nodes; p_accept falls along it; sequences share nothing. Memory: 8 bytes
- * a token of the text and 12 a slot of the table of its distinct tokens. Cost: O(1) for each token observed; a proposal walks
- * all positions of the last token for the earliest match, fewer for the latest: 0.1 us on recorded answers. When it loses:
- * texts that repeat nothing; and it follows one match only, where ngram-trie drafts from all of them. Proof:
- * tests/unit/test_draft_pld.c compares it with a naive search on random texts. */
+ * Invariants: a chain of at most min(length, budget) nodes; p_accept falls along it; sequences share nothing. Memory:
+ * 8 bytes a token of the text and 12 a slot of the table of its distinct tokens. Cost: O(1) for each token observed;
+ * a proposal walks all positions of the last token for the earliest match, fewer for the latest: 0.1 us on recorded
+ * answers. When it loses: texts that repeat nothing; and it follows one match only, where ngram-trie drafts from all
+ * of them. Proof: tests/unit/test_draft_pld.c compares it with a naive search on random texts. */
 #include "base/mem.h"
 #include "spec/drafters/text/copy_span.h"
 #include "spec/drafters/text/text_drafter.h"

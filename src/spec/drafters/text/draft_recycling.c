@@ -1,40 +1,41 @@
 /* draft_recycling.c - the drafter `recycling`: Token Recycling (Luo et al. 2024, "Turning Trash into Treasure:
  * Accelerating Inference of Large Language Models with Token Recycling", arXiv 2408.08696).
  *
- * The problem: every forward computes the target's logits for each of its rows, and all but one token of each row is thrown
- * away, most of it from nodes that were not accepted.
+ * The problem: every forward computes the target's logits for each of its rows, and all but one token of each row is
+ * thrown away, most of it from nodes that were not accepted.
  *
- * The idea: a matrix with a row for each token of the vocabulary holds the k = 8 tokens that the target last found most
- * probable after it, best first. Each verified node, accepted or not, overwrites the row of its token with the top 8 of its
- * logits. A draft is found by following the matrix from the pending token: its followers, their followers, and so on. No
- * n-gram, no model, no text: only one token of context, but the target's own logits.
+ * The idea: a matrix with a row for each token of the vocabulary holds the k = 8 tokens that the target last found
+ * most probable after it, best first. Each verified node, accepted or not, overwrites the row of its token with the
+ * top 8 of its logits. A draft is found by following the matrix from the pending token: its followers, their
+ * followers, and so on. No n-gram, no model, no text: only one token of context, but the target's own logits.
  *
  *     matrix   the  | cat dog man ..     a tree of 5 nodes below "the"
  *              cat  | sat ran ..             the ── cat ── sat ── on
  *              sat  | on  ..                      │     └─ ran
  *              dog  | ran ..                      └─ dog
  *
- * Which nodes: the paper expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is
- * right. We count exactly that at run time: for each token of the text, at depth d of its step, which rank did the token have
- * that came next? The share p(d, r) of these is p_accept(child) / p_accept(parent), and the draft consists of the `budget`
- * nodes with the greatest p_accept, taken best first: the best tree of that size if the counts are right, for any budget.
- * Ranks that were not drafted are counted too, since the matrix contains them; so no exploration is needed. Small counts lean
- * on those of all depths together, and these on the eight numbers in PRIOR.
+ * Which nodes: the paper expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a
+ * depth is right. We count exactly that at run time: for each token of the text, at depth d of its step, which rank
+ * did the token have that came next? The share p(d, r) of these is p_accept(child) / p_accept(parent), and the draft
+ * consists of the `budget` nodes with the greatest p_accept, taken best first: the best tree of that size if the
+ * counts are right, for any budget. Ranks that were not drafted are counted too, since the matrix contains them; so
+ * no exploration is needed. Small counts lean on those of all depths together, and these on the eight numbers in
+ * PRIOR.
  *
- * The prompt: our prefill computes no logits (which saves V * n_embd multiplications a token), so the target's opinion of the
- * prompt is not known. Instead each pair of neighbours in the prompt is entered: the second token comes to the front of the
- * first one's row (`prompt=0` turns this off).
+ * The prompt: our prefill computes no logits (which saves V * n_embd multiplications a token), so the target's
+ * opinion of the prompt is not known. Instead each pair of neighbours in the prompt is entered: the second token
+ * comes to the front of the first one's row (`prompt=0` turns this off).
  *
- * One matrix is shared by all requests of a drafter and stays between requests, as in the paper: a warm matrix is better than
- * a cold one. It starts empty; an empty entry drafts nothing. If several nodes of a step have the same token, those of the
- * accepted path are written last.
+ * One matrix is shared by all requests of a drafter and stays between requests, as in the paper: a warm matrix is
+ * better than a cold one. It starts empty; an empty entry drafts nothing. If several nodes of a step have the same
+ * token, those of the accepted path are written last.
  *
- * Invariants: p_accept never rises along a path; siblings differ, because a row has no token twice; the row of a token holds
- * the target's top k at the latest node of that token. Memory: 4 k bytes a token of the vocabulary, 1 MB for 32,000 and 4 MB
- * for 128,256. Cost: the top 8 of each node's row, 4.5 us for 32,000 logits (feedback.c); a proposal is quadratic in the
- * budget, a few microseconds for 32 nodes. When it loses: texts that repeat themselves or their prompt, where n-grams see more
- * than one token back; a first request, whose matrix is still empty. Proof: tests/unit/test_draft_recycling.c, with the
- * matrix, the counts and the best tree by brute force. */
+ * Invariants: p_accept never rises along a path; siblings differ, because a row has no token twice; the row of a
+ * token holds the target's top k at the latest node of that token. Memory: 4 k bytes a token of the vocabulary, 1 MB
+ * for 32,000 and 4 MB for 128,256. Cost: the top 8 of each node's row, 4.5 us for 32,000 logits (feedback.c); a
+ * proposal is quadratic in the budget, a few microseconds for 32 nodes. When it loses: texts that repeat themselves
+ * or their prompt, where n-grams see more than one token back; a first request, whose matrix is still empty. Proof:
+ * tests/unit/test_draft_recycling.c, with the matrix, the counts and the best tree by brute force. */
 #include "base/mem.h"
 #include "spec/drafter/feedback.h"
 

@@ -3,10 +3,10 @@
  * The problem: much of what a model writes has been written before, but not in this conversation: phrases, formulas,
  * boilerplate, code. Drafters that look only at the current text never see it.
  *
- * The idea: keep a large tokenized corpus with its suffix array (corpus_index.h, built by `forerun index`). In every step look
- * up the last 16 tokens of the text, and if they are not found the last 15, and so on down to 2. The first length with matches
- * wins. At most 5000 of the matches are looked at, each with the 10 tokens that follow. Their prefixes are counted, and the
- * prefixes seen most often are the draft, a tree.
+ * The idea: keep a large tokenized corpus with its suffix array (corpus_index.h, built by `forerun index`). In every
+ * step look up the last 16 tokens of the text, and if they are not found the last 15, and so on down to 2. The first
+ * length with matches wins. At most 5000 of the matches are looked at, each with the 10 tokens that follow. Their
+ * prefixes are counted, and the prefixes seen most often are the draft, a tree.
  *
  *     corpus  the cat sat down | a cat sat up | the cat ran |
  *     text    ... a black cat|      "black cat" is not found; at min_match=1 "cat" is found three times
@@ -14,28 +14,28 @@
  *     draft   cat -- sat (2 of 3) -- down (1 of 2), up (1 of 2)
  *                 \_ ran (1 of 3)
  *
- * How it is done: the matches are a range of the suffix array, sorted by what follows. So the matches of a tree node are a
- * range too, its children are runs in it, and a count is a length. Runs are found by doubling steps, and only nodes that enter
- * the tree are expanded, so most of the matches are never read. If the last m tokens occur with a continuation, so do the last
- * m - 1, so the match length is found by binary search: 4 searches for 15 lengths. Documents end with a separator; no match
- * and no continuation crosses it.
+ * How it is done: the matches are a range of the suffix array, sorted by what follows. So the matches of a tree node
+ * are a range too, its children are runs in it, and a count is a length. Runs are found by doubling steps, and only
+ * nodes that enter the tree are expanded, so most of the matches are never read. If the last m tokens occur with a
+ * continuation, so do the last m - 1, so the match length is found by binary search: 4 searches for 15 lengths.
+ * Documents end with a separator; no match and no continuation crosses it.
  *
  * p_accept of a child: p_accept of its parent times text_drafter_share, for a run of n of N matches of m tokens, smoothed by
  * REST_SMOOTHING: texts by others are less reliable than the request's own text (2) or another answer (6). `forerun replay
  * --calibration` on the shared traces chose it among 12, 24, 32, 48 and 96; docs/methods/text.md has the figures.
  *
- * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts, and of these p_accept prefers
- * the one that is nearer and has fewer siblings: 1.37 tokens a step instead of 1.34 at 8 nodes, 1.45 instead of 1.43 at 32.
- * If a range has more than `matches` entries, that many are taken at equal distances and not from its beginning, where all
- * continue with the tokens of lowest id. Without a match nothing is drafted. The paper's sampling is not needed: the engine
- * verifies any tree.
+ * Where we differ: nodes are ranked by p_accept, not by count. Many prefixes have equal counts, and of these p_accept
+ * prefers the one that is nearer and has fewer siblings: 1.37 tokens a step instead of 1.34 at 8 nodes, 1.45 instead
+ * of 1.43 at 32. If a range has more than `matches` entries, that many are taken at equal distances and not from its
+ * beginning, where all continue with the tokens of lowest id. Without a match nothing is drafted. The paper's
+ * sampling is not needed: the engine verifies any tree.
  *
- * Invariants: at most `budget` nodes and `continuation` deep; p_accept falls along a path; sequences share only the index,
- * which is read-only. Memory: 6 or 7 bytes a token of the corpus in the file, of which the pages used are in memory, and 64
- * tokens a sequence. Cost: a proposal takes about 4 x 2 log2(n) random reads for the search, each likely a cache miss, and one
- * for each doubling of each run. When it loses: if the corpus is not of the kind that the model is asked for. A corpus has to
- * be large and close to the subject: the table in docs/methods/text.md shows what a small one gives.
- * Proof: tests/unit/test_draft_rest.c: the tree against counting by brute force. */
+ * Invariants: at most `budget` nodes and `continuation` deep; p_accept falls along a path; sequences share only the
+ * index, which is read-only. Memory: 6 or 7 bytes a token of the corpus in the file, of which the pages used are in
+ * memory, and 64 tokens a sequence. Cost: a proposal takes about 4 x 2 log2(n) random reads for the search, each
+ * likely a cache miss, and one for each doubling of each run. When it loses: if the corpus is not of the kind that
+ * the model is asked for. A corpus has to be large and close to the subject: the table in docs/methods/text.md shows
+ * what a small one gives. Proof: tests/unit/test_draft_rest.c: the tree against counting by brute force. */
 #include "base/mem.h"
 #include "spec/drafters/text/corpus_index.h"
 #include "spec/drafter/drafter.h"

@@ -1,45 +1,48 @@
 /* draft_suffix.c - the drafter `suffix`: SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975).
  *
- * The problem: agents and pipelines send requests that resemble each other, and answers that repeat long passages. A fixed
- * draft length is wrong both ways there: ten tokens are too few inside a copied page and too many after one common word.
+ * The problem: agents and pipelines send requests that resemble each other, and answers that repeat long passages. A
+ * fixed draft length is wrong both ways there: ten tokens are too few inside a copied page and too many after one
+ * common word.
  *
- * The idea: the longer the end of the text matches something seen before, the further it may be followed. Two pools are
- * searched: the request's own text, and the answers of earlier requests. For each pool and each pattern length p, the last p
- * tokens are the pattern; the paper's suffix tree has a node for it, whose subtree counts what followed. Below it nodes are
- * taken greedily by
+ * The idea: the longer the end of the text matches something seen before, the further it may be followed. Two pools
+ * are searched: the request's own text, and the answers of earlier requests. For each pool and each pattern length p,
+ * the last p tokens are the pattern; the paper's suffix tree has a node for it, whose subtree counts what followed.
+ * Below it nodes are taken greedily by
  *
  *     D(child) = D(parent) * C(child),   C(child) = count(child) / sum over siblings of count,   D(root) = 1
  *
- * until there are MAX_SPEC(p) = factor * p + offset nodes or D falls below min_prob. The score of such a tree is the sum of its
- * D, the number of tokens it expects to have accepted; the tree with the highest score is the draft. Defaults are those of the
- * released implementation: factor 1, offset 0, min_prob 0.1, patterns up to 64 tokens.
+ * until there are MAX_SPEC(p) = factor * p + offset nodes or D falls below min_prob. The score of such a tree is the
+ * sum of its D, the number of tokens it expects to have accepted; the tree with the highest score is the draft.
+ * Defaults are those of the released implementation: factor 1, offset 0, min_prob 0.1, patterns up to 64 tokens.
  *
  *     text  a b c x a b c y b c|     p = 2 "b c" is followed by x and y: D = 1/2 each, MAX_SPEC 2, score 1.0
  *                                    p = 1 "c" the same, MAX_SPEC 1, score 0.5; so p = 2 is the draft
  *
- * Layout: no suffix tree is built. As in ngram-trie, a node is the list of places at which its string occurs (ngram_rules.h),
- * and splitting the list by the next token gives its children with their counts. One walk over the positions of the last token
- * counts how many tokens match at each; the places of pattern p are those with p or more. Only lengths at which some place
- * ends need a tree: between two of them the list is the same and MAX_SPEC smaller, so the score cannot be higher. And a length
- * whose MAX_SPEC is not above the best score so far cannot win, since no D exceeds 1.
+ * Layout: no suffix tree is built. As in ngram-trie, a node is the list of places at which its string occurs
+ * (ngram_rules.h), and splitting the list by the next token gives its children with their counts. One walk over the
+ * positions of the last token counts how many tokens match at each; the places of pattern p are those with p or more.
+ * Only lengths at which some place ends need a tree: between two of them the list is the same and MAX_SPEC smaller,
+ * so the score cannot be higher. And a length whose MAX_SPEC is not above the best score so far cannot win, since no
+ * D exceeds 1.
  *
- * The history is one text of its own: answers one after the other, each closed by a separator outside the vocabulary that
- * matches nothing and is never proposed. It holds at least the last `history` tokens and at most twice as many; then the older
- * half is dropped (first in, first out), and the rest is indexed again.
+ * The history is one text of its own: answers one after the other, each closed by a separator outside the vocabulary
+ * that matches nothing and is never proposed. It holds at least the last `history` tokens and at most twice as many;
+ * then the older half is dropped (first in, first out), and the rest is indexed again.
  *
- * Where we differ: an answer enters the history when its request ends, not while it is written. The released implementation's
- * C divides by count(parent), which includes the pattern at the very end of the text; the paper's and ours divides by the
- * number of places that continue. Ties go to the longer pattern, then to the request's own text. Only the 4096 latest
- * positions of the last token are looked at. `p_accept` is not D, which takes a single match for certain, but the product of
- * n_x / (n + 2 / m) for n places of the own text that match m tokens, and n_x / (n + 6 / m) for the history, which is right
- * less often (text_drafter.h).
+ * Where we differ: an answer enters the history when its request ends, not while it is written. The released
+ * implementation's C divides by count(parent), which includes the pattern at the very end of the text; the paper's
+ * and ours divides by the number of places that continue. Ties go to the longer pattern, then to the request's own
+ * text. Only the 4096 latest positions of the last token are looked at. `p_accept` is not D, which takes a single
+ * match for certain, but the product of n_x / (n + 2 / m) for n places of the own text that match m tokens, and n_x /
+ * (n + 6 / m) for the history, which is right less often (text_drafter.h).
  *
- * Invariants: at most MAX_SPEC nodes; D >= min_prob; without history sequences share nothing. Memory: 8 bytes a token of a
- * text, 8 to 12 a token of the history, and 12 a slot of the tables of distinct tokens: with the default 131072 tokens of
- * history 5 MB at most for a vocabulary of 32,000. Cost: O(1) a token, and 4 ms once in 131072 tokens to shorten the history; a
- * proposal takes 1 us (median) on recorded answers, also with a history full of them. When it loses: new text; and by design
- * it drafts little after short matches, where a wide tree would still be right sometimes. Proof:
- * tests/unit/test_draft_suffix.c finds the best score by brute force over every pattern and pool. */
+ * Invariants: at most MAX_SPEC nodes; D >= min_prob; without history sequences share nothing. Memory: 8 bytes a token
+ * of a text, 8 to 12 a token of the history, and 12 a slot of the tables of distinct tokens: with the default 131072
+ * tokens of history 5 MB at most for a vocabulary of 32,000. Cost: O(1) a token, and 4 ms once in 131072 tokens to
+ * shorten the history; a proposal takes 1 us (median) on recorded answers, also with a history full of them. When it
+ * loses: new text; and by design it drafts little after short matches, where a wide tree would still be right
+ * sometimes. Proof: tests/unit/test_draft_suffix.c finds the best score by brute force over every pattern and pool.
+ * */
 #include "base/mem.h"
 #include "spec/drafters/text/ngram_rules.h"
 #include "spec/drafters/text/text_drafter.h"
@@ -149,8 +152,8 @@ static int32_t match_at(const NgramText *pool, int32_t place, const NgramText *t
     return m;
 }
 
-/* Puts the positions of the last token that are followed by a token of the vocabulary at the front of s->places, and counts in
- * n_of[m] how many of them match m tokens. Returns how many there are, or -1 if memory ran out. */
+/* Puts the positions of the last token that are followed by a token of the vocabulary at the front of s->places, and
+ * counts in n_of[m] how many of them match m tokens. Returns how many there are, or -1 if memory ran out. */
 static int32_t gather(NgramScratch *s, const NgramText *pool, const NgramText *t, int32_t n_vocab,
                       int32_t n_of[MAX_MATCH + 1]) {
     int32_t n = 0;

@@ -1,7 +1,7 @@
 /* ngram_pool.h - a fixed-size pool of the latest n-grams, looked up by their first token.
  *
- * The pool is a ring of n-grams; each points to the previous one with the same hash of the first token. A chain ends at the
- * first n-gram that the ring has overwritten, so that nothing is ever deleted. The memory is fixed.
+ * The pool is a ring of n-grams; each points to the previous one with the same hash of the first token. A chain ends
+ * at the first n-gram that the ring has overwritten, so that nothing is ever deleted. The memory is fixed.
  */
 #ifndef TEXT_NGRAM_POOL_H
 #define TEXT_NGRAM_POOL_H
@@ -32,8 +32,9 @@ void ngram_pool_clear(NgramPool *p);
 /* Adds an n-gram, 1 <= n <= longest. If the pool is full, it replaces the oldest one. */
 void ngram_pool_add(NgramPool *p, int32_t key, const int32_t *tokens, int32_t n);
 
-/* Writes the latest n-grams with this key to out, the latest first, at most `max`, and returns how many. One that equals an
- * n-gram already found, or is a prefix of it, is left out. Visits at most the POOL_MAX_VISITS latest of the chain. */
+/* Writes the latest n-grams with this key to out, the latest first, at most `max`, and returns how many. One that
+ * equals an n-gram already found, or is a prefix of it, is left out. Visits at most the POOL_MAX_VISITS latest of the
+ * chain. */
 enum { POOL_MAX_VISITS = 128 };
 int32_t ngram_pool_find(const NgramPool *p, int32_t key, int32_t max, PoolGram *out);
 

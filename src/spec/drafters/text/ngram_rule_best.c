@@ -1,14 +1,14 @@
 /* ngram_rule_best.c - our rule for ngram-trie: every place votes, and the votes are probabilities.
  *
- * The problem: the paper's rule looks only at the longest matching prefix of at most L_p tokens, ranks by raw frequency, and
- * proposes nothing if nothing matches, at one token in five of recorded answers. A tree of a given budget has the greatest
- * expected acceptance when it holds the nodes with the greatest probability that their whole path is accepted; so what is
- * needed is a good estimate of that.
+ * The problem: the paper's rule looks only at the longest matching prefix of at most L_p tokens, ranks by raw
+ * frequency, and proposes nothing if nothing matches, at one token in five of recorded answers. A tree of a given
+ * budget has the greatest expected acceptance when it holds the nodes with the greatest probability that their whole
+ * path is accepted; so what is needed is a good estimate of that.
  *
- * The idea: treat the text as the sample of a hierarchical Dirichlet language model (MacKay and Peto 1995; interpolated
- * Kneser-Ney smoothing is closely related, Teh 2006). At a node whose path (and text before it) matches the indexed text at
- * some places, let n_k be the number of places that match at least k tokens. Order k knows the next token from n_k places and
- * gets the weight n_k / (n_k + c_k); the rest goes to order k - 1:
+ * The idea: treat the text as the sample of a hierarchical Dirichlet language model (MacKay and Peto 1995;
+ * interpolated Kneser-Ney smoothing is closely related, Teh 2006). At a node whose path (and text before it) matches
+ * the indexed text at some places, let n_k be the number of places that match at least k tokens. Order k knows the
+ * next token from n_k places and gets the weight n_k / (n_k + c_k); the rest goes to order k - 1:
  *
  *     P_k(x) = (places of order k followed by x + c_k P_{k-1}(x)) / (n_k + c_k),       c_k = k + 1
  *
@@ -18,29 +18,29 @@
  * probability 1 - prod_k (k + 1) / (k + 2) = m / (m + 2), and the frequencies on recorded answers are 0.32, 0.51, 0.63, 0.70,
  * 0.75 for m = 1, 2, 3, 4, 6.
  *
- * Order 0 is the estimate where nothing matches: P_0(x) = the number of contexts in which x was seen, over that of all tokens
- * (Kneser-Ney: what follows many different tokens may follow a new one). We count a context when the left neighbour differs
- * from that at x's previous position, which takes O(1). So the tree is always full; nodes of small p_accept cost the engine
- * nothing beyond the budget that it allowed.
+ * Order 0 is the estimate where nothing matches: P_0(x) = the number of contexts in which x was seen, over that of
+ * all tokens (Kneser-Ney: what follows many different tokens may follow a new one). We count a context when the left
+ * neighbour differs from that at x's previous position, which takes O(1). So the tree is always full; nodes of small
+ * p_accept cost the engine nothing beyond the budget that it allowed.
  *
- * p_accept(child) = p_accept(parent) * P(child | path). Nodes are taken best-first from a heap until the budget is used up.
- * The places of a node are those of its parent, split by token (matches grow by one); a node guessed at order 0 takes the
- * latest positions of its token instead. Ties go to the candidate that was made first, which is the one seen latest in the
- * text.
+ * p_accept(child) = p_accept(parent) * P(child | path). Nodes are taken best-first from a heap until the budget is
+ * used up. The places of a node are those of its parent, split by token (matches grow by one); a node guessed at
+ * order 0 takes the latest positions of its token instead. Ties go to the candidate that was made first, which is the
+ * one seen latest in the text.
  *
  *     text  the cat sat . the dog ran . the|         "the" matches 2 tokens (". the") at 4, 1 at 0
  *     n_1 = 2, n_2 = 1; lambda_2 = 1/(1+3) = 0.25; lambda_1 = 0.75 * 2/(2+2) = 0.375; lambda_0 = 0.375
  *     dog: 0.25/1 + 0.375/2 = 0.4375, cat: 0.375/2 = 0.1875, each + 0.375 P_0
  *
- * Where we differ from the paper: ties, the match length, `n` and `prefix` (not used: matches count up to MAX_MATCH, the depth
- * is limited by p_accept alone), live text (default), order 0.
+ * Where we differ from the paper: ties, the match length, `n` and `prefix` (not used: matches count up to MAX_MATCH,
+ * the depth is limited by p_accept alone), live text (default), order 0.
  *
- * Invariants: p_accept never rises along a path; the tree holds exactly the budget once NGRAM_N_TOP distinct tokens were seen
- * (and fewer only where the text has fewer continuations); the same text gives the same tree. Cost: the MAX_PLACES latest
- * positions of the last token, and for each node its own places: 6 us for 32 nodes on the recorded answers, 23 us in a text
- * of 32K tokens, 150 us if all of that is one token. When it loses: to a model, where the answer is new text; order 0 knows
- * only the common words. Proof: tests/unit/test_draft_ngram_trie.c computes P by the recursion above, over all places, and
- * compares. */
+ * Invariants: p_accept never rises along a path; the tree holds exactly the budget once NGRAM_N_TOP distinct tokens
+ * were seen (and fewer only where the text has fewer continuations); the same text gives the same tree. Cost: the
+ * MAX_PLACES latest positions of the last token, and for each node its own places: 6 us for 32 nodes on the recorded
+ * answers, 23 us in a text of 32K tokens, 150 us if all of that is one token. When it loses: to a model, where the
+ * answer is new text; order 0 knows only the common words. Proof: tests/unit/test_draft_ngram_trie.c computes P by
+ * the recursion above, over all places, and compares. */
 #include "spec/drafters/text/ngram_rules.h"
 
 enum {

@@ -1,14 +1,15 @@
 /* ngram_rule_paper.c - the rule of "N-Gram Trie Speculative Decoding" (anonymous ACL submission, 2025).
  *
- * The problem: an answer often repeats its context; find where, and propose what came next.
- * The paper: a window of n tokens slides over the context (eq. 1); its first L_p tokens are the prefix P_i, the rest the
- * suffix S_i; for j = 0..L_p-1 the string P_i[j:] S_i is inserted into a trie from the root, and each node counts how often
- * it was passed (algorithm 1). A query takes the last L_p tokens of the text, then fewer, until they lead from the root to a
- * node with children; of the subtree there the `budget` nodes of highest frequency are the draft (eq. 5). L_p is our option
- * `prefix`.
+ * The problem: an answer often repeats its context; find where, and propose what came next. The paper: a window of n
+ * tokens slides over the context (eq. 1); its first L_p tokens are the prefix P_i, the rest the suffix S_i; for j =
+ * 0..L_p-1 the string P_i[j:] S_i is inserted into a trie from the root, and each node counts how often it was passed
+ * (algorithm 1). A query takes the last L_p tokens of the text, then fewer, until they lead from the root to a node
+ * with children; of the subtree there the `budget` nodes of highest frequency are the draft (eq. 5). L_p is our
+ * option `prefix`.
  *
- * The idea here: that trie holds nothing but substrings of the text, so it need not exist. A string of m tokens that starts
- * at position s stems from the windows i = s - j with 0 <= j < L_p, i >= 0 and j + m <= n. So each of its occurrences adds
+ * The idea here: that trie holds nothing but substrings of the text, so it need not exist. A string of m tokens that
+ * starts at position s stems from the windows i = s - j with 0 <= j < L_p, i >= 0 and j + m <= n. So each of its
+ * occurrences adds
  *
  *     min(L_p, s + 1, n - m + 1)          (0 where negative)
  *
@@ -19,17 +20,17 @@
  *     "a b" ends at {1, 4} ── c {2}  frequency min(2, 0+1, 4-3+1) = 1
  *                          └─ d {5}  frequency min(2, 3+1, 4-3+1) = 2, taken first
  *
- * Where we differ: windows cut off by the end of the prompt count (the paper does not say). With live=1, which is not in the
- * paper, generated windows count as soon as they are complete: a string that extends into the generated text stems only from
- * windows with i + n <= length. Of equal frequencies the shallower node comes first, then the one seen first; the paper does
- * not say. The frequency never rises along a path, so taking nodes best-first yields exactly the `budget` highest.
+ * Where we differ: windows cut off by the end of the prompt count (the paper does not say). With live=1, which is not
+ * in the paper, generated windows count as soon as they are complete: a string that extends into the generated text
+ * stems only from windows with i + n <= length. Of equal frequencies the shallower node comes first, then the one
+ * seen first; the paper does not say. The frequency never rises along a path, so taking nodes best-first yields
+ * exactly the `budget` highest.
  *
- * p_accept: the share of the parent's places, times m / (m + 2) where the path before matches m tokens: on recorded answers a
- * single match of m tokens is continued about that often.
- * Cost: the positions of the last token are walked once, and each node taken costs its own places.
- * When it loses: on texts that repeat nothing; and it proposes nothing after a token that is new.
- * Proof: tests/unit/test_draft_ngram_trie.c builds the trie of algorithm 1 in full and compares the drafts for every budget;
- * tests/unit/test_replay.c reproduces the figures on recorded answers. */
+ * p_accept: the share of the parent's places, times m / (m + 2) where the path before matches m tokens: on recorded
+ * answers a single match of m tokens is continued about that often. Cost: the positions of the last token are walked
+ * once, and each node taken costs its own places. When it loses: on texts that repeat nothing; and it proposes
+ * nothing after a token that is new. Proof: tests/unit/test_draft_ngram_trie.c builds the trie of algorithm 1 in full
+ * and compares the drafts for every budget; tests/unit/test_replay.c reproduces the figures on recorded answers. */
 #include "spec/drafters/text/ngram_rules.h"
 
 /* How many windows contain the string of m tokens that ends at position `at`. */
@@ -49,7 +50,8 @@ static int64_t frequency(const NgramText *t, const NgramOptions *o, const NgramP
     return sum;
 }
 
-/* Collects the places that match the longest prefix with children; returns its length (0: there is none, -1: no memory). */
+/* Collects the places that match the longest prefix with children; returns its length (0: there is none, -1: no
+ * memory). */
 static int32_t query(NgramScratch *s, const NgramText *t, const NgramOptions *o) {
     int32_t longest = 0;
     s->n_places = 0;

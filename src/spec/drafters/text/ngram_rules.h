@@ -1,8 +1,8 @@
 /* ngram_rules.h - the two rules of ngram-trie, which decide which continuations of the text's end become a tree.
  *
- * Both work on lists of places, that is, positions in the indexed text. A tree node stands for the places at which its path
- * occurs; splitting that list by the token that follows gives the node's children. The trie of the paper is thus read off
- * the text node by node, and never built.
+ * Both work on lists of places, that is, positions in the indexed text. A tree node stands for the places at which
+ * its path occurs; splitting that list by the token that follows gives the node's children. The trie of the paper is
+ * thus read off the text node by node, and never built.
  */
 #ifndef TEXT_NGRAM_RULES_H
 #define TEXT_NGRAM_RULES_H
@@ -46,9 +46,9 @@ void ngram_scratch_close(NgramScratch *s);
 /* Makes room for `n` more places; false: no memory. */
 bool ngram_scratch_reserve(NgramScratch *s, int64_t n);
 
-/* Advances the places [begin, begin + n) by one token, dropping those at the end of the indexed text, and sorts them by that
- * token; `match` grows by one up to max_match. Groups come in the order of their first place in the list and keep the order of
- * places. Returns the number of groups in s->groups. */
+/* Advances the places [begin, begin + n) by one token, dropping those at the end of the indexed text, and sorts them
+ * by that token; `match` grows by one up to max_match. Groups come in the order of their first place in the list and
+ * keep the order of places. Returns the number of groups in s->groups. */
 int32_t ngram_split(NgramScratch *s, const NgramText *t, int32_t begin, int32_t n, int32_t max_match);
 
 bool ngram_heap_push(NgramScratch *s, NgramCandidate c); /* false: no memory */

@@ -1,7 +1,7 @@
 /* ngram_text.c - the text of one sequence with chains of equal tokens; ngram_text.h describes the layout.
  *
- * The hash table maps a token to its latest position and its number of contexts. It only grows, by doubling, and is at most
- * half full. Memory is taken with malloc, because texts grow to sizes that are not known in advance. */
+ * The hash table maps a token to its latest position and its number of contexts. It only grows, by doubling, and is
+ * at most half full. Memory is taken with malloc, because texts grow to sizes that are not known in advance. */
 #include "spec/drafters/text/ngram_text.h"
 
 #include <stdlib.h>

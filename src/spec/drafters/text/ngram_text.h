@@ -4,8 +4,8 @@
  *   tokens     a    b    c    b    a    b           (its left neighbours: the start of the text, and b)
  *   previous  -1   -1   -1    1    0    3           positions of "b": 5, 3, 1
  *
- * `previous` links the positions of equal tokens from the latest backwards; the head of each chain and a count are in a hash
- * table of the distinct tokens. Appending is O(1).
+ * `previous` links the positions of equal tokens from the latest backwards; the head of each chain and a count are in
+ * a hash table of the distinct tokens. Appending is O(1).
  */
 #ifndef TEXT_NGRAM_TEXT_H
 #define TEXT_NGRAM_TEXT_H
@@ -35,11 +35,11 @@ typedef struct NgramText {
     int32_t n_top;
 } NgramText;
 
-/* A text starts zero-initialised. ngram_text_reserve allocates memory for n tokens at once, so that appending them allocates
- * nothing. */
+/* A text starts zero-initialised. ngram_text_reserve allocates memory for n tokens at once, so that appending them
+ * allocates nothing. */
 int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err);
-/* Appends tokens, which must be in [0, n_vocab). With `indexed` they enter the chains; all earlier tokens must have entered
- * them, too. After a failure the text is unchanged, or a part was appended. */
+/* Appends tokens, which must be in [0, n_vocab). With `indexed` they enter the chains; all earlier tokens must have
+ * entered them, too. After a failure the text is unchanged, or a part was appended. */
 int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed, fr_error *err);
 void ngram_text_free(NgramText *t); /* back to the zero state */
 size_t ngram_text_bytes(const NgramText *t);
