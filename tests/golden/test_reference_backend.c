@@ -166,6 +166,14 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
         logits_of(&c, mixed);
         assert_true(rig_rel_rms(mixed, dense, N * V) < 1e-6);
     }
+    Weights *w = NULL;
+    fr_error err;
+    c.layers[1].n_expert_used = N_EXPERT + 1; /* more than there are */
+    assert_int_equal(backend_reference.weights_open(&w, &c.model, &(WeightsOptions){.n_threads = 1}, &err),
+                     FR_ERR_UNSUPPORTED);
+    assert_null(w);
+    assert_non_null(strstr(err.message, "layer 1 uses 4 of 3 experts"));
+    c.layers[1].n_expert_used = N_EXPERT;
     /* A router of zeros gives all the same probability: with all used, the last one's doubled output weighs a third. */
     for (int i = 0; i < N_LAYER; i++) c.layers[i].down = &down[1][i];
     logits_of(&c, mixed);

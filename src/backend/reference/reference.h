@@ -4,6 +4,9 @@
 
 #include "backend/backend.h"
 
+/* Experts that a layer uses at once, at most. */
+enum { REFERENCE_MAX_EXPERTS_USED = 64 };
+
 typedef struct RefContext {
     Context base;
     const Model *model;

@@ -14,7 +14,24 @@ static size_t matrix_bytes(const Model *m) {
     return bytes;
 }
 
+/* The choice among experts keeps a list of this length. */
+static int check_experts(const Model *m, fr_error *err) {
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) {
+        const LayerSpec *l = &m->layers[i];
+        if (l->ffn != FFN_EXPERTS) continue;
+        int64_t n = l->router->dims[1], most = n < REFERENCE_MAX_EXPERTS_USED ? n : REFERENCE_MAX_EXPERTS_USED;
+        if (l->n_expert_used < 1 || l->n_expert_used > most)
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "%s: layer %d uses %d of %lld experts at once, but 1 to %lld are possible",
+                             gguf_path(m->gguf), i, l->n_expert_used, (long long)n, (long long)most);
+    }
+    return FR_OK;
+}
+
 static int weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
+    *out = NULL;
+    int status = check_experts(model, err);
+    if (status) return status;
     *out = mem_calloc(1, sizeof **out);
     if (!*out) return error_memory(err, "the weights", sizeof **out);
     **out = (Weights){.backend = &backend_reference, .model = model, .options = *options, .bytes = matrix_bytes(model)};

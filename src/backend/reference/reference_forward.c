@@ -184,7 +184,7 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     product(c, l->router, normed, 1, c->experts);
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, c->experts[i]);
     for (int64_t i = 0; i < n; i++) c->experts[i] = exp(c->experts[i] - largest);
-    int32_t best[64];
+    int32_t best[REFERENCE_MAX_EXPERTS_USED];
     for (int32_t k = 0; k < l->n_expert_used; k++) {
         best[k] = -1;
         for (int32_t i = 0; i < n; i++) {
