@@ -5,7 +5,7 @@
  * Prints the time of a choice from a row of random logits, by vocabulary size and sampling options.
  */
 #include "base/clock.h"
-#include "base/rng.h"
+#include "spec/sampling/gumbel.h"
 #include "spec/sampling/sampler.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ int main(void) {
     };
     static const int32_t sizes[] = {32000, MAX_VOCAB};
     static float logits[MAX_VOCAB];
-    for (int32_t t = 0; t < MAX_VOCAB; t++) logits[t] = (float)(3 * rng_gumbel(1, RNG_TEST, 0, (uint32_t)t));
+    for (int32_t t = 0; t < MAX_VOCAB; t++) logits[t] = (float)(3 * gumbel_noise(1, RNG_TEST, 0, (int32_t)t));
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         Sampler *s = sampler_new(sizes[i % 2]);
         if (!s) return 1;

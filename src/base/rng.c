@@ -2,7 +2,6 @@
 #include "base/rng.h"
 
 #include <Random123/philox.h>
-#include <math.h>
 
 void rng_words(uint64_t seed, RngStream stream, uint64_t a, uint32_t b, uint32_t out[4]) {
     philox4x32_ctr_t counter = {{b, (uint32_t)a, (uint32_t)(a >> 32), (uint32_t)stream}};
@@ -16,8 +15,4 @@ double rng_uniform(uint64_t seed, RngStream stream, uint64_t a, uint32_t b) {
     uint32_t w[4];
     rng_words(seed, stream, a, b / 4, w);
     return ((double)w[b % 4] + 0.5) * 0x1p-32;
-}
-
-double rng_gumbel(uint64_t seed, RngStream stream, uint64_t a, uint32_t b) {
-    return -log(-log(rng_uniform(seed, stream, a, b)));
 }

@@ -18,6 +18,7 @@ typedef enum RngStream {
     RNG_ORDER = 5, /* the order of training data: counter = (epoch, half of an index; round) */
     RNG_NOISE =
         6, /* noise added to hidden states in training: counter = (place of the sequence in the run, component) */
+    RNG_RARE = 16, /* is added to a stream: the rare noise of its tokens (spec/sampling/gumbel.c) */
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */
@@ -26,9 +27,5 @@ void rng_words(uint64_t seed, RngStream stream, uint64_t a, uint32_t b, uint32_t
 /* Uniform in the open interval (0,1): (word + 1/2) / 2^32, where the word of element b is number b % 4 of
  * rng_words(seed, stream, a, b / 4). */
 double rng_uniform(uint64_t seed, RngStream stream, uint64_t a, uint32_t b);
-
-/* Standard Gumbel noise -log(-log(U)) for element b; at most RNG_GUMBEL_MAX. */
-double rng_gumbel(uint64_t seed, RngStream stream, uint64_t a, uint32_t b);
-#define RNG_GUMBEL_MAX 22.9
 
 #endif

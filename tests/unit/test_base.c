@@ -55,20 +55,6 @@ static void random_words_follow_the_published_vectors(void **state) {
     assert_int_equal(w[3], 0x9b00dbd8u);
 }
 
-static void gumbel_noise_has_its_mean_and_its_bound(void **state) {
-    (void)state;
-    double sum = 0;
-    for (uint32_t i = 0; i < 100000; i++) {
-        double g = rng_gumbel(7, RNG_TEST, 3, i);
-        assert_true(isfinite(g) && g <= RNG_GUMBEL_MAX);
-        sum += g;
-    }
-    assert_true(fabs(sum / 100000 - 0.5772156649) < 0.02);
-    assert_true(rng_gumbel(7, RNG_TEST, 3, 5) == rng_gumbel(7, RNG_TEST, 3, 5));
-    assert_true(rng_gumbel(7, RNG_TEST, 3, 5) != rng_gumbel(8, RNG_TEST, 3, 5));
-    assert_true(rng_gumbel(7, RNG_TEST, 3, 5) != rng_gumbel(7, RNG_TARGET, 3, 5));
-}
-
 static void hashes_chain(void **state) {
     (void)state;
     assert_true(hash64("ab", 2, 0) != hash64("ba", 2, 0));
@@ -241,7 +227,6 @@ int main(void) {
         cmocka_unit_test(sizes_do_not_wrap),
         cmocka_unit_test(buffers_grow_to_their_maximum_and_no_further),
         cmocka_unit_test(random_words_follow_the_published_vectors),
-        cmocka_unit_test(gumbel_noise_has_its_mean_and_its_bound),
         cmocka_unit_test(hashes_chain),
         cmocka_unit_test(every_part_is_done_once),
         cmocka_unit_test(sleepers_wake),

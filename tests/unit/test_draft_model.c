@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "model_rig.h"
+#include "spec/sampling/gumbel.h"
 #include "spec/drafters/small/draft_model.h"
 
 #include <math.h>
@@ -236,7 +237,7 @@ static double coupled_chance(const float *dist, const SamplingOptions *o, uint64
     static double value[N_VOCAB];
     double t = (double)o->temperature, sum = 0, mine = 0;
     for (int32_t i = 0; i < N_VOCAB; i++)
-        value[i] = dist[i] > 0 ? log((double)dist[i]) + rng_gumbel(o->seed, RNG_TARGET, position, (uint32_t)i)
+        value[i] = dist[i] > 0 ? log((double)dist[i]) + gumbel_noise(o->seed, RNG_TARGET, position, (int32_t)i)
                                : -INFINITY;
     mine = value[token];
     for (int rival = 0; rival < 16; rival++) {

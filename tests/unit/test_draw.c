@@ -124,7 +124,7 @@ static void pruning_changes_nothing(void **state) {
         parent.noise.silent = round % 5 == 0;
         for (int32_t i = 0; i < n_vocab; i++) {
             if (sum > 0) q[i] = (float)((double)q[i] / sum);
-            double g = parent.noise.silent ? 0 : rng_gumbel(5, RNG_DRAFT, (uint64_t)round, (uint32_t)i);
+            double g = parent.noise.silent ? 0 : gumbel_noise(5, RNG_DRAFT, (uint64_t)round, (int32_t)i);
             value[i] = q[i] > 0 ? log((double)q[i]) + g : -INFINITY;
             n_left += q[i] > 0;
         }
@@ -154,7 +154,7 @@ static void truncation_is_the_formula(void **state) {
         double max = 0;
         for (int32_t i = 0; i < n; i++) {
             double y = parent.log_q + log((double)c[i].q) +
-                       rng_gumbel(6, RNG_DRAFT, (uint64_t)round, (uint32_t)c[i].token);
+                       gumbel_noise(6, RNG_DRAFT, (uint64_t)round, (int32_t)c[i].token);
             if (i == 0) max = y;
             double want = -log(exp(-parent.psi) - exp(-max) + exp(-y));
             if (fabs(c[i].psi - want) > 1e-9 * (1 + fabs(want)))

@@ -2,7 +2,7 @@
  * temperatures from tiny to huge, and rows with NaN and infinities. */
 #include "testing.h"
 
-#include "base/rng.h"
+#include "spec/sampling/gumbel.h"
 #include "spec/sampling/row_scan.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static int32_t make_row(uint64_t i, float *row) {
         row[k] = u < 0.02   ? NAN
                  : u < 0.04 ? -INFINITY
                  : u < 0.1  ? 3.5f
-                            : (float)(4 * rng_gumbel(2, RNG_TEST, i, (uint32_t)k));
+                            : (float)(4 * gumbel_noise(2, RNG_TEST, i, (int32_t)k));
     }
     return n;
 }

@@ -2,7 +2,7 @@
  * alone, draws against softmax by chi-square with a negative control, pruning, and odd logits. */
 #include "testing.h"
 
-#include "base/rng.h"
+#include "spec/sampling/gumbel.h"
 #include "spec/sampling/sampler.h"
 
 #include <math.h>
@@ -75,7 +75,7 @@ static int32_t slow_choose(const SamplingOptions *o, const float *row, const dou
     for (int32_t t = 0; t < n; t++) {
         if (o->temperature > 0 ? p[t] == 0 : isnan(row[t])) continue;
         double v = o->temperature > 0 ? (double)row[t] / (double)o->temperature +
-                                            rng_gumbel(o->seed, RNG_TARGET, position, (uint32_t)t)
+                                            gumbel_noise(o->seed, RNG_TARGET, position, (int32_t)t)
                                       : (double)row[t];
         if (v > best) best = v, best_id = t;
     }
@@ -174,7 +174,7 @@ static void top_p_with_buckets_keeps_the_right_number_of_tokens(void **state) {
                                    .repeat_penalty = 1};
         double max = -INFINITY, mass = 0, sum = 0;
         for (int32_t t = 0; t < V; t++) {
-            row[t] = (float)(c / 12 ? 2 * rng_gumbel(3, RNG_TEST, (uint64_t)c, (uint32_t)t)
+            row[t] = (float)(c / 12 ? 2 * gumbel_noise(3, RNG_TEST, (uint64_t)c, (int32_t)t)
                              : rng_uniform(3, RNG_TEST, (uint64_t)c, (uint32_t)t) > 0.5 ? 1.5
                                                                                         : -1.0 - t * 1e-4);
             if ((double)row[t] > max) max = (double)row[t];
@@ -304,7 +304,7 @@ static void pruning_changes_nothing(void **state) {
         for (int32_t t = 0; t < V; t++) {
             int32_t rank = 0;
             for (int32_t u = 0; u < V; u++) rank += logits[u] > logits[t] || (logits[u] == logits[t] && u < t);
-            double v = (double)logits[t] / (double)o.temperature + rng_gumbel(o.seed, RNG_TARGET, 5, (uint32_t)t);
+            double v = (double)logits[t] / (double)o.temperature + gumbel_noise(o.seed, RNG_TARGET, 5, (int32_t)t);
             if (rank < o.top_k && v > best) best = v, k_want = t;
             if (i > 2) break; /* this costs V squared, so only a few times */
         }

@@ -26,9 +26,9 @@
  * RNG_DRAFT and a seed for each node, so that nodes of one depth do not share noise. Silent noise is the greedy case:
  * top-k by q, beam search by log_q; nothing is truncated then.
  *
- * Pruning: a token can be among the k best only if G > t - log q, t being the k-th best so far, that is if
- * -log U < q e^-t; and 1 - U <= -log U. So one multiplication rules out nearly every token, and no random number is computed
- * for blocks of four in which q e^-t is below what a 32-bit word can resolve.
+ * Pruning: a token can be among the k best only if G > t - log q, t being the k-th best so far, which requires v < q e^-t
+ * (gumbel.h). So one multiplication rules out nearly every token, and no random number is computed for blocks of four without
+ * rare noise in which q e^-t is below GUMBEL_RARE.
  *
  * Example: q = (0.5, 0.3, 0.2), G = (-0.2, 1.1, 0.4), k = 2: values -0.89, -0.10, -1.21: tokens 1 and 0. With psi =
  * -1 at their parent (log_q = 0), token 1 gets psi -1, token 0: v = -1 + 0.89 + log(1 - e^-0.79) = -0.71, T = -1.40.
@@ -61,17 +61,20 @@ static void insert_silent(Best *b, const float *q, int32_t n_vocab) {
 }
 
 static void insert_noisy(Best *b, const float *q, int32_t n_vocab, const DrawNoise *noise) {
+    GumbelRow g;
+    gumbel_row_begin(&g, noise->seed, noise->stream, noise->position, n_vocab);
+    int32_t rare = gumbel_row_next_rare(&g, 0);
     for (int32_t block = 0; block < n_vocab; block += 4) {
         int32_t end = n_vocab - block < 4 ? n_vocab : block + 4;
-        bool any = false;
-        for (int32_t i = block; i < end; i++) any |= q[i] > 0 && (double)q[i] * b->bar >= 0x1p-33;
+        bool any = rare < end;
+        for (int32_t i = block; i < end; i++) any |= q[i] > 0 && (double)q[i] * b->bar >= GUMBEL_RARE;
         if (!any) continue;
-        uint32_t words[4];
-        rng_words(noise->seed, noise->stream, noise->position, (uint32_t)block / 4, words);
-        for (int32_t i = block; i < end; i++) {
-            double u = ((double)words[i - block] + 0.5) * 0x1p-32;
-            if (q[i] > 0 && 1 - u <= (double)q[i] * b->bar) insert(b, i, q[i], log((double)q[i]) - log(-log(u)));
-        }
+        double v[4];
+        gumbel_row_block(&g, block, v);
+        for (int32_t i = block; i < end; i++)
+            if (q[i] > 0 && v[i - block] <= (double)q[i] * b->bar)
+                insert(b, i, q[i], log((double)q[i]) + gumbel_of(v[i - block]));
+        if (rare < end) rare = gumbel_row_next_rare(&g, end);
     }
 }
 

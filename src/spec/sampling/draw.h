@@ -3,11 +3,11 @@
 #ifndef SAMPLING_DRAW_H
 #define SAMPLING_DRAW_H
 
-#include "base/rng.h"
+#include "spec/sampling/gumbel.h"
 
 #include <stdbool.h>
 
-/* The noise of one node's children: G of token x is rng_gumbel(seed, stream, position, x). */
+/* The noise of one node's children: G of token x is gumbel_noise(seed, stream, position, x). */
 typedef struct DrawNoise {
     bool silent; /* G = 0: greedy */
     RngStream stream;

@@ -18,15 +18,15 @@
  *   min-p       tokens with p < min_p * max p are removed
  *
  * Pruning: V Gumbel draws cost some milliseconds, and nearly all of them cannot win. With `best` the greatest z + G
- * so far, token i can only win with G_i >= d = best - z_i. G never exceeds RNG_GUMBEL_MAX, so tokens with a greater d
- * are skipped without a draw. For the others, G_i >= d means -log U_i <= e^-d, and since 1 - U <= -log U, 1 - U_i <=
- * e^-d is necessary: one comparison of the random word with a table of e^-floor(d), no logarithm. Four tokens share
- * one Philox block. The most probable token goes first, so that `best` is near its final value from the start, and
+ * so far, token i can only win with G_i >= d = best - z_i. G does not exceed GUMBEL_COMMON_MAX, except for the rare
+ * tokens that are known beforehand (gumbel.c), so the others with a greater d are skipped without a draw. With v = 1 -
+ * U, G_i >= d requires v_i <= e^-d: one comparison with a table of e^-floor(d), no logarithm. Four tokens share one
+ * Philox block. The most probable token goes first, so that `best` is near its final value from the start, and
  * logarithms are computed for about e * (1 / p_max) tokens.
  *
- * Worked example: z = (2, 1, -30), G = (0.1, 1.6, ?). Token 0 is most probable: best = 2.1. Token 1: d = 1.1, U =
- * e^-e^-1.6 = 0.82, 1 - U = 0.18 <= e^-1: it passes the test, and 2.6 > 2.1 is the new best. Token 2: d = 32.6 > 22.9:
- * skipped. The result is 1.
+ * Worked example: z = (2, 1, -30), G = (0.1, 1.6, ?), no rare tokens. Token 0 is most probable: best = 2.1. Token 1:
+ * d = 1.1, v = 1 - e^-e^-1.6 = 0.18 <= e^-1: it passes the test, and 2.6 > 2.1 is the new best. Token 2: d = 32.6 >
+ * 11.1: skipped. The result is 1.
  *
  * Odd logits: NaN and -inf are never chosen; +inf wins at once (lowest id); where nothing is left, the result is 0.
  * Invariants: a pure function of its arguments; the filters never remove the most probable token. Cost: one pass over
@@ -37,8 +37,8 @@
 #include "spec/sampling/sampler.h"
 
 #include "base/mem.h"
-#include "base/rng.h"
 #include "spec/sampling/filters.h"
+#include "spec/sampling/gumbel.h"
 #include "spec/sampling/row_scan.h"
 
 #include <math.h>
@@ -129,66 +129,64 @@ static const float *apply_penalties(Sampler *s, const SamplingOptions *o, const 
 
 /* ---- the draw ----------------------------------------------------------------------------------- */
 
-enum { N_TAIL = 24 }; /* floors of distances up to RNG_GUMBEL_MAX */
+enum { N_TAIL = 57 }; /* floors of distances up to GUMBEL_MAX */
 
 typedef struct Draw {
-    uint64_t seed, position;
+    GumbelRow noise;
     double temperature;
     double best;
     int32_t best_id;
     double tail[N_TAIL]; /* e^-k */
 } Draw;
 
-static void draw_begin(Draw *d, const SamplingOptions *o, uint64_t position, float max, int32_t max_id) {
-    *d = (Draw){.seed = o->seed, .position = position, .temperature = (double)o->temperature};
+static void draw_begin(Draw *d, const SamplingOptions *o, int32_t n_vocab, uint64_t position, float max,
+                       int32_t max_id) {
+    gumbel_row_begin(&d->noise, o->seed, RNG_TARGET, position, n_vocab);
     for (int k = 0; k < N_TAIL; k++) d->tail[k] = exp(-k);
+    d->temperature = (double)o->temperature;
     d->best_id = max_id;
-    d->best = (double)max / d->temperature + rng_gumbel(o->seed, RNG_TARGET, position, (uint32_t)max_id);
+    d->best = (double)max / d->temperature + gumbel_of(gumbel_row_v(&d->noise, max_id));
 }
 
 /* Margin for rounding in the comparisons that prune. */
 static double slack(const Draw *d) { return 1e-9 + 1e-15 * fabs(d->best); }
 
-/* Lets token `id` take part in the draw; `word` is its random word. */
-static void draw_consider(Draw *d, float logit, int32_t id, uint32_t word) {
+/* Lets token `id` take part in the draw; v is its noise (gumbel.h). */
+static void draw_consider(Draw *d, float logit, int32_t id, double v) {
     double z = (double)logit / d->temperature;
     double distance = d->best - z - slack(d);
-    if (distance > RNG_GUMBEL_MAX) return;
-    double tail = distance > 0 ? d->tail[(int)distance] : 1;
-    if (1 - ((double)word + 0.5) * 0x1p-32 > tail) return;
-    double v = z + rng_gumbel(d->seed, RNG_TARGET, d->position, (uint32_t)id);
-    if (v > d->best || (v == d->best && id < d->best_id)) d->best = v, d->best_id = id;
+    if (distance > GUMBEL_MAX) return;
+    if (distance > 0 && v > d->tail[(int)distance]) return;
+    double value = z + gumbel_of(v);
+    if (value > d->best || (value == d->best && id < d->best_id)) d->best = value, d->best_id = id;
 }
 
-/* The lowest logit that could still win, rounded down. */
+/* The lowest logit that could still win with noise that is not rare, rounded down. */
 static float winning_logit(const Draw *d) {
-    return nextafterf((float)((d->best - RNG_GUMBEL_MAX - slack(d)) * d->temperature), -INFINITY);
+    return nextafterf((float)((d->best - GUMBEL_COMMON_MAX - slack(d)) * d->temperature), -INFINITY);
 }
 
 /* Draws over the whole row except tokens below min_logit, four tokens to a Philox block. */
 static void draw_row(Draw *d, const float *logits, int32_t n_vocab, double min_logit) {
     float floor_logit = winning_logit(d);
+    int32_t rare = gumbel_row_next_rare(&d->noise, 0);
     for (int32_t block = 0; block < n_vocab; block += 4) {
         int32_t end = n_vocab - block < 4 ? n_vocab : block + 4;
-        bool any = false;
+        bool any = rare < end;
         for (int32_t i = block; i < end; i++) any |= logits[i] >= floor_logit;
         if (!any) continue;
-        uint32_t words[4];
-        rng_words(d->seed, RNG_TARGET, d->position, (uint32_t)block / 4, words);
+        double v[4];
+        gumbel_row_block(&d->noise, block, v);
         for (int32_t i = block; i < end; i++)
-            if ((double)logits[i] >= min_logit && logits[i] > -INFINITY)
-                draw_consider(d, logits[i], i, words[i - block]);
+            if ((double)logits[i] >= min_logit && logits[i] > -INFINITY) draw_consider(d, logits[i], i, v[i - block]);
         floor_logit = winning_logit(d);
+        if (rare < end) rare = gumbel_row_next_rare(&d->noise, end);
     }
 }
 
 static void draw_candidates(Draw *d, const Candidate *c, int32_t n, double min_logit) {
-    for (int32_t i = 0; i < n; i++) {
-        if ((double)c[i].logit < min_logit) continue;
-        uint32_t words[4];
-        rng_words(d->seed, RNG_TARGET, d->position, (uint32_t)c[i].id / 4, words);
-        draw_consider(d, c[i].logit, c[i].id, words[c[i].id % 4]);
-    }
+    for (int32_t i = 0; i < n; i++)
+        if ((double)c[i].logit >= min_logit) draw_consider(d, c[i].logit, c[i].id, gumbel_row_v(&d->noise, c[i].id));
 }
 
 int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context,
@@ -200,7 +198,7 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
     if (filter_is_certain(o, max)) return max_id;
     Kept kept = filter_row(&s->filter, o, row, max);
     Draw d;
-    draw_begin(&d, o, position, max, max_id);
+    draw_begin(&d, o, s->n_vocab, position, max, max_id);
     if (kept.candidates) draw_candidates(&d, kept.candidates, kept.n, kept.min_logit);
     else draw_row(&d, row, s->n_vocab, kept.min_logit);
     return d.best_id;
