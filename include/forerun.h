@@ -175,7 +175,8 @@ typedef struct fr_sampling {
     float frequency_penalty; /* 0: none */
     float presence_penalty;  /* 0: none */
     int32_t penalty_last_n;  /* number of last tokens that penalties look at; -1: all */
-    uint64_t seed;
+    uint64_t seed; /* random numbers are keyed by it, the tokens of the prompt, the position and the token: the same
+                    * request gives the same text, and requests with other prompts are independent of it */
 } fr_sampling;
 
 /* Greedy, without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64. */

@@ -37,15 +37,19 @@ static EngineDrafter *find(fr_engine *e, const char *spec) {
     return NULL;
 }
 
+static DrafterEnv env_of(const fr_engine *e, int32_t max_sequences) {
+    return (DrafterEnv){.n_vocab = e->model->model->hparams.n_vocab,
+                        .max_sequences = max_sequences,
+                        .vocab = e->model->gguf,
+                        .target = e->model->gguf,
+                        .weights = e->model->weights,
+                        .device = e->device,
+                        .n_ctx = e->options.n_ctx};
+}
+
 int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     if (find(e, spec)) return FR_OK;
-    DrafterEnv env = {.n_vocab = e->model->model->hparams.n_vocab,
-                      .max_sequences = e->options.max_requests,
-                      .vocab = e->model->gguf,
-                      .target = e->model->gguf,
-                      .weights = e->model->weights,
-                      .device = e->device,
-                      .n_ctx = e->options.n_ctx};
+    const DrafterEnv env = env_of(e, e->options.max_requests);
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);
     if (status || !drafter) return status; /* "none" is no drafter */
@@ -60,6 +64,20 @@ int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     *place = (EngineDrafter){.spec = copy, .drafter = drafter};
     calibration_init(&place->calibration, NULL);
     return FR_OK;
+}
+
+int drafter_pool_open_own(EngineDrafter *own, const EngineDrafter *pooled, fr_engine *e, fr_error *err) {
+    const DrafterEnv env = env_of(e, 1);
+    *own = (EngineDrafter){.n_users = 1, .spec = strdup(pooled->spec)};
+    if (!own->spec) return error_memory(err, "a drafter", strlen(pooled->spec));
+    int status = drafter_open(&own->drafter, own->spec, &env, 0, err);
+    if (!status) calibration_init(&own->calibration, NULL);
+    else drafter_pool_close_own(own);
+    return status;
+}
+
+void drafter_pool_close_own(EngineDrafter *own) {
+    if (own->spec) close_place(own);
 }
 
 EngineDrafter *drafter_pool_acquire(fr_engine *e, const char *spec) {

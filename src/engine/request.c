@@ -105,6 +105,15 @@ static int copy_inputs(fr_request *r, const fr_request_options *o, fr_error *err
     return FR_OK;
 }
 
+/* Replaces the shared drafter by one of the request's own. */
+static int isolate_draft(fr_request *r, RequestDraft *d, fr_error *err) {
+    int status = drafter_pool_open_own(&d->own, d->shared, r->engine, err);
+    if (status) return status;
+    drafter_pool_release(d->shared);
+    d->shared = &d->own;
+    return FR_OK;
+}
+
 /* Adds the draft of one spec to the request. */
 static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     int n = r->options.n_drafts;
@@ -119,13 +128,15 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
                          "fr_engine_options.drafts, or call fr_engine_open_draft first",
                          spec);
     for (int i = 0; i < n; i++)
-        if (r->drafts[i].shared == d) { /* named twice, perhaps by "auto" */
+        if (strcmp(r->drafts[i].shared->spec, spec) == 0) { /* named twice, perhaps by "auto" */
             drafter_pool_release(d);
             return FR_OK;
         }
     r->drafts[n].shared = d;
-    if (d->drafter->class->needs_hidden) r->needs_hidden = true;
     r->options.n_drafts++;
+    if (d->drafter->class->remembers && verify_rule_needs_its_trees(r->rule))
+        return isolate_draft(r, &r->drafts[n], err);
+    if (d->drafter->class->needs_hidden) r->needs_hidden = true;
     return FR_OK;
 }
 
@@ -148,6 +159,12 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
                                           : FR_TREE_BUDGET;
     if (r->has_auto_budget && r->tree_budget > FR_TREE_BUDGET_AUTO_MAX) r->tree_budget = FR_TREE_BUDGET_AUTO_MAX;
     return status;
+}
+
+/* The key of all of the request's random numbers: its seed and its prompt. Requests of one seed with different prompts, such
+ * as the turns of a conversation, are therefore independent, and the same request gives the same text. */
+static uint64_t noise_key(const fr_request_options *o) {
+    return hash64(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt, o->sampling.seed);
 }
 
 static int open_request(fr_request *r, int32_t place, const fr_request_options *o, fr_error *err) {
@@ -180,6 +197,7 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     r->engine = e;
     r->options = *o;
     r->sampling = sampling_of(&o->sampling);
+    r->sampling.seed = noise_key(o);
     r->sequence = -1;
     r->rule = verify_rules()[0];
     if (o->verify)
@@ -222,7 +240,10 @@ void fr_request_close(fr_request *r) {
     for (int i = 0; i < e->options.max_requests; i++)
         if (e->requests[i] == r) e->requests[i] = NULL;
     draft_policy_end(r);
-    for (int i = 0; i < r->options.n_drafts; i++) drafter_pool_release(r->drafts[i].shared);
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        drafter_pool_release(r->drafts[i].shared);
+        drafter_pool_close_own(&r->drafts[i].own);
+    }
     for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
     free(r->stops);
     free(r->context);

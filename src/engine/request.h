@@ -12,7 +12,9 @@
 enum { REQUEST_MAX_DRAFTS = 8, REQUEST_MAX_TEXT = 64 << 20 };
 
 typedef struct RequestDraft {
-    EngineDrafter *shared;
+    EngineDrafter *shared;         /* of the pool; or `own`, where the request must not depend on others */
+    EngineDrafter own;             /* not open: spec == NULL */
+    int32_t sequence;              /* its number in the drafter */
     bool is_active;                /* begun for this request's sequence, and not switched off */
     bool is_proposing;             /* in this step */
     int64_t n_fed;                 /* tokens of the context that it has been shown */
@@ -28,9 +30,9 @@ typedef struct RequestDraft {
 struct fr_request {
     fr_engine *engine;
     fr_request_options options; /* prompt, stops and drafts are not read again */
-    SamplingOptions sampling;
-    int32_t sequence; /* of the executor; -1 once its KV is given back */
-    int32_t *context; /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
+    SamplingOptions sampling;   /* its seed is that of the options, hashed with the prompt */
+    int32_t sequence;           /* of the executor; -1 once its KV is given back */
+    int32_t *context;           /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
     int64_t n_context;
     uint64_t arrival;  /* the smaller, the older */
     int32_t n_read;    /* first tokens of the context that its KV held before pages were taken from it */

@@ -18,17 +18,17 @@ static int feed(const fr_request *r, RequestDraft *d, fr_error *err) {
     if (n == 0) return FR_OK;
     const int32_t *tokens = r->context + d->n_fed;
     d->n_fed = r->n_context;
-    return d->shared->drafter->class->observe(d->shared->drafter, r->sequence, tokens, n, err);
+    return d->shared->drafter->class->observe(d->shared->drafter, d->sequence, tokens, n, err);
 }
 
-static void end_draft(fr_request *r, RequestDraft *d) {
-    if (d->is_active) d->shared->drafter->class->end(d->shared->drafter, r->sequence);
+static void end_draft(RequestDraft *d) {
+    if (d->is_active) d->shared->drafter->class->end(d->shared->drafter, d->sequence);
     d->is_active = d->is_proposing = false;
 }
 
 static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
     snprintf(r->stats.draft_error, sizeof r->stats.draft_error, "%.60s: %.180s", d->shared->spec, why->message);
-    end_draft(r, d);
+    end_draft(d);
 }
 
 /* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their
@@ -55,12 +55,13 @@ void request_drafts_begin(fr_request *r) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         Drafter *drafter = d->shared->drafter;
+        d->sequence = d->shared == &d->own ? 0 : r->sequence;
         begin_counters(r, d);
         d->is_active = true;
         d->n_fed = r->n_context;
         if (drafter->class->set_sampling)
-            drafter->class->set_sampling(drafter, r->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
-        if (drafter->class->begin(drafter, r->sequence, r->context, r->n_context, &err)) switch_off(r, d, &err);
+            drafter->class->set_sampling(drafter, d->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
+        if (drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err)) switch_off(r, d, &err);
     }
 }
 
@@ -68,7 +69,7 @@ void request_drafts_end(fr_request *r) {
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         if (d->is_active) feed(r, d, NULL); /* methods that learn from whole texts need the last ones too */
-        end_draft(r, d);
+        end_draft(d);
     }
 }
 
@@ -83,7 +84,7 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->observe_tree) continue;
         if (feed(r, d, &err) ||
-            d->shared->drafter->class->observe_tree(d->shared->drafter, r->sequence, &verified, &err))
+            d->shared->drafter->class->observe_tree(d->shared->drafter, d->sequence, &verified, &err))
             switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;
@@ -96,7 +97,7 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->needs_hidden) continue;
         Drafter *drafter = d->shared->drafter;
-        if (drafter->class->observe_prompt(drafter, r->sequence, first, r->engine->step.row_hidden, n, &err))
+        if (drafter->class->observe_prompt(drafter, d->sequence, first, r->engine->step.row_hidden, n, &err))
             switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;
@@ -170,7 +171,7 @@ static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const 
         Tree *t = proposal_of(r, d);
         tree_reset(t, r->tree.nodes[0].token);
         t->dists = r->dists;
-        sequences[n_users] = r->sequence;
+        sequences[n_users] = d->sequence;
         budgets[n_users] = budget_of(r);
         e->step.propose_trees[n_users++] = t;
     }
@@ -197,6 +198,9 @@ void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
     }
     for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
         if (e->drafters[k].n_users > 0) propose_with(e, &e->drafters[k], requests, n);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < requests[i]->options.n_drafts; k++)
+            if (requests[i]->drafts[k].own.spec) propose_with(e, &requests[i]->drafts[k].own, &requests[i], 1);
     for (int i = 0; i < n; i++) union_prune(&requests[i]->tree, requests[i]->step_budget);
     double spent_s = clock_s() - start_s;
     for (int i = 0; i < n; i++) requests[i]->stats.draft_s += spent_s;

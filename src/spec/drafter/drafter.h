@@ -79,6 +79,11 @@ typedef struct DrafterClass {
     /* The method draws its nodes at random if the temperature is above 0. Under a ratio rule (verifier.h) it then
      * declares in tree->dists from which distributions. */
     bool draws;
+    /* What the method proposes for one sequence may depend on other sequences, earlier ones or those that are running. The
+     * text of a request under a ratio or lossy rule depends on its trees, so the engine opens a drafter of its own for it:
+     * the text is then a function of the request alone, and no earlier answer, which depends on the same random numbers,
+     * reaches its trees. Such a method opens quickly and reads no file. */
+    bool remembers;
 
     /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against
      * their ranges; it and its strings are only valid during the call. Checks that involve several options are made

@@ -333,6 +333,7 @@ const DrafterClass draft_lookahead_class = {
     .summary = "lookahead decoding: n-grams from the target's own predictions at several future positions",
     .option_table = option_table,
     .options_size = sizeof(LookaheadOptions),
+    .remembers = true,
     .open = open_lookahead,
     .close = close_lookahead,
     .begin = begin,

@@ -352,6 +352,7 @@ const DrafterClass draft_lookahead_trie_class = {
     .summary = "Ant group's trie: what followed the last two tokens in the prompt and in all answers",
     .option_table = option_table,
     .options_size = sizeof(LookaheadTrieOptions),
+    .remembers = true,
     .open = open_lookahead,
     .close = close_lookahead,
     .begin = begin,

@@ -230,6 +230,7 @@ const DrafterClass draft_recycling_class = {
     .summary = "a tree of the tokens that the target last found most probable after each token",
     .option_table = option_table,
     .options_size = sizeof(RecyclingOptions),
+    .remembers = true,
     .open = open_recycling,
     .close = close_recycling,
     .begin = begin,

@@ -251,6 +251,7 @@ const DrafterClass draft_suffix_class = {
     .summary = "SuffixDecoding: the longer the match, the longer the draft; remembers earlier answers",
     .option_table = option_table,
     .options_size = sizeof(SuffixOptions),
+    .remembers = true,
     .open = open_suffix,
     .close = close_suffix,
     .begin = text_drafter_begin,
