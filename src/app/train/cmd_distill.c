@@ -5,7 +5,8 @@
  * Answers are written in the order of the input, each as soon as all before it are done, so that a run that was
  * interrupted continues after its last line. Every answer is the one that `forerun run` gives to its prompt; the
  * other requests of the batch do not matter. With a temperature, record i (from 0) is sampled with the seed --seed +
- * i, so that the answers are independent of each other. */
+ * i, so that the answers are independent of each other, also to equal questions; the turns of a record are, because
+ * noise is keyed by the prompt too. */
 #include "base/progress.h"
 #include "app/train/distill_records.h"
 #include "app/run/generate.h"
