@@ -41,6 +41,7 @@ enum { CHUNK = 64 }; /* entries computed at once */
 
 typedef struct EagleOptions {
     const char *file;
+    bool coupled;
     int32_t depth, top;
     bool is_static;
 } EagleOptions;
@@ -59,6 +60,7 @@ static const Option option_table[] = {
      OPT_CHOICE(EagleOptions, is_static, "dynamic", "static"),
      .default_value = "dynamic",
      .help = "dynamic: EAGLE-2's tree; static: EAGLE-1's, whose shape is fixed in advance"},
+    LEARNED_OPTION_COUPLED(EagleOptions),
     {.key = NULL},
 };
 
@@ -91,27 +93,18 @@ static int read_weights(Eagle *d, fr_error *err) {
 
 static int allocate(Eagle *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
-    int64_t h = l->n_embd, rows = d->max_rows, front = l->max_group * d->top, n_tokens = d->n_ctx + TREE_MAX_NODES;
-    int32_t *tokens;
-    float *features;
+    int64_t h = l->n_embd, rows = d->max_rows, front = l->max_group * d->top, n = l->max_sequences;
+    float *features, *logits;
     const ArenaItem items[] = {
-        ARENA_ITEM(&d->sequences, l->max_sequences),
-        ARENA_ITEM(&tokens, l->max_sequences * n_tokens),
-        ARENA_ITEM(&features, l->max_sequences * h),
-        ARENA_ITEM(&d->group, l->max_group),
-        ARENA_ITEM(&d->front, front),
-        ARENA_ITEM(&d->next, front),
-        ARENA_ITEM(&d->front_rows, front),
-        ARENA_ITEM(&d->rows, rows),
-        ARENA_ITEM(&d->row_ids, rows),
-        ARENA_ITEM(&d->pairs, rows * 2 * h),
-        ARENA_ITEM(&d->inputs, rows * h),
-        ARENA_ITEM(&d->features, front * h),
+        ARENA_ITEM(&d->sequences, n),        ARENA_ITEM(&logits, n * l->n_vocab), ARENA_ITEM(&features, n * h),
+        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),        ARENA_ITEM(&d->next, front),
+        ARENA_ITEM(&d->front_rows, front),   ARENA_ITEM(&d->rows, rows),          ARENA_ITEM(&d->row_ids, rows),
+        ARENA_ITEM(&d->pairs, rows * 2 * h), ARENA_ITEM(&d->inputs, rows * h),    ARENA_ITEM(&d->features, front * h),
         ARENA_ITEM(&d->logits, l->n_vocab),
     };
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "eagle", err);
-    for (int32_t i = 0; i < l->max_sequences && !status; i++) {
-        d->sequences[i].tokens = tokens + i * n_tokens;
+    for (int64_t i = 0; i < n && !status; i++) {
+        d->sequences[i].logits = logits + i * l->n_vocab;
         d->sequences[i].feature = features + i * h;
     }
     return status;
@@ -141,6 +134,7 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     Eagle *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "eagle", sizeof *d);
     int status = apply_options(d, o, env, err);
+    d->learned.coupled = o->coupled;
     if (!status) status = learned_open(&d->learned, o->file, "eagle", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);
@@ -175,10 +169,16 @@ void eagle_fuse(Eagle *d, int32_t n) {
     for (int32_t i = 0; i < n; i++) d->rows[i].input = d->inputs + (int64_t)i * d->learned.n_embd;
 }
 
-void eagle_find_top(Eagle *d, const EagleSequence *s, int32_t row, int32_t token, EagleTop *out) {
-    memcpy(d->logits, executor_logits(d->layer.executor, row), (size_t)d->learned.n_vocab * sizeof *d->logits);
-    token_info_add(&d->info, &token, 1, d->logits);
-    out->n = learned_top(&d->learned, (int32_t)(s - d->sequences), d->logits, d->top, out->tokens, out->log_p);
+void eagle_read_logits(Eagle *d, int32_t row, int32_t token, float *logits) {
+    memcpy(logits, executor_logits(d->layer.executor, row), (size_t)d->learned.n_vocab * sizeof *logits);
+    token_info_add(&d->info, &token, 1, logits);
+}
+
+void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *logits, EagleTop *out) {
+    int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
+    if (logits != d->logits) memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
+    out->n = learned_top(&d->learned, (int32_t)(m->s - d->sequences), path, n_path, d->logits, d->top, out->tokens,
+                         out->log_p);
 }
 
 /* ---- entries: the tokens that the target has read --------------------------------------------------- */
@@ -196,41 +196,28 @@ static int add_entries(Eagle *d, EagleSequence *s, const int32_t *tokens, const 
     if (!status) status = executor_forward(d->layer.executor, d->rows, n, err);
     if (status) return status;
     memcpy(s->feature, executor_hidden(d->layer.executor, n - 1), (size_t)d->learned.n_embd * sizeof *s->feature);
-    eagle_find_top(d, s, n - 1, tokens[n - 1], &s->top);
+    eagle_read_logits(d, n - 1, tokens[n - 1], s->logits);
     executor_commit(d->layer.executor, s->kv, d->row_ids, n);
-    return FR_OK;
-}
-
-static int append_tokens(const Eagle *d, EagleSequence *s, const int32_t *tokens, int64_t n, fr_error *err) {
-    if (n > d->n_ctx + TREE_MAX_NODES - s->n_tokens)
-        return error_set(err, FR_ERR_CONTEXT, "eagle: the drafter's context of %d tokens is full", d->n_ctx);
-    memcpy(s->tokens + s->n_tokens, tokens, (size_t)n * sizeof *tokens);
-    s->n_tokens += n;
     return FR_OK;
 }
 
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     Eagle *d = (Eagle *)drafter;
     EagleSequence *s = sequence_of(drafter, sequence);
-    s->n_tokens = 0;
     int status = learned_begin(drafter, sequence, tokens, n, err);
     if (!status) status = executor_sequence_open(d->layer.executor, &s->kv, err);
     s->begun = status == FR_OK;
-    return status ? status : append_tokens(d, s, tokens, n, err);
-}
-
-static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    int status = learned_observe(drafter, sequence, tokens, n, err);
-    return status ? status : append_tokens((Eagle *)drafter, sequence_of(drafter, sequence), tokens, n, err);
+    return status;
 }
 
 static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err) {
+    Eagle *d = (Eagle *)drafter;
     EagleSequence *s = sequence_of(drafter, sequence);
+    const int32_t *after = d->learned.sequences[sequence].context + first + 1;
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
     for (int32_t i = 0; i < n && !status; i += CHUNK)
-        status = add_entries((Eagle *)drafter, s, s->tokens + first + i + 1, hidden + i, n - i < CHUNK ? n - i : CHUNK,
-                             err);
+        status = add_entries(d, s, after + i, hidden + i, n - i < CHUNK ? n - i : CHUNK, err);
     return status;
 }
 
@@ -287,7 +274,7 @@ const DrafterClass draft_eagle_class = {
     .begin = begin,
     .observe_prompt = observe_prompt,
     .observe_tree = observe_tree,
-    .observe = observe,
+    .observe = learned_observe,
     .propose = propose,
     .end = end,
 };

@@ -80,6 +80,7 @@ typedef struct Hydra {
 
 typedef struct HydraOptions {
     const char *file;
+    bool coupled;
     int32_t top;
 } HydraOptions;
 
@@ -89,6 +90,7 @@ static const Option option_table[] = {
      OPT_INT(HydraOptions, top, 1, MAX_TOP),
      .default_value = "8",
      .help = "children of a node, and nodes expanded at each level"},
+    LEARNED_OPTION_COUPLED(HydraOptions),
     {.key = NULL},
 };
 
@@ -165,6 +167,7 @@ static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env,
     int32_t max_group = MAX_ROWS / d->top < env->max_sequences ? MAX_ROWS / d->top : env->max_sequences;
     d->max_rows = max_group * d->top;
     int status = learned_reserve_group(&d->learned, max_group, err);
+    d->learned.coupled = o->coupled;
     if (!status) status = learned_open(&d->learned, o->file, "hydra", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = allocate(d, err);
@@ -210,11 +213,12 @@ static void run_head(Hydra *d, int32_t level, int32_t n_rows) {
     else learned_head(l, d->x, n_rows, d->logits);
 }
 
-static void add_children(const Hydra *d, const Front *f, float *logits) {
-    int32_t tokens[MAX_TOP];
+static void add_children(Hydra *d, const Front *f, float *logits) {
+    int32_t tokens[MAX_TOP], path[TREE_MAX_NODES];
     double log_p[MAX_TOP];
     Member *m = f->member;
-    int32_t n = learned_top(&d->learned, m->sequence, logits, d->top, tokens, log_p);
+    int32_t n_path = learned_path(m->tree, f->node, path);
+    int32_t n = learned_top(&d->learned, m->sequence, path, n_path, logits, d->top, tokens, log_p);
     for (int32_t i = 0; i < n; i++) {
         double sum = m->log_p[f->node] + log_p[i];
         m->log_p[tree_add(m->tree, f->node, tokens[i], (float)exp(sum), d->learned.base.source)] = sum;

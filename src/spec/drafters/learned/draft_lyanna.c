@@ -44,7 +44,6 @@
 enum { MAX_DEPTH = 16, MAX_GROUP_ROWS = 256, MAX_LOGIT_BYTES = 32 << 20 };
 
 typedef struct LyannaSequence {
-    int32_t *prompt;       /* [n_ctx] the context at begin */
     float *logits;         /* [depth][V] of the last chain */
     int64_t logits_at;     /* length of the context at which it was made; -1: there is none */
     bool is_spent;         /* fusion=off: its remaining rows were used for a proposal */
@@ -58,7 +57,7 @@ typedef struct Lyanna {
     LyannaLayer layer;
     TokenInfo info;
     LyannaSampler sampler;
-    int32_t n_ctx, depth, max_group, n_group;
+    int32_t depth, max_group, n_group;
     int32_t threshold; /* re-sample if more rows than this are left; depth: never */
     bool is_fusing;
     LyannaSequence *sequences; /* [max_sequences] */
@@ -69,6 +68,7 @@ typedef struct Lyanna {
 
 typedef struct LyannaOptions {
     const char *file;
+    bool coupled;
     int32_t depth, top;
     int32_t resample; /* -1: off */
     bool is_fusing;
@@ -99,6 +99,7 @@ static const Option option_table[] = {
      OPT_CHOICE(LyannaOptions, form, "f16", "q8", "factors"),
      .default_value = "f16",
      .help = "token info: f16 and q8 are tables computed at open; factors are multiplied on demand"},
+    LEARNED_OPTION_COUPLED(LyannaOptions),
     {.key = NULL},
 };
 
@@ -135,17 +136,12 @@ static int32_t choose_group(const Lyanna *d) {
 static int allocate(Lyanna *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences;
-    int32_t *prompts;
     float *logits;
-    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),
-                               ARENA_ITEM(&prompts, n * d->n_ctx),
-                               ARENA_ITEM(&logits, n * chain),
-                               ARENA_ITEM(&d->group, d->max_group),
-                               ARENA_ITEM(&d->product, d->max_group * chain),
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n), ARENA_ITEM(&logits, n * chain),
+                               ARENA_ITEM(&d->group, d->max_group), ARENA_ITEM(&d->product, d->max_group * chain),
                                ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
     for (int64_t i = 0; i < n && !status; i++) {
-        d->sequences[i].prompt = prompts + i * d->n_ctx;
         d->sequences[i].logits = logits + i * chain;
     }
     return status ? status : learned_head_reserve(l, (int64_t)d->max_group * d->depth, err);
@@ -157,8 +153,8 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
     if (!d) return error_memory(err, "lyanna", sizeof *d);
     d->sampler.learned = &d->learned;
     d->sampler.info = &d->info;
-    d->n_ctx = env->n_ctx;
     int status = apply_options(d, o, err);
+    d->learned.coupled = o->coupled;
     if (!status) status = learned_open(&d->learned, o->file, "lyanna", env, err);
     if (!status) {
         d->max_group = choose_group(d);
@@ -189,11 +185,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     s->logits_at = s->fresh_at = s->resampled_at = -1;
     s->fresh_hit_rate = s->resampled_hit_rate = (LyannaHitRate){0};
     int status = learned_begin(drafter, sequence, tokens, n, err);
-    if (status) return status;
-    if (n > d->n_ctx)
-        return error_set(err, FR_ERR_CONTEXT, "lyanna: the drafter's context of %d tokens is full", d->n_ctx);
-    memcpy(s->prompt, tokens, (size_t)n * sizeof *tokens);
-    return lyanna_layer_begin(&d->layer, sequence, err);
+    return status ? status : lyanna_layer_begin(&d->layer, sequence, err);
 }
 
 /* Updates the hit rates of the trees that were proposed for this position. */
@@ -209,7 +201,7 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
 static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
-    const int32_t *after = sequence_of(drafter, sequence)->prompt + first + 1;
+    const int32_t *after = d->learned.sequences[sequence].context + first + 1;
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
     for (int32_t i = 0; i < n && !status; i++) status = lyanna_layer_add(&d->layer, sequence, after[i], hidden[i], err);
     return status;
@@ -294,6 +286,7 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     for (int i = 0; i < n && !status; i++) {
         const LyannaSequence *s = &d->sequences[sequences[i]];
         if (budgets[i] < 1 || !learned_hidden(&d->learned, sequences[i])) continue;
+        learned_start(&d->learned, sequences[i], trees[i]);
         resample(d, sequences[i], trees[i]->nodes[0].token);
         if (is_alone(d, s) || s->logits_at == n_tokens_of(d, sequences[i])) continue;
         d->group[d->n_group++] = sequences[i];

@@ -54,6 +54,7 @@ typedef struct Medusa {
 
 typedef struct MedusaOptions {
     const char *file;
+    bool coupled;
     int32_t top;
     bool is_static;
 } MedusaOptions;
@@ -69,6 +70,7 @@ static const Option option_table[] = {
      .default_value = "dynamic",
      .help = "dynamic: the shape follows the heads' probabilities; static: it is fixed by the average accuracy of each "
              "head and rank"},
+    LEARNED_OPTION_COUPLED(MedusaOptions),
     {.key = NULL},
 };
 
@@ -149,6 +151,7 @@ static int open_medusa(Drafter **out, const void *options, const DrafterEnv *env
     d->n_ranks = o->top;
     d->is_static = o->is_static;
     d->max_rows = env->max_sequences < MAX_ROWS ? env->max_sequences : MAX_ROWS;
+    d->learned.coupled = o->coupled;
     int status = learned_open(&d->learned, o->file, "medusa", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = allocate(d, err);
@@ -177,9 +180,9 @@ static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t
     if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n, d->logits);
     else learned_head(l, d->x, n, d->logits);
     for (int32_t r = 0; r < n; r++)
-        d->n_tokens[r * d->n_heads + i] = learned_top(l, members[r].sequence, d->logits + (int64_t)r * l->n_vocab,
-                                                      d->n_ranks, d->tokens + ranks_at(d, r, i),
-                                                      d->log_p + ranks_at(d, r, i));
+        d->n_tokens[r * d->n_heads + i] = learned_top(l, members[r].sequence, NULL, i,
+                                                      d->logits + (int64_t)r * l->n_vocab, d->n_ranks,
+                                                      d->tokens + ranks_at(d, r, i), d->log_p + ranks_at(d, r, i));
 }
 
 /* The `budget` nodes of greatest probability. */

@@ -86,6 +86,7 @@ typedef struct Redrafter {
 
 typedef struct RedrafterOptions {
     const char *file;
+    bool coupled;
     int32_t width, length;
 } RedrafterOptions;
 
@@ -99,6 +100,7 @@ static const Option option_table[] = {
      OPT_INT(RedrafterOptions, length, 1, MAX_LENGTH),
      .default_value = "5",
      .help = "tokens of a candidate"},
+    LEARNED_OPTION_COUPLED(RedrafterOptions),
     {.key = NULL},
 };
 
@@ -173,6 +175,7 @@ static int open_redrafter(Drafter **out, const void *options, const DrafterEnv *
     Redrafter *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "redrafter", sizeof *d);
     int status = apply_options(d, o, env, err);
+    d->learned.coupled = o->coupled;
     if (!status) status = learned_open(&d->learned, o->file, "redrafter", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = token_info_open(&d->info, &d->learned, "redrafter", TOKEN_INFO_F16, err);
@@ -233,11 +236,12 @@ static void run_head(Redrafter *d, int32_t n_rows) {
 }
 
 /* The most probable tokens of each of the sequence's rows, and their log-probabilities. */
-static void rank_tokens(const Redrafter *d, const Member *m) {
-    const LearnedDrafter *l = &d->learned;
+static void rank_tokens(Redrafter *d, const Member *m, int32_t level) {
+    LearnedDrafter *l = &d->learned;
     for (int32_t r = m->first_row; r < m->first_row + m->n_beams; r++)
-        d->n_top[r] = learned_top(l, m->sequence, row_of(d->logits, r, l->n_vocab), d->width,
-                                  d->top + (int64_t)r * d->width, d->top_log_p + (int64_t)r * d->width);
+        d->n_top[r] = learned_top(l, m->sequence, m->beams[r - m->first_row].tokens, level,
+                                  row_of(d->logits, r, l->n_vocab), d->width, d->top + (int64_t)r * d->width,
+                                  d->top_log_p + (int64_t)r * d->width);
 }
 
 /* Replaces the beams by the `width` best of all continuations; of equals, the one of the earlier beam comes first.
@@ -300,7 +304,7 @@ static void search_beams(Redrafter *d) {
         for (int32_t i = 0; i < d->n_group; i++) {
             Member *m = &d->group[i];
             if (level >= m->length) continue;
-            rank_tokens(d, m);
+            rank_tokens(d, m, level);
             choose_beams(d, m, level);
         }
     }

@@ -17,10 +17,8 @@ typedef struct EagleTop {
 typedef struct EagleSequence {
     int32_t kv;
     bool begun;
-    int32_t *tokens; /* [n_ctx + TREE_MAX_NODES] */
-    int64_t n_tokens;
     float *feature; /* [H] f of the last entry */
-    EagleTop top;   /* after the pending token */
+    float *logits;  /* [V] after the pending token */
 } EagleSequence;
 
 /* A sequence in a proposal. */
@@ -63,8 +61,10 @@ typedef struct Eagle {
 void eagle_set_pair(Eagle *d, int32_t i, int32_t token, const float *feature);
 /* Computes the inputs of the first n rows from their pairs. */
 void eagle_fuse(Eagle *d, int32_t n);
-/* The most probable tokens after `token`, from the logits of its row. */
-void eagle_find_top(Eagle *d, const EagleSequence *s, int32_t row, int32_t token, EagleTop *out);
+/* The logits after `token`, by its row. */
+void eagle_read_logits(Eagle *d, int32_t row, int32_t token, float *logits);
+/* The tokens that the target most probably chooses after a node, from the logits there, which may be d->logits. */
+void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *logits, EagleTop *out);
 
 /* Grows the trees of the group and prunes each to its budget. */
 int eagle_grow_trees(Eagle *d, fr_error *err);

@@ -3,9 +3,7 @@
 #include "spec/drafters/learned/learned.h"
 
 #include "base/mem.h"
-#include "spec/drafter/feedback.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,14 +21,21 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
     d->n_embd = d->target->hparams.n_embd;
     d->n_vocab = d->target->hparams.n_vocab;
     d->max_sequences = env->max_sequences;
+    d->n_ctx = env->n_ctx;
     int status = drafter_file_open(&d->file, path, method, d->target, err);
     if (status) return status;
     float *hidden;
-    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, d->max_sequences),
-                               ARENA_ITEM(&hidden, (int64_t)d->max_sequences * d->n_embd)};
+    int32_t *contexts;
+    int64_t n = d->max_sequences, room = (int64_t)d->n_ctx + 2 * TREE_MAX_NODES;
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n), ARENA_ITEM(&hidden, n * d->n_embd),
+                               ARENA_ITEM(&contexts, n * room), ARENA_ITEM(&d->dist, d->n_vocab),
+                               ARENA_ITEM(&d->children, TOP_K_MAX)};
     status = arena_take(&d->arena, items, ARENA_COUNT(items), method, err);
+    if (!status && !(d->sampler = sampler_new(d->n_vocab))) status = error_memory(err, method, (size_t)d->n_vocab);
     for (int32_t i = 0; i < d->max_sequences && !status; i++) {
-        d->sequences[i].temperature = 1;
+        d->sequences[i].context = contexts + i * room;
+        d->sequences[i].sampling = SAMPLING_DEFAULT;
+        d->sequences[i].sampling.temperature = 1;
         d->sequences[i].hidden = hidden + (int64_t)i * d->n_embd;
     }
     return status;
@@ -44,6 +49,7 @@ int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err) {
 
 void learned_release(LearnedDrafter *d) {
     arena_free(&d->arena);
+    sampler_free(d->sampler);
     drafter_file_close(&d->file);
 }
 
@@ -86,27 +92,6 @@ void learned_embed(const LearnedDrafter *d, int32_t token, float *out) {
     d->backend->embed(d->weights, &token, 1, out);
 }
 
-/* x *= factor, in blocks of constant length, which compilers vectorise. */
-static void scale(float *x, int32_t n, float factor) {
-    enum { BLOCK = 16 };
-    int32_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK)
-        for (int32_t k = 0; k < BLOCK; k++) x[i + k] *= factor;
-    for (; i < n; i++) x[i] *= factor;
-}
-
-int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens,
-                    double *log_p) {
-    float temperature = d->sequences[sequence].temperature;
-    float inverse = 1 / (temperature > LEARNED_MIN_TEMPERATURE ? temperature : LEARNED_MIN_TEMPERATURE);
-    scale(logits, d->n_vocab, inverse);
-    d->backend->softmax(d->device, logits, 1, d->n_vocab);
-    int32_t n = logits_top_k(logits, d->n_vocab, k,
-                             tokens); /* an infinite logit makes all p NaN, and NaN is never among the top k */
-    for (int32_t i = 0; i < n; i++) log_p[i] = log((double)logits[tokens[i]]);
-    return n;
-}
-
 int32_t learned_best_nodes(const double *log_p, int32_t first, int32_t end, int32_t k, int32_t *nodes) {
     bool taken[TREE_MAX_NODES] = {false};
     int32_t n = 0;
@@ -127,6 +112,7 @@ int learned_propose(LearnedDrafter *d, const int32_t *sequences, const int32_t *
     int status = FR_OK;
     for (int i = 0; i < n && !status; i++) {
         const float *hidden = budgets[i] > 0 ? learned_hidden(d, sequences[i]) : NULL;
+        if (hidden) learned_start(d, sequences[i], trees[i]);
         if (hidden)
             d->members[n_members++] =
                 (LearnedMember){.tree = trees[i], .sequence = sequences[i], .budget = budgets[i], .hidden = hidden};
@@ -151,16 +137,35 @@ const float *learned_hidden(const LearnedDrafter *d, int32_t sequence) {
 }
 
 void learned_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
-    (void)position;
-    sequence_of(drafter, sequence)->temperature = sampling->temperature;
+    LearnedSequence *s = sequence_of(drafter, sequence);
+    s->sampling = *sampling;
+    s->position = position;
+    s->has_noise = sampling->temperature > 0;
+}
+
+/* A ratio rule draws with random numbers of its own, so that the target's noise says nothing about its choice. */
+void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree) {
+    LearnedSequence *s = sequence_of(&d->base, sequence);
+    s->is_coupled = d->coupled && s->has_noise && !tree->dists;
+}
+
+static int append(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    const LearnedDrafter *d = (const LearnedDrafter *)drafter;
+    LearnedSequence *s = sequence_of(drafter, sequence);
+    int status = feedback_check_tokens(tokens, n, d->n_vocab, err);
+    if (status) return status;
+    if (n > d->n_ctx + TREE_MAX_NODES - s->n_tokens)
+        return error_set(err, FR_ERR_CONTEXT, "%s: the drafter's context of %d tokens is full", drafter->class->name,
+                         d->n_ctx);
+    memcpy(s->context + s->n_tokens, tokens, (size_t)n * sizeof *tokens);
+    s->n_tokens += n;
+    return FR_OK;
 }
 
 int learned_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    const LearnedDrafter *d = (const LearnedDrafter *)drafter;
     LearnedSequence *s = sequence_of(drafter, sequence);
-    s->n_tokens = n;
-    s->n_hidden = 0;
-    return feedback_check_tokens(tokens, n, d->n_vocab, err);
+    s->n_tokens = s->n_hidden = 0;
+    return append(drafter, sequence, tokens, n, err);
 }
 
 /* The target has read n more tokens of the sequence, from position `first` on; `last` is the hidden state of the
@@ -188,12 +193,12 @@ int learned_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree 
 }
 
 int learned_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    const LearnedDrafter *d = (const LearnedDrafter *)drafter;
-    sequence_of(drafter, sequence)->n_tokens += n;
-    return feedback_check_tokens(tokens, n, d->n_vocab, err);
+    sequence_of(drafter, sequence)->position += (uint64_t)n;
+    return append(drafter, sequence, tokens, n, err);
 }
 
 void learned_end(Drafter *drafter, int32_t sequence) {
     LearnedSequence *s = sequence_of(drafter, sequence);
     s->n_tokens = s->n_hidden = 0;
+    s->has_noise = false;
 }

@@ -14,6 +14,8 @@
 #include "base/arena.h"
 #include "spec/drafter/drafter.h"
 #include "spec/drafter/drafter_file.h"
+#include "spec/drafter/feedback.h"
+#include "spec/sampling/draw.h"
 
 /* The row of an option table for the field `const char *file` of S. */
 #define LEARNED_OPTION_FILE(S) \
@@ -21,11 +23,23 @@
         .key = "file", OPT_FILE(S, file), .required = "drafter file", \
         .help = "the drafter's weights, a GGUF file trained for this target" \
     }
+/* Likewise for the field `bool coupled`. */
+#define LEARNED_OPTION_COUPLED(S) \
+    { \
+        .key = "coupled", OPT_FLAG(S, coupled), .default_value = "1", \
+        .help = \
+            "1: rank tokens with the target's own noise, so that more are accepted where the temperature is above 0 " \
+            "(rule sampled only); 0: rank them by their probability" \
+    }
 
 typedef struct LearnedSequence {
     int64_t n_tokens, n_hidden; /* of the context, and how many of their hidden states were observed */
     float *hidden;              /* [n_embd] the latest of them */
-    float temperature;          /* of the request's sampling */
+    int32_t *context;           /* [n_ctx + 2 TREE_MAX_NODES] its tokens, with room for a drafted path */
+    SamplingOptions sampling;   /* of the request; without set_sampling: temperature 1 */
+    bool has_noise;             /* the target draws with noise that is known: set_sampling was called */
+    uint64_t position;          /* output position of the token after the context */
+    bool is_coupled;            /* in this proposal */
 } LearnedSequence;
 
 /* A sequence in a proposal. */
@@ -42,7 +56,11 @@ typedef struct LearnedDrafter {
     const Backend *backend;
     Device *device;
     DrafterFile file;
-    int32_t n_embd, n_vocab, max_sequences;
+    int32_t n_embd, n_vocab, max_sequences, n_ctx;
+    bool coupled; /* option */
+    Sampler *sampler;
+    float *dist;                /* [n_vocab] */
+    DrawChild *children;        /* [TOP_K_MAX] */
     LearnedSequence *sequences; /* [max_sequences] */
     LearnedMember *members;     /* [max_group] the sequences that draft together */
     int32_t max_group;
@@ -57,7 +75,10 @@ void learned_release(LearnedDrafter *d); /* everything but the struct itself */
 /* The hidden state to draft from, [n_embd]; NULL if there is none, because the context is a single token. */
 const float *learned_hidden(const LearnedDrafter *d, int32_t sequence);
 
-/* For `propose`: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at
+/* Before a proposal for a sequence: whether its tokens are ranked with the target's noise. */
+void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree);
+
+/* For `propose`, with learned_start: calls `draft` with the sequences that have a budget and a hidden state, at most max_group of them at
  * a time. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
 int learned_reserve_group(LearnedDrafter *d, int32_t max_group, fr_error *err); /* once, while the drafter is opened */
@@ -80,17 +101,15 @@ void learned_head(LearnedDrafter *d, const float *x, int32_t n_rows, float *logi
 /* The target's embedding of a token, out [n_embd]. */
 void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
 
-/* The k most probable tokens according to a drafter's logits for a sequence, best first, and log p of each;
- * overwrites the logits. Returns their number, which is 0 if the logits are not finite. k <= TOP_K_MAX.
- *
- * Drafters learn the target's distribution, but a token is accepted if the target chooses it: draws it at the
- * sequence's temperature T, or finds it the most probable one. So p = softmax(logits / max(T,
- * LEARNED_MIN_TEMPERATURE)); the minimum keeps the drafter's uncertainty when the target is greedy. The acceptance
- * probability of a token is then its p, and joint probabilities rank the nodes. With T = 1 throughout, greedy
- * requests get trees that are too wide and too short (docs/METHODS.md has the figures). */
+/* The k tokens that the target most probably chooses after a path of n_path drafted tokens, best first, and the logarithm of
+ * that probability for each (learned_top.c); from a drafter's logits [n_vocab], which are overwritten. Returns their number,
+ * which is 0 if the logits are not finite. k <= TOP_K_MAX. path: its tokens; NULL: unknown, as in medusa, whose logits do not
+ * depend on them. */
 #define LEARNED_MIN_TEMPERATURE 0.3f
-int32_t learned_top(const LearnedDrafter *d, int32_t sequence, float *logits, int32_t k, int32_t *tokens,
-                    double *log_p);
+int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, int32_t n_path, float *logits, int32_t k,
+                    int32_t *tokens, double *log_p);
+/* The tokens on the path to a node, without the root's: path [depth of the node], which is returned. */
+int32_t learned_path(const Tree *t, int32_t node, int32_t path[TREE_MAX_NODES]);
 
 /* nodes[0..k): the k of the nodes [first, end) of a tree that have the greatest log_p, best first; of equals, the
  * earlier ones first. Returns their number, which is less than k if there are fewer nodes. */

@@ -69,12 +69,13 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[LYANNA_MAX_TOP] = {0}, n_front = 1;
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
-        int32_t first = t->n, tokens[LYANNA_MAX_TOP];
+        int32_t first = t->n, tokens[LYANNA_MAX_TOP], path[TREE_MAX_NODES];
         double own[LYANNA_MAX_TOP];
         add_info(s, logits + (int64_t)step * s->learned->n_vocab, t, front, n_front);
         for (int32_t f = 0; f < n_front; f++) {
-            int32_t n = learned_top(s->learned, sequence, s->rows + (int64_t)f * s->learned->n_vocab, s->top, tokens,
-                                    own);
+            int32_t n_path = learned_path(t, front[f], path);
+            int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
+                                    s->top, tokens, own);
             for (int32_t k = 0; k < n; k++) {
                 double sum = log_p[front[f]] + own[k];
                 int32_t child = tree_add(t, front[f], tokens[k], (float)exp(sum), s->learned->base.source);

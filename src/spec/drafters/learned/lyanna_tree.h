@@ -12,10 +12,10 @@ enum {
 }; /* tags of nodes; LYANNA_RESAMPLED: found only in the logits of an earlier proposal */
 
 typedef struct LyannaSampler {
-    const LearnedDrafter *learned; /* borrowed */
-    TokenInfo *info;               /* empty if the file has none */
-    int32_t top;                   /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
-    float *rows;                   /* [top][n_vocab] scratch of the caller */
+    LearnedDrafter *learned; /* borrowed */
+    TokenInfo *info;         /* empty if the file has none */
+    int32_t top;             /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
+    float *rows;             /* [top][n_vocab] scratch of the caller */
 } LyannaSampler;
 
 /* BuildSubtree: grows `t`, which has only its root, by n_steps levels. logits: [n_steps][n_vocab] raw logits of that
