@@ -15,18 +15,19 @@
  *
  * The chance of a child. Greedily the drafter's uncertainty about the best logit z is softmax(z / T0), T0 =
  * LEARNED_MIN_TEMPERATURE: a drafter that finds z nearly equal is unsure which is greater. With noise the target compares z
- * + T G, and the same uncertainty gives
+ * + T G instead, and drafters are less sure of z away from the best token:
  *
- *     p_accept = softmax((z + T G) / max(T, T0)) over the best tokens,     z = T log q + const
+ *     p_accept = softmax((z + T G) / (T0 + 0.4 T)) over the best tokens,     z = T log q + const
  *
- * so where one token leads after the noise, a chain gets the budget, and where two are close, both do.
+ * (the divisor by measurement: bench/DIARY.md). Where one token leads after the noise, a chain gets the budget, and where two
+ * are close, both do.
  *
  * Without coupling (coupled=0, or a ratio rule, whose random numbers are others): the tokens of greatest p = softmax(z /
  * max(T, T0)). With T = 1 throughout, greedy requests would get trees that are too wide and too short.
  *
  * Cost: a softmax over V and the noise of the few tokens that can be among the best (draw.c). When it loses: never in
- * acceptance; at T near 0 it is the ranking by q. Proof: tests/lossless/test_coupled.c (a drafter whose q is p has every
- * first child accepted), tests/lossless/test_learned_temperature.c. */
+ * acceptance; at T near 0 it is the ranking by q. Proof: tests/unit/test_learned_top.c,
+ * tests/lossless/test_learned_temperature.c. */
 #include "spec/drafters/learned/learned.h"
 
 #include <math.h>
@@ -81,7 +82,7 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
     const DrawChild *best = d->children;
     int32_t n = draw_children(q, d->n_vocab, &parent, 0, k > N_RIVALS ? k : N_RIVALS, d->children);
     double t = (double)s->sampling.temperature, sum = 0;
-    double sharpness = t / (t > (double)LEARNED_MIN_TEMPERATURE ? t : (double)LEARNED_MIN_TEMPERATURE);
+    double sharpness = t / ((double)LEARNED_MIN_TEMPERATURE + 0.4 * t);
     for (int32_t i = 0; i < n; i++) sum += exp(sharpness * (best[i].value - best[0].value));
     if (n > k) n = k;
     for (int32_t i = 0; i < n; i++) {
