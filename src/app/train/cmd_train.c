@@ -190,7 +190,7 @@ static int train(Training *t, fr_error *err) {
     if (!status) status = dataset_open(&t->data, &t->args.data, t->source, err);
     t->args.dataset = &t->data;
     if (!status) status = plan_steps(t, err);
-    gemm_open(t->args.precision);
+    if (!status) status = gemm_open(t->args.precision, t->args.n_threads, err);
     if (!status)
         status = t->method->open(&t->trainer, &t->args, t->source, t->run_signature, sizeof t->run_signature, err);
     if (status) return status;
