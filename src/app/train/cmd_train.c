@@ -164,8 +164,8 @@ static int finish(Training *t, fr_error *err) {
                                     .precision = gemm_precision_name(t->args.precision),
                                     .n_steps = (uint64_t)r->n_steps,
                                     .seed = t->args.loop.seed,
-                                    .n_tokens = (uint64_t)(r->n_steps * t->args.loop.n_sequences *
-                                                           t->args.loop.n_accumulate * t->data.train.length),
+                                    .n_tokens = (uint64_t)r->n_steps * (uint64_t)t->args.loop.n_sequences *
+                                                (uint64_t)t->args.loop.n_accumulate * (uint64_t)t->data.train.length,
                                     .loss = train_sums_loss(&r->valid),
                                     .accuracy = has_accuracy ? accuracy : NULL,
                                     .n_heads = r->valid.n_heads,
