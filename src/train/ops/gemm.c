@@ -120,8 +120,10 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
                                      accumulate,
                                      c,
                                      c_stride});
-    else
+    else {
+        fr_assert(multiply_f32); /* gemm_open was called */
         multiply_f32(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
                      (int)m, (int)n, (int)k, alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c,
                      (int)c_stride);
+    }
 }
