@@ -164,6 +164,7 @@ static int print_json(const Method *methods, int n, int n_runs, fr_error *err) {
                                             "overhead", json_real_or_null(overhead(m)), "identical",
                                             (int)(m->same && !m->dist_only && !m->is_lossy), "same_distribution",
                                             (int)(m->same && !m->is_lossy), "lossy", (int)m->is_lossy));
+        if (m->stats.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(m->stats.draft_error));
         json_array_append_new(rows, j);
     }
     return json_print(rows, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
