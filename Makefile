@@ -13,7 +13,9 @@ VERSION := 0.1.0
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 LIB_PKGS := libpcre2-8 libxxhash
-PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 libutf8proc jansson libzstd openblas
+PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 libutf8proc jansson libzstd
+# Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
+HEADER_PKGS := openblas
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # WERROR=-Werror in .ci/run only: a warning of some future compiler must not stop a user's build.
@@ -23,7 +25,7 @@ ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=of
              -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
 # Other people's headers are not held to our warnings.
-PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
+PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) $(HEADER_PKGS) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 
@@ -31,7 +33,7 @@ MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
 MODE_FLAGS_tsan  := -fsanitize=thread -DREAL_CLONES=
 MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
-# An rpath of the old kind: what a library needs is looked for there too.
+# An rpath of the old kind: what a library needs, and OpenBLAS when training loads it, is looked for there too.
 MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.

@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
                       .vocabulary = g,
                       .seed = 1,
                       .n_threads = v[7]};
-    gemm_open(v[8] ? GEMM_BF16 : GEMM_F32);
+    if (gemm_open(v[8] ? GEMM_BF16 : GEMM_F32, v[7], &err)) die(err.message);
     if (machine_measure(kernels_select(NULL), v[7], &speed, &err)) die(err.message);
     if (llama_trainer_open(&t, &o, &err)) die(err.message);
     AdamWOptions usual = {0.9, 0.95, 1e-8, 0.1};

@@ -5,6 +5,8 @@
  */
 #include "app/stats_json.h"
 
+#include "app/json_values.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,7 +122,7 @@ json_t *stats_json(const fr_stats *s) {
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         failed |= json_object_set_new(j, counts[i].name, json_integer(counts[i].value));
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        failed |= json_object_set_new(j, reals[i].name, json_real(reals[i].value));
+        failed |= json_object_set_new(j, reals[i].name, json_real_or_null(reals[i].value));
     failed |= json_object_set_new(j, "accept_histogram", histogram_json(s->accept_histogram));
     failed |= json_object_set_new(j, "conditional_acceptance", conditional_json(s));
     failed |= json_object_set_new(j, "acceptance_by_step", by_step_json(s));

@@ -6,7 +6,6 @@
 #include "base/machine_speed.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 enum { PATH_BYTES = 4096, FILE_BYTES = 2048 };
@@ -48,10 +47,15 @@ static size_t write_text(const char *key, const CostCurve *c, char out[FILE_BYTE
     return (size_t)n;
 }
 
+/* No forward of any model takes less or more; between these limits no sum, product or quotient of costs overflows. */
+static const double MIN_S = 1e-9, MAX_S = 1e5;
+enum { MAX_ROWS = 1 << 16 };
+
 static bool is_sound(const CostCurve *c) {
-    bool ok = c->rows[0] == 1 && c->seconds[0] > 0 && c->key_s >= 0 && c->key_read_s >= 0;
+    bool ok = c->rows[0] == 1 && c->seconds[0] >= MIN_S;
     for (int k = 1; k < c->n; k++) ok = ok && c->rows[k] > c->rows[k - 1] && c->seconds[k] >= c->seconds[k - 1];
-    return ok && isfinite(c->seconds[c->n - 1]) && isfinite(c->key_s) && isfinite(c->key_read_s);
+    return ok && c->rows[c->n - 1] <= MAX_ROWS && c->seconds[c->n - 1] <= MAX_S && c->key_s >= 0 && c->key_s <= MAX_S &&
+           c->key_read_s >= 0 && c->key_read_s <= MAX_S;
 }
 
 /* Reads the numbers from `at` on, which is where the key ends. */

@@ -22,7 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_HEADER = 100 << 20, MAX_TENSORS = 1 << 16 };
+/* Parsed, a header takes up to 100 times its length; one with the most tensors has 10 MB. */
+enum { MAX_HEADER = 16 << 20, MAX_TENSORS = 1 << 16 };
 
 struct SafeTensors {
     char *path;
@@ -176,7 +177,10 @@ static int parse(SafeTensors *s, fr_error *err) {
         return error_set(err, FR_ERR_FORMAT, "%s: is not a safetensors file: it ends after %zu bytes", s->path,
                          s->n_bytes);
     for (int i = 7; i >= 0; i--) n_header = n_header << 8 | s->bytes[i];
-    if (n_header > s->n_bytes - 8 || n_header > MAX_HEADER)
+    if (n_header <= s->n_bytes - 8 && n_header > MAX_HEADER)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: has a header of %llu bytes; at most %d are read", s->path,
+                         (unsigned long long)n_header, MAX_HEADER);
+    if (n_header > s->n_bytes - 8)
         return error_set(
             err, FR_ERR_FORMAT,
             "%s: is not a safetensors file: its first eight bytes claim a header of %llu bytes in a file of %zu",

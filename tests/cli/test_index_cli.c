@@ -72,6 +72,18 @@ static void replay_drafts_from_it(void **state) {
     assert_true(steps > 0 && tokens > 3 * steps);
 }
 
+/* JSON has no text for such a name: it becomes null, and no other key is lost. */
+static void a_name_that_is_not_utf_8_is_null(void **state) {
+    (void)state;
+    spill_text(PLAIN, "one plain text\n");
+    cli_expect("index " TARGET PLAIN " -o build/test-\xff.index", 0, " in 1 documents, ");
+    cli_expect("compare -m models/target.gguf -p Once -n 2 --draft rest:index=build/test-\xff.index --json", 0,
+               "\"method\": null");
+    cli_expect("compare -m models/target.gguf -p Once -n 2 --draft rest:index=build/test-\xff.index --json", 0,
+               "\"identical\": true");
+    unlink("build/test-\xff.index");
+}
+
 static void it_refuses_with_a_reason(void **state) {
     (void)state;
     static const struct {
@@ -111,9 +123,8 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_takes_all_kinds_of_corpora),
-        cmocka_unit_test(zstd_changes_nothing),
-        cmocka_unit_test(replay_drafts_from_it),
+        cmocka_unit_test(it_takes_all_kinds_of_corpora), cmocka_unit_test(zstd_changes_nothing),
+        cmocka_unit_test(replay_drafts_from_it),         cmocka_unit_test(a_name_that_is_not_utf_8_is_null),
         cmocka_unit_test(it_refuses_with_a_reason),
     };
     return cmocka_run_group_tests(tests, NULL, clean);

@@ -13,8 +13,9 @@ enum { N_A = 3, N_B = 5, UNTOUCHED = 7 };
 static int read_checkpoint(const char *path) {
     float values[N_A + N_B];
     for (int i = 0; i < N_A + N_B; i++) values[i] = UNTOUCHED;
-    const CheckpointArray arrays[] = {{"a", N_A, values}, {"b", N_B, values + N_A}};
-    Checkpoint c = {.step = -1, .data = 12, .run_signature = "seed=1 batch=8", .arrays = arrays, .n_arrays = 2};
+    const CheckpointArray arrays[] = {{"a", N_A, values, false}, {"b", N_B, values + N_A, false}};
+    Checkpoint c =
+        {.step = -1, .n_steps = 1000, .data = 12, .run_signature = "seed=1 batch=8", .arrays = arrays, .n_arrays = 2};
     fr_error err = {0};
     int status = checkpoint_read(path, &c, &err);
     if (!status) fr_assert(c.step >= 0);

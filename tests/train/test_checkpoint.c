@@ -7,6 +7,7 @@
 #include "toy_trainer.h"
 #include "train/loop/checkpoint.h"
 #include "train/loop/loop.h"
+#include "train/loop/train_log.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -93,9 +94,10 @@ typedef struct Arrays {
 static void make_arrays(Arrays *x, float seed) {
     for (int i = 0; i < 1000; i++) x->a[i] = sinf(seed + (float)i);
     for (int i = 0; i < 7; i++) x->b[i] = seed;
-    x->list[0] = (CheckpointArray){"a", 1000, x->a};
-    x->list[1] = (CheckpointArray){"b", 7, x->b};
+    x->list[0] = (CheckpointArray){"a", 1000, x->a, false};
+    x->list[1] = (CheckpointArray){"b", 7, x->b, false};
     x->checkpoint = (Checkpoint){.step = 12,
+                                 .n_steps = 20,
                                  .data = 0xfedcba9876543210,
                                  .run_signature = "toy seed=1 lr=0.001 clip=1",
                                  .arrays = x->list,
@@ -107,7 +109,7 @@ static void a_written_checkpoint_is_read_back(void **state) {
     Arrays first, second, got;
     remove_files();
     make_arrays(&first, 1), make_arrays(&second, 2), make_arrays(&got, 3);
-    first.b[3] = -0.0f, first.b[4] = NAN, first.b[5] = 1e-45f;
+    first.b[3] = -0.0f, first.b[4] = 1e-45f;
     assert_int_equal(checkpoint_write(PATH, &first.checkpoint, NULL), 0);
     second.checkpoint.step = 13;
     assert_int_equal(checkpoint_write(PATH, &second.checkpoint, NULL), 0);
@@ -186,6 +188,42 @@ static void a_checkpoint_of_another_run_is_refused(void **state) {
     assert_int_equal(checkpoint_write("/nowhere/x", &x.checkpoint, NULL), FR_ERR_IO);
 }
 
+/* Files whose fingerprint is right, as a forger computes it. */
+static void forged_numbers_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        float value;
+        bool not_negative;
+        const char *words;
+    } cases[] = {{NAN, false, "numbers that training does not compute"},
+                 {INFINITY, false, "numbers that training does not compute"},
+                 {-INFINITY, false, "numbers that training does not compute"},
+                 {-1, true, "numbers that training does not compute"}};
+    Arrays x, got, before;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        remove_files();
+        make_arrays(&x, 1), make_arrays(&got, 3), make_arrays(&before, 3);
+        x.b[5] = cases[i].value;
+        got.list[1].not_negative = cases[i].not_negative;
+        assert_int_equal(checkpoint_write(PATH, &x.checkpoint, NULL), 0);
+        expect_refusal(cases[i].words, &got.checkpoint, FR_ERR_FORMAT);
+        assert_memory_equal(got.a, before.a, sizeof got.a);
+    }
+    make_arrays(&x, 1);
+    x.checkpoint.step = 20;
+    assert_int_equal(checkpoint_write(PATH, &x.checkpoint, NULL), 0);
+    assert_int_equal(checkpoint_read(PATH, &got.checkpoint, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        x.checkpoint.step = i ? INT64_MAX : 21;
+        assert_int_equal(checkpoint_write(PATH, &x.checkpoint, NULL), 0);
+        expect_refusal("beyond the 20 steps of this run", &got.checkpoint, FR_ERR_MISMATCH);
+    }
+    x.checkpoint.step = -1;
+    assert_int_equal(checkpoint_write(PATH, &x.checkpoint, NULL), 0);
+    expect_refusal("lacks the keys", &got.checkpoint, FR_ERR_FORMAT);
+    assert_int_equal(got.checkpoint.step, 20);
+}
+
 /* ---- the loop ----------------------------------------------------------------------------------- */
 
 static LoopOptions loop_options(void) {
@@ -250,6 +288,21 @@ static void the_loss_falls_and_is_logged(void **state) {
     }
     assert_true(n_steps == 60 && n_valid == 3);
     free(log);
+}
+
+/* A loss that is no number is null in the log, which keeps its line. */
+static void a_loss_of_nan_is_null(void **state) {
+    (void)state;
+    remove_files();
+    const TrainSums sums = {.loss = NAN, .n = 4};
+    TrainLog log;
+    assert_int_equal(train_log_open(&log, LOG, 0, NULL), 0);
+    assert_int_equal(train_log_valid(&log, 1, &sums, NULL), 0);
+    train_log_close(&log);
+    size_t n;
+    char *text = slurp(LOG, &n);
+    assert_non_null(strstr(text, "\"valid_loss\": null"));
+    free(text);
 }
 
 /* Two micro-batches of 4 give the bits of a batch of 8, because the toy adds its gradients sequence by sequence. */
@@ -382,7 +435,9 @@ int main(void) {
         cmocka_unit_test(a_written_checkpoint_is_read_back),
         cmocka_unit_test(a_damaged_file_is_refused),
         cmocka_unit_test(a_checkpoint_of_another_run_is_refused),
+        cmocka_unit_test(forged_numbers_are_refused),
         cmocka_unit_test(the_loss_falls_and_is_logged),
+        cmocka_unit_test(a_loss_of_nan_is_null),
         cmocka_unit_test(accumulation_is_a_larger_batch),
         cmocka_unit_test(a_stopped_run_resumes_exactly),
         cmocka_unit_test(a_resumed_log_has_each_step_once),

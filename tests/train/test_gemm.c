@@ -164,7 +164,7 @@ static void errors_are_those_of_bf16(void **state) {
     (void)state;
     for (int precision = GEMM_F32; precision <= GEMM_BF16; precision++) {
         double worst = 0;
-        gemm_open((GemmPrecision)precision);
+        assert_int_equal(gemm_open((GemmPrecision)precision, 4, NULL), FR_OK);
         for (int i = 0; i < N_SHAPES; i++)
             for (int variant = 0; variant < 8; variant++) {
                 Case t = make_case(shapes[i][0], shapes[i][1], shapes[i][2], variant);
@@ -180,7 +180,7 @@ static void errors_are_those_of_bf16(void **state) {
             }
         if (precision == GEMM_BF16) assert_true(worst > 0x1p-9);
     }
-    gemm_open(GEMM_F32);
+    assert_int_equal(gemm_open(GEMM_F32, 4, NULL), FR_OK);
 }
 
 /* ---- a layer ------------------------------------------------------------------------------------------ */
@@ -208,10 +208,10 @@ static void run_layer(GemmPrecision precision, float out[LAYER]) {
     static float x[T * IN], w[OUT * IN], b[OUT], dy[T * OUT];
     fill_array(x, T * IN, 4), fill_array(w, OUT * IN, 5), fill_array(b, OUT, 6), fill_array(dy, T * OUT, 7);
     fill_array(out, LAYER, 8); /* backward functions add */
-    gemm_open(precision);
+    assert_int_equal(gemm_open(precision, 4, NULL), FR_OK);
     linear_forward(out + Y, x, w, b, T, IN, OUT);
     linear_backward(out + DX, out + DW, out + DB, dy, x, w, T, IN, OUT);
-    gemm_open(GEMM_F32);
+    assert_int_equal(gemm_open(GEMM_F32, 4, NULL), FR_OK);
 }
 
 static void a_layer_in_bf16_is_near_the_layer_in_float(void **state) {

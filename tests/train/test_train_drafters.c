@@ -59,7 +59,6 @@ static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *
 
 static int make_cases(void **state) {
     (void)state;
-    openblas_set_num_threads(1);
     const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
     if (rope_init(&rope, &params, NULL, NULL)) return -1;
     medusas[0] = (MedusaNet){C, V, 3, 2, true, soft_labels};

@@ -334,7 +334,6 @@ static void positions_outside_the_mask_change_nothing(void **state) {
 
 static int fill(void **state) {
     (void)state;
-    openblas_set_num_threads(1);
     for (uint64_t i = 0; i < MAX_T * C; i++) hidden[i] = 2 * rng_uniform(1, RNG_TEST, i, 0) - 1;
     for (uint64_t i = 0; i < V * C; i++)
         embd[i] = rng_uniform(2, RNG_TEST, i, 0) - 0.5, head[i] = 2 * rng_uniform(3, RNG_TEST, i, 0) - 1;

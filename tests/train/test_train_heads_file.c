@@ -322,7 +322,7 @@ static void untrained_heads_repeat_the_target(void **state) {
 
 static int open_all(void **state) {
     (void)state;
-    gemm_open(GEMM_F32);
+    assert_int_equal(gemm_open(GEMM_F32, 4, NULL), FR_OK);
     learned_rig_write_target(TARGET, 6);
     target_gguf = rig_gguf(TARGET);
     target = rig_weights(target_gguf, NULL);

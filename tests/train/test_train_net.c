@@ -154,12 +154,6 @@ static void ties_go_to_the_lowest_token(void **state) {
     assert_false(is_first_best(logits, 3, 4));
 }
 
-static int one_thread(void **state) {
-    (void)state;
-    gemm_open(GEMM_F32);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_finite_differences),
@@ -168,5 +162,5 @@ int main(void) {
         cmocka_unit_test(positions_outside_the_mask_change_nothing),
         cmocka_unit_test(ties_go_to_the_lowest_token),
     };
-    return cmocka_run_group_tests(tests, one_thread, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

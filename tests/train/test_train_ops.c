@@ -396,12 +396,6 @@ static void rates_of_a_schedule(void **state) {
     assert_true(schedule_rate(&s, 0) == 1 && schedule_rate(&s, 1) == 0);
 }
 
-static int one_thread(void **state) {
-    (void)state;
-    gemm_open(GEMM_F32);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear),
@@ -419,5 +413,5 @@ int main(void) {
         cmocka_unit_test(clipping),
         cmocka_unit_test(rates_of_a_schedule),
     };
-    return cmocka_run_group_tests(tests, one_thread, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

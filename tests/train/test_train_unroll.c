@@ -11,6 +11,7 @@
 #include "train/nets/net_lyanna.h"
 #include "train/data/noise.h"
 #include "train/nets/start_values.h"
+#include "train/ops/gemm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -322,6 +323,7 @@ static void hot_tokens_are_the_most_frequent_ones(void **state) {
 }
 
 int main(void) {
+    if (gemm_open(GEMM_F32, 4, NULL)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(eagle_drafts_as_the_network_computes),
         cmocka_unit_test(lyanna_drafts_as_the_network_computes),

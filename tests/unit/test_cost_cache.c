@@ -95,11 +95,14 @@ static void the_damaged_is_no_entry(void **state) {
     bad[n] = '\n';
     write_entry(bad, n + 1);
     assert_false(cost_cache_load(folder, "a key", &got));
-    CostCurve unsound[4] = {CURVE, CURVE, CURVE, CURVE};
+    CostCurve unsound[11];
+    for (int i = 0; i < 11; i++) unsound[i] = CURVE;
     unsound[0].rows[0] = 2, unsound[1].seconds[2] = INFINITY, unsound[2].seconds[1] = 0.001, unsound[3].key_s = -1;
-    for (int i = 0; i < 4; i++) {
+    unsound[4].seconds[2] = 1e300, unsound[5].seconds[0] = 1e-310, unsound[6].rows[2] = INT32_MAX;
+    unsound[7].key_s = 1e308, unsound[8].key_read_s = 1e308, unsound[9].key_s = NAN, unsound[10].seconds[1] = NAN;
+    for (int i = 0; i < 11; i++) {
         cost_cache_store(folder, "a key", &unsound[i], NULL);
-        assert_false(cost_cache_load(folder, "a key", &got));
+        if (cost_cache_load(folder, "a key", &got)) fail_msg("unsound curve %d: taken", i);
     }
     assert_int_equal(got.n, -1);
     cost_cache_store(folder, "a key", &CURVE, NULL);

@@ -91,6 +91,9 @@ static void malformed_headers_are_refused(void **state) {
     }
     expect("{}", 2, "it ends after 2 bytes");
     expect("\x10\0\0\0\0\0\0\0{}", 10, "claim a header of 16 bytes in a file of 10");
+    static char long_header[8 + (17 << 20)]; /* claims 16 MiB and a byte */
+    long_header[0] = 1, long_header[3] = 1;
+    expect(long_header, sizeof long_header, "has a header of 16777217 bytes; at most 16777216 are read");
     expect("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "claim a header of 18446744073709551615 bytes");
 }
 

@@ -1,23 +1,16 @@
 /* bench_json.c - all measurements of `forerun bench` as one JSON object. docs/BENCH.md explains the fields. */
 #include "app/bench/bench.h"
 
+#include "app/json_values.h"
 #include "base/threads.h"
 
-#include <math.h>
 #include <stdio.h>
-
-static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
-
-/* Paths need not be UTF-8, but JSON is: a name that is not becomes null. */
-static json_t *string_or_null(const char *text) {
-    json_t *j = json_string(text);
-    return j ? j : json_null();
-}
 
 static json_t *spread_json(const BenchSpread *s, int n) {
     json_t *runs = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(runs, json_real(s->runs[i]));
-    return json_pack("{s:f, s:o, s:o}", "mean", s->mean, "sd", real_or_null(s->sd), "runs", runs);
+    for (int i = 0; i < n; i++) json_array_append_new(runs, json_real_or_null(s->runs[i]));
+    return json_pack("{s:o, s:o, s:o}", "mean", json_real_or_null(s->mean), "sd", json_real_or_null(s->sd), "runs",
+                     runs);
 }
 
 static json_t *record_json(const BenchRecord *x) {
@@ -34,7 +27,7 @@ static json_t *row_json(const BenchResults *r, int i_category, int i_method) {
     json_object_update_new(
         j, json_pack("{s:s, s:o, s:i, s:i, s:o, s:o, s:o, s:f, s:b, s:b}", "category",
                      i_category < 0 ? "all" : r->questions->categories[i_category], "method",
-                     string_or_null(r->methods[i_method].name), "n_parallel", r->n_parallel, "n_questions",
+                     json_string_or_null(r->methods[i_method].name), "n_parallel", r->n_parallel, "n_questions",
                      row.n_questions, "tokens_per_s", spread_json(&row.rate, r->n_runs), "speed_up",
                      spread_json(&row.speed_up, r->n_runs), "prefill_tokens_per_s",
                      spread_json(&row.prefill_rate, r->n_runs), "drafted_per_step",
@@ -62,8 +55,8 @@ static void add_records(json_t *records, const BenchResults *r) {
                 json_object_update_new(j, json_pack("{s:i, s:I, s:s, s:o, s:i, s:s}", "run", run, "question_id",
                                                     (json_int_t)question->id, "category",
                                                     r->questions->categories[question->i_category], "method",
-                                                    string_or_null(r->methods[m].name), "n_parallel", r->n_parallel,
-                                                    "fingerprint", fingerprint));
+                                                    json_string_or_null(r->methods[m].name), "n_parallel",
+                                                    r->n_parallel, "fingerprint", fingerprint));
                 json_array_append_new(records, j);
             }
 }
@@ -73,9 +66,9 @@ static json_t *methods_json(const BenchResults *r) {
     for (int m = 0; m < r->n_methods; m++) {
         json_t *drafts = json_array();
         for (int i = 0; i < r->methods[m].n_drafts; i++)
-            json_array_append_new(drafts, string_or_null(r->methods[m].drafts[i]));
+            json_array_append_new(drafts, json_string_or_null(r->methods[m].drafts[i]));
         int budget = r->methods[m].tree_budget ? r->methods[m].tree_budget : FR_TREE_BUDGET;
-        json_array_append_new(methods, json_pack("{s:o, s:o, s:i}", "name", string_or_null(r->methods[m].name),
+        json_array_append_new(methods, json_pack("{s:o, s:o, s:i}", "name", json_string_or_null(r->methods[m].name),
                                                  "drafts", drafts, "tree_budget", r->methods[m].n_drafts ? budget : 0));
     }
     return methods;
@@ -85,9 +78,9 @@ static json_t *tuning_json(const BenchTuning *t) {
     if (!t->chain) return json_null();
     json_t *tried = json_array();
     for (int i = 0; i < t->n_lengths; i++)
-        json_array_append_new(tried,
-                              json_pack("{s:i, s:f}", "length", t->lengths[i], "tokens_per_s", t->tokens_per_s[i]));
-    return json_pack("{s:o, s:i, s:i, s:o}", "chain", string_or_null(t->chain), "n_questions", t->n_questions,
+        json_array_append_new(tried, json_pack("{s:i, s:o}", "length", t->lengths[i], "tokens_per_s",
+                                               json_real_or_null(t->tokens_per_s[i])));
+    return json_pack("{s:o, s:i, s:i, s:o}", "chain", json_string_or_null(t->chain), "n_questions", t->n_questions,
                      "best_length", t->lengths[t->best], "tried", tried);
 }
 
@@ -101,13 +94,13 @@ static json_t *settings_json(const BenchReport *r) {
                                  "repeat_penalty", (double)s->repeat_penalty, "frequency_penalty",
                                  (double)s->frequency_penalty, "presence_penalty", (double)s->presence_penalty,
                                  "penalty_last_n", s->penalty_last_n, "seed", (json_int_t)s->seed);
-    return json_pack("{s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(),
-                     "model", string_or_null(a->model), "model_name", string_or_null(info.name), "kernel_table",
-                     info.kernels, "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(),
-                     "questions_file", string_or_null(r->path), "chat_family", r->rig->chat ? info.chat_family : "none",
-                     "max_tokens", (json_int_t)a->n_tokens, "sampling", sampling, "verify",
-                     a->verify ? a->verify : "sampled", "runs_wanted", r->n_runs_wanted, "runs", r->results[0].n_runs,
-                     "questions_left_out", r->n_left_out);
+    return json_pack(
+        "{s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version", fr_version(), "model",
+        json_string_or_null(a->model), "model_name", json_string_or_null(info.name), "kernel_table", info.kernels,
+        "threads", a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "questions_file",
+        json_string_or_null(r->path), "chat_family", r->rig->chat ? info.chat_family : "none", "max_tokens",
+        (json_int_t)a->n_tokens, "sampling", sampling, "verify", a->verify ? a->verify : "sampled", "runs_wanted",
+        r->n_runs_wanted, "runs", r->results[0].n_runs, "questions_left_out", r->n_left_out);
 }
 
 int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {
@@ -120,7 +113,7 @@ int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {
     failed |= json_object_set_new(j, "tuning", tuning_json(&r->tuning));
     failed |= json_object_set_new(j, "summary", rows);
     failed |= json_object_set_new(j, "records", records);
-    failed |= json_object_set_new(j, "draft_error", string_or_null(r->rig->draft_error));
+    failed |= json_object_set_new(j, "draft_error", json_string_or_null(r->rig->draft_error));
     failed = failed || json_dump_file(j, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     json_decref(j);
     return failed ? error_set(err, FR_ERR_IO, "%s: the measurements cannot be written", path) : FR_OK;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_FILE_BYTES = 1 << 30, MT_BENCH_FIRST = 81, MT_BENCH_LAST = 160 };
+enum { MAX_FILE_BYTES = 16 << 20, MT_BENCH_FIRST = 81, MT_BENCH_LAST = 160 };
 
 static const char *category_of(const json_t *object, int64_t id) {
     static const char *const mt_bench[] = {"writing", "roleplay",   "reasoning", "math",

@@ -1,5 +1,6 @@
 /* cmd_perf.c - `forerun perf`: the limits of this machine, and how close a forward over n rows comes to them. */
 #include "app/cli.h"
+#include "app/json_values.h"
 #include "app/perf/perf_figures.h"
 #include "app/perf/perf_parts.h"
 #include "app/plot.h"
@@ -127,9 +128,9 @@ static void print_text(const Report *r) {
 }
 
 /* null where the limits are unknown. */
-static json_t *figure(const Report *r, double value) { return has_limits(r) ? json_real(value) : json_null(); }
+static json_t *figure(const Report *r, double value) { return has_limits(r) ? json_real_or_null(value) : json_null(); }
 
-static void print_json(const Report *r) {
+static int print_json(const Report *r, fr_error *err) {
     const double *peak = r->speed.peak_gop_s;
     json_t *rows = json_array();
     for (int64_t i = 0; i < r->n; i++)
@@ -147,9 +148,7 @@ static void print_json(const Report *r) {
                           r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s",
                           peak[PEAK_F32], "weight_gb", r->work.weight_bytes * 1e-9, "context", r->args->n_context,
                           "forward", rows, "split", split);
-    json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(j);
+    return json_print(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6), err);
 }
 
 static int plot(const Report *r, fr_error *err) {
@@ -213,9 +212,9 @@ static int report(const PerfArgs *a, fr_error *err) {
     if (!status) status = measure_parts(&r, executor, err);
     executor_close(executor);
     if (!status) {
-        if (a->json) print_json(&r);
+        if (a->json) status = print_json(&r, err);
         else print_text(&r);
-        if (a->plot) status = plot(&r, err);
+        if (!status && a->plot) status = plot(&r, err);
     }
     free(r.rows);
     free(r.split);

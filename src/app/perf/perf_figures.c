@@ -9,6 +9,7 @@
  * rest. */
 #include "app/perf/perf_figures.h"
 
+#include "app/json_values.h"
 #include "base/clock.h"
 #include "backend/cost_parts.h"
 
@@ -179,10 +180,7 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
         else print_text(&f, m, goal);
     }
     executor_close(e);
-    if (!status && json) {
-        json_dumpf(list, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-    }
+    if (!status && json) return json_print(list, JSON_INDENT(2) | JSON_REAL_PRECISION(6), err);
     json_decref(list);
     return status;
 }

@@ -1,4 +1,5 @@
 /* cmd_compare.c - `forerun compare`: the same prompt plainly and with each drafter, side by side. */
+#include "app/json_values.h"
 #include "app/run/generate.h"
 #include "app/stats_json.h"
 
@@ -150,23 +151,23 @@ static void print_texts(const Method *methods, int n) {
     }
 }
 
-static void print_json(const Method *methods, int n, int n_runs) {
+static int print_json(const Method *methods, int n, int n_runs, fr_error *err) {
     json_t *rows = json_array();
     double plain = median(methods[0].tokens_per_s, n_runs);
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
         double rate = median(m->tokens_per_s, n_runs);
         json_t *j = stats_json(&m->stats); /* of the last run; the rate is the median of all */
-        json_object_update_new(j, json_pack("{s:s, s:f, s:f, s:f, s:b, s:b, s:b}", "method",
-                                            m->spec ? m->spec : "plain", "tokens_per_s", rate, "speed_up", rate / plain,
-                                            "overhead", overhead(m), "identical",
+        json_object_update_new(j, json_pack("{s:o, s:o, s:o, s:o, s:b, s:b, s:b}", "method",
+                                            json_string_or_null(m->spec ? m->spec : "plain"), "tokens_per_s",
+                                            json_real_or_null(rate), "speed_up", json_real_or_null(rate / plain),
+                                            "overhead", json_real_or_null(overhead(m)), "identical",
                                             (int)(m->same && !m->dist_only && !m->is_lossy), "same_distribution",
                                             (int)(m->same && !m->is_lossy), "lossy", (int)m->is_lossy));
+        if (m->stats.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(m->stats.draft_error));
         json_array_append_new(rows, j);
     }
-    json_dumpf(rows, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(rows);
+    return json_print(rows, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
 }
 
 /* Under a ratio rule a seed gives another text of the same distribution; greedy texts stay identical. */
@@ -220,7 +221,7 @@ static int run(int argc, char **argv) {
     bool same = true;
     for (int i = 0; i < n; i++) same = same && methods[i].same;
     if (!status) {
-        if (args.json) print_json(methods, n, args.n_runs);
+        if (args.json) status = print_json(methods, n, args.n_runs, &err);
         else {
             if (!args.no_text) print_texts(methods, n);
             print_table(methods, n, args.n_runs);

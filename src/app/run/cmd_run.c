@@ -1,4 +1,5 @@
 /* cmd_run.c - `forerun run`: generate text. */
+#include "app/json_values.h"
 #include "app/run/generate.h"
 #include "app/stats_json.h"
 
@@ -41,7 +42,7 @@ typedef struct Output {
 
 static int print_token(void *user, const fr_token_event *event) {
     const Output *out = user;
-    if (out->logprobs) json_array_append_new(out->logprobs, json_real(event->logprob));
+    if (out->logprobs) json_array_append_new(out->logprobs, json_real_or_null(event->logprob));
     if (out->use_color && event->source >= 0 && event->n_bytes)
         printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), event->text);
     else fwrite(event->text, 1, event->n_bytes, stdout);
@@ -91,7 +92,7 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
                                         "activations", info.activations, "threads",
                                         a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify",
                                         a->verify ? a->verify : "sampled", "lossy", s.is_lossy));
-    if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string(s.draft_error));
+    if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }
 

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TRACE_BYTES = 1 << 30 };
+/* Parsed, JSON takes up to 100 times its length. */
+enum { MAX_TRACE_BYTES = 1 << 30, MAX_LINE_BYTES = 16 << 20 };
 
 typedef struct ReplayArgs {
     const char *vocab, *trace;
@@ -162,9 +163,12 @@ static int replay_record(Replay *r, const json_t *record, fr_error *err) {
 static int replay_line(Replay *r, const char *line, size_t n, int64_t number, fr_error *err) {
     json_error_t where;
     fr_error why;
-    json_t *record = json_loadb(line, n, JSON_REJECT_DUPLICATES, &where);
+    bool fits = n <= MAX_LINE_BYTES;
+    json_t *record = fits ? json_loadb(line, n, JSON_REJECT_DUPLICATES, &where) : NULL;
     int status = record ? replay_record(r, record, &why)
-                        : error_set(&why, FR_ERR_FORMAT, "is not a JSON object: %s", where.text);
+                 : fits ? error_set(&why, FR_ERR_FORMAT, "is not a JSON object: %s", where.text)
+                        : error_set(&why, FR_ERR_FORMAT, "has more than %d bytes, the limit of one record",
+                                    MAX_LINE_BYTES);
     json_decref(record);
     if (status) error_set(err, status, "%s: line %lld %s", r->options.trace, (long long)number, why.message);
     return status;

@@ -1,4 +1,5 @@
 /* study_report.c - the results of an experiment as a table and as JSON. */
+#include "app/json_values.h"
 #include "app/study/study.h"
 
 #include <math.h>
@@ -71,11 +72,13 @@ static json_t *row_json(const StudyResult *r, const StudyRow *row) {
     for (int run = 0; run < r->n_runs; run++) {
         json_array_append_new(tokens, json_integer(row->n_tokens[run]));
         json_array_append_new(steps, json_integer(row->n_steps[run]));
-        json_array_append_new(seconds, json_real(row->decode_s[run]));
+        json_array_append_new(seconds, json_real_or_null(row->decode_s[run]));
     }
     for (StudyMetric m = 0; m < STUDY_N_METRICS; m++) {
         StudyFigure f = study_figure(r, row, m);
-        json_object_set_new(j, names[m], json_pack("{s:f, s:f}", "mean", f.mean, "deviation", f.deviation));
+        json_object_set_new(
+            j, names[m],
+            json_pack("{s:o, s:o}", "mean", json_real_or_null(f.mean), "deviation", json_real_or_null(f.deviation)));
     }
     json_object_set_new(j, "tokens", tokens);
     json_object_set_new(j, "steps", steps);

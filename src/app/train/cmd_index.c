@@ -19,7 +19,8 @@ typedef struct IndexArgs {
     const char *vocab, *output;
     const char *files[MAX_FILES];
     int n_files;
-    int64_t limit; /* tokens; 0: none */
+    int64_t limit;    /* tokens; 0: none */
+    int64_t max_text; /* bytes; 0: the defaults of TextLimit */
 } IndexArgs;
 
 typedef struct Index {
@@ -31,6 +32,10 @@ typedef struct Index {
 } Index;
 
 static IndexArgs args;
+
+static int parse_max_text(void *to, const char *text, fr_error *err) {
+    return corpus_parse_size(text, &((IndexArgs *)to)->max_text, err);
+}
 
 static const Option option_table[] = {
     {.key = "CORPUS",
@@ -53,6 +58,11 @@ static const Option option_table[] = {
      OPT_INT(IndexArgs, limit, 1, INT64_MAX),
      .default_help = "all",
      .help = "stop after the document with which the corpus reaches N tokens"},
+    {.key = "max-text",
+     OPT_CUSTOM(parse_max_text),
+     .metavar = "SIZE",
+     .default_help = CORPUS_MAX_TEXT_DEFAULT,
+     .help = CORPUS_MAX_TEXT_HELP},
     {.key = NULL},
 };
 
@@ -95,11 +105,12 @@ static int read_corpus(Index *x, fr_error *err) {
     int64_t n_bytes;
     int status = sum_sizes(&args, &n_bytes, err);
     if (status) return status;
+    TextLimit limit = {.max_bytes = args.max_text};
     const CorpusSink sink = {.piece = take_piece, .end = take_end, .ctx = x};
     progress_begin(&x->bar, stderr, "tokenizing", n_bytes);
     for (int i = 0; i < args.n_files && !status; i++) {
         struct stat st;
-        status = corpus_read(args.files[i], &sink, err);
+        status = corpus_read(args.files[i], &limit, &sink, err);
         if (stat(args.files[i], &st) == 0) x->n_before += st.st_size;
     }
     progress_end(&x->bar);

@@ -164,8 +164,8 @@ static int finish(Training *t, fr_error *err) {
                                     .precision = gemm_precision_name(t->args.precision),
                                     .n_steps = (uint64_t)r->n_steps,
                                     .seed = t->args.loop.seed,
-                                    .n_tokens = (uint64_t)(r->n_steps * t->args.loop.n_sequences *
-                                                           t->args.loop.n_accumulate * t->data.train.length),
+                                    .n_tokens = (uint64_t)r->n_steps * (uint64_t)t->args.loop.n_sequences *
+                                                (uint64_t)t->args.loop.n_accumulate * (uint64_t)t->data.train.length,
                                     .loss = train_sums_loss(&r->valid),
                                     .accuracy = has_accuracy ? accuracy : NULL,
                                     .n_heads = r->valid.n_heads,
@@ -190,7 +190,7 @@ static int train(Training *t, fr_error *err) {
     if (!status) status = dataset_open(&t->data, &t->args.data, t->source, err);
     t->args.dataset = &t->data;
     if (!status) status = plan_steps(t, err);
-    gemm_open(t->args.precision);
+    if (!status) status = gemm_open(t->args.precision, t->args.n_threads, err);
     if (!status)
         status = t->method->open(&t->trainer, &t->args, t->source, t->run_signature, sizeof t->run_signature, err);
     if (status) return status;

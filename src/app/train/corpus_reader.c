@@ -3,6 +3,7 @@
 
 #include "train/data/record.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static int piece(const CorpusSink *sink, const char *text, size_t n, fr_error *err) {
@@ -53,11 +54,27 @@ static int read_whole(const CorpusSink *sink, LineReader *r, fr_error *err) {
     return status ? status : end(sink, r, err);
 }
 
-int corpus_read(const char *path, const CorpusSink *sink, fr_error *err) {
+int corpus_read(const char *path, TextLimit *limit, const CorpusSink *sink, fr_error *err) {
     LineReader *r;
     bool is_jsonl = line_reader_is_jsonl(path);
-    int status = line_reader_open(&r, path, !is_jsonl, LINE_MAX_BYTES, err);
+    int status = line_reader_open(&r, path, !is_jsonl, is_jsonl ? LINE_MAX_BYTES : WHOLE_MAX_BYTES, err);
+    if (!status) line_reader_limit(r, limit);
     if (!status) status = is_jsonl ? read_records(sink, r, err) : read_whole(sink, r, err);
     line_reader_close(r);
     return status;
+}
+
+int corpus_parse_size(const char *text, int64_t *out, fr_error *err) {
+    static const char units[] = "KMG";
+    char *end;
+    double v = strtod(text, &end);
+    const char *unit = end > text && *end ? strchr(units, *end) : NULL;
+    if (unit) {
+        v *= (double)(1LL << 10 * (unit - units + 1));
+        end++;
+    }
+    if (end == text || *end || !(v >= 1 && v <= 0x1p60))
+        return error_set(err, FR_ERR_ARGUMENT, "must be a number of bytes, such as 500M or 4G");
+    *out = (int64_t)v;
+    return FR_OK;
 }

@@ -2,6 +2,7 @@
 #include "app/train/train_args.h"
 
 #include "app/cli.h"
+#include "app/train/corpus_reader.h"
 #include "base/threads.h"
 
 #include <math.h>
@@ -16,6 +17,10 @@ static int parse_valid(void *to, const char *text, fr_error *err) {
     if (end != text && !*end && v >= 0 && v < 1) a->data.valid_share = v;
     else a->data.valid_file = text;
     return FR_OK;
+}
+
+static int parse_max_text(void *to, const char *text, fr_error *err) {
+    return corpus_parse_size(text, &((TrainArgs *)to)->data.max_text, err);
 }
 
 static int parse_checkpoint(void *to, const char *text, fr_error *err) {
@@ -72,6 +77,11 @@ const Option train_args_options[] = {
      OPT_FLAG(TrainArgs, data.pairs_are_chats),
      .section = "Data",
      .help = "\"prompt\" and \"response\" are messages of a chat, not raw text"},
+    {.key = "max-text",
+     OPT_CUSTOM(parse_max_text),
+     .metavar = "SIZE",
+     .default_help = CORPUS_MAX_TEXT_DEFAULT,
+     .help = CORPUS_MAX_TEXT_HELP},
     {.key = "length",
      OPT_INT(TrainArgs, data.length, 2, 1 << 20),
      .default_value = "256",

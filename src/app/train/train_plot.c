@@ -40,8 +40,8 @@ static int read_log(const char *path, Curve *train, Curve *valid, fr_error *err)
         json_t *object = json_loadb(line, n, 0, NULL);
         double step = json_number_value(json_object_get(object, "step"));
         json_t *loss = json_object_get(object, "loss"), *valid_loss = json_object_get(object, "valid_loss");
-        bool fits = (!loss || add(train, step, json_number_value(loss))) &&
-                    (!valid_loss || add(valid, step, json_number_value(valid_loss)));
+        bool fits = (!json_is_number(loss) || add(train, step, json_number_value(loss))) &&
+                    (!json_is_number(valid_loss) || add(valid, step, json_number_value(valid_loss)));
         json_decref(object);
         if (!fits) {
             got = error_memory(err, "a figure", 1);

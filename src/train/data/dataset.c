@@ -19,6 +19,7 @@ typedef struct Loading {
     bool lacks_chat_format; /* the vocabulary's file names no chat format that is known */
     Progress bar;
     int64_t n_before; /* bytes of the files before the one being read */
+    TextLimit limit;
 } Loading;
 
 static bool is_held_out(const Document *d, double share) {
@@ -53,6 +54,7 @@ static int read_file(Loading *l, const char *path, bool is_valid, fr_error *err)
     LineReader *r;
     int status = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
     if (status) return status;
+    line_reader_limit(r, &l->limit);
     Record record;
     while ((status = record_next(r, &record, err)) == 1) {
         fr_error why;
@@ -109,6 +111,7 @@ int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, f
     if (status) return status;
     ChatFamily family = chat_family_of(vocab);
     Loading l = {.dataset = d, .options = options, .lacks_chat_format = family == CHAT_NONE};
+    l.limit.max_bytes = options->max_text;
     l.form = (DocumentForm){tokenizer, family == CHAT_NONE ? CHAT_PLAIN : family, options->pairs_are_chats};
     int32_t n_vocab = tokenizer_n_vocab(tokenizer);
     sequences_begin(&d->train, n_vocab, options->length, options->packs);

@@ -14,6 +14,7 @@ typedef struct DatasetOptions {
     int32_t length;         /* predictions in a sequence, which has one token more */
     bool packs;             /* see Sequences */
     bool pairs_are_chats;   /* see DocumentForm */
+    int64_t max_text;       /* of all files, see TextLimit; 0: the defaults there */
     FILE *progress;         /* where a progress bar is drawn; NULL: nowhere */
 } DatasetOptions;
 

@@ -9,8 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
-enum { CHUNK = 1 << 16 };
+enum {
+    CHUNK = 1 << 16,
+    WINDOW_LOG = 27, /* 128 MiB, the most that zstd -22 uses */
+};
 
 struct LineReader {
     char *path;
@@ -23,6 +27,8 @@ struct LineReader {
     Buf text;           /* bytes from `begin` on are not handed out yet; those before `seen` hold no newline */
     size_t begin, seen;
     int64_t n_read, n_lines;
+    TextLimit *limit; /* NULL: none */
+    int64_t n_text;   /* bytes of text of this file that count for the limit */
     char chunk[CHUNK], plain[CHUNK];
 };
 
@@ -48,7 +54,8 @@ int line_reader_open(LineReader **out, const char *path, bool whole, size_t max_
     r->zstd = is_zstd ? ZSTD_createDStream() : NULL;
     int status = FR_OK;
     if (!r->file) status = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    else if (!r->path || (is_zstd && !r->zstd) || !buf_append(&r->text, "", 0))
+    else if (!r->path || (is_zstd && !r->zstd) || !buf_append(&r->text, "", 0) ||
+             (is_zstd && ZSTD_isError(ZSTD_DCtx_setParameter(r->zstd, ZSTD_d_windowLogMax, WINDOW_LOG))))
         status = error_memory(err, "a reader", CHUNK);
     if (status) line_reader_close(r);
     else *out = r;
@@ -71,13 +78,39 @@ int line_reader_refuse(const LineReader *r, const fr_error *why, fr_error *err) 
 int64_t line_reader_number(const LineReader *r) { return r->n_lines; }
 int64_t line_reader_n_read(const LineReader *r) { return r->n_read; }
 
+void line_reader_limit(LineReader *r, TextLimit *limit) { r->limit = limit; }
+
+/* A few kilobytes of zstd can hold gigabytes, so text counts after decompression, and before it is kept. */
+static int count(LineReader *r, size_t n, fr_error *err) {
+    TextLimit *l = r->limit;
+    if (!l) return FR_OK;
+    l->n_bytes += (int64_t)n;
+    r->n_text += (int64_t)n;
+    int64_t max = l->max_bytes ? l->max_bytes : TEXT_MAX_BYTES, of_size = TEXT_MAX_RATIO * r->n_read;
+    if (l->n_bytes > max)
+        return error_set(err, FR_ERR_MEMORY,
+                         "%s: with this file the text exceeds the limit of %lld bytes; pass a larger --max-text=SIZE, "
+                         "or less text",
+                         r->path, (long long)max);
+    if (!l->max_bytes && r->zstd && r->n_text > TEXT_MIN_BYTES && r->n_text > of_size)
+        return error_set(err, FR_ERR_MEMORY,
+                         "%s: decompresses to more than %d times its size; if that is meant, say how much text there "
+                         "may be with --max-text=SIZE",
+                         r->path, TEXT_MAX_RATIO);
+    return FR_OK;
+}
+
 static int keep(LineReader *r, const char *bytes, size_t n, fr_error *err) {
+    int status = count(r, n, err);
+    if (status) return status;
     if (buf_append(&r->text, bytes, n)) return FR_OK;
     if (r->whole)
         return error_set(err, FR_ERR_MEMORY, "%s: has more than %zu bytes, or memory ran out", r->path,
                          r->text.max_bytes);
-    return error_set(err, FR_ERR_MEMORY, "%s: line %lld has more than %zu bytes, or memory ran out", r->path,
-                     (long long)r->n_lines + 1, r->text.max_bytes);
+    return error_set(
+        err, FR_ERR_MEMORY,
+        "%s: line %lld has more than %zu bytes, the limit of one record, or memory ran out; split the record", r->path,
+        (long long)r->n_lines + 1, r->text.max_bytes);
 }
 
 /* The next bytes of the file into chunk; 0 bytes: the end. */
@@ -102,6 +135,11 @@ static int read_more(LineReader *r, fr_error *err) {
     if (r->in.pos < r->in.size || r->frame_left) { /* a frame may still yield text after all its bytes were read */
         size_t before = r->in.pos;
         r->frame_left = ZSTD_decompressStream(r->zstd, &out, &r->in);
+        if (ZSTD_getErrorCode(r->frame_left) == ZSTD_error_frameParameter_windowTooLarge)
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "%s: needs a window of more than %d MiB to decompress; compress it again with "
+                             "--long=%d or less",
+                             r->path, 1 << (WINDOW_LOG - 20), WINDOW_LOG);
         if (ZSTD_isError(r->frame_left))
             return error_set(err, FR_ERR_FORMAT, "%s: is damaged zstd data: %s", r->path,
                              ZSTD_getErrorName(r->frame_left));

@@ -6,15 +6,29 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct LineReader LineReader;
 
-enum { LINE_MAX_BYTES = 1 << 30 };
+enum {
+    LINE_MAX_BYTES = 16 << 20,    /* of JSON: parsed, it takes up to 100 times its length (lines of "{},{},{},...") */
+    WHOLE_MAX_BYTES = 2047 << 20, /* of a file that is one document */
+};
 
 /* Lines longer than max_bytes are refused. whole: the whole file is handed out as one line. A file whose path ends with
- * ".zst" is decompressed. */
+ * ".zst" is decompressed; it may ask zstd for a window of at most 128 MiB. */
 int line_reader_open(LineReader **out, const char *path, bool whole, size_t max_bytes, fr_error *err);
 void line_reader_close(LineReader *r); /* NULL is fine */
+
+/* How much text may be read in total, by all readers that share the limit; compressed text counts decompressed. */
+typedef struct TextLimit {
+    int64_t max_bytes; /* 0: TEXT_MAX_BYTES, and of a compressed file TEXT_MAX_RATIO times its size or TEXT_MIN_BYTES */
+    int64_t n_bytes;   /* read so far */
+} TextLimit;
+enum { TEXT_MAX_BYTES = 1 << 30, TEXT_MAX_RATIO = 100, TEXT_MIN_BYTES = 1 << 20 };
+
+/* From now on the reader refuses to pass the limit; its error names the option --max-text. */
+void line_reader_limit(LineReader *r, TextLimit *limit);
 
 /* 1: *line is the next line without its newline, followed by '\0' and valid until the next call; 0: end of file;
  * negative: an error, which names the file. */

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,14 @@ static int refuse_other_run(const char *path, GgufString there, const char *here
         path, n_there > 60 ? 60 : (int)n_there, there.data + option, (int)strcspn(here + option, " "), here + option);
 }
 
+/* The fingerprint shows damage, not forgery: whoever writes a file can compute it. */
+static int check_values(const char *path, const CheckpointArray *a, const float *values, fr_error *err) {
+    bool sound = true;
+    for (int64_t i = 0; i < a->n; i++) sound = sound && isfinite(values[i]) && (values[i] >= 0 || !a->not_negative);
+    if (sound) return FR_OK;
+    return refuse_damaged(path, "it holds numbers that training does not compute", err);
+}
+
 static int find_arrays(const Gguf *g, const char *path, const Checkpoint *c, const GgufTensor **found, uint64_t h,
                        GgufString hash, fr_error *err) {
     bool fits = gguf_n_tensors(g) == c->n_arrays;
@@ -107,7 +116,10 @@ static int find_arrays(const Gguf *g, const char *path, const Checkpoint *c, con
             "%s: the checkpoint holds other parameters than those being trained; delete it to start a new run", path);
     char hex[HEX_BYTES];
     to_hex(hex, h);
-    return same(hash, hex) ? FR_OK : refuse_damaged(path, "its fingerprint does not match its content", err);
+    if (!same(hash, hex)) return refuse_damaged(path, "its fingerprint does not match its content", err);
+    int status = FR_OK;
+    for (int i = 0; i < c->n_arrays && !status; i++) status = check_values(path, &c->arrays[i], found[i]->data, err);
+    return status;
 }
 
 static int read_open(const Gguf *g, const char *path, Checkpoint *c, const GgufTensor **found, fr_error *err) {
@@ -130,6 +142,11 @@ static int read_open(const Gguf *g, const char *path, Checkpoint *c, const GgufT
     int status = find_arrays(g, path, c, found, begin_fingerprint(step, data.data, signature.data, signature.n), hash,
                              err);
     if (status) return status;
+    if (step > c->n_steps)
+        return error_set(err, FR_ERR_MISMATCH,
+                         "%s: the checkpoint is of step %lld, beyond the %lld steps of this run; delete it to start a "
+                         "new run",
+                         path, (long long)step, (long long)c->n_steps);
     for (int i = 0; i < c->n_arrays; i++) memcpy(c->arrays[i].data, found[i]->data, found[i]->bytes);
     c->step = step;
     return FR_OK;

@@ -8,14 +8,18 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
+
 typedef struct CheckpointArray {
     const char *name; /* unique */
     int64_t n;        /* at least 1 */
     float *data;      /* [n] */
+    bool not_negative;
 } CheckpointArray;
 
 typedef struct Checkpoint {
     int64_t step;              /* training steps done */
+    int64_t n_steps;           /* of the whole run */
     uint64_t data;             /* fingerprint of the training data */
     const char *run_signature; /* all options that determine the result: "seed=1 batch=8 ..." */
     const CheckpointArray *arrays;
@@ -25,8 +29,9 @@ typedef struct Checkpoint {
 /* An existing file at `path` becomes PATH.previous; on failure it stays in place. */
 int checkpoint_write(const char *path, const Checkpoint *c, fr_error *err);
 
-/* Fills c->step and the arrays. Refuses, before it touches them, a file that is truncated or damaged, and
- * (FR_ERR_MISMATCH) one whose data, run signature or arrays differ from those of c. */
+/* Fills c->step and the arrays. Refuses, before it touches them, a file that is truncated or damaged, numbers that no
+ * run computes (NaN, infinity, negative squares), and (FR_ERR_MISMATCH) a file whose data, run signature or arrays
+ * differ from those of c, or whose step is beyond c->n_steps. */
 int checkpoint_read(const char *path, Checkpoint *c, fr_error *err);
 
 #endif

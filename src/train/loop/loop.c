@@ -78,8 +78,8 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     adamw_step(&l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
     l->result->train = sums;
     l->result->n_steps = step + 1;
-    return train_log_step(&l->log, step + 1, &sums, &(TrainLogStep){rate, norm, n * length / (clock_s() - start_s)},
-                          err);
+    return train_log_step(&l->log, step + 1, &sums,
+                          &(TrainLogStep){rate, norm, (double)n * length / (clock_s() - start_s)}, err);
 }
 
 static int validate(Loop *l, fr_error *err) {
@@ -129,6 +129,7 @@ static void measure(Loop *l) {
 
 static Checkpoint checkpoint_of(const Loop *l) {
     return (Checkpoint){.step = l->result->n_steps,
+                        .n_steps = l->options->schedule.n_steps,
                         .data = l->data->fingerprint,
                         .run_signature = l->run_signature,
                         .arrays = l->arrays,
@@ -185,10 +186,10 @@ static int list_arrays(Loop *l, fr_error *err) {
     if (status) return status;
     for (int32_t i = 0; i < n; i++) {
         Param *p = t->class->param(t, i);
-        l->arrays[l->n_arrays++] = (CheckpointArray){p->name, p->n, p->value};
+        l->arrays[l->n_arrays++] = (CheckpointArray){p->name, p->n, p->value, false};
     }
-    l->arrays[l->n_arrays++] = (CheckpointArray){"adamw.mean", l->adamw.n, l->adamw.mean};
-    l->arrays[l->n_arrays++] = (CheckpointArray){"adamw.square", l->adamw.n, l->adamw.square};
+    l->arrays[l->n_arrays++] = (CheckpointArray){"adamw.mean", l->adamw.n, l->adamw.mean, false};
+    l->arrays[l->n_arrays++] = (CheckpointArray){"adamw.square", l->adamw.n, l->adamw.square, true};
     return FR_OK;
 }
 

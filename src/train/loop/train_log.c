@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -59,6 +60,9 @@ static json_t *accuracy(const TrainSums *s) {
     return list;
 }
 
+/* JSON has no infinity: a validation that diverges is recorded as null. The loop checks the loss of training steps. */
+static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
 /* Takes ownership of the object. */
 static int put(TrainLog *log, json_t *object, fr_error *err) {
     bool fine = object && json_dumpf(object, log->file, JSON_REAL_PRECISION(8)) == 0 && fputc('\n', log->file) != EOF &&
@@ -70,16 +74,16 @@ static int put(TrainLog *log, json_t *object, fr_error *err) {
 int train_log_step(TrainLog *log, int64_t step, const TrainSums *sums, const TrainLogStep *figures, fr_error *err) {
     if (!log->file) return FR_OK;
     return put(log,
-               json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:f}", "step", (json_int_t)step, "loss", train_sums_loss(sums),
+               json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:o}", "step", (json_int_t)step, "loss", train_sums_loss(sums),
                          "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm", figures->gradient_norm,
-                         "tokens", (json_int_t)sums->n, "tokens_per_s", figures->tokens_per_s),
+                         "tokens", (json_int_t)sums->n, "tokens_per_s", real_or_null(figures->tokens_per_s)),
                err);
 }
 
 int train_log_valid(TrainLog *log, int64_t step, const TrainSums *sums, fr_error *err) {
     if (!log->file) return FR_OK;
     return put(log,
-               json_pack("{s:I, s:f, s:o}", "step", (json_int_t)step, "valid_loss", train_sums_loss(sums),
+               json_pack("{s:I, s:o, s:o}", "step", (json_int_t)step, "valid_loss", real_or_null(train_sums_loss(sums)),
                          "valid_accuracy", accuracy(sums)),
                err);
 }

@@ -1,14 +1,26 @@
 /* gemm.c - chooses, once for the process, which kernel multiplies matrices: OpenBLAS in float, or one of two BF16
  * kernels with the same bits. The program chooses BF16 where the CPU has AVX-512 BF16; docs/TRAINING.md compares the
- * speed and the losses. */
+ * speed and the losses.
+ *
+ * OpenBLAS is loaded when float is chosen, not when the program starts. Linked to the program it would be loaded by
+ * every command: 40 MB of address space, a thread that it starts, and an endless loop where it gets no memory. Without
+ * memory it also loops in the middle of a product, so its buffers are allocated here, after a trial reservation. */
 #include "train/ops/gemm.h"
 
+#include "base/threads.h"
 #include "train/ops/gemm_bf16.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 
-/* NULL: products in float, by OpenBLAS. Written once, before any product. */
+/* What OpenBLAS takes: the library with those that it needs, and a buffer for each thread that multiplies. */
+static const size_t LIBRARY_BYTES = (size_t)64 << 20, BUFFER_BYTES = (size_t)128 << 20;
+
+/* NULL: products in float. Written once, before any product, as is the next. */
 static void (*multiply_bf16)(const Bf16Product *p);
+static __typeof__(&cblas_sgemm) multiply_f32;
 
 static bool has_avx512_bf16(void) {
 #if defined(__x86_64__)
@@ -20,12 +32,69 @@ static bool has_avx512_bf16(void) {
 #endif
 }
 
-void gemm_open(GemmPrecision precision) {
-    openblas_set_num_threads(1);
+/* ---- OpenBLAS ------------------------------------------------------------------------------------ */
+
+static int try_reservation(int n_threads, fr_error *err) {
+    size_t bytes = LIBRARY_BYTES + (size_t)n_threads * BUFFER_BYTES;
+    void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return error_set(err, FR_ERR_MEMORY,
+                         "training in f32 needs %zu MB of address space for OpenBLAS with %d threads, and the system "
+                         "does not grant them; raise the limit (ulimit -v), use fewer threads (-t), or pass "
+                         "--precision bf16",
+                         bytes >> 20, n_threads);
+    munmap(p, bytes);
+    return FR_OK;
+}
+
+/* Makes OpenBLAS allocate the buffers of all threads now. Builds that do not export these two functions allocate a
+ * buffer in a thread's first product. */
+static void allocate_buffers(void *library, int n_threads) {
+    void *(*allocate)(int) = (void *(*)(int))dlsym(library, "blas_memory_alloc");
+    void (*release)(void *) = (void (*)(void *))dlsym(library, "blas_memory_free");
+    void *buffers[THREADS_MAX];
+    if (!allocate || !release) return;
+    for (int i = 0; i < n_threads; i++) buffers[i] = allocate(0);
+    for (int i = 0; i < n_threads; i++) release(buffers[i]);
+}
+
+/* The trainers run one sequence per thread themselves, so OpenBLAS gets one thread; it reads the variable when it is
+ * loaded, and so starts none. The library stays loaded until the process ends. */
+static int load_openblas(int n_threads, fr_error *err) {
+    int status = try_reservation(n_threads, err);
+    if (status) return status;
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "training in f32 needs OpenBLAS, which cannot be loaded (%.300s); install libopenblas0-pthread, "
+            "or pass --precision bf16",
+            dlerror());
+    __typeof__(&cblas_sgemm) sgemm = (__typeof__(sgemm))dlsym(library, "cblas_sgemm");
+    __typeof__(&openblas_get_parallel) parallel = (__typeof__(parallel))dlsym(library, "openblas_get_parallel");
+    if (!sgemm || !parallel || parallel() == OPENBLAS_SEQUENTIAL)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "training in f32 needs an OpenBLAS that several threads may call, and the installed one is "
+                         "none; install libopenblas0-pthread, or pass --precision bf16");
+    allocate_buffers(library, n_threads);
+    multiply_f32 = sgemm;
+    return FR_OK;
+}
+
+/* ---- the choice ---------------------------------------------------------------------------------- */
+
+int gemm_open(GemmPrecision precision, int n_threads, fr_error *err) {
+    fr_assert(n_threads >= 1 && n_threads <= THREADS_MAX);
+    if (precision == GEMM_F32) {
+        int status = multiply_f32 ? FR_OK : load_openblas(n_threads, err);
+        if (status) return status;
+    }
     multiply_bf16 = precision == GEMM_F32 ? NULL : gemm_bf16_plain;
 #if defined(__x86_64__)
     if (precision == GEMM_BF16 && has_avx512_bf16()) multiply_bf16 = gemm_bf16_avx512;
 #endif
+    return FR_OK;
 }
 
 GemmPrecision gemm_precision(void) { return multiply_bf16 ? GEMM_BF16 : GEMM_F32; }
@@ -51,8 +120,10 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
                                      accumulate,
                                      c,
                                      c_stride});
-    else
-        cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
-                    (int)m, (int)n, (int)k, alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c,
-                    (int)c_stride);
+    else {
+        fr_assert(multiply_f32); /* gemm_open was called */
+        multiply_f32(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
+                     (int)m, (int)n, (int)k, alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c,
+                     (int)c_stride);
+    }
 }

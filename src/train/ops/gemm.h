@@ -3,14 +3,17 @@
 #ifndef OPS_GEMM_H
 #define OPS_GEMM_H
 
+#include "base/error.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef enum GemmPrecision { GEMM_F32, GEMM_BF16 } GemmPrecision;
 
-/* Sets the precision of the whole process; call it before the first product. Without it the precision is GEMM_F32.
- * OpenBLAS is limited to one thread, because the trainers run one sequence per thread themselves. */
-void gemm_open(GemmPrecision precision);
+/* Sets the precision of the whole process; call it before the first product, and while no other thread runs. GEMM_F32
+ * loads OpenBLAS, which can fail: it may not be installed, or the address space may be too small for it. At most
+ * n_threads threads will call gemm at a time. */
+int gemm_open(GemmPrecision precision, int n_threads, fr_error *err);
 GemmPrecision gemm_precision(void); /* the one set by gemm_open */
 /* The fastest precision on this CPU: GEMM_BF16 where it has BF16 instructions. */
 GemmPrecision gemm_best_precision(void);

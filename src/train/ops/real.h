@@ -29,7 +29,6 @@
 #define REAL_INLINE static inline __attribute__((always_inline))
 
 #ifdef TRAIN_DOUBLE
-#include <cblas.h>
 typedef double real;
 REAL_INLINE double real_exp(double x) { return exp(x); }
 #else
@@ -37,12 +36,17 @@ typedef float real;
 
 /* e^x within 2 units in the last place, in operations that a compiler can vectorise over many x:
  * x = n ln 2 + r with |r| <= ln(2)/2, e^r by its Taylor series, 2^n by the exponent bits. x is clamped to
- * -87 .. 88, so the result stays between the smallest normal numbers and about 1e38. */
+ * -87 .. 88, so the result stays between the smallest normal numbers and about 1e38. n is read from the bits of
+ * n + 1.5 * 2^23, whose last bit counts one: converting a NaN to an integer is undefined, and its bits are not. */
 REAL_INLINE float real_exp(float x) {
     const float to_whole = 0x1.8p23f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
     x = x < -87 ? -87 : x;
     x = x > 88 ? 88 : x;
-    float n = (x * 0x1.715476p0f + to_whole) - to_whole;
+    union {
+        float value;
+        uint32_t bits;
+    } sum = {x * 0x1.715476p0f + to_whole}, whole = {to_whole}, power;
+    float n = sum.value - to_whole;
     float r = (x - n * ln2_high) - n * ln2_low;
     float p = 1 / 720.0f + r * (1 / 5040.0f);
     p = 1 / 120.0f + r * p;
@@ -50,21 +54,24 @@ REAL_INLINE float real_exp(float x) {
     p = 1 / 6.0f + r * p;
     p = 0.5f + r * p;
     p = 1 + r * (1 + r * p);
-    union {
-        int32_t bits;
-        float value;
-    } power = {.bits = ((int32_t)n + 127) << 23};
+    power.bits = (sum.bits - whole.bits + 127) << 23;
     return p * power.value;
 }
 #endif
 
-/* The product of gemm.h; for doubles always in full precision. */
+/* The product of gemm.h; for doubles by three plain loops, because tests multiply small matrices. */
 static inline void real_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, real alpha,
                              const real *a, int64_t a_stride, const real *b, int64_t b_stride, bool accumulate, real *c,
                              int64_t c_stride) {
 #ifdef TRAIN_DOUBLE
-    cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, (int)m,
-                (int)n, (int)k, alpha, a, (int)a_stride, b, (int)b_stride, accumulate ? 1 : 0, c, (int)c_stride);
+    const int64_t a_row = transpose_a ? 1 : a_stride, a_column = transpose_a ? a_stride : 1;
+    const int64_t b_row = transpose_b ? 1 : b_stride, b_column = transpose_b ? b_stride : 1;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            real sum = 0;
+            for (int64_t l = 0; l < k; l++) sum += a[i * a_row + l * a_column] * b[l * b_row + j * b_column];
+            c[i * c_stride + j] = alpha * sum + (accumulate ? c[i * c_stride + j] : 0);
+        }
 #else
     gemm(transpose_a, transpose_b, m, n, k, alpha, a, a_stride, b, b_stride, accumulate, c, c_stride);
 #endif
