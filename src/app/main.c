@@ -1,5 +1,6 @@
 /* main.c - `forerun`: finds the subcommand and runs it. */
 #include "app/cli.h"
+#include "app/signals.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -58,6 +59,7 @@ static int refuse_command(const char *name) {
 }
 
 int main(int argc, char **argv) {
+    signals_begin();
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;
