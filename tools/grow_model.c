@@ -5,6 +5,8 @@
 #include "grow_model/grow.h"
 #include "make_model/make_model.h"
 
+#include "base/replace_file.h"
+
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +40,14 @@ static void parse_preset(struct argp_state *state, GrowPlan *p, const char *arg)
     p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632, p->n_vocab = 32000;
 }
 
+/* Before the work: it may take minutes. */
+static void check_output(struct argp_state *state, const char *out, const char *source) {
+    fr_error err;
+    if (source && replace_file_same(out, source))
+        argp_error(state, "-o and the model are the same file, '%s', which would be lost: choose another path", out);
+    if (replace_file_check(out, &err)) argp_failure(state, 1, 0, "-o: %s", err.message);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     GrowPlan *p = state->input;
     TensorType type;
@@ -65,6 +75,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!p->source) argp_error(state, "missing model: name the GGUF file to grow");
         if (!p->out) argp_error(state, "missing output file: pass -o FILE");
+        check_output(state, p->out, p->source);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -127,7 +138,10 @@ int main(int argc, char **argv) {
     GrowPlan plan = {0};
     fr_error err = {0};
     argp_err_exit_status = 2;
-    argp_parse(&parser, argc, argv, 0, NULL, &plan);
+    if (argp_parse(&parser, argc, argv, 0, NULL, &plan)) {
+        fprintf(stderr, "grow_model: out of memory\n");
+        return 1;
+    }
     Gguf *source = NULL;
     GgufWriter *w = gguf_writer_new();
     int status = w ? gguf_open(&source, plan.source, &err) : error_memory(&err, "a writer", 0);

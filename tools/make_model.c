@@ -5,6 +5,8 @@
  */
 #include "make_model/make_model.h"
 
+#include "base/replace_file.h"
+
 #include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +100,16 @@ static void parse_preset(struct argp_state *state, ModelPlan *p, const char *arg
     p->n_vocab = 32000, p->n_context = 2048;
 }
 
+/* Before the work: it may take minutes. */
+static void check_output(struct argp_state *state, const char *out, const char *source) {
+    fr_error err;
+    if (source && replace_file_same(out, source))
+        argp_error(state,
+                   "-o and the file of --vocab-from are the same file, '%s', which would be lost: choose another path",
+                   out);
+    if (replace_file_check(out, &err)) argp_failure(state, 1, 0, "-o: %s", err.message);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     ModelPlan *p = state->input;
     switch (key) {
@@ -122,6 +134,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
         if (!p->out) argp_error(state, "missing output file: pass -o FILE");
+        check_output(state, p->out, p->vocab_from);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -215,7 +228,10 @@ int main(int argc, char **argv) {
     ModelPlan plan = {.arch = "llama", .type = "Q8_0", .bias_std = 0.1, .seed = 1};
     fr_error err = {0};
     argp_err_exit_status = 2;
-    argp_parse(&parser, argc, argv, 0, NULL, &plan);
+    if (argp_parse(&parser, argc, argv, 0, NULL, &plan)) {
+        fprintf(stderr, "make_model: out of memory\n");
+        return 1;
+    }
     if (make_model(&plan, &err) == FR_OK) return 0;
     fprintf(stderr, "make_model: %s\n", err.message);
     return err.code == FR_ERR_ARGUMENT ? 2 : 1;

@@ -4,7 +4,7 @@
  * with '-'. A key is written in full; for a misspelt or shortened one the error names the nearest. Of an option that
  * is given twice the last value counts, except for lists, which grow.
  */
-#include "app/command.h"
+#include "app/command_files.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -160,33 +160,37 @@ static int parse(Parser *p, fr_error *err) {
     int status = parse_all(p, err);
     if (status || p->wants_help) return status;
     status = check_required(c, err);
-    return status || !c->check ? status : c->check(err);
+    if (!status && c->check) status = c->check(err);
+    return status ? status : command_check_files(c, err);
+}
+
+/* Wrong usage points to --help; anything else does not depend on how the command was written. */
+static int refuse(const Command *c, const fr_error *err) {
+    if (err->code == FR_ERR_ARGUMENT)
+        fprintf(stderr, "forerun %s: %s\nTry 'forerun %s --help'.\n", c->name, err->message, c->name);
+    else fprintf(stderr, "forerun: %s\n", err->message);
+    return err->code == FR_ERR_ARGUMENT ? CLI_USAGE : CLI_FAILED;
+}
+
+static int print_help(const Command *c) {
+    Buf text = {.max_bytes = 1 << 20};
+    bool fits = command_help(c, &text);
+    if (fits) fwrite(text.data, 1, text.n, stdout);
+    else fprintf(stderr, "forerun: out of memory: the help of '%s' cannot be printed\n", c->name);
+    buf_free(&text);
+    return fits ? CLI_OK : CLI_FAILED;
 }
 
 bool command_parse(const Command *c, int argc, char **argv, int *status) {
     Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv};
     fr_error err;
-    int failed = parse(&p, &err);
-    if (failed) fprintf(stderr, "forerun %s: %s\nTry 'forerun %s --help'.\n", c->name, err.message, c->name);
-    if (!failed && p.wants_help) {
-        Buf text = {.max_bytes = 1 << 20};
-        failed = !command_help(c, &text);
-        if (!failed) fwrite(text.data, 1, text.n, stdout);
-        buf_free(&text);
-    }
-    *status = failed ? CLI_USAGE : CLI_OK;
-    return !failed && !p.wants_help;
+    if (parse(&p, &err)) *status = refuse(c, &err);
+    else if (p.wants_help) *status = print_help(c);
+    else return true;
+    return false;
 }
 
 /* ---- methods: `forerun train METHOD` ---------------------------------------------------------------- */
-
-static int print_methods(const Command *c) {
-    Buf text = {.max_bytes = 1 << 20};
-    bool fits = command_help(c, &text);
-    if (fits) fwrite(text.data, 1, text.n, stdout);
-    buf_free(&text);
-    return fits ? CLI_OK : CLI_FAILED;
-}
 
 static int refuse_method(const Command *c, const char *name) {
     NearestWord nearest = {.word = NULL};
@@ -204,7 +208,7 @@ static int refuse_method(const Command *c, const char *name) {
 static int run_method(const Command *c, int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : NULL;
     if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "-?") == 0))
-        return print_methods(c);
+        return print_help(c);
     size_t n_own = strlen(c->name) + 1;
     for (int i = 0; name && c->method(i); i++)
         if (strcmp(c->method(i)->name + n_own, name) == 0) return command_main(c->method(i), argc - 1, argv + 1);

@@ -19,6 +19,7 @@ typedef struct OptionSet {
     void *to;
 } OptionSet;
 
+typedef struct CommandFiles CommandFiles; /* app/command_files.h */
 typedef struct Command Command;
 struct Command {
     const char *name;    /* "run"; of a method, "train lyanna" */
@@ -31,8 +32,9 @@ struct Command {
         Buf *out);        /* optional: appends lists for --help after the options (drafters, rules); false: no memory */
     const char *notes;    /* optional: further paragraphs, after the lists */
     const char *examples; /* whole lines, each as it would be typed */
-    void (*defaults)(void);            /* optional: fills what no row has a default for, before parsing */
-    int (*check)(fr_error *err);       /* optional: checks that involve several options, after parsing */
+    void (*defaults)(void);           /* optional: fills what no row has a default for, before parsing */
+    int (*check)(fr_error *err);      /* optional: checks that involve several options, after parsing */
+    bool (*files)(CommandFiles *out); /* optional: adds files that no row names, such as OUTPUT.log; false: no memory */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit status */
 };
 

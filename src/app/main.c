@@ -1,6 +1,7 @@
 /* main.c - `forerun`: finds the subcommand and runs it. */
 #include "app/cli.h"
 #include "app/json_memory.h"
+#include "app/signals.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -60,6 +61,7 @@ static int refuse_command(const char *name) {
 
 int main(int argc, char **argv) {
     json_memory_install();
+    signals_begin();
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;

@@ -1,16 +1,24 @@
-/* plot.c - writes a gnuplot script and pipes it into gnuplot.
+/* plot.c - writes a gnuplot script and runs gnuplot on it.
+ *
+ * gnuplot prints the figure into a temporary file that replaces the old one (base/replace_file.h) if it is complete: it
+ * does not report a full disk. The script is a file in memory.
  *
  * Every text of the caller is put into single quotes, inside which gnuplot has no escapes and runs no commands; a
  * quote is doubled. The terminal is `noenhanced`, so that underscores stay underscores. Positions of bars are
  * computed here, because gnuplot's own histograms have no symmetric error bars. */
 #include "app/plot.h"
 
+#include "base/replace_file.h"
+
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* The colours of Okabe and Ito, which are distinguishable with any colour vision; then grey. */
 static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
@@ -20,14 +28,11 @@ static const char *color_of(int i_series) { return palette[i_series % (int)(size
 enum { WIDTH = 960, HEIGHT = 560, MAX_LABEL_CHARS = 90 /* that fit side by side below the axis */ };
 static const double GROUP_WIDTH = 0.8; /* of the bars of a category; categories are 1 apart */
 
-int plot_check(const char *path, fr_error *err) {
+int plot_check(fr_error *err) {
     FILE *gnuplot = popen("gnuplot --version >/dev/null 2>&1", "r");
-    if (!gnuplot || pclose(gnuplot) != 0)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "gnuplot, which draws the figure, is not installed: apt install gnuplot-nox");
-    FILE *f = fopen(path, "ab");
-    if (!f || fclose(f)) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    return FR_OK;
+    if (gnuplot && pclose(gnuplot) == 0) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "gnuplot, which draws the figure, is not installed: apt install gnuplot-nox");
 }
 
 static void write_quoted(FILE *out, const char *text) {
@@ -68,9 +73,8 @@ static void write_categories(FILE *out, const Plot *p) {
     fprintf(out, ")\nset xrange [-0.6:%g]\n", p->n_categories - 0.4);
 }
 
-static void write_style(FILE *out, const Plot *p, const char *path) {
+static void write_style(FILE *out, const Plot *p) {
     fprintf(out, "set terminal svg size %d,%d font 'Helvetica,15' background '#ffffff' noenhanced\n", WIDTH, HEIGHT);
-    write_text(out, "output", path, "");
     fputs("set encoding utf8\nset border 3 lc rgb '#444444'\nset tics nomirror out tc rgb '#222222'\n"
           "set grid ytics lt 1 lw 0.6 lc rgb '#dddddd'\nset key outside bottom center horizontal Left reverse samplen "
           "1.6 width 2 height 0.6\n"
@@ -118,8 +122,8 @@ static bool has_points(const PlotSeries *s) {
     return false;
 }
 
-static void write_script(FILE *out, const Plot *p, const char *path) {
-    write_style(out, p, path);
+static void write_script(FILE *out, const Plot *p) {
+    write_style(out, p);
     for (int s = 0; s < p->n_series; s++) write_data(out, p, s);
     const char *before = "plot ";
     for (int s = 0; s < p->n_series; s++) {
@@ -138,27 +142,55 @@ static void write_script(FILE *out, const Plot *p, const char *path) {
     fputs("\n", out);
 }
 
-static int run_gnuplot(const char *script, size_t n, const char *path, fr_error *err) {
-    /* If gnuplot ends early, that must not kill this program. */
-    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
-    FILE *gnuplot = popen("gnuplot", "w");
-    bool failed = !gnuplot || fwrite(script, 1, n, gnuplot) != n;
-    if (gnuplot && pclose(gnuplot) != 0) failed = true;
-    signal(SIGPIPE, before);
-    return failed ? error_set(err, FR_ERR_IO, "%s: gnuplot failed; its message is above", path) : FR_OK;
+/* Runs gnuplot with these as standard input and output. */
+static bool run_gnuplot(int script, int figure) {
+    posix_spawn_file_actions_t files;
+    char *const command[] = {(char *)(uintptr_t) "gnuplot", NULL};
+    pid_t child = 0;
+    int state = 1;
+    if (posix_spawn_file_actions_init(&files)) return false;
+    bool runs = posix_spawn_file_actions_adddup2(&files, script, STDIN_FILENO) == 0 &&
+                posix_spawn_file_actions_adddup2(&files, figure, STDOUT_FILENO) == 0 &&
+                posix_spawnp(&child, command[0], &files, NULL, command, environ) == 0;
+    posix_spawn_file_actions_destroy(&files);
+    while (runs && waitpid(child, &state, 0) < 0)
+        if (errno != EINTR) return false;
+    return runs && WIFEXITED(state) && WEXITSTATUS(state) == 0;
+}
+
+static bool is_whole(int figure) {
+    static const char end[] = "</svg>";
+    char got[16] = "";
+    off_t n = lseek(figure, 0, SEEK_END);
+    ssize_t n_got = n < (off_t)sizeof got ? -1 : pread(figure, got, sizeof got - 1, n - (off_t)sizeof got + 1);
+    return n_got > 0 && strstr(got, end);
+}
+
+static int draw(const Plot *p, FILE *script, FILE *figure, const char *path, fr_error *err) {
+    fprintf(script, "set boxwidth %.9g absolute\n", 0.92 * GROUP_WIDTH / p->n_series);
+    write_script(script, p);
+    if (ferror(script) || fflush(script) || lseek(fileno(script), 0, SEEK_SET) != 0)
+        return error_memory(err, "a figure", 1);
+    if (!run_gnuplot(fileno(script), fileno(figure)))
+        return error_set(err, FR_ERR_IO, "%s: gnuplot failed; its message is above", path);
+    if (is_whole(fileno(figure))) return FR_OK;
+    return error_set(err, FR_ERR_IO, "%s: cannot be written: gnuplot left the figure incomplete, as on a full disk",
+                     path);
 }
 
 int plot_write_svg(const Plot *p, const char *path, fr_error *err) {
     bool any = false;
     for (int s = 0; s < p->n_series; s++) any = any || has_points(&p->series[s]);
     if (!any) return error_set(err, FR_ERR_ARGUMENT, "%s: there is nothing to draw", path);
-    char *script = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&script, &n);
-    if (!out) return error_memory(err, "a figure", 1);
-    fprintf(out, "set boxwidth %.9g absolute\n", 0.92 * GROUP_WIDTH / p->n_series);
-    write_script(out, p, path);
-    int status = fclose(out) ? error_memory(err, "a figure", n) : run_gnuplot(script, n, path, err);
-    free(script);
+    int memory = memfd_create("gnuplot", MFD_CLOEXEC);
+    FILE *script = memory < 0 ? NULL : fdopen(memory, "w");
+    if (!script) {
+        if (memory >= 0) close(memory);
+        return error_memory(err, "a figure", 1);
+    }
+    ReplaceFile figure;
+    int status = replace_file_begin(&figure, path, err);
+    if (!status) status = replace_file_end(&figure, draw(p, script, figure.file, path, err), err);
+    fclose(script);
     return status;
 }

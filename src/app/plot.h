@@ -39,8 +39,9 @@ typedef struct Plot {
     bool x_from_zero; /* lines: the axis begins at zero */
 } Plot;
 
-/* Checks that gnuplot is installed and that a file can be written at `path`. */
-int plot_check(const char *path, fr_error *err);
+/* Checks that gnuplot is installed. */
+int plot_check(fr_error *err);
+/* Replaces the file at `path` when the figure is complete. */
 int plot_write_svg(const Plot *plot, const char *path, fr_error *err);
 
 #endif

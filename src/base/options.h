@@ -32,9 +32,10 @@
  *
  * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes
  * int32_t, int64_t and uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int, bool (two
- * names) and const char *; OPT_TEXT and OPT_FILE const char * and char[N]; OPT_TEXTS an array of const char * or char
- * * with its int counter. A field may be nested ("loop.seed"). A const char * field borrows the text it was parsed
- * from: argv, or the caller's copy of "key=value,...". A char[N] field copies it and refuses what does not fit.
+ * names) and const char *; OPT_TEXT, OPT_FILE (a file that is read) and OPT_OUTPUT (a file that is written) const char *
+ * and char[N]; OPT_TEXTS and OPT_FILES an array of const char * or char * with its int counter. A field may be nested
+ * ("loop.seed"). A const char * field borrows the text it was parsed from: argv, or the caller's copy of
+ * "key=value,...". A char[N] field copies it and refuses what does not fit.
  *
  * What a table cannot say, such as min_match <= max_match, the caller checks after parsing. src/app/command.h has the
  * driver for argv.
@@ -70,7 +71,7 @@ typedef struct Option {
     const char *key; /* NULL ends the table. "tree-budget" is --tree-budget on a command line, key=value elsewhere */
     char letter;     /* -x; 0: none. Command lines only, as are section, implied and is_argument */
     OptionKind kind; /* from here to n_offset: set by the OPT_ macros below */
-    bool is_file;
+    bool is_file, is_output; /* the value names a file; the file is written */
     size_t offset, n_offset;
     int64_t min, max;
     double min_real, max_real;
@@ -85,6 +86,8 @@ typedef struct Option {
     const char
         *required; /* what is missing if it is not given, as in "missing output file: pass -o FILE"; NULL: optional */
     const char *implied; /* the value of --key without =VALUE (the value is then never a word of its own) */
+    bool may_be_stdout;  /* OPT_OUTPUT: "-" is standard output */
+    char joined_by;      /* OPT_FILE: the value names several files, joined by this character; '\0': one file */
     bool is_argument;    /* a positional argument; key is its name in the usage line: FILE */
     const char *metavar; /* FILE, N; NULL: chosen by the type */
     const char *section; /* title in --help and the man page, for this row and the following; NULL: as the row before */
@@ -116,6 +119,7 @@ typedef struct Option {
     .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \
     .offset = offsetof(S, field), .max = (int64_t)sizeof OPT_FIELD(S, field)
 #define OPT_FILE(S, field) OPT_TEXT(S, field), .is_file = true
+#define OPT_OUTPUT(S, field) OPT_FILE(S, field), .is_output = true
 #define OPT_TEXTS(S, field, counter) \
     .kind = _Generic(*OPT_FIELD(S, field), const char *: OPTION_TEXTS, char *: OPTION_TEXTS), .offset = offsetof(S, field), \
     .n_offset = _Generic(OPT_FIELD(S, counter), int: offsetof(S, counter)), \

@@ -37,8 +37,8 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("run " TARGET "--ctx 4 -p 'a longer prompt than that'", 1, "longer than the context of 4");
     cli_expect("run " TARGET "-p a --stats-json /no/where.json -n 1", 1, "/no/where.json");
     cli_expect("compare " TARGET "-p a", 2, "missing drafter to compare with plain decoding");
-    cli_expect("logits " TARGET "--tokens 1,x -o /dev/null", 2, "'1,x' must be a list of integers");
-    cli_expect("logits " TARGET "--tokens 99999 -o /dev/null", 2, "from 0 to 4095");
+    cli_expect("logits " TARGET "--tokens 1,x -o -", 2, "'1,x' must be a list of integers");
+    cli_expect("logits " TARGET "--tokens 99999 -o -", 2, "from 0 to 4095");
     cli_expect("logits " TARGET "--tokens 1 -o /no/where.f32", 1, "/no/where.f32");
     cli_expect("perf " TARGET "--rows 0", 2, "from 1 to");
     cli_expect("run " TARGET "-p a --kv q5", 2, "'--kv=q5' must be f16, f32 or q8");

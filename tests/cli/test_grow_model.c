@@ -134,6 +134,10 @@ static void what_is_no_growth_is_refused(void **state) {
         assert_int_equal(run(SMALL, cases[i].options, BIG, said), 2);
         if (!strstr(said, cases[i].want)) fail_msg("%s: %s", cases[i].options, said);
     }
+    assert_int_equal(run(SMALL, "--layers 9", SMALL, said), 2);
+    assert_non_null(strstr(said, "-o and the model are the same file"));
+    assert_int_equal(run(SMALL, "--layers 9", "/nowhere/x", said), 1);
+    assert_non_null(strstr(said, "-o: /nowhere/x: cannot be written"));
     write_small("qwen2", true, TYPE_Q8_0);
     assert_int_equal(run(SMALL, "--dim 128", BIG, said), 1);
     assert_non_null(strstr(said, "qwen2"));

@@ -31,6 +31,25 @@ static void every_command_has_help(void **state) {
     assert_non_null(strstr(text, "\n  lyanna "));
 }
 
+/* A full disk is reported, whatever is printed. */
+static void a_failed_write_is_an_error(void **state) {
+    (void)state;
+    static const char *const others[] = {
+        "--help",       "--version", "--completions bash",       "--completions zsh", "--man", "--completions fish",
+        "train --help", "help",      "inspect models/draft.gguf"};
+    char args[128];
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(args, sizeof args, "%s 2>&1 >/dev/full", others[i]);
+        assert_int_equal(cli_run(args, text, sizeof text), 1);
+        assert_string_equal(text, "forerun: standard output cannot be written\n");
+    }
+    for (int i = 0; i < N_COMMANDS; i++) {
+        snprintf(args, sizeof args, "%s --help 2>&1 >/dev/full", commands[i]);
+        assert_int_equal(cli_run(args, text, sizeof text), 1);
+        assert_string_equal(text, "forerun: standard output cannot be written\n");
+    }
+}
+
 static void flags_and_values_are_parsed_the_gnu_way(void **state) {
     (void)state;
     cli_expect("inspect -jt models/draft.gguf", 0, "\"tensors\"");
@@ -110,7 +129,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_command_has_help),       cmocka_unit_test(flags_and_values_are_parsed_the_gnu_way),
         cmocka_unit_test(the_man_page_is_up_to_date),   cmocka_unit_test(bash_completes_commands_options_and_values),
-        cmocka_unit_test(other_shells_can_read_theirs),
+        cmocka_unit_test(other_shells_can_read_theirs), cmocka_unit_test(a_failed_write_is_an_error),
     };
     (void)argc;
     cli_rig_begin(argv[0]);

@@ -242,6 +242,13 @@ static void nonsense_is_refused(void **state) {
             fail_msg("make_model %s: status %d \"%s\", wanted %d \"%s\"", cases[i].options, status, said,
                      cases[i].status, cases[i].says);
     }
+    char options[200], said[512];
+    snprintf(options, sizeof options, "--vocab-from %s", path[0]);
+    assert_int_equal(run("--layers 1 --dim 64", path[0], NULL, 0), 0);
+    assert_int_equal(run(options, path[0], said, sizeof said), 2);
+    assert_non_null(strstr(said, "are the same file"));
+    assert_int_equal(run("", "/nowhere/x", said, sizeof said), 1);
+    assert_non_null(strstr(said, "its folder does not exist"));
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,6 @@
 /* bench_json.c - all measurements of `forerun bench` as one JSON object. docs/BENCH.md explains the fields. */
 #include "app/bench/bench.h"
+#include "app/json_file.h"
 
 #include "app/json_values.h"
 #include "base/threads.h"
@@ -114,7 +115,7 @@ int bench_write_json(const BenchReport *r, const char *path, fr_error *err) {
     failed |= json_object_set_new(j, "summary", rows);
     failed |= json_object_set_new(j, "records", records);
     failed |= json_object_set_new(j, "draft_error", json_string_or_null(r->rig->draft_error));
-    failed = failed || json_dump_file(j, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    int status = json_file_write(failed ? NULL : j, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9), err);
     json_decref(j);
-    return failed ? error_set(err, FR_ERR_IO, "%s: the measurements cannot be written", path) : FR_OK;
+    return status;
 }

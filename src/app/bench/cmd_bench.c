@@ -3,12 +3,11 @@
  * This file sets up and runs the measurement; bench.h shows the parts. */
 #include "app/bench/bench.h"
 #include "app/plot.h"
+#include "app/signals.h"
 
 #include "base/mem.h"
 #include "base/progress.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,11 +39,7 @@ typedef struct Bench {
     int64_t n_done; /* answers, or passes, since the bar began */
 } Bench;
 
-static volatile int stop_requested;
-static void request_stop(int signal_number) {
-    (void)signal_number;
-    stop_requested = 1;
-}
+static volatile sig_atomic_t stop_requested;
 
 /* ---- command line ---------------------------------------------------------------------------------- */
 
@@ -78,8 +73,8 @@ static const Option option_table[] = {
      OPT_TEXT(BenchArgs, parallel),
      .metavar = "N,N,...",
      .help = "measure throughput with that many requests at once instead, such as 1,2,4,8,16"},
-    {.key = "json", OPT_FILE(BenchArgs, json), .help = "write all settings, sums and single answers to FILE"},
-    {.key = "plot", OPT_FILE(BenchArgs, plot), .metavar = "FILE.svg", .help = "draw the figure; needs gnuplot"},
+    {.key = "json", OPT_OUTPUT(BenchArgs, json), .help = "write all settings, sums and single answers to FILE"},
+    {.key = "plot", OPT_OUTPUT(BenchArgs, plot), .metavar = "FILE.svg", .help = "draw the figure; needs gnuplot"},
     {.key = NULL},
 };
 
@@ -90,7 +85,25 @@ static int check(fr_error *err) {
     if (strcmp(a->chain, "none") == 0) a->chain = NULL;
     if (a->generate.n_drafts == 0 && !a->chain)
         return error_set(err, FR_ERR_ARGUMENT, "nothing to compare with plain decoding: pass --draft=SPEC");
-    return generate_check(&a->generate, err);
+    int status = generate_check(&a->generate, err);
+    for (int i = 0; i < a->generate.n_drafts && !status; i++) {
+        BenchMethod m;
+        status = bench_method_init(&m, a->generate.drafts[i], 1, err);
+        if (!status) status = generate_check_drafts(m.drafts, m.n_drafts, err);
+        bench_method_free(&m);
+    }
+    return status;
+}
+
+static bool files(CommandFiles *out) {
+    bool fits = true;
+    for (int i = 0; i < bench.args.generate.n_drafts && fits; i++) {
+        BenchMethod m;
+        fits = !bench_method_init(&m, bench.args.generate.drafts[i], 1, NULL) &&
+               generate_add_files(out, m.drafts, m.n_drafts);
+        bench_method_free(&m);
+    }
+    return fits && (!bench.args.chain || generate_add_files(out, &bench.args.chain, 1));
 }
 
 /* ---- measuring ------------------------------------------------------------------------------------- */
@@ -232,6 +245,21 @@ static int choose_questions(Bench *b, fr_error *err) {
     return FR_OK;
 }
 
+/* Answers the beginning of the first question: a ratio rule may refuse the trees of a drafter. */
+static int try_rule(Bench *b, fr_engine *engine, const BenchMethod *m, fr_error *err) {
+    Generator g = {.model = b->model, .engine = engine};
+    GenerateArgs few = b->args.generate;
+    fr_request *r = NULL;
+    if (!generate_rule(&few)->is_ratio) return FR_OK;
+    if (few.n_tokens == 0 || few.n_tokens > GENERATE_TRIAL_TOKENS) few.n_tokens = GENERATE_TRIAL_TOKENS;
+    few.tree_budget = m->tree_budget;
+    int status = bench_prompt(&b->rig, &b->questions.items[0], 0, NULL, &g.prompt, &g.n_prompt, err);
+    if (!status) status = generator_run(&g, &few, m->drafts, m->n_drafts, NULL, NULL, &r, err);
+    fr_request_close(r);
+    fr_free(g.prompt);
+    return status;
+}
+
 /* Plain decoding and every --draft; each is opened once, so that a wrong one is refused before the tuning. */
 static int make_methods(Bench *b, fr_error *err) {
     const GenerateArgs *a = &b->args.generate;
@@ -241,6 +269,7 @@ static int make_methods(Bench *b, fr_error *err) {
         status = bench_method_init(m, a->drafts[i], a->tree_budget, err);
         fr_engine *engine = NULL;
         if (!status) status = bench_engine_open(&engine, &b->rig, m, 1, err);
+        if (!status) status = try_rule(b, engine, m, err);
         fr_engine_close(engine);
     }
     return status;
@@ -279,17 +308,9 @@ static int make_results(Bench *b, fr_error *err) {
     return status;
 }
 
-static int check_outputs(const BenchArgs *a, fr_error *err) {
-    if (a->json) {
-        FILE *f = fopen(a->json, "ab");
-        if (!f || fclose(f)) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", a->json, strerror(errno));
-    }
-    return a->plot ? plot_check(a->plot, err) : FR_OK;
-}
-
 static int prepare(Bench *b, fr_error *err) {
     BenchArgs *a = &b->args;
-    int status = check_outputs(a, err);
+    int status = a->plot ? plot_check(err) : FR_OK;
     if (!status) status = bench_questions_read(&b->questions, a->questions, err);
     if (!status) status = generate_open_model(&b->model, &a->generate, err);
     if (status) return status;
@@ -339,9 +360,7 @@ static int run(int argc, char **argv) {
     Bench *b = &bench;
     fr_error err;
     int status = prepare(b, &err);
-    const struct sigaction stop = {.sa_handler = request_stop,
-                                   .sa_flags = (int)SA_RESETHAND}; /* a second Ctrl-C kills */
-    sigaction(SIGINT, &stop, NULL);
+    signals_request_stop(SIGINT, &stop_requested);
     if (!status && b->args.chain) status = tune_chain(b, &b->methods[b->n_methods++], &err);
     if (!status) status = make_results(b, &err);
     if (!status) status = b->args.parallel ? measure_parallel(b, &err) : measure(b, &b->results[0], &err);
@@ -373,5 +392,6 @@ const Command command_bench = {
                 "--json batch.json\n",
     .defaults = set_defaults,
     .check = check,
+    .files = files,
     .run = run,
 };

@@ -51,7 +51,7 @@ static const Option option_table[] = {
              "contexts 128 and 1024, beside "
              "the goals for the shape of TinyLlama-1.1B and the limits of this machine; --seconds then applies to each "
              "context"},
-    {.key = "plot", OPT_FILE(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and the limit; needs gnuplot"},
+    {.key = "plot", OPT_OUTPUT(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and the limit; needs gnuplot"},
     {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
     {.key = NULL},
 };
@@ -207,7 +207,6 @@ static int report(const PerfArgs *a, fr_error *err) {
                                .max_rows = MAX_ROWS};
     cost_work(r.weights, a->model.kv, &r.work);
     if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
-    if (!status && a->plot) status = plot_check(a->plot, err);
     if (!status) status = measure(&r, executor, err);
     if (!status) status = measure_parts(&r, executor, err);
     executor_close(executor);
@@ -224,7 +223,8 @@ static int report(const PerfArgs *a, fr_error *err) {
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
-    int status = cli_model_open(&args.model, &err);
+    int status = args.plot ? plot_check(&err) : FR_OK;
+    if (!status) status = cli_model_open(&args.model, &err);
     if (!status) status = args.figures ? perf_figures(&args.model, args.seconds, args.json, &err) : report(&args, &err);
     cli_model_close(&args.model);
     return status ? cli_fail(&err) : CLI_OK;

@@ -2,6 +2,7 @@
 #include "app/cli.h"
 
 #include "backend/executor.h"
+#include "base/replace_file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,7 +27,8 @@ static const Option option_table[] = {
      .help = "token ids, separated by commas; no BOS is added"},
     {.key = "output",
      .letter = 'o',
-     OPT_FILE(LogitsArgs, out),
+     OPT_OUTPUT(LogitsArgs, out),
+     .may_be_stdout = true,
      .required = "output file",
      .help = "file for the logits; -: standard output"},
     {.key = NULL},
@@ -57,12 +59,21 @@ static int write_logits(Executor *e, int32_t n_vocab, const int32_t *tokens, int
     return status;
 }
 
+/* The file is replaced when all rows are written; standard output ("-") gets them as they are computed. */
+static int write_output(const LogitsArgs *a, Executor *e, const int32_t *tokens, int32_t n, fr_error *err) {
+    int32_t n_vocab = a->model.model->hparams.n_vocab;
+    ReplaceFile out;
+    if (strcmp(a->out, "-") == 0) return write_logits(e, n_vocab, tokens, n, stdout, "standard output", err);
+    int status = replace_file_begin(&out, a->out, err);
+    if (status) return status;
+    return replace_file_end(&out, write_logits(e, n_vocab, tokens, n, out.file, a->out, err), err);
+}
+
 static int write_all(const LogitsArgs *a, fr_error *err) {
     const Model *model = a->model.model;
     Executor *executor = NULL;
     int32_t *tokens = NULL;
     int64_t n = 0;
-    FILE *out = NULL;
     int status = cli_parse_ints(a->tokens, 0, model->hparams.n_vocab - 1, &tokens, &n, err);
     if (!status) {
         ExecutorOptions options = {.kv_type = a->model.kv,
@@ -72,13 +83,7 @@ static int write_all(const LogitsArgs *a, fr_error *err) {
                                    .max_rows = CHUNK};
         status = executor_open(&executor, a->model.device, a->model.weights, &options, err);
     }
-    if (!status) {
-        out = strcmp(a->out, "-") == 0 ? stdout : fopen(a->out, "wb");
-        if (!out) status = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", a->out, strerror(errno));
-    }
-    if (!status) status = write_logits(executor, model->hparams.n_vocab, tokens, (int32_t)n, out, a->out, err);
-    if (out && (out == stdout ? fflush(out) : fclose(out)) && !status)
-        status = error_set(err, FR_ERR_IO, "%s: cannot be written: %s", a->out, strerror(errno));
+    if (!status) status = write_output(a, executor, tokens, (int32_t)n, err);
     executor_close(executor);
     free(tokens);
     return status;

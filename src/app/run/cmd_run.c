@@ -1,4 +1,5 @@
 /* cmd_run.c - `forerun run`: generate text. */
+#include "app/json_file.h"
 #include "app/json_values.h"
 #include "app/run/generate.h"
 #include "app/stats_json.h"
@@ -18,7 +19,7 @@ static RunArgs args;
 
 static const Option option_table[] = {
     {.key = "stats-json",
-     OPT_FILE(RunArgs, stats_json),
+     OPT_OUTPUT(RunArgs, stats_json),
      .section = "Output",
      .help = "write tokens, text, acceptance and times to FILE, as JSON"},
     {.key = "logprobs", OPT_FLAG(RunArgs, logprobs), .help = "add the log-probability of each token to --stats-json"},
@@ -33,6 +34,8 @@ static int check(fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT, "--logprobs are written to the statistics: pass --stats-json=FILE too");
     return generate_check_prompt(&args.generate, err);
 }
+
+static bool files(CommandFiles *out) { return generate_add_files(out, args.generate.drafts, args.generate.n_drafts); }
 
 /* What the callback of a token needs. */
 typedef struct Output {
@@ -99,9 +102,9 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
 static int write_stats(const Generator *g, const fr_request *r, json_t *logprobs, fr_error *err) {
     json_t *j = request_json(g, r, &args.generate);
     if (j && logprobs) json_object_set(j, "logprobs", logprobs);
-    int failed = !j || json_dump_file(j, args.stats_json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    int status = json_file_write(j, args.stats_json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
     json_decref(j);
-    return failed ? error_set(err, FR_ERR_IO, "%s: the statistics cannot be written", args.stats_json) : FR_OK;
+    return status;
 }
 
 static int run(int argc, char **argv) {
@@ -149,5 +152,6 @@ const Command command_run = {
                 "  forerun run -m model.gguf -f prompt.txt -n 100 --draft ngram-trie --stats-json stats.json\n",
     .defaults = set_defaults,
     .check = check,
+    .files = files,
     .run = run,
 };

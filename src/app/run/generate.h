@@ -4,9 +4,11 @@
 #define RUN_GENERATE_H
 
 #include "app/cli.h"
+#include "app/command_files.h"
 #include "spec/verify/verifier.h"
 
 enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16 };
+enum { GENERATE_TRIAL_TOKENS = 32 }; /* in which a drafter shows what trees it makes */
 
 typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
 
@@ -33,6 +35,9 @@ void generate_defaults(GenerateArgs *a);
 /* What no row can check; the second also checks the prompt. */
 int generate_check(const GenerateArgs *a, fr_error *err);
 int generate_check_prompt(const GenerateArgs *a, fr_error *err);
+/* Refuses a wrong --draft before the model is loaded, as far as that is possible; and adds the files of the drafts. */
+int generate_check_drafts(const char *const *drafts, int n_drafts, fr_error *err);
+bool generate_add_files(CommandFiles *out, const char *const *drafts, int n_drafts);
 /* The drafters and the verification rules, for --help. */
 bool generate_list_methods(Buf *out);
 

@@ -6,6 +6,7 @@
 #include "app/run/generate.h"
 
 #include "base/threads.h"
+#include "spec/drafter/drafter.h"
 
 #include <math.h>
 #include <string.h>
@@ -169,8 +170,24 @@ int generate_check(const GenerateArgs *a, fr_error *err) {
     return error_set(err, FR_ERR_ARGUMENT, "--verify: %s", why.message);
 }
 
+int generate_check_drafts(const char *const *drafts, int n_drafts, fr_error *err) {
+    for (int i = 0; i < n_drafts; i++) {
+        fr_error why;
+        int status = strcmp(drafts[i], "auto") == 0 ? FR_OK : drafter_check(drafts[i], &why);
+        if (status) return error_set(err, (fr_code)status, "--draft: %s", why.message);
+    }
+    return FR_OK;
+}
+
+bool generate_add_files(CommandFiles *out, const char *const *drafts, int n_drafts) {
+    bool fits = true;
+    for (int i = 0; i < n_drafts && fits; i++) fits = command_files_add_drafter(out, "--draft", drafts[i]);
+    return fits;
+}
+
 int generate_check_prompt(const GenerateArgs *a, fr_error *err) {
     int status = generate_check(a, err);
+    if (!status) status = generate_check_drafts(a->drafts, a->n_drafts, err);
     if (status) return status;
     if (!a->prompt && !a->prompt_file)
         return error_set(err, FR_ERR_ARGUMENT, "missing prompt: pass -p TEXT or -f FILE");

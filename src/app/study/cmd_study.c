@@ -1,9 +1,11 @@
 /* cmd_study.c - `forerun study`: the experiments of Recursive Speculative Decoding, each run by one command. */
+#include "app/command_files.h"
+#include "app/json_file.h"
+#include "app/plot.h"
 #include "app/study/study.h"
 
 #include "base/threads.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +58,7 @@ static const Option option_table[] = {
      .metavar = "Q",
      .default_value = "0.3",
      .help = "toy: the target's probability of a one"},
-    {.key = "json", OPT_FILE(StudyCommandArgs, study.json), .section = "Output", .help = "write every run to FILE"},
+    {.key = "json", OPT_OUTPUT(StudyCommandArgs, study.json), .section = "Output", .help = "write every run to FILE"},
     {.key = "plot",
      OPT_TEXT(StudyCommandArgs, study.plot),
      .metavar = "PREFIX",
@@ -64,31 +66,44 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
+static const struct { double temperature, top_p; } settings[] = {{0.3, 1}, {1, 0.95}};
+enum { N_SETTINGS = sizeof settings / sizeof *settings };
+
+static bool is_toy(void) { return strcmp(args.experiment, "toy") == 0; }
+
 static int check(fr_error *err) {
+    if (args.study.plot && strlen(args.study.plot) > STUDY_MAX_PREFIX)
+        return error_set(err, FR_ERR_ARGUMENT, "--plot: the path is too long");
     if (args.target > 0 && args.target < 1) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "--target must be greater than 0 and less than 1");
 }
 
-static int write_json(json_t *j, const char *path, fr_error *err) {
-    int failed = json_dump_file(j, path, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    return failed ? error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno)) : FR_OK;
+static bool files(CommandFiles *out) {
+    char path[STUDY_MAX_PATH];
+    bool fits = true;
+    if (!args.study.plot) return true;
+    snprintf(path, sizeof path, "%.*s.svg", STUDY_MAX_PREFIX, args.study.plot);
+    if (is_toy()) return command_files_add(out, "--plot", path, true);
+    for (int i = 0; i < N_SETTINGS; i++)
+        for (StudyMetric m = 0; m < STUDY_N_METRICS && fits; m++) {
+            study_plot_path(args.study.plot, settings[i].temperature, m, path);
+            fits = command_files_add(out, "--plot", path, true);
+        }
+    return fits;
 }
 
 static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
-    static const struct { double temperature, top_p; } settings[] = {{0.3, 1}, {1, 0.95}};
     static StudyResult r; /* large */
     json_t *all = json_array();
-    int status = a->plot ? study_plot_check(a->plot, err) : FR_OK;
-    if (!status && a->json)
-        status = write_json(all, a->json, err); /* fails now rather than after minutes of measuring */
-    for (size_t i = 0; i < sizeof settings / sizeof *settings && !status; i++) {
+    int status = a->plot ? plot_check(err) : FR_OK;
+    for (int i = 0; i < N_SETTINGS && !status; i++) {
         status = study_run(a, plan, settings[i].temperature, settings[i].top_p, &r, err);
         if (status) break;
         study_print(&r);
         json_array_append_new(all, study_json(&r));
         if (a->plot) status = study_plot(&r, a->plot, err);
     }
-    if (!status && a->json) status = write_json(all, a->json, err);
+    if (!status && a->json) status = json_file_write(all, a->json, JSON_INDENT(1) | JSON_REAL_PRECISION(9), err);
     json_decref(all);
     return status;
 }
@@ -97,7 +112,7 @@ static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
     int status;
-    if (strcmp(args.experiment, "toy") == 0) status = study_toy(args.target, args.study.json, args.study.plot, &err);
+    if (is_toy()) status = study_toy(args.target, args.study.json, args.study.plot, &err);
     else
         status = run_trees(&args.study, strcmp(args.experiment, "length") == 0 ? &study_by_length : &study_by_budget,
                            &err);
@@ -120,5 +135,6 @@ const Command command_study = {
     .examples = "  forerun study toy --plot docs/plots/rsd-toy\n"
                 "  forerun study length --plot docs/plots/rsd-length\n",
     .check = check,
+    .files = files,
     .run = run,
 };

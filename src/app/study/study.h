@@ -76,8 +76,8 @@ void study_print(const StudyResult *r);
 json_t *study_json(const StudyResult *r);
 /* PREFIX-t0.3-efficiency.svg and so on: the best tree of each method in each group. */
 int study_plot(const StudyResult *r, const char *prefix, fr_error *err);
-/* Whether plots can be drawn and written; called before anything is measured. */
-int study_plot_check(const char *prefix, fr_error *err);
+enum { STUDY_MAX_PATH = 4200, STUDY_MAX_PREFIX = 4096 };
+void study_plot_path(const char *prefix, double temperature, StudyMetric metric, char out[STUDY_MAX_PATH]);
 
 /* Fig. 1: two draws from Bernoulli distributions. */
 int study_toy(double target, const char *json, const char *plot, fr_error *err);

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-enum { MAX_GROUPS = 8, MAX_PATH = 1024 };
+enum { MAX_GROUPS = 8 };
 
 typedef struct Curve {
     int n;
@@ -54,22 +54,16 @@ static int plot_metric(const StudyResult *r, StudyMetric metric, const char *pat
     return plot_write_svg(&plot, path, err);
 }
 
-static void plot_path(const char *prefix, double temperature, StudyMetric metric, char *out, size_t n_out) {
+void study_plot_path(const char *prefix, double temperature, StudyMetric metric, char out[STUDY_MAX_PATH]) {
     static const char *const names[STUDY_N_METRICS] = {"efficiency", "mbsu", "rate"};
-    snprintf(out, n_out, "%s-t%g-%s.svg", prefix, temperature, names[metric]);
-}
-
-int study_plot_check(const char *prefix, fr_error *err) {
-    char path[MAX_PATH];
-    plot_path(prefix, 1, STUDY_EFFICIENCY, path, sizeof path);
-    return plot_check(path, err);
+    snprintf(out, STUDY_MAX_PATH, "%.*s-t%g-%s.svg", STUDY_MAX_PREFIX, prefix, temperature, names[metric]);
 }
 
 int study_plot(const StudyResult *r, const char *prefix, fr_error *err) {
     int status = FR_OK;
     for (StudyMetric m = 0; m < STUDY_N_METRICS && !status; m++) {
-        char path[MAX_PATH];
-        plot_path(prefix, r->temperature, m, path, sizeof path);
+        char path[STUDY_MAX_PATH];
+        study_plot_path(prefix, r->temperature, m, path);
         status = plot_metric(r, m, path, err);
     }
     return status;

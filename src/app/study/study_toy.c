@@ -1,14 +1,13 @@
 /* study_toy.c - Fig. 1 of Recursive Speculative Decoding: how often one of two drafts from Ber(p) is accepted where the
  * target is Ber(q), by four rules of verification. Nothing is sampled: the rules themselves run once for every possible
  * outcome of drafts and random source (acceptance.h), and the optimum is a maximum flow (optimal_transport.h). */
+#include "app/json_file.h"
 #include "app/plot.h"
 #include "app/study/study.h"
 
 #include "lab/acceptance.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { N_POINTS = 19, N_RULES = 4, N_DRAFTS = 2 };
 
@@ -51,14 +50,14 @@ static int write_json(const Toy *t, const char *path, fr_error *err) {
         for (int i = 0; i < N_POINTS; i++) json_array_append_new(values, json_real(t->accepted[r][i]));
         json_object_set_new(j, names[r], values);
     }
-    int failed = json_dump_file(j, path, JSON_INDENT(1));
+    int status = json_file_write(j, path, JSON_INDENT(1), err);
     json_decref(j);
-    return failed ? error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno)) : FR_OK;
+    return status;
 }
 
 static int draw(const Toy *t, const char *prefix, fr_error *err) {
-    char path[1024], title[128];
-    snprintf(path, sizeof path, "%s.svg", prefix);
+    char path[STUDY_MAX_PATH], title[128];
+    snprintf(path, sizeof path, "%.*s.svg", STUDY_MAX_PREFIX, prefix);
     snprintf(title, sizeof title, "Two drafts from Ber(p), target Ber(%g)", t->target);
     PlotSeries series[N_RULES];
     for (int r = 0; r < N_RULES; r++)
@@ -69,14 +68,15 @@ static int draw(const Toy *t, const char *prefix, fr_error *err) {
                  .y_label = "probability that a draft is accepted",
                  .series = series,
                  .n_series = N_RULES};
-    int status = plot_check(path, err);
-    return status ? status : plot_write_svg(&plot, path, err);
+    return plot_write_svg(&plot, path, err);
 }
 
 int study_toy(double target, const char *json, const char *prefix, fr_error *err) {
     Toy t;
+    int status = prefix ? plot_check(err) : FR_OK;
+    if (status) return status;
     compute(&t, target);
     print(&t);
-    int status = json ? write_json(&t, json, err) : FR_OK;
+    if (json) status = write_json(&t, json, err);
     return status || !prefix ? status : draw(&t, prefix, err);
 }

@@ -11,10 +11,8 @@
 #include "app/train/distill_records.h"
 #include "app/run/generate.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_PARALLEL = 256, AHEAD = 4 };
 
@@ -41,7 +39,7 @@ typedef struct Distill {
     fr_model *model;
     fr_engine *engine;
     LineReader *in;
-    FILE *out;
+    AnswerFile out;
     int64_t n_records, n_passed, n_answered, n_left_out;
     bool at_end;
     Slot *slots; /* [n_slots] ring buffer in the order of the input */
@@ -60,7 +58,7 @@ static const Option option_table[] = {
      .help = "the questions"},
     {.key = "output",
      .letter = 'o',
-     OPT_FILE(DistillArgs, output),
+     OPT_OUTPUT(DistillArgs, output),
      .required = "output file",
      .help = "the answered records; those that the file already contains are not answered again"},
     {.key = "chat",
@@ -84,7 +82,12 @@ static void set_defaults(void) { generate_defaults(&distill_args.generate); }
 static int check(fr_error *err) {
     if (distill_args.generate.system && !distill_args.chat)
         return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
-    return generate_check(&distill_args.generate, err);
+    int status = generate_check(&distill_args.generate, err);
+    return status ? status : generate_check_drafts(distill_args.generate.drafts, distill_args.generate.n_drafts, err);
+}
+
+static bool files(CommandFiles *out) {
+    return generate_add_files(out, distill_args.generate.drafts, distill_args.generate.n_drafts);
 }
 
 /* ---- one answer --------------------------------------------------------------------------------- */
@@ -187,9 +190,8 @@ static int admit(Distill *d, fr_error *err) {
 static int write_done(Distill *d, fr_error *err) {
     while (d->n_queued > 0 && !slot_at(d, 0)->request) {
         Slot *s = slot_at(d, 0);
-        bool fine = s->left_out || (json_dumpf(s->record.object, d->out, JSON_COMPACT) == 0 &&
-                                    fputc('\n', d->out) != EOF && fflush(d->out) == 0);
-        if (!fine) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", d->args->output, strerror(errno));
+        int status = s->left_out ? FR_OK : distill_append(&d->out, &s->record, err);
+        if (status) return status;
         d->n_left_out += s->left_out;
         d->n_answered += !s->left_out;
         progress_update(&d->bar, s->i + 1);
@@ -241,14 +243,13 @@ static void close_all(Distill *d) {
     fr_engine_close(d->engine);
     fr_model_close(d->model);
     line_reader_close(d->in);
-    if (d->out) fclose(d->out);
 }
 
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     DistillArgs *a = &distill_args;
     fr_error err;
-    Distill d = {.args = a};
+    Distill d = {.args = a, .out.fd = -1};
     int status = open_all(&d, a, &err);
     if (!status) {
         progress_begin(&d.bar, stderr, "answering", d.n_records);
@@ -256,6 +257,7 @@ static int run(int argc, char **argv) {
         status = answer_all(&d, &err);
         progress_end(&d.bar);
     }
+    status = distill_close(&d.out, status, &err);
     if (!status)
         printf("%s: %lld of %lld records are answered%s\n", a->output, (long long)d.n_answered, (long long)d.n_records,
                d.n_left_out ? "; the others do not fit the context, see --ctx" : "");
@@ -283,5 +285,6 @@ const Command command_distill = {
         "  forerun train target --vocab target.gguf --data answers.jsonl --chat -o small.gguf\n",
     .defaults = set_defaults,
     .check = check,
+    .files = files,
     .run = run,
 };

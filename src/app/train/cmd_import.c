@@ -1,9 +1,11 @@
 /* cmd_import.c - `forerun import-drafter`: converts published weights of a drafter into a drafter file. */
 #include "app/cli.h"
+#include "app/command_files.h"
 
 #include "base/progress.h"
 #include "import/import.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +51,7 @@ static const Option option_table[] = {
      .help = "GGUF file of the target that the drafter was trained for"},
     {.key = "output",
      .letter = 'o',
-     OPT_FILE(ImportArgs, output),
+     OPT_OUTPUT(ImportArgs, output),
      .required = "output file",
      .help = "the drafter file; an existing file is replaced when the new one is complete"},
     {.key = "type",
@@ -63,6 +65,27 @@ static const Option option_table[] = {
 
 static int check(fr_error *err) {
     return args.method ? FR_OK : error_set(err, FR_ERR_ARGUMENT, "missing method: pass METHOD");
+}
+
+/* Adds the files of a folder of weights, which published_open reads. */
+static bool add_folder(CommandFiles *out, const char *path) {
+    DIR *folder = opendir(path);
+    bool fits = true;
+    for (struct dirent *d; folder && fits && (d = readdir(folder));) {
+        const char *dot = strrchr(d->d_name, '.');
+        char file[4096 + 300];
+        if (!dot || strcmp(dot, ".safetensors") != 0) continue;
+        snprintf(file, sizeof file, "%.4095s/%s", path, d->d_name);
+        fits = command_files_add(out, "CHECKPOINT", file, false);
+    }
+    if (folder) closedir(folder);
+    return fits;
+}
+
+static bool files(CommandFiles *out) {
+    bool fits = true;
+    for (int i = 0; i < args.n_paths && fits; i++) fits = add_folder(out, args.paths[i]); /* nothing for a file */
+    return fits;
 }
 
 static bool list_methods(Buf *out) {
@@ -124,5 +147,6 @@ const Command command_import = {
         "  forerun run -m vicuna-7b.gguf -p \"Once\" --draft eagle:file=eagle.gguf\n"
         "  forerun import-drafter medusa -m vicuna-7b.gguf medusa_lm_head.safetensors --type Q8_0 -o medusa.gguf\n",
     .check = check,
+    .files = files,
     .run = run,
 };

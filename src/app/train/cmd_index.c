@@ -50,7 +50,7 @@ static const Option option_table[] = {
      .help = "GGUF file of the model that the index is for"},
     {.key = "output",
      .letter = 'o',
-     OPT_FILE(IndexArgs, output),
+     OPT_OUTPUT(IndexArgs, output),
      .required = "output file",
      .help = "the index; an existing file is replaced when the new one is complete"},
     {.key = "limit",

@@ -3,13 +3,14 @@
  * Whatever can fail for a reason known at the start (outputs that cannot be written, a checkpoint of another run)
  * fails before the data is read. */
 #include "app/cli.h"
+#include "app/command_files.h"
 #include "app/plot.h"
+#include "app/signals.h"
 #include "app/train/train_methods.h"
 #include "app/train/train_plot.h"
 #include "train/loop/drafter_trainer.h"
 #include "train/loop/train_log.h"
 
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,26 +34,13 @@ static Training training; /* the methods' options refer to its args */
 
 /* The first Ctrl-C makes the loop stop after the current step, the second one ends the program. */
 static volatile sig_atomic_t stop_requested;
-static void request_stop(int signal_number) {
-    (void)signal_number;
-    stop_requested = 1;
-}
 
 static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = request_stop, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    signals_request_stop(SIGINT, &stop_requested);
+    signals_request_stop(SIGTERM, &stop_requested);
 }
 
 /* ---- before anything is read -------------------------------------------------------------------- */
-
-static int check_writable(const char *path, fr_error *err) {
-    bool was_there = access(path, F_OK) == 0;
-    FILE *f = fopen(path, "ab");
-    if (!f || fclose(f)) return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    if (!was_there) unlink(path);
-    return FR_OK;
-}
 
 static int check_checkpoint(const Training *t, fr_error *err) {
     bool is_there = access(t->checkpoint, F_OK) == 0;
@@ -80,9 +68,7 @@ static int prepare(Training *t, fr_error *err) {
     a->loop.method = t->run_signature;
     a->loop.stop = &stop_requested;
     a->loop.n_threads = a->n_threads;
-    int status = check_writable(a->output, err);
-    if (!status) status = check_writable(t->log, err);
-    if (!status && a->plot) status = plot_check(a->plot, err);
+    int status = a->plot ? plot_check(err) : FR_OK;
     if (!status) status = check_checkpoint(t, err);
     return status ? status : gguf_open(&t->source, t->method->needs_model ? a->model : a->vocab, err);
 }
@@ -228,6 +214,20 @@ static int run_method(int argc, char **argv) {
 
 static void set_defaults(void) { train_args_defaults(&training.args); }
 
+/* What is written beside OUTPUT, and the file of --valid, which may be a number instead. */
+static bool files(CommandFiles *out) {
+    const TrainArgs *a = &training.args;
+    static const char *const beside[] = {".checkpoint", ".checkpoint.previous", ".log.jsonl"};
+    bool fits = !a->data.valid_file || command_files_add(out, "--valid", a->data.valid_file, false);
+    for (int i = 0; i < (a->log ? 2 : 3) && fits; i++) {
+        char path[PATH_BYTES + 32], name[64];
+        snprintf(path, sizeof path, "%.*s%s", PATH_BYTES, a->output, beside[i]);
+        snprintf(name, sizeof name, "OUTPUT%s", beside[i]);
+        fits = command_files_add(out, name, path, true);
+    }
+    return fits;
+}
+
 /* A method as a command: named "train METHOD", with the common options, then its own. */
 typedef struct MethodCommand {
     Command command;
@@ -253,6 +253,7 @@ static void make_command(MethodCommand *c, const TrainMethod *m) {
                            .sets = c->sets,
                            .defaults = set_defaults,
                            .check = m->check,
+                           .files = files,
                            .run = run_method};
 }
 

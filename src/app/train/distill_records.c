@@ -6,6 +6,8 @@
 #include "base/mem.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -147,7 +149,11 @@ static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_pass
         fr_error why;
         bool is_whole = *n_bytes + (off_t)n < line_reader_n_read(old); /* a newline follows */
         int status = is_whole ? record_parse(&record, line, n, &why) : FR_OK;
-        if (!is_whole) break;
+        if (!is_whole && n > 0 && line[0] != '{' && line[0] != '\0') /* '\0': what some file systems leave in a crash */
+            status = error_set(&why, FR_ERR_FORMAT,
+                               "is not the beginning of an answer, so the file belongs to "
+                               "something else: pass another -o, or delete it");
+        else if (!is_whole) break;
         uint64_t key = status ? 0 : key_of(&record);
         if (!status) record_free(&record);
         if (!status) status = pass(in, n_words, key, n_passed, &why);
@@ -158,22 +164,51 @@ static int compare(LineReader *old, LineReader *in, int n_words, int64_t *n_pass
     return got < 0 ? got : FR_OK;
 }
 
-int distill_continue(const char *path, LineReader *in, int n_words, int64_t *n_passed, int64_t *n_answered, FILE **out,
-                     fr_error *err) {
-    off_t n_bytes = 0;
+int distill_continue(const char *path, LineReader *in, int n_words, int64_t *n_passed, int64_t *n_answered,
+                     AnswerFile *out, fr_error *err) {
     *n_passed = *n_answered = 0;
-    *out = NULL;
+    *out = (AnswerFile){.path = path, .fd = -1};
     if (access(path, F_OK) == 0) {
         LineReader *old;
         int status = line_reader_open(&old, path, false, LINE_MAX_BYTES, err);
-        if (!status) status = compare(old, in, n_words, n_passed, n_answered, &n_bytes, err);
+        if (!status) status = compare(old, in, n_words, n_passed, n_answered, &out->n_bytes, err);
         line_reader_close(old);
         if (status) return status;
     }
-    *out = fopen(path, "ab");
-    if (*out && ftruncate(fileno(*out), n_bytes) == 0) return FR_OK;
-    int status = error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    if (*out) fclose(*out);
-    *out = NULL;
-    return status;
+    out->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (out->fd >= 0 && ftruncate(out->fd, out->n_bytes) == 0) return FR_OK;
+    return distill_close(out, error_set(err, FR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno)), err);
+}
+
+/* ---- the output --------------------------------------------------------------------------------- */
+
+static bool write_all(int fd, const char *text, size_t n) {
+    while (n > 0) {
+        ssize_t n_written = write(fd, text, n);
+        if (n_written < 0 && errno == EINTR) continue;
+        if (n_written <= 0) return false;
+        text += n_written;
+        n -= (size_t)n_written;
+    }
+    return true;
+}
+
+int distill_append(AnswerFile *f, const Record *r, fr_error *err) {
+    char *text = json_dumps(r->object, JSON_COMPACT);
+    if (!text) return error_memory(err, "an answer", 1);
+    size_t n = strlen(text);
+    text[n] = '\n'; /* in the place of the '\0': a line goes out in one write */
+    bool fine = write_all(f->fd, text, n + 1);
+    int why = errno;
+    free(text);
+    if (fine) f->n_bytes += (off_t)n + 1;
+    else if (ftruncate(f->fd, f->n_bytes) != 0) why = errno;
+    return fine ? FR_OK : (int)error_set(err, FR_ERR_IO, "%s: cannot be written: %s", f->path, strerror(why));
+}
+
+int distill_close(AnswerFile *f, int status, fr_error *err) {
+    bool fine = f->fd < 0 || (fsync(f->fd) == 0) + (close(f->fd) == 0) == 2;
+    f->fd = -1;
+    if (fine || status) return status;
+    return error_set(err, FR_ERR_IO, "%s: cannot be written: %s", f->path, strerror(errno));
 }

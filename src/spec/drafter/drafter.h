@@ -134,7 +134,11 @@ const char *const *drafter_auto_members(void);
 /* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad
  * values, and opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
 int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);
+/* Parses and refuses in the same way, and opens nothing: what can be said before a model is loaded. */
+int drafter_check(const char *spec, fr_error *err);
 void drafter_close(Drafter *d); /* NULL is allowed */
+/* The options of a method; NULL: there is no such method. */
+const Option *drafter_option_table(const char *method);
 bool drafter_has_option(const DrafterClass *class, const char *key);
 /* Appends the options of a method for --help, as options_help does. False: no memory. */
 bool drafter_options_help(Buf *out, const DrafterClass *class, int indent, int width);

@@ -65,26 +65,31 @@ static int refuse_method(const char *text, size_t n_method, fr_error *err) {
                      names);
 }
 
-/* Parses the options behind the method's name and opens the drafter with them. */
-static int open_with_options(Drafter **out, const DrafterClass *class, const char *text, const DrafterEnv *env,
-                             fr_error *err) {
-    size_t n_text = strlen(text) + 1;
-    char *copy = mem_alloc(n_text); /* options_parse cuts it into strings */
-    void *options = mem_calloc(1, class->options_size);
-    int status = FR_OK;
-    if (!copy || !options) status = error_memory(err, class->name, class->options_size + n_text);
-    if (!status) {
-        memcpy(copy, text, n_text);
-        status = options_parse(class->option_table, class->name, copy, options, err);
-    }
-    if (!status) status = class->open(out, options, env, err);
-    mem_free(options);
-    mem_free(copy);
-    return status;
+/* A spec, parsed. */
+typedef struct Spec {
+    const DrafterClass *class; /* NULL: "none" */
+    char *text;                /* cut into strings, which the options refer to */
+    void *options;
+} Spec;
+
+static void spec_free(Spec *s) {
+    mem_free(s->options);
+    mem_free(s->text);
 }
 
-int drafter_open(Drafter **out, const char *text, const DrafterEnv *env, int32_t source, fr_error *err) {
-    *out = NULL;
+/* Parses the options behind the method's name. */
+static int parse_options(Spec *s, const char *text, fr_error *err) {
+    size_t n_text = strlen(text) + 1;
+    s->text = mem_alloc(n_text);
+    s->options = mem_calloc(1, s->class->options_size);
+    if (!s->text || !s->options) return error_memory(err, s->class->name, s->class->options_size + n_text);
+    memcpy(s->text, text, n_text);
+    return options_parse(s->class->option_table, s->class->name, s->text, s->options, err);
+}
+
+/* The caller frees *s, whatever the result is. */
+static int parse_spec(Spec *s, const char *text, fr_error *err) {
+    *s = (Spec){.class = NULL};
     size_t n_method = strcspn(text, ":");
     const char *options = text[n_method] ? text + n_method + 1 : NULL;
     if (n_method == 0)
@@ -99,20 +104,40 @@ int drafter_open(Drafter **out, const char *text, const DrafterEnv *env, int32_t
         if (!options) return FR_OK;
         return error_set(err, FR_ERR_ARGUMENT, "the drafter 'none' has no options; write it alone");
     }
-    const DrafterClass *class = drafter_find(name);
-    if (!class) return refuse_method(text, n_method, err);
-    int status = open_with_options(out, class, options ? options : "", env, err);
-    if (status) {
-        *out = NULL;
-        return status;
+    s->class = drafter_find(name);
+    return s->class ? parse_options(s, options ? options : "", err) : refuse_method(text, n_method, err);
+}
+
+int drafter_check(const char *text, fr_error *err) {
+    Spec s;
+    int status = parse_spec(&s, text, err);
+    spec_free(&s);
+    return status;
+}
+
+int drafter_open(Drafter **out, const char *text, const DrafterEnv *env, int32_t source, fr_error *err) {
+    Spec s;
+    *out = NULL;
+    int status = parse_spec(&s, text, err);
+    if (!status && s.class) {
+        status = s.class->open(out, s.options, env, err);
+        if (status) *out = NULL;
+        else {
+            (*out)->class = s.class;
+            (*out)->source = source;
+        }
     }
-    (*out)->class = class;
-    (*out)->source = source;
-    return FR_OK;
+    spec_free(&s);
+    return status;
 }
 
 void drafter_close(Drafter *d) {
     if (d) d->class->close(d);
+}
+
+const Option *drafter_option_table(const char *method) {
+    const DrafterClass *class = drafter_find(method);
+    return class ? class->option_table : NULL;
 }
 
 bool drafter_has_option(const DrafterClass *class, const char *key) {

@@ -10,6 +10,7 @@
 #include "format/gguf_write.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,8 @@ static int keep_previous(const char *path, fr_error *err) {
     if (!previous) return error_memory(err, "a path", room);
     snprintf(previous, room, "%s.previous", path);
     int status = FR_OK;
-    if ((unlink(previous) != 0 && errno != ENOENT) || (link(path, previous) != 0 && errno != ENOENT))
+    if ((unlink(previous) != 0 && errno != ENOENT) ||
+        (linkat(AT_FDCWD, path, AT_FDCWD, previous, AT_SYMLINK_FOLLOW) != 0 && errno != ENOENT))
         status = error_set(err, FR_ERR_IO, "%s: the previous checkpoint cannot be kept: %s", previous, strerror(errno));
     free(previous);
     return status;

@@ -33,6 +33,7 @@ static const Option option_table[] = {
      OPT_FILE(SpecInferOptions, models),
      .required = "draft models",
      .metavar = "FILE+FILE",
+     .joined_by = '+',
      .help = "GGUF files of the draft models, joined by '+', each with the target's vocabulary"},
     {.key = "length",
      OPT_INT(SpecInferOptions, length, 1, DRAFT_MODEL_MAX_LEVELS),
