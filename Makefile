@@ -117,6 +117,8 @@ $(BUILD)/grow_model: $(call obj,$(wildcard tools/grow_model/*.c tools/make_model
 $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
+# What the program installs in its own process is tested by a program that links that file.
+$(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger

@@ -162,8 +162,9 @@ Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_la
     return m;
 }
 
-void model_embedding(const Model *m, int32_t token, float *out) {
-    const GgufTensor *t = m->token_embd;
-    size_t row_bytes = t->bytes / (size_t)m->hparams.n_vocab;
-    blocks_dequantize(t->type, (const char *)t->data + (size_t)token * row_bytes, m->hparams.n_embd, out);
+void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
+    size_t row_bytes = embd->bytes / (size_t)embd->dims[1];
+    blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
 }
+
+void model_embedding(const Model *m, int32_t token, float *out) { embedding_row(m->token_embd, token, out); }

@@ -218,7 +218,7 @@ int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t
 
 int drafter_file_finish(const DrafterFile *f, fr_error *err) {
     int64_t n = gguf_n_tensors(f->gguf);
-    if (n == f->n_taken) return FR_OK;
+    if (n == f->n_taken) return gguf_check(f->gguf, err);
     return error_set(err, FR_ERR_UNSUPPORTED,
                      "%s: holds %lld tensors but its method reads only %lld; another version of the method wrote it",
                      gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
