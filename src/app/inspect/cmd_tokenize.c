@@ -1,5 +1,6 @@
 /* cmd_tokenize.c - `forerun tokenize`: the token ids of a text, or the text of token ids. */
 #include "app/cli.h"
+#include "app/sandbox.h"
 
 #include "base/mem.h"
 #include "text/detokenizer.h"
@@ -177,9 +178,11 @@ static int decode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err = {0};
-    Gguf *g;
     Tokenizer *t = NULL;
-    int status = gguf_open(&g, args.model, &err);
+    Gguf *g = NULL;
+    const char *const readable[] = {args.model, args.file};
+    int status = sandbox_enter(readable, 2, &err);
+    if (!status) status = gguf_open(&g, args.model, &err);
     if (!status) status = tokenizer_open(&t, g, &err);
     gguf_close(g);
     if (!status) status = args.ids ? decode(t, &args, &err) : encode(t, &args, &err);
@@ -192,7 +195,7 @@ const Command command_tokenize = {
     .summary = "token ids of a text, and back",
     .about = "Print the token ids of a text on one line, separated by spaces. Without -p and -f the text is read from "
              "standard input.",
-    .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
     .examples = "  forerun tokenize -m models/target.gguf -p 'Once upon a time'\n"
                 "  forerun tokenize -m models/target.gguf --bos --pieces -f story.txt\n"
                 "  forerun tokenize -m models/target.gguf -d '1 450 931'\n",
