@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "format/blocks.h"
+#include "format/printable.h"
 #include "model/arch.h"
 
 #include <stdio.h>
@@ -96,11 +97,12 @@ static int refuse_unknown_tensors(const ArchReader *r) {
     const Gguf *g = r->m->gguf;
     for (int64_t i = 0; r->n_taken < gguf_n_tensors(g) && i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
+        Printable safe;
         if (!r->taken[i])
             return error_set(r->err, FR_ERR_UNSUPPORTED,
                              "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be "
                              "run wrongly",
-                             gguf_path(g), t->name, arch_name(r->m->hparams.arch));
+                             gguf_path(g), printable(&safe, t->name, strlen(t->name)), arch_name(r->m->hparams.arch));
     }
     return FR_OK;
 }

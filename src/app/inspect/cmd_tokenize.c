@@ -1,5 +1,6 @@
 /* cmd_tokenize.c - `forerun tokenize`: the token ids of a text, or the text of token ids. */
 #include "app/cli.h"
+#include "app/safe_text.h"
 #include "app/sandbox.h"
 
 #include "base/mem.h"
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct TokenizeArgs {
     const char *model, *text, *file, *ids;
@@ -167,6 +169,11 @@ static int decode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
         json_t *all = json_pack("{s:s%}", "text", text.data, text.n);
         if (!all || json_dumpf(all, stdout, 0)) status = error_memory(err, "a text as JSON", text.n);
         json_decref(all);
+    } else if (!status && isatty(STDOUT_FILENO)) {
+        Buf safe = {.max_bytes = INT32_MAX};
+        if (!safe_text_append_lines(&safe, text.data, text.n)) status = error_memory(err, "a text", safe.n);
+        else fwrite(safe.data, 1, safe.n, stdout);
+        buf_free(&safe);
     } else if (!status) fwrite(text.data, 1, text.n, stdout);
     if (!status) putchar('\n');
     buf_free(&text);

@@ -1,6 +1,8 @@
 /* replay_report.c - counting what `forerun replay` measures, by category, and printing it. */
 #include "app/study/replay_report.h"
 
+#include "app/safe_text.h"
+
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +74,8 @@ static double median_us(ReplayCategory *c) {
 
 static void print_row(ReplayCategory *c, const char *name) {
     const ReplayStats *s = &c->stats;
-    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", name, (long long)s->n_tokens, (long long)s->n_steps,
+    SafeText safe;
+    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", safe_text(&safe, name), (long long)s->n_tokens, (long long)s->n_steps,
            ratio((double)s->n_tokens, s->n_steps), ratio((double)s->n_drafted, s->n_steps),
            1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
 }
