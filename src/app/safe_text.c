@@ -21,8 +21,7 @@ static bool is_plain(utf8proc_int32_t c) {
  * stands for; *n_out of them go to out. */
 static size_t next(const char *s, size_t n, bool (*allowed)(utf8proc_int32_t), char out[8], size_t *n_out) {
     utf8proc_int32_t c;
-    utf8proc_ssize_t length =
-        utf8proc_iterate((const utf8proc_uint8_t *)s, n > 4 ? 4 : (utf8proc_ssize_t)n, &c);
+    utf8proc_ssize_t length = utf8proc_iterate((const utf8proc_uint8_t *)s, n > 4 ? 4 : (utf8proc_ssize_t)n, &c);
     if (length > 0 && allowed(c)) {
         memcpy(out, s, (size_t)length);
         return *n_out = (size_t)length;

@@ -2,6 +2,7 @@
  *
  * A terminal obeys escape sequences: they can retitle it, overwrite what stands there, or make it type. Characters that
  * control it, change the direction of writing or are invisible, and bytes that are not UTF-8, are escaped as \n and \xNN.
+ * JSON with strings of files is written to a terminal as ASCII for the same reason (JSON_ENSURE_ASCII).
  */
 #ifndef APP_SAFE_TEXT_H
 #define APP_SAFE_TEXT_H

@@ -32,7 +32,8 @@ static void copy_plain(char *out, size_t room, const char *text) {
     while (*text) {
         char escape[8];
         size_t n = plain_character((const unsigned char *)text), n_escape = 0;
-        if (n == 0) n_escape = (size_t)snprintf(escape, sizeof escape, *text == '\n' ? "\\n" : "\\x%02x", (unsigned char)*text);
+        if (n == 0)
+            n_escape = (size_t)snprintf(escape, sizeof escape, *text == '\n' ? "\\n" : "\\x%02x", (unsigned char)*text);
         if (at + n + n_escape >= room) break;
         memcpy(out + at, n ? text : escape, n + n_escape);
         at += n + n_escape;

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char hostile[] = "\033]0;title\007 \r\n\t\x7f \xc2\x9b" "31m \xff\xc0\x80 \xe2\x80\xae gr\xc3\xbc\xc3\x9f";
+static const char hostile[] = "\033]0;title\007 \r\n\t\x7f \xc2\x9b"
+                              "31m \xff\xc0\x80 \xe2\x80\xae gr\xc3\xbc\xc3\x9f";
 
 static void expect_no_controls(const char *text, const char *allowed) {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
@@ -40,8 +41,9 @@ static void every_byte_and_every_length_fits_in_an_error(void **state) {
             error_set(&err, FR_ERR_FORMAT, "%s", text);
             assert_in_range(strlen(err.message), sizeof err.message - 8, sizeof err.message - 1);
         }
-    static const char *const malformed[] = {"\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x80\x80\x80",
-                                            "\xe2\x82",     "\xf0\x9f\x98", "\x80",             "\xf8\x88\x80\x80"};
+    static const char *const malformed[] = {
+        "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x80\x80\x80", "\xe2\x82",
+        "\xf0\x9f\x98", "\x80",         "\xf8\x88\x80\x80"};
     for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
         error_set(&err, FR_ERR_FORMAT, "%s", malformed[i]);
         assert_int_equal(strlen(err.message), 4 * strlen(malformed[i]));

@@ -50,8 +50,8 @@ typedef struct Method {
     Buf colored; /* the text of the first run, with colours */
     int use_color;
     bool is_terminal; /* standard output: the text is escaped */
-    bool dist_only; /* the rule keeps the output distribution, not the text */
-    bool is_lossy;  /* it keeps neither */
+    bool dist_only;   /* the rule keeps the output distribution, not the text */
+    bool is_lossy;    /* it keeps neither */
     bool same; /* in every run, tokens and hash of logits equal plain decoding's; with dist_only or is_lossy, those of the
                           * first run */
 } Method;
