@@ -22,17 +22,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define IS_SANITIZED true
-#elif defined __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define IS_SANITIZED true
-#endif
-#endif
-#ifndef IS_SANITIZED
-#define IS_SANITIZED false
-#endif
-
 SandboxOptions sandbox_options;
 
 const Option sandbox_option_table[] = {
@@ -161,7 +150,7 @@ static int restrict_calls(fr_error *err) {
 }
 
 int sandbox_enter(const char *const *readable, int n, fr_error *err) {
-    if (sandbox_options.off || IS_SANITIZED) return FR_OK;
+    if (sandbox_options.off || SANDBOX_SANITIZED) return FR_OK;
     const char *preloaded = getenv("LD_PRELOAD");
     if (preloaded && *preloaded) {
         fprintf(stderr, "forerun: note: LD_PRELOAD is set, so this command runs without its sandbox\n");

@@ -13,6 +13,18 @@
 #include "base/error.h"
 #include "base/options.h"
 
+/* Whether this build has a sanitizer. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SANDBOX_SANITIZED true
+#elif defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SANDBOX_SANITIZED true
+#endif
+#endif
+#ifndef SANDBOX_SANITIZED
+#define SANDBOX_SANITIZED false
+#endif
+
 typedef struct SandboxOptions {
     bool off;
 } SandboxOptions;

@@ -6,10 +6,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -89,8 +91,11 @@ static int in_child(int (*body)(void)) {
     return WEXITSTATUS(status);
 }
 
-/* Filters cannot be had in some containers; the sandbox is off under sanitizers. */
-static int probe(void) { return enter() || open_socket() >= 0; }
+/* Whether the kernel has filters (it looks for one at NULL), and this build uses them. */
+static bool has_filters(void) {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    return !SANDBOX_SANITIZED && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) != 0 && errno == EFAULT;
+}
 
 static int i_case;
 static int try_case(void) {
@@ -102,7 +107,7 @@ static int try_case(void) {
 
 static void what_is_not_needed_is_refused(void **state) {
     (void)state;
-    if (in_child(probe)) {
+    if (!has_filters()) {
         print_message("skipped: no seccomp here, or a build with a sanitizer\n");
         skip();
     }
@@ -137,7 +142,7 @@ static int read_another(void) {
 
 static void other_files_cannot_be_read(void **state) {
     (void)state;
-    if (in_child(probe) || syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) < 1) {
+    if (SANDBOX_SANITIZED || syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) < 1) {
         print_message("skipped: no Landlock here\n");
         skip();
     }
