@@ -101,8 +101,7 @@ int drafter_open(Drafter **out, const char *text, const DrafterEnv *env, int32_t
     }
     const DrafterClass *class = drafter_find(name);
     if (!class) return refuse_method(text, n_method, err);
-    int status = env->target ? gguf_check(env->target, err) : FR_OK; /* its vocabulary or weights may be read again */
-    if (!status) status = open_with_options(out, class, options ? options : "", env, err);
+    int status = open_with_options(out, class, options ? options : "", env, err);
     if (status) {
         *out = NULL;
         return status;
