@@ -71,7 +71,8 @@ typedef struct fr_model_info {
 } fr_model_info;
 
 /* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied;
- * options may be NULL. */
+ * options may be NULL. A file that is written to meanwhile is refused with FR_ERR_IO; one that is cut short meanwhile raises
+ * SIGBUS, as with every mapping, which the library leaves to its program (docs/ARCHITECTURE.md, "Input files"). */
 FR_API int fr_model_open(fr_model **out, const char *path, const fr_model_options *options, fr_error *err);
 /* Call it after closing every engine over the model. NULL is fine. */
 FR_API void fr_model_close(fr_model *model);

@@ -2,6 +2,7 @@
  * */
 #include "app/cli.h"
 
+#include "base/input_file.h"
 #include "spec/drafter/drafter.h"
 
 #include <errno.h>
@@ -16,8 +17,8 @@ int cli_fail(const fr_error *err) {
 }
 
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err) {
-    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    if (!f) return error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    FILE *f = strcmp(path, "-") == 0 ? stdin : input_text_open(path, err);
+    if (!f) return FR_ERR_IO;
     Buf text = {.max_bytes = max_bytes};
     char chunk[65536];
     size_t got;

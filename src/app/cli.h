@@ -14,7 +14,7 @@ extern const Command *const cli_commands[];
 /* Prints "forerun: <sentence>" on stderr and returns CLI_FAILED (CLI_USAGE for FR_ERR_ARGUMENT). */
 int cli_fail(const fr_error *err);
 
-/* Reads the whole of a file ("-": standard input) into malloc'ed memory, followed by a '\0'; at most max_bytes. */
+/* Reads the whole of a text (base/input_file.h; "-": standard input) into malloc'ed memory, followed by a '\0'; at most max_bytes. */
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
 
 /* The folder for what may be deleted at any time: $XDG_CACHE_HOME/forerun, else ~/.cache/forerun; created if needed.

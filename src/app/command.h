@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 /* Exit statuses of the program. */
-enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_BUS_ERROR = 3 };
 
 /* One table and the struct it fills; {NULL, NULL} ends the list of a command. */
 typedef struct OptionSet {

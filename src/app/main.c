@@ -1,4 +1,5 @@
 /* main.c - `forerun`: finds the subcommand and runs it. */
+#include "app/bus_error.h"
 #include "app/cli.h"
 #include "app/json_memory.h"
 #include "app/signals.h"
@@ -62,6 +63,7 @@ static int refuse_command(const char *name) {
 int main(int argc, char **argv) {
     json_memory_install();
     signals_begin();
+    bus_error_install();
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;

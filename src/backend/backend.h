@@ -114,7 +114,8 @@ typedef enum LinearOp {
 
 struct Backend {
     const char *name, *summary; /* as in --backend; one line for --help */
-    bool computes_exactly;      /* inputs are not rounded, whatever WeightsOptions.activations asks for */
+    bool reads_file;       /* each forward reads weights from the model's file, which is checked before and after */
+    bool computes_exactly; /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
     /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM
      * head they share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending

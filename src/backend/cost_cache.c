@@ -2,6 +2,7 @@
 #include "backend/cost_cache.h"
 
 #include "base/hash.h"
+#include "base/input_file.h"
 #include "base/replace_file.h"
 #include "base/machine_speed.h"
 
@@ -73,7 +74,7 @@ static bool read_numbers(const char *at, CostCurve *c) {
 /* The file is parsed and formatted again: if the two texts differ, hash included, the file is damaged. */
 bool cost_cache_load(const char *folder, const char *key, CostCurve *out) {
     char path[PATH_BYTES], got[FILE_BYTES], want[FILE_BYTES];
-    FILE *f = path_of(folder, key, path) ? fopen(path, "rb") : NULL;
+    FILE *f = path_of(folder, key, path) ? input_text_open(path, NULL) : NULL;
     if (!f) return false;
     size_t n = fread(got, 1, sizeof got - 1, f), begin = strlen("forerun cost 1\n") + strlen(key);
     fclose(f);

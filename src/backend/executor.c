@@ -202,9 +202,11 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
     e->n_rows = e->n_logits = e->n_hidden = 0;
     int status = place_rows(e, rows, n_before, n_rows, err);
     if (status) return status;
+    const Gguf *read = e->backend->reads_file ? e->context->weights->model->gguf : NULL;
+    if ((status = gguf_check(read, err))) return status;
     e->n_rows = n_rows;
     e->backend->forward(e->context, e->rows + n_before, n_rows);
-    return FR_OK;
+    return gguf_check(read, err);
 }
 
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {

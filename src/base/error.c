@@ -1,20 +1,56 @@
-/* error.c - fills fr_error; and what a failed assertion prints. */
+/* error.c - fills fr_error; and what a failed assertion prints.
+ *
+ * Messages are printed on terminals, and names from files are in many of them. Their callers escape what comes from files
+ * (format/printable.h); so that a forgotten one does no harm, every message is made one line of UTF-8 without control
+ * characters here. */
 #include "base/error.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #undef error_set /* for the analyzer: error.h */
 #undef error_memory
+
+/* The bytes of the UTF-8 character at s, up to 4; 0: it is malformed, or a control character (C0, DEL, C1). */
+static size_t plain_character(const unsigned char *s) {
+    if (s[0] < 0x80) return s[0] >= 0x20 && s[0] != 0x7f;
+    size_t n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++) /* stops at '\0' */
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    bool is_overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool is_outside = (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90); /* surrogates, above U+10FFFF */
+    bool is_c1 = s[0] == 0xc2 && s[1] < 0xa0;
+    return is_overlong || is_outside || is_c1 ? 0 : n;
+}
+
+/* Copies text into out, with everything else escaped as \n and \xNN; cut where it does not fit. */
+static void copy_plain(char *out, size_t room, const char *text) {
+    size_t at = 0;
+    while (*text) {
+        char escape[8];
+        size_t n = plain_character((const unsigned char *)text), n_escape = 0;
+        if (n == 0)
+            n_escape = (size_t)snprintf(escape, sizeof escape, *text == '\n' ? "\\n" : "\\x%02x", (unsigned char)*text);
+        if (at + n + n_escape >= room) break;
+        memcpy(out + at, n ? text : escape, n + n_escape);
+        at += n + n_escape;
+        text += n ? n : 1;
+    }
+    out[at] = '\0';
+}
 
 fr_code error_set(fr_error *err, fr_code code, const char *fmt, ...) {
     if (err) {
         err->code = code;
         va_list ap;
         va_start(ap, fmt);
-        vsnprintf(err->message, sizeof err->message, fmt, ap);
+        char text[sizeof err->message];
+        vsnprintf(text, sizeof text, fmt, ap);
         va_end(ap);
+        copy_plain(err->message, sizeof err->message, text);
     }
     return code;
 }

@@ -1,7 +1,6 @@
 /* hash_table.c - open addressing with linear probing; a table that is half full doubles. */
 #include "base/hash_table.h"
 
-#include "base/hash.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -11,14 +10,16 @@ enum { FIRST_SLOTS = 64 };
 /* The slot of the key, or the free one where it belongs. */
 static HashSlot *slot_of(const HashTable *t, const char *key, size_t n) {
     size_t mask = t->n_slots - 1;
-    for (size_t i = hash64(key, n, 0) & mask;; i = (i + 1) & mask) {
+    for (size_t i = keyed_hash(&t->key, key, n) & mask;; i = (i + 1) & mask) {
         HashSlot *s = &t->slots[i];
         if (!s->key || (s->n == n && memcmp(s->key, key, n) == 0)) return s;
     }
 }
 
 static bool grow(HashTable *t) {
-    HashTable bigger = {.n_slots = t->n_slots ? 2 * t->n_slots : FIRST_SLOTS, .n_taken = t->n_taken};
+    HashTable bigger = {.n_slots = t->n_slots ? 2 * t->n_slots : FIRST_SLOTS,
+                        .n_taken = t->n_taken,
+                        .key = t->n_slots ? t->key : hash_key_new()};
     bigger.slots = mem_calloc(bigger.n_slots, sizeof *bigger.slots);
     if (!bigger.slots) return false;
     for (size_t i = 0; i < t->n_slots; i++)

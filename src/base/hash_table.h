@@ -1,7 +1,9 @@
 /* hash_table.h - a hash table from byte strings to numbers, which is filled and read but never shrinks. Zero-initialise
- * it. */
+ * it. Each table hashes with a random key of its own (keyed_hash.h), so that no file can choose keys that collide. */
 #ifndef BASE_HASH_TABLE_H
 #define BASE_HASH_TABLE_H
+
+#include "base/keyed_hash.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,6 +18,7 @@ typedef struct HashSlot {
 typedef struct HashTable {
     HashSlot *slots; /* [n_slots], a power of two; at most half of them are taken */
     size_t n_slots, n_taken;
+    HashKey key; /* set with the first slots */
 } HashTable;
 
 /* Adds key -> id unless the key is there already; *got is the id that the key has then. The n bytes must outlive the

@@ -1,5 +1,6 @@
 /* api_model.c - the parts of forerun.h that need no engine: fr_model, tokenizing, chat prompts. */
 #include "base/threads.h"
+#include "format/printable.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 
@@ -111,12 +112,13 @@ int fr_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, ch
 int fr_chat_prompt(const fr_model *m, const char *family_name, const fr_chat_message *messages, int n_messages,
                    char **text, fr_error *err) {
     ChatFamily family = family_name ? chat_family_from_name(family_name) : m->chat_family;
+    Printable safe;
     if (family == CHAT_NONE)
         return error_set(err, FR_ERR_UNSUPPORTED,
                          family_name ? "there is no chat format '%s'"
                                      : "%s has no chat template that is recognised; "
                                        "name a format, or prompt without chat",
-                         family_name ? family_name : m->name);
+                         family_name ? family_name : printable(&safe, m->name, strlen(m->name)));
     ChatMessage *copies = malloc((size_t)(n_messages ? n_messages : 1) * sizeof *copies);
     if (!copies) return error_memory(err, "messages", (size_t)n_messages * sizeof *copies);
     for (int i = 0; i < n_messages; i++) copies[i] = (ChatMessage){messages[i].role, messages[i].content};

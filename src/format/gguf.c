@@ -1,18 +1,12 @@
 /* gguf.c - opens GGUF files, and the accessors to what gguf_parse found in them. */
-#define _DEFAULT_SOURCE
 #include "format/gguf.h"
 
 #include "base/mem.h"
 #include "format/gguf_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -60,38 +54,35 @@ int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, 
     return status;
 }
 
-/* The whole file, mapped; the descriptor may be closed afterwards. */
-static int map_file(int fd, const char *path, void **bytes, size_t *n, fr_error *err) {
-    struct stat st;
-    if (fstat(fd, &st) != 0) return error_set(err, FR_ERR_IO, "%s: cannot be examined: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return error_set(err, FR_ERR_IO, "%s: is not a regular file", path);
-    if (st.st_size == 0) return error_set(err, FR_ERR_FORMAT, "%s: is empty", path);
-    *n = (size_t)st.st_size;
-    *bytes = mmap(NULL, *n, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (*bytes == MAP_FAILED) return error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-    return FR_OK;
-}
-
 int gguf_open(Gguf **out, const char *path, fr_error *err) {
     *out = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    void *bytes = NULL;
-    size_t n = 0;
-    int status = map_file(fd, path, &bytes, &n, err);
-    close(fd);
+    MappedFile *file;
+    int status = mapped_file_open(&file, path, err);
     if (status) return status;
-    status = gguf_open_memory(out, bytes, n, path, err);
-    if (status) munmap(bytes, n);
-    else (*out)->mapped = true;
+    size_t n;
+    const void *bytes = mapped_file_bytes(file, &n);
+    if (n == 0) status = error_set(err, FR_ERR_FORMAT, "%s: is empty", path);
+    if (!status) status = gguf_open_memory(out, bytes, n, path, err);
+    fr_error changed; /* the truer reason, if what was refused or accepted has changed meanwhile */
+    int check = mapped_file_check(file, &changed);
+    if (check) status = error_set(err, (fr_code)check, "%s", changed.message);
+    if (!status) {
+        (*out)->file = file;
+        return FR_OK;
+    }
+    gguf_close(*out);
+    *out = NULL;
+    mapped_file_close(file);
     return status;
 }
+
+int gguf_check(const Gguf *g, fr_error *err) { return mapped_file_check(g ? g->file : NULL, err); }
 
 void gguf_close(Gguf *g) {
     if (!g) return;
     hash_table_close(&g->keys);
     hash_table_close(&g->names);
-    if (g->mapped) munmap((void *)(uintptr_t)g->bytes, g->n_bytes);
+    mapped_file_close(g->file);
     for (Chunk *c = g->chunks, *next; c; c = next) {
         next = c->next;
         mem_free(c);
@@ -166,10 +157,9 @@ static bool load_f32(GgufType type, const uint8_t *p, float *out) {
     return true;
 }
 
-static GgufString load_string(const uint8_t *p) {
-    uint64_t n;
-    memcpy(&n, p, sizeof n);
-    return (GgufString){(const char *)p + sizeof n, (size_t)n};
+/* The string whose length and bytes are p[0..n). The length was read when the file was checked, and is not read again. */
+static GgufString load_string(const uint8_t *p, size_t n) {
+    return (GgufString){(const char *)p + sizeof(uint64_t), n - sizeof(uint64_t)};
 }
 
 /* The key-value of that name, or NULL. An array never answers a getter of a scalar: its type is GGUF_ARRAY.
@@ -206,7 +196,7 @@ bool gguf_get_bool(const Gguf *g, const char *key, bool *out) {
 bool gguf_get_string(const Gguf *g, const char *key, GgufString *out) {
     const KeyValue *kv = find(g, key);
     if (!kv || kv->type != GGUF_STRING) return false;
-    *out = load_string(kv->payload);
+    *out = load_string(kv->payload, kv->payload_bytes);
     return true;
 }
 
@@ -222,7 +212,7 @@ bool gguf_array_string(const Gguf *g, int64_t kv_i, int64_t i, GgufString *out) 
     const KeyValue *kv = kv_at(g, kv_i);
     fr_assert(i >= 0 && i < kv->count);
     if (!kv->strings) return false;
-    *out = load_string(kv->payload + kv->strings[i]);
+    *out = load_string(kv->payload + kv->strings[i], kv->strings[i + 1] - kv->strings[i]);
     return true;
 }
 

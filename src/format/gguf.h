@@ -1,4 +1,5 @@
-/* gguf.h - GGUF v2/v3 files: typed key-values and tensors, memory-mapped. No input file is trusted.
+/* gguf.h - GGUF v2/v3 files: typed key-values, which are copied, and tensors, which are memory-mapped. No input file is
+ * trusted.
  *
  * gguf_open checks every count, length, offset, type, shape and string of the file before it
  * returns, so that the accessors cannot fail on a damaged file: they only report that a key is missing or of another
@@ -47,10 +48,13 @@ typedef struct GgufTensor {
     size_t bytes;
 } GgufTensor;
 
-/* Maps the file. On failure *out is NULL and err says why, starting with the path. The file must not be
- * truncated while it is open: reading the missing part ends the process, as with every mapping. */
+/* Maps the file. On failure *out is NULL and err says why, starting with the path. Only the data of tensors is read from
+ * the mapping later; gguf_check tells whether that is still what was opened (base/mapped_file.h). */
 int gguf_open(Gguf **out, const char *path, fr_error *err);
-/* The same over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
+/* FR_ERR_IO if the file has been written to or cut since it was opened. Whoever reads tensors calls it afterwards.
+ * NULL is fine. */
+int gguf_check(const Gguf *g, fr_error *err);
+/* As gguf_open, over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
  * are. `name` is used in messages. */
 int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);
 void gguf_close(Gguf *g); /* NULL is fine */

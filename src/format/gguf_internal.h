@@ -2,8 +2,9 @@
 #ifndef FORMAT_GGUF_INTERNAL_H
 #define FORMAT_GGUF_INTERNAL_H
 
-#include "format/gguf.h"
 #include "base/hash_table.h"
+#include "base/mapped_file.h"
+#include "format/gguf.h"
 
 /* Limits far above every real file. With these, and because each entry takes bytes of the file, the memory of an opened
  * file is proportional to the size of its header. */
@@ -21,9 +22,9 @@ typedef struct KeyValue {
     GgufType type;
     GgufType element;       /* of arrays; else the type itself */
     int64_t count;          /* of arrays; else 1 */
-    const uint8_t *payload; /* the value in the file, for arrays the first element; unaligned */
+    const uint8_t *payload; /* a copy of the value, for arrays from the first element on; unaligned */
     size_t payload_bytes;
-    const size_t *strings; /* of string arrays: where each element starts, from payload */
+    const size_t *strings; /* of string arrays, [count + 1]: where each element starts, from payload, and the end */
 } KeyValue;
 
 /* Parse-time memory comes in chunks that are freed together. */
@@ -33,7 +34,7 @@ struct Gguf {
     char *path;
     const uint8_t *bytes;
     size_t n_bytes;
-    bool mapped;
+    MappedFile *file; /* NULL: bytes in memory that are the caller's */
     uint32_t version;
     size_t alignment;
     KeyValue *kvs;
@@ -44,7 +45,7 @@ struct Gguf {
     Chunk *chunks;
 };
 
-/* Fills everything after `mapped`; what it allocated before a failure is freed by gguf_close. */
+/* Fills everything after `file`; what it allocated before a failure is freed by gguf_close. */
 int gguf_parse(Gguf *g, fr_error *err);
 
 /* Bytes of a scalar of the type in the file; 0 for strings, arrays and unknown types. */

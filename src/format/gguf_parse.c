@@ -96,14 +96,15 @@ static int parse_strings(Reader *r, KeyValue *kv, uint64_t count, const char *wh
     if (count > reader_left(r) / 8)
         return reader_refuse(r, FR_ERR_FORMAT, "%s claims %llu strings where the file has %zu bytes left", what,
                              (unsigned long long)count, reader_left(r));
-    size_t *starts = gguf_allocate(r->g, (size_t)count * sizeof *starts);
-    if (!starts) return error_memory(r->err, what, (size_t)count * sizeof *starts);
+    size_t bytes = ((size_t)count + 1) * sizeof(size_t), *starts = gguf_allocate(r->g, bytes);
+    if (!starts) return error_memory(r->err, what, bytes);
     size_t begin = r->at;
     for (uint64_t i = 0; i < count; i++) {
         starts[i] = r->at - begin;
         int status = skip_string(r, what);
         if (status) return status;
     }
+    starts[count] = r->at - begin;
     kv->strings = starts;
     return FR_OK;
 }
@@ -132,6 +133,16 @@ static int parse_array(Reader *r, KeyValue *kv, const char *what) {
     return FR_OK;
 }
 
+/* Values are copied, because the file is mapped: what was checked must not change afterwards. */
+static int copy_payload(Reader *r, KeyValue *kv, const char *what) {
+    kv->payload_bytes = (size_t)(r->g->bytes + r->at - kv->payload);
+    uint8_t *copy = gguf_allocate(r->g, kv->payload_bytes);
+    if (!copy) return error_memory(r->err, what, kv->payload_bytes);
+    if (kv->payload_bytes) memcpy(copy, kv->payload, kv->payload_bytes);
+    kv->payload = copy;
+    return kv->element == GGUF_BOOL ? check_bools(r, copy, kv->payload_bytes, what) : FR_OK;
+}
+
 static int parse_value(Reader *r, KeyValue *kv) {
     Printable safe;
     char what[PRINTABLE_MAX + 16];
@@ -146,9 +157,7 @@ static int parse_value(Reader *r, KeyValue *kv) {
     else if (type == GGUF_STRING) status = skip_string(r, what);
     else if (gguf_scalar_bytes(type)) status = reader_take(r, gguf_scalar_bytes(type), what) ? FR_OK : FR_ERR_FORMAT;
     else status = reader_refuse(r, FR_ERR_FORMAT, "%s has value type %u, which does not exist", what, type);
-    if (status) return status;
-    kv->payload_bytes = (size_t)(r->g->bytes + r->at - kv->payload);
-    return kv->element == GGUF_BOOL ? check_bools(r, kv->payload, kv->payload_bytes, what) : FR_OK;
+    return status ? status : copy_payload(r, kv, what);
 }
 
 static int parse_kvs(Reader *r) {

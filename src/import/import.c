@@ -179,6 +179,8 @@ static int take_rows(Import *x, fr_error *err) {
 static int write_file(Import *x, const char *path, fr_error *err) {
     int status = take_rows(x, err);
     for (int i = 0; i < x->n_tensors && !status; i++) status = check_numbers(&x->tensors[i], err);
+    if (!status) status = published_check(x->from, err);
+    if (!status) status = gguf_check(x->target->gguf, err);
     for (int i = 0; i < x->n_tensors && !status; i++) {
         ImportTensor *t = &x->tensors[i];
         bool is_vector = t->n_out == 1;
@@ -202,6 +204,7 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     int status = x->w ? method->plan(x, err) : error_memory(err, "a writer of GGUF files", 0);
     if (!status) status = published_finish(from, method->name, err);
     if (!status) status = write_file(x, path, err);
+    if (!status) status = published_check(from, err);
     arena_free(&x->arena);
     gguf_writer_free(x->w);
     mem_free(x);

@@ -1,6 +1,7 @@
 /* published.c - finds tensors among the files of a checkpoint, and keeps account of those that were taken. */
 #include "import/published.h"
 
+#include "base/input_file.h"
 #include "base/mem.h"
 #include "format/printable.h"
 
@@ -74,6 +75,12 @@ void published_close(Published *c) {
     c->n_files = 0;
 }
 
+int published_check(const Published *c, fr_error *err) {
+    int status = FR_OK;
+    for (int i = 0; i < c->n_files && !status; i++) status = safetensors_check(c->files[i], err);
+    return status;
+}
+
 const char *published_path(const Published *c) { return safetensors_path(c->files[0]); }
 
 /* ---- tensors -------------------------------------------------------------------------------------- */
@@ -137,7 +144,9 @@ int published_finish(const Published *c, const char *method, fr_error *err) {
 bool published_config(const Published *c, const char *key, int64_t *out) {
     char path[sizeof c->folder + 16];
     snprintf(path, sizeof path, "%s/config.json", c->folder);
-    json_t *config = json_load_file(path, 0, NULL);
+    FILE *f = input_text_open(path, NULL);
+    json_t *config = f ? json_loadf(f, 0, NULL) : NULL;
+    if (f) fclose(f);
     const json_t *value = json_object_get(config, key);
     bool is_there = json_is_integer(value);
     if (is_there) *out = (int64_t)json_integer_value(value);

@@ -19,6 +19,8 @@ typedef struct Published {
 /* paths: files, and folders, of which every *.safetensors is opened. After a failure published_close is safe. */
 int published_open(Published *c, const char *const *paths, int n, fr_error *err);
 void published_close(Published *c);
+/* FR_ERR_IO if one of the files has been written to or cut since it was opened. */
+int published_check(const Published *c, fr_error *err);
 const char *published_path(const Published *c); /* the path of the first file, for messages */
 
 /* The tensor of that name, without taking it; NULL: there is none. */

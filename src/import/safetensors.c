@@ -7,20 +7,15 @@
  * lie in the file and are as many as its shape and type need, no two tensors share a byte, and together they cover all
  * of the data, as the format demands. A pickle, PyTorch's other format, is a program and is not read at all. Tests:
  * test_safetensors.c, tests/fuzz/fuzz_safetensors.c. */
-#define _DEFAULT_SOURCE
 #include "import/safetensors.h"
 
+#include "base/mapped_file.h"
 #include "base/mem.h"
 #include "format/printable.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Parsed, a header takes up to 100 times its length; one with the most tensors has 10 MB. */
 enum { MAX_HEADER = 16 << 20, MAX_TENSORS = 1 << 16 };
@@ -29,8 +24,8 @@ struct SafeTensors {
     char *path;
     const unsigned char *bytes;
     size_t n_bytes;
-    bool is_mapped;
-    json_t *header; /* names and dtypes are its strings */
+    MappedFile *file; /* NULL: the bytes are the caller's */
+    json_t *header;   /* names and dtypes are its strings */
     SafeTensor *tensors;
     int64_t n_tensors;
 };
@@ -196,52 +191,44 @@ static int parse(SafeTensors *s, fr_error *err) {
     return read_entries(s, (size_t)n_header, err);
 }
 
-static int open_bytes(SafeTensors **out, const void *bytes, size_t n, bool is_mapped, const char *name, fr_error *err) {
+int safetensors_open_memory(SafeTensors **out, const void *bytes, size_t n, const char *name, fr_error *err) {
     *out = NULL;
     SafeTensors *s = mem_calloc(1, sizeof *s);
     char *path = mem_calloc(strlen(name) + 1, 1);
     if (!s || !path) {
         mem_free(s);
         mem_free(path);
-        if (is_mapped) munmap((void *)(uintptr_t)bytes, n);
         return error_memory(err, "an open file", sizeof *s);
     }
     strcpy(path, name);
-    *s = (SafeTensors){.path = path, .bytes = bytes, .n_bytes = n, .is_mapped = is_mapped};
+    *s = (SafeTensors){.path = path, .bytes = bytes, .n_bytes = n};
     int status = parse(s, err);
     if (status) safetensors_close(s);
     else *out = s;
     return status;
 }
 
-int safetensors_open_memory(SafeTensors **out, const void *bytes, size_t n, const char *name, fr_error *err) {
-    return open_bytes(out, bytes, n, false, name, err);
-}
-
 int safetensors_open(SafeTensors **out, const char *path, fr_error *err) {
     *out = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        int status = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-        if (fd >= 0) close(fd);
-        return status;
-    }
-    if (!S_ISREG(st.st_mode) || st.st_size == 0) {
-        close(fd);
-        return error_set(err, FR_ERR_IO, "%s: is not a regular file, or is empty", path);
-    }
-    void *bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (bytes == MAP_FAILED) return error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-    return open_bytes(out, bytes, (size_t)st.st_size, true, path, err);
+    MappedFile *file;
+    int status = mapped_file_open(&file, path, err);
+    if (status) return status;
+    size_t n;
+    const void *bytes = mapped_file_bytes(file, &n);
+    if (n == 0) status = error_set(err, FR_ERR_FORMAT, "%s: is empty", path);
+    if (!status) status = safetensors_open_memory(out, bytes, n, path, err);
+    if (status) mapped_file_close(file);
+    else (*out)->file = file;
+    return status;
 }
+
+int safetensors_check(const SafeTensors *s, fr_error *err) { return mapped_file_check(s->file, err); }
 
 void safetensors_close(SafeTensors *s) {
     if (!s) return;
     json_decref(s->header);
     mem_free(s->tensors);
-    if (s->is_mapped) munmap((void *)(uintptr_t)s->bytes, s->n_bytes);
+    mapped_file_close(s->file);
     mem_free(s->path);
     mem_free(s);
 }

@@ -2,6 +2,7 @@
  * against the range that the engine can hold before anything is allocated by it. */
 #include "model/hparams.h"
 
+#include "format/printable.h"
 #include "model/arch.h"
 
 #include <math.h>
@@ -64,9 +65,10 @@ static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
         return error_set(err, FR_ERR_FORMAT, "%s: there is no general.architecture; this is no model file",
                          gguf_path(g));
     if (arch_from_name(name.data, name.n, out)) return FR_OK;
+    Printable safe;
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: architecture '%.*s' is not supported; forerun runs llama, qwen2 and qwen3", gguf_path(g),
-                     (int)(name.n > 40 ? 40 : name.n), name.data);
+                     "%s: architecture '%s' is not supported; forerun runs llama, qwen2 and qwen3", gguf_path(g),
+                     printable(&safe, name.data, name.n));
 }
 
 static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_train) {
@@ -98,9 +100,10 @@ static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_
         p->beta_fast = read_float(r, "rope.scaling.yarn_beta_fast", 32, 1e-3, 1e6);
         p->beta_slow = read_float(r, "rope.scaling.yarn_beta_slow", 1, 1e-3, 1e6);
     } else if (!r->status) {
+        Printable safe;
         r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
-                              "%s: rope scaling '%.*s' is not supported; forerun knows none, linear and yarn",
-                              gguf_path(r->g), (int)(type.n > 40 ? 40 : type.n), type.data);
+                              "%s: rope scaling '%s' is not supported; forerun knows none, linear and yarn",
+                              gguf_path(r->g), printable(&safe, type.data, type.n));
     }
 }
 

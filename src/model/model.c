@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "format/blocks.h"
+#include "format/printable.h"
 #include "model/arch.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@ struct ModelMemory {
 
 struct ArchReader {
     Model *m;
-    const GgufTensor **taken; /* [n_taken] so far; room for every tensor of the file */
+    bool *taken; /* [gguf_n_tensors] */
     int64_t n_taken;
     fr_error *err;
 };
@@ -35,7 +36,9 @@ static int take(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bo
         return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld where %lld x %lld fits",
                          path, name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
                          (long long)(n_out ? n_out : 1));
-    r->taken[r->n_taken++] = t;
+    bool *taken = &r->taken[t - gguf_tensor(r->m->gguf, 0)];
+    r->n_taken += !*taken;
+    *taken = true;
     return FR_OK;
 }
 
@@ -94,13 +97,12 @@ static int refuse_unknown_tensors(const ArchReader *r) {
     const Gguf *g = r->m->gguf;
     for (int64_t i = 0; r->n_taken < gguf_n_tensors(g) && i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
-        bool is_taken = false;
-        for (int64_t k = 0; k < r->n_taken && !is_taken; k++) is_taken = r->taken[k] == t;
-        if (!is_taken)
+        Printable safe;
+        if (!r->taken[i])
             return error_set(r->err, FR_ERR_UNSUPPORTED,
                              "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be "
                              "run wrongly",
-                             gguf_path(g), t->name, arch_name(r->m->hparams.arch));
+                             gguf_path(g), printable(&safe, t->name, strlen(t->name)), arch_name(r->m->hparams.arch));
     }
     return FR_OK;
 }
@@ -162,8 +164,9 @@ Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_la
     return m;
 }
 
-void model_embedding(const Model *m, int32_t token, float *out) {
-    const GgufTensor *t = m->token_embd;
-    size_t row_bytes = t->bytes / (size_t)m->hparams.n_vocab;
-    blocks_dequantize(t->type, (const char *)t->data + (size_t)token * row_bytes, m->hparams.n_embd, out);
+void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
+    size_t row_bytes = embd->bytes / (size_t)embd->dims[1];
+    blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
 }
+
+void model_embedding(const Model *m, int32_t token, float *out) { embedding_row(m->token_embd, token, out); }

@@ -70,7 +70,8 @@ void model_close(Model *m); /* NULL is fine */
  * feed-forward part of their own width; there is no final norm. Everything is borrowed, nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
 
-/* The embedding of a token as floats, out: [n_embd]. */
+/* The embedding of a token as floats, out: [n_embd]; embedding_row for a table in any memory. */
 void model_embedding(const Model *m, int32_t token, float *out);
+void embedding_row(const GgufTensor *embd, int32_t token, float *out);
 
 #endif

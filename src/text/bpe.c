@@ -14,14 +14,9 @@
 
 #define KEY_MERGES "tokenizer.ggml.merges"
 
-static size_t slot_hash(int32_t left, int32_t right) {
-    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
-    return (size_t)(h ^ h >> 29);
-}
-
 static BpePair *slot_of(const Bpe *b, int32_t left, int32_t right) {
     size_t mask = b->n_slots - 1;
-    for (size_t i = slot_hash(left, right) & mask;; i = (i + 1) & mask) {
+    for (size_t i = (size_t)(keyed_hash_pair(&b->key, left, right) >> 32) & mask;; i = (i + 1) & mask) {
         BpePair *p = &b->pairs[i];
         if (p->left < 0 || (p->left == left && p->right == right)) return p;
     }
@@ -74,6 +69,7 @@ static int read_merges(Bpe *b, Vocab *v, const Gguf *g, fr_error *err) {
     if (n > INT32_MAX / 8 || bytes > INT32_MAX)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: %s with %lld entries is too large", gguf_path(g), KEY_MERGES,
                          (long long)n);
+    b->key = hash_key_new();
     for (b->n_slots = 16; b->n_slots < 2 * (size_t)n;) b->n_slots *= 2;
     b->pairs = mem_alloc(b->n_slots * sizeof *b->pairs);
     b->bytes = mem_alloc(bytes);

@@ -2,6 +2,7 @@
 #ifndef TEXT_BPE_H
 #define TEXT_BPE_H
 
+#include "base/keyed_hash.h"
 #include "text/encoding.h"
 #include "text/pretokenizer.h"
 
@@ -17,6 +18,7 @@ typedef struct Bpe {
     Pretokenizer *pre;
     BpePair *pairs; /* open addressing, n_slots is a power of two */
     size_t n_slots;
+    HashKey key; /* of the pairs' hashes */
     char *bytes; /* the texts of the merges; keys of v->by_text point here too, so do not use the vocabulary after
                     bpe_close */
     int32_t n_symbols;

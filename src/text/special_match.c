@@ -21,6 +21,17 @@ static bool wanted(const Vocab *v, int32_t id, bool all) {
     return v->type[id] == TOKEN_USER_DEFINED || (all && (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN));
 }
 
+/* Of equal spellings only the lowest id stays: a file may spell thousands of tokens alike, and each search would walk
+ * over all of them. */
+static void drop_duplicates(SpecialSet *s) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n; i++) {
+        const Piece *last = n ? &s->sorted[n - 1].piece : NULL, *p = &s->sorted[i].piece;
+        if (!last || last->n != p->n || memcmp(last->data, p->data, p->n) != 0) s->sorted[n++] = s->sorted[i];
+    }
+    s->n = n;
+}
+
 int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err) {
     size_t n = 0;
     for (int32_t i = 0; i < v->n; i++) n += wanted(v, i, all);
@@ -30,6 +41,7 @@ int special_set_open(SpecialSet *s, const Vocab *v, bool all, fr_error *err) {
     for (int32_t i = 0; i < v->n; i++)
         if (wanted(v, i, all)) s->sorted[s->n++] = (SpecialPiece){v->spelling[i], i};
     qsort(s->sorted, n, sizeof *s->sorted, compare);
+    drop_duplicates(s);
     for (int32_t i = 0, c = 0; c <= 256; c++) {
         while (i < s->n && (unsigned char)s->sorted[i].piece.data[0] < c) i++;
         s->first[c] = i;
@@ -58,8 +70,7 @@ static const SpecialPiece *longest(const SpecialSet *s, const char *text, size_t
     unsigned c = (unsigned char)text[0];
     int32_t lo = s->first[c], hi = s->first[c + 1];
     for (uint32_t depth = 1; lo < hi; depth++) {
-        if (s->sorted[lo].piece.n == depth) best = &s->sorted[lo];
-        while (lo < hi && s->sorted[lo].piece.n == depth) lo++;
+        if (s->sorted[lo].piece.n == depth) best = &s->sorted[lo++]; /* no other is spelled alike */
         if (depth == n) break;
         c = (unsigned char)text[depth];
         lo = lower_bound(s, lo, hi, depth, c);

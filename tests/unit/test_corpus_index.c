@@ -65,7 +65,7 @@ static void bad_files_are_refused(void **state) {
     char *good = slurp(INDEX, &n), *bad = malloc(n + 1);
     check_refused("rest", &env, FR_ERR_ARGUMENT, "forerun index");
     check_refused("rest:index=/nowhere", &env, FR_ERR_IO, "/nowhere: cannot be opened");
-    check_refused("rest:index=build", &env, FR_ERR_IO, "not a file that can be mapped");
+    check_refused("rest:index=build", &env, FR_ERR_IO, "is not a regular file but a folder");
     check_refused("rest:index=Makefile", &env, FR_ERR_FORMAT, "is not a corpus index");
     check_refused("rest:index=" INDEX ",min_match=17", &env, FR_ERR_ARGUMENT, "min_match");
     check_refused("rest:index=" INDEX, &(DrafterEnv){.n_vocab = 65, .max_sequences = 1}, FR_ERR_MISMATCH,

@@ -165,8 +165,9 @@ static void paths_that_are_not_files_are_refused(void **state) {
         int code;
     } cases[] = {
         {"models/no-such-file.gguf", "models/no-such-file.gguf: cannot be opened: No such file", FR_ERR_IO},
-        {"models", "models: is not a regular file", FR_ERR_IO},
-        {"/dev/null", "/dev/null: is not a regular file", FR_ERR_IO},
+        {"models", "models: is not a regular file but a folder; write its contents to a file and give that", FR_ERR_IO},
+        {"/dev/null", "/dev/null: is not a regular file but a device; write its contents to a file and give that",
+         FR_ERR_IO},
         {"Makefile", "Makefile: this is not a GGUF file", FR_ERR_FORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -3,6 +3,7 @@
  * A table states what was measured and how before the numbers, and says in words where a method is slower than plain
  * decoding. */
 #include "app/bench/bench.h"
+#include "app/safe_text.h"
 #include "app/plot.h"
 
 #include "base/threads.h"
@@ -33,7 +34,8 @@ static void print_head(const BenchReport *r) {
     const BenchResults *results = &r->results[0];
     fr_model_info info;
     fr_model_get_info(r->rig->model, &info);
-    printf("%s (%s), kernels %s, %d threads\n", info.name, info.architecture, info.kernels,
+    SafeText safe;
+    printf("%s (%s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, info.kernels,
            a->engine.n_threads ? a->engine.n_threads : threads_n_cores());
     printf("%s: %d questions", r->path, results->n_questions);
     if (r->n_left_out) printf(", %d more left out because they do not fit the context", r->n_left_out);
@@ -114,7 +116,8 @@ static void print_group(const BenchResults *r, int i_category, const char *name)
     BenchRow row;
     bench_row(r, i_category, 0, &row);
     if (row.n_questions == 0) return;
-    printf("%s: %d question%s, %lld tokens\n", name, row.n_questions, row.n_questions > 1 ? "s" : "",
+    SafeText safe;
+    printf("%s: %d question%s, %lld tokens\n", safe_text(&safe, name), row.n_questions, row.n_questions > 1 ? "s" : "",
            (long long)(row.sum.stats.n_generated / r->n_runs));
     for (int m = 0; m < r->n_methods; m++) print_row(r, i_category, m);
 }
@@ -129,7 +132,8 @@ static void print_losses(const BenchResults *r) {
             if (row.n_questions == 0 || row.verdict != BENCH_SLOWER) continue;
             if (any) printf(", ");
             else printf("%s is slower than plain decoding in ", r->methods[m].name);
-            printf("%s", r->questions->categories[c]);
+            SafeText safe;
+            printf("%s", safe_text(&safe, r->questions->categories[c]));
             any = true;
         }
         if (any) printf("\n");

@@ -1,6 +1,7 @@
 /* cmd_inspect.c - `forerun inspect FILE.gguf`: what is in a file, a model or a drafter. */
 #include "app/cli.h"
 #include "app/inspect/inspect.h"
+#include "app/sandbox.h"
 #include "spec/drafter/drafter_file.h"
 
 #include <stdio.h>
@@ -35,7 +36,7 @@ static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     Gguf *g;
     fr_error err = {0};
-    if (gguf_open(&g, args.path, &err)) return cli_fail(&err);
+    if (sandbox_enter(&args.path, 1, &err) || gguf_open(&g, args.path, &err)) return cli_fail(&err);
     Summary s = inspect_summary(g);
     int status = FR_OK;
     if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
@@ -50,7 +51,7 @@ const Command command_inspect = {
     .about = "Show what is in a GGUF file, a model or a learned drafter: shape, vocabulary, tensor types and "
              "key-values. Long arrays and "
              "strings are shortened.",
-    .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
     .examples = "  forerun inspect models/target.gguf\n"
                 "  forerun inspect --json --tensors models/draft.gguf | jq '.tensors[].name'\n",
     .run = run,

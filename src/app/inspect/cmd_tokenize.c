@@ -1,5 +1,7 @@
 /* cmd_tokenize.c - `forerun tokenize`: the token ids of a text, or the text of token ids. */
 #include "app/cli.h"
+#include "app/safe_text.h"
+#include "app/sandbox.h"
 
 #include "base/mem.h"
 #include "text/detokenizer.h"
@@ -9,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct TokenizeArgs {
     const char *model, *text, *file, *ids;
@@ -59,7 +62,8 @@ static bool append_escaped(Buf *out, const char *piece, size_t n) {
         size_t need, got = utf8_scan(piece + i, n - i, &need);
         unsigned char c = (unsigned char)piece[i];
         char escape[8];
-        bool plain = need > 0 && got == need && c >= ' ' && c != 0x7F && c != '\\';
+        bool is_c1 = c == 0xC2 && got == 2 && (unsigned char)piece[i + 1] < 0xA0; /* control characters of two bytes */
+        bool plain = need > 0 && got == need && c >= ' ' && c != 0x7F && c != '\\' && !is_c1;
         length = plain ? need : 1;
         if (c == '\n') snprintf(escape, sizeof escape, "\\n");
         else if (c == '\\') snprintf(escape, sizeof escape, "\\\\");
@@ -88,6 +92,9 @@ static int print_ids(const Tokenizer *t, const int32_t *ids, int64_t n, bool pie
     return fits ? FR_OK : error_memory(err, "a piece", line.max_bytes);
 }
 
+/* A terminal gets ASCII: text of other languages is legible in a file, but pieces may also hold control characters. */
+static size_t json_flags(void) { return isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0; }
+
 /* {"n_tokens": 2, "tokens": [1, 2], "pieces": ["a", "b"]}, the pieces escaped as --pieces prints them. */
 static int print_ids_json(const Tokenizer *t, const int32_t *ids, int64_t n, bool pieces, fr_error *err) {
     json_t *tokens = json_array(), *spelled = json_array();
@@ -103,7 +110,7 @@ static int print_ids_json(const Tokenizer *t, const int32_t *ids, int64_t n, boo
     buf_free(&line);
     json_t *all = fits ? json_pack("{s:I, s:O}", "n_tokens", (json_int_t)n, "tokens", tokens) : NULL;
     if (all && pieces) json_object_set(all, "pieces", spelled);
-    fits = all && json_dumpf(all, stdout, 0) == 0;
+    fits = all && json_dumpf(all, stdout, json_flags()) == 0;
     if (fits) putchar('\n');
     json_decref(all);
     json_decref(tokens);
@@ -164,8 +171,13 @@ static int decode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
     if (!status && !append_text(t, ids, n, o->special, &text)) status = error_memory(err, "a text", text.n);
     if (!status && o->json) {
         json_t *all = json_pack("{s:s%}", "text", text.data, text.n);
-        if (!all || json_dumpf(all, stdout, 0)) status = error_memory(err, "a text as JSON", text.n);
+        if (!all || json_dumpf(all, stdout, json_flags())) status = error_memory(err, "a text as JSON", text.n);
         json_decref(all);
+    } else if (!status && isatty(STDOUT_FILENO)) {
+        Buf safe = {.max_bytes = INT32_MAX};
+        if (!safe_text_append_lines(&safe, text.data, text.n)) status = error_memory(err, "a text", safe.n);
+        else fwrite(safe.data, 1, safe.n, stdout);
+        buf_free(&safe);
     } else if (!status) fwrite(text.data, 1, text.n, stdout);
     if (!status) putchar('\n');
     buf_free(&text);
@@ -177,9 +189,11 @@ static int decode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err = {0};
-    Gguf *g;
     Tokenizer *t = NULL;
-    int status = gguf_open(&g, args.model, &err);
+    Gguf *g = NULL;
+    const char *const readable[] = {args.model, args.file};
+    int status = sandbox_enter(readable, 2, &err);
+    if (!status) status = gguf_open(&g, args.model, &err);
     if (!status) status = tokenizer_open(&t, g, &err);
     gguf_close(g);
     if (!status) status = args.ids ? decode(t, &args, &err) : encode(t, &args, &err);
@@ -192,7 +206,7 @@ const Command command_tokenize = {
     .summary = "token ids of a text, and back",
     .about = "Print the token ids of a text on one line, separated by spaces. Without -p and -f the text is read from "
              "standard input.",
-    .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{option_table, &args}, {sandbox_option_table, &sandbox_options}, {NULL, NULL}},
     .examples = "  forerun tokenize -m models/target.gguf -p 'Once upon a time'\n"
                 "  forerun tokenize -m models/target.gguf --bos --pieces -f story.txt\n"
                 "  forerun tokenize -m models/target.gguf -d '1 450 931'\n",

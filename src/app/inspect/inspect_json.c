@@ -148,7 +148,7 @@ static json_t *whole(const Gguf *g, const Summary *s, bool with_tensors) {
 
 int inspect_print_json(const Gguf *g, const Summary *s, bool with_tensors, fr_error *err) {
     json_t *root = whole(g, s, with_tensors);
-    char *printed = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    char *printed = root ? json_dumps(root, JSON_INDENT(2) | JSON_ENSURE_ASCII) : NULL;
     json_decref(root);
     if (!printed) return error_memory(err, "a JSON text", 0);
     puts(printed);

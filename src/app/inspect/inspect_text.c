@@ -1,45 +1,15 @@
-/* inspect_text.c - the summary of a file as text. Characters of the file that could control the terminal are escaped.
- * */
+/* inspect_text.c - the summary of a file as text. */
 #include "app/inspect/inspect.h"
+#include "app/safe_text.h"
 #include "spec/drafter/drafter.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <utf8proc.h>
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Whether a terminal prints the code point, rather than obeying it or changing the direction of writing. */
-static bool harmless(utf8proc_int32_t c) {
-    utf8proc_category_t category = utf8proc_category(c);
-    return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF && category != UTF8PROC_CATEGORY_CN &&
-           category != UTF8PROC_CATEGORY_CS && category != UTF8PROC_CATEGORY_CO && category != UTF8PROC_CATEGORY_ZL &&
-           category != UTF8PROC_CATEGORY_ZP;
-}
-
-/* Prints at most max bytes of s; everything but harmless UTF-8 is escaped. */
-static void print_string(GgufString s, size_t max) {
-    for (size_t i = 0; i < s.n;) {
-        if (i >= max) {
-            printf("... (%zu bytes)", s.n);
-            return;
-        }
-        utf8proc_int32_t c;
-        size_t left = s.n - i;
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s.data + i,
-                                              left > 4 ? 4 : (utf8proc_ssize_t)left, &c);
-        if (n > 0 && harmless(c)) {
-            fwrite(s.data + i, 1, (size_t)n, stdout);
-            i += (size_t)n;
-        } else {
-            unsigned char byte = (unsigned char)s.data[i++];
-            if (byte == '\n') fputs("\\n", stdout);
-            else printf("\\x%02x", byte);
-        }
-    }
-}
-
+static void print_string(GgufString s, size_t max) { safe_text_write(stdout, s.data, s.n, max); }
 static void print_c_string(const char *s) { print_string((GgufString){s, strlen(s)}, 1024); }
 
 static void print_size(size_t bytes) {

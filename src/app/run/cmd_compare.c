@@ -1,6 +1,7 @@
 /* cmd_compare.c - `forerun compare`: the same prompt plainly and with each drafter, side by side. */
 #include "app/json_values.h"
 #include "app/run/generate.h"
+#include "app/safe_text.h"
 #include "app/stats_json.h"
 
 #include "base/mem.h"
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_RUNS = 100 };
 
@@ -50,8 +52,9 @@ typedef struct Method {
     uint64_t logits_hash;
     Buf colored; /* the text of the first run, with colours */
     int use_color;
-    bool dist_only; /* the rule keeps the output distribution, not the text */
-    bool is_lossy;  /* it keeps neither */
+    bool is_terminal; /* standard output: the text is escaped */
+    bool dist_only;   /* the rule keeps the output distribution, not the text */
+    bool is_lossy;    /* it keeps neither */
     bool same; /* in every run, tokens and hash of logits equal plain decoding's; with dist_only or is_lossy, those of the
                           * first run */
 } Method;
@@ -70,7 +73,8 @@ static int keep_token(void *user, const fr_token_event *event) {
     const char *color = generate_source_color(event->source);
     bool fits = true;
     if (paint) fits = buf_append(&m->colored, color, strlen(color));
-    fits = fits && buf_append(&m->colored, event->text, event->n_bytes);
+    if (m->is_terminal) fits = fits && safe_text_append_lines(&m->colored, event->text, event->n_bytes);
+    else fits = fits && buf_append(&m->colored, event->text, event->n_bytes);
     if (paint) fits = fits && buf_append(&m->colored, GENERATE_COLOR_OFF, strlen(GENERATE_COLOR_OFF));
     return !fits;
 }
@@ -234,6 +238,7 @@ static int run(int argc, char **argv) {
         methods[i] = (Method){.spec = i ? args.generate.drafts[i - 1] : NULL,
                               .colored.max_bytes = 64 << 20,
                               .use_color = use_color,
+                              .is_terminal = isatty(STDOUT_FILENO),
                               .dist_only = i && keeps_only_distribution(rule, &args.generate),
                               .is_lossy = i && rule->is_lossy,
                               .same = true};

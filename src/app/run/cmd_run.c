@@ -2,12 +2,14 @@
 #include "app/json_file.h"
 #include "app/json_values.h"
 #include "app/run/generate.h"
+#include "app/safe_text.h"
 #include "app/stats_json.h"
 
 #include "base/threads.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct RunArgs {
     GenerateArgs generate;
@@ -40,15 +42,24 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.gener
 /* What the callback of a token needs. */
 typedef struct Output {
     int use_color;
+    bool is_terminal; /* standard output: what is generated is escaped, so that no token of the model controls it */
+    Buf text;         /* of one token, escaped */
     json_t *logprobs; /* NULL: not wanted */
 } Output;
 
 static int print_token(void *user, const fr_token_event *event) {
-    const Output *out = user;
+    Output *out = user;
+    const char *text = event->text;
+    size_t n = event->n_bytes;
+    if (out->is_terminal) {
+        buf_clear(&out->text);
+        if (!buf_append(&out->text, "", 0) || !safe_text_append_lines(&out->text, text, n)) return 1;
+        text = out->text.data, n = out->text.n;
+    }
     if (out->logprobs) json_array_append_new(out->logprobs, json_real_or_null(event->logprob));
-    if (out->use_color && event->source >= 0 && event->n_bytes)
-        printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), event->text);
-    else fwrite(event->text, 1, event->n_bytes, stdout);
+    if (out->use_color && event->source >= 0 && n)
+        printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), text);
+    else fwrite(text, 1, n, stdout);
     /* A closed pipe ends the generation. */
     return fflush(stdout) != 0;
 }
@@ -113,6 +124,8 @@ static int run(int argc, char **argv) {
     Generator g;
     if (generator_open(&g, &args.generate, &err)) return cli_fail(&err);
     Output out = {.use_color = generate_use_color(args.generate.color, 1),
+                  .is_terminal = isatty(STDOUT_FILENO),
+                  .text.max_bytes = 1 << 20,
                   .logprobs = args.logprobs ? json_array() : NULL};
     args.generate.want_logprobs = args.logprobs;
     fr_request *r;
@@ -129,6 +142,7 @@ static int run(int argc, char **argv) {
         fr_request_close(r);
     }
     json_decref(out.logprobs);
+    buf_free(&out.text);
     generator_close(&g);
     return status ? cli_fail(&err) : CLI_OK;
 }

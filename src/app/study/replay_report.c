@@ -1,6 +1,8 @@
 /* replay_report.c - counting what `forerun replay` measures, by category, and printing it. */
 #include "app/study/replay_report.h"
 
+#include "app/safe_text.h"
+
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +74,9 @@ static double median_us(ReplayCategory *c) {
 
 static void print_row(ReplayCategory *c, const char *name) {
     const ReplayStats *s = &c->stats;
-    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", name, (long long)s->n_tokens, (long long)s->n_steps,
-           ratio((double)s->n_tokens, s->n_steps), ratio((double)s->n_drafted, s->n_steps),
+    SafeText safe;
+    printf("%-16s %8lld %8lld %10.3f %10.1f %10.1f %10.1f\n", safe_text(&safe, name), (long long)s->n_tokens,
+           (long long)s->n_steps, ratio((double)s->n_tokens, s->n_steps), ratio((double)s->n_drafted, s->n_steps),
            1e6 * ratio(s->propose_s, s->n_steps), median_us(c));
 }
 
@@ -122,7 +125,7 @@ int replay_print_json(ReplayReport *r, fr_error *err) {
     int status = json_object_set_new(root, "all", category_json(&r->all));
     for (int i = 0; i < r->n_categories && status == 0; i++)
         status = json_object_set_new(root, r->categories[i].name, category_json(&r->categories[i]));
-    char *text = status == 0 ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(8)) : NULL;
+    char *text = status == 0 ? json_dumps(root, JSON_INDENT(2) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(8)) : NULL;
     json_decref(root);
     if (!text) return error_set(err, FR_ERR_MEMORY, "out of memory while writing JSON");
     puts(text);

@@ -42,9 +42,11 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output; /* [n_vocab][n_embd]; of a submodel the target's */
-    CpuLayer *layers;    /* [n_layer] */
-    void *block;         /* where all matrices lie, in the order in which a forward reads them */
+    PackedMatrix output;    /* [n_vocab][n_embd]; of a submodel the target's */
+    CpuLayer *layers;       /* [n_layer] */
+    void *block;            /* where all matrices lie, in the order in which a forward reads them */
+    GgufTensor embedding;   /* the model's embedding, in memory: nothing is read from the file after loading */
+    void *embedding_memory; /* NULL: the target's */
 } CpuWeights;
 
 /* Packs a matrix of the file into memory of its own. */

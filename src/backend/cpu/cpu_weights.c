@@ -4,6 +4,8 @@
 
 #include "base/mem.h"
 
+#include <string.h>
+
 /* A matrix, and where it comes from. */
 typedef struct Packing {
     PackedMatrix *m;
@@ -52,6 +54,18 @@ static int pack_all(Loader *l) {
         done += packed_bytes(m);
         if (o->progress) o->progress(o->progress_user, (double)done / (double)all);
     }
+    return FR_OK;
+}
+
+/* A row of the embedding is read for each token, for as long as the model is open: from a copy, because a file may be
+ * overwritten or cut. A submodel shares the target's. */
+static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err) {
+    const GgufTensor *t = w->base.model->token_embd;
+    w->embedding = target ? target->embedding : *t;
+    if (target) return FR_OK;
+    w->embedding.data = w->embedding_memory = mem_alloc(t->bytes);
+    if (!w->embedding_memory) return error_memory(err, "the embedding", t->bytes);
+    memcpy(w->embedding_memory, t->data, t->bytes);
     return FR_OK;
 }
 
@@ -104,7 +118,9 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (!status) status = load_layers(&l);
     if (target) w->output = target->output;
     else if (!status) status = will_pack(&l, model->output, &w->output);
+    if (!status) status = copy_embedding(w, target, err);
     if (!status) status = pack_all(&l);
+    if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);
     if (status) {
         cpu_weights_close(&w->base);
@@ -128,12 +144,13 @@ void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
     mem_free(w->layers);
     mem_free(w->block);
+    mem_free(w->embedding_memory);
     mem_free(w);
 }
 
 void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
-    int64_t n_embd = w->model->hparams.n_embd;
-    for (int32_t i = 0; i < n; i++) model_embedding(w->model, tokens[i], out + i * n_embd);
+    const GgufTensor *embd = &((const CpuWeights *)w)->embedding;
+    for (int32_t i = 0; i < n; i++) embedding_row(embd, tokens[i], out + i * embd->dims[0]);
 }
 
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {

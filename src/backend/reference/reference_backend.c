@@ -36,7 +36,11 @@ static int weights_open(Weights **out, const Model *model, const WeightsOptions 
     if (!*out) return error_memory(err, "the weights", sizeof **out);
     **out = (Weights){.backend = &backend_reference, .model = model, .options = *options, .bytes = matrix_bytes(model)};
     (*out)->options.kernels = "double";
-    return FR_OK;
+    if ((status = gguf_check(model->gguf, err))) {
+        mem_free(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 static int submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
@@ -85,6 +89,7 @@ static void time_parts(Context *c, double *seconds) { (void)c, (void)seconds; }
 const Backend backend_reference = {
     .name = "reference",
     .summary = "plain C in double precision, one thread: slow, to hold others against",
+    .reads_file = true,
     .computes_exactly = true,
     .weights_open = weights_open,
     .submodel = submodel,

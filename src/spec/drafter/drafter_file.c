@@ -99,7 +99,11 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
                          method);
     int status = gguf_open(&f->gguf, path, err);
     if (!status) status = check_method(f->gguf, method, err);
-    return status ? status : check_target(f->gguf, target, err);
+    if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
+    if (!status) status = check_target(f->gguf, target, err);
+    fr_error changed; /* the truer reason */
+    int check = status == FR_OK || status == FR_ERR_MISMATCH ? gguf_check(target->gguf, &changed) : FR_OK;
+    return check ? (int)error_set(err, (fr_code)check, "%s", changed.message) : status;
 }
 
 void drafter_file_close(DrafterFile *f) {
@@ -218,7 +222,7 @@ int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t
 
 int drafter_file_finish(const DrafterFile *f, fr_error *err) {
     int64_t n = gguf_n_tensors(f->gguf);
-    if (n == f->n_taken) return FR_OK;
+    if (n == f->n_taken) return gguf_check(f->gguf, err);
     return error_set(err, FR_ERR_UNSUPPORTED,
                      "%s: holds %lld tensors but its method reads only %lld; another version of the method wrote it",
                      gguf_path(f->gguf), (long long)n, (long long)f->n_taken);

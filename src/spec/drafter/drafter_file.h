@@ -53,8 +53,8 @@ int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out
 bool drafter_file_has(const DrafterFile *f, const char *name);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err);
-/* To be called after the last tensor: fails if the file holds tensors that were not read, because the method would
- * then run another network than the one in the file. */
+/* To be called after the last tensor was read and packed: fails if the file has changed meanwhile, or holds tensors that
+ * were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
 /* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */

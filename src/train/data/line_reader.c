@@ -2,6 +2,7 @@
  * one chunk whatever the size of the file. */
 #include "train/data/line_reader.h"
 
+#include "base/input_file.h"
 #include "base/mem.h"
 
 #include <errno.h>
@@ -50,10 +51,10 @@ int line_reader_open(LineReader **out, const char *path, bool whole, size_t max_
     r->whole = whole;
     r->text.max_bytes = max_bytes;
     r->path = strdup(path);
-    r->file = fopen(path, "rb");
+    r->file = input_text_open(path, err);
     r->zstd = is_zstd ? ZSTD_createDStream() : NULL;
     int status = FR_OK;
-    if (!r->file) status = error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    if (!r->file) status = FR_ERR_IO;
     else if (!r->path || (is_zstd && !r->zstd) || !buf_append(&r->text, "", 0) ||
              (is_zstd && ZSTD_isError(ZSTD_DCtx_setParameter(r->zstd, ZSTD_d_windowLogMax, WINDOW_LOG))))
         status = error_memory(err, "a reader", CHUNK);

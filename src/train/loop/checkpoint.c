@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "format/gguf_write.h"
+#include "format/printable.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,11 +90,12 @@ static int refuse_other_run(const char *path, GgufString there, const char *here
         if (here[i] == ' ') option = i + 1;
     size_t n_there = 0;
     while (option + n_there < there.n && there.data[option + n_there] != ' ') n_there++;
+    Printable safe;
     return error_set(
         err, FR_ERR_MISMATCH,
-        "%.160s: the checkpoint was made by a run with other options: %.*s there, %.*s here; restore the option, or "
+        "%.160s: the checkpoint was made by a run with other options: %s there, %.*s here; restore the option, or "
         "delete the checkpoint to start a new run",
-        path, n_there > 60 ? 60 : (int)n_there, there.data + option, (int)strcspn(here + option, " "), here + option);
+        path, printable(&safe, there.data + option, n_there), (int)strcspn(here + option, " "), here + option);
 }
 
 /* The fingerprint shows damage, not forgery: whoever writes a file can compute it. */

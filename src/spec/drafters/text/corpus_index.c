@@ -3,19 +3,13 @@
  * A search is two binary searches in the suffix array. The file is untrusted: its header is checked when it is
  * opened, each position when it is used. Proof: tests/unit/test_draft_rest.c for the search, test_corpus_index.c for
  * damaged files. */
-#define _POSIX_C_SOURCE 200809L
 #include "spec/drafters/text/corpus_index.h"
 
 #include "base/mem.h"
 #include "format/printable.h"
 #include "text/vocab_match.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 const char corpus_magic[8] = "FRCORPUS";
 _Static_assert(sizeof(CorpusHeader) == 128, "the header's layout is the file's");
@@ -33,28 +27,20 @@ void corpus_put_token(uint8_t *dst, int width, int32_t token) {
 /* ---- opening ------------------------------------------------------------------------------------ */
 
 static int map_file(CorpusIndex *x, const char *path, fr_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return error_set(err, FR_ERR_IO, "%s: cannot be opened: %s; `forerun index` makes such a file", path,
-                         strerror(errno));
-    struct stat st;
-    int status = FR_OK;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        status = error_set(err, FR_ERR_IO, "%s: is not a file that can be mapped", path);
-    else if (st.st_size > 0) { /* an empty file is refused below as too short */ x->n_bytes = (size_t)st.st_size;
-        void *bytes = mmap(NULL, x->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        x->mapped = bytes != MAP_FAILED;
-        if (x->mapped) x->header = bytes;
-        else status = error_set(err, FR_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
-    }
-    close(fd);
-    return status;
+    fr_error why;
+    int status = mapped_file_open(&x->file, path, &why);
+    if (status) return error_set(err, (fr_code)status, "%s; `forerun index` makes the index of a corpus", why.message);
+    x->bytes = mapped_file_bytes(x->file, &x->n_bytes);
+    return FR_OK;
 }
 
 /* Checks the header, and that the file is exactly as long as it says. Sets the arrays. */
 static int check_file(CorpusIndex *x, const char *path, fr_error *err) {
-    const CorpusHeader *h = x->header;
+    CorpusHeader *h = mem_alloc(sizeof *h);
+    x->header = h;
+    if (!h) return error_memory(err, "a corpus index", sizeof *h);
     if (x->n_bytes < sizeof *h) return error_set(err, FR_ERR_FORMAT, "%s: is too short for a corpus index", path);
+    memcpy(h, x->bytes, sizeof *h); /* what is checked here must not change afterwards */
     if (memcmp(h->magic, corpus_magic, sizeof corpus_magic) != 0)
         return error_set(err, FR_ERR_FORMAT, "%s: is not a corpus index; `forerun index` makes one", path);
     if (h->version != CORPUS_VERSION)
@@ -71,7 +57,7 @@ static int check_file(CorpusIndex *x, const char *path, fr_error *err) {
         return error_set(err, FR_ERR_FORMAT,
                          "%s: the corpus index has %zu bytes where its header says %llu; it is cut off or damaged",
                          path, x->n_bytes, (unsigned long long)want);
-    x->places = (const uint32_t *)(h + 1);
+    x->places = (const uint32_t *)((const CorpusHeader *)x->bytes + 1);
     x->tokens = (const uint8_t *)(x->places + h->n_places);
     return FR_OK;
 }
@@ -106,14 +92,17 @@ int corpus_open(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *v
     return status ? status : check(x, path, n_vocab, vocab, err);
 }
 
+int corpus_check(const CorpusIndex *x, fr_error *err) { return mapped_file_check(x->file, err); }
+
 int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *name, int32_t n_vocab,
                        const Gguf *vocab, fr_error *err) {
-    *x = (CorpusIndex){.header = bytes, .n_bytes = n};
+    *x = (CorpusIndex){.bytes = bytes, .n_bytes = n};
     return check(x, name, n_vocab, vocab, err);
 }
 
 void corpus_close(CorpusIndex *x) {
-    if (x->mapped) munmap((void *)(uintptr_t)x->header, x->n_bytes);
+    mapped_file_close(x->file);
+    mem_free((void *)(uintptr_t)x->header);
     *x = (CorpusIndex){.header = NULL};
 }
 

@@ -15,6 +15,7 @@
 #define TEXT_CORPUS_INDEX_H
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "format/gguf.h"
 
 #include <stdbool.h>
@@ -33,12 +34,13 @@ typedef struct CorpusHeader {
 } CorpusHeader;
 
 typedef struct CorpusIndex {
-    const CorpusHeader *header; /* the whole file */
+    const CorpusHeader *header; /* a copy in memory */
+    const void *bytes;          /* the whole file */
     const uint32_t *places;
     const uint8_t *tokens;
     size_t n_bytes;
-    bool mapped;
-    int width; /* bytes of a token */
+    MappedFile *file; /* NULL: the bytes are the caller's */
+    int width;        /* bytes of a token */
 } CorpusIndex;
 
 typedef struct CorpusSpan { /* suffixes begin..end-1 in sorted order */
@@ -55,6 +57,8 @@ int corpus_open(CorpusIndex *x, const char *path, int32_t n_vocab, const Gguf *v
 /* The same for a file in memory, aligned to 8 bytes, which must outlive the index; `name` appears in messages. */
 int corpus_open_memory(CorpusIndex *x, const void *bytes, size_t n, const char *name, int32_t n_vocab,
                        const Gguf *vocab, fr_error *err);
+/* FR_ERR_IO if the file has been written to or cut since it was opened. */
+int corpus_check(const CorpusIndex *x, fr_error *err);
 void corpus_close(CorpusIndex *x); /* a zeroed index is allowed */
 
 /* The suffixes that begin with tokens[0..m) and continue with a token of the same document; m in [1, CORPUS_MAX_QUERY].

@@ -12,8 +12,7 @@ enum { MIN_CAPACITY = 1024 };
 /* The slot of (parent, token), or the free slot where it belongs. */
 static int32_t slot_of(const CountTrie *t, int32_t parent, int32_t token) {
     uint32_t mask = (uint32_t)t->n_slots - 1;
-    uint64_t h = ((uint64_t)(uint32_t)parent << 32 | (uint32_t)token) * 0x9E3779B97F4A7C15u; /* 2^64 / golden */
-    for (uint32_t i = (uint32_t)(h >> 32);; i++) {
+    for (uint32_t i = (uint32_t)(keyed_hash_pair(&t->key, parent, token) >> 32);; i++) {
         int32_t node = t->slots[i & mask];
         if (node == 0 || (t->nodes[node].parent == parent && t->nodes[node].token == token)) return (int32_t)(i & mask);
     }
@@ -51,7 +50,7 @@ static bool grow(CountTrie *t, int32_t capacity) {
 
 int count_trie_open(CountTrie *t, int32_t max, fr_error *err) {
     fr_assert(max > 0 && max <= INT32_MAX / 8);
-    *t = (CountTrie){.max = max};
+    *t = (CountTrie){.max = max, .key = hash_key_new()};
     if (!grow(t, max < MIN_CAPACITY ? max : MIN_CAPACITY)) {
         count_trie_free(t);
         return error_memory(err, "a trie", MIN_CAPACITY * sizeof *t->nodes);

@@ -12,6 +12,7 @@
 #define TEXT_COUNT_TRIE_H
 
 #include "base/error.h"
+#include "base/keyed_hash.h"
 
 #include <stdbool.h>
 
@@ -26,6 +27,7 @@ typedef struct CountTrie {
     int32_t n, capacity, max; /* max: the limit of nodes */
     int32_t *slots;           /* open addressing, at most half full; 0: free */
     int32_t n_slots;
+    HashKey key; /* of the hashes of (parent, token) */
 } CountTrie;
 
 /* Makes an empty trie: the root alone. Memory grows with use up to `max` nodes. */

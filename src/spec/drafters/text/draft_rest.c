@@ -214,6 +214,8 @@ static bool draft(Rest *d, const Tail *t, int32_t budget, Tree *tree) {
 static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err) {
     Rest *d = (Rest *)drafter;
+    int status = corpus_check(&d->index, err); /* reading what was cut off would end the process */
+    if (status) return status;
     for (int i = 0; i < n; i++) {
         int32_t budget = budgets[i] < TREE_MAX_NODES ? budgets[i] : TREE_MAX_NODES - 1;
         if (budget > 0 && !draft(d, tail_of(d, sequences[i]), budget, trees[i]))

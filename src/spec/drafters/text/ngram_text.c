@@ -10,8 +10,8 @@
 enum { MIN_CAPACITY = 1024, MAX_TOKENS = 1 << 28 };
 
 static int32_t slot_of(const NgramText *t, int32_t token) {
-    uint32_t mask = (uint32_t)t->n_slots - 1, i = (uint32_t)token * 2654435769u; /* 2^32 / golden ratio */
-    for (i ^= i >> 15;; i++) {
+    uint32_t mask = (uint32_t)t->n_slots - 1;
+    for (uint32_t i = (uint32_t)(keyed_hash_u64(&t->key, (uint32_t)token) >> 32);; i++) {
         const NgramEntry *e = &t->table[i & mask];
         if (e->token == token || e->token < 0) return (int32_t)(i & mask);
     }
@@ -27,6 +27,7 @@ static const NgramEntry *find(const NgramText *t, int32_t token) {
 static bool grow_table(NgramText *t, int64_t n) {
     if (2 * n <= t->n_slots) return true;
     NgramText wider = *t;
+    if (t->n_slots == 0) wider.key = hash_key_new();
     wider.n_slots = t->n_slots ? t->n_slots : MIN_CAPACITY / 2;
     while (wider.n_slots < 2 * n) wider.n_slots *= 2;
     wider.table = malloc((size_t)wider.n_slots * sizeof *wider.table);
@@ -37,6 +38,7 @@ static bool grow_table(NgramText *t, int64_t n) {
     free(t->table);
     t->table = wider.table;
     t->n_slots = wider.n_slots;
+    t->key = wider.key;
     return true;
 }
 

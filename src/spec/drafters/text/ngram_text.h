@@ -11,6 +11,7 @@
 #define TEXT_NGRAM_TEXT_H
 
 #include "base/error.h"
+#include "base/keyed_hash.h"
 
 #include <stdbool.h>
 
@@ -29,6 +30,7 @@ typedef struct NgramText {
     int32_t n_prompt;  /* tokens of the prompt; the rest was generated. Set by the owner */
     NgramEntry *table; /* open addressing, at most half full */
     int32_t n_entries, n_slots;
+    HashKey key;                 /* of the tokens' hashes; set with the first slots */
     int64_t n_contexts;          /* over all entries */
     NgramEntry top[NGRAM_N_TOP]; /* the tokens with the most contexts, of equals the one counted last first; `last` is not
                                   * kept up to date here */
