@@ -3,6 +3,8 @@
  *
  * Reductions keep 16 running sums: PARTS vectors of LANES. Where many dot products are needed at once
  * (attention scores), LANES of them are folded together, each level of folding joining two vectors.
+ *
+ * Whether all numbers of a row are finite is one more sum, of each times zero: zero if they are, NaN if not.
  */
 #include "kernels/ref.h"
 
@@ -76,12 +78,22 @@ INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
 }
 
 static void softmax(float *x, int64_t n) {
-    Vf max = v_set(-INFINITY), s[PARTS];
+    Vf max = v_set(-INFINITY), zeros = v_zero(), s[PARTS];
     float last[16];
     int64_t i = 0, n_whole = n / 16 * 16;
     for (int j = 0; j < 16; j++) last[j] = n_whole + j < n ? x[n_whole + j] : -INFINITY;
-    for (i = 0; i < n_whole; i += LANES) max = v_max(v_load(x + i), max);
-    for (int j = 0; j < 16; j += LANES) max = v_max(v_load(last + j), max);
+    for (i = 0; i < n_whole; i += LANES) {
+        max = v_max(v_load(x + i), max);
+        zeros = v_fma(v_load(x + i), v_zero(), zeros);
+    }
+    for (int j = 0; j < 16; j += LANES) {
+        max = v_max(v_load(last + j), max);
+        zeros = v_fma(v_load_n(x + n_whole + j, n - n_whole - j), v_zero(), zeros);
+    }
+    if (!(v_fold(zeros) == 0)) {
+        for (i = 0; i < n; i++) x[i] = NAN;
+        return;
+    }
     max = v_set(v_max_all(max));
     UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
     for (i = 0; i < n_whole; i += 16) softmax_16(x + i, max, s);
@@ -100,8 +112,15 @@ static void store_q8(const float *x, int64_t n, unsigned char *block) {
     for (int64_t i = 0; i < n; i += KV_BLOCK, block += KV_BLOCK_BYTES) {
         float all[KV_BLOCK] = {0};
         memcpy(all, x + i, (size_t)(n - i < KV_BLOCK ? n - i : KV_BLOCK) * sizeof *x);
-        Vf max = v_zero();
-        for (int j = 0; j < KV_BLOCK; j += LANES) max = v_max(v_abs(v_load(all + j)), max);
+        Vf max = v_zero(), zeros = v_zero();
+        for (int j = 0; j < KV_BLOCK; j += LANES) {
+            max = v_max(v_abs(v_load(all + j)), max);
+            zeros = v_fma(v_load(all + j), v_zero(), zeros);
+        }
+        if (!(v_fold(zeros) == 0)) {
+            kv_block_not_finite(block);
+            continue;
+        }
         float amax = v_max_all(max);
         Vf inverse = v_set(amax >= ACT_TINY ? 127.0f / amax : 0.0f);
         v_store_half_n((uint16_t *)(void *)block, 1, v_set(amax / 127.0f));
