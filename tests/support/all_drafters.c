@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { H = 64, V = 300, KV = 32, FF = 64, RANK = 8 }; /* of learned_rig_write_target, and of the drafters' layers */
+enum { H = ALL_DRAFTERS_EMBD, V = ALL_DRAFTERS_VOCAB, KV = 32, FF = 64, RANK = 8 }; /* of learned_rig_write_target, and of the drafters' layers */
 
 const char *const all_drafters[] = {
     "ngram-trie",
@@ -151,6 +151,10 @@ static void write_index(const Gguf *vocab) {
 
 void all_drafters_write_files(void) {
     learned_rig_write_target(ALL_DRAFTERS_TARGET, 21);
+    all_drafters_write_for(ALL_DRAFTERS_TARGET);
+}
+
+void all_drafters_write_for(const char *path) {
     const RandomModel m = {.arch = "llama",
                            .n_layer = 1,
                            .n_embd = 32,
@@ -161,7 +165,7 @@ void all_drafters_write_files(void) {
                            .seed = 22};
     fr_error err;
     if (random_model_write(&m, ALL_DRAFTERS_MODEL, &err)) fail_msg("%s", err.message);
-    Gguf *gguf = rig_gguf(ALL_DRAFTERS_TARGET);
+    Gguf *gguf = rig_gguf(path);
     Weights *target = rig_weights(gguf, NULL);
     write_redrafter(target);
     write_medusa(target);

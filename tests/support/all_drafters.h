@@ -5,6 +5,8 @@
 #define ALL_DRAFTERS_TARGET "build/all-target.gguf"
 #define ALL_DRAFTERS_MODEL "build/all-model.gguf" /* the draft model of sps and its relatives */
 
+enum { ALL_DRAFTERS_EMBD = 64, ALL_DRAFTERS_VOCAB = 300 };
+
 /* Token i of a text that repeats itself and is in the index of rest: as a prompt it makes every method draft. */
 #define ALL_DRAFTERS_TOKEN(i) (3 + (i) % 7 * 11)
 
@@ -13,5 +15,7 @@ extern const char *const all_drafters[];
 
 /* Writes the target, and the files that the specs name. */
 void all_drafters_write_files(void);
+/* The files alone, for another target of ALL_DRAFTERS_EMBD and ALL_DRAFTERS_VOCAB. */
+void all_drafters_write_for(const char *target);
 
 #endif
