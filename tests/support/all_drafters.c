@@ -8,7 +8,13 @@
 
 #include <string.h>
 
-enum { H = ALL_DRAFTERS_EMBD, V = ALL_DRAFTERS_VOCAB, KV = 32, FF = 64, RANK = 8 }; /* of learned_rig_write_target, and of the drafters' layers */
+enum {
+    H = ALL_DRAFTERS_EMBD,
+    V = ALL_DRAFTERS_VOCAB,
+    KV = 32,
+    FF = 64,
+    RANK = 8
+}; /* of learned_rig_write_target, and of the drafters' layers */
 
 const char *const all_drafters[] = {
     "ngram-trie",
@@ -75,9 +81,12 @@ static void write_redrafter(const Weights *target) {
 static void write_medusa(const Weights *target) {
     static const float accuracy[] = {0.5f, 0.2f, 0.4f, 0.1f};
     static const Part parts[] = {
-        {"medusa.0.block.0.weight", H, H, 0.15}, {"medusa.0.block.0.bias", H, 0, 0.1},
-        {"medusa.0.output.weight", H, V, 0.3},   {"medusa.1.block.0.weight", H, H, 0.15},
-        {"medusa.1.block.0.bias", H, 0, 0.1},    {"medusa.1.output.weight", H, V, 0.3},
+        {"medusa.0.block.0.weight", H, H, 0.15},
+        {"medusa.0.block.0.bias", H, 0, 0.1},
+        {"medusa.0.output.weight", H, V, 0.3},
+        {"medusa.1.block.0.weight", H, H, 0.15},
+        {"medusa.1.block.0.bias", H, 0, 0.1},
+        {"medusa.1.output.weight", H, V, 0.3},
         {NULL, 0, 0, 0},
     };
     LearnedRig r;
@@ -92,12 +101,18 @@ static void write_medusa(const Weights *target) {
 
 static void write_hydra(const Weights *target) {
     static const Part parts[] = {
-        {"hydra.0.in.weight", 2 * H, H, 0.12},   {"hydra.0.in.bias", H, 0, 0.1},
-        {"hydra.0.skip.weight", 2 * H, H, 0.1},  {"hydra.0.block.1.weight", H, H, 0.15},
-        {"hydra.0.block.1.bias", H, 0, 0.1},     {"hydra.0.output.weight", H, V, 0.3},
-        {"hydra.1.in.weight", 3 * H, H, 0.12},   {"hydra.1.in.bias", H, 0, 0.1},
-        {"hydra.1.skip.weight", 3 * H, H, 0.1},  {"hydra.1.block.1.weight", H, H, 0.15},
-        {"hydra.1.block.1.bias", H, 0, 0.1},     {"hydra.1.output.weight", H, V, 0.3},
+        {"hydra.0.in.weight", 2 * H, H, 0.12},
+        {"hydra.0.in.bias", H, 0, 0.1},
+        {"hydra.0.skip.weight", 2 * H, H, 0.1},
+        {"hydra.0.block.1.weight", H, H, 0.15},
+        {"hydra.0.block.1.bias", H, 0, 0.1},
+        {"hydra.0.output.weight", H, V, 0.3},
+        {"hydra.1.in.weight", 3 * H, H, 0.12},
+        {"hydra.1.in.bias", H, 0, 0.1},
+        {"hydra.1.skip.weight", 3 * H, H, 0.1},
+        {"hydra.1.block.1.weight", H, H, 0.15},
+        {"hydra.1.block.1.bias", H, 0, 0.1},
+        {"hydra.1.output.weight", H, V, 0.3},
         {NULL, 0, 0, 0},
     };
     LearnedRig r;
@@ -114,8 +129,9 @@ static void write_hydra(const Weights *target) {
     {method ".fc.weight", 2 * H, H, 0.07}, {method ".fc.bias", H, 0, 0.1}, {method ".attn_q.weight", H, H, 0.12}, \
         {method ".attn_k.weight", H, KV, 0.12}, {method ".attn_v.weight", H, KV, 0.12}, \
         {method ".attn_output.weight", H, H, 0.12}, {method ".ffn_norm.weight", H, 0, 1}, \
-        {method ".ffn_gate.weight", H, FF, 0.1}, {method ".ffn_up.weight", H, FF, 0.1}, \
-        {method ".ffn_down.weight", FF, H, 0.1}
+        {method ".ffn_gate.weight", H, FF, 0.1}, {method ".ffn_up.weight", H, FF, 0.1}, { \
+        method ".ffn_down.weight", FF, H, 0.1 \
+    }
 
 static void write_eagle(const Weights *target) {
     static const Part parts[] = {LAYER("eagle"), {NULL, 0, 0, 0}};
@@ -155,14 +171,8 @@ void all_drafters_write_files(void) {
 }
 
 void all_drafters_write_for(const char *path) {
-    const RandomModel m = {.arch = "llama",
-                           .n_layer = 1,
-                           .n_embd = 32,
-                           .n_head = 2,
-                           .n_head_kv = 1,
-                           .n_ff = 32,
-                           .n_vocab = V,
-                           .seed = 22};
+    const RandomModel m =
+        {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32, .n_vocab = V, .seed = 22};
     fr_error err;
     if (random_model_write(&m, ALL_DRAFTERS_MODEL, &err)) fail_msg("%s", err.message);
     Gguf *gguf = rig_gguf(path);

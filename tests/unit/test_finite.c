@@ -111,7 +111,8 @@ static int check_each_tensor(const RandomModel *m) {
         const TensorTypeInfo *info = tensor_type_info(t->type);
         size_t n_blocks = t->bytes / info->block_bytes, block = (size_t)i * 7919 % n_blocks;
         if (i % 3 == 0) block = n_blocks - 1;
-        char *at = (char *)model_patch_tensor(&p, t->name) + block * info->block_bytes + place_in_block(t->type, 0), kept[4];
+        char *at = (char *)model_patch_tensor(&p, t->name) + block * info->block_bytes + place_in_block(t->type, 0),
+             kept[4];
         memcpy(kept, at, t->type == TYPE_F32 ? 4 : 2);
         write_bad(t->type, at, (int)(i % N_BAD));
         model_patch_write(&p, BAD);
@@ -160,7 +161,8 @@ static void every_tensor_of_a_drafter(void **state) {
         for (int64_t i = 0; i < gguf_n_tensors(p.gguf); i++) {
             const GgufTensor *t = gguf_tensor(p.gguf, i);
             fr_error err;
-            char *at = (char *)model_patch_tensor(&p, t->name) + t->bytes - (t->type == TYPE_F32 ? 4 : 2), kept[4] = {0};
+            char *at = (char *)model_patch_tensor(&p, t->name) + t->bytes - (t->type == TYPE_F32 ? 4 : 2),
+                 kept[4] = {0};
             memcpy(kept, at, t->type == TYPE_F32 ? 4 : 2);
             write_bad(t->type, at, (int)(i % N_BAD));
             model_patch_write(&p, BAD);
