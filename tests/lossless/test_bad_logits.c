@@ -95,6 +95,15 @@ static void run(fr_engine *e, const fr_request_options *o, Stream *out, fr_error
 static const char *const rules[] = {"sampled", "chain", "block", "multi-round", "k-seq", "recursive", "typical"};
 enum { N_RULES = sizeof rules / sizeof *rules, N_SEEDS = 6 };
 
+/* Makes the numbers of a tensor the greatest of their sign. Accuracies are checked. */
+static void inflate(ModelPatch *p, const GgufTensor *t) {
+    char *data = model_patch_tensor(p, t->name);
+    size_t each = t->type == TYPE_F32 ? 4 : 2;
+    for (size_t k = 0; k < t->bytes / each && strcmp(t->name, "medusa.accuracy") != 0; k++, data += each)
+        if (each == 4) memcpy(data, *(float *)(void *)data < 0 ? &(float){-3e38f} : &(float){3e38f}, each);
+        else memcpy(data, *(uint16_t *)(void *)data & 0x8000 ? &(uint16_t){0xfbff} : &(uint16_t){0x7bff}, each);
+}
+
 /* ---- the target meets a hostile token ------------------------------------------------------------------- */
 
 static void the_text_ends_where_plain_decoding_ends(void **state) {
@@ -227,15 +236,6 @@ static void rejected_rows_do_not_matter(void **state) {
 
 /* ---- the drafter overflows --------------------------------------------------------------------------------- */
 
-/* Makes the numbers of a tensor the greatest of their sign. Accuracies are checked. */
-static void inflate(ModelPatch *p, const GgufTensor *t) {
-    char *data = model_patch_tensor(p, t->name);
-    size_t each = t->type == TYPE_F32 ? 4 : 2;
-    for (size_t k = 0; k < t->bytes / each && strcmp(t->name, "medusa.accuracy") != 0; k++, data += each)
-        if (each == 4) memcpy(data, *(float *)(void *)data < 0 ? &(float){-3e38f} : &(float){3e38f}, each);
-        else memcpy(data, *(uint16_t *)(void *)data & 0x8000 ? &(uint16_t){0xfbff} : &(uint16_t){0x7bff}, each);
-}
-
 static void run_every_rule(const fr_model *model, const char *draft, const Stream *plain) {
     static Stream got;
     fr_error why;
@@ -291,6 +291,64 @@ static void drafters_that_overflow(void **state) {
     fr_model_close(model);
 }
 
+/* ---- the target overflows everywhere ----------------------------------------------------------------------- */
+
+#define HUGE_NUMBERS "build/bad-huge.gguf"
+
+/* The first error or the whole text, plainly and with three drafters. Returns whether it was an error. */
+static bool check_huge(const char *backend) {
+    static const char *const drafts[] = {"ngram-trie", "recycling", "lookahead"};
+    static Stream plain, got;
+    fr_error plain_why, why;
+    fr_model *model = rig_open_model_in(HUGE_NUMBERS, backend);
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96});
+    fr_request_options o = request_of(0.8, 7);
+    o.max_tokens = N_SHORT;
+    run(e, &o, &plain, &plain_why);
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        o.drafts = &drafts[i], o.n_drafts = 1;
+        run(e, &o, &got, &why);
+        rig_assert_same(&plain, &got, drafts[i]);
+        if (plain.finish == FR_FINISH_ERROR) assert_string_equal(why.message, plain_why.message);
+    }
+    fr_engine_close(e);
+    fr_model_close(model);
+    return plain.finish == FR_FINISH_ERROR;
+}
+
+static void every_tensor_may_be_huge(void **state) {
+    (void)state;
+    const RandomModel m = {.arch = "qwen2",
+                           .n_layer = 2,
+                           .n_embd = EMBD,
+                           .n_head = 4,
+                           .n_head_kv = 2,
+                           .n_ff = 96,
+                           .n_vocab = VOCAB,
+                           .types = {TYPE_F32, TYPE_F16, TYPE_BF16},
+                           .n_types = 3,
+                           .seed = 33};
+    int n_errors = 0, n_texts = 0;
+    fr_error err;
+    ModelPatch p;
+    if (random_model_write(&m, MEETS, &err)) fail_msg("%s", err.message);
+    model_patch_open(&p, MEETS);
+    char *bytes = malloc(p.n);
+    assert_non_null(bytes);
+    memcpy(bytes, p.bytes, p.n);
+    for (int64_t i = 0; i < gguf_n_tensors(p.gguf); i++) {
+        inflate(&p, gguf_tensor(p.gguf, i));
+        model_patch_write(&p, HUGE_NUMBERS);
+        bool is_error = check_huge("cpu");
+        check_huge("reference");
+        n_errors += is_error, n_texts += !is_error;
+        memcpy(p.bytes, bytes, p.n);
+    }
+    model_patch_close(&p);
+    free(bytes);
+    assert_true(n_errors > 0 && n_texts > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_text_ends_where_plain_decoding_ends),
@@ -298,6 +356,7 @@ int main(void) {
         cmocka_unit_test(other_requests_go_on),
         cmocka_unit_test(rejected_rows_do_not_matter),
         cmocka_unit_test(drafters_that_overflow),
+        cmocka_unit_test(every_tensor_may_be_huge),
     };
     return cmocka_run_group_tests(tests, write_targets, NULL);
 }
