@@ -130,11 +130,13 @@ void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim,
 void ref_softmax(float *x, int64_t n) {
     Sums sums = {{0}};
     float max = -INFINITY;
-    if (!ref_is_finite(x, n)) {
+    bool has_nan = false;
+    for (int64_t i = 0; i < n; i++) has_nan = has_nan || isnan(x[i]);
+    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    if (has_nan || isinf(max)) {
         for (int64_t i = 0; i < n; i++) x[i] = NAN;
         return;
     }
-    for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
     for (int64_t i = 0; i < round_up_16(n); i++) {
         float e = i < n ? ref_exp(x[i] - max) : 0.0f;
         sums.s[i % 16] += e;

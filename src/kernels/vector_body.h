@@ -4,7 +4,7 @@
  * Reductions keep 16 running sums: PARTS vectors of LANES. Where many dot products are needed at once
  * (attention scores), LANES of them are folded together, each level of folding joining two vectors.
  *
- * Whether all numbers of a row are finite is one more sum, of each times zero: zero if they are, NaN if not.
+ * Whether all numbers of a block are finite is one more sum, of each times zero: zero if they are, NaN if not.
  */
 #include "kernels/ref.h"
 
@@ -78,22 +78,12 @@ INLINE void softmax_16(float *x, Vf max, Vf s[PARTS]) {
 }
 
 static void softmax(float *x, int64_t n) {
-    Vf max = v_set(-INFINITY), zeros = v_zero(), s[PARTS];
+    Vf max = v_set(-INFINITY), s[PARTS];
     float last[16];
     int64_t i = 0, n_whole = n / 16 * 16;
     for (int j = 0; j < 16; j++) last[j] = n_whole + j < n ? x[n_whole + j] : -INFINITY;
-    for (i = 0; i < n_whole; i += LANES) {
-        max = v_max(v_load(x + i), max);
-        zeros = v_fma(v_load(x + i), v_zero(), zeros);
-    }
-    for (int j = 0; j < 16; j += LANES) {
-        max = v_max(v_load(last + j), max);
-        zeros = v_fma(v_load_n(x + n_whole + j, n - n_whole - j), v_zero(), zeros);
-    }
-    if (!(v_fold(zeros) == 0)) {
-        for (i = 0; i < n; i++) x[i] = NAN;
-        return;
-    }
+    for (i = 0; i < n_whole; i += LANES) max = v_max(v_load(x + i), max);
+    for (int j = 0; j < 16; j += LANES) max = v_max(v_load(last + j), max);
     max = v_set(v_max_all(max));
     UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
     for (i = 0; i < n_whole; i += 16) softmax_16(x + i, max, s);
@@ -101,7 +91,12 @@ static void softmax(float *x, int64_t n) {
         softmax_16(last, max, s);
         memcpy(x + n_whole, last, (size_t)(n - n_whole) * sizeof *x);
     }
-    Vf sum = v_set(v_fold(PARTS == 1 ? s[0] : v_add(s[0], s[PARTS - 1])));
+    float total = v_fold(PARTS == 1 ? s[0] : v_add(s[0], s[PARTS - 1]));
+    if (!(total < SOFTMAX_SUM_MAX)) {
+        for (i = 0; i < n; i++) x[i] = NAN;
+        return;
+    }
+    Vf sum = v_set(total);
     for (i = 0; i + LANES <= n; i += LANES) v_store(x + i, v_div(v_load(x + i), sum));
     v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), sum));
 }
