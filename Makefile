@@ -117,6 +117,8 @@ $(BUILD)/make_model: $(call obj,$(wildcard tools/make_model/*.c))
 $(BUILD)/grow_model: $(call obj,$(wildcard tools/grow_model/*.c tools/make_model/*.c))
 # test_step_memory counts every allocation.
 $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=free
+# test_alloc_failures lets any of them fail.
+$(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=strndup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 # What the program installs in its own process is tested by a program that links that file.
@@ -175,7 +177,7 @@ bench: deps
 	build/forerun bench -m models/target.gguf bench/prompts/questions.jsonl -n 100 --tree-budget 4 --draft ngram-trie --draft suffix
 
 # ---- test ----------------------------------------------------------------------------------------
-.PHONY: test tests run-tests quick-tests asan ubsan tsan
+.PHONY: test tests run-tests quick-tests torture asan ubsan tsan
 tests: $(TESTS) $(REPLAYS) $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
 run-tests: tests $(BENCHES)
 	@$(RUNNER) $(TESTS) $(REPLAYS)
@@ -187,6 +189,9 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(basename $(notdir $(call sources,tes
                $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
 	@$(RUNNER) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
+# What takes too long for every run.
+torture: $(BUILD)/tests/test_alloc_failures
+	$(BUILD)/tests/test_alloc_failures all
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests
@@ -277,6 +282,7 @@ help:
 	  'make test        install what is missing, build, and run all tests' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make quick-tests the quick ones alone, e.g. MODE=asan' \
+  'make torture     what takes too long for every run: each allocation fails, under each drafter and rule' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \

@@ -5,8 +5,27 @@
  * went wrong, where, and the remedy; err may be NULL everywhere. A function that opens something sets *out to NULL
  * where it fails.
  *
- * Threads: an fr_model may be used by any number of threads at once. An fr_engine and all its requests are used by one
- * thread at a time.
+ * Mistakes of the caller. A pointer that must be given and is NULL, and a negative count, are refused with
+ * FR_ERR_ARGUMENT; a void function then does nothing or fills *out with zeros. Pointers to what has been closed are not
+ * detected.
+ *
+ * Threads and callbacks: what may be called when.
+ *
+ *   object       by threads                            within on_token of a request of the same engine
+ *   fr_model     any number at once; it is closed      everything
+ *                once
+ *   fr_engine    one at a time, which need not always  fr_engine_close: takes effect when fr_engine_step returns, with
+ *                be the same (but see pin_threads)     FR_ERR_CANCELLED. Refused with FR_ERR_ARGUMENT: fr_engine_step,
+ *                                                      fr_engine_open_draft, fr_engine_measure_costs, fr_request_open
+ *   fr_request   that of its engine                    everything; fr_request_close: the request ends at once and
+ *                                                      has no further callback, as if it had been closed
+ *   no object    any number at once                    everything
+ *
+ * Other engines may be used within a callback like anywhere else. The callback fr_model_options.progress runs in a
+ * thread that is in fr_model_open, and may call everything.
+ *
+ * The floating-point environment of a calling thread (rounding, subnormal numbers) has no influence on results, and is
+ * restored before a function returns and for the time of a callback.
  */
 #ifndef FORERUN_H
 #define FORERUN_H
@@ -74,9 +93,9 @@ typedef struct fr_model_info {
  * options may be NULL. A file that is written to meanwhile is refused with FR_ERR_IO; one that is cut short meanwhile raises
  * SIGBUS, as with every mapping, which the library leaves to its program (docs/ARCHITECTURE.md, "Input files"). */
 FR_API int fr_model_open(fr_model **out, const char *path, const fr_model_options *options, fr_error *err);
-/* Call it after closing every engine over the model. NULL is fine. */
+/* The model must not be used any more. Its memory is freed when the last engine over it is closed. NULL is fine. */
 FR_API void fr_model_close(fr_model *model);
-/* Fills *out; its strings belong to the model. */
+/* Fills *out; its strings belong to the model, and are valid until fr_model_close. */
 FR_API void fr_model_get_info(const fr_model *model, fr_model_info *out);
 
 enum {
@@ -140,10 +159,10 @@ typedef struct fr_engine_options {
     int n_drafts;
 } fr_engine_options;
 
-/* Opens an engine over a model, which must outlive it; options may be NULL. All that is slow happens here (and in the
+/* Opens an engine over a model; options may be NULL. All that is slow happens here (and in the
  * two functions below): memory is taken, drafter files are read, costs are measured where a draft is "auto". */
 FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err);
-/* Call it after closing every request of the engine. NULL is fine. */
+/* Closes its requests, too: pointers to them are invalid then. NULL is fine. */
 FR_API void fr_engine_close(fr_engine *engine);
 
 /* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "auto" opens the
@@ -159,8 +178,9 @@ FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *e
 FR_API int fr_engine_measure_costs(fr_engine *engine, fr_error *err);
 
 /* One step of all running requests: drafts, one forward, verification, output. Returns the number of requests that are
- * still running, or a negative code where the engine as a whole failed. A failure of one request ends that request only
- * (fr_request_finish, fr_request_error). A decoding step allocates no memory. */
+ * still running, or a negative code where the engine as a whole failed (FR_ERR_CANCELLED: a callback closed it, and it
+ * must not be used any more). A failure of one request ends that request only (fr_request_finish, fr_request_error). A
+ * decoding step allocates no memory. */
 FR_API int fr_engine_step(fr_engine *engine, fr_error *err);
 
 /* ---- request: one text being generated ----------------------------------------------------------- */
@@ -216,8 +236,8 @@ typedef struct fr_request_options {
     int allow_lossy;    /* not 0: permits a lossy rule, which changes the output distribution */
     int ignore_eos;     /* generate past end-of-text tokens */
     int want_logprobs;
-    /* Optional; called within fr_engine_step for each token, in order. Returning anything but 0 cancels the request. It
-     * must not call functions of this engine. */
+    /* Optional; called within fr_engine_step for each token, in order. Returning anything but 0 cancels the request.
+     * The head of this file says which functions it may call. */
     int (*on_token)(void *user, const fr_token_event *event);
     void *user;
 } fr_request_options;
@@ -236,7 +256,7 @@ typedef enum fr_finish {
     FR_FINISH_STOP,      /* a stop string */
     FR_FINISH_LENGTH,    /* max_tokens */
     FR_FINISH_CONTEXT,   /* the context is full */
-    FR_FINISH_CANCELLED, /* by the callback */
+    FR_FINISH_CANCELLED, /* by the callback, or by closing it */
     FR_FINISH_ERROR,     /* see fr_request_error */
 } fr_finish;
 
@@ -278,9 +298,9 @@ typedef struct fr_stats {
  * (fr_engine_open_draft, fr_engine_measure_costs); with FR_ERR_CONTEXT where the prompt does not fit; with
  * FR_ERR_MEMORY where max_requests are open. */
 FR_API int fr_request_open(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
-FR_API void fr_request_close(fr_request *request); /* ends it if it is running; NULL is fine */
-FR_API fr_finish fr_request_finish(const fr_request *request);
-/* "running", "eos", "stop", "length", "context", "cancelled" or "error"; static. */
+FR_API void fr_request_close(fr_request *request);             /* ends it if it is running; NULL is fine */
+FR_API fr_finish fr_request_finish(const fr_request *request); /* of NULL: FR_FINISH_ERROR */
+/* "running", "eos", "stop", "length", "context", "cancelled" or "error"; of other numbers "unknown"; static. */
 FR_API const char *fr_finish_name(fr_finish finish);
 /* The error that ended the request with FR_FINISH_ERROR. */
 FR_API const fr_error *fr_request_error(const fr_request *request);

@@ -33,6 +33,7 @@
 #include "base/threads.h"
 
 #include "base/clock.h"
+#include "base/fp_env.h"
 #include "base/mem.h"
 
 #include <pthread.h>
@@ -195,6 +196,7 @@ static void wait_for_work(ThreadPool *p, int i_thread, uint64_t seen) {
 
 static void *worker(void *arg) {
     const Start start = *(Start *)arg;
+    fp_env_set_default(); /* the creator's would be inherited */
     for (uint64_t seen = 0; !atomic_load(&start.pool->closing); seen = work(start.pool, start.i_thread))
         wait_for_work(start.pool, start.i_thread, seen);
     return NULL;

@@ -1,5 +1,6 @@
 /* api_model.c - the parts of forerun.h that need no engine: fr_model, tokenizing, chat prompts. */
 #include "base/threads.h"
+#include "engine/api_check.h"
 #include "format/printable.h"
 #include "engine/engine.h"
 #include "engine/request.h"
@@ -16,12 +17,28 @@ static char *copy_name(const Gguf *g) {
     return strndup(name.data, name.n);
 }
 
-static int load(fr_model *m, const char *path, const fr_model_options *o, fr_error *err) {
+/* The caller's function, which runs in the caller's floating-point environment. */
+typedef struct Progress {
+    const fr_model_options *options;
+    FpEnv caller_env;
+} Progress;
+
+static void call_progress(void *user, double part) {
+    Progress *p = user;
+    fp_env_leave(&p->caller_env);
+    p->options->progress(p->options->progress_user, part);
+    p->caller_env = fp_env_enter();
+}
+
+static int load(fr_model *m, const char *path, const fr_model_options *o, Progress *progress, fr_error *err) {
     const Backend *backend;
     WeightsOptions options = {.kernels = o->kernels,
-                              .n_threads = o->n_threads > 0 ? o->n_threads : threads_n_cores(),
-                              .progress = o->progress,
-                              .progress_user = o->progress_user};
+                              .n_threads = o->n_threads ? o->n_threads : threads_n_cores(),
+                              .progress = o->progress ? call_progress : NULL,
+                              .progress_user = progress};
+    if (o->n_threads < 0)
+        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads,
+                         THREADS_MAX);
     int status = backend_find(o->backend, &backend, err);
     if (status) return status;
     if (!act_precision_from_name(o->activations, &options.activations))
@@ -41,21 +58,30 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, fr_err
 }
 
 int fr_model_open(fr_model **out, const char *path, const fr_model_options *options, fr_error *err) {
+    int status = check_given(out, "fr_model_open", "out", err);
+    if (status) return status;
     *out = NULL;
+    if ((status = check_given(path, "fr_model_open", "path", err))) return status;
     fr_model *m = calloc(1, sizeof *m);
     if (!m) return error_memory(err, "a model", sizeof *m);
+    atomic_init(&m->n_users, 1);
     static const fr_model_options defaults;
-    int status = load(m, path, options ? options : &defaults, err);
+    Progress progress = {options ? options : &defaults, fp_env_enter()};
+    status = load(m, path, progress.options, &progress, err);
+    fp_env_leave(&progress.caller_env);
     if (status) {
         fr_model_close(m);
         return status;
     }
+    m->weights->options.progress = NULL; /* the caller's; not kept */
     *out = m;
     return FR_OK;
 }
 
-void fr_model_close(fr_model *m) {
-    if (!m) return;
+void fr_model_close(fr_model *m) { model_release(m); }
+
+void model_release(fr_model *m) {
+    if (!m || atomic_fetch_sub(&m->n_users, 1) > 1) return;
     weights_close(m->weights);
     model_close(m->model);
     tokenizer_close(m->tokenizer);
@@ -65,6 +91,9 @@ void fr_model_close(fr_model *m) {
 }
 
 void fr_model_get_info(const fr_model *m, fr_model_info *out) {
+    if (!out) return;
+    *out = (fr_model_info){0};
+    if (!m) return;
     const Hparams *h = &m->model->hparams;
     *out = (fr_model_info){.name = m->name,
                            .architecture = arch_name(h->arch),
@@ -81,17 +110,41 @@ void fr_model_get_info(const fr_model *m, fr_model_info *out) {
 
 int fr_tokenize(const fr_model *m, const char *text, size_t n, unsigned flags, int32_t **tokens, int64_t *n_tokens,
                 fr_error *err) {
+    int status = check_given(tokens, "fr_tokenize", "tokens", err);
+    if (!status) status = check_given(n_tokens, "fr_tokenize", "n_tokens", err);
+    if (status) return status;
+    *tokens = NULL;
+    *n_tokens = 0;
+    if ((status = check_given(m, "fr_tokenize", "model", err))) return status;
+    if (n > INT64_MAX) n = INT64_MAX; /* longer than any text: the tokenizer refuses it */
+    if ((status = check_array(text, (int64_t)n, "fr_tokenize", "text", err))) return status;
     unsigned f = (flags & FR_TOKENIZE_BOS ? TOKENIZE_BOS : 0u) | (flags & FR_TOKENIZE_EOS ? TOKENIZE_EOS : 0u) |
                  (flags & FR_TOKENIZE_SPECIAL ? TOKENIZE_SPECIAL : 0u);
     if (flags & FR_TOKENIZE_PROMPT) {
         if (tokenizer_adds_bos(m->tokenizer)) f |= TOKENIZE_BOS;
         if (tokenizer_adds_eos(m->tokenizer)) f |= TOKENIZE_EOS;
     }
-    return tokenizer_encode(m->tokenizer, text, n, f, tokens, n_tokens, err);
+    FpEnv caller_env = fp_env_enter(); /* pieces have scores */
+    status = tokenizer_encode(m->tokenizer, text ? text : "", n, f, tokens, n_tokens, err);
+    fp_env_leave(&caller_env);
+    return status;
+}
+
+static int check_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
+                            fr_error *err) {
+    static const char function[] = "fr_detokenize";
+    int status = check_given(text, function, "text", err);
+    if (text) *text = NULL;
+    if (n_bytes) *n_bytes = 0;
+    if (!status) status = check_given(n_bytes, function, "n_bytes", err);
+    if (!status) status = check_given(m, function, "model", err);
+    return status ? status : check_array(tokens, n_tokens, function, "tokens", err);
 }
 
 int fr_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
                   fr_error *err) {
+    int status = check_detokenize(m, tokens, n_tokens, text, n_bytes, err);
+    if (status) return status;
     Detokenizer d = {.tokenizer = m->tokenizer, .strip_space = tokenizer_adds_space_prefix(m->tokenizer)};
     Buf out = {.max_bytes = REQUEST_MAX_TEXT};
     bool fits = buf_append(&out, "", 0);
@@ -109,8 +162,23 @@ int fr_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, ch
     return FR_OK;
 }
 
+static int check_chat(const fr_model *m, const fr_chat_message *messages, int n_messages, char **text, fr_error *err) {
+    static const char function[] = "fr_chat_prompt";
+    int status = check_given(text, function, "text", err);
+    if (text) *text = NULL;
+    if (!status) status = check_given(m, function, "model", err);
+    if (!status) status = check_array(messages, n_messages, function, "messages", err);
+    for (int i = 0; i < n_messages && !status; i++)
+        if (!messages[i].role || !messages[i].content)
+            status = error_set(err, FR_ERR_ARGUMENT, "fr_chat_prompt: messages[%d] has no %s", i,
+                               messages[i].role ? "content" : "role");
+    return status;
+}
+
 int fr_chat_prompt(const fr_model *m, const char *family_name, const fr_chat_message *messages, int n_messages,
                    char **text, fr_error *err) {
+    int status = check_chat(m, messages, n_messages, text, err);
+    if (status) return status;
     ChatFamily family = family_name ? chat_family_from_name(family_name) : m->chat_family;
     Printable safe;
     if (family == CHAT_NONE)
@@ -123,7 +191,7 @@ int fr_chat_prompt(const fr_model *m, const char *family_name, const fr_chat_mes
     if (!copies) return error_memory(err, "messages", (size_t)n_messages * sizeof *copies);
     for (int i = 0; i < n_messages; i++) copies[i] = (ChatMessage){messages[i].role, messages[i].content};
     Buf out = {.max_bytes = REQUEST_MAX_TEXT};
-    int status = chat_format(family, copies, n_messages, &out, err);
+    status = chat_format(family, copies, n_messages, &out, err);
     free(copies);
     if (status) buf_free(&out);
     *text = status ? NULL : out.data;

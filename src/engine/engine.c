@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 
 #include "base/threads.h"
+#include "engine/api_check.h"
 #include "engine/request.h"
 
 #include <stdlib.h>
@@ -101,47 +102,7 @@ static int open_executor(fr_engine *e, fr_error *err) {
     return status ? status : open_sequences(e, o->max_requests + e->prefixes.n, err);
 }
 
-static int open_drafts(fr_engine *e, const char *const *drafts, int n, fr_error *err) {
-    int status = FR_OK;
-    for (int i = 0; i < n && !status; i++) status = fr_engine_open_draft(e, drafts[i], err);
-    return status;
-}
-
-int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err) {
-    *out = NULL;
-    fr_engine *e = calloc(1, sizeof *e);
-    if (!e) return error_memory(err, "an engine", sizeof *e);
-    e->model = model;
-    if (options) e->options = *options;
-    const char *const *drafts = e->options.drafts; /* the caller's, and not kept */
-    int n_drafts = e->options.n_drafts;
-    e->options.drafts = NULL;
-    e->options.n_drafts = 0;
-    int status = complete_options(model, &e->options, err);
-    if (!status) status = take_memory(e, err);
-    if (!status) status = open_executor(e, err);
-    if (!status) status = open_drafts(e, drafts, n_drafts, err);
-    if (status) {
-        fr_engine_close(e);
-        return status;
-    }
-    *out = e;
-    return FR_OK;
-}
-
-void fr_engine_close(fr_engine *e) {
-    if (!e) return;
-    draft_policy_save_costs(e);
-    drafter_pool_close(e);
-    prefix_cache_close(e);
-    executor_close(e->executor);
-    device_close(e->device);
-    verify_scratch_free(e->scratch);
-    arena_free(&e->arena);
-    free(e);
-}
-
-int fr_engine_open_draft(fr_engine *e, const char *spec, fr_error *err) {
+static int open_draft(fr_engine *e, const char *spec, fr_error *err) {
     if (strcmp(spec, "auto") != 0) return drafter_pool_open_draft(e, spec, err);
     int status = FR_OK;
     for (const char *const *m = drafter_auto_members(); *m && !status; m++)
@@ -149,4 +110,95 @@ int fr_engine_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     return status ? status : draft_policy_measure_costs(e, err);
 }
 
-int fr_engine_measure_costs(fr_engine *e, fr_error *err) { return draft_policy_measure_costs(e, err); }
+static int open_engine(fr_engine *e, fr_error *err) {
+    const char *const *drafts = e->options.drafts; /* the caller's, and not kept */
+    int n_drafts = e->options.n_drafts;
+    e->options.drafts = NULL;
+    e->options.n_drafts = 0;
+    int status = check_strings(drafts, n_drafts, "fr_engine_open", "drafts", err);
+    if (!status) status = complete_options(e->model, &e->options, err);
+    if (!status) status = take_memory(e, err);
+    if (!status) status = open_executor(e, err);
+    for (int i = 0; i < n_drafts && !status; i++) status = open_draft(e, drafts[i], err);
+    return status;
+}
+
+/* No callback is running. */
+static void close_engine(fr_engine *e) {
+    FpEnv caller_env = fp_env_enter();
+    for (int i = 0; e->requests && i < e->options.max_requests; i++) fr_request_close(e->requests[i]);
+    draft_policy_save_costs(e);
+    drafter_pool_close(e);
+    prefix_cache_close(e);
+    executor_close(e->executor);
+    device_close(e->device);
+    verify_scratch_free(e->scratch);
+    arena_free(&e->arena);
+    model_release(e->model);
+    free(e);
+    fp_env_leave(&caller_env);
+}
+
+int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engine_options *options, fr_error *err) {
+    int status = check_given(out, "fr_engine_open", "out", err);
+    if (status) return status;
+    *out = NULL;
+    if ((status = check_given(model, "fr_engine_open", "model", err))) return status;
+    fr_engine *e = calloc(1, sizeof *e);
+    if (!e) return error_memory(err, "an engine", sizeof *e);
+    e->model = (fr_model *)model; /* nothing but its number of users changes */
+    atomic_fetch_add(&e->model->n_users, 1);
+    if (options) e->options = *options;
+    FpEnv caller_env = fp_env_enter();
+    status = open_engine(e, err);
+    if (status) close_engine(e);
+    else *out = e;
+    fp_env_leave(&caller_env);
+    return status;
+}
+
+void fr_engine_close(fr_engine *e) {
+    if (!e) return;
+    if (!e->is_in_callback) {
+        close_engine(e);
+        return;
+    }
+    e->is_closing = true; /* engine_end_step closes it */
+    for (int i = 0; i < e->options.max_requests; i++) fr_request_close(e->requests[i]);
+}
+
+int engine_end_step(fr_engine *e, fr_error *err) {
+    for (int i = 0; i < e->options.max_requests; i++)
+        if (e->requests[i] && e->requests[i]->is_closed) fr_request_close(e->requests[i]);
+    if (!e->is_closing) return FR_OK;
+    close_engine(e);
+    return error_set(err, FR_ERR_CANCELLED, "fr_engine_step: the engine was closed within on_token");
+}
+
+int engine_check_call(const fr_engine *e, const char *function, fr_error *err) {
+    int status = check_given(e, function, "engine", err);
+    if (status || !e->is_in_callback) return status;
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "%s was called within on_token of a request of the same engine; call it after fr_engine_step has "
+                     "returned",
+                     function);
+}
+
+int fr_engine_open_draft(fr_engine *e, const char *spec, fr_error *err) {
+    int status = engine_check_call(e, "fr_engine_open_draft", err);
+    if (!status) status = check_given(spec, "fr_engine_open_draft", "spec", err);
+    if (status) return status;
+    FpEnv caller_env = fp_env_enter();
+    status = open_draft(e, spec, err);
+    fp_env_leave(&caller_env);
+    return status;
+}
+
+int fr_engine_measure_costs(fr_engine *e, fr_error *err) {
+    int status = engine_check_call(e, "fr_engine_measure_costs", err);
+    if (status) return status;
+    FpEnv caller_env = fp_env_enter();
+    status = draft_policy_measure_costs(e, err);
+    fp_env_leave(&caller_env);
+    return status;
+}

@@ -9,6 +9,7 @@
 #define ENGINE_ENGINE_H
 
 #include "base/arena.h"
+#include "base/fp_env.h"
 #include "engine/draft_policy.h"
 #include "engine/drafter_pool.h"
 #include "engine/prefix_cache.h"
@@ -17,7 +18,10 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
+#include <stdatomic.h>
+
 struct fr_model {
+    atomic_int n_users; /* its engines, and its owner until fr_model_close; the last of them frees it */
     Gguf *gguf;
     Tokenizer *tokenizer;
     Model *model;
@@ -27,7 +31,7 @@ struct fr_model {
 };
 
 struct fr_engine {
-    const fr_model *model;
+    fr_model *model;
     Device *device; /* threads and memory of everything that this engine computes, drafters included */
     Executor *executor;
     VerifyScratch *scratch;
@@ -38,7 +42,17 @@ struct fr_engine {
     PrefixCache prefixes;
     DraftPolicy policy;
     EngineStep step;
-    Arena arena; /* all arrays of the engine */
+    FpEnv caller_env;    /* of the thread that called fr_engine_step, for its callbacks */
+    bool is_in_callback; /* on_token of one of its requests is running */
+    bool is_closing;     /* fr_engine_close was called meanwhile */
+    Arena arena;         /* all arrays of the engine */
 };
+
+/* Counts one user of the model less; the last one frees it. NULL is fine. */
+void model_release(fr_model *model);
+/* Refuses a call without an engine, or within a callback of one. */
+int engine_check_call(const fr_engine *e, const char *function, fr_error *err);
+/* After a step: frees what its callbacks closed. FR_ERR_CANCELLED: the engine itself is among it. */
+int engine_end_step(fr_engine *e, fr_error *err);
 
 #endif

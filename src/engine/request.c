@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request_drafts.h"
 
@@ -44,6 +45,14 @@ static SamplingOptions sampling_of(const fr_sampling *s) {
 }
 
 static int check_options(const fr_engine *e, const fr_request_options *o, fr_error *err) {
+    static const char function[] = "fr_request_open";
+    int status = check_array(o->prompt, o->n_prompt, function, "prompt", err);
+    if (!status) status = check_strings(o->stops, o->n_stops, function, "stops", err);
+    if (!status && o->n_drafts > REQUEST_MAX_DRAFTS)
+        status = error_set(err, FR_ERR_ARGUMENT, "%d drafts are given; a request takes at most %d", o->n_drafts,
+                           REQUEST_MAX_DRAFTS);
+    if (!status) status = check_strings(o->drafts, o->n_drafts, function, "drafts", err);
+    if (status) return status;
     int32_t n_vocab = e->model->model->hparams.n_vocab;
     if (o->n_prompt < 1) return error_set(err, FR_ERR_ARGUMENT, "the prompt is empty; it needs at least one token");
     if (o->n_prompt > e->options.n_ctx)
@@ -56,19 +65,15 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
             return error_set(err, FR_ERR_ARGUMENT,
                              "token %d at index %lld of the prompt is outside the vocabulary of %d tokens",
                              o->prompt[i], (long long)i, n_vocab);
-    if (o->n_drafts < 0 || o->n_drafts > REQUEST_MAX_DRAFTS)
-        return error_set(err, FR_ERR_ARGUMENT, "%d drafts are given; a request takes at most %d", o->n_drafts,
-                         REQUEST_MAX_DRAFTS);
     if (o->tree_budget < FR_TREE_BUDGET_AUTO || o->tree_budget > FR_TREE_BUDGET_MAX)
         return error_set(err, FR_ERR_ARGUMENT, "the tree budget is %d; it must be from 1 to %d, or FR_TREE_BUDGET_AUTO",
                          o->tree_budget, FR_TREE_BUDGET_MAX);
-    if (o->max_tokens < 0 || o->n_stops < 0)
-        return error_set(err, FR_ERR_ARGUMENT, "max_tokens and n_stops cannot be negative");
+    if (o->max_tokens < 0) return error_set(err, FR_ERR_ARGUMENT, "max_tokens cannot be negative");
     for (int i = 0; i < o->n_stops; i++)
-        if (!o->stops[i] || !*o->stops[i]) return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
+        if (!*o->stops[i]) return error_set(err, FR_ERR_ARGUMENT, "stop string %d is empty", i);
     const VerifyRule *rule;
     VerifyOptions options;
-    int status = o->verify ? verify_rule_parse(o->verify, o->allow_lossy, &rule, &options, err) : FR_OK;
+    status = o->verify ? verify_rule_parse(o->verify, o->allow_lossy, &rule, &options, err) : FR_OK;
     if (status) return status;
     SamplingOptions sampling = sampling_of(&o->sampling);
     return sampling_check(&sampling, err);
@@ -184,11 +189,9 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     return FR_OK;
 }
 
-int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o, fr_error *err) {
-    *out = NULL;
-    int status = check_options(e, o, err);
+static int take_place(fr_request **out, fr_engine *e, const fr_request_options *o, fr_error *err) {
+    int status = check_options(e, o, err), place = 0;
     if (status) return status;
-    int place = 0;
     while (place < e->options.max_requests && e->requests[place]) place++;
     if (place == e->options.max_requests)
         return error_set(err, FR_ERR_MEMORY, "the engine already holds its %d requests; close one first", place);
@@ -215,6 +218,19 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     return FR_OK;
 }
 
+int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o, fr_error *err) {
+    int status = check_given(out, "fr_request_open", "out", err);
+    if (status) return status;
+    *out = NULL;
+    status = engine_check_call(e, "fr_request_open", err);
+    if (!status) status = check_given(o, "fr_request_open", "options", err);
+    if (status) return status;
+    FpEnv caller_env = fp_env_enter();
+    status = take_place(out, e, o, err);
+    fp_env_leave(&caller_env);
+    return status;
+}
+
 void request_end(fr_request *r, fr_finish finish) {
     if (r->finish) return;
     r->finish = finish;
@@ -233,9 +249,7 @@ void request_fail(fr_request *r, const fr_error *err) {
     request_end(r, FR_FINISH_ERROR);
 }
 
-void fr_request_close(fr_request *r) {
-    if (!r) return;
-    request_end(r, FR_FINISH_CANCELLED);
+static void free_request(fr_request *r) {
     fr_engine *e = r->engine;
     for (int i = 0; i < e->options.max_requests; i++)
         if (e->requests[i] == r) e->requests[i] = NULL;
@@ -250,6 +264,15 @@ void fr_request_close(fr_request *r) {
     buf_free(&r->text);
     draft_dists_free(r->dists);
     free(r);
+}
+
+void fr_request_close(fr_request *r) {
+    if (!r) return;
+    FpEnv caller_env = fp_env_enter();
+    if (!r->is_emitting) request_end(r, FR_FINISH_CANCELLED); /* else emit_token does so */
+    if (r->engine->is_in_callback) r->is_closed = true;       /* engine_end_step frees it */
+    else free_request(r);
+    fp_env_leave(&caller_env);
 }
 
 bool request_is_prefilling(const fr_request *r) {
@@ -312,6 +335,17 @@ static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *ce
     return true;
 }
 
+/* Runs the callback in the caller's floating-point environment. True: it cancelled or closed the request. */
+static bool call_back(fr_request *r, const fr_token_event *event) {
+    fr_engine *e = r->engine;
+    e->is_in_callback = r->is_emitting = true;
+    fp_env_leave(&e->caller_env);
+    int answer = r->options.on_token(r->options.user, event);
+    e->caller_env = fp_env_enter();
+    e->is_in_callback = r->is_emitting = false;
+    return answer || r->is_closed;
+}
+
 /* Appends one token and calls the callback. True: the request goes on. */
 static bool emit_token(fr_request *r, int32_t token, int32_t source, const float *logits) {
     int32_t n_vocab = r->engine->model->model->hparams.n_vocab;
@@ -335,7 +369,7 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, const float
                                 .text = r->text.data + r->n_sent,
                                 .n_bytes = certain - r->n_sent,
                                 .logprob = r->options.want_logprobs ? sampler_logprob(logits, n_vocab, token) : NAN};
-        if (r->options.on_token(r->options.user, &event)) finish = FR_FINISH_CANCELLED;
+        if (call_back(r, &event)) finish = FR_FINISH_CANCELLED;
         r->text.data[certain] = after;
     }
     r->n_sent = certain;
@@ -353,30 +387,4 @@ void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, 
     r->stats.accepted += n_accepted;
     r->stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;
     if (goes_on) draft_policy_observe_step(r, tokens, sources, n);
-}
-
-fr_finish fr_request_finish(const fr_request *r) { return r->finish; }
-
-const char *fr_finish_name(fr_finish finish) {
-    static const char *const names[] = {"running", "eos", "stop", "length", "context", "cancelled", "error"};
-    return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
-}
-
-const fr_error *fr_request_error(const fr_request *r) { return &r->error; }
-
-const int32_t *fr_request_tokens(const fr_request *r, int64_t *n) {
-    *n = r->stats.n_generated;
-    return r->context + r->stats.n_prompt;
-}
-
-const char *fr_request_text(const fr_request *r, size_t *n_bytes) {
-    *n_bytes = r->text.n;
-    return r->text.data;
-}
-
-void fr_request_get_stats(const fr_request *r, fr_stats *out) {
-    *out = r->stats;
-    if (!r->finish && r->decode_started_s > 0) out->decode_s = clock_s() - r->decode_started_s;
-    out->acceptance_length = out->n_steps ? (double)out->n_generated / (double)out->n_steps : 0;
-    out->tokens_per_s = out->decode_s > 0 ? (double)out->n_generated / out->decode_s : 0;
 }

@@ -57,6 +57,8 @@ struct fr_request {
     size_t n_sent;
     char **stops; /* [n_stops] */
     fr_finish finish;
+    bool is_emitting; /* its callback is running */
+    bool is_closed;   /* by a callback; freed when the step is over */
     fr_error error;
     fr_stats stats;
     double started_s, decode_started_s;

@@ -26,9 +26,13 @@ static void end_draft(RequestDraft *d) {
     d->is_active = d->is_proposing = false;
 }
 
+/* The drafter may have failed in the middle of a tree: neither what it wrote of that, nor the distributions that it
+ * declared for it, may be used. */
 static void switch_off(fr_request *r, RequestDraft *d, const fr_error *why) {
     snprintf(r->stats.draft_error, sizeof r->stats.draft_error, "%.60s: %.180s", d->shared->spec, why->message);
     end_draft(d);
+    if (d->proposal) d->proposal->n = 1;
+    if (r->dists) draft_dists_reset(r->dists);
 }
 
 /* The place of a named counter in the statistics, added where it is missing. Drafts of one method share their
@@ -144,7 +148,6 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
     for (int32_t i = 1; i < t->n && i < TREE_MAX_NODES; i++) t->nodes[i].source = source;
     if (check_proposal(r, d, t, &err)) {
         switch_off(r, d, &err);
-        if (r->dists) draft_dists_reset(r->dists);
         return;
     }
     if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);

@@ -19,6 +19,7 @@
 #include "engine/kv_policy.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
+#include "format/finite.h"
 #include "spec/tree/union.h"
 
 /* Appends n rows to the batch, whose slots are claimed. The caller fills them in. */
@@ -126,6 +127,29 @@ static void count_step(fr_stats *s, const Tree *t, const VerifyResult *v) {
     s->undrafted_steps += t->n == 1;
 }
 
+/* Cuts the verdict before the first token whose row of logits is not finite: plain decoding meets that row too, after
+ * the same tokens. Rows of rejected nodes do not matter. Returns how many tokens are left. */
+static int32_t cut_at_bad_logits(const fr_request *r, VerifyResult *v) {
+    const EngineStep *s = &r->engine->step;
+    int32_t n = 0, node = 0;
+    while (n <= v->n_path && finite_floats(s->row_logits[node], r->engine->model->model->hparams.n_vocab))
+        if (++n <= v->n_path) node = v->path[n - 1];
+    if (n > 0 && n <= v->n_path) {
+        v->n_path = n - 1;
+        v->next_token = r->tree.nodes[v->path[n - 1]].token;
+    }
+    return n;
+}
+
+static void fail_of_bad_logits(fr_request *r) {
+    fr_error err;
+    error_set(&err, FR_ERR_FORMAT,
+              "the logits after %lld tokens of context (%lld generated) are NaN or infinite: the model's numbers "
+              "overflow; its file is damaged, or its training or conversion went wrong",
+              (long long)r->n_context, (long long)r->stats.n_generated);
+    request_fail(r, &err);
+}
+
 /* Commits the pending token and the accepted path, and emits that path and the target's own token. */
 static void verify_and_emit(fr_request *r) {
     fr_engine *e = r->engine;
@@ -135,6 +159,11 @@ static void verify_and_emit(fr_request *r) {
     read_results(r);
     if (verify(r, &v, &err)) {
         request_fail(r, &err);
+        return;
+    }
+    int32_t n_path = v.n_path, n_good = cut_at_bad_logits(r, &v);
+    if (n_good == 0) {
+        fail_of_bad_logits(r);
         return;
     }
     int32_t tokens[TREE_MAX_NODES], sources[TREE_MAX_NODES], *rows = e->step.commit_rows;
@@ -156,6 +185,7 @@ static void verify_and_emit(fr_request *r) {
     int64_t n_accepted = r->stats.accepted;
     request_emit(r, tokens, sources, logits, v.n_path + 1);
     request_drafts_count_tags(r, &v, r->stats.accepted - n_accepted);
+    if (n_good <= n_path && !r->finish) fail_of_bad_logits(r);
 }
 
 /* Drafted nodes that a request's tree may have in this step: its budget, bounded by what fits into its context and
@@ -229,7 +259,7 @@ static int propose_and_pack(fr_engine *e) {
     return n_decoding;
 }
 
-int fr_engine_step(fr_engine *e, fr_error *err) {
+static int run_step(fr_engine *e, fr_error *err) {
     EngineStep *s = &e->step;
     kv_policy_begin_step(e);
     prefix_cache_share(e);
@@ -246,4 +276,15 @@ int fr_engine_step(fr_engine *e, fr_error *err) {
     }
     for (int i = 0; i < s->n_by_age; i++) n_left += !s->decoding_first[i]->finish;
     return n_left;
+}
+
+int fr_engine_step(fr_engine *e, fr_error *err) {
+    int status = engine_check_call(e, "fr_engine_step", err);
+    if (status) return status;
+    e->caller_env = fp_env_enter();
+    int n_left = run_step(e, err);
+    FpEnv caller_env = e->caller_env; /* a callback may have changed it */
+    status = engine_end_step(e, err);
+    fp_env_leave(&caller_env);
+    return status ? status : n_left;
 }

@@ -5,7 +5,12 @@
  * its own inputs and the inner dimension only: never on the number of rows, on tile edges, on the part of
  * the outputs that a call computes, or on other inputs beside it. All tables give the same bits; for BF16
  * that is the arithmetic of vdpbf16ps, which ref.c spells out. Fused multiply-adds are explicit (fmaf or
- * intrinsic); contraction by the compiler is off. NaN and infinity get no special treatment.
+ * intrinsic); contraction by the compiler is off.
+ *
+ * NaN and infinity. The operations are those of IEEE-754, so an output is NaN in all tables or in none; which bits
+ * a NaN has that an operation makes is open. Where numbers are converted, the result is defined to the bit: a block of
+ * activations, or of a KV_Q8 row, that holds NaN or infinity becomes zeros with a scale of NaN, and softmax makes
+ * a row NaN (0x7fc00000) that holds NaN or whose greatest number is infinite.
  *
  * Reductions (norms, attention scores, softmax sums) use 16 running sums, element i going to sum i%16 in
  * ascending i, folded at the end as 16 -> 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. Missing
@@ -95,7 +100,8 @@ typedef struct Kernels {
      * q: [n_q][head_dim]; K of slot s starts at k + s*slot_bytes. */
     void (*attn_scores)(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
                         const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);
-    /* In place: x[i] = exp(x[i] - max) / sum. The index i is the key's logical position. */
+    /* In place: x[i] = exp(x[i] - max) / sum, or NaN (see above). The index i is the key's logical
+     * position. */
     void (*softmax)(float *x, int64_t n);
     /* out[h][d] += sum_i w[h*w_stride + i] * V[slots[i]][d], one fused multiply-add per key in ascending
      * i, so that two calls over adjacent ranges equal one call over both. out: [n_q][head_dim]. */

@@ -335,10 +335,15 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
 
 INLINE void convert_block(ActForm form, const float *x, ActBlock *b) {
     enum { N = ACT_BLOCK / LANES };
-    Vf v[N], max = v_zero();
+    Vf v[N], max = v_zero(), zeros = v_zero(); /* zeros: NaN if an input is not finite */
     UNROLL for (int i = 0; i < N; i++) {
         v[i] = v_load(x + i * LANES);
         max = v_max(v_abs(v[i]), max);
+        zeros = v_fma(v[i], v_zero(), zeros);
+    }
+    if (!(v_fold(zeros) == 0)) {
+        act_block_not_finite(form, b);
+        return;
     }
     float amax = v_max_all(max), levels = act_levels(form);
     Vf inverse = v_set(amax >= ACT_TINY ? levels / amax : 0.0f);

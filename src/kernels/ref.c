@@ -62,6 +62,10 @@ static int act_value(ActForm form, const ActBlock *b, int i) {
 }
 
 static void convert_block(ActForm form, const float *x, ActBlock *b) {
+    if (!ref_is_finite(x, ACT_BLOCK)) {
+        act_block_not_finite(form, b);
+        return;
+    }
     float amax = 0;
     for (int i = 0; i < ACT_BLOCK; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
     float levels = act_levels(form), inverse = amax >= ACT_TINY ? levels / amax : 0.0f;

@@ -3,8 +3,10 @@
 #define KERNELS_REF_H
 
 #include "kernels/kernels.h"
+#include "kernels/layout.h"
 
 #include <math.h>
+#include <string.h>
 
 /* A block of activations whose largest magnitude is below this becomes zeros: levels/amax must not
  * overflow. */
@@ -41,6 +43,24 @@ static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64
         }
 }
 
+/* No term of a softmax exceeds 1 but exp(NaN), which is exp(EXP_HIGH): so a sum beyond this shows that a score is NaN,
+ * or that the greatest is infinite. */
+#define SOFTMAX_SUM_MAX 1e30f
+
+/* What a block becomes that holds NaN or infinity: zeros of scale NaN, so that every output it takes part in is NaN. */
+static inline void act_block_not_finite(ActForm form, ActBlock *b) {
+    memset(b, 0, act_block_bytes(form));
+    b->scale = b->scaled_sum = NAN;
+}
+/* The same of a block of a KV_Q8 row. */
+static inline void kv_block_not_finite(unsigned char *block) {
+    static const uint16_t nan = 0x7e00;
+    memset(block, 0, KV_BLOCK_BYTES);
+    memcpy(block, &nan, sizeof nan);
+}
+
+/* Whether none of the numbers is NaN or infinite. */
+bool ref_is_finite(const float *x, int64_t n);
 float ref_exp(float x);
 void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps);
 void ref_add(float *x, const float *y, int64_t n);

@@ -34,6 +34,12 @@ static float dot(const float *a, const float *b, int64_t n) {
 
 /* ---- elementwise -------------------------------------------------------------------------------- */
 
+bool ref_is_finite(const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i])) return false;
+    return true;
+}
+
 void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps) {
     float scale = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] * scale) * w[i];
@@ -71,6 +77,10 @@ void ref_silu_mul(float *gate, const float *up, int64_t n) {
 /* ---- KV cache and attention --------------------------------------------------------------------- */
 
 static void store_block(const float *x, int64_t n, unsigned char *block) {
+    if (!ref_is_finite(x, n)) {
+        kv_block_not_finite(block);
+        return;
+    }
     float amax = 0;
     for (int64_t i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
     float inverse = amax >= ACT_TINY ? 127.0f / amax : 0.0f;
@@ -120,7 +130,13 @@ void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim,
 void ref_softmax(float *x, int64_t n) {
     Sums sums = {{0}};
     float max = -INFINITY;
+    bool has_nan = false;
+    for (int64_t i = 0; i < n; i++) has_nan = has_nan || isnan(x[i]);
     for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    if (has_nan || isinf(max)) {
+        for (int64_t i = 0; i < n; i++) x[i] = NAN;
+        return;
+    }
     for (int64_t i = 0; i < round_up_16(n); i++) {
         float e = i < n ? ref_exp(x[i] - max) : 0.0f;
         sums.s[i % 16] += e;

@@ -3,6 +3,8 @@
  *
  * Reductions keep 16 running sums: PARTS vectors of LANES. Where many dot products are needed at once
  * (attention scores), LANES of them are folded together, each level of folding joining two vectors.
+ *
+ * Whether all numbers of a block are finite is one more sum, of each times zero: zero if they are, NaN if not.
  */
 #include "kernels/ref.h"
 
@@ -89,7 +91,12 @@ static void softmax(float *x, int64_t n) {
         softmax_16(last, max, s);
         memcpy(x + n_whole, last, (size_t)(n - n_whole) * sizeof *x);
     }
-    Vf sum = v_set(v_fold(PARTS == 1 ? s[0] : v_add(s[0], s[PARTS - 1])));
+    float total = v_fold(PARTS == 1 ? s[0] : v_add(s[0], s[PARTS - 1]));
+    if (!(total < SOFTMAX_SUM_MAX)) {
+        for (i = 0; i < n; i++) x[i] = NAN;
+        return;
+    }
+    Vf sum = v_set(total);
     for (i = 0; i + LANES <= n; i += LANES) v_store(x + i, v_div(v_load(x + i), sum));
     v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), sum));
 }
@@ -100,8 +107,15 @@ static void store_q8(const float *x, int64_t n, unsigned char *block) {
     for (int64_t i = 0; i < n; i += KV_BLOCK, block += KV_BLOCK_BYTES) {
         float all[KV_BLOCK] = {0};
         memcpy(all, x + i, (size_t)(n - i < KV_BLOCK ? n - i : KV_BLOCK) * sizeof *x);
-        Vf max = v_zero();
-        for (int j = 0; j < KV_BLOCK; j += LANES) max = v_max(v_abs(v_load(all + j)), max);
+        Vf max = v_zero(), zeros = v_zero();
+        for (int j = 0; j < KV_BLOCK; j += LANES) {
+            max = v_max(v_abs(v_load(all + j)), max);
+            zeros = v_fma(v_load(all + j), v_zero(), zeros);
+        }
+        if (!(v_fold(zeros) == 0)) {
+            kv_block_not_finite(block);
+            continue;
+        }
         float amax = v_max_all(max);
         Vf inverse = v_set(amax >= ACT_TINY ? 127.0f / amax : 0.0f);
         v_store_half_n((uint16_t *)(void *)block, 1, v_set(amax / 127.0f));

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "format/blocks.h"
+#include "format/finite.h"
 #include "format/printable.h"
 #include "model/arch.h"
 
@@ -42,6 +43,13 @@ static int take(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bo
     return FR_OK;
 }
 
+int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err) {
+    return error_set(
+        err, FR_ERR_FORMAT,
+        "%s: tensor %s holds NaN or infinity; the file is damaged, or its training or conversion went wrong",
+        gguf_path(m->gguf), t->name);
+}
+
 static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional, const float **out) {
     const GgufTensor *t;
     int status = take(r, name, n, 0, optional, &t);
@@ -49,6 +57,7 @@ static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional
     size_t row_bytes;
     if (!tensor_type_row_bytes(t->type, n, &row_bytes))
         return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is not whole blocks", gguf_path(r->m->gguf), name);
+    if (!finite_weights(t->type, t->data, n)) return model_refuse_not_finite(r->m, t, r->err);
     float *v = mem_calloc((size_t)n, sizeof *v);
     if (!v) return error_memory(r->err, name, (size_t)n * sizeof *v);
     r->m->memory->vectors[r->m->memory->n_vectors++] = v;

@@ -66,6 +66,10 @@ typedef struct Model {
 int model_open(Model **out, const Gguf *g, fr_error *err);
 void model_close(Model *m); /* NULL is fine */
 
+/* The error of a tensor of its file that finite_weights (finite.h) refuses. model_open checks the vectors, a backend
+ * checks the matrices while it reads them. */
+int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err);
+
 /* Layers of a drafter that run between the target's embedding and its LM head, with the target's heads and rope and a
  * feed-forward part of their own width; there is no final norm. Everything is borrowed, nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);

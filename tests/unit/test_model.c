@@ -155,7 +155,7 @@ static const struct {
     {F32("llama.rope.freq_base", 0), FR_ERR_FORMAT, "rope.freq_base is 0, but"},
     {F32("llama.rope.freq_base", INFINITY), FR_ERR_FORMAT, "rope.freq_base is inf, but"},
     {TEXT("llama.rope.scaling.type", "longrope"), FR_ERR_UNSUPPORTED, "rope scaling 'longrope' is not"},
-    {VECTOR("rope_freqs.weight", NAN, 3), FR_ERR_FORMAT, "rope_freqs.weight holds nan"},
+    {VECTOR("rope_freqs.weight", NAN, 3), FR_ERR_FORMAT, "rope_freqs.weight holds NaN"},
     {VECTOR("rope_freqs.weight", 0, 3), FR_ERR_FORMAT, "rope_freqs.weight holds 0"},
     {VECTOR("rope_freqs.weight", 1, 4), FR_ERR_FORMAT, "rope_freqs.weight has the wrong shape: 4 x 1 where 3"},
     {VECTOR("blk.0.attn_sinks.weight", 1, 4), FR_ERR_UNSUPPORTED, "tensor blk.0.attn_sinks.weight is not part"},

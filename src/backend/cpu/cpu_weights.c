@@ -3,6 +3,9 @@
 #include "backend/cpu/cpu_backend.h"
 
 #include "base/mem.h"
+#include "format/finite.h"
+
+#include <stdatomic.h>
 
 #include <string.h>
 
@@ -10,6 +13,7 @@
 typedef struct Packing {
     PackedMatrix *m;
     const GgufTensor *from;
+    atomic_bool is_not_finite; /* NaN or infinity was found in it */
 } Packing;
 
 typedef struct Loader {
@@ -23,19 +27,47 @@ static ActForm block_form(const CpuWeights *w) {
     return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
 }
 
+static void check_rows(Packing *p, int64_t begin, int64_t end) {
+    const GgufTensor *t = p->from;
+    size_t row_bytes = t->bytes / (size_t)t->dims[1];
+    if (end > t->dims[1]) end = t->dims[1];
+    if (!finite_weights(t->type, (const char *)t->data + (size_t)begin * row_bytes, (end - begin) * t->dims[0]))
+        atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
+}
+
+/* Tile by tile: the rows that were checked are still in the cache when they are packed. */
 static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
-    const Packing *p = ctx;
+    Packing *p = ctx;
     int64_t begin, end;
     threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
-    packed_fill(p->m, p->from->data, begin, end);
+    for (int64_t i = begin; i < end; i++) {
+        check_rows(p, i * TILE_ROWS, (i + 1) * TILE_ROWS);
+        packed_fill(p->m, p->from->data, i, i + 1);
+    }
+}
+
+static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    Packing *p = ctx;
+    int64_t begin, end;
+    threads_split(p->from->dims[1], 1, i_part, n_parts, &begin, &end);
+    check_rows(p, begin, end);
+}
+
+/* The embedding is not packed: rows of it are read from the file. */
+static int check_embedding(const CpuWeights *w, fr_error *err) {
+    const Model *m = w->base.model;
+    Packing p = {.from = m->token_embd};
+    threads_run_once(w->base.options.n_threads, check_part, &p);
+    return p.is_not_finite ? model_refuse_not_finite(m, p.from, err) : FR_OK;
 }
 
 /* Sets the shape of a matrix that pack_all will fill. */
 static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
     int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
     if (status) return status;
-    l->packings[l->n_packings++] = (Packing){out, t};
+    l->packings[l->n_packings++] = (Packing){.m = out, .from = t};
     if (!size_add(l->w->base.bytes, packed_bytes(out), &l->w->base.bytes))
         return error_memory(l->err, "the weights", SIZE_MAX);
     return FR_OK;
@@ -51,6 +83,7 @@ static int pack_all(Loader *l) {
         PackedMatrix *m = l->packings[i].m;
         m->data = at + done;
         threads_run_once(o->n_threads, fill_part, &l->packings[i]);
+        if (l->packings[i].is_not_finite) return model_refuse_not_finite(l->w->base.model, l->packings[i].from, l->err);
         done += packed_bytes(m);
         if (o->progress) o->progress(o->progress_user, (double)done / (double)all);
     }
@@ -120,6 +153,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     else if (!status) status = will_pack(&l, model->output, &w->output);
     if (!status) status = copy_embedding(w, target, err);
     if (!status) status = pack_all(&l);
+    if (!status && !target && model->output != model->token_embd) status = check_embedding(w, err);
     if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);
     if (status) {
@@ -155,6 +189,6 @@ void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
 
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {
     int status = packed_init(out, t->type, block_form(like), t->dims[1], t->dims[0], err);
-    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out));
+    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out)); /* drafter_file.c has checked the numbers */
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include "backend/reference/reference.h"
 #include "base/mem.h"
+#include "format/finite.h"
 
 /* Bytes of all matrices of the layers, and of the LM head. */
 static size_t matrix_bytes(const Model *m) {
@@ -28,7 +29,24 @@ static int check_experts(const Model *m, fr_error *err) {
     return FR_OK;
 }
 
-static int weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
+static int check_finite(const Model *m, const GgufTensor *t, fr_error *err) {
+    if (!t || finite_weights(t->type, t->data, t->dims[0] * t->dims[1] * t->dims[2])) return FR_OK;
+    return model_refuse_not_finite(m, t, err);
+}
+
+static int check_weights(const Model *m, fr_error *err) {
+    int status = check_finite(m, m->token_embd, err);
+    if (!status) status = check_finite(m, m->output, err);
+    for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
+        const LayerSpec *l = &m->layers[i];
+        const GgufTensor *const matrices[] = {l->q, l->k, l->v, l->o, l->gate, l->up, l->down, l->router};
+        for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++)
+            status = check_finite(m, matrices[k], err);
+    }
+    return status;
+}
+
+static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
     *out = NULL;
     int status = check_experts(model, err);
     if (status) return status;
@@ -43,8 +61,14 @@ static int weights_open(Weights **out, const Model *model, const WeightsOptions 
     return status;
 }
 
+static int weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
+    int status = check_weights(model, err);
+    return status ? status : open_weights(out, model, options, err);
+}
+
+/* drafter_file.c has checked its layers, and the target's tensors were checked when it was opened. */
 static int submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
-    return weights_open(out, layers, &target->options, err);
+    return open_weights(out, layers, &target->options, err);
 }
 
 static void close_weights(Weights *w) { mem_free(w); }

@@ -8,9 +8,9 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "format/blocks.h"
+#include "format/finite.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -165,17 +165,7 @@ int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab,
 }
 
 static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err) {
-    int64_t n_rows = t->dims[1];
-    size_t row_bytes = t->bytes / (size_t)n_rows;
-    float *row = mem_calloc((size_t)t->dims[0], sizeof *row);
-    if (!row) return error_memory(err, t->name, (size_t)t->dims[0] * sizeof *row);
-    bool finite = true;
-    for (int64_t i = 0; i < n_rows && finite; i++) {
-        blocks_dequantize(t->type, (const char *)t->data + (size_t)i * row_bytes, t->dims[0], row);
-        for (int64_t k = 0; k < t->dims[0]; k++) finite = finite && isfinite(row[k]);
-    }
-    mem_free(row);
-    if (finite) return FR_OK;
+    if (finite_weights(t->type, t->data, t->dims[0] * t->dims[1])) return FR_OK;
     return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity; its training went wrong",
                      gguf_path(f->gguf), t->name);
 }

@@ -1,0 +1,38 @@
+/* request_results.c - what a caller reads of a request, at any time, also within a callback. Without a request, each
+ * function gives what an ended request without text would. */
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+
+static const fr_error no_request = {FR_ERR_ARGUMENT, "the request is NULL, but must be given"};
+
+fr_finish fr_request_finish(const fr_request *r) { return r ? r->finish : FR_FINISH_ERROR; }
+
+const char *fr_finish_name(fr_finish finish) {
+    static const char *const names[] = {"running", "eos", "stop", "length", "context", "cancelled", "error"};
+    return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
+}
+
+const fr_error *fr_request_error(const fr_request *r) { return r ? &r->error : &no_request; }
+
+const int32_t *fr_request_tokens(const fr_request *r, int64_t *n) {
+    if (n) *n = r ? r->stats.n_generated : 0;
+    return r ? r->context + r->stats.n_prompt : NULL;
+}
+
+const char *fr_request_text(const fr_request *r, size_t *n_bytes) {
+    if (n_bytes) *n_bytes = r ? r->text.n : 0;
+    return r ? r->text.data : "";
+}
+
+void fr_request_get_stats(const fr_request *r, fr_stats *out) {
+    if (!out) return;
+    *out = (fr_stats){0};
+    if (!r) return;
+    FpEnv caller_env = fp_env_enter();
+    *out = r->stats;
+    if (!r->finish && r->decode_started_s > 0) out->decode_s = clock_s() - r->decode_started_s;
+    out->acceptance_length = out->n_steps ? (double)out->n_generated / (double)out->n_steps : 0;
+    out->tokens_per_s = out->decode_s > 0 ? (double)out->n_generated / out->decode_s : 0;
+    fp_env_leave(&caller_env);
+}

@@ -1,0 +1,212 @@
+/* test_alloc_failures.c - memory runs out at any moment. For every drafting method under every verification rule, the
+ * k-th allocation of opening an engine, a draft and requests, of their steps and of closing them fails: nothing
+ * crashes, nothing leaks, and the outcome is an error with a sentence or, under the rule `sampled`, the text that is
+ * generated where memory suffices. (The linker puts the functions below in the place of malloc and its relatives; see
+ * the Makefile.)
+ *
+ *     test_alloc_failures        every STRIDE-th k
+ *     test_alloc_failures all    every k, and also all allocations from the k-th on */
+#include "engine_rig.h"
+
+#include "all_drafters.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STRIDE = 7, N_PROMPT = 20, N_TOKENS = 12 };
+
+/* ---- allocations ---------------------------------------------------------------------------------------- */
+
+static long n_calls, fail_at, n_live; /* all in one thread; fail_at 0: never */
+static bool fails_on;                 /* from fail_at on, not there alone */
+
+static bool refuses(void) {
+    n_calls++;
+    return fail_at && (n_calls == fail_at || (fails_on && n_calls > fail_at));
+}
+
+#define ALLOCATION(type, name, parameters, arguments) \
+    type __real_##name parameters; \
+    type __wrap_##name parameters; \
+    type __wrap_##name parameters { \
+        if (refuses()) return NULL; \
+        type made = __real_##name arguments; \
+        n_live += made != NULL; \
+        return made; \
+    }
+ALLOCATION(void *, malloc, (size_t n), (n))
+ALLOCATION(void *, calloc, (size_t n, size_t each), (n, each))
+ALLOCATION(void *, aligned_alloc, (size_t align, size_t n), (align, n))
+ALLOCATION(char *, strdup, (const char *s), (s))
+ALLOCATION(char *, strndup, (const char *s, size_t n), (s, n))
+
+void *__real_realloc(void *p, size_t n);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_realloc(void *p, size_t n) {
+    if (refuses()) return NULL;
+    bool is_new = !p;
+    void *made = __real_realloc(p, n);
+    n_live += is_new && made;
+    return made;
+}
+
+void __real_free(void *p);
+void __wrap_free(void *p);
+void __wrap_free(void *p) {
+    n_live -= p != NULL;
+    __real_free(p);
+}
+
+/* ---- one run -------------------------------------------------------------------------------------------- */
+
+typedef struct Case {
+    const char *draft, *rule;
+    int tree_budget;
+} Case;
+
+/* What came of it: an error, or the texts of two requests, of which the second drafts nothing. */
+typedef struct Outcome {
+    int status;
+    Stream streams[2];
+} Outcome;
+
+static int32_t prompt[N_PROMPT];
+static const fr_model *model;
+
+static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error *err) {
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = N_PROMPT,
+                            .max_tokens = N_TOKENS,
+                            .sampling = fr_sampling_default(),
+                            .ignore_eos = 1,
+                            .allow_lossy = 1};
+    o.sampling.temperature = 1, o.sampling.seed = 4; /* no token is impossible: stale draws might be accepted */
+    if (c) o.drafts = &c->draft, o.n_drafts = 1, o.verify = c->rule, o.tree_budget = c->tree_budget;
+    return fr_request_open(out, e, &o, err);
+}
+
+static int run_requests(fr_engine *e, const Case *c, Outcome *out, fr_error *err) {
+    fr_request *r[2] = {NULL};
+    int status = open_request(&r[0], e, c, err);
+    if (!status) status = open_request(&r[1], e, NULL, err);
+    while (!status && (status = fr_engine_step(e, err)) > 0) status = 0;
+    for (int i = 0; i < 2 && !status; i++) {
+        rig_collect(r[i], &out->streams[i]);
+        if (out->streams[i].finish == FR_FINISH_ERROR) assert_true(fr_request_error(r[i])->message[0]);
+    }
+    for (int i = 0; i < 2; i++) fr_request_close(r[i]);
+    return status;
+}
+
+/* The k-th allocation fails, k 0: none. Returns how many there were. */
+static long run(const Case *c, long k, Outcome *out) {
+    fr_engine *e;
+    fr_error err = {0};
+    const fr_engine_options eo = {.n_threads = 1, .n_ctx = 64, .max_requests = 2, .drafts = &c->draft, .n_drafts = 1};
+    long n_live_before = n_live;
+    n_calls = 0, fail_at = k;
+    out->status = fr_engine_open(&e, model, &eo, &err);
+    if (!out->status) out->status = run_requests(e, c, out, &err);
+    fr_engine_close(e);
+    fail_at = 0;
+    long n = n_calls;
+    if (out->status && (err.code != (fr_code)out->status || !err.message[0]))
+        fail_msg("%s, %s, allocation %ld: no sentence for error %d", c->draft, c->rule, k, out->status);
+    if (n_live != n_live_before)
+        fail_msg("%s, %s, allocation %ld: %ld blocks were not freed", c->draft, c->rule, k, n_live - n_live_before);
+    return n;
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------------------- */
+
+static bool does_all;
+static Outcome whole, got;
+
+/* A request that met the failure may have lost its drafter, or ended with an error; not with another text. */
+static void check(const Case *c, long k) {
+    char what[160];
+    bool is_sampled = strcmp(c->rule, "sampled") == 0;
+    if (got.status) return;
+    snprintf(what, sizeof what, "%s, %s, allocation %ld", c->draft, c->rule, k);
+    for (int i = 0; i < 2; i++)
+        if (got.streams[i].finish != FR_FINISH_ERROR && (i == 1 || is_sampled))
+            rig_assert_same(&whole.streams[i], &got.streams[i], what);
+}
+
+static long sweep(const Case *c, long first) {
+    long stride = does_all ? 1 : STRIDE, n = run(c, 0, &whole), n_runs = 0;
+    assert_int_equal(whole.status, FR_OK);
+    for (int i = 0; i < 2; i++) assert_int_equal(whole.streams[i].finish, FR_FINISH_LENGTH);
+    assert_string_equal(whole.streams[0].stats.draft_error, "");
+    if (!whole.streams[0].stats.drafted) fail_msg("%s, %s: nothing was drafted", c->draft, c->rule);
+    for (long k = does_all ? 1 : 1 + first % STRIDE; k <= n; k += stride)
+        for (fails_on = false;; fails_on = true) {
+            run(c, k, &got);
+            check(c, k);
+            n_runs++;
+            if (fails_on || !does_all) break;
+        }
+    fails_on = false;
+    return n_runs;
+}
+
+/* chain, block and k-seq take chains: from most drafters, trees of one node. */
+static int budget_of(const char *draft, const char *rule) {
+    bool is_chain = strncmp(draft, "sps", 3) == 0, is_iid = is_chain || strncmp(draft, "spectr", 6) == 0;
+    if (strcmp(rule, "chain") == 0 || strcmp(rule, "block") == 0) return is_chain ? 8 : 1;
+    if (strcmp(rule, "k-seq") == 0) return is_iid ? 8 : 1;
+    if (strcmp(rule, "multi-round") == 0 && strncmp(draft, "rsd-", 4) == 0) return 1;
+    return 8;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    static const char *const rules[] = {"sampled", "chain", "block", "multi-round", "k-seq", "recursive", "typical"};
+    long n_runs = 0;
+    all_drafters_write_files();
+    fr_model *opened = rig_open_model(ALL_DRAFTERS_TARGET, NULL);
+    model = opened;
+    for (int i = 0; i < N_PROMPT; i++) prompt[i] = ALL_DRAFTERS_TOKEN(i);
+    for (int i = 0; all_drafters[i]; i++)
+        for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
+            Case c = {all_drafters[i], rules[k], budget_of(all_drafters[i], rules[k])};
+            n_runs += sweep(&c, (long)(5 * k) + i);
+        }
+    fr_model_close(opened);
+    print_message("%ld runs\n", n_runs);
+    assert_true(n_runs > 500);
+}
+
+/* Opening a model, too. */
+static void opening_a_model_may_fail(void **state) {
+    (void)state;
+    long n = 1;
+    for (long k = 0; k <= n; k++)
+        for (int i = 0; i < 2; i++) {
+            static const char *const backends[] = {"cpu", "reference"};
+            const fr_model_options o = {.backend = backends[i], .n_threads = 1};
+            fr_model *m;
+            fr_error err = {0};
+            long n_live_before = n_live;
+            n_calls = 0, fail_at = k;
+            int status = fr_model_open(&m, ALL_DRAFTERS_TARGET, &o, &err);
+            fr_model_close(m);
+            fail_at = 0;
+            if (n_calls > n) n = n_calls;
+            if (status) assert_true(err.message[0]);
+            if (n_live != n_live_before) fail_msg("%s, allocation %ld: a leak", backends[i], k);
+            if (k == 0) assert_int_equal(status, FR_OK);
+        }
+    assert_true(n > 20);
+}
+
+int main(int argc, char **argv) {
+    does_all = argc > 1 && strcmp(argv[1], "all") == 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(opening_a_model_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

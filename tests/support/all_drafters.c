@@ -1,0 +1,188 @@
+/* all_drafters.c - writes a small target and a file of random weights for each learned method, in the smallest form
+ * that has all of its parts. */
+#include "all_drafters.h"
+
+#include "learned_rig.h"
+
+#include "lab/corpus_build.h"
+
+#include <string.h>
+
+enum {
+    H = ALL_DRAFTERS_EMBD,
+    V = ALL_DRAFTERS_VOCAB,
+    KV = 32,
+    FF = 64,
+    RANK = 8
+}; /* of learned_rig_write_target, and of the drafters' layers */
+
+const char *const all_drafters[] = {
+    "ngram-trie",
+    "pld",
+    "llma",
+    "suffix",
+    "lookahead-trie",
+    "rest:index=build/all-rest.index",
+    "recycling",
+    "lookahead",
+    "sps:length=3,model=" ALL_DRAFTERS_MODEL,
+    "rsd-c:model=" ALL_DRAFTERS_MODEL,
+    "rsd-s:width=3,model=" ALL_DRAFTERS_MODEL,
+    "spectr:paths=3,length=3,model=" ALL_DRAFTERS_MODEL,
+    "specinfer:length=2,models=" ALL_DRAFTERS_MODEL "+" ALL_DRAFTERS_MODEL,
+    "redrafter:file=build/all-redrafter.gguf",
+    "medusa:file=build/all-medusa.gguf",
+    "hydra:file=build/all-hydra.gguf",
+    "eagle:file=build/all-eagle.gguf",
+    "lyanna:file=build/all-lyanna.gguf",
+    NULL,
+};
+
+typedef struct Part {
+    const char *name;
+    int32_t n_in, n_out; /* n_out 0: a vector */
+    double std;
+} Part;
+
+static void add_parts(LearnedRig *r, const Part *parts) {
+    for (; parts->name; parts++)
+        learned_rig_tensor(r, parts->name, parts->n_out ? TYPE_F16 : TYPE_F32, parts->n_in, parts->n_out, parts->std);
+}
+
+static void set_int(LearnedRig *r, const char *key, uint32_t value) { gguf_set_u32(r->w, key, value); }
+static void set_text(LearnedRig *r, const char *key, const char *text) {
+    gguf_set_string(r->w, key, text, strlen(text));
+}
+
+static void finish(LearnedRig *r, const char *path) {
+    learned_rig_write(r, path);
+    learned_rig_free(r);
+}
+
+static void write_redrafter(const Weights *target) {
+    static const Part parts[] = {
+        {"redrafter.w.weight", H, H, 0.25},
+        {"redrafter.u.weight", H, H, 0.2},
+        {"redrafter.u.bias", H, 0, 0.2},
+        {"redrafter.block.0.weight", 2 * H, 2 * H, 0.1},
+        {"redrafter.block.0.bias", 2 * H, 0, 0.1},
+        {"redrafter.output.weight", 2 * H, V, 0.3},
+        {NULL, 0, 0, 0},
+    };
+    LearnedRig r;
+    learned_rig_begin(&r, "redrafter", target, 1);
+    set_int(&r, DRAFTER_KEY("redrafter.block_count"), 1);
+    set_text(&r, DRAFTER_KEY("redrafter.start"), "embedding");
+    add_parts(&r, parts);
+    learned_rig_info(&r, "redrafter", TYPE_F16, H, RANK, V);
+    finish(&r, "build/all-redrafter.gguf");
+}
+
+static void write_medusa(const Weights *target) {
+    static const float accuracy[] = {0.5f, 0.2f, 0.4f, 0.1f};
+    static const Part parts[] = {
+        {"medusa.0.block.0.weight", H, H, 0.15},
+        {"medusa.0.block.0.bias", H, 0, 0.1},
+        {"medusa.0.output.weight", H, V, 0.3},
+        {"medusa.1.block.0.weight", H, H, 0.15},
+        {"medusa.1.block.0.bias", H, 0, 0.1},
+        {"medusa.1.output.weight", H, V, 0.3},
+        {NULL, 0, 0, 0},
+    };
+    LearnedRig r;
+    learned_rig_begin(&r, "medusa", target, 2);
+    set_int(&r, DRAFTER_KEY("medusa.head_count"), 2);
+    set_int(&r, DRAFTER_KEY("medusa.block_count"), 1);
+    set_text(&r, DRAFTER_KEY("medusa.output"), "own");
+    add_parts(&r, parts);
+    gguf_add_tensor(r.w, "medusa.accuracy", TYPE_F32, 2, (int64_t[]){2, 2}, accuracy);
+    finish(&r, "build/all-medusa.gguf");
+}
+
+static void write_hydra(const Weights *target) {
+    static const Part parts[] = {
+        {"hydra.0.in.weight", 2 * H, H, 0.12},
+        {"hydra.0.in.bias", H, 0, 0.1},
+        {"hydra.0.skip.weight", 2 * H, H, 0.1},
+        {"hydra.0.block.1.weight", H, H, 0.15},
+        {"hydra.0.block.1.bias", H, 0, 0.1},
+        {"hydra.0.output.weight", H, V, 0.3},
+        {"hydra.1.in.weight", 3 * H, H, 0.12},
+        {"hydra.1.in.bias", H, 0, 0.1},
+        {"hydra.1.skip.weight", 3 * H, H, 0.1},
+        {"hydra.1.block.1.weight", H, H, 0.15},
+        {"hydra.1.block.1.bias", H, 0, 0.1},
+        {"hydra.1.output.weight", H, V, 0.3},
+        {NULL, 0, 0, 0},
+    };
+    LearnedRig r;
+    learned_rig_begin(&r, "hydra", target, 3);
+    set_int(&r, DRAFTER_KEY("hydra.head_count"), 2);
+    set_int(&r, DRAFTER_KEY("hydra.block_count"), 2);
+    set_text(&r, DRAFTER_KEY("hydra.output"), "own");
+    add_parts(&r, parts);
+    finish(&r, "build/all-hydra.gguf");
+}
+
+/* The layer that eagle and lyanna have. */
+#define LAYER(method) \
+    {method ".fc.weight", 2 * H, H, 0.07}, {method ".fc.bias", H, 0, 0.1}, {method ".attn_q.weight", H, H, 0.12}, \
+        {method ".attn_k.weight", H, KV, 0.12}, {method ".attn_v.weight", H, KV, 0.12}, \
+        {method ".attn_output.weight", H, H, 0.12}, {method ".ffn_norm.weight", H, 0, 1}, \
+        {method ".ffn_gate.weight", H, FF, 0.1}, {method ".ffn_up.weight", H, FF, 0.1}, { \
+        method ".ffn_down.weight", FF, H, 0.1 \
+    }
+
+static void write_eagle(const Weights *target) {
+    static const Part parts[] = {LAYER("eagle"), {NULL, 0, 0, 0}};
+    LearnedRig r;
+    learned_rig_begin(&r, "eagle", target, 4);
+    set_int(&r, DRAFTER_KEY("eagle.feed_forward_length"), FF);
+    add_parts(&r, parts);
+    learned_rig_info(&r, "eagle", TYPE_F16, H, RANK, V);
+    finish(&r, "build/all-eagle.gguf");
+}
+
+static void write_lyanna(const Weights *target) {
+    static const Part parts[] = {LAYER("lyanna"), {"lyanna.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
+    LearnedRig r;
+    learned_rig_begin(&r, "lyanna", target, 5);
+    set_int(&r, DRAFTER_KEY("lyanna.feed_forward_length"), FF);
+    set_text(&r, DRAFTER_KEY("lyanna.first_token"), "fused");
+    add_parts(&r, parts);
+    learned_rig_info(&r, "lyanna", TYPE_F16, H, RANK, V);
+    finish(&r, "build/all-lyanna.gguf");
+}
+
+static void write_index(const Gguf *vocab) {
+    CorpusBuild b = {.n_vocab = V};
+    int32_t text[400];
+    fr_error err;
+    for (int i = 0; i < 400; i++) text[i] = ALL_DRAFTERS_TOKEN(i);
+    if (corpus_build_add(&b, text, 400, &err) || corpus_build_end(&b, &err) ||
+        corpus_build_write(&b, "build/all-rest.index", vocab, &err))
+        fail_msg("%s", err.message);
+    corpus_build_free(&b);
+}
+
+void all_drafters_write_files(void) {
+    learned_rig_write_target(ALL_DRAFTERS_TARGET, 21);
+    all_drafters_write_for(ALL_DRAFTERS_TARGET);
+}
+
+void all_drafters_write_for(const char *path) {
+    const RandomModel m =
+        {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32, .n_vocab = V, .seed = 22};
+    fr_error err;
+    if (random_model_write(&m, ALL_DRAFTERS_MODEL, &err)) fail_msg("%s", err.message);
+    Gguf *gguf = rig_gguf(path);
+    Weights *target = rig_weights(gguf, NULL);
+    write_redrafter(target);
+    write_medusa(target);
+    write_hydra(target);
+    write_eagle(target);
+    write_lyanna(target);
+    write_index(gguf);
+    rig_weights_close(target);
+    gguf_close(gguf);
+}

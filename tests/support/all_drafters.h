@@ -1,0 +1,21 @@
+/* all_drafters.h - every drafting method with a small random target: for tests that hold all of them to one promise. */
+#ifndef TESTS_ALL_DRAFTERS_H
+#define TESTS_ALL_DRAFTERS_H
+
+#define ALL_DRAFTERS_TARGET "build/all-target.gguf"
+#define ALL_DRAFTERS_MODEL "build/all-model.gguf" /* the draft model of sps and its relatives */
+
+enum { ALL_DRAFTERS_EMBD = 64, ALL_DRAFTERS_VOCAB = 300 };
+
+/* Token i of a text that repeats itself and is in the index of rest: as a prompt it makes every method draft. */
+#define ALL_DRAFTERS_TOKEN(i) (3 + (i) % 7 * 11)
+
+/* A spec of each method, ending with NULL; test_draft_spec.c would miss one that is not in the list. */
+extern const char *const all_drafters[];
+
+/* Writes the target, and the files that the specs name. */
+void all_drafters_write_files(void);
+/* The files alone, for another target of ALL_DRAFTERS_EMBD and ALL_DRAFTERS_VOCAB. */
+void all_drafters_write_for(const char *target);
+
+#endif
