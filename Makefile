@@ -35,7 +35,8 @@ MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-re
 MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
-build/fuzz/src/kernels/%.o: MODE_FLAGS_fuzz :=
+# evex_vnni.c is a kernel table, too.
+build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o: MODE_FLAGS_fuzz :=
 
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
@@ -52,6 +53,8 @@ TEST_SRCS := $(call sources,tests,$(TEST_ROOMS))
 AUX_SRCS  := $(filter-out tests/support/run_tests.c,$(sort $(wildcard tests/support/*.c)))
 BENCH_SRCS := $(sort $(wildcard bench/bench_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+TORTURE_NAMES := alloc_sweep mutate killer
+TORTURE_SRCS := $(sort $(wildcard tests/torture/*.c))
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB_OBJS := $(call obj,$(LIB_SRCS))
@@ -64,6 +67,7 @@ BENCHES  := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
 FUZZERS  := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRCS))
 REPLAYS  := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/fuzz/replay_%,$(FUZZ_SRCS))
+TORTURES := $(addprefix $(BUILD)/torture/,$(TORTURE_NAMES))
 
 .PHONY: all help
 all: build/forerun $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(TOOLS)
@@ -295,7 +299,7 @@ $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/
 	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
 fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang
-	$(MAKE) MODE=fuzz CC=clang fuzzers
+	$(MAKE) $(JOBS) MODE=fuzz CC=clang fuzzers
 	@set -e; for name in $(FUZZ); do \
 	  mkdir -p build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
 	  build/fuzz/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
@@ -303,6 +307,30 @@ fuzz: deps-clang
 	done
 fuzz-replay: $(REPLAYS) $(RUNNER)
 	@$(RUNNER) $(REPLAYS)
+
+# ---- torture -------------------------------------------------------------------------------------
+# tests/torture/README.md. Each program runs for a few seconds in every `make test`; `make torture` runs each for
+# TORTURE_SECONDS, and the tests in TORTURE_TESTS once.
+TORTURE_SECONDS ?= 300
+TORTURE_SEED    ?= $(shell date +%s)
+TORTURE         ?= $(TORTURE_NAMES)
+TORTURE_PROGRAM ?= $(BUILD)/forerun
+TORTURE_FLAGS   ?=
+TORTURE_TESTS   := test_step_memory
+TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_malloc.c $(addsuffix .c,$(TORTURE_NAMES))),$(TORTURE_SRCS)))
+.PHONY: torture
+$(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(BUILD)/forerun-all.a
+	@mkdir -p $(@D)
+	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -o $@
+# Without sanitizers, whatever the mode: it takes the place of malloc.
+$(BUILD)/torture/fail_malloc.so: tests/torture/fail_malloc.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -shared -fPIC -fvisibility=hidden $< -o $@ -ldl
+torture: $(TORTURES) $(BUILD)/torture/fail_malloc.so $(BUILD)/forerun $(BUILD)/make_model $(RUNNER) $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS))
+	@status=0; for name in $(TORTURE); do \
+	  $(BUILD)/torture/$$name --seconds $(TORTURE_SECONDS) --seed $(TORTURE_SEED) --program $(TORTURE_PROGRAM) $(TORTURE_FLAGS) || status=1; \
+	done; \
+	$(RUNNER) $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS)) || status=1; exit $$status
 
 # Programs that measure; they are not tests and nothing runs them but you.
 .PHONY: benches
