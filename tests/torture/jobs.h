@@ -19,6 +19,9 @@ typedef struct Job {
     bool is_resumable; /* run again, with `resume` appended, it ends with the same bytes as a run that nothing stopped */
     const char *resume;
     bool is_slow; /* takes seconds */
+    /* A drafter that runs out of memory is switched off, and the program says so. By the default rule no token changes;
+     * what this job prints then may, because it prints statistics or the rule's random choices depend on the drafts. */
+    bool needs_drafters;
 } Job;
 
 extern const Job jobs[];

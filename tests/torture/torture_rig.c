@@ -62,7 +62,10 @@ void torture_begin(Torture *t, const char *name, int argc, char **argv) {
     t->begin_s = clock_s();
 }
 
-bool torture_goes_on(const Torture *t) { return clock_s() - t->begin_s < t->seconds && t->n_seen < TORTURE_MAX_FAULTS; }
+bool torture_goes_on(const Torture *t) {
+    bool has_time = t->is_smoke ? t->n_runs < SMOKE_RUNS : clock_s() - t->begin_s < t->seconds;
+    return has_time && t->n_seen < TORTURE_MAX_FAULTS;
+}
 
 static bool is_new(Torture *t, const char *what_case, const char *fault) {
     char both[256];
