@@ -51,9 +51,12 @@ void torture_begin(Torture *t, const char *name, int argc, char **argv) {
     if (!t->program[0]) snprintf(t->program, sizeof t->program, "%.480s/forerun", t->tools);
     t->random = t->seed * 0x9e3779b97f4a7c15u + 1;
     make_folder("build"), make_folder("build/torture");
-    snprintf(t->folder, sizeof t->folder, "build/torture/%s", name);
-    snprintf(t->kit, sizeof t->kit, "build/torture/%s/kit", name);
-    snprintf(t->out, sizeof t->out, "build/torture/%s/out", name);
+    char *root = getcwd(NULL, 0); /* a cache folder is ignored unless its path is absolute */
+    fr_assert(root && strlen(root) < TORTURE_PATH / 2);
+    snprintf(t->folder, sizeof t->folder, "%s/build/torture/%s", root, name);
+    snprintf(t->kit, sizeof t->kit, "%s/build/torture/%s/kit", root, name);
+    snprintf(t->out, sizeof t->out, "%s/build/torture/%s/out", root, name);
+    free(root);
     make_folder(t->folder), make_folder(t->kit), make_folder(t->out);
     folder_empty(t->kit), folder_empty(t->out);
     setvbuf(stdout, NULL, _IOLBF, 0);
