@@ -340,4 +340,4 @@ benches: $(BENCHES)
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(TORTURE_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))

@@ -16,9 +16,9 @@ typedef struct Job {
      * complete file, or their old content. Those in `may_stay` may be there at the end, with any content. */
     const char *outputs[JOB_FILES], *grows[JOB_FILES], *may_stay[JOB_FILES];
     const char *prepare[JOB_FILES]; /* pairs: a file of the kit, the name below %o that it is copied to before each run */
-    bool is_resumable; /* run again, with `resume` appended, it ends with the same bytes as a run that nothing stopped */
-    const char *resume;
-    bool is_slow; /* takes seconds */
+    bool resumes;                   /* where a kill left new.gguf.checkpoint, it must be run again with --resume */
+    bool has_times;                 /* even its layout depends on the time it takes: standard output is not compared */
+    bool is_slow;                   /* takes seconds */
     /* A drafter that runs out of memory is switched off, and the program says so. By the default rule no token changes;
      * what this job prints then may, because it prints statistics or the rule's random choices depend on the drafts. */
     bool needs_drafters;
