@@ -174,9 +174,11 @@ bench: deps
 
 # ---- test ----------------------------------------------------------------------------------------
 .PHONY: test tests run-tests quick-tests asan ubsan tsan
-tests: $(TESTS) $(REPLAYS) $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
+tests: $(TESTS) $(REPLAYS) $(TORTURES) $(BUILD)/torture/fail_malloc.so $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
+# The torture programs limit memory and take the place of malloc, which sanitizers do not bear.
+SMOKE_TESTS = $(if $(filter asan ubsan tsan,$(MODE)),,$(TORTURES))
 run-tests: tests $(BENCHES)
-	@$(RUNNER) $(TESTS) $(REPLAYS)
+	@$(RUNNER) $(TESTS) $(REPLAYS) $(SMOKE_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=asan, MODE=ubsan): tests/unit but for the slow ones, our
 # golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
@@ -278,6 +280,8 @@ help:
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
+	  'make torture     failing allocations, damaged files, kill -9 and full disks (TORTURE_SECONDS=300 each; TORTURE_SEED=N' \
+	  '                 repeats; TORTURE="mutate killer" chooses)' \
 	  'make format      format the tree with clang-format 14; check-format checks it' \
 	  'make tidy        run clang-tidy 14 over src/' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
@@ -309,14 +313,15 @@ fuzz-replay: $(REPLAYS) $(RUNNER)
 	@$(RUNNER) $(REPLAYS)
 
 # ---- torture -------------------------------------------------------------------------------------
-# tests/torture/README.md. Each program runs for a few seconds in every `make test`; `make torture` runs each for
-# TORTURE_SECONDS, and the tests in TORTURE_TESTS once.
+# tests/torture/README.md. Each program makes a hundred runs in every `make test`; `make torture` runs each for
+# TORTURE_SECONDS with a new seed, and then the long forms of tests.
 TORTURE_SECONDS ?= 300
 TORTURE_SEED    ?= $(shell date +%s)
 TORTURE         ?= $(TORTURE_NAMES)
 TORTURE_PROGRAM ?= $(BUILD)/forerun
 TORTURE_FLAGS   ?=
-TORTURE_TESTS   := test_step_memory
+# Tests with a long form, which the argument `all` asks for. A name is added here.
+TORTURE_TESTS   := $(filter test_alloc_failures test_misuse,$(notdir $(TESTS)))
 TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_malloc.c $(addsuffix .c,$(TORTURE_NAMES))),$(TORTURE_SRCS)))
 .PHONY: torture
 $(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(BUILD)/forerun-all.a
@@ -326,11 +331,11 @@ $(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(BUI
 $(BUILD)/torture/fail_malloc.so: tests/torture/fail_malloc.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -shared -fPIC -fvisibility=hidden $< -o $@ -ldl
-torture: $(TORTURES) $(BUILD)/torture/fail_malloc.so $(BUILD)/forerun $(BUILD)/make_model $(RUNNER) $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS))
+torture: $(TORTURES) $(BUILD)/torture/fail_malloc.so $(BUILD)/forerun $(BUILD)/make_model $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS))
 	@status=0; for name in $(TORTURE); do \
 	  $(BUILD)/torture/$$name --seconds $(TORTURE_SECONDS) --seed $(TORTURE_SEED) --program $(TORTURE_PROGRAM) $(TORTURE_FLAGS) || status=1; \
 	done; \
-	$(RUNNER) $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS)) || status=1; exit $$status
+	for name in $(TORTURE_TESTS); do $(BUILD)/tests/$$name all || status=1; done; exit $$status
 
 # Programs that measure; they are not tests and nothing runs them but you.
 .PHONY: benches

@@ -163,30 +163,26 @@ static int parse(Parser *p, fr_error *err) {
     return status || !c->check ? status : c->check(err);
 }
 
+/* The text of --help on standard output; returns an exit status. */
+static int print_help(const Command *c) {
+    Buf text = {.max_bytes = 1 << 20};
+    bool fits = command_help(c, &text);
+    if (fits) fwrite(text.data, 1, text.n, stdout);
+    buf_free(&text);
+    if (!fits) fprintf(stderr, "forerun %s: out of memory\n", c->name);
+    return fits ? CLI_OK : CLI_FAILED;
+}
+
 bool command_parse(const Command *c, int argc, char **argv, int *status) {
     Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv};
     fr_error err;
     int failed = parse(&p, &err);
     if (failed) fprintf(stderr, "forerun %s: %s\nTry 'forerun %s --help'.\n", c->name, err.message, c->name);
-    if (!failed && p.wants_help) {
-        Buf text = {.max_bytes = 1 << 20};
-        failed = !command_help(c, &text);
-        if (!failed) fwrite(text.data, 1, text.n, stdout);
-        buf_free(&text);
-    }
-    *status = failed ? CLI_USAGE : CLI_OK;
+    *status = failed ? CLI_USAGE : p.wants_help ? print_help(c) : CLI_OK;
     return !failed && !p.wants_help;
 }
 
 /* ---- methods: `forerun train METHOD` ---------------------------------------------------------------- */
-
-static int print_methods(const Command *c) {
-    Buf text = {.max_bytes = 1 << 20};
-    bool fits = command_help(c, &text);
-    if (fits) fwrite(text.data, 1, text.n, stdout);
-    buf_free(&text);
-    return fits ? CLI_OK : CLI_FAILED;
-}
 
 static int refuse_method(const Command *c, const char *name) {
     NearestWord nearest = {.word = NULL};
@@ -204,7 +200,7 @@ static int refuse_method(const Command *c, const char *name) {
 static int run_method(const Command *c, int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : NULL;
     if (name && (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "-?") == 0))
-        return print_methods(c);
+        return print_help(c);
     size_t n_own = strlen(c->name) + 1;
     for (int i = 0; name && c->method(i); i++)
         if (strcmp(c->method(i)->name + n_own, name) == 0) return command_main(c->method(i), argc - 1, argv + 1);
