@@ -180,11 +180,11 @@ static void repeat_part(Torture *t, Buf *f) {
     size_t at = find_some(t, f, marks[torture_below(t, 4)]), n = 1;
     if (at == f->n) return;
     while (at + n < f->n && !strchr(",}]\n", f->data[at + n])) n++;
-    char *part = malloc(n);
-    fr_assert(part);
-    memcpy(part, f->data + at, n);
-    for (uint64_t i = 1u << torture_below(t, 12); i > 0 && f->n < 1 << 22; i--) splice(f, at, 0, part, n);
-    free(part);
+    Buf many = {.max_bytes = 1 << 26};
+    for (uint64_t i = 1u << torture_below(t, 12); i > 0 && many.n < 1 << 22; i--)
+        fr_assert(buf_append(&many, f->data + at, n));
+    splice(f, at, 0, many.data, many.n);
+    buf_free(&many);
 }
 
 static void change_line_ends(Torture *t, Buf *f) {
