@@ -1,4 +1,5 @@
-/* scratch_file.c - a folder of this process's own, made at the first call and removed at exit. */
+/* scratch_file.c - a folder of this process's own, made at the first call and removed at exit. Its files are links to
+ * anonymous files (memfd), which makes them fast enough for a fuzzer. */
 #include "scratch_file.h"
 
 #include "base/error.h"
@@ -6,9 +7,18 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+enum { MAX_FILES = 8 };
+
 static char folder[] = "build/scratch-XXXXXX";
+static struct {
+    char path[256];
+    int fd;
+} files[MAX_FILES];
+static int n_files;
 
 static void remove_folder(void) {
     char path[512];
@@ -29,11 +39,28 @@ const char *scratch_folder(void) {
     return folder;
 }
 
+/* The number of the file, which is made if it is new. */
+static int find_file(const char *path) {
+    char target[64];
+    for (int i = 0; i < n_files; i++)
+        if (strcmp(files[i].path, path) == 0) return i;
+    fr_assert(n_files < MAX_FILES && strlen(path) < sizeof files[0].path);
+    strcpy(files[n_files].path, path);
+    files[n_files].fd = memfd_create("forerun-test", MFD_CLOEXEC);
+    snprintf(target, sizeof target, "/proc/self/fd/%d", files[n_files].fd);
+    fr_assert(files[n_files].fd >= 0 && symlink(target, path) == 0);
+    return n_files++;
+}
+
 const char *scratch_file(const char *name, const uint8_t *bytes, size_t n) {
-    static char path[512];
+    char path[256];
     snprintf(path, sizeof path, "%s/%s", scratch_folder(), name);
-    FILE *f = fopen(path, "wb");
-    fr_assert(f && fwrite(bytes, 1, n, f) == n);
-    fr_assert(fclose(f) == 0);
-    return path;
+    int i = find_file(path);
+    fr_assert(ftruncate(files[i].fd, 0) == 0);
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pwrite(files[i].fd, bytes + done, n - done, (off_t)done);
+        fr_assert(got > 0);
+        done += (size_t)got;
+    }
+    return files[i].path;
 }

@@ -7,7 +7,7 @@
 
 /* A folder below build/ that is removed, with its files, when the program ends. */
 const char *scratch_folder(void);
-/* Writes the file `name` of that folder, replacing an earlier one; returns its path, until the next call. */
+/* Writes the file `name` of that folder, replacing an earlier one; returns its path. */
 const char *scratch_file(const char *name, const uint8_t *bytes, size_t n);
 
 #endif
