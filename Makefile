@@ -330,7 +330,7 @@ $(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(BUI
 # Without sanitizers, whatever the mode: it takes the place of malloc.
 $(BUILD)/torture/fail_malloc.so: tests/torture/fail_malloc.c
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -shared -fPIC -fvisibility=hidden $< -o $@ -ldl
+	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -shared -fPIC -fvisibility=hidden $< -o $@ -ldl
 torture: $(TORTURES) $(BUILD)/torture/fail_malloc.so $(BUILD)/forerun $(BUILD)/make_model $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS))
 	@status=0; for name in $(TORTURE); do \
 	  $(BUILD)/torture/$$name --seconds $(TORTURE_SECONDS) --seed $(TORTURE_SEED) --program $(TORTURE_PROGRAM) $(TORTURE_FLAGS) || status=1; \

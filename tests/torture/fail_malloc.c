@@ -8,7 +8,6 @@
  * Allocations are malloc, calloc, realloc, aligned_alloc, posix_memalign, memalign, anonymous mmap and
  * pthread_create; all that the C library allocates in their names (strdup, fopen, getline) is among them. Counting
  * begins when the program's libraries have been loaded and initialised. Children of the program are left alone. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

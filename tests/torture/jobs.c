@@ -133,14 +133,6 @@ void job_prepare(const Torture *t, const Job *j) {
     folder_empty(t->out);
     for (int i = 0; i < JOB_FILES && j->outputs[i]; i++)
         file_write(path_in(t, j->outputs[i]), old_text, strlen(old_text));
-    for (int i = 0; i < JOB_FILES && j->prepare[i]; i += 2) {
-        char from[2 * TORTURE_PATH];
-        Buf bytes;
-        snprintf(from, sizeof from, "%s/%s", t->kit, j->prepare[i]);
-        if (!file_read(from, &bytes)) continue;
-        file_write(path_in(t, j->prepare[i + 1]), bytes.data, bytes.n);
-        buf_free(&bytes);
-    }
 }
 
 void job_child(const Torture *t, const Job *j, char *line, size_t size, Child *c) {
@@ -190,7 +182,7 @@ void job_result_free(JobResult *r) {
 static bool run_undisturbed(Torture *t, const Job *j, JobResult *r) {
     char line[4096];
     Child c;
-    *r = (JobResult){.has_masked = false};
+    *r = (JobResult){.is_masked = false};
     job_prepare(t, j);
     job_child(t, j, line, sizeof line, &c);
     child_run(&c);
@@ -218,7 +210,7 @@ bool job_reference(Torture *t, const Job *j, JobResult *r) {
     JobResult again;
     bool sound = run_undisturbed(t, j, r);
     sound = run_undisturbed(t, j, &again) && sound;
-    settle(&r->out, &again.out, &r->has_masked, &r->out_varies);
+    settle(&r->out, &again.out, &r->is_masked, &r->out_varies);
     r->out_varies = r->out_varies || j->has_times;
     for (int i = 0; i < JOB_FILES && j->outputs[i]; i++) r->files_vary[i] = !same(&r->files[i], &again.files[i]);
     job_result_free(&again);
@@ -282,7 +274,7 @@ const char *job_fault(const Torture *t, const Job *j, const JobResult *r, const 
                          (strstr(c->out.data, "switched off") || strstr(c->err.data, "switched off"));
     if (c->rc == 0 && !r->out_varies && !lacks_drafter) {
         Buf is = copy_of(&c->out);
-        if (r->has_masked) mask(&is);
+        if (r->is_masked) mask(&is);
         if (!same(&is, &r->out)) fault = "it ended with 0, but printed something else than without the disturbance";
         buf_free(&is);
     }

@@ -15,10 +15,9 @@ typedef struct Job {
      * `grows` are written line by line instead: after a failure they may hold any number of whole lines of the
      * complete file, or their old content. Those in `may_stay` may be there at the end, with any content. */
     const char *outputs[JOB_FILES], *grows[JOB_FILES], *may_stay[JOB_FILES];
-    const char *prepare[JOB_FILES]; /* pairs: a file of the kit, the name below %o that it is copied to before each run */
-    bool resumes;                   /* where a kill left new.gguf.checkpoint, it must be run again with --resume */
-    bool has_times;                 /* even its layout depends on the time it takes: standard output is not compared */
-    bool is_slow;                   /* takes seconds */
+    bool resumes;   /* where a kill left new.gguf.checkpoint, it must be run again with --resume */
+    bool has_times; /* even its layout depends on the time it takes: standard output is not compared */
+    bool is_slow;   /* takes seconds */
     /* A drafter that runs out of memory is switched off, and the program says so. By the default rule no token changes;
      * what this job prints then may, because it prints statistics or the rule's random choices depend on the drafts. */
     bool needs_drafters;
@@ -35,8 +34,8 @@ void job_child(const Torture *t, const Job *j, char *line, size_t size, Child *c
 /* What a run without a failure left and printed. */
 typedef struct JobResult {
     Buf out, files[JOB_FILES], grown[JOB_FILES];
-    bool has_masked; /* standard output is the same in each run only after its digits are masked, or not even then */
-    bool out_varies, files_vary[JOB_FILES];
+    bool is_masked; /* in `out`, numbers are replaced by '#', because they differ from run to run */
+    bool out_varies, files_vary[JOB_FILES]; /* not even then are they the same in each run */
 } JobResult;
 void job_result_free(JobResult *r);
 

@@ -9,7 +9,8 @@ typedef void Mutator(Torture *t, Buf *file);
 
 /* Flips bits; sets, removes, doubles and exchanges ranges; cuts the file or appends to it. */
 Mutator mutate_blind;
-/* GGUF: counts, lengths, types, offsets, values, strings, key-values twice or not at all, NaN and infinity in tensors. */
+/* GGUF: counts, lengths, types, offsets, values, strings, key-values twice or not at all, NaN and infinity in
+ * tensors. */
 Mutator mutate_gguf;
 /* A GGUF file whose hash is corrected afterwards, as only an attacker does it: a checkpoint of forerun. */
 Mutator mutate_checkpoint;

@@ -98,7 +98,7 @@ static bool read_shape(Shape *s, const Buf *f) {
     return true;
 }
 
-/* ---- changes ------------------------------------------------------------------------------------------------------ */
+/* ---- changes --------------------------------------------------------------------------------------------- */
 
 static void put(Buf *f, size_t at, size_t n, uint64_t v) { memcpy(f->data + at, &v, n < 8 ? n : 8); }
 
@@ -187,7 +187,7 @@ void mutate_gguf(Torture *t, Buf *f) {
     free(s);
 }
 
-/* ---- what has a hash or a header of its own ------------------------------------------------------------------------- */
+/* ---- what has a hash or a header of its own -------------------------------------------------------------- */
 
 /* The value of a string or an integer of the file, in place; NULL: there is none of n bytes. */
 static char *find_value(Buf *f, const Shape *s, const char *key, size_t n) {

@@ -40,11 +40,6 @@ void child_words(Child *c, char *text) {
 
 /* ---- running ---------------------------------------------------------------------------------------------- */
 
-static void limit(int what, int64_t bytes) {
-    struct rlimit r = {(rlim_t)bytes, (rlim_t)bytes};
-    (void)setrlimit(what, &r);
-}
-
 static void redirect(const char *path, int flags, int to) {
     int fd = open(path, flags);
     if (fd < 0 || dup2(fd, to) < 0) _exit(126);
@@ -58,11 +53,12 @@ static _Noreturn void become(const Child *c, int out, int err) {
     if (c->output) redirect(c->output, O_WRONLY, STDOUT_FILENO);
     else if (dup2(out, STDOUT_FILENO) < 0) _exit(126);
     for (int i = 0; c->env[i]; i++) putenv((char *)(uintptr_t)c->env[i]);
-    limit(RLIMIT_CORE, 0);
-    if (c->memory_mib) limit(RLIMIT_AS, c->memory_mib << 20);
+    rlim_t memory = (rlim_t)c->memory_mib << 20, file = (rlim_t)c->file_bytes;
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    if (c->memory_mib) setrlimit(RLIMIT_AS, &(struct rlimit){memory, memory});
     if (c->file_bytes >= 0) {
         signal(SIGXFSZ, SIG_IGN);
-        limit(RLIMIT_FSIZE, c->file_bytes);
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){file, file});
     }
     execv(c->words[0], (char *const *)(uintptr_t)c->words);
     _exit(127);
