@@ -20,7 +20,7 @@ WARN    := -Wall -Wextra -Wshadow -Wconversion
 WERROR  ?=
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
 ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
-             -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
+             -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) $(HARDEN) $(HARDEN_CHECKS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
 # Other people's headers are not held to our warnings.
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
@@ -37,6 +37,18 @@ MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
 # evex_vnni.c is a kernel table, too.
 build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o: MODE_FLAGS_fuzz :=
+
+# Defences against faults that nobody has found yet (SECURITY.md, tests/cli/test_hardening.c). Sanitizers have their
+# own.
+SANITIZED      := $(filter asan ubsan tsan fuzz,$(MODE))
+HARDEN          = $(if $(SANITIZED),,$(if $(X86),-fcf-protection))
+HARDEN_CHECKS   = $(if $(SANITIZED),,$(FORTIFY) -fstack-protector-strong)
+FORTIFY         = $(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
+HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
+# Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
+# their loops.
+$(BUILD)/src/kernels/%.o $(BUILD)/tidy/src/kernels/%.ok: HARDEN_CHECKS :=
+$(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
@@ -102,14 +114,14 @@ $(BUILD)/%.o: %.c Makefile
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS)
 	@rm -f $@ && ar rcsT $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
-	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
+	$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	ld -r $^ -o $(BUILD)/forerun-hidden.o
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
+	$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
@@ -125,7 +137,7 @@ $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
 # build a test with SLIM= on the command line.
-SLIM = $(if $(filter asan ubsan tsan fuzz,$(MODE)),,-Wl$(comma)--strip-debug)
+SLIM = $(if $(SANITIZED),,-Wl$(comma)--strip-debug)
 comma := ,
 # Test programs lie side by side in $(BUILD)/tests, whatever folder their source is in.
 define test_program
