@@ -22,7 +22,7 @@ WARN    := -Wall -Wextra -Wshadow -Wconversion
 WERROR  ?=
 # The numeric contract: no contraction, no fast-math, no native tuning (docs/ARCHITECTURE.md).
 ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=off -pthread -fPIC -fvisibility=hidden \
-             -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) -DFORERUN_VERSION='"$(VERSION)"'
+             -Iinclude -Isrc $(PKG_CFLAGS) $(MODE_FLAGS) $(HARDEN) $(HARDEN_CHECKS) -DFORERUN_VERSION='"$(VERSION)"'
 LDLIBS   = $(PKG_LIBS) -lm
 # Other people's headers are not held to our warnings.
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) $(HEADER_PKGS) 2>/dev/null))
@@ -37,7 +37,20 @@ MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-re
 MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
-build/fuzz/src/kernels/%.o: MODE_FLAGS_fuzz :=
+# evex_vnni.c is a kernel table, too.
+build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o: MODE_FLAGS_fuzz :=
+
+# Defences against faults that nobody has found yet (SECURITY.md, tests/cli/test_hardening.c). Sanitizers have their
+# own.
+SANITIZED      := $(filter asan ubsan tsan fuzz,$(MODE))
+HARDEN          = $(if $(SANITIZED),,$(if $(X86),-fcf-protection))
+HARDEN_CHECKS   = $(if $(SANITIZED),,$(FORTIFY) -fstack-protector-strong)
+FORTIFY         = $(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
+HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
+# Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
+# their loops.
+$(BUILD)/src/kernels/%.o $(BUILD)/tidy/src/kernels/%.ok: HARDEN_CHECKS :=
+$(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
@@ -54,6 +67,8 @@ TEST_SRCS := $(call sources,tests,$(TEST_ROOMS))
 AUX_SRCS  := $(filter-out tests/support/run_tests.c,$(sort $(wildcard tests/support/*.c)))
 BENCH_SRCS := $(sort $(wildcard bench/bench_*.c))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+TORTURE_NAMES := alloc_sweep mutate killer
+TORTURE_SRCS := $(sort $(wildcard tests/torture/*.c))
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB_OBJS := $(call obj,$(LIB_SRCS))
@@ -66,6 +81,7 @@ BENCHES  := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRCS))
 RUNNER   := $(BUILD)/tests/run_tests
 FUZZERS  := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRCS))
 REPLAYS  := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/fuzz/replay_%,$(FUZZ_SRCS))
+TORTURES := $(addprefix $(BUILD)/torture/,$(TORTURE_NAMES))
 
 .PHONY: all help
 all: build/forerun $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(TOOLS)
@@ -100,14 +116,14 @@ $(BUILD)/%.o: %.c Makefile
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS)
 	@rm -f $@ && ar rcsT $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
-	$(CC) -shared $(MODE_FLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
+	$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	ld -r $^ -o $(BUILD)/forerun-hidden.o
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
-	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
+	$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
@@ -129,7 +145,7 @@ $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
 # build a test with SLIM= on the command line.
-SLIM = $(if $(filter asan ubsan tsan fuzz,$(MODE)),,-Wl$(comma)--strip-debug)
+SLIM = $(if $(SANITIZED),,-Wl$(comma)--strip-debug)
 comma := ,
 # Test programs lie side by side in $(BUILD)/tests, whatever folder their source is in.
 define test_program
@@ -177,10 +193,12 @@ bench: deps
 	build/forerun bench -m models/target.gguf bench/prompts/questions.jsonl -n 100 --tree-budget 4 --draft ngram-trie --draft suffix
 
 # ---- test ----------------------------------------------------------------------------------------
-.PHONY: test tests run-tests quick-tests torture asan ubsan tsan
-tests: $(TESTS) $(REPLAYS) $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
+.PHONY: test tests run-tests quick-tests asan ubsan tsan
+tests: $(TESTS) $(REPLAYS) $(TORTURES) $(BUILD)/torture/fail_malloc.so $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
+# The torture programs limit memory and take the place of malloc, which sanitizers do not bear.
+SMOKE_TESTS = $(if $(filter asan ubsan tsan,$(MODE)),,$(TORTURES))
 run-tests: tests $(BENCHES)
-	@$(RUNNER) $(TESTS) $(REPLAYS)
+	@$(RUNNER) $(TESTS) $(REPLAYS) $(SMOKE_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=asan, MODE=ubsan): tests/unit but for the slow ones, our
 # golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
@@ -189,9 +207,6 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(basename $(notdir $(call sources,tes
                $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
 	@$(RUNNER) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
-# What takes too long for every run.
-torture: $(BUILD)/tests/test_alloc_failures
-	$(BUILD)/tests/test_alloc_failures all
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests
@@ -282,10 +297,11 @@ help:
 	  'make test        install what is missing, build, and run all tests' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make quick-tests the quick ones alone, e.g. MODE=asan' \
-  'make torture     what takes too long for every run: each allocation fails, under each drafter and rule' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
+	  'make torture     failing allocations, damaged files, kill -9 and full disks (TORTURE_SECONDS=300 each; TORTURE_SEED=N' \
+	  '                 repeats; TORTURE="mutate killer" chooses)' \
 	  'make format      format the tree with clang-format 14; check-format checks it' \
 	  'make tidy        run clang-tidy 14 over src/' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
@@ -307,7 +323,7 @@ $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/
 	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
 fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang
-	$(MAKE) MODE=fuzz CC=clang fuzzers
+	$(MAKE) $(JOBS) MODE=fuzz CC=clang fuzzers
 	@set -e; for name in $(FUZZ); do \
 	  mkdir -p build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
 	  build/fuzz/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
@@ -315,6 +331,31 @@ fuzz: deps-clang
 	done
 fuzz-replay: $(REPLAYS) $(RUNNER)
 	@$(RUNNER) $(REPLAYS)
+
+# ---- torture -------------------------------------------------------------------------------------
+# tests/torture/README.md. Each program makes a hundred runs in every `make test`; `make torture` runs each for
+# TORTURE_SECONDS with a new seed, and then the long forms of tests.
+TORTURE_SECONDS ?= 300
+TORTURE_SEED    ?= $(shell date +%s)
+TORTURE         ?= $(TORTURE_NAMES)
+TORTURE_PROGRAM ?= $(BUILD)/forerun
+TORTURE_FLAGS   ?=
+# Tests with a long form, which the argument `all` asks for. A name is added here.
+TORTURE_TESTS   := $(filter test_alloc_failures test_misuse,$(notdir $(TESTS)))
+TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_malloc.c $(addsuffix .c,$(TORTURE_NAMES))),$(TORTURE_SRCS)))
+.PHONY: torture
+$(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(BUILD)/forerun-all.a
+	@mkdir -p $(@D)
+	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -o $@
+# Without sanitizers, whatever the mode: it takes the place of malloc.
+$(BUILD)/torture/fail_malloc.so: tests/torture/fail_malloc.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -shared -fPIC -fvisibility=hidden $< -o $@ -ldl
+torture: $(TORTURES) $(BUILD)/torture/fail_malloc.so $(BUILD)/forerun $(BUILD)/make_model $(addprefix $(BUILD)/tests/,$(TORTURE_TESTS))
+	@status=0; for name in $(TORTURE); do \
+	  $(BUILD)/torture/$$name --seconds $(TORTURE_SECONDS) --seed $(TORTURE_SEED) --program $(TORTURE_PROGRAM) $(TORTURE_FLAGS) || status=1; \
+	done; \
+	for name in $(TORTURE_TESTS); do $(BUILD)/tests/$$name all || status=1; done; exit $$status
 
 # Programs that measure; they are not tests and nothing runs them but you.
 .PHONY: benches
@@ -324,4 +365,4 @@ benches: $(BENCHES)
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(TORTURE_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))

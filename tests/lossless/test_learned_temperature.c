@@ -69,7 +69,8 @@ static void est_is_at_the_temperature_of_the_request(void **state) {
     learned_rig_open_reader(&reader, target);
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
         char spec[96];
-        snprintf(spec, sizeof spec, "%s:file=models/%s.gguf,coupled=0%s", methods[m].name, methods[m].name, methods[m].options);
+        snprintf(spec, sizeof spec, "%s:file=models/%s.gguf,coupled=0%s", methods[m].name, methods[m].name,
+                 methods[m].options);
         Drafter *d = learned_rig_open_drafter(&reader, spec, N_SEQUENCES);
         int n_checked[N_SEQUENCES] = {0};
         for (int32_t i = 0; i < N_TEXTS; i++) {

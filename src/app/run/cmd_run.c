@@ -136,7 +136,9 @@ static int run(int argc, char **argv) {
         fr_stats s;
         fr_request_get_stats(r, &s);
         if (s.draft_error[0])
-            fprintf(stderr, "forerun: a drafter was switched off, which does not change the text: %s\n", s.draft_error);
+            fprintf(stderr, "forerun: a drafter was switched off, which does not change %s: %s\n",
+                    generate_rule(&args.generate)->is_ratio ? "the distribution of the text" : "the text",
+                    s.draft_error);
         if (args.stats) print_summary(&g, r);
         if (args.stats_json) status = write_stats(&g, r, out.logprobs, &err);
         fr_request_close(r);

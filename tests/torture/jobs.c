@@ -1,0 +1,282 @@
+/* jobs.c - the table of command lines, and the comparison of a run's outputs with those of a run that nothing
+ * disturbed. */
+#include "jobs.h"
+
+#include "base/error.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TARGET "-m %k/target.gguf -t 1 "
+#define RUN "run " TARGET "-p abab -n 12 "
+#define SAMPLED "--temp 1 --seed 3 "
+#define TRAIN TARGET "--data %k/data.jsonl --steps 3 --batch 1 --length 16 --valid 0 -o %o/new.gguf "
+#define TRAINED \
+    .outputs = {"new.gguf"}, \
+    .may_stay = {"new.gguf.log.jsonl", "new.gguf.checkpoint", "new.gguf.checkpoint.previous"}, .resumes = true
+
+const Job jobs[] = {
+    {.name = "no command", .line = ""},
+    {.name = "help", .line = "--help"},
+    {.name = "help of run", .line = "run --help"},
+    {.name = "help of train", .line = "train lyanna --help"},
+    {.name = "version", .line = "--version"},
+    {.name = "bash completions", .line = "--completions bash"},
+    {.name = "zsh completions", .line = "--completions zsh"},
+    {.name = "fish completions", .line = "--completions fish"},
+    {.name = "man", .line = "--man"},
+    {.name = "unknown command", .line = "rum"},
+    {.name = "unknown option", .line = "run --tokenz 3"},
+    {.name = "missing option", .line = "distill-data"},
+    {.name = "missing file", .line = "run -m %k/nowhere.gguf -p a"},
+    {.name = "train without method", .line = "train"},
+    {.name = "inspect", .line = "inspect --tensors %k/target.gguf"},
+    {.name = "inspect as JSON", .line = "inspect --json --tensors %k/eagle.gguf"},
+    {.name = "tokenize", .line = "tokenize -m %k/chat.gguf --pieces --bos -f %k/text.txt"},
+    {.name = "tokenize as JSON", .line = "tokenize -m %k/target.gguf --json", .input = "text.txt"},
+    {.name = "decode", .line = "tokenize -m %k/target.gguf -d 70,71,72"},
+    {.name = "run", .line = RUN},
+    {.name = "run sampled", .line = RUN SAMPLED "--top-p 0.9 --top-k 40 --repeat-penalty 1.1 --stop xyz"},
+    {.name = "run chat",
+     .line = "run -m %k/chat.gguf -t 1 --chat --system abc -f - -n 6 --color=always",
+     .input = "text.txt"},
+    {.name = "run with threads", .line = "run -m %k/target.gguf -t 2 -p abab -n 12 --kv q8 --act q8"},
+    {.name = "run on the reference", .line = RUN "--backend reference --draft pld"},
+    {.name = "run qwen2", .line = "run -m %k/qwen2.gguf -t 1 -p abab -n 6"},
+    {.name = "run qwen3", .line = "run -m %k/qwen3.gguf -t 1 -p abab -n 6"},
+    {.name = "stats",
+     .needs_drafters = true,
+     .line = RUN "--stats --logprobs --draft ngram-trie --stats-json %o/stats.json",
+     .outputs = {"stats.json"}},
+    {.name = "auto", .line = RUN "--draft auto"},
+    {.name = "text drafters",
+     .line = RUN "--draft ngram-trie --draft pld --draft llma --draft suffix --draft lookahead-trie"},
+    {.name = "recycling", .line = RUN "--draft recycling --draft lookahead"},
+    {.name = "rest", .line = RUN "--draft rest:index=%k/corpus.index"},
+    {.name = "sps", .needs_drafters = true, .line = RUN SAMPLED "--draft sps:model=%k/draft.gguf --verify chain"},
+    {.name = "rsd-c",
+     .needs_drafters = true,
+     .line = RUN SAMPLED "--draft rsd-c:model=%k/draft.gguf --verify recursive"},
+    {.name = "rsd-s",
+     .needs_drafters = true,
+     .line = RUN SAMPLED "--draft rsd-s:model=%k/draft.gguf --verify recursive"},
+    {.name = "spectr", .needs_drafters = true, .line = RUN SAMPLED "--draft spectr:model=%k/draft.gguf --verify k-seq"},
+    {.name = "specinfer",
+     .needs_drafters = true,
+     .line = RUN SAMPLED "--draft specinfer:models=%k/draft.gguf+%k/draft.gguf --verify multi-round"},
+    {.name = "block", .needs_drafters = true, .line = RUN SAMPLED "--draft sps:model=%k/draft.gguf --verify block"},
+    {.name = "typical",
+     .needs_drafters = true,
+     .line = RUN SAMPLED "--draft medusa:file=%k/medusa.gguf --verify typical --lossy"},
+    {.name = "lyanna", .line = RUN "--draft lyanna:file=%k/lyanna.gguf"},
+    {.name = "eagle", .needs_drafters = true, .line = RUN SAMPLED "--draft eagle:file=%k/eagle.gguf --verify recursive"},
+    {.name = "redrafter", .line = RUN "--draft redrafter:file=%k/redrafter.gguf --draft suffix"},
+    {.name = "medusa", .line = RUN "--draft medusa:file=%k/medusa.gguf,tree=static"},
+    {.name = "hydra", .line = RUN "--draft hydra:file=%k/hydra.gguf"},
+    {.name = "compare", .has_times = true, .line = "compare " TARGET "-p abab -n 6 --runs 1 --draft suffix --draft pld"},
+    {.name = "bench",
+     .has_times = true,
+     .line = "bench " TARGET "%k/questions.jsonl --raw --runs 1 -n 4 --chain none --draft suffix --json %o/bench.json",
+     .outputs = {"bench.json"}},
+    {.name = "bench in parallel",
+     .has_times = true,
+     .line = "bench " TARGET "%k/questions.jsonl --raw --runs 1 -n 4 --parallel 1,2 --draft pld"},
+    {.name = "replay", .line = "replay -m %k/target.gguf %k/trace.jsonl --calibration"},
+    {.name = "replay as JSON", .line = "replay -m %k/target.gguf %k/trace.jsonl --json --draft suffix"},
+    {.name = "study toy", .line = "study toy --json %o/toy.json", .outputs = {"toy.json"}},
+    {.name = "study length",
+     .has_times = true,
+     .needs_drafters = true,
+     .line = "study length " TARGET "--draft-model %k/draft.gguf -f %k/study.jsonl -n 2 --runs 1 --json %o/study.json",
+     .outputs = {"study.json"}},
+    {.name = "logits", .line = "logits " TARGET "--tokens 70,71,72,73 -o %o/logits.f32", .outputs = {"logits.f32"}},
+    {.name = "index",
+     .line = "index -m %k/target.gguf %k/data.jsonl.zst %k/text.txt -o %o/new.index",
+     .outputs = {"new.index"}},
+    {.name = "distill",
+     .line = "distill-data -m %k/chat.gguf -t 1 %k/prompts.jsonl -n 4 --draft suffix -o %o/answers.jsonl",
+     .grows = {"answers.jsonl"}},
+    {.name = "train lyanna", .line = "train lyanna " TRAIN "--rank 4 --ff 32 --hot-tokens 40", TRAINED},
+    {.name = "train eagle", .line = "train eagle " TRAIN "--ff 32", TRAINED},
+    {.name = "train redrafter", .line = "train redrafter " TRAIN "--blocks 0", TRAINED},
+    {.name = "train medusa", .line = "train medusa " TRAIN "--steps-ahead 2", TRAINED},
+    {.name = "train hydra", .line = "train hydra " TRAIN "--steps-ahead 2 --lm-head target", TRAINED},
+    {.name = "train target",
+     .line = "train target --vocab %k/target.gguf --data %k/data.jsonl.zst --layers 1 --width 16 --heads 2 --length 16 "
+             "--batch 2 "
+             "--steps 40 --checkpoint-every 1 -t 1 -o %o/new.gguf",
+     .outputs = {"new.gguf"},
+     .may_stay = {"new.gguf.log.jsonl", "new.gguf.checkpoint", "new.gguf.checkpoint.previous"},
+     .resumes = true},
+    {.name = "import eagle",
+     .line = "import-drafter eagle -m %k/target.gguf %k/eagle -o %o/new.gguf",
+     .outputs = {"new.gguf"}},
+    {.name = "import medusa",
+     .line = "import-drafter medusa -m %k/target.gguf %k/medusa.safetensors -o %o/new.gguf",
+     .outputs = {"new.gguf"}},
+    {.name = "perf", .line = "perf " TARGET "--seconds 0.01 --rows 1 --ctx 8 --parts 1 --json", .is_slow = true},
+};
+const int n_jobs = sizeof jobs / sizeof *jobs;
+
+static const char old_text[] = "the old file\n";
+
+static const char *path_in(const Torture *t, const char *name) {
+    static char path[2 * TORTURE_PATH];
+    snprintf(path, sizeof path, "%s/%s", t->out, name);
+    return path;
+}
+
+void job_prepare(const Torture *t, const Job *j) {
+    folder_empty(t->out);
+    for (int i = 0; i < JOB_FILES && j->outputs[i]; i++)
+        file_write(path_in(t, j->outputs[i]), old_text, strlen(old_text));
+}
+
+void job_child(const Torture *t, const Job *j, char *line, size_t size, Child *c) {
+    static char input[2 * TORTURE_PATH];
+    torture_expand(t, j->line, line, size);
+    torture_child(t, c, line);
+    if (!j->input) return;
+    snprintf(input, sizeof input, "%s/%s", t->kit, j->input);
+    c->input = input;
+}
+
+/* ---- comparison ------------------------------------------------------------------------------------------------ */
+
+/* Each number, with sign, point and exponent, becomes one '#', and each run of blanks one blank, because tables are
+ * aligned. */
+static void mask(Buf *b) {
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        char ch = b->data[i];
+        bool is_number = isdigit((unsigned char)ch) || (n > 0 && b->data[n - 1] == '#' && strchr(".+-eE", ch));
+        if (is_number) ch = '#';
+        bool repeats = n > 0 && b->data[n - 1] == ch && (ch == '#' || ch == ' ');
+        if (!repeats) b->data[n++] = ch;
+    }
+    b->n = n;
+    b->data[n] = '\0';
+}
+
+static bool same(const Buf *a, const Buf *b) { return a->n == b->n && memcmp(a->data, b->data, a->n) == 0; }
+
+static Buf copy_of(const Buf *from) {
+    Buf to = {.max_bytes = 1 << 28};
+    fr_assert(buf_append(&to, from->data ? from->data : "", from->n));
+    return to;
+}
+
+static void read_output(const Torture *t, const char *name, Buf *out) {
+    if (!file_read(path_in(t, name), out)) fr_assert(buf_append(out, "", 0));
+}
+
+void job_result_free(JobResult *r) {
+    buf_free(&r->out);
+    for (int i = 0; i < JOB_FILES; i++) buf_free(&r->files[i]), buf_free(&r->grown[i]);
+}
+
+/* Runs the job into *r; the exit status may be any that is documented. */
+static bool run_undisturbed(Torture *t, const Job *j, JobResult *r) {
+    char line[4096];
+    Child c;
+    *r = (JobResult){.is_masked = false};
+    job_prepare(t, j);
+    job_child(t, j, line, sizeof line, &c);
+    child_run(&c);
+    const char *fault = child_fault(&c);
+    const char *leftover = job_leftover(t, j);
+    if (!fault && leftover) fault = leftover;
+    if (!fault && c.rc != 0 && (j->outputs[0] || j->grows[0])) fault = "it failed although nothing disturbed it";
+    if (fault) torture_fault(t, j->name, fault, &c);
+    r->out = copy_of(&c.out);
+    for (int i = 0; i < JOB_FILES && j->outputs[i]; i++) read_output(t, j->outputs[i], &r->files[i]);
+    for (int i = 0; i < JOB_FILES && j->grows[i]; i++) read_output(t, j->grows[i], &r->grown[i]);
+    child_free(&c);
+    return !fault;
+}
+
+/* What differs between two runs is masked; what differs even then is not compared later. */
+static void settle(Buf *a, Buf *b, bool *is_masked, bool *varies) {
+    if (same(a, b)) return;
+    mask(a), mask(b);
+    *is_masked = true;
+    *varies = !same(a, b);
+}
+
+bool job_reference(Torture *t, const Job *j, JobResult *r) {
+    JobResult again;
+    bool sound = run_undisturbed(t, j, r);
+    sound = run_undisturbed(t, j, &again) && sound;
+    settle(&r->out, &again.out, &r->is_masked, &r->out_varies);
+    r->out_varies = r->out_varies || j->has_times;
+    for (int i = 0; i < JOB_FILES && j->outputs[i]; i++) r->files_vary[i] = !same(&r->files[i], &again.files[i]);
+    job_result_free(&again);
+    return sound;
+}
+
+/* Whether the file holds whole lines of the complete one, from the first on. */
+static bool is_beginning(const Buf *part, const Buf *whole) {
+    bool at_line_end = part->n == 0 || part->data[part->n - 1] == '\n';
+    return at_line_end && part->n <= whole->n && memcmp(part->data, whole->data, part->n) == 0;
+}
+
+const char *job_files_fault(const Torture *t, const Job *j, const JobResult *r, bool succeeded) {
+    const char *fault = NULL;
+    for (int i = 0; i < JOB_FILES && j->outputs[i]; i++) {
+        Buf is;
+        read_output(t, j->outputs[i], &is);
+        bool is_old = is.n == strlen(old_text) && memcmp(is.data, old_text, is.n) == 0;
+        bool is_new = r->files_vary[i] ? is.n > strlen(old_text) : same(&is, &r->files[i]);
+        if (succeeded && !is_new)
+            fault = "it ended with 0, but its output file is another than without the disturbance";
+        if (!succeeded && !is_old && !is_new)
+            fault = "it failed, and its output file is neither the old one nor complete";
+        buf_free(&is);
+    }
+    for (int i = 0; i < JOB_FILES && j->grows[i]; i++) {
+        Buf is;
+        read_output(t, j->grows[i], &is);
+        if (succeeded && !same(&is, &r->grown[i]))
+            fault = "it ended with 0, but its records are not those of a whole run";
+        if (!succeeded && !is_beginning(&is, &r->grown[i])) fault = "it failed, and left records that are not whole";
+        buf_free(&is);
+    }
+    return fault;
+}
+
+static bool is_among(const char *const names[JOB_FILES], const char *name) {
+    for (int i = 0; i < JOB_FILES && names[i]; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+const char *job_leftover(const Torture *t, const Job *j) {
+    const char *fault = NULL;
+    DIR *folder = opendir(t->out);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        const char *name = entry->d_name;
+        bool is_expected = name[0] == '.'
+                               ? name[1] == '\0' || strcmp(name, "..") == 0
+                               : is_among(j->outputs, name) || is_among(j->grows, name) || is_among(j->may_stay, name);
+        if (!is_expected) fault = "it left a temporary file behind";
+    }
+    if (folder) closedir(folder);
+    return fault;
+}
+
+const char *job_fault(const Torture *t, const Job *j, const JobResult *r, const Child *c) {
+    const char *fault = job_files_fault(t, j, r, c->rc == 0);
+    if (fault) return fault;
+    bool lacks_drafter = j->needs_drafters &&
+                         (strstr(c->out.data, "switched off") || strstr(c->err.data, "switched off"));
+    if (c->rc == 0 && !r->out_varies && !lacks_drafter) {
+        Buf is = copy_of(&c->out);
+        if (r->is_masked) mask(&is);
+        if (!same(&is, &r->out)) fault = "it ended with 0, but printed something else than without the disturbance";
+        buf_free(&is);
+    }
+    return fault ? fault : job_leftover(t, j);
+}
