@@ -86,8 +86,8 @@ static void names_in_models_are_escaped(void **state) {
     expect_safe("inspect --tensors --json %s/hostile.gguf", 0, "\\u001B]0;owned");
     expect_safe("inspect %s/drafter.gguf", 0, "\\x1b]0;owned");
     expect_safe("tokenize -m %s/hostile.gguf -p x", 1, "the tokenizer model '\\x1b]0;owned");
-    expect_safe("logits -m %s/hostile.gguf --tokens 1 -o /dev/null", 1, "architecture '\\x1b]0;owned");
-    expect_safe("logits -m %s/scaled.gguf --tokens 1 -o /dev/null", 1, "");
+    expect_safe("logits -m %s/hostile.gguf --tokens 1 -o -", 1, "architecture '\\x1b]0;owned");
+    expect_safe("logits -m %s/scaled.gguf --tokens 1 -o -", 1, "");
     expect_safe("tokenize -m %s/bpe.gguf -p x", 1, "");
     expect_safe("run -m %s/hostile.gguf -p x", 1, "\\x1b]0;owned");
     expect_safe("run " DRAFT "-p x -n 4 --draft medusa:file=%s/hostile.gguf", 1, "is not a learned drafter");
@@ -131,7 +131,7 @@ static void pipes_and_devices_are_refused_at_once(void **state) {
         "run " DRAFT "-p x --draft sps:model=%s",
         "run " DRAFT "-p x --draft medusa:file=%s",
         "run " DRAFT "-p x --draft rest:index=%s",
-        "logits -m %s --tokens 1 -o /dev/null",
+        "logits -m %s --tokens 1 -o -",
         "perf -m %s",
         "bench " DRAFT "%s --draft pld",
         "replay --vocab models/draft.gguf %s --draft pld",
