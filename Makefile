@@ -13,7 +13,7 @@ VERSION := 0.1.0
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 LIB_PKGS := libpcre2-8 libxxhash
-PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 libutf8proc jansson libzstd libseccomp
+PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 libutf8proc jansson libzstd
 # Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
 HEADER_PKGS := openblas
 CFLAGS  ?= -O2 -g
@@ -139,7 +139,7 @@ $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=cal
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 # What the program installs in its own process is tested by a program that links that file.
 $(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
-$(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o
+$(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox_calls.o
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
@@ -161,7 +161,7 @@ $(RUNNER): tests/support/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libseccomp-dev libopenblas-dev libcmocka-dev gnuplot-nox
+                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev gnuplot-nox
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing
@@ -236,7 +236,7 @@ tidy: $(TIDIED)
 # The libraries come from Debian's archive into a folder of their own; the system gets compiler and emulator only.
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
-               librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libseccomp-dev libseccomp2 libcmocka-dev libcmocka0 \
+               librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
                libopenblas-pthread-dev libopenblas0-pthread libgfortran5
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
