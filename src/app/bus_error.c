@@ -8,18 +8,16 @@
 
 #include "app/command.h"
 #include "base/mapped_file.h"
+#include "base/replace_file.h"
 
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 static struct sigaction before;
 
 static size_t append(char *line, size_t n, size_t room, const char *text) {
-    size_t n_text = strlen(text);
-    if (n_text > room - n) n_text = room - n;
-    memcpy(line + n, text, n_text);
-    return n + n_text;
+    while (*text && n < room) line[n++] = *text++;
+    return n;
 }
 
 static void on_bus_error(int number, siginfo_t *info, void *context) {
@@ -36,6 +34,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
                ": a part of the file can no longer be read: it was cut short while it was in use, or its disk failed; "
                "start again with the whole file\n");
     (void)!write(STDERR_FILENO, line, n);
+    replace_file_abandon_all();
     _exit(CLI_BUS_ERROR);
 }
 

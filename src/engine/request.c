@@ -189,6 +189,23 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     return FR_OK;
 }
 
+static void free_request(fr_request *r) {
+    fr_engine *e = r->engine;
+    for (int i = 0; i < e->options.max_requests; i++)
+        if (e->requests[i] == r) e->requests[i] = NULL;
+    draft_policy_end(r);
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        drafter_pool_release(r->drafts[i].shared);
+        drafter_pool_close_own(&r->drafts[i].own);
+    }
+    for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
+    free(r->stops);
+    free(r->context);
+    buf_free(&r->text);
+    draft_dists_free(r->dists);
+    free(r);
+}
+
 static int take_place(fr_request **out, fr_engine *e, const fr_request_options *o, fr_error *err) {
     int status = check_options(e, o, err), place = 0;
     if (status) return status;
@@ -210,7 +227,7 @@ static int take_place(fr_request **out, fr_engine *e, const fr_request_options *
     r->text.max_bytes = REQUEST_MAX_TEXT;
     status = open_request(r, place, o, err);
     if (status) {
-        fr_request_close(r);
+        free_request(r);
         return status;
     }
     e->requests[place] = r;
@@ -247,23 +264,6 @@ void request_end(fr_request *r, fr_finish finish) {
 void request_fail(fr_request *r, const fr_error *err) {
     r->error = *err;
     request_end(r, FR_FINISH_ERROR);
-}
-
-static void free_request(fr_request *r) {
-    fr_engine *e = r->engine;
-    for (int i = 0; i < e->options.max_requests; i++)
-        if (e->requests[i] == r) e->requests[i] = NULL;
-    draft_policy_end(r);
-    for (int i = 0; i < r->options.n_drafts; i++) {
-        drafter_pool_release(r->drafts[i].shared);
-        drafter_pool_close_own(&r->drafts[i].own);
-    }
-    for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
-    free(r->stops);
-    free(r->context);
-    buf_free(&r->text);
-    draft_dists_free(r->dists);
-    free(r);
 }
 
 void fr_request_close(fr_request *r) {
