@@ -141,12 +141,27 @@ int published_finish(const Published *c, const char *method, fr_error *err) {
     return FR_OK;
 }
 
+enum { MAX_CONFIG = 1 << 20 }; /* bytes of a config.json; published ones have a few thousand */
+
+typedef struct ConfigReader {
+    FILE *file;
+    size_t n_left;
+} ConfigReader;
+
+/* For json_load_callback: a file that is too long ends early, and then is no JSON. */
+static size_t read_config(void *buffer, size_t n, void *user) {
+    ConfigReader *r = user;
+    n = fread(buffer, 1, n < r->n_left ? n : r->n_left, r->file);
+    r->n_left -= n;
+    return n;
+}
+
 bool published_config(const Published *c, const char *key, int64_t *out) {
     char path[sizeof c->folder + 16];
     snprintf(path, sizeof path, "%s/config.json", c->folder);
-    FILE *f = input_text_open(path, NULL);
-    json_t *config = f ? json_loadf(f, 0, NULL) : NULL;
-    if (f) fclose(f);
+    ConfigReader reader = {.file = input_text_open(path, NULL), .n_left = MAX_CONFIG};
+    json_t *config = reader.file ? json_load_callback(read_config, &reader, 0, NULL) : NULL;
+    if (reader.file) fclose(reader.file);
     const json_t *value = json_object_get(config, key);
     bool is_there = json_is_integer(value);
     if (is_there) *out = (int64_t)json_integer_value(value);
