@@ -1,5 +1,5 @@
-/* replace_file.c - writes PATH.XXXXXXXXXXXXXXXX.tmp, syncs it and renames it, which replaces PATH in one moment: a crash
- * leaves the old file or the new one, never half of one.
+/* replace_file.c - writes PATH.RANDOM.tmp (16 hexadecimal digits), syncs it and renames it, which replaces PATH in one
+ * moment: a crash leaves the old file or the new one, never half of one.
  *
  * The folder may be writable for others, such as /tmp. So the temporary name is random and the file is created by
  * O_EXCL: what somebody has put there, a link above all, is never followed or written. (This is mkostemp, except that
