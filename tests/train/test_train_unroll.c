@@ -74,13 +74,13 @@ static InfoShape info_of(const char *method) {
 }
 
 static UnrollNet eagle_of(HeadLossOptions loss) {
-    UnrollNet n = {layer_of("eagle", loss.n_steps), info_of("eagle"), loss};
+    UnrollNet n = {.layer = layer_of("eagle", loss.n_steps), .info = info_of("eagle"), .loss = loss};
     n.layer.fuses_each_step = true;
     return n;
 }
 
 static UnrollNet lyanna_of(HeadLossOptions loss) {
-    UnrollNet n = {layer_of("lyanna", loss.n_steps), info_of("lyanna"), loss};
+    UnrollNet n = {.layer = layer_of("lyanna", loss.n_steps), .info = info_of("lyanna"), .loss = loss};
     n.layer.has_attn_norm = true;
     n.layer.fuses_token = first_token;
     return n;
