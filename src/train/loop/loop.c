@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIGNATURE_BYTES = 1024 };
+enum { SIGNATURE_BYTES = 2048 };
 
 typedef struct Loop {
     Trainer *trainer;
