@@ -291,9 +291,12 @@ static double valid_of(int line, const char *what, size_t step) {
 /* On held-out texts the loss is lower and the accuracy higher after some steps than after the first one. */
 static void layers_learn(void **state) {
     (void)state;
-    static const char *const commands[] = {"train eagle", "train eagle --steps-ahead 1 --regression mse",
-                                           "train eagle --rank 8", "train lyanna --rank 8",
-                                           "train lyanna --rank 8 --hot-tokens 50 --first-token none --ff 24"};
+    static const char *const commands[] = {"train eagle",
+                                           "train eagle --steps-ahead 1 --regression mse",
+                                           "train eagle --rank 8",
+                                           "train lyanna --rank 8",
+                                           "train lyanna --rank 8 --hot-tokens 50 --first-token none --ff 24",
+                                           "train lyanna --rank 8 --gate-rank 4 --chain parallel"};
     train_rig_shell("rm -f " OUT " " OUT ".*");
     cli_expect(SHAPE "--steps 400 --lr 0.02 -o " DIR "/teacher.gguf", 0, "400 steps");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {

@@ -35,6 +35,7 @@ const char *const all_drafters[] = {
     "hydra:file=build/all-hydra.gguf",
     "eagle:file=build/all-eagle.gguf",
     "lyanna:file=build/all-lyanna.gguf",
+    "lyanna:file=build/all-lyanna-gate.gguf",
     NULL,
 };
 
@@ -143,15 +144,27 @@ static void write_eagle(const Weights *target) {
     finish(&r, "build/all-eagle.gguf");
 }
 
-static void write_lyanna(const Weights *target) {
+/* With a gate also a parallel chain. */
+static void write_lyanna(const Weights *target, bool has_gate, const char *path) {
     static const Part parts[] = {LAYER("lyanna"), {"lyanna.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
+    static const Part of_gate[] = {{"lyanna.gate.state.weight", H, RANK, 0.1},
+                                   {"lyanna.gate.token.weight", H, RANK, 0.3},
+                                   {"lyanna.gate.up.weight", RANK, V, 0.2},
+                                   {"lyanna.chain.inputs.weight", H, 3, 0.3},
+                                   {NULL, 0, 0, 0}};
     LearnedRig r;
     learned_rig_begin(&r, "lyanna", target, 5);
     set_int(&r, DRAFTER_KEY("lyanna.feed_forward_length"), FF);
     set_text(&r, DRAFTER_KEY("lyanna.first_token"), "fused");
     add_parts(&r, parts);
     learned_rig_info(&r, "lyanna", TYPE_F16, H, RANK, V);
-    finish(&r, "build/all-lyanna.gguf");
+    if (has_gate) {
+        set_int(&r, DRAFTER_KEY("lyanna.gate.rank"), RANK);
+        set_text(&r, DRAFTER_KEY("lyanna.chain"), "parallel");
+        set_int(&r, DRAFTER_KEY("lyanna.chain.n_inputs"), 3);
+        add_parts(&r, of_gate);
+    }
+    finish(&r, path);
 }
 
 static void write_index(const Gguf *vocab) {
@@ -181,7 +194,8 @@ void all_drafters_write_for(const char *path) {
     write_medusa(target);
     write_hydra(target);
     write_eagle(target);
-    write_lyanna(target);
+    write_lyanna(target, false, "build/all-lyanna.gguf");
+    write_lyanna(target, true, "build/all-lyanna-gate.gguf");
     write_index(gguf);
     rig_weights_close(target);
     gguf_close(gguf);
