@@ -44,6 +44,13 @@ const Option train_model_options[] = {
      .required = "target",
      .section = "Files",
      .help = "GGUF file of the target that the drafter is trained for"},
+    {.key = "from-traffic",
+     OPT_FILE(TrainArgs, traffic),
+     .metavar = "FILE.jsonl",
+     .help =
+         "learn from the generations of this target in FILE, which 'forerun run --record' wrote, instead of --data; "
+         "run only when nothing else wants the processor, and keep the old OUTPUT unless there are new records and "
+         "the drafter becomes no worse"},
     {.key = NULL},
 };
 
@@ -59,7 +66,6 @@ const Option train_vocab_options[] = {
 const Option train_args_options[] = {
     {.key = "data",
      OPT_FILES(TrainArgs, files, data.n_files),
-     .required = "training data",
      .section = "Files",
      .help = "JSON lines (.jsonl, .jsonl.zst) to learn from"},
     {.key = "output",
@@ -70,7 +76,7 @@ const Option train_args_options[] = {
     {.key = "valid",
      OPT_CUSTOM(parse_valid),
      .metavar = "SHARE|FILE",
-     .default_help = "0.01",
+     .default_help = "0.01, with --from-traffic 0.1",
      .help = "hold out this share of the documents, or validate on FILE"},
 
     {.key = "chat",
@@ -175,7 +181,7 @@ const Option train_args_options[] = {
 
 void train_args_defaults(TrainArgs *a) {
     *a = (TrainArgs){.warm_up = -1, .n_threads = threads_n_cores(), .precision = gemm_best_precision()};
-    a->data = (DatasetOptions){.files = a->files, .valid_share = 0.01, .progress = stderr};
+    a->data = (DatasetOptions){.files = a->files, .valid_share = -1, .progress = stderr};
     a->loop = (LoopOptions){.valid_every = -1, .checkpoint_s = 300, .progress = stderr};
     a->loop.adamw = (AdamWOptions){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 }
