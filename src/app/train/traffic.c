@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 /* What the drafter's file remembers. A file that is no drafter, or cannot be read, remembers nothing. */
-static DrafterTraffic remembered(const char *drafter) {
+static DrafterTraffic remembered(const char *drafter, const char *method, uint64_t target) {
     Gguf *g;
     DrafterTraffic t = {0};
     if (access(drafter, F_OK) != 0 || gguf_open(&g, drafter, NULL)) return t;
-    drafter_file_get_traffic(g, &t);
+    drafter_file_get_traffic(g, method, target, &t);
     gguf_close(g);
     return t;
 }
@@ -42,16 +42,16 @@ static int scan(const char *path, const DrafterTraffic *known, DrafterTraffic *o
     return got < 0 ? got : FR_OK;
 }
 
-int traffic_open(Traffic *out, DrafterTraffic *state, const char *path, const Gguf *target, const char *drafter,
-                 fr_error *err) {
+int traffic_open(Traffic *out, DrafterTraffic *state, const char *path, const Gguf *target, const char *method,
+                 const char *drafter, fr_error *err) {
     Model *model;
-    DrafterTraffic known = remembered(drafter);
     *out = (Traffic){.path = path};
     int status = model_open(&model, target, err);
     if (status) return status;
     out->target = drafter_target_fingerprint(model);
     model_close(model);
     status = gguf_check(target, err); /* the fingerprint has read the weights */
+    DrafterTraffic known = remembered(drafter, method, out->target);
     if (!status) status = scan(path, &known, state, &out->new_line, err);
     out->end_line = (int64_t)state->n_lines;
     return status;

@@ -218,10 +218,14 @@ int drafter_file_finish(const DrafterFile *f, fr_error *err) {
                      gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
 }
 
-void drafter_file_get_traffic(const Gguf *g, DrafterTraffic *out) {
-    char digits[NAME_MAX_BYTES];
+void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out) {
+    char digits[NAME_MAX_BYTES], print[17];
     int64_t n_lines;
     unsigned long long hash;
+    *out = (DrafterTraffic){0};
+    snprintf(print, sizeof print, "%016" PRIx64, target);
+    get_text(g, DRAFTER_KEY("target.fingerprint"), digits);
+    if (check_method(g, method, NULL) || strcmp(digits, print) != 0) return;
     get_text(g, DRAFTER_KEY("training.traffic.hash"), digits);
     if (!gguf_get_i64(g, DRAFTER_KEY("training.traffic.lines"), &n_lines) || n_lines < 1) return;
     if (strlen(digits) != 16 || sscanf(digits, "%16llx", &hash) != 1) return;

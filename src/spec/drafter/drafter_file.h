@@ -63,8 +63,8 @@ typedef struct DrafterTraffic {
     uint64_t n_lines, hash; /* n_lines 0: none */
 } DrafterTraffic;
 
-/* Leaves *out alone where the file does not tell. */
-void drafter_file_get_traffic(const Gguf *g, DrafterTraffic *out);
+/* *out is empty where the file does not tell, or is not of that method and target. */
+void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out);
 
 /* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */
 typedef struct DrafterTraining {
