@@ -13,10 +13,12 @@
 #include "train/loop/train_log.h"
 
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { SIGNATURE_BYTES = 512, PATH_BYTES = 4096 };
@@ -234,6 +236,12 @@ static int train(Training *t, fr_error *err) {
     return finish(t, err);
 }
 
+/* From now on this thread, and those that it starts, run only when nothing else wants the processor. */
+static void yield_processor(void) {
+    const struct sched_param none = {0};
+    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) (void)!setpriority(PRIO_PROCESS, 0, 19);
+}
+
 /* ---- the command -------------------------------------------------------------------------------- */
 
 static int run_method(int argc, char **argv) {
@@ -241,7 +249,7 @@ static int run_method(int argc, char **argv) {
     t->method = train_method_find(argv[0]);
     join_command(t->command, sizeof t->command, argv, argc);
     t->args.data.packs = !t->args.separate;
-    if (t->args.traffic) traffic_yield_processor();
+    if (t->args.is_idle) yield_processor();
     fr_error err;
     int status = train(t, &err);
     if (t->trainer) t->trainer->class->close(t->trainer);

@@ -10,8 +10,6 @@
 
 #include "base/hash.h"
 
-#include <sched.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 /* What the drafter's file remembers. A file that is no drafter, or cannot be read, remembers nothing. */
@@ -69,9 +67,4 @@ int traffic_check_gain(const TrainSums *before, const TrainSums *after, const ch
                      "%s is not written: on the held-out records the drafter was right in %lld predictions before the "
                      "training and in %lld after it; wait for more records, or pass a lower --lr",
                      output, (long long)n_right(before), (long long)n_right(after));
-}
-
-void traffic_yield_processor(void) {
-    const struct sched_param none = {0};
-    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) (void)!setpriority(PRIO_PROCESS, 0, 19);
 }

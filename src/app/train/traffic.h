@@ -1,4 +1,5 @@
-/* traffic.h - `forerun train --from-traffic`: which records of a file are new, and training while the machine is idle. */
+/* traffic.h - `forerun train --from-traffic`: which records of a file are new, and whether they made the drafter
+ * better. */
 #ifndef TRAIN_TRAFFIC_H
 #define TRAIN_TRAFFIC_H
 
@@ -12,8 +13,5 @@ int traffic_open(Traffic *out, DrafterTraffic *state, const char *path, const Gg
 
 /* Refuses a drafter that is right less often than before the training, on the held-out records. */
 int traffic_check_gain(const TrainSums *before, const TrainSums *after, const char *output, fr_error *err);
-
-/* From now on this thread, and those that it starts, run only when nothing else wants the processor. */
-void traffic_yield_processor(void);
 
 #endif

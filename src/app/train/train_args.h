@@ -20,6 +20,7 @@ typedef struct TrainArgs {
     int64_t warm_up;        /* steps; -1: a twentieth of all */
     const char *log, *plot; /* log NULL: OUTPUT.log.jsonl */
     int n_threads;
+    bool is_idle; /* run only while nothing else wants the processor */
     GemmPrecision precision;
 } TrainArgs;
 
