@@ -27,7 +27,10 @@ typedef struct OutTensor {
 
 struct GgufWriter {
     Buf kvs; /* encoded */
-    char **keys;
+    struct {
+        char *key;
+        size_t at; /* where its encoding begins in kvs */
+    } * keys;
     int64_t n_kv, kv_capacity;
     HashTable key_table; /* of keys to their indices */
     OutTensor *tensors;
@@ -48,7 +51,7 @@ GgufWriter *gguf_writer_new(void) {
 
 void gguf_writer_free(GgufWriter *w) {
     if (!w) return;
-    for (int64_t i = 0; i < w->n_kv; i++) free(w->keys[i]);
+    for (int64_t i = 0; i < w->n_kv; i++) free(w->keys[i].key);
     for (int64_t i = 0; i < w->n_tensors; i++) free(w->tensors[i].name);
     free(w->keys);
     free(w->tensors);
@@ -78,7 +81,7 @@ static bool sound_name(const char *name, size_t max_bytes) { return name[0] != '
 static bool grow_keys(GgufWriter *w) {
     if (w->n_kv < w->kv_capacity) return true;
     int64_t capacity = w->kv_capacity ? 2 * w->kv_capacity : 64;
-    char **keys = realloc(w->keys, (size_t)capacity * sizeof *keys);
+    void *keys = realloc(w->keys, (size_t)capacity * sizeof *w->keys);
     if (!keys) return false;
     w->keys = keys;
     w->kv_capacity = capacity;
@@ -101,7 +104,8 @@ static bool begin_kv(GgufWriter *w, const char *key, GgufType type) {
         fail(w, FR_ERR_MEMORY, "out of memory for a key", key);
         return false;
     }
-    w->keys[w->n_kv++] = copy;
+    w->keys[w->n_kv].key = copy;
+    w->keys[w->n_kv++].at = w->kvs.n;
     put_u64(w, strlen(key));
     put(w, key, strlen(key));
     put_u32(w, (uint32_t)type);
@@ -177,6 +181,30 @@ void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix) {
         bool excepted = except_prefix && strncmp(kv->key, except_prefix, strlen(except_prefix)) == 0;
         if (!excepted && !has_key(w, kv->key)) gguf_copy_kv(w, g, i);
     }
+}
+
+/* Whether key-value i of the writer is encoded as the same one of the file. */
+static bool same_kv(const GgufWriter *w, int64_t i, const Gguf *g, int64_t of_file, bool *fits) {
+    size_t at = w->keys[i].at, end = i + 1 < w->n_kv ? w->keys[i + 1].at : w->kvs.n;
+    GgufWriter *other = gguf_writer_new();
+    if (other) gguf_copy_kv(other, g, of_file);
+    *fits = other && other->failure.code == FR_OK;
+    bool same = *fits && other->kvs.n == end - at && memcmp(other->kvs.data, w->kvs.data + at, end - at) == 0;
+    gguf_writer_free(other);
+    return same;
+}
+
+const char *gguf_writer_differs(const GgufWriter *w, const Gguf *g, const char *prefix) {
+    size_t n = strlen(prefix);
+    for (int64_t i = 0; i < w->n_kv; i++) {
+        const char *key = w->keys[i].key;
+        int64_t of_file = gguf_find_key(g, key);
+        bool fits = true;
+        if (strncmp(key, prefix, n) == 0 && (of_file < 0 || !same_kv(w, i, g, of_file, &fits))) return fits ? key : "";
+    }
+    for (int64_t i = 0; i < gguf_n_kv(g); i++)
+        if (strncmp(gguf_key(g, i), prefix, n) == 0 && !has_key(w, gguf_key(g, i))) return gguf_key(g, i);
+    return NULL;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */

@@ -24,6 +24,10 @@ void gguf_set_i32s(GgufWriter *w, const char *key, const int32_t *v, int64_t n);
 void gguf_copy_kvs(GgufWriter *w, const Gguf *g, const char *except_prefix);
 void gguf_copy_kv(GgufWriter *w, const Gguf *g, int64_t i); /* one of them; its key must not be set yet */
 
+/* A key that begins with `prefix` and is set in only one of the two, or differently; NULL: there is none. It is the
+ * writer's or the file's; with no memory left, "". */
+const char *gguf_writer_differs(const GgufWriter *w, const Gguf *g, const char *prefix);
+
 /* `data` holds the rows in the encoding of `type` and is borrowed until finish. */
 void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
                      const void *data);

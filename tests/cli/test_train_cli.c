@@ -184,9 +184,7 @@ static void frequencies_come_from_the_texts_that_are_given(void **state) {
     }
     pid_t child = train_rig_start(DIR, LYANNA "--hot-tokens 2 --steps 100000 --checkpoint-every 1 -o " OUT
                                               " --frequencies " PLAIN);
-    for (int i = 0; i < 2000 && !train_rig_exists(OUT ".checkpoint"); i++) usleep(1000);
-    kill(child, SIGINT);
-    assert_int_equal(waitpid(child, NULL, 0), child);
+    train_rig_interrupt(child, OUT ".checkpoint");
     cli_expect(LYANNA "--hot-tokens 2 --steps 100000 --resume -o " OUT " --frequencies " DATA " 2>&1", 1,
                "run with other options: frequencies=");
     train_rig_shell("rm -f " OUT " " OUT ".*");

@@ -72,6 +72,12 @@ pid_t train_rig_start(const char *dir, const char *args) {
     _exit(127);
 }
 
+void train_rig_interrupt(pid_t child, const char *file) {
+    for (int i = 0; i < 2000 && !train_rig_exists(file); i++) usleep(1000);
+    kill(child, SIGINT);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 int train_rig_run_with_kills(const char *dir, const char *args, const char *left, const char *again) {
     char line[2000], show[200];
     snprintf(show, sizeof show, "cat %s/stderr >&2", dir);

@@ -26,6 +26,8 @@ json_t *train_rig_line(const char *path, int i);
 
 /* Starts "forerun ARGS" so that signals reach it; its stderr goes to <dir>/stderr. */
 pid_t train_rig_start(const char *dir, const char *args);
+/* Interrupts it (Ctrl-C) as soon as the file exists, and waits for its end. */
+void train_rig_interrupt(pid_t child, const char *file);
 /* Kills "forerun ARGS" after longer and longer times and starts it again, with `again` if the file `left` exists,
  * until it finishes. Returns the number of kills. */
 int train_rig_run_with_kills(const char *dir, const char *args, const char *left, const char *again);

@@ -353,7 +353,8 @@ static void a_stopped_run_resumes_exactly(void **state) {
     free(log);
 }
 
-/* A log that goes on beyond the checkpoint and ends within a line is truncated to the checkpoint. */
+/* A log that goes on beyond the checkpoint and ends within a line is truncated to the checkpoint, and its processor time
+ * goes on from there. */
 static void a_resumed_log_has_each_step_once(void **state) {
     (void)state;
     remove_files();
@@ -363,17 +364,23 @@ static void a_resumed_log_has_each_step_once(void **state) {
     LoopResult r;
     fr_error err;
     assert_int_equal(train(&o, &r, &err), FR_ERR_CANCELLED);
-    FILE *f = fopen(LOG, "ab");
-    fputs("{\"step\": 2, \"loss\": 1}\n{\"step\": 3, \"lo", f);
+    FILE *f = fopen(LOG, "wb");
+    fputs("{\"step\": 1, \"loss\": 1, \"cpu_seconds\": 1000}\n{\"step\": 2, \"loss\": 1, \"cpu_seconds\": 3000}\n"
+          "{\"step\": 3, \"lo",
+          f);
     fclose(f);
     stop = 0, o.resumes = true;
     assert_int_equal(train(&o, &r, &err), 0);
     size_t n;
     char *log = slurp(LOG, &n);
     int n_lines = 0;
+    double last_seconds = 0;
     for (char *line = strtok(log, "\n"); line; line = strtok(NULL, "\n")) {
         json_t *object = json_loads(line, 0, NULL);
         assert_int_equal(json_integer_value(json_object_get(object, "step")), n_lines < 60 ? ++n_lines : 60);
+        double seconds = json_number_value(json_object_get(object, "cpu_seconds"));
+        assert_true(seconds >= last_seconds && (n_lines > 1 ? seconds > 1000 && seconds < 2000 : seconds == 1000));
+        last_seconds = seconds;
         json_decref(object);
     }
     assert_int_equal(n_lines, 60);

@@ -17,6 +17,9 @@ static const HeadLossOptions soft_labels = {.token_weight = 1, .n_steps = 3};
 /* MSE, because its derivative has no kinks that would disturb finite differences; test_train_ops.c tests SmoothL1. */
 static const HeadLossOptions both_losses = {
     .token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3};
+static const double rising[] = {0.25, 0, 3};
+static const HeadLossOptions weighted_steps = {
+    .token_weight = 0.3, .hidden_weight = 0.8, .regression = REGRESSION_MSE, .n_steps = 3, .step_weights = rising};
 static const HeadLossOptions hard_labels = {
     .token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
 
@@ -33,7 +36,7 @@ static const UnrollShape layer = {.C = C,
 static NetCase cases[16];
 static int n_cases;
 static MedusaNet medusas[2];
-static UnrollNet eagles[4], lyannas[5];
+static UnrollNet eagles[5], lyannas[6];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
@@ -69,11 +72,13 @@ static int make_cases(void **state) {
     add_eagle(&eagles[1], "eagle, one step, hard labels", &hard_labels, 0);
     add_eagle(&eagles[2], "eagle, token info", &both_losses, 3);
     add_eagle(&eagles[3], "eagle, one step, hard labels, token info", &hard_labels, 2);
+    add_eagle(&eagles[4], "eagle, weighted steps", &weighted_steps, 0);
     add_lyanna(&lyannas[0], "lyanna", &both_losses, 3, 0, true);
     add_lyanna(&lyannas[1], "lyanna, hot tokens", &soft_labels, 3, sizeof hot / sizeof *hot, true);
     add_lyanna(&lyannas[2], "lyanna, no token info", &soft_labels, 0, 0, true);
     add_lyanna(&lyannas[3], "lyanna, no first token", &soft_labels, 2, 0, false);
     add_lyanna(&lyannas[4], "lyanna, one step, hard labels", &hard_labels, 2, 0, true);
+    add_lyanna(&lyannas[5], "lyanna, weighted steps", &weighted_steps, 2, 0, true);
     return 0;
 }
 

@@ -18,14 +18,16 @@ static uint8_t loss_mask[MAX_T];
 
 /* ---- the cases ---------------------------------------------------------------------------------- */
 
+static const double step_weights[] = {0.5, 2, 0.25, 1};
+
 static const MedusaNet medusas[] = {
     {C, V, 3, 1, true, {.token_weight = 1, .n_steps = 3}},
-    {C, V, 2, 3, false, {.token_weight = 0.5, .n_steps = 2}},
+    {C, V, 2, 3, false, {.token_weight = 0.5, .n_steps = 2, .step_weights = step_weights}},
     {C, V, 2, 2, true, {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
 };
 static const HydraNet hydras[] = {
     {C, V, 3, 1, true, 0, {.token_weight = 1, .n_steps = 3}},
-    {C, V, 4, 2, false, 0, {.token_weight = 0.5, .n_steps = 4}},
+    {C, V, 4, 2, false, 0, {.token_weight = 0.5, .n_steps = 4, .step_weights = step_weights}},
     {C, V, 2, 3, true, 0, {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
 };
 #define NO_INFO \
@@ -36,7 +38,7 @@ static const RedrafterNet redrafters[] = {
     {C, V, 1, NO_INFO, true, 0, {.token_weight = 1, .n_steps = 4}},
     {C, V, 2, NO_INFO, false, 0, {.token_weight = 0.5, .n_steps = 3}},
     {C, V, 0, NO_INFO, true, 0, {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
-    {C, V, 2, INFO, false, 0, {.token_weight = 0.5, .n_steps = 3}},
+    {C, V, 2, INFO, false, 0, {.token_weight = 0.5, .n_steps = 3, .step_weights = step_weights}},
     {C, V, 0, INFO, true, 0, {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
     {C, V, 1, NO_INFO, false, 0, {.token_weight = 1, .n_steps = 1}},
     {C, V, 1, NO_INFO, true, 0, {.token_weight = 1, .n_steps = 1}},
@@ -185,6 +187,13 @@ static void log_softmax(double *x) {
     for (int32_t i = 0; i < V; i++) x[i] -= log(sum);
 }
 
+/* Of a step in the mean over the steps. */
+static double share_of(const HeadLossOptions *o, int32_t step) {
+    double sum = 0;
+    for (int32_t s = 0; s < o->n_steps; s++) sum += o->step_weights ? o->step_weights[s] : 1;
+    return (o->step_weights ? o->step_weights[step - 1] : 1) / sum;
+}
+
 /* All steps at all positions. */
 static TrainSums plain_sums(const struct Case *of, const TrainSequence *seq) {
     TrainSums sums = {0};
@@ -201,7 +210,7 @@ static TrainSums plain_sums(const struct Case *of, const TrainSequence *seq) {
             log_softmax(log_q);
             double loss = o->hard_labels ? -log_q[seq->tokens[p + 1]] : 0;
             for (int32_t i = 0; i < V && !o->hard_labels; i++) loss += exp(dist[i]) * (dist[i] - log_q[i]);
-            sums.loss += o->token_weight * loss / o->n_steps;
+            sums.loss += o->token_weight * share_of(o, s) * loss;
             for (int32_t i = 1; i < V; i++) {
                 if (log_q[i] > log_q[best]) best = i;
                 if (dist[i] > dist[best_of_dist]) best_of_dist = i;

@@ -214,6 +214,36 @@ static void keys_are_copied_but_for_a_prefix_and_what_is_set(void **state) {
 
 enum { SET_TWICE, NO_KEY, BAD_SHAPE, PART_OF_A_BLOCK, TENSOR_TWICE, BAD_ALIGNMENT, NO_FOLDER, N_WRONGS };
 
+/* Keys with the prefix are compared in both directions: value, type, and whether they are set. */
+static void a_key_that_differs_is_named(void **state) {
+    (void)state;
+    static const int32_t numbers[] = {1, 2, 3, 4};
+    GgufWriter *w = gguf_writer_new();
+    gguf_set_u32(w, "a.width", 7);
+    gguf_set_i32s(w, "a.list", numbers, 3);
+    gguf_set_string(w, "b.name", "one", 3);
+    Gguf *g = written(w);
+    static const struct {
+        uint32_t width;
+        int n;
+        bool has_more;
+        const char *name, *want;
+    } cases[] = {{7, 3, false, "two", NULL},     {8, 3, false, "one", "a.width"}, {7, 4, false, "one", "a.list"},
+                 {7, 2, false, "one", "a.list"}, {7, 0, false, "one", "a.list"},  {7, 3, true, "one", "a.more"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        w = gguf_writer_new();
+        gguf_set_string(w, "b.name", cases[i].name, 3);
+        if (cases[i].n) gguf_set_i32s(w, "a.list", numbers, cases[i].n);
+        gguf_set_u32(w, "a.width", cases[i].width);
+        if (cases[i].has_more) gguf_set_u32(w, "a.more", 1);
+        const char *got = gguf_writer_differs(w, g, "a.");
+        if (cases[i].want) assert_string_equal(got, cases[i].want);
+        else assert_null(got);
+        gguf_writer_free(w);
+    }
+    gguf_close(g);
+}
+
 static void failures_are_told_at_the_end_and_leave_nothing(void **state) {
     (void)state;
     static const char *says[N_WRONGS] = {
@@ -248,6 +278,7 @@ int main(void) {
         cmocka_unit_test(setters_are_read_back),
         cmocka_unit_test(tensors_of_every_type_are_read_back),
         cmocka_unit_test(keys_are_copied_but_for_a_prefix_and_what_is_set),
+        cmocka_unit_test(a_key_that_differs_is_named),
         cmocka_unit_test(failures_are_told_at_the_end_and_leave_nothing),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

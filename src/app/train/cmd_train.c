@@ -21,7 +21,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { SIGNATURE_BYTES = 512, PATH_BYTES = 4096 };
+enum { SIGNATURE_BYTES = 1024, PATH_BYTES = 4096 };
 
 typedef struct Training {
     const TrainMethod *method;

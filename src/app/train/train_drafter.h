@@ -10,12 +10,15 @@ typedef struct DrafterSettings {
     TensorType type;      /* of the matrices in the file */
     double noise;         /* of DrafterTrainerOptions */
     HeadLossOptions loss; /* its n_steps: heads, or steps that a drafter continues by itself */
+    double step_weights[TRAIN_MAX_STEPS];
+    int32_t n_step_weights; /* 0: all 1 */
+    const char *init;       /* the drafter's file to start from; NULL: none */
 } DrafterSettings;
 
 /* Rows for a method's DrafterSettings, which holds the method's own defaults. */
 extern const Option train_drafter_options[];
-/* Refuses a loss without weight. */
-int train_drafter_check(const DrafterSettings *s, fr_error *err);
+/* Refuses a loss without weight and weights of other steps, and passes those of the steps on to the loss. */
+int train_drafter_check(DrafterSettings *s, fr_error *err);
 
 /* Makes a trainer of a network whose shape follows the target. Takes ownership of the target, and appends the words
  * of the settings to the method's own (LoopOptions.method). */

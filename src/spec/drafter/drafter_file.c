@@ -75,8 +75,10 @@ static int check_method(const Gguf *g, const char *method, fr_error *err) {
                          gguf_path(g), is, method, method);
     get_text(g, DRAFTER_KEY("method"), is);
     if (strcmp(is, method) == 0) return FR_OK;
-    return error_set(err, FR_ERR_MISMATCH, "%s: is a drafter for the method '%s', not for %s; use --draft %s:file=...",
-                     gguf_path(g), is, method, is);
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: is a drafter for the method '%s', not for %s; pass a file of %s, or use this one as "
+                     "%s:file=...",
+                     gguf_path(g), is, method, method, is);
 }
 
 static int check_target(const Gguf *g, const Model *target, fr_error *err) {

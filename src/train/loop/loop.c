@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIGNATURE_BYTES = 1024 };
+enum { SIGNATURE_BYTES = 2048 };
 
 typedef struct Loop {
     Trainer *trainer;
@@ -63,7 +63,7 @@ static int diverged(int64_t step, fr_error *err) {
 static int train_step(Loop *l, int64_t step, fr_error *err) {
     const LoopOptions *o = l->options;
     TrainSums sums = {0};
-    double start_s = clock_s();
+    double start_s = clock_s(), start_cpu_s = clock_cpu_s();
     int32_t n = sequences_of_step(o), length = l->data->train.length;
     sequences_batch(&l->data->train, o->seed, step * n, n, l->tokens, l->loss_mask);
     double weight = 1.0 / (double)n_in_loss(l->loss_mask, (int64_t)n * length);
@@ -78,8 +78,8 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
     adamw_step(&l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
     l->result->train = sums;
     l->result->n_steps = step + 1;
-    return train_log_step(&l->log, step + 1, &sums,
-                          &(TrainLogStep){rate, norm, (double)n * length / (clock_s() - start_s)}, err);
+    const TrainLogStep figures = {rate, norm, (double)n * length / (clock_s() - start_s), clock_cpu_s() - start_cpu_s};
+    return train_log_step(&l->log, step + 1, &sums, &figures, err);
 }
 
 static int validate(Loop *l, fr_error *err) {

@@ -12,13 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The length of the log's beginning that covers the first n_steps steps. It ends, at the latest, before a line that a
- * kill cut short. */
-static int measure(const char *path, int64_t n_steps, off_t *out, fr_error *err) {
+/* The length of the log's beginning that covers the first n_steps steps, and their processor time. It ends, at the
+ * latest, before a line that a kill cut short. */
+static int measure(const char *path, int64_t n_steps, off_t *out, double *cpu_seconds, fr_error *err) {
     LineReader *r;
     const char *line;
     size_t n;
     *out = 0;
+    *cpu_seconds = 0;
     if (n_steps == 0 || access(path, F_OK) != 0) return FR_OK;
     int got = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
     if (got) return got;
@@ -26,6 +27,7 @@ static int measure(const char *path, int64_t n_steps, off_t *out, fr_error *err)
         json_t *object = json_loadb(line, n, 0, NULL);
         json_t *step = json_object_get(object, "step");
         bool is_kept = json_is_integer(step) && json_integer_value(step) <= n_steps;
+        if (is_kept) *cpu_seconds = json_number_value(json_object_get(object, "cpu_seconds"));
         json_decref(object);
         if (!is_kept) break;
         *out += (off_t)n + 1;
@@ -38,7 +40,7 @@ int train_log_open(TrainLog *log, const char *path, int64_t n_steps, fr_error *e
     *log = (TrainLog){.path = path};
     off_t n_bytes;
     if (!path) return FR_OK;
-    int status = measure(path, n_steps, &n_bytes, err);
+    int status = measure(path, n_steps, &n_bytes, &log->cpu_seconds, err);
     if (status) return status;
     log->file = fopen(path, "ab");
     if (!log->file || ftruncate(fileno(log->file), n_bytes) != 0) {
@@ -72,18 +74,21 @@ static int put(TrainLog *log, json_t *object, fr_error *err) {
 }
 
 int train_log_step(TrainLog *log, int64_t step, const TrainSums *sums, const TrainLogStep *figures, fr_error *err) {
+    log->cpu_seconds += figures->cpu_seconds;
     if (!log->file) return FR_OK;
     return put(log,
-               json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:o}", "step", (json_int_t)step, "loss", train_sums_loss(sums),
-                         "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm", figures->gradient_norm,
-                         "tokens", (json_int_t)sums->n, "tokens_per_s", real_or_null(figures->tokens_per_s)),
+               json_pack("{s:I, s:f, s:o, s:f, s:f, s:I, s:o, s:f}", "step", (json_int_t)step, "loss",
+                         train_sums_loss(sums), "accuracy", accuracy(sums), "lr", figures->rate, "gradient_norm",
+                         figures->gradient_norm, "tokens", (json_int_t)sums->n, "tokens_per_s",
+                         real_or_null(figures->tokens_per_s), "cpu_seconds", log->cpu_seconds),
                err);
 }
 
 int train_log_valid(TrainLog *log, int64_t step, const TrainSums *sums, fr_error *err) {
     if (!log->file) return FR_OK;
     return put(log,
-               json_pack("{s:I, s:o, s:o}", "step", (json_int_t)step, "valid_loss", real_or_null(train_sums_loss(sums)),
-                         "valid_accuracy", accuracy(sums)),
+               json_pack("{s:I, s:o, s:o, s:f}", "step", (json_int_t)step, "valid_loss",
+                         real_or_null(train_sums_loss(sums)), "valid_accuracy", accuracy(sums), "cpu_seconds",
+                         log->cpu_seconds),
                err);
 }

@@ -17,9 +17,20 @@
 
 #include <string.h>
 
+/* The weight of a step in the mean over the steps. */
+static double weight_of(const HeadLossOptions *o, int32_t step) {
+    return o->step_weights ? o->step_weights[step - 1] : 1;
+}
+
+static double sum_of_weights(const HeadLossOptions *o) {
+    double sum = 0;
+    for (int32_t step = 1; step <= o->n_steps; step++) sum += weight_of(o, step);
+    return sum;
+}
+
 int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err) {
     int64_t rows = HEAD_LOSS_ROWS;
-    *h = (HeadLoss){.options = *options, .C = C, .V = V};
+    *h = (HeadLoss){.options = *options, .C = C, .V = V, .sum_of_weights = sum_of_weights(options)};
     const ArenaItem items[] = {
         ARENA_ITEM(&h->dist, rows * V), ARENA_ITEM(&h->logits, rows * V), ARENA_ITEM(&h->dlogits, rows * V),
         ARENA_ITEM(&h->x, rows * C),    ARENA_ITEM(&h->dx, rows * C),     ARENA_ITEM(&h->target_hidden, rows * C),
@@ -74,17 +85,19 @@ static void count_correct(const HeadLoss *h, int32_t step, int32_t n, int32_t sk
 }
 
 /* Adds `part` times the rows' losses, which the ops left in h->loss. */
-static void add_losses(const HeadLoss *h, int32_t n, double part, TrainSums *sums) {
-    for (int32_t i = 0; i < n; i++) sums->loss += part * (double)h->loss[i] / h->options.n_steps;
+static void add_losses(const HeadLoss *h, int32_t step, int32_t n, double part, TrainSums *sums) {
+    part *= weight_of(&h->options, step);
+    for (int32_t i = 0; i < n; i++) sums->loss += part * (double)h->loss[i] / h->sum_of_weights;
 }
 
-static void set_dloss(HeadLoss *h, int32_t n, double part, double weight) {
-    for (int32_t i = 0; i < n; i++) h->dloss[i] = (real)(part * weight / h->options.n_steps);
+static void set_dloss(HeadLoss *h, int32_t step, int32_t n, double part, double weight) {
+    part *= weight_of(&h->options, step);
+    for (int32_t i = 0; i < n; i++) h->dloss[i] = (real)(part * weight / h->sum_of_weights);
 }
 
 /* Replaces the logits by probabilities, and writes dlogits. */
-static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t skipped, bool wants_gradient, double weight,
-                       TrainSums *sums) {
+static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t step, int32_t skipped, bool wants_gradient,
+                       double weight, TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
     int32_t n = h->n - skipped, next[HEAD_LOSS_ROWS];
     const real *dist = h->dist + skipped * h->V;
@@ -95,22 +108,23 @@ static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t skipped, b
         soft_cross_entropy_forward(h->loss, h->logits, h->logits, dist, n, h->V);
         for (int32_t i = 0; i < n; i++) h->loss[i] += h->log_dist[i + skipped];
     }
-    add_losses(h, n, o->token_weight, sums);
+    add_losses(h, step, n, o->token_weight, sums);
     if (!wants_gradient) return;
     memset(h->dlogits, 0, (size_t)(n * h->V) * sizeof(real));
-    set_dloss(h, n, o->token_weight, weight);
+    set_dloss(h, step, n, o->token_weight, weight);
     if (o->hard_labels) cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->V);
     else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->V);
 }
 
-static void hidden_loss(HeadLoss *h, int32_t skipped, const real *x, real *dx, double weight, TrainSums *sums) {
+static void hidden_loss(HeadLoss *h, int32_t step, int32_t skipped, const real *x, real *dx, double weight,
+                        TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
     int32_t n = h->n - skipped;
     const real *target = h->target_hidden + skipped * h->C;
     regression_forward(o->regression, h->loss, x, target, n, h->C);
-    add_losses(h, n, o->hidden_weight, sums);
+    add_losses(h, step, n, o->hidden_weight, sums);
     if (!dx) return;
-    set_dloss(h, n, o->hidden_weight, weight);
+    set_dloss(h, step, n, o->hidden_weight, weight);
     regression_backward(o->regression, dx, h->dloss, x, target, n, h->C);
 }
 
@@ -133,8 +147,8 @@ void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
     if (info)
         for (int64_t i = 0; i < n_logits; i++) h->logits[i] += info[skipped * h->V + i];
     count_correct(h, step, n, skipped, sums);
-    token_loss(h, seq, skipped, dx != NULL, weight, sums);
-    if (h->options.hidden_weight > 0) hidden_loss(h, skipped, x, dx, weight, sums);
+    token_loss(h, seq, step, skipped, dx != NULL, weight, sums);
+    if (h->options.hidden_weight > 0) hidden_loss(h, step, skipped, x, dx, weight, sums);
     if (!dx) return;
     linear_backward(dx, dw, NULL, h->dlogits, x, w, n, width, h->V);
     for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->V + i] += h->dlogits[i];

@@ -13,7 +13,8 @@ typedef struct HeadLossOptions {
     double token_weight, hidden_weight; /* 0: without that part */
     bool hard_labels;
     Regression regression;
-    int32_t n_steps; /* the loss of a sequence is the mean over its steps; at most 8 */
+    int32_t n_steps;            /* the loss of a sequence is the mean over its steps; at most 8 */
+    const double *step_weights; /* [n_steps] of that mean, not all 0; NULL: all 1. Borrowed */
 } HeadLossOptions;
 
 enum { HEAD_LOSS_ROWS = 128 }; /* positions in a batch, which bounds the memory for logits */
@@ -21,6 +22,7 @@ enum { HEAD_LOSS_ROWS = 128 }; /* positions in a batch, which bounds the memory 
 typedef struct HeadLoss {
     HeadLossOptions options;
     int64_t C, V;
+    double sum_of_weights;                /* of the steps */
     int32_t n, positions[HEAD_LOSS_ROWS]; /* the current batch of positions, all in the loss mask, ascending */
     Arena arena;
     real *dist, *log_dist;  /* [n][V] the target's distributions; [n] their mean log probabilities, minus the entropy */

@@ -1,0 +1,171 @@
+/* test_train_init_cli.c - `forerun train METHOD --init FILE` goes on from a drafter: nothing is lost on the way, a
+ * curriculum takes more steps ahead, files that do not fit are refused, and --resume knows what the run began from.
+ * And --step-weights, with which a curriculum is tuned. */
+#define DIR "build/test-train-init"
+#include "train_rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST DIR "/first.gguf"
+#define OPTIONS " -m " VOCAB " --data " DATA " --valid 0.1 --length 16 --batch 4 --threads 2 "
+#define LYANNA "train lyanna" OPTIONS "--rank 32 --steps 30 "
+
+static int make_files(void **state) {
+    (void)state;
+    return train_rig_make_files(DIR);
+}
+
+static int drop_files(void **state) {
+    (void)state;
+    return train_rig_drop_files(DIR);
+}
+
+static void train(const char *command, const char *more) {
+    char args[1000];
+    snprintf(args, sizeof args, "%s %s", command, more);
+    cli_expect(args, 0, "steps in ");
+}
+
+/* The held-out loss in line i of a log; *n_steps: the steps ahead that it has an accuracy of. */
+static double valid_loss(const char *log, int i, size_t *n_steps) {
+    json_t *line = train_rig_line(log, i), *loss = json_object_get(line, "valid_loss");
+    assert_non_null(loss);
+    double x = json_number_value(loss);
+    *n_steps = json_array_size(json_object_get(line, "valid_accuracy"));
+    json_decref(line);
+    return x;
+}
+
+/* After a step that is too small to matter, the loss on held-out texts is that at the end of the first run: up to the
+ * rounding of the types in the file, and far below that of a new drafter. */
+static void training_goes_on_where_the_file_ended(void **state) {
+    (void)state;
+    static const char *const methods[] = {"lyanna --rank 32",
+                                          "lyanna --rank 32 --hot-tokens 64 --ff 64",
+                                          "eagle",
+                                          "eagle --rank 32",
+                                          "redrafter",
+                                          "redrafter --start embedding --blocks 1",
+                                          "medusa --lm-head target",
+                                          "medusa",
+                                          "hydra --blocks 2"};
+    static const struct {
+        const char *name;
+        double error;
+    } types[] = {{"f32", 1e-6}, {"f16", 2e-3}, {"q8_0", 5e-2}};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+            char command[500];
+            size_t n_steps;
+            snprintf(command, sizeof command, "train %s" OPTIONS "--type %s", methods[i], types[k].name);
+            train(command, "--steps 30 --lr 0.01 --valid-every 1 -o " FIRST);
+            double fresh = valid_loss(FIRST ".log.jsonl", 1, &n_steps),
+                   before = valid_loss(FIRST ".log.jsonl", 59, &n_steps);
+            train(command, "--steps 1 --lr 1e-12 --init " FIRST " -o " OUT);
+            double after = valid_loss(OUT ".log.jsonl", 1, &n_steps);
+            if (!(fabs(after - before) < types[k].error && before < fresh - 0.1))
+                fail_msg("%s: the loss was %.9g at first, %.9g at the end, and is %.9g", command, fresh, before, after);
+        }
+}
+
+/* The layer of lyanna and eagle is the same for any number of steps ahead. */
+static void a_curriculum_takes_more_steps_ahead(void **state) {
+    (void)state;
+    size_t n_steps;
+    train(LYANNA, "--steps-ahead 2 -o " FIRST);
+    train(LYANNA, "--steps-ahead 4 --step-weights 1,1,2,0.5 --valid-every 100 --init " FIRST " -o " OUT);
+    valid_loss(OUT ".log.jsonl", 30, &n_steps);
+    assert_int_equal(n_steps, 4);
+    cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft lyanna:file=" OUT, 0, "");
+}
+
+static void files_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *args, *words;
+    } cases[] = {
+        {"eagle", "is a drafter for the method 'lyanna', not for eagle"},
+        {"lyanna --rank 16",
+         "its lyanna.token_info.rank differs; pass those that it was trained with: forerun train lyanna"},
+        {"lyanna --rank 0", "its lyanna.token_info.rank differs"},
+        {"lyanna --rank 32 --ff 24", "its lyanna.feed_forward_length differs"},
+        {"lyanna --rank 32 --first-token none", "its lyanna.first_token differs"},
+        {"lyanna --rank 32 --hot-tokens 20", "its lyanna.hot_tokens differs"},
+        {"lyanna --rank 32 --init " VOCAB, "is not a learned drafter"},
+        {"lyanna --rank 32 --init " DATA, DATA},
+        {"lyanna --rank 32 --init /nowhere.gguf", "/nowhere.gguf: cannot be opened"},
+    };
+    train(LYANNA, "--steps 1 -o " FIRST);
+    char args[1000];
+    train_rig_shell("rm -f " OUT);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool has_own = strstr(cases[i].args, "--init") != NULL;
+        snprintf(args, sizeof args, "train %s" OPTIONS "--steps 1 -o " OUT " %s 2>&1", cases[i].args,
+                 has_own ? "" : "--init " FIRST);
+        cli_expect(args, 1, cases[i].words);
+    }
+    cli_expect("train lyanna -m models/target.gguf --data " DATA " --steps 1 -o " OUT " --init " FIRST " 2>&1", 1,
+               "was trained for the target");
+    cli_expect(LYANNA "-o " FIRST " --init " FIRST " 2>&1", 2, FIRST);
+    train("train medusa" OPTIONS "--lm-head target", "--steps 1 -o " FIRST);
+    cli_expect("train medusa" OPTIONS "--lm-head target --steps-ahead 5 -o " OUT " --init " FIRST " 2>&1", 1,
+               "its medusa.head_count differs");
+    assert_false(train_rig_exists(OUT));
+}
+
+static void a_run_with_init_resumes_exactly(void **state) {
+    (void)state;
+    train(LYANNA, "-o " FIRST);
+    train(LYANNA, "--init " FIRST " -o " DIR "/whole.gguf --seed 3 --steps 60");
+    const char *command = LYANNA "--init " FIRST " -o " OUT " --seed 3 --steps 60 --checkpoint-every 4";
+    assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
+    /* a file ends with the tensors; the command before them differs */
+    train_rig_shell("tail -c 20000 " OUT " > " DIR "/a && tail -c 20000 " DIR "/whole.gguf | cmp - " DIR "/a");
+    pid_t child = train_rig_start(DIR, LYANNA "--init " FIRST " -o " OUT " --steps 100000 --checkpoint-every 1");
+    train_rig_interrupt(child, OUT ".checkpoint");
+    train_rig_shell("cp " DIR "/whole.gguf " FIRST);
+    cli_expect(LYANNA "--init " FIRST " -o " OUT " --steps 100000 --resume 2>&1", 1, "run with other options: init=");
+    cli_expect(LYANNA "-o " OUT " --steps 100000 --resume 2>&1", 1, "run with other options: ");
+    train_rig_shell("rm -f " OUT " " OUT ".*");
+}
+
+/* Equal weights are no weights; others train something else; a list that does not fit is refused. */
+static void steps_have_weights(void **state) {
+    (void)state;
+    train(LYANNA, "-o " OUT);
+    train_rig_shell("tail -c 20000 " OUT " > " DIR "/a");
+    train(LYANNA, "--step-weights 1,1,1 -o " OUT);
+    train_rig_shell("tail -c 20000 " OUT " | cmp - " DIR "/a");
+    train(LYANNA, "--step-weights 1,0.5,0.25 -o " OUT);
+    assert_int_not_equal(system("tail -c 20000 " OUT " | cmp -s - " DIR "/a"), 0);
+    static const char *const refused[][2] = {
+        {"1,2", "--step-weights lists 2 weights for 3 steps ahead: pass one for each"},
+        {"0,0,0", "one of them must be more than 0"},
+        {"1,-1,1", "must be 1 to 8 numbers from 0 to 1e6 joined by commas"},
+        {"1,,1", "joined by commas"},
+        {"1,1,1,", "joined by commas"},
+        {"1,1,1,1,1,1,1,1,1", "joined by commas"},
+        {"nan,1,1", "joined by commas"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char args[1000];
+        snprintf(args, sizeof args, LYANNA "-o " OUT " --step-weights=%s 2>&1", refused[i][0]);
+        cli_expect(args, 2, refused[i][1]);
+    }
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    cli_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(training_goes_on_where_the_file_ended),
+        cmocka_unit_test(a_curriculum_takes_more_steps_ahead),
+        cmocka_unit_test(files_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_run_with_init_resumes_exactly),
+        cmocka_unit_test(steps_have_weights),
+    };
+    return cmocka_run_group_tests(tests, make_files, drop_files);
+}
