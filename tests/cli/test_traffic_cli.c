@@ -225,6 +225,24 @@ static void new_records_of_the_target_are_learned(void **state) {
                0, "1 documents"); /* all are new for another target */
 }
 
+/* A drafter goes on from itself with the new records alone. */
+static void it_goes_on_with_new_records(void **state) {
+    (void)state;
+#define NEXT \
+    "train redrafter " MODEL "--length 16 --batch 1 --valid 0 --from-traffic " KEPT " --init " OUT " -o " DIR \
+    "/next.gguf"
+    train_rig_shell("rm -f " OUT "* " KEPT);
+    record_texts(5);
+    cli_expect(TRAIN "--valid 0", 0, "5 documents");
+    cli_expect(NEXT, 1, "has no new record of this target");
+    record_texts(2);
+    cli_expect(NEXT, 0, "2 documents, 0 of them held out");
+    train_rig_shell("mv " DIR "/next.gguf " OUT);
+    cli_expect(NEXT, 1, "has no new record of this target");
+    record_texts(3);
+    cli_expect(NEXT, 0, "3 documents, 0 of them held out");
+}
+
 /* The same tokens by --data make the same network. */
 static void records_are_data_as_well(void **state) {
     (void)state;
@@ -332,6 +350,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_full_file_is_left_alone),
         cmocka_unit_test(other_files_are_refused),
         cmocka_unit_test(new_records_of_the_target_are_learned),
+        cmocka_unit_test(it_goes_on_with_new_records),
         cmocka_unit_test(records_are_data_as_well),
         cmocka_unit_test(a_worse_drafter_is_not_written),
         cmocka_unit_test(it_refuses_with_a_reason),

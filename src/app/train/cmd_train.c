@@ -99,7 +99,7 @@ static int open_data(Training *t, fr_error *err) {
     int status = FR_OK;
     if (a->data.valid_share < 0) a->data.valid_share = a->traffic ? 0.1 : 0.01;
     if (a->traffic) {
-        status = traffic_open(&t->traffic, &t->traffic_state, a->traffic, t->source, t->method->name, a->output, err);
+        status = traffic_open(&t->traffic, &t->traffic_state, a, t->method->name, t->source, err);
         a->data.traffic = &t->traffic;
     }
     if (!status) status = dataset_open(&t->data, &a->data, t->source, err);

@@ -40,17 +40,18 @@ static int scan(const char *path, const DrafterTraffic *known, DrafterTraffic *o
     return got < 0 ? got : FR_OK;
 }
 
-int traffic_open(Traffic *out, DrafterTraffic *state, const char *path, const Gguf *target, const char *method,
-                 const char *drafter, fr_error *err) {
+int traffic_open(Traffic *out, DrafterTraffic *state, const TrainArgs *a, const char *method, const Gguf *target,
+                 fr_error *err) {
     Model *model;
-    *out = (Traffic){.path = path};
+    *out = (Traffic){.path = a->traffic};
     int status = model_open(&model, target, err);
     if (status) return status;
     out->target = drafter_target_fingerprint(model);
     model_close(model);
     status = gguf_check(target, err); /* the fingerprint has read the weights */
-    DrafterTraffic known = remembered(drafter, method, out->target);
-    if (!status) status = scan(path, &known, state, &out->new_line, err);
+    DrafterTraffic known = remembered(a->init ? a->init : a->output, method, out->target);
+    if (!status) status = scan(a->traffic, &known, state, &out->new_line, err);
+    if (a->init) out->first_line = out->new_line;
     out->end_line = (int64_t)state->n_lines;
     return status;
 }

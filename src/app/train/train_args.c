@@ -44,13 +44,16 @@ const Option train_model_options[] = {
      .required = "target",
      .section = "Files",
      .help = "GGUF file of the target that the drafter is trained for"},
+    {.key = "init",
+     OPT_FILE(TrainArgs, init),
+     .help = "start from the parameters in FILE, a drafter of the same method, shape and target, with a new optimiser"},
     {.key = "from-traffic",
      OPT_FILE(TrainArgs, traffic),
      .metavar = "FILE.jsonl",
      .help =
          "learn from the generations of this target in FILE, which 'forerun run --record' wrote, instead of --data; "
-         "run only when nothing else wants the processor, and keep the old OUTPUT unless there are new records and "
-         "the drafter becomes no worse"},
+         "with --init, from those that are new since then; the old OUTPUT stays unless there are new ones and the "
+         "drafter becomes no worse"},
     {.key = NULL},
 };
 
