@@ -20,6 +20,7 @@
 #include "train/ops/op_unroll_attention.c"
 #include "train/nets/head_loss.c"
 #include "train/nets/info_factors.c"
+#include "train/nets/info_gate.c"
 #include "train/ops/residual_chain.c"
 #include "train/nets/unroll_layer.c"
 #include "train/nets/unroll_net.c"

@@ -54,6 +54,25 @@ static void write_info(LyannaWeights *w) {
     w->info = learned_rig_info(r, "lyanna", s->rank % 32 ? TYPE_F16 : s->type, H, s->rank, n);
 }
 
+static void write_gate(LyannaWeights *w) {
+    LearnedRig *r = &w->rig;
+    const LyannaShape *s = &w->shape;
+    int32_t n = s->gate_rank, bad = s->bad_gate;
+    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA_KEY_GATE_RANK), (uint32_t)n);
+    w->gate_state = learned_rig_tensor(r, LYANNA_GATE_STATE ".weight", s->type, H, n + (bad == 1), 0.1);
+    w->gate_token = learned_rig_tensor(r, LYANNA_GATE_TOKEN ".weight", s->type, H, n + (bad == 2), 0.3);
+    w->gate_up = learned_rig_tensor(r, LYANNA_GATE_UP ".weight", n % 32 ? TYPE_F16 : s->type, n, V + (bad == 3), 0.3);
+}
+
+static void write_chain(LyannaWeights *w) {
+    LearnedRig *r = &w->rig;
+    const LyannaShape *s = &w->shape;
+    const char *chain = s->chain ? s->chain : "parallel";
+    gguf_set_string(r->w, DRAFTER_KEY(LYANNA_KEY_CHAIN), chain, strlen(chain));
+    gguf_set_u32(r->w, DRAFTER_KEY(LYANNA_KEY_CHAIN_INPUTS), (uint32_t)s->n_inputs);
+    if (s->n_inputs) w->chain_inputs = learned_rig_tensor(r, LYANNA_CHAIN_INPUTS, s->type, H, s->n_inputs, 0.5);
+}
+
 void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
     *w = (LyannaWeights){.shape = *s};
     LearnedRig *r = &w->rig;
@@ -74,6 +93,8 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
     w->up = learned_rig_tensor(r, LYANNA_FFN_UP, type, H, FF, 0.1);
     w->down = learned_rig_tensor(r, LYANNA_FFN_DOWN, TYPE_F32, FF, H, 0.2);
     if (s->rank) write_info(w);
+    if (s->gate_rank) write_gate(w);
+    if (s->n_inputs || s->chain) write_chain(w);
     learned_rig_write(r, s->path);
 }
 
@@ -114,6 +135,7 @@ static void attend(const LyannaRow *row, const double *q, double *out) {
 /* The layer on input x, in the row after `before`. */
 static void run_layer(const LyannaWeights *w, const LyannaRow *before, double *x, LyannaRow *out) {
     double n[H], q[H], attended[H], y[H], gate[FF], up[FF];
+    memcpy(out->input, x, sizeof out->input);
     out->before = before;
     out->position = before ? before->position + 1 : 0;
     norm(x, w->attn_norm, H, n);
@@ -149,13 +171,22 @@ void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t t
     run_layer(w, before, x, out);
 }
 
-void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, double (*logits)[V]) {
+/* The input of a parallel chain's step: that of the last entry, and a learned vector. */
+static void learned_input(const LyannaWeights *w, const LyannaRow *last, int32_t step, double *x) {
+    int32_t at = step < w->shape.n_inputs ? step : w->shape.n_inputs - 1;
+    for (int32_t i = 0; i < H; i++) x[i] = last->input[i] + (double)w->chain_inputs[at * H + i];
+}
+
+void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, LyannaStep *steps) {
     LyannaRow rows[32];
     const LyannaRow *at = last;
     for (int32_t step = 0; step < depth; step++) {
         double x[H];
-        learned_rig_linear(lyanna_target.output, NULL, at->feature, H, V, logits[step]);
-        memcpy(x, at->feature, sizeof x);
+        learned_rig_linear(lyanna_target.output, NULL, at->feature, H, V, steps[step].logits);
+        if (w->gate_state)
+            learned_rig_linear(w->gate_state, NULL, at->feature, H, w->shape.gate_rank, steps[step].gate);
+        if (w->chain_inputs) learned_input(w, last, step, x);
+        else memcpy(x, at->feature, sizeof x);
         run_layer(w, at, x, &rows[step]);
         at = &rows[step];
     }
@@ -174,6 +205,17 @@ void lyanna_rig_info(const LyannaWeights *w, int32_t token, double *info) {
     for (int32_t i = 0; i < n; i++) info[w->hot[i]] = of_hot[i];
 }
 
+void lyanna_rig_gate(const LyannaWeights *w, const LyannaStep *step, int32_t token, double *logits) {
+    double embedding[H], of_token[LYANNA_RIG_GATE], bias[V];
+    int32_t n = w->shape.gate_rank;
+    if (n == 0) return;
+    for (int32_t i = 0; i < H; i++) embedding[i] = (double)lyanna_target.embeddings[token * H + i];
+    learned_rig_linear(w->gate_token, NULL, embedding, H, n, of_token);
+    for (int32_t i = 0; i < n; i++) of_token[i] *= step->gate[i];
+    learned_rig_linear(w->gate_up, NULL, of_token, n, V, bias);
+    for (int32_t v = 0; v < V; v++) logits[v] += bias[v];
+}
+
 typedef struct Candidate {
     int32_t node;
     double joint;
@@ -184,7 +226,7 @@ static int best_first(const void *a, const void *b) {
     return x->joint != y->joint ? (x->joint < y->joint ? 1 : -1) : x->node - y->node;
 }
 
-void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[V], int32_t n_steps, int32_t top, int32_t root,
+void lyanna_rig_subtree(const LyannaWeights *w, const LyannaStep *steps, int32_t n_steps, int32_t top, int32_t root,
                         Tree *out) {
     Candidate queue[LYANNA_RIG_TOP] = {{0, 1}}, found[LYANNA_RIG_TOP * LYANNA_RIG_TOP];
     int32_t n_queue = 1;
@@ -194,8 +236,10 @@ void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[V], int32_t n_s
         for (int32_t i = 0; i < n_queue; i++) {
             double dist[V];
             Candidate all[V];
-            lyanna_rig_info(w, out->nodes[queue[i].node].token, dist);
-            for (int32_t v = 0; v < V; v++) dist[v] += logits[step][v];
+            int32_t token = out->nodes[queue[i].node].token;
+            lyanna_rig_info(w, token, dist);
+            for (int32_t v = 0; v < V; v++) dist[v] += steps[step].logits[v];
+            lyanna_rig_gate(w, &steps[step], token, dist);
             learned_rig_log_softmax(dist, V);
             for (int32_t v = 0; v < V; v++) all[v] = (Candidate){v, queue[i].joint * exp(dist[v])};
             qsort(all, V, sizeof *all, best_first);

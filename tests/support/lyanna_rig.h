@@ -13,7 +13,8 @@ enum {
     LYANNA_DIM = 16,
     LYANNA_KV = LYANNA_KV_HEADS * LYANNA_DIM,
     LYANNA_FF = 80,
-    LYANNA_RIG_TOP = 16
+    LYANNA_RIG_TOP = 16,
+    LYANNA_RIG_GATE = 32
 };
 
 #define LYANNA_TARGET "build/lyanna-target.gguf"
@@ -34,12 +35,17 @@ typedef struct LyannaShape {
     int32_t rank, n_hot;     /* 0: no token info; all tokens are hot */
     const char *first_token; /* NULL: "fused" */
     int32_t bad_hot;         /* 1: two hot tokens in the wrong order; 2: one outside the vocabulary */
+    int32_t gate_rank;       /* 0: no gate; at most LYANNA_RIG_GATE */
+    int32_t n_inputs;        /* of a parallel chain; 0: the chain is serial */
+    const char *chain;       /* NULL: "parallel" with inputs, else no key */
+    int32_t bad_gate;        /* 1, 2, 3: that tensor of the gate has a wrong shape */
 } LyannaShape;
 
 typedef struct LyannaWeights {
     LearnedRig rig;
     LyannaShape shape;
     float *fc, *fc_bias, *q, *k, *v, *o, *attn_norm, *ffn_norm, *gate, *up, *down;
+    float *gate_state, *gate_token, *gate_up, *chain_inputs;
     LearnedRigInfo info;
     int32_t hot[LYANNA_V];
 } LyannaWeights;
@@ -51,17 +57,24 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *shape, uint64_t seed)
 typedef struct LyannaRow {
     const struct LyannaRow *before; /* NULL: none */
     int32_t position;
-    double k[LYANNA_KV], v[LYANNA_KV], feature[LYANNA_H];
+    double k[LYANNA_KV], v[LYANNA_KV], input[LYANNA_H], feature[LYANNA_H];
 } LyannaRow;
+
+/* A step of a chain: its logits, and P h of the gate. */
+typedef struct LyannaStep {
+    double logits[LYANNA_V], gate[LYANNA_RIG_GATE];
+} LyannaStep;
 
 void lyanna_rig_entry(const LyannaWeights *w, const LyannaRow *before, int32_t token, const float *hidden,
                       LyannaRow *out);
-/* logits: [depth][V] of the chain after the last entry. */
-void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, double (*logits)[LYANNA_V]);
+/* steps: [depth] of the chain after the last entry. */
+void lyanna_rig_chain(const LyannaWeights *w, const LyannaRow *last, int32_t depth, LyannaStep *steps);
 /* The token info E'(token). */
 void lyanna_rig_info(const LyannaWeights *w, int32_t token, double *info);
-/* Algorithm 1 over n_steps rows of logits, below `root`. */
-void lyanna_rig_subtree(const LyannaWeights *w, double (*logits)[LYANNA_V], int32_t n_steps, int32_t top, int32_t root,
+/* Adds the gate's bias after a token at a step. */
+void lyanna_rig_gate(const LyannaWeights *w, const LyannaStep *step, int32_t token, double *logits);
+/* Algorithm 1 over n_steps steps of a chain, below `root`. */
+void lyanna_rig_subtree(const LyannaWeights *w, const LyannaStep *steps, int32_t n_steps, int32_t top, int32_t root,
                         Tree *out);
 
 #endif

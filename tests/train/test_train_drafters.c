@@ -33,17 +33,19 @@ static const UnrollShape layer = {.C = C,
                                   .n_steps = 3,
                                   .fuses_token = true};
 
-static NetCase cases[16];
+static NetCase cases[24];
 static int n_cases;
 static MedusaNet medusas[2];
-static UnrollNet eagles[5], lyannas[6];
+static UnrollNet eagles[5], lyannas[9];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
 }
 
 static void add_eagle(UnrollNet *net, const char *what, const HeadLossOptions *loss, int32_t rank) {
-    *net = (UnrollNet){layer, {.method = "eagle", .C = C, .V = V, .rank = rank, .rms_eps = 1e-5f}, *loss};
+    *net = (UnrollNet){.layer = layer,
+                       .info = {.method = "eagle", .C = C, .V = V, .rank = rank, .rms_eps = 1e-5f},
+                       .loss = *loss};
     net->layer.method = "eagle";
     net->layer.fuses_each_step = true;
     net->layer.n_steps = loss->n_steps;
@@ -52,7 +54,7 @@ static void add_eagle(UnrollNet *net, const char *what, const HeadLossOptions *l
 
 static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *loss, int32_t rank, int32_t n_hot,
                        bool fused) {
-    *net = (UnrollNet){layer, {"lyanna", C, V, rank, n_hot, hot, 1e-5f}, *loss};
+    *net = (UnrollNet){.layer = layer, .info = {"lyanna", C, V, rank, n_hot, hot, 1e-5f}, .loss = *loss};
     net->layer.method = "lyanna";
     net->layer.has_attn_norm = true;
     net->layer.fuses_token = fused;
@@ -78,7 +80,12 @@ static int make_cases(void **state) {
     add_lyanna(&lyannas[2], "lyanna, no token info", &soft_labels, 0, 0, true);
     add_lyanna(&lyannas[3], "lyanna, no first token", &soft_labels, 2, 0, false);
     add_lyanna(&lyannas[4], "lyanna, one step, hard labels", &hard_labels, 2, 0, true);
-    add_lyanna(&lyannas[5], "lyanna, weighted steps", &weighted_steps, 2, 0, true);
+    add_lyanna(&lyannas[5], "lyanna, gate", &both_losses, 3, sizeof hot / sizeof *hot, true);
+    add_lyanna(&lyannas[6], "lyanna, gate and a parallel chain, no token info", &both_losses, 0, 0, true);
+    add_lyanna(&lyannas[7], "lyanna, a parallel chain", &soft_labels, 2, 0, false);
+    lyannas[5].gate = lyannas[6].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
+    lyannas[6].layer.is_parallel = lyannas[7].layer.is_parallel = true;
+    add_lyanna(&lyannas[8], "lyanna, weighted steps", &weighted_steps, 2, 0, true);
     return 0;
 }
 

@@ -19,7 +19,7 @@
 
 #define TARGET "build/train-unroll-target.gguf"
 
-enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 16 };
+enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 32 };
 
 static Gguf *gguf;
 static FrozenTarget frozen; /* computes the target's hidden states for the tests */
@@ -65,8 +65,8 @@ static UnrollShape layer_of(const char *method, int32_t n_steps) {
 }
 
 static const int32_t *hot;
-static int32_t n_hot, rank;
-static bool first_token;
+static int32_t n_hot, rank, gate_rank;
+static bool first_token, is_parallel;
 
 static InfoShape info_of(const char *method) {
     const Hparams *h = &frozen.model->hparams;
@@ -74,15 +74,17 @@ static InfoShape info_of(const char *method) {
 }
 
 static UnrollNet eagle_of(HeadLossOptions loss) {
-    UnrollNet n = {layer_of("eagle", loss.n_steps), info_of("eagle"), loss};
+    UnrollNet n = {.layer = layer_of("eagle", loss.n_steps), .info = info_of("eagle"), .loss = loss};
     n.layer.fuses_each_step = true;
     return n;
 }
 
 static UnrollNet lyanna_of(HeadLossOptions loss) {
-    UnrollNet n = {layer_of("lyanna", loss.n_steps), info_of("lyanna"), loss};
+    UnrollNet n = {.layer = layer_of("lyanna", loss.n_steps), .info = info_of("lyanna"), .loss = loss};
     n.layer.has_attn_norm = true;
     n.layer.fuses_token = first_token;
+    n.layer.is_parallel = is_parallel;
+    n.gate = (GateShape){"lyanna", n.info.C, n.info.V, gate_rank, n.layer.fc_std};
     return n;
 }
 
@@ -222,9 +224,13 @@ static void lyanna_drafts_as_the_network_computes(void **state) {
     static const struct {
         int32_t rank, n_hot;
         bool first_token;
-    } cases[] = {{16, 0, true}, {16, 100, true}, {0, 0, true}, {8, 0, false}};
+        int32_t gate_rank;
+        bool is_parallel;
+    } cases[] = {{16, 0, true, 0, false}, {16, 100, true, 8, false}, {0, 0, true, 0, true},
+                 {8, 0, false, 0, false}, {0, 0, false, 16, true},   {16, 0, true, 32, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank = cases[i].rank, n_hot = cases[i].n_hot, first_token = cases[i].first_token, hot = third;
+        gate_rank = cases[i].gate_rank, is_parallel = cases[i].is_parallel;
         const UnrollNet net = lyanna_of(learning);
         Trainer *t = train(&lyanna_net_class, &net, "build/train-lyanna.gguf");
         take_weights(t);

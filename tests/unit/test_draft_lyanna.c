@@ -17,6 +17,9 @@ static const LyannaShape shapes[] = {
     {.path = "build/lyanna-1.gguf", .type = TYPE_Q8_0, .rank = 32, .n_hot = 101},
     {.path = "build/lyanna-2.gguf", .type = TYPE_F16},
     {.path = "build/lyanna-3.gguf", .type = TYPE_F16, .rank = 32, .first_token = "none"},
+    {.path = "build/lyanna-4.gguf", .type = TYPE_F32, .rank = 24, .gate_rank = 20},
+    {.path = "build/lyanna-5.gguf", .type = TYPE_F16, .gate_rank = 32, .n_inputs = 2},
+    {.path = "build/lyanna-6.gguf", .type = TYPE_F32, .rank = 32, .n_hot = 101, .n_inputs = 7, .chain = "parallel"},
 };
 enum { N_FILES = sizeof shapes / sizeof *shapes };
 static LyannaWeights weights[N_FILES];
@@ -85,17 +88,17 @@ static void show_step(Drafter *d, int32_t sequence, const Text *t, int32_t n, in
 
 /* Algorithm 1 at a context of n tokens. */
 static void plain_fresh(const LyannaWeights *w, const Text *t, int32_t n, int32_t depth, int32_t top, Tree *out) {
-    static double logits[MAX_DEPTH][V];
-    lyanna_rig_chain(w, &t->entries[n - 2], depth, logits);
-    lyanna_rig_subtree(w, logits, depth, top, t->tokens[n - 1], out);
+    static LyannaStep steps[MAX_DEPTH];
+    lyanna_rig_chain(w, &t->entries[n - 2], depth, steps);
+    lyanna_rig_subtree(w, steps, depth, top, t->tokens[n - 1], out);
 }
 
 /* Algorithm 2, m tokens later, from the rows of the chain made at n tokens. */
 static void plain_resampled(const LyannaWeights *w, const Text *t, int32_t n, int32_t m, int32_t depth, int32_t top,
                             Tree *out) {
-    static double logits[MAX_DEPTH][V];
-    lyanna_rig_chain(w, &t->entries[n - 2], depth, logits);
-    lyanna_rig_subtree(w, logits + m, depth - m, top, t->tokens[n + m - 1], out);
+    static LyannaStep steps[MAX_DEPTH];
+    lyanna_rig_chain(w, &t->entries[n - 2], depth, steps);
+    lyanna_rig_subtree(w, steps + m, depth - m, top, t->tokens[n + m - 1], out);
 }
 
 /* ---- tests ----------------------------------------------------------------------------------------- */
@@ -149,6 +152,7 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     (void)state;
     learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf");
     learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-3.gguf,depth=2");
+    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-5.gguf");
 }
 
 static void the_text_is_the_plain_one(void **state) {
@@ -157,6 +161,7 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-1.gguf,fusion=off,table=q8");
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-2.gguf,depth=2,top=8,resample=off");
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-3.gguf,depth=6,table=factors");
+    learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-5.gguf,resample=0");
 }
 
 /* Merges a fresh tree (NULL: none) and a re-sampled one, path by path. */
@@ -335,6 +340,12 @@ static void invalid_files_and_options_are_refused(void **state) {
         {.path = "build/lyanna-bad-0.gguf", .type = TYPE_F16, .rank = 32, .n_hot = 20, .bad_hot = 1},
         {.path = "build/lyanna-bad-1.gguf", .type = TYPE_F16, .rank = 32, .n_hot = 20, .bad_hot = 2},
         {.path = "build/lyanna-bad-2.gguf", .type = TYPE_F16, .rank = 32, .first_token = "later"},
+        {.path = "build/lyanna-bad-3.gguf", .type = TYPE_F16, .n_inputs = 2, .chain = "braided"},
+        {.path = "build/lyanna-bad-4.gguf", .type = TYPE_F16, .chain = "parallel"},
+        {.path = "build/lyanna-bad-5.gguf", .type = TYPE_F16, .n_inputs = 2, .chain = "serial"},
+        {.path = "build/lyanna-bad-6.gguf", .type = TYPE_F16, .gate_rank = 8, .bad_gate = 1},
+        {.path = "build/lyanna-bad-7.gguf", .type = TYPE_F16, .gate_rank = 8, .bad_gate = 2},
+        {.path = "build/lyanna-bad-8.gguf", .type = TYPE_F16, .gate_rank = 8, .bad_gate = 3},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         LyannaWeights w;
@@ -344,6 +355,12 @@ static void invalid_files_and_options_are_refused(void **state) {
     refuse("lyanna:file=build/lyanna-bad-0.gguf", FR_ERR_FORMAT, "entry 1 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-1.gguf", FR_ERR_FORMAT, "entry 19 of forerun-drafter.lyanna.hot_tokens");
     refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
+    refuse("lyanna:file=build/lyanna-bad-3.gguf", FR_ERR_FORMAT, "lyanna.chain is 'braided'");
+    refuse("lyanna:file=build/lyanna-bad-4.gguf", FR_ERR_FORMAT, "lyanna.chain.n_inputs");
+    refuse("lyanna:file=build/lyanna-bad-5.gguf", FR_ERR_UNSUPPORTED, "its method reads only");
+    refuse("lyanna:file=build/lyanna-bad-6.gguf", FR_ERR_FORMAT, "lyanna.gate.state.weight");
+    refuse("lyanna:file=build/lyanna-bad-7.gguf", FR_ERR_FORMAT, "lyanna.gate.token.weight");
+    refuse("lyanna:file=build/lyanna-bad-8.gguf", FR_ERR_FORMAT, "lyanna.gate.up.weight");
     refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT,
            "'resample=never' must be off or an integer from 0 to 16");
     refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "'fusion=maybe' must be off or on");

@@ -26,8 +26,9 @@ static int open_eagle(Trainer **out, const TrainArgs *a, const Gguf *source, cha
     FrozenTarget target = {0};
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (!status) {
-        net = (UnrollNet){train_unroll_shape("eagle", &target, &settings.unroll),
-                          train_info_shape("eagle", &target, settings.info.rank), settings.unroll.drafter.loss};
+        net = (UnrollNet){.layer = train_unroll_shape("eagle", &target, &settings.unroll),
+                          .info = train_info_shape("eagle", &target, settings.info.rank),
+                          .loss = settings.unroll.drafter.loss};
         net.layer.fuses_each_step = true;
         status = train_info_check(&net.info, err);
     }

@@ -13,7 +13,8 @@ enum { MANY_TOKENS = 40960, HOT_TOKENS = 32768, HOT_BY_SIZE = -1 };
 typedef struct LyannaSettings {
     UnrollSettings unroll;
     int32_t rank, n_hot; /* n_hot 0: all */
-    bool fuses_token;
+    int32_t gate_rank;
+    bool fuses_token, is_parallel;
     const char *frequencies; /* file of texts in which tokens are counted; NULL: the training data */
 } LyannaSettings;
 
@@ -26,6 +27,15 @@ static const Option option_table[] = {
      .section = "The drafter",
      .default_value = "64",
      .help = "rank of the token info, which predicts the next token from the last one alone; 0: none"},
+    {.key = "gate-rank",
+     OPT_INT(LyannaSettings, gate_rank, 0, TRAIN_MAX_RANK),
+     .default_value = "0",
+     .help = "rank of a bias on the logits that depends on the last token and on the hidden state together; 0: none"},
+    {.key = "chain",
+     OPT_CHOICE(LyannaSettings, is_parallel, "serial", "parallel"),
+     .default_value = "serial",
+     .help = "serial: each hidden state is computed from the one before; parallel: all of them in one forward, from "
+             "learned inputs"},
     {.key = "first-token",
      OPT_CHOICE(LyannaSettings, fuses_token, "none", "fused"),
      .default_value = "fused",
@@ -81,6 +91,8 @@ static int choose_hot(const TrainArgs *a, const Gguf *source, fr_error *err) {
 static void write_signature(char *signature, size_t n_signature) {
     int n = snprintf(signature, n_signature, "lyanna rank=%d first-token=%s hot-tokens=%d", settings.rank,
                      settings.fuses_token ? "fused" : "none", net.info.n_hot);
+    if (settings.gate_rank) n += snprintf(signature + n, n_signature - (size_t)n, " gate-rank=%d", settings.gate_rank);
+    if (settings.is_parallel) n += snprintf(signature + n, n_signature - (size_t)n, " chain=parallel");
     if (settings.frequencies)
         snprintf(signature + n, n_signature - (size_t)n, " frequencies=%016llx",
                  (unsigned long long)hash64(net.info.hot, (size_t)net.info.n_hot * sizeof *net.info.hot, 0));
@@ -91,8 +103,15 @@ static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     FrozenTarget target = {0};
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (!status) {
-        net = (UnrollNet){train_unroll_shape("lyanna", &target, &settings.unroll),
-                          train_info_shape("lyanna", &target, settings.rank), settings.unroll.drafter.loss};
+        net = (UnrollNet){.layer = train_unroll_shape("lyanna", &target, &settings.unroll),
+                          .info = train_info_shape("lyanna", &target, settings.rank),
+                          .loss = settings.unroll.drafter.loss};
+        net.gate = (GateShape){.method = "lyanna",
+                               .C = net.info.C,
+                               .V = net.info.V,
+                               .rank = settings.gate_rank,
+                               .token_std = net.layer.fc_std};
+        net.layer.is_parallel = settings.is_parallel;
         net.layer.has_attn_norm = true;
         net.layer.fuses_token = settings.fuses_token;
         status = choose_hot(a, source, err);

@@ -17,6 +17,7 @@
  *
  *     input of step s >= 2:   f^{s-1}_t                          fuses_each_step false
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
+ *                             fc [E(x_{t+1}) ; h_t] + v_s        is_parallel: the first step's, and a learned vector
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x where it has no norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
  *
@@ -52,20 +53,23 @@ static int64_t q_dim(const UnrollShape *s) { return (int64_t)s->n_head * s->head
 static int64_t kv_dim(const UnrollShape *s) { return (int64_t)s->n_head_kv * s->head_dim; }
 static int64_t fc_in(const UnrollShape *s) { return s->fuses_token ? 2 * s->C : s->C; }
 static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s->fuses_each_step; }
+/* Learned vectors of a parallel chain; a chain of one step has one that is not used. */
+static int32_t n_chain_inputs(const UnrollShape *s) { return s->n_steps > 1 ? s->n_steps - 1 : 1; }
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
-int32_t unroll_n_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm; }
+int32_t unroll_n_tensors(const UnrollShape *s) { return UNROLL_ATTN_NORM + s->has_attn_norm + s->is_parallel; }
 
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i) {
-    static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS,     LAYER_ATTN_Q,   LAYER_ATTN_K,
-                                           LAYER_ATTN_V,    LAYER_ATTN_OUTPUT, LAYER_FFN_NORM, LAYER_FFN_GATE,
-                                           LAYER_FFN_UP,    LAYER_FFN_DOWN,    LAYER_ATTN_NORM};
+    static const char *const suffixes[] = {LAYER_FC_WEIGHT, LAYER_FC_BIAS,     LAYER_ATTN_Q,    LAYER_ATTN_K,
+                                           LAYER_ATTN_V,    LAYER_ATTN_OUTPUT, LAYER_FFN_NORM,  LAYER_FFN_GATE,
+                                           LAYER_FFN_UP,    LAYER_FFN_DOWN,    LAYER_ATTN_NORM, CHAIN_INPUTS};
     int64_t C = s->C, F = s->n_ff, Q = q_dim(s), K = kv_dim(s);
-    const int64_t n_rows[] = {C, 0, Q, K, K, C, 0, F, F, C, 0}, n[] = {fc_in(s), C, C, C, C, Q, C, C, C, F, C};
+    const int64_t n_rows[] = {C, 0, Q, K, K, C, 0, F, F, C, 0, n_chain_inputs(s)};
+    const int64_t n[] = {fc_in(s), C, C, C, C, Q, C, C, C, F, C, C};
     NetTensor t = {.n_rows = n_rows[i], .n = n[i], .start = NET_LAYER, .std = 0.02, .suffix = suffixes[i]};
     if (i == UNROLL_FC) t.start = NET_FUSE, t.std = s->fc_std;
-    if (i == UNROLL_FC_BIAS) t.start = NET_ZEROS;
+    if (i == UNROLL_FC_BIAS || i == UNROLL_CHAIN_INPUTS) t.start = NET_ZEROS, t.std = 0;
     if ((i == UNROLL_Q || i == UNROLL_K) && s->qk_start_anew) t.start = NET_NORMAL;
     snprintf(t.name, sizeof t.name, "%s.%s", s->method, suffixes[i]);
     return t;
@@ -114,6 +118,7 @@ static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
         ARENA_ITEM(&a->dq, T * Q),        ARENA_ITEM(&a->dgate, T * F),
         ARENA_ITEM(&a->dup, T * F),       ARENA_ITEM(&a->dhidden, T * F),
         ARENA_ITEM(&a->dpair, T * 2 * C), ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + s->n_steps)),
+        ARENA_ITEM(&a->dfirst, T * C),
     };
     return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
 }
@@ -175,6 +180,11 @@ static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, cons
     UnrollStep *p = &a->steps[step];
     const real *state = step ? a->steps[step - 1].f : seq->hidden;
     int64_t C = s->C, width = fc_in(s);
+    if (step && s->is_parallel) { /* the rows of the first step are those of all positions */
+        const real *learned = w[UNROLL_CHAIN_INPUTS] + (step - 1) * C;
+        for (int32_t i = 0; i < p->n; i++) add_to(p->x + i * C, a->steps[0].x + p->chains[i] * C, learned, C);
+        return;
+    }
     if (!is_fused(s, step)) {
         take_rows(p->x, state, p->chains, 0, p->n, C);
         return;
@@ -285,12 +295,29 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
         rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
 }
 
+/* For a later step of a parallel chain: passes a->dx on to the step's vector and to the first step's input. */
+static void learned_input_back(const UnrollShape *s, real *const *dw, UnrollActs *a, int32_t step) {
+    const UnrollStep *p = &a->steps[step];
+    int64_t C = s->C;
+    real *dlearned = dw[UNROLL_CHAIN_INPUTS] + (step - 1) * C;
+    for (int32_t i = 0; i < p->n; i++) {
+        real *dfirst = a->dfirst + p->chains[i] * C;
+        add_to(dlearned, dlearned, a->dx + i * C, C);
+        add_to(dfirst, dfirst, a->dx + i * C, C);
+    }
+}
+
 /* Passes a->dx on to fc and to the prediction of the step before. Before the first step is the target, which is
  * frozen. */
 static void input_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     const real *dstate = a->dx;
     int64_t C = s->C, width = C;
+    if (s->is_parallel && step) {
+        learned_input_back(s, dw, a, step);
+        return;
+    }
+    if (s->is_parallel) add_to(a->dx, a->dx, a->dfirst, p->n * C);
     if (is_fused(s, step)) {
         width = fc_in(s);
         zero(a->dpair, p->n * width);
@@ -309,6 +336,7 @@ void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, Unro
         zero(a->steps[i].dk, a->steps[i].n * kv_dim(s));
         zero(a->steps[i].dv, a->steps[i].n * kv_dim(s));
     }
+    if (s->is_parallel) zero(a->dfirst, a->steps[0].n * s->C);
     for (int32_t step = s->n_steps - 1; step >= 0; step--) {
         UnrollStep *p = &a->steps[step];
         if (p->n == 0) continue;

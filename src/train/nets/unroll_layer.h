@@ -19,8 +19,9 @@ typedef struct UnrollShape {
     bool has_attn_norm;
     bool fuses_token;     /* the input of the first step is fc [E ; h], else fc h */
     bool fuses_each_step; /* so is that of later steps; else it is the last output */
-    double fc_std;        /* initial deviation of fc's columns for the token; see start_token_std */
-    bool qk_start_anew;   /* q and k start random, because the target normalises its heads and this layer does not */
+    bool is_parallel; /* that of later steps is the first step's plus a learned vector of the step; needs has_attn_norm */
+    double fc_std;    /* initial deviation of fc's columns for the token; see start_token_std */
+    bool qk_start_anew; /* q and k start random, because the target normalises its heads and this layer does not */
 } UnrollShape;
 
 /* The tensors, in this order. */
@@ -35,7 +36,8 @@ enum {
     UNROLL_GATE,
     UNROLL_UP,
     UNROLL_DOWN,
-    UNROLL_ATTN_NORM
+    UNROLL_ATTN_NORM,
+    UNROLL_CHAIN_INPUTS
 };
 int32_t unroll_n_tensors(const UnrollShape *s);
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
@@ -67,6 +69,7 @@ typedef struct UnrollActs {
     real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
     real *dgate, *dup, *dhidden;         /* [n][F] */
     real *dpair, *dscores;               /* [n][2C], [UNROLL_BLOCK][T + steps] */
+    real *dfirst;                        /* [T][C] is_parallel: gradient of the first step's input, from later steps */
 } UnrollActs;
 
 int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err);

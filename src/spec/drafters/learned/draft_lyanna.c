@@ -9,7 +9,8 @@
  *
  *     1 the chain          h_1 .. h_N from the target's last hidden state and the pending token      lyanna_layer.c
  *     2 one-pass logits    l_i = W_head h_i: one product of N rows (times all sequences) instead of N products in sequence
- *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token                lyanna_tree.c, token_info.c
+ *     3 sampling           a tree from l_1 .. l_N, with the info of each node's token                lyanna_tree.c, token_info.c,
+ *                                                                                                    lyanna_gate.c
  *     4 pruning            to the budget, by joint probability
  *
  * After verification, the rows after the target's own token are still valid. If more than R rows are left
@@ -29,7 +30,7 @@
  *
  * Files: lyanna.h. Memory: `depth` rows of V floats a sequence, and the table of token_info.c.
  *
- * Cost: `depth` forwards of one layer for all sequences together, one LM head of `depth` rows each, and a softmax over V for
+ * Cost: `depth` forwards of one layer for all sequences together (one, if the file has a parallel chain), one LM head of `depth` rows each, and a softmax over V for
  * 1 + (depth - 1) top nodes. When it loses: if the target has few layers, as eagle does; and deep in the tree, where eagle's states
  * depend on its own tokens and lyanna's do not. Proof: tests/unit/test_draft_lyanna.c. */
 #include "base/mem.h"
@@ -45,6 +46,7 @@ enum { MAX_DEPTH = 16, MAX_GROUP_ROWS = 256, MAX_LOGIT_BYTES = 32 << 20 };
 
 typedef struct LyannaSequence {
     float *logits;         /* [depth][V] of the last chain */
+    float *states;         /* [depth][rank] of the last chain, for the gate */
     int64_t logits_at;     /* length of the context at which it was made; -1: there is none */
     bool is_spent;         /* fusion=off: its remaining rows were used for a proposal */
     Tree fresh, resampled; /* all nodes found, with their joint probabilities */
@@ -56,6 +58,7 @@ typedef struct Lyanna {
     LearnedDrafter learned;
     LyannaLayer layer;
     TokenInfo info;
+    LyannaGate gate;
     LyannaSampler sampler;
     int32_t depth, max_group, n_group;
     int32_t threshold; /* re-sample if more rows than this are left; depth: never */
@@ -63,6 +66,7 @@ typedef struct Lyanna {
     LyannaSequence *sequences; /* [max_sequences] */
     int32_t *group;            /* [max_group] sequences whose chains are computed together */
     float *product;            /* [max_group][depth][V] */
+    float *states;             /* [max_group][depth][rank] */
     Tree scratch;
 } Lyanna;
 
@@ -109,6 +113,7 @@ static void close_lyanna(Drafter *drafter) {
     Lyanna *d = (Lyanna *)drafter;
     lyanna_layer_close(&d->layer);
     token_info_close(&d->info);
+    lyanna_gate_close(&d->gate);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -135,14 +140,19 @@ static int32_t choose_group(const Lyanna *d) {
 
 static int allocate(Lyanna *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
-    int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences;
-    float *logits;
-    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n), ARENA_ITEM(&logits, n * chain),
-                               ARENA_ITEM(&d->group, d->max_group), ARENA_ITEM(&d->product, d->max_group * chain),
+    int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences, of_gate = (int64_t)d->depth * d->gate.rank;
+    float *logits, *states;
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),
+                               ARENA_ITEM(&logits, n * chain),
+                               ARENA_ITEM(&d->group, d->max_group),
+                               ARENA_ITEM(&d->product, d->max_group * chain),
+                               ARENA_ITEM(&states, n * of_gate),
+                               ARENA_ITEM(&d->states, d->max_group * of_gate),
                                ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
     for (int64_t i = 0; i < n && !status; i++) {
         d->sequences[i].logits = logits + i * chain;
+        d->sequences[i].states = states + i * of_gate;
     }
     return status ? status : learned_head_reserve(l, (int64_t)d->max_group * d->depth, err);
 }
@@ -153,6 +163,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
     if (!d) return error_memory(err, "lyanna", sizeof *d);
     d->sampler.learned = &d->learned;
     d->sampler.info = &d->info;
+    d->sampler.gate = &d->gate;
     int status = apply_options(d, o, err);
     d->learned.coupled = o->coupled;
     if (!status) status = learned_open(&d->learned, o->file, "lyanna", env, err);
@@ -161,6 +172,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
         status = lyanna_layer_open(&d->layer, &d->learned, env, d->depth, d->max_group, err);
     }
     if (!status) status = token_info_open(&d->info, &d->learned, "lyanna", (TokenInfoForm)o->form, err);
+    if (!status) status = lyanna_gate_open(&d->gate, &d->learned, d->max_group * d->depth, LYANNA_MAX_TOP, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = allocate(d, err);
     if (status) {
@@ -232,8 +244,8 @@ static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     s->resampled_at = at;
     tree_reset(&s->resampled, pending);
     if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
-    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab, (int32_t)n_left,
-                         LYANNA_RESAMPLED, &s->resampled);
+    lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab,
+                         s->states + n_used * d->gate.rank, (int32_t)n_left, LYANNA_RESAMPLED, &s->resampled);
     s->is_spent = !d->is_fusing;
 }
 
@@ -242,13 +254,15 @@ static bool is_alone(const Lyanna *d, const LyannaSequence *s) { return !d->is_f
 
 /* Computes the chains of the group, and their logits in one product. */
 static int make_chains(Lyanna *d, fr_error *err) {
-    int64_t chain = (int64_t)d->depth * d->learned.n_vocab;
+    int64_t chain = (int64_t)d->depth * d->learned.n_vocab, of_gate = (int64_t)d->depth * d->gate.rank;
     int status = d->n_group > 0 ? lyanna_layer_chain(&d->layer, d->group, d->n_group, err) : FR_OK;
     if (status) return status;
     learned_head(&d->learned, d->layer.chains, d->n_group * d->depth, d->product);
+    if (d->gate.rank) lyanna_gate_states(&d->gate, d->layer.chains, d->n_group * d->depth, d->states);
     for (int32_t i = 0; i < d->n_group; i++) {
         LyannaSequence *s = &d->sequences[d->group[i]];
         memcpy(s->logits, d->product + i * chain, (size_t)chain * sizeof *s->logits);
+        if (d->gate.rank) memcpy(s->states, d->states + i * of_gate, (size_t)of_gate * sizeof *s->states);
         s->logits_at = n_tokens_of(d, d->group[i]);
         s->is_spent = false;
     }
@@ -266,7 +280,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     }
     if (s->fresh_at != at) {
         tree_reset(&s->fresh, tree->nodes[0].token);
-        lyanna_build_subtree(&d->sampler, sequence, s->logits, d->depth, LYANNA_FRESH, &s->fresh);
+        lyanna_build_subtree(&d->sampler, sequence, s->logits, s->states, d->depth, LYANNA_FRESH, &s->fresh);
         s->fresh_at = at;
     }
     union_merge(tree, &s->fresh);

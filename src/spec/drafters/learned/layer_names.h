@@ -27,4 +27,15 @@
 #define TOKEN_INFO_UP "token_info.up"     /* .weight [n][d] */
 #define TOKEN_INFO_GAIN "token_info.gain" /* [n] */
 
+/* Token info gated by the state (lyanna_gate.h): a key, then tensors; r is the gate's rank. */
+#define GATE_KEY_RANK "gate.rank"
+#define GATE_STATE_FACTOR "gate.state" /* .weight [r][H] */
+#define GATE_TOKEN_FACTOR "gate.token" /* .weight [r][H] */
+#define GATE_OUTPUT "gate.up"          /* .weight [V][r] */
+
+/* The chain of `lyanna` (lyanna.h). */
+#define CHAIN_KEY "chain"
+#define CHAIN_KEY_INPUTS "chain.n_inputs"
+#define CHAIN_INPUTS "chain.inputs.weight" /* [n_inputs][H] */
+
 #endif

@@ -6,11 +6,16 @@
  *   lyanna.feed_forward_length
  *   lyanna.first_token           "fused": the input of an entry is fc [E(x_{t+1}) ; h_t], embedding first, fc [H][2H]
  *                                "none": fc h_t, fc [H][H]: an ablation that measures what the token contributes
+ *   lyanna.chain                 optional; "serial" (also without the key): the input of step s + 1 is the output of step s;
+ *                                "parallel": it is the first step's input plus row s of chain.inputs, or plus the last row if
+ *                                there are fewer
+ *   lyanna.chain.n_inputs        with "parallel": the number of those rows
  * Tensors:
  *   lyanna.fc.weight, .bias [H]
  *   lyanna.attn_norm.weight [H], lyanna.attn_q, _k, _v, _output.weight, with the target's heads and rope
  *   lyanna.ffn_norm.weight [H], lyanna.ffn_gate, _up, _down.weight
- * and the keys and tensors of its token info: token_info.h.
+ *   lyanna.chain.inputs.weight [n_inputs][H] with "parallel"
+ * and the keys and tensors of its token info: token_info.h; of the gate: lyanna_gate.h.
  */
 #ifndef LEARNED_LYANNA_H
 #define LEARNED_LYANNA_H
@@ -22,6 +27,14 @@
 #define LYANNA_KEY_FEED_FORWARD LYANNA LAYER_KEY_FEED_FORWARD
 #define LYANNA_KEY_FIRST_TOKEN LYANNA "first_token"
 
+#define LYANNA_KEY_CHAIN LYANNA CHAIN_KEY
+#define LYANNA_KEY_CHAIN_INPUTS LYANNA CHAIN_KEY_INPUTS
+
+#define LYANNA_CHAIN_INPUTS LYANNA CHAIN_INPUTS
+#define LYANNA_GATE_STATE LYANNA GATE_STATE_FACTOR
+#define LYANNA_GATE_TOKEN LYANNA GATE_TOKEN_FACTOR
+#define LYANNA_GATE_UP LYANNA GATE_OUTPUT
+#define LYANNA_KEY_GATE_RANK LYANNA GATE_KEY_RANK
 #define LYANNA_FC LYANNA LAYER_FC /* .weight and .bias */
 #define LYANNA_ATTN_NORM LYANNA LAYER_ATTN_NORM
 #define LYANNA_ATTN_Q LYANNA LAYER_ATTN_Q

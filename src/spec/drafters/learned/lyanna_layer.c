@@ -18,9 +18,15 @@
  *     output                             h_1           h_2         h_3          of h_1, h_2, h_3: tokens x4, x5, x6
  *     kept       yes          yes          yes           no          no
  *
+ * A parallel chain has no h_1, h_2, .. in its inputs. Their place is taken by the input of the last entry plus a learned
+ * vector v_s of the step, so that all rows run in one forward, with the entries that are new:
+ *
+ *     input   E(x1) h0     E(x2) h1     E(x3) h2   (E(x3) h2) + v_1   (E(x3) h2) + v_2
+ *
  * The steps of a chain attend to each other and are discarded after it; accepted tokens get new entries from the
  * target's true hidden states. Entries wait in a queue until a chain is needed, so that those of all sequences are
- * one forward, as is each step of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences.
+ * one forward, as is each step of the chains: 1 + (depth - 1) forwards of one layer for any number of sequences, and
+ * 1 with a parallel chain.
  *
  * The layer is a standard one (a norm before attention and one before the feed-forward part; the target's heads, rope
  * and epsilon) and runs in the executor as a model whose rows bring their input. Its output has no norm, because it
@@ -28,11 +34,12 @@
  * double precision. */
 #include "spec/drafters/learned/lyanna_layer.h"
 
+#include "format/blocks.h"
 #include "spec/drafters/learned/lyanna.h"
 
 #include <string.h>
 
-enum { MAX_ROWS = 512 };
+enum { MAX_ROWS = 512, MAX_INPUTS = 64 };
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
@@ -41,6 +48,24 @@ static int read_first_token(LyannaLayer *l, fr_error *err) {
     int choice = 0;
     int status = drafter_file_choice(&l->learned->file, LYANNA_KEY_FIRST_TOKEN, choices, &choice, err);
     l->is_fused = choice == 0;
+    return status;
+}
+
+/* A file without the key has a serial chain. */
+static int read_chain(LyannaLayer *l, fr_error *err) {
+    static const char *const choices[] = {"serial", "parallel", NULL};
+    LearnedDrafter *d = l->learned;
+    const GgufTensor *inputs = NULL;
+    int choice = 0;
+    if (gguf_find_key(d->file.gguf, DRAFTER_KEY(LYANNA_KEY_CHAIN)) < 0) return FR_OK;
+    int status = drafter_file_choice(&d->file, LYANNA_KEY_CHAIN, choices, &choice, err);
+    if (status || choice == 0) return status;
+    int64_t h = d->n_embd;
+    status = drafter_file_int(&d->file, LYANNA_KEY_CHAIN_INPUTS, 1, MAX_INPUTS, &l->n_inputs, err);
+    if (!status) status = drafter_file_matrix(&d->file, LYANNA_CHAIN_INPUTS, h, l->n_inputs, &inputs, err);
+    const ArenaItem items[] = {ARENA_ITEM(&l->chain_inputs, l->n_inputs * h)};
+    if (!status) status = arena_take(&d->arena, items, ARENA_COUNT(items), "lyanna", err);
+    if (!status) blocks_dequantize(inputs->type, inputs->data, l->n_inputs * h, l->chain_inputs);
     return status;
 }
 
@@ -63,10 +88,11 @@ static int read_weights(LyannaLayer *l, fr_error *err) {
 
 static int allocate(LyannaLayer *l, fr_error *err) {
     int64_t h = l->learned->n_embd, rows = l->max_rows, n = l->learned->max_sequences;
-    float *features, *hidden;
+    float *features, *last_inputs, *hidden;
     int32_t *tokens;
     const ArenaItem items[] = {ARENA_ITEM(&l->entries, n),
                                ARENA_ITEM(&features, n * h),
+                               ARENA_ITEM(&last_inputs, n * h),
                                ARENA_ITEM(&tokens, n * LYANNA_QUEUE),
                                ARENA_ITEM(&hidden, n * LYANNA_QUEUE * h),
                                ARENA_ITEM(&l->rows, rows),
@@ -77,6 +103,7 @@ static int allocate(LyannaLayer *l, fr_error *err) {
     int status = arena_take(&l->learned->arena, items, ARENA_COUNT(items), "lyanna", err);
     for (int64_t i = 0; i < n && !status; i++) {
         l->entries[i].feature = features + i * h;
+        l->entries[i].input = last_inputs + i * h;
         l->entries[i].tokens = tokens + i * LYANNA_QUEUE;
         l->entries[i].hidden = hidden + i * LYANNA_QUEUE * h;
     }
@@ -88,6 +115,7 @@ int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv 
     *l = (LyannaLayer){.learned = learned, .depth = depth, .max_group = max_group, .max_rows = MAX_ROWS};
     fr_assert(max_group >= 1 && max_group * depth <= MAX_ROWS);
     int status = read_first_token(l, err);
+    if (!status) status = read_chain(l, err);
     if (!status) status = read_weights(l, err);
     if (!status) status = allocate(l, err);
     return status ? status : one_layer_open_executor(&l->layer, learned, env->n_ctx, depth, MAX_ROWS, err);
@@ -131,37 +159,73 @@ static int32_t pack_queue(LyannaLayer *l, const LyannaEntries *p, int32_t n_rows
     return n_rows;
 }
 
-/* Runs the queues of n sequences, which fit into max_rows, in one forward. */
-static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
-    int32_t n_rows = 0;
+/* Appends the rows of h_2 .. h_depth to the n_rows rows, the first of them below row `last`, or below the entries that are
+ * committed (-1). chain: [depth][H] holds their inputs until the forward. Returns the new number of rows. */
+static int32_t pack_chain(LyannaLayer *l, const LyannaEntries *p, int32_t last, float *chain, int32_t n_rows) {
+    int64_t h = l->learned->n_embd;
+    for (int32_t step = 1; step < l->depth; step++, n_rows++) {
+        const float *learned = l->chain_inputs + (step <= l->n_inputs ? step - 1 : l->n_inputs - 1) * h;
+        float *input = chain + step * h;
+        for (int64_t i = 0; i < h; i++) input[i] = p->input[i] + learned[i];
+        l->rows[n_rows] =
+            (Row){.sequence = p->kv, .parent = step == 1 ? last : n_rows - 1, .want_hidden = true, .input = input};
+    }
+    return n_rows;
+}
+
+/* The inputs of the entries in the queues' n_rows rows, and the rows of parallel chains after them. Returns the new number
+ * of rows. */
+static int32_t make_inputs(LyannaLayer *l, const int32_t *sequences, int32_t n, float *chains, int32_t n_rows) {
+    int64_t h = l->learned->n_embd;
+    int32_t last = -1;
+    learned_linear(l->learned, l->fc, LINEAR_SET, l->pairs, n_rows, l->inputs);
+    for (int32_t i = 0; i < n; i++) {
+        LyannaEntries *p = &l->entries[sequences[i]];
+        last += p->n_queued;
+        if (p->n_queued) memcpy(p->input, l->inputs + last * h, (size_t)h * sizeof *p->input);
+        if (chains) n_rows = pack_chain(l, p, p->n_queued ? last : -1, chains + i * l->depth * h, n_rows);
+    }
+    return n_rows;
+}
+
+/* Keeps the entries of the queues, and copies the states of the chains. */
+static void take_results(LyannaLayer *l, const int32_t *sequences, int32_t n, float *chains, int32_t n_entries) {
+    size_t h = (size_t)l->learned->n_embd;
+    int32_t first = 0, row = n_entries;
+    for (int32_t i = 0; i < n; i++) {
+        LyannaEntries *p = &l->entries[sequences[i]];
+        int32_t end = first + p->n_queued;
+        if (p->n_queued) memcpy(p->feature, executor_hidden(l->layer.executor, end - 1), h * sizeof *p->feature);
+        for (int32_t step = 1; chains && step < l->depth; step++, row++)
+            memcpy(chains + (size_t)(i * l->depth + step) * h, executor_hidden(l->layer.executor, row),
+                   h * sizeof *chains);
+        if (p->n_queued || chains) executor_commit(l->layer.executor, p->kv, l->row_ids + first, p->n_queued);
+        p->n_queued = 0;
+        first = end;
+    }
+}
+
+/* Runs the queues of n sequences, which fit into max_rows, in one forward; with them, unless `chains` [n][depth][H] is NULL,
+ * the chains that follow, whose states h_2 .. h_depth are written there. */
+static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, float *chains, fr_error *err) {
+    int32_t n_entries = 0, n_more = chains ? l->depth - 1 : 0;
     int status = FR_OK;
     for (int32_t i = 0; i < n && !status; i++) {
         const LyannaEntries *p = &l->entries[sequences[i]];
-        if (p->n_queued) status = executor_reserve(l->layer.executor, p->kv, p->n_queued, err);
-        n_rows = pack_queue(l, p, n_rows);
+        if (p->n_queued + n_more) status = executor_reserve(l->layer.executor, p->kv, p->n_queued + n_more, err);
+        n_entries = pack_queue(l, p, n_entries);
     }
-    if (status || n_rows == 0) return status;
-    learned_linear(l->learned, l->fc, LINEAR_SET, l->pairs, n_rows, l->inputs);
+    if (status || n_entries + n * n_more == 0) return status;
+    int32_t n_rows = make_inputs(l, sequences, n, n_more ? chains : NULL, n_entries);
     status = executor_forward(l->layer.executor, l->rows, n_rows, err);
-    if (status) return status;
-    n_rows = 0;
-    for (int32_t i = 0; i < n; i++) {
-        LyannaEntries *p = &l->entries[sequences[i]];
-        if (p->n_queued == 0) continue;
-        int32_t first = n_rows;
-        n_rows += p->n_queued;
-        memcpy(p->feature, executor_hidden(l->layer.executor, n_rows - 1),
-               (size_t)l->learned->n_embd * sizeof *p->feature);
-        executor_commit(l->layer.executor, p->kv, l->row_ids + first, p->n_queued);
-        p->n_queued = 0;
-    }
-    return FR_OK;
+    if (!status) take_results(l, sequences, n, n_more ? chains : NULL, n_entries);
+    return status;
 }
 
 int lyanna_layer_add(LyannaLayer *l, int32_t sequence, int32_t token, const float *hidden, fr_error *err) {
     LyannaEntries *p = &l->entries[sequence];
     int64_t h = l->learned->n_embd;
-    int status = p->n_queued == LYANNA_QUEUE ? run_queues(l, &sequence, 1, err) : FR_OK;
+    int status = p->n_queued == LYANNA_QUEUE ? run_queues(l, &sequence, 1, NULL, err) : FR_OK;
     if (status) return status;
     p->tokens[p->n_queued] = token;
     memcpy(p->hidden + p->n_queued++ * h, hidden, (size_t)h * sizeof *hidden);
@@ -170,20 +234,22 @@ int lyanna_layer_add(LyannaLayer *l, int32_t sequence, int32_t token, const floa
 
 /* ---- the chain ------------------------------------------------------------------------------------ */
 
-/* Runs all queued entries, in as few forwards as possible. */
+/* Runs all queued entries, and parallel chains with them, in as few forwards as possible. */
 static int make_entries(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
+    int64_t chain = (int64_t)l->depth * l->learned->n_embd;
+    float *chains = l->n_inputs ? l->chains : NULL;
     int32_t first = 0, n_rows = 0;
     int status = FR_OK;
     for (int32_t i = 0; i < n && !status; i++) {
-        int32_t more = l->entries[sequences[i]].n_queued;
+        int32_t more = l->entries[sequences[i]].n_queued + (chains ? l->depth - 1 : 0);
         if (n_rows + more > l->max_rows) {
-            status = run_queues(l, sequences + first, i - first, err);
+            status = run_queues(l, sequences + first, i - first, chains ? chains + first * chain : NULL, err);
             first = i;
             n_rows = 0;
         }
         n_rows += more;
     }
-    return status ? status : run_queues(l, sequences + first, n - first, err);
+    return status ? status : run_queues(l, sequences + first, n - first, chains ? chains + first * chain : NULL, err);
 }
 
 /* Computes h_{step+1} from h_step, for all n sequences. */
@@ -209,8 +275,9 @@ int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_e
     for (int32_t i = 0; i < n && !status; i++) {
         const LyannaEntries *p = &l->entries[sequences[i]];
         memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
-        if (l->depth > 1) status = executor_reserve(l->layer.executor, p->kv, l->depth - 1, err);
+        if (l->depth > 1 && !l->n_inputs) status = executor_reserve(l->layer.executor, p->kv, l->depth - 1, err);
     }
+    if (l->n_inputs) return status;
     for (int32_t step = 1; step < l->depth && !status; step++) status = run_step(l, sequences, n, step, err);
     for (int32_t i = 0; i < n && l->depth > 1 && !status; i++)
         executor_commit(l->layer.executor, l->entries[sequences[i]].kv, NULL, 0); /* discards the steps */

@@ -9,6 +9,7 @@ typedef struct LyannaEntries {
     int32_t kv; /* sequence in the executor */
     bool begun;
     float *feature;   /* [H] h_1: the layer's output for the last entry */
+    float *input;     /* [H] the layer's input for the last entry */
     int32_t n_queued; /* entries that have not run yet */
     int32_t *tokens;  /* [LYANNA_QUEUE] */
     float *hidden;    /* [LYANNA_QUEUE][H] */
@@ -21,6 +22,8 @@ typedef struct LyannaLayer {
     bool is_fused;           /* the input of an entry contains the token after it */
     int32_t depth, max_group, max_rows;
     Linear *fc;
+    int32_t n_inputs;    /* of a parallel chain; 0: the chain is serial */
+    float *chain_inputs; /* [n_inputs][H] */
     OneLayer layer;
     LyannaEntries *entries; /* [max_sequences] */
     Row *rows;              /* [max_rows] */

@@ -7,6 +7,8 @@
  *
  *     distribution of the children of a node at depth i = softmax(l_{i+1} + E'(its token))
  *
+ * and, if the file has a gate, the bias of its token at h_{i+1} (lyanna_gate.h).
+ *
  * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint
  * probability (the product along the path) are expanded. Of all nodes found, the best by joint probability are kept
  * within the budget.
@@ -53,25 +55,34 @@
 #define START_TRUST 0.4
 #define MAX_EXPECTED 256.0 /* then the counts are halved, so that old ones lose weight */
 
-/* s->rows = the logits of one position plus the info of each node of the front. */
-static void add_info(const LyannaSampler *s, const float *logits, const Tree *t, const int32_t *front, int32_t n) {
+static void add_to(float *x, const float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] += y[i];
+}
+
+/* s->rows = the logits of one position plus the info of each node of the front, and the gate's bias at that state. */
+static void add_info(const LyannaSampler *s, const float *logits, const float *state, const Tree *t,
+                     const int32_t *front, int32_t n) {
     int64_t n_vocab = s->learned->n_vocab;
     int32_t tokens[LYANNA_MAX_TOP];
+    for (int32_t i = 0; i < n; i++) tokens[i] = t->nodes[front[i]].token;
+    if (s->gate->rank) lyanna_gate_bias(s->gate, state, tokens, n, s->rows);
     for (int32_t i = 0; i < n; i++) {
-        memcpy(s->rows + i * n_vocab, logits, (size_t)n_vocab * sizeof *logits);
-        tokens[i] = t->nodes[front[i]].token;
+        float *row = s->rows + i * n_vocab;
+        if (s->gate->rank) add_to(row, logits, n_vocab);
+        else memcpy(row, logits, (size_t)n_vocab * sizeof *logits);
     }
     token_info_add(s->info, tokens, n, s->rows);
 }
 
-void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag,
-                          Tree *t) {
+void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
+                          int32_t n_steps, int32_t tag, Tree *t) {
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[LYANNA_MAX_TOP] = {0}, n_front = 1;
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
         int32_t first = t->n, tokens[LYANNA_MAX_TOP], path[TREE_MAX_NODES];
         double own[LYANNA_MAX_TOP];
-        add_info(s, logits + (int64_t)step * s->learned->n_vocab, t, front, n_front);
+        const float *state = s->gate->rank ? states + (int64_t)step * s->gate->rank : NULL;
+        add_info(s, logits + (int64_t)step * s->learned->n_vocab, state, t, front, n_front);
         for (int32_t f = 0; f < n_front; f++) {
             int32_t n_path = learned_path(t, front[f], path);
             int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
