@@ -1,4 +1,4 @@
-/* fuzz_records.c - any bytes as a line of training data: it is refused, or it is one of the three forms with all its
+/* fuzz_records.c - any bytes as a line of training data: it is refused, or it is one of the four forms with all its
  * parts. */
 #include "base/error.h"
 #include "train/data/record.h"
@@ -33,9 +33,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     switch (r.kind) {
     case RECORD_TEXT: fr_assert(r.text); break;
     case RECORD_PAIR: fr_assert(r.prompt); break;
+    case RECORD_TOKENS: fr_assert(json_is_array(r.tokens) && r.n_prompt >= 0 && r.n_prompt <= r.n_tokens); break;
     case RECORD_CHAT: check_messages(&r); break;
     }
     (void)record_is_lossy(&r);
+    (void)record_is_of_target(&r, n);
     if (r.kind != RECORD_CHAT) (void)record_is_cut(&r, 0);
     record_free(&r);
     return 0;

@@ -51,6 +51,7 @@ const Job jobs[] = {
      .needs_drafters = true,
      .line = RUN "--stats --logprobs --draft ngram-trie --stats-json %o/stats.json",
      .outputs = {"stats.json"}},
+    {.name = "record", .line = RUN "--record %o/kept.jsonl", .may_stay = {"kept.jsonl"}},
     {.name = "auto", .line = RUN "--draft auto"},
     {.name = "text drafters",
      .line = RUN "--draft ngram-trie --draft pld --draft llma --draft suffix --draft lookahead-trie"},

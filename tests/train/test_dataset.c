@@ -110,7 +110,7 @@ static void documents_and_their_loss_mask(void **state) {
     };
     char text[1024];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const DocumentForm form = {tokenizer, cases[i].family, cases[i].pairs_are_chats};
+        const DocumentForm form = {tokenizer, cases[i].family, cases[i].pairs_are_chats, 0};
         Record r;
         Document d;
         fr_error err;

@@ -2,6 +2,7 @@
 #include "app/json_file.h"
 #include "app/json_values.h"
 #include "app/run/generate.h"
+#include "app/run/record_file.h"
 #include "app/safe_text.h"
 #include "app/stats_json.h"
 
@@ -13,7 +14,7 @@
 
 typedef struct RunArgs {
     GenerateArgs generate;
-    const char *stats_json;
+    const char *stats_json, *record;
     int stats, logprobs;
 } RunArgs;
 
@@ -26,6 +27,12 @@ static const Option option_table[] = {
      .help = "write tokens, text, acceptance and times to FILE, as JSON"},
     {.key = "logprobs", OPT_FLAG(RunArgs, logprobs), .help = "add the log-probability of each token to --stats-json"},
     {.key = "stats", OPT_FLAG(RunArgs, stats), .help = "print a summary on standard error"},
+    {.key = "record",
+     OPT_OUTPUT(RunArgs, record),
+     .metavar = "FILE.jsonl",
+     .help =
+         "append the tokens of the prompt and of the answer to FILE, for 'forerun train --from-traffic': your texts "
+         "are kept there until you delete it"},
     {.key = NULL},
 };
 
@@ -118,11 +125,26 @@ static int write_stats(const Generator *g, const fr_request *r, json_t *logprobs
     return status;
 }
 
+/* The text is printed by now, so a failure is a warning. */
+static void record(const RecordFile *file, const Generator *g, const fr_request *r) {
+    fr_request_options options = generate_request_options(&args.generate, NULL, 0);
+    options.prompt = g->prompt;
+    options.n_prompt = g->n_prompt;
+    fr_error err;
+    if (file->fd >= 0 && record_file_append(file, g->model, r, &options, &err))
+        fprintf(stderr, "forerun: warning: the generation is not recorded: %s\n", err.message);
+}
+
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
     Generator g;
+    RecordFile file = {.fd = -1};
     if (generator_open(&g, &args.generate, &err)) return cli_fail(&err);
+    if (args.record && record_file_open(&file, args.record, &err)) {
+        generator_close(&g);
+        return cli_fail(&err);
+    }
     Output out = {.use_color = generate_use_color(args.generate.color, 1),
                   .is_terminal = isatty(STDOUT_FILENO),
                   .text.max_bytes = 1 << 20,
@@ -141,10 +163,13 @@ static int run(int argc, char **argv) {
                     s.draft_error);
         if (args.stats) print_summary(&g, r);
         if (args.stats_json) status = write_stats(&g, r, out.logprobs, &err);
+        fflush(stdout);
+        record(&file, &g, r);
         fr_request_close(r);
     }
     json_decref(out.logprobs);
     buf_free(&out.text);
+    record_file_close(&file);
     generator_close(&g);
     return status ? cli_fail(&err) : CLI_OK;
 }

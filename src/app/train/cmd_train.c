@@ -6,16 +6,19 @@
 #include "app/command_files.h"
 #include "app/plot.h"
 #include "app/signals.h"
+#include "app/train/traffic.h"
 #include "app/train/train_methods.h"
 #include "app/train/train_plot.h"
 #include "train/loop/drafter_trainer.h"
 #include "train/loop/train_log.h"
 
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { SIGNATURE_BYTES = 1024, PATH_BYTES = 4096 };
@@ -25,6 +28,8 @@ typedef struct Training {
     TrainArgs args;
     char command[PATH_BYTES], run_signature[SIGNATURE_BYTES], checkpoint[PATH_BYTES], log[PATH_BYTES];
     Gguf *source;
+    Traffic traffic;              /* if args.traffic */
+    DrafterTraffic traffic_state; /* for the file that is written */
     Dataset data;
     Trainer *trainer;
     LoopResult result;
@@ -42,7 +47,21 @@ static void catch_signals(void) {
 
 /* ---- before anything is read -------------------------------------------------------------------- */
 
+static int check_data(const TrainArgs *a, fr_error *err) {
+    bool has_data = a->data.n_files > 0;
+    if (!has_data && !a->traffic) return error_set(err, FR_ERR_ARGUMENT, "missing training data: pass --data=FILE");
+    if (!a->traffic) return FR_OK;
+    if (has_data)
+        return error_set(err, FR_ERR_ARGUMENT, "--data and --from-traffic both give training data: pass one of them");
+    if (a->loop.resumes)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--resume: a training from traffic has no checkpoints, because its data grows: leave out "
+                         "--resume to start again");
+    return FR_OK;
+}
+
 static int check_checkpoint(const Training *t, fr_error *err) {
+    if (t->args.traffic) return FR_OK;
     bool is_there = access(t->checkpoint, F_OK) == 0;
     if (is_there && !t->args.loop.resumes)
         return error_set(err, FR_ERR_ARGUMENT,
@@ -63,14 +82,29 @@ static int prepare(Training *t, fr_error *err) {
     int n_log = snprintf(t->log, PATH_BYTES, "%s%s", log ? log : a->output, log ? "" : ".log.jsonl");
     if (n >= PATH_BYTES || n_log >= PATH_BYTES)
         return error_set(err, FR_ERR_ARGUMENT, "-o or --log: the path is too long");
-    a->loop.checkpoint = t->checkpoint;
+    a->loop.checkpoint = a->traffic ? NULL : t->checkpoint;
+    a->loop.validates_first = a->traffic != NULL;
     a->loop.log = t->log;
     a->loop.method = t->run_signature;
     a->loop.stop = &stop_requested;
     a->loop.n_threads = a->n_threads;
-    int status = a->plot ? plot_check(err) : FR_OK;
+    int status = check_data(a, err);
+    if (!status && a->plot) status = plot_check(err);
     if (!status) status = check_checkpoint(t, err);
     return status ? status : gguf_open(&t->source, t->method->needs_model ? a->model : a->vocab, err);
+}
+
+static int open_data(Training *t, fr_error *err) {
+    TrainArgs *a = &t->args;
+    int status = FR_OK;
+    if (a->data.valid_share < 0) a->data.valid_share = a->traffic ? 0.1 : 0.01;
+    if (a->traffic) {
+        status = traffic_open(&t->traffic, &t->traffic_state, a, t->method->name, t->source, err);
+        a->data.traffic = &t->traffic;
+    }
+    if (!status) status = dataset_open(&t->data, &a->data, t->source, err);
+    a->dataset = &t->data;
+    return status;
 }
 
 /* ---- the run ------------------------------------------------------------------------------------ */
@@ -109,6 +143,9 @@ static void print_plan(const Training *t) {
                "not follow the "
                "target's distribution, and neither will a drafter trained on them\n",
                (long long)d->n_lossy);
+    if (d->n_other_target || d->n_broken)
+        printf("%lld records of other models and %lld lines that are no records are left out\n",
+               (long long)d->n_other_target, (long long)d->n_broken);
     printf("%.2f million parameters; %lld steps of %d sequences; products in %s\n", (double)n_params / 1e6,
            (long long)o->schedule.n_steps, o->n_sequences * o->n_accumulate, gemm_description());
     fflush(stdout);
@@ -144,19 +181,22 @@ static int finish(Training *t, fr_error *err) {
     char names[PATH_BYTES];
     float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
     bool has_accuracy = drafter_trainer_accuracy(&r->valid, accuracy);
-    join(names, sizeof names, t->args.data.files, t->args.data.n_files);
+    if (t->args.traffic) snprintf(names, sizeof names, "%s", t->args.traffic);
+    else join(names, sizeof names, t->args.data.files, t->args.data.n_files);
     const DrafterTraining record = {.command = t->command,
                                     .data = names,
                                     .precision = gemm_precision_name(t->args.precision),
                                     .n_steps = (uint64_t)r->n_steps,
                                     .seed = t->args.loop.seed,
+                                    .traffic = t->traffic_state,
                                     .n_tokens = (uint64_t)r->n_steps * (uint64_t)t->args.loop.n_sequences *
                                                 (uint64_t)t->args.loop.n_accumulate * (uint64_t)t->data.train.length,
                                     .loss = train_sums_loss(&r->valid),
                                     .accuracy = has_accuracy ? accuracy : NULL,
                                     .n_heads = r->valid.n_heads,
                                     .n_ranks = TRAIN_RANKS};
-    int status = t->trainer->class->write(t->trainer, t->args.output, &record, err);
+    int status = t->args.traffic ? traffic_check_gain(&r->valid_before, &r->valid, t->args.output, err) : FR_OK;
+    if (!status) status = t->trainer->class->write(t->trainer, t->args.output, &record, err);
     if (status) return status;
     printf("%s: %lld steps in %.1f s, %.0f tokens/s", t->args.output, (long long)(r->n_steps - r->n_steps_before),
            r->seconds, r->tokens_per_s);
@@ -173,8 +213,7 @@ static int finish(Training *t, fr_error *err) {
 
 static int train(Training *t, fr_error *err) {
     int status = prepare(t, err);
-    if (!status) status = dataset_open(&t->data, &t->args.data, t->source, err);
-    t->args.dataset = &t->data;
+    if (!status) status = open_data(t, err);
     if (!status) status = plan_steps(t, err);
     if (!status) status = gemm_open(t->args.precision, t->args.n_threads, err);
     if (!status)
@@ -187,7 +226,7 @@ static int train(Training *t, fr_error *err) {
     catch_signals();
     fr_error why;
     status = loop_run(t->trainer, &t->data, &t->args.loop, &t->result, &why);
-    if (status == FR_ERR_CANCELLED)
+    if (status == FR_ERR_CANCELLED && !t->args.traffic)
         return error_set(err, status, "%s; the same command with --resume continues from %s", why.message,
                          t->checkpoint);
     if (status) {
@@ -197,6 +236,12 @@ static int train(Training *t, fr_error *err) {
     return finish(t, err);
 }
 
+/* From now on this thread, and those that it starts, run only when nothing else wants the processor. */
+static void yield_processor(void) {
+    const struct sched_param none = {0};
+    if (sched_setscheduler(0, SCHED_IDLE, &none) != 0) (void)!setpriority(PRIO_PROCESS, 0, 19);
+}
+
 /* ---- the command -------------------------------------------------------------------------------- */
 
 static int run_method(int argc, char **argv) {
@@ -204,6 +249,7 @@ static int run_method(int argc, char **argv) {
     t->method = train_method_find(argv[0]);
     join_command(t->command, sizeof t->command, argv, argc);
     t->args.data.packs = !t->args.separate;
+    if (t->args.is_idle) yield_processor();
     fr_error err;
     int status = train(t, &err);
     if (t->trainer) t->trainer->class->close(t->trainer);

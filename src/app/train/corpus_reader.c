@@ -36,6 +36,9 @@ static int read_records(const CorpusSink *sink, LineReader *r, fr_error *err) {
         if (record.kind == RECORD_PAIR && !record.response) {
             error_set(&why, FR_ERR_FORMAT, "must have a \"response\" to its \"prompt\"");
             status = line_reader_refuse(r, &why, err);
+        } else if (record.kind == RECORD_TOKENS) {
+            error_set(&why, FR_ERR_FORMAT, "has \"tokens\" and no text");
+            status = line_reader_refuse(r, &why, err);
         } else {
             status = emit_record(sink, r, &record, err);
         }

@@ -92,6 +92,8 @@ static int check(const Record *r, fr_error *err) {
         return error_set(err, FR_ERR_FORMAT,
                          "has a \"text\", not a question: pass --begin-texts=N to let the model continue its first N "
                          "words, or use \"prompt\" or \"messages\"");
+    if (r->kind == RECORD_TOKENS)
+        return error_set(err, FR_ERR_FORMAT, "has \"tokens\", which are no question: use \"prompt\" or \"messages\"");
     for (int i = 0; i < r->n_messages; i++)
         if (!r->messages[i].role) return error_set(err, FR_ERR_FORMAT, "has a message without a string \"role\"");
     if (r->kind == RECORD_CHAT && is_answer(&r->messages[0]))

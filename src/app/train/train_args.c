@@ -44,6 +44,16 @@ const Option train_model_options[] = {
      .required = "target",
      .section = "Files",
      .help = "GGUF file of the target that the drafter is trained for"},
+    {.key = "init",
+     OPT_FILE(TrainArgs, init),
+     .help = "start from the parameters in FILE, a drafter of the same method, shape and target, with a new optimiser"},
+    {.key = "from-traffic",
+     OPT_FILE(TrainArgs, traffic),
+     .metavar = "FILE.jsonl",
+     .help =
+         "learn from the generations of this target in FILE, which 'forerun run --record' wrote, instead of --data; "
+         "with --init, from those that are new since then; the old OUTPUT stays unless there are new ones and the "
+         "drafter becomes no worse"},
     {.key = NULL},
 };
 
@@ -59,7 +69,6 @@ const Option train_vocab_options[] = {
 const Option train_args_options[] = {
     {.key = "data",
      OPT_FILES(TrainArgs, files, data.n_files),
-     .required = "training data",
      .section = "Files",
      .help = "JSON lines (.jsonl, .jsonl.zst) to learn from"},
     {.key = "output",
@@ -70,7 +79,7 @@ const Option train_args_options[] = {
     {.key = "valid",
      OPT_CUSTOM(parse_valid),
      .metavar = "SHARE|FILE",
-     .default_help = "0.01",
+     .default_help = "0.01, with --from-traffic 0.1",
      .help = "hold out this share of the documents, or validate on FILE"},
 
     {.key = "chat",
@@ -165,6 +174,9 @@ const Option train_args_options[] = {
      OPT_INT(TrainArgs, n_threads, 1, THREADS_MAX),
      .default_help = "all cores",
      .help = CLI_HELP_THREADS},
+    {.key = "idle",
+     OPT_FLAG(TrainArgs, is_idle),
+     .help = "run only while nothing else wants the processor (SCHED_IDLE; where that is refused, nice 19)"},
     {.key = "precision",
      OPT_CHOICE(TrainArgs, precision, "bf16", "f32"),
      .values = (const int32_t[]){GEMM_BF16, GEMM_F32},
@@ -175,7 +187,7 @@ const Option train_args_options[] = {
 
 void train_args_defaults(TrainArgs *a) {
     *a = (TrainArgs){.warm_up = -1, .n_threads = threads_n_cores(), .precision = gemm_best_precision()};
-    a->data = (DatasetOptions){.files = a->files, .valid_share = 0.01, .progress = stderr};
+    a->data = (DatasetOptions){.files = a->files, .valid_share = -1, .progress = stderr};
     a->loop = (LoopOptions){.valid_every = -1, .checkpoint_s = 300, .progress = stderr};
     a->loop.adamw = (AdamWOptions){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
 }

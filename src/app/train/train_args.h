@@ -10,6 +10,8 @@ enum { TRAIN_MAX_FILES = 64 };
 
 typedef struct TrainArgs {
     const char *model, *vocab, *output;
+    const char *init;    /* the drafter's file to start from; NULL: none */
+    const char *traffic; /* file of records; NULL: none */
     char *files[TRAIN_MAX_FILES];
     DatasetOptions data;    /* its files are the ones above */
     bool separate;          /* each document begins a sequence: data.packs is the opposite */
@@ -19,6 +21,7 @@ typedef struct TrainArgs {
     int64_t warm_up;        /* steps; -1: a twentieth of all */
     const char *log, *plot; /* log NULL: OUTPUT.log.jsonl */
     int n_threads;
+    bool is_idle; /* run only while nothing else wants the processor */
     GemmPrecision precision;
 } TrainArgs;
 

@@ -47,9 +47,6 @@ const Option train_drafter_options[] = {
      .values = (const int32_t[]){TYPE_F16, TYPE_F32, TYPE_Q8_0},
      .default_value = "f16",
      .help = "type of the matrices in the file"},
-    {.key = "init",
-     OPT_FILE(DrafterSettings, init),
-     .help = "start from the parameters in FILE, a drafter of the same method, shape and target, with a new optimiser"},
     {.key = NULL},
 };
 
@@ -113,8 +110,8 @@ int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *clas
                                      .noise = s->noise,
                                      .n_threads = a->n_threads};
     int status = drafter_trainer_open(out, target, &o, err);
-    if (status || !s->init) return status;
-    status = read_init(*out, class, net, model, s->init, signature, n_signature, err);
+    if (status || !a->init) return status;
+    status = read_init(*out, class, net, model, a->init, signature, n_signature, err);
     if (status) {
         (*out)->class->close(*out);
         *out = NULL;

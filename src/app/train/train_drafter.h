@@ -12,7 +12,6 @@ typedef struct DrafterSettings {
     HeadLossOptions loss; /* its n_steps: heads, or steps that a drafter continues by itself */
     double step_weights[TRAIN_MAX_STEPS];
     int32_t n_step_weights; /* 0: all 1 */
-    const char *init;       /* the drafter's file to start from; NULL: none */
 } DrafterSettings;
 
 /* Rows for a method's DrafterSettings, which holds the method's own defaults. */

@@ -232,6 +232,20 @@ int drafter_file_finish(const DrafterFile *f, fr_error *err) {
                      gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
 }
 
+void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out) {
+    char digits[NAME_MAX_BYTES], print[17];
+    int64_t n_lines;
+    unsigned long long hash;
+    *out = (DrafterTraffic){0};
+    snprintf(print, sizeof print, "%016" PRIx64, target);
+    get_text(g, DRAFTER_KEY("target.fingerprint"), digits);
+    if (check_method(g, method, NULL) || strcmp(digits, print) != 0) return;
+    get_text(g, DRAFTER_KEY("training.traffic.hash"), digits);
+    if (!gguf_get_i64(g, DRAFTER_KEY("training.traffic.lines"), &n_lines) || n_lines < 1) return;
+    if (strlen(digits) != 16 || sscanf(digits, "%16llx", &hash) != 1) return;
+    *out = (DrafterTraffic){(uint64_t)n_lines, hash};
+}
+
 /* ---- writing ------------------------------------------------------------------------------------ */
 
 static void set_text(GgufWriter *w, const char *key, const char *text) {
@@ -246,6 +260,11 @@ static void set_training(GgufWriter *w, const DrafterTraining *t) {
     if (t->n_steps) gguf_set_u64(w, DRAFTER_KEY("training.seed"), t->seed);
     if (t->loss > 0) gguf_set_f32(w, DRAFTER_KEY("training.loss"), (float)t->loss);
     set_text(w, DRAFTER_KEY("training.precision"), t->precision);
+    if (t->traffic.n_lines == 0) return;
+    char digits[17];
+    snprintf(digits, sizeof digits, "%016" PRIx64, t->traffic.hash);
+    gguf_set_u64(w, DRAFTER_KEY("training.traffic.lines"), t->traffic.n_lines);
+    set_text(w, DRAFTER_KEY("training.traffic.hash"), digits);
 }
 
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training) {

@@ -11,6 +11,7 @@
  *   forerun-drafter.target.embedding_length, forerun-drafter.target.vocabulary_size
  *   forerun-drafter.training.*       how it was trained: command, data, and numbers; precision: that of the inputs of matrix
  *                                    products, "bf16" or "f32", as in `forerun train --precision`
+ *   forerun-drafter.training.traffic.lines, .hash   the records it was trained on: number of lines; 16 hex digits
  *   forerun-drafter.<method>.*       its shape; the method's source file documents these keys
  */
 #ifndef DRAFTER_DRAFTER_FILE_H
@@ -60,10 +61,19 @@ int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t
  * were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
+/* The lines of a file of records (`forerun run --record`) that a drafter was trained on: their number and their hash. */
+typedef struct DrafterTraffic {
+    uint64_t n_lines, hash; /* n_lines 0: none */
+} DrafterTraffic;
+
+/* *out is empty where the file does not tell, or is not of that method and target. */
+void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out);
+
 /* How a drafter was trained. Strings may be NULL and numbers 0; their keys are then left out. */
 typedef struct DrafterTraining {
     const char *command, *data, *precision;
     uint64_t n_steps, n_tokens, seed;
+    DrafterTraffic traffic;
     double loss; /* the last one on held-out text */
     const float
         *accuracy; /* [n_heads][n_ranks] on held-out text: how often the token of each rank was right, by head. It is

@@ -71,6 +71,48 @@ static int read_file(Loading *l, const char *path, bool is_valid, fr_error *err)
     return status;
 }
 
+/* One line of the traffic. What is no record was cut off by a kill or a full disk, which must not stop the training. */
+static int take_traffic_line(Loading *l, const LineReader *r, const char *line, size_t n, fr_error *err) {
+    const Traffic *t = l->options->traffic;
+    Record record;
+    fr_error why;
+    if (strspn(line, " \t\r") >= n) return FR_OK;
+    int status = record_parse(&record, line, n, &why);
+    if (status == FR_ERR_FORMAT) {
+        l->dataset->n_broken++;
+        return FR_OK;
+    }
+    int64_t n_before = l->dataset->n_documents;
+    bool is_ours = !status && record_is_of_target(&record, t->target);
+    if (is_ours) status = take_record(l, &record, false, &why);
+    if (!status && !is_ours) l->dataset->n_other_target++;
+    if (line_reader_number(r) > t->new_line) l->dataset->n_new += l->dataset->n_documents - n_before;
+    record_free(&record);
+    return status ? line_reader_refuse(r, &why, err) : FR_OK;
+}
+
+static int read_traffic(Loading *l, fr_error *err) {
+    const Traffic *t = l->options->traffic;
+    LineReader *r;
+    const char *line;
+    size_t n;
+    int status = line_reader_open(&r, t->path, false, LINE_MAX_BYTES, err);
+    if (status) return status;
+    line_reader_limit(r, &l->limit);
+    while (!status && line_reader_number(r) < t->end_line) {
+        int got = line_reader_next(r, &line, &n, err);
+        if (got != 1) {
+            status = got;
+            break;
+        }
+        if (line_reader_number(r) > t->first_line) status = take_traffic_line(l, r, line, n, err);
+        progress_update(&l->bar, l->n_before + line_reader_n_read(r));
+    }
+    l->n_before += line_reader_n_read(r);
+    line_reader_close(r);
+    return status;
+}
+
 static int measure(const char *path, int64_t *n_bytes, fr_error *err) {
     struct stat st;
     if (stat(path, &st) != 0) return error_set(err, FR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
@@ -83,9 +125,11 @@ static int read_files(Loading *l, fr_error *err) {
     int64_t n_bytes = 0;
     int status = o->valid_file ? measure(o->valid_file, &n_bytes, err) : FR_OK;
     for (int i = 0; i < o->n_files && !status; i++) status = measure(o->files[i], &n_bytes, err);
+    if (o->traffic && !status) status = measure(o->traffic->path, &n_bytes, err);
     if (status) return status;
     progress_begin(&l->bar, o->progress, "tokenize", n_bytes);
     for (int i = 0; i < o->n_files && !status; i++) status = read_file(l, o->files[i], false, err);
+    if (!status && o->traffic) status = read_traffic(l, err);
     if (!status && o->valid_file) status = read_file(l, o->valid_file, true, err);
     progress_end(&l->bar);
     return status;
@@ -94,14 +138,26 @@ static int read_files(Loading *l, fr_error *err) {
 static int finish(Dataset *d, const DatasetOptions *o, fr_error *err) {
     int status = sequences_end(&d->train, err);
     if (!status) status = sequences_end(&d->valid, err);
-    if (status || d->train.n > 0) return status;
+    const char *first = o->traffic ? o->traffic->path : o->files[0];
+    if (status) return status;
+    if (o->traffic && d->n_new == 0)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: has no new record of this target, so there is nothing to learn (%lld records of other "
+                         "models, %lld lines that are no records)",
+                         first, (long long)d->n_other_target, (long long)d->n_broken);
+    if (d->train.n > 0) return FR_OK;
     if (d->n_valid_documents > 0 && !o->valid_file)
         return error_set(err, FR_ERR_FORMAT,
-                         "%s: all %lld documents are held out for validation; pass more data, or --valid 0",
-                         o->files[0], (long long)d->n_documents);
+                         "%s: all %lld documents are held out for validation; pass more data, or --valid 0", first,
+                         (long long)d->n_documents);
     return error_set(err, FR_ERR_FORMAT,
-                     "%s: holds no text to learn from; see docs/TRAINING.md for the format of training data",
-                     o->files[0]);
+                     "%s: holds no text to learn from; see docs/TRAINING.md for the format of training data", first);
+}
+
+/* A vocabulary may list more tokens than the model has rows. */
+static int32_t n_rows(const Gguf *vocab, int32_t n_vocab) {
+    const GgufTensor *embd = gguf_find_tensor(vocab, "token_embd.weight");
+    return embd && embd->dims[1] < n_vocab ? (int32_t)embd->dims[1] : n_vocab;
 }
 
 int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, fr_error *err) {
@@ -112,8 +168,9 @@ int dataset_open(Dataset *d, const DatasetOptions *options, const Gguf *vocab, f
     ChatFamily family = chat_family_of(vocab);
     Loading l = {.dataset = d, .options = options, .lacks_chat_format = family == CHAT_NONE};
     l.limit.max_bytes = options->max_text;
-    l.form = (DocumentForm){tokenizer, family == CHAT_NONE ? CHAT_PLAIN : family, options->pairs_are_chats};
     int32_t n_vocab = tokenizer_n_vocab(tokenizer);
+    l.form = (DocumentForm){tokenizer, family == CHAT_NONE ? CHAT_PLAIN : family, options->pairs_are_chats,
+                            n_rows(vocab, n_vocab)};
     sequences_begin(&d->train, n_vocab, options->length, options->packs);
     sequences_begin(&d->valid, n_vocab, options->length, options->packs);
     status = read_files(&l, err);

@@ -64,6 +64,37 @@ static void set_loss_mask(Document *d, const DocumentForm *form, int64_t begin, 
     if (is_cut && end > 0 && tokenizer_is_eog(form->tokenizer, d->tokens[end - 1])) d->loss_mask[end - 1] = 0;
 }
 
+/* The ids of the record, each of which must be in the vocabulary. */
+static int take_ids(Tokens *out, const DocumentForm *form, const Record *r, fr_error *err) {
+    out->ids = malloc((size_t)(r->n_tokens + 1) * sizeof *out->ids);
+    if (!out->ids) return error_memory(err, "a document", (size_t)r->n_tokens * sizeof *out->ids);
+    out->n = r->n_tokens;
+    for (int64_t i = 0; i < r->n_tokens; i++) {
+        const json_t *item = json_array_get(r->tokens, (size_t)i);
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id >= form->n_vocab)
+            return error_set(err, FR_ERR_FORMAT,
+                             "has a list \"tokens\" whose item %lld is not an integer from 0 to %d, a token of the "
+                             "vocabulary",
+                             (long long)i + 1, form->n_vocab - 1);
+        out->ids[i] = (int32_t)id;
+    }
+    return FR_OK;
+}
+
+/* What the model generated is learned as it is. An EOS that it did not generate is only a separator. */
+static int make_generation(Document *d, const DocumentForm *form, const Record *r, fr_error *err) {
+    Tokens tokens = {0};
+    if (r->n_tokens == 0) return FR_OK;
+    int status = take_ids(&tokens, form, r, err);
+    if (!status) status = begin_document(d, form, &tokens, err);
+    free(tokens.ids);
+    if (status) return status;
+    d->loss_mask[d->n - 1] = 0;
+    set_loss_mask(d, form, r->n_prompt, r->n_tokens, false);
+    return FR_OK;
+}
+
 static int make_text(Document *d, const DocumentForm *form, const char *text, fr_error *err) {
     Tokens tokens = {0};
     if (!*text) return FR_OK;
@@ -145,6 +176,7 @@ int document_make(Document *out, const DocumentForm *form, const Record *record,
     else if (record->kind == RECORD_PAIR) status = make_pair(out, form, record, err);
     else if (record->kind == RECORD_CHAT)
         status = make_chat(out, form, record, record->messages, record->n_messages, err);
+    else if (record->kind == RECORD_TOKENS) status = make_generation(out, form, record, err);
     else status = make_text(out, form, record->text, err);
     if (status) document_free(out);
     return status;

@@ -24,6 +24,7 @@ struct LineReader {
     ZSTD_inBuffer in;   /* of chunk */
     size_t frame_left;  /* not 0: the current zstd frame is incomplete */
     bool whole;         /* the file is one line */
+    bool is_complete;   /* the line handed out last ends with a newline */
     bool at_end;        /* all bytes of the file are in `text` */
     Buf text;           /* bytes from `begin` on are not handed out yet; those before `seen` hold no newline */
     size_t begin, seen;
@@ -78,6 +79,7 @@ int line_reader_refuse(const LineReader *r, const fr_error *why, fr_error *err) 
 
 int64_t line_reader_number(const LineReader *r) { return r->n_lines; }
 int64_t line_reader_n_read(const LineReader *r) { return r->n_read; }
+bool line_reader_is_complete(const LineReader *r) { return r->is_complete; }
 
 void line_reader_limit(LineReader *r, TextLimit *limit) { r->limit = limit; }
 
@@ -177,6 +179,7 @@ int line_reader_next(LineReader *r, const char **line, size_t *n, fr_error *err)
         *n = is_last ? r->text.n - r->begin : (size_t)(newline - begin);
         if (newline) *newline = '\0';
         r->begin = r->seen = is_last ? r->text.n : (size_t)(newline - r->text.data) + 1;
+        r->is_complete = !is_last;
         r->n_lines++;
         return 1;
     }

@@ -37,8 +37,9 @@ int line_reader_next(LineReader *r, const char **line, size_t *n, fr_error *err)
 /* Puts "PATH: line N " before the sentence in `why`, as err; returns why->code. */
 int line_reader_refuse(const LineReader *r, const fr_error *why, fr_error *err);
 
-int64_t line_reader_number(const LineReader *r); /* of the line handed out last, from 1 */
-int64_t line_reader_n_read(const LineReader *r); /* bytes of the file read so far, before decompression */
+int64_t line_reader_number(const LineReader *r);   /* of the line handed out last, from 1 */
+bool line_reader_is_complete(const LineReader *r); /* whether the line handed out last ends with a newline */
+int64_t line_reader_n_read(const LineReader *r);   /* bytes of the file read so far, before decompression */
 
 /* Whether the name is *.jsonl or *.jsonl.zst: one JSON object per line. */
 bool line_reader_is_jsonl(const char *path);

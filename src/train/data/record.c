@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static int parse_messages(Record *r, const json_t *list, fr_error *err) {
@@ -22,6 +23,18 @@ static int parse_messages(Record *r, const json_t *list, fr_error *err) {
     return FR_OK;
 }
 
+static int parse_tokens(Record *r, const json_t *list, fr_error *err) {
+    const json_t *n_prompt = json_object_get(r->object, "prompt_tokens");
+    r->kind = RECORD_TOKENS;
+    r->tokens = list;
+    r->n_tokens = (int64_t)json_array_size(list);
+    r->n_prompt = json_integer_value(n_prompt);
+    if (json_is_integer(n_prompt) && r->n_prompt >= 0 && r->n_prompt <= r->n_tokens) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT,
+                     "has %lld \"tokens\"; with it must stand \"prompt_tokens\", an integer from 0 to %lld",
+                     (long long)r->n_tokens, (long long)r->n_tokens);
+}
+
 static int parse_object(Record *r, fr_error *err) {
     const json_t *list = json_object_get(r->object, "messages");
     if (json_is_array(list)) return parse_messages(r, list, err);
@@ -30,8 +43,12 @@ static int parse_object(Record *r, fr_error *err) {
     r->response = json_string_value(json_object_get(r->object, "response"));
     r->kind = r->text ? RECORD_TEXT : RECORD_PAIR;
     if (r->text || r->prompt) return FR_OK;
-    return error_set(err, FR_ERR_FORMAT,
-                     "must have a string \"text\", or strings \"prompt\" and \"response\", or a list \"messages\"");
+    list = json_object_get(r->object, "tokens");
+    if (json_is_array(list)) return parse_tokens(r, list, err);
+    return error_set(
+        err, FR_ERR_FORMAT,
+        "must have a string \"text\", or strings \"prompt\" and \"response\", or a list \"messages\", or a "
+        "list \"tokens\"");
 }
 
 int record_parse(Record *out, const char *line, size_t n, fr_error *err) {
@@ -63,6 +80,13 @@ bool record_is_lossy(const Record *r) {
     size_t i;
     json_array_foreach(list, i, message) is_lossy = is_lossy || json_is_true(json_object_get(message, "lossy"));
     return is_lossy;
+}
+
+bool record_is_of_target(const Record *r, uint64_t fingerprint) {
+    char digits[17];
+    snprintf(digits, sizeof digits, "%016llx", (unsigned long long)fingerprint);
+    const char *target = json_string_value(json_object_get(r->object, "target"));
+    return target && strcmp(target, digits) == 0;
 }
 
 int record_next(LineReader *reader, Record *out, fr_error *err) {

@@ -1,4 +1,5 @@
-/* record.h - the three forms of a line of training data: a text, a prompt with its response, a conversation. */
+/* record.h - the four forms of a line of training data: a text, a prompt with its response, a conversation, the
+ * tokens of a generation. */
 #ifndef DATA_RECORD_H
 #define DATA_RECORD_H
 
@@ -7,7 +8,7 @@
 
 #include <jansson.h>
 
-typedef enum RecordKind { RECORD_TEXT, RECORD_PAIR, RECORD_CHAT } RecordKind;
+typedef enum RecordKind { RECORD_TEXT, RECORD_PAIR, RECORD_CHAT, RECORD_TOKENS } RecordKind;
 
 /* Strings belong to `object`. */
 typedef struct Record {
@@ -18,10 +19,13 @@ typedef struct Record {
     const char *response;  /* RECORD_PAIR; NULL: there is none yet */
     ChatMessage *messages; /* [n_messages] RECORD_CHAT, n_messages >= 1; a missing role is NULL */
     int n_messages;
+    const json_t *tokens;       /* RECORD_TOKENS: a list of n_tokens values of any type, which document_make checks */
+    int64_t n_tokens, n_prompt; /* 0 <= n_prompt <= n_tokens */
 } Record;
 
 /* An object with a list "messages" is a conversation; else, with a string "text", a text; else, with a string "prompt"
- * (and "response"), a pair. On failure err holds a sentence without its subject, for line_reader_refuse. */
+ * (and "response"), a pair; else, with a list "tokens", of which the first "prompt_tokens" are a prompt, a generation.
+ * On failure err holds a sentence without its subject, for line_reader_refuse. */
 int record_parse(Record *out, const char *line, size_t n, fr_error *err);
 void record_free(Record *r); /* an empty one is fine */
 
@@ -32,6 +36,9 @@ bool record_is_cut(const Record *r, int i);
 /* Whether an answer is marked "lossy": true, as distill-data marks answers that do not follow their model's own
  * distribution. */
 bool record_is_lossy(const Record *r);
+
+/* Whether the record names this target, by its fingerprint, as `forerun run --record` writes it. */
+bool record_is_of_target(const Record *r, uint64_t fingerprint);
 
 /* Parses the next line that is not blank. 1: *out is the record; 0: end of file; negative: an error that names file and
  * line. */

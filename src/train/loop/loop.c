@@ -218,7 +218,8 @@ static int stop(Loop *l, fr_error *err) {
 
 static int run(Loop *l, fr_error *err) {
     const LoopOptions *o = l->options;
-    int status = FR_OK;
+    int status = o->validates_first ? validate(l, err) : FR_OK;
+    l->result->valid_before = l->result->valid;
     for (int64_t step = l->result->n_steps; step < o->schedule.n_steps && !status; step++) {
         status = train_step(l, step, err);
         if (status) return status;

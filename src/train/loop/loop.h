@@ -22,6 +22,7 @@ typedef struct LoopOptions {
     Schedule schedule; /* its n_steps is the length of the run */
     AdamWOptions adamw;
     double clip;              /* largest gradient norm; 0: none */
+    bool validates_first;     /* validate before the first step, too */
     int64_t valid_every;      /* steps between validations; 0: only at the end. Without held-out data there is none */
     const char *checkpoint;   /* path; NULL: no checkpoints */
     int64_t checkpoint_steps; /* steps between checkpoints; 0: no limit by steps */
@@ -36,6 +37,7 @@ typedef struct LoopOptions {
 typedef struct LoopResult {
     int64_t n_steps, n_steps_before; /* done in all; done before this process resumed the run */
     TrainSums train, valid;          /* of the last step; of the last validation, with n = 0 where there was none */
+    TrainSums valid_before;          /* before the first step, if validates_first */
     double seconds, tokens_per_s;    /* of this process; tokens per second, in the loss or not */
 } LoopResult;
 
