@@ -4,6 +4,7 @@
 #include "random_model.h"
 
 #include "base/mem.h"
+#include "spec/drafters/learned/confidence.h"
 #include "train/loop/adamw.h"
 #include "train/loop/drafter_trainer.h"
 #include "train/data/hot_tokens.h"
@@ -300,6 +301,7 @@ static void the_confidence_is_the_networks(void **state) {
             assert_true(head->value[i] != 0);
             head->value[i] = (float)sin((double)(i + 1)) / 4;
         }
+        head->value[head->n - CONFIDENCE_SCALARS + CONFIDENCE_SLOPE] = 0.5f;
         fr_error err;
         if (t->class->write(t, path, NULL, &err)) fail_msg("%s", err.message);
         check_confidence(is_eagle, path);
