@@ -10,10 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 int cli_fail(const fr_error *err) {
     fprintf(stderr, "forerun: %s\n", err->message);
     return err->code == FR_ERR_ARGUMENT ? CLI_USAGE : CLI_FAILED;
+}
+
+bool cli_may_color(int fd) {
+    const char *refused = getenv("NO_COLOR");
+    return isatty(fd) && !(refused && *refused);
 }
 
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err) {

@@ -14,6 +14,9 @@ extern const Command *const cli_commands[];
 /* Prints "forerun: <sentence>" on stderr and returns CLI_FAILED (CLI_USAGE for FR_ERR_ARGUMENT). */
 int cli_fail(const fr_error *err);
 
+/* Whether what is written to fd may be coloured: it is a terminal, and NO_COLOR is not set (https://no-color.org). */
+bool cli_may_color(int fd);
+
 /* Reads the whole of a text (base/input_file.h; "-": standard input) into malloc'ed memory, followed by a '\0'; at most max_bytes. */
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err);
 

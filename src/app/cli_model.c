@@ -6,6 +6,7 @@
 #include "app/cli.h"
 
 #include "base/threads.h"
+#include "spec/drafter/drafter_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,7 @@ int cli_model_open(CliModel *m, fr_error *err) {
     const WeightsOptions options = {.kernels = m->kernels, .activations = m->activations, .n_threads = m->n_threads};
     int status = backend_find(m->backend, &backend, err);
     if (!status) status = gguf_open(&m->gguf, m->path, err);
+    if (!status) status = drafter_file_refuse_as_target(m->gguf, err);
     if (!status) status = model_open(&m->model, m->gguf, err);
     if (!status) status = backend->weights_open(&m->weights, m->model, &options, err);
     const DeviceOptions device = {.kernels = m->kernels, .n_threads = m->n_threads, .pin_threads = m->pin};

@@ -23,7 +23,7 @@ static void print_help(FILE *out) {
           "Commands:\n",
           out);
     for (const Command *const *c = cli_commands; *c; c++) fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
-    fputs("\n'forerun COMMAND --help' explains a command, and 'man forerun' the drafters and verification rules.\n"
+    fputs("\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and verification rules.\n"
           "'forerun --completions bash|zsh|fish' prints completions for that shell.\n",
           out);
 }
@@ -51,6 +51,12 @@ static int print_completions(const char *shell) {
     return CLI_USAGE;
 }
 
+static const Command *find_command(const char *name) {
+    for (const Command *const *c = cli_commands; *c; c++)
+        if (strcmp(name, (*c)->name) == 0) return *c;
+    return NULL;
+}
+
 static int refuse_command(const char *name) {
     NearestWord nearest = {.word = NULL};
     for (const Command *const *c = cli_commands; *c; c++) nearest_word_try(&nearest, name, (*c)->name);
@@ -58,6 +64,14 @@ static int refuse_command(const char *name) {
     if (nearest.word) fprintf(stderr, "; did you mean %s?", nearest.word);
     fprintf(stderr, "\nTry 'forerun --help'.\n");
     return CLI_USAGE;
+}
+
+/* `help COMMAND [METHOD]` is `COMMAND [METHOD] --help`. */
+static int help_command(int n_words, char **words) {
+    static char help[] = "--help";
+    const Command *command = find_command(words[0]);
+    char *argv[] = {words[0], n_words > 1 ? words[1] : help, help, NULL};
+    return command ? finish(command_main(command, n_words > 1 ? 3 : 2, argv)) : refuse_command(words[0]);
 }
 
 int main(int argc, char **argv) {
@@ -68,6 +82,7 @@ int main(int argc, char **argv) {
         print_help(stderr);
         return CLI_USAGE;
     }
+    if (strcmp(argv[1], "help") == 0 && argc > 2) return help_command(argc - 2, argv + 2);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return finish(CLI_OK);
@@ -81,7 +96,6 @@ int main(int argc, char **argv) {
         Buf text = {.max_bytes = 1 << 20};
         return print(command_man(cli_commands, &text), &text);
     }
-    for (const Command *const *c = cli_commands; *c; c++)
-        if (strcmp(argv[1], (*c)->name) == 0) return finish(command_main(*c, argc - 1, argv + 1));
-    return refuse_command(argv[1]);
+    const Command *command = find_command(argv[1]);
+    return command ? finish(command_main(command, argc - 1, argv + 1)) : refuse_command(argv[1]);
 }

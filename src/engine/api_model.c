@@ -4,6 +4,7 @@
 #include "format/printable.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "spec/drafter/drafter_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
         return error_set(err, FR_ERR_ARGUMENT, "there are no activations '%s'; choose q16 or q8", o->activations);
     if (options.n_threads > THREADS_MAX) options.n_threads = THREADS_MAX;
     status = gguf_open(&m->gguf, path, err);
+    if (!status) status = drafter_file_refuse_as_target(m->gguf, err);
     if (!status) status = tokenizer_open(&m->tokenizer, m->gguf, err);
     if (!status) status = model_open(&m->model, m->gguf, err);
     if (!status) status = backend->weights_open(&m->weights, m->model, &options, err);

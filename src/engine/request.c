@@ -58,7 +58,7 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     if (o->n_prompt > e->options.n_ctx)
         return error_set(err, FR_ERR_CONTEXT,
                          "the prompt of %lld tokens is longer than the context of %d; shorten it, "
-                         "or set a longer context (--ctx, --kv-tokens; n_ctx, kv_tokens)",
+                         "or choose a longer context",
                          (long long)o->n_prompt, e->options.n_ctx);
     for (int64_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] < 0 || o->prompt[i] >= n_vocab)

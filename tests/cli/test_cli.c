@@ -22,7 +22,13 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("rum", 2, "did you mean run?");
     cli_expect("run --help", 0, "ngram-trie");
     cli_expect("run", 2, "missing model: pass -m FILE");
-    cli_expect("run " TARGET "", 2, "missing prompt: pass -p TEXT or -f FILE");
+    cli_expect("run " TARGET " </dev/null", 2, "missing prompt: standard input is empty; pass -p TEXT or -f FILE");
+    cli_expect("run -m models/eagle.gguf -p x", 1, "is a drafter, not a model; give its target");
+    cli_expect("perf -m models/eagle.gguf", 1, "is a drafter, not a model; give its target");
+    cli_expect("run " TARGET " -p x --temp 1 --top-p 0", 2, "'--top-p=0' must be a number from 1e-06 to 1");
+    cli_expect("help nothing", 2, "unknown command 'nothing'");
+    cli_expect("help train lyanna", 0, "Usage: forerun train lyanna");
+    cli_expect("help run", 0, "Usage: forerun run");
     cli_expect("run " TARGET "-p a -f b", 2, "-p and -f both give a prompt");
     cli_expect("run " TARGET "-p a stray", 2, "unexpected argument 'stray'");
     cli_expect("run " TARGET "-p a --temp hot", 2, "'--temp=hot' must be a number of at least 0");
@@ -112,6 +118,29 @@ static void statistics_have_every_documented_field(void **state) {
     assert_int_equal(json_array_size(json_object_get(drafted, "logprobs")), 60);
     json_decref(plain);
     json_decref(drafted);
+}
+
+/* What `shell` writes, run in a shell; %s in it is the program. */
+static void output_of(const char *shell, char *text, size_t size) {
+    char program[600], command[2048];
+    snprintf(program, sizeof program, "%s/../forerun", cli_rig_folder());
+    snprintf(command, sizeof command, shell, program);
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    text[fread(text, 1, size - 1, out)] = 0;
+    pclose(out);
+}
+
+static void prompts_come_from_files_and_pipes(void **state) {
+    (void)state;
+    static char given[4096], piped[4096], text[4096];
+    cli_run("run " TARGET "-p 'Once upon a time' -n 8", given, sizeof given);
+    output_of("printf 'Once upon a time\\n' | %s run " TARGET "-n 8", piped, sizeof piped);
+    assert_string_equal(piped, given);
+    output_of("printf 'Once upon a time\\r\\n' | %s run " TARGET "-n 8 -f -", piped, sizeof piped);
+    assert_string_equal(piped, given);
+    output_of("printf 'a\\0b' | %s run " TARGET "--chat -n 8 2>&1", text, sizeof text);
+    assert_non_null(strstr(text, "contains a zero byte"));
 }
 
 static void compare_checks_methods_against_plain_decoding(void **state) {
@@ -271,6 +300,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(wrong_usage_and_failures_have_different_statuses),
         cmocka_unit_test(only_the_text_goes_to_standard_output),
         cmocka_unit_test(statistics_have_every_documented_field),
+        cmocka_unit_test(prompts_come_from_files_and_pipes),
         cmocka_unit_test(compare_checks_methods_against_plain_decoding),
         cmocka_unit_test(logits_are_rows_of_floats),
         cmocka_unit_test(perf_prints_ratios),

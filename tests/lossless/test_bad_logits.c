@@ -104,12 +104,27 @@ static void inflate(ModelPatch *p, const GgufTensor *t) {
         else memcpy(data, *(uint16_t *)(void *)data & 0x8000 ? &(uint16_t){0xfbff} : &(uint16_t){0x7bff}, each);
 }
 
+/* Runs the request with each draft on its own: the same tokens, and the same error, as plain decoding's. */
+static void check_with_each(fr_engine *e, fr_request_options *o, const char *const *drafts, size_t n_drafts,
+                            const Stream *plain, const fr_error *plain_why) {
+    static Stream got;
+    for (size_t i = 0; i < n_drafts; i++) {
+        fr_error why;
+        o->drafts = &drafts[i], o->n_drafts = 1;
+        run(e, o, &got, &why);
+        rig_assert_same(plain, &got, drafts[i]);
+        if (plain->finish == FR_FINISH_ERROR) assert_string_equal(why.message, plain_why->message);
+    }
+}
+
 /* ---- the target meets a hostile token ------------------------------------------------------------------- */
 
 static void the_text_ends_where_plain_decoding_ends(void **state) {
     (void)state;
-    static Stream plain, got;
-    fr_error plain_why, why;
+    static Stream plain;
+    fr_error plain_why;
+    size_t n_drafters = 0;
+    while (all_drafters[n_drafters]) n_drafters++;
     fr_model *model = rig_open_model(MEETS, NULL);
     all_drafters_write_for(MEETS);
     int n_errors = 0;
@@ -124,12 +139,7 @@ static void the_text_ends_where_plain_decoding_ends(void **state) {
             assert_non_null(strstr(plain_why.message, want));
             assert_true(plain.n > 0 && plain.tokens[plain.n - 1] >= FIRST_HOSTILE);
         }
-        for (int i = 0; all_drafters[i]; i++) {
-            o.drafts = &all_drafters[i], o.n_drafts = 1;
-            run(e, &o, &got, &why);
-            rig_assert_same(&plain, &got, all_drafters[i]);
-            if (plain.finish == FR_FINISH_ERROR) assert_string_equal(why.message, plain_why.message);
-        }
+        check_with_each(e, &o, all_drafters, n_drafters, &plain, &plain_why);
         fr_engine_close(e);
     }
     fr_model_close(model);
@@ -298,19 +308,14 @@ static void drafters_that_overflow(void **state) {
 /* The first error or the whole text, plainly and with three drafters. Returns whether it was an error. */
 static bool check_huge(const char *backend) {
     static const char *const drafts[] = {"ngram-trie", "recycling", "lookahead"};
-    static Stream plain, got;
-    fr_error plain_why, why;
+    static Stream plain;
+    fr_error plain_why;
     fr_model *model = rig_open_model_in(HUGE_NUMBERS, backend);
     fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 96});
     fr_request_options o = request_of(0.8, 7);
     o.max_tokens = N_SHORT;
     run(e, &o, &plain, &plain_why);
-    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
-        o.drafts = &drafts[i], o.n_drafts = 1;
-        run(e, &o, &got, &why);
-        rig_assert_same(&plain, &got, drafts[i]);
-        if (plain.finish == FR_FINISH_ERROR) assert_string_equal(why.message, plain_why.message);
-    }
+    check_with_each(e, &o, drafts, sizeof drafts / sizeof *drafts, &plain, &plain_why);
     fr_engine_close(e);
     fr_model_close(model);
     return plain.finish == FR_FINISH_ERROR;

@@ -115,7 +115,7 @@ typedef struct BenchSpread {
     double mean, sd; /* sd NaN for a single run */
 } BenchSpread;
 
-typedef enum BenchVerdict { BENCH_EVEN, BENCH_FASTER, BENCH_SLOWER } BenchVerdict;
+typedef enum BenchVerdict { BENCH_UNKNOWN, BENCH_EVEN, BENCH_FASTER, BENCH_SLOWER } BenchVerdict;
 
 /* One method in one category (-1: all). */
 typedef struct BenchRow {
@@ -123,8 +123,8 @@ typedef struct BenchRow {
     BenchRecord sum;                    /* over questions and runs */
     BenchSpread rate;                   /* generated tokens a second */
     BenchSpread prefill_rate, speed_up; /* speed-up: ratio of the rates, run by run */
-    BenchVerdict verdict;               /* whether the speed-up differs from 1 by more than its deviation */
-    bool same;                          /* every answer is plain decoding's, bit for bit */
+    BenchVerdict verdict; /* whether the speed-up differs from 1 by more than its deviation; unknown after one run */
+    bool same;            /* every answer is plain decoding's, bit for bit */
 } BenchRow;
 
 void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *out);

@@ -76,8 +76,9 @@ static void print_spread(const BenchSpread *s, int width, int decimals, const ch
 }
 
 static void print_verdict(const BenchRow *row, bool is_plain) {
-    static const char *const words[] = {"even", "faster", "slower"}, *const colors[] = {"", "\033[32m", "\033[31m"};
-    bool paint = isatty(1) && row->verdict != BENCH_EVEN;
+    static const char *const words[] = {"", "even", "faster", "slower"};
+    static const char *const colors[] = {"", "", "\033[32m", "\033[31m"};
+    bool paint = cli_may_color(STDOUT_FILENO) && *colors[row->verdict];
     printf(" %s%-6s%s", paint ? colors[row->verdict] : "", is_plain ? "" : words[row->verdict],
            paint ? GENERATE_COLOR_OFF : "");
 }
@@ -165,7 +166,9 @@ static void print_single(const BenchResults *r) {
     print_depths(r);
     printf("\ntokens/s and shares of time are of decoding only; prefill: prompt tokens per second; acceptance: tokens "
            "accepted per\n"
-           "target pass, the target's own included; even: within one standard deviation, or 1 %%, of plain decoding\n");
+           "target pass, the target's own included%s\n",
+           r->n_runs > 1 ? "; even: within one standard deviation, or 1 %, of plain decoding" : "");
+    if (r->n_runs == 1) printf("one run cannot tell faster from slower: pass --runs 3 or more\n");
     print_losses(r);
 }
 

@@ -48,7 +48,8 @@ static double rate_of(const BenchResults *r, int i_run, int i_method, const Benc
 }
 
 static BenchVerdict verdict_of(const BenchSpread *speed_up) {
-    double margin = fmax(LEAST_MARGIN, speed_up->sd); /* fmax ignores a NaN */
+    if (!isfinite(speed_up->sd)) return BENCH_UNKNOWN; /* a single run says nothing about the next one */
+    double margin = fmax(LEAST_MARGIN, speed_up->sd);
     if (speed_up->mean - margin > 1) return BENCH_FASTER;
     return speed_up->mean + margin < 1 ? BENCH_SLOWER : BENCH_EVEN;
 }

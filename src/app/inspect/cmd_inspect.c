@@ -30,8 +30,6 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-static bool may_colour(void) { return isatty(STDOUT_FILENO) && !getenv("NO_COLOR"); }
-
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     Gguf *g;
@@ -40,7 +38,7 @@ static int run(int argc, char **argv) {
     Summary s = inspect_summary(g);
     int status = FR_OK;
     if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
-    else inspect_print_text(g, &s, args.tensors, may_colour());
+    else inspect_print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO));
     gguf_close(g);
     return status ? cli_fail(&err) : CLI_OK;
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_COUNTS = 64, MAX_ROWS = 512, MAX_SPLIT = 8 };
 #define PARTS_S 1.0 /* seconds to measure the parts of one forward */
@@ -220,9 +221,34 @@ static int report(const PerfArgs *a, fr_error *err) {
     return status;
 }
 
+/* Runnable threads of the whole machine, this one included; 1 where the system does not tell. */
+static int n_runnable(void) {
+    double load[3];
+    int n = 1;
+    FILE *f = fopen("/proc/loadavg", "r");
+    if (!f) return 1;
+    if (fscanf(f, "%lf %lf %lf %d/", &load[0], &load[1], &load[2], &n) != 4) n = 1;
+    fclose(f);
+    return n;
+}
+
+/* Times taken beside other programs are too long, and nothing in the table shows it. */
+static void warn_if_busy(void) {
+    enum { N_LOOKS = 10 };
+    int n_busy = 0;
+    for (int i = 0; i < N_LOOKS; i++) {
+        n_busy += n_runnable() > 1;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    if (n_busy > N_LOOKS / 2)
+        fprintf(stderr, "forerun perf: other programs are running: the times below are too long, and vary; stop them, "
+                        "and measure again\n");
+}
+
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
+    warn_if_busy();
     int status = args.plot ? plot_check(&err) : FR_OK;
     if (!status) status = cli_model_open(&args.model, &err);
     if (!status) status = args.figures ? perf_figures(&args.model, args.seconds, args.json, &err) : report(&args, &err);

@@ -55,18 +55,37 @@ int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine
     return status;
 }
 
+/* Editors and echo end a file with a newline, which is not meant as a part of the prompt. */
+static size_t without_last_newline(const char *text, size_t n) {
+    if (n > 0 && text[n - 1] == '\n') n--;
+    if (n > 0 && text[n - 1] == '\r') n--;
+    return n;
+}
+
+static int encode_prompt_file(Generator *g, const GenerateArgs *a, fr_error *err) {
+    char *text;
+    size_t n;
+    int status = cli_read_file(a->prompt_file, PROMPT_MAX_BYTES, &text, &n, err);
+    if (status) return status;
+    n = without_last_newline(text, n);
+    text[n] = '\0';
+    if (n == 0 && strcmp(a->prompt_file, "-") == 0)
+        status = error_set(err, FR_ERR_ARGUMENT,
+                           "missing prompt: standard input is empty; pass -p TEXT or -f FILE, or pipe the prompt in");
+    else if (a->chat && memchr(text, '\0', n))
+        status = error_set(err, FR_ERR_ARGUMENT, "%s: contains a zero byte, which a message of a chat cannot have",
+                           a->prompt_file);
+    else status = encode_prompt(g, a, text, n, err);
+    free(text);
+    return status;
+}
+
 static int open_generator(Generator *g, const GenerateArgs *a, fr_error *err) {
     int status = generate_open_model(&g->model, a, err);
     if (!status)
         status = generate_open_engine(&g->engine, g->model, &a->engine, a->drafts, a->n_drafts, a->tree_budget, err);
     if (status || a->prompt) return status ? status : encode_prompt(g, a, a->prompt, strlen(a->prompt), err);
-    char *text;
-    size_t n;
-    status = cli_read_file(a->prompt_file, PROMPT_MAX_BYTES, &text, &n, err);
-    if (status) return status;
-    status = encode_prompt(g, a, text, n, err);
-    free(text);
-    return status;
+    return encode_prompt_file(g, a, err);
 }
 
 int generator_open(Generator *g, const GenerateArgs *a, fr_error *err) {
@@ -118,7 +137,9 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
     return status;
 }
 
-int generate_use_color(ColorWhen when, int fd) { return when == COLOR_ALWAYS || (when == COLOR_AUTO && isatty(fd)); }
+int generate_use_color(ColorWhen when, int fd) {
+    return when == COLOR_ALWAYS || (when == COLOR_AUTO && cli_may_color(fd));
+}
 
 const char *generate_source_color(int32_t source) {
     static const char *const colors[] = {"\033[32m", "\033[36m", "\033[35m", "\033[33m", "\033[34m", "\033[31m"};

@@ -34,7 +34,7 @@ extern const Option generate_options[], generate_prompt_options[];
 void generate_defaults(GenerateArgs *a);
 /* What no row can check; the second also checks the prompt. */
 int generate_check(const GenerateArgs *a, fr_error *err);
-int generate_check_prompt(const GenerateArgs *a, fr_error *err);
+int generate_check_prompt(GenerateArgs *a, fr_error *err);
 /* Refuses a wrong --draft before the model is loaded, as far as that is possible; and adds the files of the drafts. */
 int generate_check_drafts(const char *const *drafts, int n_drafts, fr_error *err);
 bool generate_add_files(CommandFiles *out, const char *const *drafts, int n_drafts);

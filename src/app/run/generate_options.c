@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SECTION_DRAFTING "Drafting (changes no token, except under --verify)"
 #define SECTION_SAMPLING "Sampling (the text is a function of these options and the seed)"
@@ -64,7 +65,7 @@ const Option generate_options[] = {
      .default_value = "0",
      .help = "sample from the K most probable tokens; 0: all"},
     {.key = "top-p",
-     OPT_REAL(GenerateArgs, sampling.top_p, 0, 1),
+     OPT_REAL(GenerateArgs, sampling.top_p, 1e-6, 1),
      .metavar = "P",
      .default_value = "1",
      .help = "sample from the most probable tokens that have the probability P together; 1: all"},
@@ -74,7 +75,7 @@ const Option generate_options[] = {
      .default_value = "0",
      .help = "sample from tokens at least P times as probable as the best; 0: all"},
     {.key = "repeat-penalty",
-     OPT_REAL(GenerateArgs, sampling.repeat_penalty, 0, HUGE_VAL),
+     OPT_REAL(GenerateArgs, sampling.repeat_penalty, 1e-6, HUGE_VAL),
      .default_value = "1",
      .help = "divide the logits of recent tokens by X; 1: off"},
     {.key = "frequency-penalty",
@@ -143,7 +144,7 @@ const Option generate_prompt_options[] = {
     {.key = "file",
      .letter = 'f',
      OPT_FILE(GenerateArgs, prompt_file),
-     .help = "read the prompt from FILE; -: from standard input"},
+     .help = "read the prompt from FILE, without its last newline; -: from standard input"},
     {.key = "chat",
      OPT_FLAG(GenerateArgs, chat),
      .help = "the prompt is a user's message: put it into the model's chat format"},
@@ -185,12 +186,13 @@ bool generate_add_files(CommandFiles *out, const char *const *drafts, int n_draf
     return fits;
 }
 
-int generate_check_prompt(const GenerateArgs *a, fr_error *err) {
+int generate_check_prompt(GenerateArgs *a, fr_error *err) {
     int status = generate_check(a, err);
     if (!status) status = generate_check_drafts(a->drafts, a->n_drafts, err);
     if (status) return status;
+    if (!a->prompt && !a->prompt_file && !isatty(STDIN_FILENO)) a->prompt_file = "-";
     if (!a->prompt && !a->prompt_file)
-        return error_set(err, FR_ERR_ARGUMENT, "missing prompt: pass -p TEXT or -f FILE");
+        return error_set(err, FR_ERR_ARGUMENT, "missing prompt: pass -p TEXT or -f FILE, or pipe it in");
     if (a->prompt && a->prompt_file)
         return error_set(err, FR_ERR_ARGUMENT, "-p and -f both give a prompt: pass one of them");
     if (a->system && !a->chat)

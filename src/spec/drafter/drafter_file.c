@@ -94,6 +94,18 @@ static int check_target(const Gguf *g, const Model *target, fr_error *err) {
                      gguf_path(g), name, print, our_name, our_print);
 }
 
+int drafter_file_refuse_as_target(const Gguf *g, fr_error *err) {
+    char is[NAME_MAX_BYTES], name[NAME_MAX_BYTES];
+    get_text(g, "general.architecture", is);
+    if (strcmp(is, DRAFTER_ARCHITECTURE) != 0) return FR_OK;
+    get_text(g, DRAFTER_KEY("method"), is);
+    get_text(g, DRAFTER_KEY("target.name"), name);
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: is a drafter, not a model; give its target ('%s') as the model, and the drafter as --draft "
+                     "%s:file=%s",
+                     gguf_path(g), name, is, gguf_path(g));
+}
+
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err) {
     *f = (DrafterFile){0};
     if (!path[0])

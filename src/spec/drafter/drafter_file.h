@@ -31,6 +31,9 @@ typedef struct DrafterFile {
     int64_t n_taken; /* tensors that the method has read */
 } DrafterFile;
 
+/* Fails if the file is a learned drafter, which somebody gave as the model; the error names its target and method. */
+int drafter_file_refuse_as_target(const Gguf *g, fr_error *err);
+
 /* Opens a drafter's file. Fails if it is no drafter, is one of another method, or was trained for another target; the
  * error names which. After a failure drafter_file_close is safe. */
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err);
