@@ -18,6 +18,7 @@
 # CURRICULUM=STEPS (lyanna learns 3 steps ahead for the first half of the time, then STEPS; empty: not).
 # Needs jq, zstd and gnuplot. An interrupted training goes on when its stage is run again.
 set -euo pipefail
+shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
@@ -61,8 +62,8 @@ steps_in() { # MINUTES NAME METHOD RATE OPTIONS...
   shift 4
   if [ ! -e "$OUT/$name.gguf.checkpoint" ]; then
     rm -f "$OUT/probe.gguf.checkpoint"
-    train probe "$method" 6 "$rate" "$@" --valid 0 > /dev/null 2>&1
-    jq -rs --argjson minutes "$minutes" '(.[-1].cpu_seconds - .[0].cpu_seconds) / (length - 1) as $step | 60 * $minutes / $step | floor' \
+    train probe "$method" 4 "$rate" "$@" --valid 0 > /dev/null 2>&1
+    jq -rs --argjson minutes "$minutes" '[1, (60 * $minutes * (length - 1) / (.[-1].cpu_seconds - .[0].cpu_seconds) | floor)] | max' \
       "$OUT/probe.gguf.log.jsonl" > "$OUT/$name.steps"
   fi
   cat "$OUT/$name.steps"
