@@ -2,7 +2,7 @@
 # bench/learned.sh STAGE... - makes the shipped drafters again, and the tables of docs/LEARNED.md.
 #
 #   data        the target's own answers to the training part of a corpus     DATA/answers.jsonl, DATA/heldout.jsonl
-#   drafters    one drafter of each method                                    OUT/METHOD.gguf
+#   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
 #   ablations   what the tables compare them with                             OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
 #   labels      redrafter by soft and hard labels, on greedy answers and on the corpus itself; then labels_table
@@ -10,13 +10,18 @@
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
 #   report      what docs/LEARNED.md shows of them, as Markdown
 #   plots       its figures, docs/plots/learned-*.svg (gnuplot)
+#   curves      held-out accuracy over processor time, from the logs of `drafters`: docs/plots/learned-curves.svg
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), CORPUS (a folder of KIND.train.jsonl.zst and
 # KIND.valid.jsonl.zst, texts; ../shared/data/corpus), DATA and OUT (build/learned).
-# Needs jq, zstd and gnuplot. Each drafter took five to nine minutes of one core.
+# For the drafters: METHODS (all), MINUTES of processor time for each (20), LYANNA (its options, such as "--rank 256"),
+# CURRICULUM=STEPS (lyanna learns 3 steps ahead for the first half of the time, then STEPS; empty: not).
+# Needs jq, zstd and gnuplot. An interrupted training goes on when its stage is run again.
 set -euo pipefail
+shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
+: "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
 mkdir -p "$DATA" "$OUT"
 
 # Of each kind some texts are begun and the target goes on, half of them greedily, half at temperature 0.8.
@@ -41,20 +46,86 @@ stage_data() {
 }
 
 train_on() { # FILE NAME METHOD STEPS RATE OPTIONS...
-  local file=$1 name=$2 method=$3 steps=$4 rate=$5
+  local file=$1 name=$2 method=$3 steps=$4 rate=$5 resume=
   shift 5
+  [ ! -e "$OUT/$name.gguf.checkpoint" ] || resume=--resume
   "$FORERUN" train "$method" -m "$TARGET" --data "$DATA/$file" -o "$OUT/$name.gguf" --type q8_0 --steps "$steps" \
-    --batch 16 --lr "$rate" --valid-every 75 -t 1 --plot "$OUT/$name.svg" "$@"
+    --batch 16 --lr "$rate" --decay linear --final-lr 0 -t 1 --plot "$OUT/$name.svg" $resume "$@"
 }
 
 train() { train_on answers.jsonl "$@"; }
 
+# The number of steps that take so many minutes of processor time: a few are timed, without the first. An interrupted
+# run keeps its own.
+steps_in() { # MINUTES NAME METHOD RATE OPTIONS...
+  local minutes=$1 name=$2 method=$3 rate=$4
+  shift 4
+  if [ ! -e "$OUT/$name.gguf.checkpoint" ]; then
+    rm -f "$OUT/probe.gguf.checkpoint"
+    train probe "$method" 4 "$rate" "$@" --valid 0 > /dev/null 2>&1
+    jq -rs --argjson minutes "$minutes" '[1, (60 * $minutes * (length - 1) / (.[-1].cpu_seconds - .[0].cpu_seconds) | floor)] | max' \
+      "$OUT/probe.gguf.log.jsonl" > "$OUT/$name.steps"
+  fi
+  cat "$OUT/$name.steps"
+}
+
+train_for() { # MINUTES NAME METHOD RATE OPTIONS...
+  local minutes=$1 name=$2 method=$3 rate=$4 steps
+  shift 4
+  steps=$(steps_in "$minutes" "$name" "$method" "$rate" "$@")
+  train "$name" "$method" "$steps" "$rate" "$@"
+}
+
+# The learning rate falls from the first half to the second as in one run.
+train_curriculum() { # STEPS-AHEAD RATE OPTIONS...
+  local steps_ahead=$1 rate=$2 half
+  shift 2
+  half=$(jq -n "$MINUTES / 2")
+  if [ ! -e "$OUT/lyanna.gguf.checkpoint" ]; then # else the second half goes on
+    train_for "$half" lyanna-first lyanna "$rate" --steps-ahead 3 --type f32 --final-lr 0.5 "$@"
+  fi
+  train_for "$half" lyanna lyanna "$(jq -n "$rate / 2")" --steps-ahead "$steps_ahead" --warm-up 0 --init "$OUT/lyanna-first.gguf" "$@"
+}
+
+train_method() { # METHOD
+  case $1 in
+    lyanna) if [ "$CURRICULUM" ]; then train_curriculum "$CURRICULUM" 0.005 $LYANNA; else train_for "$MINUTES" lyanna lyanna 0.005 $LYANNA; fi ;;
+    eagle) train_for "$MINUTES" eagle eagle 0.005 ;;
+    hydra) train_for "$MINUTES" hydra hydra 0.003 --lm-head target ;;
+    *) train_for "$MINUTES" "$1" "$1" 0.003 ;;
+  esac
+}
+
 stage_drafters() {
-  train lyanna lyanna 450 0.005
-  train eagle eagle 450 0.005
-  train redrafter redrafter 250 0.003
-  train hydra hydra 300 0.003 --lm-head target
-  train medusa medusa 250 0.003
+  for method in $METHODS; do train_method "$method"; done
+}
+
+# Minutes and mean held-out accuracy of steps 1 to 3, in %; BEFORE: minutes of an earlier run that it went on from.
+curve() { # NAME BEFORE
+  jq -r --argjson before "$2" 'select(.valid_accuracy) | [.cpu_seconds / 60 + $before, 100 * (.valid_accuracy[0:3] | add / length)] | @tsv' \
+    "$OUT/$1.gguf.log.jsonl"
+}
+
+minutes_of() { jq -s '.[-1].cpu_seconds / 60' "$OUT/$1.gguf.log.jsonl"; } # NAME
+
+stage_curves() {
+  local method plots=
+  for method in $METHODS; do
+    if [ "$method" = lyanna ] && [ "$CURRICULUM" ]; then
+      { curve lyanna-first 0; curve lyanna "$(minutes_of lyanna-first)"; } > "$OUT/curve.$method.tsv"
+    else curve "$method" 0 > "$OUT/curve.$method.tsv"; fi
+    plots="$plots${plots:+, }'$OUT/curve.$method.tsv' with linespoints pt 7 ps 0.4 title '$method'"
+  done
+  gnuplot <<EOF
+set terminal svg size 760,420 background rgb 'white' font 'sans,13'
+set output 'docs/plots/learned-curves.svg'
+set title 'Mean held-out accuracy of steps 1 to 3, %'
+set xlabel 'minutes of one core'
+set xrange [0:*]
+set grid ytics
+set key outside right top
+plot $plots
+EOF
 }
 
 stage_ablations() {
@@ -63,9 +134,9 @@ stage_ablations() {
   train lyanna-no-first lyanna 200 0.005 --first-token none
   train lyanna-neither lyanna 200 0.005 --rank 0 --first-token none
   train lyanna-hot lyanna 200 0.005 --hot-tokens 1024
-  train redrafter-hard redrafter 250 0.003 --labels hard
-  train eagle-info eagle 450 0.005 --rank 64
-  train redrafter-info redrafter 250 0.003 --rank 64
+  train_for "$MINUTES" redrafter-hard redrafter 0.003 --labels hard
+  train_for "$MINUTES" eagle-info eagle 0.005 --rank 64
+  train_for "$MINUTES" redrafter-info redrafter 0.003 --rank 64
 }
 
 # The texts that the answers began with, as other people went on: cut where distill-data cuts them.
@@ -214,5 +285,5 @@ EOF
   for name in lyanna eagle redrafter; do cp "$OUT/$name.svg" "$plots/learned-$name-loss.svg"; done
 }
 
-[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done

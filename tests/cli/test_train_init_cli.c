@@ -24,7 +24,7 @@ static int drop_files(void **state) {
 }
 
 static void train(const char *command, const char *more) {
-    char args[1000];
+    char args[2000];
     snprintf(args, sizeof args, "%s %s", command, more);
     cli_expect(args, 0, "steps in ");
 }
@@ -157,6 +157,28 @@ static void steps_have_weights(void **state) {
     }
 }
 
+/* A confidence head is trained beside the layer, may be added to a drafter that has none, and is in the file. */
+static void a_confidence_head_may_be_added(void **state) {
+    (void)state;
+    static const char *const methods[] = {"lyanna", "eagle"};
+    for (int i = 0; i < 2; i++) {
+        char args[1000], said[20000];
+        size_t n_steps;
+        snprintf(args, sizeof args, "train %s" OPTIONS "--type f32", methods[i]);
+        train(args, "--steps 30 -o " FIRST);
+        double before = valid_loss(FIRST ".log.jsonl", 30 + 14, &n_steps);
+        train(args, "--steps 1 --lr 1e-12 --confidence --init " FIRST " -o " OUT);
+        assert_true(valid_loss(OUT ".log.jsonl", 1, &n_steps) > before); /* it has a loss of its own */
+        cli_expect("inspect --tensors " OUT, 0, ".confidence");
+        assert_int_equal(cli_run("inspect --tensors " FIRST, said, sizeof said), 0);
+        assert_null(strstr(said, ".confidence"));
+        snprintf(args, sizeof args, "run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft %s:file=" OUT, methods[i]);
+        cli_expect(args, 0, "");
+        snprintf(args, sizeof args, "train %s" OPTIONS "--steps 1 -o " FIRST "2 --init " OUT " 2>&1", methods[i]);
+        cli_expect(args, 1, "holds the tensor");
+    }
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
@@ -166,6 +188,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(files_that_do_not_fit_are_refused),
         cmocka_unit_test(a_run_with_init_resumes_exactly),
         cmocka_unit_test(steps_have_weights),
+        cmocka_unit_test(a_confidence_head_may_be_added),
     };
     return cmocka_run_group_tests(tests, make_files, drop_files);
 }

@@ -19,6 +19,7 @@
 #include "train/ops/op_softmax_loss.c"
 #include "train/ops/op_unroll_attention.c"
 #include "train/nets/head_loss.c"
+#include "train/nets/confidence_head.c"
 #include "train/nets/info_factors.c"
 #include "train/nets/info_gate.c"
 #include "train/ops/residual_chain.c"

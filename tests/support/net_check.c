@@ -153,6 +153,22 @@ void net_check_noise(const NetCase *c) {
     close_rig(&r);
 }
 
+void net_check_addition(const NetCase *c, const NetCase *without) {
+    Rig r, other;
+    open_rig(&r, c, 40, 0.7);
+    open_rig(&other, without, 40, 0.7);
+    assert_int_equal(other.n_tensors, r.n_tensors - 1);
+    double loss_without = learn(&other).loss;
+    assert_true(learn(&r).loss > loss_without);
+    for (int32_t i = 0; i < other.n_tensors; i++)
+        assert_memory_equal(r.dw[i], other.dw[i], (size_t)net_tensor_count(&r.tensors[i]) * sizeof *r.dw[i]);
+    GradientVar var = {r.tensors[r.n_tensors - 1].name, r.w[r.n_tensors - 1], r.dw[r.n_tensors - 1],
+                       net_tensor_count(&r.tensors[r.n_tensors - 1])};
+    double error = gradient_error(&var, loss, &r, 100);
+    if (!(error < 1e-6)) fail_msg("%s: %s is wrong by %g", c->what, var.name, error);
+    close_rig(&r), close_rig(&other);
+}
+
 void net_check_mask(const NetCase *c) {
     Rig r;
     open_rig(&r, c, 13, 1);

@@ -20,6 +20,10 @@ void net_check_wrong_signs(const NetCase *c);
 /* Positions outside the loss mask change neither the gradient nor the sums. */
 void net_check_mask(const NetCase *c);
 
+/* For a network that ends with a tensor whose loss has no gradient to the others: that tensor against finite
+ * differences, and all others' gradients equal those of `without`, the same network without it. */
+void net_check_addition(const NetCase *c, const NetCase *without);
+
 /* For a layer that reads noise: the noise changes its inputs, and neither the positions nor the targets of the loss. */
 void net_check_noise(const NetCase *c);
 

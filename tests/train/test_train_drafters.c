@@ -116,11 +116,24 @@ static void noise_changes_the_input_and_not_the_loss_target(void **state) {
         if (cases[i].class == &eagle_net_class) net_check_noise(&cases[i]);
 }
 
+static void the_confidence_head_leaves_the_layer_alone(void **state) {
+    (void)state;
+    const UnrollNet *const nets[] = {&eagles[0], &eagles[4], &lyannas[0], &lyannas[5]};
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) {
+        UnrollNet with = *nets[i];
+        const NetClass *class = i < 2 ? &eagle_net_class : &lyanna_net_class;
+        with.confidence = (ConfidenceShape){with.layer.method, C, true};
+        with.loss.has_margins = true;
+        net_check_addition(&(NetCase){"with confidence", class, &with, C, V}, &(NetCase){"", class, nets[i], C, V});
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(a_wrong_sign_is_detected),
         cmocka_unit_test(positions_outside_the_mask_change_nothing),
+        cmocka_unit_test(the_confidence_head_leaves_the_layer_alone),
         cmocka_unit_test(noise_changes_the_input_and_not_the_loss_target),
     };
     return cmocka_run_group_tests(tests, make_cases, free_cases);

@@ -4,6 +4,7 @@
 #include "random_model.h"
 
 #include "base/mem.h"
+#include "spec/drafters/learned/confidence.h"
 #include "train/loop/adamw.h"
 #include "train/loop/drafter_trainer.h"
 #include "train/data/hot_tokens.h"
@@ -66,16 +67,22 @@ static UnrollShape layer_of(const char *method, int32_t n_steps) {
 
 static const int32_t *hot;
 static int32_t n_hot, rank, gate_rank;
-static bool first_token, is_parallel;
+static bool first_token, is_parallel, has_confidence;
 
 static InfoShape info_of(const char *method) {
     const Hparams *h = &frozen.model->hparams;
     return (InfoShape){method, h->n_embd, h->n_vocab, rank, n_hot, hot, h->rms_eps};
 }
 
+static void set_confidence(UnrollNet *n) {
+    n->confidence = (ConfidenceShape){n->layer.method, n->layer.C, has_confidence};
+    n->loss.has_margins = has_confidence;
+}
+
 static UnrollNet eagle_of(HeadLossOptions loss) {
     UnrollNet n = {.layer = layer_of("eagle", loss.n_steps), .info = info_of("eagle"), .loss = loss};
     n.layer.fuses_each_step = true;
+    set_confidence(&n);
     return n;
 }
 
@@ -85,6 +92,7 @@ static UnrollNet lyanna_of(HeadLossOptions loss) {
     n.layer.fuses_token = first_token;
     n.layer.is_parallel = is_parallel;
     n.gate = (GateShape){"lyanna", n.info.C, n.info.V, gate_rank, n.layer.fc_std};
+    set_confidence(&n);
     return n;
 }
 
@@ -136,8 +144,9 @@ static void take_weights(Trainer *t) {
     for (int32_t i = 0; i < t->class->n_params(t); i++) weights[i] = t->class->param(t, i)->value;
 }
 
-/* The network's mean -log q of tokens[p + 1], over all steps that predict at position p. */
-static double loss_at(const NetClass *class, const void *net, const int32_t *tokens, const float *hidden, int32_t p) {
+/* The network's loss at position p: a mean over the steps. */
+static TrainSums loss_at(const NetClass *class, const void *net, const int32_t *tokens, const float *hidden,
+                         int32_t p) {
     uint8_t loss_mask[N_TEXT + DEPTH] = {0};
     TrainSums sums = {0};
     loss_mask[p] = 1;
@@ -146,7 +155,13 @@ static double loss_at(const NetClass *class, const void *net, const int32_t *tok
     const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, NULL};
     class->learn(net, weights, NULL, acts, &seq, 0, &sums);
     class->acts_close(acts);
-    return sums.loss;
+    return sums;
+}
+
+static TrainSums sums_at(bool is_eagle, const HeadLossOptions *loss, const int32_t *tokens, const float *hidden,
+                         int32_t p) {
+    UnrollNet net = is_eagle ? eagle_of(*loss) : lyanna_of(*loss);
+    return loss_at(is_eagle ? &eagle_net_class : &lyanna_net_class, &net, tokens, hidden, p);
 }
 
 /* log q of the last of a path's n tokens, which are drafted after a text of N_TEXT: the summed loss of n steps at that
@@ -155,9 +170,7 @@ static double log_q(bool is_eagle, const int32_t *tokens, const float *hidden, i
     double sums[2] = {0};
     for (int32_t i = 0; i < 2 && n - i > 0; i++) {
         const HeadLossOptions loss = {.token_weight = 1, .hard_labels = true, .n_steps = n - i};
-        UnrollNet eagle = eagle_of(loss), lyanna = lyanna_of(loss);
-        sums[i] = (n - i) * (is_eagle ? loss_at(&eagle_net_class, &eagle, tokens, hidden, N_TEXT - 2 + n)
-                                      : loss_at(&lyanna_net_class, &lyanna, tokens, hidden, N_TEXT - 2 + n));
+        sums[i] = (n - i) * sums_at(is_eagle, &loss, tokens, hidden, N_TEXT - 2 + n).loss;
     }
     return sums[1] - sums[0];
 }
@@ -195,6 +208,62 @@ static void check_tree(bool is_eagle, const char *path) {
     mem_free(hidden);
 }
 
+/* The chance that the network's confidence head gives to the best token at step n after the text: its loss is -log of
+ * that, or of one minus it where that token is wrong. */
+static double chance(bool is_eagle, const int32_t *tokens, const float *hidden, int32_t n) {
+    double loss = 0;
+    bool is_right = false;
+    for (int32_t i = 0; i < 2 && n - i > 0; i++)
+        for (int32_t k = 0; k < 2; k++) {
+            const HeadLossOptions options = {.token_weight = 1, .n_steps = n - i};
+            has_confidence = k;
+            TrainSums sums = sums_at(is_eagle, &options, tokens, hidden, N_TEXT - 2 + n);
+            loss += (i == k ? -1 : 1) * (n - i) * sums.loss;
+            if (i == 0) is_right = sums.right[n - 1];
+        }
+    return is_right ? exp(-loss) : 1 - exp(-loss);
+}
+
+/* The best child of each node has the probability that the network's head predicts, with a greedy target, for which it
+ * is trained. */
+static void check_confidence(bool is_eagle, const char *path) {
+    int32_t n_vocab = frozen.model->hparams.n_vocab, tokens[N_TEXT + DEPTH + 1] = {0}, n_checked = 0;
+    float *hidden = mem_calloc((size_t)(N_TEXT + DEPTH) * (size_t)frozen.model->hparams.n_embd, sizeof *hidden);
+    LearnedReader reader;
+    static Tree tree;
+    char spec[128];
+    fr_error err;
+    assert_non_null(hidden);
+    snprintf(spec, sizeof spec, "%s:file=%s,depth=%d,top=3", is_eagle ? "eagle" : "lyanna", path, DEPTH);
+    rig_tokens(21, n_vocab, tokens, N_TEXT);
+    if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, &err)) fail_msg("%s", err.message);
+    learned_rig_open_reader(&reader, frozen.weights);
+    Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
+    learned_rig_feed(&reader, d, 0, tokens, N_TEXT, 5);
+    const SamplingOptions greedy = {.temperature = 0, .top_p = 1, .repeat_penalty = 1};
+    d->class->set_sampling(d, 0, &greedy, N_TEXT);
+    rig_propose(d, 0, tokens[N_TEXT - 1], 20, n_vocab, &tree);
+    for (int32_t i = 1; i < tree.n; i++) {
+        const TreeNode *node = &tree.nodes[i];
+        bool is_best = true;
+        for (int32_t k = 1; k < tree.n; k++)
+            if (tree.nodes[k].parent == node->parent && tree.nodes[k].p_accept > node->p_accept) is_best = false;
+        if (!is_best) continue;
+        for (int32_t at = i; at > 0; at = tree.nodes[at].parent)
+            tokens[N_TEXT - 1 + tree.nodes[at].depth] = tree.nodes[at].token;
+        double got = (double)(node->p_accept / tree.nodes[node->parent].p_accept),
+               want = chance(is_eagle, tokens, hidden, node->depth);
+        if (!(fabs(got - want) < 0.02))
+            fail_msg("%s: node %d of depth %d: the drafter gives %g, the network's head %g", spec, i, node->depth, got,
+                     want);
+        n_checked++;
+    }
+    assert_true(n_checked >= DEPTH);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+    mem_free(hidden);
+}
+
 /* ---- tests -------------------------------------------------------------------------------------- */
 
 static void eagle_drafts_as_the_network_computes(void **state) {
@@ -214,6 +283,32 @@ static void eagle_drafts_as_the_network_computes(void **state) {
         t->class->close(t);
         close_target();
     }
+}
+
+/* With numbers in the head that matter: training from zeros in a few steps would move them little. */
+static void the_confidence_is_the_networks(void **state) {
+    (void)state;
+    open_target("llama");
+    rank = 16, n_hot = 0, gate_rank = 0, first_token = true, is_parallel = false;
+    for (int32_t is_eagle = 0; is_eagle < 2; is_eagle++) {
+        const char *path = "build/train-confidence.gguf";
+        has_confidence = true;
+        const UnrollNet net = is_eagle ? eagle_of(learning) : lyanna_of(learning);
+        Trainer *t = train(is_eagle ? &eagle_net_class : &lyanna_net_class, &net, path);
+        take_weights(t);
+        const Param *head = t->class->param(t, t->class->n_params(t) - 1);
+        for (int64_t i = 0; i < head->n; i++) {
+            assert_true(head->value[i] != 0);
+            head->value[i] = (float)sin((double)(i + 1)) / 4;
+        }
+        head->value[head->n - CONFIDENCE_SCALARS + CONFIDENCE_SLOPE] = 0.5f;
+        fr_error err;
+        if (t->class->write(t, path, NULL, &err)) fail_msg("%s", err.message);
+        check_confidence(is_eagle, path);
+        has_confidence = false;
+        t->class->close(t);
+    }
+    close_target();
 }
 
 static void lyanna_drafts_as_the_network_computes(void **state) {
@@ -333,6 +428,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(eagle_drafts_as_the_network_computes),
         cmocka_unit_test(lyanna_drafts_as_the_network_computes),
+        cmocka_unit_test(the_confidence_is_the_networks),
         cmocka_unit_test(token_columns_start_at_the_right_size),
         cmocka_unit_test(noise_is_uniform),
         cmocka_unit_test(noise_changes_training_and_not_validation),

@@ -30,6 +30,7 @@ static int open_eagle(Trainer **out, const TrainArgs *a, const Gguf *source, cha
                           .info = train_info_shape("eagle", &target, settings.info.rank),
                           .loss = settings.unroll.drafter.loss};
         net.layer.fuses_each_step = true;
+        train_unroll_set_confidence(&net, &settings.unroll);
         status = train_info_check(&net.info, err);
     }
     if (status) {

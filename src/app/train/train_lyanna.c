@@ -113,6 +113,7 @@ static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, ch
                                .token_std = net.layer.fc_std};
         net.layer.is_parallel = settings.is_parallel;
         net.layer.has_attn_norm = true;
+        train_unroll_set_confidence(&net, &settings.unroll);
         net.layer.fuses_token = settings.fuses_token;
         status = choose_hot(a, source, err);
     }

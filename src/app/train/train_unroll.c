@@ -22,6 +22,10 @@ const Option train_unroll_options[] = {
      .values = (const int32_t[]){REGRESSION_SMOOTH_L1, REGRESSION_MSE},
      .default_value = "smooth-l1",
      .help = "loss between hidden states"},
+    {.key = "confidence",
+     OPT_FLAG(UnrollSettings, has_confidence),
+     .help = "also train a head that predicts from each state whether the best token will be accepted; drafts are then "
+             "shorter where it is unsure"},
     {.key = NULL},
 };
 
@@ -42,11 +46,16 @@ UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, c
                          .qk_start_anew = m->layers[h->n_layer - 1].q_norm != NULL};
 }
 
+void train_unroll_set_confidence(UnrollNet *net, const UnrollSettings *s) {
+    net->confidence = (ConfidenceShape){.method = net->layer.method, .C = net->layer.C, .exists = s->has_confidence};
+    net->loss.has_margins = s->has_confidence;
+}
+
 int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
                       const UnrollSettings *s, const UnrollShape *shape, const TrainArgs *a, char *signature,
                       size_t n_signature, fr_error *err) {
     size_t n = strlen(signature);
-    snprintf(signature + n, n_signature - n, " ff=%d regression=%s", shape->n_ff,
-             regressions[s->drafter.loss.regression]);
+    snprintf(signature + n, n_signature - n, " ff=%d regression=%s%s", shape->n_ff,
+             regressions[s->drafter.loss.regression], s->has_confidence ? " confidence=on" : "");
     return train_drafter_open(out, target, class, net, &s->drafter, a, signature, n_signature, err);
 }

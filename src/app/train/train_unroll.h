@@ -4,11 +4,12 @@
 #define TRAIN_TRAIN_UNROLL_H
 
 #include "app/train/train_drafter.h"
-#include "train/nets/unroll_layer.h"
+#include "train/nets/unroll_net.h"
 
 typedef struct UnrollSettings {
     DrafterSettings drafter;
     int32_t n_ff; /* 0: the target's */
+    bool has_confidence;
 } UnrollSettings;
 
 /* Rows for a method's UnrollSettings, whose DrafterSettings have rows of their own. */
@@ -16,6 +17,9 @@ extern const Option train_unroll_options[];
 
 /* The layer's shape, which follows the target. The method sets its own parts. */
 UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, const UnrollSettings *s);
+
+/* Gives the net, whose other parts are set, the confidence head that was asked for. */
+void train_unroll_set_confidence(UnrollNet *net, const UnrollSettings *s);
 
 /* train_drafter_open, with the words of these settings. */
 int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,

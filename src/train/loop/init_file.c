@@ -65,6 +65,7 @@ static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const 
         NetTensor x = class->tensor(net, i);
         Param *p = t->class->param(t, i);
         const GgufTensor *from;
+        if (x.is_addition && !drafter_file_has(f, x.name)) continue;
         int status = drafter_file_matrix(f, x.name, x.n, x.n_rows, &from, err);
         if (status) return status;
         blocks_dequantize(from->type, from->data, p->n, p->value);

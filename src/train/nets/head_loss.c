@@ -74,15 +74,29 @@ static int64_t rank_of(const real *x, int64_t n, int64_t k) {
     return rank;
 }
 
-static void count_correct(const HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
+/* The logit of the greatest probability of softmax(logits / HEAD_LOSS_TEMPERATURE). */
+static real find_margin(const real *logits, int64_t n) {
+    const real scale = (real)(1 / HEAD_LOSS_TEMPERATURE), max = real_max(logits, n);
+    real others = 0;
+    for (int64_t i = 0; i < n; i++) others += real_exp((logits[i] - max) * scale);
+    others -= 1;
+    real least = (real)exp(-HEAD_LOSS_MAX_MARGIN);
+    return -(real)log(others > least ? others : least);
+}
+
+static void count_correct(HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
     for (int32_t i = 0; i < n; i++) {
         int64_t best = most_probable(h->dist + (i + skipped) * h->V, h->V),
                 rank = rank_of(h->logits + i * h->V, h->V, best);
         sums->right[step - 1] += rank == 0;
+        h->is_right[i + skipped] = rank == 0;
+        if (h->options.has_margins) h->margin[i + skipped] = find_margin(h->logits + i * h->V, h->V);
         if (rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
     }
     sums->of[step - 1] += n;
 }
+
+double head_loss_share(const HeadLoss *h, int32_t step) { return weight_of(&h->options, step) / h->sum_of_weights; }
 
 /* Adds `part` times the rows' losses, which the ops left in h->loss. */
 static void add_losses(const HeadLoss *h, int32_t step, int32_t n, double part, TrainSums *sums) {

@@ -14,9 +14,12 @@ typedef struct HeadLossOptions {
     bool hard_labels;
     Regression regression;
     int32_t n_steps;            /* the loss of a sequence is the mean over its steps; at most 8 */
+    bool has_margins;           /* HeadLoss.margin is computed */
     const double *step_weights; /* [n_steps] of that mean, not all 0; NULL: all 1. Borrowed */
 } HeadLossOptions;
 
+#define HEAD_LOSS_TEMPERATURE 0.3 /* at which drafters estimate what a greedy target chooses (learned.h) */
+#define HEAD_LOSS_MAX_MARGIN 12.0
 enum { HEAD_LOSS_ROWS = 128 }; /* positions in a batch, which bounds the memory for logits */
 
 typedef struct HeadLoss {
@@ -30,6 +33,10 @@ typedef struct HeadLoss {
     real *x, *dx;           /* [n][C], for head_loss_step */
     real *target_hidden;    /* [n][C] */
     real *loss, *dloss;     /* [n] */
+    /* Of the last step, rows as above: whether its best token is the target's, and the logit of that token's probability
+     * in softmax(logits / HEAD_LOSS_TEMPERATURE), at most HEAD_LOSS_MAX_MARGIN. */
+    uint8_t is_right[HEAD_LOSS_ROWS];
+    real margin[HEAD_LOSS_ROWS];
 } HeadLoss;
 
 int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err);
@@ -45,6 +52,9 @@ bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from);
  * those are NULL. */
 void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,
                     real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
+
+/* The share of a step in the loss of a sequence. */
+double head_loss_share(const HeadLoss *h, int32_t step);
 
 /* The same for a drafter that computes the rows of the current positions alone, of any width (which must be C where
  * hidden_weight is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [V][width]. The first

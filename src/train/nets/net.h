@@ -49,6 +49,7 @@ typedef struct NetTensor {
     NetStart start;
     double std;         /* 0: zeros */
     const char *suffix; /* for NET_LAYER */
+    bool is_addition;   /* a file to go on from (--init) may lack it: it then keeps its initial values */
 } NetTensor;
 
 /* `net` is the method's own struct, which holds its shape. Weight decay applies to matrices and not to vectors. */

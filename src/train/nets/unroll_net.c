@@ -21,14 +21,17 @@ typedef struct UnrollNetActs {
 
 int32_t unroll_net_n_tensors(const void *net) {
     const UnrollNet *n = net;
-    return unroll_n_tensors(&n->layer) + info_n_tensors(&n->info) + gate_n_tensors(&n->gate);
+    return unroll_n_tensors(&n->layer) + info_n_tensors(&n->info) + gate_n_tensors(&n->gate) +
+           confidence_head_n_tensors(&n->confidence);
 }
 
 NetTensor unroll_net_tensor(const void *net, int32_t i) {
     const UnrollNet *n = net;
     int32_t of_layer = unroll_n_tensors(&n->layer), before_gate = of_layer + info_n_tensors(&n->info);
     if (i < of_layer) return unroll_tensor(&n->layer, i);
-    return i < before_gate ? info_tensor(&n->info, i - of_layer) : gate_tensor(&n->gate, i - before_gate);
+    if (i < before_gate) return info_tensor(&n->info, i - of_layer);
+    return i < before_gate + gate_n_tensors(&n->gate) ? gate_tensor(&n->gate, i - before_gate)
+                                                      : confidence_head_tensor(&n->confidence);
 }
 
 void unroll_net_set_keys(const void *net, GgufWriter *w) {
@@ -70,6 +73,7 @@ void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error *err) {
 static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a,
                             const TrainSequence *seq, double weight, TrainSums *sums) {
     int32_t of_layer = unroll_n_tensors(&n->layer), before_gate = of_layer + info_n_tensors(&n->info);
+    int32_t last = unroll_net_n_tensors(n) - 1;
     bool has_gate = n->gate.rank > 0;
     real *const *gate_w = w + before_gate, *const *gate_dw = dw ? dw + before_gate : NULL;
     info_forward(&a->info, &n->info, w + of_layer, &a->loss, seq);
@@ -80,6 +84,9 @@ static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw,
         real *info = has_gate ? a->gate.info : a->info.info, *dinfo = has_gate ? a->gate.dinfo : a->info.dinfo;
         head_loss_step(&a->loss, seq, i + 1, step->f, seq->head, info, dw ? step->df : NULL, NULL, dw ? dinfo : NULL,
                        weight, sums);
+        if (n->confidence.exists)
+            confidence_head_learn(&n->confidence, &a->loss, i + 1, step->f, w[last], dw ? dw[last] : NULL, weight,
+                                  sums);
         if (dw) gate_backward_step(&a->gate, &n->gate, gate_w, gate_dw, &a->loss, i + 1, step->df, a->info.dinfo);
     }
     if (!dw) return;

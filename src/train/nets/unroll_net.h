@@ -3,15 +3,17 @@
 #ifndef NETS_UNROLL_NET_H
 #define NETS_UNROLL_NET_H
 
+#include "train/nets/confidence_head.h"
 #include "train/nets/info_factors.h"
 #include "train/nets/info_gate.h"
 #include "train/nets/unroll_layer.h"
 
 typedef struct UnrollNet {
     UnrollShape layer;
-    InfoShape info;       /* of the same method; rank 0: no token info */
-    HeadLossOptions loss; /* its n_steps is the layer's */
-    GateShape gate;       /* of the same method; rank 0: token info does not depend on the state */
+    InfoShape info;             /* of the same method; rank 0: no token info */
+    HeadLossOptions loss;       /* its n_steps is the layer's */
+    GateShape gate;             /* of the same method; rank 0: token info does not depend on the state */
+    ConfidenceShape confidence; /* of the same method; the loss then has margins */
 } UnrollNet;
 
 int32_t unroll_net_n_tensors(const void *net);

@@ -70,6 +70,7 @@ static void close_eagle(Drafter *drafter) {
     Eagle *d = (Eagle *)drafter;
     learned_linear_close(&d->learned, d->fc);
     token_info_close(&d->info);
+    confidence_close(&d->confidence);
     one_layer_close(&d->layer);
     learned_release(&d->learned);
     mem_free(d);
@@ -138,6 +139,7 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     if (!status) status = learned_open(&d->learned, o->file, "eagle", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);
+    if (!status) status = confidence_open(&d->confidence, &d->learned, "eagle", err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = allocate(d, err);
     if (!status)
@@ -174,11 +176,13 @@ void eagle_read_logits(Eagle *d, int32_t row, int32_t token, float *logits) {
     token_info_add(&d->info, &token, 1, logits);
 }
 
-void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *logits, EagleTop *out) {
+void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
+                    EagleTop *out) {
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
     if (logits != d->logits) memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
     out->n = learned_top(&d->learned, (int32_t)(m->s - d->sequences), path, n_path, d->logits, d->top, out->tokens,
                          out->log_p);
+    confidence_correct(&d->confidence, confidence_of_state(&d->confidence, feature), out->log_p, out->n);
 }
 
 /* ---- entries: the tokens that the target has read --------------------------------------------------- */

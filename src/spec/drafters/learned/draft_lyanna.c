@@ -47,6 +47,7 @@ enum { MAX_DEPTH = 16, MAX_GROUP_ROWS = 256, MAX_LOGIT_BYTES = 32 << 20 };
 typedef struct LyannaSequence {
     float *logits;         /* [depth][V] of the last chain */
     float *states;         /* [depth][rank] of the last chain, for the gate */
+    float *confidence;     /* [depth] of its states (confidence_of_state) */
     int64_t logits_at;     /* length of the context at which it was made; -1: there is none */
     bool is_spent;         /* fusion=off: its remaining rows were used for a proposal */
     Tree fresh, resampled; /* all nodes found, with their joint probabilities */
@@ -59,6 +60,7 @@ typedef struct Lyanna {
     LyannaLayer layer;
     TokenInfo info;
     LyannaGate gate;
+    Confidence confidence;
     LyannaSampler sampler;
     int32_t depth, max_group, n_group;
     int32_t threshold; /* re-sample if more rows than this are left; depth: never */
@@ -114,6 +116,7 @@ static void close_lyanna(Drafter *drafter) {
     lyanna_layer_close(&d->layer);
     token_info_close(&d->info);
     lyanna_gate_close(&d->gate);
+    confidence_close(&d->confidence);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -141,18 +144,20 @@ static int32_t choose_group(const Lyanna *d) {
 static int allocate(Lyanna *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences, of_gate = (int64_t)d->depth * d->gate.rank;
-    float *logits, *states;
+    float *logits, *states, *confidence;
     const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),
                                ARENA_ITEM(&logits, n * chain),
                                ARENA_ITEM(&d->group, d->max_group),
                                ARENA_ITEM(&d->product, d->max_group * chain),
                                ARENA_ITEM(&states, n * of_gate),
+                               ARENA_ITEM(&confidence, n * d->depth),
                                ARENA_ITEM(&d->states, d->max_group * of_gate),
                                ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
     for (int64_t i = 0; i < n && !status; i++) {
         d->sequences[i].logits = logits + i * chain;
         d->sequences[i].states = states + i * of_gate;
+        d->sequences[i].confidence = confidence + i * d->depth;
     }
     return status ? status : learned_head_reserve(l, (int64_t)d->max_group * d->depth, err);
 }
@@ -164,6 +169,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
     d->sampler.learned = &d->learned;
     d->sampler.info = &d->info;
     d->sampler.gate = &d->gate;
+    d->sampler.confidence = &d->confidence;
     int status = apply_options(d, o, err);
     d->learned.coupled = o->coupled;
     if (!status) status = learned_open(&d->learned, o->file, "lyanna", env, err);
@@ -173,6 +179,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
     }
     if (!status) status = token_info_open(&d->info, &d->learned, "lyanna", (TokenInfoForm)o->form, err);
     if (!status) status = lyanna_gate_open(&d->gate, &d->learned, d->max_group * d->depth, LYANNA_MAX_TOP, err);
+    if (!status) status = confidence_open(&d->confidence, &d->learned, "lyanna", err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = allocate(d, err);
     if (status) {
@@ -245,7 +252,8 @@ static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
     tree_reset(&s->resampled, pending);
     if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
     lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab,
-                         s->states + n_used * d->gate.rank, (int32_t)n_left, LYANNA_RESAMPLED, &s->resampled);
+                         s->states + n_used * d->gate.rank, s->confidence + n_used, (int32_t)n_left, LYANNA_RESAMPLED,
+                         &s->resampled);
     s->is_spent = !d->is_fusing;
 }
 
@@ -263,6 +271,9 @@ static int make_chains(Lyanna *d, fr_error *err) {
         LyannaSequence *s = &d->sequences[d->group[i]];
         memcpy(s->logits, d->product + i * chain, (size_t)chain * sizeof *s->logits);
         if (d->gate.rank) memcpy(s->states, d->states + i * of_gate, (size_t)of_gate * sizeof *s->states);
+        for (int32_t k = 0; k < d->depth; k++)
+            s->confidence[k] = confidence_of_state(&d->confidence,
+                                                   d->layer.chains + ((int64_t)i * d->depth + k) * d->learned.n_embd);
         s->logits_at = n_tokens_of(d, d->group[i]);
         s->is_spent = false;
     }
@@ -280,7 +291,8 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     }
     if (s->fresh_at != at) {
         tree_reset(&s->fresh, tree->nodes[0].token);
-        lyanna_build_subtree(&d->sampler, sequence, s->logits, s->states, d->depth, LYANNA_FRESH, &s->fresh);
+        lyanna_build_subtree(&d->sampler, sequence, s->logits, s->states, s->confidence, d->depth, LYANNA_FRESH,
+                             &s->fresh);
         s->fresh_at = at;
     }
     union_merge(tree, &s->fresh);

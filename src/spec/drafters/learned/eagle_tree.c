@@ -80,7 +80,8 @@ static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
         d->front_rows[i] = d->row_ids[i];
         memcpy(d->features + (size_t)i * h, executor_hidden(d->layer.executor, n_run + i), h * sizeof *d->features);
         eagle_read_logits(d, n_run + i, d->rows[i].token, d->logits);
-        eagle_find_top(d, &d->group[d->front[i].member], d->front[i].node, d->logits, &d->front[i].top);
+        eagle_find_top(d, &d->group[d->front[i].member], d->front[i].node, d->features + (size_t)i * h, d->logits,
+                       &d->front[i].top);
     }
     return FR_OK;
 }
@@ -95,7 +96,7 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
         m->log_p[0] = 0;
         m->shape[0] = 0;
         EagleTop top;
-        eagle_find_top(d, m, 0, m->s->logits, &top);
+        eagle_find_top(d, m, 0, m->s->feature, m->s->logits, &top);
         add_children(d, m, 0, &top, -1);
     }
     for (int32_t level = 1; level < d->depth && !status; level++) {

@@ -2,6 +2,7 @@
 #ifndef LEARNED_EAGLE_TREE_H
 #define LEARNED_EAGLE_TREE_H
 
+#include "spec/drafters/learned/confidence.h"
 #include "spec/drafters/learned/one_layer.h"
 #include "spec/drafters/learned/token_info.h"
 #include "spec/tree/static_tree.h"
@@ -44,6 +45,7 @@ typedef struct Eagle {
     StaticTree shape;
     Linear *fc;
     TokenInfo info;
+    Confidence confidence;
     OneLayer layer;
     EagleSequence *sequences; /* [max_sequences] */
     EagleMember *group;       /* [max_group] */
@@ -63,8 +65,9 @@ void eagle_set_pair(Eagle *d, int32_t i, int32_t token, const float *feature);
 void eagle_fuse(Eagle *d, int32_t n);
 /* The logits after `token`, by its row. */
 void eagle_read_logits(Eagle *d, int32_t row, int32_t token, float *logits);
-/* The tokens that the target most probably chooses after a node, from the logits there, which may be d->logits. */
-void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *logits, EagleTop *out);
+/* The tokens that the target most probably chooses after a node, from f and the logits there, which may be d->logits. */
+void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
+                    EagleTop *out);
 
 /* Grows the trees of the group and prunes each to its budget. */
 int eagle_grow_trees(Eagle *d, fr_error *err);

@@ -75,7 +75,7 @@ static void add_info(const LyannaSampler *s, const float *logits, const float *s
 }
 
 void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
-                          int32_t n_steps, int32_t tag, Tree *t) {
+                          const float *confidence, int32_t n_steps, int32_t tag, Tree *t) {
     double log_p[TREE_MAX_NODES] = {0};
     int32_t front[LYANNA_MAX_TOP] = {0}, n_front = 1;
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
@@ -87,6 +87,7 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
             int32_t n_path = learned_path(t, front[f], path);
             int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
                                     s->top, tokens, own);
+            confidence_correct(s->confidence, confidence[step], own, n);
             for (int32_t k = 0; k < n; k++) {
                 double sum = log_p[front[f]] + own[k];
                 int32_t child = tree_add(t, front[f], tokens[k], (float)exp(sum), s->learned->base.source);

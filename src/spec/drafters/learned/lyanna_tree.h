@@ -2,7 +2,7 @@
 #ifndef LEARNED_LYANNA_TREE_H
 #define LEARNED_LYANNA_TREE_H
 
-#include "spec/drafters/learned/learned.h"
+#include "spec/drafters/learned/confidence.h"
 #include "spec/drafters/learned/lyanna_gate.h"
 #include "spec/drafters/learned/token_info.h"
 
@@ -13,18 +13,20 @@ enum {
 }; /* tags of nodes; LYANNA_RESAMPLED: found only in the logits of an earlier proposal */
 
 typedef struct LyannaSampler {
-    LearnedDrafter *learned; /* borrowed */
-    TokenInfo *info;         /* empty if the file has none */
-    LyannaGate *gate;        /* likewise */
-    int32_t top;             /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
-    float *rows;             /* [top][n_vocab] scratch of the caller */
+    LearnedDrafter *learned;      /* borrowed */
+    TokenInfo *info;              /* empty if the file has none */
+    LyannaGate *gate;             /* likewise */
+    const Confidence *confidence; /* likewise */
+    int32_t top;                  /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
+    float *rows;                  /* [top][n_vocab] scratch of the caller */
 } LyannaSampler;
 
 /* BuildSubtree: grows `t`, which has only its root, by n_steps levels. logits: [n_steps][n_vocab] raw logits of that
- * sequence, row i for the tokens at depth i + 1; states: [n_steps][rank] of the same rows for the gate, if there is one.
+ * sequence, row i for the tokens at depth i + 1; states: [n_steps][rank] of the same rows for the gate, if there is one; confidence: [n_steps] what
+ * confidence_of_state gives for them.
  * p_accept of a node is its joint probability, its tag is `tag`. */
 void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
-                          int32_t n_steps, int32_t tag, Tree *t);
+                          const float *confidence, int32_t n_steps, int32_t tag, Tree *t);
 
 /* How many tokens of the text were expected to be among the nodes of a tree, by its p_accept, and how many were. */
 typedef struct LyannaHitRate {
