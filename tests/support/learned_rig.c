@@ -210,6 +210,96 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     learned_rig_close_reader(&reader);
 }
 
+/* ---- entries of several sequences -------------------------------------------------------------------- */
+
+enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64 };
+
+typedef struct LongText {
+    int32_t tokens[N_LONG], n; /* n: what the drafters have seen */
+    float hidden[N_LONG][MAX_EMBD];
+} LongText;
+
+static void read_long_text(LearnedReader *r, uint64_t seed, LongText *t) {
+    Row rows[N_LONG];
+    fr_error err;
+    rig_tokens(seed, r->model->model->hparams.n_vocab, t->tokens, N_LONG);
+    for (int32_t i = 0; i < N_LONG; i++)
+        rows[i] = (Row){.token = t->tokens[i], .sequence = r->sequence, .parent = i - 1, .want_hidden = true};
+    executor_sequence_truncate(r->executor, r->sequence, 0);
+    if (executor_reserve(r->executor, r->sequence, N_LONG, &err) || executor_forward(r->executor, rows, N_LONG, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = 0; i < N_LONG; i++) memcpy(t->hidden[i], executor_hidden(r->executor, i), sizeof t->hidden[i]);
+}
+
+static void begin_long_text(Drafter *d, int32_t sequence, const LongText *t, int32_t chunk) {
+    const float *hidden[N_LONG];
+    fr_error err;
+    for (int32_t i = 0; i < N_LONG; i++) hidden[i] = t->hidden[i];
+    if (d->class->begin(d, sequence, t->tokens, t->n, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < t->n - 1; i += chunk)
+        if (d->class->observe_prompt(d, sequence, i, hidden + i, t->n - 1 - i < chunk ? t->n - 1 - i : chunk, &err))
+            fail_msg("%s", err.message);
+}
+
+/* A step that commits the next m tokens of the text. */
+static void step_long_text(Drafter *d, int32_t sequence, const LongText *t, int32_t m) {
+    static Tree tree;
+    const float *hidden[N_LONG];
+    VerifyResult verdict = {.n_path = m - 1, .next_token = t->tokens[t->n + m - 1]};
+    fr_error err;
+    tree_reset(&tree, t->tokens[t->n - 1]);
+    for (int32_t i = 0; i < m; i++) {
+        hidden[i] = t->hidden[t->n - 1 + i];
+        if (i > 0) verdict.path[i - 1] = tree_add(&tree, i - 1, t->tokens[t->n - 1 + i], 0.5f, 0);
+    }
+    const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
+    if (d->class->observe_tree(d, sequence, &verified, &err) ||
+        d->class->observe(d, sequence, t->tokens + t->n, m, &err))
+        fail_msg("%s", err.message);
+}
+
+void learned_rig_check_together(const Weights *target, const char *spec) {
+    static LongText texts[N_TOGETHER];
+    static Tree together[N_TOGETHER], alone;
+    LearnedReader reader;
+    fr_error err;
+    learned_rig_open_reader(&reader, target);
+    assert_int_equal(target->model->hparams.n_embd, MAX_EMBD);
+    Drafter *a = learned_rig_open_drafter(&reader, spec, N_TOGETHER),
+            *b = learned_rig_open_drafter(&reader, spec, N_TOGETHER);
+    for (int32_t i = 0; i < N_TOGETHER; i++) {
+        read_long_text(&reader, 70 + (uint64_t)i, &texts[i]);
+        texts[i].n = N_LONG_PROMPT - 30 * i;
+        begin_long_text(a, i, &texts[i], N_LONG);
+        begin_long_text(b, i, &texts[i], 1 + 6 * i);
+    }
+    for (int32_t round = 0; round < N_ROUNDS; round++) {
+        int32_t ids[N_TOGETHER], budgets[N_TOGETHER], n = 0;
+        Tree *trees[N_TOGETHER];
+        for (int32_t i = 0; i < N_TOGETHER; i++) {
+            if (i == 1 && round > 0 && round < N_ROUNDS - 1) continue; /* sits out, until its queue is too short */
+            ids[n] = i, budgets[n] = 9 + i, trees[n] = &together[i];
+            tree_reset(trees[n++], texts[i].tokens[texts[i].n - 1]);
+        }
+        if (a->class->propose(a, ids, budgets, trees, n, &err)) fail_msg("%s", err.message);
+        for (int32_t k = n - 1; k >= 0; k--) {
+            const LongText *t = &texts[ids[k]];
+            rig_propose(b, ids[k], t->tokens[t->n - 1], budgets[k], target->model->hparams.n_vocab, &alone);
+            assert_true(alone.n > 5);
+            rig_assert_same_tree(&alone, &together[ids[k]], spec);
+        }
+        for (int32_t i = 0; i < N_TOGETHER; i++) {
+            int32_t m = 1 + (round + 2 * i) % 6;
+            step_long_text(a, i, &texts[i], m);
+            step_long_text(b, i, &texts[i], m);
+            texts[i].n += m;
+        }
+    }
+    drafter_close(a);
+    drafter_close(b);
+    learned_rig_close_reader(&reader);
+}
+
 /* ---- in the engine ------------------------------------------------------------------------------- */
 
 enum { N_PROMPT = 24, N_TOKENS = 40, N_SAMPLINGS = 4, N_REQUESTS = 8, N_PLACES = 4 };

@@ -151,6 +151,12 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-3.gguf,depth=2");
 }
 
+static void sequences_together_draft_as_each_alone(void **state) {
+    (void)state;
+    learned_rig_check_together(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf,resample=0");
+    learned_rig_check_together(lyanna_target.model, "lyanna:file=build/lyanna-1.gguf,fusion=off");
+}
+
 static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-0.gguf,resample=0");
@@ -398,6 +404,7 @@ int main(void) {
         cmocka_unit_test(invalid_files_and_options_are_refused),
         cmocka_unit_test(re_sampled_nodes_are_counted_separately),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(sequences_together_draft_as_each_alone),
         cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

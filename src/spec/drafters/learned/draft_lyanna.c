@@ -185,7 +185,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     s->logits_at = s->fresh_at = s->resampled_at = -1;
     s->fresh_hit_rate = s->resampled_hit_rate = (LyannaHitRate){0};
     int status = learned_begin(drafter, sequence, tokens, n, err);
-    return status ? status : lyanna_layer_begin(&d->layer, sequence, err);
+    return status ? status : entry_queue_begin(&d->layer.entries, sequence, err);
 }
 
 /* Updates the hit rates of the trees that were proposed for this position. */
@@ -203,21 +203,17 @@ static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, con
     Lyanna *d = (Lyanna *)drafter;
     const int32_t *after = d->learned.sequences[sequence].context + first + 1;
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
-    for (int32_t i = 0; i < n && !status; i++) status = lyanna_layer_add(&d->layer, sequence, after[i], hidden[i], err);
-    return status;
+    return status ? status : entry_queue_add(&d->layer.entries, sequence, after, hidden, n, err);
 }
 
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
     int status = learned_observe_tree(drafter, sequence, v, err);
-    for (int32_t depth = 0; depth <= v->verdict->n_path && !status; depth++)
-        status = lyanna_layer_add(&d->layer, sequence, feedback_after(v, depth), v->hidden[feedback_node(v, depth)],
-                                  err);
-    return status;
+    return status ? status : entry_queue_add_step(&d->layer.entries, sequence, v, err);
 }
 
 static void end(Drafter *drafter, int32_t sequence) {
-    lyanna_layer_end(&((Lyanna *)drafter)->layer, sequence);
+    entry_queue_end(&((Lyanna *)drafter)->layer.entries, sequence);
     learned_end(drafter, sequence);
 }
 

@@ -62,30 +62,15 @@ static int read_weights(LyannaLayer *l, fr_error *err) {
 }
 
 static int allocate(LyannaLayer *l, fr_error *err) {
-    int64_t h = l->learned->n_embd, rows = l->max_rows, n = l->learned->max_sequences;
-    float *features, *hidden;
-    int32_t *tokens;
-    const ArenaItem items[] = {ARENA_ITEM(&l->entries, n),
-                               ARENA_ITEM(&features, n * h),
-                               ARENA_ITEM(&tokens, n * LYANNA_QUEUE),
-                               ARENA_ITEM(&hidden, n * LYANNA_QUEUE * h),
-                               ARENA_ITEM(&l->rows, rows),
-                               ARENA_ITEM(&l->row_ids, rows),
-                               ARENA_ITEM(&l->pairs, rows * 2 * h),
-                               ARENA_ITEM(&l->inputs, rows * h),
-                               ARENA_ITEM(&l->chains, l->max_group * l->depth * h)};
+    const EntryQueueOptions entries = {.fc = l->fc, .reads_tokens = l->is_fused, .max_rows = MAX_ROWS};
+    const ArenaItem items[] = {ARENA_ITEM(&l->chains, l->max_group * l->depth * l->learned->n_embd)};
     int status = arena_take(&l->learned->arena, items, ARENA_COUNT(items), "lyanna", err);
-    for (int64_t i = 0; i < n && !status; i++) {
-        l->entries[i].feature = features + i * h;
-        l->entries[i].tokens = tokens + i * LYANNA_QUEUE;
-        l->entries[i].hidden = hidden + i * LYANNA_QUEUE * h;
-    }
-    return status;
+    return status ? status : entry_queue_open(&l->entries, l->learned, &l->layer, &entries, err);
 }
 
 int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv *env, int32_t depth, int32_t max_group,
                       fr_error *err) {
-    *l = (LyannaLayer){.learned = learned, .depth = depth, .max_group = max_group, .max_rows = MAX_ROWS};
+    *l = (LyannaLayer){.learned = learned, .depth = depth, .max_group = max_group};
     fr_assert(max_group >= 1 && max_group * depth <= MAX_ROWS);
     int status = read_first_token(l, err);
     if (!status) status = read_weights(l, err);
@@ -98,105 +83,19 @@ void lyanna_layer_close(LyannaLayer *l) {
     one_layer_close(&l->layer);
 }
 
-/* ---- entries: the tokens that the target has read--------------------------------------------------------- */
-
-int lyanna_layer_begin(LyannaLayer *l, int32_t sequence, fr_error *err) {
-    LyannaEntries *p = &l->entries[sequence];
-    int status = executor_sequence_open(l->layer.executor, &p->kv, err);
-    p->n_queued = 0;
-    p->begun = status == FR_OK;
-    return status;
-}
-
-void lyanna_layer_end(LyannaLayer *l, int32_t sequence) {
-    LyannaEntries *p = &l->entries[sequence];
-    if (p->begun) executor_sequence_close(l->layer.executor, p->kv);
-    p->begun = false;
-}
-
-/* Appends the queue of a sequence to the n_rows rows; returns the new number of rows. */
-static int32_t pack_queue(LyannaLayer *l, const LyannaEntries *p, int32_t n_rows) {
-    int64_t h = l->learned->n_embd, width = l->is_fused ? 2 * h : h;
-    for (int32_t i = 0; i < p->n_queued; i++, n_rows++) {
-        float *pair = l->pairs + n_rows * width;
-        if (l->is_fused) learned_embed(l->learned, p->tokens[i], pair);
-        memcpy(pair + (width - h), p->hidden + i * h, (size_t)h * sizeof *pair);
-        l->rows[n_rows] = (Row){.token = p->tokens[i],
-                                .sequence = p->kv,
-                                .parent = i ? n_rows - 1 : -1,
-                                .want_hidden = i == p->n_queued - 1,
-                                .input = l->inputs + n_rows * h};
-        l->row_ids[n_rows] = n_rows;
-    }
-    return n_rows;
-}
-
-/* Runs the queues of n sequences, which fit into max_rows, in one forward. */
-static int run_queues(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
-    int32_t n_rows = 0;
-    int status = FR_OK;
-    for (int32_t i = 0; i < n && !status; i++) {
-        const LyannaEntries *p = &l->entries[sequences[i]];
-        if (p->n_queued) status = executor_reserve(l->layer.executor, p->kv, p->n_queued, err);
-        n_rows = pack_queue(l, p, n_rows);
-    }
-    if (status || n_rows == 0) return status;
-    learned_linear(l->learned, l->fc, LINEAR_SET, l->pairs, n_rows, l->inputs);
-    status = executor_forward(l->layer.executor, l->rows, n_rows, err);
-    if (status) return status;
-    n_rows = 0;
-    for (int32_t i = 0; i < n; i++) {
-        LyannaEntries *p = &l->entries[sequences[i]];
-        if (p->n_queued == 0) continue;
-        int32_t first = n_rows;
-        n_rows += p->n_queued;
-        memcpy(p->feature, executor_hidden(l->layer.executor, n_rows - 1),
-               (size_t)l->learned->n_embd * sizeof *p->feature);
-        executor_commit(l->layer.executor, p->kv, l->row_ids + first, p->n_queued);
-        p->n_queued = 0;
-    }
-    return FR_OK;
-}
-
-int lyanna_layer_add(LyannaLayer *l, int32_t sequence, int32_t token, const float *hidden, fr_error *err) {
-    LyannaEntries *p = &l->entries[sequence];
-    int64_t h = l->learned->n_embd;
-    int status = p->n_queued == LYANNA_QUEUE ? run_queues(l, &sequence, 1, err) : FR_OK;
-    if (status) return status;
-    p->tokens[p->n_queued] = token;
-    memcpy(p->hidden + p->n_queued++ * h, hidden, (size_t)h * sizeof *hidden);
-    return FR_OK;
-}
-
 /* ---- the chain ------------------------------------------------------------------------------------ */
-
-/* Runs all queued entries, in as few forwards as possible. */
-static int make_entries(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
-    int32_t first = 0, n_rows = 0;
-    int status = FR_OK;
-    for (int32_t i = 0; i < n && !status; i++) {
-        int32_t more = l->entries[sequences[i]].n_queued;
-        if (n_rows + more > l->max_rows) {
-            status = run_queues(l, sequences + first, i - first, err);
-            first = i;
-            n_rows = 0;
-        }
-        n_rows += more;
-    }
-    return status ? status : run_queues(l, sequences + first, n - first, err);
-}
 
 /* Computes h_{step+1} from h_step, for all n sequences. */
 static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t step, fr_error *err) {
     int64_t h = l->learned->n_embd;
     int32_t n_run = (step - 1) * n; /* rows of the steps before */
     for (int32_t i = 0; i < n; i++)
-        l->rows[i] = (Row){.sequence = l->entries[sequences[i]].kv,
-                           .parent = step == 1 ? -1 : n_run - n + i,
-                           .want_hidden = true,
-                           .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
-    int status = step == 1 ? executor_forward(l->layer.executor, l->rows, n, err)
-                           : executor_extend(l->layer.executor, l->rows, n, err);
+        l->entries.rows[i] = (Row){.sequence = l->entries.sequences[sequences[i]].kv,
+                                   .parent = step == 1 ? -1 : n_run - n + i,
+                                   .want_hidden = true,
+                                   .input = l->chains + ((int64_t)i * l->depth + step - 1) * h};
+    int status = step == 1 ? executor_forward(l->layer.executor, l->entries.rows, n, err)
+                           : executor_extend(l->layer.executor, l->entries.rows, n, err);
     for (int32_t i = 0; i < n && !status; i++)
         memcpy(l->chains + ((int64_t)i * l->depth + step) * h, executor_hidden(l->layer.executor, n_run + i),
                (size_t)h * sizeof(float));
@@ -205,14 +104,14 @@ static int run_step(LyannaLayer *l, const int32_t *sequences, int32_t n, int32_t
 
 int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_error *err) {
     size_t h = (size_t)l->learned->n_embd;
-    int status = make_entries(l, sequences, n, err);
+    int status = entry_queue_run(&l->entries, sequences, n, err);
     for (int32_t i = 0; i < n && !status; i++) {
-        const LyannaEntries *p = &l->entries[sequences[i]];
+        const EntrySequence *p = &l->entries.sequences[sequences[i]];
         memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
         if (l->depth > 1) status = executor_reserve(l->layer.executor, p->kv, l->depth - 1, err);
     }
     for (int32_t step = 1; step < l->depth && !status; step++) status = run_step(l, sequences, n, step, err);
     for (int32_t i = 0; i < n && l->depth > 1 && !status; i++)
-        executor_commit(l->layer.executor, l->entries[sequences[i]].kv, NULL, 0); /* discards the steps */
+        executor_commit(l->layer.executor, l->entries.sequences[sequences[i]].kv, NULL, 0); /* discards the steps */
     return status;
 }
