@@ -183,7 +183,7 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     tree_add(&tree, 0, (text[N_BEFORE] + 1) % n_vocab, 0.5f, 0);
     tree_add(&tree, tree_add(&tree, 0, text[N_BEFORE], 0.5f, 0), text[N_BEFORE + 1], 0.5f, 0);
     Row rows[N_ROWS];
-    const float *hidden[N_ROWS];
+    const float *hidden[N_ROWS], *logits[N_ROWS];
     int32_t prompt_rows[N_BEFORE];
     for (int32_t i = 0; i < N_BEFORE - 1; i++) prompt_rows[i] = i;
     executor_commit(reader.executor, reader.sequence, prompt_rows, N_BEFORE - 1);
@@ -196,8 +196,9 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
         executor_forward(reader.executor, rows, N_ROWS, &err))
         fail_msg("%s", err.message);
     for (int32_t i = 0; i < N_ROWS; i++) hidden[i] = executor_hidden(reader.executor, i);
+    for (int32_t i = 0; i < N_ROWS; i++) logits[i] = executor_logits(reader.executor, i);
     const VerifyResult verdict = {.n_path = 2, .path = {2, 3}, .next_token = text[N_BEFORE + 2]};
-    const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
+    const VerifiedTree verified = {.tree = &tree, .logits = logits, .hidden = hidden, .verdict = &verdict};
     if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, text + N_BEFORE, 3, &err))
         fail_msg("%s", err.message);
     rig_propose(d, 0, text[N_BEFORE + 2], 20, n_vocab, &stepped);
@@ -212,11 +213,11 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
 
 /* ---- entries of several sequences -------------------------------------------------------------------- */
 
-enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64 };
+enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64, MAX_VOCAB = 300 };
 
 typedef struct LongText {
     int32_t tokens[N_LONG], n; /* n: what the drafters have seen */
-    float hidden[N_LONG][MAX_EMBD];
+    float hidden[N_LONG][MAX_EMBD], logits[N_LONG][MAX_VOCAB];
 } LongText;
 
 static void read_long_text(LearnedReader *r, uint64_t seed, LongText *t) {
@@ -224,11 +225,14 @@ static void read_long_text(LearnedReader *r, uint64_t seed, LongText *t) {
     fr_error err;
     rig_tokens(seed, r->model->model->hparams.n_vocab, t->tokens, N_LONG);
     for (int32_t i = 0; i < N_LONG; i++)
-        rows[i] = (Row){.token = t->tokens[i], .sequence = r->sequence, .parent = i - 1, .want_hidden = true};
+        rows[i] = (Row){.token = t->tokens[i], .sequence = r->sequence, .parent = i - 1, .want_logits = true};
     executor_sequence_truncate(r->executor, r->sequence, 0);
     if (executor_reserve(r->executor, r->sequence, N_LONG, &err) || executor_forward(r->executor, rows, N_LONG, &err))
         fail_msg("%s", err.message);
-    for (int32_t i = 0; i < N_LONG; i++) memcpy(t->hidden[i], executor_hidden(r->executor, i), sizeof t->hidden[i]);
+    for (int32_t i = 0; i < N_LONG; i++) {
+        memcpy(t->hidden[i], executor_hidden(r->executor, i), sizeof t->hidden[i]);
+        memcpy(t->logits[i], executor_logits(r->executor, i), sizeof t->logits[i]);
+    }
 }
 
 static void begin_long_text(Drafter *d, int32_t sequence, const LongText *t, int32_t chunk) {
@@ -244,15 +248,16 @@ static void begin_long_text(Drafter *d, int32_t sequence, const LongText *t, int
 /* A step that commits the next m tokens of the text. */
 static void step_long_text(Drafter *d, int32_t sequence, const LongText *t, int32_t m) {
     static Tree tree;
-    const float *hidden[N_LONG];
+    const float *hidden[N_LONG], *logits[N_LONG];
     VerifyResult verdict = {.n_path = m - 1, .next_token = t->tokens[t->n + m - 1]};
     fr_error err;
     tree_reset(&tree, t->tokens[t->n - 1]);
     for (int32_t i = 0; i < m; i++) {
         hidden[i] = t->hidden[t->n - 1 + i];
+        logits[i] = t->logits[t->n - 1 + i];
         if (i > 0) verdict.path[i - 1] = tree_add(&tree, i - 1, t->tokens[t->n - 1 + i], 0.5f, 0);
     }
-    const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
+    const VerifiedTree verified = {.tree = &tree, .logits = logits, .hidden = hidden, .verdict = &verdict};
     if (d->class->observe_tree(d, sequence, &verified, &err) ||
         d->class->observe(d, sequence, t->tokens + t->n, m, &err))
         fail_msg("%s", err.message);
@@ -265,6 +270,7 @@ void learned_rig_check_together(const Weights *target, const char *spec) {
     fr_error err;
     learned_rig_open_reader(&reader, target);
     assert_int_equal(target->model->hparams.n_embd, MAX_EMBD);
+    assert_int_equal(target->model->hparams.n_vocab, MAX_VOCAB);
     Drafter *a = learned_rig_open_drafter(&reader, spec, N_TOGETHER),
             *b = learned_rig_open_drafter(&reader, spec, N_TOGETHER);
     for (int32_t i = 0; i < N_TOGETHER; i++) {

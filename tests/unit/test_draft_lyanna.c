@@ -118,8 +118,8 @@ static void trees_are_those_of_algorithm_1(void **state) {
             fr_error err;
             bool is_exact = strcmp(cases[k].table, "factors") ==
                             0; /* the rounding of a table may change the order of nearly equal nodes */
-            snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=%s", shapes[f].path, cases[k].depth,
-                     cases[k].top, cases[k].table);
+            snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=%s,live=0", shapes[f].path,
+                     cases[k].depth, cases[k].top, cases[k].table);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
             for (int32_t i = 0; i < 3; i++) {
                 read_text(&reader, &weights[f], 50 + (uint64_t)i, &texts[i]);
@@ -147,14 +147,55 @@ static void trees_are_those_of_algorithm_1(void **state) {
 
 static void a_step_leads_where_the_prompt_leads(void **state) {
     (void)state;
-    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf");
-    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-3.gguf,depth=2");
+    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf,live=0");
+    learned_rig_check_step(lyanna_target.model, "lyanna:file=build/lyanna-3.gguf,depth=2,live=0");
 }
 
 static void sequences_together_draft_as_each_alone(void **state) {
     (void)state;
     learned_rig_check_together(lyanna_target.model, "lyanna:file=build/lyanna-0.gguf,resample=0");
     learned_rig_check_together(lyanna_target.model, "lyanna:file=build/lyanna-1.gguf,fusion=off");
+}
+
+/* The target chooses a token after "x" that the draft did not expect; where x comes again, the draft expects it. */
+static void the_text_teaches_what_follows_a_token(void **state) {
+    (void)state;
+    enum { X = 20, Y = 33, N = 10 };
+    const int32_t tokens[N] = {5, X, Y, 9, X, Y, 6, X, Y, X};
+    static const char *const specs[] = {"lyanna:file=build/lyanna-0.gguf,live=0", "lyanna:file=build/lyanna-0.gguf"};
+    static float hidden[H], logits[V];
+    static Tree t, tree;
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, lyanna_target.model);
+    for (int i = 0; i < H; i++) hidden[i] = (float)(i % 7) - 3;
+    for (int is_live = 0; is_live < 2; is_live++) {
+        Drafter *d = learned_rig_open_drafter(&reader, specs[is_live], 2);
+        const float *row = hidden, *after[] = {logits};
+        fr_error err;
+        for (int32_t sequence = 0; sequence < 2; sequence++) /* what a text taught ends with it */
+            for (int round = 0; round < 2; round++) {
+                if (d->class->begin(d, sequence, tokens, 2, &err) ||
+                    d->class->observe_prompt(d, sequence, 0, &row, 1, &err))
+                    fail_msg("%s", err.message);
+                for (int32_t n = 2; n <= N; n++) {
+                    VerifyResult verdict = {.next_token = n < N ? tokens[n] : 0};
+                    rig_propose(d, sequence, tokens[n - 1], 30, V, &t);
+                    int32_t child = tree_child(&t, 0, Y);
+                    if (n == 2) assert_true(child < 0);
+                    if (n == N) assert_int_equal(child > 0, is_live);
+                    if (n == N) break;
+                    for (int i = 0; i < V; i++) logits[i] = i == verdict.next_token ? 30 : (float)(i % 3);
+                    tree_reset(&tree, tokens[n - 1]);
+                    const VerifiedTree v = {.tree = &tree, .logits = after, .hidden = &row, .verdict = &verdict};
+                    if (d->class->observe_tree(d, sequence, &v, &err) ||
+                        d->class->observe(d, sequence, &tokens[n], 1, &err))
+                        fail_msg("%s", err.message);
+                }
+                d->class->end(d, sequence);
+            }
+        drafter_close(d);
+    }
+    learned_rig_close_reader(&reader);
 }
 
 static void the_text_is_the_plain_one(void **state) {
@@ -237,7 +278,7 @@ static void check_after_step(LearnedReader *reader, int i_file, const AfterStep 
     static Tree want, got, again, none;
     char spec[160], resample[8] = "off";
     if (threshold >= 0) snprintf(resample, sizeof resample, "%d", threshold);
-    snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=factors,fusion=%s,resample=%s",
+    snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,table=factors,fusion=%s,resample=%s,live=0",
              shapes[i_file].path, DEPTH, TOP, fusion ? "on" : "off", resample);
     Drafter *d = learned_rig_open_drafter(reader, spec, 1);
     int32_t budget = 12 + 7 * a->m, now = N_BEFORE + a->m, pending = a->text.tokens[now - 1];
@@ -405,6 +446,7 @@ int main(void) {
         cmocka_unit_test(re_sampled_nodes_are_counted_separately),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
         cmocka_unit_test(sequences_together_draft_as_each_alone),
+        cmocka_unit_test(the_text_teaches_what_follows_a_token),
         cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

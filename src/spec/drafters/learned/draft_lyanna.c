@@ -71,7 +71,7 @@ typedef struct LyannaOptions {
     bool coupled;
     int32_t depth, top;
     int32_t resample; /* -1: off */
-    bool is_fusing;
+    bool is_fusing, is_live;
     int form; /* TokenInfoForm */
 } LyannaOptions;
 
@@ -99,6 +99,10 @@ static const Option option_table[] = {
      OPT_CHOICE(LyannaOptions, form, "f16", "q8", "factors"),
      .default_value = "f16",
      .help = "token info: f16 and q8 are tables computed at open; factors are multiplied on demand"},
+    {.key = "live",
+     OPT_FLAG(LyannaOptions, is_live),
+     .default_value = "1",
+     .help = "1: correct the token info by what the target chose in this text; 0: leave it as it was trained"},
     LEARNED_OPTION_COUPLED(LyannaOptions),
     {.key = NULL},
 };
@@ -133,14 +137,18 @@ static int32_t choose_group(const Lyanna *d) {
     return n < d->learned.max_sequences ? (int32_t)n : d->learned.max_sequences;
 }
 
-static int allocate(Lyanna *d, fr_error *err) {
+static int allocate(Lyanna *d, bool is_live, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences;
     float *logits;
-    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n), ARENA_ITEM(&logits, n * chain),
-                               ARENA_ITEM(&d->group, d->max_group), ARENA_ITEM(&d->product, d->max_group * chain),
-                               ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab)};
+    const ArenaItem items[] = {ARENA_ITEM(&d->sequences, n),
+                               ARENA_ITEM(&logits, n * chain),
+                               ARENA_ITEM(&d->group, d->max_group),
+                               ARENA_ITEM(&d->product, d->max_group * chain),
+                               ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab),
+                               ARENA_ITEM(&d->sampler.live, is_live ? n : 0)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
+    if (!is_live) d->sampler.live = NULL;
     for (int64_t i = 0; i < n && !status; i++) {
         d->sequences[i].logits = logits + i * chain;
     }
@@ -162,7 +170,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
     }
     if (!status) status = token_info_open(&d->info, &d->learned, "lyanna", (TokenInfoForm)o->form, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
-    if (!status) status = allocate(d, err);
+    if (!status) status = allocate(d, o->is_live, err);
     if (status) {
         close_lyanna(&d->learned.base);
         return status;
@@ -184,6 +192,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     LyannaSequence *s = sequence_of(drafter, sequence);
     s->logits_at = s->fresh_at = s->resampled_at = -1;
     s->fresh_hit_rate = s->resampled_hit_rate = (LyannaHitRate){0};
+    if (d->sampler.live) live_info_reset(&d->sampler.live[sequence]);
     int status = learned_begin(drafter, sequence, tokens, n, err);
     return status ? status : entry_queue_begin(&d->layer.entries, sequence, err);
 }
@@ -208,7 +217,11 @@ static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, con
 
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
+    const LyannaSequence *s = sequence_of(drafter, sequence);
+    int64_t n_used = n_tokens_of(d, sequence) - s->logits_at, n_vocab = d->learned.n_vocab;
     int status = learned_observe_tree(drafter, sequence, v, err);
+    if (!status && s->logits_at >= 0 && n_used < d->depth)
+        lyanna_learn(&d->sampler, sequence, s->logits + n_used * n_vocab, d->depth - (int32_t)n_used, v);
     return status ? status : entry_queue_add_step(&d->layer.entries, sequence, v, err);
 }
 

@@ -42,7 +42,7 @@
  * them.
  *
  * Invariants: p_accept never increases along a path; of equals the earlier node comes first; a row that is not finite
- * has no children. Cost: for 1 + (N - 1) k nodes, a row of logits copied and added to a row of info, softmax and top
+ * has no children. What the text taught about a token (live_info.c) is added like its info. Cost: for 1 + (N - 1) k nodes, a row of logits copied and added to a row of info, softmax and top
  * k. Proof: tests/unit/test_draft_lyanna.c, by enumeration in double precision. */
 #include "spec/drafters/learned/lyanna_tree.h"
 
@@ -54,14 +54,16 @@
 #define MAX_EXPECTED 256.0 /* then the counts are halved, so that old ones lose weight */
 
 /* s->rows = the logits of one position plus the info of each node of the front. */
-static void add_info(const LyannaSampler *s, const float *logits, const Tree *t, const int32_t *front, int32_t n) {
+static void add_info(const LyannaSampler *s, int32_t sequence, const float *logits, const Tree *t, const int32_t *front,
+                     int32_t n) {
     int64_t n_vocab = s->learned->n_vocab;
-    int32_t tokens[LYANNA_MAX_TOP];
+    int32_t tokens[LYANNA_MAX_TOP] = {0};
     for (int32_t i = 0; i < n; i++) {
         memcpy(s->rows + i * n_vocab, logits, (size_t)n_vocab * sizeof *logits);
         tokens[i] = t->nodes[front[i]].token;
     }
     token_info_add(s->info, tokens, n, s->rows);
+    for (int32_t i = 0; i < n && s->live; i++) live_info_add(&s->live[sequence], tokens[i], s->rows + i * n_vocab);
 }
 
 void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps, int32_t tag,
@@ -71,7 +73,7 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
     for (int32_t step = 0; step < n_steps && n_front > 0; step++) {
         int32_t first = t->n, tokens[LYANNA_MAX_TOP], path[TREE_MAX_NODES];
         double own[LYANNA_MAX_TOP];
-        add_info(s, logits + (int64_t)step * s->learned->n_vocab, t, front, n_front);
+        add_info(s, sequence, logits + (int64_t)step * s->learned->n_vocab, t, front, n_front);
         for (int32_t f = 0; f < n_front; f++) {
             int32_t n_path = learned_path(t, front[f], path);
             int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
@@ -84,6 +86,18 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
             }
         }
         n_front = learned_best_nodes(log_p, first, t->n, s->top, front);
+    }
+}
+
+void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits, int32_t n_steps,
+                  const VerifiedTree *v) {
+    int32_t n_vocab = s->learned->n_vocab;
+    float t = s->learned->sequences[sequence].sampling.temperature;
+    double temperature = (double)(t > LEARNED_MIN_TEMPERATURE ? t : LEARNED_MIN_TEMPERATURE);
+    for (int32_t depth = 0; s->live && depth <= v->verdict->n_path && depth < n_steps; depth++) {
+        int32_t node = feedback_node(v, depth);
+        add_info(s, sequence, logits + (int64_t)depth * n_vocab, v->tree, &node, 1);
+        live_info_learn(&s->live[sequence], v->tree->nodes[node].token, v->logits[node], s->rows, n_vocab, temperature);
     }
 }
 
