@@ -198,6 +198,37 @@ static void the_text_teaches_what_follows_a_token(void **state) {
     learned_rig_close_reader(&reader);
 }
 
+/* What is proposed depends on times; the text does not. Under a ratio rule no proposal depends on times. */
+static void steps_without_a_draft_change_no_text(void **state) {
+    (void)state;
+    static const char *const specs[] = {"lyanna:file=build/lyanna-0.gguf,resample=0,fusion=auto",
+                                        "lyanna:file=build/lyanna-0.gguf,resample=0"};
+    static Stream plain, got[2];
+    fr_model *model = rig_open_model(LYANNA_TARGET, NULL);
+    fr_engine *e = rig_open_engine(model, NULL);
+    int32_t prompt[12];
+    rig_tokens(5, V, prompt, 12);
+    for (int i = 0; i < 6; i++) {
+        fr_request_options o = {.prompt = prompt,
+                                .n_prompt = 12,
+                                .max_tokens = 60,
+                                .sampling = fr_sampling_default(),
+                                .ignore_eos = 1};
+        o.sampling.temperature = 0.5f * (float)(i % 3), o.sampling.seed = 4;
+        if (i >= 3) o.verify = "multi-round";
+        if (i < 3) rig_run_request(e, &o, &plain);
+        o.n_drafts = 1, o.tree_budget = 12;
+        for (int k = 0; k < 2; k++) {
+            o.drafts = &specs[k];
+            rig_run_request(e, &o, &got[k]);
+        }
+        rig_assert_same(i < 3 ? &plain : &got[1], &got[0], specs[0]);
+        if (i >= 3) assert_int_equal(got[0].stats.drafted, got[1].stats.drafted);
+    }
+    fr_engine_close(e);
+    fr_model_close(model);
+}
+
 static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(LYANNA_TARGET, "lyanna:file=build/lyanna-0.gguf,resample=0");
@@ -393,7 +424,7 @@ static void invalid_files_and_options_are_refused(void **state) {
     refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
     refuse("lyanna:file=build/lyanna-0.gguf,resample=never", FR_ERR_ARGUMENT,
            "'resample=never' must be off or an integer from 0 to 16");
-    refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "'fusion=maybe' must be off or on");
+    refuse("lyanna:file=build/lyanna-0.gguf,fusion=maybe", FR_ERR_ARGUMENT, "'fusion=maybe' must be off, on or auto");
     refuse("lyanna:file=build/lyanna-0.gguf,table=f32", FR_ERR_ARGUMENT, "must be f16, q8 or factors");
     refuse("lyanna:file=build/lyanna-0.gguf,depth=9,top=8", FR_ERR_ARGUMENT, "more than the 511 nodes");
 }
@@ -447,6 +478,7 @@ int main(void) {
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
         cmocka_unit_test(sequences_together_draft_as_each_alone),
         cmocka_unit_test(the_text_teaches_what_follows_a_token),
+        cmocka_unit_test(steps_without_a_draft_change_no_text),
         cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
