@@ -174,6 +174,7 @@ static void the_text_teaches_what_follows_a_token(void **state) {
         fr_error err;
         for (int32_t sequence = 0; sequence < 2; sequence++) /* what a text taught ends with it */
             for (int round = 0; round < 2; round++) {
+                d->class->set_sampling(d, sequence, &SAMPLING_DEFAULT, 2);
                 if (d->class->begin(d, sequence, tokens, 2, &err) ||
                     d->class->observe_prompt(d, sequence, 0, &row, 1, &err))
                     fail_msg("%s", err.message);
