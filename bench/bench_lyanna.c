@@ -6,8 +6,9 @@
  * /tmp, removes them in the end, and prints
  *   how long the table of token info takes to make, in each form, and its size;
  *   the time of the LM head for DEPTH (5) hidden states in one pass and one after the other (Lyanna, Fig. 13 a);
- *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b).
- * Times are medians over ROUNDS proposals after steps of one token each, one sequence. */
+ *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b), for 1 to 16 sequences
+ *   that draft together.
+ * Times are medians over at most ROUNDS proposals after steps of one token each. */
 #include "opened_model.h"
 
 #include "base/clock.h"
@@ -23,7 +24,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS = 200, N_CTX = 1024, N_PROMPT = 128 };
+enum { ROUNDS = 200, N_CTX = 1024, N_PROMPT = 128, MAX_SEQUENCES = 16, BUDGET = 16 };
+#define MOST_S 1.0 /* a median is taken of what ran in this time, if fewer than ROUNDS */
 
 static fr_error err;
 static void die(void) {
@@ -93,14 +95,14 @@ static void write_drafter(const Model *m, const char *method, int32_t rank, int3
 
 static int compare(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : 1; }
 
-static double median_ms(double *seconds) {
-    qsort(seconds, ROUNDS, sizeof *seconds, compare);
-    return 1e3 * seconds[ROUNDS / 2];
+static double median_ms(double *seconds, int n) {
+    qsort(seconds, (size_t)n, sizeof *seconds, compare);
+    return 1e3 * seconds[n / 2];
 }
 
 static DrafterEnv env_of(const OpenedModel *m) {
     return (DrafterEnv){.n_vocab = m->model->hparams.n_vocab,
-                        .max_sequences = 1,
+                        .max_sequences = MAX_SEQUENCES,
                         .target = m->model->gguf,
                         .weights = m->weights,
                         .device = m->device,
@@ -132,41 +134,69 @@ static double head_ms(const OpenedModel *m, int32_t n_products, int32_t n_rows, 
         for (int32_t k = 0; k < n_products; k++) m->weights->backend->head(m->device, m->weights, x, n_rows, y);
         seconds[i] = clock_s() - start_s;
     }
-    return median_ms(seconds);
+    return median_ms(seconds, ROUNDS);
 }
 
-/* A proposal with all that was fed for it, in steps of one token each. */
-static double proposal_ms(const OpenedModel *m, const char *spec) {
+/* What is shown of a text: any tokens, with one hidden state and one row of logits for all of them. */
+typedef struct Text {
+    int32_t tokens[N_PROMPT + ROUNDS + 1];
+    const float *hidden, *logits;
+} Text;
+
+static void begin(Drafter *d, int32_t sequence, const Text *t) {
+    if (d->class->begin(d, sequence, t->tokens, N_PROMPT, &err)) die();
+    for (int i = 0; i < N_PROMPT - 1; i++)
+        if (d->class->observe_prompt(d, sequence, i, &t->hidden, 1, &err)) die();
+}
+
+/* Commits the token after the first n. */
+static void step(Drafter *d, int32_t sequence, const Text *t, int32_t n) {
     static Tree tree;
-    double seconds[ROUNDS];
-    Drafter *d;
-    const DrafterEnv env = env_of(m);
-    const Hparams *h = &m->model->hparams;
-    int32_t tokens[N_PROMPT + ROUNDS + 1], sequence = 0, budget = 16;
-    float *hidden = calloc((size_t)h->n_embd, sizeof *hidden);
-    const float *row = hidden;
-    for (int i = 0; i < N_PROMPT + ROUNDS + 1; i++) tokens[i] = i * 7919 % h->n_vocab;
-    if (drafter_open(&d, spec, &env, 0, &err) || d->class->begin(d, 0, tokens, N_PROMPT, &err)) die();
-    for (int i = 0; i < N_PROMPT - 1; i++) {
-        hidden[i % h->n_embd] = (float)(i % 5) - 2;
-        if (d->class->observe_prompt(d, 0, i, &row, 1, &err)) die();
+    const VerifyResult verdict = {.next_token = t->tokens[n]};
+    const VerifiedTree verified = {.tree = &tree, .logits = &t->logits, .hidden = &t->hidden, .verdict = &verdict};
+    tree_reset(&tree, t->tokens[n - 1]);
+    if (d->class->observe_tree(d, sequence, &verified, &err) || d->class->observe(d, sequence, &t->tokens[n], 1, &err))
+        die();
+}
+
+/* A proposal of n sequences together, with all that was fed for it, in steps of one token each. */
+static double proposal_ms(Drafter *d, const Text *t, int32_t n) {
+    static Tree forest[MAX_SEQUENCES];
+    double seconds[ROUNDS], sum = 0;
+    int32_t sequences[MAX_SEQUENCES], budgets[MAX_SEQUENCES];
+    Tree *trees[MAX_SEQUENCES];
+    int n_rounds = 0;
+    for (int32_t i = 0; i < n; i++) {
+        sequences[i] = i, budgets[i] = BUDGET, trees[i] = &forest[i];
+        begin(d, i, t);
     }
-    for (int i = 0; i < ROUNDS; i++) {
-        Tree *trees[] = {&tree};
-        const VerifyResult verdict = {.next_token = tokens[N_PROMPT + i]};
+    for (; n_rounds < ROUNDS && sum < MOST_S; n_rounds++) {
         double start_s = clock_s();
-        tree_reset(&tree, tokens[N_PROMPT + i - 1]);
-        if (d->class->propose(d, &sequence, &budget, trees, 1, &err)) die();
-        tree_reset(&tree, tokens[N_PROMPT + i - 1]);
-        const VerifiedTree verified = {.tree = &tree, .hidden = &row, .verdict = &verdict};
-        if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, &tokens[N_PROMPT + i], 1, &err))
-            die();
-        seconds[i] = clock_s() - start_s;
+        for (int32_t i = 0; i < n; i++) tree_reset(trees[i], t->tokens[N_PROMPT + n_rounds - 1]);
+        if (d->class->propose(d, sequences, budgets, trees, n, &err)) die();
+        for (int32_t i = 0; i < n; i++) step(d, i, t, N_PROMPT + n_rounds);
+        sum += seconds[n_rounds] = clock_s() - start_s;
     }
-    d->class->end(d, 0);
+    for (int32_t i = 0; i < n; i++) d->class->end(d, i);
+    return median_ms(seconds, n_rounds);
+}
+
+static void proposals(const OpenedModel *m, const char *name, const char *spec) {
+    const Hparams *h = &m->model->hparams;
+    const DrafterEnv env = env_of(m);
+    Drafter *d;
+    Text t;
+    float *hidden = calloc((size_t)h->n_embd, sizeof *hidden), *logits = calloc((size_t)h->n_vocab, sizeof *logits);
+    for (int i = 0; i < h->n_embd; i++) hidden[i] = (float)(i % 5) - 2;
+    for (int i = 0; i < N_PROMPT + ROUNDS + 1; i++) t.tokens[i] = i * 7919 % h->n_vocab;
+    t.hidden = hidden, t.logits = logits;
+    if (drafter_open(&d, spec, &env, 0, &err)) die();
+    printf("  %-28s", name);
+    for (int32_t n = 1; n <= MAX_SEQUENCES; n *= 2) printf(" %9.3f", proposal_ms(d, &t, n));
+    printf("\n");
     drafter_close(d);
     free(hidden);
-    return median_ms(seconds);
+    free(logits);
 }
 
 int main(int argc, char **argv) {
@@ -179,7 +209,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc && i < 6; i++) given[i - 2] = atoi(argv[i]);
     Gguf *g;
     OpenedModel m;
-    char paths[2][64], spec[128];
+    char paths[2][64], spec[160], name[64];
     if (gguf_open(&g, argv[1], &err) || opened_model_open(&m, g, ACT_PRECISION_Q16, threads_n_cores(), &err)) die();
     for (int i = 0; i < 2; i++) {
         snprintf(paths[i], sizeof paths[i], "/tmp/bench-lyanna-%d-%d.gguf", (int)getpid(), i);
@@ -194,14 +224,16 @@ int main(int argc, char **argv) {
     double one_pass = head_ms(&m, 1, *depth, x, y), iterative = head_ms(&m, *depth, 1, x, y);
     double eagle_head = head_ms(&m, 1, 1, x, y) + (*depth - 1) * head_ms(&m, 1, *top, x, y);
     printf("LM head of %d hidden states, ms: one pass %.3f, one after the other %.3f\n", *depth, one_pass, iterative);
-    printf("a proposal of depth %d and top %d, ms:\n", *depth, *top);
+    printf("of it for eagle's proposal %.3f, for lyanna's %.3f\n", eagle_head, one_pass);
+    printf("a proposal of depth %d and top %d, ms, for\n  %-28s %9d %9d %9d %9d %9d\n", *depth, *top, "sequences", 1, 2,
+           4, 8, 16);
     snprintf(spec, sizeof spec, "eagle:file=%s,depth=%d,top=%d", paths[1], *depth, *top);
-    double eagle = proposal_ms(&m, spec);
-    printf("  %-28s %.3f, of it LM head %.3f\n", "eagle", eagle, eagle_head);
-    static const char *const extra[] = {"resample=off", "resample=0,fusion=on"};
-    for (int i = 0; i < 2; i++) {
+    proposals(&m, "eagle", spec);
+    static const char *const extra[] = {"resample=off,live=0", "resample=off", "resample=0"};
+    for (size_t i = 0; i < sizeof extra / sizeof *extra; i++) {
         snprintf(spec, sizeof spec, "lyanna:file=%s,depth=%d,top=%d,%s", paths[0], *depth, *top, extra[i]);
-        printf("  lyanna:%-21s %.3f, of it LM head %.3f\n", extra[i], proposal_ms(&m, spec), one_pass);
+        snprintf(name, sizeof name, "lyanna:%s", extra[i]);
+        proposals(&m, name, spec);
     }
     for (int i = 0; i < 2; i++) unlink(paths[i]);
     opened_model_close(&m);

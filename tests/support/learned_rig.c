@@ -183,7 +183,7 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     tree_add(&tree, 0, (text[N_BEFORE] + 1) % n_vocab, 0.5f, 0);
     tree_add(&tree, tree_add(&tree, 0, text[N_BEFORE], 0.5f, 0), text[N_BEFORE + 1], 0.5f, 0);
     Row rows[N_ROWS];
-    const float *hidden[N_ROWS];
+    const float *hidden[N_ROWS], *logits[N_ROWS];
     int32_t prompt_rows[N_BEFORE];
     for (int32_t i = 0; i < N_BEFORE - 1; i++) prompt_rows[i] = i;
     executor_commit(reader.executor, reader.sequence, prompt_rows, N_BEFORE - 1);
@@ -196,8 +196,9 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
         executor_forward(reader.executor, rows, N_ROWS, &err))
         fail_msg("%s", err.message);
     for (int32_t i = 0; i < N_ROWS; i++) hidden[i] = executor_hidden(reader.executor, i);
+    for (int32_t i = 0; i < N_ROWS; i++) logits[i] = executor_logits(reader.executor, i);
     const VerifyResult verdict = {.n_path = 2, .path = {2, 3}, .next_token = text[N_BEFORE + 2]};
-    const VerifiedTree verified = {.tree = &tree, .hidden = hidden, .verdict = &verdict};
+    const VerifiedTree verified = {.tree = &tree, .logits = logits, .hidden = hidden, .verdict = &verdict};
     if (d->class->observe_tree(d, 0, &verified, &err) || d->class->observe(d, 0, text + N_BEFORE, 3, &err))
         fail_msg("%s", err.message);
     rig_propose(d, 0, text[N_BEFORE + 2], 20, n_vocab, &stepped);
@@ -207,6 +208,101 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     rig_assert_same_tree(&whole, &stepped, "after a step");
     assert_int_equal(d->class->observe_prompt(d, 1, 3, hidden, 1, &err), FR_ERR_INTERNAL); /* it was observed before */
     drafter_close(d);
+    learned_rig_close_reader(&reader);
+}
+
+/* ---- entries of several sequences -------------------------------------------------------------------- */
+
+enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64, MAX_VOCAB = 300 };
+
+typedef struct LongText {
+    int32_t tokens[N_LONG], n; /* n: what the drafters have seen */
+    float hidden[N_LONG][MAX_EMBD], logits[N_LONG][MAX_VOCAB];
+} LongText;
+
+static void read_long_text(LearnedReader *r, uint64_t seed, LongText *t) {
+    Row rows[N_LONG];
+    fr_error err;
+    rig_tokens(seed, r->model->model->hparams.n_vocab, t->tokens, N_LONG);
+    for (int32_t i = 0; i < N_LONG; i++)
+        rows[i] = (Row){.token = t->tokens[i], .sequence = r->sequence, .parent = i - 1, .want_logits = true};
+    executor_sequence_truncate(r->executor, r->sequence, 0);
+    if (executor_reserve(r->executor, r->sequence, N_LONG, &err) || executor_forward(r->executor, rows, N_LONG, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = 0; i < N_LONG; i++) {
+        memcpy(t->hidden[i], executor_hidden(r->executor, i), sizeof t->hidden[i]);
+        memcpy(t->logits[i], executor_logits(r->executor, i), sizeof t->logits[i]);
+    }
+}
+
+static void begin_long_text(Drafter *d, int32_t sequence, const LongText *t, int32_t chunk) {
+    const float *hidden[N_LONG];
+    fr_error err;
+    for (int32_t i = 0; i < N_LONG; i++) hidden[i] = t->hidden[i];
+    if (d->class->begin(d, sequence, t->tokens, t->n, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < t->n - 1; i += chunk)
+        if (d->class->observe_prompt(d, sequence, i, hidden + i, t->n - 1 - i < chunk ? t->n - 1 - i : chunk, &err))
+            fail_msg("%s", err.message);
+}
+
+/* A step that commits the next m tokens of the text. */
+static void step_long_text(Drafter *d, int32_t sequence, const LongText *t, int32_t m) {
+    static Tree tree;
+    const float *hidden[N_LONG], *logits[N_LONG];
+    VerifyResult verdict = {.n_path = m - 1, .next_token = t->tokens[t->n + m - 1]};
+    fr_error err;
+    tree_reset(&tree, t->tokens[t->n - 1]);
+    for (int32_t i = 0; i < m; i++) {
+        hidden[i] = t->hidden[t->n - 1 + i];
+        logits[i] = t->logits[t->n - 1 + i];
+        if (i > 0) verdict.path[i - 1] = tree_add(&tree, i - 1, t->tokens[t->n - 1 + i], 0.5f, 0);
+    }
+    const VerifiedTree verified = {.tree = &tree, .logits = logits, .hidden = hidden, .verdict = &verdict};
+    if (d->class->observe_tree(d, sequence, &verified, &err) ||
+        d->class->observe(d, sequence, t->tokens + t->n, m, &err))
+        fail_msg("%s", err.message);
+}
+
+void learned_rig_check_together(const Weights *target, const char *spec) {
+    static LongText texts[N_TOGETHER];
+    static Tree together[N_TOGETHER], alone;
+    LearnedReader reader;
+    fr_error err;
+    learned_rig_open_reader(&reader, target);
+    assert_int_equal(target->model->hparams.n_embd, MAX_EMBD);
+    assert_int_equal(target->model->hparams.n_vocab, MAX_VOCAB);
+    Drafter *a = learned_rig_open_drafter(&reader, spec, N_TOGETHER),
+            *b = learned_rig_open_drafter(&reader, spec, N_TOGETHER);
+    for (int32_t i = 0; i < N_TOGETHER; i++) {
+        read_long_text(&reader, 70 + (uint64_t)i, &texts[i]);
+        texts[i].n = N_LONG_PROMPT - 30 * i;
+        begin_long_text(a, i, &texts[i], N_LONG);
+        begin_long_text(b, i, &texts[i], 1 + 6 * i);
+    }
+    for (int32_t round = 0; round < N_ROUNDS; round++) {
+        int32_t ids[N_TOGETHER], budgets[N_TOGETHER], n = 0;
+        Tree *trees[N_TOGETHER];
+        for (int32_t i = 0; i < N_TOGETHER; i++) {
+            if (i == 1 && round > 0 && round < N_ROUNDS - 1) continue; /* sits out, until its queue is too short */
+            ids[n] = i, budgets[n] = 9 + i, trees[n] = &together[i];
+            tree_reset(trees[n++], texts[i].tokens[texts[i].n - 1]);
+        }
+        if (a->class->propose(a, ids, budgets, trees, n, &err)) fail_msg("%s", err.message);
+        for (int32_t k = n - 1; k >= 0; k--) {
+            const LongText *t = &texts[ids[k]];
+            rig_propose(b, ids[k], t->tokens[t->n - 1], budgets[k], target->model->hparams.n_vocab, &alone);
+            assert_true(alone.n > 5);
+            rig_assert_same_tree(&alone, &together[ids[k]], spec);
+        }
+        for (int32_t i = 0; i < N_TOGETHER; i++) {
+            int32_t m = 1 + (round + 2 * i) % 6;
+            step_long_text(a, i, &texts[i], m);
+            step_long_text(b, i, &texts[i], m);
+            texts[i].n += m;
+        }
+    }
+    drafter_close(a);
+    drafter_close(b);
     learned_rig_close_reader(&reader);
 }
 

@@ -61,6 +61,11 @@ void learned_rig_assert_alike(const Tree *want, const Tree *got, double toleranc
  * proposes the tree that it proposes when the whole text is the prompt. */
 void learned_rig_check_step(const Weights *target, const char *spec);
 
+/* Sequences that draft together get, bit for bit, the trees of sequences that draft one by one, however much they
+ * committed since their last proposal and however their prompts were divided. The target is one of
+ * learned_rig_write_target. */
+void learned_rig_check_together(const Weights *target, const char *spec);
+
 /* Requests that draft with `spec` generate the text of plain decoding: with each sampling, several budgets and chunk
  * sizes, beside other requests, with shared prompts, under ratio rules, and with too few pages. */
 void learned_rig_check_lossless(const char *target, const char *spec);

@@ -3,6 +3,7 @@
 #include "learned_rig.h"
 
 #include "format/blocks.h"
+#include "spec/drafters/learned/eagle_tree.h"
 #include "spec/tree/static_tree.h"
 #include "spec/tree/union.h"
 
@@ -267,6 +268,33 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     learned_rig_check_step(target, "eagle:file=build/eagle-2.gguf");
 }
 
+static void sequences_together_draft_as_each_alone(void **state) {
+    (void)state;
+    learned_rig_check_together(target, "eagle:file=build/eagle-0.gguf,depth=3,top=4");
+    learned_rig_check_together(target, "eagle:file=build/eagle-2.gguf");
+}
+
+/* Accepted tokens wait for the next proposal, which then runs those of all sequences. */
+static void entries_wait_for_the_proposal(void **state) {
+    (void)state;
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    Drafter *d = learned_rig_open_drafter(&reader, "eagle:file=build/eagle-0.gguf", 2);
+    const Eagle *e = (const Eagle *)d;
+    int32_t text[N_TEXT];
+    static Tree tree;
+    rig_tokens(9, V, text, N_TEXT);
+    learned_rig_feed(&reader, d, 1, text, N_TEXT, 5);
+    const EntrySequence *s = &e->entries.sequences[1];
+    assert_int_equal(s->n_queued, N_TEXT - 1);
+    assert_int_equal(executor_sequence_length(e->layer.executor, s->kv), 0);
+    rig_propose(d, 1, text[N_TEXT - 1], 9, V, &tree);
+    assert_int_equal(s->n_queued, 0);
+    assert_int_equal(executor_sequence_length(e->layer.executor, s->kv), N_TEXT - 1);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+}
+
 static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(TARGET, "eagle:file=build/eagle-0.gguf,depth=4,top=5");
@@ -279,6 +307,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_the_plain_layer),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(sequences_together_draft_as_each_alone),
+        cmocka_unit_test(entries_wait_for_the_proposal),
         cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

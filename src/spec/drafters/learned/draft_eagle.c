@@ -17,8 +17,8 @@
  *     input   E(x1) h0     E(x2) h1     E(x3) h2        x3 pending ── cat: E(cat) f_2 ── sat: E(sat) f_cat
  *                                        gives f_2                 └─ dog: E(dog) f_2
  *
- * After a step, the rows of the tree are discarded, and entries of the accepted tokens are computed from the target's
- * hidden states (observe_tree). Nothing is drawn at random: under a ratio rule all groups are points.
+ * After a step, the rows of the tree are discarded, and the accepted tokens get entries from the target's hidden states,
+ * before the next proposal and for all sequences together (entry_queue.c). Nothing is drawn at random: under a ratio rule all groups are points.
  *
  * The layer runs in the executor (backend/executor.h) as a model with one layer whose rows bring their input, so
  * paging, tree attention, threads and quantised weights work as they do for the target. EAGLE's layer has no norm
@@ -27,17 +27,16 @@
  * Files: eagle.h. If the drafter was trained with token info (token_info.h), the info of a token is added to the
  * logits after it.
  *
- * Cost: a forward of the layer for the accepted tokens of each sequence, then one a level for all sequences together,
- * and the LM head for up to `top` rows a sequence in each. When it loses: if the target has few layers. Proof:
+ * Cost: a forward of the layer for the accepted tokens, then one a level, each for all sequences together, with the LM head
+ * for up to `top` rows a sequence in each. When it loses: if the target has few layers. Proof:
  * tests/unit/test_draft_eagle.c, against the layer in double precision over each path by itself. */
 #include "base/mem.h"
-#include "spec/drafter/feedback.h"
 #include "spec/drafters/learned/eagle.h"
 #include "spec/drafters/learned/eagle_tree.h"
 
 #include <string.h>
 
-enum { CHUNK = 64 }; /* entries computed at once */
+enum { MIN_ROWS = 64 }; /* of a forward: a prompt is read in such chunks */
 
 typedef struct EagleOptions {
     const char *file;
@@ -94,21 +93,15 @@ static int read_weights(Eagle *d, fr_error *err) {
 
 static int allocate(Eagle *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
-    int64_t h = l->n_embd, rows = d->max_rows, front = l->max_group * d->top, n = l->max_sequences;
-    float *features, *logits;
+    int64_t front = l->max_group * d->top;
+    const EntryQueueOptions entries = {.fc = d->fc, .reads_tokens = true, .wants_logits = true, .max_rows = d->max_rows};
     const ArenaItem items[] = {
-        ARENA_ITEM(&d->sequences, n),        ARENA_ITEM(&logits, n * l->n_vocab), ARENA_ITEM(&features, n * h),
-        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),        ARENA_ITEM(&d->next, front),
-        ARENA_ITEM(&d->front_rows, front),   ARENA_ITEM(&d->rows, rows),          ARENA_ITEM(&d->row_ids, rows),
-        ARENA_ITEM(&d->pairs, rows * 2 * h), ARENA_ITEM(&d->inputs, rows * h),    ARENA_ITEM(&d->features, front * h),
-        ARENA_ITEM(&d->logits, l->n_vocab),
+        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),
+        ARENA_ITEM(&d->next, front),         ARENA_ITEM(&d->front_rows, front),
+        ARENA_ITEM(&d->logits, l->n_vocab),  ARENA_ITEM(&d->features, front * l->n_embd),
     };
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "eagle", err);
-    for (int64_t i = 0; i < n && !status; i++) {
-        d->sequences[i].logits = logits + i * l->n_vocab;
-        d->sequences[i].feature = features + i * h;
-    }
-    return status;
+    return status ? status : entry_queue_open(&d->entries, l, &d->layer, &entries, err);
 }
 
 static int apply_options(Eagle *d, const EagleOptions *o, const DrafterEnv *env, fr_error *err) {
@@ -126,7 +119,7 @@ static int apply_options(Eagle *d, const EagleOptions *o, const DrafterEnv *env,
     d->top = top;
     d->is_static = o->is_static;
     d->n_ctx = env->n_ctx;
-    d->max_rows = max_group * rows > CHUNK ? max_group * rows : CHUNK;
+    d->max_rows = max_group * rows > MIN_ROWS ? max_group * rows : MIN_ROWS;
     return learned_reserve_group(&d->learned, max_group, err);
 }
 
@@ -153,96 +146,37 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     return FR_OK;
 }
 
-/* ---- rows of the layer ------------------------------------------------------------------------------- */
-
-static EagleSequence *sequence_of(const Drafter *drafter, int32_t sequence) {
-    return &((const Eagle *)drafter)->sequences[sequence];
-}
-
-void eagle_set_pair(Eagle *d, int32_t i, int32_t token, const float *feature) {
-    int64_t h = d->learned.n_embd;
-    float *pair = d->pairs + i * 2 * h;
-    learned_embed(&d->learned, token, pair);
-    memcpy(pair + h, feature, (size_t)h * sizeof *pair);
-}
-
-void eagle_fuse(Eagle *d, int32_t n) {
-    learned_linear(&d->learned, d->fc, LINEAR_SET, d->pairs, n, d->inputs);
-    for (int32_t i = 0; i < n; i++) d->rows[i].input = d->inputs + (int64_t)i * d->learned.n_embd;
-}
-
-void eagle_read_logits(Eagle *d, int32_t row, int32_t token, float *logits) {
-    memcpy(logits, executor_logits(d->layer.executor, row), (size_t)d->learned.n_vocab * sizeof *logits);
-    token_info_add(&d->info, &token, 1, logits);
-}
-
 void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
                     EagleTop *out) {
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
-    if (logits != d->logits) memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
-    out->n = learned_top(&d->learned, (int32_t)(m->s - d->sequences), path, n_path, d->logits, d->top, out->tokens,
-                         out->log_p);
+    memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
+    token_info_add(&d->info, &m->tree->nodes[node].token, 1, d->logits);
+    out->n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->top, out->tokens, out->log_p);
     confidence_correct(&d->confidence, confidence_of_state(&d->confidence, feature), out->log_p, out->n);
 }
 
-/* ---- entries: the tokens that the target has read --------------------------------------------------- */
-
-/* Adds n <= CHUNK entries, from hidden states and the token that follows each. */
-static int add_entries(Eagle *d, EagleSequence *s, const int32_t *tokens, const float *const *hidden, int32_t n,
-                       fr_error *err) {
-    for (int32_t i = 0; i < n; i++) {
-        eagle_set_pair(d, i, tokens[i], hidden[i]);
-        d->rows[i] = (Row){.token = tokens[i], .sequence = s->kv, .parent = i - 1, .want_logits = i == n - 1};
-        d->row_ids[i] = i;
-    }
-    eagle_fuse(d, n);
-    int status = executor_reserve(d->layer.executor, s->kv, n, err);
-    if (!status) status = executor_forward(d->layer.executor, d->rows, n, err);
-    if (status) return status;
-    memcpy(s->feature, executor_hidden(d->layer.executor, n - 1), (size_t)d->learned.n_embd * sizeof *s->feature);
-    eagle_read_logits(d, n - 1, tokens[n - 1], s->logits);
-    executor_commit(d->layer.executor, s->kv, d->row_ids, n);
-    return FR_OK;
-}
+/* ---- observations ------------------------------------------------------------------------------------ */
 
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    Eagle *d = (Eagle *)drafter;
-    EagleSequence *s = sequence_of(drafter, sequence);
     int status = learned_begin(drafter, sequence, tokens, n, err);
-    if (!status) status = executor_sequence_open(d->layer.executor, &s->kv, err);
-    s->begun = status == FR_OK;
-    return status;
+    return status ? status : entry_queue_begin(&((Eagle *)drafter)->entries, sequence, err);
 }
 
 static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err) {
     Eagle *d = (Eagle *)drafter;
-    EagleSequence *s = sequence_of(drafter, sequence);
     const int32_t *after = d->learned.sequences[sequence].context + first + 1;
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
-    for (int32_t i = 0; i < n && !status; i += CHUNK)
-        status = add_entries(d, s, after + i, hidden + i, n - i < CHUNK ? n - i : CHUNK, err);
-    return status;
+    return status ? status : entry_queue_add(&d->entries, sequence, after, hidden, n, err);
 }
 
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     int status = learned_observe_tree(drafter, sequence, v, err);
-    const float *hidden[CHUNK];
-    int32_t tokens[CHUNK], n = 0;
-    for (int32_t depth = 0; depth <= v->verdict->n_path && !status; depth++) {
-        hidden[n] = v->hidden[feedback_node(v, depth)];
-        tokens[n++] = feedback_after(v, depth);
-        if (n < CHUNK && depth < v->verdict->n_path) continue;
-        status = add_entries((Eagle *)drafter, sequence_of(drafter, sequence), tokens, hidden, n, err);
-        n = 0;
-    }
-    return status;
+    return status ? status : entry_queue_add_step(&((Eagle *)drafter)->entries, sequence, v, err);
 }
 
 static void end(Drafter *drafter, int32_t sequence) {
-    EagleSequence *s = sequence_of(drafter, sequence);
-    if (s->begun) executor_sequence_close(((Eagle *)drafter)->layer.executor, s->kv);
-    s->begun = false;
+    entry_queue_end(&((Eagle *)drafter)->entries, sequence);
     learned_end(drafter, sequence);
 }
 
@@ -250,14 +184,17 @@ static void end(Drafter *drafter, int32_t sequence) {
 
 static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
     Eagle *d = (Eagle *)learned;
+    int32_t sequences[EAGLE_MAX_ROWS];
     d->n_group = n;
     for (int32_t i = 0; i < n; i++) {
         EagleMember *m = &d->group[i];
-        m->s = sequence_of(&learned->base, members[i].sequence);
+        m->sequence = sequences[i] = members[i].sequence;
+        m->entries = &d->entries.sequences[m->sequence];
         m->tree = members[i].tree;
         m->budget = members[i].budget;
     }
-    return eagle_grow_trees(d, err);
+    int status = entry_queue_run(&d->entries, sequences, n, err);
+    return status ? status : eagle_grow_trees(d, err);
 }
 
 static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,

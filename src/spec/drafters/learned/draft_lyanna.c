@@ -19,6 +19,7 @@
  *     fusion=on    it is merged with the next fresh tree, which has the same root, and both are verified together
  *     fusion=off   it is a proposal of its own, and the fresh one comes a step later: the paper's Fig. 12 calls this re-sampling
  *                  alone; for measurements
+ *     fusion=auto  the latter where it promises more tokens per time, otherwise the former (lyanna_choice.c)
  *
  *     step 1   chain l_1..l_5 at "the"; accepted: cat; the target's token: likes       2 tokens of 5 rows used, 3 are left
  *     step 2   fresh chain at "likes", merged with the tree that l_3 l_4 l_5 give below "likes"
@@ -33,8 +34,10 @@
  * Cost: `depth` forwards of one layer for all sequences together (one, if the file has a parallel chain), one LM head of `depth` rows each, and a softmax over V for
  * 1 + (depth - 1) top nodes. When it loses: if the target has few layers, as eagle does; and deep in the tree, where eagle's states
  * depend on its own tokens and lyanna's do not. Proof: tests/unit/test_draft_lyanna.c. */
+#include "base/clock.h"
 #include "base/mem.h"
 #include "spec/drafters/learned/lyanna.h"
+#include "spec/drafters/learned/lyanna_choice.h"
 #include "spec/drafters/learned/lyanna_layer.h"
 #include "spec/drafters/learned/lyanna_tree.h"
 #include "spec/drafter/feedback.h"
@@ -43,6 +46,8 @@
 #include <string.h>
 
 enum { MAX_DEPTH = 16, MAX_GROUP_ROWS = 256, MAX_LOGIT_BYTES = 32 << 20 };
+
+typedef enum Fusion { FUSION_OFF, FUSION_ON, FUSION_AUTO } Fusion;
 
 typedef struct LyannaSequence {
     float *logits;         /* [depth][V] of the last chain */
@@ -53,6 +58,8 @@ typedef struct LyannaSequence {
     Tree fresh, resampled; /* all nodes found, with their joint probabilities */
     int64_t fresh_at, resampled_at;
     LyannaHitRate fresh_hit_rate, resampled_hit_rate;
+    LyannaChoice choice;
+    bool is_alone; /* the re-sampled tree is the proposal at resampled_at, without a fresh one */
 } LyannaSequence;
 
 typedef struct Lyanna {
@@ -64,7 +71,8 @@ typedef struct Lyanna {
     LyannaSampler sampler;
     int32_t depth, max_group, n_group;
     int32_t threshold; /* re-sample if more rows than this are left; depth: never */
-    bool is_fusing;
+    Fusion fusion;
+    LyannaTimes times;
     LyannaSequence *sequences; /* [max_sequences] */
     int32_t *group;            /* [max_group] sequences whose chains are computed together */
     float *product;            /* [max_group][depth][V] */
@@ -77,8 +85,9 @@ typedef struct LyannaOptions {
     bool coupled;
     int32_t depth, top;
     int32_t resample; /* -1: off */
-    bool is_fusing;
-    int form; /* TokenInfoForm */
+    bool is_live;
+    int fusion; /* Fusion */
+    int form;   /* TokenInfoForm */
 } LyannaOptions;
 
 static const Option option_table[] = {
@@ -98,13 +107,19 @@ static const Option option_table[] = {
      .default_value = "1",
      .help = "re-sample if more than that many rows of logits are left after a step"},
     {.key = "fusion",
-     OPT_CHOICE(LyannaOptions, is_fusing, "off", "on"),
+     OPT_CHOICE(LyannaOptions, fusion, "off", "on", "auto"),
      .default_value = "on",
-     .help = "on: re-sampled trees are verified with the next fresh tree; off: by themselves"},
+     .help =
+         "on: re-sampled trees are verified with the next fresh tree; off: by themselves; auto: by themselves where "
+         "they promise more tokens per time (rule sampled only)"},
     {.key = "table",
      OPT_CHOICE(LyannaOptions, form, "f16", "q8", "factors"),
      .default_value = "f16",
      .help = "token info: f16 and q8 are tables computed at open; factors are multiplied on demand"},
+    {.key = "live",
+     OPT_FLAG(LyannaOptions, is_live),
+     .default_value = "1",
+     .help = "1: correct the token info by what the target chose in this text; 0: leave it as it was trained"},
     LEARNED_OPTION_COUPLED(LyannaOptions),
     {.key = NULL},
 };
@@ -124,7 +139,7 @@ static void close_lyanna(Drafter *drafter) {
 static int apply_options(Lyanna *d, const LyannaOptions *o, fr_error *err) {
     d->depth = o->depth;
     d->sampler.top = o->top;
-    d->is_fusing = o->is_fusing;
+    d->fusion = (Fusion)o->fusion;
     d->threshold = o->resample < 0 ? o->depth : o->resample;
     if (o->top + (o->depth - 1) * o->top * o->top < TREE_MAX_NODES) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT,
@@ -141,7 +156,7 @@ static int32_t choose_group(const Lyanna *d) {
     return n < d->learned.max_sequences ? (int32_t)n : d->learned.max_sequences;
 }
 
-static int allocate(Lyanna *d, fr_error *err) {
+static int allocate(Lyanna *d, bool is_live, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t chain = (int64_t)d->depth * l->n_vocab, n = l->max_sequences, of_gate = (int64_t)d->depth * d->gate.rank;
     float *logits, *states, *confidence;
@@ -152,8 +167,10 @@ static int allocate(Lyanna *d, fr_error *err) {
                                ARENA_ITEM(&states, n * of_gate),
                                ARENA_ITEM(&confidence, n * d->depth),
                                ARENA_ITEM(&d->states, d->max_group * of_gate),
-                               ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab)};
+                               ARENA_ITEM(&d->sampler.rows, (int64_t)d->sampler.top * l->n_vocab),
+                               ARENA_ITEM(&d->sampler.live, is_live ? n : 0)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "lyanna", err);
+    if (!is_live) d->sampler.live = NULL;
     for (int64_t i = 0; i < n && !status; i++) {
         d->sequences[i].logits = logits + i * chain;
         d->sequences[i].states = states + i * of_gate;
@@ -181,7 +198,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
     if (!status) status = lyanna_gate_open(&d->gate, &d->learned, d->max_group * d->depth, LYANNA_MAX_TOP, err);
     if (!status) status = confidence_open(&d->confidence, &d->learned, "lyanna", err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
-    if (!status) status = allocate(d, err);
+    if (!status) status = allocate(d, o->is_live, err);
     if (status) {
         close_lyanna(&d->learned.base);
         return status;
@@ -203,8 +220,10 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     LyannaSequence *s = sequence_of(drafter, sequence);
     s->logits_at = s->fresh_at = s->resampled_at = -1;
     s->fresh_hit_rate = s->resampled_hit_rate = (LyannaHitRate){0};
+    s->choice = (LyannaChoice){0};
+    if (d->sampler.live) live_info_reset(&d->sampler.live[sequence]);
     int status = learned_begin(drafter, sequence, tokens, n, err);
-    return status ? status : lyanna_layer_begin(&d->layer, sequence, err);
+    return status ? status : entry_queue_begin(&d->layer.entries, sequence, err);
 }
 
 /* Updates the hit rates of the trees that were proposed for this position. */
@@ -214,6 +233,8 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     if (s->fresh_at == at) lyanna_update_hit_rate(&s->fresh_hit_rate, &s->fresh, NULL, tokens, n);
     if (s->fresh_at == at && s->resampled_at == at)
         lyanna_update_hit_rate(&s->resampled_hit_rate, &s->resampled, &s->fresh, tokens, n);
+    if (s->fresh_at == at) lyanna_choice_observe_fresh(&s->choice, n);
+    if (s->resampled_at == at) lyanna_choice_observe_resampled(&s->choice, &s->resampled, tokens, n);
     return learned_observe(drafter, sequence, tokens, n, err);
 }
 
@@ -222,43 +243,51 @@ static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, con
     Lyanna *d = (Lyanna *)drafter;
     const int32_t *after = d->learned.sequences[sequence].context + first + 1;
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
-    for (int32_t i = 0; i < n && !status; i++) status = lyanna_layer_add(&d->layer, sequence, after[i], hidden[i], err);
-    return status;
+    return status ? status : entry_queue_add(&d->layer.entries, sequence, after, hidden, n, err);
 }
 
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
+    const LyannaSequence *s = sequence_of(drafter, sequence);
+    int64_t n_used = n_tokens_of(d, sequence) - s->logits_at, n_vocab = d->learned.n_vocab;
     int status = learned_observe_tree(drafter, sequence, v, err);
-    for (int32_t depth = 0; depth <= v->verdict->n_path && !status; depth++)
-        status = lyanna_layer_add(&d->layer, sequence, feedback_after(v, depth), v->hidden[feedback_node(v, depth)],
-                                  err);
-    return status;
+    if (!status && s->logits_at >= 0 && n_used < d->depth)
+        lyanna_learn(&d->sampler, sequence, s->logits + n_used * n_vocab, s->states + n_used * d->gate.rank,
+                     d->depth - (int32_t)n_used, v);
+    return status ? status : entry_queue_add_step(&d->layer.entries, sequence, v, err);
 }
 
 static void end(Drafter *drafter, int32_t sequence) {
-    lyanna_layer_end(&((Lyanna *)drafter)->layer, sequence);
+    entry_queue_end(&((Lyanna *)drafter)->layer.entries, sequence);
     learned_end(drafter, sequence);
 }
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
+/* Whether the re-sampled tree is a proposal of its own, without a fresh tree. n: sequences that draft together. */
+static bool choose_alone(Lyanna *d, const LyannaSequence *s, int32_t budget, const Tree *tree, int32_t n) {
+    if (d->fusion != FUSION_AUTO || tree->dists) return d->fusion == FUSION_OFF && s->resampled.n > 1;
+    d->scratch = s->resampled;
+    union_prune(&d->scratch, budget);
+    return lyanna_choice_is_resampled(&s->choice, &d->scratch, lyanna_times_draft_share(&d->times, n));
+}
+
 /* Makes the tree below the pending token from the rows left of the last chain (Algorithm 2), once for each context
  * length. */
-static void resample(const Lyanna *d, int32_t sequence, int32_t pending) {
+static void resample(Lyanna *d, int32_t sequence, int32_t budget, const Tree *tree, int32_t n) {
     LyannaSequence *s = &d->sequences[sequence];
     int64_t at = n_tokens_of(d, sequence), n_used = at - s->logits_at, n_left = d->depth - n_used;
     if (s->resampled_at == at) return;
     s->resampled_at = at;
-    tree_reset(&s->resampled, pending);
+    s->is_alone = false;
+    tree_reset(&s->resampled, tree->nodes[0].token);
     if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
     lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab,
                          s->states + n_used * d->gate.rank, s->confidence + n_used, (int32_t)n_left, LYANNA_RESAMPLED,
                          &s->resampled);
-    s->is_spent = !d->is_fusing;
+    s->is_spent = d->fusion == FUSION_OFF;
+    s->is_alone = choose_alone(d, s, budget, tree, n);
 }
-
-/* Whether the re-sampled tree is a proposal of its own, without a fresh tree. */
-static bool is_alone(const Lyanna *d, const LyannaSequence *s) { return !d->is_fusing && s->resampled.n > 1; }
 
 /* Computes the chains of the group, and their logits in one product. */
 static int make_chains(Lyanna *d, fr_error *err) {
@@ -284,7 +313,7 @@ static int make_chains(Lyanna *d, fr_error *err) {
 static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tree) {
     LyannaSequence *s = &d->sequences[sequence];
     int64_t at = n_tokens_of(d, sequence);
-    if (is_alone(d, s)) {
+    if (s->is_alone) {
         union_merge(tree, &s->resampled);
         union_prune(tree, budget);
         return;
@@ -307,14 +336,18 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
 static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
+    double began_s = clock_s();
+    int32_t n_fresh = 0;
     int status = FR_OK;
+    lyanna_times_begin(&d->times, began_s);
     d->n_group = 0;
     for (int i = 0; i < n && !status; i++) {
         const LyannaSequence *s = &d->sequences[sequences[i]];
         if (budgets[i] < 1 || !learned_hidden(&d->learned, sequences[i])) continue;
         learned_start(&d->learned, sequences[i], trees[i]);
-        resample(d, sequences[i], trees[i]->nodes[0].token);
-        if (is_alone(d, s) || s->logits_at == n_tokens_of(d, sequences[i])) continue;
+        resample(d, sequences[i], budgets[i], trees[i], n);
+        if (s->is_alone || s->logits_at == n_tokens_of(d, sequences[i])) continue;
+        n_fresh++;
         d->group[d->n_group++] = sequences[i];
         if (d->n_group == d->max_group) status = make_chains(d, err);
     }
@@ -322,6 +355,7 @@ static int propose(Drafter *drafter, const int32_t *sequences, const int32_t *bu
     for (int i = 0; i < n && !status; i++)
         if (budgets[i] > 0 && learned_hidden(&d->learned, sequences[i]))
             write_proposal(d, sequences[i], budgets[i], trees[i]);
+    lyanna_times_end(&d->times, clock_s(), began_s, n_fresh);
     return status;
 }
 

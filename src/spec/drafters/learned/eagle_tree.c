@@ -48,40 +48,38 @@ static int32_t nodes_to_expand(const Eagle *d, const EagleMember *m, int32_t fir
 }
 
 /* Puts the nodes of member i that are expanded on the next front, with their rows. */
-static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t n_run, int32_t *n_next) {
+static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t *n_next) {
     const EagleMember *m = &d->group[i];
     int32_t nodes[EAGLE_MAX_TOP], n = nodes_to_expand(d, m, first, nodes);
     for (int32_t k = 0; k < n; k++) {
         int32_t best = nodes[k];
         int32_t from = m->expanded_by[best], i_next = (*n_next)++;
         const TreeNode *node = &m->tree->nodes[best];
-        eagle_set_pair(d, i_next, node->token,
-                       from < 0 ? m->s->feature : d->features + (int64_t)from * d->learned.n_embd);
-        d->rows[i_next] = (Row){.token = node->token,
-                                .sequence = m->s->kv,
-                                .parent = from < 0 ? -1 : d->front_rows[from],
-                                .want_logits = true};
-        d->row_ids[i_next] = n_run + i_next;
+        entry_queue_set_pair(&d->entries, i_next, node->token,
+                             from < 0 ? m->entries->feature : d->features + (int64_t)from * d->learned.n_embd);
+        d->entries.rows[i_next] = (Row){.token = node->token,
+                                        .sequence = m->entries->kv,
+                                        .parent = from < 0 ? -1 : d->front_rows[from],
+                                        .want_logits = true};
         d->next[i_next] = (EagleFront){.member = i, .node = best};
     }
 }
 
 /* Runs the n chosen rows after the n_run rows of the levels above, and makes them the front. */
 static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
-    eagle_fuse(d, n);
-    int status = n_run ? executor_extend(d->layer.executor, d->rows, n, err)
-                       : executor_forward(d->layer.executor, d->rows, n, err);
+    entry_queue_fuse(&d->entries, n);
+    int status = n_run ? executor_extend(d->layer.executor, d->entries.rows, n, err)
+                       : executor_forward(d->layer.executor, d->entries.rows, n, err);
     if (status) return status;
     EagleFront *old = d->front;
     d->front = d->next;
     d->next = old;
     size_t h = (size_t)d->learned.n_embd;
     for (int32_t i = 0; i < n; i++) {
-        d->front_rows[i] = d->row_ids[i];
+        d->front_rows[i] = n_run + i;
         memcpy(d->features + (size_t)i * h, executor_hidden(d->layer.executor, n_run + i), h * sizeof *d->features);
-        eagle_read_logits(d, n_run + i, d->rows[i].token, d->logits);
-        eagle_find_top(d, &d->group[d->front[i].member], d->front[i].node, d->features + (size_t)i * h, d->logits,
-                       &d->front[i].top);
+        eagle_find_top(d, &d->group[d->front[i].member], d->front[i].node, d->features + (size_t)i * h,
+                       executor_logits(d->layer.executor, n_run + i), &d->front[i].top);
     }
     return FR_OK;
 }
@@ -91,18 +89,18 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
     int status = FR_OK;
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         EagleMember *m = &d->group[i];
-        status = executor_reserve(d->layer.executor, m->s->kv, (d->depth - 1) * d->top, err);
+        status = executor_reserve(d->layer.executor, m->entries->kv, (d->depth - 1) * d->top, err);
         first[i] = m->tree->n;
         m->log_p[0] = 0;
         m->shape[0] = 0;
         EagleTop top;
-        eagle_find_top(d, m, 0, m->s->feature, m->s->logits, &top);
+        eagle_find_top(d, m, 0, m->entries->feature, m->entries->logits, &top);
         add_children(d, m, 0, &top, -1);
     }
     for (int32_t level = 1; level < d->depth && !status; level++) {
         int32_t n = 0;
         for (int32_t i = 0; i < d->n_group; i++) {
-            if (level < d->group[i].budget) choose_front(d, i, first[i], n_run, &n);
+            if (level < d->group[i].budget) choose_front(d, i, first[i], &n);
             first[i] = d->group[i].tree->n;
         }
         if (n == 0) break;
@@ -112,7 +110,7 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
             add_children(d, &d->group[d->front[k].member], d->front[k].node, &d->front[k].top, k);
     }
     for (int32_t i = 0; i < d->n_group && !status; i++) {
-        executor_commit(d->layer.executor, d->group[i].s->kv, NULL, 0); /* discards the rows of the tree */
+        executor_commit(d->layer.executor, d->group[i].entries->kv, NULL, 0); /* discards the rows of the tree */
         union_prune(d->group[i].tree, d->group[i].budget);
     }
     return status;

@@ -3,7 +3,7 @@
 #define LEARNED_EAGLE_TREE_H
 
 #include "spec/drafters/learned/confidence.h"
-#include "spec/drafters/learned/one_layer.h"
+#include "spec/drafters/learned/entry_queue.h"
 #include "spec/drafters/learned/token_info.h"
 #include "spec/tree/static_tree.h"
 
@@ -15,16 +15,10 @@ typedef struct EagleTop {
     double log_p[EAGLE_MAX_TOP];
 } EagleTop;
 
-typedef struct EagleSequence {
-    int32_t kv;
-    bool begun;
-    float *feature; /* [H] f of the last entry */
-    float *logits;  /* [V] after the pending token */
-} EagleSequence;
-
 /* A sequence in a proposal. */
 typedef struct EagleMember {
-    EagleSequence *s;
+    int32_t sequence;
+    const EntrySequence *entries; /* its feature is f of the last one; its logits are those after the pending token */
     Tree *tree;
     int32_t budget;
     double log_p[TREE_MAX_NODES];        /* of each node: the sum along its path */
@@ -47,25 +41,16 @@ typedef struct Eagle {
     TokenInfo info;
     Confidence confidence;
     OneLayer layer;
-    EagleSequence *sequences; /* [max_sequences] */
-    EagleMember *group;       /* [max_group] */
+    EntryQueue entries; /* its rows and pairs are also those of the tree */
+    EagleMember *group; /* [max_group] */
     int32_t n_group, max_rows;
     EagleFront *front, *next; /* [max_group * top] the nodes expanded at this level, and at the next */
     int32_t *front_rows;      /* [max_group * top] their executor rows */
-    Row *rows;                /* [max_rows] */
-    int32_t *row_ids;
-    float *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
-    float *features;       /* [max_group * top][H] f of the nodes of the front */
-    float *logits;         /* [V] */
+    float *features;          /* [max_group * top][H] f of the nodes of the front */
+    float *logits;            /* [V] */
 } Eagle;
 
-/* Row i of the next forward gets this pair as input: a token, and the hidden state or f at the position before it. */
-void eagle_set_pair(Eagle *d, int32_t i, int32_t token, const float *feature);
-/* Computes the inputs of the first n rows from their pairs. */
-void eagle_fuse(Eagle *d, int32_t n);
-/* The logits after `token`, by its row. */
-void eagle_read_logits(Eagle *d, int32_t row, int32_t token, float *logits);
-/* The tokens that the target most probably chooses after a node, from f and the logits there, which may be d->logits. */
+/* The tokens that the target most probably chooses after a node, from the layer's output f and its logits there. */
 void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
                     EagleTop *out);
 

@@ -44,7 +44,7 @@
  * them.
  *
  * Invariants: p_accept never increases along a path; of equals the earlier node comes first; a row that is not finite
- * has no children. Cost: for 1 + (N - 1) k nodes, a row of logits copied and added to a row of info, softmax and top
+ * has no children. What the text taught about a token (live_info.c) is added like its info. Cost: for 1 + (N - 1) k nodes, a row of logits copied and added to a row of info, softmax and top
  * k. Proof: tests/unit/test_draft_lyanna.c, by enumeration in double precision. */
 #include "spec/drafters/learned/lyanna_tree.h"
 
@@ -59,11 +59,12 @@ static void add_to(float *x, const float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 
-/* s->rows = the logits of one position plus the info of each node of the front, and the gate's bias at that state. */
-static void add_info(const LyannaSampler *s, const float *logits, const float *state, const Tree *t,
+/* s->rows = the logits of one position plus the info of each node of the front, the gate's bias at that state, and what
+ * the text taught. */
+static void add_info(const LyannaSampler *s, int32_t sequence, const float *logits, const float *state, const Tree *t,
                      const int32_t *front, int32_t n) {
     int64_t n_vocab = s->learned->n_vocab;
-    int32_t tokens[LYANNA_MAX_TOP];
+    int32_t tokens[LYANNA_MAX_TOP] = {0};
     for (int32_t i = 0; i < n; i++) tokens[i] = t->nodes[front[i]].token;
     if (s->gate->rank) lyanna_gate_bias(s->gate, state, tokens, n, s->rows);
     for (int32_t i = 0; i < n; i++) {
@@ -72,6 +73,7 @@ static void add_info(const LyannaSampler *s, const float *logits, const float *s
         else memcpy(row, logits, (size_t)n_vocab * sizeof *logits);
     }
     token_info_add(s->info, tokens, n, s->rows);
+    for (int32_t i = 0; i < n && s->live; i++) live_info_add(&s->live[sequence], tokens[i], s->rows + i * n_vocab);
 }
 
 void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
@@ -82,7 +84,7 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
         int32_t first = t->n, tokens[LYANNA_MAX_TOP], path[TREE_MAX_NODES];
         double own[LYANNA_MAX_TOP];
         const float *state = s->gate->rank ? states + (int64_t)step * s->gate->rank : NULL;
-        add_info(s, logits + (int64_t)step * s->learned->n_vocab, state, t, front, n_front);
+        add_info(s, sequence, logits + (int64_t)step * s->learned->n_vocab, state, t, front, n_front);
         for (int32_t f = 0; f < n_front; f++) {
             int32_t n_path = learned_path(t, front[f], path);
             int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
@@ -96,6 +98,19 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
             }
         }
         n_front = learned_best_nodes(log_p, first, t->n, s->top, front);
+    }
+}
+
+void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states, int32_t n_steps,
+                  const VerifiedTree *v) {
+    int32_t n_vocab = s->learned->n_vocab;
+    float t = s->learned->sequences[sequence].sampling.temperature;
+    double temperature = (double)(t > LEARNED_MIN_TEMPERATURE ? t : LEARNED_MIN_TEMPERATURE);
+    for (int32_t depth = 0; s->live && depth <= v->verdict->n_path && depth < n_steps; depth++) {
+        int32_t node = feedback_node(v, depth);
+        const float *state = s->gate->rank ? states + (int64_t)depth * s->gate->rank : NULL;
+        add_info(s, sequence, logits + (int64_t)depth * n_vocab, state, v->tree, &node, 1);
+        live_info_learn(&s->live[sequence], v->tree->nodes[node].token, v->logits[node], s->rows, n_vocab, temperature);
     }
 }
 

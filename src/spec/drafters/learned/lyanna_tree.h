@@ -3,6 +3,7 @@
 #define LEARNED_LYANNA_TREE_H
 
 #include "spec/drafters/learned/confidence.h"
+#include "spec/drafters/learned/live_info.h"
 #include "spec/drafters/learned/lyanna_gate.h"
 #include "spec/drafters/learned/token_info.h"
 
@@ -17,6 +18,7 @@ typedef struct LyannaSampler {
     TokenInfo *info;              /* empty if the file has none */
     LyannaGate *gate;             /* likewise */
     const Confidence *confidence; /* likewise */
+    LiveInfo *live;               /* [max_sequences] what each text taught; NULL: live=0 */
     int32_t top;                  /* k: children of a node, and nodes expanded at each level; <= LYANNA_MAX_TOP */
     float *rows;                  /* [top][n_vocab] scratch of the caller */
 } LyannaSampler;
@@ -27,6 +29,11 @@ typedef struct LyannaSampler {
  * p_accept of a node is its joint probability, its tag is `tag`. */
 void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states,
                           const float *confidence, int32_t n_steps, int32_t tag, Tree *t);
+
+/* Learns from a step whose tree was verified: row i of the n_steps rows of logits, and of states for the gate, predicted the
+ * tokens after depth i. */
+void lyanna_learn(const LyannaSampler *s, int32_t sequence, const float *logits, const float *states, int32_t n_steps,
+                  const VerifiedTree *v);
 
 /* How many tokens of the text were expected to be among the nodes of a tree, by its p_accept, and how many were. */
 typedef struct LyannaHitRate {

@@ -1,0 +1,121 @@
+#!/bin/bash
+# bench/lyanna_requests.sh STAGE... - Figs. 8 to 11 of Lyanna's paper: throughput of 1 to 16 requests at once, relative to
+# plain decoding in the same run, of plain decoding, sps, ngram-trie, eagle and lyanna.
+#
+#   shipped   the shipped target: 4, 8 and 16 nodes, depth 3 and 5                     OUT/shipped-B-D.json
+#   grown     the same text from 32 layers whose weights come from memory: 4, 8 and 16 nodes of depth 5, 8 of depth 3
+#                                                                                       OUT/grown-B-D.json
+#   cost      a random target of the TinyLlama shape, 32,000 tokens: ms of a proposal for 1 to 16 sequences, of a forward
+#             for their rows, and the throughput that follows for the acceptance measured by `shipped`   OUT/cost-D.txt
+#   report    all measured cells as Markdown, and as OUT/requests.tsv
+#   plot      docs/plots/lyanna-requests.svg (gnuplot)
+#   all       these in turn: eight minutes of two quiet cores
+#
+# Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (models, a folder), OUT (build/requests),
+# PROMPTS (bench/prompts/questions.jsonl, at least 16). Needs jq and gnuplot.
+set -euo pipefail
+: "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${DRAFTERS:=models}" "${OUT:=build/requests}"
+: "${PROMPTS:=bench/prompts/questions.jsonl}"
+REQUESTS=1,2,4,8,16
+mkdir -p "$OUT"
+
+compare() { # NAME TARGET TOKENS BUDGET DEPTH EAGLE LYANNA
+  "$FORERUN" bench -m "$2" "$PROMPTS" -n "$3" --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget "$4" \
+    --json "$OUT/$1-$4-$5.json" --draft "sps:model=$DRAFTERS/draft.gguf,length=$5" --draft ngram-trie \
+    --draft "eagle:file=$6,top=4,depth=$5" --draft "lyanna:file=$7,depth=$5"
+}
+
+stage_shipped() {
+  for depth in 3 5; do
+    for budget in 4 8 16; do compare shipped "$TARGET" 64 $budget $depth "$DRAFTERS/eagle.gguf" "$DRAFTERS/lyanna.gguf"; done
+  done
+}
+
+stage_grown() {
+  make -s build/release/grow_model build/release/bench/bench_lend
+  build/release/grow_model "$TARGET" --layers 32 --ffn 16384 -o "$OUT/deep.gguf"
+  for name in eagle lyanna; do
+    build/release/bench/bench_lend "$DRAFTERS/$name.gguf" "$OUT/deep.gguf" "$OUT/$name-deep.gguf"
+  done
+  for budget in 4 8 16; do compare grown "$OUT/deep.gguf" 24 $budget 5 "$OUT/eagle-deep.gguf" "$OUT/lyanna-deep.gguf"; done
+  compare grown "$OUT/deep.gguf" 24 8 3 "$OUT/eagle-deep.gguf" "$OUT/lyanna-deep.gguf"
+}
+
+# Tokens per pass of a method on the shipped target with 16 nodes and one request.
+accepted() { # METHOD DEPTH
+  jq -r --arg m "$1" '[.summary[] | select(.category == "all" and .n_parallel == 1 and (.method | startswith($m)))][0].acceptance_length' \
+    "$OUT/shipped-16-$2.json"
+}
+
+stage_cost() {
+  make -s build/release/make_model build/release/bench/bench_lyanna
+  [ -f "$OUT/tinyllama.gguf" ] || build/release/make_model --preset tinyllama-1.1b -o "$OUT/tinyllama.gguf"
+  "$FORERUN" perf -m "$OUT/tinyllama.gguf" --ctx 128 --seconds 15 --parts 1 --rows 1,2,4,8,16,17,34,68,136,272 | tee "$OUT/forward.txt"
+  for depth in 3 5; do
+    build/release/bench/bench_lyanna "$OUT/tinyllama.gguf" 256 8192 $depth 4 | tee "$OUT/cost-$depth.txt"
+    printf 'depth %s, 16 nodes: throughput relative to plain decoding, by what a step costs and the tokens per pass of the shipped target\n' $depth
+    printf '%-10s %9s %9s %9s %9s %9s\n' requests 1 2 4 8 16
+    for method in eagle lyanna; do
+      awk -v method=$method -v tokens="$(accepted $method $depth)" '
+        FNR == NR { if ($1 ~ /^[0-9]+$/) ms[$1] = $2; next }
+        $1 == method || $1 == method ":resample=off" {
+          printf "%-10s", method
+          for (i = 1; i <= 5; i++) { n = 2 ^ (i - 1); printf " %9.2f", tokens * ms[n] / (ms[17 * n] + $(NF - 5 + i)) }
+          printf "\n" }' "$OUT/forward.txt" "$OUT/cost-$depth.txt"
+    done
+  done
+}
+
+cells() { # every measured cell: target, nodes, depth, requests, method, speed-up, tokens per pass
+  local file name
+  for file in "$OUT"/{shipped,grown}-*.json; do
+    name=$(basename "$file" .json)
+    jq -r --arg name "$name" '($name | split("-")) as $n | .summary[] | select(.category == "all") |
+      [$n[0], $n[1], $n[2], .n_parallel, (.method | split(":")[0]), .speed_up.mean, .acceptance_length] | @tsv' "$file"
+  done
+}
+
+stage_report() {
+  cells > "$OUT/requests.tsv"
+  printf '| target | nodes | depth | draft | tokens per pass | 1 request | 2 | 4 | 8 | 16 |\n|---|---|---|---|---|---|---|---|---|---|\n'
+  awk -F'\t' '$5 != "plain" {
+    key = $1 " | " $2 " | " $3 " | `" $5 "`"
+    if (!(key in row)) { order[++n] = key; tokens[key] = sprintf("%.2f", $7) }
+    row[key] = row[key] sprintf(" | %.2f", $6) }
+    END { for (i = 1; i <= n; i++) print "| " order[i] " | " tokens[order[i]] row[order[i]] " |" }' "$OUT/requests.tsv"
+}
+
+stage_plot() {
+  local target budget i=0
+  {
+    cat <<'HEAD'
+set terminal svg size 960,620 background rgb 'white' font 'sans,12'
+set output 'docs/plots/lyanna-requests.svg'
+set multiplot layout 2,3 title 'Throughput relative to plain decoding, by requests at once (depth 5)'
+set logscale x 2
+set xtics (1, 2, 4, 8, 16)
+set yrange [0:*]
+set grid ytics
+set key top right samplen 1
+HEAD
+    for target in shipped grown; do
+      for budget in 4 8 16; do
+        printf "set title '%s target, %s nodes'\nplot 1 notitle with lines lc rgb 'gray'" $target $budget
+        i=0
+        for method in sps ngram-trie eagle lyanna; do
+          i=$((i + 1))
+          printf ', "< awk -v m=%s -v t=%s -v b=%s '"'"'$1 == t && $2 == b && $3 == 5 && $5 == m {print $4, $6}'"'"' %s/requests.tsv" with linespoints lc %s pt 7 title "%s"' \
+            $method $target $budget "$OUT" $i $method
+        done
+        printf '\n'
+      done
+    done
+    printf 'unset multiplot\n'
+  } > "$OUT/plot.gp"
+  gnuplot "$OUT/plot.gp"
+}
+
+stage_all() { for stage in shipped grown cost report plot; do "stage_$stage"; done; }
+
+[ $# -gt 0 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2; }
+for stage in "$@"; do "stage_$stage"; done
