@@ -127,7 +127,8 @@ static void a_drafter_for_another_target_is_refused_by_name(void **state) {
     write_drafter(SOUND);
     refused(DRAFTER, other, "redrafter", FR_ERR_MISMATCH, DRAFTER, "drafter-file-target.gguf", ours,
             "drafter-file-other.gguf", theirs);
-    refused(DRAFTER, target, "medusa", FR_ERR_MISMATCH, "'redrafter'", "not for medusa", "use this one as redrafter:file=");
+    refused(DRAFTER, target, "medusa", FR_ERR_MISMATCH, "'redrafter'", "not for medusa",
+            "use this one as redrafter:file=");
     refused(TARGET, target, "redrafter", FR_ERR_MISMATCH, "not a learned drafter", "'llama'",
             "forerun train redrafter");
     refused("build/no-such-file.gguf", target, "redrafter", FR_ERR_IO, "no-such-file");
