@@ -45,9 +45,9 @@ typedef struct VerifyInput {
 typedef struct VerifyScratch {
     int32_t n_vocab;
     Sampler *sampler;
-    float *dist;   /* [n_vocab] a distribution as the sampler returns it */
+    float *dist;       /* [n_vocab] a distribution as the sampler returns it */
     double *p, *q, *m; /* [n_vocab] */
-    int32_t *ids;  /* [n_vocab] */
+    int32_t *ids;      /* [n_vocab] */
     SiblingGroup group;
 } VerifyScratch;
 
