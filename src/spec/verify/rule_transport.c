@@ -217,5 +217,6 @@ const VerifyRule verify_rule_transport = {
     .name = "transport",
     .summary = "near-optimal transport: any tree; accepts more drafts than recursive and k-seq",
     .is_ratio = true,
+    .takes_any_tree = true,
     .verify = verify_transport,
 };

@@ -18,7 +18,8 @@
  *                                        gives f_2                 └─ dog: E(dog) f_2
  *
  * After a step, the rows of the tree are discarded, and entries of the accepted tokens are computed from the target's
- * hidden states (observe_tree). Nothing is drawn at random: under a ratio rule all groups are points.
+ * hidden states (observe_tree). Under the ratio rules recursive and transport the children of a node are drawn at random
+ * (learned_draw.c), and all ranking is by psi.
  *
  * The layer runs in the executor (backend/executor.h) as a model with one layer whose rows bring their input, so
  * paging, tree attention, threads and quantised weights work as they do for the target. EAGLE's layer has no norm
@@ -41,7 +42,7 @@ enum { CHUNK = 64 }; /* entries computed at once */
 
 typedef struct EagleOptions {
     const char *file;
-    bool coupled;
+    bool coupled, draws;
     int32_t depth, top;
     bool is_static;
 } EagleOptions;
@@ -61,6 +62,7 @@ static const Option option_table[] = {
      .default_value = "dynamic",
      .help = "dynamic: EAGLE-2's tree; static: EAGLE-1's, whose shape is fixed in advance"},
     LEARNED_OPTION_COUPLED(EagleOptions),
+    LEARNED_OPTION_DRAW(EagleOptions),
     {.key = NULL},
 };
 
@@ -135,6 +137,7 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     if (!d) return error_memory(err, "eagle", sizeof *d);
     int status = apply_options(d, o, env, err);
     d->learned.coupled = o->coupled;
+    d->learned.draws = o->draws;
     if (!status) status = learned_open(&d->learned, o->file, "eagle", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);

@@ -113,6 +113,7 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         executor_commit(d->layer.executor, d->group[i].s->kv, NULL, 0); /* discards the rows of the tree */
         union_prune(d->group[i].tree, d->group[i].budget);
+        learned_declare(&d->learned, (int32_t)(d->group[i].s - d->sequences), d->group[i].tree);
     }
     return status;
 }
