@@ -180,6 +180,7 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     if (!status) status = draft_policy_begin(r, err);
     if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
         status = error_memory(err, "the distributions of a request", sizeof *r->dists);
+    if (r->dists) r->dists->only_points = !r->rule->takes_any_tree || r->options.n_drafts > 1;
     if (status) return status;
     r->sequence = place;
     r->arrival = e->n_arrivals++;

@@ -13,7 +13,7 @@ typedef struct Trial {
     RandomScript script;
     Tree tree;
     SiblingGroup group;
-    double p[ACCEPTANCE_MAX_VOCAB], q[ACCEPTANCE_MAX_VOCAB];
+    double p[ACCEPTANCE_MAX_VOCAB], q[ACCEPTANCE_MAX_VOCAB], m[ACCEPTANCE_MAX_VOCAB];
     int32_t ids[ACCEPTANCE_MAX_VOCAB];
 } Trial;
 
@@ -58,6 +58,7 @@ double acceptance_of(RatioDecide *decide, DrawKind kind, const double *p, const 
                        .p = x.p,
                        .p_mass = 1,
                        .q = x.q,
+                       .m = x.m,
                        .ids = x.ids,
                        .gamma = gamma,
                        .random_source = &x.script.random_source};
@@ -81,6 +82,16 @@ double acceptance_k_seq(const double *p, const float *q, int32_t n_vocab, int32_
 
 double acceptance_recursive(const double *p, const float *q, int32_t n_vocab, int32_t k) {
     return acceptance_of(rejection_decide, DRAW_WITHOUT_REPLACEMENT, p, q, n_vocab, k, 0, NULL);
+}
+
+double acceptance_transport(const double *p, const float *q, int32_t n_vocab, int32_t k) {
+    return acceptance_of(transport_decide, DRAW_WITHOUT_REPLACEMENT, p, q, n_vocab, k, 0, NULL);
+}
+
+double acceptance_optimum_without_replacement(const double *p, const float *q, int32_t n_vocab, int32_t k) {
+    double chance_of[1 << OPTIMAL_TRANSPORT_MAX_VOCAB];
+    optimal_transport_sets_without_replacement(q, n_vocab, k, chance_of);
+    return optimal_transport_acceptance(p, n_vocab, chance_of);
 }
 
 double acceptance_optimum(const double *p, const float *q, int32_t n_vocab, int32_t k) {

@@ -163,7 +163,8 @@ static int budget_of(const char *draft, const char *rule) {
 
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    static const char *const rules[] = {"sampled", "chain", "block", "multi-round", "k-seq", "recursive", "typical"};
+    static const char *const rules[] = {"sampled", "chain",     "block",     "multi-round",
+                                        "k-seq",   "recursive", "transport", "typical"};
     long n_runs = 0;
     all_drafters_write_files();
     fr_model *opened = rig_open_model(ALL_DRAFTERS_TARGET, NULL);

@@ -92,7 +92,8 @@ static void run(fr_engine *e, const fr_request_options *o, Stream *out, fr_error
     fr_request_close(r);
 }
 
-static const char *const rules[] = {"sampled", "chain", "block", "multi-round", "k-seq", "recursive", "typical"};
+static const char *const rules[] = {"sampled", "chain",     "block",     "multi-round",
+                                    "k-seq",   "recursive", "transport", "typical"};
 enum { N_RULES = sizeof rules / sizeof *rules, N_SEEDS = 6 };
 
 /* Makes the numbers of a tensor the greatest of their sign. Accuracies are checked. */

@@ -18,7 +18,7 @@
 enum { N_VOCAB = 260, N_TOKENS = 24, N_PROMPT = 12 };
 
 static const char *const drafts[] = {"suffix", "lookahead-trie", "recycling", "lookahead", "ngram-trie"};
-static const char *const rules[] = {"multi-round", "recursive", "typical"}; /* those that take any tree */
+static const char *const rules[] = {"multi-round", "recursive", "transport", "typical"}; /* those that take any tree */
 enum { N_DRAFTS = 5, N_RULES = 3 };
 
 static int make_model(void **state) {

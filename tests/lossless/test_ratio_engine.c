@@ -24,7 +24,8 @@ enum { N_VOCAB = 260 };
     {"chain", "sps:length=3,model=" A}, {"block", "sps:length=3,model=" A}, \
         {"multi-round", "spectr:paths=3,length=3,model=" A}, {"multi-round", "specinfer:length=3,models=" A "+" B}, \
         {"recursive", "rsd-c:model=" A}, {"recursive", "rsd-s:width=3,model=" A}, {"recursive", "sps:model=" A}, \
-        {"recursive", "spectr:model=" A}, {"k-seq", "spectr:paths=3,length=3,model=" A}, \
+        {"recursive", "spectr:model=" A}, {"transport", "rsd-c:model=" A}, {"transport", "rsd-s:width=3,model=" A}, \
+        {"transport", "spectr:paths=3,length=3,model=" A}, {"k-seq", "spectr:paths=3,length=3,model=" A}, \
         {"k-seq:gamma=1.3", "sps:model=" A}, { \
         "recursive", "ngram-trie" \
     }
@@ -388,6 +389,7 @@ static void liars_are_found_out(void **state) {
     static const Combination cases[] = {{"chain", "sps:length=3,model=" A},
                                         {"recursive", "rsd-c:model=" A},
                                         {"recursive", "rsd-s:width=3,model=" A},
+                                        {"transport", "rsd-c:model=" A},
                                         {"k-seq", "spectr:paths=3,length=3,model=" A}};
     static Exact x;
     find_exact(&x);
@@ -395,7 +397,9 @@ static void liars_are_found_out(void **state) {
     Gguf *target = rig_gguf(TARGET);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (Lie lie = i == 0 ? NO_LIE : FLATTER_DIST; lie < N_LIES; lie++) {
-            if (lie == CUT_BY_P_ACCEPT && strcmp(cases[i].rule, "recursive") != 0) continue;
+            if (lie == CUT_BY_P_ACCEPT && strcmp(cases[i].rule, "recursive") != 0 &&
+                strcmp(cases[i].rule, "transport") != 0)
+                continue;
             int df;
             double d = distance_with_lie(model, target, &cases[i], lie, &x, &df), limit = chi_square_limit(df);
             print_message("%s, lie %d: chi-square %.0f, limit %.0f\n", cases[i].draft, (int)lie, d, limit);

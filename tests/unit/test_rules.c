@@ -48,6 +48,7 @@ static void a_node_with_any_group(void **state) {
                     c.levels[0] = (RigLevel){.kind = kind, .k = k};
                     c.no_dists = seed % 2;
                     check(&c, "recursive");
+                    check(&c, "transport");
                     if (kind != DRAW_WITHOUT_REPLACEMENT) check(&c, "multi-round");
                     if (k > 1) continue;
                     check(&c, "chain");
@@ -56,6 +57,7 @@ static void a_node_with_any_group(void **state) {
                 }
                 c.levels[0] = (RigLevel){.kind = DRAW_IID, .k = k, .own_dists = true};
                 check(&c, "recursive");
+                check(&c, "transport");
                 check(&c, "multi-round");
             }
 }
@@ -78,7 +80,7 @@ static void k_seq_with_any_gamma(void **state) {
 
 static void chains(void **state) {
     (void)state;
-    const char *const names[] = {"chain", "block", "recursive", "multi-round", "k-seq"};
+    const char *const names[] = {"chain", "block", "recursive", "multi-round", "k-seq", "transport"};
     for (int32_t length = 1; length <= 4; length++)
         for (int32_t n_vocab = 2; n_vocab <= (length < 3 ? 5 : 6 - length); n_vocab++)
             for (uint64_t seed = 0; seed < 30; seed++) {
@@ -111,6 +113,7 @@ static void trees(void **state) {
             c.n_levels = shapes[i].n_levels;
             memcpy(c.levels, shapes[i].levels, sizeof shapes[i].levels);
             check(&c, "recursive");
+            check(&c, "transport");
             if (i == 0 || i == 2) check(&c, "multi-round");
             if (i == 2) check(&c, "k-seq");
         }
@@ -131,7 +134,9 @@ static void equal_distributions(void **state) {
                    {"block", DRAW_IID, 1},
                    {"multi-round", DRAW_IID, 3},
                    {"k-seq", DRAW_IID, 3},
-                   {"recursive", DRAW_WITHOUT_REPLACEMENT, 3}};
+                   {"recursive", DRAW_WITHOUT_REPLACEMENT, 3},
+                   {"transport", DRAW_WITHOUT_REPLACEMENT, 3},
+                   {"transport", DRAW_IID, 3}};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             c.levels[0] = (RigLevel){.kind = all[i].kind, .k = all[i].k};
             double kept = check(&c, all[i].name);
@@ -178,16 +183,16 @@ static void the_example_of_the_block_paper(void **state) {
  * distribution, which is detected; the other rules tolerate it. */
 static void texts_of_several_steps(void **state) {
     (void)state;
-    static const char *const names[] = {"chain", "recursive", "k-seq", "block"};
+    static const char *const names[] = {"chain", "recursive", "k-seq", "transport", "block"};
     int n_detected = 0;
     for (uint64_t seed = 0; seed < 8; seed++)
-        for (size_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < 5; i++) {
             RigCase c = {.seed = seed, .n_vocab = 2, .n_levels = 2, .target = RIG_PLAIN, .draft = RIG_PLAIN};
             c.levels[0] = c.levels[1] = (RigLevel){.kind = DRAW_IID, .k = 1};
             double fresh = rig_text_error(&c, verify_rule_find(names[i]), 3, false);
             double again = rig_text_error(&c, verify_rule_find(names[i]), 3, true);
             if (!(fresh <= TOLERANCE)) fail_msg("%s: the distribution of a text is wrong by %g", names[i], fresh);
-            if (i < 3) assert_true(again <= TOLERANCE);
+            if (i < 4) assert_true(again <= TOLERANCE);
             else n_detected += again > MARGIN;
         }
     if (n_detected < 4) fail_msg("repeated noise is detected with only %d of 8 distributions", n_detected);
@@ -230,6 +235,16 @@ static const Control controls[] = {
     {"recursive", RIG_NOT_SUBTRACTED, ONE(DRAW_POINT, 2)},
     {"recursive", RIG_NOT_NORMALISED, ONE(DRAW_POINT, 2)},
     {"recursive", RIG_KIND_WRONG, ONE(DRAW_POINT, 2)},
+    {"transport", RIG_Q_PERTURBED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
+    {"transport", RIG_Q_PERTURBED, ONE(DRAW_WITHOUT_REPLACEMENT, 3)},
+    {"transport", RIG_Q_PERTURBED, ONE(DRAW_IID, 2)},
+    {"transport", RIG_REUSED, ONE(DRAW_IID, 2)},
+    {"transport", RIG_REUSED, TWO(DRAW_IID, 1)},
+    {"transport", RIG_NOT_SUBTRACTED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
+    {"transport", RIG_NOT_NORMALISED, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
+    {"transport", RIG_KIND_WRONG, ONE(DRAW_WITHOUT_REPLACEMENT, 2)},
+    {"transport", RIG_NOT_SUBTRACTED, ONE(DRAW_POINT, 2)},
+    {"transport", RIG_KIND_WRONG, ONE(DRAW_POINT, 2)},
     {"k-seq", RIG_Q_PERTURBED, ONE(DRAW_IID, 3)},
     {"k-seq", RIG_REUSED, ONE(DRAW_IID, 3)},
     {"k-seq", RIG_NOT_SUBTRACTED, ONE(DRAW_IID, 3)},
@@ -265,7 +280,7 @@ static void every_fault_is_detected(void **state) {
 
 static void at_temperature_0_the_text_is_greedy(void **state) {
     (void)state;
-    static const char *const names[] = {"sampled", "chain", "block", "multi-round", "recursive", "k-seq"};
+    static const char *const names[] = {"sampled", "chain", "block", "multi-round", "recursive", "k-seq", "transport"};
     int64_t n_tokens = 0, n_steps = 0;
     for (uint64_t seed = 0; seed < 60; seed++)
         for (int shape = 0; shape < 4; shape++) {
@@ -278,8 +293,8 @@ static void at_temperature_0_the_text_is_greedy(void **state) {
                               : shape == 2 ? (RigLevel){.kind = DRAW_WITHOUT_REPLACEMENT, .k = 3}
                                            : (RigLevel){.kind = DRAW_IID, .k = 2, .own_dists = true, .mixes = true};
             int32_t want[8], got[8], n_want = 0;
-            for (size_t i = 0; i < 6; i++) {
-                bool handles_it = shape == 0 || i == 0 || i == 4 || (shape == 1 && i > 2);
+            for (size_t i = 0; i < 7; i++) {
+                bool handles_it = shape == 0 || i == 0 || i == 4 || i == 6 || (shape == 1 && i > 2);
                 if (!handles_it) continue;
                 int32_t n = rig_step(&c, verify_rule_find(names[i]), seed, i ? got : want);
                 if (i == 0) n_want = n;

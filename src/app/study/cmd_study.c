@@ -6,6 +6,7 @@
 
 #include "base/threads.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,12 @@ static const Option option_table[] = {
      OPT_INT(StudyCommandArgs, study.n_runs, 1, STUDY_MAX_RUNS),
      .default_value = "5",
      .help = "use the seeds 1 to N, each for all prompts"},
+    {.key = "temp",
+     OPT_REAL(StudyCommandArgs, study.temperature, 0, 1),
+     .metavar = "T",
+     .default_value = "0",
+     .default_help = "all",
+     .help = "length, budget: only the temperature 0.3, 0.7 or 1"},
     {.key = "threads",
      .letter = 't',
      OPT_INT(StudyCommandArgs, study.n_threads, 1, THREADS_MAX),
@@ -66,14 +73,23 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-static const struct { double temperature, top_p; } settings[] = {{0.3, 1}, {1, 0.95}};
+static const struct { double temperature, top_p; } settings[] = {{0.3, 1}, {0.7, 1}, {1, 0.95}};
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
+
+/* Whether the setting is to be run. */
+static bool is_chosen(int i) {
+    double t = args.study.temperature;
+    return !(t > 0) || fabs(t - settings[i].temperature) < 1e-9;
+}
 
 static bool is_toy(void) { return strcmp(args.experiment, "toy") == 0; }
 
 static int check(fr_error *err) {
     if (args.study.plot && strlen(args.study.plot) > STUDY_MAX_PREFIX)
         return error_set(err, FR_ERR_ARGUMENT, "--plot: the path is too long");
+    bool any = false;
+    for (int i = 0; i < N_SETTINGS; i++) any = any || is_chosen(i);
+    if (!any) return error_set(err, FR_ERR_ARGUMENT, "--temp must be 0.3, 0.7 or 1");
     if (args.target > 0 && args.target < 1) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "--target must be greater than 0 and less than 1");
 }
@@ -85,7 +101,7 @@ static bool files(CommandFiles *out) {
     snprintf(path, sizeof path, "%.*s.svg", STUDY_MAX_PREFIX, args.study.plot);
     if (is_toy()) return command_files_add(out, "--plot", path, true);
     for (int i = 0; i < N_SETTINGS; i++)
-        for (StudyMetric m = 0; m < STUDY_N_METRICS && fits; m++) {
+        for (StudyMetric m = 0; m < STUDY_N_METRICS && fits && is_chosen(i); m++) {
             study_plot_path(args.study.plot, settings[i].temperature, m, path);
             fits = command_files_add(out, "--plot", path, true);
         }
@@ -97,6 +113,7 @@ static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
     json_t *all = json_array();
     int status = a->plot ? plot_check(err) : FR_OK;
     for (int i = 0; i < N_SETTINGS && !status; i++) {
+        if (!is_chosen(i)) continue;
         status = study_run(a, plan, settings[i].temperature, settings[i].top_p, &r, err);
         if (status) break;
         study_print(&r);
@@ -124,12 +141,12 @@ const Command command_study = {
     .summary = "the experiments of Recursive Speculative Decoding, with plots",
     .about = "Run the experiments of Recursive Speculative Decoding (Jeon et al. 2024): SD, SpecTr, RSD-C and RSD-S, "
              "each under its own rule of "
-             "acceptance.",
+             "acceptance, and RSD-S under the rule transport.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .notes = "toy: Fig. 1, how often one of two draws from one Bernoulli distribution is accepted by another.\n"
              "length: Fig. 4, draft lengths 2 to 5, the trees of appendix D.3.1.\n"
              "budget: Fig. 5, 6 to 30 nodes per step, the trees of appendix D.3.2.\n"
-             "length and budget run at temperature 0.3 and at temperature 1 with top-p 0.95, as in the paper, and "
+             "length and budget run at the temperatures 0.3 and 0.7, and at 1 with top-p 0.95, and "
              "print block efficiency (tokens per "
              "step), MBSU (efficiency / (length * size of draft / size of target + 1)) and token rate.",
     .examples = "  forerun study toy --plot docs/plots/rsd-toy\n"

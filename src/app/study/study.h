@@ -6,8 +6,16 @@
 
 #include <jansson.h>
 
-/* The four methods that the paper compares. Each is a drafter under the verification rule of its paper. */
-typedef enum StudyMethod { STUDY_SD, STUDY_SPECTR, STUDY_RSD_C, STUDY_RSD_S, STUDY_N_METHODS } StudyMethod;
+/* The four methods that the paper compares, each a drafter under the verification rule of its paper; and RSD-S under
+ * the rule `transport`. */
+typedef enum StudyMethod {
+    STUDY_SD,
+    STUDY_SPECTR,
+    STUDY_RSD_C,
+    STUDY_RSD_S,
+    STUDY_RSD_S_TRANSPORT,
+    STUDY_N_METHODS
+} StudyMethod;
 const char *study_method_name(StudyMethod m);
 const char *study_method_rule(StudyMethod m);
 
@@ -41,9 +49,9 @@ typedef struct StudyRow {
     double decode_s[STUDY_MAX_RUNS];
 } StudyRow;
 
-/* Mean and standard deviation over runs. */
+/* Mean over runs, and its standard error. */
 typedef struct StudyFigure {
-    double mean, deviation;
+    double mean, error;
 } StudyFigure;
 
 typedef enum StudyMetric { STUDY_EFFICIENCY, STUDY_MBSU, STUDY_RATE, STUDY_N_METRICS } StudyMetric;
@@ -64,7 +72,8 @@ StudyFigure study_figure(const StudyResult *r, const StudyRow *row, StudyMetric 
 typedef struct StudyArgs {
     const char *model, *draft_model, *prompts; /* prompts: JSONL of {"prompt": ...} */
     int n_runs, n_threads;
-    int64_t n_tokens; /* of each answer */
+    int64_t n_tokens;   /* of each answer */
+    double temperature; /* the only one to run; 0: all */
     const char *json, *plot;
 } StudyArgs;
 

@@ -23,7 +23,7 @@ static void best_of(const StudyResult *r, StudyMethod method, StudyMetric metric
         else if (f.mean <= c->y[c->n - 1]) continue;
         c->x[c->n - 1] = row->tree->group;
         c->y[c->n - 1] = f.mean;
-        c->dy[c->n - 1] = f.deviation;
+        c->dy[c->n - 1] = f.error;
     }
 }
 

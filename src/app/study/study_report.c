@@ -25,7 +25,7 @@ StudyFigure study_figure(const StudyResult *r, const StudyRow *row, StudyMetric 
         double d = metric_of(r, row, metric, run) - mean;
         squares += d * d;
     }
-    return (StudyFigure){mean, r->n_runs > 1 ? sqrt(squares / (r->n_runs - 1)) : 0};
+    return (StudyFigure){mean, r->n_runs > 1 ? sqrt(squares / (r->n_runs - 1) / r->n_runs) : 0};
 }
 
 /* Whether the row is the best of its method and group in this metric. */
@@ -42,19 +42,19 @@ static bool is_best(const StudyResult *r, const StudyRow *row, StudyMetric metri
 
 static void print_figure(const StudyResult *r, const StudyRow *row, StudyMetric metric) {
     StudyFigure f = study_figure(r, row, metric);
-    printf("  %6.3f +- %.3f%c", f.mean, f.deviation, row->tree && is_best(r, row, metric) ? '*' : ' ');
+    printf("  %6.3f +- %.3f%c", f.mean, f.error, row->tree && is_best(r, row, metric) ? '*' : ' ');
 }
 
 void study_print(const StudyResult *r) {
     printf("\ntemperature %g, top-p %g; draft model / target: %.3f of the bytes; %d seeds; all relative to plain "
            "decoding,\n"
-           "mean +- deviation over seeds; * best tree of the method in its group\n",
+           "mean +- standard error over seeds; * best tree of the method in its group\n",
            r->temperature, r->top_p, r->size_ratio, r->n_runs);
-    printf("%-12s %-7s %-18s %5s  %-16s  %-16s  %-16s\n", r->plan->group_name, "method", "tree", "nodes",
+    printf("%-12s %-15s %-18s %5s  %-16s  %-16s  %-16s\n", r->plan->group_name, "method", "tree", "nodes",
            "block efficiency", "MBSU", "token rate");
     for (int i = 1; i < r->n_rows; i++) {
         const StudyRow *row = &r->rows[i];
-        printf("%-12d %-7s %-18s %5d", row->tree->group, study_method_name(row->tree->method), row->tree->shape,
+        printf("%-12d %-15s %-18s %5d", row->tree->group, study_method_name(row->tree->method), row->tree->shape,
                study_tree_nodes(row->tree));
         for (StudyMetric m = 0; m < STUDY_N_METRICS; m++) print_figure(r, row, m);
         putchar('\n');
@@ -78,7 +78,7 @@ static json_t *row_json(const StudyResult *r, const StudyRow *row) {
         StudyFigure f = study_figure(r, row, m);
         json_object_set_new(
             j, names[m],
-            json_pack("{s:o, s:o}", "mean", json_real_or_null(f.mean), "deviation", json_real_or_null(f.deviation)));
+            json_pack("{s:o, s:o}", "mean", json_real_or_null(f.mean), "standard_error", json_real_or_null(f.error)));
     }
     json_object_set_new(j, "tokens", tokens);
     json_object_set_new(j, "steps", steps);

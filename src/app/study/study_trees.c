@@ -12,6 +12,7 @@ static const struct {
     {"SpecTr", "k-seq"},
     {"RSD-C", "recursive"},
     {"RSD-S", "recursive"},
+    {"RSD-S transport", "transport"},
 };
 
 const char *study_method_name(StudyMethod m) { return methods[m].name; }
@@ -20,7 +21,7 @@ const char *study_method_rule(StudyMethod m) { return methods[m].rule; }
 #define SD(group, shape) \
     { group, STUDY_SD, shape }
 #define PATHS(group, shape) \
-    {group, STUDY_SPECTR, shape}, { group, STUDY_RSD_S, shape }
+    {group, STUDY_SPECTR, shape}, {group, STUDY_RSD_S, shape}, { group, STUDY_RSD_S_TRANSPORT, shape }
 #define BRANCH(group, shape) \
     { group, STUDY_RSD_C, shape }
 
@@ -126,7 +127,10 @@ void study_tree_draft(const StudyTree *t, const char *draft_model, char *out, si
     case STUDY_SD: snprintf(out, n_out, "sps:model=%s,length=%d", draft_model, v[0]); return;
     case STUDY_SPECTR: snprintf(out, n_out, "spectr:model=%s,paths=%d,length=%d", draft_model, v[0], v[1]); return;
     case STUDY_RSD_C: snprintf(out, n_out, "rsd-c:model=%s,branch=%s", draft_model, t->shape); return;
-    case STUDY_RSD_S: snprintf(out, n_out, "rsd-s:model=%s,width=%d,depth=%d", draft_model, v[0], v[1]); return;
+    case STUDY_RSD_S:
+    case STUDY_RSD_S_TRANSPORT:
+        snprintf(out, n_out, "rsd-s:model=%s,width=%d,depth=%d", draft_model, v[0], v[1]);
+        return;
     case STUDY_N_METHODS: fr_assert(t->method < STUDY_N_METHODS);
     }
 }

@@ -37,6 +37,8 @@ enum { DRAFT_MAX_DRAWS = 2 * TREE_MAX_NODES };
 /* The draws of one tree, in the order of drawing within each group, and the memory of their distributions. */
 struct DraftDists {
     int32_t n_vocab;
+    bool only_points; /* the rule takes no draws without replacement, or several drafters share the tree: methods that
+                       * can also rank their tokens do so */
     int32_t n_draws;
     DistDraw draws[DRAFT_MAX_DRAWS];
     int32_t n_rows, n_rows_made;

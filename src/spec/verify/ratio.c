@@ -69,6 +69,7 @@ int ratio_walk(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, V
                    .n_vocab = s->n_vocab,
                    .p = s->p,
                    .q = s->q,
+                   .m = s->m,
                    .ids = s->ids,
                    .gamma = in->options.gamma,
                    .random_source = in->random_source};

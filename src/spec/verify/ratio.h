@@ -18,6 +18,7 @@ typedef struct RatioNode {
         p_mass;   /* weights [n_vocab] and their sum: at first the target's distribution (sum 1), after rejections the
                         * residual */
     double *q;    /* [n_vocab] scratch of the rule */
+    double *m;    /* likewise */
     int32_t *ids; /* [n_vocab] scratch of the rule */
     double gamma; /* of k-seq; 0: not given */
     RandomSource *random_source;
@@ -54,11 +55,11 @@ double ratio_residual(double a, const double *p, const double *q, int32_t n_voca
 
 /* All rules but `sampled`. `typical` is not a ratio rule, but needs p as they do. */
 extern const VerifyRule verify_rule_chain, verify_rule_multi_round, verify_rule_recursive, verify_rule_k_seq,
-    verify_rule_block, verify_rule_typical;
+    verify_rule_block, verify_rule_typical, verify_rule_transport;
 /* The fault of a group of more than one draft, for rules that handle chains only (chain, block). */
 const char *ratio_fault_of_chain(const SiblingGroup *g);
 
-/* How a node is decided: by rejection.c (chain, multi-round, recursive) or by rule_k_seq.c. */
-RatioDecide rejection_decide, k_seq_decide;
+/* How a node is decided: by rejection.c (chain, multi-round, recursive), rule_k_seq.c or rule_transport.c. */
+RatioDecide rejection_decide, k_seq_decide, transport_decide;
 
 #endif

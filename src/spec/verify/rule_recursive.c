@@ -19,5 +19,6 @@ const VerifyRule verify_rule_recursive = {
     .name = "recursive",
     .summary = "recursive rejection: any tree; the rule for drafts without replacement (rsd-c, rsd-s)",
     .is_ratio = true,
+    .takes_any_tree = true,
     .verify = verify_recursive,
 };

@@ -22,8 +22,9 @@ VerifyScratch *verify_scratch_new(int32_t n_vocab) {
     s->dist = mem_calloc(n, sizeof *s->dist);
     s->p = mem_calloc(n, sizeof *s->p);
     s->q = mem_calloc(n, sizeof *s->q);
+    s->m = mem_calloc(n, sizeof *s->m);
     s->ids = mem_calloc(n, sizeof *s->ids);
-    if (s->sampler && s->dist && s->p && s->q && s->ids) return s;
+    if (s->sampler && s->dist && s->p && s->q && s->m && s->ids) return s;
     verify_scratch_free(s);
     return NULL;
 }
@@ -34,6 +35,7 @@ void verify_scratch_free(VerifyScratch *s) {
     mem_free(s->dist);
     mem_free(s->p);
     mem_free(s->q);
+    mem_free(s->m);
     mem_free(s->ids);
     mem_free(s);
 }

@@ -45,9 +45,9 @@ typedef struct VerifyInput {
 typedef struct VerifyScratch {
     int32_t n_vocab;
     Sampler *sampler;
-    float *dist;   /* [n_vocab] a distribution as the sampler returns it */
-    double *p, *q; /* [n_vocab] */
-    int32_t *ids;  /* [n_vocab] */
+    float *dist;       /* [n_vocab] a distribution as the sampler returns it */
+    double *p, *q, *m; /* [n_vocab] */
+    int32_t *ids;      /* [n_vocab] */
     SiblingGroup group;
 } VerifyScratch;
 
@@ -69,6 +69,7 @@ typedef struct VerifyRule {
     const char *name;    /* as in --verify: small letters and '-' */
     const char *summary; /* one line for --help */
     bool is_ratio;       /* the engine gives each tree a DraftDists, and checks what the drafter declared in it */
+    bool takes_any_tree; /* a ratio rule for every group of drafts, those drawn without replacement too */
     bool is_lossy;       /* the output distribution is not the target's */
     /* Decides one tree. Fails only where the tree has a sibling group that the rule cannot handle; the error names a
      * rule that can. */

@@ -16,6 +16,7 @@ static const VerifyRule *const rules[] = {
     &verify_rule_multi_round,
     &verify_rule_recursive,
     &verify_rule_k_seq,
+    &verify_rule_transport,
     &verify_rule_typical,
     NULL,
 };

@@ -18,7 +18,8 @@
  *                                        gives f_2                 └─ dog: E(dog) f_2
  *
  * After a step, the rows of the tree are discarded, and the accepted tokens get entries from the target's hidden states,
- * before the next proposal and for all sequences together (entry_queue.c). Nothing is drawn at random: under a ratio rule all groups are points.
+ * before the next proposal and for all sequences together (entry_queue.c). Under the ratio rules recursive and transport the
+ * children of a node are drawn at random (learned_draw.c), and all ranking is by psi.
  *
  * The layer runs in the executor (backend/executor.h) as a model with one layer whose rows bring their input, so
  * paging, tree attention, threads and quantised weights work as they do for the target. EAGLE's layer has no norm
@@ -40,7 +41,7 @@ enum { MIN_ROWS = 64 }; /* of a forward: a prompt is read in such chunks */
 
 typedef struct EagleOptions {
     const char *file;
-    bool coupled;
+    bool coupled, draws;
     int32_t depth, top;
     bool is_static;
 } EagleOptions;
@@ -60,6 +61,7 @@ static const Option option_table[] = {
      .default_value = "dynamic",
      .help = "dynamic: EAGLE-2's tree; static: EAGLE-1's, whose shape is fixed in advance"},
     LEARNED_OPTION_COUPLED(EagleOptions),
+    LEARNED_OPTION_DRAW(EagleOptions),
     {.key = NULL},
 };
 
@@ -129,6 +131,7 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     if (!d) return error_memory(err, "eagle", sizeof *d);
     int status = apply_options(d, o, env, err);
     d->learned.coupled = o->coupled;
+    d->learned.draws = o->draws;
     if (!status) status = learned_open(&d->learned, o->file, "eagle", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);
@@ -152,7 +155,8 @@ void eagle_find_top(Eagle *d, const EagleMember *m, int32_t node, const float *f
     memcpy(d->logits, logits, (size_t)d->learned.n_vocab * sizeof *logits);
     token_info_add(&d->info, &m->tree->nodes[node].token, 1, d->logits);
     out->n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->top, out->tokens, out->log_p);
-    confidence_correct(&d->confidence, confidence_of_state(&d->confidence, feature), out->log_p, out->n);
+    if (!d->learned.sequences[m->sequence].is_drawing) /* else these are psi, not estimates */
+        confidence_correct(&d->confidence, confidence_of_state(&d->confidence, feature), out->log_p, out->n);
 }
 
 /* ---- observations ------------------------------------------------------------------------------------ */

@@ -27,7 +27,8 @@
  * A sequence records at which context length its chain and trees were made. A second proposal at the same length is
  * the same tree and costs only the merging. A step without a proposal is harmless, because rows are counted from the
  * tokens committed. Nodes found only by re-sampling have the tag LYANNA_RESAMPLED, so that statistics count them
- * separately. Nothing is drawn at random: under a ratio rule all groups are points.
+ * separately. Under the ratio rules recursive and transport the tokens are drawn at random (learned_draw.c), and only from
+ * fresh rows: a token drawn from either of two distributions would follow neither.
  *
  * Files: lyanna.h. Memory: `depth` rows of V floats a sequence, and the table of token_info.c.
  *
@@ -82,7 +83,7 @@ typedef struct Lyanna {
 
 typedef struct LyannaOptions {
     const char *file;
-    bool coupled;
+    bool coupled, draws;
     int32_t depth, top;
     int32_t resample; /* -1: off */
     bool is_live;
@@ -121,6 +122,7 @@ static const Option option_table[] = {
      .default_value = "1",
      .help = "1: correct the token info by what the target chose in this text; 0: leave it as it was trained"},
     LEARNED_OPTION_COUPLED(LyannaOptions),
+    LEARNED_OPTION_DRAW(LyannaOptions),
     {.key = NULL},
 };
 
@@ -189,6 +191,7 @@ static int open_lyanna(Drafter **out, const void *options, const DrafterEnv *env
     d->sampler.confidence = &d->confidence;
     int status = apply_options(d, o, err);
     d->learned.coupled = o->coupled;
+    d->learned.draws = o->draws;
     if (!status) status = learned_open(&d->learned, o->file, "lyanna", env, err);
     if (!status) {
         d->max_group = choose_group(d);
@@ -281,6 +284,7 @@ static void resample(Lyanna *d, int32_t sequence, int32_t budget, const Tree *tr
     s->resampled_at = at;
     s->is_alone = false;
     tree_reset(&s->resampled, tree->nodes[0].token);
+    if (d->learned.sequences[sequence].is_drawing) return;
     if (s->logits_at < 0 || s->is_spent || n_used < 1 || n_left <= d->threshold) return;
     lyanna_build_subtree(&d->sampler, sequence, s->logits + n_used * d->learned.n_vocab,
                          s->states + n_used * d->gate.rank, s->confidence + n_used, (int32_t)n_left, LYANNA_RESAMPLED,
@@ -318,7 +322,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
         union_prune(tree, budget);
         return;
     }
-    if (s->fresh_at != at) {
+    if (s->fresh_at != at || d->learned.sequences[sequence].is_drawing) {
         tree_reset(&s->fresh, tree->nodes[0].token);
         lyanna_build_subtree(&d->sampler, sequence, s->logits, s->states, s->confidence, d->depth, LYANNA_FRESH,
                              &s->fresh);
@@ -326,6 +330,7 @@ static void write_proposal(Lyanna *d, int32_t sequence, int32_t budget, Tree *tr
     }
     union_merge(tree, &s->fresh);
     union_prune(tree, budget);
+    learned_declare(&d->learned, sequence, tree);
     if (s->resampled.n == 1) return;
     lyanna_reweight(&s->resampled, &s->fresh, lyanna_trust(&s->resampled_hit_rate, &s->fresh_hit_rate), &d->scratch);
     union_prune(&d->scratch, budget); /* so that both together fit into one tree; the best nodes of both are kept */

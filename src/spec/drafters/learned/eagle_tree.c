@@ -112,6 +112,7 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         executor_commit(d->layer.executor, d->group[i].entries->kv, NULL, 0); /* discards the rows of the tree */
         union_prune(d->group[i].tree, d->group[i].budget);
+        learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
     }
     return status;
 }

@@ -143,10 +143,14 @@ void learned_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOpti
     s->has_noise = sampling->temperature > 0;
 }
 
-/* A ratio rule draws with random numbers of its own, so that the target's noise says nothing about its choice. */
+/* A ratio rule draws with random numbers of its own, so that the target's noise says nothing about its choice. What such a
+ * rule can use is tokens drawn with noise of their own. */
 void learned_start(LearnedDrafter *d, int32_t sequence, const Tree *tree) {
     LearnedSequence *s = sequence_of(&d->base, sequence);
     s->is_coupled = d->coupled && s->has_noise && !tree->dists;
+    s->is_drawing = d->draws && s->has_noise && tree->dists && !tree->dists->only_points;
+    s->dists = tree->dists;
+    s->n_draws = s->n_expanded = 0;
 }
 
 static int append(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
@@ -200,5 +204,5 @@ int learned_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, i
 void learned_end(Drafter *drafter, int32_t sequence) {
     LearnedSequence *s = sequence_of(drafter, sequence);
     s->n_tokens = s->n_hidden = 0;
-    s->has_noise = false;
+    s->has_noise = s->is_drawing = false;
 }

@@ -16,6 +16,7 @@
 #include "spec/drafter/drafter_file.h"
 #include "spec/drafter/feedback.h"
 #include "spec/sampling/draw.h"
+#include "spec/tree/draft_dists.h"
 
 /* The row of an option table for the field `const char *file` of S. */
 #define LEARNED_OPTION_FILE(S) \
@@ -32,6 +33,24 @@
             "(rule sampled only); 0: rank them by their probability" \
     }
 
+/* Likewise for the field `bool draws`, of methods that call learned_declare. */
+#define LEARNED_OPTION_DRAW(S) \
+    { \
+        .key = "draw", OPT_FLAG(S, draws), .default_value = "1", \
+        .help = "rules recursive and transport: 1: draw the tokens at random; 0: rank them by their probability" \
+    }
+
+/* Draws of a proposal (learned_draw.c): a drawn node and one whose children were drawn, each by a hash of its path. */
+typedef struct LearnedDraw {
+    uint64_t key;
+    double log_q, psi;
+} LearnedDraw;
+typedef struct LearnedExpanded {
+    uint64_t key;
+    const float *q;
+} LearnedExpanded;
+enum { LEARNED_MAX_DRAWS = 2 * TREE_MAX_NODES };
+
 typedef struct LearnedSequence {
     int64_t n_tokens, n_hidden; /* of the context, and how many of their hidden states were observed */
     float *hidden;              /* [n_embd] the latest of them */
@@ -39,7 +58,12 @@ typedef struct LearnedSequence {
     SamplingOptions sampling;   /* of the request; without set_sampling: temperature 1 */
     bool has_noise;             /* the target draws with noise that is known: set_sampling was called */
     uint64_t position;          /* output position of the token after the context */
-    bool is_coupled;            /* in this proposal */
+    bool is_coupled;            /* in this proposal: tokens are ranked with the target's noise */
+    bool is_drawing;            /* in this proposal: tokens are drawn, and declared in `dists` */
+    DraftDists *dists;
+    int32_t n_draws, n_expanded;
+    LearnedDraw draws[LEARNED_MAX_DRAWS];
+    LearnedExpanded expanded[TREE_MAX_NODES];
 } LearnedSequence;
 
 /* A sequence in a proposal. */
@@ -57,7 +81,7 @@ typedef struct LearnedDrafter {
     Device *device;
     DrafterFile file;
     int32_t n_embd, n_vocab, max_sequences, n_ctx;
-    bool coupled; /* option */
+    bool coupled, draws; /* options */
     Sampler *sampler;
     float *dist;                /* [n_vocab] */
     DrawChild *children;        /* [TOP_K_MAX] */
@@ -108,6 +132,11 @@ void learned_embed(const LearnedDrafter *d, int32_t token, float *out);
 #define LEARNED_MIN_TEMPERATURE 0.3f
 int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, int32_t n_path, float *logits, int32_t k,
                     int32_t *tokens, double *log_p);
+/* For learned_top: k tokens drawn from q, which stays valid as long as the proposal, and psi of each less that of the path. */
+int32_t learned_draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path, const float *q,
+                     int32_t k, int32_t *tokens, double *log_p);
+/* Declares the draws of a proposal, when its tree is finished; nothing to do where tokens were ranked. */
+void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t);
 /* The tokens on the path to a node, without the root's: path [depth of the node], which is returned. */
 int32_t learned_path(const Tree *t, int32_t node, int32_t path[TREE_MAX_NODES]);
 

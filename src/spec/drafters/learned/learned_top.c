@@ -22,7 +22,9 @@
  * (the divisor by measurement: bench/DIARY.md). Where one token leads after the noise, a chain gets the budget, and where two
  * are close, both do.
  *
- * Without coupling (coupled=0, or a ratio rule, whose random numbers are others): the tokens of greatest p = softmax(z /
+ * Under a ratio rule, whose random numbers are others, eagle and lyanna draw tokens with noise of their own (learned_draw.c).
+ *
+ * Otherwise (coupled=0, or another drafter under a ratio rule): the tokens of greatest p = softmax(z /
  * max(T, T0)). With T = 1 throughout, greedy requests would get trees that are too wide and too short.
  *
  * Cost: a softmax over V and the noise of the few tokens that can be among the best (draw.c). When it loses: never in
@@ -59,24 +61,28 @@ static bool is_plain(const SamplingOptions *o) {
            o->presence_penalty == 0;
 }
 
-/* q after the path, as the target's sampler makes p. */
-static const float *find_dist(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path,
-                              float *logits) {
+/* q after the path, as the target's sampler makes p: in `out` or, if that is d->dist, perhaps in `logits`. */
+static const float *find_dist(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path, float *logits,
+                              float *out) {
     if (is_plain(&s->sampling)) {
         scale(logits, d->n_vocab, 1 / s->sampling.temperature);
         d->backend->softmax(d->device, logits, 1, d->n_vocab);
-        return logits;
+        return out == d->dist ? logits : memcpy(out, logits, (size_t)d->n_vocab * sizeof *out);
     }
     if (path) memcpy(s->context + s->n_tokens, path, (size_t)n_path * sizeof *path);
-    sampler_dist(d->sampler, &s->sampling, logits, s->context, s->n_tokens + (path ? n_path : 0), d->dist);
-    return d->dist;
+    sampler_dist(d->sampler, &s->sampling, logits, s->context, s->n_tokens + (path ? n_path : 0), out);
+    return out;
 }
 
 int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, int32_t n_path, float *logits, int32_t k,
                     int32_t *tokens, double *log_p) {
     LearnedSequence *s = &d->sequences[sequence];
+    if (s->is_drawing) {
+        float *row = draft_dists_row(s->dists); /* NULL: the node gets no children */
+        return row ? learned_draw(d, s, path, n_path, find_dist(d, s, path, n_path, logits, row), k, tokens, log_p) : 0;
+    }
     if (!s->is_coupled) return top_by_probability(d, s->sampling.temperature, logits, k, tokens, log_p);
-    const float *q = find_dist(d, s, path, n_path, logits);
+    const float *q = find_dist(d, s, path, n_path, logits, d->dist);
     const DrawParent parent = {
         .noise = {.stream = RNG_TARGET, .seed = s->sampling.seed, .position = s->position + (uint64_t)n_path}};
     const DrawChild *best = d->children;

@@ -89,7 +89,8 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, const float 
             int32_t n_path = learned_path(t, front[f], path);
             int32_t n = learned_top(s->learned, sequence, path, n_path, s->rows + (int64_t)f * s->learned->n_vocab,
                                     s->top, tokens, own);
-            confidence_correct(s->confidence, confidence[step], own, n);
+            if (!s->learned->sequences[sequence].is_drawing) /* else these are psi, not estimates */
+                confidence_correct(s->confidence, confidence[step], own, n);
             for (int32_t k = 0; k < n; k++) {
                 double sum = log_p[front[f]] + own[k];
                 int32_t child = tree_add(t, front[f], tokens[k], (float)exp(sum), s->learned->base.source);

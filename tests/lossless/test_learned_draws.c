@@ -1,0 +1,227 @@
+/* test_learned_draws.c - learned drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
+ * sequences follow the target's distribution. Negative controls: wrong declared distributions, and a tree pruned by the
+ * probabilities of its tokens instead of by psi, fail the test. */
+#include "engine/engine.h"
+#include "engine_rig.h"
+#include "model_rig.h"
+#include "statistics.h"
+#include "testing.h"
+
+#include "spec/sampling/sampler.h"
+
+#include <string.h>
+
+enum { N_VOCAB = 4096, MAX_PROMPT = 32, LENGTH = 3, TOP_K = 4, N_SEEDS = 2000, N_AT_ONCE = 20, BUDGET = 8 };
+enum { N_OUTCOMES = TOP_K * TOP_K * TOP_K };
+
+#define PROMPT "Once upon a time, there was a little"
+
+static int32_t *prompt;
+static int64_t n_prompt;
+
+static SamplingOptions exact_sampling(void) {
+    return (SamplingOptions){.temperature = 1.5f, .top_k = TOP_K, .top_p = 1, .repeat_penalty = 1};
+}
+
+/* All sequences of LENGTH tokens that the target can generate, each with its probability. */
+typedef struct Exact {
+    int n;
+    int32_t tokens[N_OUTCOMES][LENGTH];
+    double p[N_OUTCOMES];
+} Exact;
+
+static void add_exact(Exact *x, Executor *e, Sampler *s, int32_t *context, int32_t depth, double p) {
+    static float logits[(MAX_PROMPT + LENGTH) * N_VOCAB], dist[N_VOCAB];
+    if (depth == LENGTH) {
+        memcpy(x->tokens[x->n], context + n_prompt, LENGTH * sizeof *context);
+        x->p[x->n++] = p;
+        return;
+    }
+    int32_t sequence = rig_sequence(e), n = (int32_t)n_prompt + depth, tokens[TOP_K], k = 0;
+    double chance[TOP_K];
+    rig_append(e, sequence, context, n, 1, N_VOCAB, logits);
+    executor_sequence_close(e, sequence);
+    const SamplingOptions o = exact_sampling();
+    sampler_dist(s, &o, logits + (n - 1) * N_VOCAB, context, n, dist);
+    for (int32_t v = 0; v < N_VOCAB; v++)
+        if (dist[v] > 0) tokens[k] = v, chance[k++] = (double)dist[v];
+    for (int32_t i = 0; i < k; i++) {
+        context[n] = tokens[i];
+        add_exact(x, e, s, context, depth + 1, p * chance[i]);
+    }
+}
+
+static void find_exact(Exact *x) {
+    Gguf *g = rig_gguf(RIG_TARGET);
+    Weights *m = rig_weights(g, NULL);
+    RigOptions options = rig_options(64, 16);
+    options.kv_type = KV_F16;
+    Executor *e = rig_executor(m, &options);
+    Sampler *s = sampler_new(N_VOCAB);
+    int32_t context[MAX_PROMPT + LENGTH];
+    memcpy(context, prompt, (size_t)n_prompt * sizeof *prompt);
+    x->n = 0;
+    add_exact(x, e, s, context, 0, 1);
+    sampler_free(s);
+    rig_executor_close(e);
+    rig_weights_close(m);
+    gguf_close(g);
+}
+
+/* ---- controls ----------------------------------------------------------------------------------------- */
+
+typedef enum Lie { NO_LIE, FLATTER_DIST, CUT_BY_Q } Lie;
+
+static Lie g_lie;
+static const DrafterClass *g_honest;
+
+/* A distribution half way to the uniform one of the same support. */
+static void flatten(DraftDists *d) {
+    for (int32_t i = 0; i < d->n_rows; i++) {
+        int n = 0;
+        for (int32_t v = 0; v < N_VOCAB; v++) n += d->rows[i][v] > 0;
+        for (int32_t v = 0; v < N_VOCAB; v++)
+            if (d->rows[i][v] > 0) d->rows[i][v] = 0.5f * d->rows[i][v] + 0.5f / (float)n;
+    }
+}
+
+/* Keeps the leaves at the root that are its two most probable children by q, and nothing else. */
+static void cut_by_q(Tree *t) {
+    DraftDists *d = t->dists;
+    int32_t n = 0, best[2] = {-1, -1};
+    for (int32_t i = 0; i < d->n_draws; i++) {
+        const DistDraw *draw = &d->draws[i];
+        if (draw->parent != 0) continue;
+        float q = draw->q[t->nodes[draw->child].token];
+        for (int k = 0; k < 2; k++)
+            if (best[k] < 0 || q > d->draws[best[k]].q[t->nodes[d->draws[best[k]].child].token]) {
+                if (k == 0) best[1] = best[0];
+                best[k] = i;
+                break;
+            }
+    }
+    const Tree old = *t;
+    DistDraw kept[2];
+    for (int32_t i = 0; i < d->n_draws; i++)
+        if (i == best[0] || i == best[1]) kept[n++] = d->draws[i];
+    t->n = 1;
+    d->n_draws = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t child = tree_add(t, 0, old.nodes[kept[i].child].token, 1, 0);
+        draft_dists_add(d, 0, child, kept[i].kind, kept[i].q);
+    }
+}
+
+static int lie_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
+                       fr_error *err) {
+    int status = g_honest->propose(d, sequences, budgets, trees, n, err);
+    for (int i = 0; i < n && !status; i++) {
+        if (trees[i]->dists->n_draws != trees[i]->n - 1) fail_msg("not every node is declared");
+        if (g_lie == FLATTER_DIST) flatten(trees[i]->dists);
+        if (g_lie == CUT_BY_Q) cut_by_q(trees[i]);
+    }
+    return status;
+}
+
+/* ---- counts ------------------------------------------------------------------------------------------ */
+
+static double count_sequences(fr_engine *e, const char *rule, const char *draft, const Exact *x, int *counts) {
+    int64_t drafted = 0, accepted = 0;
+    memset(counts, 0, N_OUTCOMES * sizeof *counts);
+    for (uint64_t first = 0; first < N_SEEDS; first += N_AT_ONCE) {
+        fr_request *r[N_AT_ONCE];
+        fr_error err;
+        int left;
+        for (uint64_t i = 0; i < N_AT_ONCE; i++) {
+            fr_request_options o = {.prompt = prompt,
+                                    .n_prompt = n_prompt,
+                                    .max_tokens = LENGTH,
+                                    .ignore_eos = 1,
+                                    .sampling = fr_sampling_default(),
+                                    .tree_budget = BUDGET,
+                                    .verify = rule,
+                                    .drafts = &draft,
+                                    .n_drafts = 1};
+            o.sampling.temperature = 1.5f, o.sampling.top_k = TOP_K, o.sampling.seed = first + i;
+            if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+        }
+        while ((left = fr_engine_step(e, &err)) > 0) {}
+        if (left < 0) fail_msg("%s", err.message);
+        for (int i = 0; i < N_AT_ONCE; i++) {
+            int64_t n;
+            const int32_t *tokens = fr_request_tokens(r[i], &n);
+            fr_stats stats;
+            fr_request_get_stats(r[i], &stats);
+            if (n != LENGTH || stats.draft_error[0]) fail_msg("%s: %d tokens; %s", draft, (int)n, stats.draft_error);
+            int k = 0;
+            while (k < x->n && memcmp(x->tokens[k], tokens, sizeof x->tokens[k]) != 0) k++;
+            if (k == x->n) fail_msg("%s, %s: generated what the target cannot generate", rule, draft);
+            counts[k]++;
+            drafted += stats.n_steps, accepted += stats.accepted;
+            fr_request_close(r[i]);
+        }
+    }
+    return (double)accepted / (double)drafted;
+}
+
+/* Chi-square of the counts; outcomes expected less than 5 times are taken together. */
+static double distance(const int *counts, const Exact *x, int *df) {
+    int n = 0, pooled[N_OUTCOMES + 1] = {0};
+    double p[N_OUTCOMES + 1], rare = 0;
+    for (int i = 0; i < x->n; i++)
+        if (x->p[i] * N_SEEDS < 5) rare += x->p[i], pooled[N_OUTCOMES] += counts[i];
+        else pooled[n] = counts[i], p[n++] = x->p[i];
+    pooled[n] = pooled[N_OUTCOMES];
+    if (rare > 0) p[n++] = rare;
+    return chi_square(pooled, p, n, N_SEEDS, df);
+}
+
+static void sequences_follow_the_targets_dist(void **state) {
+    (void)state;
+    static const struct {
+        const char *rule, *draft;
+        Lie lie;
+    } cases[] = {
+        {"recursive", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
+        {"transport", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
+        {"transport", "lyanna:file=models/lyanna.gguf", NO_LIE},
+        {"transport", "eagle:file=models/eagle.gguf,top=4", FLATTER_DIST},
+        {"recursive", "eagle:file=models/eagle.gguf,top=4", CUT_BY_Q},
+    };
+    static Exact x;
+    static int counts[N_OUTCOMES];
+    fr_error err;
+    fr_model *model = rig_open_model(RIG_TARGET, NULL);
+    if (fr_tokenize(model, PROMPT, strlen(PROMPT), FR_TOKENIZE_PROMPT, &prompt, &n_prompt, &err))
+        fail_msg("%s", err.message);
+    assert_true(n_prompt > 1 && n_prompt <= MAX_PROMPT);
+    find_exact(&x);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fr_engine *e = rig_open_engine(model,
+                                       &(fr_engine_options){.n_ctx = 64, .max_requests = N_AT_ONCE, .n_threads = 1});
+        if (fr_engine_open_draft(e, cases[i].draft, &err)) fail_msg("%s", err.message);
+        static DrafterClass lying;
+        g_honest = e->drafters[0].drafter->class;
+        g_lie = cases[i].lie;
+        lying = *g_honest;
+        lying.propose = lie_propose;
+        e->drafters[0].drafter->class = &lying;
+        int df;
+        double accepted = count_sequences(e, cases[i].rule, cases[i].draft, &x, counts), d = distance(counts, &x, &df);
+        double limit = chi_square_limit(df);
+        print_message(
+            "%-10s %-36s lie %d: %.2f accepted a step, chi-square %4.0f with %d degrees of freedom, limit %.0f\n",
+            cases[i].rule, cases[i].draft, (int)cases[i].lie, accepted, d, df, limit);
+        assert_true(df > 8);
+        if ((cases[i].lie == NO_LIE) != (d < limit)) fail_msg("case %d: chi-square %g, limit %g", (int)i, d, limit);
+        e->drafters[0].drafter->class = g_honest;
+        fr_engine_close(e);
+    }
+    fr_free(prompt);
+    fr_model_close(model);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sequences_follow_the_targets_dist)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
