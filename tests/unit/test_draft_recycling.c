@@ -316,6 +316,40 @@ static void the_noise_is_used_where_the_target_draws_with_it(void **state) {
     drafter_close(d);
 }
 
+/* Where the noise decides, the budget becomes a chain; where several followers are level, it becomes width. */
+static void trees_are_narrow_where_the_noise_decides(void **state) {
+    (void)state;
+    Drafter *d = feedback_rig_open("recycling", FEEDBACK_V, 1);
+    FeedbackSequence *s = &sequences[0];
+    double n[2] = {0}, width[2] = {0}, depth[2] = {0}; /* of steps whose best child is unlikely and likely */
+    feedback_rig_begin(d, s, 0, 9, 10);
+    s->sampling.temperature = 2;
+    d->class->set_sampling(d, 0, &s->sampling, (uint64_t)s->n);
+    for (int step = 0; step < 1500; step++) {
+        double best = 0;
+        int32_t n_children = 0, deepest = 0;
+        feedback_rig_propose(d, s, 12);
+        for (int32_t i = 1; i < s->tree.n; i++) {
+            const TreeNode *node = &s->tree.nodes[i];
+            if (node->depth > deepest) deepest = node->depth;
+            if (node->depth > 1) continue;
+            n_children++;
+            if ((double)node->p_accept > best) best = (double)node->p_accept;
+        }
+        feedback_rig_verify(s);
+        feedback_rig_observe(d, s);
+        if (best > 0.3 && best < 0.7) continue;
+        n[best > 0.5]++;
+        width[best > 0.5] += n_children;
+        depth[best > 0.5] += deepest;
+    }
+    assert_true(n[0] > 50 && n[1] > 50);
+    if (width[0] / n[0] < 2 * width[1] / n[1] || depth[0] / n[0] > depth[1] / n[1])
+        fail_msg("unsure: width %g, depth %g; sure: %g, %g", width[0] / n[0], depth[0] / n[0], width[1] / n[1],
+                 depth[1] / n[1]);
+    drafter_close(d);
+}
+
 static void the_matrix_stays_for_the_next_request(void **state) {
     (void)state;
     Drafter *d = feedback_rig_open("recycling:prompt=0", FEEDBACK_V, 2);
@@ -346,6 +380,7 @@ int main(void) {
         cmocka_unit_test(p_accept_matches_the_observed_frequency),
         cmocka_unit_test(the_example_of_the_essay_holds),
         cmocka_unit_test(the_noise_is_used_where_the_target_draws_with_it),
+        cmocka_unit_test(trees_are_narrow_where_the_noise_decides),
         cmocka_unit_test(the_matrix_stays_for_the_next_request),
         cmocka_unit_test(it_works_in_the_engine),
     };
