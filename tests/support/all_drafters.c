@@ -35,6 +35,7 @@ const char *const all_drafters[] = {
     "hydra:file=build/all-hydra.gguf",
     "eagle:file=build/all-eagle.gguf",
     "lyanna:file=build/all-lyanna.gguf",
+    "space:file=build/all-space.gguf",
     NULL,
 };
 
@@ -154,6 +155,23 @@ static void write_lyanna(const Weights *target) {
     finish(&r, "build/all-lyanna.gguf");
 }
 
+static void write_space(const Weights *target) {
+    static const Part parts[] = {
+        {"space.masks", H, 2, 0.5},
+        {"space.0.block.0.weight", H, H, 0.15},
+        {"space.0.block.0.bias", H, 0, 0.1},
+        {"space.1.block.0.weight", H, H, 0.15},
+        {"space.1.block.0.bias", H, 0, 0.1},
+        {NULL, 0, 0, 0},
+    };
+    LearnedRig r;
+    learned_rig_begin(&r, "space", target, 6);
+    set_int(&r, DRAFTER_KEY("space.mask_count"), 2);
+    set_int(&r, DRAFTER_KEY("space.block_count"), 1);
+    add_parts(&r, parts);
+    finish(&r, "build/all-space.gguf");
+}
+
 static void write_index(const Gguf *vocab) {
     CorpusBuild b = {.n_vocab = V};
     int32_t text[400];
@@ -182,6 +200,7 @@ void all_drafters_write_for(const char *path) {
     write_hydra(target);
     write_eagle(target);
     write_lyanna(target);
+    write_space(target);
     write_index(gguf);
     rig_weights_close(target);
     gguf_close(gguf);

@@ -1,8 +1,9 @@
-/* test_train_drafters.c - the networks of medusa, eagle and lyanna in double: the gradient of every tensor against
+/* test_train_drafters.c - the networks of medusa, eagle, lyanna and space in double: the gradient of every tensor against
  * finite differences, on shapes with grouped queries where no two widths are equal, and with predictions outside the
  * loss mask. */
 #include "double_nets.h"
 
+#include "base/rng.h"
 #include "net_check.h"
 #include "testing.h"
 
@@ -34,6 +35,7 @@ static NetCase cases[16];
 static int n_cases;
 static MedusaNet medusas[2];
 static UnrollNet eagles[4], lyannas[5];
+static SpaceNet spaces[3];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
@@ -57,6 +59,31 @@ static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *
     add_case(what, &lyanna_net_class, net);
 }
 
+/* Two layers of a target with random weights, the second with biases. */
+static MaskTarget make_target(void) {
+    enum { F = 7, Q = 4 * 6, K = 2 * 6 };
+    static double numbers[8192];
+    static MaskLayer layers[2];
+    const double *next = numbers;
+    for (int i = 0; i < 8192; i++) numbers[i] = 0.8 * (rng_uniform(7, RNG_TEST, (uint64_t)i, 0) - 0.5);
+#define TAKE(n) ((next += (n)) - (n))
+    for (int i = 0; i < 2; i++) {
+        MaskLayer *l = &layers[i];
+        *l = (MaskLayer){.attn_norm = TAKE(C), .ffn_norm = TAKE(C), .q = TAKE(Q * C), .k = TAKE(K * C)};
+        l->v = TAKE(K * C), l->o = TAKE(C * Q), l->gate = TAKE(F * C), l->up = TAKE(F * C), l->down = TAKE(C * F);
+        if (i == 1) l->q_bias = TAKE(Q), l->k_bias = TAKE(K), l->v_bias = TAKE(K);
+    }
+    const MaskTarget t = {C, F, 4, 2, 6, 2, 1e-5f, &rope, layers, TAKE(C)};
+#undef TAKE
+    assert_true(next <= numbers + 8192);
+    return t;
+}
+
+static void add_space(SpaceNet *net, const char *what, const HeadLossOptions *loss, int32_t n_blocks) {
+    *net = (SpaceNet){make_target(), V, n_blocks, 0.5, *loss};
+    add_case(what, &space_net_class, net);
+}
+
 static int make_cases(void **state) {
     (void)state;
     const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
@@ -74,6 +101,9 @@ static int make_cases(void **state) {
     add_lyanna(&lyannas[2], "lyanna, no token info", &soft_labels, 0, 0, true);
     add_lyanna(&lyannas[3], "lyanna, no first token", &soft_labels, 2, 0, false);
     add_lyanna(&lyannas[4], "lyanna, one step, hard labels", &hard_labels, 2, 0, true);
+    add_space(&spaces[0], "space", &soft_labels, 0);
+    add_space(&spaces[1], "space, two blocks", &soft_labels, 2);
+    add_space(&spaces[2], "space, one mask", &hard_labels, 1);
     return 0;
 }
 
