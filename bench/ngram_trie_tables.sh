@@ -23,7 +23,7 @@ table() { # TITLE CATEGORY FILE-PREFIX
   printf '\n|---|---|---|---|---|\n'
   for n in $lengths; do
     printf '| %s |' "$n"
-    for p in $prefixes; do jq -j --arg c "$2" '" \(.[$c].acceptance_length * 100 | round / 100) |"' "$OUT/$3-$n-$p.json"; done
+    for p in $prefixes; do printf ' %.2f |' "$(jq --arg c "$2" '.[$c].acceptance_length' "$OUT/$3-$n-$p.json")"; done
     printf '\n'
   done
 }
