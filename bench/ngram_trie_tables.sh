@@ -6,7 +6,7 @@
 #   tokens a pass by n, a line for each prefix                                              docs/plots/ngram-trie-table3.svg
 #
 # Environment: FORERUN (build/forerun), VOCAB (a GGUF file of the answers' vocabulary), TRACES (the answers, see `forerun replay
-# --help`), OUT (build/ngram-trie). Needs jq and gnuplot. Acceptance does not depend on the machine; it takes a minute.
+# --help`), OUT (build/ngram-trie). Needs jq and gnuplot. Acceptance does not depend on the machine.
 set -euo pipefail
 : "${FORERUN:=build/forerun}" "${VOCAB:=../shared/data/tokenizers/ggml-vocab-llama-spm.gguf}"
 : "${TRACES:=../shared/data/traces/vicuna-7b-v1.3.spec-bench.jsonl}" "${OUT:=build/ngram-trie}"

@@ -59,24 +59,29 @@ static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *
     add_case(what, &lyanna_net_class, net);
 }
 
+/* The next n of some random numbers. */
+static const double *take_numbers(int64_t n) {
+    static double numbers[16384];
+    static int64_t n_taken;
+    const double *first = numbers + n_taken;
+    for (; n > 0; n--, n_taken++) numbers[n_taken] = 0.8 * (rng_uniform(7, RNG_TEST, (uint64_t)n_taken, 0) - 0.5);
+    assert_true(n_taken <= 16384);
+    return first;
+}
+
 /* Two layers of a target with random weights, the second with biases. */
 static MaskTarget make_target(void) {
     enum { F = 7, Q = 4 * 6, K = 2 * 6 };
-    static double numbers[8192];
     static MaskLayer layers[2];
-    const double *next = numbers;
-    for (int i = 0; i < 8192; i++) numbers[i] = 0.8 * (rng_uniform(7, RNG_TEST, (uint64_t)i, 0) - 0.5);
-#define TAKE(n) ((next += (n)) - (n))
     for (int i = 0; i < 2; i++) {
         MaskLayer *l = &layers[i];
-        *l = (MaskLayer){.attn_norm = TAKE(C), .ffn_norm = TAKE(C), .q = TAKE(Q * C), .k = TAKE(K * C)};
-        l->v = TAKE(K * C), l->o = TAKE(C * Q), l->gate = TAKE(F * C), l->up = TAKE(F * C), l->down = TAKE(C * F);
-        if (i == 1) l->q_bias = TAKE(Q), l->k_bias = TAKE(K), l->v_bias = TAKE(K);
+        *l = (MaskLayer){.attn_norm = take_numbers(C), .ffn_norm = take_numbers(C)};
+        l->q = take_numbers(Q * C), l->k = take_numbers(K * C), l->v = take_numbers(K * C);
+        l->o = take_numbers(C * Q);
+        l->gate = take_numbers(F * C), l->up = take_numbers(F * C), l->down = take_numbers(C * F);
+        if (i == 1) l->q_bias = take_numbers(Q), l->k_bias = take_numbers(K), l->v_bias = take_numbers(K);
     }
-    const MaskTarget t = {C, F, 4, 2, 6, 2, 1e-5f, &rope, layers, TAKE(C)};
-#undef TAKE
-    assert_true(next <= numbers + 8192);
-    return t;
+    return (MaskTarget){C, F, 4, 2, 6, 2, 1e-5f, &rope, layers, take_numbers(C)};
 }
 
 static void add_space(SpaceNet *net, const char *what, const HeadLossOptions *loss, int32_t n_blocks) {
