@@ -157,12 +157,9 @@ static void write_lyanna(const Weights *target) {
 
 static void write_space(const Weights *target) {
     static const Part parts[] = {
-        {"space.masks", H, 2, 0.5},
-        {"space.0.block.0.weight", H, H, 0.15},
-        {"space.0.block.0.bias", H, 0, 0.1},
-        {"space.1.block.0.weight", H, H, 0.15},
-        {"space.1.block.0.bias", H, 0, 0.1},
-        {NULL, 0, 0, 0},
+        {"space.masks", H, 2, 0.5},          {"space.0.block.0.weight", H, H, 0.15},
+        {"space.0.block.0.bias", H, 0, 0.1}, {"space.1.block.0.weight", H, H, 0.15},
+        {"space.1.block.0.bias", H, 0, 0.1}, {NULL, 0, 0, 0},
     };
     LearnedRig r;
     learned_rig_begin(&r, "space", target, 6);
