@@ -8,6 +8,7 @@
 #   labels      redrafter by soft and hard labels, on greedy answers and on the corpus itself; then labels_table
 #   epochs      lyanna with hot tokens and with all, three epochs of an eighth of the answers; then epochs_table
 #   widths      eagle and lyanna by width, depth and budget, and on a target whose weights come from memory; best under chrt -r 1
+#   space       space with a block behind each mask, and with masks alone, five minutes of one core each; beside medusa and eagle
 #   report      what docs/LEARNED.md shows of them, as Markdown
 #   plots       its figures, docs/plots/learned-*.svg (gnuplot)
 #   curves      held-out accuracy over processor time, from the logs of `drafters`: docs/plots/learned-curves.svg
@@ -212,6 +213,19 @@ stage_tables() {
   done
 }
 
+# Derivatives run through the whole target, and few numbers are learned: smaller batches than the others'.
+stage_space() {
+  local blocks
+  for blocks in 1 0; do
+    "$FORERUN" train space -m "$TARGET" --data "$DATA/answers.jsonl" -o "$OUT/space-$blocks.gguf" --type q8_0 --steps 150 --batch 4 \
+      --lr 0.005 --blocks $blocks --valid-every 75 -t 1 --plot "$OUT/space-$blocks.svg"
+  done
+  for temp in 0 0.7 1; do
+    held_out "space-t$temp" --temp $temp --tree-budget 16 --draft "space:file=$OUT/space-1.gguf" --draft "space:file=$OUT/space-0.gguf" \
+      --draft "medusa:file=$OUT/medusa.gguf" --draft "eagle:file=$OUT/eagle.gguf,top=4"
+  done
+}
+
 stage_labels_table() {
   local drafts=()
   for file in greedy corpus; do for labels in soft hard; do drafts+=(--draft "redrafter:file=$OUT/redrafter-$labels-$file.gguf"); done; done
@@ -285,5 +299,5 @@ EOF
   for name in lyanna eagle redrafter; do cp "$OUT/$name.svg" "$plots/learned-$name-loss.svg"; done
 }
 
-[ $# -gt 0 ] || { sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done

@@ -71,6 +71,7 @@ static int take_memory(fr_engine *e, fr_error *err) {
         ARENA_ITEM(&s->rows, s->n_rows_max),
         ARENA_ITEM(&s->row_logits, s->n_rows_max),
         ARENA_ITEM(&s->row_hidden, s->n_rows_max),
+        ARENA_ITEM(&s->extra_rows, s->n_rows_max),
         ARENA_ITEM(&s->propose_sequences, n),
         ARENA_ITEM(&s->propose_budgets, n),
         ARENA_ITEM(&s->propose_trees, n),

@@ -19,6 +19,8 @@ typedef struct RequestDraft {
     bool is_proposing;             /* in this step */
     int64_t n_fed;                 /* tokens of the context that it has been shown */
     int32_t counters[TREE_N_TAGS]; /* place of each tag in stats.counters; -1: the tag is not counted */
+    int32_t extra_counter;         /* likewise, of its extra rows (DrafterClass.add_rows) */
+    int32_t first_extra, n_extra;  /* of these rows in this step; the first is number first_extra behind the tree */
     /* For draft_policy.c: */
     Calibration calibration;
     Tree *proposal; /* as the drafter made it; NULL: nothing is learned from it */

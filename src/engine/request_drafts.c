@@ -52,6 +52,7 @@ static void begin_counters(fr_request *r, RequestDraft *d) {
     for (int32_t tag = 0; tag < TREE_N_TAGS; tag++) d->counters[tag] = -1;
     for (int32_t tag = 1; tag < TREE_N_TAGS && class->tags && class->tags[tag - 1]; tag++)
         d->counters[tag] = find_counter(&r->stats, class->name, class->tags[tag - 1]);
+    d->extra_counter = class->add_rows ? find_counter(&r->stats, class->name, class->extra_name) : -1;
 }
 
 void request_drafts_begin(fr_request *r) {
@@ -78,15 +79,17 @@ void request_drafts_end(fr_request *r) {
 }
 
 void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
-    const VerifiedTree verified = {.tree = &r->tree,
-                                   .logits = r->engine->step.row_logits,
-                                   .hidden = r->engine->step.row_hidden,
-                                   .verdict = verdict};
+    VerifiedTree verified = {.tree = &r->tree,
+                             .logits = r->engine->step.row_logits,
+                             .hidden = r->engine->step.row_hidden,
+                             .verdict = verdict};
     double start_s = clock_s();
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->observe_tree) continue;
+        verified.n_extra = d->n_extra;
+        verified.extra_hidden = r->engine->step.row_hidden + r->tree.n + d->first_extra;
         if (feed(r, d, &err) ||
             d->shared->drafter->class->observe_tree(d->shared->drafter, d->sequence, &verified, &err))
             switch_off(r, d, &err);
@@ -207,6 +210,53 @@ void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
     for (int i = 0; i < n; i++) union_prune(&requests[i]->tree, requests[i]->step_budget);
     double spent_s = clock_s() - start_s;
     for (int i = 0; i < n; i++) requests[i]->stats.draft_s += spent_s;
+}
+
+/* ---- rows behind the tree ----------------------------------------------------------------------- */
+
+static bool adds_rows(const RequestDraft *d) { return d->is_active && d->shared->drafter->class->add_rows; }
+
+int32_t request_drafts_extra_room(const fr_request *r) {
+    bool any = false;
+    for (int i = 0; i < r->options.n_drafts; i++) any |= adds_rows(&r->drafts[i]);
+    int32_t room = r->step_budget - (r->tree.n - 1);
+    return any && !r->has_auto_budget && room > 0 ? room : 0;
+}
+
+static int check_extra_rows(const fr_request *r, const ExtraRow *rows, int32_t n, int32_t room, fr_error *err) {
+    if (n < 0 || n > room)
+        return error_set(err, FR_ERR_INTERNAL, "added %d rows where %d are allowed; report this drafter", n, room);
+    for (int32_t i = 0; i < n; i++)
+        if (rows[i].parent < 0 || rows[i].parent >= r->tree.n + i || !rows[i].input)
+            return error_set(err, FR_ERR_INTERNAL, "extra row %d has no parent or no input; report this drafter", i);
+    return FR_OK;
+}
+
+int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
+    ExtraRow *extra = r->engine->step.extra_rows;
+    int32_t n_all = 0;
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        RequestDraft *d = &r->drafts[i];
+        fr_error err;
+        d->n_extra = 0;
+        if (room - n_all < 1 || !adds_rows(d)) continue;
+        Drafter *drafter = d->shared->drafter;
+        int32_t n = drafter->class->add_rows(drafter, d->sequence, &r->tree, room - n_all, extra);
+        if (check_extra_rows(r, extra, n, room - n_all, &err)) {
+            switch_off(r, d, &err);
+            continue;
+        }
+        d->first_extra = n_all, d->n_extra = n;
+        for (int32_t k = 0; k < n; k++, n_all++) {
+            int32_t parent = extra[k].parent < r->tree.n ? extra[k].parent : extra[k].parent + d->first_extra;
+            rows[n_all] = (Row){.sequence = r->sequence,
+                                .parent = r->first_row + parent,
+                                .input = extra[k].input,
+                                .want_hidden = true};
+        }
+        if (d->extra_counter >= 0) r->stats.counters[d->extra_counter].drafted += n;
+    }
+    return n_all;
 }
 
 /* The counter of a node; NULL: its tag is not counted. */

@@ -6,6 +6,7 @@
 #ifndef ENGINE_REQUEST_DRAFTS_H
 #define ENGINE_REQUEST_DRAFTS_H
 
+#include "backend/executor.h"
 #include "forerun.h"
 #include "spec/verify/verifier.h"
 
@@ -16,6 +17,10 @@ void request_drafts_end(fr_request *r);
 /* For each of n decoding requests: makes r->tree, the pending token and what its drafters propose below it, at most
  * r->step_budget nodes. */
 void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n);
+/* Rows behind the tree that drafters may add (DrafterClass.add_rows). */
+int32_t request_drafts_extra_room(const fr_request *r);
+/* Lets them add at most `room` rows behind those of the final tree, which begin at r->first_row. Returns their number. */
+int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows);
 /* Shows the drafters the target's logits and hidden states at every node of r->tree, which are in step.row_logits and
  * step.row_hidden, and what was accepted. */
 void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict);

@@ -1,7 +1,7 @@
 /* step.c - one step of the engine, for all running requests together.
  *
  *     1 propose   each decoding request gets a token tree inside its budget
- *     2 pack      trees and chunks of prompts become rows of one batch
+ *     2 pack      trees, further rows of drafters, and chunks of prompts become rows of one batch
  *     3 forward   the target reads all rows in one pass
  *     4 verify    a path of each tree is accepted, and one token of the target's own follows it
  *     5 commit    accepted rows stay in the KV cache, drafters observe them, and tokens go out
@@ -55,16 +55,19 @@ static void pack_tree(fr_request *r) {
     fr_engine *e = r->engine;
     r->is_prefill_step = false;
     r->n_step_rows = 0;
-    if (e->step.n_rows + r->tree.n > e->step.n_rows_max) return;
-    int32_t n = kv_policy_claim(r, r->tree.n, verify_rule_needs_its_trees(r->rule) ? r->tree.n : 1);
+    int32_t n_wanted = r->tree.n + request_drafts_extra_room(r);
+    if (e->step.n_rows + n_wanted > e->step.n_rows_max) return;
+    int32_t n = kv_policy_claim(r, n_wanted, verify_rule_needs_its_trees(r->rule) ? n_wanted : 1);
     if (n < 1) return;
     if (n < r->tree.n) union_prune(&r->tree, n - 1);
-    Row *rows = append_rows(r, n);
-    for (int32_t i = 0; i < n; i++)
+    Row *rows = append_rows(r, r->tree.n);
+    for (int32_t i = 0; i < r->tree.n; i++)
         rows[i] = (Row){.token = r->tree.nodes[i].token,
                         .sequence = r->sequence,
                         .parent = i ? r->first_row + r->tree.nodes[i].parent : -1,
                         .want_logits = true};
+    r->n_step_rows += request_drafts_add_rows(r, n - r->tree.n, rows + r->tree.n);
+    e->step.n_rows = r->first_row + r->n_step_rows;
 }
 
 /* Commits the rows of a piece of the context, and shows its hidden states to the drafters. */
@@ -95,13 +98,16 @@ static void count_depths(fr_stats *s, const Tree *t, const VerifyResult *v) {
     }
 }
 
-/* Puts the target's results at the nodes of the tree into step.row_logits and step.row_hidden. */
+/* Puts the target's results at the nodes of the tree, and the hidden states of the rows behind it, into step.row_logits
+ * and step.row_hidden. */
 static void read_results(const fr_request *r) {
     fr_engine *e = r->engine;
     for (int32_t i = 0; i < r->tree.n; i++) {
         e->step.row_logits[i] = executor_logits(e->executor, r->first_row + i);
         e->step.row_hidden[i] = executor_hidden(e->executor, r->first_row + i);
     }
+    for (int32_t i = r->tree.n; i < r->n_step_rows; i++)
+        e->step.row_hidden[i] = executor_hidden(e->executor, r->first_row + i);
 }
 
 static int verify(const fr_request *r, VerifyResult *out, fr_error *err) {

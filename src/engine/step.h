@@ -3,7 +3,7 @@
 #define ENGINE_STEP_H
 
 #include "backend/executor.h"
-#include "spec/tree/tree.h"
+#include "spec/drafter/drafter.h"
 
 typedef struct EngineStep {
     fr_request **by_age; /* [n_by_age] of max_requests: running when the step began, the oldest first */
@@ -14,7 +14,9 @@ typedef struct EngineStep {
     int32_t n_rows_max;
     Row *rows; /* [n_rows] of n_rows_max: the forward being built */
     int32_t n_rows;
-    const float **row_logits, **row_hidden; /* [n_rows_max] of the nodes of one tree, or of a piece of one prompt */
+    ExtraRow *extra_rows; /* [n_rows_max] of one drafter */
+    const float **row_logits,
+        **row_hidden; /* [n_rows_max] of the nodes of one tree and the rows behind it, or of a piece of one prompt */
     int32_t commit_rows[EXECUTOR_MAX_ROWS];
     int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one call of a drafter */
     Tree **propose_trees;

@@ -95,6 +95,7 @@ static int run_steps(Run *r, double *step_s, fr_error *err) {
         pending = in->output[n - 1];
         r->out->n_drafted += r->tree.n - 1;
         r->out->n_tokens += n_new;
+        r->out->n_of_length[n_new < REPLAY_N_LENGTHS ? n_new - 1 : REPLAY_N_LENGTHS - 1]++;
     }
     return status;
 }

@@ -26,11 +26,13 @@ typedef struct ReplayBin { /* the nodes with p_accept in [i, i + 1) / REPLAY_N_B
     double sum_p_accept;
 } ReplayBin;
 
+enum { REPLAY_N_LENGTHS = 16 };
 typedef struct ReplayStats {
     int64_t n_tokens, n_steps, n_drafted;
-    double propose_s, build_s;           /* time of propose over all steps; time of begin */
-    ReplayBin bins[REPLAY_N_BINS];       /* the drafters' own estimates, each proposal by itself */
-    ReplayBin calibrated[REPLAY_N_BINS]; /* the same nodes, with p_accept calibrated as it was at that step */
+    int64_t n_of_length[REPLAY_N_LENGTHS]; /* steps of 1, 2, .. tokens; the last counts all longer ones, too */
+    double propose_s, build_s;             /* time of propose over all steps; time of begin */
+    ReplayBin bins[REPLAY_N_BINS];         /* the drafters' own estimates, each proposal by itself */
+    ReplayBin calibrated[REPLAY_N_BINS];   /* the same nodes, with p_accept calibrated as it was at that step */
 } ReplayStats;
 
 typedef struct ReplayDraft {

@@ -95,6 +95,9 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
                " --valid 0 --length 16 --batch 4 --steps 2 --lm-head target -o " OUT,
                0, "steps in ");
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft hydra:file=" OUT, 0, "");
+    cli_expect("train space -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 2 -o " OUT, 0,
+               "steps in ");
+    cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft space:file=" OUT, 0, "");
 }
 
 #define EAGLE \
@@ -225,7 +228,7 @@ static void it_refuses_with_a_reason(void **state) {
     } cases[] = {
         {"train", 2, "missing method"},
         {"train --help", 0, "target "},
-        {"train space", 2, "unknown method 'space'"},
+        {"train nothing", 2, "unknown method 'nothing'"},
         {"train medusa --data " DATA " -o " OUT, 2, "missing target: pass -m FILE"},
         {"train medusa -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2,
          "unknown option '--hidden-loss-weight'"},
@@ -252,6 +255,7 @@ static void it_refuses_with_a_reason(void **state) {
          "unknown option '--hidden-loss-weight'"},
         {"train redrafter --help", 0, "recurrent head for a target"},
         {"train hydra --help", 0, "Hydra's heads for a target"},
+        {"train space --help", 0, "SPACE's mask tokens for a target"},
         {"train target --help", 0, "--resume"},
         {"train target --vocab " VOCAB " -o " OUT, 2, "missing training data: pass --data=FILE"},
         {"train target --data " DATA " -o " OUT, 2, "missing vocabulary: pass --vocab=FILE"},

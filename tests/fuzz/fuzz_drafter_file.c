@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 enum { N_PROMPT = 6, N_TOKENS = 8 };
 
-static const char *const methods[] = {"lyanna", "eagle", "redrafter", "medusa", "hydra"};
+static const char *const methods[] = {"lyanna", "eagle", "redrafter", "medusa", "hydra", "space"};
 enum { N_METHODS = sizeof methods / sizeof *methods };
 
 static const fr_model *open_target(void) {

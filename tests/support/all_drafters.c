@@ -36,6 +36,7 @@ const char *const all_drafters[] = {
     "eagle:file=build/all-eagle.gguf",
     "lyanna:file=build/all-lyanna.gguf",
     "lyanna:file=build/all-lyanna-gate.gguf",
+    "space:file=build/all-space.gguf",
     NULL,
 };
 
@@ -167,6 +168,20 @@ static void write_lyanna(const Weights *target, bool has_gate, const char *path)
     finish(&r, path);
 }
 
+static void write_space(const Weights *target) {
+    static const Part parts[] = {
+        {"space.masks", H, 2, 0.5},          {"space.0.block.0.weight", H, H, 0.15},
+        {"space.0.block.0.bias", H, 0, 0.1}, {"space.1.block.0.weight", H, H, 0.15},
+        {"space.1.block.0.bias", H, 0, 0.1}, {NULL, 0, 0, 0},
+    };
+    LearnedRig r;
+    learned_rig_begin(&r, "space", target, 6);
+    set_int(&r, DRAFTER_KEY("space.mask_count"), 2);
+    set_int(&r, DRAFTER_KEY("space.block_count"), 1);
+    add_parts(&r, parts);
+    finish(&r, "build/all-space.gguf");
+}
+
 static void write_index(const Gguf *vocab) {
     CorpusBuild b = {.n_vocab = V};
     int32_t text[400];
@@ -196,6 +211,7 @@ void all_drafters_write_for(const char *path) {
     write_eagle(target);
     write_lyanna(target, false, "build/all-lyanna.gguf");
     write_lyanna(target, true, "build/all-lyanna-gate.gguf");
+    write_space(target);
     write_index(gguf);
     rig_weights_close(target);
     gguf_close(gguf);

@@ -25,6 +25,7 @@
 #include "train/ops/residual_chain.c"
 #include "train/nets/unroll_layer.c"
 #include "train/nets/unroll_net.c"
+#include "train/nets/mask_rows.c"
 
 #define NET_NAME_2(net, name) net##_##name
 #define NET_NAME_1(net, name) NET_NAME_2(net, name)
@@ -52,6 +53,9 @@
 #undef NET
 #define NET lyanna
 #include "train/nets/net_lyanna.c"
+#undef NET
+#define NET space
+#include "train/nets/net_space.c"
 #undef NET
 #undef acts_close
 #undef acts_open

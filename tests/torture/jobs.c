@@ -77,6 +77,7 @@ const Job jobs[] = {
     {.name = "redrafter", .line = RUN "--draft redrafter:file=%k/redrafter.gguf --draft suffix"},
     {.name = "medusa", .line = RUN "--draft medusa:file=%k/medusa.gguf,tree=static"},
     {.name = "hydra", .line = RUN "--draft hydra:file=%k/hydra.gguf"},
+    {.name = "space", .line = RUN "--draft space:file=%k/space.gguf"},
     {.name = "compare", .has_times = true, .line = "compare " TARGET "-p abab -n 6 --runs 1 --draft suffix --draft pld"},
     {.name = "bench",
      .has_times = true,
@@ -107,6 +108,7 @@ const Job jobs[] = {
     {.name = "train redrafter", .line = "train redrafter " TRAIN "--blocks 0", TRAINED},
     {.name = "train medusa", .line = "train medusa " TRAIN "--steps-ahead 2", TRAINED},
     {.name = "train hydra", .line = "train hydra " TRAIN "--steps-ahead 2 --lm-head target", TRAINED},
+    {.name = "train space", .line = "train space " TRAIN "--steps-ahead 2", TRAINED},
     {.name = "train target",
      .line = "train target --vocab %k/target.gguf --data %k/data.jsonl.zst --layers 1 --width 16 --heads 2 --length 16 "
              "--batch 2 "

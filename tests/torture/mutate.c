@@ -58,6 +58,7 @@ static const Kind kinds[] = {
     DRAFTER("redrafter"),
     DRAFTER("medusa"),
     DRAFTER("hydra"),
+    DRAFTER("space"),
     {"index", "corpus.index", mutate_index,
      .lines = {".run " TARGET "-p abab -n 12 --draft rest:index=%m",
                "!replay -m %k/target.gguf %k/trace.jsonl -d rest:index=%m"}},

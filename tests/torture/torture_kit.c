@@ -51,7 +51,7 @@ static void run(const Torture *t, const char *program, const char *arguments) {
 
 static void make_models(const Torture *t) {
 #define SMALL "--layers 1 --dim 32 --heads 2 --kv-heads 1 --ffn 32 --tie "
-    static const char *const methods[] = {"lyanna", "eagle", "redrafter", "medusa", "hydra"};
+    static const char *const methods[] = {"lyanna", "eagle", "redrafter", "medusa", "hydra", "space"};
     copy(t, "tests/fuzz/target.gguf", 0, "target.gguf");
     copy(t, "tests/fuzz/corpus/corpus_index/sound", 0, "corpus.index");
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {

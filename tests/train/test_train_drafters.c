@@ -1,8 +1,9 @@
-/* test_train_drafters.c - the networks of medusa, eagle and lyanna in double: the gradient of every tensor against
+/* test_train_drafters.c - the networks of medusa, eagle, lyanna and space in double: the gradient of every tensor against
  * finite differences, on shapes with grouped queries where no two widths are equal, and with predictions outside the
  * loss mask. */
 #include "double_nets.h"
 
+#include "base/rng.h"
 #include "net_check.h"
 #include "testing.h"
 
@@ -37,6 +38,7 @@ static NetCase cases[24];
 static int n_cases;
 static MedusaNet medusas[2];
 static UnrollNet eagles[5], lyannas[9];
+static SpaceNet spaces[3];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
@@ -60,6 +62,36 @@ static void add_lyanna(UnrollNet *net, const char *what, const HeadLossOptions *
     net->layer.fuses_token = fused;
     net->layer.n_steps = loss->n_steps;
     add_case(what, &lyanna_net_class, net);
+}
+
+/* The next n of some random numbers. */
+static const double *take_numbers(int64_t n) {
+    static double numbers[16384];
+    static int64_t n_taken;
+    const double *first = numbers + n_taken;
+    for (; n > 0; n--, n_taken++) numbers[n_taken] = 0.8 * (rng_uniform(7, RNG_TEST, (uint64_t)n_taken, 0) - 0.5);
+    assert_true(n_taken <= 16384);
+    return first;
+}
+
+/* Two layers of a target with random weights, the second with biases. */
+static MaskTarget make_target(void) {
+    enum { F = 7, Q = 4 * 6, K = 2 * 6 };
+    static MaskLayer layers[2];
+    for (int i = 0; i < 2; i++) {
+        MaskLayer *l = &layers[i];
+        *l = (MaskLayer){.attn_norm = take_numbers(C), .ffn_norm = take_numbers(C)};
+        l->q = take_numbers(Q * C), l->k = take_numbers(K * C), l->v = take_numbers(K * C);
+        l->o = take_numbers(C * Q);
+        l->gate = take_numbers(F * C), l->up = take_numbers(F * C), l->down = take_numbers(C * F);
+        if (i == 1) l->q_bias = take_numbers(Q), l->k_bias = take_numbers(K), l->v_bias = take_numbers(K);
+    }
+    return (MaskTarget){C, F, 4, 2, 6, 2, 1e-5f, &rope, layers, take_numbers(C)};
+}
+
+static void add_space(SpaceNet *net, const char *what, const HeadLossOptions *loss, int32_t n_blocks) {
+    *net = (SpaceNet){make_target(), V, n_blocks, 0.5, *loss};
+    add_case(what, &space_net_class, net);
 }
 
 static int make_cases(void **state) {
@@ -86,6 +118,9 @@ static int make_cases(void **state) {
     lyannas[5].gate = lyannas[6].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
     lyannas[6].layer.is_parallel = lyannas[7].layer.is_parallel = true;
     add_lyanna(&lyannas[8], "lyanna, weighted steps", &weighted_steps, 2, 0, true);
+    add_space(&spaces[0], "space", &soft_labels, 0);
+    add_space(&spaces[1], "space, two blocks", &soft_labels, 2);
+    add_space(&spaces[2], "space, one mask", &hard_labels, 1);
     return 0;
 }
 

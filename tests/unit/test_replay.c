@@ -150,6 +150,14 @@ static void a_good_trace_is_counted(void **state) {
                steps = json_number_value(json_object_get(c, "steps")),
                length = json_number_value(json_object_get(c, "acceptance_length"));
         assert_int_equal(json_integer_value(json_object_get(c, "records")), 2);
+        const json_t *lengths = json_object_get(c, "steps_by_length");
+        double sum = 0, n_steps = 0;
+        assert_int_equal(json_array_size(lengths), 16);
+        for (size_t k = 0; k < 16; k++) {
+            double count = json_number_value(json_array_get(lengths, k));
+            n_steps += count, sum += count * (double)(k + 1);
+        }
+        assert_true(n_steps == steps && sum == tokens);                            /* the answers are short */
         assert_int_equal(tokens, 2 * (n_tokens_of(" three. One two three.") + 1)); /* EOS is drafted too */
         assert_true(steps >= 2 && tokens > 2 * steps && fabs(length - tokens / steps) < 1e-6);
         assert_true(json_is_real(json_object_get(c, "drafted_per_step")));

@@ -245,7 +245,9 @@ const Command command_replay = {
              "optionally \"category\". The context is BOS and the prompt, the output is the response and EOS. A step "
              "drafts below the last token, "
              "keeps the path that the response takes and adds one token; the acceptance length is tokens / steps, 1 "
-             "for plain decoding. The result is "
+             "for plain decoding; --json also counts the steps of 1, 2, ... tokens (steps_by_length, 16 and more "
+             "together). The "
+             "result is "
              "exactly what greedy decoding with that model would accept.",
     .examples = "  forerun replay --vocab vicuna.gguf answers.jsonl\n"
                 "  forerun replay --vocab vicuna.gguf answers.jsonl --tree-budget 64 --draft "

@@ -32,6 +32,7 @@ int replay_add(ReplayCategory *c, const ReplayStats *s, const double *step_s, fr
     c->stats.n_drafted += s->n_drafted;
     c->stats.propose_s += s->propose_s;
     c->stats.build_s += s->build_s;
+    for (int i = 0; i < REPLAY_N_LENGTHS; i++) c->stats.n_of_length[i] += s->n_of_length[i];
     add_bins(c->stats.bins, s->bins);
     add_bins(c->stats.calibrated, s->calibrated);
     return FR_OK;
@@ -110,11 +111,17 @@ static json_t *calibration_json(const ReplayBin *b) {
     return bins;
 }
 
+static json_t *lengths_json(const ReplayStats *s) {
+    json_t *lengths = json_array();
+    for (int i = 0; i < REPLAY_N_LENGTHS; i++) json_array_append_new(lengths, json_integer(s->n_of_length[i]));
+    return lengths;
+}
+
 static json_t *category_json(ReplayCategory *c) {
     const ReplayStats *s = &c->stats;
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "records", (json_int_t)c->n_records,
-                     "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps, "acceptance_length",
-                     ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
+    return json_pack("{s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "records", (json_int_t)c->n_records,
+                     "tokens", (json_int_t)s->n_tokens, "steps", (json_int_t)s->n_steps, "steps_by_length",
+                     lengths_json(s), "acceptance_length", ratio((double)s->n_tokens, s->n_steps), "drafted_per_step",
                      ratio((double)s->n_drafted, s->n_steps), "propose_us", 1e6 * ratio(s->propose_s, s->n_steps),
                      "propose_us_median", median_us(c), "build_us", 1e6 * ratio(s->build_s, c->n_records),
                      "calibration", calibration_json(s->bins), "calibrated", calibration_json(s->calibrated));

@@ -27,7 +27,7 @@ const Option train_drafter_options[] = {
     {.key = "steps-ahead",
      OPT_INT(DrafterSettings, loss.n_steps, 1, 8),
      .section = "The drafter",
-     .default_help = "lyanna and eagle 3, medusa and hydra 4, redrafter 5",
+     .default_help = "lyanna, eagle and space 3, medusa and hydra 4, redrafter 5",
      .help = "number of tokens that it learns to predict one after another"},
     {.key = "step-weights",
      OPT_CUSTOM(parse_step_weights),

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const TrainMethod *const methods[] = {&train_target, &train_lyanna, &train_eagle, &train_redrafter,
-                                             &train_medusa, &train_hydra,  NULL};
+                                             &train_medusa, &train_hydra,  &train_space, NULL};
 
 const TrainMethod *const *train_methods(void) { return methods; }
 

@@ -17,7 +17,8 @@ typedef struct TrainMethod {
                 fr_error *err);
 } TrainMethod;
 
-extern const TrainMethod train_target, train_lyanna, train_eagle, train_redrafter, train_medusa, train_hydra;
+extern const TrainMethod train_target, train_lyanna, train_eagle, train_redrafter, train_medusa, train_hydra,
+    train_space;
 
 const TrainMethod *const *train_methods(void);          /* ends with NULL */
 const TrainMethod *train_method_find(const char *name); /* NULL: unknown */

@@ -61,7 +61,15 @@ typedef struct VerifiedTree {
     const float *const *logits; /* [tree->n] rows [n_vocab] after each node, before penalties and filters */
     const float *const *hidden; /* [tree->n] rows [n_embd]: the target's hidden state after its final norm */
     const VerifyResult *verdict;
+    int32_t n_extra; /* rows of this drafter's own (add_rows), with their hidden states, [n_extra] rows [n_embd] */
+    const float *const *extra_hidden;
 } VerifiedTree;
+
+/* A row of the target that is no node: it cannot be accepted, and no node sees it. */
+typedef struct ExtraRow {
+    int32_t parent;     /* a node of the tree, or tree->n + i: the earlier extra row i */
+    const float *input; /* [n_embd] in the place of a token's embedding; borrowed until the target has run */
+} ExtraRow;
 
 /* A method. All functions are required except those marked optional. Memory comes from base/mem.h. Every function
  * that returns int returns FR_OK, or a negative fr_code with a sentence in *err. */
@@ -110,6 +118,11 @@ typedef struct DrafterClass {
      * its draws there (draft_dists.h). */
     int (*propose)(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                    fr_error *err);
+    /* Optional. The tree of this step is final; it has the nodes of all drafters. Writes at most `room` rows that the
+     * target is to run besides, and returns their number; their hidden states come with observe_tree. They take what the
+     * nodes leave of the budget. Not called where the budget is automatic: nothing would tell what such rows save. */
+    int32_t (*add_rows)(Drafter *d, int32_t sequence, const Tree *tree, int32_t room, ExtraRow *rows);
+    const char *extra_name; /* of these rows, with add_rows: they are counted in fr_stats.counters like tags */
     /* Optional. Called before observe, with the tree of this step as the target processed it: it has the nodes of all
      * drafters, and of this drafter's nodes some may be missing. */
     int (*observe_tree)(Drafter *d, int32_t sequence, const VerifiedTree *verified, fr_error *err);

@@ -29,7 +29,8 @@
     X(medusa) \
     X(hydra) \
     X(eagle) \
-    X(lyanna)
+    X(lyanna) \
+    X(space)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

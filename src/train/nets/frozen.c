@@ -51,6 +51,7 @@ void frozen_close(FrozenTarget *f) {
     model_close(f->model);
     if (f->head != f->embd) mem_free(f->head);
     mem_free(f->embd);
+    arena_free(&f->arena);
     *f = (FrozenTarget){0};
 }
 

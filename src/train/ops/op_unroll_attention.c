@@ -117,12 +117,12 @@ void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk
         for (int64_t first = 0; first < s->n_rows; first += UNROLL_BLOCK) {
             Block b = block_of(s, head, first);
             const real *p = probs + b.p_at;
-            real_gemm(true, false, b.n_keys, dim, b.n, 1, p, W, dout + b.q_at, Q, true, dv + b.kv_at, K);
+            if (dv) real_gemm(true, false, b.n_keys, dim, b.n, 1, p, W, dout + b.q_at, Q, true, dv + b.kv_at, K);
             real_gemm(false, true, b.n, b.n_keys, dim, 1, dout + b.q_at, Q, s->v + b.kv_at, K, false, scratch, W);
             own_values_back(own_dv, dout, probs, scratch, s, b);
             softmax_back(scratch, p, s, b);
             real_gemm(false, false, b.n, dim, b.n_keys, c, scratch, W, s->k + b.kv_at, K, true, dq + b.q_at, Q);
-            real_gemm(true, false, b.n_keys, dim, b.n, c, scratch, W, q + b.q_at, Q, true, dk + b.kv_at, K);
+            if (dk) real_gemm(true, false, b.n_keys, dim, b.n, c, scratch, W, q + b.q_at, Q, true, dk + b.kv_at, K);
             own_keys_back(dq, own_dk, q, scratch, c, s, b);
         }
 }

@@ -19,7 +19,7 @@ enum { UNROLL_BLOCK = 64 }; /* rows at a time */
 
 /* out, q: [n_rows][n_head][head_dim]; probs: [n_head][n_rows][n_keys + n_own], written, for the backward pass */
 void unroll_attention_forward(real *out, real *probs, const real *q, const UnrollAttention *s);
-/* dq, dout: as q; dk, dv: as k; own_dk, own_dv: as own_k; scratch: [UNROLL_BLOCK][n_keys + n_own] */
+/* dq, dout: as q; dk, dv: as k, or NULL (frozen); own_dk, own_dv: as own_k; scratch: [UNROLL_BLOCK][n_keys + n_own] */
 void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk, real *const *own_dv, const real *dout,
                                const real *probs, const real *q, real *scratch, const UnrollAttention *s);
 

@@ -27,6 +27,7 @@
 #include "base/mem.h"
 #include "spec/drafters/learned/learned.h"
 #include "spec/drafters/learned/medusa.h"
+#include "spec/drafters/learned/product_tree.h"
 #include "spec/tree/static_tree.h"
 #include "spec/drafter/feedback.h"
 
@@ -187,23 +188,12 @@ static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t
 
 /* The `budget` nodes of greatest probability. */
 static void grow_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
-    double log_p[TREE_MAX_NODES] = {0};
-    int32_t next_rank[TREE_MAX_NODES] = {0};
-    for (int32_t n = 0; n < budget && t->n < TREE_MAX_NODES; n++) {
-        int32_t best = -1;
-        double best_log_p = -INFINITY;
-        for (int32_t i = 0; i < t->n; i++) {
-            int32_t depth = t->nodes[i].depth;
-            if (depth == d->n_heads || next_rank[i] == d->n_tokens[row * d->n_heads + depth]) continue;
-            double sum = log_p[i] + d->log_p[ranks_at(d, row, depth) + next_rank[i]];
-            if (sum > best_log_p) best = i, best_log_p = sum;
-        }
-        if (best < 0) return;
-        int32_t token = d->tokens[ranks_at(d, row, t->nodes[best].depth) + next_rank[best]++];
-        int32_t child = tree_add(t, best, token, (float)exp(best_log_p), d->learned.base.source);
-        log_p[child] = best_log_p;
-        next_rank[child] = 0;
-    }
+    const ProductRanks ranks = {.n_levels = d->n_heads,
+                                .n_ranks = d->n_ranks,
+                                .tokens = d->tokens + ranks_at(d, row, 0),
+                                .log_p = d->log_p + ranks_at(d, row, 0),
+                                .n_tokens = d->n_tokens + row * d->n_heads};
+    product_tree_grow(&ranks, budget, d->learned.base.source, t);
 }
 
 /* The first `budget` nodes of the shape, with this row's tokens; paths end at a head without tokens (its logits are

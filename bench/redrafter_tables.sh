@@ -1,0 +1,72 @@
+#!/bin/bash
+# bench/redrafter_tables.sh STAGE... - tables and figures of the ReDrafter paper on our target.
+#
+#   table3      tokens/s by beam width (1 .. 64) and batch (1 .. 80), relative to plain decoding of the same batch. Times: run it on
+#               a quiet machine
+#   categories  Fig. 5: acceptance by category of the held-out prompts (acceptance does not depend on the machine)
+#   start       redrafter from a zero state and from the pending token's embedding (the paper's), 100 steps each: held-out
+#               accuracy by step ahead, and acceptance
+#
+# In a step at most 4096 rows run (EXECUTOR_MAX_ROWS): of 80 requests each gets 47 nodes, whatever its beam; table3 prints the
+# nodes that were drafted. Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTER (models/redrafter.gguf), DATA
+# (build/learned, made by `bench/learned.sh data`), OUT (build/redrafter). Needs jq.
+set -euo pipefail
+: "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${DRAFTER:=models/redrafter.gguf}"
+: "${DATA:=build/learned}" "${OUT:=build/redrafter}"
+mkdir -p "$OUT"
+widths="1 2 4 8 16 32 64" batches="1 2 4 8 16 32 48 80"
+
+held_out() { # NAME OPTIONS...
+  local name=$1
+  shift
+  "$FORERUN" bench -m "$TARGET" "$DATA/heldout.jsonl" --raw --chain none --json "$OUT/$name.json" "$@" > "$OUT/$name.txt"
+}
+
+of_all() { # FILE METHOD BATCH JQ-EXPRESSION
+  jq -r --arg m "$2" --argjson b "$3" \
+    ".summary[] | select(.category == \"all\" and .n_parallel == \$b and (.method == \"plain\") == (\$m == \"plain\")) | $4" "$OUT/$1.json"
+}
+
+stage_table3() {
+  for w in $widths; do # 80 prompts at least, so that the largest batch is full
+    held_out "table3-w$w" --limit 24 -n 64 --runs 1 --parallel "${batches// /,}" --tree-budget $((w * 5)) \
+      --draft "redrafter:file=$DRAFTER,width=$w,length=5"
+  done
+  printf '| batch | plain, tokens/s |'
+  printf ' width %s |' $widths
+  printf '\n|---|---|'
+  printf '%.0s---|' $widths
+  for b in $batches; do
+    printf '\n| %s | %s |' "$b" "$(of_all table3-w1 plain "$b" '.tokens_per_s.mean | round')"
+    for w in $widths; do
+      printf ' %s |' "$(of_all "table3-w$w" drafted "$b" '"\(.speed_up.mean * 100 | round / 100) (\(.drafted_per_step | round) nodes)"')"
+    done
+  done
+  printf '\n'
+}
+
+# The columns: acceptance length, and the share of steps that accepted at depth 1.
+stage_categories() {
+  held_out categories --limit 9 -n 96 --runs 1 --tree-budget 16 --draft "redrafter:file=$DRAFTER" --draft "redrafter:file=$DRAFTER,width=8"
+  printf '| category | width 4 | width 8 |\n|---|---|---|\n'
+  jq -r '[.summary[] | select(.method != "plain")] | group_by(.category)[] |
+    "| \(.[0].category) | " + (map(.acceptance_length * 100 | round / 100 | tostring) | join(" | ")) + " |"' "$OUT/categories.json"
+}
+
+stage_start() {
+  for start in zero embedding; do
+    "$FORERUN" train redrafter -m "$TARGET" --data "$DATA/answers.jsonl" -o "$OUT/start-$start.gguf" --type q8_0 --steps 100 --batch 16 \
+      --lr 0.003 --valid-every 100 -t 1 --start "$start"
+    jq -r --arg s "$start" 'select(.valid_accuracy) | "\($s), step \(.step): held-out accuracy " + (.valid_accuracy | map(. * 1000 | round / 10 | tostring) | join(", ")) + " %"' \
+      "$OUT/start-$start.gguf.log.jsonl"
+  done
+  for temp in 0 0.7 1; do
+    held_out "start-t$temp" --limit 9 -n 96 --runs 1 --temp $temp --tree-budget 16 --draft "redrafter:file=$OUT/start-zero.gguf" \
+      --draft "redrafter:file=$OUT/start-embedding.gguf"
+    jq -r --arg t $temp '.summary[] | select(.category == "all" and .method != "plain") | "T \($t): \(.method): \(.acceptance_length) tokens a pass"' \
+      "$OUT/start-t$temp.json"
+  done
+}
+
+[ $# -gt 0 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
+for stage in "$@"; do "stage_$stage"; done
