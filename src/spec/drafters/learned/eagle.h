@@ -9,7 +9,7 @@
  *   eagle.fc.weight [H][2H] (embedding first), eagle.fc.bias [H]
  *   eagle.attn_q, _k, _v, _output.weight, eagle.ffn_norm.weight [H], eagle.ffn_gate, _up, _down.weight: a layer with the target's heads
  *   and rope, and without a norm before its attention
- * and, if it was trained with token info, the keys and tensors of token_info.h.
+ * and, if it was trained with token info, the keys and tensors of token_info.h; with a confidence head, the tensor of confidence.h.
  */
 #ifndef LEARNED_EAGLE_H
 #define LEARNED_EAGLE_H

@@ -15,7 +15,7 @@
  *   lyanna.attn_norm.weight [H], lyanna.attn_q, _k, _v, _output.weight, with the target's heads and rope
  *   lyanna.ffn_norm.weight [H], lyanna.ffn_gate, _up, _down.weight
  *   lyanna.chain.inputs.weight [n_inputs][H] with "parallel"
- * and the keys and tensors of its token info: token_info.h; of the gate: lyanna_gate.h.
+ * and the keys and tensors of its token info: token_info.h; of the gate: lyanna_gate.h; of the confidence head: confidence.h.
  */
 #ifndef LEARNED_LYANNA_H
 #define LEARNED_LYANNA_H
