@@ -72,9 +72,9 @@ static void the_trees_are_those_of_the_paper(void **state) {
     snprintf(args, sizeof args, "study length -n 4 --runs 1 -f %s --json %s", prompts, json);
     assert_int_equal(cli_run(args, text, sizeof text), 0);
     json_t *all = read_json(json);
-    assert_int_equal(json_array_size(all), 2);
+    assert_int_equal(json_array_size(all), 3);
     const json_t *rows = json_object_get(json_array_get(all, 1), "rows"), *plain = json_array_get(rows, 0);
-    assert_int_equal(json_array_size(rows), 1 + 4 * 8);
+    assert_int_equal(json_array_size(rows), 1 + 4 * 10);
     assert_true(total(plain, "tokens") == total(plain, "steps"));
     for (size_t i = 1; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
@@ -92,6 +92,7 @@ static void what_makes_no_sense_is_refused(void **state) {
     cli_expect("study luck", 2, "'luck' must be toy, length or budget");
     cli_expect("study toy --target 2", 2, "'--target=2' must be a number from 0 to 1");
     cli_expect("study toy --json /no/where.json", 1, "/no/where.json");
+    cli_expect("study length --temp 0.5", 2, "--temp must be 0.3, 0.7 or 1");
     cli_expect("study length --runs 0", 2, "from 1 to");
     cli_expect("study length -f /nowhere.jsonl", 1, "/nowhere.jsonl");
     cli_expect("study length -f README.md", 1, "README.md: line 1 is not a JSON object");

@@ -85,31 +85,21 @@ static void flatten(DraftDists *d) {
     }
 }
 
-/* Keeps the leaves at the root that are its two most probable children by q, and nothing else. */
+/* Keeps the most probable child of the root by q, and nothing else. */
 static void cut_by_q(Tree *t) {
     DraftDists *d = t->dists;
-    int32_t n = 0, best[2] = {-1, -1};
+    const DistDraw *best = NULL;
     for (int32_t i = 0; i < d->n_draws; i++) {
         const DistDraw *draw = &d->draws[i];
         if (draw->parent != 0) continue;
-        float q = draw->q[t->nodes[draw->child].token];
-        for (int k = 0; k < 2; k++)
-            if (best[k] < 0 || q > d->draws[best[k]].q[t->nodes[d->draws[best[k]].child].token]) {
-                if (k == 0) best[1] = best[0];
-                best[k] = i;
-                break;
-            }
+        if (!best || draw->q[t->nodes[draw->child].token] > best->q[t->nodes[best->child].token]) best = draw;
     }
-    const Tree old = *t;
-    DistDraw kept[2];
-    for (int32_t i = 0; i < d->n_draws; i++)
-        if (i == best[0] || i == best[1]) kept[n++] = d->draws[i];
+    if (!best) return;
+    const DistDraw kept = *best;
+    int32_t token = t->nodes[kept.child].token;
     t->n = 1;
     d->n_draws = 0;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t child = tree_add(t, 0, old.nodes[kept[i].child].token, 1, 0);
-        draft_dists_add(d, 0, child, kept[i].kind, kept[i].q);
-    }
+    draft_dists_add(d, 0, tree_add(t, 0, token, 1, 0), kept.kind, kept.q);
 }
 
 static int lie_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,

@@ -14,7 +14,7 @@ int ratio_check(const RatioRule *rule, const VerifyInput *in, VerifyScratch *s, 
         if (fault)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "--verify %s is for %s and cannot handle node %d of the drafter's tree "
-                             "with its %d drafts; use --verify recursive, which handles every tree",
+                             "with its %d drafts; use --verify recursive or transport, which handle every tree",
                              rule->name, fault, node, s->group.n);
     }
     return FR_OK;
