@@ -115,9 +115,12 @@ static void prompts_are_exact(void **state) {
 static void what_does_not_finish_is_not_recorded(void **state) {
     (void)state;
     unlink(KEPT);
-    train_rig_shell(
-        "test \"$(build/forerun run -m models/target.gguf -t 1 -p a -n 2000 -c 2100 --ignore-eos --record " KEPT
-        " | head -c 1 | wc -c)\" = 1");
+    char command[2000]; /* head closes the pipe after the first byte */
+    snprintf(command, sizeof command,
+             "test \"$(%s/../forerun run -m models/target.gguf -t 1 -p a -n 2000 -c 2100 --ignore-eos --record " KEPT
+             " | head -c 1 | wc -c)\" = 1",
+             cli_rig_folder());
+    train_rig_shell(command);
     assert_int_equal(n_lines(KEPT), 0);
     cli_expect(RUN "--seed 1", 0, "");
     assert_int_equal(n_lines(KEPT), 0); /* off by default */
