@@ -1,6 +1,6 @@
 /* test_layers.c - the order of the layers, read from the sources: a room includes only what stands to its left.
  *
- *     base <- format <- {text, kernels} <- model <- backend <- spec <- engine <- lab <- app
+ *     base <- format, template; format, template <- text; format <- kernels; {text, kernels} <- model <- backend <- spec <- engine <- lab <- app
  *     spec/tree, spec/sampling <- spec/verify <- spec/drafter <- spec/drafters/{text, small, learned}
  *     train/{ops, data} <- train/nets <- train/loop, import: they stand on spec; only app starts them
  *
@@ -23,7 +23,8 @@ static const struct {
 } rooms[] = {
     {"base", " "},
     {"format", " base "},
-    {"text", " base format "},
+    {"template", " base "},
+    {"text", " base format template "},
     {"kernels", " base format "},
     {"model", " base format "},
     {"backend", " base format model backend/cpu backend/reference "},
