@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define UP_TO_SPEC " base format text model backend spec/tree spec/sampling spec/verify spec/drafter "
+#define UP_TO_SPEC " base format template text model backend spec/tree spec/sampling spec/verify spec/drafter "
 static const struct {
     const char *name;
     const char *sees; /* rooms it may include besides itself, each between blanks */

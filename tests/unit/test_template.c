@@ -278,8 +278,8 @@ static void limits_are_kept_and_named(void **state) {
     for (int i = 0; i < 300; i++) *at++ = '(';
     strcpy(at, "1");
     check_refused(deep, NULL, 1000, FR_ERR_MEMORY, "brackets are open");
-    for (int i = 0; i < 250; i++) deep[3 + i] = i < 100 ? '-' : '(';
-    strcpy(deep + 253, "1");
+    for (int i = 0; i < 250; i++) deep[3 + i] = '-';
+    strcpy(deep + 253, "1 }}");
     check_refused(deep, &l, 1000, FR_ERR_MEMORY, "nested deeper than 50");
     l.max_source = 10;
     check_refused("{{ 1 }}{{ 2 }}", &l, 1000, FR_ERR_MEMORY, "the limit is 10 bytes");
