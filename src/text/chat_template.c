@@ -56,6 +56,36 @@ void chat_template_close(ChatTemplate *t) {
     t->compiled = NULL;
 }
 
+const char *chat_template_name(const char *text, size_t n) {
+    static const struct {
+        const char *marks[2], *name; /* all marks are in the text */
+    } families[] = {
+        {{"<|START_OF_TURN_TOKEN|>"}, "command-r"},
+        {{"<|channel|>", "<|start|>"}, "gpt-oss"},
+        {{"<|start_of_role|>"}, "granite"},
+        {{"<\xEF\xBD\x9CUser\xEF\xBD\x9C>", "<think>"}, "deepseek-r1"},
+        {{"<\xEF\xBD\x9CUser\xEF\xBD\x9C>"}, "deepseek-v3"},
+        {{"Assistant: ", "User: "}, "deepseek-v2"},
+        {{"[SYSTEM_PROMPT]"}, "mistral-v7"},
+        {{"[AVAILABLE_TOOLS] "}, "mistral-v3"},
+        {{"[AVAILABLE_TOOLS]"}, "mistral-nemo"},
+        {{"<|im_sep|>"}, "phi4"},
+        {{"<|im_start|>", "/no_think"}, "smollm3"},
+        {{"<tool_call>", "<think>"}, "qwen3"},
+        {{"<|im_start|>", "<tool_call>"}, "qwen2.5"},
+        {{"<|im_start|>", "SmolLM"}, "smollm2"},
+        {{"<|start_header_id|>", "ipython"}, "llama3.1"},
+        {{"<start_of_turn>", "<start_of_image>"}, "gemma3"},
+    };
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const char *const *marks = families[i].marks;
+        if (memmem(text, n, marks[0], strlen(marks[0])) && (!marks[1] || memmem(text, n, marks[1], strlen(marks[1]))))
+            return families[i].name;
+    }
+    ChatFamily family = chat_family_detect(text, n);
+    return family == CHAT_NONE ? "jinja" : chat_family_name(family);
+}
+
 /* ---- messages as JSON ------------------------------------------------------------------------------------ */
 
 static bool put(Buf *b, const char *text) { return buf_append(b, text, strlen(text)); }

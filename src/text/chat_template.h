@@ -17,6 +17,10 @@ int chat_template_open(ChatTemplate *out, const char *text, size_t n, fr_error *
 int chat_template_open_gguf(ChatTemplate *out, const Gguf *g, fr_error *err);
 void chat_template_close(ChatTemplate *t);
 
+/* A name for the family of a template, for people: also of families that have no built-in format ("qwen3", "granite"). "jinja":
+ * of none that is known. Static. */
+const char *chat_template_name(const char *text, size_t n);
+
 typedef struct Conversation {
     const ChatMessage *messages; /* [n_messages] */
     int n_messages;
