@@ -12,8 +12,8 @@ VERSION := 0.1.0
 # Goals that build as a part of something bigger use all cores, unless make has a -j of its own.
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
-LIB_PKGS := libpcre2-8 libxxhash
-PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 libutf8proc jansson libzstd
+LIB_PKGS := libpcre2-8 libxxhash libutf8proc
+PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
 # Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
 HEADER_PKGS := openblas
 CFLAGS  ?= -O2 -g
@@ -53,7 +53,7 @@ $(BUILD)/src/kernels/%.o $(BUILD)/tidy/src/kernels/%.ok: HARDEN_CHECKS :=
 $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
-LIB_ROOMS   := base format text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
+LIB_ROOMS   := base format template text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
 LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
 APP_ROOMS   := app app/run app/bench app/study app/train app/inspect app/perf

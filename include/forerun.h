@@ -84,9 +84,11 @@ typedef struct fr_model_info {
     const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* the kernel table in use */
     const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
-    const char *chat_family;  /* "none": the chat template of the file is not recognised */
+    const char *chat_family; /* the family of the file's chat template, such as "llama3"; "jinja": a template of another
+                               * family; "none": there is no template that forerun can use */
     int32_t n_vocab, n_layer, n_embd, n_ctx_train;
-    size_t weight_bytes; /* read by one forward */
+    size_t weight_bytes;             /* read by one forward */
+    const char *chat_template_error; /* why the file's chat template cannot be run; NULL: it can, or there is none */
 } fr_model_info;
 
 /* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied;
@@ -117,11 +119,39 @@ typedef struct fr_chat_message {
     const char *role, *content; /* role: "system", "user" or "assistant" */
 } fr_chat_message;
 
-/* The prompt of a conversation, [n_messages], in the chat format of a family, such as "llama3" (NULL: the model's own).
- * *text is malloc'ed and ends with '\0'; tokenize it with FR_TOKENIZE_SPECIAL | FR_TOKENIZE_PROMPT. FR_ERR_UNSUPPORTED:
- * the format is not known. */
-FR_API int fr_chat_prompt(const fr_model *model, const char *family, const fr_chat_message *messages, int n_messages,
-                          char **text, fr_error *err);
+/* 0 in every field is a sensible default. */
+typedef struct fr_chat_options {
+    /* NULL: the template of the model's file. Otherwise the name of a built-in format, such as "llama3", or the text of
+     * a Jinja template, which contains "{{" or "{%". */
+    const char *chat_template;
+    /* JSON, for what fr_chat_message cannot express; they need a Jinja template. messages: an array as
+     * Hugging Face's transformers take it, in place of the messages of the call. tools: an array of function
+     * descriptions. variables: an object of further variables for the template, such as {"enable_thinking": false}. */
+    const char *messages, *tools, *variables;
+    int no_generation_prompt; /* not 0: the text ends after the last message, not where an answer begins */
+} fr_chat_options;
+
+typedef struct fr_chat_result {
+    char *text; /* [n_bytes] and a '\0'; without BOS where the vocabulary adds one */
+    size_t n_bytes;
+    int32_t *tokens; /* [n_tokens] of the text, as a prompt */
+    int64_t n_tokens;
+    char warning[256]; /* "" usually; why a built-in format took the place of the model's template */
+} fr_chat_result;
+
+/* The prompt of a conversation, [n_messages], as text and tokens; options may be NULL. The template of the model is
+ * run. Spellings of special tokens in messages and tools stay text: special tokens come from the template alone.
+ * FR_ERR_ARGUMENT: the template refuses the messages. FR_ERR_UNSUPPORTED: there is no template that can be run and no
+ * built-in format that resembles it. */
+FR_API int fr_chat_apply(const fr_model *model, const fr_chat_message *messages, int n_messages,
+                         const fr_chat_options *options, fr_chat_result *out, fr_error *err);
+/* Frees what fr_chat_apply put into it. A zeroed one, and NULL, are fine. */
+FR_API void fr_chat_result_free(fr_chat_result *result);
+
+/* The text of fr_chat_apply alone, malloc'ed; `chat_template` as in fr_chat_options. Special tokens in it cannot be told
+ * from their spellings in messages any more: where messages come from others, use fr_chat_apply. */
+FR_API int fr_chat_prompt(const fr_model *model, const char *chat_template, const fr_chat_message *messages,
+                          int n_messages, char **text, fr_error *err);
 
 /* ---- engine: the KV cache, threads and drafters over one model ----------------------------------- */
 

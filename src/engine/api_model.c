@@ -1,4 +1,4 @@
-/* api_model.c - the parts of forerun.h that need no engine: fr_model, tokenizing, chat prompts. */
+/* api_model.c - the parts of forerun.h that need no engine: fr_model and tokenizing. */
 #include "base/threads.h"
 #include "engine/api_check.h"
 #include "format/printable.h"
@@ -54,7 +54,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     if (tokenizer_n_vocab(m->tokenizer) > m->model->hparams.n_vocab)
         return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model has only %d embeddings",
                          path, tokenizer_n_vocab(m->tokenizer), m->model->hparams.n_vocab);
-    m->chat_family = chat_family_of(m->gguf);
+    if ((status = chat_template_open_gguf(&m->chat_template, m->gguf, err))) return status;
     m->name = copy_name(m->gguf);
     return m->name ? FR_OK : error_memory(err, "a name", 0);
 }
@@ -86,10 +86,15 @@ void model_release(fr_model *m) {
     if (!m || atomic_fetch_sub(&m->n_users, 1) > 1) return;
     weights_close(m->weights);
     model_close(m->model);
+    chat_template_close(&m->chat_template);
     tokenizer_close(m->tokenizer);
     gguf_close(m->gguf);
     free(m->name);
     free(m);
+}
+
+static const char *chat_name(const ChatTemplate *t) {
+    return t->family == CHAT_NONE && t->compiled ? "jinja" : chat_family_name(t->family);
 }
 
 void fr_model_get_info(const fr_model *m, fr_model_info *out) {
@@ -102,12 +107,13 @@ void fr_model_get_info(const fr_model *m, fr_model_info *out) {
                            .backend = m->weights->backend->name,
                            .kernels = m->weights->options.kernels,
                            .activations = weights_activations(m->weights),
-                           .chat_family = chat_family_name(m->chat_family),
+                           .chat_family = chat_name(&m->chat_template),
                            .n_vocab = h->n_vocab,
                            .n_layer = h->n_layer,
                            .n_embd = h->n_embd,
                            .n_ctx_train = h->n_ctx_train,
-                           .weight_bytes = m->weights->bytes};
+                           .weight_bytes = m->weights->bytes,
+                           .chat_template_error = m->chat_template.why[0] ? m->chat_template.why : NULL};
 }
 
 int fr_tokenize(const fr_model *m, const char *text, size_t n, unsigned flags, int32_t **tokens, int64_t *n_tokens,
@@ -162,40 +168,4 @@ int fr_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, ch
     *text = out.data;
     *n_bytes = out.n;
     return FR_OK;
-}
-
-static int check_chat(const fr_model *m, const fr_chat_message *messages, int n_messages, char **text, fr_error *err) {
-    static const char function[] = "fr_chat_prompt";
-    int status = check_given(text, function, "text", err);
-    if (text) *text = NULL;
-    if (!status) status = check_given(m, function, "model", err);
-    if (!status) status = check_array(messages, n_messages, function, "messages", err);
-    for (int i = 0; i < n_messages && !status; i++)
-        if (!messages[i].role || !messages[i].content)
-            status = error_set(err, FR_ERR_ARGUMENT, "fr_chat_prompt: messages[%d] has no %s", i,
-                               messages[i].role ? "content" : "role");
-    return status;
-}
-
-int fr_chat_prompt(const fr_model *m, const char *family_name, const fr_chat_message *messages, int n_messages,
-                   char **text, fr_error *err) {
-    int status = check_chat(m, messages, n_messages, text, err);
-    if (status) return status;
-    ChatFamily family = family_name ? chat_family_from_name(family_name) : m->chat_family;
-    Printable safe;
-    if (family == CHAT_NONE)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         family_name ? "there is no chat format '%s'"
-                                     : "%s has no chat template that is recognised; "
-                                       "name a format, or prompt without chat",
-                         family_name ? family_name : printable(&safe, m->name, strlen(m->name)));
-    ChatMessage *copies = malloc((size_t)(n_messages ? n_messages : 1) * sizeof *copies);
-    if (!copies) return error_memory(err, "messages", (size_t)n_messages * sizeof *copies);
-    for (int i = 0; i < n_messages; i++) copies[i] = (ChatMessage){messages[i].role, messages[i].content};
-    Buf out = {.max_bytes = REQUEST_MAX_TEXT};
-    status = chat_format(family, copies, n_messages, &out, err);
-    free(copies);
-    if (status) buf_free(&out);
-    *text = status ? NULL : out.data;
-    return status;
 }

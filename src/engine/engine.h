@@ -15,7 +15,7 @@
 #include "engine/prefix_cache.h"
 #include "engine/step.h"
 #include "spec/verify/verifier.h"
-#include "text/chat.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 #include <stdatomic.h>
@@ -26,7 +26,7 @@ struct fr_model {
     Tokenizer *tokenizer;
     Model *model;
     Weights *weights; /* of the model, resident in its backend */
-    ChatFamily chat_family;
+    ChatTemplate chat_template;
     char *name;
 };
 

@@ -175,31 +175,42 @@ static int check_place(const ChatStyle *style, const ChatMessage *messages, int 
     return FR_OK;
 }
 
-static bool put(Buf *out, const char *text) { return buf_append(out, text, strlen(text)); }
+/* Where a conversation is written, and which of its bytes are the messages'. */
+typedef struct Writer {
+    Buf *out;
+    TemplateSpan *data; /* room for one span a message; NULL: not wanted */
+    size_t n_data;
+} Writer;
+
+static bool put(Writer *w, const char *text) { return buf_append(w->out, text, strlen(text)); }
 
 /* The message between its two strings; `trims` cuts white space off its ends. */
-static bool put_message(Buf *out, const char *const around[2], const char *content, bool trims) {
+static bool put_message(Writer *w, const char *const around[2], const char *content, bool trims) {
     size_t from = 0, to = strlen(content);
     while (trims && from < to && isspace((unsigned char)content[from])) from++;
     while (trims && to > from && isspace((unsigned char)content[to - 1])) to--;
-    return put(out, around[0]) && buf_append(out, content + from, to - from) && put(out, around[1]);
+    if (!put(w, around[0])) return false;
+    size_t begin = w->out->n;
+    if (!buf_append(w->out, content + from, to - from)) return false;
+    if (w->data && to > from) w->data[w->n_data++] = (TemplateSpan){begin, w->out->n};
+    return put(w, around[1]);
 }
 
 /* A user's message with the system message inside. */
-static bool put_user_with_system(Buf *out, const ChatStyle *style, const char *system, const char *content) {
+static bool put_user_with_system(Writer *w, const ChatStyle *style, const char *system, const char *content) {
     const char *const rest[2] = {"", style->user[1]};
-    return put(out, style->user[0]) && put_message(out, style->system, system, false) &&
-           put_message(out, rest, content, style->trims);
+    return put(w, style->user[0]) && put_message(w, style->system, system, false) &&
+           put_message(w, rest, content, style->trims);
 }
 
-static bool put_turn(Buf *out, const ChatStyle *style, const ChatMessage *messages, int i) {
+static bool put_turn(Writer *w, const ChatStyle *style, const ChatMessage *messages, int i) {
     const ChatMessage *m = &messages[i];
     if (is_role(m, "system"))
-        return style->system_place == SYSTEM_IN_USER || put_message(out, style->system, m->content, style->trims);
-    if (is_role(m, "assistant")) return put_message(out, style->assistant, m->content, style->trims);
+        return style->system_place == SYSTEM_IN_USER || put_message(w, style->system, m->content, style->trims);
+    if (is_role(m, "assistant")) return put_message(w, style->assistant, m->content, style->trims);
     if (i == 1 && style->system_place == SYSTEM_IN_USER && is_role(&messages[0], "system"))
-        return put_user_with_system(out, style, messages[0].content, m->content);
-    return put_message(out, style->user, m->content, style->trims);
+        return put_user_with_system(w, style, messages[0].content, m->content);
+    return put_message(w, style->user, m->content, style->trims);
 }
 
 static int check(ChatFamily family, const ChatMessage *messages, int n, bool is_prompt, fr_error *err) {
@@ -221,16 +232,16 @@ static ChatSpan answer_span(const Buf *out, const ChatStyle *style, size_t begin
 }
 
 /* All turns without the opening of the next one; answers may be NULL. */
-static bool put_turns(Buf *out, const ChatStyle *style, const ChatMessage *messages, int n, ChatSpan *answers,
+static bool put_turns(Writer *w, const ChatStyle *style, const ChatMessage *messages, int n, ChatSpan *answers,
                       int *n_answers) {
     bool fits = true;
     if (style->default_system && !is_role(&messages[0], "system"))
-        fits = put_message(out, style->system, style->default_system, false);
+        fits = put(w, style->system[0]) && put(w, style->default_system) && put(w, style->system[1]);
     for (int i = 0; i < n && fits; i++) {
-        size_t begin = out->n;
-        fits = put_turn(out, style, messages, i);
+        size_t begin = w->out->n;
+        fits = put_turn(w, style, messages, i);
         if (fits && answers && is_role(&messages[i], "assistant"))
-            answers[(*n_answers)++] = answer_span(out, style, begin, i);
+            answers[(*n_answers)++] = answer_span(w->out, style, begin, i);
     }
     return fits;
 }
@@ -240,12 +251,19 @@ static int too_long(const Buf *out, fr_error *err) {
                      out->max_bytes);
 }
 
-int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
+int chat_format_marked(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, TemplateSpan *data,
+                       size_t *n_data, fr_error *err) {
     int status = check(family, messages, n_messages, true, err);
     if (status) return status;
     const ChatStyle *style = &styles[family];
-    bool fits = put_turns(out, style, messages, n_messages, NULL, NULL) && put(out, style->opening);
+    Writer w = {.out = out, .data = data};
+    bool fits = put_turns(&w, style, messages, n_messages, NULL, NULL) && put(&w, style->opening);
+    if (n_data) *n_data = w.n_data;
     return fits ? FR_OK : too_long(out, err);
+}
+
+int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err) {
+    return chat_format_marked(family, messages, n_messages, out, NULL, NULL, err);
 }
 
 int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, ChatSpan *answers,
@@ -253,5 +271,6 @@ int chat_format_answers(ChatFamily family, const ChatMessage *messages, int n_me
     *n_answers = 0;
     int status = check(family, messages, n_messages, false, err);
     if (status) return status;
-    return put_turns(out, &styles[family], messages, n_messages, answers, n_answers) ? FR_OK : too_long(out, err);
+    Writer w = {.out = out};
+    return put_turns(&w, &styles[family], messages, n_messages, answers, n_answers) ? FR_OK : too_long(out, err);
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "format/gguf.h"
+#include "template/template.h"
 
 typedef enum ChatFamily {
     CHAT_NONE, /* no template in the file, or one that is not recognised */
@@ -35,6 +36,10 @@ ChatFamily chat_family_of(const Gguf *g);
  * (encode it with TOKENIZE_SPECIAL), but no BOS. Refuses unknown roles, and orders of messages that the family cannot
  * express. */
 int chat_format(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, fr_error *err);
+
+/* The same, and the spans of the messages in it: data[0 .. *n_data), with room for n_messages. */
+int chat_format_marked(ChatFamily family, const ChatMessage *messages, int n_messages, Buf *out, TemplateSpan *data,
+                       size_t *n_data, fr_error *err);
 
 typedef struct ChatSpan {
     size_t begin, end; /* bytes of a text */

@@ -45,13 +45,48 @@ static int encode_plain(const Tokenizer *t, const char *text, size_t n, Encoding
     return spm_encode(&t->vocab, text, n, t->vocab.adds_space_prefix, e, err);
 }
 
-static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, Encoding *e, fr_error *err) {
-    const SpecialSet *set = special ? &t->all_special : &t->user_defined;
+/* The first special token of one set at or behind a place, kept until the place is past it. */
+typedef struct Hit {
+    size_t at, n_bytes; /* at == the length of the text: there is none */
+    int32_t id;
+    bool is_known;
+} Hit;
+
+static void look_for(Hit *h, const SpecialSet *set, const char *text, size_t n, size_t from) {
+    if (h->is_known && h->at >= from) return;
+    *h = (Hit){.id = -1, .is_known = true};
+    h->at = special_set_find(set, text, n, from, &h->id, &h->n_bytes);
+}
+
+/* The same in the parts of the text that are not data. */
+static void look_outside(Hit *h, const SpecialSet *set, const char *text, size_t n, size_t from, const TextSpan *data,
+                         size_t n_data, size_t *i_data) {
+    if (h->is_known && h->at >= from) return;
+    *h = (Hit){.at = n, .id = -1, .is_known = true};
+    while (from < n && h->id < 0) {
+        while (*i_data < n_data && data[*i_data].end <= from) ++*i_data;
+        bool inside = *i_data < n_data && data[*i_data].begin <= from;
+        size_t end = inside ? data[*i_data].end : *i_data < n_data ? data[*i_data].begin : n;
+        size_t at = inside ? end : special_set_find(set, text, end, from, &h->id, &h->n_bytes);
+        if (h->id >= 0) h->at = at;
+        from = end;
+    }
+}
+
+static int encode_text(const Tokenizer *t, const char *text, size_t n, bool special, const TextSpan *data,
+                       size_t n_data, Encoding *e, fr_error *err) {
+    Hit anywhere = {0}, outside = {0};
+    size_t i_data = 0;
     int status = FR_OK;
     for (size_t at = 0; at < n && !status;) {
-        int32_t id = -1;
-        size_t n_bytes = 0;
-        size_t hit = special_set_find(set, text, n, at, &id, &n_bytes);
+        look_for(&anywhere, &t->user_defined, text, n, at);
+        Hit first = anywhere;
+        if (special) {
+            look_outside(&outside, &t->all_special, text, n, at, data, n_data, &i_data);
+            if (outside.at < first.at || (outside.at == first.at && outside.n_bytes > first.n_bytes)) first = outside;
+        }
+        int32_t id = first.id;
+        size_t hit = first.at, n_bytes = first.n_bytes;
         status = encode_plain(t, text + at, hit - at, e, err);
         if (!status && id >= 0 && !encoding_add(e, id)) status = error_memory(err, "the tokens of a text", n);
         at = hit + n_bytes;
@@ -63,6 +98,11 @@ static int encode_text(const Tokenizer *t, const char *text, size_t n, bool spec
 
 int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **out_tokens,
                      int64_t *out_n, fr_error *err) {
+    return tokenizer_encode_marked(t, text, n, NULL, 0, flags, out_tokens, out_n, err);
+}
+
+int tokenizer_encode_marked(const Tokenizer *t, const char *text, size_t n, const TextSpan *data, size_t n_data,
+                            unsigned flags, int32_t **out_tokens, int64_t *out_n, fr_error *err) {
     *out_tokens = NULL;
     *out_n = 0;
     if (n > INT32_MAX - 1)
@@ -72,7 +112,7 @@ int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned fl
     Encoding e = {0};
     bool fits = true;
     if ((flags & TOKENIZE_BOS) && t->vocab.bos >= 0) fits = encoding_add(&e, t->vocab.bos);
-    int status = fits ? encode_text(t, text, n, (flags & TOKENIZE_SPECIAL) != 0, &e, err) : FR_OK;
+    int status = fits ? encode_text(t, text, n, (flags & TOKENIZE_SPECIAL) != 0, data, n_data, &e, err) : FR_OK;
     if (fits && !status && (flags & TOKENIZE_EOS) && t->vocab.eos >= 0) fits = encoding_add(&e, t->vocab.eos);
     if (!fits) status = error_memory(err, "the tokens of a text", n);
     encoding_close(&e);

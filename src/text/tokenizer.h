@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "format/gguf.h"
+#include "template/template.h"
 
 typedef struct Tokenizer Tokenizer; /* immutable after open; safe to share between threads */
 
@@ -23,6 +24,13 @@ enum {
  * and no byte token become its unknown token, one for a run of them; without one they are left out. */
 int tokenizer_encode(const Tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **out_tokens,
                      int64_t *out_n, fr_error *err);
+
+typedef TemplateSpan TextSpan;
+/* The same, but with TOKENIZE_SPECIAL no special token lies in the spans `data` (ascending, apart from each other) or reaches
+ * into one. The ids are otherwise those of the whole text: pieces reach over the ends of spans. User-defined tokens, which
+ * are no control tokens, are found everywhere, as without TOKENIZE_SPECIAL. */
+int tokenizer_encode_marked(const Tokenizer *t, const char *text, size_t n, const TextSpan *data, size_t n_data,
+                            unsigned flags, int32_t **out_tokens, int64_t *out_n, fr_error *err);
 
 int32_t tokenizer_n_vocab(const Tokenizer *t);
 int32_t tokenizer_bos(const Tokenizer *t); /* -1: none */

@@ -36,7 +36,7 @@ static void people_see_the_shape(void **state) {
         "context         1024 tokens\n",
         "heads           4 of 64, 2 for keys and values\n",
         "vocabulary      4096 tokens, llama\n",
-        "chat template   yes\n",
+        "chat template   plain, shown below\n",
         "Q8_0    57 tensors, 7.4 MiB\n",
         "llama.attention.layer_norm_rms_epsilon  f32  1e-05\n",
         "tokenizer.ggml.tokens  string[4096]  [\"<unk>\", ",

@@ -1,6 +1,6 @@
 /* test_layers.c - the order of the layers, read from the sources: a room includes only what stands to its left.
  *
- *     base <- format <- {text, kernels} <- model <- backend <- spec <- engine <- lab <- app
+ *     base <- format, template; format, template <- text; format <- kernels; {text, kernels} <- model <- backend <- spec <- engine <- lab <- app
  *     spec/tree, spec/sampling <- spec/verify <- spec/drafter <- spec/drafters/{text, small, learned}
  *     train/{ops, data} <- train/nets <- train/loop, import: they stand on spec; only app starts them
  *
@@ -16,14 +16,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define UP_TO_SPEC " base format text model backend spec/tree spec/sampling spec/verify spec/drafter "
+#define UP_TO_SPEC " base format template text model backend spec/tree spec/sampling spec/verify spec/drafter "
 static const struct {
     const char *name;
     const char *sees; /* rooms it may include besides itself, each between blanks */
 } rooms[] = {
     {"base", " "},
     {"format", " base "},
-    {"text", " base format "},
+    {"template", " base "},
+    {"text", " base format template "},
     {"kernels", " base format "},
     {"model", " base format "},
     {"backend", " base format model backend/cpu backend/reference "},

@@ -123,6 +123,23 @@ static void chats(void **state) {
     assert_null(text);
 }
 
+static void chats_as_tokens(void **state) {
+    (void)state;
+    fr_chat_result r;
+    const fr_chat_message good = {"user", "hello"}, no_role = {NULL, "hello"};
+    const fr_chat_options named = {.chat_template = "llama3"};
+    refused(fr_chat_apply(model, &good, 1, &named, NULL, &err), "fr_chat_apply: out is NULL");
+    refused(fr_chat_apply(NULL, &good, 1, &named, &r, &err), "fr_chat_apply: model is NULL");
+    refused(fr_chat_apply(model, NULL, 1, &named, &r, &err), "messages is NULL");
+    refused(fr_chat_apply(model, &good, -1, &named, &r, &err), "n_messages is -1");
+    refused(fr_chat_apply(model, &no_role, 1, &named, &r, &err), "messages[0] has no role");
+    refused(fr_chat_apply(model, NULL, 0, &named, &r, &err), "no messages");
+    assert_null(r.text);
+    assert_null(r.tokens);
+    fr_chat_result_free(NULL);
+    fr_chat_result_free(&r);
+}
+
 static void engines(void **state) {
     (void)state;
     fr_engine *e = (fr_engine *)&e;
@@ -362,6 +379,7 @@ int main(void) {
         cmocka_unit_test(models),
         cmocka_unit_test(texts),
         cmocka_unit_test(chats),
+        cmocka_unit_test(chats_as_tokens),
         cmocka_unit_test(engines),
         cmocka_unit_test(requests),
         cmocka_unit_test(getters_without_a_request),

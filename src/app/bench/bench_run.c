@@ -40,8 +40,8 @@ static void end_talk(Talk *t) {
 
 /* ---- prompts --------------------------------------------------------------------------------------- */
 
-static int chat_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *const *answers, char **text,
-                       fr_error *err) {
+static int chat_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *const *answers, int32_t **tokens,
+                       int64_t *n_tokens, fr_error *err) {
     int n = 0;
     fr_chat_message *messages = calloc((size_t)(2 * i_turn + 2), sizeof *messages);
     if (!messages) return error_memory(err, "a conversation", (size_t)i_turn);
@@ -50,7 +50,7 @@ static int chat_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, 
         messages[n++] = (fr_chat_message){"user", q->turns[i]};
         if (i < i_turn) messages[n++] = (fr_chat_message){"assistant", answers[i]};
     }
-    int status = fr_chat_prompt(rig->model, NULL, messages, n, text, err);
+    int status = generate_chat(rig->args, rig->model, messages, n, tokens, n_tokens, err);
     free(messages);
     return status;
 }
@@ -67,15 +67,7 @@ static int raw_prompt(const BenchQuestion *q, int i_turn, char *const *answers, 
 
 int bench_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *const *answers, int32_t **tokens,
                  int64_t *n_tokens, fr_error *err) {
-    if (rig->chat) {
-        char *text;
-        int status = chat_prompt(rig, q, i_turn, answers, &text, err);
-        if (status) return status;
-        status = fr_tokenize(rig->model, text, strlen(text), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, tokens, n_tokens,
-                             err);
-        fr_free(text);
-        return status;
-    }
+    if (rig->chat) return chat_prompt(rig, q, i_turn, answers, tokens, n_tokens, err);
     Buf text = {.max_bytes = MAX_TEXT};
     int status = raw_prompt(q, i_turn, answers, &text, err);
     if (!status) status = fr_tokenize(rig->model, text.data, text.n, FR_TOKENIZE_PROMPT, tokens, n_tokens, err);

@@ -319,7 +319,7 @@ static int prepare(Bench *b, fr_error *err) {
     b->rig = (BenchRig){.args = &a->generate,
                         .model = b->model,
                         .stop = &stop_requested,
-                        .chat = !a->raw && strcmp(info.chat_family, "none") != 0};
+                        .chat = !a->raw && (a->generate.chat_template || strcmp(info.chat_family, "none") != 0)};
     if (!b->rig.chat && a->generate.system)
         return error_set(err, FR_ERR_ARGUMENT, "--system needs a chat format, but the turns are used as raw text");
     status = choose_questions(b, err);

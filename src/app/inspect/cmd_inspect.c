@@ -3,6 +3,7 @@
 #include "app/inspect/inspect.h"
 #include "app/sandbox.h"
 #include "spec/drafter/drafter_file.h"
+#include "text/chat_template.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,15 +102,28 @@ static void read_drafter(const Gguf *g, Summary *s) {
     gguf_get_string(g, DRAFTER_KEY("training.precision"), &s->drafter.precision);
 }
 
+static void read_chat_template(const Gguf *g, Summary *s) {
+    ChatTemplate t;
+    if (!gguf_get_string(g, "tokenizer.chat_template", &s->chat_template)) return;
+    s->chat_family = chat_template_name(s->chat_template.data, s->chat_template.n);
+    if (chat_template_open(&t, s->chat_template.data, s->chat_template.n, NULL)) return;
+    memcpy(s->chat_error, t.why, sizeof s->chat_error);
+    chat_template_close(&t);
+}
+
 Summary inspect_summary(const Gguf *g) {
-    Summary s = {.name = {"", 0}, .architecture = {"", 0}, .vocab_model = {"", 0}, .vocab_pre = {"", 0}};
+    Summary s = {.name = {"", 0},
+                 .architecture = {"", 0},
+                 .vocab_model = {"", 0},
+                 .vocab_pre = {"", 0},
+                 .chat_template = {"", 0}};
     gguf_get_string(g, "general.name", &s.name);
     gguf_get_string(g, "general.architecture", &s.architecture);
     gguf_get_string(g, "tokenizer.ggml.model", &s.vocab_model);
     gguf_get_string(g, "tokenizer.ggml.pre", &s.vocab_pre);
     int64_t tokens = gguf_find_key(g, "tokenizer.ggml.tokens");
     s.n_vocab = tokens >= 0 ? gguf_kv_count(g, tokens) : -1;
-    s.has_chat_template = gguf_find_key(g, "tokenizer.chat_template") >= 0;
+    read_chat_template(g, &s);
     read_shape(g, &s);
     read_drafter(g, &s);
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {

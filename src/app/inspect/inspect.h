@@ -15,8 +15,10 @@ typedef struct Summary {
     int64_t n_parameters, n_context, n_layers, width, feed_forward, n_heads, n_kv_heads, head_dim;
     GgufString vocab_model, vocab_pre;
     int64_t n_vocab;
-    bool has_chat_template;
-    struct { /* of a learned drafter's file (spec/drafter/drafter_file.h); no method: it is not one */
+    GgufString chat_template; /* empty: none */
+    const char *chat_family;  /* static; NULL: no template */
+    char chat_error[256];     /* why the template cannot be run; "": it can */
+    struct {                  /* of a learned drafter's file (spec/drafter/drafter_file.h); no method: it is not one */
         GgufString method, target, fingerprint, command, data, precision;
     } drafter;
     struct {

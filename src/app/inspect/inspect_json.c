@@ -137,7 +137,12 @@ static json_t *whole(const Gguf *g, const Summary *s, bool with_tensors) {
     set_number(root, "vocab_size", s->n_vocab);
     set_text(root, "tokenizer_model", s->vocab_model);
     set_text(root, "pre_tokenizer", s->vocab_pre);
-    set(root, "chat_template", json_boolean(s->has_chat_template));
+    set(root, "chat_template", json_boolean(s->chat_family));
+    if (s->chat_family) {
+        set(root, "chat_family", json_string(s->chat_family));
+        set(root, "chat_template_text", text(s->chat_template));
+        if (s->chat_error[0]) set(root, "chat_template_error", json_string(s->chat_error));
+    }
     if (s->drafter.method.n) set(root, "drafter", drafter(s));
     set(root, "n_tensors", json_integer(gguf_n_tensors(g)));
     set(root, "tensor_types", tensor_types(s));

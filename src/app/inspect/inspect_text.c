@@ -101,7 +101,17 @@ static void print_vocabulary(const Summary *s) {
     }
     putchar('\n');
     label("chat template");
-    puts(s->has_chat_template ? "yes" : "no");
+    if (!s->chat_family) puts("none");
+    else if (s->chat_error[0]) printf("%s, which forerun cannot run: %s\n", s->chat_family, s->chat_error);
+    else printf("%s, shown below\n", s->chat_family);
+}
+
+static void print_chat_template(const Summary *s, bool colour) {
+    Buf text = {.max_bytes = 16 << 20};
+    if (!s->chat_family) return;
+    heading("Chat template", colour);
+    if (safe_text_append_lines(&text, s->chat_template.data, s->chat_template.n)) puts(text.data ? text.data : "");
+    buf_free(&text);
 }
 
 static void print_types(const Summary *s) {
@@ -193,6 +203,7 @@ void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool
     print_drafter(s);
     print_vocabulary(s);
     print_types(s);
+    print_chat_template(s, colour);
     heading("Key-values", colour);
     print_kvs(g);
     if (!with_tensors) return;

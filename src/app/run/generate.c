@@ -4,25 +4,39 @@
 
 #include "base/progress.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { PROMPT_MAX_BYTES = 16 << 20 };
 
+int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_message *messages, int n_messages,
+                  int32_t **tokens, int64_t *n_tokens, fr_error *err) {
+    static bool has_warned;
+    fr_chat_options options = {.chat_template = a->chat_template_text ? a->chat_template_text : a->chat_template};
+    fr_chat_result result;
+    int status = fr_chat_apply(model, messages, n_messages, &options, &result, err);
+    if (status) return status;
+    if (result.warning[0] && !has_warned) {
+        fprintf(stderr, "forerun: %s\n", result.warning);
+        has_warned = true;
+    }
+    *tokens = result.tokens;
+    *n_tokens = result.n_tokens;
+    result.tokens = NULL;
+    fr_chat_result_free(&result);
+    return FR_OK;
+}
+
 static int encode_prompt(Generator *g, const GenerateArgs *a, const char *text, size_t n, fr_error *err) {
-    if (!a->chat) return fr_tokenize(g->model, text, n, FR_TOKENIZE_PROMPT, &g->prompt, &g->n_prompt, err);
+    unsigned flags = FR_TOKENIZE_PROMPT | (a->special ? FR_TOKENIZE_SPECIAL : 0u);
+    if (!a->chat) return fr_tokenize(g->model, text, n, flags, &g->prompt, &g->n_prompt, err);
     fr_chat_message messages[2];
     int n_messages = 0;
     if (a->system) messages[n_messages++] = (fr_chat_message){"system", a->system};
     messages[n_messages++] = (fr_chat_message){"user", text};
-    char *prompt;
-    int status = fr_chat_prompt(g->model, NULL, messages, n_messages, &prompt, err);
-    if (status) return status;
-    status = fr_tokenize(g->model, prompt, strlen(prompt), FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, &g->prompt,
-                         &g->n_prompt, err);
-    fr_free(prompt);
-    return status;
+    return generate_chat(a, g->model, messages, n_messages, &g->prompt, &g->n_prompt, err);
 }
 
 static void show_loading(void *user, double part) { progress_update(user, (int64_t)(part * 1000)); }

@@ -13,8 +13,9 @@ enum { GENERATE_TRIAL_TOKENS = 32 }; /* in which a drafter shows what trees it m
 typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
 
 typedef struct GenerateArgs {
-    const char *model, *prompt, *prompt_file, *system, *backend, *kernels, *activations;
-    int chat;
+    const char *model, *prompt, *prompt_file, *system, *chat_template, *backend, *kernels, *activations;
+    int chat, special;
+    char *chat_template_text; /* of the file that chat_template names; malloc'ed, as long as the program */
     int64_t n_tokens;
     const char *drafts[GENERATE_MAX_DRAFTS];
     int n_drafts;
@@ -51,6 +52,10 @@ int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine
                          const char *const *drafts, int n_drafts, int tree_budget, fr_error *err);
 /* The options of a request as the command line gives them; they point into `a` and the caller's drafts. */
 fr_request_options generate_request_options(const GenerateArgs *a, const char *const *drafts, int n_drafts);
+
+/* The tokens of a conversation by --chat-template or the model's own template. A warning goes to standard error, once. */
+int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_message *messages, int n_messages,
+                  int32_t **tokens, int64_t *n_tokens, fr_error *err);
 
 /* A model, an engine for one request and the tokens of the prompt. */
 typedef struct Generator {

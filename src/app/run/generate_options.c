@@ -7,6 +7,7 @@
 
 #include "base/threads.h"
 #include "spec/drafter/drafter.h"
+#include "text/chat.h"
 
 #include <math.h>
 #include <string.h>
@@ -28,6 +29,11 @@ const Option generate_options[] = {
      .default_value = "256",
      .help = "generate at most N tokens; 0: until the context is full"},
     {.key = "system", OPT_TEXT(GenerateArgs, system), .help = "system message of the chat"},
+    {.key = "chat-template",
+     OPT_TEXT(GenerateArgs, chat_template),
+     .metavar = "NAME|FILE",
+     .default_help = "the model's own",
+     .help = "chat format: a built-in one by its name (chatml, llama3, ...), or a file with a Jinja template"},
     {.key = "stop", OPT_TEXTS(GenerateArgs, stops, n_stops), .help = "stop before generating TEXT"},
     {.key = "ignore-eos", OPT_FLAG(GenerateArgs, ignore_eos), .help = "continue after the model's end-of-text token"},
 
@@ -148,6 +154,9 @@ const Option generate_prompt_options[] = {
     {.key = "chat",
      OPT_FLAG(GenerateArgs, chat),
      .help = "the prompt is a user's message: put it into the model's chat format"},
+    {.key = "special",
+     OPT_FLAG(GenerateArgs, special),
+     .help = "spellings of special tokens in a raw prompt, such as </s>, become these tokens"},
     {.key = "color",
      OPT_CHOICE(GenerateArgs, color, "never", "auto", "always"),
      .metavar = "WHEN",
@@ -163,7 +172,26 @@ void generate_defaults(GenerateArgs *a) {
     *a = (GenerateArgs){.sampling = fr_sampling_default(), .engine.cost_cache = cli_cache_folder()};
 }
 
+/* The text of --chat-template, where it names no built-in format; before the model is loaded. */
+static int read_chat_template(const GenerateArgs *a, fr_error *err) {
+    GenerateArgs *args = (GenerateArgs *)(uintptr_t)a;
+    Template *t;
+    fr_error why;
+    size_t n;
+    if (!a->chat_template || chat_family_from_name(a->chat_template) != CHAT_NONE || a->chat_template_text)
+        return FR_OK;
+    int status = cli_read_file(a->chat_template, 1 << 20, &args->chat_template_text, &n, &why);
+    if (status)
+        return error_set(err, (fr_code)status, "--chat-template: '%s' is no built-in format, and as a file: %s",
+                         a->chat_template, why.message);
+    status = template_compile(&t, a->chat_template_text, n, NULL, &why);
+    template_close(status ? NULL : t);
+    return status ? error_set(err, (fr_code)status, "--chat-template: %s: %s", a->chat_template, why.message) : FR_OK;
+}
+
 int generate_check(const GenerateArgs *a, fr_error *err) {
+    int status = read_chat_template(a, err);
+    if (status) return status;
     const VerifyRule *rule;
     VerifyOptions options;
     fr_error why;
@@ -197,6 +225,11 @@ int generate_check_prompt(GenerateArgs *a, fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT, "-p and -f both give a prompt: pass one of them");
     if (a->system && !a->chat)
         return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
+    if (a->chat_template && !a->chat)
+        return error_set(err, FR_ERR_ARGUMENT, "--chat-template is the format of a chat: pass --chat too");
+    if (a->special && a->chat)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--special is for raw prompts: the text of a chat's messages never becomes special tokens");
     return FR_OK;
 }
 

@@ -92,17 +92,17 @@ static bool files(CommandFiles *out) {
 
 /* ---- one answer --------------------------------------------------------------------------------- */
 
-static int chat_prompt(const Distill *d, const Slot *s, char **text, fr_error *err) {
-    const char *system = d->args->generate.system;
+static int chat_prompt(const Distill *d, const Slot *s, int32_t **tokens, int64_t *n_tokens, fr_error *err) {
+    const GenerateArgs *g = &d->args->generate;
     const Record *r = &s->record;
     if (r->kind == RECORD_PAIR) {
-        const fr_chat_message messages[] = {{"system", system}, {"user", r->prompt}};
-        return fr_chat_prompt(d->model, NULL, messages + !system, 1 + !!system, text, err);
+        const fr_chat_message messages[] = {{"system", g->system}, {"user", r->prompt}};
+        return generate_chat(g, d->model, messages + !g->system, 1 + !!g->system, tokens, n_tokens, err);
     }
     fr_chat_message *messages = calloc((size_t)s->i_answer, sizeof *messages);
     if (!messages) return error_memory(err, "a conversation", (size_t)s->i_answer);
     for (int i = 0; i < s->i_answer; i++) messages[i] = (fr_chat_message){r->messages[i].role, r->messages[i].content};
-    int status = fr_chat_prompt(d->model, NULL, messages, s->i_answer, text, err);
+    int status = generate_chat(g, d->model, messages, s->i_answer, tokens, n_tokens, err);
     free(messages);
     return status;
 }
@@ -112,16 +112,13 @@ static bool is_chat(const Distill *d, const Slot *s) { return s->record.kind == 
 static int open_request(Distill *d, Slot *s, fr_error *err) {
     const GenerateArgs *g = &d->args->generate;
     fr_request_options o = generate_request_options(g, g->drafts, g->n_drafts);
-    char *text = NULL;
     int32_t *prompt = NULL;
-    unsigned flags = FR_TOKENIZE_PROMPT | (is_chat(d, s) ? FR_TOKENIZE_SPECIAL : 0u);
-    int status = is_chat(d, s) ? chat_prompt(d, s, &text, err) : FR_OK;
-    const char *whole = text ? text : s->record.prompt;
-    if (!status) status = fr_tokenize(d->model, whole, strlen(whole), flags, &prompt, &o.n_prompt, err);
+    const char *raw = s->record.prompt;
+    int status = is_chat(d, s) ? chat_prompt(d, s, &prompt, &o.n_prompt, err)
+                               : fr_tokenize(d->model, raw, strlen(raw), FR_TOKENIZE_PROMPT, &prompt, &o.n_prompt, err);
     o.prompt = prompt;
     o.sampling.seed += (uint64_t)s->i;
     if (!status) status = fr_request_open(&s->request, d->engine, &o, err);
-    fr_free(text);
     fr_free(prompt);
     return status;
 }

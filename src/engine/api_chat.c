@@ -1,0 +1,106 @@
+/* api_chat.c - the parts of forerun.h about conversations. */
+#include "engine/api_check.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "format/printable.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int check_messages(const fr_model *m, const fr_chat_message *messages, int n_messages, const char *function,
+                          fr_error *err) {
+    int status = check_given(m, function, "model", err);
+    if (!status) status = check_array(messages, n_messages, function, "messages", err);
+    for (int i = 0; i < n_messages && !status; i++)
+        if (!messages[i].role || !messages[i].content)
+            status = error_set(err, FR_ERR_ARGUMENT, "%s: messages[%d] has no %s", function, i,
+                               messages[i].role ? "content" : "role");
+    return status;
+}
+
+/* The text by a template or format other than the model's. */
+static int apply_other(const fr_model *m, const char *name, const Conversation *c, TemplateOutput *out,
+                       char warning[256], fr_error *err) {
+    ChatFamily family = chat_family_from_name(name);
+    Printable safe;
+    if (family != CHAT_NONE) return chat_family_apply(family, c, out, err);
+    if (!strstr(name, "{{") && !strstr(name, "{%"))
+        return error_set(err, FR_ERR_UNSUPPORTED, "there is no chat format '%s'", printable(&safe, name, strlen(name)));
+    ChatTemplate t;
+    int status = chat_template_open(&t, name, strlen(name), err);
+    if (status) return status;
+    t.family = CHAT_NONE; /* who names a template wants that one */
+    status = chat_template_apply(&t, m->tokenizer, c, out, warning, err);
+    chat_template_close(&t);
+    return status;
+}
+
+static int apply(const fr_model *m, const fr_chat_options *o, const fr_chat_message *messages, int n_messages,
+                 TemplateOutput *out, char warning[256], fr_error *err) {
+    ChatMessage *copies = malloc((size_t)(n_messages ? n_messages : 1) * sizeof *copies);
+    if (!copies) return error_memory(err, "messages", (size_t)n_messages * sizeof *copies);
+    for (int i = 0; i < n_messages; i++) copies[i] = (ChatMessage){messages[i].role, messages[i].content};
+    Conversation c = {.messages = copies,
+                      .n_messages = n_messages,
+                      .messages_json = o->messages,
+                      .tools_json = o->tools,
+                      .variables_json = o->variables,
+                      .adds_generation_prompt = !o->no_generation_prompt};
+    warning[0] = '\0';
+    int status = o->chat_template ? apply_other(m, o->chat_template, &c, out, warning, err)
+                                  : chat_template_apply(&m->chat_template, m->tokenizer, &c, out, warning, err);
+    free(copies);
+    return status;
+}
+
+static int encode(const fr_model *m, const TemplateOutput *text, fr_chat_result *out, fr_error *err) {
+    unsigned flags = TOKENIZE_SPECIAL | (tokenizer_adds_bos(m->tokenizer) ? TOKENIZE_BOS : 0u) |
+                     (tokenizer_adds_eos(m->tokenizer) ? TOKENIZE_EOS : 0u);
+    return tokenizer_encode_marked(m->tokenizer, text->text.data, text->text.n, text->data, text->n_data, flags,
+                                   &out->tokens, &out->n_tokens, err);
+}
+
+int fr_chat_apply(const fr_model *m, const fr_chat_message *messages, int n_messages, const fr_chat_options *options,
+                  fr_chat_result *out, fr_error *err) {
+    static const char function[] = "fr_chat_apply";
+    static const fr_chat_options defaults;
+    int status = check_given(out, function, "out", err);
+    if (status) return status;
+    *out = (fr_chat_result){0};
+    if ((status = check_messages(m, messages, n_messages, function, err))) return status;
+    FpEnv caller_env = fp_env_enter();
+    TemplateOutput text = {.text.max_bytes = REQUEST_MAX_TEXT};
+    status = apply(m, options ? options : &defaults, messages, n_messages, &text, out->warning, err);
+    if (!status) status = encode(m, &text, out, err);
+    fp_env_leave(&caller_env);
+    free(text.data);
+    out->text = text.text.data;
+    out->n_bytes = text.text.n;
+    if (status) fr_chat_result_free(out);
+    return status;
+}
+
+void fr_chat_result_free(fr_chat_result *r) {
+    if (!r) return;
+    free(r->text);
+    free(r->tokens);
+    *r = (fr_chat_result){0};
+}
+
+int fr_chat_prompt(const fr_model *m, const char *chat_template, const fr_chat_message *messages, int n_messages,
+                   char **text, fr_error *err) {
+    static const char function[] = "fr_chat_prompt";
+    int status = check_given(text, function, "text", err);
+    if (text) *text = NULL;
+    if (!status) status = check_messages(m, messages, n_messages, function, err);
+    if (status) return status;
+    fr_chat_options options = {.chat_template = chat_template};
+    TemplateOutput out = {.text.max_bytes = REQUEST_MAX_TEXT};
+    char warning[256];
+    FpEnv caller_env = fp_env_enter();
+    status = apply(m, &options, messages, n_messages, &out, warning, err);
+    fp_env_leave(&caller_env);
+    free(out.data);
+    *text = out.text.data;
+    return status;
+}
