@@ -91,9 +91,9 @@ int fr_chat_prompt(const fr_model *m, const char *chat_template, const fr_chat_m
                    char **text, fr_error *err) {
     static const char function[] = "fr_chat_prompt";
     int status = check_given(text, function, "text", err);
-    if (text) *text = NULL;
-    if (!status) status = check_messages(m, messages, n_messages, function, err);
     if (status) return status;
+    *text = NULL;
+    if ((status = check_messages(m, messages, n_messages, function, err))) return status;
     fr_chat_options options = {.chat_template = chat_template};
     TemplateOutput out = {.text.max_bytes = REQUEST_MAX_TEXT};
     char warning[256];

@@ -14,6 +14,7 @@ __attribute__((noreturn)) static void refuse(Render *r, int op, Value a, Value b
 }
 
 static int64_t floor_divide(int64_t a, int64_t b) {
+    fr_assert(b != 0);
     int64_t q = a / b;
     return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
 }
@@ -154,7 +155,7 @@ static bool holds(Render *r, int op, Value a, Value b) {
     case OP_NOT_IN: return !value_contains(r->w, b, a);
     case '<': return value_order(r->w, a, b, "<") < 0;
     case '>': return value_order(r->w, a, b, ">") == 1;
-    case OP_LE: return (order = value_order(r->w, a, b, "<=")) <= 0;
+    case OP_LE: return value_order(r->w, a, b, "<=") <= 0;
     default: return (order = value_order(r->w, a, b, ">=")) == 0 || order == 1;
     }
 }

@@ -43,7 +43,7 @@ static int shortest(double f, char digits[20], int *exponent) {
 size_t double_write(char out[32], double f) {
     if (isnan(f)) return (size_t)sprintf(out, "nan");
     if (isinf(f)) return (size_t)sprintf(out, f < 0 ? "-inf" : "inf");
-    char digits[20], *at = out;
+    char digits[20] = "", *at = out;
     int exponent, n = shortest(fabs(f), digits, &exponent);
     if (signbit(f)) *at++ = '-';
     if (exponent < -4 || exponent >= 16) {

@@ -91,7 +91,7 @@ void *work_grow(Work *w, void *p, size_t bytes, size_t wanted) {
         }
     }
     void *bigger = take(w, wanted);
-    if (bytes) memcpy(bigger, p, bytes);
+    if (p && bytes) memcpy(bigger, p, bytes);
     return bigger;
 }
 
