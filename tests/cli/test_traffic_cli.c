@@ -105,10 +105,10 @@ static void prompts_are_exact(void **state) {
     expect_generated(record);
     expect_prompt(record, "tokenize -m models/target.gguf --json --bos -f " DIR "/broken.txt");
     json_decref(record);
-    cli_expect("run -m models/target.gguf -t 1 -n 4 --chat --system Short. -p 'Say </s>' --record " KEPT, 0, "");
+    cli_expect("run -m models/target.gguf -t 1 -n 4 --chat --system Short. -p 'Say hello' --record " KEPT, 0, "");
     record = train_rig_line(KEPT, 1);
     expect_prompt(record, "tokenize -m models/target.gguf --json --bos --special -p "
-                          "\"$(printf 'Short.\\nUSER: Say </s>\\nASSISTANT:')\"");
+                          "\"$(printf 'Short.\\nUSER: Say hello\\nASSISTANT:')\"");
     json_decref(record);
 }
 
