@@ -233,7 +233,7 @@ static void answers_grow_by_whole_lines(void **state) {
 static void a_signal_leaves_no_temporary_file(void **state) {
     (void)state;
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    char args[2000] = "logits -m models/target.gguf -t 1 --kernels ref -o " OUT " --tokens 1";
+    char args[2000] = "logits -m models/target.gguf -t 1 -o " OUT " --tokens 1";
     while (strlen(args) < 1800) strcat(args, ",1");
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         glob_t found = {0};
