@@ -6,8 +6,9 @@
 #include "base/mem.h"
 #include "backend/backend.h"
 
-extern const Command command_run, command_compare, command_bench, command_tokenize, command_inspect, command_logits,
-    command_perf, command_replay, command_study, command_index, command_train, command_distill, command_import;
+extern const Command command_run, command_chat, command_compare, command_bench, command_tokenize, command_inspect,
+    command_logits, command_perf, command_replay, command_study, command_index, command_train, command_distill,
+    command_import;
 /* All of them in the order of `forerun --help`, then NULL. */
 extern const Command *const cli_commands[];
 
