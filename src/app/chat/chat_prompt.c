@@ -3,17 +3,17 @@
  * Problem. The engine keeps the keys and values of what it has read and generated, and a prompt that begins with the same
  * tokens takes them over (engine/prefix_cache.c). A conversation is written by the template from its texts, each time
  * anew, and then cut into tokens. But a model need not generate the tokens that the tokenizer would cut the same text
- * into ("un" + "known" instead of "unknown"), above all at a high temperature, nor where white space at the beginning
- * is not kept. From the first such token on, nothing could be taken over, in this turn and all later ones.
+ * into ("un" + "known" instead of "unknown"), above all at a high temperature, nor begin its answer with the space that
+ * the template writes there. From the first such token on, nothing could be taken over, in this turn and all later ones.
  *
- * Idea. If the new prompt begins with the bytes of what the engine holds, its first tokens are replaced by those of the
- * engine:
+ * Idea. If the new prompt begins with the text of what the engine holds, white space aside, its first tokens are replaced
+ * by those of the engine:
  *
  *     engine    USER : Why ? ASSISTANT : un | known                     (generated)
  *     template  USER : Why ? ASSISTANT : unknown </s> USER : How ? ASSISTANT :
  *     prompt    USER : Why ? ASSISTANT : un | known </s> USER : How ? ASSISTANT :
  *
- * The model then reads what it wrote, and a turn costs its new text alone. Where the bytes differ (a template that leaves
+ * The model then reads what it wrote, and a turn costs its new text alone. Where the text differs (a template that leaves
  * the thoughts of earlier answers out, another system message), the prompt is the template's, and the engine takes over
  * what is equal of it. Proof: tests/unit/test_same_text.c, and tests/cli/test_chat_command.c counts what is computed.
  */

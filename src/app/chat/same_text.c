@@ -1,4 +1,5 @@
-/* same_text.c - compares two lists of tokens by the bytes that they stand for. */
+/* same_text.c - compares two lists of tokens by the bytes that they stand for. White space is passed over: a model may begin
+ * its answer with a space or without, and templates cut it off or add their own. */
 #include "app/chat/same_text.h"
 
 /* Reads tokens byte by byte. */
@@ -27,16 +28,21 @@ static int next_byte(Bytes *b) {
     return byte;
 }
 
+/* The next byte that is not white space; -1 as above. */
+static int next_visible(Bytes *b) {
+    int byte;
+    do byte = next_byte(b);
+    while (byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r');
+    return byte;
+}
+
 int64_t same_text_end(const Tokenizer *t, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b) {
     Bytes x = {.tokenizer = t, .tokens = a, .n = n_a}, y = {.tokenizer = t, .tokens = b, .n = n_b};
     for (;;) {
-        int byte = next_byte(&x);
-        if (byte >= 0) {
-            if (next_byte(&y) != byte) return -1;
-            continue;
-        }
-        if (y.n_left > 0) return -1; /* a token of b reaches over the end of a, or of a special token */
-        if (x.i == x.n) return y.i;
+        int byte = next_visible(&x);
+        if (byte < 0 && x.i == x.n) return y.n_left > 0 ? -1 : y.i;
+        if (next_visible(&y) != byte) return -1;
+        if (byte >= 0) continue;
         if (special_at(&x) != special_at(&y)) return -1;
         x.i++, y.i++;
     }
