@@ -55,7 +55,8 @@ static void a_conversation_is_held_in_a_terminal(void **state) {
 
 static void interrupts_end_a_line_or_an_answer(void **state) {
     (void)state;
-    pty_open(&p, "%s chat " SLOW);
+    int n_tokens = 0;
+    pty_open(&p, "%s chat " SLOW "--chat-template chatml"); /* nothing else ends these answers */
     pty_expect(&p, ">>> ");
     pty_send(&p, "/quit");
     pty_expect(&p, "/quit");
@@ -74,6 +75,11 @@ static void interrupts_end_a_line_or_an_answer(void **state) {
         pty_expect(&p, "(interrupted)");
         pty_expect(&p, " tokens/s]");
         pty_expect(&p, ">>> ");
+        pty_send(&p, "/stats\r");
+        pty_expect(&p, "The last answer: ");
+        pty_expect(&p, ">>> ");
+        assert_int_equal(sscanf(strstr(p.text, "The last answer: "), "The last answer: %d", &n_tokens), 1);
+        if (n_tokens > 300) fail_msg("%d tokens were generated", n_tokens);
     }
     pty_send(&p, "/undo\r");
     pty_expect(&p, "Dropped with its answer: Hello, who are you?");

@@ -80,6 +80,11 @@ static int run_request(ChatSession *s, const fr_request *r, fr_error *err) {
     return err->code;
 }
 
+/* Whether Ctrl-C ended it: between two steps, or in the callback of a token. */
+static bool is_interrupted(const fr_request *r) {
+    return fr_request_finish(r) == FR_FINISH_NONE || fr_request_finish(r) == FR_FINISH_CANCELLED;
+}
+
 /* How many of the generated tokens are the text of the answer: not the token that ended it, which the template writes, and
  * not what a stop string cut off. */
 static int64_t n_of_text(const ChatSession *s, const fr_request *r, const int32_t *tokens, int64_t n, size_t n_text) {
@@ -101,7 +106,7 @@ static int keep_answer(ChatSession *s, const fr_request *r, const int32_t *promp
     const char *text = fr_request_text(r, &n_bytes);
     int64_t n_kept = n_of_text(s, r, tokens, n, n_bytes);
     text = text_output_trimmed(text, &n_bytes);
-    if (n_bytes == 0 && terminal_signals_interrupted())
+    if (n_bytes == 0 && is_interrupted(r))
         return error_set(err, FR_ERR_CANCELLED,
                          "interrupted before the answer began, so the conversation stays as it was");
     int64_t n_context = n_prompt + n_kept;
@@ -120,7 +125,7 @@ static void report(ChatSession *s, const fr_request *r) {
     s->n_answers++;
     if (s->last.draft_error[0])
         chat_session_say(s, "forerun: a drafter was switched off for this answer: %s", s->last.draft_error);
-    if (terminal_signals_interrupted()) chat_session_say(s, "(interrupted)");
+    if (is_interrupted(r)) chat_session_say(s, "(interrupted)");
     if (fr_request_finish(r) == FR_FINISH_CONTEXT)
         chat_session_say(
             s,
