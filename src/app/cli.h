@@ -15,6 +15,9 @@ extern const Command *const cli_commands[];
 /* Prints "forerun: <sentence>" on stderr and returns CLI_FAILED (CLI_USAGE for FR_ERR_ARGUMENT). */
 int cli_fail(const fr_error *err);
 
+/* What follows a noun after the number: "1 step", "2 steps". */
+static inline const char *cli_plural(int64_t n) { return n == 1 ? "" : "s"; }
+
 /* Whether what is written to fd may be coloured: it is a terminal, and NO_COLOR is not set (https://no-color.org). */
 bool cli_may_color(int fd);
 

@@ -66,8 +66,7 @@ static int run_clear(ChatSession *s, const char *argument, fr_error *err) {
     (void)argument, (void)err;
     int n = s->turns.n;
     chat_turns_clear(&s->turns);
-    chat_session_say(s, "Forgot %d turn%s%s.", n, n == 1 ? "" : "s",
-                     s->turns.system ? "; the system message stays" : "");
+    chat_session_say(s, "Forgot %d turn%s%s.", n, cli_plural(n), s->turns.system ? "; the system message stays" : "");
     return FR_OK;
 }
 
@@ -81,7 +80,7 @@ static int run_quit(ChatSession *s, const char *argument, fr_error *err) {
 
 static void say_file(const ChatSession *s, const char *what, const char *path) {
     SafeText shown;
-    chat_session_say(s, "%s %d turn%s: %s", what, s->turns.n, s->turns.n == 1 ? "" : "s", safe_text(&shown, path));
+    chat_session_say(s, "%s %d turn%s: %s", what, s->turns.n, cli_plural(s->turns.n), safe_text(&shown, path));
 }
 
 static int run_save(ChatSession *s, const char *argument, fr_error *err) {
@@ -131,9 +130,9 @@ static void say_stats(const ChatSession *s, const char *what, const fr_stats *a)
         s,
         "%s: %lld token%s in %lld pass%s, %.2f a pass, %.1f tokens/s; %lld of %lld drafted tokens accepted; "
         "%lld prompt tokens, %lld of them kept from before",
-        what, (long long)a->n_generated, a->n_generated == 1 ? "" : "s", (long long)a->n_steps,
-        a->n_steps == 1 ? "" : "es", a->acceptance_length, a->tokens_per_s, (long long)a->accepted,
-        (long long)a->drafted, (long long)a->n_prompt, (long long)a->n_prompt_shared);
+        what, (long long)a->n_generated, cli_plural(a->n_generated), (long long)a->n_steps, a->n_steps == 1 ? "" : "es",
+        a->acceptance_length, a->tokens_per_s, (long long)a->accepted, (long long)a->drafted, (long long)a->n_prompt,
+        (long long)a->n_prompt_shared);
 }
 
 static int run_stats(ChatSession *s, const char *argument, fr_error *err) {

@@ -87,7 +87,7 @@ void chat_session_show_drafts(const ChatSession *s) {
         fprintf(stderr, "%s%s%s%s", i ? ", " : "Drafters: ", s->use_color ? generate_source_color(i) : "",
                 safe_text(&name, s->drafters[i]), s->use_color ? GENERATE_COLOR_OFF : "");
         if (s->total.n_generated)
-            fprintf(stderr, " (%lld token%s)", (long long)s->accepted[i], s->accepted[i] == 1 ? "" : "s");
+            fprintf(stderr, " (%lld token%s)", (long long)s->accepted[i], cli_plural(s->accepted[i]));
     }
     fputs(s->use_color ? "; what the model added itself has no colour.\n" : ".\n", stderr);
 }

@@ -17,6 +17,7 @@ typedef struct ChatSession {
     int64_t accepted[CHAT_MAX_DRAFTERS]; /* tokens of the answers that each of them drafted */
     int n_drafters;
     bool is_terminal, use_color, wants_plain, has_ended;
+    bool has_failed;      /* something was refused */
     fr_stats last, total; /* of the last answer, and of all */
     int n_answers;
     uint64_t last_seed;

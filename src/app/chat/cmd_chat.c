@@ -50,7 +50,12 @@ static int answer(ChatSession *s, const ChatInput *in, fr_error *err) {
     return status ? status : chat_session_answer(s, err);
 }
 
-/* What is refused costs nothing but its sentence: the conversation goes on. */
+/* What is refused costs its sentence, and from a pipe the exit status: the conversation goes on. */
+static void say_error(ChatSession *s, const fr_error *err) {
+    chat_session_say(s, "forerun: %s", err->message);
+    s->has_failed = true;
+}
+
 static void take(ChatSession *s, const ChatInput *in) {
     fr_error err;
     int status = FR_OK;
@@ -58,19 +63,24 @@ static void take(ChatSession *s, const ChatInput *in) {
     if (in->state == CHAT_INPUT_COMMAND) status = chat_command_run(s, in->text.data, &err);
     if (in->state == CHAT_INPUT_TOO_LONG)
         status = error_set(&err, FR_ERR_MEMORY, "the message is longer than %d MiB", CHAT_INPUT_MAX_BYTES >> 20);
-    if (status) chat_session_say(s, "forerun: %s", err.message);
+    if (status) say_error(s, &err);
 }
 
 static void converse(ChatSession *s, LineEditor *editor) {
     ChatInput in = {.text.max_bytes = CHAT_INPUT_MAX_BYTES};
     LineResult result = LINE_READ;
-    while (!s->has_ended && result != LINE_END) {
+    fr_error err;
+    while (!s->has_ended && result != LINE_END && result != LINE_FAILED) {
         const char *line = NULL;
         size_t n = 0;
         bool is_open = in.state == CHAT_INPUT_CONTINUED || in.state == CHAT_INPUT_QUOTED;
         result = line_editor_read(editor, is_open ? "... " : ">>> ", &line, &n);
         if (result == LINE_READ) chat_input_add(&in, line, n);
         if (result == LINE_END) chat_input_end(&in);
+        if (result == LINE_FAILED) {
+            error_set(&err, FR_ERR_IO, "standard input cannot be read, or memory ran out");
+            say_error(s, &err);
+        }
         if (result == LINE_INTERRUPTED && !is_open) chat_session_say(s, "Ctrl-D or /quit ends the conversation.");
         if (result == LINE_INTERRUPTED) chat_input_drop(&in);
         take(s, &in);
@@ -101,9 +111,11 @@ static int run(int argc, char **argv) {
         converse(&session, editor);
         if (is_terminal && !session.has_ended) putchar('\n'); /* behind the prompt at which Ctrl-D was pressed */
     }
+    bool has_failed = session.has_failed && !is_terminal;
     line_editor_close(editor);
     chat_session_close(&session);
-    return status ? cli_fail(&err) : CLI_OK;
+    if (status) return cli_fail(&err);
+    return has_failed ? CLI_FAILED : CLI_OK;
 }
 
 const Command command_chat = {
@@ -113,7 +125,8 @@ const Command command_chat = {
         "Hold a conversation with a model. In a terminal lines are edited and remembered, accepted drafts are coloured "
         "by drafter, Ctrl-C ends an answer, and a line after each answer tells tokens per second, tokens per pass "
         "of the model, and what plain decoding would reach. From a pipe, each line is a question, and only the "
-        "answers go to standard output. Drafts change no token (but see --verify).",
+        "answers go to standard output; the exit status is 1 if one of them was refused. Drafts change no token (but "
+        "see --verify).",
     .sets = (const OptionSet[]){{generate_options, &args}, {option_table, &args}, {NULL, NULL}},
     .list = generate_list_methods,
     .notes = "A message of several lines stands between \"\"\" and \"\"\", or has a backslash at the end of each line "

@@ -143,7 +143,7 @@ void line_editor_close(LineEditor *e) {
 
 static LineResult read_plain(LineEditor *e, const char **line, size_t *n) {
     ssize_t got = getline(&e->line, &e->size, stdin);
-    if (got < 0) return LINE_END;
+    if (got < 0) return feof(stdin) ? LINE_END : LINE_FAILED;
     if (got > 0 && e->line[got - 1] == '\n') got--;
     if (got > 0 && e->line[got - 1] == '\r') got--;
     e->line[got] = '\0';
@@ -174,7 +174,7 @@ LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line
     if (!typed || count <= 0) return LINE_END;
     free(e->line);
     e->line = strdup(typed);
-    if (!e->line) return LINE_END;
+    if (!e->line) return LINE_FAILED;
     e->size = strlen(e->line) + 1;
     *n = strcspn(e->line, "\r\n");
     e->line[*n] = '\0';

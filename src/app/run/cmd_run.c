@@ -66,9 +66,10 @@ static void print_summary(const Generator *g, const fr_request *r) {
     fr_model_get_info(g->model, &info);
     fr_request_get_stats(r, &s);
     fprintf(stderr, "seed %llu; ", (unsigned long long)args.generate.sampling.seed);
-    fprintf(stderr, "%lld tokens in %lld steps, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
-            (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
-            (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
+    fprintf(stderr,
+            "%lld token%s in %lld step%s, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
+            (long long)s.n_generated, cli_plural(s.n_generated), (long long)s.n_steps, cli_plural(s.n_steps),
+            s.acceptance_length, (long long)s.accepted, (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
     fprintf(
         stderr,
         "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
