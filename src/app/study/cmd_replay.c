@@ -66,7 +66,8 @@ static const Option option_table[] = {
      .metavar = "SPEC",
      .default_help = "ngram-trie",
      .suggest = cli_suggest_draft,
-     .help = "drafter, as method or method:key=value,...; several are united by their calibrated estimates; auto: "
+     .help = "drafter, as method or method:key=value,...; a+b, or several --draft: united by their calibrated "
+             "estimates; auto: "
              "those that auto unites; none: "
              "plain decoding (may be repeated)"},
     /* ngram-trie is made for 32 nodes: a CPU verifies them at a few times the cost of one row. */
