@@ -332,12 +332,13 @@ static void bad_input_costs_a_sentence(void **state) {
     (void)state;
     char command[300];
     snprintf(command, sizeof command,
-             "printf 'a\\0b\\nWhy?\\n' | %s/../forerun chat " TARGET "-n 4 >" DIR "/out 2>" DIR "/said",
+             "printf 'a\\0b\\na\\344b\\nWhy?\\n' | %s/../forerun chat " TARGET "-n 4 >" DIR "/out 2>" DIR "/said",
              cli_rig_folder());
     assert_int_equal(WEXITSTATUS(system(command)), 1);
     read_file(DIR "/out", out, sizeof out);
     read_file(DIR "/said", said, sizeof said);
-    expect_said("a message cannot have a zero byte");
+    expect_said("forerun: a message must be UTF-8 text without zero bytes\n"
+                "forerun: a message must be UTF-8 text without zero bytes\n");
     assert_int_equal(n_lines(out), 1);
     chat("", "");
     assert_string_equal(out, "");

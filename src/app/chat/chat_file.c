@@ -6,6 +6,7 @@
 
 #include "app/cli.h"
 #include "app/json_file.h"
+#include "app/json_values.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -97,23 +98,36 @@ static int check_replaced(const char *path, fr_error *err) {
     return error_set(err, FR_ERR_ARGUMENT, "%s: exists and is not a saved conversation: choose another name", path);
 }
 
-static json_t *to_json(const ChatTurns *turns, const char *model, fr_error *err) {
-    fr_chat_message *messages;
-    int n;
-    if (chat_turns_messages(turns, true, &messages, &n, err)) return NULL;
+/* NULL: a text is not UTF-8. */
+static json_t *messages_json(const fr_chat_message *messages, int n) {
     json_t *list = json_array();
-    for (int i = 0; i < n; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s}", "role", messages[i].role, "content", messages[i].content));
+    for (int i = 0; i < n; i++) {
+        json_t *message = json_pack("{s:s, s:s}", "role", messages[i].role, "content", messages[i].content);
+        if (message) json_array_append_new(list, message);
+        else {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static int to_json(json_t **out, const ChatTurns *turns, const char *model, fr_error *err) {
+    fr_chat_message *messages;
+    int n, status = chat_turns_messages(turns, true, &messages, &n, err);
+    if (status) return status;
+    json_t *list = messages_json(messages, n);
     free(messages);
-    json_t *name = json_string(model);
-    return json_pack("{s:s, s:o, s:o}", "format", format, "model", name ? name : json_null(), "messages", list);
+    if (!list) return error_set(err, FR_ERR_FORMAT, "a message is not UTF-8, which JSON cannot hold");
+    *out = json_pack("{s:s, s:o, s:o}", "format", format, "model", json_string_or_null(model), "messages", list);
+    return FR_OK;
 }
 
 int chat_file_save(const ChatTurns *turns, const char *model, const char *path, fr_error *err) {
+    json_t *json = NULL;
     int status = check_replaced(path, err);
-    if (status) return status;
-    json_t *json = to_json(turns, model, err);
-    status = json_file_write(json, path, JSON_INDENT(2), err);
+    if (!status) status = to_json(&json, turns, model, err);
+    if (!status) status = json_file_write(json, path, JSON_INDENT(2), err);
     json_decref(json);
     return status;
 }

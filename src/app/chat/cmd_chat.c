@@ -6,8 +6,8 @@
 #include "app/chat/chat_session.h"
 #include "app/chat/line_editor.h"
 #include "app/chat/line_history.h"
-
 #include "app/safe_text.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,9 +43,16 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.draft
 
 /* ---- the conversation ------------------------------------------------------------------------------------ */
 
+/* Well-formed UTF-8 without zeros: what templates and saved conversations can hold. */
+static bool is_text(const char *s, size_t n) {
+    for (size_t i = 0, n_whole; i < n; i += n_whole) {
+        size_t n_there = utf8_scan(s + i, n - i, &n_whole);
+        if (s[i] == '\0' || n_there == 0 || n_there < n_whole) return false;
+    }
+    return true;
+}
+
 static int answer(ChatSession *s, const ChatInput *in, fr_error *err) {
-    if (memchr(in->text.data, '\0', in->text.n))
-        return error_set(err, FR_ERR_ARGUMENT, "a message cannot have a zero byte");
     int status = chat_turns_ask(&s->turns, in->text.data, in->text.n, err);
     return status ? status : chat_session_answer(s, err);
 }
@@ -59,9 +66,12 @@ static void say_error(ChatSession *s, const fr_error *err) {
 static void take(ChatSession *s, const ChatInput *in) {
     fr_error err;
     int status = FR_OK;
-    if (in->state == CHAT_INPUT_MESSAGE) status = answer(s, in, &err);
-    if (in->state == CHAT_INPUT_COMMAND) status = chat_command_run(s, in->text.data, &err);
-    if (in->state == CHAT_INPUT_TOO_LONG)
+    bool is_whole = in->state == CHAT_INPUT_MESSAGE || in->state == CHAT_INPUT_COMMAND;
+    if (is_whole && !is_text(in->text.data, in->text.n))
+        status = error_set(&err, FR_ERR_ARGUMENT, "a message must be UTF-8 text without zero bytes");
+    else if (in->state == CHAT_INPUT_MESSAGE) status = answer(s, in, &err);
+    else if (in->state == CHAT_INPUT_COMMAND) status = chat_command_run(s, in->text.data, &err);
+    else if (in->state == CHAT_INPUT_TOO_LONG)
         status = error_set(&err, FR_ERR_MEMORY, "the message is longer than %d MiB", CHAT_INPUT_MAX_BYTES >> 20);
     if (status) say_error(s, &err);
 }
