@@ -22,7 +22,7 @@ typedef struct Shown {
 
 static int show_token(void *user, const fr_token_event *event) {
     Shown *shown = user;
-    if (event->source >= 0 && event->source < CHAT_MAX_DRAFTERS) shown->session->accepted[event->source]++;
+    if (event->source >= 0 && event->source < CHAT_MAX_DRAFTERS) shown->session->drafters.accepted[event->source]++;
     return text_output_write(&shown->text, event) || terminal_signals_interrupted();
 }
 
@@ -124,14 +124,12 @@ static void report(ChatSession *s, const fr_request *r) {
     stats_add(&s->total, &s->last);
     s->n_answers++;
     if (s->last.draft_error[0])
-        chat_session_say(s, "forerun: a drafter was switched off for this answer: %s", s->last.draft_error);
-    if (is_interrupted(r)) chat_session_say(s, "(interrupted)");
+        chat_say("forerun: a drafter was switched off for this answer: %s", s->last.draft_error);
+    if (is_interrupted(r)) chat_say("(interrupted)");
     if (fr_request_finish(r) == FR_FINISH_CONTEXT)
-        chat_session_say(
-            s,
-            "forerun: the answer ends because the context of %d tokens is full: /undo drops the last turn, "
-            "/clear all of them, and -c N makes the context longer",
-            chat_session_n_ctx(s));
+        chat_say("forerun: the answer ends because the context of %d tokens is full: /undo drops the last turn, "
+                 "/clear all of them, and -c N makes the context longer",
+                 chat_session_n_ctx(s));
     if (!s->is_terminal || !isatty(STDERR_FILENO)) return;
     closing_line_print(&s->last, closing_line_plain_s(s->engine, s->last.n_prompt, s->last.n_generated));
 }

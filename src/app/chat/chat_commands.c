@@ -19,15 +19,15 @@ static const ChatCommand commands[];
 /* ---- the conversation ---------------------------------------------------------------------------------- */
 
 static int run_help(ChatSession *s, const char *argument, fr_error *err) {
-    (void)argument, (void)err;
+    (void)s, (void)argument, (void)err;
     fflush(stdout);
     for (const ChatCommand *c = commands; c->name; c++) {
         char usage[32];
         snprintf(usage, sizeof usage, "%s %s", c->name, c->argument ? c->argument : "");
         fprintf(stderr, "  %-18s %s\n", usage, c->help);
     }
-    chat_session_say(s, "Several lines: begin and end them with \"\"\", or end a line with a backslash.\n"
-                        "Ctrl-C ends an answer, Ctrl-D the conversation.");
+    chat_say("Several lines: begin and end them with \"\"\", or end a line with a backslash.\n"
+             "Ctrl-C ends an answer, Ctrl-D the conversation.");
     return FR_OK;
 }
 
@@ -37,8 +37,8 @@ static int run_system(ChatSession *s, const char *argument, fr_error *err) {
         int status = chat_turns_set_system(&s->turns, strcmp(argument, "\"\"") == 0 ? "" : argument, err);
         if (status) return status;
     }
-    if (s->turns.system) chat_session_say(s, "System message: %s", safe_text(&shown, s->turns.system));
-    else chat_session_say(s, "There is no system message; /system TEXT sets one.");
+    if (s->turns.system) chat_say("System message: %s", safe_text(&shown, s->turns.system));
+    else chat_say("There is no system message; /system TEXT sets one.");
     return FR_OK;
 }
 
@@ -47,7 +47,7 @@ static int run_regenerate(ChatSession *s, const char *argument, fr_error *err) {
     ChatTurn *last = chat_turns_last(&s->turns);
     if (!last) return error_set(err, FR_ERR_ARGUMENT, "there is no answer yet that could be generated anew");
     if (s->args->sampling.temperature <= 0)
-        chat_session_say(s, "The temperature is 0, so the answer can only be the same; /temp 0.8 allows others.");
+        chat_say("The temperature is 0, so the answer can only be the same; /temp 0.8 allows others.");
     last->n_regenerated++;
     return chat_session_answer(s, err);
 }
@@ -57,7 +57,7 @@ static int run_undo(ChatSession *s, const char *argument, fr_error *err) {
     SafeText shown;
     const ChatTurn *last = chat_turns_last(&s->turns);
     if (!last) return error_set(err, FR_ERR_ARGUMENT, "there is no turn that could be dropped");
-    chat_session_say(s, "Dropped with its answer: %s", safe_text(&shown, last->question));
+    chat_say("Dropped with its answer: %s", safe_text(&shown, last->question));
     chat_turns_undo(&s->turns);
     return FR_OK;
 }
@@ -66,7 +66,7 @@ static int run_clear(ChatSession *s, const char *argument, fr_error *err) {
     (void)argument, (void)err;
     int n = s->turns.n;
     chat_turns_clear(&s->turns);
-    chat_session_say(s, "Forgot %d turn%s%s.", n, cli_plural(n), s->turns.system ? "; the system message stays" : "");
+    chat_say("Forgot %d turn%s%s.", n, cli_plural(n), s->turns.system ? "; the system message stays" : "");
     return FR_OK;
 }
 
@@ -80,7 +80,7 @@ static int run_quit(ChatSession *s, const char *argument, fr_error *err) {
 
 static void say_file(const ChatSession *s, const char *what, const char *path) {
     SafeText shown;
-    chat_session_say(s, "%s %d turn%s: %s", what, s->turns.n, cli_plural(s->turns.n), safe_text(&shown, path));
+    chat_say("%s %d turn%s: %s", what, s->turns.n, cli_plural(s->turns.n), safe_text(&shown, path));
 }
 
 static int run_save(ChatSession *s, const char *argument, fr_error *err) {
@@ -115,36 +115,34 @@ static int set_option(ChatSession *s, const char *key, const char *argument, fr_
 
 static int run_temp(ChatSession *s, const char *argument, fr_error *err) {
     int status = set_option(s, "temp", argument, err);
-    if (!status) chat_session_say(s, "Temperature %g", (double)s->args->sampling.temperature);
+    if (!status) chat_say("Temperature %g", (double)s->args->sampling.temperature);
     return status;
 }
 
 static int run_seed(ChatSession *s, const char *argument, fr_error *err) {
     int status = set_option(s, "seed", argument, err);
-    if (!status) chat_session_say(s, "Seed %llu", (unsigned long long)s->args->sampling.seed);
+    if (!status) chat_say("Seed %llu", (unsigned long long)s->args->sampling.seed);
     return status;
 }
 
-static void say_stats(const ChatSession *s, const char *what, const fr_stats *a) {
-    chat_session_say(
-        s,
-        "%s: %lld token%s in %lld pass%s, %.2f a pass, %.1f tokens/s; %lld of %lld drafted tokens accepted; "
-        "%lld prompt tokens, %lld of them kept from before",
-        what, (long long)a->n_generated, cli_plural(a->n_generated), (long long)a->n_steps, a->n_steps == 1 ? "" : "es",
-        a->acceptance_length, a->tokens_per_s, (long long)a->accepted, (long long)a->drafted, (long long)a->n_prompt,
-        (long long)a->n_prompt_shared);
+static void say_stats(const char *what, const fr_stats *a) {
+    chat_say("%s: %lld token%s in %lld pass%s, %.2f a pass, %.1f tokens/s; %lld of %lld drafted tokens accepted; "
+             "%lld prompt tokens, %lld of them kept from before",
+             what, (long long)a->n_generated, cli_plural(a->n_generated), (long long)a->n_steps,
+             a->n_steps == 1 ? "" : "es", a->acceptance_length, a->tokens_per_s, (long long)a->accepted,
+             (long long)a->drafted, (long long)a->n_prompt, (long long)a->n_prompt_shared);
 }
 
 static int run_stats(ChatSession *s, const char *argument, fr_error *err) {
     (void)argument, (void)err;
     if (s->n_answers == 0) {
-        chat_session_say(s, "No answer has been generated yet.");
+        chat_say("No answer has been generated yet.");
         return FR_OK;
     }
-    say_stats(s, "The last answer", &s->last);
-    if (s->n_answers > 1) say_stats(s, "All answers", &s->total);
-    chat_session_say(s, "Seed %llu; context %lld of %d tokens", (unsigned long long)s->last_seed,
-                     (long long)(s->last.n_prompt + s->last.n_generated), chat_session_n_ctx(s));
+    say_stats("The last answer", &s->last);
+    if (s->n_answers > 1) say_stats("All answers", &s->total);
+    chat_say("Seed %llu; context %lld of %d tokens", (unsigned long long)s->last_seed,
+             (long long)(s->last.n_prompt + s->last.n_generated), chat_session_n_ctx(s));
     return FR_OK;
 }
 

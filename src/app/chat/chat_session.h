@@ -7,15 +7,20 @@
 
 enum { CHAT_MAX_DRAFTERS = 8 };
 
+/* The drafters of a conversation by the source of their tokens (fr_token_event.source). */
+typedef struct ChatDrafters {
+    char *names[CHAT_MAX_DRAFTERS];      /* [n] */
+    int64_t accepted[CHAT_MAX_DRAFTERS]; /* tokens of the answers that each of them drafted */
+    int n;
+} ChatDrafters;
+
 typedef struct ChatSession {
     GenerateArgs *args; /* sampling and drafts change during the conversation */
     fr_model *model;
     fr_engine *engine;
     ChatTurns turns;
     char *drafts; /* that /drafts chose; args->drafts[0] points to it. NULL: those of the command line */
-    char *drafters[CHAT_MAX_DRAFTERS];   /* [n_drafters] by the source of their tokens (fr_token_event.source) */
-    int64_t accepted[CHAT_MAX_DRAFTERS]; /* tokens of the answers that each of them drafted */
-    int n_drafters;
+    ChatDrafters drafters;
     bool is_terminal, use_color, wants_plain, has_ended;
     bool has_failed;      /* something was refused */
     fr_stats last, total; /* of the last answer, and of all */
@@ -36,7 +41,7 @@ int chat_session_set_drafts(ChatSession *s, const char *drafts, fr_error *err);
 int chat_session_answer(ChatSession *s, fr_error *err);
 
 /* A sentence for the user, on standard error: standard output holds the answers alone. */
-__attribute__((format(printf, 2, 3))) void chat_session_say(const ChatSession *s, const char *sentence, ...);
+__attribute__((format(printf, 1, 2))) void chat_say(const char *sentence, ...);
 /* The drafters with their colours, and how many tokens each of them drafted. */
 void chat_session_show_drafts(const ChatSession *s);
 

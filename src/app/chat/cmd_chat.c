@@ -28,13 +28,13 @@ static const Option option_table[] = {
 };
 
 static void set_defaults(void) {
-    generate_defaults_of_user(&args);
+    generate_defaults_interactive(&args);
     args.n_tokens = 0; /* an answer ends where the model ends it */
 }
 
 static int check(fr_error *err) {
     args.chat = 1;
-    generate_complete_of_user(&args);
+    generate_complete_interactive(&args);
     int status = generate_check(&args, err);
     return status ? status : generate_check_drafts(args.drafts, args.n_drafts, err);
 }
@@ -59,7 +59,7 @@ static int answer(ChatSession *s, const ChatInput *in, fr_error *err) {
 
 /* What is refused costs its sentence, and from a pipe the exit status: the conversation goes on. */
 static void say_error(ChatSession *s, const fr_error *err) {
-    chat_session_say(s, "forerun: %s", err->message);
+    chat_say("forerun: %s", err->message);
     s->has_failed = true;
 }
 
@@ -91,7 +91,7 @@ static void converse(ChatSession *s, LineEditor *editor) {
             error_set(&err, FR_ERR_IO, "standard input cannot be read, or memory ran out");
             say_error(s, &err);
         }
-        if (result == LINE_INTERRUPTED && !is_open) chat_session_say(s, "Ctrl-D or /quit ends the conversation.");
+        if (result == LINE_INTERRUPTED && !is_open) chat_say("Ctrl-D or /quit ends the conversation.");
         if (result == LINE_INTERRUPTED) chat_input_drop(&in);
         take(s, &in);
     }
@@ -104,7 +104,7 @@ static void greet(const ChatSession *s) {
     fr_model_info info;
     SafeText name;
     fr_model_get_info(s->model, &info);
-    chat_session_say(s, "%s; /help lists the commands, Ctrl-D ends the conversation.", safe_text(&name, info.name));
+    chat_say("%s; /help lists the commands, Ctrl-D ends the conversation.", safe_text(&name, info.name));
     if (s->use_color) chat_session_show_drafts(s);
 }
 

@@ -37,10 +37,10 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-static void set_defaults(void) { generate_defaults_of_user(&args.generate); }
+static void set_defaults(void) { generate_defaults_interactive(&args.generate); }
 
 static int check(fr_error *err) {
-    generate_complete_of_user(&args.generate);
+    generate_complete_interactive(&args.generate);
     if (args.logprobs && !args.stats_json)
         return error_set(err, FR_ERR_ARGUMENT, "--logprobs are written to the statistics: pass --stats-json=FILE too");
     return generate_check_prompt(&args.generate, err);

@@ -178,7 +178,7 @@ void generate_defaults(GenerateArgs *a) {
     *a = (GenerateArgs){.sampling = fr_sampling_default(), .n_tokens = 256, .engine.cost_cache = cli_cache_folder()};
 }
 
-void generate_defaults_of_user(GenerateArgs *a) {
+void generate_defaults_interactive(GenerateArgs *a) {
     generate_defaults(a);
     a->sampling.seed = SEED_NOT_GIVEN;
 }
@@ -190,7 +190,7 @@ static uint64_t random_seed(void) {
     return (uint32_t)time(NULL) ^ (uint32_t)getpid() << 16; /* a kernel that has no random numbers yet */
 }
 
-void generate_complete_of_user(GenerateArgs *a) {
+void generate_complete_interactive(GenerateArgs *a) {
     if (a->sampling.seed == SEED_NOT_GIVEN) a->sampling.seed = random_seed();
     /* The text of another rule depends on the drafts, so none is chosen for it. */
     if (a->n_drafts == 0 && (!a->verify || strcmp(a->verify, "sampled") == 0)) a->drafts[a->n_drafts++] = "auto";
