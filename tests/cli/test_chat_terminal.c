@@ -179,6 +179,26 @@ static void run_ends_with_one_line(void **state) {
     assert_int_equal(pty_close(&p), 2);
 }
 
+/* At this temperature every byte comes up, the control characters too. */
+static void answers_do_not_control_the_terminal(void **state) {
+    (void)state;
+    pty_open(&p, "env NO_COLOR=1 %s chat " TARGET "-n 900 --temp 20 --seed 1 --ignore-eos");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "Hello\r");
+    pty_expect(&p, "Hello\r\n");
+    const char *answer = p.text + p.n_seen;
+    pty_expect(&p, " tokens/s");
+    int n_escaped = 0;
+    for (const char *at = answer; at < p.text + p.n_seen; at++) {
+        n_escaped += *at == '\\' && at[1] == 'x';
+        if ((unsigned char)*at < ' ' && !strchr("\r\n\t", *at))
+            fail_msg("a control character, %d, in '%s'", *at, answer);
+    }
+    assert_true(n_escaped > 0);
+    pty_send(&p, "/quit\r");
+    assert_int_equal(pty_close(&p), 0);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
@@ -190,6 +210,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(no_color_is_respected),
         cmocka_unit_test(a_model_alone_opens_a_conversation),
         cmocka_unit_test(run_ends_with_one_line),
+        cmocka_unit_test(answers_do_not_control_the_terminal),
     };
     return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -126,8 +126,8 @@ static int run_seed(ChatSession *s, const char *argument, fr_error *err) {
 }
 
 static void say_stats(const char *what, const fr_stats *a) {
-    chat_say("%s: %lld token%s in %lld pass%s, %.2f a pass, %.1f tokens/s; %lld of %lld drafted tokens accepted; "
-             "%lld prompt tokens, %lld of them kept from before",
+    chat_say("%s: %lld token%s in %lld pass%s, %.2f a pass, %.1f tokens/s\n"
+             "  %lld of %lld drafted tokens accepted; %lld prompt tokens, %lld kept from before",
              what, (long long)a->n_generated, cli_plural(a->n_generated), (long long)a->n_steps,
              a->n_steps == 1 ? "" : "es", a->acceptance_length, a->tokens_per_s, (long long)a->accepted,
              (long long)a->drafted, (long long)a->n_prompt, (long long)a->n_prompt_shared);
