@@ -78,6 +78,10 @@ int gguf_open(Gguf **out, const char *path, fr_error *err) {
 
 int gguf_check(const Gguf *g, fr_error *err) { return mapped_file_check(g ? g->file : NULL, err); }
 
+void gguf_release(const Gguf *g, const void *begin, size_t n) {
+    if (g->file) mapped_file_release(begin, n); /* other memory would be lost */
+}
+
 void gguf_close(Gguf *g) {
     if (!g) return;
     hash_table_close(&g->keys);

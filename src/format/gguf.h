@@ -54,6 +54,9 @@ int gguf_open(Gguf **out, const char *path, fr_error *err);
 /* FR_ERR_IO if the file has been written to or cut since it was opened. Whoever reads tensors calls it afterwards.
  * NULL is fine. */
 int gguf_check(const Gguf *g, fr_error *err);
+/* n bytes of tensors have been read and will not be needed soon: their memory is given back to the system, which reads them
+ * again when they are. */
+void gguf_release(const Gguf *g, const void *begin, size_t n);
 /* As gguf_open, over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
  * are. `name` is used in messages. */
 int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);

@@ -167,8 +167,10 @@ Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
     qkv.products[0] = (Product){&l->q, c->q}, qkv.products[1] = (Product){&l->k, c->k},
     qkv.products[2] = (Product){&l->v, c->v};
     at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
+    at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
+    at = input_squares_op(c, layer, INPUT_O, c->attended, hparams_q_dim(h), at);
 
     Op o = base;
     o.x = c->attended, o.n_products = 1, o.products[0] = (Product){&l->o, c->delta};
@@ -179,7 +181,9 @@ Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
     gate_up.norm = l->spec->ffn_norm, gate_up.n_products = 2;
     gate_up.products[0] = (Product){&l->gate, c->gate}, gate_up.products[1] = (Product){&l->up, c->up};
     at = put_op(at, gate_up, FORWARD_NORM, norm_rows, rows, 0);
+    at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, h->n_embd, at);
     at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units, rows);
+    at = input_squares_op(c, layer, INPUT_DOWN, c->gate, h->n_ff, at);
 
     Op down = base;
     down.n_products = 1, down.products[0] = (Product){&l->down, c->delta};
