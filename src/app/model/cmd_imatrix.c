@@ -2,7 +2,7 @@
  *
  * The model reads the text in windows, and the backend sums the squares of what each matrix reads (Backend.sum_inputs).
  * quant/importance.h has the format of the file. */
-#include "app/model/model_tools.h"
+#include "app/model/text_windows.h"
 #include "backend/executor.h"
 #include "base/arena.h"
 #include "base/progress.h"

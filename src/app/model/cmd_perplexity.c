@@ -4,7 +4,7 @@
  * The text is cut into windows of n_ctx tokens. Each is run from an empty context, and the second half of its tokens is
  * predicted, so that each prediction sees at least half a window: this is how llama.cpp measures, so figures can be compared.
  * With --base both models run side by side, window by window, so no logits need to be stored. */
-#include "app/model/model_tools.h"
+#include "app/model/text_windows.h"
 #include "app/model/prediction_score.h"
 #include "backend/executor.h"
 #include "base/progress.h"

@@ -1,6 +1,5 @@
 /* cmd_quantize.c - `forerun quantize IN OUT --type T`: a model file with smaller weights. */
 #include "app/cli.h"
-#include "app/model/model_tools.h"
 #include "base/progress.h"
 #include "base/threads.h"
 #include "quant/quantize_file.h"

@@ -1,6 +1,6 @@
 /* text_windows.c - a text as windows of tokens, as perplexity has been measured since llama.cpp: windows of n_ctx tokens
  * that do not overlap, each run by itself from an empty context. */
-#include "app/model/model_tools.h"
+#include "app/model/text_windows.h"
 
 #include "text/tokenizer.h"
 

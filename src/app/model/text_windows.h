@@ -1,10 +1,8 @@
-/* model_tools.h - the commands around a model: quantize, imatrix, perplexity, convert; and what they share. */
-#ifndef APP_MODEL_TOOLS_H
-#define APP_MODEL_TOOLS_H
+/* text_windows.h - a text as windows of tokens, which imatrix and perplexity run a model over. */
+#ifndef APP_TEXT_WINDOWS_H
+#define APP_TEXT_WINDOWS_H
 
 #include "app/cli.h"
-
-extern const Command command_quantize, command_imatrix, command_perplexity, command_convert;
 
 /* A text as tokens, cut into windows of n_ctx. What is left over behind the last whole window is not used. Where the vocabulary
  * begins texts with BOS, the text does, and the first token of each window is BOS instead when it is run. */
