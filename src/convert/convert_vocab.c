@@ -112,7 +112,9 @@ static void read_special(ConvertVocab *v, const HubFolder *c) {
     v->pad = named_token(v, c, "pad_token", v->pad);
     for (int i = 0; i < 2; i++) {
         const json_t *value = json_object_get(config, adds[i]);
-        if (json_is_boolean(value)) *to[i] = json_is_true(value);
+        if (!json_is_boolean(value)) continue;
+        *to[i] = json_is_true(value);
+        v->says_bos = v->says_bos || i == 0;
     }
     if (v->bos < 0) v->adds_bos = false;
     if (v->eos < 0) v->adds_eos = false;
@@ -189,7 +191,7 @@ int convert_vocab_write(const ConvertVocab *v, const HubFolder *c, GgufWriter *w
     set_id(w, "unknown", v->unknown);
     set_id(w, "padding", v->pad);
     write_ends(v, c, w);
-    gguf_set_bool(w, "tokenizer.ggml.add_bos_token", v->adds_bos);
+    if (v->says_bos) gguf_set_bool(w, "tokenizer.ggml.add_bos_token", v->adds_bos);
     gguf_set_bool(w, "tokenizer.ggml.add_eos_token", v->adds_eos);
     if (is_spm) gguf_set_bool(w, "tokenizer.ggml.add_space_prefix", v->adds_space_prefix);
     return write_chat_template(c, w, err);

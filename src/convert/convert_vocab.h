@@ -18,6 +18,7 @@ typedef struct ConvertVocab {
     int64_t n_merges;
     int32_t bos, eos, unknown, pad; /* -1: none */
     bool adds_bos, adds_eos, adds_space_prefix;
+    bool says_bos; /* the files say whether texts begin with BOS; else the reader decides by the pre-tokenizer */
     HashTable by_piece;
     char *file;    /* tokenizer.model as it was read; pieces point into it */
     void **memory; /* [n_memory] strings that were made */

@@ -59,6 +59,8 @@ static int read_object(const HubFolder *c, const char *file, json_t **out, fr_er
     *out = NULL;
     if (status || !text) return status;
     *out = json_loadb(text, n, 0, &why);
+    if (!*out && json_error_code(&why) == json_error_numeric_overflow) /* "model_max_length": 1e30, spelt out */
+        *out = json_loadb(text, n, JSON_DECODE_INT_AS_REAL, &why);
     free(text);
     if (json_is_object(*out)) return FR_OK;
     if (*out) return error_set(err, FR_ERR_FORMAT, "%s/%s: must be a JSON object", c->folder, file);

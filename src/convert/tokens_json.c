@@ -196,6 +196,7 @@ static void read_template(ConvertVocab *v, const json_t *processor) {
         if (!json_object_get(inner, "processors")) read_template(v, inner);
     }
     if (n == 0) return;
+    v->says_bos = true;
     v->adds_bos = json_object_get(json_array_get(single, 0), "SpecialToken") != NULL;
     v->adds_eos = n > 1 && json_object_get(json_array_get(single, n - 1), "SpecialToken") != NULL;
 }

@@ -92,7 +92,7 @@ int tokens_spm_read(ConvertVocab *v, const HubFolder *c, fr_error *err) {
     if (status) return status;
     v->kind = VOCAB_SPM;
     v->unknown = 0, v->bos = 1, v->eos = 2; /* SentencePiece's defaults */
-    v->adds_space_prefix = v->adds_bos = true;
+    v->adds_space_prefix = v->adds_bos = v->says_bos = true;
     Wire w = wire_begin(v->file, n);
     for (WireField f; !status && wire_next(&w, &f);) {
         if (f.kind != 2) continue;
