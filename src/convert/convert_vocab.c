@@ -58,7 +58,7 @@ int convert_vocab_set(ConvertVocab *v, const HubFolder *c, int64_t id, const cha
         return error_set(err, FR_ERR_FORMAT, "%s: two tokens have the id %lld, one of them %s", c->folder,
                          (long long)id, printable(&p, piece, n));
     *old = (GgufString){piece, n};
-    v->types[id] = type;
+    v->types[id] = (int32_t)type;
     if (n > 0 && !hash_table_add(&v->by_piece, piece, n, (int32_t)id, &got))
         return error_memory(err, "the table of a vocabulary", (size_t)v->n);
     return FR_OK;
