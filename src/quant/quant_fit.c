@@ -117,7 +117,7 @@ typedef struct Search {
 
 /* Rounds by `start`, solves for the codes, and keeps the result if it is the best so far. */
 static bool try_fit(Search *s, Fit start) {
-    float q[FIT_MAX];
+    float q[FIT_MAX] = {0};
     double error;
     fit_codes(start, s->x, s->n, s->least, s->most, q);
     sum_codes(&s->sums, s->x, s->w, s->n, q);

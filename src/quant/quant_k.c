@@ -73,8 +73,9 @@ static double choose_all(Super *k, const Fit wanted[N_SUB32]) {
 static bool solve_super(const Super *k, float *d, float *dmin) {
     double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;
     for (int i = 0; i < N; i++) {
-        double w = (double)k->w[i], x = (double)k->x[i], a = (double)k->s[i / SUB32] * (double)k->q[i],
-               b = -(double)k->m[i / SUB32];
+        int sub = i / SUB32;
+        double w = (double)k->w[i], x = (double)k->x[i], a = (double)k->s[sub] * (double)k->q[i],
+               b = -(double)k->m[sub];
         aa += w * a * a, ab += w * a * b, bb += w * b * b, ax += w * a * x, bx += w * b * x;
     }
     double det = aa * bb - ab * ab;
@@ -166,7 +167,8 @@ static double choose_all6(Super6 *k, const float wanted[N_SUB16]) {
 static bool solve_super6(const Super6 *k, float *d) {
     double aa = 0, ax = 0;
     for (int i = 0; i < N; i++) {
-        double a = (double)k->s[i / SUB16] * (double)k->q[i];
+        int sub = i / SUB16;
+        double a = (double)k->s[sub] * (double)k->q[i];
         aa += (double)k->w[i] * a * a, ax += (double)k->w[i] * a * (double)k->x[i];
     }
     *d = (float)(ax / aa);
