@@ -163,12 +163,20 @@ static bool read_merge(ConvertVocab *v, const json_t *merge, GgufString *out) {
 /* The piece that a merge makes gets minus its rank, unless an earlier one makes it, too. */
 static void score(ConvertVocab *v, GgufString merge, int64_t rank) {
     char piece[2 * VOCAB_MAX_PIECE];
+    if (!merge.data || merge.n >= sizeof piece) return;
     size_t n_left = strcspn(merge.data, " ");
-    if (merge.n >= sizeof piece) return;
     memcpy(piece, merge.data, n_left);
     memcpy(piece + n_left, merge.data + n_left + 1, merge.n - n_left - 1);
     int32_t id = convert_vocab_find(v, piece, merge.n - 1);
     if (id >= 0 && v->scores[id] == 0) v->scores[id] = -(float)(rank + 1);
+}
+
+/* The scores of all pieces; one that no merge makes comes last. */
+static void score_all(ConvertVocab *v) {
+    for (int64_t i = 0; i < v->n_merges; i++) score(v, v->merges[i], i);
+    for (int64_t i = 0; i < v->n; i++)
+        if (v->types[i] == TOKEN_NORMAL && v->scores[i] == 0) v->scores[i] = -(float)(v->n_merges + 1);
+    v->n_merges = 0;
 }
 
 static int read_merges(ConvertVocab *v, const HubFolder *c, const json_t *model, fr_error *err) {
@@ -180,8 +188,7 @@ static int read_merges(ConvertVocab *v, const HubFolder *c, const json_t *model,
     for (size_t i = 0; i < n; i++)
         if (!read_merge(v, json_array_get(merges, i), &v->merges[v->n_merges++]))
             return refuse(c, "a merge must be two pieces with a space between them", err);
-    for (int64_t i = 0; i < v->n_merges && v->kind == VOCAB_SPM; i++) score(v, v->merges[i], i);
-    if (v->kind == VOCAB_SPM) v->n_merges = 0;
+    if (v->kind == VOCAB_SPM) score_all(v);
     return FR_OK;
 }
 
