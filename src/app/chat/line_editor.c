@@ -47,7 +47,8 @@ static LineEditor *editor_of(EditLine *edit) {
 static void follow_terminal(EditLine *edit) {
     if (terminal_signals_take_resize()) el_resize(edit);
     if (!terminal_signals_take_continue()) return;
-    el_set(edit, EL_PREP_TERM, 1); /* the shell has set the terminal to its own mode */
+    el_set(edit, EL_PREP_TERM, 0); /* libedit does not know that the shell has set the terminal to its own mode */
+    el_set(edit, EL_PREP_TERM, 1);
     el_set(edit, EL_REFRESH);
 }
 
