@@ -110,6 +110,7 @@ $(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
+$(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@

@@ -80,7 +80,7 @@ typedef struct fr_model_options {
 
 typedef struct fr_model_info {
     const char *name;         /* general.name of the file, or its path */
-    const char *architecture; /* "llama", "qwen2", "qwen3" */
+    const char *architecture; /* "llama", "qwen3moe", ...: general.architecture of the file */
     const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* the kernel table in use */
     const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
@@ -121,8 +121,8 @@ typedef struct fr_chat_message {
 
 /* 0 in every field is a sensible default. */
 typedef struct fr_chat_options {
-    /* NULL: the template of the model's file. Otherwise the name of a built-in format, such as "llama3", or the text of
-     * a Jinja template, which contains "{{" or "{%". */
+    /* NULL: the template of the model's file (with tools its template for tools, where it has one). Otherwise the name of a
+     * template that comes with forerun, such as "llama3.1", or the text of a Jinja template, which contains "{{" or "{%". */
     const char *chat_template;
     /* JSON, for what fr_chat_message cannot express; they need a Jinja template. messages: an array as
      * Hugging Face's transformers take it, in place of the messages of the call. tools: an array of function

@@ -8,8 +8,10 @@
 #include "base/threads.h"
 #include "spec/drafter/drafter.h"
 #include "text/chat.h"
+#include "text/named_templates.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -36,7 +38,9 @@ const Option generate_options[] = {
      OPT_TEXT(GenerateArgs, chat_template),
      .metavar = "NAME|FILE",
      .default_help = "the model's own",
-     .help = "chat format: a built-in one by its name (chatml, llama3, ...), or a file with a Jinja template"},
+     .help = "chat template: one that comes with forerun, by its name (chatml, llama3.1, qwen3, gemma3, ...), or a "
+             "file with "
+             "a Jinja template"},
     {.key = "stop", OPT_TEXTS(GenerateArgs, stops, n_stops), .help = "stop before generating TEXT"},
     {.key = "ignore-eos", OPT_FLAG(GenerateArgs, ignore_eos), .help = "continue after the model's end-of-text token"},
 
@@ -196,18 +200,32 @@ void generate_complete_interactive(GenerateArgs *a) {
     if (a->n_drafts == 0 && (!a->verify || strcmp(a->verify, "sampled") == 0)) a->drafts[a->n_drafts++] = "auto";
 }
 
+typedef struct TemplateNames {
+    char text[320];
+} TemplateNames;
+
+static const char *template_names(TemplateNames *out) {
+    size_t n = 0;
+    out->text[0] = '\0';
+    for (const char *const *name = named_templates(); *name && n < sizeof out->text; name++)
+        n += (size_t)snprintf(out->text + n, sizeof out->text - n, "%s%s", n ? ", " : "", *name);
+    return out->text;
+}
+
 /* The text of --chat-template, where it names no built-in format; before the model is loaded. */
 static int read_chat_template(const GenerateArgs *a, fr_error *err) {
     GenerateArgs *args = (GenerateArgs *)(uintptr_t)a;
     Template *t;
     fr_error why;
+    TemplateNames names;
     size_t n;
-    if (!a->chat_template || chat_family_from_name(a->chat_template) != CHAT_NONE || a->chat_template_text)
-        return FR_OK;
+    if (!a->chat_template || a->chat_template_text || named_template(a->chat_template, &n)) return FR_OK;
+    if (chat_family_from_name(a->chat_template) != CHAT_NONE) return FR_OK;
     int status = cli_read_file(a->chat_template, 1 << 20, &args->chat_template_text, &n, &why);
     if (status)
-        return error_set(err, (fr_code)status, "--chat-template: '%s' is no built-in format, and as a file: %s",
-                         a->chat_template, why.message);
+        return error_set(err, (fr_code)status,
+                         "--chat-template: no template '%s' comes with forerun (%s do), and as a file: %s",
+                         a->chat_template, template_names(&names), why.message);
     status = template_compile(&t, a->chat_template_text, n, NULL, &why);
     template_close(status ? NULL : t);
     return status ? error_set(err, (fr_code)status, "--chat-template: %s: %s", a->chat_template, why.message) : FR_OK;
