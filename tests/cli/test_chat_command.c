@@ -362,6 +362,7 @@ static void bad_input_costs_a_sentence(void **state) {
     assert_string_equal(out, "");
     cli_expect("chat", 2, "missing model: pass -m FILE");
     cli_expect("chat " TARGET "--draft teleport", 2, "unknown drafter 'teleport'");
+    cli_expect("chat models/target.gguf", 2, "unexpected argument 'models/target.gguf'; a model is given by -m FILE");
     cli_expect("chat " TARGET "-p a", 2, "unknown option '-p'");
 }
 
