@@ -52,6 +52,8 @@ typedef struct CommandRow {
     int i_set;
 } CommandRow;
 bool command_next_row(const Command *c, CommandRow *at);
+/* Whether no row before this one has its section. */
+bool command_begins_section(const Command *c, const CommandRow *row);
 /* Whether the option stands without a value: -c, --color. */
 bool command_row_is_flag(const Option *row);
 /* Whether --key needs a value: --key=VALUE or --key VALUE. */
@@ -62,6 +64,9 @@ bool command_help(const Command *c, Buf *out);
 
 /* The generated section OPTIONS of man/forerun.1, and the completions of a shell (bash, zsh or fish). */
 bool command_man(const Command *const *commands, Buf *out);
+/* A man page of its own for a command, and those of all commands and methods as FOLDER/forerun-NAME.1. */
+bool command_man_page(const Command *c, Buf *out);
+int command_man_pages(const Command *const *commands, const char *folder, fr_error *err);
 bool command_completions(const Command *const *commands, const char *shell, Buf *out);
 
 /* printf into a buffer, and a string into it. False: no memory. */

@@ -41,16 +41,10 @@ static bool put_row(Buf *out, const Option *row) {
     return fits;
 }
 
-static bool is_first_of_section(const Command *c, const CommandRow *wanted) {
-    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);)
-        if (strcmp(at.section, wanted->section) == 0) return at.row == wanted->row;
-    return false;
-}
-
 static bool put_options(Buf *out, const Command *c) {
     bool fits = true;
     for (CommandRow head = {.row = NULL}; fits && command_next_row(c, &head);) {
-        if (!is_first_of_section(c, &head)) continue;
+        if (!command_begins_section(c, &head)) continue;
         fits = buf_printf(out, "\n%s:\n", head.section);
         for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);)
             if (strcmp(at.section, head.section) == 0) fits = put_row(out, at.row);

@@ -96,6 +96,10 @@ int main(int argc, char **argv) {
         Buf text = {.max_bytes = 1 << 20};
         return print(command_man(cli_commands, &text), &text);
     }
+    if (strcmp(argv[1], "--man-pages") == 0 && argc > 2) { /* for make install, likewise */
+        fr_error err;
+        return command_man_pages(cli_commands, argv[2], &err) ? cli_fail(&err) : CLI_OK;
+    }
     const Command *command = find_command(argv[1]);
     return command ? finish(command_main(command, argc - 1, argv + 1)) : refuse_command(argv[1]);
 }
