@@ -10,6 +10,8 @@
 
 #include <stdio.h>
 
+enum { CLI_WIDTH = 80 }; /* columns of --help */
+
 /* Exit statuses of the program. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_BUS_ERROR = 3 };
 

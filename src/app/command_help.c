@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { WIDTH = 100, COLUMN = 30 };
+enum { COLUMN = 30 };
 
 static bool put_spaces(Buf *out, int n) {
     bool fits = true;
@@ -12,7 +12,7 @@ static bool put_spaces(Buf *out, int n) {
 }
 
 static bool put_paragraph(Buf *out, const char *text) {
-    return text_wrap(out, text, 0, 0, WIDTH) && buf_puts(out, "\n");
+    return text_wrap(out, text, 0, 0, CLI_WIDTH) && buf_puts(out, "\n");
 }
 
 /* "  -n, --tokens=N", "      --color[=WHEN]"; returns its columns. */
@@ -36,7 +36,7 @@ static bool put_row(Buf *out, const Option *row) {
     Buf text = {.max_bytes = 8192};
     bool fits = option_describe(&text, row, true) && buf_puts(out, name);
     fits = fits && (n < COLUMN - 1 ? put_spaces(out, COLUMN - n) : buf_puts(out, "\n") && put_spaces(out, COLUMN));
-    fits = fits && text_wrap(out, text.data, COLUMN, COLUMN, WIDTH) && buf_puts(out, "\n");
+    fits = fits && text_wrap(out, text.data, COLUMN, COLUMN, CLI_WIDTH) && buf_puts(out, "\n");
     buf_free(&text);
     return fits;
 }

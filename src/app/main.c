@@ -19,7 +19,8 @@ const Command *const cli_commands[] = {
 
 static void print_help(FILE *out) {
     fputs("Usage: forerun COMMAND [OPTION...]\n"
-          "Run language models from GGUF files faster than one token at a time, without changing a token.\n\n"
+          "Run language models from GGUF files faster than one token at a time, without\n"
+          "changing a token.\n\n"
           "Commands:\n",
           out);
     for (const Command *const *c = cli_commands; *c; c++) fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
