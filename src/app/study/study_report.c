@@ -42,7 +42,8 @@ static bool is_best(const StudyResult *r, const StudyRow *row, StudyMetric metri
 
 static void print_figure(const StudyResult *r, const StudyRow *row, StudyMetric metric) {
     StudyFigure f = study_figure(r, row, metric);
-    printf(" %6.3f ±%.3f%c", f.mean, f.error, row->tree && is_best(r, row, metric) ? '*' : ' ');
+    int decimals = metric == STUDY_RATE ? 2 : 3;
+    printf(" %6.*f ±%.*f%c", decimals, f.mean, decimals, f.error, row->tree && is_best(r, row, metric) ? '*' : ' ');
 }
 
 void study_print(const StudyResult *r) {
