@@ -23,8 +23,8 @@ static void print_help(FILE *out) {
           "changing a token.\n\n"
           "Commands:\n",
           out);
-    for (const Command *const *c = cli_commands; *c; c++) fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
-    fputs("\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and verification rules.\n"
+    for (const Command *const *c = cli_commands; *c; c++) command_print_summary(out, (*c)->name, (*c)->summary);
+    fputs("\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\nverification rules.\n"
           "'forerun --completions bash|zsh|fish' prints completions for that shell.\n",
           out);
 }
