@@ -67,6 +67,15 @@ static void shell(const char *command) {
     if (pclose(out) != 0) fail_msg("%s\n%s", command, text);
 }
 
+/* A bare machine: the first thing that make compiles names what is missing and the remedy. */
+static void make_points_to_deps(void **state) {
+    (void)state;
+    shell("! env -u MAKEFLAGS PKG_CONFIG_LIBDIR=/nonexistent make -s MODE=none build/none/src/base/clock.o 2>&1");
+    if (!strstr(text, "libpcre2-8") || !strstr(text, "run 'make deps'")) fail_msg("%s", text);
+    shell("! env -u MAKEFLAGS make -s CC=no-such-compiler MODE=none build/none/src/base/clock.o 2>&1");
+    if (!strstr(text, "the compiler no-such-compiler") || !strstr(text, "run 'make deps'")) fail_msg("%s", text);
+}
+
 static void install_and_uninstall(void **state) {
     (void)state;
     if (!strstr(cli_rig_folder(), "build/release")) skip(); /* the only mode that is installed */
@@ -111,6 +120,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_version_everywhere),
         cmocka_unit_test(debian_control_has_every_library),
+        cmocka_unit_test(make_points_to_deps),
         cmocka_unit_test(install_and_uninstall),
     };
     (void)argc;
