@@ -80,7 +80,7 @@ typedef struct fr_model_options {
 
 typedef struct fr_model_info {
     const char *name;         /* general.name of the file, or its path */
-    const char *architecture; /* "llama", "qwen2", "qwen3" */
+    const char *architecture; /* "llama", "qwen3moe", ...: general.architecture of the file */
     const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* the kernel table in use */
     const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
