@@ -253,7 +253,7 @@ static void print_next(const Demo *d) {
     if (d->use_color)
         puts("\n\033[32mGreen\033[0m: tokens that the last drafter had guessed. All figures are of this run.");
     else puts("\nAll figures are of this run.");
-    puts("\nWith a model of your own, any GGUF file of the Llama or Qwen family:\n"
+    puts("\nWith a model of your own, any GGUF file that forerun runs (README.md):\n"
          "  build/forerun run -m model.gguf -p \"Once upon a time\" --draft auto --color\n"
          "  build/forerun compare -m model.gguf -f prompt.txt --draft auto --draft suffix\n"
          "  build/forerun train eagle --help      (a drafter for your model, as used here)\n"
