@@ -45,7 +45,7 @@ static void write_file(const char *path, const char *text, size_t n) {
 static void run(const char *what, const char *command) {
     char line[4096];
     static char text[1 << 16];
-    snprintf(line, sizeof line, "( %s ) 2>&1", command);
+    snprintf(line, sizeof line, "( %s ) 2>&1 </dev/null", command);
     FILE *out = popen(line, "r");
     assert_non_null(out);
     text[fread(text, 1, sizeof text - 1, out)] = '\0';
