@@ -37,6 +37,12 @@ bool command_next_row(const Command *c, CommandRow *at) {
     return true;
 }
 
+bool command_begins_section(const Command *c, const CommandRow *wanted) {
+    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);)
+        if (strcmp(at.section, wanted->section) == 0) return at.row == wanted->row;
+    return false;
+}
+
 bool command_row_is_flag(const Option *row) { return row->kind == OPTION_BOOL || row->kind == OPTION_INT_FLAG; }
 bool command_row_takes_value(const Option *row) { return !command_row_is_flag(row) && !row->implied; }
 

@@ -298,7 +298,7 @@ bool generate_list_methods(Buf *out) {
                 buf_puts(out, "\nVerification rules (--verify RULE):\n");
     for (const VerifyRule *const *r = verify_rules(); *r && fits; r++)
         fits = buf_printf(out, "  %s: ", (*r)->name) &&
-               text_wrap(out, (*r)->summary, (int)strlen((*r)->name) + 4, 4, 100) && buf_puts(out, "\n") &&
-               (!(*r)->option_table || options_help(out, (*r)->option_table, 6, 100));
+               text_wrap(out, (*r)->summary, (int)strlen((*r)->name) + 4, 4, CLI_WIDTH) && buf_puts(out, "\n") &&
+               (!(*r)->option_table || options_help(out, (*r)->option_table, 6, CLI_WIDTH));
     return fits;
 }
