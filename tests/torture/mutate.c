@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_LINES = 10, TIMEOUT_S = 20, MOST_MIB = 1024 };
+enum { MAX_LINES = 12, TIMEOUT_S = 20, MOST_MIB = 1024 };
 
 /* What a command prints: '.': anything; '!': no control bytes; '{': and JSON, if it succeeds. %m is the mutant. */
 typedef struct Kind {
@@ -31,8 +31,8 @@ typedef struct Kind {
     "!inspect --tensors %m", "{inspect --json --tensors %m", "!tokenize -m %m -f %k/text.txt --special", \
         ".run -m %m -t 1 -p abab -n 6 --draft none --stats", \
         ".run -m %m -t 1 --backend reference -p ab -n 3 --draft none", \
-        "!logits -m %m -t 1 --tokens 1,2,3 -o %o/result", "!index -m %m %k/data.jsonl -o %o/result", \
-        ".run " TARGET "-p abab -n 8 --draft sps:model=%m"
+        "!logits -m %m -t 1 --tokens 1,2,3 -o %o/result", "!quantize %m %o/result --type Q4_K_M --requantize", \
+        "!index -m %m %k/data.jsonl -o %o/result", ".run " TARGET "-p abab -n 8 --draft sps:model=%m"
 #define DRAFTER(method) \
     { \
         method, method ".gguf", mutate_gguf, .lines = { \
