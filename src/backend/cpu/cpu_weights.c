@@ -2,12 +2,15 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu_backend.h"
 
+#include "base/mapped_file.h"
 #include "base/mem.h"
 #include "format/finite.h"
 
 #include <stdatomic.h>
 
 #include <string.h>
+
+enum { RELEASE_BYTES = 1 << 20 };
 
 /* A matrix, and where it comes from. */
 typedef struct Packing {
@@ -27,12 +30,32 @@ static ActForm block_form(const CpuWeights *w) {
     return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
 }
 
-static void check_rows(Packing *p, int64_t begin, int64_t end) {
-    const GgufTensor *t = p->from;
+/* Rows [begin, end) of a matrix of the file, fewer where it has fewer. */
+static const char *file_rows(const GgufTensor *t, int64_t begin, int64_t end, size_t *bytes) {
     size_t row_bytes = t->bytes / (size_t)t->dims[1];
     if (end > t->dims[1]) end = t->dims[1];
-    if (!finite_weights(t->type, (const char *)t->data + (size_t)begin * row_bytes, (end - begin) * t->dims[0]))
+    *bytes = (size_t)(end - begin) * row_bytes;
+    return (const char *)t->data + (size_t)begin * row_bytes;
+}
+
+static void check_rows(Packing *p, int64_t begin, int64_t end) {
+    const GgufTensor *t = p->from;
+    size_t bytes;
+    const char *rows = file_rows(t, begin, end, &bytes);
+    if (end > t->dims[1]) end = t->dims[1];
+    if (!finite_weights(t->type, rows, (end - begin) * t->dims[0]))
         atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
+}
+
+/* Pages of a mapped file count as memory of the process once they were read. Given back as soon as they are packed, they
+ * never add up: the peak is that of the packed weights (tests/cli/test_load_memory.c). Gives back rows [begin, end) if
+ * they are many enough to be worth a system call, or the last; returns from where on rows still have to be. */
+static int64_t release_rows(const GgufTensor *t, int64_t begin, int64_t end, bool is_last) {
+    size_t bytes;
+    const char *rows = file_rows(t, begin, end, &bytes);
+    if (bytes < RELEASE_BYTES && !is_last) return begin;
+    mapped_file_release(rows, bytes);
+    return end;
 }
 
 /* Tile by tile: the rows that were checked are still in the cache when they are packed. */
@@ -41,9 +64,11 @@ static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     Packing *p = ctx;
     int64_t begin, end;
     threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
+    int64_t kept = begin * TILE_ROWS;
     for (int64_t i = begin; i < end; i++) {
         check_rows(p, i * TILE_ROWS, (i + 1) * TILE_ROWS);
         packed_fill(p->m, p->from->data, i, i + 1);
+        kept = release_rows(p->from, kept, (i + 1) * TILE_ROWS, i + 1 == end);
     }
 }
 
@@ -55,12 +80,12 @@ static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
     check_rows(p, begin, end);
 }
 
-/* The embedding is not packed: rows of it are read from the file. */
+/* The embedding is not packed, but copied. */
 static int check_embedding(const CpuWeights *w, fr_error *err) {
     const Model *m = w->base.model;
-    Packing p = {.from = m->token_embd};
+    Packing p = {.from = &w->embedding};
     threads_run_once(w->base.options.n_threads, check_part, &p);
-    return p.is_not_finite ? model_refuse_not_finite(m, p.from, err) : FR_OK;
+    return p.is_not_finite ? model_refuse_not_finite(m, m->token_embd, err) : FR_OK;
 }
 
 /* Sets the shape of a matrix that pack_all will fill. */
@@ -99,6 +124,7 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     w->embedding.data = w->embedding_memory = mem_alloc(t->bytes);
     if (!w->embedding_memory) return error_memory(err, "the embedding", t->bytes);
     memcpy(w->embedding_memory, t->data, t->bytes);
+    mapped_file_release(t->data, t->bytes);
     return FR_OK;
 }
 
