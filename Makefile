@@ -14,8 +14,9 @@ JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
-# Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
-HEADER_PKGS := openblas
+# Only the headers are needed to build: the libraries are loaded when training or pulling begins (src/train/ops/gemm.c,
+# src/app/models/http.c).
+HEADER_PKGS := openblas libcurl libcrypto
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # WERROR=-Werror in .ci/run only: a warning of some future compiler must not stop a user's build.
@@ -56,7 +57,7 @@ $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 LIB_ROOMS   := base format template text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
 LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
-APP_ROOMS   := app app/run app/bench app/study app/train app/inspect app/perf
+APP_ROOMS   := app app/models app/run app/bench app/study app/train app/inspect app/perf
 TEST_ROOMS  := unit lossless golden train cli
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
@@ -137,6 +138,9 @@ $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc
 $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=strndup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
+# test_pull_tls is a server of its own.
+$(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
+$(BUILD)/tests/test_model_name: $(BUILD)/src/app/model_name.o
 # What the program installs in its own process is tested by a program that links that file.
 $(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
 $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox_calls.o
@@ -161,7 +165,7 @@ $(RUNNER): tests/support/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev gnuplot-nox
+                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcurl4-openssl-dev libssl-dev libcmocka-dev gnuplot-nox
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing
@@ -237,7 +241,7 @@ tidy: $(TIDIED)
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
                librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
-               libopenblas-pthread-dev libopenblas0-pthread libgfortran5
+               libopenblas-pthread-dev libopenblas0-pthread libgfortran5 libcurl4-openssl-dev libssl-dev
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
 ARM64_CC    ?= aarch64-linux-gnu-gcc

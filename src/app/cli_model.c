@@ -14,7 +14,7 @@
 const Option cli_model_options[] = {
     {.key = "model",
      .letter = 'm',
-     OPT_FILE(CliModel, path),
+     OPT_MODEL(CliModel, path),
      .required = "model",
      .section = "Model",
      .help = "GGUF file of the model"},

@@ -45,6 +45,7 @@ static const struct {
     {"train/loop", UP_TO_SPEC "spec/drafters/learned train/ops train/data train/nets "},
     {"import", UP_TO_SPEC "spec/drafters/learned "},
     {"app", UP_TO_SPEC "engine lab "},
+    {"app/models", UP_TO_SPEC "engine app "},
     {"app/run", UP_TO_SPEC "engine lab app "},
     {"app/bench", UP_TO_SPEC "engine lab app app/run "},
     {"app/study", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text "},
