@@ -17,7 +17,12 @@ struct FileHash {
 
 #define CRYPTO_FUNCTIONS(X) \
     X(EVP_MD_CTX_new) \
-    X(EVP_MD_CTX_free) X(EVP_sha1) X(EVP_sha256) X(EVP_DigestInit_ex) X(EVP_DigestUpdate) X(EVP_DigestFinal_ex)
+    X(EVP_MD_CTX_free) \
+    X(EVP_sha1) \
+    X(EVP_sha256) \
+    X(EVP_DigestInit_ex) \
+    X(EVP_DigestUpdate) \
+    X(EVP_DigestFinal_ex)
 static struct {
 #define DECLARE(name) __typeof__(&(name)) name;
     CRYPTO_FUNCTIONS(DECLARE)

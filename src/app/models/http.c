@@ -24,8 +24,15 @@ enum { MAX_REDIRECTS = 10, CONNECT_S = 30, STALLED_S = 60 };
 /* The functions of libcurl that are used, with the types that its header gives them. */
 #define CURL_FUNCTIONS(X) \
     X(curl_global_init) \
-    X(curl_easy_init) X(curl_easy_setopt) X(curl_easy_perform) X(curl_easy_getinfo) X(curl_easy_header) \
-        X(curl_easy_cleanup) X(curl_easy_strerror) X(curl_slist_append) X(curl_slist_free_all)
+    X(curl_easy_init) \
+    X(curl_easy_setopt) \
+    X(curl_easy_perform) \
+    X(curl_easy_getinfo) \
+    X(curl_easy_header) \
+    X(curl_easy_cleanup) \
+    X(curl_easy_strerror) \
+    X(curl_slist_append) \
+    X(curl_slist_free_all)
 static struct {
 #define DECLARE(name) __typeof__(&(name)) name;
     CURL_FUNCTIONS(DECLARE)
