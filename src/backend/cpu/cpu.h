@@ -1,7 +1,8 @@
 /* cpu.h - inside of the CPU backend: what its files share.
  *
  *   cpu_backend.c   the table              cpu_linear.c   drafters' matrices, LM head, norms, softmax
- *   cpu_weights.c   packing                cpu_lookup.c   drafters' tables of rows
+ *   cpu_weights.c   packing; packed_file.c what was packed before
+ *                                          cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
  *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c   a forward
  */
@@ -44,9 +45,9 @@ typedef struct CpuWeights {
     const Kernels *kernels;
     PackedMatrix output;    /* [n_vocab][n_embd]; of a submodel the target's */
     CpuLayer *layers;       /* [n_layer] */
-    void *block;            /* where all matrices lie, in the order in which a forward reads them */
+    void *block;            /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
     GgufTensor embedding;   /* the model's embedding, in memory: nothing is read from the file after loading */
-    void *embedding_memory; /* NULL: the target's */
+    void *embedding_memory; /* NULL: the target's, or mapped */
 } CpuWeights;
 
 /* Packs a matrix of the file into memory of its own. */
@@ -190,6 +191,7 @@ void norm_row(const CpuContext *c, float *out, const float *x, const float *norm
 int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
 int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err);
 void cpu_weights_close(Weights *w);
+int cpu_weights_save(const Weights *w, const char *path, fr_error *err);
 void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
 int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err);

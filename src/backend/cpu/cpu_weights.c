@@ -1,6 +1,7 @@
-/* cpu_weights.c - the weights of a model, packed in tiles for the kernels. */
+/* cpu_weights.c - the weights of a model, packed in tiles for the kernels, or mapped from a file of packed weights. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/packed_file.h"
 
 #include "base/mapped_file.h"
 #include "base/mem.h"
@@ -8,7 +9,10 @@
 
 #include <stdatomic.h>
 
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { RELEASE_BYTES = 1 << 20 };
 
@@ -115,6 +119,30 @@ static int pack_all(Loader *l) {
     return FR_OK;
 }
 
+/* The matrices and the embedding from a file of packed weights; false: there is none, or none that can be used, which
+ * packed_error explains. */
+static bool map_packed(Loader *l) {
+    CpuWeights *w = l->w;
+    const WeightsOptions *o = &w->base.options;
+    const GgufTensor *t = w->base.model->token_embd;
+    const void *matrices, *embedding;
+    fr_error why;
+    if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
+    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, w->base.bytes, t->bytes, o->n_threads,
+                         &matrices, &embedding, &why)) {
+        snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
+        return false;
+    }
+    const char *at = matrices;
+    for (int64_t i = 0; i < l->n_packings; i++) {
+        l->packings[i].m->data = (void *)(uintptr_t)at; /* kernels only read it */
+        at += packed_bytes(l->packings[i].m);
+    }
+    w->embedding = *t;
+    w->embedding.data = embedding;
+    return true;
+}
+
 /* A row of the embedding is read for each token, for as long as the model is open: from a copy, because a file may be
  * overwritten or cut. A submodel shares the target's. */
 static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err) {
@@ -161,6 +189,14 @@ static int load_layers(Loader *l) {
     return FR_OK;
 }
 
+static int pack_and_copy(Loader *l, const CpuWeights *target) {
+    const Model *m = l->w->base.model;
+    int status = copy_embedding(l->w, target, l->err);
+    if (!status) status = pack_all(l);
+    if (!status && !target && m->output != m->token_embd) status = check_embedding(l->w, l->err);
+    return status;
+}
+
 /* target: NULL, or whose LM head these layers share. */
 static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
                         fr_error *err) {
@@ -177,9 +213,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (!status) status = load_layers(&l);
     if (target) w->output = target->output;
     else if (!status) status = will_pack(&l, model->output, &w->output);
-    if (!status) status = copy_embedding(w, target, err);
-    if (!status) status = pack_all(&l);
-    if (!status && !target && model->output != model->token_embd) status = check_embedding(w, err);
+    if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
     if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);
     if (status) {
@@ -197,15 +231,24 @@ int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *op
 int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
     WeightsOptions options = target->options;
     options.progress = NULL;
+    options.packed_file = NULL;
     return open_weights(out, layers, &options, (const CpuWeights *)target, err);
 }
 
 void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
+    mapped_file_close(w->base.mapped);
     mem_free(w->layers);
     mem_free(w->block);
     mem_free(w->embedding_memory);
     mem_free(w);
+}
+
+int cpu_weights_save(const Weights *weights, const char *path, fr_error *err) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    fr_assert(w->block); /* packed here, and not mapped */
+    return packed_file_write(path, weights->model->gguf, w->block, weights->bytes, w->embedding.data,
+                             w->embedding.bytes, weights->options.n_threads, err);
 }
 
 void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
