@@ -122,6 +122,7 @@ const Job jobs[] = {
     {.name = "import medusa",
      .line = "import-drafter medusa -m %k/target.gguf %k/medusa.safetensors -o %o/new.gguf",
      .outputs = {"new.gguf"}},
+    {.name = "repack", .line = "repack -m %k/target.gguf -t 1"}, /* from now on, runs map what it wrote */
     {.name = "perf", .line = "perf " TARGET "--seconds 0.01 --rows 1 --ctx 8 --parts 1 --json", .is_slow = true},
 };
 const int n_jobs = sizeof jobs / sizeof *jobs;
