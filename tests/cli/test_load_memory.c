@@ -20,9 +20,8 @@ static char model[600], cache[640];
 static void write_model(const char *options) {
     char command[1400];
     snprintf(model, sizeof model, "%s/load-memory.gguf", cli_rig_folder());
-    snprintf(command, sizeof command,
-             "%s/../make_model --dim 1024 --heads 16 --kv-heads 4 --ffn 3072 --vocab 8192 %s -o %s", cli_rig_folder(),
-             options, model);
+    snprintf(command, sizeof command, "%s/../make_model --dim 1024 --heads 16 --kv-heads 4 --ffn 3072 %s -o %s",
+             cli_rig_folder(), options, model);
     if (system(command) != 0) fail_msg("%s", command);
 }
 
@@ -59,10 +58,11 @@ static void the_peak_is_near_the_size_of_the_file(void **state) {
         print_message("skipped: a sanitizer takes memory of its own\n");
         skip();
     }
-    static const char *const kinds[] = {"--type Q8_0 --layers 10", "--type Q4_K --layers 18"};
+    static const char *const kinds[] = {"--type Q8_0 --layers 10 --vocab 8192", "--type Q4_K --layers 18 --vocab 8192",
+                                        "--type Q8_0 --layers 7 --vocab 60000 --tie"};
     const char *const logits[] = {"forerun", "logits", "-m", model, "--tokens", "1,2,3", "-o", "-", NULL};
     const char *const repack[] = {"forerun", "repack", "-m", model, NULL};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         write_model(kinds[i]);
         double packing = peak(logits), writing = peak(repack), mapping = peak(logits);
         print_message("%s: peak %.3f of the file where it is packed, %.3f in repack, %.3f where it is mapped\n",

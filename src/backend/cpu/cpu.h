@@ -43,13 +43,16 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;    /* [n_vocab][n_embd]; of a submodel the target's */
-    CpuLayer *layers;       /* [n_layer] */
-    void *block;            /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
-    GgufTensor embedding;   /* the model's embedding, in memory: nothing is read from the file after loading */
+    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel the target's */
+    CpuLayer *layers;     /* [n_layer] */
+    void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
+    GgufTensor embedding; /* the model's embedding, in memory: nothing is read from the file after loading. data is NULL
+                             * where its rows are those of `output` */
     void *embedding_memory; /* NULL: the target's, or mapped */
 } CpuWeights;
 
+/* The embedding of a token, out: [n_embd]. */
+void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out);
 /* Packs a matrix of the file into memory of its own. */
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err);
 

@@ -5,6 +5,7 @@
 
 #include "base/mapped_file.h"
 #include "base/mem.h"
+#include "format/blocks.h"
 #include "format/finite.h"
 
 #include <stdatomic.h>
@@ -119,16 +120,24 @@ static int pack_all(Loader *l) {
     return FR_OK;
 }
 
+/* The embedding as the weights keep it: without data where its rows can be read out of the output matrix, because that is
+ * the same. (Not BF16: packing makes zeros of subnormal numbers.) */
+static GgufTensor own_embedding(const Model *m) {
+    GgufTensor t = *m->token_embd;
+    if (m->output == m->token_embd && t.type != TYPE_BF16) t.data = NULL, t.bytes = 0;
+    return t;
+}
+
 /* The matrices and the embedding from a file of packed weights; false: there is none, or none that can be used, which
  * packed_error explains. */
 static bool map_packed(Loader *l) {
     CpuWeights *w = l->w;
     const WeightsOptions *o = &w->base.options;
-    const GgufTensor *t = w->base.model->token_embd;
+    const GgufTensor own = own_embedding(w->base.model);
     const void *matrices, *embedding;
     fr_error why;
     if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
-    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, w->base.bytes, t->bytes, o->n_threads,
+    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, w->base.bytes, own.bytes, o->n_threads,
                          &matrices, &embedding, &why)) {
         snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
         return false;
@@ -138,8 +147,8 @@ static bool map_packed(Loader *l) {
         l->packings[i].m->data = (void *)(uintptr_t)at; /* kernels only read it */
         at += packed_bytes(l->packings[i].m);
     }
-    w->embedding = *t;
-    w->embedding.data = embedding;
+    w->embedding = own;
+    if (own.bytes) w->embedding.data = embedding;
     return true;
 }
 
@@ -147,8 +156,8 @@ static bool map_packed(Loader *l) {
  * overwritten or cut. A submodel shares the target's. */
 static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err) {
     const GgufTensor *t = w->base.model->token_embd;
-    w->embedding = target ? target->embedding : *t;
-    if (target) return FR_OK;
+    w->embedding = target ? target->embedding : own_embedding(w->base.model);
+    if (target || !w->embedding.data) return FR_OK;
     w->embedding.data = w->embedding_memory = mem_alloc(t->bytes);
     if (!w->embedding_memory) return error_memory(err, "the embedding", t->bytes);
     memcpy(w->embedding_memory, t->data, t->bytes);
@@ -251,9 +260,21 @@ int cpu_weights_save(const Weights *weights, const char *path, fr_error *err) {
                              w->embedding.bytes, weights->options.n_threads, err);
 }
 
-void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
-    const GgufTensor *embd = &((const CpuWeights *)w)->embedding;
-    for (int32_t i = 0; i < n; i++) embedding_row(embd, tokens[i], out + i * embd->dims[0]);
+void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out) {
+    const PackedMatrix *m = &w->output;
+    char piece[PACKED_READ * sizeof(float)]; /* of a row in the layout of the file */
+    if (w->embedding.data) embedding_row(&w->embedding, token, out);
+    else
+        for (int64_t k = 0; k < m->n_in; k += PACKED_READ) {
+            int64_t n = m->n_in - k < PACKED_READ ? m->n_in - k : PACKED_READ;
+            packed_read_row(m, token, k, n, piece);
+            blocks_dequantize(m->type, piece, n, out + k);
+        }
+}
+
+void cpu_embed(const Weights *weights, const int32_t *tokens, int32_t n, float *out) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    for (int32_t i = 0; i < n; i++) cpu_embedding_row(w, tokens[i], out + i * w->embedding.dims[0]);
 }
 
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {

@@ -6,7 +6,7 @@
  *
  *     0     "FRPACKED"  version  (Header, below)
  *     4096  the matrices, in the order in which a forward reads them, as one block
- *           the embedding in the layout of the model's file, aligned to a cache line
+ *           the embedding in the layout of the model's file, aligned to a cache line; not where it is the output matrix
  *
  * The header names nothing but the source and the hashes. Where each matrix lies follows from the model, by the same code
  * that lays them out in memory, so there is no offset in the file that could be wrong.
@@ -139,7 +139,7 @@ static bool write_content(FILE *f, const Content *c) {
     static const char zeros[MEM_ALIGN];
     size_t n_padding = aligned(c->embedding_bytes) - c->embedding_bytes;
     return fwrite(c->matrices, 1, c->matrix_bytes, f) == c->matrix_bytes &&
-           fwrite(c->embedding, 1, c->embedding_bytes, f) == c->embedding_bytes &&
+           (!c->embedding_bytes || fwrite(c->embedding, 1, c->embedding_bytes, f) == c->embedding_bytes) &&
            fwrite(zeros, 1, n_padding, f) == n_padding;
 }
 

@@ -9,7 +9,7 @@
  * tests/unit/test_packed_file.c fails otherwise. */
 enum { PACKED_FILE_VERSION = 1 };
 
-/* Writes the matrices [matrix_bytes] and the embedding [embedding_bytes] of the model in `source`. */
+/* Writes the matrices [matrix_bytes] and the embedding [embedding_bytes, may be 0] of the model in `source`. */
 int packed_file_write(const char *path, const Gguf *source, const void *matrices, size_t matrix_bytes,
                       const void *embedding, size_t embedding_bytes, int n_threads, fr_error *err);
 
