@@ -1,7 +1,7 @@
 /* http.c - one GET by libcurl: redirects, ranges, and what the answer says.
  *
- * libcurl is loaded by dlopen when it is needed, not linked: it brings some thirty libraries, which every command would
- * load at its start (bench/DIARY.md), and forerun runs without it, except for `pull`. It reads the variables for proxies
+ * libcurl is loaded by dlopen when it is needed, not linked: with what it needs it is 29 libraries, which every command would
+ * load at its start, and forerun runs without it, except for `pull`. It reads the variables for proxies
  * (https_proxy, all_proxy, no_proxy) itself. SSL_CERT_FILE names other certificates to trust, as for the programs of
  * OpenSSL and curl.
  *
