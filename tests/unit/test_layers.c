@@ -47,6 +47,7 @@ static const struct {
     {"app", UP_TO_SPEC "engine lab "},
     {"app/models", UP_TO_SPEC "engine app "},
     {"app/run", UP_TO_SPEC "engine lab app "},
+    {"app/chat", UP_TO_SPEC "engine lab app app/run "},
     {"app/bench", UP_TO_SPEC "engine lab app app/run "},
     {"app/study", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text "},
     {"app/train", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text spec/drafters/learned train/ops "
