@@ -187,6 +187,7 @@ static int check_experts(const Model *m, int32_t i, fr_error *err) {
 static int load_experts(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     int64_t n = n_experts(s);
     size_t before = l->w->block_bytes;
+    fr_assert(n > 0);
     if (!(layer->experts = mem_calloc((size_t)n, sizeof *layer->experts)))
         return error_memory(l->err, "experts", (size_t)n * sizeof *layer->experts);
     int status = FR_OK;
