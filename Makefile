@@ -63,8 +63,8 @@ $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format template text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
-LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
-APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf
+LAB_ROOMS   := lab train/ops train/nets train/data train/loop import quant convert
+APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/model
 TEST_ROOMS  := unit lossless golden train cli
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
@@ -109,8 +109,8 @@ $(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    IS
 $(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
 
-# Training: loops over single numbers are done several side by side; no flag that could change a bit.
-$(BUILD)/src/train/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
+# Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
+$(BUILD)/src/train/%.o $(BUILD)/src/quant/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
 $(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support

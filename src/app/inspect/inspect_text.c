@@ -243,6 +243,7 @@ void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool
     if (colour) fputs("\033[0m", stdout);
     printf("\n  GGUF version %u, ", gguf_version(g));
     print_size(gguf_file_bytes(g));
+    if (gguf_n_files(g) > 1) printf(" in %d files", gguf_n_files(g));
     printf(", %" PRId64 " tensors, %" PRId64 " key-values\n\n", gguf_n_tensors(g), gguf_n_kv(g));
     print_shape(s);
     print_drafter(s);

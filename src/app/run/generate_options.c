@@ -49,7 +49,7 @@ const Option generate_options[] = {
      .metavar = "SPEC",
      .section = SECTION_DRAFTING,
      .suggest = cli_suggest_draft,
-     .default_help = "auto in run and chat",
+     .default_help = "in run and chat auto, with --verify sampled; otherwise none",
      .help = "drafter, as method or method:key=value,...; a+b: both, united in one tree; auto: chosen while "
              "generating; none: plain decoding. Several --draft are alternatives in compare and bench, and elsewhere "
              "united like a+b"},
