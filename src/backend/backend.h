@@ -19,6 +19,7 @@
 #define BACKEND_BACKEND_H
 
 #include "base/machine_speed.h"
+#include "base/threads.h"
 #include "model/model.h"
 
 typedef struct Backend Backend;
@@ -129,6 +130,8 @@ struct Backend {
 
     int (*device_open)(Device **out, const DeviceOptions *options, fr_error *err);
     void (*device_close)(Device *d);
+    /* Does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has threads. */
+    void (*run_parts)(Device *d, int n_parts, PartFn fn, void *ctx);
 
     /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots. read
      * gives the result number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or

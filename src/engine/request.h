@@ -29,6 +29,16 @@ typedef struct RequestDraft {
     double time_credit_s; /* time that it may spend on proposals without saving as much */
 } RequestDraft;
 
+/* What verification decided about the tree of a step. Threads work it out side by side, each for requests of its own;
+ * it takes effect when the request's turn comes. */
+typedef struct Verdict {
+    VerifyResult result; /* cut before the first row of logits that is not finite */
+    int32_t n_path;      /* accepted nodes before the cut */
+    int32_t n_good;      /* tokens that rows of finite logits decided; 0: none */
+    int status;          /* of the rule */
+    fr_error error;
+} Verdict;
+
 struct fr_request {
     fr_engine *engine;
     fr_request_options options; /* prompt, stops and drafts are not read again */
@@ -54,6 +64,7 @@ struct fr_request {
     Tree proposal;                  /* of one drafter, before the union */
     int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
     bool is_prefill_step;
+    Verdict verdict;
     Detokenizer detokenizer;
     Buf text; /* all text so far; the callback has been given n_sent bytes of it */
     size_t n_sent;

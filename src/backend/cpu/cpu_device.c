@@ -29,6 +29,10 @@ void cpu_device_close(Device *device) {
     mem_free(d);
 }
 
+void cpu_run_parts(Device *device, int n_parts, PartFn fn, void *ctx) {
+    threads_run(((CpuDevice *)device)->threads, n_parts, fn, ctx);
+}
+
 /* Bytes of an activation row in the widest form. */
 static size_t widest_row(int64_t n_in) {
     size_t widest = 0;
