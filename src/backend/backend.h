@@ -19,6 +19,7 @@
 #define BACKEND_BACKEND_H
 
 #include "base/machine_speed.h"
+#include "base/row_kernels.h"
 #include "base/threads.h"
 #include "model/model.h"
 
@@ -28,6 +29,7 @@ typedef struct Backend Backend;
 typedef struct Device {
     const Backend *backend;
     int n_threads;
+    const RowKernels *rows; /* passes over rows of logits in main memory, for this CPU */
 } Device;
 
 typedef struct WeightsOptions {

@@ -89,8 +89,12 @@ static int take_memory(fr_engine *e, fr_error *err) {
 static int open_scratch(fr_engine *e, fr_error *err) {
     int n = e->device->n_threads < e->options.max_requests ? e->device->n_threads : e->options.max_requests;
     e->scratch = mem_calloc((size_t)n, sizeof *e->scratch);
-    for (; e->scratch && e->n_scratch < n; e->n_scratch++)
-        if (!(e->scratch[e->n_scratch] = verify_scratch_new(e->model->model->hparams.n_vocab))) break;
+    for (; e->scratch && e->n_scratch < n; e->n_scratch++) {
+        VerifyScratch *s = verify_scratch_new(e->model->model->hparams.n_vocab);
+        if (!s) break;
+        sampler_use_kernels(s->sampler, e->device->rows);
+        e->scratch[e->n_scratch] = s;
+    }
     return e->n_scratch == n ? FR_OK : error_memory(err, "the scratch memory of verification", 0);
 }
 

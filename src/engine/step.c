@@ -22,7 +22,6 @@
 #include "engine/kv_policy.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
-#include "format/finite.h"
 #include "spec/tree/union.h"
 
 /* Appends n rows to the batch, whose slots are claimed. The caller fills them in. */
@@ -139,7 +138,7 @@ static void count_step(fr_stats *s, const Tree *t, const VerifyResult *v) {
 static int32_t cut_at_bad_logits(const fr_request *r, VerifyResult *v) {
     const float *const *logits = r->engine->step.row_logits + r->first_row;
     int32_t n = 0, node = 0;
-    while (n <= v->n_path && finite_floats(logits[node], r->engine->model->model->hparams.n_vocab))
+    while (n <= v->n_path && r->engine->device->rows->is_finite(logits[node], r->engine->model->model->hparams.n_vocab))
         if (++n <= v->n_path) node = v->path[n - 1];
     if (n > 0 && n <= v->n_path) {
         v->n_path = n - 1;
@@ -155,6 +154,7 @@ static void find_verdict(fr_request *r, VerifyScratch *scratch) {
     v->status = verify(r, scratch, &v->result, &v->error);
     v->n_path = v->result.n_path;
     v->n_good = v->status ? 0 : cut_at_bad_logits(r, &v->result);
+    if (v->n_good > 0) score_tokens(r, scratch->sampler);
     r->stats.verify_s += clock_s() - start_s;
 }
 
@@ -206,14 +206,11 @@ static void commit_and_emit(fr_request *r) {
         return;
     }
     int32_t tokens[TREE_MAX_NODES], sources[TREE_MAX_NODES], *rows = e->step.commit_rows;
-    const float *logits[TREE_MAX_NODES];
     rows[0] = r->first_row;
-    logits[0] = e->step.row_logits[r->first_row];
     for (int32_t i = 0; i < v->n_path; i++) {
         tokens[i] = r->tree.nodes[v->path[i]].token;
         sources[i] = r->tree.nodes[v->path[i]].source;
         rows[i + 1] = r->first_row + v->path[i];
-        logits[i + 1] = e->step.row_logits[r->first_row + v->path[i]];
     }
     tokens[v->n_path] = v->next_token;
     sources[v->n_path] = -1;
@@ -222,7 +219,7 @@ static void commit_and_emit(fr_request *r) {
     r->stats.verify_s += clock_s() - start_s;
     request_drafts_observe_tree(r, v);
     int64_t n_accepted = r->stats.accepted;
-    request_emit(r, tokens, sources, logits, v->n_path + 1);
+    request_emit(r, tokens, sources, v->n_path + 1);
     request_drafts_count_tags(r, v, r->stats.accepted - n_accepted);
     if (verdict->n_good <= verdict->n_path && !r->finish) fail_of_bad_logits(r);
 }

@@ -15,7 +15,7 @@ int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err) {
         cpu_device_close(&d->base);
         return status;
     }
-    d->base = (Device){.backend = &backend_cpu, .n_threads = options->n_threads};
+    d->base = (Device){.backend = &backend_cpu, .n_threads = options->n_threads, .rows = d->kernels->rows};
     *out = &d->base;
     return FR_OK;
 }

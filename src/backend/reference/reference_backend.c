@@ -86,7 +86,7 @@ static int device_open(Device **out, const DeviceOptions *options, fr_error *err
     (void)options;
     *out = mem_calloc(1, sizeof **out);
     if (!*out) return error_memory(err, "a device", sizeof **out);
-    **out = (Device){.backend = &backend_reference, .n_threads = 1};
+    **out = (Device){.backend = &backend_reference, .n_threads = 1, .rows = &row_kernels_plain};
     return FR_OK;
 }
 

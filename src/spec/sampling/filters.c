@@ -10,20 +10,15 @@
  * worst, on flat rows. Proof: tests/unit/test_sampler.c, against a slow reference. */
 #include "spec/sampling/filters.h"
 
-#include "spec/sampling/row_scan.h"
-
 #include <stdlib.h>
 #include <string.h>
-
-/* Whether a comes before b in falling order of probability. */
-static bool before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
 /* Restores the heap below i. The top is the first candidate in that order, or the last with last_on_top. */
 static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
     Candidate moving = heap[i];
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(heap[child + 1], heap[child]) != last_on_top) child++;
-        if (before(heap[child], moving) == last_on_top) break;
+        if (child + 1 < n && filter_before(heap[child + 1], heap[child]) != last_on_top) child++;
+        if (filter_before(heap[child], moving) == last_on_top) break;
         heap[i] = heap[child];
     }
     heap[i] = moving;
@@ -34,16 +29,23 @@ static void heapify(Candidate *heap, int32_t n, bool last_on_top) {
 }
 
 /* The k first candidates of the row, as a heap with the first on top; returns how many there are. */
-static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_vocab, int32_t k) {
+static int32_t select_top_k(const FilterScratch *s, const float *logits, int32_t k) {
+    enum { CHUNK = 1024 };
+    Candidate *heap = s->candidates;
     int32_t n = 0, i = 0;
-    for (; i < n_vocab && n < k; i++)
+    for (; i < s->n_vocab && n < k; i++)
         if (logits[i] > -INFINITY) heap[n++] = (Candidate){logits[i], i};
     heapify(heap, n, true);
-    for (; i < n_vocab; i++) /* ids rise, so a token of equal logit comes after the heap's last */
-        if (logits[i] > heap[0].logit) {
-            heap[0] = (Candidate){logits[i], i};
+    for (int32_t end; i < s->n_vocab; i = end) {
+        end = s->n_vocab - i < CHUNK ? s->n_vocab : i + CHUNK;
+        int32_t n_above = s->rows->above(logits + i, end - i, heap[0].logit, s->ids);
+        for (int32_t c = 0; c < n_above; c++) { /* ids rise, so a token of equal logit comes after the heap's last */
+            float logit = logits[i + s->ids[c]];
+            if (!(logit > heap[0].logit)) continue;
+            heap[0] = (Candidate){logit, i + s->ids[c]};
             sift_down(heap, n, 0, true);
         }
+    }
     heapify(heap, n, false);
     return n;
 }
@@ -53,9 +55,9 @@ static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_voca
  * less than (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
 static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o,
                             double *mass) {
-    *mass = row_mass(logits, s->n_vocab, max, o->temperature);
+    *mass = s->rows->mass(logits, s->n_vocab, max, o->temperature);
     double floor_logit = (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
-    return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
+    return s->rows->above(logits, s->n_vocab, (float)floor_logit, s->ids);
 }
 
 /* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved
@@ -144,7 +146,7 @@ Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *r
     int32_t n;
     double mass = 0;
     if (by_k) {
-        n = select_top_k(c, row, s->n_vocab, o->top_k);
+        n = select_top_k(s, row, o->top_k);
         for (int32_t i = 0; i < n; i++) mass += filter_weight(c[i].logit, max, o->temperature);
         kept.n = o->top_p < 1 ? cut_heap(c, n, max, o->temperature, 0, (double)o->top_p * mass) : n;
     } else {
