@@ -2,7 +2,7 @@
  *
  * The problem: of 128,000 logits only a few pass the filters, and sorting the whole row to find them is expensive.
  * The idea: partial selections. top-k is a heap of k candidates. top-p first rules out tokens too light to be in the
- * set, by a bound on their common mass, and then pops a heap until the mass is reached. If many tokens remain, as on
+ * set, by a bound on their common mass, and sorts the others until the mass is reached. If many tokens remain, as on
  * flat rows, a histogram of the logits gives the end of the run to within a bucket or two, so that only the tokens
  * there have to be ordered.
  *
@@ -114,27 +114,61 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
     return e;
 }
 
+/* A number that rises as the logit falls; equal for equal logits, so that 0 and -0 are one. */
+static uint32_t falling_key(float logit) {
+    float x = logit + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 ? bits : ~bits & 0x7fffffff;
+}
+
+/* Sorts candidates of rising ids in falling order of probability: by one byte of their keys after the other. */
+static void sort_falling(Candidate *c, int32_t n, Candidate *spare) {
+    for (int shift = 0; shift < 32; shift += 8) {
+        int32_t starts[257] = {0};
+        for (int32_t i = 0; i < n; i++) starts[(falling_key(c[i].logit) >> shift & 255) + 1]++;
+        for (int k = 0; k < 256; k++) starts[k + 1] += starts[k];
+        for (int32_t i = 0; i < n; i++) spare[starts[falling_key(c[i].logit) >> shift & 255]++] = c[i];
+        Candidate *sorted = spare; /* after an even number of passes it is the caller's c */
+        spare = c;
+        c = sorted;
+    }
+}
+
+/* Divides the *n tokens of s->ids: those that are in the run for sure become candidates at `sure`, those near its end
+ * stay in s->ids. Without branches, which nobody could predict. Returns how many stay. */
+static int32_t divide(const FilterScratch *s, const Ends *e, const float *row, float max, int32_t n, Candidate *sure) {
+    int32_t n_near = 0, n_sure = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t id = s->ids[i], bucket = bucket_of(e, max, row[id]);
+        sure[n_sure] = (Candidate){row[id], id};
+        n_sure += bucket < e->sure;
+        s->ids[n_near] = id;
+        n_near += bucket >= e->sure && bucket <= e->last;
+    }
+    return n_near;
+}
+
 /* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its
  * length. The candidates for it are the *n tokens of s->ids. */
 static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want,
                           int32_t *n) {
     Ends e = {.last = N_BUCKETS - 1};
     if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
-    int32_t n_heap = 0, n_sure = 0, n_ids = *n;
-    double sum = 0;
     Candidate *sure = s->candidates + (s->n_vocab - e.n_sure);
-    for (int32_t i = 0; i < n_ids; i++) {
-        Candidate c = {row[s->ids[i]], s->ids[i]};
-        int32_t bucket = bucket_of(&e, max, c.logit);
-        if (bucket > e.last) continue;
-        if (bucket < e.sure) sure[n_sure++] = c, sum += filter_weight(c.logit, max, temperature);
-        else s->candidates[n_heap++] = c;
+    int32_t n_near = divide(s, &e, row, max, *n, sure), n_cut = 0;
+    double sum = 0;
+    for (int32_t i = 0; i < e.n_sure; i++) sum += filter_weight(sure[i].logit, max, temperature);
+    for (int32_t i = 0; i < n_near; i++) s->near[i] = (Candidate){row[s->ids[i]], s->ids[i]};
+    sort_falling(s->near, n_near, s->spare);
+    while (n_cut < n_near) {
+        sum += filter_weight(s->near[n_cut++].logit, max, temperature);
+        if (sum >= want) break;
     }
-    heapify(s->candidates, n_heap, false);
-    int32_t n_cut = cut_heap(s->candidates, n_heap, max, temperature, sum, want);
-    memmove(s->candidates + n_heap, sure, (size_t)n_sure * sizeof *sure);
-    *n = n_heap + n_sure;
-    return n_cut + n_sure;
+    for (int32_t i = 0; i < n_cut; i++) s->candidates[n_near - 1 - i] = s->near[i];
+    memmove(s->candidates + n_near, sure, (size_t)e.n_sure * sizeof *sure);
+    *n = n_near + e.n_sure;
+    return n_cut + e.n_sure;
 }
 
 Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *row, float max) {

@@ -21,8 +21,9 @@ static inline bool filter_before(Candidate a, Candidate b) {
 typedef struct FilterScratch { /* working memory, owned by the sampler */
     int32_t n_vocab;
     const RowKernels *rows;
-    Candidate *candidates; /* [n_vocab] heap of top-k and top-p */
-    int32_t *ids;          /* [n_vocab] tokens that can be in the top-p set */
+    Candidate *candidates;   /* [n_vocab + 1] what remains */
+    Candidate *near, *spare; /* [n_vocab] tokens near the end of the top-p set, while they are sorted */
+    int32_t *ids;            /* [n_vocab] tokens that can be in the top-p set */
 } FilterScratch;
 
 /* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). Of either, min-p

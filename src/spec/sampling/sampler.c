@@ -82,9 +82,12 @@ Sampler *sampler_new(int32_t n_vocab) {
     sampler_use_kernels(s, &row_kernels_plain);
     s->adjusted = mem_calloc(n, sizeof *s->adjusted);
     s->counts = mem_calloc(n, sizeof *s->counts);
-    s->filter.candidates = mem_calloc(n, sizeof *s->filter.candidates);
+    s->filter.candidates = mem_calloc(n + 1, sizeof *s->filter.candidates);
+    s->filter.near = mem_calloc(n, sizeof *s->filter.near);
+    s->filter.spare = mem_calloc(n, sizeof *s->filter.spare);
     s->filter.ids = mem_calloc(n, sizeof *s->filter.ids);
-    if (s->adjusted && s->counts && s->filter.candidates && s->filter.ids) return s;
+    const FilterScratch *f = &s->filter;
+    if (s->adjusted && s->counts && f->candidates && f->near && f->spare && f->ids) return s;
     sampler_free(s);
     return NULL;
 }
@@ -96,6 +99,8 @@ void sampler_free(Sampler *s) {
     mem_free(s->adjusted);
     mem_free(s->counts);
     mem_free(s->filter.candidates);
+    mem_free(s->filter.near);
+    mem_free(s->filter.spare);
     mem_free(s->filter.ids);
     mem_free(s);
 }
