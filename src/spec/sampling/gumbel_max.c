@@ -111,13 +111,8 @@ static Contest contest_of(const Draw *d) {
                      (float)((lead + margin + 127 + 31) * unit)};
 }
 
-static bool is_rare(const GumbelRow *g, int32_t id) {
-    for (int32_t k = 0; k < g->n_rare; k++)
-        if (g->rare_id[k] == id) return true;
-    return false;
-}
-
-/* Tokens [begin, end), multiples of 4, but the rare ones. */
+/* Tokens [begin, end), multiples of 4. A rare token among them was considered with its rare noise, which is greater than what
+ * its word stands for: this does not change the result. */
 static void draw_chunk(Draw *d, const RowKernels *rows, DrawScratch *s, const Range *r, const float *row, int32_t begin,
                        int32_t end) {
     float floor = winning_logit(d);
@@ -129,7 +124,7 @@ static void draw_chunk(Draw *d, const RowKernels *rows, DrawScratch *s, const Ra
     int32_t n = rows->contenders(&contest, row, s->blocks, s->words, n_blocks, s->at);
     for (int32_t i = 0; i < n; i++) {
         int32_t at = s->at[i], id = 4 * (int32_t)s->blocks[at / 4] + at % 4;
-        if (!is_rare(&d->noise, id)) consider(d, r, row, id, gumbel_common_v(s->words[at]));
+        consider(d, r, row, id, gumbel_common_v(s->words[at]));
     }
 }
 
