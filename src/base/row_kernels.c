@@ -13,7 +13,7 @@
  *               6e-9), multiplications and additions rounded one by one; 2^k by its bits; k is rounded by adding 1.5 *
  *               2^23, which leaves it in the low bits of the sum. x <= 0, and below -87, where 2^k would leave the normal
  *               numbers, the term is 0. Sums of eight terms a lane are taken in float, everything else in double.
- *     exp_sum   the same in double, with a polynomial that is as exact
+ *     exp_sum   the same in double, with fused multiply-adds: slow here on a CPU that has none
  *
  * The terms of NaN and -inf are 0, because a comparison with either is false. Proof: tests/unit/test_row_kernels.c,
  * every table against plain loops and exp() in double, and against this one bit by bit. */
@@ -129,10 +129,10 @@ static double plain_mass(const float *row, int32_t n, float max, float temperatu
 static double exp_double(double x) {
     static const double c[ROW_EXP_N] = ROW_EXP_COEFFICIENTS;
     if (!(x >= ROW_EXP_LOW)) return 0;
-    double rounded = x * ROW_EXP_LOG2E + ROW_EXP_ROUND, k = rounded - ROW_EXP_ROUND;
-    double r = x - k * ROW_EXP_LN2_HIGH - k * ROW_EXP_LN2_LOW, p = c[ROW_EXP_N - 1];
-    for (int i = ROW_EXP_N - 2; i >= 0; i--) p = p * r + c[i];
-    double e = p * (r * r) + r + 1;
+    double rounded = fma(x, ROW_EXP_LOG2E, ROW_EXP_ROUND), k = rounded - ROW_EXP_ROUND;
+    double r = fma(k, -ROW_EXP_LN2_LOW, fma(k, -ROW_EXP_LN2_HIGH, x)), p = c[ROW_EXP_N - 1];
+    for (int i = ROW_EXP_N - 2; i >= 0; i--) p = fma(p, r, c[i]);
+    double e = fma(p, r * r, r) + 1;
     uint64_t e_bits, k_bits;
     memcpy(&e_bits, &e, sizeof e_bits);
     memcpy(&k_bits, &rounded, sizeof k_bits);

@@ -136,11 +136,10 @@ static double row_mass(const float *row, int32_t n, float max, float temperature
 /* exp_double of base/row_kernels.c. */
 INLINE Vd d_exp(Vd x) {
     static const double c[ROW_EXP_N] = ROW_EXP_COEFFICIENTS;
-    Vd rounded = d_add(d_mul(x, d_set(ROW_EXP_LOG2E)), d_set(ROW_EXP_ROUND)), k = d_sub(rounded, d_set(ROW_EXP_ROUND));
-    Vd r = d_sub(d_sub(x, d_mul(k, d_set(ROW_EXP_LN2_HIGH))), d_mul(k, d_set(ROW_EXP_LN2_LOW)));
-    Vd p = d_set(c[ROW_EXP_N - 1]);
-    UNROLL for (int i = ROW_EXP_N - 2; i >= 0; i--) p = d_add(d_mul(p, r), d_set(c[i]));
-    Vd e = d_add(d_add(d_mul(p, d_mul(r, r)), r), d_set(1));
+    Vd rounded = d_fma(x, d_set(ROW_EXP_LOG2E), d_set(ROW_EXP_ROUND)), k = d_sub(rounded, d_set(ROW_EXP_ROUND));
+    Vd r = d_fma(k, d_set(-ROW_EXP_LN2_LOW), d_fma(k, d_set(-ROW_EXP_LN2_HIGH), x)), p = d_set(c[ROW_EXP_N - 1]);
+    UNROLL for (int i = ROW_EXP_N - 2; i >= 0; i--) p = d_fma(p, r, d_set(c[i]));
+    Vd e = d_add(d_fma(p, d_mul(r, r), r), d_set(1));
     return d_where_ge(x, ROW_EXP_LOW, d_scale(e, rounded));
 }
 

@@ -20,6 +20,7 @@ INLINE void d_store(double *p, Vd a) { _mm256_storeu_pd(p, a); }
 INLINE Vd d_add(Vd a, Vd b) { return _mm256_add_pd(a, b); }
 INLINE Vd d_sub(Vd a, Vd b) { return _mm256_sub_pd(a, b); }
 INLINE Vd d_mul(Vd a, Vd b) { return _mm256_mul_pd(a, b); }
+INLINE Vd d_fma(Vd a, Vd b, Vd c) { return _mm256_fmadd_pd(a, b, c); }
 INLINE Vd d_where_ge(Vd x, double limit, Vd a) { return _mm256_and_pd(_mm256_cmp_pd(x, d_set(limit), _CMP_GE_OQ), a); }
 INLINE Vd d_scale(Vd a, Vd k) {
     __m256i bits = _mm256_slli_epi64(_mm256_castpd_si256(k), 52);

@@ -24,6 +24,7 @@ INLINE void d_store(double *p, Vd a) { _mm512_storeu_pd(p, a); }
 INLINE Vd d_add(Vd a, Vd b) { return _mm512_add_pd(a, b); }
 INLINE Vd d_sub(Vd a, Vd b) { return _mm512_sub_pd(a, b); }
 INLINE Vd d_mul(Vd a, Vd b) { return _mm512_mul_pd(a, b); }
+INLINE Vd d_fma(Vd a, Vd b, Vd c) { return _mm512_fmadd_pd(a, b, c); }
 /* a where x >= limit, else 0 */
 INLINE Vd d_where_ge(Vd x, double limit, Vd a) {
     return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x, d_set(limit), _CMP_GE_OQ), a);

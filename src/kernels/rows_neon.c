@@ -31,6 +31,7 @@ INLINE void d_store(double *p, Vd a) {
 INLINE Vd d_add(Vd a, Vd b) { return (Vd){a.lo + b.lo, a.hi + b.hi}; }
 INLINE Vd d_sub(Vd a, Vd b) { return (Vd){a.lo - b.lo, a.hi - b.hi}; }
 INLINE Vd d_mul(Vd a, Vd b) { return (Vd){a.lo * b.lo, a.hi * b.hi}; }
+INLINE Vd d_fma(Vd a, Vd b, Vd c) { return (Vd){vfmaq_f64(c.lo, a.lo, b.lo), vfmaq_f64(c.hi, a.hi, b.hi)}; }
 INLINE float64x2_t where_ge(float64x2_t x, double limit, float64x2_t a) {
     return vreinterpretq_f64_u64(vandq_u64(vcgeq_f64(x, vdupq_n_f64(limit)), vreinterpretq_u64_f64(a)));
 }

@@ -22,7 +22,7 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("rum", 2, "did you mean run?");
     cli_expect("run " TARGET "-p a --logit-bias 5", 2, "--logit-bias: '5' must be TOKEN=X");
     cli_expect("run " TARGET "-p a --logit-bias 5=nan", 2, "'5=nan' must be TOKEN=X");
-    cli_expect("run " TARGET "-p a -n 2 --logit-bias 999999=1", 1, "token 999999 at index 0 of logit_bias");
+    cli_expect("run " TARGET "-p a -n 2 --logit-bias 999999=1", 2, "token 999999 at index 0 of logit_bias");
     cli_expect("run " TARGET "-p a --top-logprobs 3", 2, "pass --stats-json=FILE too");
     cli_expect("run " TARGET "-p a --top-logprobs 21 --stats-json x", 2, "0 to 20");
     cli_expect("run --help", 0, "ngram-trie");

@@ -135,16 +135,19 @@ static void sort_falling(Candidate *c, int32_t n, Candidate *spare) {
     }
 }
 
-/* Divides the *n tokens of s->ids: those that are in the run for sure become candidates at `sure`, those near its end
+/* Divides the n tokens of s->ids: those that are in the run for sure become candidates at `sure`, those near its end
  * stay in s->ids. Without branches, which nobody could predict. Returns how many stay. */
-static int32_t divide(const FilterScratch *s, const Ends *e, const float *row, float max, int32_t n, Candidate *sure) {
-    int32_t n_near = 0, n_sure = 0;
+static int32_t divide(const FilterScratch *s, const Ends *ends, const float *row, float max, int32_t n,
+                      Candidate *restrict sure) {
+    const Ends e = *ends;
+    int32_t *ids = s->ids, n_near = 0, n_sure = 0;
     for (int32_t i = 0; i < n; i++) {
-        int32_t id = s->ids[i], bucket = bucket_of(e, max, row[id]);
-        sure[n_sure] = (Candidate){row[id], id};
-        n_sure += bucket < e->sure;
-        s->ids[n_near] = id;
-        n_near += bucket >= e->sure && bucket <= e->last;
+        Candidate c = {row[ids[i]], ids[i]};
+        int32_t bucket = bucket_of(&e, max, c.logit);
+        sure[n_sure] = c;
+        n_sure += bucket < e.sure;
+        ids[n_near] = c.id;
+        n_near += (bucket >= e.sure) & (bucket <= e.last);
     }
     return n_near;
 }
