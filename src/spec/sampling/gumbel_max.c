@@ -79,9 +79,10 @@ typedef struct Range {
 
 static Range range_of(const Kept *kept) {
     Range r = {.cut = {-INFINITY, 0}, .min_logit = kept->min_logit};
-    if (kept->candidates) r.cut = kept->candidates[0];
-    for (int32_t i = 1; i < kept->n; i++)
-        if (filter_before(r.cut, kept->candidates[i])) r.cut = kept->candidates[i];
+    const Candidate *c = kept->candidates;
+    if (c) r.cut = c[0];
+    for (int32_t i = 1; c && i < kept->n; i++)
+        if (filter_before(r.cut, c[i])) r.cut = c[i];
     r.floor = nextafterf((float)r.min_logit, -INFINITY);
     if (r.cut.logit > r.floor) r.floor = r.cut.logit;
     return r;
