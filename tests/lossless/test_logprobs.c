@@ -142,10 +142,18 @@ static void run_plainly(const fr_model *model) {
     fr_engine_close(e);
 }
 
+/* ThreadSanitizer makes everything thirty times slower: under it only the test whose subject is threads runs in full. */
+#if defined(__SANITIZE_THREAD__)
+enum { UNDER_TSAN = 1 };
+#else
+enum { UNDER_TSAN = 0 };
+#endif
+
 static void drafts_and_tables_change_no_bit(void **state) {
     (void)state;
     int n_tables;
     const Kernels *const *tables = kernels_available(&n_tables);
+    if (UNDER_TSAN) n_tables = 1;
     for (int t = 0; t < n_tables; t++) {
         fr_model *model = rig_open_model(TARGET, tables[t]->name);
         if (t == 0) run_plainly(model);
@@ -216,6 +224,7 @@ static bool has_token(const Run *r, int32_t token) {
 
 static void a_bias_bans_and_favours_with_and_without_drafts(void **state) {
     (void)state;
+    if (UNDER_TSAN) skip();
     static Run first, biased, got;
     fr_model *model = rig_open_model(TARGET, NULL);
     fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96});
