@@ -25,7 +25,7 @@ struct fr_model {
     Gguf *gguf;
     Tokenizer *tokenizer;
     Model *model;
-    Weights *weights; /* of the model, resident in its backend */
+    Weights *weights;                          /* of the model, resident in its backend */
     ChatTemplate chat_template, tool_template; /* the second for conversations with tools, where the file has one */
     char *name;
 };
