@@ -110,6 +110,15 @@ typedef struct CostWork {
     double attention_ops;           /* of one row and one earlier token, in float */
 } CostWork;
 
+/* The inputs of the matrices of each layer. */
+typedef enum InputKind { INPUT_QKV, INPUT_O, INPUT_GATE_UP, INPUT_DOWN, INPUT_KINDS } InputKind;
+
+/* Sums of their squares over the rows of forwards, for importance matrices. */
+typedef struct InputSquares {
+    int64_t n_rows;            /* that were added */
+    double *sums[INPUT_KINDS]; /* [n_layer][inputs of the kind] */
+} InputSquares;
+
 /* What a linear layer does with its product p = W x + bias. */
 typedef enum LinearOp {
     LINEAR_SET,      /* y = p */
@@ -173,6 +182,8 @@ struct Backend {
     int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
                  CostPart *out);
     void (*time_parts)(Context *c, double *seconds);
+    /* From now on each forward adds the squares of all inputs to the sums; NULL: no longer. */
+    void (*sum_inputs)(Context *c, InputSquares *to);
     int (*speed)(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
     int (*read_weights)(Device *d, const Weights *w, double *seconds,
                         fr_error *err); /* the time of reading all matrices once */

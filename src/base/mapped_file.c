@@ -104,6 +104,12 @@ const void *mapped_file_bytes(const MappedFile *f, size_t *n) {
     return f->bytes;
 }
 
+void mapped_file_release(const void *begin, size_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)begin + page - 1) / page * page,
+              to = ((uintptr_t)begin + n) / page * page;
+    if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 /* ---- changes ------------------------------------------------------------------------------------- */
 
 static bool same_time(struct timespec a, struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }

@@ -30,6 +30,10 @@ const void *mapped_file_bytes(const MappedFile *f, size_t *n);
 /* FR_ERR_IO if the file has been written to or cut since it was opened; NULL is never changed. */
 int mapped_file_check(const MappedFile *f, fr_error *err);
 
+/* Tells the system that bytes of a mapping have been read and will not be needed soon, so that reading a file once does not
+ * fill the memory with it. They can still be read. */
+void mapped_file_release(const void *begin, size_t n);
+
 /* The path, shortened where it is long, of the mapped file that the address lies in; NULL: in none. A signal handler may call it:
  * it takes no lock and no memory. The first 64 files are known. */
 const char *mapped_file_at(const void *address);

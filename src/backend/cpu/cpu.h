@@ -4,6 +4,7 @@
  *   cpu_weights.c   packing                cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
  *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c, experts.c   a forward
+ *   input_squares.c   the inputs of its matrices
  */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
@@ -130,6 +131,7 @@ struct Op {
     const float *x;           /* what is converted, [n_rows] of the products' n_in */
     int n_products;
     Product products[5];
+    InputKind inputs; /* which of InputSquares.sums x is added to */
 };
 
 /* Writes an operation: `base`, which has the products, and what it does with them. n_rows: rows that it multiplies, 0
@@ -141,8 +143,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are
- * split, two where what is added has a norm or a factor, 7 for experts. */
-enum { OPS_PER_LAYER = 20, OPS_AROUND = 3 };
+ * split, two where what is added has a norm or a factor, 7 for experts, four if the squares of inputs are summed. */
+enum { OPS_PER_LAYER = 24, OPS_AROUND = 3 };
 
 /* A choice of a row, and where its activations lie among those of all choices. */
 typedef struct ExpertChoice {
@@ -192,6 +194,7 @@ struct CpuContext {
     Stage *stages;                     /* the same */
     double *stage_s;                   /* the same: seconds of each */
     double *part_s;                    /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
+    InputSquares *squares;             /* see Backend.sum_inputs; NULL: not summed */
 };
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
@@ -263,6 +266,9 @@ void cpu_work(const Weights *w, KvType kv_type, CostWork *out);
 int cpu_parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
               CostPart *out);
 void cpu_time_parts(Context *c, double *seconds);
+void cpu_sum_inputs(Context *c, InputSquares *to);
+/* The operation that adds the squares of x [n_rows][n], inputs of a kind, if they are summed (input_squares.c). */
+Op *input_squares_op(CpuContext *c, int32_t layer, InputKind kind, const float *x, int64_t n, Op *at);
 /* Adds the seconds of the stages of a forward of n operations to the parts (forward.c calls it). */
 void cpu_note_times(CpuContext *c, int n);
 int cpu_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);

@@ -45,6 +45,7 @@ const Backend backend_cpu = {
     .work = cpu_work,
     .parts = cpu_parts,
     .time_parts = cpu_time_parts,
+    .sum_inputs = cpu_sum_inputs,
     .speed = cpu_speed,
     .read_weights = cpu_read_weights,
 };

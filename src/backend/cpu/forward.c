@@ -135,4 +135,5 @@ void cpu_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     threads_run_stages(c->threads, c->stages, n);
     if (c->part_s) threads_time(c->threads, NULL);
     cpu_note_times(c, n);
+    if (c->squares) c->squares->n_rows += n_rows;
 }
