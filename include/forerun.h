@@ -237,14 +237,35 @@ typedef struct fr_sampling {
 /* Greedy, without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64. */
 FR_API fr_sampling fr_sampling_default(void);
 
-/* A new token, as the callback gets it. Pointers are valid until the callback returns. */
+/* `bias` is added to the logit of a token in every step, before everything that fr_sampling does: so it holds for greedy
+ * requests too, and for drafters that know the target's sampling. -INFINITY: the token is never generated (if all are
+ * banned, token 0 is). The ranges and conventions of servers (-100 for a ban) are the caller's. */
+typedef struct fr_logit_bias {
+    int32_t token;
+    float bias;
+} fr_logit_bias;
+
+typedef struct fr_top_logprob {
+    int32_t token;
+    double logprob;
+} fr_top_logprob;
+
+/* A new token, as the callback gets it. Pointers are valid until the callback returns.
+ *
+ * Log-probabilities are the model's own: of softmax(logits), before logit_bias and all that fr_sampling does. So a banned
+ * token has one, too, and the sampled token need not be among the top ones. With drafts they have the bits that plain
+ * decoding gives them. */
 typedef struct fr_token_event {
     int32_t token;
     int32_t source;   /* index of the draft that proposed it ("auto" counts as the drafts it stands for); -1: the
                          * target's own token */
     const char *text; /* text that is certain since this token: whole characters, '\0'-terminated, perhaps empty */
     size_t n_bytes;
-    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs */
+    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs or
+                     * n_top_logprobs */
+    const fr_top_logprob *top_logprobs; /* [n_top_logprobs] the most probable tokens, best first; of equally probable
+                                         * ones the lowest ids first */
+    int n_top_logprobs;                 /* as the request wants it, at most the size of the vocabulary */
 } fr_token_event;
 
 typedef struct fr_request_options {
@@ -274,9 +295,13 @@ typedef struct fr_request_options {
      * The head of this file says which functions it may call. */
     int (*on_token)(void *user, const fr_token_event *event);
     void *user;
+    const fr_logit_bias *logit_bias; /* [n_logit_bias] several for one token add up; copied */
+    int n_logit_bias;
+    int n_top_logprobs; /* of each token event; 0 .. FR_MAX_TOP_LOGPROBS */
 } fr_request_options;
 
 enum {
+    FR_MAX_TOP_LOGPROBS = 20,
     FR_TREE_BUDGET_AUTO = -1,
     FR_TREE_BUDGET = 8,
     FR_TREE_BUDGET_AUTO_MAX = 32,

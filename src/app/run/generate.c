@@ -142,7 +142,10 @@ fr_request_options generate_request_options(const GenerateArgs *a, const char *c
                                 .verify = a->verify,
                                 .allow_lossy = a->lossy,
                                 .ignore_eos = a->ignore_eos,
-                                .want_logprobs = a->want_logprobs};
+                                .want_logprobs = a->want_logprobs,
+                                .logit_bias = a->bias,
+                                .n_logit_bias = a->n_bias,
+                                .n_top_logprobs = a->n_top_logprobs};
 }
 
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,

@@ -7,7 +7,7 @@
 #include "app/command_files.h"
 #include "spec/verify/verifier.h"
 
-enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16 };
+enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16, GENERATE_MAX_BIASES = 300 };
 enum { GENERATE_TRIAL_TOKENS = 32 }; /* in which a drafter shows what trees it makes */
 
 typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
@@ -24,8 +24,11 @@ typedef struct GenerateArgs {
     const char *stops[GENERATE_MAX_STOPS];
     int n_stops;
     fr_sampling sampling;
+    const char *bias_texts[GENERATE_MAX_BIASES];
+    int n_bias;
+    fr_logit_bias bias[GENERATE_MAX_BIASES]; /* [n_bias] what they say, once generate_check has read them */
     fr_engine_options engine;
-    int tree_budget, ignore_eos, want_logprobs;
+    int tree_budget, ignore_eos, want_logprobs, n_top_logprobs;
     ColorWhen color;
 } GenerateArgs;
 

@@ -10,8 +10,10 @@
 #include "text/chat.h"
 #include "text/named_templates.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -106,6 +108,10 @@ const Option generate_options[] = {
      OPT_INT(GenerateArgs, sampling.penalty_last_n, -1, INT32_MAX),
      .default_value = "64",
      .help = "number of tokens that count as recent; -1: all"},
+    {.key = "logit-bias",
+     OPT_TEXTS(GenerateArgs, bias_texts, n_bias),
+     .metavar = "TOKEN=X",
+     .help = "add X to the logit of the token with id TOKEN; -inf: never generate it. 'forerun tokenize' prints ids"},
     {.key = "seed",
      OPT_INT(GenerateArgs, sampling.seed, 0, INT64_MAX),
      .metavar = "S",
@@ -231,8 +237,30 @@ static int read_chat_template(const GenerateArgs *a, fr_error *err) {
     return status ? error_set(err, (fr_code)status, "--chat-template: %s: %s", a->chat_template, why.message) : FR_OK;
 }
 
+/* "TOKEN=X" */
+static bool read_bias(const char *text, fr_logit_bias *out) {
+    char *end;
+    errno = 0;
+    long token = strtol(text, &end, 10);
+    if (end == text || *end != '=' || errno || token < 0 || token > INT32_MAX) return false;
+    const char *number = end + 1;
+    *out = (fr_logit_bias){(int32_t)token, strtof(number, &end)};
+    return end > number && !*end && !isnan(out->bias) && out->bias < INFINITY;
+}
+
+static int read_biases(const GenerateArgs *a, fr_error *err) {
+    GenerateArgs *args = (GenerateArgs *)(uintptr_t)a;
+    for (int i = 0; i < a->n_bias; i++)
+        if (!read_bias(a->bias_texts[i], &args->bias[i]))
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "--logit-bias: '%.40s' must be TOKEN=X, the id of a token and a number or -inf",
+                             a->bias_texts[i]);
+    return FR_OK;
+}
+
 int generate_check(const GenerateArgs *a, fr_error *err) {
     int status = read_chat_template(a, err);
+    if (!status) status = read_biases(a, err);
     if (status) return status;
     const VerifyRule *rule;
     VerifyOptions options;
