@@ -145,6 +145,18 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
+/* Adds the draft of what the grammar forces, unless the caller wants none. Not beside a draft that draws its tokens where a
+ * ratio rule divides by their distribution, nor where an automatic budget would need costs that are not known. */
+static void join_grammar_draft(fr_request *r, const fr_request_options *o, bool has_auto) {
+    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    if (r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0)) return;
+    for (int i = 0; i < o->n_drafts; i++)
+        if (strcmp(o->drafts[i], "none") == 0) return;
+    for (int i = 0; i < r->options.n_drafts; i++)
+        if (r->rule->is_ratio && r->drafts[i].shared->drafter->class->draws) return;
+    if (!drafter_pool_open_draft(r->engine, "grammar", NULL)) acquire_draft(r, "grammar", NULL);
+}
+
 /* Finds the drafts among the open ones; "auto" stands for its members. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
@@ -157,6 +169,7 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
             status = acquire_draft(r, *m, err);
         has_auto = has_auto || is_auto;
     }
+    if (!status && o->grammar) join_grammar_draft(r, o, has_auto);
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
     r->tree_budget = o->tree_budget > 0   ? o->tree_budget
@@ -175,6 +188,7 @@ static uint64_t noise_key(const fr_request_options *o) {
 static int open_request(fr_request *r, int32_t place, const fr_request_options *o, fr_error *err) {
     fr_engine *e = r->engine;
     int status = copy_inputs(r, o, err);
+    if (!status) status = request_grammar_begin(r, o, err);
     if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = check_rule(r, err);
     if (!status) status = draft_policy_begin(r, err);
@@ -203,6 +217,7 @@ static void free_request(fr_request *r) {
     free(r->stops);
     free(r->context);
     buf_free(&r->text);
+    request_grammar_end(r);
     draft_dists_free(r->dists);
     free(r);
 }
@@ -353,7 +368,8 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, const float
     r->context[r->n_context++] = token;
     r->stats.n_generated++;
     r->stats.logits_hash = hash64(logits, (size_t)n_vocab * sizeof *logits, r->stats.logits_hash);
-    fr_finish finish = finish_after(r, token);
+    fr_finish finish = finish_after(r, token), by_grammar = request_grammar_advance(r, token);
+    if (by_grammar && finish != FR_FINISH_EOS) finish = by_grammar;
     size_t certain = 0;
     if (!add_text(r, token, &finish, &certain)) {
         fr_error err;

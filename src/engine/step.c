@@ -122,7 +122,8 @@ static int verify(const fr_request *r, VerifyResult *out, fr_error *err) {
                       .context = r->context,
                       .n_context = r->n_context,
                       .random_source = &random_source.random_source,
-                      .options = r->rule_options};
+                      .options = r->rule_options,
+                      .masks = request_grammar_masks(r)};
     return r->rule->verify(&in, e->scratch, out, err);
 }
 
@@ -163,7 +164,7 @@ static void verify_and_emit(fr_request *r) {
     VerifyResult v;
     fr_error err;
     read_results(r);
-    if (verify(r, &v, &err)) {
+    if (request_grammar_enter(r, &err) || verify(r, &v, &err) || request_grammar_check(r, &v, &err)) {
         request_fail(r, &err);
         return;
     }
@@ -252,6 +253,7 @@ static int propose_and_pack(fr_engine *e) {
     s->n_rows = 0;
     for (int i = 0; i < n_decoding; i++) {
         begin_decoding(s->decoding_first[i]);
+        request_grammar_refresh(s->decoding_first[i]);
         s->decoding_first[i]->step_budget = step_budget(s->decoding_first[i], n_running);
     }
     request_drafts_propose(e, s->decoding_first, n_decoding);

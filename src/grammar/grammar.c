@@ -209,14 +209,17 @@ int grammar_text_mask(const GrammarText *x, const GrammarState *state, const Tok
     return *out ? FR_OK : FR_ERR_MEMORY;
 }
 
-/* The one byte that may follow; -1: there are several, or the text may end here. */
-static int forced_byte(const Automaton *a, const GrammarState *state) {
+static bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
+
+/* The one byte that may follow, white space aside; -1: there are several, or the text may end here. */
+static int forced_byte(const Automaton *a, const GrammarState *state, bool past_space) {
     int byte = -1;
     if (state->accepts || state->is_free) return -1;
     for (uint32_t i = 0; i < state->n; i++) {
         const GrammarNode *x = &a->nodes[state->frames[i].node];
         for (int32_t k = x->first_edge; k < x->first_edge + x->n_edges; k++) {
             const GrammarEdge *e = &a->edges[k];
+            if (past_space && is_space(e->lo) && is_space(e->hi)) continue;
             if (e->lo != e->hi || (byte >= 0 && byte != e->lo)) return -1;
             byte = e->lo;
         }
@@ -224,12 +227,12 @@ static int forced_byte(const Automaton *a, const GrammarState *state) {
     return byte;
 }
 
-size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, char *out, size_t max,
+size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, bool past_space, char *out, size_t max,
                            const GrammarState **end) {
     size_t n = 0;
     pthread_mutex_lock(&x->grammar->lock);
     while (n < max) {
-        int byte = forced_byte(x->phase->automaton, state);
+        int byte = forced_byte(x->phase->automaton, state, past_space && n == 0);
         const GrammarState *next = byte < 0 ? NULL : states_next(x->epoch->states, state, (uint8_t)byte, NULL);
         if (!next || next->n == 0) break;
         out[n++] = (char)byte;

@@ -36,9 +36,9 @@ int grammar_text_refresh(GrammarText *x, fr_error *err);
 int grammar_text_read(const GrammarText *x, const GrammarState *from, int32_t token, const GrammarState **to,
                       bool *allowed, fr_error *err);
 int grammar_text_mask(const GrammarText *x, const GrammarState *state, const TokenMask **out, fr_error *err);
-/* Bytes that must follow, at most `max`; stops where the text may end. Returns how many; *err is not needed, because what
- * is not known is not forced. */
-size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, char *out, size_t max,
+/* Bytes that must follow, at most `max`; stops where the text may end. past_space: as if the first of them could not be white
+ * space. Returns how many. */
+size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, bool past_space, char *out, size_t max,
                            const GrammarState **end);
 /* Whether this byte may follow; *to is the state then. */
 bool grammar_text_may_read(const GrammarText *x, const GrammarState *from, uint8_t byte, const GrammarState **to);
