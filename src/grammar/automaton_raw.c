@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MAX_COPIED_WEIGHT = 24, MAX_NODES = 4000000, MAX_EDGES = 8000000, MAX_NESTING = 400 };
+enum { MAX_COPIED_WEIGHT = 8, MAX_NODES = 4000000, MAX_EDGES = 8000000, MAX_NESTING = 400 };
 
 static int32_t new_node(RawAutomaton *raw) {
     if (raw->n_nodes == MAX_NODES)
@@ -191,7 +191,7 @@ static void build_counted(RawAutomaton *raw, const Expr *e, int32_t from, int32_
 }
 
 static void build_repeat(RawAutomaton *raw, const Expr *e, int32_t from, int32_t to, int depth) {
-    int64_t weight = e->body->weight;
+    int64_t weight = e->body->kind == EXPR_RULE ? MAX_COPIED_WEIGHT : e->body->weight;
     if (e->max == EXPR_UNBOUNDED && (int64_t)e->min * weight <= MAX_COPIED_WEIGHT)
         build_loop(raw, e->body, e->min, from, to, depth);
     else if (e->max != EXPR_UNBOUNDED && ((int64_t)e->max * weight <= MAX_COPIED_WEIGHT || e->max == 1))

@@ -23,65 +23,13 @@
  * Invariants: frames are sorted, so equal sets are equal arrays; what is below a state is older and has a smaller id.
  * Cost: the first time, about 1 us for each place; later a look into a table. Limits: MAX_PLACES in a state. Proof:
  * tests/unit/test_grammar_states.c, against a naive matcher that tries everything. */
-#include "grammar/states.h"
+#include "grammar/states_parts.h"
 
-#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PLACES = 20000, FIRST_CHUNK = 16 << 10, LARGEST_CHUNK = 1 << 20 };
-
-typedef struct Chunk {
-    struct Chunk *next;
-    size_t used, size;
-} Chunk;
-
-typedef struct CallItem { /* a call that is to be made in the second phase */
-    int32_t rule;
-    GrammarFrame frame; /* the caller */
-} CallItem;
-
-struct GrammarStates {
-    const Automaton *automaton;
-    HashKey key;
-    GrammarState **table; /* [n_slots] open addressing, a power of two; NULL: free */
-    size_t n_slots, n_states, n_bytes;
-    Chunk *chunks;
-    const GrammarState *start;
-    /* Scratch of states_next: */
-    GrammarFrame *places, *met; /* the new state; every place that was met in the first phase */
-    int32_t n_places, n_met, place_capacity, met_capacity;
-    uint32_t *met_slots; /* [n_met_slots] 1 + index into met; 0: free */
-    size_t n_met_slots;
-    CallItem *items; /* a heap */
-    int32_t n_items, item_capacity;
-    bool is_full; /* memory or MAX_PLACES ran out */
-};
-
-/* ---- memory ------------------------------------------------------------------------------------------- */
-
-void *states_alloc(GrammarStates *s, size_t bytes) {
-    bytes = (bytes + 15) & ~(size_t)15;
-    Chunk *c = s->chunks;
-    if (!c || bytes > c->size - c->used) {
-        size_t size = c ? 2 * c->size : FIRST_CHUNK;
-        if (size > LARGEST_CHUNK) size = LARGEST_CHUNK;
-        if (size < bytes) size = bytes;
-        if (!(c = malloc(sizeof *c + 16 + size))) return NULL;
-        *c = (Chunk){s->chunks, 0, size};
-        s->chunks = c;
-        s->n_bytes += size;
-    }
-    char *base = (char *)c + ((sizeof *c + 15) & ~(size_t)15);
-    void *p = base + c->used;
-    c->used += bytes;
-    return memset(p, 0, bytes);
-}
-
-size_t states_bytes(const GrammarStates *s) { return s->n_bytes + s->n_slots * sizeof *s->table; }
-
-const Automaton *states_automaton(const GrammarStates *s) { return s->automaton; }
+enum { MAX_PLACES = 20000 };
 
 /* The array with room for one more element; NULL: no memory. */
 static void *with_room(GrammarStates *s, void *array, int32_t n, int32_t *capacity, size_t each) {
@@ -94,85 +42,6 @@ static void *with_room(GrammarStates *s, void *array, int32_t n, int32_t *capaci
     }
     *capacity = wanted;
     return bigger;
-}
-
-/* ---- sets that exist once ------------------------------------------------------------------------------- */
-
-static uint64_t hash_frame(const GrammarStates *s, uint64_t hash, const GrammarFrame *f) {
-    hash = keyed_hash_u64(&s->key, hash ^ ((uint64_t)(uint32_t)f->node << 32 | (uint32_t)f->count));
-    return keyed_hash_u64(&s->key, (hash >> 7) ^ hash ^ (f->below ? f->below->id + 1u : 0u));
-}
-
-static int by_place(const void *x, const void *y) {
-    const GrammarFrame *a = x, *b = y;
-    if (a->node != b->node) return a->node < b->node ? -1 : 1;
-    if (a->count != b->count) return a->count < b->count ? -1 : 1;
-    uint32_t i = a->below ? a->below->id + 1 : 0, k = b->below ? b->below->id + 1 : 0;
-    return i == k ? 0 : i < k ? -1 : 1;
-}
-
-static int32_t sort_frames(GrammarFrame *f, int32_t n) {
-    int32_t n_left = 0;
-    if (n > 1) qsort(f, (size_t)n, sizeof *f, by_place);
-    for (int32_t i = 0; i < n; i++)
-        if (n_left == 0 || by_place(&f[n_left - 1], &f[i]) != 0) f[n_left++] = f[i];
-    return n_left;
-}
-
-static bool grow_table(GrammarStates *s) {
-    size_t n_slots = s->n_slots ? 2 * s->n_slots : 256;
-    GrammarState **table = calloc(n_slots, sizeof *table);
-    if (!table) return false;
-    for (size_t i = 0; i < s->n_slots; i++) {
-        if (!s->table[i]) continue;
-        size_t at = s->table[i]->hash & (n_slots - 1);
-        while (table[at]) at = (at + 1) & (n_slots - 1);
-        table[at] = s->table[i];
-    }
-    free(s->table);
-    s->table = table;
-    s->n_slots = n_slots;
-    return true;
-}
-
-static bool same_frames(const GrammarState *a, const GrammarFrame *frames, int32_t n) {
-    if (a->n != (uint32_t)n) return false;
-    for (int32_t i = 0; i < n; i++)
-        if (a->frames[i].node != frames[i].node || a->frames[i].count != frames[i].count ||
-            a->frames[i].below != frames[i].below)
-            return false;
-    return true;
-}
-
-static GrammarState *make_state(GrammarStates *s, const GrammarFrame *frames, int32_t n, uint64_t hash) {
-    GrammarState *made = states_alloc(s, sizeof *made + (size_t)n * sizeof *frames);
-    if (!made) return NULL;
-    made->id = (uint32_t)s->n_states++;
-    made->n = (uint32_t)n;
-    made->hash = hash;
-    if (n) memcpy(made->frames, frames, (size_t)n * sizeof *frames);
-    for (int32_t i = 0; i < n; i++) {
-        made->accepts |= frames[i].node == AUTOMATON_ACCEPT;
-        made->is_free |= frames[i].node >= 0 && s->automaton->nodes[frames[i].node].is_free;
-    }
-    return made;
-}
-
-const GrammarState *states_intern(GrammarStates *s, GrammarFrame *frames, int32_t n) {
-    uint64_t hash = 0;
-    n = sort_frames(frames, n);
-    for (int32_t i = 0; i < n; i++) hash = hash_frame(s, hash, &frames[i]);
-    hash ^= hash >> 29; /* the high bits are the good ones */
-    if (2 * (s->n_states + 1) > s->n_slots && !grow_table(s)) {
-        s->is_full = true;
-        return NULL;
-    }
-    size_t at = hash & (s->n_slots - 1);
-    for (; s->table[at]; at = (at + 1) & (s->n_slots - 1))
-        if (s->table[at]->hash == hash && same_frames(s->table[at], frames, n)) return s->table[at];
-    s->table[at] = make_state(s, frames, n, hash);
-    if (!s->table[at]) s->is_full = true;
-    return s->table[at];
 }
 
 /* ---- the first phase: edges and ends ------------------------------------------------------------------------ */
@@ -193,7 +62,7 @@ static bool grow_met_slots(GrammarStates *s) {
     s->met_slots = slots;
     s->n_met_slots = n_slots;
     for (int32_t i = 0; i < s->n_met; i++) {
-        size_t at = hash_frame(s, 0, &s->met[i]) >> 32 & (n_slots - 1);
+        size_t at = states_hash_frame(s, 0, &s->met[i]) >> 32 & (n_slots - 1);
         while (slots[at]) at = (at + 1) & (n_slots - 1);
         slots[at] = (uint32_t)i + 1;
     }
@@ -209,7 +78,7 @@ static void meet(GrammarStates *s, GrammarFrame f) {
         s->is_full = true;
         return;
     }
-    size_t at = hash_frame(s, 0, &f) >> 32 & (s->n_met_slots - 1);
+    size_t at = states_hash_frame(s, 0, &f) >> 32 & (s->n_met_slots - 1);
     for (; s->met_slots[at]; at = (at + 1) & (s->n_met_slots - 1)) {
         const GrammarFrame *x = &s->met[s->met_slots[at] - 1];
         if (x->node == f.node && x->count == f.count && x->below == f.below) return;
@@ -336,6 +205,24 @@ static const GrammarState *compute_next(GrammarStates *s, const GrammarState *st
     return finish_state(s);
 }
 
+/* Whether two bytes are on the same edges of a state. */
+static bool are_alike(const Automaton *a, const GrammarState *state, uint8_t x, uint8_t y) {
+    for (uint32_t i = 0; i < state->n; i++) {
+        const GrammarNode *node = &a->nodes[state->frames[i].node];
+        for (int32_t k = node->first_edge; k < node->first_edge + node->n_edges; k++) {
+            const GrammarEdge *e = &a->edges[k];
+            if ((e->lo <= x && x <= e->hi) != (e->lo <= y && y <= e->hi)) return false;
+        }
+    }
+    return true;
+}
+
+/* Most letters do the same in the middle of a string: what is known for one is known for all. */
+static void set_next(const Automaton *a, GrammarState *from, uint8_t byte, const GrammarState *next) {
+    for (int class = 0; class < a->n_classes; class ++)
+        if (!from->next[class] && are_alike(a, from, byte, a->class_byte[class])) from->next[class] = next;
+}
+
 const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uint8_t byte, fr_error *err) {
     int class = s->automaton->byte_class[byte];
     const GrammarState *known = states_known(state, class);
@@ -343,7 +230,10 @@ const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uin
     GrammarState *from = (GrammarState *)(uintptr_t)state; /* its table is not part of what it is */
     if (!from->next) from->next = states_alloc(s, (size_t)s->automaton->n_classes * sizeof *from->next);
     const GrammarState *next = from->next ? compute_next(s, state, byte) : NULL;
-    if (next) return from->next[class] = next;
+    if (next) {
+        set_next(s->automaton, from, byte, next);
+        return next;
+    }
     error_set(err, FR_ERR_MEMORY,
               "the grammar cannot be followed further: memory ran out, or it is so ambiguous that more than %d places "
               "in it fit "
@@ -352,38 +242,10 @@ const GrammarState *states_next(GrammarStates *s, const GrammarState *state, uin
     return NULL;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
-
-static bool make_first_states(GrammarStates *s) {
+bool states_make_start(GrammarStates *s) {
     const GrammarFrame accept = {AUTOMATON_ACCEPT, 0, NULL};
     if (s->automaton->root_is_optional) add_place(s, accept);
     push_item(s, s->automaton->root, accept);
     s->start = finish_state(s);
     return s->start != NULL;
 }
-
-GrammarStates *states_new(const Automaton *a) {
-    GrammarStates *s = calloc(1, sizeof *s);
-    if (!s) return NULL;
-    s->automaton = a;
-    s->key = hash_key_new();
-    if (make_first_states(s)) return s;
-    states_free(s);
-    return NULL;
-}
-
-void states_free(GrammarStates *s) {
-    if (!s) return;
-    for (Chunk *next; s->chunks; s->chunks = next) {
-        next = s->chunks->next;
-        free(s->chunks);
-    }
-    free(s->table);
-    free(s->places);
-    free(s->met);
-    free(s->met_slots);
-    free(s->items);
-    free(s);
-}
-
-const GrammarState *states_start(const GrammarStates *s) { return s->start; }

@@ -5,7 +5,7 @@
  * the other half).
  *
  * Control tokens are not in the trie: a grammar is about text. */
-#include "grammar/token_trie.h"
+#include "grammar/token_subset.h"
 
 #include "text/vocab.h"
 
@@ -29,16 +29,11 @@ static int by_bytes(const void *x, const void *y) {
     return a->token < b->token ? -1 : a->token > b->token;
 }
 
-static uint32_t n_common(const Entry *a, const Entry *b) {
-    uint32_t n = 0;
-    while (n < a->n && n < b->n && a->bytes[n] == b->bytes[n]) n++;
-    return n;
-}
-
 static void set_bit(uint64_t *bits, int32_t i) { bits[i / 64] |= (uint64_t)1 << i % 64; }
 
 /* Sorts tokens into text, controls and ends. */
 static void sort_kinds(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries) {
+    uint32_t n_text = 0;
     for (int32_t token = 0; token < tokenizer_n_vocab(tokenizer); token++) {
         size_t n;
         if (tokenizer_is_eog(tokenizer, token)) {
@@ -53,40 +48,67 @@ static void sort_kinds(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries)
         const char *bytes = tokenizer_piece(tokenizer, token, false, &n);
         if (n == 0) continue;
         set_bit(t->is_text, token);
-        entries[t->n_ranked++] = (Entry){bytes, (uint32_t)n, token};
+        entries[n_text++] = (Entry){bytes, (uint32_t)n, token};
     }
-    qsort(entries, t->n_ranked, sizeof *entries, by_bytes);
+    qsort(entries, n_text, sizeof *entries, by_bytes);
+    for (uint32_t i = 0; i < n_text; i++) t->all.ranked[i] = entries[i].token;
+    t->all.n_ranked = n_text;
 }
 
-static size_t count_nodes(const Entry *entries, uint32_t n) {
-    size_t n_nodes = 0;
-    for (uint32_t i = 0; i < n; i++) n_nodes += entries[i].n - (i ? n_common(&entries[i - 1], &entries[i]) : 0);
-    return n_nodes;
+/* ---- the nodes over sorted tokens -------------------------------------------------------------------------------- */
+
+static Entry entry_of(const TrieLevel *l, const Tokenizer *tokenizer, uint32_t rank) {
+    size_t n;
+    const char *bytes = tokenizer_piece(tokenizer, l->ranked[rank], false, &n);
+    return (Entry){bytes, (uint32_t)n, l->ranked[rank]};
 }
 
-static void add_nodes(TokenTrie *t, const Entry *entries) {
+static uint32_t n_common(const Entry *a, const Entry *b) {
     uint32_t n = 0;
-    for (uint32_t rank = 0; rank < t->n_ranked; rank++) {
-        const Entry *e = &entries[rank];
-        t->ranked[rank] = e->token;
-        for (uint32_t d = rank ? n_common(e - 1, e) : 0; d < e->n; d++)
-            t->nodes[n++] = (TrieNode){.first_rank = rank, .depth = (uint16_t)(d + 1), .byte = (uint8_t)e->bytes[d]};
+    while (n < a->n && n < b->n && a->bytes[n] == b->bytes[n]) n++;
+    return n;
+}
+
+/* With l->nodes NULL it only counts them. */
+static size_t add_nodes(TrieLevel *l, const Tokenizer *tokenizer) {
+    size_t n = 0;
+    Entry before = {"", 0, -1};
+    for (uint32_t rank = 0; rank < l->n_ranked; rank++) {
+        Entry e = entry_of(l, tokenizer, rank);
+        for (uint32_t d = n_common(&before, &e); d < e.n; d++, n++)
+            if (l->nodes)
+                l->nodes[n] = (TrieNode){.first_rank = rank, .depth = (uint16_t)(d + 1), .byte = (uint8_t)e.bytes[d]};
+        before = e;
     }
-    t->n_nodes = n;
-    t->nodes[n] = (TrieNode){.first_rank = t->n_ranked, .end = n + 1};
+    return n;
 }
 
 /* A node's branch ends where the next one at its depth or above begins; `open` holds the latest of each depth. */
-static bool set_ends(TokenTrie *t) {
+static bool set_ends(TrieLevel *l) {
     uint32_t *open = malloc((VOCAB_MAX_PIECE + 2) * sizeof *open), n_open = 0;
     if (!open) return false;
-    for (uint32_t i = 0; i <= t->n_nodes; i++) {
-        uint32_t depth = i < t->n_nodes ? t->nodes[i].depth : 1;
-        while (n_open >= depth) t->nodes[open[--n_open]].end = i;
+    for (uint32_t i = 0; i <= l->n_nodes; i++) {
+        uint32_t depth = i < l->n_nodes ? l->nodes[i].depth : 1;
+        while (n_open >= depth) l->nodes[open[--n_open]].end = i;
         open[n_open++] = i;
     }
     free(open);
     return true;
+}
+
+bool trie_level_make(TrieLevel *l, const Tokenizer *tokenizer) {
+    size_t n = add_nodes(l, tokenizer);
+    if (n >= UINT32_MAX || !(l->nodes = calloc(n + 1, sizeof *l->nodes))) return false;
+    add_nodes(l, tokenizer);
+    l->n_nodes = (uint32_t)n;
+    l->nodes[n] = (TrieNode){.first_rank = l->n_ranked, .end = l->n_nodes + 1};
+    return set_ends(l);
+}
+
+void trie_level_free(TrieLevel *l) {
+    free(l->nodes);
+    free(l->ranked);
+    *l = (TrieLevel){0};
 }
 
 /* ---- branches ----------------------------------------------------------------------------------------------- */
@@ -121,16 +143,16 @@ static void add_characters(TrieBranch *into, const TokenTrie *t, const TrieBranc
         into->characters.non_ascii = true;
         return;
     }
-    if (t->nodes[i].first_rank != t->nodes[i + 1].first_rank) into->is_whole = false; /* a token ends here */
-    for (uint32_t k = i + 1; k < t->nodes[i].end && into->is_whole; k = t->nodes[k].end)
-        if (may_follow(lead, is_second, t->nodes[k].byte)) add_characters(into, t, all, k, lead, n_left - 1, false);
+    if (t->all.nodes[i].first_rank != t->all.nodes[i + 1].first_rank) into->is_whole = false; /* a token ends here */
+    for (uint32_t k = i + 1; k < t->all.nodes[i].end && into->is_whole; k = t->all.nodes[k].end)
+        if (may_follow(lead, is_second, t->all.nodes[k].byte)) add_characters(into, t, all, k, lead, n_left - 1, false);
         else into->is_whole = false;
 }
 
 static void describe(const TokenTrie *t, TrieBranch *all, uint32_t i) {
     TrieBranch b = {.is_whole = true};
-    for (uint32_t k = i + 1; k < t->nodes[i].end && b.is_whole; k = t->nodes[k].end) {
-        uint8_t byte = t->nodes[k].byte;
+    for (uint32_t k = i + 1; k < t->all.nodes[i].end && b.is_whole; k = t->all.nodes[k].end) {
+        uint8_t byte = t->all.nodes[k].byte;
         int n = n_following(byte);
         if (byte < 0x80) {
             b.characters.ascii[byte / 64] |= (uint64_t)1 << byte % 64;
@@ -142,16 +164,16 @@ static void describe(const TokenTrie *t, TrieBranch *all, uint32_t i) {
 }
 
 static int make_branches(TokenTrie *t, fr_error *err) {
-    TrieBranch *all = malloc((t->n_nodes + (size_t)1) * sizeof *all);
-    if (!all) return error_memory(err, "a vocabulary", (t->n_nodes + (size_t)1) * sizeof *all);
+    TrieBranch *all = malloc((t->all.n_nodes + (size_t)1) * sizeof *all);
+    if (!all) return error_memory(err, "a vocabulary", (t->all.n_nodes + (size_t)1) * sizeof *all);
     uint32_t n = 1;
-    for (uint32_t i = t->n_nodes; i-- > 0;) describe(t, all, i);
-    for (uint32_t i = 0; i < t->n_nodes; i++) n += t->nodes[i].end - i > MIN_BRANCH && all[i].is_whole;
+    for (uint32_t i = t->all.n_nodes; i-- > 0;) describe(t, all, i);
+    for (uint32_t i = 0; i < t->all.n_nodes; i++) n += t->all.nodes[i].end - i > MIN_BRANCH && all[i].is_whole;
     t->branches = calloc(n, sizeof *t->branches);
     t->n_branches = 1;
-    for (uint32_t i = 0; i < t->n_nodes && t->branches; i++) {
-        if (t->nodes[i].end - i <= MIN_BRANCH || !all[i].is_whole) continue;
-        t->nodes[i].branch = t->n_branches;
+    for (uint32_t i = 0; i < t->all.n_nodes && t->branches; i++) {
+        if (t->all.nodes[i].end - i <= MIN_BRANCH || !all[i].is_whole) continue;
+        t->all.nodes[i].branch = t->n_branches;
         t->branches[t->n_branches++] = all[i];
     }
     free(all);
@@ -163,13 +185,9 @@ static int make_branches(TokenTrie *t, fr_error *err) {
 
 static int fill(TokenTrie *t, const Tokenizer *tokenizer, Entry *entries, fr_error *err) {
     sort_kinds(t, tokenizer, entries);
-    size_t n_nodes = count_nodes(entries, t->n_ranked);
-    if (n_nodes >= UINT32_MAX) return error_memory(err, "a vocabulary", n_nodes);
-    t->nodes = calloc(n_nodes + 1, sizeof *t->nodes);
-    if (!t->nodes) return error_memory(err, "a vocabulary", (n_nodes + 1) * sizeof *t->nodes);
-    t->n_bytes += (n_nodes + 1) * sizeof *t->nodes;
-    add_nodes(t, entries);
-    if (!set_ends(t)) return error_memory(err, "a vocabulary", VOCAB_MAX_PIECE * sizeof(uint32_t));
+    if (!trie_level_make(&t->all, tokenizer))
+        return error_memory(err, "a vocabulary", VOCAB_MAX_PIECE * sizeof *entries);
+    t->n_bytes += (t->all.n_nodes + (size_t)1) * sizeof *t->all.nodes;
     return make_branches(t, err);
 }
 
@@ -185,11 +203,12 @@ int token_trie_open(TokenTrie **out, const Tokenizer *tokenizer, int32_t n_vocab
         t->n_words = ((size_t)n_vocab + 63) / 64;
         t->is_text = calloc(t->n_words, sizeof *t->is_text);
         t->is_end = calloc(t->n_words, sizeof *t->is_end);
-        t->ranked = malloc((n + 1) * sizeof *t->ranked);
+        t->all.ranked = malloc((n + 1) * sizeof *t->all.ranked);
         t->controls = malloc((n + 1) * sizeof *t->controls);
-        t->n_bytes = sizeof *t + 2 * t->n_words * sizeof *t->is_text + 2 * (n + 1) * sizeof *t->ranked;
+        t->subsets = token_subsets_new();
+        t->n_bytes = sizeof *t + 2 * t->n_words * sizeof *t->is_text + 2 * (n + 1) * sizeof *t->controls;
     }
-    if (!t || !entries || !t->is_text || !t->is_end || !t->ranked || !t->controls)
+    if (!t || !entries || !t->is_text || !t->is_end || !t->all.ranked || !t->controls || !t->subsets)
         status = error_memory(err, "a vocabulary", (n + 1) * sizeof *entries);
     if (!status) status = fill(t, tokenizer, entries, err);
     free(entries);
@@ -200,9 +219,9 @@ int token_trie_open(TokenTrie **out, const Tokenizer *tokenizer, int32_t n_vocab
 
 void token_trie_close(TokenTrie *t) {
     if (!t) return;
-    free(t->nodes);
+    trie_level_free(&t->all);
+    token_subsets_free(t->subsets);
     free(t->branches);
-    free(t->ranked);
     free(t->is_text);
     free(t->is_end);
     free(t->controls);

@@ -23,18 +23,24 @@ typedef struct TrieBranch {
     bool is_whole;      /* all are whole characters of UTF-8 */
 } TrieBranch;
 
+/* Tokens in the order of their bytes, and the trie over them. */
+typedef struct TrieLevel {
+    TrieNode *nodes; /* [n_nodes + 1]; the last one ends the ranks */
+    uint32_t n_nodes;
+    int32_t *ranked; /* [n_ranked] tokens by rank */
+    uint32_t n_ranked;
+} TrieLevel;
+
 typedef struct TokenTrie {
     const Tokenizer *tokenizer; /* borrowed */
     int32_t n_vocab;            /* of the model, which may have more than the tokenizer */
-    TrieNode *nodes;            /* [n_nodes + 1]; the last one ends the ranks */
-    uint32_t n_nodes;
-    TrieBranch *branches; /* [n_branches]; 0 is unused */
+    TrieLevel all;              /* ordinary tokens with a text */
+    TrieBranch *branches;       /* [n_branches]; 0 is unused */
     uint32_t n_branches;
-    int32_t *ranked; /* [n_ranked] tokens by rank: ordinary ones with a text */
-    uint32_t n_ranked;
-    uint64_t *is_text; /* [n_words] bit i: token i is ranked */
-    uint64_t *is_end;  /* [n_words] likewise: ends a text */
-    int32_t *controls; /* [n_controls] control tokens that do not end a text */
+    struct TokenSubsets *subsets; /* token_subset.h */
+    uint64_t *is_text;            /* [n_words] bit i: token i is ordinary and has a text */
+    uint64_t *is_end;             /* [n_words] likewise: ends a text */
+    int32_t *controls;            /* [n_controls] control tokens that do not end a text */
     int32_t n_controls, n_ends;
     size_t n_words;
     size_t n_bytes; /* memory */
@@ -43,5 +49,9 @@ typedef struct TokenTrie {
 /* The tokenizer must outlive the trie. */
 int token_trie_open(TokenTrie **out, const Tokenizer *tokenizer, int32_t n_vocab, fr_error *err);
 void token_trie_close(TokenTrie *t); /* NULL is fine */
+
+/* Makes the nodes over `ranked`, which is sorted by bytes. False: no memory. */
+bool trie_level_make(TrieLevel *l, const Tokenizer *tokenizer);
+void trie_level_free(TrieLevel *l);
 
 #endif
