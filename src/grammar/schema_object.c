@@ -40,7 +40,7 @@ static void add_member(Schema *s, Members *m, Member member) {
 
 static const CodeSet *name_characters(Schema *s) {
     CodeSet *plain = work_alloc(s->w, sizeof *plain);
-    code_set_add(s->w, plain, 0x20, CODE_MAX);
+    code_set_add(s->w, plain, 0, CODE_MAX);
     return plain;
 }
 
