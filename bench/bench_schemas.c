@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 400, N_SAMPLINGS = 3 };
+enum { MAX_TOKENS = 500, N_SAMPLINGS = 3 };
 
 static fr_model *model;
 static fr_engine *engine;

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { MAX_DIGITS = 16, MAX_LISTED = 5000, MAX_MODULUS = 1000 };
+#define FAR 1e16
+enum { MAX_DIGITS = 15, MAX_LISTED = 5000, MAX_MODULUS = 200 };
 
 static bool is_int32_format(const Value *format) {
     return format && is_text(*format) && text_is(format->text, "int32");
@@ -26,6 +27,7 @@ static DecimalBound bound_of(const Schema *s, Value schema, const char *keyword,
     b.is_given = number_of(s, schema, keyword, &b.value);
     if (number_of(s, schema, exclusive, &value) && (!b.is_given || sign * value >= sign * b.value))
         b = (DecimalBound){true, true, value};
+    if (b.is_given && sign * b.value <= -FAR) b.is_given = false; /* no number has so many digits here */
     return b;
 }
 
@@ -33,6 +35,7 @@ static DecimalBound bound_of(const Schema *s, Value schema, const char *keyword,
 static bool whole_bound(const Schema *s, DecimalBound b, bool is_upper, int64_t *out) {
     if (!b.is_given) return false;
     double whole = is_upper ? floor(b.value) : ceil(b.value);
+    if (is_upper ? whole >= FAR : whole <= -FAR) return false; /* no integer has so many digits here */
     if (fabs(whole) >= 0x1p62) schema_fail(s, "the bound %g of an integer is too large", b.value);
     *out = (int64_t)whole;
     if (b.is_exclusive && whole == b.value) *out += is_upper ? -1 : 1;
@@ -61,23 +64,25 @@ static const Expr *listed(Schema *s, int64_t from, int64_t to, int64_t step) {
     return alt;
 }
 
-/* A rule for each remainder of what has been read; it may end at remainder 0. */
+/* A rule for each remainder of what has been read and each number of digits that may follow; it may end at remainder 0. */
 static const Expr *by_remainders(Schema *s, int32_t modulus) {
     Work *w = s->w;
-    int32_t first = s->g->n_rules;
-    for (int32_t r = 0; r < modulus; r++) expr_add_rule(s->g, "a remainder");
-    for (int32_t r = 0; r < modulus; r++) {
+    int32_t first = s->g->n_rules, n = modulus * MAX_DIGITS;
+    for (int32_t i = 0; i < n; i++) expr_add_rule(s->g, "a remainder");
+    for (int32_t i = 0; i < n; i++) {
         Expr *alt = expr_alt(w);
-        if (r == 0) expr_add(w, alt, expr_empty(w));
-        for (uint32_t d = 0; d < 10; d++) {
-            int32_t next = (10 * r + (int32_t)d) % modulus;
+        if (i % modulus == 0) expr_add(w, alt, expr_empty(w));
+        for (uint32_t d = 0; d < 10 && i >= modulus; d++) {
+            int32_t next = (10 * (i % modulus) + (int32_t)d) % modulus + (i / modulus - 1) * modulus;
             expr_add(w, alt, expr_seq_of(w, expr_range(w, '0' + d, '0' + d), expr_rule(w, first + next)));
         }
-        s->g->rules[first + r].body = alt;
+        s->g->rules[first + i].body = alt;
     }
     Expr *alt = expr_alt(w);
-    for (uint32_t d = 1; d < 10; d++)
-        expr_add(w, alt, expr_seq_of(w, expr_range(w, '0' + d, '0' + d), expr_rule(w, first + (int32_t)d % modulus)));
+    for (uint32_t d = 1; d < 10; d++) {
+        int32_t next = first + (MAX_DIGITS - 1) * modulus + (int32_t)d % modulus;
+        expr_add(w, alt, expr_seq_of(w, expr_range(w, '0' + d, '0' + d), expr_rule(w, next)));
+    }
     return expr_alt_of(w, expr_literal(w, "0"), expr_seq_of(w, expr_optional(w, expr_literal(w, "-")), alt));
 }
 
