@@ -83,7 +83,7 @@ static void what_is_forced_is_proposed(void **state) {
         {GRAMMAR_JSON_SCHEMA, person, NULL, "", "{\"name\": \""},
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\"na", "me\": \""},
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\"name\":\"x\"", ",\"population\":"},
-        {GRAMMAR_JSON_SCHEMA, person, NULL, "{\n  \"name\": \"x\"", ", \"population\": "},
+        {GRAMMAR_JSON_SCHEMA, person, NULL, "{\n  \"name\": \"x\"", ",\n  \"population\": "},
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\n  \"name\": \"x\",\n  \"population\": 12,", "\n  \"tags\": ["},
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\"name\": \"a, b: {\\\"", ""},
     };

@@ -11,7 +11,7 @@
  *
  * White space interrupts this, because a schema leaves it open. But a text keeps its style: the drafter remembers whether an
  * end of line, a blank or nothing followed the last `{`, `[`, `,` and `:` outside of strings, and how far lines were indented,
- * and expects the same again; at first a blank behind `,` and `:`. `p_accept` is a product over the chain: TOKEN for each
+ * and expects the same again, or what suits it; at first a blank behind `,` and `:`. `p_accept` is a product over the chain: TOKEN for each
  * token, STYLE and FIRST_STYLE for each expectation, and HALF_WORD for a last token that a letter could continue.
  *
  * The engine adds this drafter to those of a request with a grammar. It knows nothing else: without a grammar, in free
@@ -96,9 +96,20 @@ static Layout new_layout(void) {
     return (Layout){.unit = 2, .style = {SPACE_NONE, SPACE_NONE, SPACE_BLANK, SPACE_BLANK}};
 }
 
+/* What follows the last mark: what followed it before; else what suits what followed other marks; else a blank behind , and :. */
+static Space expected_style(const Layout *l) {
+    int i = style_of(l->last);
+    if (l->is_known[i]) return l->style[i];
+    bool has_lines = (l->is_known[0] && l->style[0] == SPACE_LINE) || (l->is_known[1] && l->style[1] == SPACE_LINE);
+    if (l->last != ':' && has_lines) return SPACE_LINE;
+    if (l->last == ',' && l->is_known[3]) return l->style[3];
+    if (l->last == ':' && l->is_known[2] && l->style[2] == SPACE_NONE) return SPACE_NONE;
+    return l->last == ',' || l->last == ':' ? SPACE_BLANK : SPACE_NONE;
+}
+
 /* The white space that is expected here, at most MAX_INDENT + 1 bytes. */
 static size_t expected_space(const Layout *l, char *out) {
-    Space style = l->style[style_of(l->last)];
+    Space style = expected_style(l);
     if (style == SPACE_NONE) return 0;
     out[0] = style == SPACE_BLANK ? ' ' : '\n';
     int32_t n = style == SPACE_BLANK ? 0 : l->indent + (l->last == '{' || l->last == '[' ? l->unit : 0);
@@ -238,7 +249,7 @@ static void set_grammar(Drafter *drafter, int32_t sequence, const GrammarText *t
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     (void)tokens, (void)n, (void)err; /* the prompt is not written by the grammar */
     Sequence *q = &((GrammarDrafter *)drafter)->sequences[sequence];
-    q->layout = new_layout();
+    q->layout = (Layout){.unit = 2};
     q->was_free = q->text && q->text->state->is_free;
     return FR_OK;
 }
