@@ -92,10 +92,6 @@ static void read_byte(Layout *l, char c) {
     l->last = c == '{' || c == '[' || c == ',' || c == ':' ? c : 0;
 }
 
-static Layout new_layout(void) {
-    return (Layout){.unit = 2, .style = {SPACE_NONE, SPACE_NONE, SPACE_BLANK, SPACE_BLANK}};
-}
-
 /* What follows the last mark: what followed it before; else what suits what followed other marks; else a blank behind , and :. */
 static Space expected_style(const Layout *l) {
     int i = style_of(l->last);
