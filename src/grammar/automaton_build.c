@@ -99,9 +99,10 @@ static int by_target(const void *x, const void *y) {
 
 /* Sorts the edges of a node, the last one that was written, and joins ranges with one target. */
 static void join_edges(Automaton *a, GrammarNode *node) {
+    if (node->n_edges < 2) return;
     GrammarEdge *e = a->edges + node->first_edge;
     int32_t n = 0;
-    if (node->n_edges > 1) qsort(e, (size_t)node->n_edges, sizeof *e, by_target);
+    qsort(e, (size_t)node->n_edges, sizeof *e, by_target);
     for (int32_t i = 0; i < node->n_edges; i++)
         if (n > 0 && e[n - 1].to == e[i].to && e[i].lo <= e[n - 1].hi + 1) {
             if (e[i].hi > e[n - 1].hi) e[n - 1].hi = e[i].hi;
@@ -119,9 +120,10 @@ static int by_call(const void *x, const void *y) {
 }
 
 static void join_calls(Automaton *a, GrammarNode *node) {
+    if (node->n_calls < 2) return;
     GrammarCall *c = a->calls + node->first_call;
     int32_t n = 0;
-    if (node->n_calls > 1) qsort(c, (size_t)node->n_calls, sizeof *c, by_call);
+    qsort(c, (size_t)node->n_calls, sizeof *c, by_call);
     for (int32_t i = 0; i < node->n_calls; i++)
         if (n == 0 || by_call(&c[n - 1], &c[i]) != 0) c[n++] = c[i];
     a->n_calls -= node->n_calls - n;
