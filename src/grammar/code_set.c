@@ -108,7 +108,7 @@ static void split(const Emitter *e, uint32_t lo, uint32_t hi) {
             return;
         }
     }
-    char first[4], last[4];
+    char first[4] = {0}, last[4] = {0};
     ByteRanges r = {.n = code_write(lo, first)};
     code_write(hi, last);
     for (int i = 0; i < r.n; i++) r.lo[i] = (uint8_t)first[i], r.hi[i] = (uint8_t)last[i];

@@ -16,7 +16,8 @@ typedef struct Schema {
     char path[SCHEMA_MAX_PATH + 1]; /* of the schema that is read, for errors */
     size_t n_path;
     int depth;
-    char *notice; /* [notice_size] */
+    int32_t max_fraction; /* digits behind the point in the range of numbers that is written */
+    char *notice;         /* [notice_size] */
     size_t notice_size;
 } Schema;
 

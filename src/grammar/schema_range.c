@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DIGITS = 16, FREE_FRACTION = 16 };
+enum { MAX_DIGITS = 16, MAX_FRACTION = 16, EXACT_DIGITS = 15 };
 
 static const Expr *digits(Schema *s, char lo, char hi) { return expr_range(s->w, (uint32_t)lo, (uint32_t)hi); }
 
@@ -92,11 +92,13 @@ static Decimal decimal_of(const Schema *s, DecimalBound b) {
 static const Expr *fraction_digits(Schema *s, const Decimal *lo, const Decimal *hi, int i) {
     Work *w = s->w;
     if (lo && i >= lo->n_fraction && !lo->is_exclusive) lo = NULL;
-    if (!lo && !hi) return any_digits(s, i == 0, FREE_FRACTION);
+    if (!lo && !hi)
+        return i >= s->max_fraction ? (i ? expr_empty(w) : expr_nothing(w))
+                                    : any_digits(s, i == 0, s->max_fraction - i);
     Expr *alt = expr_alt(w);
     bool may_end = !lo && (!hi || i < hi->n_fraction || !hi->is_exclusive);
     if (may_end && i > 0) expr_add(w, alt, expr_empty(w));
-    if (i >= FREE_FRACTION || (hi && i >= hi->n_fraction)) return alt;
+    if (i >= s->max_fraction || (hi && i >= hi->n_fraction)) return alt;
     char low = lo && i < lo->n_fraction ? lo->fraction[i] : '0', high = hi ? hi->fraction[i] : '9';
     if (lo && hi && low == high) {
         expr_add(w, alt, expr_seq_of(w, digits(s, low, low), fraction_digits(s, lo, hi, i + 1)));
@@ -104,7 +106,7 @@ static const Expr *fraction_digits(Schema *s, const Decimal *lo, const Decimal *
     }
     if (lo) expr_add(w, alt, expr_seq_of(w, digits(s, low, low), fraction_digits(s, lo, NULL, i + 1))), low++;
     if (hi) expr_add(w, alt, expr_seq_of(w, digits(s, high, high), fraction_digits(s, NULL, hi, i + 1))), high--;
-    if (low <= high) expr_add(w, alt, expr_seq_of(w, digits(s, low, high), any_digits(s, 0, FREE_FRACTION)));
+    if (low <= high) expr_add(w, alt, expr_seq_of(w, digits(s, low, high), any_digits(s, 0, s->max_fraction - i - 1)));
     return alt;
 }
 
@@ -138,10 +140,21 @@ static const Expr *decimals(Schema *s, const Decimal *lo, const Decimal *hi) {
     return alt;
 }
 
+/* A decimal beyond an exclusive bound must not be rounded to it when it is read as a double: decimals of 15 digits are told
+ * apart, so it has as many fraction digits as these leave. An inclusive bound cannot be crossed by rounding. */
+static int32_t fraction_digits_beyond(DecimalBound b) {
+    if (!b.is_given || !b.is_exclusive) return MAX_FRACTION;
+    int32_t n = EXACT_DIGITS - 1;
+    for (double whole = fabs(b.value); whole >= 1 && n > 0; whole /= 10) n--;
+    return n;
+}
+
 const Expr *schema_decimal_range(Schema *s, DecimalBound min, DecimalBound max) {
     Work *w = s->w;
     const Decimal zero = {.is_given = true};
     Expr *alt = expr_alt(w);
+    int32_t below = fraction_digits_beyond(min), above = fraction_digits_beyond(max);
+    s->max_fraction = below < above ? below : above;
     if (min.is_given && max.is_given &&
         (min.value > max.value || (min.value == max.value && (min.is_exclusive || max.is_exclusive))))
         return expr_nothing(w);

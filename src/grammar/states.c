@@ -25,7 +25,6 @@
  * tests/unit/test_grammar_states.c, against a naive matcher that tries everything. */
 #include "grammar/states_parts.h"
 
-
 #include <stdlib.h>
 #include <string.h>
 
