@@ -17,6 +17,8 @@
  *   fr_engine    one at a time, which need not always  fr_engine_close: takes effect when fr_engine_step returns, with
  *                be the same (but see pin_threads)     FR_ERR_CANCELLED. Refused with FR_ERR_ARGUMENT: fr_engine_step,
  *                                                      fr_engine_open_draft, fr_engine_measure_costs, fr_request_open
+ *   fr_grammar   any number at once; it is closed      everything
+ *                once
  *   fr_request   that of its engine                    everything; fr_request_close: the request ends at once and
  *                                                      has no further callback, as if it had been closed
  *   no object    any number at once                    everything
@@ -156,6 +158,27 @@ FR_API void fr_chat_result_free(fr_chat_result *result);
  * from their spellings in messages any more: where messages come from others, use fr_chat_apply. */
 FR_API int fr_chat_prompt(const fr_model *model, const char *chat_template, const fr_chat_message *messages,
                           int n_messages, char **text, fr_error *err);
+
+/* ---- grammar: which texts may be generated -------------------------------------------------------- */
+
+/* Immutable; used by any number of requests and threads at once. docs/CONSTRAINED.md says what is supported. */
+typedef struct fr_grammar fr_grammar;
+
+typedef enum fr_grammar_kind {
+    FR_GRAMMAR_JSON_SCHEMA = 0, /* a JSON schema; {"type": "object"} allows any JSON object */
+    FR_GRAMMAR_GBNF = 1,        /* rules as in llama.cpp; the text begins with the rule "root" */
+    FR_GRAMMAR_REGEX = 2,       /* a regular expression for the whole text */
+} fr_grammar_kind;
+
+/* Compiles n_bytes of text, which is quick, and makes an index of the model's vocabulary when that is done for the first
+ * time. FR_ERR_ARGUMENT: the text is malformed, or asks for what is not supported; the error names it. */
+FR_API int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
+                           size_t n_bytes, fr_error *err);
+/* Requests that were opened with it go on. NULL is fine. */
+FR_API void fr_grammar_close(fr_grammar *grammar);
+/* Where valid texts are not quite those of the schema (oneOf that is read as anyOf): a sentence about it; else "". It
+ * belongs to the grammar. */
+FR_API const char *fr_grammar_notice(const fr_grammar *grammar);
 
 /* ---- engine: the KV cache, threads and drafters over one model ----------------------------------- */
 
@@ -298,6 +321,13 @@ typedef struct fr_request_options {
     const fr_logit_bias *logit_bias; /* [n_logit_bias] several for one token add up; copied */
     int n_logit_bias;
     int n_top_logprobs; /* of each token event; 0 .. FR_MAX_TOP_LOGPROBS */
+    /* The text must match this grammar, of the same model; NULL: none. Tokens that it forbids have no probability, before all
+     * sampling options but the logprobs; the request ends (FR_FINISH_EOS) where nothing can follow. The draft "grammar" is
+     * used besides `drafts`, and alone without any; the draft "none" keeps it out. Borrowed until fr_request_open returns. */
+    const fr_grammar *grammar;
+    /* Where the grammar begins: behind the first occurrence of this text in what is generated, such as "</think>"; until
+     * then every token may come but those that end a text. NULL or "": with the first token. Not kept. */
+    const char *grammar_after;
 } fr_request_options;
 
 enum {

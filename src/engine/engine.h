@@ -14,10 +14,12 @@
 #include "engine/drafter_pool.h"
 #include "engine/prefix_cache.h"
 #include "engine/step.h"
+#include "grammar/grammar.h"
 #include "spec/verify/verifier.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 struct fr_model {
@@ -28,6 +30,13 @@ struct fr_model {
     Weights *weights;                          /* of the model, resident in its backend */
     ChatTemplate chat_template, tool_template; /* the second for conversations with tools, where the file has one */
     char *name;
+    pthread_mutex_t trie_lock; /* of the trie, which is made when a grammar needs it */
+    TokenTrie *trie;           /* NULL: not made */
+};
+
+struct fr_grammar {
+    fr_model *model;
+    Grammar *grammar;
 };
 
 struct fr_engine {

@@ -147,6 +147,18 @@ static int acquire_draft(void *request, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
+/* Adds the draft of what the grammar forces, unless the caller wants none. Not beside a draft that draws its tokens where a
+ * ratio rule divides by their distribution, nor where an automatic budget would need costs that are not known. */
+static void join_grammar_draft(fr_request *r, const fr_request_options *o, bool has_auto) {
+    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    if (r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0)) return;
+    for (int i = 0; i < o->n_drafts; i++)
+        if (strcmp(o->drafts[i], "none") == 0) return;
+    for (int i = 0; i < r->options.n_drafts; i++)
+        if (r->rule->is_ratio && r->drafts[i].shared->drafter->class->draws) return;
+    if (!drafter_pool_open_draft(r->engine, "grammar", NULL)) acquire_draft(r, "grammar", NULL);
+}
+
 /* Finds the drafts among the open ones; "auto" stands for its members, "a+b" for both. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
@@ -156,6 +168,7 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
         status = drafter_each(o->drafts[i], acquire_draft, r, err);
         has_auto = has_auto || drafter_names_auto(o->drafts[i]);
     }
+    if (!status && o->grammar) join_grammar_draft(r, o, has_auto);
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
     r->tree_budget = o->tree_budget > 0   ? o->tree_budget
@@ -174,6 +187,7 @@ static uint64_t noise_key(const fr_request_options *o) {
 static int open_request(fr_request *r, int32_t place, const fr_request_options *o, fr_error *err) {
     fr_engine *e = r->engine;
     int status = copy_inputs(r, o, err);
+    if (!status) status = request_grammar_begin(r, o, err);
     if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = open_scores(r, o, err);
     if (!status) status = check_rule(r, err);
@@ -205,6 +219,7 @@ static void free_request(fr_request *r) {
     free(r->top_logprobs);
     free(r->context);
     buf_free(&r->text);
+    request_grammar_end(r);
     draft_dists_free(r->dists);
     free(r);
 }
@@ -355,7 +370,8 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, int32_t i) 
     r->context[r->n_context++] = token;
     r->stats.n_generated++;
     r->stats.logits_hash = score->logits_hash;
-    fr_finish finish = finish_after(r, token);
+    fr_finish finish = finish_after(r, token), by_grammar = request_grammar_advance(r, token);
+    if (by_grammar && finish != FR_FINISH_EOS) finish = by_grammar;
     size_t certain = 0;
     if (!add_text(r, token, &finish, &certain)) {
         fr_error err;

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "engine/drafter_pool.h"
+#include "engine/request_grammar.h"
 #include "engine/token_scores.h"
 #include "spec/sampling/sampler.h"
 #include "spec/tree/draft_dists.h"
@@ -67,6 +68,7 @@ struct fr_request {
     int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
     bool is_prefill_step;
     Verdict verdict;
+    RequestGrammar grammar;
     Detokenizer detokenizer;
     Buf text; /* all text so far; the callback has been given n_sent bytes of it */
     size_t n_sent;

@@ -66,6 +66,8 @@ void request_drafts_begin(fr_request *r) {
         d->n_fed = r->n_context;
         if (drafter->class->set_sampling)
             drafter->class->set_sampling(drafter, d->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
+        if (drafter->class->set_grammar && r->grammar.text.grammar)
+            drafter->class->set_grammar(drafter, d->sequence, &r->grammar.text);
         if (drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err)) switch_off(r, d, &err);
     }
 }
@@ -153,6 +155,7 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
         switch_off(r, d, &err);
         return;
     }
+    request_grammar_prune(r, t);
     if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);
     /* A drafter that draws under a ratio rule is alone: its nodes keep their numbers, to which the distributions
      * refer. */

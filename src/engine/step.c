@@ -122,7 +122,8 @@ static int verify(const fr_request *r, VerifyScratch *scratch, VerifyResult *out
                       .context = r->context,
                       .n_context = r->n_context,
                       .random_source = &random_source.random_source,
-                      .options = r->rule_options};
+                      .options = r->rule_options,
+                      .masks = request_grammar_masks(r)};
     return r->rule->verify(&in, scratch, out, err);
 }
 
@@ -151,7 +152,9 @@ static int32_t cut_at_bad_logits(const fr_request *r, VerifyResult *v) {
 static void find_verdict(fr_request *r, VerifyScratch *scratch) {
     double start_s = clock_s();
     Verdict *v = &r->verdict;
-    v->status = verify(r, scratch, &v->result, &v->error);
+    v->status = request_grammar_enter(r, &v->error);
+    if (!v->status) v->status = verify(r, scratch, &v->result, &v->error);
+    if (!v->status) v->status = request_grammar_check(r, &v->result, &v->error);
     v->n_path = v->result.n_path;
     v->n_good = v->status ? 0 : cut_at_bad_logits(r, &v->result);
     if (v->n_good > 0) score_tokens(r, scratch->sampler);
@@ -282,6 +285,7 @@ static int propose_and_pack(fr_engine *e) {
     s->n_rows = 0;
     for (int i = 0; i < n_decoding; i++) {
         begin_decoding(s->decoding_first[i]);
+        request_grammar_refresh(s->decoding_first[i]);
         s->decoding_first[i]->step_budget = step_budget(s->decoding_first[i], n_running);
     }
     request_drafts_propose(e, s->decoding_first, n_decoding);

@@ -15,6 +15,8 @@ typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
 typedef struct GenerateArgs {
     const char *model, *prompt, *prompt_file, *system, *chat_template, *backend, *kernels, *activations;
     int chat, special;
+    const char *json_schema, *grammar, *regex; /* at most one */
+    const char *grammar_after;
     char *chat_template_text; /* of the file that chat_template names; malloc'ed, as long as the program */
     int64_t n_tokens;
     const char *drafts[GENERATE_MAX_DRAFTS];
@@ -67,6 +69,7 @@ int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_me
 /* A model, an engine for one request and the tokens of the prompt. */
 typedef struct Generator {
     fr_model *model;
+    fr_grammar *grammar; /* NULL: none */
     fr_engine *engine;
     int32_t *prompt;
     int64_t n_prompt;

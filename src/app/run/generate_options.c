@@ -173,6 +173,18 @@ const Option generate_prompt_options[] = {
     {.key = "special",
      OPT_FLAG(GenerateArgs, special),
      .help = "spellings of special tokens in a raw prompt, such as </s>, become these tokens"},
+    {.key = "json-schema",
+     OPT_FILE(GenerateArgs, json_schema),
+     .section = "Constraints (docs/CONSTRAINED.md; exact with every drafter)",
+     .help = "the text is JSON that is valid by the JSON schema in FILE"},
+    {.key = "grammar",
+     OPT_FILE(GenerateArgs, grammar),
+     .help = "the text matches the grammar in FILE, in GBNF as llama.cpp reads it"},
+    {.key = "regex", OPT_TEXT(GenerateArgs, regex), .help = "the whole text matches a regular expression"},
+    {.key = "grammar-after",
+     OPT_TEXT(GenerateArgs, grammar_after),
+     .default_help = "from the first token",
+     .help = "the schema, grammar or expression holds behind the first TEXT that is generated, such as </think>"},
     {.key = "color",
      OPT_CHOICE(GenerateArgs, color, "never", "auto", "always"),
      .metavar = "WHEN",
@@ -304,6 +316,12 @@ int generate_check_prompt(GenerateArgs *a, fr_error *err) {
                          "missing prompt: pass -p TEXT or -f FILE, or pipe it in; 'forerun chat' holds a conversation");
     if (a->prompt && a->prompt_file)
         return error_set(err, FR_ERR_ARGUMENT, "-p and -f both give a prompt: pass one of them");
+    if ((a->json_schema != NULL) + (a->grammar != NULL) + (a->regex != NULL) > 1)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--json-schema, --grammar and --regex exclude each other: pass one of them");
+    if (a->grammar_after && !a->json_schema && !a->grammar && !a->regex)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--grammar-after says where a grammar begins: pass --json-schema, --grammar or --regex too");
     if (a->system && !a->chat)
         return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
     if (a->chat_template && !a->chat)
