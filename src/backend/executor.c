@@ -132,6 +132,7 @@ int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *er
 int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
 int32_t executor_n_pages(const Executor *e) { return e->kv.shape.n_pages; }
 int32_t executor_n_free_pages(const Executor *e) { return e->kv.n_free; }
+int32_t executor_n_pages_of(const Executor *e, int32_t n) { return kv_count_pages(&e->kv, n); }
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err) {
     return kv_reserve(&e->kv, sequence, n_rows, err);
 }

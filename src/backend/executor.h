@@ -57,6 +57,8 @@ int32_t executor_room(const Executor *e, int32_t sequence);
 /* Pages in all, and those that no sequence holds. */
 int32_t executor_n_pages(const Executor *e);
 int32_t executor_n_free_pages(const Executor *e);
+/* Pages that the first n sequences hold together. */
+int32_t executor_n_pages_of(const Executor *e, int32_t n);
 /* Makes room for n rows of the sequence in the coming forward; a failure harms no other sequence. */
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
 

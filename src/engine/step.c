@@ -19,6 +19,7 @@
 #include "engine/kv_policy.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
+#include "engine/request_queue.h"
 #include "format/finite.h"
 #include "spec/tree/union.h"
 
@@ -267,6 +268,7 @@ static int propose_and_pack(fr_engine *e) {
 
 static int run_step(fr_engine *e, fr_error *err) {
     EngineStep *s = &e->step;
+    request_queue_admit(e);
     kv_policy_begin_step(e);
     prefix_cache_share(e);
     int n_decoding = propose_and_pack(e), n_left = 0;
@@ -281,7 +283,7 @@ static int run_step(fr_engine *e, fr_error *err) {
         else verify_and_emit(r);
     }
     for (int i = 0; i < s->n_by_age; i++) n_left += !s->decoding_first[i]->finish;
-    return n_left;
+    return n_left + e->n_queued;
 }
 
 int fr_engine_step(fr_engine *e, fr_error *err) {
