@@ -142,6 +142,7 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     r->options.n_drafts++;
     if (d->drafter->class->remembers && verify_rule_needs_its_trees(r->rule))
         return isolate_draft(r, &r->drafts[n], err);
+    if (d->drafter->class->observe_prompt) r->reads_prompt = true;
     if (d->drafter->class->needs_hidden) r->needs_hidden = true;
     return FR_OK;
 }
@@ -248,8 +249,8 @@ void request_end(fr_request *r, fr_finish finish) {
     if (r->decode_started_s > 0) r->stats.decode_s = now - r->decode_started_s;
     else if (r->sequence >= 0) r->stats.prefill_s = now - r->started_s;
     if (r->sequence >= 0) {
+        prefix_cache_keep(r); /* before its drafters forget it */
         request_drafts_end(r);
-        prefix_cache_keep(r);
         executor_sequence_truncate(r->engine->executor, r->sequence, 0);
     }
     request_queue_leave(r);

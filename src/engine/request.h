@@ -43,7 +43,8 @@ struct fr_request {
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
     int32_t tree_budget;            /* drafted nodes in a step, as the options say */
     int32_t step_budget;            /* what fits of them into this step */
-    bool needs_hidden;              /* one of its drafters does: the request reads its whole prompt itself */
+    bool reads_prompt;              /* one of its drafters has observe_prompt ... */
+    bool needs_hidden;              /* ... and one needs hidden states there */
     bool has_auto_budget;           /* draft_policy.c decides which nodes get a row */
     int32_t proposal_budget;        /* nodes that each drafter may propose, with an automatic budget */
     double time_credit_s;           /* forward time that drafted nodes may still lose */

@@ -102,10 +102,10 @@ void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
-        if (!d->is_active || !d->shared->drafter->class->needs_hidden) continue;
+        if (!d->is_active || !d->shared->drafter->class->observe_prompt) continue;
         Drafter *drafter = d->shared->drafter;
-        if (drafter->class->observe_prompt(drafter, d->sequence, first, r->engine->step.row_hidden, n, &err))
-            switch_off(r, d, &err);
+        const float *const *hidden = drafter->class->needs_hidden ? r->engine->step.row_hidden : NULL;
+        if (drafter->class->observe_prompt(drafter, d->sequence, first, hidden, n, &err)) switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;
 }

@@ -71,7 +71,7 @@ static void pack_tree(fr_request *r) {
     e->step.n_rows = r->first_row + r->n_step_rows;
 }
 
-/* Commits the rows of a piece of the context, and shows its hidden states to the drafters. */
+/* Commits the rows of a piece of the context, and shows it to the drafters that read prompts. */
 static void commit_prompt(fr_request *r) {
     fr_engine *e = r->engine;
     int32_t *rows = e->step.commit_rows, done = executor_sequence_length(e->executor, r->sequence),
@@ -79,8 +79,8 @@ static void commit_prompt(fr_request *r) {
     if (n_again < 0) n_again = 0;
     if (n_again > r->n_step_rows) n_again = r->n_step_rows;
     r->stats.n_recomputed += n_again;
-    if (r->needs_hidden && n_again < r->n_step_rows) { /* what is read again has been shown already */
-        for (int32_t i = n_again; i < r->n_step_rows; i++)
+    if (r->reads_prompt && n_again < r->n_step_rows) { /* what is read again has been shown already */
+        for (int32_t i = n_again; i < r->n_step_rows && r->needs_hidden; i++)
             e->step.row_hidden[i - n_again] = executor_hidden(e->executor, r->first_row + i);
         request_drafts_observe_prompt(r, done + n_again, r->n_step_rows - n_again);
     }
