@@ -94,7 +94,8 @@ static int open_executor(fr_engine *e, fr_error *err) {
                                .page_size = o->kv_page_size,
                                .n_ctx = o->n_ctx,
                                .max_sequences = o->max_requests + e->prefixes.n + 1,
-                               .max_rows = e->step.n_rows_max};
+                               .max_rows = e->step.n_rows_max,
+                               .max_logits = o->max_requests}; /* request_queue_reserve takes more for trees */
     options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
                                    : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
     const Weights *w = e->model->weights;

@@ -36,6 +36,26 @@ int request_queue_check(const fr_engine *e, fr_error *err) {
                      e->n_places, e->options.max_queued);
 }
 
+/* Only rows of trees want logits, and a request has as many of them as its budget allows. */
+static int32_t n_logits_of(const fr_request *r) { return 1 + (r->options.n_drafts > 0 ? r->tree_budget : 0); }
+
+/* Of the open requests max_requests run together: the largest of them, at worst. */
+int request_queue_reserve(const fr_request *r, fr_error *err) {
+    const fr_engine *e = r->engine;
+    int32_t n_requests[FR_TREE_BUDGET_MAX + 2] = {0}; /* by their number of rows */
+    int64_t n_rows = 0, n_left = e->options.max_requests;
+    n_requests[n_logits_of(r)]++;
+    for (int i = 0; i < e->n_places; i++)
+        if (e->requests[i] && !e->requests[i]->finish) n_requests[n_logits_of(e->requests[i])]++;
+    for (int32_t n = FR_TREE_BUDGET_MAX + 1; n > 0 && n_left > 0; n--) {
+        int64_t k = n_requests[n] < n_left ? n_requests[n] : n_left;
+        n_rows += k * n;
+        n_left -= k;
+    }
+    if (n_rows > e->step.n_rows_max) n_rows = e->step.n_rows_max;
+    return executor_reserve_logits(e->executor, (int32_t)n_rows, err);
+}
+
 static void run(fr_request *r, int sequence) {
     fr_engine *e = r->engine;
     r->sequence = sequence;

@@ -6,6 +6,8 @@
 
 /* Refuses one more request where the engine holds as many as its options allow. */
 int request_queue_check(const fr_engine *e, fr_error *err);
+/* Takes memory for the logits of all trees that this request and those that are open may have in one step. */
+int request_queue_reserve(const fr_request *r, fr_error *err);
 /* Adds a request for which there is room. It runs from the next step on where a sequence is free and no other request
  * waits; otherwise it waits. */
 void request_queue_add(fr_request *r);

@@ -146,13 +146,14 @@ struct CpuContext {
     int32_t n_rows, n_logits;
     int64_t longest; /* keys that a row sees at most */
     int64_t score_stride;
-    float *cos_sin;             /* [n_ropes][max_rows][n_rot] */
-    float *x, *normed, *delta;  /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
-    float *q, *attended;        /* [max_rows][q_dim] */
-    float *k, *v;               /* [max_rows][kv_dim] */
-    float *gate, *up;           /* [max_rows][n_ff] */
-    float *hidden;              /* [n_hidden][n_embd] after the final norm */
-    float *logits;              /* [n_logits][n_vocab] */
+    float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
+    float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
+    float *q, *attended;       /* [max_rows][q_dim] */
+    float *k, *v;              /* [max_rows][kv_dim] */
+    float *gate, *up;          /* [max_rows][n_ff] */
+    float *hidden;             /* [n_hidden][n_embd] after the final norm */
+    float *logits;             /* [max_logits][n_vocab] */
+    int32_t max_logits;
     float *scores;              /* [n_threads][heads of a group][score_stride] */
     float *tile_sums;           /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
     void *acts[ACT_FORM_COUNT]; /* [max_rows][widest row] activations in each form */
@@ -198,6 +199,7 @@ void cpu_device_close(Device *d);
 int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void cpu_context_close(Context *c);
 const float *cpu_read(Context *c, ResultKind kind, int32_t i);
+int cpu_reserve_logits(Context *c, int32_t n, fr_error *err);
 void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void cpu_fill_slot(Context *c, int32_t slot);
 

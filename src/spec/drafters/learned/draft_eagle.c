@@ -140,7 +140,7 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status)
         status = one_layer_open_executor(&d->layer, &d->learned, env->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP,
-                                         d->max_rows, err);
+                                         d->max_rows, d->learned.max_group * d->top, err);
     if (!status) status = allocate(d, err);
     if (status) {
         close_eagle(&d->learned.base);

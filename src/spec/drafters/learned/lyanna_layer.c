@@ -100,7 +100,7 @@ int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv 
     int status = read_first_token(l, err);
     if (!status) status = read_chain(l, err);
     if (!status) status = read_weights(l, err);
-    if (!status) status = one_layer_open_executor(&l->layer, learned, env->n_ctx, depth, MAX_ROWS, err);
+    if (!status) status = one_layer_open_executor(&l->layer, learned, env->n_ctx, depth, MAX_ROWS, 1, err);
     return status ? status : allocate(l, err);
 }
 

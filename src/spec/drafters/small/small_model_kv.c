@@ -43,7 +43,8 @@ static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
                                .n_ctx = r->n_ctx + r->n_nodes,
                                .max_sequences = env->max_sequences + env->n_cached,
                                .n_pages = cached_kv_n_pages(env, r->n_ctx + r->n_nodes, PAGE_SIZE),
-                               .max_rows = r->max_rows};
+                               .max_rows = r->max_rows,
+                               .max_logits = env->max_sequences * r->n_nodes};
     WeightsOptions weights = env->weights->options;
     weights.progress = NULL;
     int status = env->device->backend->weights_open(&r->weights, r->model, &weights, err);
