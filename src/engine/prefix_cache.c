@@ -157,13 +157,8 @@ static void share(fr_request *r) {
 
 void prefix_cache_share(fr_engine *e) {
     if (e->prefixes.n == 0) return;
-    int64_t n_chunk_left = e->options.prefill_chunk; /* requests beyond this step's chunk can look in a later step */
-    for (int i = 0; i < e->step.n_by_age && n_chunk_left > 0; i++) {
-        fr_request *r = e->step.by_age[i];
-        if (!request_is_prefilling(r)) continue;
-        share(r);
-        n_chunk_left -= r->n_context - 1 - executor_sequence_length(e->executor, r->sequence);
-    }
+    for (int i = 0; i < e->step.n_by_age; i++)
+        if (request_is_prefilling(e->step.by_age[i])) share(e->step.by_age[i]);
 }
 
 bool prefix_cache_is_filling(const fr_request *r, int32_t n) {

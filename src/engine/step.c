@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
+#include "engine/prompt_plan.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
 #include "engine/request_queue.h"
@@ -32,23 +33,21 @@ static Row *append_rows(fr_request *r, int32_t n) {
     return &e->step.rows[r->first_row];
 }
 
-/* The next chunk of the request's context, where there are rows, slots and a reason to read it now. Slots for the whole
- * context are claimed at once (kv_policy.c). */
-static void pack_prompt(fr_request *r, int32_t *n_chunk_left) {
+/* The planned rows of the request's context (prompt_plan.c), where there are slots. Slots for the whole context are
+ * claimed at once (kv_policy.c). */
+static void pack_prompt(fr_request *r) {
     fr_engine *e = r->engine;
-    int32_t done = executor_sequence_length(e->executor, r->sequence), whole = (int32_t)r->n_context - done;
-    int32_t n = whole - 1 < *n_chunk_left ? whole - 1 : *n_chunk_left;
+    int32_t done = executor_sequence_length(e->executor, r->sequence), whole = (int32_t)r->n_context - done,
+            n = r->is_prefill_step ? r->n_step_rows : 0; /* it may have lost pages since, and was not planned for */
     r->is_prefill_step = true;
     r->n_step_rows = 0;
-    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max) return;
-    if (prefix_cache_is_filling(r, n) || !kv_policy_claim(r, whole, whole)) return;
+    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || !kv_policy_claim(r, whole, whole)) return;
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
         rows[i] = (Row){.token = r->context[done + i],
                         .sequence = r->sequence,
                         .parent = i ? r->first_row + i - 1 : -1,
                         .want_hidden = r->needs_hidden && done + i >= r->n_read};
-    *n_chunk_left -= n;
 }
 
 /* The request's tree, pruned where slots are short. A ratio rule needs its trees whole and waits instead. */
@@ -257,10 +256,10 @@ static int propose_and_pack(fr_engine *e) {
     }
     request_drafts_propose(e, s->decoding_first, n_decoding);
     draft_policy_allocate(e, s->decoding_first, n_decoding, n_fixed_rows(e, n_decoding, n_running));
-    int32_t n_chunk_left = e->options.prefill_chunk;
+    prompt_plan(e);
     for (int i = 0; i < n_running;
          i++) { /* by age: a claim may take pages from a younger request, which then prefills again */
-        if (request_is_prefilling(s->by_age[i])) pack_prompt(s->by_age[i], &n_chunk_left);
+        if (request_is_prefilling(s->by_age[i])) pack_prompt(s->by_age[i]);
         else pack_tree(s->by_age[i]);
     }
     return n_decoding;
