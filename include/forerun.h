@@ -270,10 +270,11 @@ typedef struct fr_request_options {
     int n_drafts;
     int tree_budget;    /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save
                                 * time, by the costs of forwards and the acceptance so far, at most
-                                * FR_TREE_BUDGET_AUTO_MAX; needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO with
-                                * the draft "auto", else FR_TREE_BUDGET. With "auto" N bounds the automatic budget; a
-                                * ratio or lossy rule always has a fixed budget, because its text depends on its
-                                * trees */
+                                * FR_TREE_BUDGET_AUTO_MAX; needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO where
+                                * the engine knows these costs, which is advisable as soon as several requests run at
+                                * once; else, and with the draft "space", FR_TREE_BUDGET. With "auto" N bounds the
+                                * automatic budget; a ratio or lossy rule always has a fixed budget, because its text
+                                * depends on its trees */
     const char *verify; /* verification rule: NULL or "sampled" (the same text as plain decoding), or a ratio
                                 * rule (the same output distribution; see `forerun run --help`), with its option if it
                                 * has one: "k-seq:gamma=1.5"; "typical" is lossy. Not kept */

@@ -147,6 +147,13 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
+/* Such rows have no place in an automatic budget (DrafterClass.add_rows). */
+static bool adds_rows(const fr_request *r) {
+    for (int i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].shared->drafter->class->add_rows) return true;
+    return false;
+}
+
 /* Finds the drafts among the open ones; "auto" stands for its members. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
@@ -159,7 +166,8 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
             status = acquire_draft(r, *m, err);
         has_auto = has_auto || is_auto;
     }
-    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO ||
+                      (o->tree_budget == 0 && r->engine->policy.cost.n > 0 && !adds_rows(r));
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
     r->tree_budget = o->tree_budget > 0   ? o->tree_budget
                      : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX

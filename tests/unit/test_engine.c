@@ -121,6 +121,30 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
     assert_non_null(strstr(err.message, "teleport"));
 }
 
+/* A request that names no budget. */
+static void the_budget_is_automatic_where_costs_are_known(void **state) {
+    (void)state;
+    static const char *const pld[] = {"pld"}, *const recycling[] = {"recycling"};
+    fr_engine *e = rig_open_engine(fx.model, &(fr_engine_options){.n_threads = 1, .n_ctx = 64});
+    fr_error err;
+    for (int measured = 0; measured < 2; measured++)
+        for (int i = 0; i < 5; i++) {
+            fr_request_options o = greedy(5);
+            o.drafts = i == 4 ? recycling : pld, o.n_drafts = i != 1;
+            if (i == 2) o.tree_budget = 8;
+            if (i == 3) o.verify = "recursive"; /* its text depends on its trees */
+            fr_request *r;
+            if (measured) assert_int_equal(fr_engine_measure_costs(e, &err), FR_OK);
+            assert_int_equal(fr_engine_open_draft(e, o.drafts[0], &err), FR_OK);
+            assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
+            bool is_auto = measured && (i == 0 || i == 4);
+            assert_int_equal(r->has_auto_budget, is_auto);
+            assert_int_equal(r->tree_budget, is_auto ? FR_TREE_BUDGET_AUTO_MAX : FR_TREE_BUDGET);
+            fr_request_close(r);
+        }
+    fr_engine_close(e);
+}
+
 /* 32 drafts with a request each: there is no place for another one until a request ends. */
 static void a_draft_in_use_makes_no_room(void **state) {
     (void)state;
@@ -425,6 +449,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(senseless_requests_are_refused_by_name),
         cmocka_unit_test(requests_open_no_draft_and_measure_nothing),
+        cmocka_unit_test(the_budget_is_automatic_where_costs_are_known),
         cmocka_unit_test(a_draft_in_use_makes_no_room),
         cmocka_unit_test(an_engine_holds_no_more_requests_than_it_has_places),
         cmocka_unit_test(files_that_are_no_models_are_refused),
