@@ -8,7 +8,7 @@
  * Hidden states are kept nowhere. A drafter that needs them has made an entry of each but the last: the entry of a token
  * needs its hidden state and the token behind it. So a request with such a drafter takes over the tokens whose entries
  * are known, and reads at least one token itself, whose hidden state is then at hand again. That costs one row, where
- * storing the states would take as much memory as a sixth of the keys of a 1.1B model.
+ * storing the states would add 36 % to the KV cache of TinyLlama 1.1B (8192 bytes to 22,528 bytes a token).
  *
  * A draft model may lag behind the target's sequence, because drafters are fed only when they propose. What it lacks it
  * runs itself; but no more than a chunk of the prompt, so that no other request waits for it. */
