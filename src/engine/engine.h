@@ -26,8 +26,8 @@ struct fr_model {
     Gguf *gguf;
     Tokenizer *tokenizer;
     Model *model;
-    Weights *weights; /* of the model, resident in its backend */
-    ChatTemplate chat_template;
+    Weights *weights;                          /* of the model, resident in its backend */
+    ChatTemplate chat_template, tool_template; /* the second for conversations with tools, where the file has one */
     char *name;
 };
 
