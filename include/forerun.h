@@ -194,7 +194,7 @@ typedef struct fr_engine_options {
     int n_ctx;     /* longest context of a request; 0: what the model was trained for, 4096 at most */
     fr_kv_type kv_type;
     int kv_page_size;  /* tokens in a page of the KV cache; 0: 16 */
-    int max_requests;  /* open at once; 0: 1 */
+    int max_requests;  /* that run at once; 0: 1 */
     int prefill_chunk; /* prompt tokens in one step of the engine; 0: 256 */
     /* Tokens that the KV cache holds in total, at least n_ctx; 0: n_ctx for each of max_requests. Where they do not
      * suffice, the youngest requests give their pages back, wait, and compute their context again: they finish later,
@@ -214,6 +214,9 @@ typedef struct fr_engine_options {
      * fr_engine_open returns. */
     const char *const *drafts;
     int n_drafts;
+    /* Requests that may be open besides max_requests: they wait, and run in the order in which they were opened as soon
+     * as others end. 0: none. */
+    int max_queued;
 } fr_engine_options;
 
 /* Opens an engine over a model; options may be NULL. All that is slow happens here (and in the
@@ -234,11 +237,22 @@ FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *e
  * with FR_ERR_MEMORY where running requests hold them all. */
 FR_API int fr_engine_measure_costs(fr_engine *engine, fr_error *err);
 
-/* One step of all running requests: drafts, one forward, verification, output. Returns the number of requests that are
- * still running, or a negative code where the engine as a whole failed (FR_ERR_CANCELLED: a callback closed it, and it
+/* One step of all running requests: drafts, one forward, verification, output. Before it, waiting requests take the
+ * places of those that have ended. Returns the number of requests that are still running or waiting, or a negative code where the engine as a whole failed (FR_ERR_CANCELLED: a callback closed it, and it
  * must not be used any more). A failure of one request ends that request only (fr_request_finish, fr_request_error). A
  * decoding step allocates no memory. */
 FR_API int fr_engine_step(fr_engine *engine, fr_error *err);
+
+/* What an engine holds now. */
+typedef struct fr_engine_stats {
+    int n_running, n_queued;                       /* requests */
+    int64_t kv_tokens;                             /* room of the KV cache, in whole pages */
+    int64_t kv_tokens_running, kv_tokens_prefixes; /* of it: pages of running requests; pages that only the prefix
+                                                     * cache holds, which gives them back where they are wanted */
+} fr_engine_stats;
+
+/* Fills *out; also within a callback. */
+FR_API void fr_engine_get_stats(const fr_engine *engine, fr_engine_stats *out);
 
 /* ---- request: one text being generated ----------------------------------------------------------- */
 
@@ -304,10 +318,11 @@ typedef struct fr_request_options {
     int n_drafts;
     int tree_budget;    /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save
                                 * time, by the costs of forwards and the acceptance so far, at most
-                                * FR_TREE_BUDGET_AUTO_MAX; needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO with
-                                * the draft "auto", else FR_TREE_BUDGET. With "auto" N bounds the automatic budget; a
-                                * ratio or lossy rule always has a fixed budget, because its text depends on its
-                                * trees */
+                                * FR_TREE_BUDGET_AUTO_MAX; needs fr_engine_measure_costs. 0: FR_TREE_BUDGET_AUTO where
+                                * the engine knows these costs, which is advisable as soon as several requests run at
+                                * once; else, and with the draft "space", FR_TREE_BUDGET. With "auto" N bounds the
+                                * automatic budget; a ratio or lossy rule always has a fixed budget, because its text
+                                * depends on its trees */
     const char *verify; /* verification rule: NULL or "sampled" (the same text as plain decoding), or a ratio
                                 * rule (the same output distribution; see `forerun run --help`), with its option if it
                                 * has one: "k-seq:gamma=1.5"; "typical" is lossy. Not kept */
@@ -340,7 +355,7 @@ enum {
 };
 
 typedef enum fr_finish {
-    FR_FINISH_NONE = 0,  /* still running */
+    FR_FINISH_NONE = 0,  /* still running, or waiting */
     FR_FINISH_EOS,       /* the model ended the text */
     FR_FINISH_STOP,      /* a stop string */
     FR_FINISH_LENGTH,    /* max_tokens */
@@ -380,14 +395,18 @@ typedef struct fr_stats {
     fr_counter counters[FR_MAX_COUNTERS];
     int is_lossy;          /* the verification rule changed the output distribution */
     char draft_error[256]; /* why a drafter was switched off for this request; "" usually */
+    double queue_s;        /* wall time from opening until it began to run; no part of prefill_s */
 } fr_stats;
 
 /* Opens a request, which the following steps of the engine run. Opening is quick: it reads no file and measures
  * nothing. Refused with FR_ERR_ARGUMENT where a draft is not open in the engine, or costs that it needs are not known
  * (fr_engine_open_draft, fr_engine_measure_costs); with FR_ERR_CONTEXT where the prompt does not fit; with
- * FR_ERR_MEMORY where max_requests are open. */
+ * FR_ERR_MEMORY where max_requests + max_queued are open. A request that finds no place waits until one ends
+ * (fr_engine_options.max_queued). */
 FR_API int fr_request_open(fr_request **out, fr_engine *engine, const fr_request_options *options, fr_error *err);
-FR_API void fr_request_close(fr_request *request);             /* ends it if it is running; NULL is fine */
+/* Ends it at once if it waits or runs, in whichever state: its KV pages are free, or in the prefix cache until they are
+ * wanted, when the call returns. NULL is fine. */
+FR_API void fr_request_close(fr_request *request);
 FR_API fr_finish fr_request_finish(const fr_request *request); /* of NULL: FR_FINISH_ERROR */
 /* "running", "eos", "stop", "length", "context", "cancelled" or "error"; of other numbers "unknown"; static. */
 FR_API const char *fr_finish_name(fr_finish finish);

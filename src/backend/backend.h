@@ -159,6 +159,9 @@ struct Backend {
     void (*context_close)(Context *c);
     void (*forward)(Context *c, const RowPlace *rows, int32_t n_rows);
     const float *(*read)(Context *c, ResultKind kind, int32_t i);
+    /* Takes memory for the logits of n rows of one forward, where there is less so far: with a large vocabulary they are
+     * the largest results. After a failure all is as before. NULL: context_open takes it for max_rows. */
+    int (*reserve_logits)(Context *c, int32_t n, fr_error *err);
     /* Keys and values of n slots from one place to another, which may overlap; and of one slot, all one small
      * constant. */
     void (*copy_slots)(Context *c, int32_t from, int32_t to, int32_t n);

@@ -69,7 +69,9 @@ static int measure(Executor *e, Row *rows, int32_t sequence, int32_t n_vocab, co
 int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int n, int min_rounds, double budget_s,
                  double quantile, double *seconds, fr_error *err) {
     int32_t max_rows = executor_max_rows(e), n_vocab = executor_n_vocab(e), sequence;
-    int status = executor_sequence_open(e, &sequence, err);
+    int status = FR_OK;
+    for (int i = 0; i < n && !status; i++) status = executor_reserve_logits(e, row_counts[i], err);
+    if (!status) status = executor_sequence_open(e, &sequence, err);
     if (status) return status;
     Row *rows = mem_calloc((size_t)max_rows, sizeof *rows);
     double *samples = mem_calloc((size_t)n * MAX_ROUNDS, sizeof *samples);

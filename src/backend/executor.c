@@ -32,7 +32,7 @@ struct Executor {
     RowPlace *rows;   /* [max_rows] of the last forward and its extensions */
     int32_t n_before; /* of them, those that ran before the last run */
     int32_t n_rows;   /* of the last run: rows + n_before */
-    int32_t n_logits, n_hidden;
+    int32_t n_logits, n_hidden, max_logits;
     int32_t *path_slots; /* [max_rows * max_rows] */
     int32_t *offsets;    /* [max_rows] scratch of commit */
 };
@@ -63,6 +63,7 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
                                     .n_ctx = o->n_ctx,
                                     .max_rows = o->max_rows};
     int status = e->backend->context_open(&e->context, device, e->weights, &context, err);
+    if (!status) status = executor_reserve_logits(e, o->max_logits ? o->max_logits : o->max_rows, err);
     if (status) return status;
     const KvShape shape = {.page_size = o->page_size,
                            .n_pages = (int32_t)n_pages,
@@ -132,8 +133,17 @@ int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *er
 int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
 int32_t executor_n_pages(const Executor *e) { return e->kv.shape.n_pages; }
 int32_t executor_n_free_pages(const Executor *e) { return e->kv.n_free; }
+int32_t executor_n_pages_of(const Executor *e, int32_t n) { return kv_count_pages(&e->kv, n); }
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err) {
     return kv_reserve(&e->kv, sequence, n_rows, err);
+}
+
+int executor_reserve_logits(Executor *e, int32_t n, fr_error *err) {
+    if (n > e->options.max_rows) n = e->options.max_rows;
+    if (n <= e->max_logits) return FR_OK;
+    int status = e->backend->reserve_logits ? e->backend->reserve_logits(e->context, n, err) : FR_OK;
+    if (!status) e->max_logits = n;
+    return status;
 }
 
 /* ---- placing rows --------------------------------------------------------------------------------- */
@@ -172,6 +182,9 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
         if (index >= s->n_reserved)
             return error_set(err, FR_ERR_ARGUMENT, "sequence %d has more rows in the batch than the %d reserved for it",
                              r->sequence, s->n_reserved);
+        if (r->want_logits && e->n_logits == e->max_logits)
+            return error_set(err, FR_ERR_ARGUMENT, "more rows of a batch want logits than the %d that may",
+                             e->max_logits);
         const RowPlace *parent = r->parent >= 0 ? &e->rows[r->parent] : NULL;
         int32_t *path = path_room(e, i), n_path = parent ? parent->n_path + 1 : 1, slot = s->slots[s->length + index];
         if (parent) memcpy(path, parent->path_slots, (size_t)parent->n_path * sizeof *path);

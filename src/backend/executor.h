@@ -24,8 +24,9 @@ typedef struct ExecutorOptions {
     int32_t page_size; /* token slots in a KV page */
     int32_t n_ctx;     /* longest sequence */
     int32_t max_sequences;
-    int64_t n_pages;  /* 0: enough for max_sequences sequences of n_ctx tokens */
-    int32_t max_rows; /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
+    int64_t n_pages;    /* 0: enough for max_sequences sequences of n_ctx tokens */
+    int32_t max_rows;   /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
+    int32_t max_logits; /* of them, those that may want logits; 0: all. executor_reserve_logits allows more */
 } ExecutorOptions;
 
 enum { EXECUTOR_MAX_ROWS = 4096 };
@@ -57,8 +58,14 @@ int32_t executor_room(const Executor *e, int32_t sequence);
 /* Pages in all, and those that no sequence holds. */
 int32_t executor_n_pages(const Executor *e);
 int32_t executor_n_free_pages(const Executor *e);
+/* Pages that the first n sequences hold together. */
+int32_t executor_n_pages_of(const Executor *e, int32_t n);
 /* Makes room for n rows of the sequence in the coming forward; a failure harms no other sequence. */
 int executor_reserve(Executor *e, int32_t sequence, int32_t n_rows, fr_error *err);
+
+/* From now on n rows of a run may want logits, if there are not so many anyway; all of max_rows at most. Takes memory,
+ * and forgets the results of the last run. */
+int executor_reserve_logits(Executor *e, int32_t n, fr_error *err);
 
 /* Runs the rows (at most max_rows; each sequence reserved before). Refuses impossible batches. */
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);

@@ -1,12 +1,16 @@
 /* kv_pages.c - the page tables of sequences: which sequence holds which page, and when a shared page must be copied. */
 #include "backend/kv_pages.h"
 
+#include <string.h>
+
 int kv_open(KvPages *kv, const KvShape *shape, const KvMemory *data, fr_error *err) {
     *kv = (KvPages){.shape = *shape, .data = *data};
     fr_assert(shape->page_size >= 1 && shape->n_pages >= 1 && shape->max_sequences >= 1);
     int32_t *pages, *slots, ctx_pages = shape->n_ctx / shape->page_size + 1;
     int64_t n_slots = (int64_t)ctx_pages * shape->page_size;
-    const ArenaItem items[] = {ARENA_ITEM(&kv->ref_counts, shape->n_pages), ARENA_ITEM(&kv->free_pages, shape->n_pages),
+    const ArenaItem items[] = {ARENA_ITEM(&kv->ref_counts, shape->n_pages),
+                               ARENA_ITEM(&kv->free_pages, shape->n_pages),
+                               ARENA_ITEM(&kv->is_counted, shape->n_pages),
                                ARENA_ITEM(&kv->sequences, shape->max_sequences),
                                ARENA_ITEM(&pages, (int64_t)shape->max_sequences * ctx_pages),
                                ARENA_ITEM(&slots, shape->max_sequences * n_slots)};
@@ -101,6 +105,17 @@ void kv_sequence_close(KvPages *kv, int32_t sequence) {
 static int32_t shared_tail(const KvPages *kv, const KvSequence *s) {
     int32_t tail = s->length / kv->shape.page_size;
     return s->length % kv->shape.page_size && kv->ref_counts[s->pages[tail]] > 1 ? tail : -1;
+}
+
+int32_t kv_count_pages(const KvPages *kv, int32_t n) {
+    int32_t n_counted = 0;
+    memset(kv->is_counted, 0, (size_t)kv->shape.n_pages * sizeof *kv->is_counted);
+    for (const KvSequence *s = kv->sequences; s < kv->sequences + n; s++)
+        for (int32_t i = 0; s->open && i < s->n_pages; i++) {
+            n_counted += !kv->is_counted[s->pages[i]];
+            kv->is_counted[s->pages[i]] = true;
+        }
+    return n_counted;
 }
 
 int32_t kv_room(const KvPages *kv, int32_t sequence) {

@@ -46,6 +46,7 @@ typedef struct KvPages {
     int32_t *ref_counts; /* [n_pages] */
     int32_t *free_pages; /* [n_free] */
     int32_t n_free;
+    bool *is_counted;      /* [n_pages] scratch of kv_count_pages */
     KvSequence *sequences; /* [max_sequences] */
     Arena arena;
 } KvPages;
@@ -62,6 +63,8 @@ int kv_sequence_fork(KvPages *kv, int32_t from, int32_t *out, fr_error *err);
 void kv_sequence_share(KvPages *kv, int32_t from, int32_t to, int32_t n);
 void kv_sequence_close(KvPages *kv, int32_t sequence);
 
+/* Pages that the first n sequences hold together. */
+int32_t kv_count_pages(const KvPages *kv, int32_t n);
 /* Uncommitted rows for which there are pages now: kv_reserve of so many does not run out of them. */
 int32_t kv_room(const KvPages *kv, int32_t sequence);
 /* Makes room for n uncommitted rows: takes pages, copies shared ones. On failure (context or pages run

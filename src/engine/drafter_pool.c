@@ -37,19 +37,22 @@ static EngineDrafter *find(fr_engine *e, const char *spec) {
     return NULL;
 }
 
-static DrafterEnv env_of(const fr_engine *e, int32_t max_sequences) {
+/* For the requests of the engine and its prefix cache, or for one request alone. */
+static DrafterEnv env_of(const fr_engine *e, bool is_own) {
     return (DrafterEnv){.n_vocab = e->model->model->hparams.n_vocab,
-                        .max_sequences = max_sequences,
+                        .max_sequences = is_own ? 1 : e->options.max_requests,
                         .vocab = e->model->gguf,
                         .target = e->model->gguf,
                         .weights = e->model->weights,
                         .device = e->device,
-                        .n_ctx = e->options.n_ctx};
+                        .n_ctx = e->options.n_ctx,
+                        .n_cached = is_own ? 0 : e->prefixes.n,
+                        .cached_tokens = (int64_t)executor_n_pages(e->executor) * e->options.kv_page_size};
 }
 
 int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     if (find(e, spec)) return FR_OK;
-    const DrafterEnv env = env_of(e, e->options.max_requests);
+    const DrafterEnv env = env_of(e, false);
     Drafter *drafter;
     int status = drafter_open(&drafter, spec, &env, 0, err);
     if (status || !drafter) return status; /* "none" is no drafter */
@@ -67,7 +70,7 @@ int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
 }
 
 int drafter_pool_open_own(EngineDrafter *own, const EngineDrafter *pooled, fr_engine *e, fr_error *err) {
-    const DrafterEnv env = env_of(e, 1);
+    const DrafterEnv env = env_of(e, true);
     *own = (EngineDrafter){.n_users = 1, .spec = strdup(pooled->spec)};
     if (!own->spec) return error_memory(err, "a drafter", strlen(pooled->spec));
     int status = drafter_open(&own->drafter, own->spec, &env, 0, err);
@@ -78,6 +81,11 @@ int drafter_pool_open_own(EngineDrafter *own, const EngineDrafter *pooled, fr_en
 
 void drafter_pool_close_own(EngineDrafter *own) {
     if (own->spec) close_place(own);
+}
+
+void drafter_pool_forget(fr_engine *e, int32_t sequence) {
+    for (EngineDrafter *d = e->drafters; d < e->drafters + ENGINE_MAX_DRAFTERS; d++)
+        if (d->spec && d->drafter->class->n_held) d->drafter->class->take_over(d->drafter, sequence, sequence, 0);
 }
 
 EngineDrafter *drafter_pool_acquire(fr_engine *e, const char *spec) {

@@ -32,6 +32,8 @@ void drafter_pool_close_own(EngineDrafter *own);
 EngineDrafter *drafter_pool_acquire(fr_engine *e, const char *spec);
 /* NULL is fine. */
 void drafter_pool_release(EngineDrafter *d);
+/* An entry of the prefix cache is dropped: its sequence holds nothing in any drafter. */
+void drafter_pool_forget(fr_engine *e, int32_t sequence);
 /* Closes all drafters. */
 void drafter_pool_close(fr_engine *e);
 

@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "engine/api_check.h"
 #include "engine/request.h"
+#include "engine/request_queue.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +19,11 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
         return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads,
                          THREADS_MAX);
     if (o->n_ctx < 0 || o->kv_page_size < 0 || o->max_requests < 0 || o->prefill_chunk < 0 || o->n_ctx > 1 << 24 ||
-        o->kv_page_size > 4096 || o->max_requests > 4096)
+        o->kv_page_size > 4096 || o->max_requests > 4096 || o->max_queued < 0 || o->max_queued > 1 << 20)
         return error_set(err, FR_ERR_ARGUMENT,
                          "engine options out of range: n_ctx %d, kv_page_size %d, max_requests "
-                         "%d, prefill_chunk %d",
-                         o->n_ctx, o->kv_page_size, o->max_requests, o->prefill_chunk);
+                         "%d, prefill_chunk %d, max_queued %d",
+                         o->n_ctx, o->kv_page_size, o->max_requests, o->prefill_chunk, o->max_queued);
     if (o->kv_tokens < 0 || o->kv_tokens > INT32_MAX || o->prefix_cache > 4096)
         return error_set(err, FR_ERR_ARGUMENT, "engine options out of range: kv_tokens %lld, prefix_cache %d",
                          (long long)o->kv_tokens, o->prefix_cache);
@@ -48,7 +49,7 @@ static int complete_options(const fr_model *model, fr_engine_options *o, fr_erro
     return FR_OK;
 }
 
-/* Sequence i belongs to the request at place i; those of the prefix cache follow. The executor has one more, which
+/* Sequence i belongs to the request running[i]; those of the prefix cache follow. The executor has one more, which
  * stays closed until costs are measured (draft_policy.c). */
 static int open_sequences(fr_engine *e, int n, fr_error *err) {
     int status = FR_OK;
@@ -64,9 +65,11 @@ static int take_memory(fr_engine *e, fr_error *err) {
     int64_t rows = e->options.prefill_chunk + (int64_t)n * TREE_MAX_NODES;
     EngineStep *s = &e->step;
     DraftPolicy *p = &e->policy;
+    e->n_places = e->options.max_requests + e->options.max_queued;
     s->n_rows_max = rows < EXECUTOR_MAX_ROWS ? (int32_t)rows : EXECUTOR_MAX_ROWS;
     const ArenaItem items[] = {
-        ARENA_ITEM(&e->requests, n),
+        ARENA_ITEM(&e->requests, e->n_places),
+        ARENA_ITEM(&e->running, n),
         ARENA_ITEM(&s->by_age, n),
         ARENA_ITEM(&s->decoding_first, n),
         ARENA_ITEM(&s->rows, s->n_rows_max),
@@ -104,7 +107,8 @@ static int open_executor(fr_engine *e, fr_error *err) {
                                .page_size = o->kv_page_size,
                                .n_ctx = o->n_ctx,
                                .max_sequences = o->max_requests + e->prefixes.n + 1,
-                               .max_rows = e->step.n_rows_max};
+                               .max_rows = e->step.n_rows_max,
+                               .max_logits = o->max_requests}; /* request_queue_reserve takes more for trees */
     options.n_pages = o->kv_tokens ? (o->kv_tokens + o->kv_page_size - 1) / o->kv_page_size
                                    : o->max_requests * ((int64_t)o->n_ctx / o->kv_page_size + 1);
     const Weights *w = e->model->weights;
@@ -140,7 +144,7 @@ static int open_engine(fr_engine *e, fr_error *err) {
 /* No callback is running. */
 static void close_engine(fr_engine *e) {
     FpEnv caller_env = fp_env_enter();
-    for (int i = 0; e->requests && i < e->options.max_requests; i++) fr_request_close(e->requests[i]);
+    for (int i = 0; e->requests && i < e->n_places; i++) fr_request_close(e->requests[i]);
     draft_policy_save_costs(e);
     drafter_pool_close(e);
     prefix_cache_close(e);
@@ -179,11 +183,11 @@ void fr_engine_close(fr_engine *e) {
         return;
     }
     e->is_closing = true; /* engine_end_step closes it */
-    for (int i = 0; i < e->options.max_requests; i++) fr_request_close(e->requests[i]);
+    for (int i = 0; i < e->n_places; i++) fr_request_close(e->requests[i]);
 }
 
 int engine_end_step(fr_engine *e, fr_error *err) {
-    for (int i = 0; i < e->options.max_requests; i++)
+    for (int i = 0; i < e->n_places; i++)
         if (e->requests[i] && e->requests[i]->is_closed) fr_request_close(e->requests[i]);
     if (!e->is_closing) return FR_OK;
     close_engine(e);
@@ -216,4 +220,18 @@ int fr_engine_measure_costs(fr_engine *e, fr_error *err) {
     status = draft_policy_measure_costs(e, err);
     fp_env_leave(&caller_env);
     return status;
+}
+
+void fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
+    if (!out) return;
+    *out = (fr_engine_stats){0};
+    if (!e) return;
+    int64_t page = e->options.kv_page_size, n_pages = executor_n_pages(e->executor);
+    int64_t n_running = executor_n_pages_of(e->executor, e->options.max_requests),
+            n_held = n_pages - executor_n_free_pages(e->executor);
+    *out = (fr_engine_stats){.n_running = request_queue_n_running(e),
+                             .n_queued = e->n_queued,
+                             .kv_tokens = n_pages * page,
+                             .kv_tokens_running = n_running * page,
+                             .kv_tokens_prefixes = (n_held - n_running) * page};
 }

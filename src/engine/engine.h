@@ -2,7 +2,8 @@
  *
  * Where to start: fr_engine_step, at the end of step.c, is one step on one screen. request.c is the life of one
  * request, engine.c opens and closes, drafter_pool.c keeps the open drafters and request_drafts.c calls them.
- * kv_policy.c decides which request gets KV pages, and prefix_cache.c shares pages between requests; draft_policy.c
+ * request_queue.c decides which requests run and which wait, kv_policy.c which request gets KV pages, and
+ * prefix_cache.c shares pages between requests; draft_policy.c
  * (with budget_allocator.c) decides how much is drafted.
  */
 #ifndef ENGINE_ENGINE_H
@@ -46,8 +47,10 @@ struct fr_engine {
     VerifyScratch **scratch; /* [n_scratch] one for each request that is verified at a time */
     int n_scratch;
     fr_engine_options options; /* every 0 replaced by its default; no drafts */
-    fr_request **requests; /* [max_requests], NULL where free; the request at place i has sequence i of the executor */
-    uint64_t n_arrivals;   /* requests opened so far */
+    fr_request **requests;     /* [n_places] all that are open, NULL where free */
+    fr_request **running;      /* [max_requests] those that have sequence i of the executor, NULL where it is free */
+    int n_places, n_queued;
+    uint64_t n_arrivals; /* requests opened so far */
     EngineDrafter drafters[ENGINE_MAX_DRAFTERS];
     PrefixCache prefixes;
     DraftPolicy policy;

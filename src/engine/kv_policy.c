@@ -49,7 +49,7 @@ void kv_policy_begin_step(fr_engine *e) {
     e->step.n_by_age = 0;
     e->step.pages_short = false;
     for (int i = 0; i < e->options.max_requests; i++)
-        if (e->requests[i] && !e->requests[i]->finish) e->step.by_age[e->step.n_by_age++] = e->requests[i];
+        if (e->running[i]) e->step.by_age[e->step.n_by_age++] = e->running[i];
     qsort(e->step.by_age, (size_t)e->step.n_by_age, sizeof *e->step.by_age, compare_arrivals);
 }
 

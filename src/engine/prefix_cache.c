@@ -18,19 +18,18 @@
  * The last token of a context, the pending one, is never taken over: the first tree reads it.
  *
  * A finished request replaces an entry that its own tokens begin with (the turn before), or else the least recently
- * used one. It is not kept where another entry already holds all of it.
+ * used one. Where an entry already holds all of it, only what drafters keep beside is added (request_prefix.c).
  *
  * Invariants: the tokens of an entry are those that its sequence holds, in order. Sharing shows in the times and the
  * statistics of a request, and not in its tokens or logits. Cost: a comparison of tokens with every running request and
  * every entry, for requests that still read. With some hundreds of entries a trie would pay; with a handful it does
- * not. A request whose drafter needs the target's hidden states of the prompt (drafter.h) takes nothing over, because
- * pages do not hold them; others take from it. When it loses: where all beginnings differ, the pages of finished
- * requests are held for nothing, until they are wanted. Proof: tests/unit/test_prefix_cache.c,
- * tests/unit/test_kv_pressure.c. */
+ * not. When it loses: where all beginnings differ, the pages of finished requests are held for nothing, until they are
+ * wanted. Proof: tests/unit/test_prefix_cache.c, tests/unit/test_kv_pressure.c, tests/lossless/test_shared_prefix.c. */
 #include "engine/prefix_cache.h"
 
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "engine/request_drafts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +51,7 @@ void prefix_cache_close(fr_engine *e) {
 /* Keeps the memory of the tokens for the next entry, so that a step which needs the pages frees no memory. */
 static void drop(fr_engine *e, CachedPrefix *c) {
     executor_sequence_truncate(e->executor, c->sequence, 0);
+    drafter_pool_forget(e, c->sequence);
     *c = (CachedPrefix){.sequence = c->sequence, .tokens = c->tokens};
 }
 
@@ -70,19 +70,28 @@ static int32_t count_common(const int32_t *a, int64_t n_a, const int32_t *b, int
     return n;
 }
 
-/* The entry in which the n tokens of a finished request may be kept; NULL: an entry holds them all already. */
+/* The entry in which the n tokens of a finished request are to be kept: one that holds them all already or that they
+ * begin with, or else the least recently used one. */
 static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) {
     CachedPrefix *oldest = NULL;
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
         int32_t n_common = count_common(c->tokens, c->n_tokens, tokens, n);
-        if (n_common == n) {
-            c->last_use = ++e->prefixes.n_uses;
-            return NULL;
-        }
-        if (n_common && n_common == c->n_tokens) return c;
+        if (n_common && (n_common == n || n_common == c->n_tokens)) return c;
         if (!oldest || c->last_use < oldest->last_use) oldest = c; /* free entries were never used */
     }
     return oldest;
+}
+
+/* Makes c hold the request's first n tokens, which are more than it holds of them, or others. What drafters keep of a
+ * beginning of them stays. */
+static void replace(const fr_request *r, CachedPrefix *c, int32_t n) {
+    fr_engine *e = r->engine;
+    if (count_common(c->tokens, c->n_tokens, r->context, n) < c->n_tokens) drop(e, c);
+    int32_t *tokens = realloc(c->tokens, (size_t)n * sizeof *tokens);
+    if (!tokens) return; /* the cache is an optimisation: failing to keep it is no error */
+    memcpy(tokens, r->context, (size_t)n * sizeof *tokens);
+    *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n};
+    executor_sequence_share(e->executor, r->sequence, c->sequence, n);
 }
 
 void prefix_cache_keep(const fr_request *r) {
@@ -90,30 +99,46 @@ void prefix_cache_keep(const fr_request *r) {
     int32_t n = executor_sequence_length(e->executor, r->sequence);
     if (n > r->n_context) n = (int32_t)r->n_context; /* rows that were accepted behind the end of the text */
     CachedPrefix *c = n ? find_place(e, r->context, n) : NULL;
-    if (!c) return; /* nothing to keep, or kept already */
-    drop(e, c);
-    int32_t *tokens = realloc(c->tokens, (size_t)n * sizeof *tokens);
-    if (!tokens) return; /* the cache is an optimisation: failing to keep it is no error */
-    memcpy(tokens, r->context, (size_t)n * sizeof *tokens);
-    *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n, .last_use = ++e->prefixes.n_uses};
-    executor_sequence_share(e->executor, r->sequence, c->sequence, n);
+    if (!c) return;
+    int32_t n_common = count_common(c->tokens, c->n_tokens, r->context, n);
+    if (n_common < n) replace(r, c, n);
+    if (c->n_tokens < n) return;
+    request_drafts_keep(r, c->sequence, n);
+    c->last_use = ++e->prefixes.n_uses;
 }
 
-/* The sequence that shares the longest prefix with r's context (without the pending token), and its length in *n; -1:
- * none shares more than r holds itself. */
+/* How many tokens r can take over from a sequence that holds the first n_held of n_tokens, of which its drafters allow
+ * for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
+static int32_t count_usable(const fr_request *r, const int32_t *tokens, int64_t n_tokens, int32_t n_held,
+                            int32_t limit) {
+    int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), most = (int32_t)r->n_context - 1,
+            n = n_common < n_held ? n_common : n_held,
+            n_seen = executor_sequence_length(r->engine->executor, r->sequence);
+    if (n > most) n = most;
+    if (n_seen < r->n_read) n_seen = r->n_read;
+    if (!r->reads_prompt || n <= n_seen) return n;
+    int32_t more = n < limit ? n : limit;
+    if (r->needs_hidden && more > most - 1) more = most - 1;         /* one token is read for its hidden state, */
+    if (r->needs_hidden && more > n_common - 1) more = n_common - 1; /* and the token behind an entry is a part of it */
+    return more > n_seen ? more : n_seen;
+}
+
+/* The sequence from which r can take over the most tokens, and their number in *n; -1: none gives more than r holds
+ * itself. */
 static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
-    int32_t found = -1, n_common;
+    int32_t found = -1, usable;
     CachedPrefix *used = NULL;
     *n = executor_sequence_length(e->executor, r->sequence);
     for (int i = 0; i < e->step.n_by_age; i++) {
         const fr_request *s = e->step.by_age[i];
-        n_common = count_common(s->context, executor_sequence_length(e->executor, s->sequence), r->context,
-                                r->n_context - 1);
-        if (n_common > *n) *n = n_common, found = s->sequence;
+        if (s == r) continue;
+        usable = count_usable(r, s->context, s->n_context, executor_sequence_length(e->executor, s->sequence),
+                              request_drafts_limit(r, s->sequence));
+        if (usable > *n) *n = usable, found = s->sequence;
     }
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
-        n_common = count_common(c->tokens, c->n_tokens, r->context, r->n_context - 1);
-        if (n_common > *n) *n = n_common, found = c->sequence, used = c;
+        usable = count_usable(r, c->tokens, c->n_tokens, c->n_tokens, request_drafts_limit(r, c->sequence));
+        if (usable > *n) *n = usable, found = c->sequence, used = c;
     }
     if (used) used->last_use = ++e->prefixes.n_uses;
     return found;
@@ -125,28 +150,26 @@ static void share(fr_request *r) {
     if (from < 0) return;
     executor_sequence_share(e->executor, from, r->sequence, n);
     if (had < r->n_read) had = r->n_read; /* tokens that it had read itself before do not count as shared */
-    if (n > had) r->stats.n_prompt_shared += n - had;
+    if (n <= had) return;
+    request_drafts_take_over(r, from, n);
+    r->stats.n_prompt_shared += n - had;
 }
 
 void prefix_cache_share(fr_engine *e) {
     if (e->prefixes.n == 0) return;
-    int64_t n_chunk_left = e->options.prefill_chunk; /* requests beyond this step's chunk can look in a later step */
-    for (int i = 0; i < e->step.n_by_age && n_chunk_left > 0; i++) {
-        fr_request *r = e->step.by_age[i];
-        if (!request_is_prefilling(r)) continue;
-        if (!r->needs_hidden) share(r);
-        n_chunk_left -= r->n_context - 1 - executor_sequence_length(e->executor, r->sequence);
-    }
+    for (int i = 0; i < e->step.n_by_age; i++)
+        if (request_is_prefilling(e->step.by_age[i])) share(e->step.by_age[i]);
 }
 
 bool prefix_cache_is_filling(const fr_request *r, int32_t n) {
     const fr_engine *e = r->engine;
     int32_t done = executor_sequence_length(e->executor, r->sequence);
-    for (int i = 0; e->prefixes.n > 0 && !r->needs_hidden && e->step.by_age[i] != r; i++) {
+    for (int i = 0; e->prefixes.n > 0 && e->step.by_age[i] != r; i++) {
         const fr_request *s = e->step.by_age[i];
         if (s->finish || !s->is_prefill_step || !s->n_step_rows) continue;
         int32_t end = executor_sequence_length(e->executor, s->sequence) + s->n_step_rows;
-        if (2 * (count_common(s->context, end, r->context, r->n_context) - done) >= n) return true;
+        if (2 * (count_usable(r, s->context, s->n_context, end, request_drafts_limit_behind(r, s)) - done) >= n)
+            return true;
     }
     return false;
 }

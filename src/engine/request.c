@@ -11,6 +11,7 @@
 #include "engine/api_check.h"
 #include "engine/engine.h"
 #include "engine/request_drafts.h"
+#include "engine/request_queue.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -143,6 +144,7 @@ static int acquire_draft(void *request, const char *spec, fr_error *err) {
     r->options.n_drafts++;
     if (d->drafter->class->remembers && verify_rule_needs_its_trees(r->rule))
         return isolate_draft(r, &r->drafts[n], err);
+    if (d->drafter->class->observe_prompt) r->reads_prompt = true;
     if (d->drafter->class->needs_hidden) r->needs_hidden = true;
     return FR_OK;
 }
@@ -159,6 +161,13 @@ static void join_grammar_draft(fr_request *r, const fr_request_options *o, bool 
     if (!drafter_pool_open_draft(r->engine, "grammar", NULL)) acquire_draft(r, "grammar", NULL);
 }
 
+/* Such rows have no place in an automatic budget (DrafterClass.add_rows). */
+static bool adds_rows(const fr_request *r) {
+    for (int i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].shared->drafter->class->add_rows) return true;
+    return false;
+}
+
 /* Finds the drafts among the open ones; "auto" stands for its members, "a+b" for both. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
@@ -169,7 +178,8 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
         has_auto = has_auto || drafter_names_auto(o->drafts[i]);
     }
     if (!status && o->grammar) join_grammar_draft(r, o, has_auto);
-    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO ||
+                      (o->tree_budget == 0 && r->engine->policy.cost.n > 0 && !adds_rows(r));
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
     r->tree_budget = o->tree_budget > 0   ? o->tree_budget
                      : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX
@@ -184,7 +194,7 @@ static uint64_t noise_key(const fr_request_options *o) {
     return hash64(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt, o->sampling.seed);
 }
 
-static int open_request(fr_request *r, int32_t place, const fr_request_options *o, fr_error *err) {
+static int open_request(fr_request *r, const fr_request_options *o, fr_error *err) {
     fr_engine *e = r->engine;
     int status = copy_inputs(r, o, err);
     if (!status) status = request_grammar_begin(r, o, err);
@@ -195,19 +205,11 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
         status = error_memory(err, "the distributions of a request", sizeof *r->dists);
     if (r->dists) r->dists->only_points = !r->rule->takes_any_tree || r->options.n_drafts > 1;
-    if (status) return status;
-    r->sequence = place;
-    r->arrival = e->n_arrivals++;
-    r->stats.n_prompt = o->n_prompt;
-    r->started_s = clock_s();
-    request_drafts_begin(r);
-    return FR_OK;
+    return status ? status : request_queue_reserve(r, err);
 }
 
 static void free_request(fr_request *r) {
-    fr_engine *e = r->engine;
-    for (int i = 0; i < e->options.max_requests; i++)
-        if (e->requests[i] == r) e->requests[i] = NULL;
+    request_queue_remove(r);
     draft_policy_end(r);
     for (int i = 0; i < r->options.n_drafts; i++) {
         drafter_pool_release(r->drafts[i].shared);
@@ -224,12 +226,10 @@ static void free_request(fr_request *r) {
     free(r);
 }
 
-static int take_place(fr_request **out, fr_engine *e, const fr_request_options *o, fr_error *err) {
-    int status = check_options(e, o, err), place = 0;
+static int make_request(fr_request **out, fr_engine *e, const fr_request_options *o, fr_error *err) {
+    int status = check_options(e, o, err);
+    if (!status) status = request_queue_check(e, err);
     if (status) return status;
-    while (place < e->options.max_requests && e->requests[place]) place++;
-    if (place == e->options.max_requests)
-        return error_set(err, FR_ERR_MEMORY, "the engine already holds its %d requests; close one first", place);
     fr_request *r = calloc(1, sizeof *r);
     if (!r) return error_memory(err, "a request", sizeof *r);
     r->engine = e;
@@ -243,12 +243,13 @@ static int take_place(fr_request **out, fr_engine *e, const fr_request_options *
     r->stats.is_lossy = r->rule->is_lossy;
     r->detokenizer = (Detokenizer){.tokenizer = e->model->tokenizer};
     r->text.max_bytes = REQUEST_MAX_TEXT;
-    status = open_request(r, place, o, err);
+    r->stats.n_prompt = o->n_prompt;
+    status = open_request(r, o, err);
     if (status) {
         free_request(r);
         return status;
     }
-    e->requests[place] = r;
+    request_queue_add(r);
     *out = r;
     return FR_OK;
 }
@@ -261,7 +262,7 @@ int fr_request_open(fr_request **out, fr_engine *e, const fr_request_options *o,
     if (!status) status = check_given(o, "fr_request_open", "options", err);
     if (status) return status;
     FpEnv caller_env = fp_env_enter();
-    status = take_place(out, e, o, err);
+    status = make_request(out, e, o, err);
     fp_env_leave(&caller_env);
     return status;
 }
@@ -271,12 +272,13 @@ void request_end(fr_request *r, fr_finish finish) {
     r->finish = finish;
     double now = clock_s();
     if (r->decode_started_s > 0) r->stats.decode_s = now - r->decode_started_s;
-    else r->stats.prefill_s = now - r->started_s;
-    if (r->sequence < 0) return;
-    request_drafts_end(r);
-    prefix_cache_keep(r);
-    executor_sequence_truncate(r->engine->executor, r->sequence, 0);
-    r->sequence = -1;
+    else if (r->sequence >= 0) r->stats.prefill_s = now - r->started_s;
+    if (r->sequence >= 0) {
+        prefix_cache_keep(r); /* before its drafters forget it */
+        request_drafts_end(r);
+        executor_sequence_truncate(r->engine->executor, r->sequence, 0);
+    }
+    request_queue_leave(r);
 }
 
 void request_fail(fr_request *r, const fr_error *err) {

@@ -46,16 +46,18 @@ struct fr_request {
     fr_engine *engine;
     fr_request_options options; /* prompt, stops and drafts are not read again */
     SamplingOptions sampling;   /* its seed is that of the options, hashed with the prompt */
-    int32_t sequence;           /* of the executor; -1 once its KV is given back */
+    int32_t sequence;           /* of the executor; -1 while it waits, and once its KV is given back */
     int32_t *context;           /* prompt, then output; room for n_ctx + TREE_MAX_NODES + 1 */
     int64_t n_context;
     uint64_t arrival;  /* the smaller, the older */
     int32_t n_read;    /* first tokens of the context that its KV held before pages were taken from it */
     bool is_preempted; /* pages were taken from it, and it has not claimed slots since */
+    bool is_queued;    /* it waits for a sequence */
     RequestDraft drafts[REQUEST_MAX_DRAFTS];
     int32_t tree_budget;            /* drafted nodes in a step, as the options say */
     int32_t step_budget;            /* what fits of them into this step */
-    bool needs_hidden;              /* one of its drafters does: the request reads its whole prompt itself */
+    bool reads_prompt;              /* one of its drafters has observe_prompt ... */
+    bool needs_hidden;              /* ... and one needs hidden states there */
     bool has_auto_budget;           /* draft_policy.c decides which nodes get a row */
     int32_t proposal_budget;        /* nodes that each drafter may propose, with an automatic budget */
     double time_credit_s;           /* forward time that drafted nodes may still lose */
@@ -80,7 +82,7 @@ struct fr_request {
     bool is_closed;   /* by a callback; freed when the step is over */
     fr_error error;
     fr_stats stats;
-    double started_s, decode_started_s;
+    double opened_s, started_s, decode_started_s;
 };
 
 /* Whether tokens of its context before the pending one are yet to be read. */

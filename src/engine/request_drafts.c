@@ -101,12 +101,12 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
 
 void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
     double start_s = clock_s();
-    const float *const *hidden = r->engine->step.row_hidden + r->first_row;
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
-        if (!d->is_active || !d->shared->drafter->class->needs_hidden) continue;
+        if (!d->is_active || !d->shared->drafter->class->observe_prompt) continue;
         Drafter *drafter = d->shared->drafter;
+        const float *const *hidden = drafter->class->needs_hidden ? r->engine->step.row_hidden + r->first_row : NULL;
         if (drafter->class->observe_prompt(drafter, d->sequence, first, hidden, n, &err)) switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;

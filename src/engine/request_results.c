@@ -31,6 +31,7 @@ void fr_request_get_stats(const fr_request *r, fr_stats *out) {
     if (!r) return;
     FpEnv caller_env = fp_env_enter();
     *out = r->stats;
+    if (r->is_queued) out->queue_s = clock_s() - r->opened_s;
     if (!r->finish && r->decode_started_s > 0) out->decode_s = clock_s() - r->decode_started_s;
     out->acceptance_length = out->n_steps ? (double)out->n_generated / (double)out->n_steps : 0;
     out->tokens_per_s = out->decode_s > 0 ? (double)out->n_generated / out->decode_s : 0;

@@ -20,8 +20,10 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
+#include "engine/prompt_plan.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
+#include "engine/request_queue.h"
 #include "spec/tree/union.h"
 
 /* Appends n rows to the batch, whose slots are claimed. The caller fills them in. */
@@ -33,23 +35,21 @@ static Row *append_rows(fr_request *r, int32_t n) {
     return &e->step.rows[r->first_row];
 }
 
-/* The next chunk of the request's context, where there are rows, slots and a reason to read it now. Slots for the whole
- * context are claimed at once (kv_policy.c). */
-static void pack_prompt(fr_request *r, int32_t *n_chunk_left) {
+/* The planned rows of the request's context (prompt_plan.c), where there are slots. Slots for the whole context are
+ * claimed at once (kv_policy.c). */
+static void pack_prompt(fr_request *r) {
     fr_engine *e = r->engine;
-    int32_t done = executor_sequence_length(e->executor, r->sequence), whole = (int32_t)r->n_context - done;
-    int32_t n = whole - 1 < *n_chunk_left ? whole - 1 : *n_chunk_left;
+    int32_t done = executor_sequence_length(e->executor, r->sequence), whole = (int32_t)r->n_context - done,
+            n = r->is_prefill_step ? r->n_step_rows : 0; /* it may have lost pages since, and was not planned for */
     r->is_prefill_step = true;
     r->n_step_rows = 0;
-    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max) return;
-    if (prefix_cache_is_filling(r, n) || !kv_policy_claim(r, whole, whole)) return;
+    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || !kv_policy_claim(r, whole, whole)) return;
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
         rows[i] = (Row){.token = r->context[done + i],
                         .sequence = r->sequence,
                         .parent = i ? r->first_row + i - 1 : -1,
                         .want_hidden = r->needs_hidden && done + i >= r->n_read};
-    *n_chunk_left -= n;
 }
 
 /* The request's tree, pruned where slots are short. A ratio rule needs its trees whole and waits instead. */
@@ -72,7 +72,7 @@ static void pack_tree(fr_request *r) {
     e->step.n_rows = r->first_row + r->n_step_rows;
 }
 
-/* Commits the rows of a piece of the context, and shows its hidden states to the drafters. */
+/* Commits the rows of a piece of the context, and shows it to the drafters that read prompts. */
 static void commit_prompt(fr_request *r) {
     fr_engine *e = r->engine;
     int32_t *rows = e->step.commit_rows, done = executor_sequence_length(e->executor, r->sequence),
@@ -80,8 +80,8 @@ static void commit_prompt(fr_request *r) {
     if (n_again < 0) n_again = 0;
     if (n_again > r->n_step_rows) n_again = r->n_step_rows;
     r->stats.n_recomputed += n_again;
-    if (r->needs_hidden && n_again < r->n_step_rows) { /* what is read again has been shown already */
-        for (int32_t i = n_again; i < r->n_step_rows; i++)
+    if (r->reads_prompt && n_again < r->n_step_rows) { /* what is read again has been shown already */
+        for (int32_t i = n_again; i < r->n_step_rows && r->needs_hidden; i++)
             e->step.row_hidden[r->first_row + i - n_again] = executor_hidden(e->executor, r->first_row + i);
         request_drafts_observe_prompt(r, done + n_again, r->n_step_rows - n_again);
     }
@@ -290,10 +290,10 @@ static int propose_and_pack(fr_engine *e) {
     }
     request_drafts_propose(e, s->decoding_first, n_decoding);
     draft_policy_allocate(e, s->decoding_first, n_decoding, n_fixed_rows(e, n_decoding, n_running));
-    int32_t n_chunk_left = e->options.prefill_chunk;
+    prompt_plan(e);
     for (int i = 0; i < n_running;
          i++) { /* by age: a claim may take pages from a younger request, which then prefills again */
-        if (request_is_prefilling(s->by_age[i])) pack_prompt(s->by_age[i], &n_chunk_left);
+        if (request_is_prefilling(s->by_age[i])) pack_prompt(s->by_age[i]);
         else pack_tree(s->by_age[i]);
     }
     return n_decoding;
@@ -301,6 +301,7 @@ static int propose_and_pack(fr_engine *e) {
 
 static int run_step(fr_engine *e, fr_error *err) {
     EngineStep *s = &e->step;
+    request_queue_admit(e);
     kv_policy_begin_step(e);
     prefix_cache_share(e);
     int n_decoding = propose_and_pack(e), n_left = 0;
@@ -316,7 +317,7 @@ static int run_step(fr_engine *e, fr_error *err) {
         else commit_and_emit(r);
     }
     for (int i = 0; i < s->n_by_age; i++) n_left += !s->decoding_first[i]->finish;
-    return n_left;
+    return n_left + e->n_queued;
 }
 
 int fr_engine_step(fr_engine *e, fr_error *err) {

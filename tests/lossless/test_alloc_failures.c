@@ -66,10 +66,12 @@ typedef struct Case {
     int tree_budget;
 } Case;
 
-/* What came of it: an error, or the texts of two requests, of which the second drafts nothing. */
+/* What came of it: an error, or the texts of three requests: the second drafts nothing, and the third waits until one of
+ * them has ended and takes over what it can of their prompt. */
+enum { N_REQUESTS = 3 };
 typedef struct Outcome {
     int status;
-    Stream streams[2];
+    Stream streams[N_REQUESTS];
 } Outcome;
 
 static int32_t prompt[N_PROMPT];
@@ -92,15 +94,15 @@ static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error 
 }
 
 static int run_requests(fr_engine *e, const Case *c, Outcome *out, fr_error *err) {
-    fr_request *r[2] = {NULL};
-    int status = open_request(&r[0], e, c, err);
-    if (!status) status = open_request(&r[1], e, NULL, err);
+    fr_request *r[N_REQUESTS] = {NULL};
+    int status = FR_OK;
+    for (int i = 0; i < N_REQUESTS && !status; i++) status = open_request(&r[i], e, i == 1 ? NULL : c, err);
     while (!status && (status = fr_engine_step(e, err)) > 0) status = 0;
-    for (int i = 0; i < 2 && !status; i++) {
+    for (int i = 0; i < N_REQUESTS && !status; i++) {
         rig_collect(r[i], &out->streams[i]);
         if (out->streams[i].finish == FR_FINISH_ERROR) assert_true(fr_request_error(r[i])->message[0]);
     }
-    for (int i = 0; i < 2; i++) fr_request_close(r[i]);
+    for (int i = 0; i < N_REQUESTS; i++) fr_request_close(r[i]);
     return status;
 }
 
@@ -108,7 +110,8 @@ static int run_requests(fr_engine *e, const Case *c, Outcome *out, fr_error *err
 static long run(const Case *c, long k, Outcome *out) {
     fr_engine *e;
     fr_error err = {0};
-    const fr_engine_options eo = {.n_threads = 1, .n_ctx = 64, .max_requests = 2, .drafts = &c->draft, .n_drafts = 1};
+    const fr_engine_options eo =
+        {.n_threads = 1, .n_ctx = 64, .max_requests = 2, .max_queued = 1, .drafts = &c->draft, .n_drafts = 1};
     long n_live_before = n_live;
     n_calls = 0, fail_at = k;
     out->status = fr_engine_open(&e, model, &eo, &err);
@@ -134,7 +137,7 @@ static void check(const Case *c, long k) {
     bool is_sampled = strcmp(c->rule, "sampled") == 0;
     if (got.status) return;
     snprintf(what, sizeof what, "%s, %s, allocation %ld", c->draft, c->rule, k);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < N_REQUESTS; i++)
         if (got.streams[i].finish != FR_FINISH_ERROR && (i == 1 || is_sampled))
             rig_assert_same(&whole.streams[i], &got.streams[i], what);
 }
@@ -142,7 +145,9 @@ static void check(const Case *c, long k) {
 static long sweep(const Case *c, long first) {
     long stride = does_all ? 1 : STRIDE, n = run(c, 0, &whole), n_runs = 0;
     assert_int_equal(whole.status, FR_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(whole.streams[i].finish, FR_FINISH_LENGTH);
+    for (int i = 0; i < N_REQUESTS; i++) assert_int_equal(whole.streams[i].finish, FR_FINISH_LENGTH);
+    if (whole.streams[2].stats.n_prompt_shared < N_PROMPT - 2)
+        fail_msg("%s, %s: nothing was shared", c->draft, c->rule);
     assert_string_equal(whole.streams[0].stats.draft_error, "");
     if (!whole.streams[0].stats.drafted) fail_msg("%s, %s: nothing was drafted", c->draft, c->rule);
     for (long k = does_all ? 1 : 1 + first % STRIDE; k <= n; k += stride)

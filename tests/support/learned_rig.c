@@ -368,13 +368,6 @@ static int64_t check_alone(const fr_model *model, const char *spec) {
     return accepted;
 }
 
-/* Does the method read the prompt's hidden states, which requests cannot share? */
-static bool reads_prompt(const char *spec) {
-    char method[32] = "";
-    snprintf(method, sizeof method, "%.*s", (int)strcspn(spec, ":"), spec);
-    return drafter_find(method)->needs_hidden;
-}
-
 /* Several requests at once, with and without enough KV pages for all: the text is the same, and with enough pages the
  * drafts are too. Returns the number of pages taken from requests. */
 static int64_t check_together(const fr_model *model, const char *spec, int64_t kv_tokens) {
@@ -398,7 +391,6 @@ static int64_t check_together(const fr_model *model, const char *spec, int64_t k
                 assert_drafts(&got, "beside others");
                 if (!kv_tokens) assert_int_equal(got.stats.drafted, c->drafted.stats.drafted);
                 if (!kv_tokens) assert_int_equal(got.stats.accepted, c->drafted.stats.accepted);
-                if (reads_prompt(spec)) assert_int_equal(got.stats.n_prompt_shared, 0);
                 n_preempted += got.stats.n_preempted;
                 fr_request_close(running[p]);
                 running[p] = NULL;

@@ -222,6 +222,31 @@ static void devils_may_have_automatic_budgets(void **state) {
     fr_model_close(model);
 }
 
+/* A request that names no budget. */
+static void the_budget_is_automatic_where_costs_are_known(void **state) {
+    (void)state;
+    static const char *const pld[] = {"pld"}, *const recycling[] = {"recycling"};
+    fr_model *model = rig_open_model("models/draft.gguf", NULL);
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 400});
+    fr_error err;
+    for (int measured = 0; measured < 2; measured++)
+        for (int i = 0; i < 5; i++) {
+            fr_request_options o = request_of(i == 4 ? recycling : pld, i != 1);
+            if (i == 2) o.tree_budget = 8;
+            if (i == 3) o.verify = "recursive"; /* its text depends on its trees */
+            fr_request *r;
+            if (measured) assert_int_equal(fr_engine_measure_costs(e, &err), FR_OK);
+            assert_int_equal(fr_engine_open_draft(e, i == 4 ? "recycling" : "pld", &err), FR_OK);
+            assert_int_equal(fr_request_open(&r, e, &o, &err), FR_OK);
+            bool is_auto = measured && (i == 0 || i == 4);
+            assert_int_equal(r->has_auto_budget, is_auto);
+            assert_int_equal(r->tree_budget, is_auto ? FR_TREE_BUDGET_AUTO_MAX : FR_TREE_BUDGET);
+            fr_request_close(r);
+        }
+    fr_engine_close(e);
+    fr_model_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(little_is_lost_where_no_draft_is_right),
@@ -230,6 +255,7 @@ int main(void) {
         cmocka_unit_test(idle_drafters_are_used_again),
         cmocka_unit_test(auto_is_lossless_and_is_counted),
         cmocka_unit_test(devils_may_have_automatic_budgets),
+        cmocka_unit_test(the_budget_is_automatic_where_costs_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

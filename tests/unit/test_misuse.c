@@ -154,6 +154,7 @@ static void engines(void **state) {
     refused(fr_engine_open(&e, model, &(fr_engine_options){.n_ctx = -1}, &err), "n_ctx -1");
     refused(fr_engine_open(&e, model, &(fr_engine_options){.kv_type = (fr_kv_type)9}, &err), "no KV type 9");
     refused(fr_engine_open(&e, model, &(fr_engine_options){.kv_tokens = -4}, &err), "kv_tokens -4");
+    refused(fr_engine_open(&e, model, &(fr_engine_options){.max_queued = -1}, &err), "max_queued -1");
     refused(fr_engine_open_draft(NULL, "pld", &err), "fr_engine_open_draft: engine is NULL");
     refused(fr_engine_open_draft(engine, NULL, &err), "fr_engine_open_draft: spec is NULL");
     refused(fr_engine_open_draft(engine, "", &err), "");
@@ -221,6 +222,10 @@ static void getters_without_a_request(void **state) {
     assert_int_equal(n_bytes, 0);
     assert_string_equal(fr_request_text(NULL, NULL), "");
     fr_request_get_stats(NULL, &stats);
+    fr_engine_stats counts = {.n_running = 7};
+    fr_engine_get_stats(NULL, &counts);
+    assert_int_equal(counts.n_running, 0);
+    fr_engine_get_stats(engine, NULL);
     assert_int_equal(stats.n_steps, 0);
     fr_request_close(NULL);
     assert_string_equal(fr_finish_name((fr_finish)-1), "unknown");

@@ -59,7 +59,7 @@ const Option generate_options[] = {
      OPT_INT(GenerateArgs, tree_budget, 1, FR_TREE_BUDGET_MAX),
      .word = "auto",
      .word_value = FR_TREE_BUDGET_AUTO,
-     .default_help = "8, or auto with --draft=auto",
+     .default_help = "8; auto with --draft=auto and in distill-data",
      .help = "at most N drafted tokens in a step; auto: as many as are expected to save time"},
     {.key = "verify",
      OPT_TEXT(GenerateArgs, verify),

@@ -226,6 +226,9 @@ static int open_all(Distill *d, DistillArgs *a, fr_error *err) {
     if (!status)
         status = generate_open_engine(&d->engine, d->model, &a->generate.engine, a->generate.drafts,
                                       a->generate.n_drafts, a->generate.tree_budget, err);
+    /* With known costs the budget is automatic unless one is given: a fixed one loses with several requests at once. */
+    if (!status && a->generate.n_drafts > 0 && a->generate.tree_budget == 0 && a->generate.engine.max_requests > 1)
+        status = fr_engine_measure_costs(d->engine, err);
     d->n_slots = AHEAD * a->generate.engine.max_requests;
     d->slots = calloc((size_t)d->n_slots, sizeof *d->slots);
     return status || d->slots ? status : (int)error_memory(err, "records", (size_t)d->n_slots);

@@ -189,16 +189,17 @@ struct CpuContext {
     void *expert_acts[ACT_FORM_COUNT]; /* [max_rows * n_expert_used] activations of each place; NULL: not needed */
     float *expert_out;                 /* [max_rows * n_expert_used][n_embd] */
     float *hidden;                     /* [n_hidden][n_embd] after the final norm */
-    float *logits;                     /* [n_logits][n_vocab] */
-    float *scores;                     /* [n_threads][heads of a group][score_stride] */
-    float *tile_sums;                  /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
-    void *acts[ACT_FORM_COUNT];        /* [max_rows][widest row] activations in each form */
-    void *ff_acts;                     /* [max_rows][widest row] those of the down projection */
-    Op *ops;                           /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
-    Stage *stages;                     /* the same */
-    double *stage_s;                   /* the same: seconds of each */
-    double *part_s;                    /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
-    InputSquares *squares;             /* see Backend.sum_inputs; NULL: not summed */
+    float *logits;                     /* [max_logits][n_vocab] */
+    int32_t max_logits;
+    float *scores;              /* [n_threads][heads of a group][score_stride] */
+    float *tile_sums;           /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
+    void *acts[ACT_FORM_COUNT]; /* [max_rows][widest row] activations in each form */
+    void *ff_acts;              /* [max_rows][widest row] those of the down projection */
+    Op *ops;                    /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
+    Stage *stages;              /* the same */
+    double *stage_s;            /* the same: seconds of each */
+    double *part_s;             /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
+    InputSquares *squares;      /* see Backend.sum_inputs; NULL: not summed */
 };
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
@@ -249,6 +250,7 @@ void cpu_run_parts(Device *d, int n_parts, PartFn fn, void *ctx);
 int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void cpu_context_close(Context *c);
 const float *cpu_read(Context *c, ResultKind kind, int32_t i);
+int cpu_reserve_logits(Context *c, int32_t n, fr_error *err);
 void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void cpu_fill_slot(Context *c, int32_t slot);
 

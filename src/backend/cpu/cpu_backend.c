@@ -30,6 +30,7 @@ const Backend backend_cpu = {
     .context_close = cpu_context_close,
     .forward = cpu_forward,
     .read = cpu_read,
+    .reserve_logits = cpu_reserve_logits,
     .copy_slots = cpu_copy_slots,
     .fill_slot = cpu_fill_slot,
     .linear_open = cpu_linear_open,

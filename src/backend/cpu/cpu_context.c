@@ -84,7 +84,6 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->up, rows * w.ff, sizeof(float)},
         {&c->delta, rows * embd, sizeof(float)},
         {&c->hidden, rows * embd, sizeof(float)},
-        {&c->logits, rows * (size_t)h->n_vocab, sizeof(float)},
         {&c->scores, scores * n_threads, sizeof(float)},
         {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
         {&c->ff_acts, ff_rows, w.act},
@@ -148,6 +147,19 @@ void cpu_context_close(Context *context) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
     mem_free(c);
+}
+
+int cpu_reserve_logits(Context *context, int32_t n, fr_error *err) {
+    CpuContext *c = (CpuContext *)context;
+    size_t bytes = SIZE_MAX;
+    if (n <= c->max_logits) return FR_OK;
+    float *logits = size_mul((size_t)n * sizeof *logits, (size_t)c->model->hparams.n_vocab, &bytes) ? mem_alloc(bytes)
+                                                                                                    : NULL;
+    if (!logits) return error_memory(err, "the logits of a forward", bytes);
+    mem_free(c->logits);
+    c->logits = logits;
+    c->max_logits = n;
+    return FR_OK;
 }
 
 const float *cpu_read(Context *context, ResultKind kind, int32_t i) {

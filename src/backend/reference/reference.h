@@ -19,8 +19,9 @@ typedef struct RefContext {
     double *experts;        /* [n_expert] router probabilities */
     double *expert_out;     /* [n_embd] of one expert and one row */
     float *weight_row;      /* one row of a matrix, as floats */
-    float *logits, *hidden; /* [max_rows][n_vocab], [max_rows][n_embd]: results */
-    InputSquares *squares;  /* see Backend.sum_inputs; NULL: not summed */
+    float *logits, *hidden; /* [max_logits][n_vocab], [max_rows][n_embd]: results */
+    int32_t max_logits;
+    InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
 /* Slot 0 of the keys (which = 0) or values (1) of a layer; slot s follows s * kv_dim further. */
@@ -31,6 +32,7 @@ static inline double *reference_kv(const RefContext *c, int32_t layer, int which
 int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void reference_context_close(Context *c);
 const float *reference_read(Context *c, ResultKind kind, int32_t i);
+int reference_reserve_logits(Context *c, int32_t n, fr_error *err);
 void reference_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void reference_fill_slot(Context *c, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);

@@ -135,6 +135,7 @@ const Backend backend_reference = {
     .context_close = reference_context_close,
     .forward = reference_forward,
     .read = reference_read,
+    .reserve_logits = reference_reserve_logits,
     .copy_slots = reference_copy_slots,
     .fill_slot = reference_fill_slot,
     .linear_open = reference_linear_open,

@@ -39,7 +39,6 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->experts, n_expert, sizeof(double)},
         {&c->expert_out, h->n_embd, sizeof(double)},
         {&c->weight_row, widest, sizeof(float)},
-        {&c->logits, rows * h->n_vocab, sizeof(float)},
         {&c->hidden, rows * h->n_embd, sizeof(float)},
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
@@ -73,6 +72,19 @@ void reference_context_close(Context *context) {
                          c->up, c->delta, c->scores, c->experts, c->expert_out, c->weight_row, c->logits, c->hidden};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
+}
+
+int reference_reserve_logits(Context *context, int32_t n, fr_error *err) {
+    RefContext *c = (RefContext *)context;
+    size_t bytes = SIZE_MAX;
+    if (n <= c->max_logits) return FR_OK;
+    float *logits = size_mul((size_t)n * sizeof *logits, (size_t)c->model->hparams.n_vocab, &bytes) ? mem_alloc(bytes)
+                                                                                                    : NULL;
+    if (!logits) return error_memory(err, "the logits of a forward", bytes);
+    mem_free(c->logits);
+    c->logits = logits;
+    c->max_logits = n;
+    return FR_OK;
 }
 
 const float *reference_read(Context *context, ResultKind kind, int32_t i) {

@@ -8,7 +8,7 @@
  *     set_sampling   optional: how tokens are drawn
  *     set_grammar    optional: which texts may be generated
  *     begin          the context so far, the prompt as a rule
- *     observe_prompt only with needs_hidden: the target's hidden states of that context
+ *     observe_prompt optional: the target has read a part of that context
  *     in every step:
  *       propose        write a tree
  *       observe_tree   optional: the tree after verification, with the target's logits and hidden states
@@ -55,6 +55,9 @@ typedef struct DrafterEnv { /* the target, as far as a method may depend on it *
     const Weights *weights; /* the target's: embedding, LM head, and how a draft model's weights are to be opened */
     Device *device;         /* the engine's: threads and memory of everything that drafters run */
     int32_t n_ctx;          /* longest sequence */
+    /* The engine's prefix cache (take_over): sequences of ended requests, and the tokens that they hold together. */
+    int32_t n_cached;
+    int64_t cached_tokens;
 } DrafterEnv;
 
 /* A tree after the target's pass, for methods that learn from the target at every node, accepted or not. */
@@ -80,8 +83,8 @@ typedef struct DrafterClass {
     const char *summary;        /* one line for --help */
     const Option *option_table; /* the method's options (base/options.h), ending with key == NULL; they fill ... */
     size_t options_size;        /* ... a struct of this size */
-    /* The method learns from the target's hidden states and has observe_prompt. The engine then runs the whole prompt
-     * of a request through the target, even if another request has already computed the keys of a part of it. */
+    /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one token
+     * of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
     /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts
      * drafted and accepted nodes of each (fr_stats.counters). */
@@ -110,11 +113,22 @@ typedef struct DrafterClass {
     /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
      * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-    /* With needs_hidden: the target's hidden states, [n_embd] each, after its final norm, of the context tokens first
-     * .. first + n - 1. Every context token except the last is passed exactly once, in order, in several calls; those
-     * of later tokens come with observe_tree, where the pending token is node 0. */
+    /* Optional; for methods that need the target's hidden states, or run the prompt through a model of their own, which
+     * they do here piece by piece, so that no other request waits for long. The target has read the context tokens first
+     * .. first + n - 1; with needs_hidden these are its hidden states, [n_embd] each, after its final norm; otherwise hidden
+     * is NULL. Every context token except the last is passed exactly once, in order, in several calls, unless it was taken
+     * over; with needs_hidden, those of later tokens come with observe_tree, where the pending token is node 0. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
+    /* Optional; of methods that have observe_prompt. A request that begins with the tokens of another one takes over what
+     * the method computed for them, after begin and in the place of observe_prompt for these tokens: `to` holds the first n
+     * tokens of `from` from now on, and what it held before is forgotten. It changes no proposal. A method that keeps
+     * something for each token has n_held: for how many first tokens of a sequence it has done so. Its sequences
+     * max_sequences .. max_sequences + n_cached - 1 belong to ended requests and are neither begun nor ended; they take
+     * over, are taken over from, and with n == 0 hold nothing. Without n_held a sequence can take over any number of
+     * tokens, and `from` is not looked at. Cannot fail. Without take_over the engine runs the whole prompt. */
+    void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
+    int32_t (*n_held)(const Drafter *d, int32_t sequence);
 
     /* For each i < n: trees[i] contains the pending token of sequences[i] as node 0. Adds at most budgets[i] nodes
      * below it, with tree_add and d->source. Each p_accept is the probability that the node is accepted (tree.h): the

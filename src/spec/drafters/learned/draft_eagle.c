@@ -72,6 +72,7 @@ static void close_eagle(Drafter *drafter) {
     learned_linear_close(&d->learned, d->fc);
     token_info_close(&d->info);
     confidence_close(&d->confidence);
+    entry_queue_close(&d->entries);
     one_layer_close(&d->layer);
     learned_release(&d->learned);
     mem_free(d);
@@ -137,10 +138,10 @@ static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env,
     if (!status) status = token_info_open(&d->info, &d->learned, "eagle", TOKEN_INFO_F16, err);
     if (!status) status = confidence_open(&d->confidence, &d->learned, "eagle", err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
-    if (!status) status = allocate(d, err);
     if (!status)
         status = one_layer_open_executor(&d->layer, &d->learned, env->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP,
-                                         d->max_rows, err);
+                                         d->max_rows, d->learned.max_group * d->top, err);
+    if (!status) status = allocate(d, err);
     if (status) {
         close_eagle(&d->learned.base);
         return status;
@@ -172,6 +173,16 @@ static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, con
     const int32_t *after = d->learned.sequences[sequence].context + first + 1;
     int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
     return status ? status : entry_queue_add(&d->entries, sequence, after, hidden, n, err);
+}
+
+static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
+    Eagle *d = (Eagle *)drafter;
+    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
+    entry_queue_take_over(&d->entries, from, to, n);
+}
+
+static int32_t n_held(const Drafter *drafter, int32_t sequence) {
+    return entry_queue_n_held(&((const Eagle *)drafter)->entries, sequence);
 }
 
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
@@ -218,6 +229,8 @@ const DrafterClass draft_eagle_class = {
     .set_sampling = learned_set_sampling,
     .begin = begin,
     .observe_prompt = observe_prompt,
+    .take_over = take_over,
+    .n_held = n_held,
     .observe_tree = observe_tree,
     .observe = learned_observe,
     .propose = propose,

@@ -249,6 +249,16 @@ static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, con
     return status ? status : entry_queue_add(&d->layer.entries, sequence, after, hidden, n, err);
 }
 
+static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
+    Lyanna *d = (Lyanna *)drafter;
+    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
+    entry_queue_take_over(&d->layer.entries, from, to, n);
+}
+
+static int32_t n_held(const Drafter *drafter, int32_t sequence) {
+    return entry_queue_n_held(&((const Lyanna *)drafter)->layer.entries, sequence);
+}
+
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
     const LyannaSequence *s = sequence_of(drafter, sequence);
@@ -380,6 +390,8 @@ const DrafterClass draft_lyanna_class = {
     .set_sampling = learned_set_sampling,
     .begin = begin,
     .observe_prompt = observe_prompt,
+    .take_over = take_over,
+    .n_held = n_held,
     .observe_tree = observe_tree,
     .observe = observe,
     .propose = propose,

@@ -236,6 +236,7 @@ const DrafterClass draft_medusa_class = {
     .set_sampling = learned_set_sampling,
     .begin = learned_begin,
     .observe_prompt = learned_observe_prompt,
+    .take_over = learned_take_over,
     .observe_tree = learned_observe_tree,
     .observe = learned_observe,
     .propose = propose,

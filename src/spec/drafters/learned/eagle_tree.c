@@ -89,7 +89,7 @@ int eagle_grow_trees(Eagle *d, fr_error *err) {
     int status = FR_OK;
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         EagleMember *m = &d->group[i];
-        status = executor_reserve(d->layer.executor, m->entries->kv, (d->depth - 1) * d->top, err);
+        status = cached_kv_reserve(&d->entries.cached, m->entries->kv, (d->depth - 1) * d->top, err);
         first[i] = m->tree->n;
         m->log_p[0] = 0;
         m->shape[0] = 0;

@@ -25,30 +25,38 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
                      fr_error *err) {
     fr_assert(options->max_rows >= ENTRY_QUEUE_LENGTH);
     *q = (EntryQueue){.learned = learned, .layer = layer, .options = *options};
-    int64_t h = learned->n_embd, rows = options->max_rows, n = learned->max_sequences;
+    int64_t h = learned->n_embd, rows = options->max_rows, n = learned->max_sequences,
+            n_all = n + learned->env.n_cached;
     int64_t n_vocab = options->wants_logits ? learned->n_vocab : 0;
     float *features, *last_inputs, *logits, *hidden;
     int32_t *tokens;
-    const ArenaItem items[] = {ARENA_ITEM(&q->sequences, n),
+    const ArenaItem items[] = {ARENA_ITEM(&q->sequences, n_all),
                                ARENA_ITEM(&features, n * h),
                                ARENA_ITEM(&last_inputs, n * h),
                                ARENA_ITEM(&logits, n * n_vocab),
-                               ARENA_ITEM(&tokens, n * ENTRY_QUEUE_LENGTH),
-                               ARENA_ITEM(&hidden, n * ENTRY_QUEUE_LENGTH * h),
+                               ARENA_ITEM(&tokens, n_all * ENTRY_QUEUE_LENGTH),
+                               ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * h),
                                ARENA_ITEM(&q->rows, rows),
                                ARENA_ITEM(&q->row_ids, rows),
                                ARENA_ITEM(&q->pairs, rows * 2 * h),
                                ARENA_ITEM(&q->inputs, rows * h)};
     int status = arena_take(&learned->arena, items, ARENA_COUNT(items), "entries", err);
+    if (!status) status = cached_kv_open(&q->cached, layer->executor, &learned->env, err);
     for (int64_t i = 0; i < n && !status; i++) {
         q->sequences[i].feature = features + i * h;
         q->sequences[i].input = last_inputs + i * h;
         q->sequences[i].logits = n_vocab ? logits + i * n_vocab : NULL;
+    }
+    for (int64_t i = 0; i < n_all && !status; i++) {
         q->sequences[i].tokens = tokens + i * ENTRY_QUEUE_LENGTH;
         q->sequences[i].hidden = hidden + i * ENTRY_QUEUE_LENGTH * h;
+        q->sequences[i].begun = i >= n;
+        if (i >= n) q->sequences[i].kv = q->cached.sequences[i - n];
     }
     return status;
 }
+
+void entry_queue_close(EntryQueue *q) { cached_kv_close(&q->cached); }
 
 int entry_queue_begin(EntryQueue *q, int32_t sequence, fr_error *err) {
     EntrySequence *s = &q->sequences[sequence];
@@ -104,7 +112,7 @@ static int run_now(EntryQueue *q, EntrySequence *s, const int32_t *tokens, const
                    fr_error *err) {
     int32_t n_rows = pack_queue(q, s, 0);
     for (int32_t i = 0; i < n; i++, n_rows++) pack(q, s, n_rows, n_rows == 0, tokens[i], hidden[i]);
-    int status = executor_reserve(q->layer->executor, s->kv, n_rows, err);
+    int status = cached_kv_reserve(&q->cached, s->kv, n_rows, err);
     if (!status) status = forward(q, n_rows, err);
     if (status) return status;
     executor_commit(q->layer->executor, s->kv, q->row_ids, n_rows);
@@ -139,6 +147,26 @@ int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v,
     return status;
 }
 
+/* ---- taking over ------------------------------------------------------------------------------------ */
+
+int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence) {
+    const EntrySequence *s = &q->sequences[sequence];
+    int32_t n = s->begun ? executor_sequence_length(q->layer->executor, s->kv) + s->n_queued : 0;
+    return sequence < q->learned->max_sequences || n == s->n_kept ? n : 0;
+}
+
+/* Entries in the KV cache are shared, and queued ones are copied. */
+void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
+    EntrySequence *a = &q->sequences[from], *b = &q->sequences[to];
+    int32_t n_run = n ? executor_sequence_length(q->layer->executor, a->kv) : 0;
+    if (n_run > n) n_run = n;
+    cached_kv_take_over(&q->cached, a->kv, b->kv, n_run);
+    b->n_kept = n;
+    b->n_queued = n - n_run;
+    memcpy(b->tokens, a->tokens, (size_t)b->n_queued * sizeof *b->tokens);
+    memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->learned->n_embd * sizeof *b->hidden);
+}
+
 /* ---- running ---------------------------------------------------------------------------------------- */
 
 /* Stores the results of the last entry of a sequence, row `last`, and commits its entries, which end there. */
@@ -159,7 +187,7 @@ static int run_together(EntryQueue *q, const int32_t *sequences, int32_t n, fr_e
     for (int32_t i = 0; i < n && !status; i++) {
         const EntrySequence *s = &q->sequences[sequences[i]];
         if (s->n_queued == 0) continue;
-        status = executor_reserve(q->layer->executor, s->kv, s->n_queued, err);
+        status = cached_kv_reserve(&q->cached, s->kv, s->n_queued, err);
         n_rows = pack_queue(q, s, n_rows);
         q->rows[n_rows - 1].want_hidden = true;
         q->rows[n_rows - 1].want_logits = q->options.wants_logits;

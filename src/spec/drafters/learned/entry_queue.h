@@ -3,6 +3,7 @@
 #ifndef LEARNED_ENTRY_QUEUE_H
 #define LEARNED_ENTRY_QUEUE_H
 
+#include "spec/drafter/cached_kv.h"
 #include "spec/drafters/learned/one_layer.h"
 
 enum { ENTRY_QUEUE_LENGTH = 32 };
@@ -11,10 +12,12 @@ enum { ENTRY_QUEUE_LENGTH = 32 };
 typedef struct EntrySequence {
     int32_t kv; /* its id there */
     bool begun;
-    float *feature;   /* [H] the layer's output for the last entry; like the next two, valid if no entry is queued */
+    float *feature;   /* [H] the layer's output for the last entry; like the next two, valid if no entry is queued; and
+                       * NULL in a sequence of the cache */
     float *input;     /* [H] its input */
     float *logits;    /* [V] its logits, NULL: not wanted */
     int32_t n_queued; /* entries that have not run yet */
+    int32_t n_kept;   /* in a sequence of the cache: its entries, unless those that had run were dropped */
     int32_t *tokens;  /* [ENTRY_QUEUE_LENGTH] */
     float *hidden;    /* [ENTRY_QUEUE_LENGTH][H] */
 } EntrySequence;
@@ -30,16 +33,19 @@ typedef struct EntryQueue {
     LearnedDrafter *learned; /* borrowed: target, products, memory */
     OneLayer *layer;         /* borrowed */
     EntryQueueOptions options;
-    EntrySequence *sequences; /* [max_sequences] */
+    EntrySequence *sequences; /* [max_sequences + n_cached] */
+    CachedKv cached;
     /* Of the next forward, which may also be one of the caller's own: */
     Row *rows;             /* [max_rows] */
     int32_t *row_ids;      /* [max_rows] */
     float *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
 } EntryQueue;
 
-/* Allocates in the drafter's arena. */
+/* Allocates in the drafter's arena, on a zeroed struct; the layer's executor is open. */
 int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
                      fr_error *err);
+
+void entry_queue_close(EntryQueue *q);
 
 int entry_queue_begin(EntryQueue *q, int32_t sequence, fr_error *err);
 void entry_queue_end(EntryQueue *q, int32_t sequence);
@@ -49,6 +55,10 @@ int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, cons
                     fr_error *err);
 /* Likewise for what a step committed. */
 int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err);
+
+/* For the functions of the same names in a DrafterClass: entries, those that are queued included. */
+int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence);
+void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n);
 
 /* Runs what is queued for these sequences, in as few forwards as possible. */
 int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err);

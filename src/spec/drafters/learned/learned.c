@@ -22,6 +22,7 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
     d->n_vocab = d->target->hparams.n_vocab;
     d->max_sequences = env->max_sequences;
     d->n_ctx = env->n_ctx;
+    d->env = *env;
     int status = drafter_file_open(&d->file, path, method, d->target, err);
     if (status) return status;
     float *hidden;
@@ -189,6 +190,11 @@ static int store_hidden(Drafter *drafter, int32_t sequence, int64_t first, int32
 int learned_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                            fr_error *err) {
     return store_hidden(drafter, sequence, first, n, hidden[n - 1], err);
+}
+
+void learned_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
+    (void)from;
+    sequence_of(drafter, to)->n_hidden = n;
 }
 
 int learned_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {

@@ -81,6 +81,7 @@ typedef struct LearnedDrafter {
     Device *device;
     DrafterFile file;
     int32_t n_embd, n_vocab, max_sequences, n_ctx;
+    DrafterEnv env;      /* as it was opened in */
     bool coupled, draws; /* options */
     Sampler *sampler;
     float *dist;                /* [n_vocab] */
@@ -150,6 +151,8 @@ void learned_set_sampling(Drafter *d, int32_t sequence, const SamplingOptions *s
 int learned_begin(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int learned_observe_prompt(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                            fr_error *err);
+/* Of methods that keep nothing of single tokens. */
+void learned_take_over(Drafter *d, int32_t from, int32_t to, int32_t n);
 int learned_observe_tree(Drafter *d, int32_t sequence, const VerifiedTree *v, fr_error *err);
 int learned_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 void learned_end(Drafter *d, int32_t sequence);

@@ -100,12 +100,13 @@ int lyanna_layer_open(LyannaLayer *l, LearnedDrafter *learned, const DrafterEnv 
     int status = read_first_token(l, err);
     if (!status) status = read_chain(l, err);
     if (!status) status = read_weights(l, err);
-    if (!status) status = allocate(l, err);
-    return status ? status : one_layer_open_executor(&l->layer, learned, env->n_ctx, depth, MAX_ROWS, err);
+    if (!status) status = one_layer_open_executor(&l->layer, learned, env->n_ctx, depth, MAX_ROWS, 1, err);
+    return status ? status : allocate(l, err);
 }
 
 void lyanna_layer_close(LyannaLayer *l) {
     learned_linear_close(l->learned, l->fc);
+    entry_queue_close(&l->entries);
     one_layer_close(&l->layer);
 }
 
@@ -161,7 +162,7 @@ int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_e
     for (int32_t i = 0; i < n && !status; i++) {
         const EntrySequence *p = &l->entries.sequences[sequences[i]];
         memcpy(l->chains + (size_t)(i * l->depth) * h, p->feature, h * sizeof *p->feature);
-        if (l->depth > 1) status = executor_reserve(l->layer.executor, p->kv, l->depth - 1, err);
+        if (l->depth > 1) status = cached_kv_reserve(&l->entries.cached, p->kv, l->depth - 1, err);
     }
     if (status || l->depth == 1) return status;
     status = l->n_inputs ? run_parallel(l, sequences, n, err) : run_serial(l, sequences, n, err);

@@ -3,6 +3,7 @@
 #include "spec/drafters/learned/one_layer.h"
 
 #include "base/mem.h"
+#include "spec/drafter/cached_kv.h"
 
 enum { PAGE_SIZE = 16 };
 
@@ -38,12 +39,14 @@ int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerNames *names, f
 }
 
 int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
-                            fr_error *err) {
+                            int32_t max_logits, fr_error *err) {
     const ExecutorOptions options = {.kv_type = KV_F16,
                                      .page_size = PAGE_SIZE,
                                      .n_ctx = n_ctx + TREE_MAX_NODES + n_more,
-                                     .max_sequences = d->max_sequences,
-                                     .max_rows = max_rows};
+                                     .max_sequences = d->max_sequences + d->env.n_cached,
+                                     .n_pages = cached_kv_n_pages(&d->env, n_ctx + TREE_MAX_NODES + n_more, PAGE_SIZE),
+                                     .max_rows = max_rows,
+                                     .max_logits = max_logits};
     return executor_open(&l->executor, d->device, l->weights, &options, err);
 }
 

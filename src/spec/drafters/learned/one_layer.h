@@ -25,9 +25,10 @@ typedef struct OneLayer {
 /* Reads the layer's tensors from the open file and makes them resident on the device, on a zeroed struct. After a
  * failure one_layer_close is safe. */
 int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerNames *names, fr_error *err);
-/* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. */
+/* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them; max_logits of the max_rows rows
+ * of a run may want logits. */
 int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
-                            fr_error *err);
+                            int32_t max_logits, fr_error *err);
 void one_layer_close(OneLayer *l);
 
 #endif

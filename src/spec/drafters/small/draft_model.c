@@ -106,6 +106,20 @@ int draft_model_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens,
     return small_model_kv_begin(small_model_of(drafter), sequence, tokens, n, err);
 }
 
+int draft_model_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                               fr_error *err) {
+    (void)hidden;
+    return small_model_kv_observe_prompt(small_model_of(drafter), sequence, first + n, err);
+}
+
+void draft_model_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
+    small_model_kv_take_over(small_model_of(drafter), from, to, n);
+}
+
+int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence) {
+    return small_model_kv_n_held(&((const DraftModel *)drafter)->small_model, sequence);
+}
+
 int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     return small_model_kv_observe(small_model_of(drafter), sequence, tokens, n, err);
 }

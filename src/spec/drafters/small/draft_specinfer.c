@@ -107,6 +107,31 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     return status;
 }
 
+static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                          fr_error *err) {
+    SpecInfer *s = (SpecInfer *)drafter;
+    int status = FR_OK;
+    for (int32_t i = 0; i < s->n_models && !status; i++)
+        status = draft_model_observe_prompt(s->models[i], sequence, first, hidden, n, err);
+    return status;
+}
+
+static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
+    SpecInfer *s = (SpecInfer *)drafter;
+    for (int32_t i = 0; i < s->n_models; i++) draft_model_take_over(s->models[i], from, to, n);
+}
+
+/* A model may have dropped what it kept (cached_kv.h). */
+static int32_t n_held(const Drafter *drafter, int32_t sequence) {
+    const SpecInfer *s = (const SpecInfer *)drafter;
+    int32_t least = INT32_MAX;
+    for (int32_t i = 0; i < s->n_models; i++) {
+        int32_t n = draft_model_n_held(s->models[i], sequence);
+        if (n < least) least = n;
+    }
+    return least;
+}
+
 static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
@@ -146,6 +171,9 @@ const DrafterClass draft_specinfer_class = {
     .draws = true,
     .set_sampling = set_sampling,
     .begin = begin,
+    .observe_prompt = observe_prompt,
+    .take_over = take_over,
+    .n_held = n_held,
     .observe = observe,
     .propose = propose,
     .end = end,

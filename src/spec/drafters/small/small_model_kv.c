@@ -2,7 +2,8 @@
  *
  * Between steps the KV cache holds the context up to the token that was pending in the last proposal. The rows of the
  * tree are discarded after each proposal, and accepted tokens are run again as context: a few cheap rows in a forward
- * that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. */
+ * that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. A prompt is run in the chunks in
+ * which the target reads it, and a request that begins like another one takes its keys over (cached_kv.h). */
 #include "spec/drafters/small/small_model_kv.h"
 
 #include "base/mem.h"
@@ -31,7 +32,7 @@ static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
     if (rows > EXECUTOR_MAX_ROWS) rows = EXECUTOR_MAX_ROWS;
     r->max_rows = rows > PREFILL_CHUNK ? (int32_t)rows : PREFILL_CHUNK;
     size_t n = (size_t)r->max_rows;
-    r->sequences = mem_calloc((size_t)env->max_sequences, sizeof *r->sequences);
+    r->sequences = mem_calloc((size_t)env->max_sequences + (size_t)env->n_cached, sizeof *r->sequences);
     r->rows = mem_calloc(n, sizeof *r->rows);
     r->row_ids = mem_calloc(n, sizeof *r->row_ids);
     r->sampler = sampler_new(r->n_vocab);
@@ -41,18 +42,25 @@ static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
     ExecutorOptions options = {.kv_type = KV_F16,
                                .page_size = PAGE_SIZE,
                                .n_ctx = r->n_ctx + r->n_nodes,
-                               .max_sequences = env->max_sequences,
-                               .max_rows = r->max_rows};
+                               .max_sequences = env->max_sequences + env->n_cached,
+                               .n_pages = cached_kv_n_pages(env, r->n_ctx + r->n_nodes, PAGE_SIZE),
+                               .max_rows = r->max_rows,
+                               .max_logits = env->max_sequences * r->n_nodes};
     WeightsOptions weights = env->weights->options;
     weights.progress = NULL;
     int status = env->device->backend->weights_open(&r->weights, r->model, &weights, err);
-    return status ? status : executor_open(&r->executor, env->device, r->weights, &options, err);
+    if (!status) status = executor_open(&r->executor, env->device, r->weights, &options, err);
+    if (!status) status = cached_kv_open(&r->cached, r->executor, env, err);
+    for (int32_t i = 0; i < env->n_cached && !status; i++)
+        r->sequences[env->max_sequences + i] = (DraftSequence){.begun = true, .kv = r->cached.sequences[i]};
+    return status;
 }
 
 int small_model_kv_open(SmallModelKv *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err) {
     r->n_nodes = n_nodes;
     r->n_vocab = env->n_vocab;
     r->max_sequences = env->max_sequences;
+    r->n_cached = env->n_cached;
     r->n_ctx = env->n_ctx;
     int status = open_files(r, path, env, err);
     if (!status) status = open_memory(r, env, err);
@@ -65,6 +73,7 @@ void small_model_kv_close(SmallModelKv *r) {
     mem_free(r->sequences);
     mem_free(r->rows);
     mem_free(r->row_ids);
+    cached_kv_close(&r->cached);
     executor_close(r->executor);
     weights_close(r->weights);
     sampler_free(r->sampler);
@@ -75,7 +84,7 @@ void small_model_kv_close(SmallModelKv *r) {
 /* ---- sequences ---------------------------------------------------------------------------------- */
 
 DraftSequence *small_model_kv_sequence(const SmallModelKv *r, int32_t sequence) {
-    fr_assert(sequence >= 0 && sequence < r->max_sequences);
+    fr_assert(sequence >= 0 && sequence < r->max_sequences + r->n_cached);
     return &r->sequences[sequence];
 }
 
@@ -99,7 +108,7 @@ static int append(const SmallModelKv *r, DraftSequence *s, const int32_t *tokens
 /* Appends rows for the next n context tokens to r->rows; reserves KV cache for them and n_more rows. */
 static int put_rows(SmallModelKv *r, const DraftSequence *s, int32_t n, int32_t n_more, fr_error *err) {
     int32_t done = executor_sequence_length(r->executor, s->kv);
-    int status = executor_reserve(r->executor, s->kv, n + n_more, err);
+    int status = cached_kv_reserve(&r->cached, s->kv, n + n_more, err);
     for (int32_t i = 0; i < n && !status; i++, r->n_rows++)
         r->rows[r->n_rows] = (Row){.token = s->tokens[done + i], .sequence = s->kv, .parent = i ? r->n_rows - 1 : -1};
     return status;
@@ -133,8 +142,20 @@ int small_model_kv_begin(SmallModelKv *r, int32_t sequence, const int32_t *token
     s->n = 0;
     int status = executor_sequence_open(r->executor, &s->kv, err);
     s->begun = status == FR_OK;
-    if (!status) status = append(r, s, tokens, n, err);
-    return status ? status : prefill(r, s, s->n - 1, err);
+    return status ? status : append(r, s, tokens, n, err);
+}
+
+int small_model_kv_observe_prompt(SmallModelKv *r, int32_t sequence, int64_t end, fr_error *err) {
+    return prefill(r, small_model_kv_sequence(r, sequence), (int32_t)end, err);
+}
+
+int32_t small_model_kv_n_held(const SmallModelKv *r, int32_t sequence) {
+    const DraftSequence *s = small_model_kv_sequence(r, sequence);
+    return s->begun ? executor_sequence_length(r->executor, s->kv) : 0;
+}
+
+void small_model_kv_take_over(SmallModelKv *r, int32_t from, int32_t to, int32_t n) {
+    cached_kv_take_over(&r->cached, small_model_kv_sequence(r, from)->kv, small_model_kv_sequence(r, to)->kv, n);
 }
 
 int small_model_kv_observe(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {

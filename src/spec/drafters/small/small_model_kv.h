@@ -4,6 +4,7 @@
 #define SMALL_SMALL_MODEL_KV_H
 
 #include "backend/executor.h"
+#include "spec/drafter/cached_kv.h"
 #include "spec/drafter/drafter.h"
 
 enum {
@@ -31,8 +32,10 @@ typedef struct SmallModelKv {
     int32_t n_nodes;  /* in the largest tree of one sequence */
     int32_t max_rows; /* in a forward */
     int64_t n_forwards;
-    DraftSequence *sequences; /* [max_sequences] */
-    Row *rows;                /* [max_rows] for the next forward */
+    DraftSequence *sequences; /* [max_sequences + n_cached], of the latter only kv */
+    CachedKv cached;
+    int32_t n_cached;
+    Row *rows; /* [max_rows] for the next forward */
     int32_t n_rows;
     int32_t *row_ids; /* [max_rows] argument of executor_commit */
 } SmallModelKv;
@@ -46,6 +49,9 @@ void small_model_kv_close(SmallModelKv *r);
 DraftSequence *small_model_kv_sequence(const SmallModelKv *r, int32_t sequence);
 void small_model_kv_set_sampling(SmallModelKv *r, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
 int small_model_kv_begin(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+int small_model_kv_observe_prompt(SmallModelKv *r, int32_t sequence, int64_t end, fr_error *err);
+int32_t small_model_kv_n_held(const SmallModelKv *r, int32_t sequence);
+void small_model_kv_take_over(SmallModelKv *r, int32_t from, int32_t to, int32_t n);
 int small_model_kv_observe(SmallModelKv *r, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 void small_model_kv_end(SmallModelKv *r, int32_t sequence);
 

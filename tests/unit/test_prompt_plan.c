@@ -1,0 +1,148 @@
+/* test_prompt_plan.c - long prompts beside streams: in every step each stream gets its token, the prompts share one chunk,
+ * and a short prompt does not wait for the long ones. Counted in steps and rows. */
+#include "engine_rig.h"
+
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "random_model.h"
+
+enum { N_CTX = 400, N_VOCAB = 300, CHUNK = 16, MOST = 8 };
+
+static const char *const path = "build/prompt-plan.gguf", *const draft_model = "sps:model=build/prompt-plan.gguf";
+static fr_model *model;
+static int32_t prompts[MOST][N_CTX]; /* different from their first token on */
+
+static int open_model(void **state) {
+    (void)state;
+    static const RandomModel random = {.arch = "llama",
+                                       .n_layer = 1,
+                                       .n_embd = 32,
+                                       .n_head = 2,
+                                       .n_head_kv = 1,
+                                       .n_ff = 32,
+                                       .n_vocab = N_VOCAB,
+                                       .seed = 7};
+    fr_error err;
+    if (random_model_write(&random, path, &err)) fail_msg("%s", err.message);
+    model = rig_open_model(path, NULL);
+    for (int p = 0; p < MOST; p++)
+        for (int i = 0; i < N_CTX; i++) prompts[p][i] = 3 + (p * 71 + i * i * 37 + i) % (N_VOCAB - 3);
+    return 0;
+}
+
+static int close_model(void **state) {
+    (void)state;
+    fr_model_close(model);
+    return 0;
+}
+
+static fr_engine *open_engine(void) {
+    return rig_open_engine(
+        model, &(fr_engine_options){.n_threads = 1, .n_ctx = N_CTX, .max_requests = MOST, .prefill_chunk = CHUNK});
+}
+
+static fr_request *open_request(fr_engine *e, int i, int n_prompt, const char *draft) {
+    const fr_request_options o = {.prompt = prompts[i],
+                                  .n_prompt = n_prompt,
+                                  .sampling = fr_sampling_default(),
+                                  .ignore_eos = 1,
+                                  .drafts = &draft,
+                                  .n_drafts = draft != NULL};
+    fr_request *r;
+    fr_error err;
+    if (rig_open_request(&r, e, &o, &err)) fail_msg("%s", err.message);
+    return r;
+}
+
+static void step(fr_engine *e) {
+    fr_error err;
+    if (fr_engine_step(e, &err) < 0) fail_msg("%s", err.message);
+}
+
+static int64_t generated(const fr_request *r) {
+    fr_stats s;
+    fr_request_get_stats(r, &s);
+    return s.n_generated;
+}
+
+static int32_t n_read(const fr_request *r) { return executor_sequence_length(r->engine->executor, r->sequence); }
+
+static void streams_go_on_while_prompts_are_read(void **state) {
+    (void)state;
+    const char *const drafts[] = {NULL, "pld:n=1", draft_model};
+    for (int d = 0; d < 3; d++) {
+        fr_engine *e = open_engine();
+        fr_request *streams[2], *readers[3];
+        for (int i = 0; i < 2; i++) streams[i] = open_request(e, i, 4, drafts[d]);
+        for (int i = 0; i < 3; i++) step(e);
+        for (int i = 0; i < 3; i++) readers[i] = open_request(e, 2 + i, 201, drafts[d]);
+        for (int n = 1; request_is_prefilling(readers[2]); n++) {
+            int64_t before[2];
+            int32_t n_before[3], sum = 0, n_reading = 0;
+            for (int i = 0; i < 2; i++) before[i] = generated(streams[i]);
+            for (int i = 0; i < 3; i++)
+                n_before[i] = n_read(readers[i]), n_reading += request_is_prefilling(readers[i]);
+            step(e);
+            for (int i = 0; i < 2; i++) assert_true(generated(streams[i]) > before[i]);
+            for (int i = 0; i < 3; i++) {
+                if (n_before[i] >= 200) continue;
+                sum += n_read(readers[i]) - n_before[i];
+                assert_true(n_read(readers[i]) > n_before[i]); /* none of them waits, either */
+            }
+            assert_true(sum <= CHUNK);
+            if (n_reading == 3) assert_int_equal(sum, CHUNK); /* and nothing of the chunk is lost */
+            assert_true(n < 60);
+        }
+        fr_engine_close(e);
+    }
+}
+
+static void a_short_prompt_does_not_wait_for_long_ones(void **state) {
+    (void)state;
+    fr_engine *e = open_engine();
+    for (int i = 0; i < 2; i++) open_request(e, i, 390, NULL);
+    fr_request *r = open_request(e, 2, 9, NULL);
+    for (int i = 0; i < 3; i++) step(e); /* 4 rows in each of the first two */
+    assert_true(generated(r) > 0);
+    fr_engine_close(e);
+}
+
+/* n requests of one prompt: while the oldest reads, it has the chunk for itself. */
+static void those_that_wait_leave_their_share(void **state) {
+    (void)state;
+    fr_engine *e = open_engine();
+    fr_request *r[4];
+    for (int i = 0; i < 4; i++) r[i] = open_request(e, 0, 161, NULL);
+    for (int n = 1; n <= 10; n++) {
+        step(e);
+        assert_int_equal(n_read(r[0]), n * CHUNK);
+    }
+    step(e);
+    for (int i = 0; i < 4; i++) assert_int_equal(generated(r[i]), 1);
+    fr_engine_close(e);
+}
+
+/* Opening a request runs no forward of a draft model, and a step reads no more of its prompt than of the target's. */
+static void a_draft_model_reads_in_chunks(void **state) {
+    (void)state;
+    fr_engine *e = open_engine();
+    fr_request *r = open_request(e, 0, 201, draft_model);
+    const Drafter *d = r->drafts[0].shared->drafter;
+    assert_int_equal(d->class->n_held(d, r->sequence), 0);
+    for (int n = 1; request_is_prefilling(r); n++) {
+        step(e);
+        assert_int_equal(d->class->n_held(d, r->sequence), n_read(r));
+        assert_true(n_read(r) <= n * CHUNK);
+    }
+    fr_engine_close(e);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(streams_go_on_while_prompts_are_read),
+        cmocka_unit_test(a_short_prompt_does_not_wait_for_long_ones),
+        cmocka_unit_test(those_that_wait_leave_their_share),
+        cmocka_unit_test(a_draft_model_reads_in_chunks),
+    };
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}
