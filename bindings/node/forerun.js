@@ -39,14 +39,14 @@ koffi.opaque('fr_engine');
 koffi.opaque('fr_request');
 struct('fr_error', { code: 'int', message: string(508) });
 struct('fr_model_options', {
-    backend: 'const char *', kernels: 'const char *', activations: 'const char *', n_threads: 'int',
-    progress: 'void *', progress_user: 'void *', spare: spare(),
+    backend: 'const char *', kernels: 'const char *', activations: 'const char *', packed_file: 'const char *',
+    n_threads: 'int', progress: 'void *', progress_user: 'void *', spare: spare(),
 });
 struct('fr_model_info', {
     name: 'const char *', architecture: 'const char *', backend: 'const char *', kernels: 'const char *',
     activations: 'const char *', chat_family: 'const char *', n_vocab: 'int32_t', n_layer: 'int32_t',
-    n_embd: 'int32_t', n_ctx_train: 'int32_t', weight_bytes: 'size_t', chat_template_error: 'const char *',
-    spare: spare(),
+    n_embd: 'int32_t', n_ctx_train: 'int32_t', weight_bytes: 'size_t', packed_error: 'const char *',
+    chat_template_error: 'const char *', spare: spare(),
 });
 struct('fr_chat_message', { role: 'const char *', content: 'const char *' });
 struct('fr_chat_options', {
