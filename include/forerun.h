@@ -17,6 +17,8 @@
  *   fr_engine    one at a time, which need not always  fr_engine_close: takes effect when fr_engine_step returns, with
  *                be the same (but see pin_threads)     FR_ERR_CANCELLED. Refused with FR_ERR_ARGUMENT: fr_engine_step,
  *                                                      fr_engine_open_draft, fr_engine_measure_costs, fr_request_open
+ *   fr_grammar   any number at once; it is closed      everything
+ *                once
  *   fr_request   that of its engine                    everything; fr_request_close: the request ends at once and
  *                                                      has no further callback, as if it had been closed
  *   no object    any number at once                    everything
@@ -157,6 +159,27 @@ FR_API void fr_chat_result_free(fr_chat_result *result);
 FR_API int fr_chat_prompt(const fr_model *model, const char *chat_template, const fr_chat_message *messages,
                           int n_messages, char **text, fr_error *err);
 
+/* ---- grammar: which texts may be generated -------------------------------------------------------- */
+
+/* Immutable; used by any number of requests and threads at once. docs/CONSTRAINED.md says what is supported. */
+typedef struct fr_grammar fr_grammar;
+
+typedef enum fr_grammar_kind {
+    FR_GRAMMAR_JSON_SCHEMA = 0, /* a JSON schema; {"type": "object"} allows any JSON object */
+    FR_GRAMMAR_GBNF = 1,        /* rules as in llama.cpp; the text begins with the rule "root" */
+    FR_GRAMMAR_REGEX = 2,       /* a regular expression for the whole text */
+} fr_grammar_kind;
+
+/* Compiles n_bytes of text, which is quick, and makes an index of the model's vocabulary when that is done for the first
+ * time. FR_ERR_ARGUMENT: the text is malformed, or asks for what is not supported; the error names it. */
+FR_API int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text,
+                           size_t n_bytes, fr_error *err);
+/* Requests that were opened with it go on. NULL is fine. */
+FR_API void fr_grammar_close(fr_grammar *grammar);
+/* Where valid texts are not quite those of the schema (oneOf that is read as anyOf): a sentence about it; else "". It
+ * belongs to the grammar. */
+FR_API const char *fr_grammar_notice(const fr_grammar *grammar);
+
 /* ---- engine: the KV cache, threads and drafters over one model ----------------------------------- */
 
 typedef struct fr_engine fr_engine;
@@ -237,14 +260,35 @@ typedef struct fr_sampling {
 /* Greedy, without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64. */
 FR_API fr_sampling fr_sampling_default(void);
 
-/* A new token, as the callback gets it. Pointers are valid until the callback returns. */
+/* `bias` is added to the logit of a token in every step, before everything that fr_sampling does: so it holds for greedy
+ * requests too, and for drafters that know the target's sampling. -INFINITY: the token is never generated (if all are
+ * banned, token 0 is). The ranges and conventions of servers (-100 for a ban) are the caller's. */
+typedef struct fr_logit_bias {
+    int32_t token;
+    float bias;
+} fr_logit_bias;
+
+typedef struct fr_top_logprob {
+    int32_t token;
+    double logprob;
+} fr_top_logprob;
+
+/* A new token, as the callback gets it. Pointers are valid until the callback returns.
+ *
+ * Log-probabilities are the model's own: of softmax(logits), before logit_bias and all that fr_sampling does. So a banned
+ * token has one, too, and the sampled token need not be among the top ones. With drafts they have the bits that plain
+ * decoding gives them. */
 typedef struct fr_token_event {
     int32_t token;
     int32_t source;   /* index of the draft that proposed it ("auto" counts as the drafts it stands for); -1: the
                          * target's own token */
     const char *text; /* text that is certain since this token: whole characters, '\0'-terminated, perhaps empty */
     size_t n_bytes;
-    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs */
+    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs or
+                     * n_top_logprobs */
+    const fr_top_logprob *top_logprobs; /* [n_top_logprobs] the most probable tokens, best first; of equally probable
+                                         * ones the lowest ids first */
+    int n_top_logprobs;                 /* as the request wants it, at most the size of the vocabulary */
 } fr_token_event;
 
 typedef struct fr_request_options {
@@ -274,9 +318,20 @@ typedef struct fr_request_options {
      * The head of this file says which functions it may call. */
     int (*on_token)(void *user, const fr_token_event *event);
     void *user;
+    const fr_logit_bias *logit_bias; /* [n_logit_bias] several for one token add up; copied */
+    int n_logit_bias;
+    int n_top_logprobs; /* of each token event; 0 .. FR_MAX_TOP_LOGPROBS */
+    /* The text must match this grammar, of the same model; NULL: none. Tokens that it forbids have no probability, before all
+     * sampling options but the logprobs; the request ends (FR_FINISH_EOS) where nothing can follow. The draft "grammar" is
+     * used besides `drafts`, and alone without any; the draft "none" keeps it out. Borrowed until fr_request_open returns. */
+    const fr_grammar *grammar;
+    /* Where the grammar begins: behind the first occurrence of this text in what is generated, such as "</think>"; until
+     * then every token may come but those that end a text. NULL or "": with the first token. Not kept. */
+    const char *grammar_after;
 } fr_request_options;
 
 enum {
+    FR_MAX_TOP_LOGPROBS = 20,
     FR_TREE_BUDGET_AUTO = -1,
     FR_TREE_BUDGET = 8,
     FR_TREE_BUDGET_AUTO_MAX = 32,

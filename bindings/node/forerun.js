@@ -65,13 +65,18 @@ struct('fr_sampling', {
     temperature: 'float', top_k: 'int32_t', top_p: 'float', min_p: 'float', repeat_penalty: 'float',
     frequency_penalty: 'float', presence_penalty: 'float', penalty_last_n: 'int32_t', seed: 'uint64_t',
 });
-struct('fr_token_event', { token: 'int32_t', source: 'int32_t', text: 'void *', n_bytes: 'size_t', logprob: 'double' });
+struct('fr_logit_bias', { token: 'int32_t', bias: 'float' });
+struct('fr_top_logprob', { token: 'int32_t', logprob: 'double' });
+struct('fr_token_event', {
+    token: 'int32_t', source: 'int32_t', text: 'void *', n_bytes: 'size_t', logprob: 'double',
+    top_logprobs: 'fr_top_logprob *', n_top_logprobs: 'int',
+});
 koffi.proto('int fr_on_token(void *user, const fr_token_event *event)');
 struct('fr_request_options', {
     prompt: 'int32_t *', n_prompt: 'int64_t', max_tokens: 'int64_t', sampling: 'fr_sampling', stops: 'const char **',
     n_stops: 'int', drafts: 'const char **', n_drafts: 'int', tree_budget: 'int', verify: 'const char *',
     allow_lossy: 'int', ignore_eos: 'int', want_logprobs: 'int', on_token: 'fr_on_token *', user: 'void *',
-    spare: spare(),
+    logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', spare: spare(),
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {

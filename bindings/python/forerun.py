@@ -132,6 +132,14 @@ class fr_sampling(ctypes.Structure):
     ]
 
 
+class fr_logit_bias(ctypes.Structure):
+    _fields_ = [("token", c_int32), ("bias", c_float)]
+
+
+class fr_top_logprob(ctypes.Structure):
+    _fields_ = [("token", c_int32), ("logprob", c_double)]
+
+
 class fr_token_event(ctypes.Structure):
     _fields_ = [
         ("token", c_int32),
@@ -139,6 +147,8 @@ class fr_token_event(ctypes.Structure):
         ("text", c_void_p),
         ("n_bytes", c_size_t),
         ("logprob", c_double),
+        ("top_logprobs", POINTER(fr_top_logprob)),
+        ("n_top_logprobs", c_int),
     ]
 
 
@@ -162,6 +172,9 @@ class fr_request_options(ctypes.Structure):
         ("want_logprobs", c_int),
         ("on_token", _ON_TOKEN),
         ("user", c_void_p),
+        ("logit_bias", POINTER(fr_logit_bias)),
+        ("n_logit_bias", c_int),
+        ("n_top_logprobs", c_int),
         _SPARE,
     ]
 
@@ -204,7 +217,7 @@ class fr_stats(ctypes.Structure):
 # Every struct of forerun.h, for the test of their layout.
 STRUCTS = [
     fr_error, fr_model_options, fr_model_info, fr_chat_message, fr_chat_options, fr_chat_result, fr_engine_options,
-    fr_sampling, fr_token_event, fr_request_options, fr_counter, fr_stats,
+    fr_sampling, fr_logit_bias, fr_top_logprob, fr_token_event, fr_request_options, fr_counter, fr_stats,
 ]  # fmt: skip
 
 _FUNCTIONS = {
@@ -338,6 +351,8 @@ class Stream:
         o = fr_request_options(max_tokens=max_tokens, sampling=_lib().fr_sampling_default())
         sampling = {name for name, _ in fr_sampling._fields_}
         request = {name for name, _ in fr_request_options._fields_} - {"prompt", "n_prompt", "sampling", "on_token", "user", "_spare"}
+        bias = options.pop("logit_bias", None) or {}  # {token: bias}
+        o.logit_bias, o.n_logit_bias = (fr_logit_bias * max(1, len(bias)))(*bias.items()), len(bias)
         for name, value in options.items():
             if name not in sampling and name not in request:
                 raise TypeError(f"'{name}' is not an option of a generation")

@@ -20,6 +20,8 @@
 
 #include "base/machine_speed.h"
 #include "base/mapped_file.h"
+#include "base/row_kernels.h"
+#include "base/threads.h"
 #include "model/model.h"
 
 typedef struct Backend Backend;
@@ -28,6 +30,7 @@ typedef struct Backend Backend;
 typedef struct Device {
     const Backend *backend;
     int n_threads;
+    const RowKernels *rows; /* passes over rows of logits in main memory, for this CPU */
 } Device;
 
 typedef struct WeightsOptions {
@@ -146,6 +149,8 @@ struct Backend {
 
     int (*device_open)(Device **out, const DeviceOptions *options, fr_error *err);
     void (*device_close)(Device *d);
+    /* Does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has threads. */
+    void (*run_parts)(Device *d, int n_parts, PartFn fn, void *ctx);
 
     /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots. read
      * gives the result number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or

@@ -70,6 +70,7 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
     fr_model *m = calloc(1, sizeof *m);
     if (!m) return error_memory(err, "a model", sizeof *m);
     atomic_init(&m->n_users, 1);
+    pthread_mutex_init(&m->trie_lock, NULL);
     static const fr_model_options defaults;
     Progress progress = {options ? options : &defaults, fp_env_enter()};
     status = load(m, path, progress.options, &progress, err);
@@ -88,6 +89,8 @@ void fr_model_close(fr_model *m) { model_release(m); }
 
 void model_release(fr_model *m) {
     if (!m || atomic_fetch_sub(&m->n_users, 1) > 1) return;
+    token_trie_close(m->trie);
+    pthread_mutex_destroy(&m->trie_lock);
     weights_close(m->weights);
     model_close(m->model);
     chat_template_close(&m->chat_template);

@@ -66,6 +66,8 @@ void request_drafts_begin(fr_request *r) {
         d->n_fed = r->n_context;
         if (drafter->class->set_sampling)
             drafter->class->set_sampling(drafter, d->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
+        if (drafter->class->set_grammar && r->grammar.text.grammar)
+            drafter->class->set_grammar(drafter, d->sequence, &r->grammar.text);
         if (drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err)) switch_off(r, d, &err);
     }
 }
@@ -80,8 +82,8 @@ void request_drafts_end(fr_request *r) {
 
 void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
     VerifiedTree verified = {.tree = &r->tree,
-                             .logits = r->engine->step.row_logits,
-                             .hidden = r->engine->step.row_hidden,
+                             .logits = r->engine->step.row_logits + r->first_row,
+                             .hidden = r->engine->step.row_hidden + r->first_row,
                              .verdict = verdict};
     double start_s = clock_s();
     for (int i = 0; i < r->options.n_drafts; i++) {
@@ -89,7 +91,7 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->observe_tree) continue;
         verified.n_extra = d->n_extra;
-        verified.extra_hidden = r->engine->step.row_hidden + r->tree.n + d->first_extra;
+        verified.extra_hidden = verified.hidden + r->tree.n + d->first_extra;
         if (feed(r, d, &err) ||
             d->shared->drafter->class->observe_tree(d->shared->drafter, d->sequence, &verified, &err))
             switch_off(r, d, &err);
@@ -99,13 +101,13 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
 
 void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
     double start_s = clock_s();
+    const float *const *hidden = r->engine->step.row_hidden + r->first_row;
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->needs_hidden) continue;
         Drafter *drafter = d->shared->drafter;
-        if (drafter->class->observe_prompt(drafter, d->sequence, first, r->engine->step.row_hidden, n, &err))
-            switch_off(r, d, &err);
+        if (drafter->class->observe_prompt(drafter, d->sequence, first, hidden, n, &err)) switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;
 }
@@ -153,6 +155,7 @@ static void take_proposal(fr_request *r, RequestDraft *d, int32_t source) {
         switch_off(r, d, &err);
         return;
     }
+    request_grammar_prune(r, t);
     if (d->proposal) calibration_apply_tree(&d->calibration, d->proposal, &r->proposal);
     /* A drafter that draws under a ratio rule is alone: its nodes keep their numbers, to which the distributions
      * refer. */

@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/machine_speed.h"
+#include "base/row_kernels.h"
 #include "format/numeric.h"
 #include "format/tensor_type.h"
 
@@ -122,6 +123,9 @@ typedef struct Kernels {
     /* Reads [p, p + bytes), a multiple of 256 and aligned to 64, as fast as it can. The result has no
      * meaning. */
     uint32_t (*read_loop)(const void *p, size_t bytes);
+
+    /* Passes over rows of logits, for the sampler. */
+    const RowKernels *rows;
 } Kernels;
 
 /* The best table this machine can run, or the one named (NULL or "auto": best). NULL: the name is

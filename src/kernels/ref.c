@@ -218,4 +218,5 @@ const Kernels kernels_ref = {
     .attn_mix = ref_attn_mix,
     .peak_loop = ref_peak_loop,
     .read_loop = ref_read_loop,
+    .rows = &row_kernels_plain,
 };

@@ -25,6 +25,7 @@ const char *const all_drafters[] = {
     "rest:index=build/all-rest.index",
     "recycling",
     "lookahead",
+    "grammar",
     "sps:length=3,model=" ALL_DRAFTERS_MODEL,
     "rsd-c:model=" ALL_DRAFTERS_MODEL,
     "rsd-s:width=3,model=" ALL_DRAFTERS_MODEL,

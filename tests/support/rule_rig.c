@@ -20,6 +20,7 @@ typedef struct Rig {
     DraftDists *dists;
     Tree tree;
     VerifyResult result;
+    TokenMask *mask; /* one word of bits */
     RandomScript script;
     int32_t prefix_of[TREE_MAX_NODES]; /* of each node of the tree */
     bool has_dists[MAX_PREFIXES];
@@ -40,6 +41,17 @@ static void logits_of(const Rig *r, int32_t prefix, uint64_t what, float *logits
     }
 }
 
+/* The tokens that may follow a prefix: at least one. */
+static const TokenMask *mask_of(Rig *r, int32_t prefix) {
+    uint64_t key[] = {r->c->seed, (uint64_t)prefix}, all = ((uint64_t)1 << r->c->n_vocab) - 1;
+    uint64_t hash = hash64(key, sizeof key, 9);
+    r->mask->bits[0] = (hash & all) | (uint64_t)1 << (hash >> 32) % (uint64_t)r->c->n_vocab;
+    r->mask->n_allowed = __builtin_popcountll(r->mask->bits[0]);
+    return r->mask;
+}
+
+static const TokenMask *mask_after(void *user, int32_t node) { return mask_of(user, ((Rig *)user)->prefix_of[node]); }
+
 /* The context of a prefix; returns its length. */
 static int64_t context_of(const Rig *r, int32_t prefix, int32_t *context) {
     int32_t path[RIG_MAX_TEXT], n = 0;
@@ -57,7 +69,10 @@ static void need_dists(Rig *r, int32_t prefix) {
     int64_t n_context = context_of(r, prefix, context);
     float dist[V], draft_logits[V];
     logits_of(r, prefix, 0, r->logits[prefix]);
-    sampler_dist(r->scratch->sampler, &r->c->target, r->logits[prefix], context, n_context, dist);
+    float masked[V];
+    memcpy(masked, r->logits[prefix], sizeof masked);
+    if (r->c->masked) token_mask_apply(mask_of(r, prefix), r->logits[prefix], n_vocab, masked);
+    sampler_dist(r->scratch->sampler, &r->c->target, masked, context, n_context, dist);
     double sum = 0;
     for (int32_t t = 0; t < n_vocab; t++) sum += (double)dist[t];
     for (int32_t t = 0; t < n_vocab; t++) r->p[prefix][t] = (double)dist[t] / sum;
@@ -166,6 +181,7 @@ static int32_t verify(Rig *r, const VerifyRule *rule, RandomSource *random_sourc
         need_dists(r, r->prefix_of[i]);
         logits[i] = r->logits[r->prefix_of[i]];
     }
+    const VerifyMasks masks = {r, mask_after};
     VerifyInput in = {.tree = &r->tree,
                       .logits = logits,
                       .n_vocab = r->c->n_vocab,
@@ -173,7 +189,8 @@ static int32_t verify(Rig *r, const VerifyRule *rule, RandomSource *random_sourc
                       .context = context,
                       .n_context = context_of(r, r->prefix_of[0], context),
                       .random_source = random_source,
-                      .options.gamma = r->c->gamma};
+                      .options.gamma = r->c->gamma,
+                      .masks = r->c->masked && r->c->fault != RIG_NOT_MASKED ? &masks : NULL};
     fr_error err;
     if (rule->verify(&in, r->scratch, &r->result, &err)) fail_msg("%s: %s", rule->name, err.message);
     int32_t node = r->result.n_path ? r->result.path[r->result.n_path - 1] : 0;
@@ -187,13 +204,15 @@ static Rig *rig_open(const RigCase *c) {
     r->c = c;
     r->scratch = verify_scratch_new(c->n_vocab);
     r->dists = draft_dists_new(c->n_vocab);
-    assert_true(r->scratch && r->dists);
+    r->mask = calloc(1, sizeof *r->mask + sizeof(uint64_t));
+    assert_true(r->scratch && r->dists && r->mask);
     return r;
 }
 
 static void rig_close(Rig *r) {
     verify_scratch_free(r->scratch);
     draft_dists_free(r->dists);
+    free(r->mask);
     free(r);
 }
 
@@ -223,7 +242,8 @@ double rig_dist_error(const RigCase *c, const VerifyRule *rule, double *n_kept) 
         draft_tree(r, 0, &r->script.random_source);
         if (c->fault == RIG_NO_FAULT && draft_dists_validate(r->dists, &r->tree, &err)) fail_msg("%s", err.message);
         int32_t prefix = verify(r, rule,
-                                c->fault < RIG_NOT_SUBTRACTED ? &r->script.random_source : &broken.random_source);
+                                c->fault < RIG_NOT_SUBTRACTED || c->fault == RIG_NOT_MASKED ? &r->script.random_source
+                                                                                            : &broken.random_source);
         r->emitted[prefix] += r->script.chance;
         kept += r->script.chance * r->result.n_path;
         all += r->script.chance;

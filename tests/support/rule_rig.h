@@ -20,6 +20,7 @@ typedef enum RigFault {
                          * one of a group repeats its parent */
     RIG_NOT_SUBTRACTED, /* the rule draws from p where it should draw from a residual */
     RIG_NOT_NORMALISED, /* the residual's missing mass goes to the last token */
+    RIG_NOT_MASKED,     /* the rule is not told what the grammar forbids */
 } RigFault;
 
 typedef struct RigLevel {
@@ -38,6 +39,7 @@ typedef struct RigCase {
     double gamma;
     RigFault fault;
     bool no_dists; /* groups of points are not declared */
+    bool masked; /* a grammar forbids some of the tokens after each text, other ones after each; the drafter does not know */
     const float *target_logits,
         *draft_logits; /* [n_vocab] the same after every text, instead of random ones; NULL: random */
 } RigCase;

@@ -1,6 +1,6 @@
 /* test_layers.c - the order of the layers, read from the sources: a room includes only what stands to its left.
  *
- *     base <- format, template; format, template <- text; format <- kernels; {text, kernels} <- model <- backend <- spec <- engine <- lab <- app
+ *     base <- format, template; format, template <- text <- grammar; format <- kernels; {text, kernels} <- model <- backend <- spec <- engine <- lab <- app
  *     spec/tree, spec/sampling <- spec/verify <- spec/drafter <- spec/drafters/{text, small, learned}
  *     train/{ops, data} <- train/nets <- train/loop, import: they stand on spec; only app starts them
  *
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define UP_TO_SPEC " base format template text model backend spec/tree spec/sampling spec/verify spec/drafter "
+#define UP_TO_SPEC " base format template text grammar model backend spec/tree spec/sampling spec/verify spec/drafter "
 static const struct {
     const char *name;
     const char *sees; /* rooms it may include besides itself, each between blanks */
@@ -25,6 +25,7 @@ static const struct {
     {"format", " base "},
     {"template", " base "},
     {"text", " base format template "},
+    {"grammar", " base format template text "},
     {"kernels", " base format "},
     {"model", " base format "},
     {"backend", " base format model backend/cpu backend/reference "},
@@ -32,8 +33,8 @@ static const struct {
     {"backend/reference", " base format model backend "},
     {"spec/tree", " base format "},
     {"spec/sampling", " base format "},
-    {"spec/verify", " base format spec/tree spec/sampling "},
-    {"spec/drafter", " base format text model backend spec/tree spec/sampling spec/verify "},
+    {"spec/verify", " base format grammar spec/tree spec/sampling "},
+    {"spec/drafter", " base format text grammar model backend spec/tree spec/sampling spec/verify "},
     {"spec/drafters/text", UP_TO_SPEC},
     {"spec/drafters/small", UP_TO_SPEC},
     {"spec/drafters/learned", UP_TO_SPEC},

@@ -84,8 +84,9 @@ static int keep_token(void *user, const fr_token_event *event) {
 static int run_once(Generator *g, const GenerateArgs *a, Method *m, const Method *plain, int i_run, fr_error *err) {
     fr_request *r;
     GenerateArgs own = *a;
-    if (!m->spec) own.verify = NULL; /* plain decoding is sampled by seed, whatever the rule */
-    int status = generator_run(g, &own, &m->spec, m->spec != NULL, i_run == 0 ? keep_token : NULL, m, &r, err);
+    if (!m->spec) own.verify = NULL;               /* plain decoding is sampled by seed, whatever the rule */
+    const char *spec = m->spec ? m->spec : "none"; /* with a grammar, no drafts would mean one for it */
+    int status = generator_run(g, &own, &spec, 1, i_run == 0 ? keep_token : NULL, m, &r, err);
     if (status) return status;
     int64_t n;
     const int32_t *tokens = fr_request_tokens(r, &n);

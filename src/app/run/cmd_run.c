@@ -18,6 +18,7 @@ typedef struct RunArgs {
     GenerateArgs generate;
     const char *stats_json, *record;
     int stats, logprobs;
+    int32_t top_logprobs;
 } RunArgs;
 
 static RunArgs args;
@@ -28,6 +29,10 @@ static const Option option_table[] = {
      .section = "Output",
      .help = "write tokens, text, acceptance and times to FILE, as JSON"},
     {.key = "logprobs", OPT_FLAG(RunArgs, logprobs), .help = "add the log-probability of each token to --stats-json"},
+    {.key = "top-logprobs",
+     OPT_INT(RunArgs, top_logprobs, 0, FR_MAX_TOP_LOGPROBS),
+     .default_value = "0",
+     .help = "add the N most probable tokens at each position to --stats-json, with their log-probabilities"},
     {.key = "stats", OPT_FLAG(RunArgs, stats), .help = "print a summary on standard error"},
     {.key = "record",
      OPT_OUTPUT(RunArgs, record),
@@ -44,6 +49,9 @@ static int check(fr_error *err) {
     generate_complete_interactive(&args.generate);
     if (args.logprobs && !args.stats_json)
         return error_set(err, FR_ERR_ARGUMENT, "--logprobs are written to the statistics: pass --stats-json=FILE too");
+    if (args.top_logprobs && !args.stats_json)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--top-logprobs are written to the statistics: pass --stats-json=FILE too");
     return generate_check_prompt(&args.generate, err);
 }
 
@@ -53,11 +61,22 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.gener
 typedef struct Output {
     TextOutput text;
     json_t *logprobs; /* NULL: not wanted */
+    json_t *top_logprobs;
 } Output;
+
+/* [{"token": 12, "logprob": -0.5}, ...] */
+static json_t *top_json(const fr_token_event *event) {
+    json_t *array = json_array();
+    for (int i = 0; i < event->n_top_logprobs; i++)
+        json_array_append_new(array, json_pack("{s:i, s:o}", "token", (int)event->top_logprobs[i].token, "logprob",
+                                               json_real_or_null(event->top_logprobs[i].logprob)));
+    return array;
+}
 
 static int print_token(void *user, const fr_token_event *event) {
     Output *out = user;
     if (out->logprobs) json_array_append_new(out->logprobs, json_real_or_null(event->logprob));
+    if (out->top_logprobs) json_array_append_new(out->top_logprobs, top_json(event));
     return text_output_write(&out->text, event);
 }
 
@@ -110,9 +129,10 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     return j;
 }
 
-static int write_stats(const Generator *g, const fr_request *r, json_t *logprobs, fr_error *err) {
+static int write_stats(const Generator *g, const fr_request *r, const Output *out, fr_error *err) {
     json_t *j = request_json(g, r, &args.generate);
-    if (j && logprobs) json_object_set(j, "logprobs", logprobs);
+    if (j && out->logprobs) json_object_set(j, "logprobs", out->logprobs);
+    if (j && out->top_logprobs) json_object_set(j, "top_logprobs", out->top_logprobs);
     int status = json_file_write(j, args.stats_json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
     json_decref(j);
     return status;
@@ -153,8 +173,10 @@ static int run(int argc, char **argv) {
         return cli_fail(&err);
     }
     Output out = {.text = text_output_open(generate_use_color(args.generate.color, 1), args.generate.chat),
-                  .logprobs = args.logprobs ? json_array() : NULL};
+                  .logprobs = args.logprobs ? json_array() : NULL,
+                  .top_logprobs = args.top_logprobs ? json_array() : NULL};
     args.generate.want_logprobs = args.logprobs;
+    args.generate.n_top_logprobs = args.top_logprobs;
     fr_request *r;
     int status = generator_run(&g, &args.generate, args.generate.drafts, args.generate.n_drafts, print_token, &out, &r,
                                &err);
@@ -162,11 +184,12 @@ static int run(int argc, char **argv) {
         putchar('\n');
         fflush(stdout);
         report(&g, r);
-        if (args.stats_json) status = write_stats(&g, r, out.logprobs, &err);
+        if (args.stats_json) status = write_stats(&g, r, &out, &err);
         record(&file, &g, r);
         fr_request_close(r);
     }
     json_decref(out.logprobs);
+    json_decref(out.top_logprobs);
     text_output_close(&out.text);
     record_file_close(&file);
     generator_close(&g);

@@ -3,6 +3,7 @@
 #include "app/run/generate.h"
 
 #include "base/progress.h"
+#include "grammar/grammar.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,8 +110,27 @@ static int encode_prompt_file(Generator *g, const GenerateArgs *a, fr_error *err
     return status;
 }
 
+/* The grammar of --json-schema, --grammar or --regex. */
+static int open_grammar(Generator *g, const GenerateArgs *a, fr_error *err) {
+    const char *path = a->json_schema ? a->json_schema : a->grammar;
+    fr_grammar_kind kind = a->json_schema ? FR_GRAMMAR_JSON_SCHEMA : FR_GRAMMAR_GBNF;
+    if (a->regex) return fr_grammar_open(&g->grammar, g->model, FR_GRAMMAR_REGEX, a->regex, strlen(a->regex), err);
+    if (!path) return FR_OK;
+    char *text;
+    size_t n;
+    fr_error why;
+    int status = cli_read_file(path, GRAMMAR_MAX_TEXT, &text, &n, err);
+    if (status) return status;
+    status = fr_grammar_open(&g->grammar, g->model, kind, text, n, &why);
+    free(text);
+    if (status) return error_set(err, (fr_code)status, "%s: %s", path, why.message);
+    if (*fr_grammar_notice(g->grammar)) fprintf(stderr, "forerun: %s: %s\n", path, fr_grammar_notice(g->grammar));
+    return FR_OK;
+}
+
 static int open_generator(Generator *g, const GenerateArgs *a, fr_error *err) {
     int status = generate_open_model(&g->model, a, err);
+    if (!status) status = open_grammar(g, a, err);
     if (!status)
         status = generate_open_engine(&g->engine, g->model, &a->engine, a->drafts, a->n_drafts, a->tree_budget, err);
     if (status || a->prompt) return status ? status : encode_prompt(g, a, a->prompt, strlen(a->prompt), err);
@@ -127,6 +147,7 @@ int generator_open(Generator *g, const GenerateArgs *a, fr_error *err) {
 void generator_close(Generator *g) {
     fr_free(g->prompt);
     fr_engine_close(g->engine);
+    fr_grammar_close(g->grammar);
     fr_model_close(g->model);
     *g = (Generator){0};
 }
@@ -142,7 +163,10 @@ fr_request_options generate_request_options(const GenerateArgs *a, const char *c
                                 .verify = a->verify,
                                 .allow_lossy = a->lossy,
                                 .ignore_eos = a->ignore_eos,
-                                .want_logprobs = a->want_logprobs};
+                                .want_logprobs = a->want_logprobs,
+                                .logit_bias = a->bias,
+                                .n_logit_bias = a->n_bias,
+                                .n_top_logprobs = a->n_top_logprobs};
 }
 
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,
@@ -152,6 +176,8 @@ int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts
     options.n_prompt = g->n_prompt;
     options.on_token = on_token;
     options.user = user;
+    options.grammar = g->grammar;
+    options.grammar_after = a->grammar_after;
     int status = fr_request_open(out, g->engine, &options, err);
     if (status) return status;
     while ((status = fr_engine_step(g->engine, err)) > 0) {}

@@ -7,7 +7,7 @@
 #include "app/command_files.h"
 #include "spec/verify/verifier.h"
 
-enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16 };
+enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16, GENERATE_MAX_BIASES = 300 };
 enum { GENERATE_TRIAL_TOKENS = 32 }; /* in which a drafter shows what trees it makes */
 
 typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
@@ -15,6 +15,8 @@ typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
 typedef struct GenerateArgs {
     const char *model, *prompt, *prompt_file, *system, *chat_template, *backend, *kernels, *activations;
     int chat, special;
+    const char *json_schema, *grammar, *regex; /* at most one */
+    const char *grammar_after;
     char *chat_template_text; /* of the file that chat_template names; malloc'ed, as long as the program */
     int64_t n_tokens;
     const char *drafts[GENERATE_MAX_DRAFTS];
@@ -24,8 +26,11 @@ typedef struct GenerateArgs {
     const char *stops[GENERATE_MAX_STOPS];
     int n_stops;
     fr_sampling sampling;
+    const char *bias_texts[GENERATE_MAX_BIASES];
+    int n_bias;
+    fr_logit_bias bias[GENERATE_MAX_BIASES]; /* [n_bias] what they say, once generate_check has read them */
     fr_engine_options engine;
-    int tree_budget, ignore_eos, want_logprobs;
+    int tree_budget, ignore_eos, want_logprobs, n_top_logprobs;
     ColorWhen color;
 } GenerateArgs;
 
@@ -64,6 +69,7 @@ int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_me
 /* A model, an engine for one request and the tokens of the prompt. */
 typedef struct Generator {
     fr_model *model;
+    fr_grammar *grammar; /* NULL: none */
     fr_engine *engine;
     int32_t *prompt;
     int64_t n_prompt;

@@ -10,8 +10,10 @@
 #include "text/chat.h"
 #include "text/named_templates.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -106,6 +108,10 @@ const Option generate_options[] = {
      OPT_INT(GenerateArgs, sampling.penalty_last_n, -1, INT32_MAX),
      .default_value = "64",
      .help = "number of tokens that count as recent; -1: all"},
+    {.key = "logit-bias",
+     OPT_TEXTS(GenerateArgs, bias_texts, n_bias),
+     .metavar = "TOKEN=X",
+     .help = "add X to the logit of the token with id TOKEN; -inf: never generate it. 'forerun tokenize' prints ids"},
     {.key = "seed",
      OPT_INT(GenerateArgs, sampling.seed, 0, INT64_MAX),
      .metavar = "S",
@@ -167,6 +173,18 @@ const Option generate_prompt_options[] = {
     {.key = "special",
      OPT_FLAG(GenerateArgs, special),
      .help = "spellings of special tokens in a raw prompt, such as </s>, become these tokens"},
+    {.key = "json-schema",
+     OPT_FILE(GenerateArgs, json_schema),
+     .section = "Constraints (docs/CONSTRAINED.md; exact with every drafter)",
+     .help = "the text is JSON that is valid by the JSON schema in FILE"},
+    {.key = "grammar",
+     OPT_FILE(GenerateArgs, grammar),
+     .help = "the text matches the grammar in FILE, in GBNF as llama.cpp reads it"},
+    {.key = "regex", OPT_TEXT(GenerateArgs, regex), .help = "the whole text matches a regular expression"},
+    {.key = "grammar-after",
+     OPT_TEXT(GenerateArgs, grammar_after),
+     .default_help = "from the first token",
+     .help = "the schema, grammar or expression holds behind the first TEXT that is generated, such as </think>"},
     {.key = "color",
      OPT_CHOICE(GenerateArgs, color, "never", "auto", "always"),
      .metavar = "WHEN",
@@ -231,8 +249,30 @@ static int read_chat_template(const GenerateArgs *a, fr_error *err) {
     return status ? error_set(err, (fr_code)status, "--chat-template: %s: %s", a->chat_template, why.message) : FR_OK;
 }
 
+/* "TOKEN=X" */
+static bool read_bias(const char *text, fr_logit_bias *out) {
+    char *end;
+    errno = 0;
+    long token = strtol(text, &end, 10);
+    if (end == text || *end != '=' || errno || token < 0 || token > INT32_MAX) return false;
+    const char *number = end + 1;
+    *out = (fr_logit_bias){(int32_t)token, strtof(number, &end)};
+    return end > number && !*end && !isnan(out->bias) && out->bias < INFINITY;
+}
+
+static int read_biases(const GenerateArgs *a, fr_error *err) {
+    GenerateArgs *args = (GenerateArgs *)(uintptr_t)a;
+    for (int i = 0; i < a->n_bias; i++)
+        if (!read_bias(a->bias_texts[i], &args->bias[i]))
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "--logit-bias: '%.40s' must be TOKEN=X, the id of a token and a number or -inf",
+                             a->bias_texts[i]);
+    return FR_OK;
+}
+
 int generate_check(const GenerateArgs *a, fr_error *err) {
     int status = read_chat_template(a, err);
+    if (!status) status = read_biases(a, err);
     if (status) return status;
     const VerifyRule *rule;
     VerifyOptions options;
@@ -276,6 +316,12 @@ int generate_check_prompt(GenerateArgs *a, fr_error *err) {
                          "missing prompt: pass -p TEXT or -f FILE, or pipe it in; 'forerun chat' holds a conversation");
     if (a->prompt && a->prompt_file)
         return error_set(err, FR_ERR_ARGUMENT, "-p and -f both give a prompt: pass one of them");
+    if ((a->json_schema != NULL) + (a->grammar != NULL) + (a->regex != NULL) > 1)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--json-schema, --grammar and --regex exclude each other: pass one of them");
+    if (a->grammar_after && !a->json_schema && !a->grammar && !a->regex)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--grammar-after says where a grammar begins: pass --json-schema, --grammar or --regex too");
     if (a->system && !a->chat)
         return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
     if (a->chat_template && !a->chat)

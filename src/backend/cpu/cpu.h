@@ -244,6 +244,7 @@ void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
 int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err);
 void cpu_device_close(Device *d);
+void cpu_run_parts(Device *d, int n_parts, PartFn fn, void *ctx);
 
 int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void cpu_context_close(Context *c);

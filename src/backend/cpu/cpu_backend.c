@@ -25,6 +25,7 @@ const Backend backend_cpu = {
     .embed = cpu_embed,
     .device_open = cpu_device_open,
     .device_close = cpu_device_close,
+    .run_parts = cpu_run_parts,
     .context_open = cpu_context_open,
     .context_close = cpu_context_close,
     .forward = cpu_forward,

@@ -89,11 +89,16 @@ static int device_open(Device **out, const DeviceOptions *options, fr_error *err
     (void)options;
     *out = mem_calloc(1, sizeof **out);
     if (!*out) return error_memory(err, "a device", sizeof **out);
-    **out = (Device){.backend = &backend_reference, .n_threads = 1};
+    **out = (Device){.backend = &backend_reference, .n_threads = 1, .rows = &row_kernels_plain};
     return FR_OK;
 }
 
 static void close_device(Device *d) { mem_free(d); }
+
+static void run_parts(Device *d, int n_parts, PartFn fn, void *ctx) {
+    (void)d;
+    for (int i = 0; i < n_parts; i++) fn(ctx, i, n_parts, 0);
+}
 
 /* ---- measurements: the work as the file has it, in one part --------------------------------------------- */
 
@@ -125,6 +130,7 @@ const Backend backend_reference = {
     .embed = embed,
     .device_open = device_open,
     .device_close = close_device,
+    .run_parts = run_parts,
     .context_open = reference_context_open,
     .context_close = reference_context_close,
     .forward = reference_forward,

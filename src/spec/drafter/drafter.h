@@ -6,6 +6,7 @@
  * The engine calls, for each sequence:
  *
  *     set_sampling   optional: how tokens are drawn
+ *     set_grammar    optional: which texts may be generated
  *     begin          the context so far, the prompt as a rule
  *     observe_prompt only with needs_hidden: the target's hidden states of that context
  *     in every step:
@@ -38,6 +39,7 @@
 #include "base/options.h"
 #include "format/gguf.h"
 #include "backend/backend.h"
+#include "grammar/grammar.h"
 #include "spec/tree/draft_dists.h"
 #include "spec/sampling/sampler.h"
 #include "spec/verify/verifier.h"
@@ -102,6 +104,9 @@ typedef struct DrafterClass {
     /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position
      * of the first token after the context that begin will give. A method without it must draft greedily. */
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
+    /* Optional. Called before begin where the text must match a grammar: its state is that of the text at any time.
+     * Borrowed until end. */
+    void (*set_grammar)(Drafter *d, int32_t sequence, const GrammarText *grammar);
     /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
      * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);

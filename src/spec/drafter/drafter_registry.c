@@ -20,6 +20,7 @@
     X(rest) \
     X(recycling) \
     X(lookahead) \
+    X(grammar) \
     X(sps) \
     X(rsd_c) \
     X(rsd_s) \

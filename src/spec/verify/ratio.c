@@ -34,8 +34,8 @@ static void normalise(double *w, int32_t n) {
 }
 
 void ratio_target_dist(const VerifyInput *in, VerifyScratch *s, int32_t node, double *p) {
-    sampler_dist(s->sampler, in->sampling, in->logits[node], in->context, in->n_context + in->tree->nodes[node].depth,
-                 s->dist);
+    sampler_dist(s->sampler, in->sampling, verify_logits(in, s, node), in->context,
+                 in->n_context + in->tree->nodes[node].depth, s->dist);
     for (int32_t i = 0; i < s->n_vocab; i++) p[i] = (double)s->dist[i];
     normalise(p, s->n_vocab);
 }

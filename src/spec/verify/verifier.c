@@ -20,11 +20,12 @@ VerifyScratch *verify_scratch_new(int32_t n_vocab) {
     s->n_vocab = n_vocab;
     s->sampler = sampler_new(n_vocab);
     s->dist = mem_calloc(n, sizeof *s->dist);
+    s->masked = mem_calloc(n, sizeof *s->masked);
     s->p = mem_calloc(n, sizeof *s->p);
     s->q = mem_calloc(n, sizeof *s->q);
     s->m = mem_calloc(n, sizeof *s->m);
     s->ids = mem_calloc(n, sizeof *s->ids);
-    if (s->sampler && s->dist && s->p && s->q && s->m && s->ids) return s;
+    if (s->sampler && s->dist && s->masked && s->p && s->q && s->m && s->ids) return s;
     verify_scratch_free(s);
     return NULL;
 }
@@ -33,11 +34,19 @@ void verify_scratch_free(VerifyScratch *s) {
     if (!s) return;
     sampler_free(s->sampler);
     mem_free(s->dist);
+    mem_free(s->masked);
     mem_free(s->p);
     mem_free(s->q);
     mem_free(s->m);
     mem_free(s->ids);
     mem_free(s);
+}
+
+const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node) {
+    const TokenMask *m = in->masks ? in->masks->after(in->masks->user, node) : NULL;
+    if (!m) return in->logits[node];
+    token_mask_apply(m, in->logits[node], s->n_vocab, s->masked);
+    return s->masked;
 }
 
 int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
@@ -47,7 +56,8 @@ int verify_sampled(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, f
     for (int32_t node = 0;;) {
         int64_t n_context = in->n_context + out->n_path;
         uint64_t position = in->position + (uint64_t)out->n_path;
-        int32_t token = sampler_choose(s->sampler, in->sampling, in->logits[node], in->context, n_context, position);
+        int32_t token = sampler_choose(s->sampler, in->sampling, verify_logits(in, s, node), in->context, n_context,
+                                       position);
         int32_t child = tree_child(tree, node, token);
         if (child < 0) {
             out->next_token = token;

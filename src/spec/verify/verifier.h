@@ -17,6 +17,7 @@
 #define VERIFY_VERIFIER_H
 
 #include "base/options.h"
+#include "grammar/token_mask.h"
 #include "spec/sampling/random_source.h"
 #include "spec/tree/draft_dists.h"
 #include "spec/sampling/sampler.h"
@@ -27,6 +28,12 @@ typedef struct VerifyOptions {
     double gamma;          /* k-seq; where it is not given, the rule searches for the best value at every node */
     double epsilon, delta; /* typical */
 } VerifyOptions;
+
+/* The tokens that a grammar allows after each node. A rule asks for those of the nodes that it visits. */
+typedef struct VerifyMasks {
+    void *user;
+    const TokenMask *(*after)(void *user, int32_t node); /* NULL: it could not be found, and the result is not used */
+} VerifyMasks;
 
 typedef struct VerifyInput {
     const Tree *tree;
@@ -39,6 +46,7 @@ typedef struct VerifyInput {
     int64_t n_context;
     RandomSource *random_source; /* of this step; `sampled` and `typical` do not use it */
     VerifyOptions options;
+    const VerifyMasks *masks; /* NULL: no grammar */
 } VerifyInput;
 
 /* Working memory of a rule, for one caller at a time. The engine allocates it once; a rule allocates nothing. */
@@ -46,6 +54,7 @@ typedef struct VerifyScratch {
     int32_t n_vocab;
     Sampler *sampler;
     float *dist;       /* [n_vocab] a distribution as the sampler returns it */
+    float *masked;     /* [n_vocab] logits of the tokens that a grammar allows */
     double *p, *q, *m; /* [n_vocab] */
     int32_t *ids;      /* [n_vocab] */
     SiblingGroup group;
@@ -59,6 +68,10 @@ typedef struct VerifyResult {
     int32_t path[TREE_MAX_NODES]; /* their indices, from the root's child down */
     int32_t next_token;           /* the token after the last accepted node */
 } VerifyResult;
+
+/* The row of logits that the token after a node is chosen from: the target's, in which what a grammar forbids is
+ * -INFINITY. Valid until the next call. */
+const float *verify_logits(const VerifyInput *in, VerifyScratch *s, int32_t node);
 
 /* A verification rule. There are three kinds:
  *   - `sampled` reproduces the text of plain decoding, token for token, for every tree;

@@ -1,0 +1,186 @@
+/* request_grammar.c - the grammar of a request in a step of the engine.
+ *
+ * A node of the token tree has a state of the grammar, which is a pointer (grammar/states.h). Under `sampled`, nodes that the
+ * grammar forbids are removed from what a drafter proposes, so that they get no row of the forward: the target cannot choose
+ * them. The verification rule then reads, at each node that it visits, the logits of the allowed tokens only, as plain
+ * decoding does after the same text. So the text is the same with and without drafts.
+ *
+ * A ratio rule divides by the distributions that the drafter declared, and nothing is removed there: which nodes are left
+ * must not depend on the tokens that were drawn. The target's distribution is the masked one, under which a forbidden draft
+ * has no probability; such drafts are rejected, and the text has the masked distribution for the same reason as
+ * every other text has its own (tests/unit/test_rules_masked.c). */
+#include "engine/request_grammar.h"
+
+#include "engine/api_check.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+
+#include <stdlib.h>
+
+/* ---- fr_grammar -------------------------------------------------------------------------------------------- */
+
+static int find_trie(fr_model *m, fr_error *err) {
+    pthread_mutex_lock(&m->trie_lock);
+    int status = m->trie ? FR_OK : token_trie_open(&m->trie, m->tokenizer, m->model->hparams.n_vocab, err);
+    pthread_mutex_unlock(&m->trie_lock);
+    return status;
+}
+
+static int open_grammar(fr_grammar *g, GrammarKind kind, const char *text, size_t n, fr_error *err) {
+    int status = find_trie(g->model, err);
+    return status ? status : grammar_open(&g->grammar, g->model->trie, kind, text, n, err);
+}
+
+int fr_grammar_open(fr_grammar **out, const fr_model *model, fr_grammar_kind kind, const char *text, size_t n_bytes,
+                    fr_error *err) {
+    static const char function[] = "fr_grammar_open";
+    int status = check_given(out, function, "out", err);
+    if (status) return status;
+    *out = NULL;
+    if (!(status = check_given(model, function, "model", err))) status = check_given(text, function, "text", err);
+    if (status) return status;
+    if ((unsigned)kind >= GRAMMAR_N_KINDS)
+        return error_set(err, FR_ERR_ARGUMENT, "%s: there is no kind of grammar %d", function, (int)kind);
+    _Static_assert((int)GRAMMAR_JSON_SCHEMA == FR_GRAMMAR_JSON_SCHEMA && (int)GRAMMAR_GBNF == FR_GRAMMAR_GBNF &&
+                       (int)GRAMMAR_REGEX == FR_GRAMMAR_REGEX,
+                   "one numbering");
+    fr_grammar *g = calloc(1, sizeof *g);
+    if (!g) return error_memory(err, "a grammar", sizeof *g);
+    g->model = (fr_model *)(uintptr_t)model; /* its number of users and its trie change */
+    atomic_fetch_add(&g->model->n_users, 1);
+    FpEnv caller_env = fp_env_enter();
+    status = open_grammar(g, (GrammarKind)kind, text, n_bytes, err);
+    fp_env_leave(&caller_env);
+    if (status) fr_grammar_close(g);
+    else *out = g;
+    return status;
+}
+
+void fr_grammar_close(fr_grammar *g) {
+    if (!g) return;
+    grammar_release(g->grammar);
+    model_release(g->model);
+    free(g);
+}
+
+const char *fr_grammar_notice(const fr_grammar *g) { return g ? grammar_notice(g->grammar) : ""; }
+
+/* ---- in a request -------------------------------------------------------------------------------------------- */
+
+static void fail(RequestGrammar *g, int status, const fr_error *why) {
+    g->status = status;
+    g->error = *why;
+}
+
+static const TokenMask *mask_after(void *user, int32_t node) {
+    RequestGrammar *g = user;
+    const TokenMask *m = NULL;
+    fr_error err;
+    int status = grammar_text_mask(&g->text, g->states[node], &m, &err);
+    if (status) fail(g, status, &err);
+    return m;
+}
+
+int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *err) {
+    RequestGrammar *g = &r->grammar;
+    if (!o->grammar) return FR_OK;
+    if (o->grammar->model != r->engine->model)
+        return error_set(err, FR_ERR_MISMATCH, "the grammar was opened for another model; open it for the engine's");
+    if (o->ignore_eos)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a grammar decides where the text ends, which ignore_eos contradicts: leave it out");
+    g->states = malloc(TREE_MAX_NODES * sizeof *g->states);
+    if (!g->states) return error_memory(err, "a request", TREE_MAX_NODES * sizeof *g->states);
+    g->masks = (VerifyMasks){g, mask_after};
+    return grammar_text_begin(&g->text, o->grammar->grammar, o->grammar_after, err);
+}
+
+void request_grammar_end(fr_request *r) {
+    grammar_text_end(&r->grammar.text);
+    free(r->grammar.states);
+    r->grammar.states = NULL;
+}
+
+void request_grammar_refresh(fr_request *r) {
+    /* Without memory for fresh states the old ones go on growing. */
+    if (r->grammar.text.grammar) (void)grammar_text_refresh(&r->grammar.text, NULL);
+}
+
+/* Fills states for all nodes of a tree, and allowed where it is not NULL. */
+static int find_states(fr_request *r, const Tree *t, bool *allowed, fr_error *err) {
+    RequestGrammar *g = &r->grammar;
+    g->states[0] = g->text.state;
+    for (int32_t i = 1; i < t->n; i++) {
+        const TreeNode *x = &t->nodes[i];
+        bool is_allowed;
+        int status = grammar_text_read(&g->text, g->states[x->parent], x->token, &g->states[i], &is_allowed, err);
+        if (status) return status;
+        if (allowed) allowed[i] = is_allowed && allowed[x->parent];
+    }
+    return FR_OK;
+}
+
+void request_grammar_prune(fr_request *r, Tree *t) {
+    bool allowed[TREE_MAX_NODES] = {true};
+    int32_t place[TREE_MAX_NODES], n = 0;
+    if (!r->grammar.text.grammar || verify_rule_needs_its_trees(r->rule)) return;
+    if (find_states(r, t, allowed, NULL)) {
+        t->n = 1;
+        return;
+    }
+    for (int32_t i = 0; i < t->n; i++) {
+        if (!allowed[i]) continue;
+        place[i] = n;
+        t->nodes[n] = t->nodes[i];
+        if (i > 0) t->nodes[n].parent = place[t->nodes[i].parent];
+        n++;
+    }
+    t->n = n;
+}
+
+static int refuse_dead_end(const fr_request *r, fr_error *err) {
+    return error_set(
+        err, FR_ERR_UNSUPPORTED,
+        "after %lld generated tokens no token of the vocabulary continues the text as the grammar wants: the "
+        "vocabulary lacks a byte that the grammar needs",
+        (long long)r->stats.n_generated);
+}
+
+int request_grammar_enter(fr_request *r, fr_error *err) {
+    RequestGrammar *g = &r->grammar;
+    if (!g->text.grammar) return FR_OK;
+    g->status = find_states(r, &r->tree, NULL, err);
+    if (g->status) return g->status;
+    const TokenMask *m = mask_after(g, 0);
+    if (m) return m->n_allowed > 0 ? FR_OK : refuse_dead_end(r, err);
+    if (err) *err = g->error;
+    return g->status;
+}
+
+const VerifyMasks *request_grammar_masks(const fr_request *r) {
+    return r->grammar.text.grammar ? &r->grammar.masks : NULL;
+}
+
+int request_grammar_check(const fr_request *r, VerifyResult *v, fr_error *err) {
+    const RequestGrammar *g = &r->grammar;
+    if (!g->text.grammar) return FR_OK;
+    if (g->status) {
+        if (err) *err = g->error;
+        return g->status;
+    }
+    for (int32_t i = 0; i < v->n_path; i++) {
+        const TokenMask *m = g->states[v->path[i]]->mask; /* the rule has visited the node */
+        if (m && m->n_allowed > 0) continue;
+        v->next_token = r->tree.nodes[v->path[i]].token;
+        v->n_path = i;
+    }
+    return FR_OK;
+}
+
+fr_finish request_grammar_advance(fr_request *r, int32_t token) {
+    RequestGrammar *g = &r->grammar;
+    bool allowed;
+    if (!g->text.grammar) return FR_FINISH_NONE;
+    if (grammar_text_read(&g->text, g->text.state, token, &g->text.state, &allowed, &r->error)) return FR_FINISH_ERROR;
+    return state_is_complete(g->text.state) ? FR_FINISH_EOS : FR_FINISH_NONE;
+}

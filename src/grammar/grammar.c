@@ -1,0 +1,258 @@
+/* grammar.c - compiling a grammar within limits, and sharing what is found out about it.
+ *
+ * States and masks are found while texts are generated, and shared by all texts of the grammar: a server's requests with one
+ * schema compute each mask once. They only grow, because tree nodes and requests hold pointers to them; what bounds
+ * them is the epoch. When the states of an epoch take more than MAX_EPOCH_BYTES, the grammar begins a new one; each text moves
+ * to it before its next step, taking its own state along, and the last one to leave frees the old epoch.
+ *
+ * A text that begins after another one, such as "</think>", has an automaton of its own (automaton_after): a phase. */
+#include "grammar/grammar.h"
+
+#include "grammar/readers.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_EPOCH_BYTES = 64 << 20, MAX_PHASES = 16 };
+enum { MAX_COMPILE_BYTES = 512 << 20, MAX_COMPILE_STEPS = 40000000, MAX_COMPILE_DEPTH = 400 };
+
+typedef struct GrammarEpoch {
+    int n_users; /* texts, and the phase while it is the current one */
+    GrammarStates *states;
+} GrammarEpoch;
+
+typedef struct GrammarPhase {
+    char after[GRAMMAR_MAX_AFTER + 1];
+    size_t n_after;
+    Automaton *automaton;
+    GrammarEpoch *current; /* NULL: none yet */
+} GrammarPhase;
+
+struct Grammar {
+    pthread_mutex_t lock; /* of everything below but the notice */
+    int n_owners;
+    const TokenTrie *trie;
+    char notice[GRAMMAR_NOTICE];
+    GrammarPhase phases[MAX_PHASES]; /* the first one is the grammar itself */
+    int n_phases;
+};
+
+/* ---- compiling ----------------------------------------------------------------------------------------- */
+
+typedef struct Compile {
+    ExprGrammar g;
+    GrammarKind kind;
+    const char *text;
+    size_t n;
+    char *notice;
+    Automaton *built;
+} Compile;
+
+static void compile(void *subject) {
+    Compile *c = subject;
+    if (c->kind == GRAMMAR_JSON_SCHEMA) schema_read(&c->g, c->text, c->n, c->notice, GRAMMAR_NOTICE);
+    else if (c->kind == GRAMMAR_GBNF) gbnf_read(&c->g, c->text, c->n);
+    else regex_read(&c->g, c->text, c->n);
+    c->built = automaton_build(&c->g);
+}
+
+static int compile_text(Automaton **out, GrammarKind kind, const char *text, size_t n, char *notice, fr_error *err) {
+    Work w = {.max_bytes = MAX_COMPILE_BYTES, .max_steps = MAX_COMPILE_STEPS, .max_depth = MAX_COMPILE_DEPTH};
+    Compile c = {.g.w = &w, .kind = kind, .text = text, .n = n, .notice = notice};
+    fr_error own;
+    *out = NULL;
+    int status = work_run(&w, compile, &c, err ? err : &own);
+    if (!status && !(*out = automaton_copy(c.built))) status = error_memory(err, "a grammar", sizeof **out);
+    work_free(&w);
+    return status;
+}
+
+int grammar_open(Grammar **out, const TokenTrie *trie, GrammarKind kind, const char *text, size_t n, fr_error *err) {
+    *out = NULL;
+    if (n > GRAMMAR_MAX_TEXT)
+        return error_set(err, FR_ERR_ARGUMENT, "the grammar has %zu bytes; the limit is %d", n, GRAMMAR_MAX_TEXT);
+    Grammar *g = calloc(1, sizeof *g);
+    if (!g) return error_memory(err, "a grammar", sizeof *g);
+    int status = compile_text(&g->phases[0].automaton, kind, text, n, g->notice, err);
+    if (status) {
+        free(g);
+        return status;
+    }
+    pthread_mutex_init(&g->lock, NULL);
+    g->n_owners = g->n_phases = 1;
+    g->trie = trie;
+    *out = g;
+    return FR_OK;
+}
+
+void grammar_retain(Grammar *g) {
+    pthread_mutex_lock(&g->lock);
+    g->n_owners++;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void leave_epoch(GrammarEpoch *e) {
+    if (!e || --e->n_users > 0) return;
+    states_free(e->states);
+    free(e);
+}
+
+void grammar_release(Grammar *g) {
+    if (!g) return;
+    pthread_mutex_lock(&g->lock);
+    int n_left = --g->n_owners;
+    pthread_mutex_unlock(&g->lock);
+    if (n_left > 0) return;
+    for (int i = 0; i < g->n_phases; i++) {
+        leave_epoch(g->phases[i].current);
+        free(g->phases[i].automaton);
+    }
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+const char *grammar_notice(const Grammar *g) { return g->notice; }
+const TokenTrie *grammar_trie(const Grammar *g) { return g->trie; }
+
+/* ---- texts ----------------------------------------------------------------------------------------------- */
+
+/* The phase for what comes before; NULL: no memory, or too many. */
+static GrammarPhase *find_phase(Grammar *g, const char *after, size_t n) {
+    for (int i = 0; i < g->n_phases; i++)
+        if (g->phases[i].n_after == n && memcmp(g->phases[i].after, after, n) == 0) return &g->phases[i];
+    if (g->n_phases == MAX_PHASES) return NULL;
+    GrammarPhase *p = &g->phases[g->n_phases];
+    *p = (GrammarPhase){.n_after = n, .automaton = automaton_after(g->phases[0].automaton, after, n)};
+    if (!p->automaton) return NULL;
+    memcpy(p->after, after, n);
+    g->n_phases++;
+    return p;
+}
+
+/* The current epoch with one more user; NULL: no memory. */
+static GrammarEpoch *join_epoch(GrammarPhase *p) {
+    if (p->current && states_bytes(p->current->states) > MAX_EPOCH_BYTES) {
+        leave_epoch(p->current);
+        p->current = NULL;
+    }
+    if (!p->current) {
+        GrammarEpoch *e = calloc(1, sizeof *e);
+        if (!e) return NULL;
+        if (!(e->states = states_new(p->automaton))) {
+            free(e);
+            return NULL;
+        }
+        e->n_users = 1;
+        p->current = e;
+    }
+    p->current->n_users++;
+    return p->current;
+}
+
+int grammar_text_begin(GrammarText *x, Grammar *g, const char *after, fr_error *err) {
+    size_t n = after ? strlen(after) : 0;
+    *x = (GrammarText){0};
+    if (n > GRAMMAR_MAX_AFTER)
+        return error_set(err, FR_ERR_ARGUMENT, "the text that a grammar begins after has %zu bytes; the limit is %d", n,
+                         GRAMMAR_MAX_AFTER);
+    pthread_mutex_lock(&g->lock);
+    GrammarPhase *p = find_phase(g, after ? after : "", n);
+    GrammarEpoch *e = p ? join_epoch(p) : NULL;
+    bool is_full = g->n_phases == MAX_PHASES;
+    if (e) g->n_owners++;
+    pthread_mutex_unlock(&g->lock);
+    if (!p && is_full)
+        return error_set(err, FR_ERR_MEMORY, "one grammar begins after at most %d different texts; open it again",
+                         MAX_PHASES);
+    if (!e) return error_memory(err, "the states of a grammar", sizeof *e);
+    *x = (GrammarText){g, p, e, states_start(e->states)};
+    return FR_OK;
+}
+
+void grammar_text_end(GrammarText *x) {
+    if (!x->grammar) return;
+    pthread_mutex_lock(&x->grammar->lock);
+    leave_epoch(x->epoch);
+    pthread_mutex_unlock(&x->grammar->lock);
+    grammar_release(x->grammar);
+    *x = (GrammarText){0};
+}
+
+int grammar_text_refresh(GrammarText *x, fr_error *err) {
+    int status = FR_OK;
+    pthread_mutex_lock(&x->grammar->lock);
+    if (x->phase->current != x->epoch || states_bytes(x->epoch->states) > MAX_EPOCH_BYTES) {
+        GrammarEpoch *e = join_epoch(x->phase);
+        const GrammarState *moved = e ? states_move(e->states, x->state) : NULL;
+        leave_epoch(moved ? x->epoch : e);
+        if (moved) x->epoch = e, x->state = moved;
+        else status = error_memory(err, "the states of a grammar", sizeof *e);
+    }
+    pthread_mutex_unlock(&x->grammar->lock);
+    return status;
+}
+
+int grammar_text_read(const GrammarText *x, const GrammarState *from, int32_t token, const GrammarState **to,
+                      bool *allowed, fr_error *err) {
+    pthread_mutex_lock(&x->grammar->lock);
+    *to = from;
+    int status = token_read(x->epoch->states, x->grammar->trie, token, to, allowed, err);
+    pthread_mutex_unlock(&x->grammar->lock);
+    return status;
+}
+
+int grammar_text_mask(const GrammarText *x, const GrammarState *state, const TokenMask **out, fr_error *err) {
+    pthread_mutex_lock(&x->grammar->lock);
+    *out = token_mask_of(x->epoch->states, x->grammar->trie, state, err);
+    pthread_mutex_unlock(&x->grammar->lock);
+    return *out ? FR_OK : FR_ERR_MEMORY;
+}
+
+static bool is_space(uint8_t byte) { return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r'; }
+
+/* The one byte that may follow, white space aside; -1: there are several, or the text may end here. */
+static int forced_byte(const Automaton *a, const GrammarState *state, bool past_space) {
+    int byte = -1;
+    if (state->accepts || state->is_free) return -1;
+    for (uint32_t i = 0; i < state->n; i++) {
+        const GrammarNode *x = &a->nodes[state->frames[i].node];
+        for (int32_t k = x->first_edge; k < x->first_edge + x->n_edges; k++) {
+            const GrammarEdge *e = &a->edges[k];
+            if (past_space && is_space(e->lo) && is_space(e->hi)) continue;
+            if (e->lo != e->hi || (byte >= 0 && byte != e->lo)) return -1;
+            byte = e->lo;
+        }
+    }
+    return byte;
+}
+
+size_t grammar_text_forced(const GrammarText *x, const GrammarState *state, bool past_space, char *out, size_t max,
+                           const GrammarState **end) {
+    size_t n = 0;
+    pthread_mutex_lock(&x->grammar->lock);
+    while (n < max) {
+        int byte = forced_byte(x->phase->automaton, state, past_space && n == 0);
+        const GrammarState *next = byte < 0 ? NULL : states_next(x->epoch->states, state, (uint8_t)byte, NULL);
+        if (!next || next->n == 0) break;
+        out[n++] = (char)byte;
+        state = next;
+    }
+    pthread_mutex_unlock(&x->grammar->lock);
+    *end = state;
+    return n;
+}
+
+bool grammar_text_may_read(const GrammarText *x, const GrammarState *from, uint8_t byte, const GrammarState **to) {
+    pthread_mutex_lock(&x->grammar->lock);
+    *to = states_next(x->epoch->states, from, byte, NULL);
+    pthread_mutex_unlock(&x->grammar->lock);
+    return *to && (*to)->n > 0;
+}
+
+size_t grammar_text_bytes(const GrammarText *x) {
+    pthread_mutex_lock(&x->grammar->lock);
+    size_t n = states_bytes(x->epoch->states);
+    pthread_mutex_unlock(&x->grammar->lock);
+    return n;
+}

@@ -1,0 +1,29 @@
+/* token_mask.h - which tokens a grammar allows in a state, and the state after one of them. */
+#ifndef GRAMMAR_TOKEN_MASK_H
+#define GRAMMAR_TOKEN_MASK_H
+
+#include "grammar/states.h"
+#include "grammar/token_trie.h"
+
+/* A token is allowed if a text that the grammar matches can go on with its bytes. Tokens that end a text are allowed where
+ * the text matches. Control tokens are not, except before the grammar begins (automaton_after); there, no token may end
+ * the text. */
+struct TokenMask {
+    int32_t n_allowed;
+    uint64_t bits[]; /* [n_words of the trie] bit i: token i is allowed */
+};
+
+/* The mask of a state, which is computed once and belongs to the states. NULL: see states_next. */
+const TokenMask *token_mask_of(GrammarStates *s, const TokenTrie *t, const GrammarState *state, fr_error *err);
+/* The same, read token by token: slow, for tests. bits: [n_words]. */
+int token_mask_slow(GrammarStates *s, const TokenTrie *t, const GrammarState *state, uint64_t *bits, fr_error *err);
+
+/* Replaces *state by the one after a token; a token that is not allowed leads to the state without places. After a token
+ * that ends the text nothing is allowed either. */
+int token_read(GrammarStates *s, const TokenTrie *t, int32_t token, const GrammarState **state, bool *allowed,
+               fr_error *err);
+
+/* Copies the logits of the tokens that are allowed, and writes -INFINITY for the others. */
+void token_mask_apply(const TokenMask *m, const float *logits, int32_t n_vocab, float *out);
+
+#endif

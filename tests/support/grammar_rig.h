@@ -1,0 +1,33 @@
+/* grammar_rig.h - grammars in tests: compiled from text or from expressions, and a matcher that tries everything. */
+#ifndef TESTS_GRAMMAR_RIG_H
+#define TESTS_GRAMMAR_RIG_H
+
+#include "testing.h"
+
+#include "grammar/grammar.h"
+#include "grammar/readers.h"
+
+typedef struct GrammarRig {
+    Work w;
+    ExprGrammar g;
+    Automaton *automaton;
+    GrammarStates *states;
+    char notice[GRAMMAR_NOTICE];
+    fr_error err; /* why it is not open */
+} GrammarRig;
+
+/* False: it was refused, see err; then there is nothing to close. */
+bool grammar_rig_open(GrammarRig *r, GrammarKind kind, const char *text);
+/* The same of rules that `make` writes. */
+bool grammar_rig_make(GrammarRig *r, void (*make)(ExprGrammar *g, void *user), void *user);
+void grammar_rig_close(GrammarRig *r);
+
+/* The state behind n bytes of text. */
+const GrammarState *grammar_rig_read(GrammarRig *r, const char *text, size_t n);
+bool grammar_rig_matches(GrammarRig *r, const char *text);
+/* By trying everything, from the expressions; n <= 31. */
+bool grammar_rig_naive(const GrammarRig *r, const char *text, size_t n);
+/* Whether some text can follow that ends in a match. */
+bool grammar_rig_can_end(GrammarRig *r, const GrammarState *from);
+
+#endif
