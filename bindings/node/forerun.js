@@ -76,7 +76,8 @@ struct('fr_request_options', {
     prompt: 'int32_t *', n_prompt: 'int64_t', max_tokens: 'int64_t', sampling: 'fr_sampling', stops: 'const char **',
     n_stops: 'int', drafts: 'const char **', n_drafts: 'int', tree_budget: 'int', verify: 'const char *',
     allow_lossy: 'int', ignore_eos: 'int', want_logprobs: 'int', on_token: 'fr_on_token *', user: 'void *',
-    logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', spare: spare(),
+    logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', grammar: 'void *',
+    grammar_after: 'const char *', spare: spare(),
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {

@@ -149,6 +149,8 @@ class fr_token_event(ctypes.Structure):
         ("logprob", c_double),
         ("top_logprobs", POINTER(fr_top_logprob)),
         ("n_top_logprobs", c_int),
+        ("grammar", c_void_p),
+        ("grammar_after", c_char_p),
     ]
 
 
