@@ -149,8 +149,6 @@ class fr_token_event(ctypes.Structure):
         ("logprob", c_double),
         ("top_logprobs", POINTER(fr_top_logprob)),
         ("n_top_logprobs", c_int),
-        ("grammar", c_void_p),
-        ("grammar_after", c_char_p),
     ]
 
 
@@ -177,6 +175,8 @@ class fr_request_options(ctypes.Structure):
         ("logit_bias", POINTER(fr_logit_bias)),
         ("n_logit_bias", c_int),
         ("n_top_logprobs", c_int),
+        ("grammar", c_void_p),
+        ("grammar_after", c_char_p),
         _SPARE,
     ]
 
