@@ -39,14 +39,14 @@ koffi.opaque('fr_engine');
 koffi.opaque('fr_request');
 struct('fr_error', { code: 'int', message: string(508) });
 struct('fr_model_options', {
-    backend: 'const char *', kernels: 'const char *', activations: 'const char *', n_threads: 'int',
-    progress: 'void *', progress_user: 'void *', spare: spare(),
+    backend: 'const char *', kernels: 'const char *', activations: 'const char *', packed_file: 'const char *',
+    n_threads: 'int', progress: 'void *', progress_user: 'void *', spare: spare(),
 });
 struct('fr_model_info', {
     name: 'const char *', architecture: 'const char *', backend: 'const char *', kernels: 'const char *',
     activations: 'const char *', chat_family: 'const char *', n_vocab: 'int32_t', n_layer: 'int32_t',
-    n_embd: 'int32_t', n_ctx_train: 'int32_t', weight_bytes: 'size_t', chat_template_error: 'const char *',
-    spare: spare(),
+    n_embd: 'int32_t', n_ctx_train: 'int32_t', weight_bytes: 'size_t', packed_error: 'const char *',
+    chat_template_error: 'const char *', spare: spare(),
 });
 struct('fr_chat_message', { role: 'const char *', content: 'const char *' });
 struct('fr_chat_options', {
@@ -76,7 +76,8 @@ struct('fr_request_options', {
     prompt: 'int32_t *', n_prompt: 'int64_t', max_tokens: 'int64_t', sampling: 'fr_sampling', stops: 'const char **',
     n_stops: 'int', drafts: 'const char **', n_drafts: 'int', tree_budget: 'int', verify: 'const char *',
     allow_lossy: 'int', ignore_eos: 'int', want_logprobs: 'int', on_token: 'fr_on_token *', user: 'void *',
-    logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', spare: spare(),
+    logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', grammar: 'void *',
+    grammar_after: 'const char *', spare: spare(),
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {

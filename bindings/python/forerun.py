@@ -47,6 +47,7 @@ class fr_model_options(ctypes.Structure):
         ("backend", c_char_p),
         ("kernels", c_char_p),
         ("activations", c_char_p),
+        ("packed_file", c_char_p),
         ("n_threads", c_int),
         ("progress", ctypes.CFUNCTYPE(None, c_void_p, c_double)),
         ("progress_user", c_void_p),
@@ -67,6 +68,7 @@ class fr_model_info(ctypes.Structure):
         ("n_embd", c_int32),
         ("n_ctx_train", c_int32),
         ("weight_bytes", c_size_t),
+        ("packed_error", c_char_p),
         ("chat_template_error", c_char_p),
         _SPARE,
     ]
@@ -173,6 +175,8 @@ class fr_request_options(ctypes.Structure):
         ("logit_bias", POINTER(fr_logit_bias)),
         ("n_logit_bias", c_int),
         ("n_top_logprobs", c_int),
+        ("grammar", c_void_p),
+        ("grammar_after", c_char_p),
         _SPARE,
     ]
 

@@ -46,7 +46,7 @@ def a_field_that_is_missing_is_named():
     assert "add it to the struct" in sentence and "int64_t new_count" in sentence
     del bound["fr_sampling"]["fields"]["top_p"]
     bound["fr_sampling"]["fields"]["seed"] = (32, 4)
-    found = layout.differences(layout.layout(), bound, "X")
+    found = [s for s in layout.differences(layout.layout(), bound, "X") if s.startswith("fr_sampling.")]
     assert len(found) == 2 and "top_p" in found[0] and "correct its type" in found[1], found
 
 

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_LINES = 130, MAX_BYTES = 1 << 16 };
+enum { MAX_LINES = 132, MAX_BYTES = 1 << 16 };
 
 static char readme[MAX_BYTES], home[600];
 
