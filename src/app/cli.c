@@ -59,10 +59,10 @@ const char *cli_cache_folder(void) {
 
 /* ---- drafters and rules ------------------------------------------------------------------------------- */
 
-enum { HELP_WIDTH = 100, OPTION_INDENT = 6 };
+enum { OPTION_INDENT = 6 };
 
 static bool put_method(Buf *out, const char *name, const char *summary) {
-    return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, HELP_WIDTH) &&
+    return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, CLI_WIDTH) &&
            buf_puts(out, "\n");
 }
 
@@ -72,7 +72,7 @@ bool cli_list_drafters(Buf *out, bool without_target) {
         "chooses among drafters that need no model, and how much they draft, step by step, down to plain decoding");
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
-        fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, HELP_WIDTH);
+        fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, CLI_WIDTH);
     }
     return fits;
 }
