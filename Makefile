@@ -17,8 +17,9 @@ LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
 # What only the program itself is linked with.
 CLI_PKGS := libedit
-# Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
-HEADER_PKGS := openblas
+# Only the headers are needed to build: the libraries are loaded when training or pulling begins (src/train/ops/gemm.c,
+# src/app/model/http.c).
+HEADER_PKGS := openblas libcurl libcrypto
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # WERROR=-Werror in .ci/run only: a warning of some future compiler must not stop a user's build.
@@ -153,6 +154,9 @@ $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc
 $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=strndup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
+# test_pull_tls is a server of its own.
+$(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
+$(BUILD)/tests/test_model_name: $(BUILD)/src/app/model_name.o
 $(BUILD)/src/app/chat/line_editor.o $(BUILD)/tidy/src/app/chat/line_editor.ok: \
   PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
 # What the program installs in its own process is tested by a program that links that file.
@@ -182,7 +186,8 @@ $(RUNNER): tests/support/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcmocka-dev gnuplot-nox python3
+                librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcurl4-openssl-dev libssl-dev libcmocka-dev \
+                gnuplot-nox python3
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing
@@ -270,7 +275,8 @@ tidy: $(TIDIED)
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
                librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
-               libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5
+               libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5 \
+               libcurl4-openssl-dev libssl-dev
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
 ARM64_CC    ?= aarch64-linux-gnu-gcc

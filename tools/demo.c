@@ -254,7 +254,7 @@ static void print_next(const Demo *d) {
         puts("\n\033[32mGreen\033[0m: tokens that the last drafter had guessed. All figures are of this run.");
     else puts("\nAll figures are of this run.");
     puts("\nWith a model of your own, any GGUF file that forerun runs (README.md):\n"
-         "  build/forerun run -m model.gguf -p \"Once upon a time\" --draft auto --color\n"
+         "  build/forerun chat -m model.gguf\n"
          "  build/forerun compare -m model.gguf -f prompt.txt --draft auto --draft suffix\n"
          "  build/forerun train eagle --help      (a drafter for your model, as used here)\n"
          "README.md and docs/GUIDE.md have the rest.");

@@ -2,10 +2,12 @@
  * */
 #include "app/cli.h"
 
+#include "base/hash.h"
 #include "base/input_file.h"
 #include "spec/drafter/drafter.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +57,22 @@ const char *cli_cache_folder(void) {
     (void)mkdir(path, 0777);
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path : NULL;
+}
+
+const char *cli_packed_file(const char *model) {
+    static char path[4096];
+    const char *folder = cli_cache_folder();
+    char *whole = folder ? realpath(model, NULL) : NULL;
+    if (!whole) return NULL;
+    const char *slash = strrchr(whole, '/');
+    int n = snprintf(path, sizeof path, "%s/packed/%.120s-%016" PRIx64 ".packed", folder, slash ? slash + 1 : whole,
+                     hash64(whole, strlen(whole), 0));
+    free(whole);
+    return n > 0 && n < (int)sizeof path ? path : NULL;
+}
+
+void cli_note_packed(const char *packed_error) {
+    if (packed_error && *packed_error) fprintf(stderr, "forerun: note: %s\n", packed_error);
 }
 
 /* ---- drafters and rules ------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  * is given twice the last value counts, except for lists, which grow.
  */
 #include "app/command_files.h"
+#include "app/model_cache.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -174,6 +175,7 @@ static int parse(Parser *p, fr_error *err) {
     int status = parse_all(p, err);
     if (status || p->wants_help) return status;
     status = check_required(c, err);
+    if (!status) status = model_cache_resolve(c, err);
     if (!status && c->check) status = c->check(err);
     return status ? status : command_check_files(c, err);
 }

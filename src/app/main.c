@@ -28,6 +28,8 @@ const Command *const cli_commands[] = {
     &command_imatrix,
     &command_perplexity,
     &command_convert,
+    &command_pull,
+    &command_repack,
     NULL,
 };
 

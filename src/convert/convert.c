@@ -238,13 +238,13 @@ static int convert(Job *job, const char *path, fr_error *err) {
 int convert_folder(const char *folder, const char *path, const ConvertOptions *options, fr_error *err) {
     HubFolder c;
     Job job = {.c = &c, .o = options, .w = gguf_writer_new()};
-    int status = hub_open(&c, folder, err);
+    int status = hub_folder_open(&c, folder, err);
     if (!status && !job.w) status = error_memory(err, "a writer of GGUF files", 0);
     if (!status) status = convert(&job, path, err);
     mem_free(job.items);
     mem_free(job.row);
     mem_free(job.rope_factors);
     gguf_writer_free(job.w);
-    hub_close(&c);
+    hub_folder_close(&c);
     return status;
 }

@@ -123,7 +123,7 @@ static int open_weights(HubFolder *c, fr_error *err) {
     return error_set(err, FR_ERR_IO, "%s: holds neither %s nor %s", c->folder, one, index);
 }
 
-int hub_open(HubFolder *c, const char *folder, fr_error *err) {
+int hub_folder_open(HubFolder *c, const char *folder, fr_error *err) {
     *c = (HubFolder){.n_files = 0};
     size_t n = strlen(folder);
     struct stat st;
@@ -141,7 +141,7 @@ int hub_open(HubFolder *c, const char *folder, fr_error *err) {
     return status ? status : open_weights(c, err);
 }
 
-void hub_close(HubFolder *c) {
+void hub_folder_close(HubFolder *c) {
     for (int i = 0; i < c->n_files; i++) {
         safetensors_close(c->files[i]);
         mem_free(c->taken[i]);

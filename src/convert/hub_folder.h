@@ -20,9 +20,9 @@ typedef struct HubFolder {
     json_t *tokenizer, *tokenizer_config, *generation; /* objects; NULL: there is no such file */
 } HubFolder;
 
-/* After a failure hub_close is safe. */
-int hub_open(HubFolder *c, const char *folder, fr_error *err);
-void hub_close(HubFolder *c);
+/* After a failure hub_folder_close is safe. */
+int hub_folder_open(HubFolder *c, const char *folder, fr_error *err);
+void hub_folder_close(HubFolder *c);
 /* FR_ERR_IO if one of the weights' files has been written to or cut since it was opened. */
 int hub_check(const HubFolder *c, fr_error *err);
 

@@ -159,6 +159,17 @@ static void other_shells_can_read_theirs(void **state) {
         assert_int_equal(system(args), 0);
     }
     cli_expect("--completions tcsh", 2, "bash, zsh or fish");
+    if (system("command -v fish >/dev/null") != 0) return;
+    char command[1024];
+    snprintf(command, sizeof command,
+             "fish -c \"source %s/completions.fish; complete -C'forerun run --kv '; complete -C'forerun help insp'; "
+             "complete -C'forerun train lya'\" | cut -f 1 | tr '\\n' ' '",
+             cli_rig_folder());
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    text[fread(text, 1, sizeof text - 1, out)] = '\0';
+    assert_int_equal(pclose(out), 0);
+    assert_string_equal(text, "f16 f32 q8 inspect lyanna ");
 }
 
 int main(int argc, char **argv) {

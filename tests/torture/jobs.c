@@ -134,6 +134,7 @@ const Job jobs[] = {
      .line = "imatrix " TARGET "%k/text.txt -c 8 --windows 1 -o %o/new.imatrix",
      .outputs = {"new.imatrix"}},
     {.name = "perplexity", .line = "perplexity " TARGET "%k/text.txt -c 8 --base %k/target.gguf"},
+    {.name = "repack", .line = "repack -m %k/target.gguf -t 1"}, /* from now on, runs map what it wrote */
     {.name = "perf", .line = "perf " TARGET "--seconds 0.01 --rows 1 --ctx 8 --parts 1 --json", .is_slow = true},
 };
 const int n_jobs = sizeof jobs / sizeof *jobs;

@@ -24,7 +24,7 @@
 const Option generate_options[] = {
     {.key = "model",
      .letter = 'm',
-     OPT_FILE(GenerateArgs, model),
+     OPT_MODEL(GenerateArgs, model),
      .required = "model",
      .section = "Model and prompt",
      .help = "GGUF file of the target model"},

@@ -1,7 +1,8 @@
 /* cpu.h - inside of the CPU backend: what its files share.
  *
  *   cpu_backend.c   the table              cpu_linear.c   drafters' matrices, LM head, norms, softmax
- *   cpu_weights.c   packing                cpu_lookup.c   drafters' tables of rows
+ *   cpu_weights.c   packing; packed_file.c what was packed before
+ *                                          cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
  *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c, experts.c   a forward
  *   input_squares.c   the inputs of its matrices
@@ -50,14 +51,17 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;    /* [n_vocab][n_embd]; of a submodel the target's */
-    CpuLayer *layers;       /* [n_layer] */
-    size_t block_bytes;     /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
-    void *block;            /* where all matrices lie, in the order in which a forward reads them */
-    GgufTensor embedding;   /* the model's embedding, in memory: nothing is read from the file after loading */
-    void *embedding_memory; /* NULL: the target's */
+    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel the target's */
+    CpuLayer *layers;     /* [n_layer] */
+    size_t block_bytes;   /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
+    void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
+    GgufTensor embedding; /* the model's embedding, in memory: nothing is read from the file after loading. data is NULL
+                             * where its rows are those of `output` */
+    void *embedding_memory; /* NULL: the target's, or mapped */
 } CpuWeights;
 
+/* The embedding of a token, out: [n_embd]. */
+void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out);
 /* Packs a matrix of the file into memory of its own. */
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err);
 
@@ -235,6 +239,7 @@ void norm_row(const CpuContext *c, float *out, const float *x, const float *norm
 int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
 int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err);
 void cpu_weights_close(Weights *w);
+int cpu_weights_save(const Weights *w, const char *path, fr_error *err);
 void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
 int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err);

@@ -20,6 +20,7 @@ const Backend backend_cpu = {
     .weights_open = cpu_weights_open,
     .submodel = cpu_submodel,
     .weights_close = cpu_weights_close,
+    .weights_save = cpu_weights_save,
     .kernel_names = kernel_names,
     .embed = cpu_embed,
     .device_open = cpu_device_open,
