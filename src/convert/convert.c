@@ -6,6 +6,7 @@
  * reordered alike, their products stay the same. */
 #include "convert/convert.h"
 
+#include "base/mapped_file.h"
 #include "base/mem.h"
 #include "convert/convert_arch.h"
 #include "convert/convert_vocab.h"
@@ -85,6 +86,7 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
             return;
         }
     }
+    if (first_row + n_rows == t->n_out) mapped_file_release(t->from->data, t->from->bytes); /* read once */
     job->done += (size_t)(n_rows * t->n_in);
     if (job->o->progress) job->o->progress(job->o->user, (double)job->done / (double)job->total);
 }

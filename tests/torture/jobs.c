@@ -129,6 +129,7 @@ const Job jobs[] = {
     {.name = "quantize",
      .line = "quantize %k/qwen2.gguf %o/new.gguf --type Q4_0 --requantize -t 1",
      .outputs = {"new.gguf"}},
+    {.name = "convert", .line = "convert %k/hub %o/new.gguf --type Q8_0", .outputs = {"new.gguf"}},
     {.name = "imatrix",
      .line = "imatrix " TARGET "%k/text.txt -c 8 --windows 1 -o %o/new.imatrix",
      .outputs = {"new.imatrix"}},

@@ -160,6 +160,31 @@ static void make_published(const Torture *t) {
                "{\"architectures\": [\"LlamaForCausalLM\"], \"num_attention_heads\": 2, \"num_key_value_heads\": 1}\n");
 }
 
+/* A model as Hugging Face publishes it, for `convert`. */
+static void make_hub(const Torture *t) {
+    enum { H = 32, V = 12, FF = 32 };
+    Published p = begin_published();
+    if (mkdir(path_in(t, "hub"), 0777) != 0) exit(2);
+    add(&p, "model.embed_tokens.weight", V, H), add(&p, "model.norm.weight", 0, H), add(&p, "lm_head.weight", V, H);
+    add(&p, "model.layers.0.input_layernorm.weight", 0, H), add(&p, "model.layers.0.self_attn.q_proj.weight", H, H);
+    add(&p, "model.layers.0.self_attn.k_proj.weight", H / 2, H);
+    add(&p, "model.layers.0.self_attn.v_proj.weight", H / 2, H);
+    add(&p, "model.layers.0.self_attn.o_proj.weight", H, H);
+    add(&p, "model.layers.0.post_attention_layernorm.weight", 0, H);
+    add(&p, "model.layers.0.mlp.gate_proj.weight", FF, H), add(&p, "model.layers.0.mlp.up_proj.weight", FF, H);
+    add(&p, "model.layers.0.mlp.down_proj.weight", H, FF);
+    write_published(t, &p, "hub/model.safetensors");
+    write_text(t, "hub/config.json",
+               "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 32, \"intermediate_size\": 32, "
+               "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"vocab_size\": 12, "
+               "\"max_position_embeddings\": 64}\n");
+    write_text(
+        t, "hub/tokenizer.json",
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [[\"a\", \"b\"]]}, "
+        "\"added_tokens\": [{\"id\": 3, \"content\": \"<s>\", \"special\": true}], "
+        "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}}\n");
+}
+
 /* ---- what the program itself leaves behind ------------------------------------------------------------------- */
 
 /* A training run is killed as soon as its first checkpoint is there. */
@@ -200,6 +225,7 @@ void torture_make_kit(Torture *t) {
     make_models(t);
     make_texts(t);
     make_published(t);
+    make_hub(t);
     make_checkpoint(t);
     make_cost_file(t);
 }

@@ -234,6 +234,13 @@ static void mixtures_choose_as_users_expect(void **state) {
     assert_int_equal(chosen("Q8_0", &shape, "output.weight"), TYPE_Q8_0);
     assert_int_equal(chosen("F16", &shape, "output.weight"), TYPE_F16);
     assert_int_equal(chosen("Q4_K_M", &shape, "token_embd.weight"), TYPE_Q4_K);
+    shape = (QuantShape){.n_layer = 80, .shares_values = true};
+    assert_int_equal(chosen("Q4_K_M", &shape, "blk.11.attn_v.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("Q4_K_M", &shape, "blk.12.attn_v.weight"), TYPE_Q6_K);
+    assert_int_equal(chosen("Q4_K_S", &shape, "blk.70.attn_v.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("Q4_K_S", &shape, "blk.70.attn_q.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("Q5_K_S", &shape, "blk.70.attn_v.weight"), TYPE_Q5_K);
+    shape = (QuantShape){.n_layer = 32};
     shape.is_tied = shape.has_importance = true;
     assert_int_equal(chosen("Q4_K_M", &shape, "token_embd.weight"), TYPE_Q6_K);
     assert_int_equal(chosen("Q4_0", &shape, "blk.3.ffn_down.weight"), TYPE_Q4_1);
