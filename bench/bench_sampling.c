@@ -22,11 +22,11 @@ enum { MAX_VOCAB = 151936, N_TIMES = 25, N_EACH = 4 };
 
 static float logits[2][MAX_VOCAB];
 
-typedef enum Work { CHOOSE, LOGPROB, TOP_LOGPROBS, HASH, FINITE } Work;
+typedef enum Task { CHOOSE, LOGPROB, TOP_LOGPROBS, HASH, FINITE } Task;
 
 static const struct {
     const char *name;
-    Work work;
+    Task work;
     SamplingOptions options;
 } cases[] = {
     {"greedy", CHOOSE, {.top_p = 1, .repeat_penalty = 1}},
