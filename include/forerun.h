@@ -75,6 +75,9 @@ typedef struct fr_model_options {
     const char *activations; /* what the inputs of quantised weights are rounded to. NULL or "q16": 16-bit integers.
                               * "q8": 8-bit integers, faster with many rows; logits are then 1.6-2.7 % (rms) off.
                               * Drafting is exact with either */
+    const char *packed_file; /* optional: weights in the form that the CPU reads, as 'forerun repack' writes them; they
+                              * are mapped, and shared by processes. Used if it exists and belongs to the model; must
+                              * not be written to while the model is open (replace it by renaming) */
     int n_threads;           /* for loading; 0: all cores */
     void (*progress)(void *user, double part); /* optional; called while loading, part goes from 0 to 1 */
     void *progress_user;
@@ -82,7 +85,7 @@ typedef struct fr_model_options {
 
 typedef struct fr_model_info {
     const char *name;         /* general.name of the file, or its path */
-    const char *architecture; /* "llama", "qwen2", "qwen3" */
+    const char *architecture; /* "llama", "qwen3moe", ...: general.architecture of the file */
     const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* the kernel table in use */
     const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
@@ -90,6 +93,7 @@ typedef struct fr_model_info {
                                * family; "none": there is no template that forerun can use */
     int32_t n_vocab, n_layer, n_embd, n_ctx_train;
     size_t weight_bytes;             /* read by one forward */
+    const char *packed_error;        /* why packed_file exists and was not used; NULL otherwise */
     const char *chat_template_error; /* why the file's chat template cannot be run; NULL: it can, or there is none */
 } fr_model_info;
 
@@ -123,8 +127,8 @@ typedef struct fr_chat_message {
 
 /* 0 in every field is a sensible default. */
 typedef struct fr_chat_options {
-    /* NULL: the template of the model's file. Otherwise the name of a built-in format, such as "llama3", or the text of
-     * a Jinja template, which contains "{{" or "{%". */
+    /* NULL: the template of the model's file (with tools its template for tools, where it has one). Otherwise the name of a
+     * template that comes with forerun, such as "llama3.1", or the text of a Jinja template, which contains "{{" or "{%". */
     const char *chat_template;
     /* JSON, for what fr_chat_message cannot express; they need a Jinja template. messages: an array as
      * Hugging Face's transformers take it, in place of the messages of the call. tools: an array of function
@@ -218,8 +222,8 @@ FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engin
 /* Closes its requests, too: pointers to them are invalid then. NULL is fine. */
 FR_API void fr_engine_close(fr_engine *engine);
 
-/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "auto" opens the
- * drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A
+/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "a+b" opens both;
+ * "auto" opens the drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A
  * draft stays open until the engine is closed, and what it learned from one request serves the next. An engine holds 32
  * drafts: one more takes the place of a draft that no open request uses, or is refused with FR_ERR_MEMORY where there
  * is none. */
@@ -256,14 +260,35 @@ typedef struct fr_sampling {
 /* Greedy, without penalties: temperature 0, top_p 1, repeat_penalty 1, penalty_last_n 64. */
 FR_API fr_sampling fr_sampling_default(void);
 
-/* A new token, as the callback gets it. Pointers are valid until the callback returns. */
+/* `bias` is added to the logit of a token in every step, before everything that fr_sampling does: so it holds for greedy
+ * requests too, and for drafters that know the target's sampling. -INFINITY: the token is never generated (if all are
+ * banned, token 0 is). The ranges and conventions of servers (-100 for a ban) are the caller's. */
+typedef struct fr_logit_bias {
+    int32_t token;
+    float bias;
+} fr_logit_bias;
+
+typedef struct fr_top_logprob {
+    int32_t token;
+    double logprob;
+} fr_top_logprob;
+
+/* A new token, as the callback gets it. Pointers are valid until the callback returns.
+ *
+ * Log-probabilities are the model's own: of softmax(logits), before logit_bias and all that fr_sampling does. So a banned
+ * token has one, too, and the sampled token need not be among the top ones. With drafts they have the bits that plain
+ * decoding gives them. */
 typedef struct fr_token_event {
     int32_t token;
     int32_t source;   /* index of the draft that proposed it ("auto" counts as the drafts it stands for); -1: the
                          * target's own token */
     const char *text; /* text that is certain since this token: whole characters, '\0'-terminated, perhaps empty */
     size_t n_bytes;
-    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs */
+    double logprob; /* natural logarithm of its probability before sampling options; NaN unless want_logprobs or
+                     * n_top_logprobs */
+    const fr_top_logprob *top_logprobs; /* [n_top_logprobs] the most probable tokens, best first; of equally probable
+                                         * ones the lowest ids first */
+    int n_top_logprobs;                 /* as the request wants it, at most the size of the vocabulary */
 } fr_token_event;
 
 typedef struct fr_request_options {
@@ -274,7 +299,7 @@ typedef struct fr_request_options {
     const char *const *stops; /* [n_stops] the text ends before the first of these strings; copied */
     int n_stops;
     const char *const *drafts; /* "method:key=value,..." each, open in the engine (fr_engine_options.drafts,
-                                * fr_engine_open_draft); at most 8, which are united; none: plain decoding; "auto":
+                                * fr_engine_open_draft); at most 8, which are united, as are the two of "a+b"; none: plain decoding; "auto":
                                 * forerun chooses in every step which of its drafts propose, and how much. Not kept */
     int n_drafts;
     int tree_budget;    /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save
@@ -293,6 +318,9 @@ typedef struct fr_request_options {
      * The head of this file says which functions it may call. */
     int (*on_token)(void *user, const fr_token_event *event);
     void *user;
+    const fr_logit_bias *logit_bias; /* [n_logit_bias] several for one token add up; copied */
+    int n_logit_bias;
+    int n_top_logprobs; /* of each token event; 0 .. FR_MAX_TOP_LOGPROBS */
     /* The text must match this grammar, of the same model; NULL: none. Tokens that it forbids have no probability, before all
      * sampling options but the logprobs; the request ends (FR_FINISH_EOS) where nothing can follow. The draft "grammar" is
      * used besides `drafts`, and alone without any; the draft "none" keeps it out. Borrowed until fr_request_open returns. */
@@ -303,6 +331,7 @@ typedef struct fr_request_options {
 } fr_request_options;
 
 enum {
+    FR_MAX_TOP_LOGPROBS = 20,
     FR_TREE_BUDGET_AUTO = -1,
     FR_TREE_BUDGET = 8,
     FR_TREE_BUDGET_AUTO_MAX = 32,

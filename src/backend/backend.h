@@ -19,6 +19,9 @@
 #define BACKEND_BACKEND_H
 
 #include "base/machine_speed.h"
+#include "base/mapped_file.h"
+#include "base/row_kernels.h"
+#include "base/threads.h"
 #include "model/model.h"
 
 typedef struct Backend Backend;
@@ -27,12 +30,14 @@ typedef struct Backend Backend;
 typedef struct Device {
     const Backend *backend;
     int n_threads;
+    const RowKernels *rows; /* passes over rows of logits in main memory, for this CPU */
 } Device;
 
 typedef struct WeightsOptions {
-    const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
-    ActPrecision activations;                  /* of matrices of block types */
-    int n_threads;                             /* that convert the weights */
+    const char *kernels;      /* name of a kernel table; NULL or "auto": the best of this machine */
+    ActPrecision activations; /* of matrices of block types */
+    const char *packed_file;  /* packed weights to be mapped in place of packing, if there are any; NULL: none */
+    int n_threads;            /* that convert the weights */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;
 } WeightsOptions;
@@ -42,6 +47,8 @@ typedef struct Weights {
     const Model *model;     /* borrowed */
     WeightsOptions options; /* kernels: the name of the table that was chosen */
     size_t bytes;           /* of matrices: what one forward reads */
+    MappedFile *mapped;     /* options.packed_file, if it is used; each forward checks that it has not changed */
+    char packed_error[508]; /* why it is not used although it is there; "" otherwise */
 } Weights;
 
 typedef struct Context {
@@ -99,11 +106,22 @@ typedef struct CostPart {
 
 /* What a forward has to move and to compute. */
 typedef struct CostWork {
-    double weight_bytes;            /* read once, whatever the number of rows */
+    double weight_bytes; /* read once, whatever the number of rows */
+    double expert_bytes; /* of all experts; n rows read 1 - (1 - expert_share)^n of them, if they choose at random */
+    double expert_share; /* that one row chooses */
     double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
     double attention_ops;           /* of one row and one earlier token, in float */
 } CostWork;
+
+/* The inputs of the matrices of each layer. */
+typedef enum InputKind { INPUT_QKV, INPUT_O, INPUT_GATE_UP, INPUT_DOWN, INPUT_KINDS } InputKind;
+
+/* Sums of their squares over the rows of forwards, for importance matrices. */
+typedef struct InputSquares {
+    int64_t n_rows;            /* that were added */
+    double *sums[INPUT_KINDS]; /* [n_layer][inputs of the kind] */
+} InputSquares;
 
 /* What a linear layer does with its product p = W x + bias. */
 typedef enum LinearOp {
@@ -123,12 +141,16 @@ struct Backend {
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
     void (*weights_close)(Weights *w);
+    /* Writes them as WeightsOptions.packed_file. NULL: this backend has no such form. */
+    int (*weights_save)(const Weights *w, const char *path, fr_error *err);
     const char *const *(*kernel_names)(void);
     /* Embeddings of n tokens, out [n][n_embd]. */
     void (*embed)(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
     int (*device_open)(Device **out, const DeviceOptions *options, fr_error *err);
     void (*device_close)(Device *d);
+    /* Does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has threads. */
+    void (*run_parts)(Device *d, int n_parts, PartFn fn, void *ctx);
 
     /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots. read
      * gives the result number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or
@@ -166,6 +188,8 @@ struct Backend {
     int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
                  CostPart *out);
     void (*time_parts)(Context *c, double *seconds);
+    /* From now on each forward adds the squares of all inputs to the sums; NULL: no longer. */
+    void (*sum_inputs)(Context *c, InputSquares *to);
     int (*speed)(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
     int (*read_weights)(Device *d, const Weights *w, double *seconds,
                         fr_error *err); /* the time of reading all matrices once */

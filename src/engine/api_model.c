@@ -34,6 +34,7 @@ static void call_progress(void *user, double part) {
 static int load(fr_model *m, const char *path, const fr_model_options *o, Progress *progress, fr_error *err) {
     const Backend *backend;
     WeightsOptions options = {.kernels = o->kernels,
+                              .packed_file = o->packed_file,
                               .n_threads = o->n_threads ? o->n_threads : threads_n_cores(),
                               .progress = o->progress ? call_progress : NULL,
                               .progress_user = progress};
@@ -54,7 +55,9 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     if (tokenizer_n_vocab(m->tokenizer) > m->model->hparams.n_vocab)
         return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model has only %d embeddings",
                          path, tokenizer_n_vocab(m->tokenizer), m->model->hparams.n_vocab);
-    if ((status = chat_template_open_gguf(&m->chat_template, m->gguf, err))) return status;
+    if ((status = chat_template_open_gguf(&m->chat_template, m->gguf, "tokenizer.chat_template", err))) return status;
+    status = chat_template_open_gguf(&m->tool_template, m->gguf, "tokenizer.chat_template.tool_use", err);
+    if (status) return status;
     m->name = copy_name(m->gguf);
     return m->name ? FR_OK : error_memory(err, "a name", 0);
 }
@@ -77,6 +80,7 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
         return status;
     }
     m->weights->options.progress = NULL; /* the caller's; not kept */
+    m->weights->options.packed_file = NULL;
     *out = m;
     return FR_OK;
 }
@@ -90,6 +94,7 @@ void model_release(fr_model *m) {
     weights_close(m->weights);
     model_close(m->model);
     chat_template_close(&m->chat_template);
+    chat_template_close(&m->tool_template);
     tokenizer_close(m->tokenizer);
     gguf_close(m->gguf);
     free(m->name);
@@ -116,6 +121,7 @@ void fr_model_get_info(const fr_model *m, fr_model_info *out) {
                            .n_embd = h->n_embd,
                            .n_ctx_train = h->n_ctx_train,
                            .weight_bytes = m->weights->bytes,
+                           .packed_error = m->weights->packed_error[0] ? m->weights->packed_error : NULL,
                            .chat_template_error = m->chat_template.why[0] ? m->chat_template.why : NULL};
 }
 

@@ -4,6 +4,7 @@
  * fr_engine_open_draft and fr_engine_measure_costs. Opening a request is cheap, and a decoding step takes no memory. */
 #include "engine/engine.h"
 
+#include "base/mem.h"
 #include "base/threads.h"
 #include "engine/api_check.h"
 #include "engine/request.h"
@@ -71,6 +72,7 @@ static int take_memory(fr_engine *e, fr_error *err) {
         ARENA_ITEM(&s->rows, s->n_rows_max),
         ARENA_ITEM(&s->row_logits, s->n_rows_max),
         ARENA_ITEM(&s->row_hidden, s->n_rows_max),
+        ARENA_ITEM(&s->verifying, n),
         ARENA_ITEM(&s->extra_rows, s->n_rows_max),
         ARENA_ITEM(&s->propose_sequences, n),
         ARENA_ITEM(&s->propose_budgets, n),
@@ -80,9 +82,20 @@ static int take_memory(fr_engine *e, fr_error *err) {
         ARENA_ITEM(&p->scratch, n * FR_TREE_BUDGET_AUTO_MAX),
     };
     int status = arena_take(&e->arena, items, ARENA_COUNT(items), "an engine", err);
-    if (status) return status;
-    e->scratch = verify_scratch_new(e->model->model->hparams.n_vocab);
-    return e->scratch ? prefix_cache_open(e, err) : error_memory(err, "the scratch memory of verification", 0);
+    return status ? status : prefix_cache_open(e, err);
+}
+
+/* Memory for as many requests as can be verified at a time. */
+static int open_scratch(fr_engine *e, fr_error *err) {
+    int n = e->device->n_threads < e->options.max_requests ? e->device->n_threads : e->options.max_requests;
+    e->scratch = mem_calloc((size_t)n, sizeof *e->scratch);
+    for (; e->scratch && e->n_scratch < n; e->n_scratch++) {
+        VerifyScratch *s = verify_scratch_new(e->model->model->hparams.n_vocab);
+        if (!s) break;
+        sampler_use_kernels(s->sampler, e->device->rows);
+        e->scratch[e->n_scratch] = s;
+    }
+    return e->n_scratch == n ? FR_OK : error_memory(err, "the scratch memory of verification", 0);
 }
 
 static int open_executor(fr_engine *e, fr_error *err) {
@@ -103,12 +116,11 @@ static int open_executor(fr_engine *e, fr_error *err) {
     return status ? status : open_sequences(e, o->max_requests + e->prefixes.n, err);
 }
 
+static int open_one(void *user, const char *spec, fr_error *err) { return drafter_pool_open_draft(user, spec, err); }
+
 static int open_draft(fr_engine *e, const char *spec, fr_error *err) {
-    if (strcmp(spec, "auto") != 0) return drafter_pool_open_draft(e, spec, err);
-    int status = FR_OK;
-    for (const char *const *m = drafter_auto_members(); *m && !status; m++)
-        status = drafter_pool_open_draft(e, *m, err);
-    return status ? status : draft_policy_measure_costs(e, err);
+    int status = drafter_each(spec, open_one, e, err);
+    return status || !drafter_names_auto(spec) ? status : draft_policy_measure_costs(e, err);
 }
 
 static int open_engine(fr_engine *e, fr_error *err) {
@@ -120,6 +132,7 @@ static int open_engine(fr_engine *e, fr_error *err) {
     if (!status) status = complete_options(e->model, &e->options, err);
     if (!status) status = take_memory(e, err);
     if (!status) status = open_executor(e, err);
+    if (!status) status = open_scratch(e, err);
     for (int i = 0; i < n_drafts && !status; i++) status = open_draft(e, drafts[i], err);
     return status;
 }
@@ -133,7 +146,8 @@ static void close_engine(fr_engine *e) {
     prefix_cache_close(e);
     executor_close(e->executor);
     device_close(e->device);
-    verify_scratch_free(e->scratch);
+    for (int i = 0; i < e->n_scratch; i++) verify_scratch_free(e->scratch[i]);
+    mem_free(e->scratch);
     arena_free(&e->arena);
     model_release(e->model);
     free(e);

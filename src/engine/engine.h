@@ -27,8 +27,8 @@ struct fr_model {
     Gguf *gguf;
     Tokenizer *tokenizer;
     Model *model;
-    Weights *weights; /* of the model, resident in its backend */
-    ChatTemplate chat_template;
+    Weights *weights;                          /* of the model, resident in its backend */
+    ChatTemplate chat_template, tool_template; /* the second for conversations with tools, where the file has one */
     char *name;
     pthread_mutex_t trie_lock; /* of the trie, which is made when a grammar needs it */
     TokenTrie *trie;           /* NULL: not made */
@@ -43,7 +43,8 @@ struct fr_engine {
     fr_model *model;
     Device *device; /* threads and memory of everything that this engine computes, drafters included */
     Executor *executor;
-    VerifyScratch *scratch;
+    VerifyScratch **scratch; /* [n_scratch] one for each request that is verified at a time */
+    int n_scratch;
     fr_engine_options options; /* every 0 replaced by its default; no drafts */
     fr_request **requests; /* [max_requests], NULL where free; the request at place i has sequence i of the executor */
     uint64_t n_arrivals;   /* requests opened so far */

@@ -76,7 +76,8 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
     status = o->verify ? verify_rule_parse(o->verify, o->allow_lossy, &rule, &options, err) : FR_OK;
     if (status) return status;
     SamplingOptions sampling = sampling_of(&o->sampling);
-    return sampling_check(&sampling, err);
+    status = sampling_check(&sampling, err);
+    return status ? status : check_scores(o, n_vocab, err);
 }
 
 /* A ratio rule divides by the distribution that a token was drawn from, which is one drafter's. So a drafter that draws
@@ -120,7 +121,8 @@ static int isolate_draft(fr_request *r, RequestDraft *d, fr_error *err) {
 }
 
 /* Adds the draft of one spec to the request. */
-static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
+static int acquire_draft(void *request, const char *spec, fr_error *err) {
+    fr_request *r = request;
     int n = r->options.n_drafts;
     if (n == REQUEST_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT,
@@ -157,17 +159,14 @@ static void join_grammar_draft(fr_request *r, const fr_request_options *o, bool 
     if (!drafter_pool_open_draft(r->engine, "grammar", NULL)) acquire_draft(r, "grammar", NULL);
 }
 
-/* Finds the drafts among the open ones; "auto" stands for its members. */
+/* Finds the drafts among the open ones; "auto" stands for its members, "a+b" for both. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
     int status = FR_OK;
     r->options.n_drafts = 0;
     for (int i = 0; i < o->n_drafts && !status; i++) {
-        bool is_auto = strcmp(o->drafts[i], "auto") == 0;
-        const char *const alone[] = {o->drafts[i], NULL};
-        for (const char *const *m = is_auto ? drafter_auto_members() : alone; *m && !status; m++)
-            status = acquire_draft(r, *m, err);
-        has_auto = has_auto || is_auto;
+        status = drafter_each(o->drafts[i], acquire_draft, r, err);
+        has_auto = has_auto || drafter_names_auto(o->drafts[i]);
     }
     if (!status && o->grammar) join_grammar_draft(r, o, has_auto);
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
@@ -190,6 +189,7 @@ static int open_request(fr_request *r, int32_t place, const fr_request_options *
     int status = copy_inputs(r, o, err);
     if (!status) status = request_grammar_begin(r, o, err);
     if (!status) status = acquire_drafts(r, o, err);
+    if (!status) status = open_scores(r, o, err);
     if (!status) status = check_rule(r, err);
     if (!status) status = draft_policy_begin(r, err);
     if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
@@ -215,6 +215,8 @@ static void free_request(fr_request *r) {
     }
     for (int i = 0; r->stops && i < r->options.n_stops; i++) free(r->stops[i]);
     free(r->stops);
+    free(r->bias);
+    free(r->top_logprobs);
     free(r->context);
     buf_free(&r->text);
     request_grammar_end(r);
@@ -362,12 +364,12 @@ static bool call_back(fr_request *r, const fr_token_event *event) {
     return answer || r->is_closed;
 }
 
-/* Appends one token and calls the callback. True: the request goes on. */
-static bool emit_token(fr_request *r, int32_t token, int32_t source, const float *logits) {
-    int32_t n_vocab = r->engine->model->model->hparams.n_vocab;
+/* Appends token i of the step and calls the callback. True: the request goes on. */
+static bool emit_token(fr_request *r, int32_t token, int32_t source, int32_t i) {
+    const TokenScore *score = &r->verdict.scores[i];
     r->context[r->n_context++] = token;
     r->stats.n_generated++;
-    r->stats.logits_hash = hash64(logits, (size_t)n_vocab * sizeof *logits, r->stats.logits_hash);
+    r->stats.logits_hash = score->logits_hash;
     fr_finish finish = finish_after(r, token), by_grammar = request_grammar_advance(r, token);
     if (by_grammar && finish != FR_FINISH_EOS) finish = by_grammar;
     size_t certain = 0;
@@ -385,7 +387,9 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, const float
                                 .source = source,
                                 .text = r->text.data + r->n_sent,
                                 .n_bytes = certain - r->n_sent,
-                                .logprob = r->options.want_logprobs ? sampler_logprob(logits, n_vocab, token) : NAN};
+                                .logprob = score->logprob,
+                                .top_logprobs = r->top_logprobs + (int64_t)i * r->options.n_top_logprobs,
+                                .n_top_logprobs = r->options.n_top_logprobs};
         if (call_back(r, &event)) finish = FR_FINISH_CANCELLED;
         r->text.data[certain] = after;
     }
@@ -394,12 +398,12 @@ static bool emit_token(fr_request *r, int32_t token, int32_t source, const float
     return !finish;
 }
 
-void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, const float *const *logits, int32_t n) {
+void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, int32_t n) {
     int32_t i = 0, n_accepted = 0;
     bool goes_on = true;
     for (; i < n && goes_on; i++) {
         if (sources[i] >= 0) n_accepted++;
-        goes_on = emit_token(r, tokens[i], sources[i], logits[i]);
+        goes_on = emit_token(r, tokens[i], sources[i], i);
     }
     r->stats.accepted += n_accepted;
     r->stats.accept_histogram[n_accepted < FR_MAX_DEPTH ? n_accepted : FR_MAX_DEPTH]++;

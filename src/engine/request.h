@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "engine/drafter_pool.h"
 #include "engine/request_grammar.h"
+#include "engine/token_scores.h"
 #include "spec/sampling/sampler.h"
 #include "spec/tree/draft_dists.h"
 #include "spec/verify/verifier.h"
@@ -29,6 +30,17 @@ typedef struct RequestDraft {
     double gain_s;        /* mean time that one of its recent proposals saved */
     double time_credit_s; /* time that it may spend on proposals without saving as much */
 } RequestDraft;
+
+/* What verification decided about the tree of a step. Threads work it out side by side, each for requests of its own;
+ * it takes effect when the request's turn comes. */
+typedef struct Verdict {
+    VerifyResult result; /* cut before the first row of logits that is not finite */
+    int32_t n_path;      /* accepted nodes before the cut */
+    int32_t n_good;      /* tokens that rows of finite logits decided; 0: none */
+    int status;          /* of the rule */
+    fr_error error;
+    TokenScore scores[TREE_MAX_NODES]; /* of the tokens decided: the accepted path, and the one after it */
+} Verdict;
 
 struct fr_request {
     fr_engine *engine;
@@ -55,11 +67,14 @@ struct fr_request {
     Tree proposal;                  /* of one drafter, before the union */
     int32_t first_row, n_step_rows; /* its rows in this step; 0 rows: it sits out */
     bool is_prefill_step;
+    Verdict verdict;
     RequestGrammar grammar;
     Detokenizer detokenizer;
     Buf text; /* all text so far; the callback has been given n_sent bytes of it */
     size_t n_sent;
-    char **stops; /* [n_stops] */
+    char **stops;                 /* [n_stops] */
+    LogitBias *bias;              /* [sampling.n_bias] */
+    fr_top_logprob *top_logprobs; /* [tree_budget + 1][options.n_top_logprobs] of the tokens of a step */
     fr_finish finish;
     bool is_emitting; /* its callback is running */
     bool is_closed;   /* by a callback; freed when the step is over */
@@ -73,8 +88,8 @@ bool request_is_prefilling(const fr_request *r);
 /* Tokens it may still generate. */
 int64_t request_tokens_left(const fr_request *r);
 /* Appends n tokens that a step decided, in order, until one ends the request. sources[i] is the draft that proposed
- * token i, or -1; logits[i] is the row that decided it. */
-void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, const float *const *logits, int32_t n);
+ * token i, or -1. Their scores are those of r->verdict. */
+void request_emit(fr_request *r, const int32_t *tokens, const int32_t *sources, int32_t n);
 /* Ends a running request and gives its KV back. Calling it again does nothing. */
 void request_end(fr_request *r, fr_finish finish);
 void request_fail(fr_request *r, const fr_error *err);

@@ -82,8 +82,8 @@ void request_drafts_end(fr_request *r) {
 
 void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
     VerifiedTree verified = {.tree = &r->tree,
-                             .logits = r->engine->step.row_logits,
-                             .hidden = r->engine->step.row_hidden,
+                             .logits = r->engine->step.row_logits + r->first_row,
+                             .hidden = r->engine->step.row_hidden + r->first_row,
                              .verdict = verdict};
     double start_s = clock_s();
     for (int i = 0; i < r->options.n_drafts; i++) {
@@ -91,7 +91,7 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->observe_tree) continue;
         verified.n_extra = d->n_extra;
-        verified.extra_hidden = r->engine->step.row_hidden + r->tree.n + d->first_extra;
+        verified.extra_hidden = verified.hidden + r->tree.n + d->first_extra;
         if (feed(r, d, &err) ||
             d->shared->drafter->class->observe_tree(d->shared->drafter, d->sequence, &verified, &err))
             switch_off(r, d, &err);
@@ -101,13 +101,13 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict) {
 
 void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n) {
     double start_s = clock_s();
+    const float *const *hidden = r->engine->step.row_hidden + r->first_row;
     for (int i = 0; i < r->options.n_drafts; i++) {
         RequestDraft *d = &r->drafts[i];
         fr_error err;
         if (!d->is_active || !d->shared->drafter->class->needs_hidden) continue;
         Drafter *drafter = d->shared->drafter;
-        if (drafter->class->observe_prompt(drafter, d->sequence, first, r->engine->step.row_hidden, n, &err))
-            switch_off(r, d, &err);
+        if (drafter->class->observe_prompt(drafter, d->sequence, first, hidden, n, &err)) switch_off(r, d, &err);
     }
     r->stats.draft_s += clock_s() - start_s;
 }

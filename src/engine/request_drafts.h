@@ -22,9 +22,10 @@ int32_t request_drafts_extra_room(const fr_request *r);
 /* Lets them add at most `room` rows behind those of the final tree, which begin at r->first_row. Returns their number. */
 int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows);
 /* Shows the drafters the target's logits and hidden states at every node of r->tree, which are in step.row_logits and
- * step.row_hidden, and what was accepted. */
+ * step.row_hidden from r->first_row on, and what was accepted. */
 void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict);
-/* Shows them the target's hidden states of context tokens first .. first + n - 1, which are in step.row_hidden. */
+/* Shows them the target's hidden states of context tokens first .. first + n - 1, which are in step.row_hidden
+ * from r->first_row on. */
 void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n);
 /* Counts the nodes of r->tree by their tags (fr_stats.counters). The first n_emitted nodes of the accepted path became
  * part of the text. */

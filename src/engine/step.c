@@ -10,6 +10,9 @@
  * The prompt is no exception: prefill runs all of it but the last token, which is the root of the first tree. So every
  * generated token comes from a decoding step.
  *
+ * Verdicts of different requests do not depend on each other, so all trees are verified at once, on the threads of the
+ * device; what follows (5) happens in the calling thread, request by request, in the order of their age.
+ *
  * Nothing that a drafter does can change a token: trees are validated, and the verification rule alone chooses. What
  * goes wrong with one request (its context, its pages) ends that request and no other. */
 #include "engine/step.h"
@@ -19,7 +22,6 @@
 #include "engine/kv_policy.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
-#include "format/finite.h"
 #include "spec/tree/union.h"
 
 /* Appends n rows to the batch, whose slots are claimed. The caller fills them in. */
@@ -80,7 +82,7 @@ static void commit_prompt(fr_request *r) {
     r->stats.n_recomputed += n_again;
     if (r->needs_hidden && n_again < r->n_step_rows) { /* what is read again has been shown already */
         for (int32_t i = n_again; i < r->n_step_rows; i++)
-            e->step.row_hidden[i - n_again] = executor_hidden(e->executor, r->first_row + i);
+            e->step.row_hidden[r->first_row + i - n_again] = executor_hidden(e->executor, r->first_row + i);
         request_drafts_observe_prompt(r, done + n_again, r->n_step_rows - n_again);
     }
     for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
@@ -102,20 +104,18 @@ static void count_depths(fr_stats *s, const Tree *t, const VerifyResult *v) {
  * and step.row_hidden. */
 static void read_results(const fr_request *r) {
     fr_engine *e = r->engine;
-    for (int32_t i = 0; i < r->tree.n; i++) {
-        e->step.row_logits[i] = executor_logits(e->executor, r->first_row + i);
-        e->step.row_hidden[i] = executor_hidden(e->executor, r->first_row + i);
+    for (int32_t i = r->first_row; i < r->first_row + r->n_step_rows; i++) {
+        e->step.row_logits[i] = executor_logits(e->executor, i);
+        e->step.row_hidden[i] = executor_hidden(e->executor, i);
     }
-    for (int32_t i = r->tree.n; i < r->n_step_rows; i++)
-        e->step.row_hidden[i] = executor_hidden(e->executor, r->first_row + i);
 }
 
-static int verify(const fr_request *r, VerifyResult *out, fr_error *err) {
-    fr_engine *e = r->engine;
+static int verify(const fr_request *r, VerifyScratch *scratch, VerifyResult *out, fr_error *err) {
+    const fr_engine *e = r->engine;
     KeyedRandom random_source;
     random_keyed(&random_source, r->sampling.seed, (uint64_t)r->stats.n_generated);
     VerifyInput in = {.tree = &r->tree,
-                      .logits = e->step.row_logits,
+                      .logits = e->step.row_logits + r->first_row,
                       .n_vocab = e->model->model->hparams.n_vocab,
                       .sampling = &r->sampling,
                       .position = (uint64_t)r->stats.n_generated,
@@ -124,7 +124,7 @@ static int verify(const fr_request *r, VerifyResult *out, fr_error *err) {
                       .random_source = &random_source.random_source,
                       .options = r->rule_options,
                       .masks = request_grammar_masks(r)};
-    return r->rule->verify(&in, e->scratch, out, err);
+    return r->rule->verify(&in, scratch, out, err);
 }
 
 static void count_step(fr_stats *s, const Tree *t, const VerifyResult *v) {
@@ -137,15 +137,52 @@ static void count_step(fr_stats *s, const Tree *t, const VerifyResult *v) {
 /* Cuts the verdict before the first token whose row of logits is not finite: plain decoding meets that row too, after
  * the same tokens. Rows of rejected nodes do not matter. Returns how many tokens are left. */
 static int32_t cut_at_bad_logits(const fr_request *r, VerifyResult *v) {
-    const EngineStep *s = &r->engine->step;
+    const float *const *logits = r->engine->step.row_logits + r->first_row;
     int32_t n = 0, node = 0;
-    while (n <= v->n_path && finite_floats(s->row_logits[node], r->engine->model->model->hparams.n_vocab))
+    while (n <= v->n_path && r->engine->device->rows->is_finite(logits[node], r->engine->model->model->hparams.n_vocab))
         if (++n <= v->n_path) node = v->path[n - 1];
     if (n > 0 && n <= v->n_path) {
         v->n_path = n - 1;
         v->next_token = r->tree.nodes[v->path[n - 1]].token;
     }
     return n;
+}
+
+/* Works out the verdict of a request, which depends on nothing but the request and the target's logits. */
+static void find_verdict(fr_request *r, VerifyScratch *scratch) {
+    double start_s = clock_s();
+    Verdict *v = &r->verdict;
+    v->status = request_grammar_enter(r, &v->error);
+    if (!v->status) v->status = verify(r, scratch, &v->result, &v->error);
+    if (!v->status) v->status = request_grammar_check(r, &v->result, &v->error);
+    v->n_path = v->result.n_path;
+    v->n_good = v->status ? 0 : cut_at_bad_logits(r, &v->result);
+    if (v->n_good > 0) score_tokens(r, scratch->sampler);
+    r->stats.verify_s += clock_s() - start_s;
+}
+
+/* Takes requests, one after the other, until there are none. */
+static void verify_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)n_parts, (void)i_thread;
+    fr_engine *e = ctx;
+    EngineStep *s = &e->step;
+    for (int i; (i = atomic_fetch_add(&s->n_verified, 1)) < s->n_verifying;)
+        find_verdict(s->verifying[i], e->scratch[i_part]);
+}
+
+/* Verifies the trees of all requests, on the threads of the device. */
+static void verify_trees(fr_engine *e) {
+    EngineStep *s = &e->step;
+    s->n_verifying = 0;
+    for (int i = 0; i < s->n_by_age; i++) {
+        fr_request *r = s->decoding_first[i];
+        if (r->finish || !r->n_step_rows || r->is_prefill_step) continue;
+        read_results(r);
+        s->verifying[s->n_verifying++] = r;
+    }
+    atomic_store(&s->n_verified, 0);
+    int n_parts = s->n_verifying < e->n_scratch ? s->n_verifying : e->n_scratch;
+    e->device->backend->run_parts(e->device, n_parts, verify_part, e);
 }
 
 static void fail_of_bad_logits(fr_request *r) {
@@ -158,41 +195,36 @@ static void fail_of_bad_logits(fr_request *r) {
 }
 
 /* Commits the pending token and the accepted path, and emits that path and the target's own token. */
-static void verify_and_emit(fr_request *r) {
+static void commit_and_emit(fr_request *r) {
     fr_engine *e = r->engine;
     double start_s = clock_s();
-    VerifyResult v;
-    fr_error err;
-    read_results(r);
-    if (request_grammar_enter(r, &err) || verify(r, &v, &err) || request_grammar_check(r, &v, &err)) {
-        request_fail(r, &err);
+    const Verdict *verdict = &r->verdict;
+    const VerifyResult *v = &verdict->result;
+    if (verdict->status) {
+        request_fail(r, &verdict->error);
         return;
     }
-    int32_t n_path = v.n_path, n_good = cut_at_bad_logits(r, &v);
-    if (n_good == 0) {
+    if (verdict->n_good == 0) {
         fail_of_bad_logits(r);
         return;
     }
     int32_t tokens[TREE_MAX_NODES], sources[TREE_MAX_NODES], *rows = e->step.commit_rows;
-    const float *logits[TREE_MAX_NODES];
     rows[0] = r->first_row;
-    logits[0] = e->step.row_logits[0];
-    for (int32_t i = 0; i < v.n_path; i++) {
-        tokens[i] = r->tree.nodes[v.path[i]].token;
-        sources[i] = r->tree.nodes[v.path[i]].source;
-        rows[i + 1] = r->first_row + v.path[i];
-        logits[i + 1] = e->step.row_logits[v.path[i]];
+    for (int32_t i = 0; i < v->n_path; i++) {
+        tokens[i] = r->tree.nodes[v->path[i]].token;
+        sources[i] = r->tree.nodes[v->path[i]].source;
+        rows[i + 1] = r->first_row + v->path[i];
     }
-    tokens[v.n_path] = v.next_token;
-    sources[v.n_path] = -1;
-    executor_commit(e->executor, r->sequence, rows, v.n_path + 1);
-    count_step(&r->stats, &r->tree, &v);
+    tokens[v->n_path] = v->next_token;
+    sources[v->n_path] = -1;
+    executor_commit(e->executor, r->sequence, rows, v->n_path + 1);
+    count_step(&r->stats, &r->tree, v);
     r->stats.verify_s += clock_s() - start_s;
-    request_drafts_observe_tree(r, &v);
+    request_drafts_observe_tree(r, v);
     int64_t n_accepted = r->stats.accepted;
-    request_emit(r, tokens, sources, logits, v.n_path + 1);
-    request_drafts_count_tags(r, &v, r->stats.accepted - n_accepted);
-    if (n_good <= n_path && !r->finish) fail_of_bad_logits(r);
+    request_emit(r, tokens, sources, v->n_path + 1);
+    request_drafts_count_tags(r, v, r->stats.accepted - n_accepted);
+    if (verdict->n_good <= verdict->n_path && !r->finish) fail_of_bad_logits(r);
 }
 
 /* Drafted nodes that a request's tree may have in this step: its budget, bounded by what fits into its context and
@@ -276,11 +308,12 @@ static int run_step(fr_engine *e, fr_error *err) {
         int status = run_forward(e, n_decoding, err);
         if (status) return status;
     }
+    verify_trees(e);
     for (int i = 0; i < s->n_by_age; i++) {
         fr_request *r = s->decoding_first[i];
         if (r->finish || !r->n_step_rows) continue;
         if (r->is_prefill_step) commit_prompt(r);
-        else verify_and_emit(r);
+        else commit_and_emit(r);
     }
     for (int i = 0; i < s->n_by_age; i++) n_left += !s->decoding_first[i]->finish;
     return n_left;

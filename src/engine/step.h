@@ -5,6 +5,8 @@
 #include "backend/executor.h"
 #include "spec/drafter/drafter.h"
 
+#include <stdatomic.h>
+
 typedef struct EngineStep {
     fr_request **by_age; /* [n_by_age] of max_requests: running when the step began, the oldest first */
     int n_by_age;
@@ -16,7 +18,10 @@ typedef struct EngineStep {
     int32_t n_rows;
     ExtraRow *extra_rows; /* [n_rows_max] of one drafter */
     const float **row_logits,
-        **row_hidden; /* [n_rows_max] of the nodes of one tree and the rows behind it, or of a piece of one prompt */
+        **row_hidden;       /* [n_rows_max] results of these rows, where drafters or verification want them */
+    fr_request **verifying; /* [n_verifying] of max_requests: those whose trees are verified */
+    int n_verifying;
+    atomic_int n_verified; /* of them, taken by a thread */
     int32_t commit_rows[EXECUTOR_MAX_ROWS];
     int32_t *propose_sequences, *propose_budgets; /* [max_requests] arguments of one call of a drafter */
     Tree **propose_trees;

@@ -21,6 +21,7 @@
 
 #include "base/error.h"
 #include "base/machine_speed.h"
+#include "base/row_kernels.h"
 #include "format/numeric.h"
 #include "format/tensor_type.h"
 
@@ -69,6 +70,10 @@ int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out,
 /* Fills tiles [tile_begin, tile_end) from rows in the layout of the file ([n_out][row_bytes], unaligned). */
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m); /* of packed_init */
+/* Inputs [k, k + n) of a row in the layout of the file, as packed_fill got them, except that subnormal BF16 weights are
+ * zeros; k is a multiple of PACKED_READ, which is whole blocks of every type, and so is n, or they end the row. */
+enum { PACKED_READ = 256 };
+void packed_read_row(const PackedMatrix *m, int64_t row, int64_t k, int64_t n, void *out);
 
 typedef struct Kernels {
     const char *name; /* "ref"; "avx2", "avx-vnni", "avx512", "avx512-bf16"; "neon", "neon-dot", "neon-i8mm" */
@@ -88,6 +93,10 @@ typedef struct Kernels {
     void (*add)(float *x, const float *y, int64_t n);
     /* gate = silu(gate) * up, silu(x) = x / (1 + exp(-x)) with the exp of ref.c */
     void (*silu_mul)(float *gate, const float *up, int64_t n);
+    /* gate = gelu(gate) * up, gelu(x) = x / (1 + exp(-x (a + b x^2))) with a = 2 sqrt(2/pi), b = 0.044715 a */
+    void (*gelu_mul)(float *gate, const float *up, int64_t n);
+    /* x = cap * tanh(x / cap), tanh(y) = 1 - 2 / (exp(2y) + 1); NaN where x is NaN or infinite */
+    void (*soft_cap)(float *x, int64_t n, float cap);
     /* Rotates n_heads heads of head_dim in place over their first n_rot components; cos_sin holds
      * cos, sin pairs [n_rot/2][2] of this row's position. */
     void (*rope)(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot, const float *cos_sin);
@@ -114,6 +123,9 @@ typedef struct Kernels {
     /* Reads [p, p + bytes), a multiple of 256 and aligned to 64, as fast as it can. The result has no
      * meaning. */
     uint32_t (*read_loop)(const void *p, size_t bytes);
+
+    /* Passes over rows of logits, for the sampler. */
+    const RowKernels *rows;
 } Kernels;
 
 /* The best table this machine can run, or the one named (NULL or "auto": best). NULL: the name is

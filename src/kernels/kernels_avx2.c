@@ -7,5 +7,6 @@
 
 #define TABLE kernels_avx2
 #define TABLE_NAME "avx2"
+#define TABLE_ROWS row_kernels_avx2
 #include "kernels/table_body.h"
 #endif

@@ -7,5 +7,6 @@
 
 #define TABLE kernels_avx512
 #define TABLE_NAME "avx512"
+#define TABLE_ROWS row_kernels_avx512
 #include "kernels/table_body.h"
 #endif

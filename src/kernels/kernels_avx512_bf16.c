@@ -7,5 +7,6 @@
 
 #define TABLE kernels_avx512_bf16
 #define TABLE_NAME "avx512-bf16"
+#define TABLE_ROWS row_kernels_avx512
 #include "kernels/table_body.h"
 #endif

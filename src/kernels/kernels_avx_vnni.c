@@ -7,5 +7,6 @@
 
 #define TABLE kernels_avx_vnni
 #define TABLE_NAME "avx-vnni"
+#define TABLE_ROWS row_kernels_avx2
 #include "kernels/table_body.h"
 #endif

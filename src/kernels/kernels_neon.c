@@ -7,5 +7,6 @@
 
 #define TABLE kernels_neon
 #define TABLE_NAME "neon"
+#define TABLE_ROWS row_kernels_neon
 #include "kernels/table_body.h"
 #endif

@@ -7,5 +7,6 @@
 
 #define TABLE kernels_neon_dot
 #define TABLE_NAME "neon-dot"
+#define TABLE_ROWS row_kernels_neon
 #include "kernels/table_body.h"
 #endif

@@ -7,5 +7,6 @@
 
 #define TABLE kernels_neon_i8mm
 #define TABLE_NAME "neon-i8mm"
+#define TABLE_ROWS row_kernels_neon
 #include "kernels/table_body.h"
 #endif

@@ -209,6 +209,8 @@ const Kernels kernels_ref = {
     .rmsnorm = ref_rmsnorm,
     .add = ref_add,
     .silu_mul = ref_silu_mul,
+    .gelu_mul = ref_gelu_mul,
+    .soft_cap = ref_soft_cap,
     .rope = rope_rotate,
     .kv_store = ref_kv_store,
     .attn_scores = ref_attn_scores,
@@ -216,4 +218,5 @@ const Kernels kernels_ref = {
     .attn_mix = ref_attn_mix,
     .peak_loop = ref_peak_loop,
     .read_loop = ref_read_loop,
+    .rows = &row_kernels_plain,
 };

@@ -1,5 +1,5 @@
 /* table_body.h - the table of an instruction set. Included once by its file, after the header of its vectors, with
- * TABLE (the variable, declared in tables.h) and TABLE_NAME defined. */
+ * TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined. */
 #include "kernels/matmul_body.h"
 #include "kernels/peak_body.h"
 #include "kernels/vector_body.h"
@@ -11,6 +11,8 @@ const Kernels TABLE = {
     .rmsnorm = rmsnorm,
     .add = add,
     .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .soft_cap = soft_cap,
     .rope = rope,
     .kv_store = kv_store,
     .attn_scores = attn_scores,
@@ -18,4 +20,5 @@ const Kernels TABLE = {
     .attn_mix = attn_mix,
     .peak_loop = peak_loop,
     .read_loop = read_loop,
+    .rows = &TABLE_ROWS,
 };

@@ -20,6 +20,11 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
     cli_expect("--version", 0, "forerun ");
     cli_expect("fly", 2, "unknown command 'fly'");
     cli_expect("rum", 2, "did you mean run?");
+    cli_expect("run " TARGET "-p a --logit-bias 5", 2, "--logit-bias: '5' must be TOKEN=X");
+    cli_expect("run " TARGET "-p a --logit-bias 5=nan", 2, "'5=nan' must be TOKEN=X");
+    cli_expect("run " TARGET "-p a -n 2 --logit-bias 999999=1", 2, "token 999999 at index 0 of logit_bias");
+    cli_expect("run " TARGET "-p a --top-logprobs 3", 2, "pass --stats-json=FILE too");
+    cli_expect("run " TARGET "-p a --top-logprobs 21 --stats-json x", 2, "0 to 20");
     cli_expect("run --help", 0, "ngram-trie");
     cli_expect("run", 2, "missing model: pass -m FILE");
     cli_expect("run " TARGET " </dev/null", 2, "missing prompt: standard input is empty; pass -p TEXT or -f FILE");
@@ -55,8 +60,9 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
 
 static void only_the_text_goes_to_standard_output(void **state) {
     (void)state;
-    char plain[8192], drafted[8192], colored[16384];
-    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>/dev/null", plain, sizeof plain), 0);
+    char plain[8192], drafted[8192], colored[16384], errors[1024];
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft none 2>/dev/null", plain, sizeof plain),
+                     0);
     assert_true(strlen(plain) > 40 && plain[strlen(plain) - 1] == '\n' && !strchr(plain, '\033'));
     assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --stats 2>/dev/null", drafted,
                              sizeof drafted),
@@ -73,6 +79,8 @@ static void only_the_text_goes_to_standard_output(void **state) {
     assert_int_equal(
         cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --stop ' was' 2>/dev/null", colored, sizeof colored), 0);
     assert_null(strstr(colored, " was"));
+    cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>&1 >/dev/null", errors, sizeof errors);
+    assert_string_equal(errors, ""); /* the closing line is for terminals */
 }
 
 static json_t *stats_of(const char *args) {
@@ -104,18 +112,24 @@ static void statistics_have_every_documented_field(void **state) {
                                          "verify",           "lossy",
                                          "finish",           "activations",
                                          "n_prompt_shared",  "n_preempted",
-                                         "n_recomputed"};
-    json_t *plain = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs");
-    json_t *drafted = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --draft ngram-trie");
+                                         "n_recomputed",     "seed"};
+#define OPTIONS "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --top-logprobs 4 --logit-bias 300=-inf "
+    json_t *plain = stats_of(DRAFT OPTIONS "--draft none");
+    json_t *drafted = stats_of(DRAFT OPTIONS "--draft ngram-trie");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!json_object_get(drafted, fields[i])) fail_msg("there is no field '%s'", fields[i]);
-    static const char *const same[] = {"tokens", "text", "logits_hash", "logprobs", "n_generated", "n_prompt"};
+    static const char *const same[] = {"tokens",       "text",        "logits_hash", "logprobs",
+                                       "top_logprobs", "n_generated", "n_prompt"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (!json_equal(json_object_get(plain, same[i]), json_object_get(drafted, same[i])))
             fail_msg("'%s' differs with a drafter", same[i]);
     assert_true(json_number_value(json_object_get(plain, "acceptance_length")) == 1);
     assert_true(json_number_value(json_object_get(drafted, "acceptance_length")) > 1);
     assert_int_equal(json_array_size(json_object_get(drafted, "logprobs")), 60);
+    json_t *top = json_array_get(json_object_get(drafted, "top_logprobs"), 59);
+    assert_int_equal(json_array_size(top), 4);
+    double best = json_number_value(json_object_get(json_array_get(top, 0), "logprob"));
+    assert_true(best <= 0 && best >= json_number_value(json_object_get(json_array_get(top, 1), "logprob")));
     json_decref(plain);
     json_decref(drafted);
 }
@@ -230,7 +244,7 @@ static void figures_have_floors(void **state) {
             const json_t *f = json_array_get(figures, i);
             assert_true(json_number_value(json_object_get(f, "seconds")) > 0);
             assert_true(json_number_value(json_object_get(f, "limit")) >= 1); /* of the least time of one row */
-            assert_true(json_number_value(json_object_get(f, "goal")) > 0);   /* the model's type is Q8_0 */
+            assert_null(json_object_get(f, "goal"));                          /* goals of ours are not the user's */
         }
     }
     json_decref(j);
@@ -245,7 +259,7 @@ static void costs_are_kept(void **state) {
     assert_int_equal(system(command), 0);
     glob_t found;
     snprintf(path, sizeof path, "%s/forerun/cost-*", cli_rig_folder());
-    cli_expect("run " DRAFT "-p a -n 2", 0, "");
+    cli_expect("run " DRAFT "-p a -n 2 --draft none", 0, "");
     assert_int_equal(glob(path, 0, NULL, &found), GLOB_NOMATCH); /* nothing is measured for nobody */
     cli_expect("run " DRAFT "-p a -n 2 --draft auto", 0, "");
     assert_int_equal(glob(path, 0, NULL, &found), 0);

@@ -76,12 +76,16 @@ static int32_t prompt[N_PROMPT];
 static const fr_model *model;
 
 static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error *err) {
+    static const fr_logit_bias bias[] = {{5, -2}, {9, 1}};
     fr_request_options o = {.prompt = prompt,
                             .n_prompt = N_PROMPT,
                             .max_tokens = N_TOKENS,
                             .sampling = fr_sampling_default(),
                             .ignore_eos = 1,
-                            .allow_lossy = 1};
+                            .allow_lossy = 1,
+                            .logit_bias = bias,
+                            .n_logit_bias = 2,
+                            .n_top_logprobs = 3};
     o.sampling.temperature = 1, o.sampling.seed = 4; /* no token is impossible: stale draws might be accepted */
     if (c) o.drafts = &c->draft, o.n_drafts = 1, o.verify = c->rule, o.tree_budget = c->tree_budget;
     return fr_request_open(out, e, &o, err);

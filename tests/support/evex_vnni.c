@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 #include "kernels/simd_avx2.h"
+#include "kernels/tables.h"
 
 #if !defined(DPBUSD)
 #error "compile this file with -mavx512vl -mavx512vnni"
@@ -11,5 +12,6 @@
 
 #define TABLE kernels_evex_vnni
 #define TABLE_NAME "avx-vnni as EVEX"
+#define TABLE_ROWS row_kernels_avx2
 #include "kernels/table_body.h"
 #endif

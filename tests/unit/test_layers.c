@@ -45,14 +45,18 @@ static const struct {
     {"train/nets", UP_TO_SPEC "spec/drafters/learned train/ops train/data "},
     {"train/loop", UP_TO_SPEC "spec/drafters/learned train/ops train/data train/nets "},
     {"import", UP_TO_SPEC "spec/drafters/learned "},
+    {"quant", " base format "},
+    {"convert", " base format text model quant import "},
     {"app", UP_TO_SPEC "engine lab "},
     {"app/run", UP_TO_SPEC "engine lab app "},
+    {"app/chat", UP_TO_SPEC "engine lab app app/run "},
     {"app/bench", UP_TO_SPEC "engine lab app app/run "},
     {"app/study", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text "},
     {"app/train", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text spec/drafters/learned train/ops "
                              "train/data train/nets train/loop import "},
     {"app/inspect", UP_TO_SPEC "engine lab app spec/drafters/text spec/drafters/learned "},
     {"app/perf", UP_TO_SPEC "engine lab app app/run "},
+    {"app/model", UP_TO_SPEC "engine lab app quant convert import "},
 };
 enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1000, MAX_LINES = 800 };
 

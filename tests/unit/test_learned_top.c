@@ -16,8 +16,20 @@ enum { N_VOCAB = 4096, N_TEXT = 20, MAX_PATH = 5, K = 6, BEGIN_AT = 3 };
 typedef struct Case {
     SamplingOptions sampling;
     int32_t text[N_TEXT], path[MAX_PATH], n_path;
-    float logits[N_VOCAB];
+    float logits[N_VOCAB], biased[N_VOCAB];
+    LogitBias bias[3];
 } Case;
+
+/* Bans the favourite, and favours another token. */
+static void bias_case(Case *c, uint64_t i) {
+    int32_t favourite = 0;
+    for (int32_t t = 1; t < N_VOCAB; t++)
+        if (c->logits[t] > c->logits[favourite]) favourite = t;
+    c->bias[0] = (LogitBias){favourite, -INFINITY};
+    c->bias[1] = c->bias[2] = (LogitBias){(int32_t)i * 7, 8};
+    c->sampling.bias = c->bias;
+    c->sampling.n_bias = 3;
+}
 
 static void draw_case(Case *c, uint64_t i) {
     c->sampling = SAMPLING_DEFAULT;
@@ -33,6 +45,9 @@ static void draw_case(Case *c, uint64_t i) {
     /* Penalties count where tokens of the text and of the path are likely. */
     for (int32_t k = 0; k < N_TEXT; k++) c->logits[c->text[k]] += 6;
     for (int32_t k = 0; k < MAX_PATH; k++) c->logits[c->path[k]] += 6;
+    if (i % 3 == 0) bias_case(c, i);
+    memcpy(c->biased, c->logits, sizeof c->biased);
+    for (int32_t k = 0; k < c->sampling.n_bias; k++) c->biased[c->bias[k].token] += c->bias[k].bias;
 }
 
 /* The text, of which all but the last two tokens are known at begin; then those two are generated. */
@@ -56,7 +71,7 @@ static void check_order(const Case *c, const int32_t *tokens, const double *log_
     double value[K], total = 0;
     for (int32_t i = 0; i < n; i++) {
         uint64_t position = (uint64_t)(BEGIN_AT + 2 + c->n_path);
-        value[i] = (double)c->logits[tokens[i]] / (double)c->sampling.temperature +
+        value[i] = (double)c->biased[tokens[i]] / (double)c->sampling.temperature +
                    gumbel_noise(c->sampling.seed, RNG_TARGET, position, tokens[i]);
         total += exp(log_p[i]);
         if (i > 0 && c->sampling.repeat_penalty == 1) assert_true(value[i] <= value[i - 1] + 1e-4);
@@ -84,7 +99,7 @@ static void the_first_token_is_the_targets_choice(void **state) {
         float logits[N_VOCAB];
         draw_case(&c, i);
         for (int32_t t = 1; t < N_VOCAB; t++)
-            if (c.logits[t] > c.logits[favourite]) favourite = t;
+            if (c.biased[t] > c.biased[favourite]) favourite = t;
         feed(d, &c);
         tree_reset(&tree, c.text[N_TEXT - 1]);
         learned_start(l, 0, &tree);

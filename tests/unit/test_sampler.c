@@ -374,15 +374,25 @@ static void options_out_of_range_are_refused_by_name(void **state) {
     assert_int_equal(sampling_check(&SAMPLING_DEFAULT, NULL), FR_OK);
 }
 
+static double logprob(const float *logits, int32_t n_vocab, int32_t token) {
+    Sampler *s = sampler_new(n_vocab);
+    double log_p = sampler_logprob(s, logits, token);
+    sampler_free(s);
+    return log_p;
+}
+
 static void log_probabilities_are_those_of_softmax(void **state) {
     (void)state;
-    const float logits[] = {0, 1, NAN, -INFINITY, 1000};
-    assert_true(fabs(sampler_logprob(logits, 2, 0) + log(1 + exp(1))) < 1e-12);
-    assert_true(fabs(sampler_logprob(logits, 3, 1) - (1 - log(1 + exp(1)))) < 1e-12);
-    assert_true(sampler_logprob(logits, 3, 2) == -INFINITY);
-    assert_true(sampler_logprob(logits, 4, 3) == -INFINITY);
-    assert_true(fabs(sampler_logprob(logits, 5, 0) + 1000) < 1e-9);
-    assert_true(sampler_logprob(logits, 5, 9) == -INFINITY);
+    const float logits[] = {0, 1, NAN, -INFINITY, 1000}, none[] = {NAN, -INFINITY},
+                infinite[] = {1, INFINITY, INFINITY};
+    assert_true(fabs(logprob(logits, 2, 0) + log(1 + exp(1))) < 1e-12);
+    assert_true(fabs(logprob(logits, 3, 1) - (1 - log(1 + exp(1)))) < 1e-12);
+    assert_true(logprob(logits, 3, 2) == -INFINITY);
+    assert_true(logprob(logits, 4, 3) == -INFINITY);
+    assert_true(fabs(logprob(logits, 5, 0) + 1000) < 1e-9);
+    assert_true(logprob(logits, 5, 9) == -INFINITY);
+    for (int32_t t = 0; t < 2; t++) assert_true(logprob(none, 2, t) == -INFINITY);
+    for (int32_t t = 0; t < 3; t++) assert_true(logprob(infinite, 3, t) == (t ? 0 : -INFINITY));
 }
 
 int main(void) {

@@ -81,6 +81,7 @@ static int on_token(void *user, const fr_token_event *event) {
 static long count(fr_engine *engine, const Case *c) {
     int32_t prompt[N_PROMPT];
     make_prompt(prompt);
+    static const fr_logit_bias bias[] = {{5, -2}, {9, 1}};
     const fr_request_options options = {.prompt = prompt,
                                         .n_prompt = N_PROMPT,
                                         .max_tokens = N_TOKENS,
@@ -89,7 +90,10 @@ static long count(fr_engine *engine, const Case *c) {
                                         .n_drafts = c->n_drafts,
                                         .ignore_eos = 1,
                                         .on_token = on_token,
-                                        .user = (void *)c};
+                                        .user = (void *)c,
+                                        .logit_bias = bias,
+                                        .n_logit_bias = 2,
+                                        .n_top_logprobs = 3};
     fr_request *r;
     fr_error err;
     if (rig_open_request(&r, engine, &options, &err)) fail_msg("%s: %s", c->name, err.message);

@@ -1,12 +1,14 @@
 /* cmd_run.c - `forerun run`: generate text. */
 #include "app/json_file.h"
 #include "app/json_values.h"
+#include "app/run/closing_line.h"
 #include "app/run/generate.h"
 #include "app/run/record_file.h"
-#include "app/safe_text.h"
+#include "app/run/text_output.h"
 #include "app/stats_json.h"
 
 #include "base/threads.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +18,7 @@ typedef struct RunArgs {
     GenerateArgs generate;
     const char *stats_json, *record;
     int stats, logprobs;
+    int32_t top_logprobs;
 } RunArgs;
 
 static RunArgs args;
@@ -26,6 +29,10 @@ static const Option option_table[] = {
      .section = "Output",
      .help = "write tokens, text, acceptance and times to FILE, as JSON"},
     {.key = "logprobs", OPT_FLAG(RunArgs, logprobs), .help = "add the log-probability of each token to --stats-json"},
+    {.key = "top-logprobs",
+     OPT_INT(RunArgs, top_logprobs, 0, FR_MAX_TOP_LOGPROBS),
+     .default_value = "0",
+     .help = "add the N most probable tokens at each position to --stats-json, with their log-probabilities"},
     {.key = "stats", OPT_FLAG(RunArgs, stats), .help = "print a summary on standard error"},
     {.key = "record",
      OPT_OUTPUT(RunArgs, record),
@@ -36,11 +43,15 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-static void set_defaults(void) { generate_defaults(&args.generate); }
+static void set_defaults(void) { generate_defaults_interactive(&args.generate); }
 
 static int check(fr_error *err) {
+    generate_complete_interactive(&args.generate);
     if (args.logprobs && !args.stats_json)
         return error_set(err, FR_ERR_ARGUMENT, "--logprobs are written to the statistics: pass --stats-json=FILE too");
+    if (args.top_logprobs && !args.stats_json)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--top-logprobs are written to the statistics: pass --stats-json=FILE too");
     return generate_check_prompt(&args.generate, err);
 }
 
@@ -48,27 +59,25 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.gener
 
 /* What the callback of a token needs. */
 typedef struct Output {
-    int use_color;
-    bool is_terminal; /* standard output: what is generated is escaped, so that no token of the model controls it */
-    Buf text;         /* of one token, escaped */
+    TextOutput text;
     json_t *logprobs; /* NULL: not wanted */
+    json_t *top_logprobs;
 } Output;
+
+/* [{"token": 12, "logprob": -0.5}, ...] */
+static json_t *top_json(const fr_token_event *event) {
+    json_t *array = json_array();
+    for (int i = 0; i < event->n_top_logprobs; i++)
+        json_array_append_new(array, json_pack("{s:i, s:o}", "token", (int)event->top_logprobs[i].token, "logprob",
+                                               json_real_or_null(event->top_logprobs[i].logprob)));
+    return array;
+}
 
 static int print_token(void *user, const fr_token_event *event) {
     Output *out = user;
-    const char *text = event->text;
-    size_t n = event->n_bytes;
-    if (out->is_terminal) {
-        buf_clear(&out->text);
-        if (!buf_append(&out->text, "", 0) || !safe_text_append_lines(&out->text, text, n)) return 1;
-        text = out->text.data, n = out->text.n;
-    }
     if (out->logprobs) json_array_append_new(out->logprobs, json_real_or_null(event->logprob));
-    if (out->use_color && event->source >= 0 && n)
-        printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), text);
-    else fwrite(text, 1, n, stdout);
-    /* A closed pipe ends the generation. */
-    return fflush(stdout) != 0;
+    if (out->top_logprobs) json_array_append_new(out->top_logprobs, top_json(event));
+    return text_output_write(&out->text, event);
 }
 
 static void print_summary(const Generator *g, const fr_request *r) {
@@ -76,9 +85,11 @@ static void print_summary(const Generator *g, const fr_request *r) {
     fr_model_info info;
     fr_model_get_info(g->model, &info);
     fr_request_get_stats(r, &s);
-    fprintf(stderr, "%lld tokens in %lld steps, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
-            (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
-            (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
+    fprintf(stderr, "seed %llu; ", (unsigned long long)args.generate.sampling.seed);
+    fprintf(stderr,
+            "%lld token%s in %lld step%s, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
+            (long long)s.n_generated, cli_plural(s.n_generated), (long long)s.n_steps, cli_plural(s.n_steps),
+            s.acceptance_length, (long long)s.accepted, (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
     fprintf(
         stderr,
         "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
@@ -104,22 +115,24 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     fr_model_get_info(g->model, &info);
     const int32_t *tokens = fr_request_tokens(r, &n);
     const char *text = fr_request_text(r, &n_bytes);
+    if (a->chat) text = text_output_trimmed(text, &n_bytes);
     json_t *j = stats_json(&s), *ids = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(ids, json_integer(tokens[i]));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.logits_hash);
-    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b}", "tokens", ids, "text",
-                                        json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish(r)),
-                                        "logits_hash", hash, "backend", info.backend, "kernel_table", info.kernels,
-                                        "activations", info.activations, "threads",
-                                        a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify",
-                                        a->verify ? a->verify : "sampled", "lossy", s.is_lossy));
+    json_object_update_new(
+        j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b, s:I}", "tokens", ids, "text",
+                     json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish(r)), "logits_hash", hash,
+                     "backend", info.backend, "kernel_table", info.kernels, "activations", info.activations, "threads",
+                     a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify",
+                     a->verify ? a->verify : "sampled", "lossy", s.is_lossy, "seed", (json_int_t)a->sampling.seed));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }
 
-static int write_stats(const Generator *g, const fr_request *r, json_t *logprobs, fr_error *err) {
+static int write_stats(const Generator *g, const fr_request *r, const Output *out, fr_error *err) {
     json_t *j = request_json(g, r, &args.generate);
-    if (j && logprobs) json_object_set(j, "logprobs", logprobs);
+    if (j && out->logprobs) json_object_set(j, "logprobs", out->logprobs);
+    if (j && out->top_logprobs) json_object_set(j, "top_logprobs", out->top_logprobs);
     int status = json_file_write(j, args.stats_json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
     json_decref(j);
     return status;
@@ -135,6 +148,20 @@ static void record(const RecordFile *file, const Generator *g, const fr_request 
         fprintf(stderr, "forerun: warning: the generation is not recorded: %s\n", err.message);
 }
 
+/* What follows the text, on standard error. */
+static void report(const Generator *g, const fr_request *r) {
+    fr_stats s;
+    fr_request_get_stats(r, &s);
+    if (s.draft_error[0])
+        fprintf(stderr, "forerun: a drafter was switched off, which does not change %s: %s\n",
+                generate_rule(&args.generate)->is_ratio ? "the distribution of the text" : "the text", s.draft_error);
+    if (fr_request_finish(r) == FR_FINISH_CONTEXT)
+        fprintf(stderr, "forerun: the text ends because the context of %d tokens is full: -c N makes it longer\n",
+                g->engine->options.n_ctx);
+    if (args.stats) print_summary(g, r);
+    else if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) closing_line_print(&s, 0);
+}
+
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
@@ -145,30 +172,25 @@ static int run(int argc, char **argv) {
         generator_close(&g);
         return cli_fail(&err);
     }
-    Output out = {.use_color = generate_use_color(args.generate.color, 1),
-                  .is_terminal = isatty(STDOUT_FILENO),
-                  .text.max_bytes = 1 << 20,
-                  .logprobs = args.logprobs ? json_array() : NULL};
+    Output out = {.text = text_output_open(generate_use_color(args.generate.color, 1), args.generate.chat),
+                  .logprobs = args.logprobs ? json_array() : NULL,
+                  .top_logprobs = args.top_logprobs ? json_array() : NULL};
     args.generate.want_logprobs = args.logprobs;
+    args.generate.n_top_logprobs = args.top_logprobs;
     fr_request *r;
     int status = generator_run(&g, &args.generate, args.generate.drafts, args.generate.n_drafts, print_token, &out, &r,
                                &err);
     if (!status) {
         putchar('\n');
-        fr_stats s;
-        fr_request_get_stats(r, &s);
-        if (s.draft_error[0])
-            fprintf(stderr, "forerun: a drafter was switched off, which does not change %s: %s\n",
-                    generate_rule(&args.generate)->is_ratio ? "the distribution of the text" : "the text",
-                    s.draft_error);
-        if (args.stats) print_summary(&g, r);
-        if (args.stats_json) status = write_stats(&g, r, out.logprobs, &err);
         fflush(stdout);
+        report(&g, r);
+        if (args.stats_json) status = write_stats(&g, r, &out, &err);
         record(&file, &g, r);
         fr_request_close(r);
     }
     json_decref(out.logprobs);
-    buf_free(&out.text);
+    json_decref(out.top_logprobs);
+    text_output_close(&out.text);
     record_file_close(&file);
     generator_close(&g);
     return status ? cli_fail(&err) : CLI_OK;
@@ -177,9 +199,8 @@ static int run(int argc, char **argv) {
 const Command command_run = {
     .name = "run",
     .summary = "generate text, with drafters or without",
-    .about = "Generate text from a prompt. With --draft, drafters propose tokens that the model verifies several at a "
-             "time; the text is the same "
-             "as without them. Several --draft options share one budget. Rules of --verify other than sampled give "
+    .about = "Generate text from a prompt. Drafters propose tokens that the model verifies several at a time; the text "
+             "is the same as without them (--draft none). Rules of --verify other than sampled give "
              "another text of the same "
              "distribution; with --lossy, a text of another distribution.",
     .sets = (const OptionSet[]){{generate_options, &args.generate},

@@ -42,17 +42,32 @@ static int encode_prompt(Generator *g, const GenerateArgs *a, const char *text, 
 
 static void show_loading(void *user, double part) { progress_update(user, (int64_t)(part * 1000)); }
 
+static void warn_of_context(const fr_model *model, int n_ctx) {
+    fr_model_info info;
+    fr_model_get_info(model, &info);
+    if (n_ctx > info.n_ctx_train && info.n_ctx_train > 0)
+        fprintf(stderr,
+                "forerun: warning: the model was trained for contexts of at most %d tokens; what it generates beyond "
+                "them may be worthless: pass -c %d or less\n",
+                info.n_ctx_train, info.n_ctx_train);
+}
+
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
     fr_model_options options = {.backend = a->backend,
                                 .kernels = a->kernels,
                                 .activations = a->activations,
+                                .packed_file = cli_packed_file(a->model),
                                 .n_threads = a->engine.n_threads,
                                 .progress = show_loading,
                                 .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
+    fr_model_info info = {.packed_error = NULL};
+    if (!status) fr_model_get_info(*out, &info);
+    cli_note_packed(info.packed_error);
+    if (!status) warn_of_context(*out, a->engine.n_ctx);
     return status;
 }
 
@@ -148,7 +163,10 @@ fr_request_options generate_request_options(const GenerateArgs *a, const char *c
                                 .verify = a->verify,
                                 .allow_lossy = a->lossy,
                                 .ignore_eos = a->ignore_eos,
-                                .want_logprobs = a->want_logprobs};
+                                .want_logprobs = a->want_logprobs,
+                                .logit_bias = a->bias,
+                                .n_logit_bias = a->n_bias,
+                                .n_top_logprobs = a->n_top_logprobs};
 }
 
 int generator_run(Generator *g, const GenerateArgs *a, const char *const *drafts, int n_drafts,

@@ -7,7 +7,7 @@
 #include "app/command_files.h"
 #include "spec/verify/verifier.h"
 
-enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16 };
+enum { GENERATE_MAX_DRAFTS = 8, GENERATE_MAX_STOPS = 16, GENERATE_MAX_BIASES = 300 };
 enum { GENERATE_TRIAL_TOKENS = 32 }; /* in which a drafter shows what trees it makes */
 
 typedef enum ColorWhen { COLOR_NEVER, COLOR_AUTO, COLOR_ALWAYS } ColorWhen;
@@ -26,8 +26,11 @@ typedef struct GenerateArgs {
     const char *stops[GENERATE_MAX_STOPS];
     int n_stops;
     fr_sampling sampling;
+    const char *bias_texts[GENERATE_MAX_BIASES];
+    int n_bias;
+    fr_logit_bias bias[GENERATE_MAX_BIASES]; /* [n_bias] what they say, once generate_check has read them */
     fr_engine_options engine;
-    int tree_budget, ignore_eos, want_logprobs;
+    int tree_budget, ignore_eos, want_logprobs, n_top_logprobs;
     ColorWhen color;
 } GenerateArgs;
 
@@ -35,6 +38,10 @@ typedef struct GenerateArgs {
  * filled first. */
 extern const Option generate_options[], generate_prompt_options[];
 void generate_defaults(GenerateArgs *a);
+/* Instead of generate_defaults, and after parsing: the defaults of `run` and `chat`, which measure nothing. They draft
+ * with auto, and sample with a random seed. */
+void generate_defaults_interactive(GenerateArgs *a);
+void generate_complete_interactive(GenerateArgs *a);
 /* What no row can check; the second also checks the prompt. */
 int generate_check(const GenerateArgs *a, fr_error *err);
 int generate_check_prompt(GenerateArgs *a, fr_error *err);

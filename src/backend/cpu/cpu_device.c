@@ -15,7 +15,7 @@ int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err) {
         cpu_device_close(&d->base);
         return status;
     }
-    d->base = (Device){.backend = &backend_cpu, .n_threads = options->n_threads};
+    d->base = (Device){.backend = &backend_cpu, .n_threads = options->n_threads, .rows = d->kernels->rows};
     *out = &d->base;
     return FR_OK;
 }
@@ -27,6 +27,10 @@ void cpu_device_close(Device *device) {
     mem_free(d->products);
     mem_free(d->ones);
     mem_free(d);
+}
+
+void cpu_run_parts(Device *device, int n_parts, PartFn fn, void *ctx) {
+    threads_run(((CpuDevice *)device)->threads, n_parts, fn, ctx);
 }
 
 /* Bytes of an activation row in the widest form. */

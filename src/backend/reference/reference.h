@@ -4,9 +4,6 @@
 
 #include "backend/backend.h"
 
-/* Experts that a layer uses at once, at most. */
-enum { REFERENCE_MAX_EXPERTS_USED = 64 };
-
 typedef struct RefContext {
     Context base;
     const Model *model;
@@ -16,12 +13,14 @@ typedef struct RefContext {
     double *x, *normed;     /* [max_rows][n_embd] residual stream, and its norm */
     double *q, *attended;   /* [max_rows][q_dim] */
     double *k, *v;          /* [max_rows][kv_dim] */
-    double *gate, *up;      /* [max_rows][n_ff] */
+    double *gate, *up;      /* [max_rows][widest inner row] */
     double *delta;          /* [max_rows][n_embd] what a block adds to x */
     double *scores;         /* [n_ctx] */
     double *experts;        /* [n_expert] router probabilities */
+    double *expert_out;     /* [n_embd] of one expert and one row */
     float *weight_row;      /* one row of a matrix, as floats */
     float *logits, *hidden; /* [max_rows][n_vocab], [max_rows][n_embd]: results */
+    InputSquares *squares;  /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
 /* Slot 0 of the keys (which = 0) or values (1) of a layer; slot s follows s * kv_dim further. */
@@ -35,6 +34,7 @@ const float *reference_read(Context *c, ResultKind kind, int32_t i);
 void reference_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void reference_fill_slot(Context *c, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
+void reference_sum_inputs(Context *c, InputSquares *to);
 
 /* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them;
  * row: room for one of them as floats. round_inputs: x is rounded to BF16 first. */
@@ -43,6 +43,9 @@ void reference_product(const GgufTensor *w, const void *data, const double *x, i
 /* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
 void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
 double reference_silu(double x);
+double reference_gelu(double x);
+/* What becomes of a product with the LM head. */
+double reference_finish_logit(const Hparams *h, double logit);
 
 int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                           int32_t max_rows, fr_error *err);

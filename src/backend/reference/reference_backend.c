@@ -11,6 +11,8 @@ static size_t matrix_bytes(const Model *m) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
         bytes += l->q->bytes + l->k->bytes + l->v->bytes + l->o->bytes + l->gate->bytes + l->up->bytes + l->down->bytes;
+        if (l->router) bytes += l->router->bytes;
+        if (l->shared_gate) bytes += l->shared_gate->bytes + l->shared_up->bytes + l->shared_down->bytes;
     }
     return bytes;
 }
@@ -20,7 +22,7 @@ static int check_experts(const Model *m, fr_error *err) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
         if (l->ffn != FFN_EXPERTS) continue;
-        int64_t n = l->router->dims[1], most = n < REFERENCE_MAX_EXPERTS_USED ? n : REFERENCE_MAX_EXPERTS_USED;
+        int64_t n = l->router->dims[1], most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
         if (l->n_expert_used < 1 || l->n_expert_used > most)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "%s: layer %d uses %d of %lld experts at once, but 1 to %lld are possible",
@@ -39,7 +41,8 @@ static int check_weights(const Model *m, fr_error *err) {
     if (!status) status = check_finite(m, m->output, err);
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
         const LayerSpec *l = &m->layers[i];
-        const GgufTensor *const matrices[] = {l->q, l->k, l->v, l->o, l->gate, l->up, l->down, l->router};
+        const GgufTensor *const matrices[] = {l->q,    l->k,      l->v,           l->o,         l->gate,       l->up,
+                                              l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
         for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++)
             status = check_finite(m, matrices[k], err);
     }
@@ -86,11 +89,16 @@ static int device_open(Device **out, const DeviceOptions *options, fr_error *err
     (void)options;
     *out = mem_calloc(1, sizeof **out);
     if (!*out) return error_memory(err, "a device", sizeof **out);
-    **out = (Device){.backend = &backend_reference, .n_threads = 1};
+    **out = (Device){.backend = &backend_reference, .n_threads = 1, .rows = &row_kernels_plain};
     return FR_OK;
 }
 
 static void close_device(Device *d) { mem_free(d); }
+
+static void run_parts(Device *d, int n_parts, PartFn fn, void *ctx) {
+    (void)d;
+    for (int i = 0; i < n_parts; i++) fn(ctx, i, n_parts, 0);
+}
 
 /* ---- measurements: the work as the file has it, in one part --------------------------------------------- */
 
@@ -122,6 +130,7 @@ const Backend backend_reference = {
     .embed = embed,
     .device_open = device_open,
     .device_close = close_device,
+    .run_parts = run_parts,
     .context_open = reference_context_open,
     .context_close = reference_context_close,
     .forward = reference_forward,
@@ -142,4 +151,5 @@ const Backend backend_reference = {
     .work = work,
     .parts = parts,
     .time_parts = time_parts,
+    .sum_inputs = reference_sum_inputs,
 };

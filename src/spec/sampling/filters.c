@@ -2,7 +2,7 @@
  *
  * The problem: of 128,000 logits only a few pass the filters, and sorting the whole row to find them is expensive.
  * The idea: partial selections. top-k is a heap of k candidates. top-p first rules out tokens too light to be in the
- * set, by a bound on their common mass, and then pops a heap until the mass is reached. If many tokens remain, as on
+ * set, by a bound on their common mass, and sorts the others until the mass is reached. If many tokens remain, as on
  * flat rows, a histogram of the logits gives the end of the run to within a bucket or two, so that only the tokens
  * there have to be ordered.
  *
@@ -10,20 +10,15 @@
  * worst, on flat rows. Proof: tests/unit/test_sampler.c, against a slow reference. */
 #include "spec/sampling/filters.h"
 
-#include "spec/sampling/row_scan.h"
-
 #include <stdlib.h>
 #include <string.h>
-
-/* Whether a comes before b in falling order of probability. */
-static bool before(Candidate a, Candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
 /* Restores the heap below i. The top is the first candidate in that order, or the last with last_on_top. */
 static void sift_down(Candidate *heap, int32_t n, int32_t i, bool last_on_top) {
     Candidate moving = heap[i];
     for (int32_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(heap[child + 1], heap[child]) != last_on_top) child++;
-        if (before(heap[child], moving) == last_on_top) break;
+        if (child + 1 < n && filter_before(heap[child + 1], heap[child]) != last_on_top) child++;
+        if (filter_before(heap[child], moving) == last_on_top) break;
         heap[i] = heap[child];
     }
     heap[i] = moving;
@@ -34,16 +29,23 @@ static void heapify(Candidate *heap, int32_t n, bool last_on_top) {
 }
 
 /* The k first candidates of the row, as a heap with the first on top; returns how many there are. */
-static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_vocab, int32_t k) {
+static int32_t select_top_k(const FilterScratch *s, const float *logits, int32_t k) {
+    enum { CHUNK = 1024 };
+    Candidate *heap = s->candidates;
     int32_t n = 0, i = 0;
-    for (; i < n_vocab && n < k; i++)
+    for (; i < s->n_vocab && n < k; i++)
         if (logits[i] > -INFINITY) heap[n++] = (Candidate){logits[i], i};
     heapify(heap, n, true);
-    for (; i < n_vocab; i++) /* ids rise, so a token of equal logit comes after the heap's last */
-        if (logits[i] > heap[0].logit) {
-            heap[0] = (Candidate){logits[i], i};
+    for (int32_t end; i < s->n_vocab; i = end) {
+        end = s->n_vocab - i < CHUNK ? s->n_vocab : i + CHUNK;
+        int32_t n_above = s->rows->above(logits + i, end - i, heap[0].logit, s->ids);
+        for (int32_t c = 0; c < n_above; c++) { /* ids rise, so a token of equal logit comes after the heap's last */
+            float logit = logits[i + s->ids[c]];
+            if (!(logit > heap[0].logit)) continue;
+            heap[0] = (Candidate){logit, i + s->ids[c]};
             sift_down(heap, n, 0, true);
         }
+    }
     heapify(heap, n, false);
     return n;
 }
@@ -53,9 +55,9 @@ static int32_t select_top_k(Candidate *heap, const float *logits, int32_t n_voca
  * less than (1 - top_p) * mass. Half of that bound leaves a margin for rounding. */
 static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o,
                             double *mass) {
-    *mass = row_mass(logits, s->n_vocab, max, o->temperature);
+    *mass = s->rows->mass(logits, s->n_vocab, max, o->temperature);
     double floor_logit = (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
-    return row_above(logits, s->n_vocab, (float)floor_logit, s->ids);
+    return s->rows->above(logits, s->n_vocab, (float)floor_logit, s->ids);
 }
 
 /* Reduces a heap to the shortest run from its top whose mass, together with `sum`, reaches `want`. The run is moved
@@ -112,27 +114,64 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
     return e;
 }
 
+/* A number that rises as the logit falls; equal for equal logits, so that 0 and -0 are one. */
+static uint32_t falling_key(float logit) {
+    float x = logit + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 ? bits : ~bits & 0x7fffffff;
+}
+
+/* Sorts candidates of rising ids in falling order of probability: by one byte of their keys after the other. */
+static void sort_falling(Candidate *c, int32_t n, Candidate *spare) {
+    for (int shift = 0; shift < 32; shift += 8) {
+        int32_t starts[257] = {0};
+        for (int32_t i = 0; i < n; i++) starts[(falling_key(c[i].logit) >> shift & 255) + 1]++;
+        for (int k = 0; k < 256; k++) starts[k + 1] += starts[k];
+        for (int32_t i = 0; i < n; i++) spare[starts[falling_key(c[i].logit) >> shift & 255]++] = c[i];
+        Candidate *sorted = spare; /* after an even number of passes it is the caller's c */
+        spare = c;
+        c = sorted;
+    }
+}
+
+/* Divides the n tokens of s->ids: those that are in the run for sure become candidates at `sure`, those near its end
+ * stay in s->ids. Without branches, which nobody could predict. Returns how many stay. */
+static int32_t divide(const FilterScratch *s, const Ends *ends, const float *row, float max, int32_t n,
+                      Candidate *restrict sure) {
+    const Ends e = *ends;
+    int32_t *ids = s->ids, n_near = 0, n_sure = 0;
+    for (int32_t i = 0; i < n; i++) {
+        Candidate c = {row[ids[i]], ids[i]};
+        int32_t bucket = bucket_of(&e, max, c.logit);
+        sure[n_sure] = c;
+        n_sure += bucket < e.sure;
+        ids[n_near] = c.id;
+        n_near += (bucket >= e.sure) & (bucket <= e.last);
+    }
+    return n_near;
+}
+
 /* The shortest run of most probable tokens whose mass reaches `want`, at the end of s->candidates[0..*n); returns its
  * length. The candidates for it are the *n tokens of s->ids. */
 static int32_t take_top_p(const FilterScratch *s, const float *row, float max, float temperature, double want,
                           int32_t *n) {
     Ends e = {.last = N_BUCKETS - 1};
     if (*n > N_BUCKETS) e = find_ends(s->ids, *n, row, max, temperature, want);
-    int32_t n_heap = 0, n_sure = 0, n_ids = *n;
-    double sum = 0;
     Candidate *sure = s->candidates + (s->n_vocab - e.n_sure);
-    for (int32_t i = 0; i < n_ids; i++) {
-        Candidate c = {row[s->ids[i]], s->ids[i]};
-        int32_t bucket = bucket_of(&e, max, c.logit);
-        if (bucket > e.last) continue;
-        if (bucket < e.sure) sure[n_sure++] = c, sum += filter_weight(c.logit, max, temperature);
-        else s->candidates[n_heap++] = c;
+    int32_t n_near = divide(s, &e, row, max, *n, sure), n_cut = 0;
+    double sum = 0;
+    for (int32_t i = 0; i < e.n_sure; i++) sum += filter_weight(sure[i].logit, max, temperature);
+    for (int32_t i = 0; i < n_near; i++) s->near[i] = (Candidate){row[s->ids[i]], s->ids[i]};
+    sort_falling(s->near, n_near, s->spare);
+    while (n_cut < n_near) {
+        sum += filter_weight(s->near[n_cut++].logit, max, temperature);
+        if (sum >= want) break;
     }
-    heapify(s->candidates, n_heap, false);
-    int32_t n_cut = cut_heap(s->candidates, n_heap, max, temperature, sum, want);
-    memmove(s->candidates + n_heap, sure, (size_t)n_sure * sizeof *sure);
-    *n = n_heap + n_sure;
-    return n_cut + n_sure;
+    for (int32_t i = 0; i < n_cut; i++) s->candidates[n_near - 1 - i] = s->near[i];
+    memmove(s->candidates + n_near, sure, (size_t)e.n_sure * sizeof *sure);
+    *n = n_near + e.n_sure;
+    return n_cut + e.n_sure;
 }
 
 Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *row, float max) {
@@ -144,7 +183,7 @@ Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *r
     int32_t n;
     double mass = 0;
     if (by_k) {
-        n = select_top_k(c, row, s->n_vocab, o->top_k);
+        n = select_top_k(s, row, o->top_k);
         for (int32_t i = 0; i < n; i++) mass += filter_weight(c[i].logit, max, o->temperature);
         kept.n = o->top_p < 1 ? cut_heap(c, n, max, o->temperature, 0, (double)o->top_p * mass) : n;
     } else {

@@ -2,6 +2,7 @@
 #ifndef SAMPLING_FILTERS_H
 #define SAMPLING_FILTERS_H
 
+#include "base/row_kernels.h"
 #include "spec/sampling/sampler.h"
 
 #include <math.h>
@@ -12,10 +13,17 @@ typedef struct Candidate {
     int32_t id;
 } Candidate;
 
+/* Whether a comes before b in falling order of probability: of equal logits the lowest id comes first. */
+static inline bool filter_before(Candidate a, Candidate b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
 typedef struct FilterScratch { /* working memory, owned by the sampler */
     int32_t n_vocab;
-    Candidate *candidates; /* [n_vocab] heap of top-k and top-p */
-    int32_t *ids;          /* [n_vocab] tokens that can be in the top-p set */
+    const RowKernels *rows;
+    Candidate *candidates;   /* [n_vocab + 1] what remains */
+    Candidate *near, *spare; /* [n_vocab] tokens near the end of the top-p set, while they are sorted */
+    int32_t *ids;            /* [n_vocab] tokens that can be in the top-p set */
 } FilterScratch;
 
 /* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). Of either, min-p

@@ -42,12 +42,10 @@ void gumbel_row_begin(GumbelRow *g, uint64_t seed, RngStream stream, uint64_t po
     }
 }
 
-static double common_v(uint32_t word) { return GUMBEL_RARE + (1 - GUMBEL_RARE) * (((double)word + 0.5) * 0x1p-32); }
-
 void gumbel_row_block(const GumbelRow *g, int32_t first, double v[4]) {
     uint32_t w[4];
     rng_words(g->seed, g->stream, g->position, (uint32_t)first / 4, w);
-    for (int i = 0; i < 4; i++) v[i] = common_v(w[i]);
+    for (int i = 0; i < 4; i++) v[i] = gumbel_common_v(w[i]);
     for (int32_t k = 0; k < g->n_rare; k++)
         if (g->rare_id[k] >= first && g->rare_id[k] < first + 4) v[g->rare_id[k] - first] = g->rare_v[k];
 }

@@ -31,6 +31,10 @@ double gumbel_row_v(const GumbelRow *g, int32_t token);
 /* The first token from `token` on whose noise is rare; INT32_MAX: there is none. */
 int32_t gumbel_row_next_rare(const GumbelRow *g, int32_t token);
 
+/* v of a token whose noise is not rare, by its word of rng_words(seed, stream, position, token / 4). */
+static inline double gumbel_common_v(uint32_t word) {
+    return GUMBEL_RARE + (1 - GUMBEL_RARE) * (((double)word + 0.5) * 0x1p-32);
+}
 static inline double gumbel_of(double v) { return -log(-log1p(-v)); }
 /* The noise of one token, for callers without a row. */
 double gumbel_noise(uint64_t seed, RngStream stream, uint64_t position, int32_t token);

@@ -4,12 +4,18 @@
  * token id). This is a draw from p that depends on the seed and the position alone, so that the text is the same with
  * and without speculation. Temperature 0 is the case G = 0. Ties go to the lowest id.
  *
- * Order: penalties on the logits, then temperature, top-k, top-p, min-p; then the draw.
+ * Order: biases and penalties on the logits, then temperature, top-k, top-p, min-p; then the draw.
  */
 #ifndef SAMPLING_SAMPLER_H
 #define SAMPLING_SAMPLER_H
 
 #include "base/error.h"
+#include "base/row_kernels.h"
+
+typedef struct LogitBias {
+    int32_t token;
+    float bias; /* added to its logit; -inf: the token is never chosen */
+} LogitBias;
 
 typedef struct SamplingOptions {
     float temperature;       /* 0: greedy */
@@ -21,14 +27,19 @@ typedef struct SamplingOptions {
     float presence_penalty;  /* subtracted once per seen token; 0: none */
     int32_t penalty_last_n;  /* how many last tokens of the context are penalised; -1: all; 0: none */
     uint64_t seed;
+    const LogitBias *bias; /* [n_bias] borrowed; several for one token add up */
+    int32_t n_bias;
 } SamplingOptions;
 
-extern const SamplingOptions SAMPLING_DEFAULT; /* greedy, without penalties; penalty_last_n is 64 */
-int sampling_check(const SamplingOptions *o, fr_error *err);
+extern const SamplingOptions SAMPLING_DEFAULT;               /* greedy, without penalties; penalty_last_n is 64 */
+int sampling_check(const SamplingOptions *o, fr_error *err); /* all but the tokens of the biases */
+void sampling_add_bias(const SamplingOptions *o, float *row, int32_t n_vocab);
 
 typedef struct Sampler Sampler;        /* working memory, for one caller at a time */
 Sampler *sampler_new(int32_t n_vocab); /* NULL: no memory */
 void sampler_free(Sampler *s);
+/* From now on uses these kernels (Device.rows) instead of plain C: faster, with the same results. */
+void sampler_use_kernels(Sampler *s, const RowKernels *rows);
 
 /* The target's token at output position `position` (0 for the first generated token), given the row of logits
  * [n_vocab], which stays as it is, and the whole context so far ([n_context], prompt and output). */
@@ -41,7 +52,15 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
 void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,
                   float *dist);
 
-/* Natural log-probability of `token` under softmax(logits), before penalties and filters. */
-double sampler_logprob(const float *logits, int32_t n_vocab, int32_t token);
+/* log softmax(logits) as a function of a logit: natural log-probabilities before biases, penalties and
+ * filters. The same bits with
+ * all kernels. */
+typedef struct LogSoftmax {
+    double max, log_sum; /* log p = logit - max - log_sum */
+} LogSoftmax;
+LogSoftmax sampler_log_softmax(const Sampler *s, const float *logits);
+double log_softmax_of(const LogSoftmax *l, float logit);
+/* That of one token; -inf for tokens outside the vocabulary. */
+double sampler_logprob(const Sampler *s, const float *logits, int32_t token);
 
 #endif

@@ -32,6 +32,7 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
                                ARENA_ITEM(&d->children, TOP_K_MAX)};
     status = arena_take(&d->arena, items, ARENA_COUNT(items), method, err);
     if (!status && !(d->sampler = sampler_new(d->n_vocab))) status = error_memory(err, method, (size_t)d->n_vocab);
+    if (!status) sampler_use_kernels(d->sampler, d->device->rows);
     for (int32_t i = 0; i < d->max_sequences && !status; i++) {
         d->sequences[i].context = contexts + i * room;
         d->sequences[i].sampling = SAMPLING_DEFAULT;

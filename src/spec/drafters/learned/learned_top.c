@@ -56,6 +56,7 @@ static int32_t top_by_probability(const LearnedDrafter *d, float temperature, fl
     return n;
 }
 
+/* But for biases. */
 static bool is_plain(const SamplingOptions *o) {
     return o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0 && o->repeat_penalty == 1 && o->frequency_penalty == 0 &&
            o->presence_penalty == 0;
@@ -65,6 +66,7 @@ static bool is_plain(const SamplingOptions *o) {
 static const float *find_dist(LearnedDrafter *d, LearnedSequence *s, const int32_t *path, int32_t n_path, float *logits,
                               float *out) {
     if (is_plain(&s->sampling)) {
+        sampling_add_bias(&s->sampling, logits, d->n_vocab);
         scale(logits, d->n_vocab, 1 / s->sampling.temperature);
         d->backend->softmax(d->device, logits, 1, d->n_vocab);
         return out == d->dist ? logits : memcpy(out, logits, (size_t)d->n_vocab * sizeof *out);
@@ -81,7 +83,10 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
         float *row = draft_dists_row(s->dists); /* NULL: the node gets no children */
         return row ? learned_draw(d, s, path, n_path, find_dist(d, s, path, n_path, logits, row), k, tokens, log_p) : 0;
     }
-    if (!s->is_coupled) return top_by_probability(d, s->sampling.temperature, logits, k, tokens, log_p);
+    if (!s->is_coupled) {
+        sampling_add_bias(&s->sampling, logits, d->n_vocab);
+        return top_by_probability(d, s->sampling.temperature, logits, k, tokens, log_p);
+    }
     const float *q = find_dist(d, s, path, n_path, logits, d->dist);
     const DrawParent parent = {
         .noise = {.stream = RNG_TARGET, .seed = s->sampling.seed, .position = s->position + (uint64_t)n_path}};

@@ -37,6 +37,7 @@ static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
     r->sampler = sampler_new(r->n_vocab);
     if (!r->sequences || !r->rows || !r->row_ids || !r->sampler)
         return error_memory(err, "a draft model's rows", n * sizeof *r->rows);
+    sampler_use_kernels(r->sampler, env->device->rows);
     ExecutorOptions options = {.kv_type = KV_F16,
                                .page_size = PAGE_SIZE,
                                .n_ctx = r->n_ctx + r->n_nodes,

@@ -219,6 +219,13 @@ static void count_ranks(Recycling *d, const VerifiedTree *v) {
     }
 }
 
+static float bias_of(const SamplingOptions *o, int32_t token) {
+    float sum = 0;
+    for (int32_t i = 0; i < o->n_bias; i++)
+        if (o->bias[i].token == token) sum += o->bias[i].bias;
+    return sum;
+}
+
 /* Probabilities of the n best logits among themselves, as the request's temperature and filters make them. Penalties belong
  * to a context, so they are left out. */
 static void find_shares(const Recycling *d, const SamplingOptions *sampling, const float *logits, const int32_t *tokens,
@@ -227,7 +234,8 @@ static void find_shares(const Recycling *d, const SamplingOptions *sampling, con
     SamplingOptions o = *sampling;
     o.repeat_penalty = 1;
     o.frequency_penalty = o.presence_penalty = 0;
-    for (int32_t i = 0; i < d->k; i++) best[i] = i < n ? logits[tokens[i]] : -INFINITY;
+    o.n_bias = 0;
+    for (int32_t i = 0; i < d->k; i++) best[i] = i < n ? logits[tokens[i]] + bias_of(sampling, tokens[i]) : -INFINITY;
     sampler_dist(d->sampler, &o, best, NULL, 0, shares);
 }
 
