@@ -135,8 +135,8 @@ static TokenTrie *open_trie(Tokenizer **tokenizer) {
     unlink(path);
     double start_s = clock_cpu_s();
     if (token_trie_open(&t, *tokenizer, V, &err)) fprintf(stderr, "%s\n", err.message), exit(1);
-    printf("trie of %d tokens: %u nodes, %.1f MB, %.0f ms once for a model\n", V, t->all.n_nodes, (double)t->n_bytes / 1e6,
-           1e3 * (clock_cpu_s() - start_s));
+    printf("trie of %d tokens: %u nodes, %.1f MB, %.0f ms once for a model\n", V, t->all.n_nodes,
+           (double)t->n_bytes / 1e6, 1e3 * (clock_cpu_s() - start_s));
     return t;
 }
 
