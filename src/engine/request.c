@@ -149,18 +149,6 @@ static int acquire_draft(void *request, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
-/* Adds the draft of what the grammar forces, unless the caller wants none. Not beside a draft that draws its tokens where a
- * ratio rule divides by their distribution, nor where an automatic budget would need costs that are not known. */
-static void join_grammar_draft(fr_request *r, const fr_request_options *o, bool has_auto) {
-    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
-    if (r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0)) return;
-    for (int i = 0; i < o->n_drafts; i++)
-        if (strcmp(o->drafts[i], "none") == 0) return;
-    for (int i = 0; i < r->options.n_drafts; i++)
-        if (r->rule->is_ratio && r->drafts[i].shared->drafter->class->draws) return;
-    if (!drafter_pool_open_draft(r->engine, "grammar", NULL)) acquire_draft(r, "grammar", NULL);
-}
-
 /* Such rows have no place in an automatic budget (DrafterClass.add_rows). */
 static bool adds_rows(const fr_request *r) {
     for (int i = 0; i < r->options.n_drafts; i++)
@@ -177,7 +165,8 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
         status = drafter_each(o->drafts[i], acquire_draft, r, err);
         has_auto = has_auto || drafter_names_auto(o->drafts[i]);
     }
-    if (!status && o->grammar) join_grammar_draft(r, o, has_auto);
+    if (!status && request_grammar_wants_draft(r, o, has_auto) && !drafter_pool_open_draft(r->engine, "grammar", NULL))
+        acquire_draft(r, "grammar", NULL); /* without memory for it, the text is the same */
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO ||
                       (o->tree_budget == 0 && r->engine->policy.cost.n > 0 && !adds_rows(r));
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);

@@ -16,6 +16,7 @@
 #include "engine/request.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- fr_grammar -------------------------------------------------------------------------------------------- */
 
@@ -93,6 +94,19 @@ int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *
     if (!g->states) return error_memory(err, "a request", TREE_MAX_NODES * sizeof *g->states);
     g->masks = (VerifyMasks){g, mask_after};
     return grammar_text_begin(&g->text, o->grammar->grammar, o->grammar_after, err);
+}
+
+/* Not where the caller names "none", nor beside a draft that draws its tokens where a ratio rule divides by their distribution,
+ * nor where an automatic budget would need costs that are not known. */
+bool request_grammar_wants_draft(const fr_request *r, const fr_request_options *o, bool has_auto) {
+    bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
+    if (!o->grammar || r->options.n_drafts == REQUEST_MAX_DRAFTS || (wants_auto && r->engine->policy.cost.n == 0))
+        return false;
+    for (int i = 0; i < o->n_drafts; i++)
+        if (strcmp(o->drafts[i], "none") == 0) return false;
+    for (int i = 0; i < r->options.n_drafts; i++)
+        if (r->rule->is_ratio && r->drafts[i].shared->drafter->class->draws) return false;
+    return true;
 }
 
 void request_grammar_end(fr_request *r) {

@@ -18,6 +18,8 @@ typedef struct RequestGrammar {
 
 int request_grammar_begin(fr_request *r, const fr_request_options *o, fr_error *err);
 void request_grammar_end(fr_request *r);
+/* Whether the draft of what the grammar forces joins those of the options, which r has. */
+bool request_grammar_wants_draft(const fr_request *r, const fr_request_options *o, bool has_auto);
 /* Before a step. */
 void request_grammar_refresh(fr_request *r);
 /* Removes the nodes that the grammar forbids, with all below them. Not under a rule that needs its trees, where a forbidden

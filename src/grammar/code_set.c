@@ -5,8 +5,6 @@
  * surrogates, and wherever a lower byte does not run through all of 80..BF while a higher one changes. */
 #include "grammar/code_set.h"
 
-#include <string.h>
-
 /* Appends a range that lies behind all others, or touches the last. */
 static void append(Work *w, CodeSet *s, uint32_t lo, uint32_t hi) {
     if (s->n > 0 && lo <= s->ranges[s->n - 1].hi + 1) {
@@ -75,7 +73,7 @@ bool code_set_has(const CodeSet *s, uint32_t code) {
 int code_write(uint32_t code, char out[4]) {
     if (code < 0x80) return out[0] = (char)code, 1;
     if (code < 0x800) return out[0] = (char)(0xC0 | code >> 6), out[1] = (char)(0x80 | (code & 63)), 2;
-    if (code >= 0xD800 && code <= 0xDFFF) return memcpy(out, "\xEF\xBF\xBD", 3), 3;
+    if (code >= 0xD800 && code <= 0xDFFF) code = 0xFFFD;
     int n = 0;
     if (code < 0x10000) out[n++] = (char)(0xE0 | code >> 12);
     else {

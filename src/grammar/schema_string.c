@@ -26,7 +26,7 @@ static const struct {
     {"date-time", DATE "T" TIME},
     {"uuid", HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}"},
     {"email", "[A-Za-z0-9_+-]+(?:\\.[A-Za-z0-9_+-]+)*@(?:" LABEL "\\.)+[A-Za-z]{2,24}"},
-    {"hostname", LABEL "(?:\\." LABEL "){0,3}"},
+    {"hostname", LABEL "(?:\\." LABEL "){0,2}"},
     {"ipv4", BYTE "(?:\\." BYTE "){3}"},
     {"ipv6", "(?:" HEX "{1,4}:){7}" HEX "{1,4}"},
     {"uri", "[a-z][a-z0-9+.-]{0,20}://" LABEL "(?:\\." LABEL "){0,3}(?::[0-9]{1,4})?(?:/[A-Za-z0-9._~-]*)*"

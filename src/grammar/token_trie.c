@@ -85,7 +85,7 @@ static size_t add_nodes(TrieLevel *l, const Tokenizer *tokenizer) {
 
 /* A node's branch ends where the next one at its depth or above begins; `open` holds the latest of each depth. */
 static bool set_ends(TrieLevel *l) {
-    uint32_t *open = malloc((VOCAB_MAX_PIECE + 2) * sizeof *open), n_open = 0;
+    uint32_t *open = calloc(VOCAB_MAX_PIECE + 2, sizeof *open), n_open = 0;
     if (!open) return false;
     for (uint32_t i = 0; i <= l->n_nodes; i++) {
         uint32_t depth = i < l->n_nodes ? l->nodes[i].depth : 1;
@@ -164,7 +164,7 @@ static void describe(const TokenTrie *t, TrieBranch *all, uint32_t i) {
 }
 
 static int make_branches(TokenTrie *t, fr_error *err) {
-    TrieBranch *all = malloc((t->all.n_nodes + (size_t)1) * sizeof *all);
+    TrieBranch *all = calloc(t->all.n_nodes + (size_t)1, sizeof *all);
     if (!all) return error_memory(err, "a vocabulary", (t->all.n_nodes + (size_t)1) * sizeof *all);
     uint32_t n = 1;
     for (uint32_t i = t->all.n_nodes; i-- > 0;) describe(t, all, i);

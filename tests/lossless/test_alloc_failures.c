@@ -76,6 +76,7 @@ typedef struct Outcome {
 
 static int32_t prompt[N_PROMPT];
 static const fr_model *model;
+static fr_grammar *grammar; /* of the request that drafts by it; NULL: none */
 
 static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error *err) {
     static const fr_logit_bias bias[] = {{5, -2}, {9, 1}};
@@ -90,7 +91,15 @@ static int open_request(fr_request **out, fr_engine *e, const Case *c, fr_error 
                             .n_top_logprobs = 3};
     o.sampling.temperature = 1, o.sampling.seed = 4; /* no token is impossible: stale draws might be accepted */
     if (c) o.drafts = &c->draft, o.n_drafts = 1, o.verify = c->rule, o.tree_budget = c->tree_budget;
+    if (c && grammar) o.grammar = grammar, o.ignore_eos = 0;
     return fr_request_open(out, e, &o, err);
+}
+
+/* For the drafter that proposes what a grammar forces: one that never ends. */
+static int open_grammar(const Case *c, fr_error *err) {
+    static const char regex[] = "(?:abab ){100,}";
+    if (strcmp(c->draft, "grammar") != 0) return FR_OK;
+    return fr_grammar_open(&grammar, model, FR_GRAMMAR_REGEX, regex, sizeof regex - 1, err);
 }
 
 static int run_requests(fr_engine *e, const Case *c, Outcome *out, fr_error *err) {
@@ -112,11 +121,16 @@ static long run(const Case *c, long k, Outcome *out) {
     fr_error err = {0};
     const fr_engine_options eo =
         {.n_threads = 1, .n_ctx = 64, .max_requests = 2, .max_queued = 1, .drafts = &c->draft, .n_drafts = 1};
+    if (!k && !open_grammar(c, &err))
+        fr_grammar_close(grammar), grammar = NULL; /* makes the model's index, which stays */
     long n_live_before = n_live;
     n_calls = 0, fail_at = k;
     out->status = fr_engine_open(&e, model, &eo, &err);
+    if (!out->status) out->status = open_grammar(c, &err);
     if (!out->status) out->status = run_requests(e, c, out, &err);
     fr_engine_close(e);
+    fr_grammar_close(grammar);
+    grammar = NULL;
     fail_at = 0;
     long n = n_calls;
     if (out->status && (err.code != (fr_code)out->status || !err.message[0]))
