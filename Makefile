@@ -13,7 +13,7 @@ VERSION := 0.1.0
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
-PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
+PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd libevent libevent_openssl openssl
 # Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
 HEADER_PKGS := openblas
 CFLAGS  ?= -O2 -g
@@ -56,7 +56,7 @@ $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 LIB_ROOMS   := base format template text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
 LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
-APP_ROOMS   := app app/run app/bench app/study app/train app/inspect app/perf
+APP_ROOMS   := app app/run app/bench app/study app/train app/inspect app/perf app/serve app/serve/engine app/serve/http app/serve/api
 TEST_ROOMS  := unit lossless golden train cli
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
@@ -161,7 +161,7 @@ $(RUNNER): tests/support/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev gnuplot-nox
+                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev gnuplot-nox libevent-dev libssl-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing

@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 
 extern const Command command_run, command_compare, command_bench, command_tokenize, command_inspect, command_logits,
-    command_perf, command_replay, command_study, command_index, command_train, command_distill, command_import;
+    command_perf, command_replay, command_study, command_index, command_train, command_distill, command_import, command_serve;
 /* All of them in the order of `forerun --help`, then NULL. */
 extern const Command *const cli_commands[];
 

@@ -1,0 +1,106 @@
+/* chat_prompt.c - messages of a body to the tokens of a prompt, by the model's template.
+ *
+ * Messages go to the template as they are, so that whatever a family's template reads (tool calls, reasoning, names)
+ * reaches it. Two things are done before: parts of text are joined, because few templates know parts, and "developer" is
+ * the "system" of older ones. Where the model has no template that can be run, the built-in formats take roles and
+ * texts only. */
+#include "app/serve/api/chat_prompt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MESSAGES = 10000 };
+
+/* Joins [{"type": "text", "text": ...}, ...] in place. */
+static int join_parts(json_t *message, const json_t *parts, size_t i_message, ApiError *error) {
+    Buf text = {.max_bytes = 64 << 20};
+    bool fits = buf_append(&text, "", 0);
+    int status = 0;
+    for (size_t i = 0; i < json_array_size(parts) && fits && !status; i++) {
+        const json_t *part = json_array_get(parts, i), *piece = json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (!type || (strcmp(type, "text") != 0 && strcmp(type, "refusal") != 0) || !json_is_string(piece))
+            status = api_refuse(
+                error, 400, "unsupported_content", "messages",
+                "messages[%zu].content[%zu]: content of type '%.40s' is not supported; this model reads text",
+                i_message, i, type ? type : "?");
+        else fits = buf_append(&text, json_string_value(piece), json_string_length(piece));
+    }
+    if (!status && !fits) status = api_refuse(error, 500, NULL, NULL, "memory ran out");
+    if (!status) json_object_set_new(message, "content", json_stringn(text.data, text.n));
+    buf_free(&text);
+    return status;
+}
+
+static int check_message(json_t *message, size_t i, ApiError *error) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *content = json_object_get(message, "content");
+    if (!json_is_object(message) || !role)
+        return api_refuse(error, 400, "invalid_type", "messages", "messages[%zu] must be an object with a role", i);
+    if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
+    if (json_is_array(content)) return join_parts(message, content, i, error);
+    if (json_is_string(content) || json_object_get(message, "tool_calls")) return 0;
+    return api_refuse(error, 400, "invalid_type", "messages",
+                      "messages[%zu].content must be a string or a list of parts of text", i);
+}
+
+static int check_messages(const ChatPromptFields *f, ApiError *error) {
+    size_t n = json_array_size(f->messages);
+    int status = 0;
+    if (!json_is_array(f->messages) || n == 0 || n > MAX_MESSAGES)
+        return api_refuse(error, 400, "invalid_type", "messages", "'messages' must be a list of 1 to %d messages",
+                          MAX_MESSAGES);
+    for (size_t i = 0; i < n && !status; i++) status = check_message(json_array_get(f->messages, i), i, error);
+    if (!status && f->variables && !json_is_object(f->variables))
+        status = api_refuse(error, 400, "invalid_type", "chat_template_kwargs",
+                            "'chat_template_kwargs' must be an object");
+    const json_t *modality = json_array_get(f->modalities, 0);
+    if (!status && f->modalities &&
+        (json_array_size(f->modalities) != 1 || !json_is_string(modality) ||
+         strcmp(json_string_value(modality), "text") != 0))
+        status = api_refuse(error, 400, "unsupported_parameter", "modalities",
+                            "'modalities' other than [\"text\"] are not supported");
+    return status;
+}
+
+/* For the built-in formats. */
+static int apply_plainly(const ServedModel *m, const ChatPromptFields *f, fr_chat_result *out, ApiError *error) {
+    size_t n = json_array_size(f->messages);
+    fr_error why;
+    fr_chat_message *messages = malloc(n * sizeof *messages);
+    if (!messages) return api_refuse(error, 500, NULL, NULL, "memory ran out");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *message = json_array_get(f->messages, i);
+        const char *content = json_string_value(json_object_get(message, "content"));
+        messages[i] = (fr_chat_message){json_string_value(json_object_get(message, "role")), content ? content : ""};
+    }
+    int status = fr_chat_apply(m->model, messages, (int)n, NULL, out, &why);
+    free(messages);
+    return status ? api_refuse_error(error, "messages", &why) : 0;
+}
+
+int chat_prompt_apply(const ServedModel *m, const ChatPromptFields *f, fr_chat_result *out, ApiError *error) {
+    fr_error why;
+    *out = (fr_chat_result){0};
+    int status = check_messages(f, error);
+    if (status) return status;
+    bool has_template = strcmp(m->info.chat_family, "none") != 0 && !m->info.chat_template_error;
+    if (!has_template && !f->tools && !f->variables) return apply_plainly(m, f, out, error);
+    const fr_chat_options options = {
+        .messages = json_dumps(f->messages, JSON_COMPACT),
+        .tools = f->tools ? json_dumps(f->tools, JSON_COMPACT) : NULL,
+        .variables = f->variables ? json_dumps(f->variables, JSON_COMPACT) : NULL,
+    };
+    status = fr_chat_apply(m->model, NULL, 0, &options, out, &why);
+    return status ? api_refuse_error(error, "messages", &why) : 0;
+}
+
+int chat_prompt_add(Plan *plan, const ChatPromptFields *f, ApiError *error) {
+    fr_chat_result result;
+    int status = chat_prompt_apply(plan->model, f, &result, error);
+    if (status) return status;
+    Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
+    result.tokens = NULL;
+    fr_chat_result_free(&result);
+    return plan_add_prompt(plan, prompt, error);
+}
