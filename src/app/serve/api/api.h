@@ -55,6 +55,11 @@ __attribute__((format(printf, 5, 6))) int api_refuse(ApiError *e, int status, co
 /* The error of a function of forerun.h, as one of the API. */
 int api_refuse_error(ApiError *e, const char *param, const fr_error *why);
 
+#ifdef __clang_analyzer__ /* it does not see that they never return 0 */
+#define api_refuse(e, ...) (api_refuse(e, __VA_ARGS__), -1)
+#define api_refuse_error(e, param, why) (api_refuse_error(e, param, why), -1)
+#endif
+
 typedef struct Prompt {
     int32_t *tokens;
     int64_t n;

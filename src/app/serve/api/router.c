@@ -18,7 +18,7 @@ enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static const ApiFormat default_format = {.write_error = openai_write_error};
 
-int api_refuse(ApiError *e, int status, const char *code, const char *param, const char *format, ...) {
+int(api_refuse)(ApiError *e, int status, const char *code, const char *param, const char *format, ...) {
     va_list ap;
     va_start(ap, format);
     *e = (ApiError){.status = status, .code = code};
@@ -28,7 +28,7 @@ int api_refuse(ApiError *e, int status, const char *code, const char *param, con
     return -1;
 }
 
-int api_refuse_error(ApiError *e, const char *param, const fr_error *why) {
+int(api_refuse_error)(ApiError *e, const char *param, const fr_error *why) {
     bool is_ours = why->code == FR_ERR_ARGUMENT || why->code == FR_ERR_UNSUPPORTED || why->code == FR_ERR_CONTEXT;
     int status = is_ours ? 400 : why->code == FR_ERR_CANCELLED ? 503 : 500;
     return api_refuse(e, status, why->code == FR_ERR_CONTEXT ? "context_length_exceeded" : NULL, param, "%s",

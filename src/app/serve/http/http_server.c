@@ -89,6 +89,16 @@ static int listen_at(HttpServer *s, const struct addrinfo *at) {
     return s->listener ? 0 : errno;
 }
 
+/* Which port the system chose. */
+static int bound_port(int fd) {
+    struct sockaddr_storage address = {0};
+    socklen_t n = sizeof address;
+    char port[16] = "0";
+    if (getsockname(fd, (struct sockaddr *)&address, &n) == 0)
+        (void)getnameinfo((const struct sockaddr *)&address, n, NULL, 0, port, sizeof port, NI_NUMERICSERV);
+    return atoi(port);
+}
+
 static int bind_socket(HttpServer *s, fr_error *err) {
     const HttpServerOptions *o = &s->options;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
@@ -105,11 +115,7 @@ static int bind_socket(HttpServer *s, fr_error *err) {
         return error_set(err, FR_ERR_IO, "cannot listen at %s, port %d: %s; choose another with --port", o->host,
                          o->port, strerror(why));
     evconnlistener_set_error_cb(s->listener, on_accept_error);
-    struct sockaddr_storage bound = {0};
-    socklen_t n = sizeof bound;
-    getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&bound, &n);
-    s->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                : ((struct sockaddr_in *)&bound)->sin_port);
+    s->port = bound_port(evconnlistener_get_fd(s->listener));
     return FR_OK;
 }
 
