@@ -57,7 +57,7 @@ LIB_ROOMS   := base format template text kernels model backend backend/cpu backe
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
 LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
 APP_ROOMS   := app app/run app/bench app/study app/train app/inspect app/perf app/serve app/serve/engine app/serve/http app/serve/api
-TEST_ROOMS  := unit lossless golden train cli
+TEST_ROOMS  := unit lossless golden train cli serve
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
 TRAIN_SRCS := $(call sources,src,$(LAB_ROOMS))

@@ -69,7 +69,7 @@ typedef struct Prompt {
 /* What is to be generated: n choices for each prompt. Owns what it points to, except drafts and model. */
 typedef struct Plan {
     ServedModel *model;
-    Prompt *prompts;
+    Prompt prompts[API_MAX_CHOICES];
     int n_prompts, n; /* choice i continues prompt i / n */
     int64_t max_tokens;
     fr_sampling sampling; /* choice i of a prompt has the seed sampling.seed + i */

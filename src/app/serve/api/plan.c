@@ -196,7 +196,6 @@ int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_to
 /* ---- prompts ----------------------------------------------------------------------------------------- */
 
 int plan_add_prompt(Plan *plan, Prompt prompt, ApiError *error) {
-    Prompt *grown = NULL;
     int status = 0;
     if (prompt.n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
     else if (prompt.n > plan->model->n_ctx)
@@ -206,14 +205,11 @@ int plan_add_prompt(Plan *plan, Prompt prompt, ApiError *error) {
     else if ((plan->n_prompts + 1) * plan->n > API_MAX_CHOICES)
         status = api_refuse(error, 400, "invalid_value", "prompt", "the request asks for more than %d choices",
                             API_MAX_CHOICES);
-    else if (!(grown = realloc(plan->prompts, (size_t)(plan->n_prompts + 1) * sizeof *grown)))
-        status = api_refuse(error, 500, NULL, NULL, "memory ran out");
     if (status) {
         fr_free(prompt.tokens);
         free(prompt.text);
         return status;
     }
-    plan->prompts = grown;
     plan->prompts[plan->n_prompts++] = prompt;
     return 0;
 }
@@ -289,7 +285,6 @@ void plan_free(Plan *plan) {
         fr_free(plan->prompts[i].tokens);
         free(plan->prompts[i].text);
     }
-    free(plan->prompts);
     for (int i = 0; i < plan->n_stops; i++) free(plan->stops[i]);
     *plan = (Plan){.model = NULL};
 }
