@@ -102,5 +102,5 @@ int chat_prompt_add(Plan *plan, const ChatPromptFields *f, ApiError *error) {
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
     result.tokens = NULL;
     fr_chat_result_free(&result);
-    return plan_add_prompt(plan, prompt, error);
+    return plan_add_prompt(plan, &prompt, error);
 }

@@ -195,22 +195,22 @@ int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_to
 
 /* ---- prompts ----------------------------------------------------------------------------------------- */
 
-int plan_add_prompt(Plan *plan, Prompt prompt, ApiError *error) {
+int plan_add_prompt(Plan *plan, const Prompt *prompt, ApiError *error) {
     int status = 0;
-    if (prompt.n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
-    else if (prompt.n > plan->model->n_ctx)
+    if (prompt->n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
+    else if (prompt->n > plan->model->n_ctx)
         status = api_refuse(error, 400, "context_length_exceeded", "prompt",
                             "the prompt has %lld tokens, and the context of this model is %d tokens",
-                            (long long)prompt.n, plan->model->n_ctx);
+                            (long long)prompt->n, plan->model->n_ctx);
     else if ((plan->n_prompts + 1) * plan->n > API_MAX_CHOICES)
         status = api_refuse(error, 400, "invalid_value", "prompt", "the request asks for more than %d choices",
                             API_MAX_CHOICES);
     if (status) {
-        fr_free(prompt.tokens);
-        free(prompt.text);
+        fr_free(prompt->tokens);
+        free(prompt->text);
         return status;
     }
-    plan->prompts[plan->n_prompts++] = prompt;
+    plan->prompts[plan->n_prompts++] = *prompt;
     return 0;
 }
 
@@ -222,7 +222,7 @@ int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsig
         free(prompt.text);
         return api_refuse_error(error, "prompt", &why);
     }
-    return plan_add_prompt(plan, prompt, error);
+    return plan_add_prompt(plan, &prompt, error);
 }
 
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
@@ -257,7 +257,7 @@ static int add_ids(Plan *plan, const json_t *array, bool keeps_text, ApiError *e
         free(prompt.tokens);
         return api_refuse_error(error, "prompt", &why);
     }
-    return plan_add_prompt(plan, prompt, error);
+    return plan_add_prompt(plan, &prompt, error);
 }
 
 int plan_add_prompts(Plan *plan, const json_t *prompt, bool keeps_text, unsigned flags, ApiError *error) {
