@@ -195,7 +195,7 @@ int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_to
 
 /* ---- prompts ----------------------------------------------------------------------------------------- */
 
-int plan_add_prompt(Plan *plan, const Prompt *prompt, ApiError *error) {
+int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error) {
     int status = 0;
     if (prompt->n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
     else if (prompt->n > plan->model->n_ctx)
@@ -208,10 +208,9 @@ int plan_add_prompt(Plan *plan, const Prompt *prompt, ApiError *error) {
     if (status) {
         fr_free(prompt->tokens);
         free(prompt->text);
-        return status;
-    }
-    plan->prompts[plan->n_prompts++] = *prompt;
-    return 0;
+    } else plan->prompts[plan->n_prompts++] = *prompt;
+    *prompt = (Prompt){.n = 0};
+    return status;
 }
 
 int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error) {

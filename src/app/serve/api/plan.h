@@ -24,8 +24,8 @@ void plan_fields_default(PlanFields *f);
 int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_tokens, ApiError *error);
 /* The model of a name; NULL or "": the only one, or the first. NULL: refused. */
 ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error);
-/* Adds a prompt, whose memory it takes over, also where it is refused. */
-int plan_add_prompt(Plan *plan, const Prompt *prompt, ApiError *error);
+/* Adds a prompt, whose memory it takes over, also where it is refused: *prompt is empty afterwards. */
+int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error);
 /* A raw prompt as text. */
 int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error);
 /* "prompt" of /v1/completions and /completion: a string, a list of strings, a list of ids, or a list of such lists. */

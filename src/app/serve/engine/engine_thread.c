@@ -142,7 +142,7 @@ static void run_model(ServedModel *m) {
 
 static bool has_work(const EngineThread *t) {
     bool any = t->submitted != NULL;
-    for (int i = 0; i < t->n_models; i++) any = any || t->models[i].running;
+    for (int i = 0; i < t->n_models; i++) any = any || t->models[i].running || t->models[i].waiting;
     return any;
 }
 

@@ -1,7 +1,7 @@
 /* http_connection.c - reads requests from one connection: head, body by length or in chunks, hang-ups, deadlines.
  *
- * A request has one deadline for head and body together, which no byte extends: a sender of one byte a second is closed
- * like one of none. An answer has none while it is being made; what the client does not read of it is limited, and once
+ * A request has one deadline for head and body together, which begins with its first byte and which no byte extends, so
+ * that slow senders are closed. An answer has none while it is being made; what the client does not read of it is limited, and once
  * it is complete it must be read piece by piece, each within the idle timeout.
  *
  * evhttp would be the obvious choice. In libevent 2.1 it calls nobody between accepting a connection and a complete
@@ -282,7 +282,7 @@ void http_connection_open(HttpServer *s, int fd, const char *peer) {
     link_last(x);
     s->n_connections++;
     begin_request(x);
-    enter_state(x, HTTP_READS_HEAD, s->options.limits.request_timeout_s);
+    enter_state(x, HTTP_READS_HEAD, s->options.limits.idle_timeout_s);
     bufferevent_setcb(bev, on_read, on_sent, on_event, x);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
 }
