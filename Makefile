@@ -141,6 +141,8 @@ $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 $(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
 $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox_calls.o
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
+$(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
+$(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger

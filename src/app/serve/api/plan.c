@@ -245,17 +245,18 @@ int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, 
     return 0;
 }
 
-/* Ids with a text for `echo` */
 static int add_ids(Plan *plan, const json_t *array, bool keeps_text, ApiError *error) {
-    Prompt prompt = {.text = NULL};
-    fr_error why;
+    int32_t *ids;
+    int64_t n;
+    char *text = NULL;
     size_t n_text;
-    int status = plan_read_ids(plan->model, array, "prompt", &prompt.tokens, &prompt.n, error);
-    if (status) return status;
-    if (keeps_text && fr_detokenize(plan->model->model, prompt.tokens, prompt.n, &prompt.text, &n_text, &why)) {
-        free(prompt.tokens);
+    fr_error why;
+    if (plan_read_ids(plan->model, array, "prompt", &ids, &n, error)) return -1;
+    if (keeps_text && fr_detokenize(plan->model->model, ids, n, &text, &n_text, &why)) {
+        free(ids);
         return api_refuse_error(error, "prompt", &why);
     }
+    Prompt prompt = {.tokens = ids, .n = n, .text = text};
     return plan_add_prompt(plan, &prompt, error);
 }
 
