@@ -270,6 +270,10 @@ typedef struct fr_request_options {
      * The head of this file says which functions it may call. */
     int (*on_token)(void *user, const fr_token_event *event);
     void *user;
+    /* [n_prediction] tokens that the answer will probably follow; the draft "prediction" proposes them, where it is among
+     * the drafts. NULL: none. Copied */
+    const int32_t *prediction;
+    int64_t n_prediction;
 } fr_request_options;
 
 enum {

@@ -203,6 +203,32 @@ static void drafts_are_chosen_by_name_and_change_no_text(void **state) {
     json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"draft\": \"pld\"}"));
 }
 
+/* A prediction that is right is accepted, one that is wrong changes no text. */
+static void a_prediction_is_a_drafter(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"prompt\": \"Once upon a time\", \"max_tokens\": 60, \"seed\": 1, \"temperature\": 0.8, \"draft\": "
+        "\"none\", \"tree_budget\": 16, \"prediction\": {\"type\": \"content\", \"content\": %s}}";
+    char body[4096];
+    snprintf(body, sizeof body, format, "\"\"");
+    json_t *plain = serve_json(&server, "/v1/completions", 200, body);
+    json_t *text = json_string(json_text_at(plain, "choices.0.text"));
+    char *right = json_dumps(text, JSON_ENCODE_ANY);
+    assert_int_equal(json_int_at(plain, "timings.draft_n"), 0);
+    snprintf(body, sizeof body, format, right);
+    json_t *predicted = serve_json(&server, "/v1/completions", 200, body);
+    assert_string_equal(json_text_at(predicted, "choices.0.text"), json_string_value(text));
+    assert_true(json_int_at(predicted, "usage.completion_tokens_details.accepted_prediction_tokens") > 40);
+    snprintf(body, sizeof body, format,
+             "[{\"type\": \"text\", \"text\": \"All of this \"}, {\"type\": \"text\", \"text\": \"is wrong.\"}]");
+    json_t *wrong = serve_json(&server, "/v1/completions", 200, body);
+    assert_string_equal(json_text_at(wrong, "choices.0.text"), json_string_value(text));
+    assert_true(json_int_at(wrong, "usage.completion_tokens_details.rejected_prediction_tokens") > 0);
+    json_decref(plain), json_decref(predicted), json_decref(wrong), json_decref(text);
+    free(right);
+    json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"prediction\": \"text\"}"));
+}
+
 /* What cannot be honoured is refused by name. */
 static void refusals_name_the_field(void **state) {
     (void)state;
@@ -286,6 +312,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(tokens_and_templates),
         cmocka_unit_test(the_native_form_of_llama_cpp),
         cmocka_unit_test(drafts_are_chosen_by_name_and_change_no_text),
+        cmocka_unit_test(a_prediction_is_a_drafter),
         cmocka_unit_test(refusals_name_the_field),
         cmocka_unit_test(fields_that_ask_for_nothing_are_accepted),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused),

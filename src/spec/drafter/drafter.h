@@ -6,6 +6,7 @@
  * The engine calls, for each sequence:
  *
  *     set_sampling   optional: how tokens are drawn
+ *     set_reference  optional: a text that the caller expects as the answer
  *     begin          the context so far, the prompt as a rule
  *     observe_prompt only with needs_hidden: the target's hidden states of that context
  *     in every step:
@@ -102,6 +103,9 @@ typedef struct DrafterClass {
     /* Optional. Called before begin: how the target's tokens are drawn (borrowed until end), and the output position
      * of the first token after the context that begin will give. A method without it must draft greedily. */
     void (*set_sampling)(Drafter *d, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
+    /* Optional. Called before begin, where the request has one: a text that the answer will probably follow, n >= 1
+     * (fr_request_options.prediction); borrowed during the call. */
+    int (*set_reference)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
      * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);

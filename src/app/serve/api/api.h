@@ -77,6 +77,8 @@ typedef struct Plan {
     int n_stops;
     const char *drafts[API_MAX_DRAFTS];
     int n_drafts, tree_budget;
+    int32_t *prediction; /* [n_prediction] the client expects these tokens as the answer */
+    int64_t n_prediction;
     bool ignore_eos;
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */

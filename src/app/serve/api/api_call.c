@@ -223,7 +223,9 @@ static bool make_choice(ApiCall *call, int i) {
                                   .drafts = plan->drafts,
                                   .n_drafts = plan->n_drafts,
                                   .tree_budget = plan->tree_budget,
-                                  .ignore_eos = plan->ignore_eos};
+                                  .ignore_eos = plan->ignore_eos,
+                                  .prediction = plan->prediction,
+                                  .n_prediction = plan->n_prediction};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];
     *c = (Choice){.call = call, .index = i, .text.max_bytes = TEXT_MAX};

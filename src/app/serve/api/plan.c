@@ -25,6 +25,7 @@ const Field plan_fields[] = {
     {.name = "ignore_eos", F(BOOL, ignore_eos)},
     {.name = "return_tokens", F(BOOL, return_tokens)},
     {.name = "draft", F(ANY, draft)},
+    {.name = "prediction", F(ANY, prediction)},
     {.name = "tree_budget", F(INT, tree_budget, .min = 1, .max = FR_TREE_BUDGET_MAX)},
     {.name = NULL},
 };
@@ -134,8 +135,8 @@ static int add_draft(Plan *plan, const json_t *name, ApiError *error) {
         return api_refuse(error, 400, "invalid_value", "draft",
                           "the drafter '%.60s' is not among those that the operator configured; GET /props lists them",
                           json_string_value(name));
-    if (plan->n_drafts == API_MAX_DRAFTS - 1)
-        return api_refuse(error, 400, "invalid_value", "draft", "'draft' has more than %d names", API_MAX_DRAFTS - 1);
+    if (plan->n_drafts == SERVED_MAX_DRAFTS)
+        return api_refuse(error, 400, "invalid_value", "draft", "'draft' has more than %d names", SERVED_MAX_DRAFTS);
     plan->drafts[plan->n_drafts++] = spec;
     return 0;
 }
@@ -148,6 +149,34 @@ static int read_drafts(Plan *plan, const json_t *draft, ApiError *error) {
     else
         for (size_t i = 0; i < json_array_size(draft) && !status; i++)
             status = add_draft(plan, json_array_get(draft, i), error);
+    return status;
+}
+
+/* {"type": "content", "content": "text" or [{"type": "text", "text": ...}, ...]} */
+static int read_prediction(Plan *plan, const json_t *prediction, ApiError *error) {
+    Buf text = {.max_bytes = 64 << 20};
+    const json_t *content = json_object_get(prediction, "content");
+    fr_error why;
+    bool fits = true, is_text = json_is_string(content);
+    if (!prediction) return 0;
+    if (is_text) fits = buf_append(&text, json_string_value(content), json_string_length(content));
+    for (size_t i = 0; i < json_array_size(content) && fits; i++) {
+        const json_t *piece = json_object_get(json_array_get(content, i), "text");
+        is_text = json_is_string(piece);
+        if (!is_text) break;
+        fits = buf_append(&text, json_string_value(piece), json_string_length(piece));
+    }
+    int status = 0;
+    if (!fits) status = api_refuse(error, 500, NULL, NULL, "memory ran out");
+    else if (!is_text)
+        status = api_refuse(
+            error, 400, "invalid_type", "prediction",
+            "'prediction' must be {\"type\": \"content\", \"content\": TEXT}, with a string or parts of text");
+    else if (fr_tokenize(plan->model->model, text.data ? text.data : "", text.n, 0, &plan->prediction,
+                         &plan->n_prediction, &why))
+        status = api_refuse_error(error, "prediction", &why);
+    else if (plan->n_prediction > 0) plan->drafts[plan->n_drafts++] = "prediction";
+    buf_free(&text);
     return status;
 }
 
@@ -189,6 +218,7 @@ int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_to
                                    .seed = plan->has_seed ? (uint64_t)f->seed : random_seed()};
     int status = read_stops(plan, f->stop, error);
     if (!status) status = read_drafts(plan, f->draft, error);
+    if (!status) status = read_prediction(plan, f->prediction, error);
     if (!status) status = read_stream_options(plan, f->stream_options, error);
     return status;
 }
@@ -286,5 +316,6 @@ void plan_free(Plan *plan) {
         free(plan->prompts[i].text);
     }
     for (int i = 0; i < plan->n_stops; i++) free(plan->stops[i]);
+    fr_free(plan->prediction);
     *plan = (Plan){.model = NULL};
 }

@@ -46,6 +46,7 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
     if (!options.kv_tokens)
         options.kv_tokens = (int64_t)m->n_ctx * (m->max_requests < FULL_CONTEXTS ? m->max_requests : FULL_CONTEXTS);
     int status = fr_engine_open(&m->engine, m->model, &options, err);
+    if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field of that name */
     return status ? status : fr_engine_measure_costs(m->engine, err);
 }
 

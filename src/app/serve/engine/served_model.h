@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVED_MAX_DRAFTS = 8, SERVED_MAX_MODELS = 8 };
+enum { SERVED_MAX_DRAFTS = 6, SERVED_MAX_MODELS = 8 }; /* `auto` counts twice, and `prediction` comes on top: 8 */
 
 typedef struct Generation Generation;
 
