@@ -319,10 +319,12 @@ FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRCS))
 .PHONY: fuzz fuzzers fuzz-replay
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
+# What reads the requests of `serve` is part of the program.
+$(BUILD)/fuzz/fuzz_serve $(BUILD)/fuzz/replay_serve: $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang
 	$(MAKE) $(JOBS) MODE=fuzz CC=clang fuzzers

@@ -271,6 +271,11 @@ static void foreign_pages_are_refused_unless_listed(void **state) {
     assert_int_equal(a.status, 200);
     assert_non_null(strstr(a.head, "Access-Control-Allow-Origin: https://good.example\r\n"));
     answer_free(&a);
+    /* A name that its owner made to mean this machine is no origin of the server's own, unless a key is needed besides. */
+    assert_int_equal(
+        status_of("GET /v1/models HTTP/1.1\r\nHost: evil.example:80\r\nOrigin: http://evil.example:80\r\n\r\n"), 403);
+    assert_int_equal(status_of("GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:80\r\nOrigin: http://127.0.0.1:80\r\n\r\n"),
+                     200);
     a = serve_request(&server, "GET", "/health", "", NULL);
     assert_null(strstr(a.head, "Access-Control"));
     answer_free(&a);

@@ -66,11 +66,19 @@ static bool is_listed(const Access *a, const char *origin) {
     return false;
 }
 
+/* localhost or a numeric address, with or without a port. Other names may be made to mean this machine by whoever owns
+ * them (DNS rebinding), so that a page of theirs would pass as the server's own. */
+static bool names_no_domain(const char *host) {
+    size_t n = strcspn(host, ":");
+    return host[0] == '[' || strspn(host, "0123456789.") == n || (n == 9 && strncasecmp(host, "localhost", n) == 0);
+}
+
 bool access_allows_origin(const Access *a, const HttpHead *head) {
     const char *origin = http_head_find(head, "Origin"), *host = http_head_find(head, "Host");
     if (!origin || is_listed(a, origin)) return true;
     const char *authority = strstr(origin, "://");
-    return authority && host && strcasecmp(authority + 3, host) == 0;
+    bool is_own = authority && host && strcasecmp(authority + 3, host) == 0;
+    return is_own && (a->n_keys > 0 || names_no_domain(host));
 }
 
 void access_add_cors(const Access *a, HttpExchange *x) {

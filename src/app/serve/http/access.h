@@ -19,7 +19,7 @@ int access_add_key_file(Access *a, const char *path, fr_error *err);
 
 /* Whether the request carries a key: "Authorization: Bearer KEY", or "x-api-key: KEY". */
 bool access_has_key(const Access *a, const HttpHead *head);
-/* Whether a page of that origin may use the server; true where the request names none or its own. */
+/* Whether a page of that origin may use the server; true where the request names none, or the server's own. */
 bool access_allows_origin(const Access *a, const HttpHead *head);
 /* Adds the headers by which a browser lets a listed origin read the answer. */
 void access_add_cors(const Access *a, HttpExchange *x);
