@@ -222,6 +222,33 @@ static void silent_connections_do_not_shut_others_out(void **state) {
     for (int i = 0; i < N; i++) close(fds[i]);
 }
 
+/* 40 bodies of a megabyte, none of which is complete, are more than 32. */
+static void bodies_have_a_limit_together(void **state) {
+    (void)state;
+    enum { N = 40, SIZE = 1000000 };
+    int fds[N], n_refused = 0;
+    char *piece = malloc(SIZE + 1);
+    memset(piece, ' ', SIZE);
+    piece[SIZE] = '\0';
+    for (int i = 0; i < N; i++) {
+        fds[i] = serve_connect(&server);
+        serve_send(fds[i], "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n");
+        serve_send(fds[i], piece);
+    }
+    for (int i = 0; i < N; i++) {
+        Answer a = serve_read_answer(fds[i]);
+        assert_true(a.status == 503 || a.status == 408);
+        n_refused += a.status == 503;
+        answer_free(&a);
+        close(fds[i]);
+    }
+    free(piece);
+    assert_in_range(n_refused, 5, N);
+    Answer a = serve_post(&server, "/v1/completions", BODY); /* the bytes were given back */
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+}
+
 static int status_with(const char *method, const char *path, const char *headers) {
     Answer a = serve_request(&locked, method, path, headers, strcmp(method, "POST") == 0 ? BODY : NULL);
     int status = a.status;
@@ -292,6 +319,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(slow_senders_are_closed),
         cmocka_unit_test(a_burst_of_connections_is_answered),
         cmocka_unit_test(silent_connections_do_not_shut_others_out),
+        cmocka_unit_test(bodies_have_a_limit_together),
         cmocka_unit_test(keys_are_needed_where_there_are_any),
         cmocka_unit_test(foreign_pages_are_refused_unless_listed),
     };

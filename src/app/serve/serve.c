@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { JSON_BYTES_PER_BYTE = 16, JSON_BYTES_LEAST = 4 << 20, MAX_UNSENT = 1 << 20 };
+enum { JSON_BYTES_PER_BYTE = 16, JSON_BYTES_LEAST = 4 << 20, MAX_UNSENT = 1 << 20, BODIES_AT_ONCE = 32 };
 
 typedef struct Server {
     const ServeOptions *options;
@@ -115,6 +115,7 @@ static int open_http(Server *s, fr_error *err) {
         .host = o->host,
         .port = (int)o->port,
         .limits = {.max_body_bytes = (size_t)o->max_body_mib << 20,
+                   .max_all_bodies = ((size_t)o->max_body_mib << 20) * BODIES_AT_ONCE,
                    .max_unsent_bytes = MAX_UNSENT,
                    .max_connections = (int)o->max_connections,
                    .request_timeout_s = o->request_timeout_s,

@@ -301,6 +301,7 @@ static void run_job(Job *job) {
 static void on_prepared(Message *m) {
     ApiCall *call = (ApiCall *)m;
     call->is_in_worker = false;
+    http_server_release_body(call->service->http, call->n_body);
     if (!call->exchange) free_call(call); /* its end was counted when the client hung up */
     else if (call->error.status) send_error(call);
     else if (call->plan.n_prompts > 0) begin_generating(call);

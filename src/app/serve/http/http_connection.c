@@ -55,6 +55,7 @@ static void enter_state(HttpExchange *x, HttpState state, double timeout_s) {
 static void free_request(HttpExchange *x) {
     free(x->head_bytes);
     x->head_bytes = NULL;
+    http_server_release_body(x->server, x->body.n);
     buf_free(&x->body);
     buf_free(&x->headers);
     x->head = (HttpHead){.method = "", .query = ""};
@@ -175,6 +176,11 @@ static bool read_bytes(HttpExchange *x, struct evbuffer *in) {
             return false;
         }
         x->n_missing -= (size_t)n;
+        x->server->n_body_bytes += (size_t)n;
+        if (x->server->n_body_bytes > x->server->options.limits.max_all_bodies) {
+            http_connection_refuse(x, 503, "the server is reading too many large requests at once");
+            return false;
+        }
     }
     return true;
 }

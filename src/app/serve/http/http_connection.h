@@ -49,6 +49,7 @@ struct HttpServer {
     struct event *timer;
     HttpExchange *first, *last;
     int n_connections, port;
+    size_t n_body_bytes; /* of all bodies */
     bool drains;
 };
 

@@ -53,6 +53,8 @@ char *http_exchange_take_body(HttpExchange *x, size_t *n) {
     return body;
 }
 
+void http_server_release_body(HttpServer *s, size_t n) { s->n_body_bytes -= n; }
+
 void http_exchange_on_gone(HttpExchange *x, void (*on_gone)(void *user), void *user) {
     x->on_gone = on_gone;
     x->gone_user = user;

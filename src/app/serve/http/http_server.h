@@ -17,6 +17,7 @@ typedef struct HttpExchange HttpExchange;
 
 typedef struct HttpLimits {
     size_t max_body_bytes;
+    size_t max_all_bodies;    /* bytes of all bodies that have arrived and are not released */
     size_t max_unsent_bytes;  /* of an answer that the client does not read; then it is hung up on */
     int max_connections;      /* where more come, the connection makes room that has waited longest for a request */
     double request_timeout_s; /* for head and body together */
@@ -49,8 +50,9 @@ void http_server_drain(HttpServer *s);
 const HttpHead *http_exchange_head(const HttpExchange *x);
 const char *http_exchange_body(const HttpExchange *x, size_t *n);
 const char *http_exchange_peer(const HttpExchange *x); /* "127.0.0.1:1234" */
-/* Moves the body out; the caller frees it by free(). */
+/* Moves the body out. The caller frees it by free(), and reports that its n bytes are gone. */
 char *http_exchange_take_body(HttpExchange *x, size_t *n);
+void http_server_release_body(HttpServer *s, size_t n);
 double http_exchange_started_s(const HttpExchange *x);
 
 /* The client hung up, or read too slowly, before the answer was complete: the exchange is no longer valid. */
