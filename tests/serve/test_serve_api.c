@@ -260,6 +260,8 @@ static void refusals_name_the_field(void **state) {
          "messages"},
         {"/v1/chat/completions",
          "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"modalities\": [\"audio\"]}", "modalities"},
+        {"/v1/chat/completions",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\"}", "tool_choice"},
         {"/tokenize", "{\"text\": \"x\"}", "text"},
         {"/detokenize", "{\"tokens\": \"x\"}", "tokens"},
     };
@@ -280,7 +282,8 @@ static void fields_that_ask_for_nothing_are_accepted(void **state) {
                    "{\"model\": \"gpt-4o\", \"messages\": [{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": "
                    "\"user\", \"content\": \"b\"}], "
                    "\"max_completion_tokens\": 2, \"n\": 1, \"temperature\": null, \"logit_bias\": {}, \"tools\": [], "
-                   "\"functions\": null, "
+                   "\"functions\": null, \"tool_choice\": \"auto\", "
+                   "\"response_format\": {\"type\": \"text\"}, \"reasoning_effort\": \"low\", "
                    "\"logprobs\": false, \"mirostat\": 0, \"typical_p\": 1, \"metadata\": {\"a\": \"b\"}, "
                    "\"service_tier\": \"auto\", "
                    "\"modalities\": [\"text\"], \"stop\": null, \"min_p\": 0.1, \"top_k\": -1, \"chat_id\": \"\"}"));

@@ -18,6 +18,9 @@ static const Field chat_fields[] = {
     {.name = "max_tokens", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "max_completion_tokens", C(INT, plan.max_completion_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "modalities", C(ANY, chat.modalities)},
+    {.name = "response_format", C(ANY, chat.response_format)},
+    {.name = "tool_choice", C(ANY, chat.tool_choice)},
+    {.name = "reasoning_effort", C(TEXT, chat.reasoning_effort)},
     {.name = NULL},
 };
 static const Field *const tables[] = {plan_fields, chat_fields, plan_ignored_fields, plan_neutral_fields, NULL};

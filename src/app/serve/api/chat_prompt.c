@@ -44,6 +44,24 @@ static int check_message(json_t *message, size_t i, ApiError *error) {
                       "messages[%zu].content must be a string or a list of parts of text", i);
 }
 
+static bool is_text(const json_t *value, const char *text) {
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+/* What an answer may be besides text. */
+static int check_output(const ChatPromptFields *f, ApiError *error) {
+    if (f->modalities && (json_array_size(f->modalities) != 1 || !is_text(json_array_get(f->modalities, 0), "text")))
+        return api_refuse(error, 400, "unsupported_parameter", "modalities",
+                          "'modalities' other than [\"text\"] are not supported");
+    if (f->response_format && !is_text(json_object_get(f->response_format, "type"), "text"))
+        return api_refuse(error, 400, "unsupported_parameter", "response_format",
+                          "'response_format' other than {\"type\": \"text\"} is not supported");
+    if (f->tool_choice && !is_text(f->tool_choice, "auto") && !is_text(f->tool_choice, "none"))
+        return api_refuse(error, 400, "unsupported_parameter", "tool_choice",
+                          "'tool_choice' must be \"auto\" or \"none\"");
+    return 0;
+}
+
 static int check_messages(const ChatPromptFields *f, ApiError *error) {
     size_t n = json_array_size(f->messages);
     int status = 0;
@@ -54,13 +72,7 @@ static int check_messages(const ChatPromptFields *f, ApiError *error) {
     if (!status && f->variables && !json_is_object(f->variables))
         status = api_refuse(error, 400, "invalid_type", "chat_template_kwargs",
                             "'chat_template_kwargs' must be an object");
-    const json_t *modality = json_array_get(f->modalities, 0);
-    if (!status && f->modalities &&
-        (json_array_size(f->modalities) != 1 || !json_is_string(modality) ||
-         strcmp(json_string_value(modality), "text") != 0))
-        status = api_refuse(error, 400, "unsupported_parameter", "modalities",
-                            "'modalities' other than [\"text\"] are not supported");
-    return status;
+    return status ? status : check_output(f, error);
 }
 
 /* For the built-in formats. */
@@ -84,12 +96,15 @@ int chat_prompt_apply(const ServedModel *m, const ChatPromptFields *f, fr_chat_r
     *out = (fr_chat_result){0};
     int status = check_messages(f, error);
     if (status) return status;
+    json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body is the call's own */
+    if (f->reasoning_effort && !variables) variables = json_object();
+    if (f->reasoning_effort) json_object_set_new(variables, "reasoning_effort", json_string(f->reasoning_effort));
     bool has_template = strcmp(m->info.chat_family, "none") != 0 && !m->info.chat_template_error;
     if (!has_template && !f->tools && !f->variables) return apply_plainly(m, f, out, error);
     const fr_chat_options options = {
         .messages = json_dumps(f->messages, JSON_COMPACT),
         .tools = f->tools ? json_dumps(f->tools, JSON_COMPACT) : NULL,
-        .variables = f->variables ? json_dumps(f->variables, JSON_COMPACT) : NULL,
+        .variables = variables ? json_dumps(variables, JSON_COMPACT) : NULL,
     };
     status = fr_chat_apply(m->model, NULL, 0, &options, out, &why);
     return status ? api_refuse_error(error, "messages", &why) : 0;

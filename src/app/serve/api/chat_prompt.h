@@ -6,7 +6,8 @@
 
 /* Borrowed from the body. */
 typedef struct ChatPromptFields {
-    const json_t *messages, *variables, *tools, *modalities;
+    const json_t *messages, *variables, *tools, *tool_choice, *response_format, *modalities;
+    const char *reasoning_effort; /* a variable of some templates */
 } ChatPromptFields;
 
 /* Within json_memory_limit. The caller frees *out by fr_chat_result_free. */

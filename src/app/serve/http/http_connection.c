@@ -258,9 +258,14 @@ static void on_sent(struct bufferevent *bev, void *user) {
     enter_state(x, HTTP_CLOSES, MAX_LINGER_S);
 }
 
+/* The client closed its side, or the connection broke. While it waits for an answer that means that it does not want it any
+ * more; what was answered before is still sent. */
 static void on_event(struct bufferevent *bev, short what, void *user) {
-    (void)bev;
-    if (what & (BEV_EVENT_EOF | BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT)) http_connection_close(user);
+    HttpExchange *x = user;
+    if (!(what & (BEV_EVENT_EOF | BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT))) return;
+    bool is_unsent = evbuffer_get_length(bufferevent_get_output(bev)) > 0;
+    if (!(what & BEV_EVENT_EOF) || x->state == HTTP_ANSWERS || !is_unsent) http_connection_close(x);
+    else if (x->state != HTTP_CLOSES) http_connection_finish(x);
 }
 
 static struct bufferevent *new_bufferevent(HttpServer *s, int fd) {
