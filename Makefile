@@ -13,7 +13,9 @@ VERSION := 0.1.0
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
-PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd libevent libevent_openssl openssl
+PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
+# What only the program itself is linked with.
+CLI_PKGS := libedit libevent libevent_openssl openssl
 # Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
 HEADER_PKGS := openblas
 CFLAGS  ?= -O2 -g
@@ -27,6 +29,7 @@ LDLIBS   = $(PKG_LIBS) -lm
 # Other people's headers are not held to our warnings.
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) $(HEADER_PKGS) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+CLI_LIBS   := $(shell pkg-config --libs $(CLI_PKGS) 2>/dev/null)
 LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 
 MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
@@ -56,7 +59,7 @@ $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 LIB_ROOMS   := base format template text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
 LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
-APP_ROOMS   := app app/run app/bench app/study app/train app/inspect app/perf app/serve app/serve/engine app/serve/http app/serve/api
+APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/serve app/serve/engine app/serve/http app/serve/api
 TEST_ROOMS  := unit lossless golden train cli serve
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
@@ -107,6 +110,7 @@ $(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
+$(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
@@ -123,7 +127,7 @@ $(BUILD)/libforerun.a: $(LIB_OBJS)
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(CLI_OBJS) $(BUILD)/forerun-all.a
-	$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
+	$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) $(CLI_LIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
@@ -137,12 +141,19 @@ $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc
 $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=strndup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
+$(BUILD)/src/app/chat/line_editor.o $(BUILD)/tidy/src/app/chat/line_editor.ok: \
+  PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
+$(BUILD)/src/app/serve/%.o $(BUILD)/tidy/src/app/serve/%.ok: \
+  PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
 # What the program installs in its own process is tested by a program that links that file.
 $(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
 $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox_calls.o
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
 $(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
 $(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o
+$(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
+$(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o
+$(BUILD)/tests/test_line_history: $(BUILD)/src/app/chat/line_history.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
@@ -163,7 +174,7 @@ $(RUNNER): tests/support/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libopenblas-dev libcmocka-dev gnuplot-nox libevent-dev libssl-dev
+                librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcmocka-dev gnuplot-nox libevent-dev libssl-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing
@@ -239,7 +250,7 @@ tidy: $(TIDIED)
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
                librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
-               libopenblas-pthread-dev libopenblas0-pthread libgfortran5
+               libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
 ARM64_CC    ?= aarch64-linux-gnu-gcc
@@ -324,6 +335,7 @@ $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/
 	@mkdir -p $(@D)
 	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
 # What reads the requests of `serve` is part of the program.
+$(BUILD)/fuzz/fuzz_serve $(BUILD)/fuzz/replay_serve: LDLIBS += $(CLI_LIBS)
 $(BUILD)/fuzz/fuzz_serve $(BUILD)/fuzz/replay_serve: $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang

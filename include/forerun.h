@@ -80,7 +80,7 @@ typedef struct fr_model_options {
 
 typedef struct fr_model_info {
     const char *name;         /* general.name of the file, or its path */
-    const char *architecture; /* "llama", "qwen2", "qwen3" */
+    const char *architecture; /* "llama", "qwen3moe", ...: general.architecture of the file */
     const char *backend;      /* "cpu" or "reference" */
     const char *kernels;      /* the kernel table in use */
     const char *activations;  /* "q16" or "q8"; "exact" in the reference backend */
@@ -121,8 +121,8 @@ typedef struct fr_chat_message {
 
 /* 0 in every field is a sensible default. */
 typedef struct fr_chat_options {
-    /* NULL: the template of the model's file. Otherwise the name of a built-in format, such as "llama3", or the text of
-     * a Jinja template, which contains "{{" or "{%". */
+    /* NULL: the template of the model's file (with tools its template for tools, where it has one). Otherwise the name of a
+     * template that comes with forerun, such as "llama3.1", or the text of a Jinja template, which contains "{{" or "{%". */
     const char *chat_template;
     /* JSON, for what fr_chat_message cannot express; they need a Jinja template. messages: an array as
      * Hugging Face's transformers take it, in place of the messages of the call. tools: an array of function
@@ -195,8 +195,8 @@ FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engin
 /* Closes its requests, too: pointers to them are invalid then. NULL is fine. */
 FR_API void fr_engine_close(fr_engine *engine);
 
-/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "auto" opens the
- * drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A
+/* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "a+b" opens both;
+ * "auto" opens the drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A
  * draft stays open until the engine is closed, and what it learned from one request serves the next. An engine holds 32
  * drafts: one more takes the place of a draft that no open request uses, or is refused with FR_ERR_MEMORY where there
  * is none. */
@@ -251,7 +251,7 @@ typedef struct fr_request_options {
     const char *const *stops; /* [n_stops] the text ends before the first of these strings; copied */
     int n_stops;
     const char *const *drafts; /* "method:key=value,..." each, open in the engine (fr_engine_options.drafts,
-                                * fr_engine_open_draft); at most 8, which are united; none: plain decoding; "auto":
+                                * fr_engine_open_draft); at most 8, which are united, as are the two of "a+b"; none: plain decoding; "auto":
                                 * forerun chooses in every step which of its drafts propose, and how much. Not kept */
     int n_drafts;
     int tree_budget;    /* drafted nodes in a step. N: at most N. FR_TREE_BUDGET_AUTO: as many as are expected to save

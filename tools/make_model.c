@@ -30,17 +30,28 @@ enum {
     OPT_SEED,
     OPT_PRESET,
     OPT_VOCAB_FROM,
+    OPT_EXPERTS,
+    OPT_EXPERTS_USED,
+    OPT_EXPERT_FFN,
+    OPT_SHARED_FFN,
+    OPT_WINDOW,
 };
 
 static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
-    {"arch", OPT_ARCH, "NAME", 0, "llama (default), qwen2 or qwen3", 0},
+    {"arch", OPT_ARCH, "NAME", 0,
+     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite", 0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
     {"heads", OPT_HEADS, "N", 0, "Query heads (dim / 64)", 0},
     {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads (as many)", 0},
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
+    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (qwen2moe, qwen3moe: 8; llama: none)", 0},
+    {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
+    {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
+    {"shared-ffn", OPT_SHARED_FFN, "N", 0, "qwen2moe: inner width of the expert that every token passes (--ffn)", 0},
+    {"window", OPT_WINDOW, "N", 0, "gemma2, gemma3, phi3: positions that a layer with a window sees (512)", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
@@ -130,6 +141,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_BIAS_STD: p->bias_std = real_number(state, arg); return 0;
     case OPT_SEED: p->seed = (uint64_t)whole_number(state, arg, INT64_MAX); return 0;
     case OPT_VOCAB_FROM: p->vocab_from = arg; return 0;
+    case OPT_EXPERTS: p->n_experts = whole_number(state, arg, 512); return 0;
+    case OPT_EXPERTS_USED: p->n_experts_used = whole_number(state, arg, 64); return 0;
+    case OPT_EXPERT_FFN: p->expert_ffn = whole_number(state, arg, 1 << 20); return 0;
+    case OPT_SHARED_FFN: p->shared_ffn = whole_number(state, arg, 1 << 20); return 0;
+    case OPT_WINDOW: p->window = whole_number(state, arg, 1 << 24); return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
@@ -140,9 +156,24 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
+static int complete_experts(ModelPlan *p, fr_error *err) {
+    if (plan_is(p, "qwen2moe qwen3moe") && !p->n_experts) p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe"))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no experts; llama, qwen2moe and qwen3moe do",
+                         p->arch);
+    if (!p->n_experts) return FR_OK;
+    if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
+    if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
+    if (plan_is(p, "qwen2moe") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
+    if (p->n_experts_used > p->n_experts)
+        return error_set(err, FR_ERR_ARGUMENT, "a token cannot use %lld of %lld experts", (long long)p->n_experts_used,
+                         (long long)p->n_experts);
+    return FR_OK;
+}
+
 /* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
-    bool qwen = strcmp(p->arch, "qwen2") == 0 || strcmp(p->arch, "qwen3") == 0;
+    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3");
     uint32_t file_type;
     if (!p->n_layers) p->n_layers = 4;
     if (!p->dim) p->dim = 256;
@@ -151,9 +182,10 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (!p->head_dim) p->head_dim = p->dim / p->n_heads;
     if (!p->ffn_dim) p->ffn_dim = 3 * p->dim;
     if (!p->n_context) p->n_context = 2048;
-    if (p->rope_base == 0) p->rope_base = qwen ? 1e6 : 1e4;
-    if (!qwen && strcmp(p->arch, "llama") != 0)
-        return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; known: llama, qwen2, qwen3", p->arch);
+    if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
+    if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
+    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite"))
+        return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
     if (p->n_heads % p->n_kv_heads != 0)
@@ -162,7 +194,7 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->head_dim < 2 || p->head_dim % 2 != 0)
         return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
-    return FR_OK;
+    return complete_experts(p, err);
 }
 
 static void set_string(GgufWriter *w, const char *key, const char *v) { gguf_set_string(w, key, v, strlen(v)); }
@@ -181,6 +213,26 @@ static void set_rope(GgufWriter *w, const ModelPlan *p) {
     gguf_set_f32(w, arch_key(p, "rope.scaling.factor", key), (float)p->rope_factor);
     if (p->rope_scaling == ROPE_YARN)
         gguf_set_u32(w, arch_key(p, "rope.scaling.original_context_length", key), (uint32_t)p->rope_original);
+}
+
+static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
+    if (p->n_experts) {
+        gguf_set_u32(w, arch_key(p, "expert_count", key), (uint32_t)p->n_experts);
+        gguf_set_u32(w, arch_key(p, "expert_used_count", key), (uint32_t)p->n_experts_used);
+        gguf_set_u32(w, arch_key(p, "expert_feed_forward_length", key), (uint32_t)p->expert_ffn);
+    }
+    if (p->shared_ffn) gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
+    if (p->window) gguf_set_u32(w, arch_key(p, "attention.sliding_window", key), (uint32_t)p->window);
+    if (plan_is(p, "gemma2")) {
+        gguf_set_f32(w, arch_key(p, "attn_logit_softcapping", key), 50);
+        gguf_set_f32(w, arch_key(p, "final_logit_softcapping", key), 30);
+    }
+    if (!plan_is(p, "granite")) return;
+    gguf_set_f32(w, arch_key(p, "embedding_scale", key), 6);
+    gguf_set_f32(w, arch_key(p, "residual_scale", key), 0.5f);
+    gguf_set_f32(w, arch_key(p, "attention.scale", key), 1.0f / 64);
+    gguf_set_f32(w, arch_key(p, "logit_scale", key), 2);
 }
 
 static void set_keys(GgufWriter *w, const ModelPlan *p) {
@@ -205,6 +257,7 @@ static void set_keys(GgufWriter *w, const ModelPlan *p) {
                  strcmp(p->arch, "llama") == 0 ? 1e-5f : 1e-6f);
     gguf_set_u32(w, arch_key(p, "vocab_size", key), (uint32_t)p->n_vocab);
     set_rope(w, p);
+    set_arch_keys(w, p);
 }
 
 static int make_model(ModelPlan *p, fr_error *err) {

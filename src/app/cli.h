@@ -6,13 +6,17 @@
 #include "base/mem.h"
 #include "backend/backend.h"
 
-extern const Command command_run, command_compare, command_bench, command_tokenize, command_inspect, command_logits,
-    command_perf, command_replay, command_study, command_index, command_train, command_distill, command_import, command_serve;
+extern const Command command_run, command_chat, command_compare, command_bench, command_tokenize, command_inspect,
+    command_logits, command_perf, command_replay, command_study, command_index, command_train, command_distill,
+    command_import, command_serve;
 /* All of them in the order of `forerun --help`, then NULL. */
 extern const Command *const cli_commands[];
 
 /* Prints "forerun: <sentence>" on stderr and returns CLI_FAILED (CLI_USAGE for FR_ERR_ARGUMENT). */
 int cli_fail(const fr_error *err);
+
+/* What follows a noun after the number: "1 step", "2 steps". */
+static inline const char *cli_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 /* Whether what is written to fd may be coloured: it is a terminal, and NO_COLOR is not set (https://no-color.org). */
 bool cli_may_color(int fd);

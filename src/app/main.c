@@ -2,19 +2,22 @@
 #include "app/bus_error.h"
 #include "app/cli.h"
 #include "app/json_memory.h"
+#include "app/model_argument.h"
 #include "app/signals.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const Command *const cli_commands[] = {
-    &command_run,    &command_compare, &command_bench,  &command_tokenize, &command_inspect,
-    &command_logits, &command_perf,    &command_replay, &command_study,    &command_index,
-    &command_train,  &command_distill, &command_import, &command_serve,    NULL,
+    &command_run,     &command_chat,   &command_compare, &command_bench, &command_tokenize, &command_inspect,
+    &command_logits,  &command_perf,   &command_replay,  &command_study, &command_index,    &command_train,
+    &command_distill, &command_import, &command_serve,   NULL,
 };
 
 static void print_help(FILE *out) {
     fputs("Usage: forerun COMMAND [OPTION...]\n"
+          "       forerun MODEL.gguf [OPTION...]    a conversation, or the answer to a prompt that is piped in\n"
           "Run language models from GGUF files faster than one token at a time, without changing a token.\n\n"
           "Commands:\n",
           out);
@@ -55,6 +58,11 @@ static const Command *find_command(const char *name) {
 
 static int refuse_command(const char *name) {
     NearestWord nearest = {.word = NULL};
+    if (model_argument_is_path(name)) {
+        fprintf(stderr, "forerun: '%s' is neither a command nor a GGUF file that can be read\nTry 'forerun --help'.\n",
+                name);
+        return CLI_USAGE;
+    }
     for (const Command *const *c = cli_commands; *c; c++) nearest_word_try(&nearest, name, (*c)->name);
     fprintf(stderr, "forerun: unknown command '%s'", name);
     if (nearest.word) fprintf(stderr, "; did you mean %s?", nearest.word);
@@ -68,6 +76,21 @@ static int help_command(int n_words, char **words) {
     const Command *command = find_command(words[0]);
     char *argv[] = {words[0], n_words > 1 ? words[1] : help, help, NULL};
     return command ? finish(command_main(command, n_words > 1 ? 3 : 2, argv)) : refuse_command(words[0]);
+}
+
+/* `MODEL.gguf` stands for `chat -m MODEL.gguf` or `run -m MODEL.gguf`. */
+static int run_model(int argc, char **argv) {
+    int n;
+    char **words = model_argument(argc, argv, &n);
+    if (!words) return refuse_command(argv[1]);
+    int status = finish(command_main(find_command(words[0]), n, words));
+    free(words);
+    return status;
+}
+
+static int run_command(int argc, char **argv) {
+    const Command *command = find_command(argv[1]);
+    return command ? finish(command_main(command, argc - 1, argv + 1)) : run_model(argc, argv);
 }
 
 int main(int argc, char **argv) {
@@ -92,6 +115,5 @@ int main(int argc, char **argv) {
         Buf text = {.max_bytes = 1 << 20};
         return print(command_man(cli_commands, &text), &text);
     }
-    const Command *command = find_command(argv[1]);
-    return command ? finish(command_main(command, argc - 1, argv + 1)) : refuse_command(argv[1]);
+    return run_command(argc, argv);
 }

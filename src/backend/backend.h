@@ -99,7 +99,9 @@ typedef struct CostPart {
 
 /* What a forward has to move and to compute. */
 typedef struct CostWork {
-    double weight_bytes;            /* read once, whatever the number of rows */
+    double weight_bytes; /* read once, whatever the number of rows */
+    double expert_bytes; /* of all experts; n rows read 1 - (1 - expert_share)^n of them, if they choose at random */
+    double expert_share; /* that one row chooses */
     double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
     double attention_ops;           /* of one row and one earlier token, in float */

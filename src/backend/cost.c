@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 void cost_work(const Weights *w, KvType kv_type, CostWork *out) { w->backend->work(w, kv_type, out); }
@@ -13,9 +14,15 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
     return w->backend->speed ? w->backend->speed(w, n_threads, out, err) : FR_OK;
 }
 
+double cost_expert_bytes(const CostWork *work, int32_t n_rows) {
+    return work->expert_bytes * (1 - pow(1 - work->expert_share, n_rows));
+}
+
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {
     if (speed->read_gb_s <= 0) return 0;
-    double read_s = (work->weight_bytes + (n_context + n_rows) * work->kv_bytes_per_key) / (speed->read_gb_s * 1e9);
+    double read_s = (work->weight_bytes + cost_expert_bytes(work, n_rows) +
+                     (n_context + n_rows) * work->kv_bytes_per_key) /
+                    (speed->read_gb_s * 1e9);
     double attention_ops = n_rows * cost_keys_of_row(n_rows, n_context) * work->attention_ops;
     double compute_s = attention_ops / (speed->peak_gop_s[PEAK_F32] * 1e9);
     for (int k = 0; k < PEAK_COUNT; k++) compute_s += n_rows * work->ops_per_row[k] / (speed->peak_gop_s[k] * 1e9);

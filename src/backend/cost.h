@@ -14,6 +14,9 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
 /* Keys that a row of a chain sees on average behind n_context tokens: those tokens, the rows before it and itself. */
 static inline double cost_keys_of_row(int32_t n_rows, int32_t n_context) { return n_context + 0.5 * (n_rows + 1); }
 
+/* Of the experts, what n_rows rows are expected to read. */
+double cost_expert_bytes(const CostWork *work, int32_t n_rows);
+
 /* Seconds of a forward of n_rows rows (a chain) after n_context tokens that would keep either the memory or the
  * arithmetic busy without a pause: the larger of the two; 0 where the speed is unknown. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);

@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "format/printable.h"
+#include "text/named_templates.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +22,16 @@ static int check_messages(const fr_model *m, const fr_chat_message *messages, in
 /* The text by a template or format other than the model's. */
 static int apply_other(const fr_model *m, const char *name, const Conversation *c, TemplateOutput *out,
                        char warning[256], fr_error *err) {
+    size_t n = strlen(name);
+    const char *text = strstr(name, "{{") || strstr(name, "{%") ? name : named_template(name, &n);
     ChatFamily family = chat_family_from_name(name);
     Printable safe;
-    if (family != CHAT_NONE) return chat_family_apply(family, c, out, err);
-    if (!strstr(name, "{{") && !strstr(name, "{%"))
-        return error_set(err, FR_ERR_UNSUPPORTED, "there is no chat format '%s'", printable(&safe, name, strlen(name)));
+    if (!text && family != CHAT_NONE) return chat_family_apply(family, c, out, err);
+    if (!text)
+        return error_set(err, FR_ERR_UNSUPPORTED, "there is no chat template '%s'",
+                         printable(&safe, name, strlen(name)));
     ChatTemplate t;
-    int status = chat_template_open(&t, name, strlen(name), err);
+    int status = chat_template_open(&t, text, n, err);
     if (status) return status;
     t.family = CHAT_NONE; /* who names a template wants that one */
     status = chat_template_apply(&t, m->tokenizer, c, out, warning, err);
@@ -47,8 +51,9 @@ static int apply(const fr_model *m, const fr_chat_options *o, const fr_chat_mess
                       .variables_json = o->variables,
                       .adds_generation_prompt = !o->no_generation_prompt};
     warning[0] = '\0';
+    const ChatTemplate *own = o->tools && m->tool_template.compiled ? &m->tool_template : &m->chat_template;
     int status = o->chat_template ? apply_other(m, o->chat_template, &c, out, warning, err)
-                                  : chat_template_apply(&m->chat_template, m->tokenizer, &c, out, warning, err);
+                                  : chat_template_apply(own, m->tokenizer, &c, out, warning, err);
     free(copies);
     return status;
 }

@@ -54,7 +54,9 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
     if (tokenizer_n_vocab(m->tokenizer) > m->model->hparams.n_vocab)
         return error_set(err, FR_ERR_FORMAT, "%s: the vocabulary has %d tokens, but the model has only %d embeddings",
                          path, tokenizer_n_vocab(m->tokenizer), m->model->hparams.n_vocab);
-    if ((status = chat_template_open_gguf(&m->chat_template, m->gguf, err))) return status;
+    if ((status = chat_template_open_gguf(&m->chat_template, m->gguf, "tokenizer.chat_template", err))) return status;
+    status = chat_template_open_gguf(&m->tool_template, m->gguf, "tokenizer.chat_template.tool_use", err);
+    if (status) return status;
     m->name = copy_name(m->gguf);
     return m->name ? FR_OK : error_memory(err, "a name", 0);
 }
@@ -87,6 +89,7 @@ void model_release(fr_model *m) {
     weights_close(m->weights);
     model_close(m->model);
     chat_template_close(&m->chat_template);
+    chat_template_close(&m->tool_template);
     tokenizer_close(m->tokenizer);
     gguf_close(m->gguf);
     free(m->name);

@@ -103,12 +103,11 @@ static int open_executor(fr_engine *e, fr_error *err) {
     return status ? status : open_sequences(e, o->max_requests + e->prefixes.n, err);
 }
 
+static int open_one(void *user, const char *spec, fr_error *err) { return drafter_pool_open_draft(user, spec, err); }
+
 static int open_draft(fr_engine *e, const char *spec, fr_error *err) {
-    if (strcmp(spec, "auto") != 0) return drafter_pool_open_draft(e, spec, err);
-    int status = FR_OK;
-    for (const char *const *m = drafter_auto_members(); *m && !status; m++)
-        status = drafter_pool_open_draft(e, *m, err);
-    return status ? status : draft_policy_measure_costs(e, err);
+    int status = drafter_each(spec, open_one, e, err);
+    return status || !drafter_names_auto(spec) ? status : draft_policy_measure_costs(e, err);
 }
 
 static int open_engine(fr_engine *e, fr_error *err) {

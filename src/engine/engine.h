@@ -26,7 +26,7 @@ struct fr_model {
     Tokenizer *tokenizer;
     Model *model;
     Weights *weights; /* of the model, resident in its backend */
-    ChatTemplate chat_template;
+    ChatTemplate chat_template, tool_template; /* the second for conversations with tools, where the file has one */
     char *name;
 };
 

@@ -121,7 +121,8 @@ static int isolate_draft(fr_request *r, RequestDraft *d, fr_error *err) {
 }
 
 /* Adds the draft of one spec to the request. */
-static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
+static int acquire_draft(void *request, const char *spec, fr_error *err) {
+    fr_request *r = request;
     int n = r->options.n_drafts;
     if (n == REQUEST_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT,
@@ -146,17 +147,14 @@ static int acquire_draft(fr_request *r, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
-/* Finds the drafts among the open ones; "auto" stands for its members. */
+/* Finds the drafts among the open ones; "auto" stands for its members, "a+b" for both. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
     int status = FR_OK;
     r->options.n_drafts = 0;
     for (int i = 0; i < o->n_drafts && !status; i++) {
-        bool is_auto = strcmp(o->drafts[i], "auto") == 0;
-        const char *const alone[] = {o->drafts[i], NULL};
-        for (const char *const *m = is_auto ? drafter_auto_members() : alone; *m && !status; m++)
-            status = acquire_draft(r, *m, err);
-        has_auto = has_auto || is_auto;
+        status = drafter_each(o->drafts[i], acquire_draft, r, err);
+        has_auto = has_auto || drafter_names_auto(o->drafts[i]);
     }
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO;
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);

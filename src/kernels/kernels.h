@@ -88,6 +88,10 @@ typedef struct Kernels {
     void (*add)(float *x, const float *y, int64_t n);
     /* gate = silu(gate) * up, silu(x) = x / (1 + exp(-x)) with the exp of ref.c */
     void (*silu_mul)(float *gate, const float *up, int64_t n);
+    /* gate = gelu(gate) * up, gelu(x) = x / (1 + exp(-x (a + b x^2))) with a = 2 sqrt(2/pi), b = 0.044715 a */
+    void (*gelu_mul)(float *gate, const float *up, int64_t n);
+    /* x = cap * tanh(x / cap), tanh(y) = 1 - 2 / (exp(2y) + 1); NaN where x is NaN or infinite */
+    void (*soft_cap)(float *x, int64_t n, float cap);
     /* Rotates n_heads heads of head_dim in place over their first n_rot components; cos_sin holds
      * cos, sin pairs [n_rot/2][2] of this row's position. */
     void (*rope)(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot, const float *cos_sin);

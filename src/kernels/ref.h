@@ -30,6 +30,10 @@ static inline float act_levels(ActForm form) { return form == ACT_Q16 ? 127.0f *
 #define EXP_C5 0x1.120ba2p-7f
 #define EXP_C6 0x1.6d113cp-10f
 
+/* GELU by tanh: 2 sqrt(2/pi), and 0.044715 of it */
+#define GELU_A 1.5957691f
+#define GELU_B 0.07135481f
+
 /* Kernels.rope, in every table: compiled once for each instruction set. */
 static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot,
                                const float *cos_sin) {
@@ -65,6 +69,8 @@ float ref_exp(float x);
 void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps);
 void ref_add(float *x, const float *y, int64_t n);
 void ref_silu_mul(float *gate, const float *up, int64_t n);
+void ref_gelu_mul(float *gate, const float *up, int64_t n);
+void ref_soft_cap(float *x, int64_t n, float cap);
 void ref_kv_store(KvType type, const float *x, int64_t n, void *dst);
 void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
                      const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);

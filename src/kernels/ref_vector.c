@@ -74,6 +74,20 @@ void ref_silu_mul(float *gate, const float *up, int64_t n) {
     for (int64_t i = 0; i < n; i++) gate[i] = gate[i] / (1.0f + ref_exp(0.0f - gate[i])) * up[i];
 }
 
+void ref_gelu_mul(float *gate, const float *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float x = gate[i], inner = fmaf(x * x, GELU_B, GELU_A) * x;
+        gate[i] = x / (1.0f + ref_exp(0.0f - inner)) * up[i];
+    }
+}
+
+void ref_soft_cap(float *x, int64_t n, float cap) {
+    for (int64_t i = 0; i < n; i++) {
+        float y = x[i] / cap, tanh_y = 1.0f - 2.0f / (ref_exp(y + y) + 1.0f);
+        x[i] = cap * tanh_y + x[i] * 0.0f;
+    }
+}
+
 /* ---- KV cache and attention --------------------------------------------------------------------- */
 
 static void store_block(const float *x, int64_t n, unsigned char *block) {

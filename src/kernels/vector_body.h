@@ -64,6 +64,29 @@ static void silu_mul(float *gate, const float *up, int64_t n) {
     v_store_n(gate + i, n - i, v_mul(silu(v_load_n(gate + i, n - i)), v_load_n(up + i, n - i)));
 }
 
+INLINE Vf gelu(Vf x) {
+    Vf inner = v_mul(v_fma(v_mul(x, x), v_set(GELU_B), v_set(GELU_A)), x);
+    return v_div(x, v_add(v_set(1), v_exp(v_sub(v_zero(), inner))));
+}
+
+static void gelu_mul(float *gate, const float *up, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(gate + i, v_mul(gelu(v_load(gate + i)), v_load(up + i)));
+    v_store_n(gate + i, n - i, v_mul(gelu(v_load_n(gate + i, n - i)), v_load_n(up + i, n - i)));
+}
+
+INLINE Vf capped(Vf x, Vf cap) {
+    Vf y = v_div(x, cap), e = v_exp(v_add(y, y));
+    Vf tanh_y = v_sub(v_set(1), v_div(v_set(2), v_add(e, v_set(1))));
+    return v_add(v_mul(cap, tanh_y), v_mul(x, v_zero()));
+}
+
+static void soft_cap(float *x, int64_t n, float cap) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(x + i, capped(v_load(x + i), v_set(cap)));
+    v_store_n(x + i, n - i, capped(v_load_n(x + i, n - i), v_set(cap)));
+}
+
 static void rope(RopeStyle style, float *x, int64_t n_heads, int64_t head_dim, int64_t n_rot, const float *cos_sin) {
     rope_rotate(style, x, n_heads, head_dim, n_rot, cos_sin);
 }

@@ -1,10 +1,14 @@
 /* arch.c - the table of architectures, and the parts of a layer that most of them share. */
 #include "model/arch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const Architecture *const architectures[ARCH_COUNT] = {
-    [ARCH_LLAMA] = &arch_llama, [ARCH_QWEN2] = &arch_qwen2, [ARCH_QWEN3] = &arch_qwen3};
+    [ARCH_LLAMA] = &arch_llama,       [ARCH_QWEN2] = &arch_qwen2,       [ARCH_QWEN3] = &arch_qwen3,
+    [ARCH_QWEN2MOE] = &arch_qwen2moe, [ARCH_QWEN3MOE] = &arch_qwen3moe, [ARCH_GEMMA2] = &arch_gemma2,
+    [ARCH_GEMMA3] = &arch_gemma3,     [ARCH_PHI3] = &arch_phi3,         [ARCH_SMOLLM3] = &arch_smollm3,
+    [ARCH_GRANITE] = &arch_granite};
 
 const Architecture *arch_find(Arch arch) { return architectures[arch]; }
 const char *arch_name(Arch arch) { return architectures[arch]->name; }
@@ -16,6 +20,15 @@ bool arch_from_name(const char *name, size_t n, Arch *out) {
             return true;
         }
     return false;
+}
+
+const char *arch_names(ArchNames *out) {
+    size_t n = 0;
+    for (int i = 0; i < ARCH_COUNT && n < sizeof out->text; i++) {
+        const char *before = i == 0 ? "" : i == ARCH_COUNT - 1 ? " and " : ", ";
+        n += (size_t)snprintf(out->text + n, sizeof out->text - n, "%s%s", before, architectures[i]->name);
+    }
+    return out->text;
 }
 
 int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -49,4 +62,44 @@ int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     if (!status) status = arch_matrix(r, i_layer, "ffn_gate.weight", h->n_embd, h->n_ff, false, &out->gate);
     if (!status) status = arch_matrix(r, i_layer, "ffn_up.weight", h->n_embd, h->n_ff, false, &out->up);
     return status ? status : arch_matrix(r, i_layer, "ffn_down.weight", h->n_ff, h->n_embd, false, &out->down);
+}
+
+void arch_expert_keys(KeyReader *r, Hparams *h) {
+    h->n_expert = key_int(r, "expert_count", 0, 0, MODEL_MAX_EXPERTS);
+    if (h->n_expert == 0) return;
+    int64_t most = h->n_expert < MODEL_MAX_EXPERTS_USED ? h->n_expert : MODEL_MAX_EXPERTS_USED;
+    h->n_expert_used = key_int(r, "expert_used_count", -1, 1, most);
+    h->n_ff_expert = key_int(r, "expert_feed_forward_length", h->n_ff, 1, 1 << 20);
+    h->n_ff_shared = key_int(r, "expert_shared_feed_forward_length", 0, 0, 1 << 20);
+}
+
+static int shared_expert(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    int64_t n = h->n_ff_shared;
+    if (n == 0) return FR_OK;
+    int status = arch_matrix(r, i_layer, "ffn_gate_shexp.weight", h->n_embd, n, false, &out->shared_gate);
+    if (!status) status = arch_matrix(r, i_layer, "ffn_up_shexp.weight", h->n_embd, n, false, &out->shared_up);
+    if (!status) status = arch_matrix(r, i_layer, "ffn_down_shexp.weight", n, h->n_embd, false, &out->shared_down);
+    return status ? status : arch_vector(r, i_layer, "ffn_gate_inp_shexp.weight", h->n_embd, true, &out->shared_router);
+}
+
+int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    int64_t embd = h->n_embd, n = h->n_ff_expert;
+    out->ffn = FFN_EXPERTS;
+    out->n_expert_used = h->n_expert_used;
+    int status = arch_vector(r, i_layer, "ffn_norm.weight", embd, false, &out->ffn_norm);
+    if (!status) status = arch_matrix(r, i_layer, "ffn_gate_inp.weight", embd, h->n_expert, false, &out->router);
+    if (!status) status = arch_expert_matrices(r, i_layer, "ffn_gate_exps.weight", embd, n, &out->gate);
+    if (!status) status = arch_expert_matrices(r, i_layer, "ffn_up_exps.weight", embd, n, &out->up);
+    if (!status) status = arch_expert_matrices(r, i_layer, "ffn_down_exps.weight", n, embd, &out->down);
+    return status ? status : shared_expert(r, i_layer, out);
+}
+
+void arch_window(const ArchReader *r, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    if (h->window == 0) return;
+    out->mixer = MIXER_WINDOW;
+    out->window = h->window;
+    out->i_rope = h->local_rope_base > 0 ? 1 : 0;
 }

@@ -11,10 +11,13 @@
 #include "model/model.h"
 
 typedef struct ArchReader ArchReader; /* a model file being read */
+typedef struct KeyReader KeyReader;   /* its keys (hparams.c) */
 
 typedef struct Architecture {
     const char *name; /* as in general.architecture */
     RopeStyle rope;
+    /* Reads the keys that only this architecture has, after those that all have; NULL: there are none. */
+    void (*keys)(KeyReader *r, Hparams *h);
     /* Fills in a zeroed spec. Negative: an error. */
     int (*layer)(ArchReader *r, int32_t i_layer, LayerSpec *out);
 } Architecture;
@@ -22,16 +25,29 @@ typedef struct Architecture {
 /* The architecture of a number (hparams.h), and the number of a name; false: unknown. */
 const Architecture *arch_find(Arch arch);
 bool arch_from_name(const char *name, size_t n, Arch *out);
+/* All names, for messages: "llama, qwen2, ... and qwen3". Returns text. */
+typedef struct ArchNames {
+    char text[256];
+} ArchNames;
+const char *arch_names(ArchNames *out);
 
-extern const Architecture arch_llama, arch_qwen2, arch_qwen3;
+extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
+    arch_phi3, arch_smollm3, arch_granite;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
+
+/* Key "<architecture>.<what>", a number in [min, max]; `fallback` where it is missing, unless the fallback is negative, or
+ * NAN. The first failure is remembered, and min is the result. */
+int32_t key_int(KeyReader *r, const char *what, int64_t fallback, int64_t min, int64_t max);
+double key_float(KeyReader *r, const char *what, double fallback, double min, double max);
 
 const Hparams *arch_hparams(const ArchReader *r);
 /* Tensor "blk.<i_layer>.<name>", [n_out][n_in], or vector [n] as floats. A missing one is an error unless optional:
  * NULL then. */
 int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional,
                 const GgufTensor **out);
+int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
+                         const GgufTensor **out); /* [n_expert][n_out][n_in] */
 int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out);
 
 /* The parts that most architectures share: attn_norm, attn_q, attn_k, attn_v, attn_output; biases of q, k and v where
@@ -40,5 +56,14 @@ int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out);
 int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out);
 int arch_head_norms(ArchReader *r, int32_t i_layer, bool optional, LayerSpec *out);
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* ffn_norm, ffn_gate_inp and the experts: ffn_gate_exps, ffn_up_exps, ffn_down_exps of hparams.n_ff_expert; and the shared
+ * one, where there is one: ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp, ffn_gate_inp_shexp. Weights of the chosen sum to 1.
+ */
+int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
+void arch_expert_keys(KeyReader *r, Hparams *h);
+/* Rows [first, first + n) of a matrix, as a matrix of its own. */
+int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out);
+/* The layer sees a window, if hparams.window is not 0, and has the rope of such layers. */
+void arch_window(const ArchReader *r, LayerSpec *out);
 
 #endif

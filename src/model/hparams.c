@@ -10,21 +10,20 @@
 #include <string.h>
 
 /* Reads "<arch>.<what>" keys of one file and remembers the first failure. */
-typedef struct Reader {
+struct KeyReader {
     const Gguf *g;
     const char *arch;
     fr_error *err;
     int status;
     char key[128];
-} Reader;
+};
 
-static const char *full_key(Reader *r, const char *what) {
+static const char *full_key(KeyReader *r, const char *what) {
     snprintf(r->key, sizeof r->key, "%s.%s", r->arch, what);
     return r->key;
 }
 
-/* An integer in [min, max]; `fallback` where the key is missing, unless the fallback is negative. */
-static int32_t read_int(Reader *r, const char *what, int64_t fallback, int64_t min, int64_t max) {
+int32_t key_int(KeyReader *r, const char *what, int64_t fallback, int64_t min, int64_t max) {
     int64_t v = fallback;
     const char *key = full_key(r, what);
     if (!gguf_get_i64(r->g, key, &v) && (fallback < 0 || gguf_find_key(r->g, key) >= 0)) {
@@ -42,7 +41,7 @@ static int32_t read_int(Reader *r, const char *what, int64_t fallback, int64_t m
     return (int32_t)v;
 }
 
-static double read_float(Reader *r, const char *what, double fallback, double min, double max) {
+double key_float(KeyReader *r, const char *what, double fallback, double min, double max) {
     float v = (float)fallback;
     const char *key = full_key(r, what);
     if (!gguf_get_f32(r->g, key, &v) && (isnan(fallback) || gguf_find_key(r->g, key) >= 0)) {
@@ -66,17 +65,17 @@ static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
                          gguf_path(g));
     if (arch_from_name(name.data, name.n, out)) return FR_OK;
     Printable safe;
-    return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: architecture '%s' is not supported; forerun runs llama, qwen2 and qwen3", gguf_path(g),
-                     printable(&safe, name.data, name.n));
+    ArchNames names;
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: architecture '%s' is not supported; forerun runs %s", gguf_path(g),
+                     printable(&safe, name.data, name.n), arch_names(&names));
 }
 
-static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_train) {
-    p->n_rot = read_int(r, "rope.dimension_count", head_dim, 2, head_dim);
+static void read_rope(KeyReader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_train) {
+    p->n_rot = key_int(r, "rope.dimension_count", head_dim, 2, head_dim);
     if (p->n_rot % 2 && !r->status)
         r->status = error_set(r->err, FR_ERR_FORMAT, "%s: rope.dimension_count is %d, but must be even",
                               gguf_path(r->g), p->n_rot);
-    p->base = read_float(r, "rope.freq_base", 10000.0, 1.0, 1e12);
+    p->base = key_float(r, "rope.freq_base", 10000.0, 1.0, 1e12);
     p->factor = 1;
     GgufString type = {"none", 4};
     bool named = gguf_get_string(r->g, full_key(r, "rope.scaling.type"), &type);
@@ -84,21 +83,21 @@ static void read_rope(Reader *r, RopeParams *p, int32_t head_dim, int32_t n_ctx_
     for (int i = 0; !named && i < 2; i++) /* a factor without a type is a linear one (files before 2023-10) */
         if (gguf_find_key(r->g, full_key(r, linear_keys[i])) >= 0) {
             p->scaling = ROPE_SCALING_LINEAR;
-            p->factor = read_float(r, linear_keys[i], 1, 1e-3, 1e6);
+            p->factor = key_float(r, linear_keys[i], 1, 1e-3, 1e6);
             return;
         }
     if (type.n == 4 && memcmp(type.data, "none", 4) == 0) return;
-    p->factor = read_float(r, "rope.scaling.factor", 1, 1e-3, 1e6);
+    p->factor = key_float(r, "rope.scaling.factor", 1, 1e-3, 1e6);
     if (type.n == 6 && memcmp(type.data, "linear", 6) == 0) {
         p->scaling = ROPE_SCALING_LINEAR;
     } else if (type.n == 4 && memcmp(type.data, "yarn", 4) == 0) {
         p->scaling = ROPE_SCALING_YARN;
-        p->n_ctx_orig = read_int(r, "rope.scaling.original_context_length", n_ctx_train, 1, 1 << 28);
-        p->ext_factor = read_float(r, "rope.scaling.yarn_ext_factor", 1, 0, 1e3);
-        p->attn_factor = read_float(r, "rope.scaling.attn_factor", 1, 1e-3, 1e3);
-        p->attn_factor = read_float(r, "rope.scaling.yarn_attn_factor", p->attn_factor, 1e-3, 1e3);
-        p->beta_fast = read_float(r, "rope.scaling.yarn_beta_fast", 32, 1e-3, 1e6);
-        p->beta_slow = read_float(r, "rope.scaling.yarn_beta_slow", 1, 1e-3, 1e6);
+        p->n_ctx_orig = key_int(r, "rope.scaling.original_context_length", n_ctx_train, 1, 1 << 28);
+        p->ext_factor = key_float(r, "rope.scaling.yarn_ext_factor", 1, 0, 1e3);
+        p->attn_factor = key_float(r, "rope.scaling.attn_factor", 1, 1e-3, 1e3);
+        p->attn_factor = key_float(r, "rope.scaling.yarn_attn_factor", p->attn_factor, 1e-3, 1e3);
+        p->beta_fast = key_float(r, "rope.scaling.yarn_beta_fast", 32, 1e-3, 1e6);
+        p->beta_slow = key_float(r, "rope.scaling.yarn_beta_slow", 1, 1e-3, 1e6);
     } else if (!r->status) {
         Printable safe;
         r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
@@ -111,23 +110,26 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     *h = (Hparams){0};
     int status = find_arch(&h->arch, g, err);
     if (status) return status;
-    Reader r = {.g = g, .arch = arch_name(h->arch), .err = err};
-    h->n_layer = read_int(&r, "block_count", -1, 1, 1024);
-    h->n_embd = read_int(&r, "embedding_length", -1, 2, 1 << 18);
-    h->n_ff = read_int(&r, "feed_forward_length", -1, 1, 1 << 20);
-    h->n_head = read_int(&r, "attention.head_count", -1, 1, 1 << 12);
-    h->n_head_kv = read_int(&r, "attention.head_count_kv", h->n_head, 1, h->n_head);
-    h->n_ctx_train = read_int(&r, "context_length", -1, 1, 1 << 28);
-    h->head_dim = read_int(&r, "attention.key_length", h->n_embd / h->n_head, 2, 1 << 12);
-    int32_t value_dim = read_int(&r, "attention.value_length", h->head_dim, 2, 1 << 12);
-    h->rms_eps = (float)read_float(&r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
-    int32_t n_expert = read_int(&r, "expert_count", 0, 0, 1 << 20);
-    h->rope.style = arch_find(h->arch)->rope;
+    KeyReader r = {.g = g, .arch = arch_name(h->arch), .err = err};
+    h->n_layer = key_int(&r, "block_count", -1, 1, 1024);
+    h->n_embd = key_int(&r, "embedding_length", -1, 2, 1 << 18);
+    h->n_ff = key_int(&r, "feed_forward_length", -1, 1, 1 << 20);
+    h->n_head = key_int(&r, "attention.head_count", -1, 1, 1 << 12);
+    h->n_head_kv = key_int(&r, "attention.head_count_kv", h->n_head, 1, h->n_head);
+    h->n_ctx_train = key_int(&r, "context_length", -1, 1, 1 << 28);
+    h->head_dim = key_int(&r, "attention.key_length", h->n_embd / h->n_head, 2, 1 << 12);
+    int32_t value_dim = key_int(&r, "attention.value_length", h->head_dim, 2, 1 << 12);
+    h->rms_eps = (float)key_float(&r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
+    const Architecture *arch = arch_find(h->arch);
+    h->embedding_scale = h->logit_scale = 1;
+    h->rope.style = arch->rope;
     read_rope(&r, &h->rope, h->head_dim, h->n_ctx_train);
+    if (arch->keys) arch->keys(&r, h);
+    else if (key_int(&r, "expert_count", 0, 0, 1 << 20) > 0 && !r.status)
+        r.status = error_set(err, FR_ERR_UNSUPPORTED, "%s: experts are not part of architecture %s as forerun knows it",
+                             gguf_path(g), arch->name);
     if (r.status) return r.status;
     const char *path = gguf_path(g);
-    if (n_expert > 0)
-        return error_set(err, FR_ERR_UNSUPPORTED, "%s: mixture-of-experts models are not supported", path);
     if (h->n_head % h->n_head_kv)
         return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
                          h->n_head_kv);

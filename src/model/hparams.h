@@ -7,7 +7,19 @@
 #include "format/numeric.h"
 
 /* The numbers are part of the fingerprint that binds a drafter file to its target: append only. */
-typedef enum Arch { ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, ARCH_COUNT } Arch;
+typedef enum Arch {
+    ARCH_LLAMA,
+    ARCH_QWEN2,
+    ARCH_QWEN3,
+    ARCH_QWEN2MOE,
+    ARCH_QWEN3MOE,
+    ARCH_GEMMA2,
+    ARCH_GEMMA3,
+    ARCH_PHI3,
+    ARCH_SMOLLM3,
+    ARCH_GRANITE,
+    ARCH_COUNT
+} Arch;
 
 typedef enum RopeScaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN } RopeScaling;
 
@@ -28,6 +40,15 @@ typedef struct Hparams {
     int32_t n_ctx_train;
     float rms_eps;
     RopeParams rope;
+    int32_t n_expert, n_expert_used;  /* of each layer that has experts; 0: the model has none */
+    int32_t n_ff_expert, n_ff_shared; /* inner widths of an expert, and of those that every token passes; 0: none */
+    int32_t window;                   /* positions that a layer with a sliding window sees; 0: no layer has one */
+    double local_rope_base;           /* of the layers with a window, where it is another; 0: the same */
+    float embedding_scale;            /* of the embeddings on their way into the residual stream; 1 mostly */
+    float attn_scale, attn_cap;       /* of all layers (LayerSpec); 0: the default */
+    float residual_scale;             /* likewise */
+    float logit_cap;                  /* logits become cap * tanh(logit / cap); 0: they stay */
+    float logit_scale;                /* before that; 1 mostly */
 } Hparams;
 
 /* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the
@@ -36,6 +57,11 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err);
 
 const char *arch_name(Arch arch);
 static inline int64_t hparams_q_dim(const Hparams *h) { return (int64_t)h->n_head * h->head_dim; }
+/* The widest inner row of a feed-forward part. */
+static inline int64_t hparams_max_ff(const Hparams *h) {
+    int64_t n = h->n_ff > h->n_ff_expert ? h->n_ff : h->n_ff_expert;
+    return n > h->n_ff_shared ? n : h->n_ff_shared;
+}
 static inline int64_t hparams_kv_dim(const Hparams *h) { return (int64_t)h->n_head_kv * h->head_dim; }
 
 #endif

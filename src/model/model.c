@@ -14,9 +14,13 @@
 /* What a model of a file owns. */
 struct ModelMemory {
     LayerSpec *layers;
+    GgufTensor *views; /* [n_views] matrices that are rows of another; room for MAX_VIEWS of each layer */
+    int64_t n_views;
     float **vectors; /* [n_vectors]; room for every tensor of the file */
     int64_t n_vectors;
 };
+
+enum { MAX_VIEWS = 5 }; /* of a layer: queries, keys and values of one matrix, gate and up of another */
 
 struct ArchReader {
     Model *m;
@@ -27,20 +31,28 @@ struct ArchReader {
 
 const Hparams *arch_hparams(const ArchReader *r) { return &r->m->hparams; }
 
-/* The tensor with exactly that shape (n_out 0: a vector). A missing one is an error unless optional. */
-static int take(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bool optional, const GgufTensor **out) {
+/* The tensor with exactly that shape (n_out 0: a vector; n 0: not a pile of matrices). A missing one is an error unless
+ * optional. */
+static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool optional,
+                       const GgufTensor **out) {
     const GgufTensor *t = gguf_find_tensor(r->m->gguf, name);
     const char *path = gguf_path(r->m->gguf);
+    int n_dims = n ? 3 : n_out ? 2 : 1;
     *out = t;
     if (!t) return optional ? FR_OK : error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is missing", path, name);
-    if (t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
-        return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld where %lld x %lld fits",
-                         path, name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
-                         (long long)(n_out ? n_out : 1));
+    if ((int)t->n_dims != n_dims || t->dims[0] != n_in || (n_out && t->dims[1] != n_out) || (n && t->dims[2] != n))
+        return error_set(r->err, FR_ERR_FORMAT,
+                         "%s: tensor %s has the wrong shape: %lld x %lld%s where %lld x %lld%s fits", path, name,
+                         (long long)t->dims[0], (long long)t->dims[1], t->n_dims > 2 ? " x ..." : "", (long long)n_in,
+                         (long long)(n_out ? n_out : 1), n ? " of each expert" : "");
     bool *taken = &r->taken[t - gguf_tensor(r->m->gguf, 0)];
     r->n_taken += !*taken;
     *taken = true;
     return FR_OK;
+}
+
+static int take(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bool optional, const GgufTensor **out) {
+    return take_shaped(r, name, n_in, n_out, 0, optional, out);
 }
 
 int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err) {
@@ -87,6 +99,36 @@ int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, boo
     return take_vector(r, full.text, n, optional, out);
 }
 
+int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
+                         const GgufTensor **out) {
+    TensorName full = name_in_layer(i_layer, name);
+    return take_shaped(r, full.text, n_in, n_out, r->m->hparams.n_expert, false, out);
+}
+
+int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {
+    struct ModelMemory *memory = r->m->memory;
+    size_t row_bytes = t->bytes / (size_t)t->dims[1];
+    fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS && first + n <= t->dims[1]);
+    if (!memory->views) memory->views = mem_calloc((size_t)r->m->hparams.n_layer * MAX_VIEWS, sizeof *memory->views);
+    if (!memory->views) return error_memory(r->err, "parts of matrices", sizeof *memory->views);
+    GgufTensor *view = &memory->views[memory->n_views++];
+    *view = *t;
+    view->dims[1] = n, view->bytes = (size_t)n * row_bytes;
+    view->data = (const char *)t->data + (size_t)first * row_bytes;
+    *out = view;
+    return FR_OK;
+}
+
+/* The rope of the layers with a window, where it is another one. */
+static int load_local_rope(ArchReader *r) {
+    const Hparams *h = &r->m->hparams;
+    if (h->local_rope_base <= 0) return FR_OK;
+    const RopeParams p = {.style = h->rope.style, .n_rot = h->rope.n_rot, .base = h->local_rope_base, .factor = 1};
+    int status = rope_init(&r->m->ropes[1], &p, NULL, r->err);
+    if (!status) r->m->n_ropes = 2;
+    return status;
+}
+
 static int load_rope(ArchReader *r) {
     const RopeParams *p = &r->m->hparams.rope;
     const float *factors = NULL;
@@ -99,7 +141,7 @@ static int load_rope(ArchReader *r) {
                                gguf_path(r->m->gguf), (double)factors[i]);
     if (!status) status = rope_init(&r->m->ropes[0], p, factors, r->err);
     if (!status) r->m->n_ropes = 1;
-    return status;
+    return status ? status : load_local_rope(r);
 }
 
 static int refuse_unknown_tensors(const ArchReader *r) {
@@ -157,7 +199,7 @@ int model_open(Model **out, const Gguf *g, fr_error *err) {
 void model_close(Model *m) {
     if (!m) return;
     for (int64_t i = 0; m->memory && i < m->memory->n_vectors; i++) mem_free(m->memory->vectors[i]);
-    if (m->memory) mem_free(m->memory->vectors), mem_free(m->memory->layers);
+    if (m->memory) mem_free(m->memory->vectors), mem_free(m->memory->layers), mem_free(m->memory->views);
     mem_free(m->memory);
     for (int i = 0; i < m->n_ropes; i++) rope_free(&m->ropes[i]);
     mem_free(m);
@@ -176,6 +218,16 @@ Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_la
 void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
     size_t row_bytes = embd->bytes / (size_t)embd->dims[1];
     blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
+}
+
+int64_t layer_n_experts(const LayerSpec *l) { return l->ffn == FFN_EXPERTS ? l->router->dims[1] : 1; }
+
+GgufTensor expert_matrix(const GgufTensor *all, int64_t i) {
+    GgufTensor out = *all;
+    if (all->n_dims < 3) return out;
+    out.n_dims = 2, out.dims[2] = 1, out.bytes = all->bytes / (size_t)all->dims[2];
+    out.data = (const char *)all->data + (size_t)i * out.bytes;
+    return out;
 }
 
 void model_embedding(const Model *m, int32_t token, float *out) { embedding_row(m->token_embd, token, out); }

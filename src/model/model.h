@@ -22,16 +22,24 @@ typedef enum MixerKind {
 } MixerKind;
 
 typedef enum FeedForwardKind {
-    FFN_DENSE,   /* down (silu(gate x) * (up x)) */
+    FFN_DENSE,   /* down (f(gate x) * (up x)) */
     FFN_EXPERTS, /* the same for the n_expert_used experts of greatest router probability, weighted by it */
 } FeedForwardKind;
+
+typedef enum Activation {
+    ACTIVATION_SILU, /* x / (1 + exp(-x)) */
+    ACTIVATION_GELU, /* by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+} Activation;
+
+enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64 };
 
 /* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer
  * has none. */
 typedef struct LayerSpec {
     MixerKind mixer;
     int32_t window;                        /* MIXER_WINDOW: positions */
-    int32_t i_rope;                        /* which of Model.ropes rotates queries and keys */
+    int32_t i_rope;                        /* which of Model.ropes rotates queries and keys; -1: none does */
+    float attn_scale;                      /* of scores; 0: 1 / sqrt(head_dim) */
     float soft_cap;                        /* attention scores become cap * tanh(score / cap); 0: they stay */
     const float *attn_norm;                /* [n_embd]; a drafter's layer may have none */
     const GgufTensor *q, *k, *v;           /* [q_dim | kv_dim | kv_dim][n_embd] */
@@ -39,14 +47,28 @@ typedef struct LayerSpec {
     const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
     const float *q_norm, *k_norm;          /* [head_dim], of each head */
     const float *sinks;                    /* [n_head] a logit that joins each head's softmax and carries no value */
+    const float *post_attn_norm;           /* [n_embd] of what attention adds to the residual stream */
 
     FeedForwardKind ffn;
+    Activation activation;
     const float *ffn_norm;       /* [n_embd] */
+    const float *post_ffn_norm;  /* [n_embd] of what the feed-forward part adds to the residual stream */
+    float residual_scale;        /* of what either part adds; 0: 1 */
     const GgufTensor *gate, *up; /* [n_ff][n_embd]; of experts [n_expert][n_ff][n_embd] */
     const GgufTensor *down;      /* [n_embd][n_ff]; of experts [n_expert][n_embd][n_ff] */
-    const GgufTensor *router;    /* [n_expert][n_embd] of FFN_EXPERTS */
+
+    /* FFN_EXPERTS: */
+    const GgufTensor *router; /* [n_expert][n_embd] */
     int32_t n_expert_used;
+    bool keeps_probabilities; /* the weights of the chosen are their probabilities among all; false: they sum to 1 */
+    const GgufTensor *shared_gate, *shared_up, *shared_down; /* an expert that every row passes */
+    const float *shared_router; /* [n_embd] its weight is 1 / (1 + exp(-router . x)); NULL: 1 */
 } LayerSpec;
+
+/* The number of experts of a layer: 1 where it has none. */
+int64_t layer_n_experts(const LayerSpec *l);
+/* Expert i of a tensor of them, as a matrix. */
+GgufTensor expert_matrix(const GgufTensor *all, int64_t i);
 
 enum { MODEL_MAX_ROPES = 2 };
 

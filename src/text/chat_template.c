@@ -44,10 +44,10 @@ int chat_template_open(ChatTemplate *out, const char *text, size_t n, fr_error *
     return FR_OK;
 }
 
-int chat_template_open_gguf(ChatTemplate *out, const Gguf *g, fr_error *err) {
+int chat_template_open_gguf(ChatTemplate *out, const Gguf *g, const char *key, fr_error *err) {
     GgufString text;
     *out = (ChatTemplate){0};
-    if (!gguf_get_string(g, "tokenizer.chat_template", &text)) return FR_OK;
+    if (!gguf_get_string(g, key, &text)) return FR_OK;
     return chat_template_open(out, text.data, text.n, err);
 }
 

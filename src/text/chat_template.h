@@ -13,8 +13,8 @@ typedef struct ChatTemplate {
 
 /* The template that is the text; never fails but for memory: what cannot be compiled is kept with its reason. */
 int chat_template_open(ChatTemplate *out, const char *text, size_t n, fr_error *err);
-/* That of a file; all fields are 0 where it has none. */
-int chat_template_open_gguf(ChatTemplate *out, const Gguf *g, fr_error *err);
+/* That of a key of a file; all fields are 0 where it has none. */
+int chat_template_open_gguf(ChatTemplate *out, const Gguf *g, const char *key, fr_error *err);
 void chat_template_close(ChatTemplate *t);
 
 /* A name for the family of a template, for people: also of families that have no built-in format ("qwen3", "granite"). "jinja":

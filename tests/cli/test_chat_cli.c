@@ -50,7 +50,7 @@ static void wrong_templates_are_refused_before_the_model_is_loaded(void **state)
     char args[500];
     cli_expect("run -m models/target.gguf -p hi --chat-template chatml", 2, "pass --chat too");
     cli_expect("run -m models/target.gguf -p hi --chat --special", 2, "--special is for raw prompts");
-    cli_expect("run -m models/target.gguf -p hi --chat --chat-template nosuch", 1, "'nosuch' is no built-in format");
+    cli_expect("run -m models/target.gguf -p hi --chat --chat-template nosuch", 1, "no template 'nosuch' comes with forerun (chatml, ");
     snprintf(args, sizeof args, "run -m models/target.gguf -p hi --chat --chat-template %s",
              template_file("bad.jinja", "a\n{{ 1 + }}"));
     cli_expect(args, 1, "line 2: unexpected the end of }}");

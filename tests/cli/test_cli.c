@@ -55,8 +55,9 @@ static void wrong_usage_and_failures_have_different_statuses(void **state) {
 
 static void only_the_text_goes_to_standard_output(void **state) {
     (void)state;
-    char plain[8192], drafted[8192], colored[16384];
-    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>/dev/null", plain, sizeof plain), 0);
+    char plain[8192], drafted[8192], colored[16384], errors[1024];
+    assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft none 2>/dev/null", plain, sizeof plain),
+                     0);
     assert_true(strlen(plain) > 40 && plain[strlen(plain) - 1] == '\n' && !strchr(plain, '\033'));
     assert_int_equal(cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --draft ngram-trie --stats 2>/dev/null", drafted,
                              sizeof drafted),
@@ -73,6 +74,8 @@ static void only_the_text_goes_to_standard_output(void **state) {
     assert_int_equal(
         cli_run("run " DRAFT "-p 'Once upon a time' -n 40 --stop ' was' 2>/dev/null", colored, sizeof colored), 0);
     assert_null(strstr(colored, " was"));
+    cli_run("run " DRAFT "-p 'Once upon a time' -n 40 2>&1 >/dev/null", errors, sizeof errors);
+    assert_string_equal(errors, ""); /* the closing line is for terminals */
 }
 
 static json_t *stats_of(const char *args) {
@@ -104,8 +107,8 @@ static void statistics_have_every_documented_field(void **state) {
                                          "verify",           "lossy",
                                          "finish",           "activations",
                                          "n_prompt_shared",  "n_preempted",
-                                         "n_recomputed"};
-    json_t *plain = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs");
+                                         "n_recomputed",     "seed"};
+    json_t *plain = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --draft none");
     json_t *drafted = stats_of(DRAFT "-p 'Once upon a time' -n 60 --temp 0.7 --seed 3 --logprobs --draft ngram-trie");
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!json_object_get(drafted, fields[i])) fail_msg("there is no field '%s'", fields[i]);
@@ -245,7 +248,7 @@ static void costs_are_kept(void **state) {
     assert_int_equal(system(command), 0);
     glob_t found;
     snprintf(path, sizeof path, "%s/forerun/cost-*", cli_rig_folder());
-    cli_expect("run " DRAFT "-p a -n 2", 0, "");
+    cli_expect("run " DRAFT "-p a -n 2 --draft none", 0, "");
     assert_int_equal(glob(path, 0, NULL, &found), GLOB_NOMATCH); /* nothing is measured for nobody */
     cli_expect("run " DRAFT "-p a -n 2 --draft auto", 0, "");
     assert_int_equal(glob(path, 0, NULL, &found), 0);

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const commands[] = {
-    "run",          "compare",     "bench",       "tokenize",     "inspect",        "logits",      "perf",
-    "replay",       "study",       "index",       "train target", "train lyanna",   "train eagle", "train redrafter",
-    "train medusa", "train hydra", "train space", "distill-data", "import-drafter", "serve"};
+static const char *const commands[] = {"run",          "chat",        "compare",         "bench",
+                                       "tokenize",     "inspect",     "logits",          "perf",
+                                       "replay",       "study",       "index",           "train target",
+                                       "train lyanna", "train eagle", "train redrafter", "train medusa",
+                                       "train hydra",  "train space", "distill-data",    "import-drafter",
+                                       "serve"};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 100 };
 
 static char text[1 << 18];

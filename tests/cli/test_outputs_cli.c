@@ -173,7 +173,7 @@ static void a_rule_is_tried_first(void **state) {
     (void)state;
 #define RULE "-m models/target.gguf -c 1100 -n 1000 --ignore-eos --temp 1 --verify chain --draft recycling "
     static const char why[] = "cannot handle node 0 of the drafter's tree";
-    double plain = cost_of("run -m models/target.gguf -c 1100 -p a -n 1000 --ignore-eos --temp 1", 0, "");
+    double plain = cost_of("run -m models/target.gguf -c 1100 -p a -n 1000 --ignore-eos --temp 1 --draft none", 0, "");
     double refused = cost_of("compare " RULE "-p a --runs 1", 1, why);
     if (refused > plain / 2) fail_msg("the refusal takes %.2f s, plain decoding %.2f s", refused, plain);
     refused = cost_of("bench " RULE "--raw --limit 1 --runs 1 " QUESTIONS, 1, why);

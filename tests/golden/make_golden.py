@@ -202,14 +202,17 @@ def rms_norm(x, weight, eps):
 class Rope:
     """Su et al. 2021; linear scaling (Chen et al. 2023); YaRN (Peng et al. 2023); Llama 3.1's factors as a tensor."""
 
-    def __init__(self, g, arch, head_dim):
+    def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3")  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3")  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
         kind, factor = key("scaling.type", "none"), key("scaling.factor", 1.0)
+        if local:  # Gemma 3's layers with a window
+            self.frequency = [10000.0 ** (-2 * i / n) for i in range(n // 2)]
+            kind = "none"
         if kind == "linear":
             self.frequency = [f / factor for f in self.frequency]
         elif kind == "yarn":
@@ -242,6 +245,19 @@ class Model:
         self.head_dim = g.keys.get(f"{self.arch}.attention.key_length", n_embd // self.n_head)
         self.eps = key("attention.layer_norm_rms_epsilon")
         self.rope = Rope(g, self.arch, self.head_dim)
+        extra = lambda name, default: g.keys.get(f"{self.arch}.{name}", default)
+        gemma = self.arch in ("gemma2", "gemma3")
+        self.gelu = gemma
+        self.embedding_scale = math.sqrt(n_embd) if gemma else extra("embedding_scale", 1.0)
+        self.residual_scale = extra("residual_scale", 1.0)
+        self.logit_scale = 1 / extra("logit_scale", 1.0)
+        self.logit_cap = extra("final_logit_softcapping", 0)
+        self.attn_cap = extra("attn_logit_softcapping", 0)
+        self.attn_scale = extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
+        self.n_expert_used = extra("expert_used_count", 0)
+        window, n_layer = extra("attention.sliding_window", 0), key("block_count")
+        has_window = {"gemma2": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
+        local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
         self.embedding = g.rows("token_embd.weight")
         self.output = g.rows("output.weight") or self.embedding
         self.output_norm = self.vector("output_norm.weight")
@@ -249,8 +265,24 @@ class Model:
         self.layers = []
         for i in range(key("block_count")):
             layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
+            layer["window"] = window if has_window(i) and window else None
+            layer["rope"] = None if self.arch == "smollm3" and i % 4 == 3 else local_rope if layer["window"] else self.rope
+            fused = g.rows(f"blk.{i}.attn_qkv.weight")
+            if fused:  # Phi-3: queries, keys and values; gate and up
+                n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
+                layer["attn_q"], layer["attn_k"], layer["attn_v"] = fused[:n_q], fused[n_q : n_q + n_kv], fused[n_q + n_kv :]
+                half_way = len(layer["ffn_up"]) // 2
+                layer["ffn_gate"], layer["ffn_up"] = layer["ffn_up"][:half_way], layer["ffn_up"][half_way:]
+            layer["router"] = g.rows(f"blk.{i}.ffn_gate_inp.weight")
+            if layer["router"]:
+                n = len(layer["router"])
+                for part in ("gate", "up", "down"):
+                    rows = g.rows(f"blk.{i}.ffn_{part}_exps.weight")
+                    layer[part + "_exps"] = [rows[e * len(rows) // n : (e + 1) * len(rows) // n] for e in range(n)]
+                    layer[part + "_shexp"] = g.rows(f"blk.{i}.ffn_{part}_shexp.weight")
+                layer["shared_router"] = self.vector(f"blk.{i}.ffn_gate_inp_shexp.weight")
             for n in ["attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
-                      "attn_q_norm.weight", "attn_k_norm.weight"]:
+                      "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
             layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
             self.layers.append(layer)
@@ -268,7 +300,7 @@ class Model:
         norm = layer.get(f"attn_{which}_norm.weight")
         if norm:
             heads = [rms_norm(h, norm, self.eps) for h in heads]
-        return [self.rope.turn(h, position) for h in heads] if which != "v" else heads
+        return [layer["rope"].turn(h, position) for h in heads] if which != "v" and layer["rope"] else heads
 
     def attention(self, layer, x, position):
         q = self.heads(layer, "q", x, position)
@@ -277,25 +309,59 @@ class Model:
         out = []
         for h, query in enumerate(q):
             kv = h * self.n_head_kv // self.n_head
-            scores = [dot(query, k[kv]) / math.sqrt(self.head_dim) for k in layer["keys"]]
+            first = max(0, position + 1 - layer["window"]) if layer["window"] else 0
+            scores = [dot(query, k[kv]) * self.attn_scale for k in layer["keys"][first:]]
+            if self.attn_cap:
+                scores = [self.attn_cap * math.tanh(s / self.attn_cap) for s in scores]
             top = max(scores)
             weights = [math.exp(s - top) for s in scores]
             total = math.fsum(weights)
-            out += [dot(weights, [v[kv][d] for v in layer["values"]]) / total for d in range(self.head_dim)]
+            out += [dot(weights, [v[kv][d] for v in layer["values"][first:]]) / total for d in range(self.head_dim)]
         return product(layer["attn_output"], out)
 
+    def activation(self, v):
+        if self.gelu:
+            return 0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
+        return v / (1 + math.exp(-v))
+
+    def gated(self, gate, up, down, x):
+        return product(down, [self.activation(g) * u for g, u in zip(product(gate, x), product(up, x))])
+
+    def experts(self, layer, x):
+        """Qwen2-MoE weights the chosen by their probabilities among all experts, the others by those among the chosen."""
+        logits = product(layer["router"], x)
+        top = max(logits)
+        p = [math.exp(v - top) for v in logits]
+        chosen = sorted(range(len(p)), key=lambda e: -p[e])[: self.n_expert_used]
+        total = math.fsum(p) if self.arch == "qwen2moe" else math.fsum(p[e] for e in chosen)
+        out = [0.0] * len(x)
+        for e in chosen:
+            y = self.gated(layer["gate_exps"][e], layer["up_exps"][e], layer["down_exps"][e], x)
+            out = [a + p[e] / total * b for a, b in zip(out, y)]
+        if layer["gate_shexp"]:
+            y = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)
+            weight = 1 / (1 + math.exp(-dot(layer["shared_router"], x)))
+            out = [a + weight * b for a, b in zip(out, y)]
+        return out
+
     def feed_forward(self, layer, x):
-        gate, up = product(layer["ffn_gate"], x), product(layer["ffn_up"], x)
-        return product(layer["ffn_down"], [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up)])
+        return self.experts(layer, x) if layer["router"] else self.gated(layer["ffn_gate"], layer["ffn_up"], layer["ffn_down"], x)
+
+    def add(self, x, y, norm):
+        y = rms_norm(y, norm, self.eps) if norm else y
+        return [a + self.residual_scale * b for a, b in zip(x, y)]
 
     def forward(self, token):
         """The logits behind one more token."""
-        x = list(self.embedding[token])
+        x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
-            x = [a + b for a, b in zip(x, self.attention(layer, rms_norm(x, layer["attn_norm.weight"], self.eps), self.n_past))]
-            x = [a + b for a, b in zip(x, self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps)))]
+            y = self.attention(layer, rms_norm(x, layer["attn_norm.weight"], self.eps), self.n_past)
+            x = self.add(x, y, layer["post_attention_norm.weight"])
+            y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
+            x = self.add(x, y, layer["post_ffw_norm.weight"])
         self.n_past += 1
-        return product(self.output, rms_norm(x, self.output_norm, self.eps))
+        logits = [self.logit_scale * v for v in product(self.output, rms_norm(x, self.output_norm, self.eps))]
+        return [self.logit_cap * math.tanh(v / self.logit_cap) for v in logits] if self.logit_cap else logits
 
 
 # ---- llama.cpp ------------------------------------------------------------------------------------------------------

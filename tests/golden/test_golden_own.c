@@ -40,7 +40,7 @@ enum { N_VOCAB = 320, MAX_TOKENS = 128 };
 #define BLOCKS 5e-4
 #define ROUNDED_BF16 2e-2
 
-/* peer_tolerance: llama.cpp multiplies F32 in single precision, rounds inputs to F16 for F16 weights, to BF16 for
+/* peer_tolerance: llama.cpp looks GELU up in a table of half precision, multiplies F32 in single precision, rounds inputs to F16 for F16 weights, to BF16 for
  * BF16 weights and to 8 bits for blocks. Its text may then part from the exact one at a near tie; `greedy` is the
  * exact one. */
 static const struct Case {
@@ -84,6 +84,37 @@ static const struct Case {
     {"qwen2-f32", TIGHT, 2e-5, {SHAPE("qwen2", 2, 64, 4, 2, 96), .tied = true, .rope_base = 1e6, .seed = 110}},
     {"qwen2-q8_0", BLOCKS, 2e-1, {SHAPE("qwen2", 2, 64, 4, 1, 96), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 111}},
     {"qwen3-f32", TIGHT, 2e-5, {SHAPE("qwen3", 2, 64, 4, 2, 96), .head_dim = 32, .rope_base = 1e6, .seed = 112}},
+    {"mixtral-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("llama", 2, 64, 4, 2, 48), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 48, .seed = 120}},
+    {"qwen2moe-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("qwen2moe", 2, 64, 4, 2, 96), .n_expert = 6, .n_expert_used = 3, .n_ff_expert = 32, .n_ff_shared = 48,
+      .seed = 121}},
+    {"qwen3moe-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("qwen3moe", 2, 64, 4, 2, 96), .head_dim = 32, .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 32,
+      .rope_base = 1e6, .seed = 122}},
+    {"qwen3moe-q8_0",
+     BLOCKS,
+     2e-1,
+     {SHAPE("qwen3moe", 2, 64, 4, 2, 96), .n_expert = 4, .n_expert_used = 2, .n_ff_expert = 64, .types = {TYPE_Q8_0},
+      .n_types = 1, .seed = 133}},
+    {"gemma2-f32",
+     TIGHT,
+     1e-2,
+     {SHAPE("gemma2", 2, 64, 4, 2, 96), .head_dim = 24, .window = 13, .tied = true, .seed = 124}},
+    {"gemma3-f32",
+     TIGHT,
+     2e-2,
+     {SHAPE("gemma3", 6, 48, 4, 2, 64), .head_dim = 16, .window = 17, .tied = true, .rope_base = 1e6,
+      .rope_scaling = "linear", .rope_factor = 8, .seed = 135}},
+    {"phi3-f32", TIGHT, 2e-5, {SHAPE("phi3", 2, 64, 4, 2, 96), .seed = 126}},
+    {"smollm3-f32", TIGHT, 2e-5, {SHAPE("smollm3", 4, 64, 4, 2, 96), .tied = true, .rope_base = 5e6, .seed = 137}},
+    {"granite-f32", TIGHT, 2e-5, {SHAPE("granite", 2, 64, 4, 2, 96), .seed = 128}},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

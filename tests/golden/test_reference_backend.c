@@ -1,6 +1,5 @@
-/* test_reference_backend.c - what only the reference backend runs, against values worked out by hand: sliding
- * windows, capped scores, attention sinks and mixtures of experts; and that the CPU backend refuses them by name
- * instead of computing something else.
+/* test_reference_backend.c - what not every model has, in the reference backend, against values worked out by hand: sliding
+ * windows, capped scores, attention sinks and mixtures of experts. test_reference.c compares the CPU backend with it.
  *
  * The specs are changed in memory: a layer of a plain random model gets a window, and so on. Where a change must make
  * no difference (a window as long as the text, a cap far above every score, a single expert) the logits must be the
@@ -195,47 +194,12 @@ static void experts_are_chosen_and_weighted_by_the_router(void **state) {
     close_changed(&c);
 }
 
-/* ---- the other backend ------------------------------------------------------------------------------ */
-
-static void the_cpu_backend_refuses_what_it_does_not_run(void **state) {
-    (void)state;
-    static const float sinks[HEADS];
-    static const GgufTensor router = {.name = "router"};
-    static const struct {
-        LayerSpec change;
-        const char *message;
-    } cases[] = {
-        {{.mixer = MIXER_WINDOW, .window = 4}, "layer 1 has a sliding window"},
-        {{.soft_cap = 30}, "layer 1 has capped attention scores"},
-        {{.sinks = sinks}, "layer 1 has attention sinks"},
-        {{.ffn = FFN_EXPERTS, .router = &router, .n_expert_used = 1}, "layer 1 has a mixture of experts"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Changed c;
-        fr_error err;
-        Weights *w = NULL;
-        const LayerSpec *change = &cases[i].change;
-        open_changed(&c);
-        LayerSpec *l = &c.layers[1];
-        l->mixer = change->mixer, l->window = change->window, l->soft_cap = change->soft_cap, l->sinks = change->sinks;
-        l->ffn = change->ffn, l->router = change->router, l->n_expert_used = change->n_expert_used;
-        assert_int_equal(backend_cpu.weights_open(&w, &c.model, &(WeightsOptions){.n_threads = 1}, &err),
-                         FR_ERR_UNSUPPORTED);
-        assert_null(w);
-        if (!strstr(err.message, cases[i].message))
-            fail_msg("'%s' does not contain '%s'", err.message, cases[i].message);
-        assert_non_null(strstr(err.message, "--backend reference"));
-        close_changed(&c);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_window_hides_what_lies_before_it),
         cmocka_unit_test(a_cap_bends_scores_and_a_high_one_does_not),
         cmocka_unit_test(a_sink_takes_its_share_of_attention),
         cmocka_unit_test(experts_are_chosen_and_weighted_by_the_router),
-        cmocka_unit_test(the_cpu_backend_refuses_what_it_does_not_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

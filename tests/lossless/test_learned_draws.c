@@ -175,6 +175,8 @@ static void sequences_follow_the_targets_dist(void **state) {
         {"recursive", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
         {"transport", "eagle:file=models/eagle.gguf,top=4", NO_LIE},
         {"transport", "lyanna:file=models/lyanna.gguf", NO_LIE},
+        {"recursive", "hydra:file=models/hydra.gguf", NO_LIE},
+        {"recursive", "redrafter:file=models/redrafter.gguf", NO_LIE},
         {"transport", "eagle:file=models/eagle.gguf,top=4", FLATTER_DIST},
         {"recursive", "eagle:file=models/eagle.gguf,top=4", CUT_BY_Q},
     };

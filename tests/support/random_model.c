@@ -44,18 +44,31 @@ static void add_vector(Maker *k, const char *name, int64_t n, double mean, doubl
     gguf_add_tensor(k->w, name, TYPE_F32, 1, &n, gaussians(k, n, mean, std));
 }
 
-static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, double std) {
+/* n matrices, one behind the other. */
+static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out, int64_t n, double std) {
     TensorType type = k->m->n_types ? k->m->types[k->n_matrices++ % k->m->n_types] : TYPE_F32;
     size_t row_bytes;
     bool whole = tensor_type_row_bytes(type, n_in, &row_bytes);
     fr_assert(whole);
-    const float *x = gaussians(k, n_in * n_out, 0, std);
-    char *data = keep(k, malloc(row_bytes * (size_t)n_out));
-    for (int64_t o = 0; o < n_out; o++) blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
-    gguf_add_tensor(k->w, name, type, 2, (int64_t[]){n_in, n_out}, data);
+    const float *x = gaussians(k, n_in * n_out * n, 0, std);
+    char *data = keep(k, malloc(row_bytes * (size_t)(n_out * n)));
+    for (int64_t o = 0; o < n_out * n; o++) blocks_quantize(type, x + o * n_in, n_in, data + (size_t)o * row_bytes);
+    gguf_add_tensor(k->w, name, type, n > 1 ? 3 : 2, (int64_t[]){n_in, n_out, n}, data);
+}
+
+static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, double std) {
+    add_matrices(k, name, n_in, n_out, 1, std);
 }
 
 static int32_t head_dim_of(const RandomModel *m) { return m->head_dim ? m->head_dim : m->n_embd / m->n_head; }
+
+/* Whether a name is among those of a list with spaces between them. */
+static bool is_one_of(const char *name, const char *list) {
+    size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += n)
+        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
+    return false;
+}
 
 /* A product of n_in terms keeps the rms of its input at std 1/sqrt(n_in). A tied model gets more, so that
  * its blocks outweigh the embedding: otherwise each token would predict itself. */
@@ -63,33 +76,50 @@ static void add_layer(Maker *k, int32_t i) {
     const RandomModel *m = k->m;
     int64_t q_dim = (int64_t)m->n_head * head_dim_of(m), kv_dim = (int64_t)m->n_head_kv * head_dim_of(m);
     double gain = m->tied ? 1.6 : 1.0;
-    bool biases = m->biases || strcmp(m->arch, "qwen2") == 0, norms = strcmp(m->arch, "qwen3") == 0;
+    bool biases = m->biases || is_one_of(m->arch, "qwen2 qwen2moe"),
+         norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3");
+    bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
+    bool experts = m->n_expert > 0, shared = m->n_ff_shared > 0;
+    double in = gain / sqrt(m->n_embd);
     const struct {
         const char *name;
         int64_t n_in, n_out; /* n_out 0: a vector */
         double mean, std;
         bool wanted;
+        int64_t n; /* matrices; 0: one */
     } tensors[] = {
-        {"attn_norm.weight", m->n_embd, 0, 1, 0.1, true},
-        {"attn_q.weight", m->n_embd, q_dim, 0, gain / sqrt(m->n_embd), true},
-        {"attn_k.weight", m->n_embd, kv_dim, 0, gain / sqrt(m->n_embd), true},
-        {"attn_v.weight", m->n_embd, kv_dim, 0, gain / sqrt(m->n_embd), true},
-        {"attn_q.bias", q_dim, 0, 0, 0.3, biases},
-        {"attn_k.bias", kv_dim, 0, 0, 0.3, biases},
-        {"attn_v.bias", kv_dim, 0, 0, 0.3, biases},
-        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms},
-        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms},
-        {"attn_output.weight", q_dim, m->n_embd, 0, gain / sqrt((double)q_dim), true},
-        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, true},
-        {"ffn_gate.weight", m->n_embd, m->n_ff, 0, gain / sqrt(m->n_embd), true},
-        {"ffn_up.weight", m->n_embd, m->n_ff, 0, gain / sqrt(m->n_embd), true},
-        {"ffn_down.weight", m->n_ff, m->n_embd, 0, gain / sqrt(m->n_ff), true},
+        {"attn_norm.weight", m->n_embd, 0, 1, 0.1, true, 0},
+        {"attn_q.weight", m->n_embd, q_dim, 0, in, !fused, 0},
+        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused, 0},
+        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused, 0},
+        {"attn_qkv.weight", m->n_embd, q_dim + 2 * kv_dim, 0, in, fused, 0},
+        {"attn_q.bias", q_dim, 0, 0, 0.3, biases, 0},
+        {"attn_k.bias", kv_dim, 0, 0, 0.3, biases, 0},
+        {"attn_v.bias", kv_dim, 0, 0, 0.3, biases, 0},
+        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms, 0},
+        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms, 0},
+        {"attn_output.weight", q_dim, m->n_embd, 0, gain / sqrt((double)q_dim), true, 0},
+        {"post_attention_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
+        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, true, 0},
+        {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused, 0},
+        {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts, 0},
+        {"ffn_down.weight", m->n_ff, m->n_embd, 0, gain / sqrt(m->n_ff), !experts, 0},
+        {"post_ffw_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
+        {"ffn_gate_inp.weight", m->n_embd, m->n_expert, 0, 3 * in, experts, 0},
+        {"ffn_gate_exps.weight", m->n_embd, m->n_ff_expert, 0, in, experts, m->n_expert},
+        {"ffn_up_exps.weight", m->n_embd, m->n_ff_expert, 0, in, experts, m->n_expert},
+        {"ffn_down_exps.weight", m->n_ff_expert, m->n_embd, 0, 2 * gain / sqrt(m->n_ff_expert), experts, m->n_expert},
+        {"ffn_gate_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
+        {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
+        {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
+        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared, 0},
     };
     for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
         if (!tensors[t].wanted) continue;
-        if (tensors[t].n_out) add_matrix(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
+        if (tensors[t].n) add_matrices(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].n, tensors[t].std);
+        else if (tensors[t].n_out) add_matrix(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
         else add_vector(k, name, tensors[t].n_in, tensors[t].mean, tensors[t].std);
     }
 }
@@ -112,6 +142,28 @@ static void set_key_f32(Maker *k, const char *what, double v) {
     char key[128];
     snprintf(key, sizeof key, "%s.%s", k->m->arch, what);
     gguf_set_f32(k->w, key, (float)v);
+}
+
+/* Odd values, so that one that is not read is noticed. */
+static void set_arch_keys(Maker *k) {
+    const RandomModel *m = k->m;
+    if (m->n_expert) {
+        set_key_u32(k, "expert_count", m->n_expert);
+        set_key_u32(k, "expert_used_count", m->n_expert_used);
+        set_key_u32(k, "expert_feed_forward_length", m->n_ff_expert);
+    }
+    if (m->n_ff_shared) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
+    if (m->window) set_key_u32(k, "attention.sliding_window", m->window);
+    if (is_one_of(m->arch, "gemma2")) {
+        set_key_f32(k, "attn_logit_softcapping", 2.5);
+        set_key_f32(k, "final_logit_softcapping", 7);
+    }
+    if (is_one_of(m->arch, "granite")) {
+        set_key_f32(k, "embedding_scale", 3);
+        set_key_f32(k, "residual_scale", 0.4);
+        set_key_f32(k, "logit_scale", 1.2);
+        set_key_f32(k, "attention.scale", 0.2);
+    }
 }
 
 static void set_hparams(Maker *k) {
@@ -137,6 +189,7 @@ static void set_hparams(Maker *k) {
         set_key_f32(k, "rope.scaling.factor", m->rope_factor);
     }
     if (m->rope_n_ctx_orig) set_key_u32(k, "rope.scaling.original_context_length", m->rope_n_ctx_orig);
+    set_arch_keys(k);
 }
 
 enum { N_FIXED = 3 + 256 };

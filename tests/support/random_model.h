@@ -7,7 +7,7 @@
 #include "format/tensor_type.h"
 
 typedef struct RandomModel {
-    const char *arch; /* "llama", "qwen2" (adds biases), "qwen3" (adds head norms) */
+    const char *arch; /* any that forerun runs; it brings its biases, norms, windows, factors and caps */
     int32_t n_layer, n_embd, n_head, n_head_kv;
     int32_t head_dim; /* 0: n_embd / n_head, and no key_length in the file */
     int32_t n_ff, n_vocab;
@@ -19,8 +19,11 @@ typedef struct RandomModel {
     int32_t n_rot;            /* 0: not in the file, all of head_dim */
     const char *rope_scaling; /* NULL (not in the file), "none", "linear", "yarn" */
     double rope_factor;
-    int32_t rope_n_ctx_orig; /* yarn */
-    bool rope_factors;       /* a tensor rope_freqs.weight as Llama 3.1 has it */
+    int32_t rope_n_ctx_orig;                      /* yarn */
+    bool rope_factors;                            /* a tensor rope_freqs.weight as Llama 3.1 has it */
+    int32_t n_expert, n_expert_used, n_ff_expert; /* 0: no experts */
+    int32_t n_ff_shared;                          /* qwen2moe; 0: no expert that every row passes */
+    int32_t window;                               /* gemma2, gemma3, phi3 */
     uint64_t seed;
 } RandomModel;
 

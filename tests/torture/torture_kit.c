@@ -71,7 +71,7 @@ static void make_models(const Torture *t) {
 
 static void make_texts(const Torture *t) {
     Buf data = {.max_bytes = 1 << 20};
-    char line[512];
+    char line[4096];
     for (int i = 0; i < 12; i++) {
         int n = snprintf(line, sizeof line,
                          "{\"text\":\"abc abc %d \\u00e4\\n abc def abc abc\"}\n"
@@ -81,6 +81,11 @@ static void make_texts(const Torture *t) {
                          i, i, i);
         fr_assert(buf_append(&data, line, (size_t)n));
     }
+    torture_expand(
+        t,
+        "abc\n\"\"\"abc\nabc\"\"\"\n/regenerate\n/save %o/chat.json\n/undo\n/load %o/chat.json\nabc \\\nabc\n/quit\n",
+        line, sizeof line);
+    write_text(t, "chat.txt", line);
     write_text(t, "data.jsonl", data.data);
     char *packed = malloc(ZSTD_compressBound(data.n));
     size_t n_packed = packed ? ZSTD_compress(packed, ZSTD_compressBound(data.n), data.data, data.n, 3) : 0;

@@ -2,8 +2,10 @@
  * built-in format takes the template's place. */
 #include "testing.h"
 
+#include "engine/engine.h"
 #include "format/gguf.h"
 #include "text/chat_template.h"
+#include "text/named_templates.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -137,16 +139,48 @@ static void refused(const fr_chat_options *o, int want, const char *part) {
     assert_null(r.tokens);
 }
 
+/* Families in two forms, the format and the template, write the same; every template runs. */
+static void templates_have_names(void **state) {
+    (void)state;
+    const fr_chat_message m[] = {{"user", "a"}, {"assistant", "b"}, {"user", "c"}};
+    int n = 0;
+    for (const char *const *name = named_templates(); *name; name++, n++) {
+        fr_chat_result r;
+        fr_error err;
+        size_t n_bytes;
+        assert_non_null(named_template(*name, &n_bytes));
+        assert_true(n_bytes > 20);
+        if (fr_chat_apply(fx.model, m, 3, &(fr_chat_options){.chat_template = *name}, &r, &err))
+            fail_msg("%s: %s", *name, err.message);
+        if (!strstr(r.text, "a") || !strstr(r.text, "b") || !strstr(r.text, "c")) fail_msg("%s: %s", *name, r.text);
+        fr_chat_result_free(&r);
+    }
+    assert_int_equal(n, 28);
+    size_t none;
+    assert_null(named_template("cuneiform", &none));
+}
+
+/* A file may have a template of its own for tools. */
+static void tools_have_their_template(void **state) {
+    (void)state;
+    static const char text[] = "{{ tools[0].name }}!";
+    const fr_chat_message m = {"user", "a"};
+    assert_int_equal(chat_template_open(&fx.model->tool_template, text, sizeof text - 1, NULL), FR_OK);
+    check_text(&m, 1, &(fr_chat_options){.tools = "[{\"name\": \"f\"}]"}, "f!");
+    check_text(&m, 1, &(fr_chat_options){0}, "USER: a\nASSISTANT:");
+    chat_template_close(&fx.model->tool_template);
+}
+
 static void what_cannot_be_done_is_refused(void **state) {
     (void)state;
-    refused(&(fr_chat_options){.chat_template = "cuneiform"}, FR_ERR_UNSUPPORTED, "no chat format 'cuneiform'");
+    refused(&(fr_chat_options){.chat_template = "cuneiform"}, FR_ERR_UNSUPPORTED, "no chat template 'cuneiform'");
     refused(&(fr_chat_options){.chat_template = "{{ 1 +"}, FR_ERR_UNSUPPORTED, "line 1");
     refused(&(fr_chat_options){.chat_template = "{{ raise_exception('roles must alternate') }}"}, FR_ERR_ARGUMENT,
             "roles must alternate");
     refused(&(fr_chat_options){.messages = "[{]"}, FR_ERR_ARGUMENT, "messages: the JSON is not valid at byte 2");
     refused(&(fr_chat_options){.tools = "nonsense"}, FR_ERR_ARGUMENT, "tools: ");
     refused(&(fr_chat_options){.variables = "[]"}, FR_ERR_ARGUMENT, "must be a JSON object");
-    refused(&(fr_chat_options){.chat_template = "llama3", .tools = "[]"}, FR_ERR_UNSUPPORTED, "need a Jinja template");
+    refused(&(fr_chat_options){.chat_template = "gemma", .tools = "[]"}, FR_ERR_UNSUPPORTED, "need a Jinja template");
 }
 
 static void fallback(const char *source, const char *want_text, const char *want_warning) {
@@ -211,6 +245,8 @@ int main(void) {
         cmocka_unit_test(special_tokens_in_messages_stay_text),
         cmocka_unit_test(a_bos_of_the_template_is_not_doubled),
         cmocka_unit_test(options_reach_the_template),
+        cmocka_unit_test(templates_have_names),
+        cmocka_unit_test(tools_have_their_template),
         cmocka_unit_test(what_cannot_be_done_is_refused),
         cmocka_unit_test(a_built_in_format_replaces_a_template_that_does_not_run),
         cmocka_unit_test(the_tokenizer_finds_special_tokens_outside_data_only),

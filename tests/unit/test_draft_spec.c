@@ -2,6 +2,8 @@
  * interface of every method. */
 #include "draft_rig.h"
 
+#include "base/error.h"
+
 #include <string.h>
 
 static const DrafterEnv env = {.n_vocab = 100, .max_sequences = 2};
@@ -119,11 +121,50 @@ static void every_method_obeys_the_interface(void **state) {
     assert_true(n_opened >= 7);
 }
 
+/* Appends the spec and a blank; "stop" is refused. */
+static int note_spec(void *out, const char *spec, fr_error *err) {
+    if (strcmp(spec, "sps:model=stop") == 0) return error_set(err, FR_ERR_ARGUMENT, "stop");
+    strcat(strcat(out, spec), " ");
+    return FR_OK;
+}
+
+static void a_plus_before_a_method_unites(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *specs;
+        bool has_auto;
+    } cases[] = {
+        {"pld", "pld ", false},
+        {"pld+suffix:history=0", "pld suffix:history=0 ", false},
+        {"pld:n=2+none+lookahead", "pld:n=2 none lookahead ", false},
+        {"auto", "ngram-trie lookahead-trie ", true},
+        {"pld+auto", "pld ngram-trie lookahead-trie ", true},
+        {"auto+pld", "ngram-trie lookahead-trie pld ", true},
+        {"automatic", "automatic ", false},
+        {"pld+automatic", "pld+automatic ", false},
+        {"specinfer:models=a.gguf+b.gguf+pld", "specinfer:models=a.gguf+b.gguf pld ", false},
+        {"rest:index=c++", "rest:index=c++ ", false},
+        {"sps:model=a+suffixes.gguf", "sps:model=a+suffixes.gguf ", false},
+        {"pld+", "pld+ ", false},
+        {"", " ", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char specs[200] = "";
+        assert_int_equal(drafter_each(cases[i].text, note_spec, specs, NULL), FR_OK);
+        if (strcmp(specs, cases[i].specs) != 0) fail_msg("'%s' names '%s'", cases[i].text, specs);
+        assert_int_equal(drafter_names_auto(cases[i].text), cases[i].has_auto);
+    }
+    char specs[200] = "";
+    assert_int_equal(drafter_each("pld+sps:model=stop+suffix", note_spec, specs, NULL), FR_ERR_ARGUMENT);
+    assert_string_equal(specs, "pld ");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafters_open_or_name_the_fault),
         cmocka_unit_test(every_method_obeys_the_interface),
         cmocka_unit_test(methods_describe_themselves),
+        cmocka_unit_test(a_plus_before_a_method_unites),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,6 +32,20 @@ static const struct {
     {"q5_k, yarn",
      {SHAPE("qwen2", 1, 256, 4, 2, 256, 61), .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 64,
       .types = {TYPE_Q5_K}, .n_types = 1, .seed = 7}},
+    {"mixtral", {SHAPE("llama", 2, 48, 4, 2, 50, 61), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 50, .seed = 8}},
+    {"qwen2moe, q8_0 and bf16",
+     {SHAPE("qwen2moe", 2, 64, 4, 2, 96, 61), .n_expert = 12, .n_expert_used = 4, .n_ff_expert = 32, .n_ff_shared = 64,
+      .types = {TYPE_Q8_0, TYPE_BF16, TYPE_F16}, .n_types = 3, .seed = 9}},
+    {"qwen3moe, q4_0",
+     {SHAPE("qwen3moe", 2, 64, 4, 2, 96, 61), .n_expert = 16, .n_expert_used = 3, .n_ff_expert = 64,
+      .types = {TYPE_Q4_0}, .n_types = 1, .seed = 10}},
+    {"gemma2", {SHAPE("gemma2", 3, 64, 4, 2, 90, 61), .head_dim = 24, .window = 5, .tied = true, .seed = 11}},
+    {"gemma3, f16",
+     {SHAPE("gemma3", 6, 32, 2, 1, 40, 61), .head_dim = 32, .window = 9, .rope_base = 1e6, .types = {TYPE_F16},
+      .n_types = 1, .seed = 12}},
+    {"phi3", {SHAPE("phi3", 2, 64, 4, 2, 96, 61), .window = 20, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 13}},
+    {"smollm3", {SHAPE("smollm3", 5, 48, 4, 2, 50, 61), .seed = 14}},
+    {"granite", {SHAPE("granite", 2, 48, 4, 2, 50, 61), .seed = 15}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
 

@@ -189,15 +189,17 @@ static void run_vector(const Kernels *t, int which, float *x, const float *y, in
     if (which == 0) t->rmsnorm(x, x, y, n, 1e-6f);
     if (which == 1) t->add(x, y, n);
     if (which == 2) t->silu_mul(x, y, n);
+    if (which == 4) t->gelu_mul(x, y, n);
+    if (which == 5) t->soft_cap(x, n, 30);
     if (which == 3) t->rope(ROPE_HALVES, x, 1, n, n / 2 * 2, y);
 }
 
 static void norms_and_sums(void **state) {
     (void)state;
-    static const char *const names[] = {"rmsnorm", "add", "silu_mul", "rope"};
+    static const char *const names[] = {"rmsnorm", "add", "silu_mul", "rope", "gelu_mul", "soft_cap"};
     float x[MAX], y[MAX], want[MAX], got[MAX];
     for (int round = 0; round < N_ROUNDS; round++)
-        for (int which = 0; which < 4; which++) {
+        for (int which = 0; which < 6; which++) {
             int64_t n = 2 + below(MAX - 2);
             make_row(x, n), make_row(y, n);
             memcpy(want, x, sizeof want);

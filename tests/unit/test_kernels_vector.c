@@ -72,6 +72,19 @@ static void elementwise_functions_are_right(void **state) {
         double want = (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i];
         close_to("silu", i, z[i], want, fabs(want) * 1e-6);
     }
+    memcpy(z, x, N * sizeof *x);
+    ref()->gelu_mul(z, w, N);
+    for (int i = 0; i < N; i++) {
+        double v = (double)x[i],
+               want = v * 0.5 * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))) * (double)w[i];
+        close_to("gelu", i, z[i], want, fabs(want) * 2e-6 + 1e-9);
+    }
+    memcpy(z, x, N * sizeof *x);
+    ref()->soft_cap(z, N, 1.5f);
+    for (int i = 0; i < N; i++) close_to("soft_cap", i, z[i], 1.5 * tanh((double)x[i] / 1.5), 5e-7);
+    float far[4] = {1e30f, -1e30f, NAN, INFINITY};
+    ref()->soft_cap(far, 4, 7);
+    assert_true(far[0] == 7 && far[1] == -7 && isnan(far[2]) && isnan(far[3]));
     float edges[4] = {-100, -3e38f, 100, 0}, ones[4] = {1, 1, 1, 1};
     ref()->silu_mul(edges, ones, 4);
     assert_true(fabsf(edges[0]) < 1e-30f && isfinite(edges[1]) && edges[2] == 100 && edges[3] == 0);
@@ -275,6 +288,8 @@ typedef void (*VectorFn)(const Kernels *t, float *x, const float *y, int64_t n);
 static void run_rmsnorm(const Kernels *t, float *x, const float *y, int64_t n) { t->rmsnorm(x, x, y, n, 1e-6f); }
 static void run_add(const Kernels *t, float *x, const float *y, int64_t n) { t->add(x, y, n); }
 static void run_silu(const Kernels *t, float *x, const float *y, int64_t n) { t->silu_mul(x, y, n); }
+static void run_gelu(const Kernels *t, float *x, const float *y, int64_t n) { t->gelu_mul(x, y, n); }
+static void run_cap(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->soft_cap(x, n, 30); }
 static void run_softmax(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->softmax(x, n); }
 static void run_store(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F16, y, n, x); }
 static void run_store_f32(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F32, y, n, x); }
@@ -314,6 +329,12 @@ static void vector_kernels_are_the_same(void **state) {
         {"silu_mul", run_silu, 3},
         {"silu_mul", run_silu, 200},
         {"silu_mul", run_silu, 1e-38f},
+        {"gelu_mul", run_gelu, 3},
+        {"gelu_mul", run_gelu, 200},
+        {"gelu_mul", run_gelu, 1e-30f},
+        {"soft_cap", run_cap, 20},
+        {"soft_cap", run_cap, 1e5f},
+        {"soft_cap", run_cap, 1e-30f},
         {"softmax", run_softmax, 5},
         {"softmax", run_softmax, 120},
         {"kv_store f16", run_store, 1},

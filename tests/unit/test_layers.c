@@ -46,6 +46,7 @@ static const struct {
     {"import", UP_TO_SPEC "spec/drafters/learned "},
     {"app", UP_TO_SPEC "engine lab "},
     {"app/run", UP_TO_SPEC "engine lab app "},
+    {"app/chat", UP_TO_SPEC "engine lab app app/run "},
     {"app/bench", UP_TO_SPEC "engine lab app app/run "},
     {"app/study", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text "},
     {"app/train", UP_TO_SPEC "engine lab app app/run app/bench spec/drafters/text spec/drafters/learned train/ops "

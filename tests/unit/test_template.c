@@ -22,7 +22,7 @@ static json_t *load(const char *path) {
 
 static char *read_template(const char *family, size_t *n) {
     char path[200];
-    snprintf(path, sizeof path, FOLDER "%s.jinja", family);
+    snprintf(path, sizeof path, "src/text/templates/%s.jinja", family);
     FILE *f = fopen(path, "rb");
     if (!f) fail_msg("%s cannot be opened", path);
     static char text[1 << 16];

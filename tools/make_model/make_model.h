@@ -7,8 +7,9 @@
 typedef enum PlanScaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } PlanScaling;
 
 typedef struct ModelPlan {
-    const char *arch;                                                                  /* "llama", "qwen2", "qwen3" */
+    const char *arch; /* as in general.architecture: one that forerun runs */
     int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab, n_context; /* 0: not given yet */
+    int64_t n_experts, n_experts_used, expert_ffn, shared_ffn, window;                 /* 0: none */
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;        /* the output matrix is the embedding */
     double rope_base, bias_std;
@@ -24,6 +25,9 @@ enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
 /* tokenizer.* keys of a vocabulary of plan->n_vocab tokens, of our making or another file's, cut or padded.
  * Where n_vocab is 0 it becomes that of the file. */
 int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
+
+/* Whether the architecture of the plan is among those of a list with spaces between them. */
+bool plan_is(const ModelPlan *plan, const char *list);
 
 /* Every tensor of the model, made while the file is written. The Weights must live until then. */
 typedef struct Weights Weights;

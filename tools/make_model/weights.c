@@ -163,19 +163,39 @@ static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static Filler *add(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows) {
+bool plan_is(const ModelPlan *plan, const char *list) {
+    size_t n = strlen(plan->arch);
+    for (const char *at = list; (at = strstr(at, plan->arch)); at += n)
+        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
+    return false;
+}
+
+/* n_rows rows in all, of n matrices one behind the other. */
+static Filler *add_pile(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows,
+                        int64_t n) {
     fr_assert(all->n_fillers < all->capacity);
     Filler *f = &all->fillers[all->n_fillers];
     *f = (Filler){.all = all, .stream = (uint64_t)all->n_fillers++, .type = type, .row_n = row_n};
     if (row_n > all->row_max) all->row_max = row_n;
     all->n_total += row_n * n_rows;
-    gguf_add_tensor_filled(w, name, type, n_rows > 1 ? 2 : 1, (int64_t[]){row_n, n_rows}, fill, f);
+    gguf_add_tensor_filled(w, name, type, n > 1 ? 3 : n_rows > 1 ? 2 : 1, (int64_t[]){row_n, n_rows / n, n}, fill, f);
     return f;
+}
+
+static Filler *add(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows) {
+    return add_pile(all, w, name, type, row_n, n_rows, 1);
 }
 
 static void add_matrix(Weights *all, GgufWriter *w, const char *name, int64_t columns, int64_t rows, double gain,
                        bool more_bits) {
     Filler *f = add(all, w, name, matrix_type(all->plan, more_bits, columns), columns, rows);
+    f->std = (float)(gain / sqrt((double)columns));
+}
+
+static void add_experts_matrix(Weights *all, GgufWriter *w, const char *name, int64_t columns, int64_t rows,
+                               double gain, bool more_bits) {
+    int64_t n = all->plan->n_experts;
+    Filler *f = add_pile(all, w, name, matrix_type(all->plan, more_bits, columns), columns, rows * n, n);
     f->std = (float)(gain / sqrt((double)columns));
 }
 
@@ -195,28 +215,56 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
     int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
     char name[64];
     add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
-    add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, q, 1.7, false);
-    add_matrix(all, w, in_layer(name, l, "attn_k.weight"), p->dim, kv, 1.7, false);
-    add_matrix(all, w, in_layer(name, l, "attn_v.weight"), p->dim, kv, 1, more_bits);
+    if (plan_is(p, "phi3")) {
+        add_matrix(all, w, in_layer(name, l, "attn_qkv.weight"), p->dim, q + 2 * kv, 1.7, more_bits);
+    } else {
+        add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, q, 1.7, false);
+        add_matrix(all, w, in_layer(name, l, "attn_k.weight"), p->dim, kv, 1.7, false);
+        add_matrix(all, w, in_layer(name, l, "attn_v.weight"), p->dim, kv, 1, more_bits);
+    }
     add_matrix(all, w, in_layer(name, l, "attn_output.weight"), q, p->dim, 2, false);
-    if (strcmp(p->arch, "qwen2") == 0) {
+    if (plan_is(p, "gemma2 gemma3"))
+        add_vector(all, w, in_layer(name, l, "post_attention_norm.weight"), p->dim, 4, 0.3);
+    if (plan_is(p, "qwen2 qwen2moe")) {
         add_vector(all, w, in_layer(name, l, "attn_q.bias"), q, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_k.bias"), kv, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_v.bias"), kv, 0, p->bias_std);
     }
-    if (strcmp(p->arch, "qwen3") == 0) { /* these norms undo the gain of queries and keys, so they carry it */
+    if (plan_is(p, "qwen3 qwen3moe gemma3")) { /* these norms undo the gain of queries and keys, so they carry it */
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
 }
 
+/* A router of gain 3 is sure of its choice, as a trained one is. */
+static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
+    const ModelPlan *p = all->plan;
+    char name[64];
+    Filler *router = add(all, w, in_layer(name, l, "ffn_gate_inp.weight"), TYPE_F32, p->dim, p->n_experts);
+    router->std = (float)(3 / sqrt((double)p->dim));
+    add_experts_matrix(all, w, in_layer(name, l, "ffn_gate_exps.weight"), p->dim, p->expert_ffn, 1.4, false);
+    add_experts_matrix(all, w, in_layer(name, l, "ffn_up_exps.weight"), p->dim, p->expert_ffn, 1.4, false);
+    add_experts_matrix(all, w, in_layer(name, l, "ffn_down_exps.weight"), p->expert_ffn, p->dim, 2, more_bits);
+    if (!p->shared_ffn) return;
+    add_matrix(all, w, in_layer(name, l, "ffn_gate_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
+    add_matrix(all, w, in_layer(name, l, "ffn_up_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
+    add_matrix(all, w, in_layer(name, l, "ffn_down_shexp.weight"), p->shared_ffn, p->dim, 1, more_bits);
+    add_vector(all, w, in_layer(name, l, "ffn_gate_inp_shexp.weight"), p->dim, 0, 1 / sqrt((double)p->dim));
+}
+
 static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     char name[64];
+    bool is_fused = plan_is(p, "phi3");
     add_vector(all, w, in_layer(name, l, "ffn_norm.weight"), p->dim, 1, 0.1);
-    add_matrix(all, w, in_layer(name, l, "ffn_gate.weight"), p->dim, p->ffn_dim, 1.4, false);
-    add_matrix(all, w, in_layer(name, l, "ffn_up.weight"), p->dim, p->ffn_dim, 1.4, false);
-    add_matrix(all, w, in_layer(name, l, "ffn_down.weight"), p->ffn_dim, p->dim, 1, more_bits);
+    if (p->n_experts) {
+        add_experts(all, w, l, more_bits);
+    } else {
+        if (!is_fused) add_matrix(all, w, in_layer(name, l, "ffn_gate.weight"), p->dim, p->ffn_dim, 1.4, false);
+        add_matrix(all, w, in_layer(name, l, "ffn_up.weight"), p->dim, (is_fused ? 2 : 1) * p->ffn_dim, 1.4, false);
+        add_matrix(all, w, in_layer(name, l, "ffn_down.weight"), p->ffn_dim, p->dim, 1, more_bits);
+    }
+    if (plan_is(p, "gemma2 gemma3")) add_vector(all, w, in_layer(name, l, "post_ffw_norm.weight"), p->dim, 4, 0.3);
 }
 
 /* What each rotation frequency is divided by: Llama 3.1's rule. Fast rotations stay, slow ones are stretched
@@ -250,7 +298,7 @@ int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *e
     *out = all;
     if (!all) return error_memory(err, "weights", sizeof *all);
     all->plan = plan;
-    all->capacity = plan->n_layers * 16 + 8;
+    all->capacity = plan->n_layers * 24 + 8;
     all->n_threads = threads_n_cores();
     all->fillers = mem_calloc((size_t)all->capacity, sizeof *all->fillers);
     all->rope_factors = mem_calloc((size_t)plan->head_dim / 2 + 1, sizeof(float));

@@ -42,17 +42,16 @@ void bench_questions_free(BenchQuestions *q);
 
 /* ---- bench_methods.c ------------------------------------------------------------------------------ */
 
-/* Plain decoding (no drafts), one drafter, or several united. */
+/* Plain decoding (no drafts), or what one --draft names. */
 typedef struct BenchMethod {
     char *name;    /* as the report calls it; owned */
     char *storage; /* what drafts point into; owned */
-    const char *drafts[GENERATE_MAX_DRAFTS];
-    int n_drafts;
+    const char *drafts[1];
+    int n_drafts;    /* 0 or 1 */
     int tree_budget; /* 0: the engine's default */
 } BenchMethod;
 
-/* Splits "pld+suffix" at every '+' that the name of a method follows (so that a file may be called a+b.gguf). All of
- * these: call bench_method_free also after a failure. */
+/* All of these: call bench_method_free also after a failure. */
 int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_error *err);
 int bench_method_init_plain(BenchMethod *m, fr_error *err);
 /* The chain `spec` cut to `length` tokens: by the budget, and by its own option `length` where it has one. */

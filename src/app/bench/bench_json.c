@@ -4,6 +4,7 @@
 
 #include "app/json_values.h"
 #include "base/threads.h"
+#include "spec/drafter/drafter.h"
 
 #include <stdio.h>
 
@@ -62,12 +63,18 @@ static void add_records(json_t *records, const BenchResults *r) {
             }
 }
 
+static int append_name(void *list, const char *spec, fr_error *err) {
+    (void)err;
+    json_array_append_new(list, json_string_or_null(spec));
+    return FR_OK;
+}
+
 static json_t *methods_json(const BenchResults *r) {
     json_t *methods = json_array();
     for (int m = 0; m < r->n_methods; m++) {
         json_t *drafts = json_array();
         for (int i = 0; i < r->methods[m].n_drafts; i++)
-            json_array_append_new(drafts, json_string_or_null(r->methods[m].drafts[i]));
+            (void)drafter_each(r->methods[m].drafts[i], append_name, drafts, NULL);
         int budget = r->methods[m].tree_budget ? r->methods[m].tree_budget : FR_TREE_BUDGET;
         json_array_append_new(methods, json_pack("{s:o, s:o, s:i}", "name", json_string_or_null(r->methods[m].name),
                                                  "drafts", drafts, "tree_budget", r->methods[m].n_drafts ? budget : 0));

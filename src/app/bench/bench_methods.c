@@ -8,26 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether the text begins with the name of a method, followed by ':', '+' or its end. */
-static bool begins_with_method(const char *text) {
-    for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
-        size_t n = strlen((*c)->name);
-        if (strncmp(text, (*c)->name, n) == 0 && (!text[n] || text[n] == ':' || text[n] == '+')) return true;
-    }
-    return false;
-}
-
 int bench_method_init(BenchMethod *m, const char *spec, int tree_budget, fr_error *err) {
     *m = (BenchMethod){.tree_budget = tree_budget, .name = strdup(spec), .storage = strdup(spec)};
     if (!m->name || !m->storage) return error_memory(err, "a method", strlen(spec));
     m->drafts[m->n_drafts++] = m->storage;
-    for (char *p = m->storage; *p; p++) {
-        if (*p != '+' || !begins_with_method(p + 1)) continue;
-        if (m->n_drafts == GENERATE_MAX_DRAFTS)
-            return error_set(err, FR_ERR_ARGUMENT, "'%.100s' unites more than %d drafters", spec, GENERATE_MAX_DRAFTS);
-        *p = '\0';
-        m->drafts[m->n_drafts++] = p + 1;
-    }
     return FR_OK;
 }
 

@@ -374,9 +374,7 @@ const Command command_bench = {
     .summary = "many questions plainly and with each drafter: speed by category, or by batch size",
     .about = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; report "
              "speed, acceptance and equality by "
-             "category. Here several --draft options are several methods; drafters united in one method are joined by "
-             "+, as in pld+suffix. The exit "
-             "status is 1 if a text differs from plain decoding.",
+             "category. The exit status is 1 if a text differs from plain decoding.",
     .sets = (const OptionSet[]){{option_table, &bench.args}, {generate_options, &bench.args.generate}, {NULL, NULL}},
     .list = generate_list_methods,
     .notes = "QUESTIONS.jsonl holds one JSON object per line: Spec-Bench's {\"question_id\": 81, \"category\": "

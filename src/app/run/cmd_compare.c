@@ -1,6 +1,7 @@
 /* cmd_compare.c - `forerun compare`: the same prompt plainly and with each drafter, side by side. */
 #include "app/json_values.h"
 #include "app/run/generate.h"
+#include "app/run/text_output.h"
 #include "app/safe_text.h"
 #include "app/stats_json.h"
 
@@ -53,6 +54,7 @@ typedef struct Method {
     Buf colored; /* the text of the first run, with colours */
     int use_color;
     bool is_terminal; /* standard output: the text is escaped */
+    bool trims;       /* white space before the text is left out */
     bool dist_only;   /* the rule keeps the output distribution, not the text */
     bool is_lossy;    /* it keeps neither */
     bool same; /* in every run, tokens and hash of logits equal plain decoding's; with dist_only or is_lossy, those of the
@@ -69,12 +71,15 @@ static const char *verdict(const Method *m) {
 
 static int keep_token(void *user, const fr_token_event *event) {
     Method *m = user;
-    bool paint = m->use_color && event->source >= 0 && event->n_bytes;
+    const char *text = event->text;
+    size_t n = event->n_bytes;
+    if (m->trims && m->colored.n == 0) text = text_output_trimmed(text, &n);
+    bool paint = m->use_color && event->source >= 0 && n;
     const char *color = generate_source_color(event->source);
     bool fits = true;
     if (paint) fits = buf_append(&m->colored, color, strlen(color));
-    if (m->is_terminal) fits = fits && safe_text_append_lines(&m->colored, event->text, event->n_bytes);
-    else fits = fits && buf_append(&m->colored, event->text, event->n_bytes);
+    if (m->is_terminal) fits = fits && safe_text_append_lines(&m->colored, text, n);
+    else fits = fits && buf_append(&m->colored, text, n);
     if (paint) fits = fits && buf_append(&m->colored, GENERATE_COLOR_OFF, strlen(GENERATE_COLOR_OFF));
     return !fits;
 }
@@ -239,6 +244,7 @@ static int run(int argc, char **argv) {
                               .colored.max_bytes = 64 << 20,
                               .use_color = use_color,
                               .is_terminal = isatty(STDOUT_FILENO),
+                              .trims = args.generate.chat,
                               .dist_only = i && keeps_only_distribution(rule, &args.generate),
                               .is_lossy = i && rule->is_lossy,
                               .same = true};
@@ -268,7 +274,7 @@ static int run(int argc, char **argv) {
 const Command command_compare = {
     .name = "compare",
     .summary = "the same prompt plainly and with each drafter, side by side",
-    .about = "Generate from the same prompt plainly and with each drafter by itself, and print one table of speed, "
+    .about = "Generate from the same prompt plainly and with each --draft by itself, and print one table of speed, "
              "acceptance and equality. "
              "The exit status is 1 if a token or a logit differs. With --verify RULE other than sampled and a "
              "temperature, drafted texts have "

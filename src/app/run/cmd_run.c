@@ -1,9 +1,10 @@
 /* cmd_run.c - `forerun run`: generate text. */
 #include "app/json_file.h"
 #include "app/json_values.h"
+#include "app/run/closing_line.h"
 #include "app/run/generate.h"
 #include "app/run/record_file.h"
-#include "app/safe_text.h"
+#include "app/run/text_output.h"
 #include "app/stats_json.h"
 
 #include "base/threads.h"
@@ -36,9 +37,10 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-static void set_defaults(void) { generate_defaults(&args.generate); }
+static void set_defaults(void) { generate_defaults_interactive(&args.generate); }
 
 static int check(fr_error *err) {
+    generate_complete_interactive(&args.generate);
     if (args.logprobs && !args.stats_json)
         return error_set(err, FR_ERR_ARGUMENT, "--logprobs are written to the statistics: pass --stats-json=FILE too");
     return generate_check_prompt(&args.generate, err);
@@ -48,27 +50,14 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.gener
 
 /* What the callback of a token needs. */
 typedef struct Output {
-    int use_color;
-    bool is_terminal; /* standard output: what is generated is escaped, so that no token of the model controls it */
-    Buf text;         /* of one token, escaped */
+    TextOutput text;
     json_t *logprobs; /* NULL: not wanted */
 } Output;
 
 static int print_token(void *user, const fr_token_event *event) {
     Output *out = user;
-    const char *text = event->text;
-    size_t n = event->n_bytes;
-    if (out->is_terminal) {
-        buf_clear(&out->text);
-        if (!buf_append(&out->text, "", 0) || !safe_text_append_lines(&out->text, text, n)) return 1;
-        text = out->text.data, n = out->text.n;
-    }
     if (out->logprobs) json_array_append_new(out->logprobs, json_real_or_null(event->logprob));
-    if (out->use_color && event->source >= 0 && n)
-        printf("%s%s" GENERATE_COLOR_OFF, generate_source_color(event->source), text);
-    else fwrite(text, 1, n, stdout);
-    /* A closed pipe ends the generation. */
-    return fflush(stdout) != 0;
+    return text_output_write(&out->text, event);
 }
 
 static void print_summary(const Generator *g, const fr_request *r) {
@@ -76,9 +65,11 @@ static void print_summary(const Generator *g, const fr_request *r) {
     fr_model_info info;
     fr_model_get_info(g->model, &info);
     fr_request_get_stats(r, &s);
-    fprintf(stderr, "%lld tokens in %lld steps, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
-            (long long)s.n_generated, (long long)s.n_steps, s.acceptance_length, (long long)s.accepted,
-            (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
+    fprintf(stderr, "seed %llu; ", (unsigned long long)args.generate.sampling.seed);
+    fprintf(stderr,
+            "%lld token%s in %lld step%s, %.2f per step (%lld of %lld drafted tokens accepted); finished by %s\n",
+            (long long)s.n_generated, cli_plural(s.n_generated), (long long)s.n_steps, cli_plural(s.n_steps),
+            s.acceptance_length, (long long)s.accepted, (long long)s.drafted, fr_finish_name(fr_request_finish(r)));
     fprintf(
         stderr,
         "prefill %lld tokens (%lld shared) in %.3f s; decoding %.3f s = %.1f tokens/s (drafts %.1f %%, target %.1f %%, "
@@ -104,15 +95,16 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     fr_model_get_info(g->model, &info);
     const int32_t *tokens = fr_request_tokens(r, &n);
     const char *text = fr_request_text(r, &n_bytes);
+    if (a->chat) text = text_output_trimmed(text, &n_bytes);
     json_t *j = stats_json(&s), *ids = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(ids, json_integer(tokens[i]));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.logits_hash);
-    json_object_update_new(j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b}", "tokens", ids, "text",
-                                        json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish(r)),
-                                        "logits_hash", hash, "backend", info.backend, "kernel_table", info.kernels,
-                                        "activations", info.activations, "threads",
-                                        a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify",
-                                        a->verify ? a->verify : "sampled", "lossy", s.is_lossy));
+    json_object_update_new(
+        j, json_pack("{s:o, s:o, s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:b, s:I}", "tokens", ids, "text",
+                     json_stringn(text, n_bytes), "finish", fr_finish_name(fr_request_finish(r)), "logits_hash", hash,
+                     "backend", info.backend, "kernel_table", info.kernels, "activations", info.activations, "threads",
+                     a->engine.n_threads ? a->engine.n_threads : threads_n_cores(), "verify",
+                     a->verify ? a->verify : "sampled", "lossy", s.is_lossy, "seed", (json_int_t)a->sampling.seed));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }
@@ -135,6 +127,20 @@ static void record(const RecordFile *file, const Generator *g, const fr_request 
         fprintf(stderr, "forerun: warning: the generation is not recorded: %s\n", err.message);
 }
 
+/* What follows the text, on standard error. */
+static void report(const Generator *g, const fr_request *r) {
+    fr_stats s;
+    fr_request_get_stats(r, &s);
+    if (s.draft_error[0])
+        fprintf(stderr, "forerun: a drafter was switched off, which does not change %s: %s\n",
+                generate_rule(&args.generate)->is_ratio ? "the distribution of the text" : "the text", s.draft_error);
+    if (fr_request_finish(r) == FR_FINISH_CONTEXT)
+        fprintf(stderr, "forerun: the text ends because the context of %lld tokens is full: -c N makes it longer\n",
+                (long long)(s.n_prompt + s.n_generated));
+    if (args.stats) print_summary(g, r);
+    else if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) closing_line_print(&s, 0);
+}
+
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
@@ -145,9 +151,7 @@ static int run(int argc, char **argv) {
         generator_close(&g);
         return cli_fail(&err);
     }
-    Output out = {.use_color = generate_use_color(args.generate.color, 1),
-                  .is_terminal = isatty(STDOUT_FILENO),
-                  .text.max_bytes = 1 << 20,
+    Output out = {.text = text_output_open(generate_use_color(args.generate.color, 1), args.generate.chat),
                   .logprobs = args.logprobs ? json_array() : NULL};
     args.generate.want_logprobs = args.logprobs;
     fr_request *r;
@@ -155,20 +159,14 @@ static int run(int argc, char **argv) {
                                &err);
     if (!status) {
         putchar('\n');
-        fr_stats s;
-        fr_request_get_stats(r, &s);
-        if (s.draft_error[0])
-            fprintf(stderr, "forerun: a drafter was switched off, which does not change %s: %s\n",
-                    generate_rule(&args.generate)->is_ratio ? "the distribution of the text" : "the text",
-                    s.draft_error);
-        if (args.stats) print_summary(&g, r);
-        if (args.stats_json) status = write_stats(&g, r, out.logprobs, &err);
         fflush(stdout);
+        report(&g, r);
+        if (args.stats_json) status = write_stats(&g, r, out.logprobs, &err);
         record(&file, &g, r);
         fr_request_close(r);
     }
     json_decref(out.logprobs);
-    buf_free(&out.text);
+    text_output_close(&out.text);
     record_file_close(&file);
     generator_close(&g);
     return status ? cli_fail(&err) : CLI_OK;
@@ -177,9 +175,8 @@ static int run(int argc, char **argv) {
 const Command command_run = {
     .name = "run",
     .summary = "generate text, with drafters or without",
-    .about = "Generate text from a prompt. With --draft, drafters propose tokens that the model verifies several at a "
-             "time; the text is the same "
-             "as without them. Several --draft options share one budget. Rules of --verify other than sampled give "
+    .about = "Generate text from a prompt. Drafters propose tokens that the model verifies several at a time; the text "
+             "is the same as without them (--draft none). Rules of --verify other than sampled give "
              "another text of the same "
              "distribution; with --lossy, a text of another distribution.",
     .sets = (const OptionSet[]){{generate_options, &args.generate},

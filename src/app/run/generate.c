@@ -41,6 +41,16 @@ static int encode_prompt(Generator *g, const GenerateArgs *a, const char *text, 
 
 static void show_loading(void *user, double part) { progress_update(user, (int64_t)(part * 1000)); }
 
+static void warn_of_context(const fr_model *model, int n_ctx) {
+    fr_model_info info;
+    fr_model_get_info(model, &info);
+    if (n_ctx > info.n_ctx_train && info.n_ctx_train > 0)
+        fprintf(stderr,
+                "forerun: warning: the model was trained for contexts of at most %d tokens; what it generates beyond "
+                "them may be worthless: pass -c %d or less\n",
+                info.n_ctx_train, info.n_ctx_train);
+}
+
 int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     Progress bar;
     progress_begin(&bar, stderr, "loading", 1000);
@@ -52,6 +62,7 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
                                 .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
+    if (!status) warn_of_context(*out, a->engine.n_ctx);
     return status;
 }
 

@@ -33,6 +33,10 @@ typedef struct GenerateArgs {
  * filled first. */
 extern const Option generate_options[], generate_prompt_options[];
 void generate_defaults(GenerateArgs *a);
+/* Instead of generate_defaults, and after parsing: the defaults of `run` and `chat`, which measure nothing. They draft
+ * with auto, and sample with a random seed. */
+void generate_defaults_interactive(GenerateArgs *a);
+void generate_complete_interactive(GenerateArgs *a);
 /* What no row can check; the second also checks the prompt. */
 int generate_check(const GenerateArgs *a, fr_error *err);
 int generate_check_prompt(GenerateArgs *a, fr_error *err);

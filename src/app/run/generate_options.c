@@ -8,11 +8,16 @@
 #include "base/threads.h"
 #include "spec/drafter/drafter.h"
 #include "text/chat.h"
+#include "text/named_templates.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
+#define SEED_NOT_GIVEN UINT64_MAX /* --seed ends at INT64_MAX */
 #define SECTION_DRAFTING "Drafting (changes no token, except under --verify)"
 #define SECTION_SAMPLING "Sampling (the text is a function of these options and the seed)"
 
@@ -26,14 +31,16 @@ const Option generate_options[] = {
     {.key = "tokens",
      .letter = 'n',
      OPT_INT(GenerateArgs, n_tokens, 0, INT32_MAX),
-     .default_value = "256",
+     .default_help = "256; in chat 0",
      .help = "generate at most N tokens; 0: until the context is full"},
     {.key = "system", OPT_TEXT(GenerateArgs, system), .help = "system message of the chat"},
     {.key = "chat-template",
      OPT_TEXT(GenerateArgs, chat_template),
      .metavar = "NAME|FILE",
      .default_help = "the model's own",
-     .help = "chat format: a built-in one by its name (chatml, llama3, ...), or a file with a Jinja template"},
+     .help = "chat template: one that comes with forerun, by its name (chatml, llama3.1, qwen3, gemma3, ...), or a "
+             "file with "
+             "a Jinja template"},
     {.key = "stop", OPT_TEXTS(GenerateArgs, stops, n_stops), .help = "stop before generating TEXT"},
     {.key = "ignore-eos", OPT_FLAG(GenerateArgs, ignore_eos), .help = "continue after the model's end-of-text token"},
 
@@ -42,7 +49,10 @@ const Option generate_options[] = {
      .metavar = "SPEC",
      .section = SECTION_DRAFTING,
      .suggest = cli_suggest_draft,
-     .help = "drafter, as method or method:key=value,...; auto: chosen while generating; none: plain decoding"},
+     .default_help = "auto in run and chat",
+     .help = "drafter, as method or method:key=value,...; a+b: both, united in one tree; auto: chosen while "
+             "generating; none: plain decoding. Several --draft are alternatives in compare and bench, and elsewhere "
+             "united like a+b"},
     {.key = "tree-budget",
      OPT_INT(GenerateArgs, tree_budget, 1, FR_TREE_BUDGET_MAX),
      .word = "auto",
@@ -99,8 +109,8 @@ const Option generate_options[] = {
     {.key = "seed",
      OPT_INT(GenerateArgs, sampling.seed, 0, INT64_MAX),
      .metavar = "S",
-     .default_value = "0",
-     .help = "seed of the sampling"},
+     .default_help = "random in run and chat, otherwise 0",
+     .help = "seed of the sampling; --stats and --stats-json tell a random one"},
 
     {.key = "threads",
      .letter = 't',
@@ -169,7 +179,37 @@ const Option generate_prompt_options[] = {
 };
 
 void generate_defaults(GenerateArgs *a) {
-    *a = (GenerateArgs){.sampling = fr_sampling_default(), .engine.cost_cache = cli_cache_folder()};
+    *a = (GenerateArgs){.sampling = fr_sampling_default(), .n_tokens = 256, .engine.cost_cache = cli_cache_folder()};
+}
+
+void generate_defaults_interactive(GenerateArgs *a) {
+    generate_defaults(a);
+    a->sampling.seed = SEED_NOT_GIVEN;
+}
+
+/* Of 32 bits, so that it can be typed again. */
+static uint64_t random_seed(void) {
+    uint32_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;
+    return (uint32_t)time(NULL) ^ (uint32_t)getpid() << 16; /* a kernel that has no random numbers yet */
+}
+
+void generate_complete_interactive(GenerateArgs *a) {
+    if (a->sampling.seed == SEED_NOT_GIVEN) a->sampling.seed = random_seed();
+    /* The text of another rule depends on the drafts, so none is chosen for it. */
+    if (a->n_drafts == 0 && (!a->verify || strcmp(a->verify, "sampled") == 0)) a->drafts[a->n_drafts++] = "auto";
+}
+
+typedef struct TemplateNames {
+    char text[320];
+} TemplateNames;
+
+static const char *template_names(TemplateNames *out) {
+    size_t n = 0;
+    out->text[0] = '\0';
+    for (const char *const *name = named_templates(); *name && n < sizeof out->text; name++)
+        n += (size_t)snprintf(out->text + n, sizeof out->text - n, "%s%s", n ? ", " : "", *name);
+    return out->text;
 }
 
 /* The text of --chat-template, where it names no built-in format; before the model is loaded. */
@@ -177,13 +217,15 @@ static int read_chat_template(const GenerateArgs *a, fr_error *err) {
     GenerateArgs *args = (GenerateArgs *)(uintptr_t)a;
     Template *t;
     fr_error why;
+    TemplateNames names;
     size_t n;
-    if (!a->chat_template || chat_family_from_name(a->chat_template) != CHAT_NONE || a->chat_template_text)
-        return FR_OK;
+    if (!a->chat_template || a->chat_template_text || named_template(a->chat_template, &n)) return FR_OK;
+    if (chat_family_from_name(a->chat_template) != CHAT_NONE) return FR_OK;
     int status = cli_read_file(a->chat_template, 1 << 20, &args->chat_template_text, &n, &why);
     if (status)
-        return error_set(err, (fr_code)status, "--chat-template: '%s' is no built-in format, and as a file: %s",
-                         a->chat_template, why.message);
+        return error_set(err, (fr_code)status,
+                         "--chat-template: no template '%s' comes with forerun (%s do), and as a file: %s",
+                         a->chat_template, template_names(&names), why.message);
     status = template_compile(&t, a->chat_template_text, n, NULL, &why);
     template_close(status ? NULL : t);
     return status ? error_set(err, (fr_code)status, "--chat-template: %s: %s", a->chat_template, why.message) : FR_OK;
@@ -199,18 +241,28 @@ int generate_check(const GenerateArgs *a, fr_error *err) {
     return error_set(err, FR_ERR_ARGUMENT, "--verify: %s", why.message);
 }
 
+static int check_one(void *user, const char *spec, fr_error *err) {
+    (void)user;
+    return drafter_check(spec, err);
+}
+
 int generate_check_drafts(const char *const *drafts, int n_drafts, fr_error *err) {
     for (int i = 0; i < n_drafts; i++) {
         fr_error why;
-        int status = strcmp(drafts[i], "auto") == 0 ? FR_OK : drafter_check(drafts[i], &why);
+        int status = drafter_each(drafts[i], check_one, NULL, &why);
         if (status) return error_set(err, (fr_code)status, "--draft: %s", why.message);
     }
     return FR_OK;
 }
 
+static int add_files_of_one(void *files, const char *spec, fr_error *err) {
+    bool fits = command_files_add_drafter(files, "--draft", spec);
+    return fits ? FR_OK : (int)error_memory(err, "the names of files", strlen(spec));
+}
+
 bool generate_add_files(CommandFiles *out, const char *const *drafts, int n_drafts) {
     bool fits = true;
-    for (int i = 0; i < n_drafts && fits; i++) fits = command_files_add_drafter(out, "--draft", drafts[i]);
+    for (int i = 0; i < n_drafts && fits; i++) fits = drafter_each(drafts[i], add_files_of_one, out, NULL) == FR_OK;
     return fits;
 }
 
@@ -220,7 +272,8 @@ int generate_check_prompt(GenerateArgs *a, fr_error *err) {
     if (status) return status;
     if (!a->prompt && !a->prompt_file && !isatty(STDIN_FILENO)) a->prompt_file = "-";
     if (!a->prompt && !a->prompt_file)
-        return error_set(err, FR_ERR_ARGUMENT, "missing prompt: pass -p TEXT or -f FILE, or pipe it in");
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "missing prompt: pass -p TEXT or -f FILE, or pipe it in; 'forerun chat' holds a conversation");
     if (a->prompt && a->prompt_file)
         return error_set(err, FR_ERR_ARGUMENT, "-p and -f both give a prompt: pass one of them");
     if (a->system && !a->chat)

@@ -37,18 +37,17 @@ static Replay replay; /* large; a command runs once */
 
 /* ---- command line ------------------------------------------------------------------------------- */
 
-static int add_draft(void *to, const char *spec, fr_error *err) {
+static int add_one(void *to, const char *spec, fr_error *err) {
     ReplayArgs *a = to;
-    if (strcmp(spec, "auto") == 0) {
-        int status = FR_OK;
-        for (const char *const *m = drafter_auto_members(); *m && !status; m++) status = add_draft(a, *m, err);
-        return status;
-    }
     if (a->n_drafts == REPLAY_MAX_DRAFTS)
         return error_set(err, FR_ERR_ARGUMENT, "at most %d drafters can be united", REPLAY_MAX_DRAFTS);
-    a->drafts[a->n_drafts++] = spec;
+    char *copy = strdup(spec); /* as long as the program */
+    if (!copy) return error_memory(err, "a drafter", strlen(spec));
+    a->drafts[a->n_drafts++] = copy;
     return FR_OK;
 }
+
+static int add_draft(void *to, const char *text, fr_error *err) { return drafter_each(text, add_one, to, err); }
 
 static const Option option_table[] = {
     {.key = "TRACE.jsonl",
@@ -67,7 +66,8 @@ static const Option option_table[] = {
      .metavar = "SPEC",
      .default_help = "ngram-trie",
      .suggest = cli_suggest_draft,
-     .help = "drafter, as method or method:key=value,...; several are united by their calibrated estimates; auto: "
+     .help = "drafter, as method or method:key=value,...; a+b, or several --draft: united by their calibrated "
+             "estimates; auto: "
              "those that auto unites; none: "
              "plain decoding (may be repeated)"},
     /* ngram-trie is made for 32 nodes: a CPU verifies them at a few times the cost of one row. */

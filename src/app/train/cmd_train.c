@@ -132,9 +132,10 @@ static void print_plan(const Training *t) {
     int64_t n_params = 0;
     for (int32_t i = 0; i < t->trainer->class->n_params(t->trainer); i++)
         n_params += t->trainer->class->param(t->trainer, i)->n;
-    printf("%lld documents, %lld of them held out; %lld tokens to learn, in %lld sequences of %d\n",
-           (long long)d->n_documents, (long long)d->n_valid_documents, (long long)d->train.n_counted,
-           (long long)d->train.n, d->train.length);
+    printf("%lld document%s, %lld of them held out; %lld token%s to learn, in %lld sequence%s of %d\n",
+           (long long)d->n_documents, cli_plural(d->n_documents), (long long)d->n_valid_documents,
+           (long long)d->train.n_counted, cli_plural(d->train.n_counted), (long long)d->train.n, cli_plural(d->train.n),
+           d->train.length);
     if (d->wrote_plain)
         puts("the vocabulary's file has no chat format that forerun knows: messages are written as USER: "
              "...\\nASSISTANT: ...");
@@ -146,8 +147,10 @@ static void print_plan(const Training *t) {
     if (d->n_other_target || d->n_broken)
         printf("%lld records of other models and %lld lines that are no records are left out\n",
                (long long)d->n_other_target, (long long)d->n_broken);
-    printf("%.2f million parameters; %lld steps of %d sequences; products in %s\n", (double)n_params / 1e6,
-           (long long)o->schedule.n_steps, o->n_sequences * o->n_accumulate, gemm_description());
+    int n_sequences = o->n_sequences * o->n_accumulate;
+    printf("%.2f million parameters; %lld step%s of %d sequence%s; products in %s\n", (double)n_params / 1e6,
+           (long long)o->schedule.n_steps, cli_plural(o->schedule.n_steps), n_sequences, cli_plural(n_sequences),
+           gemm_description());
     fflush(stdout);
 }
 

@@ -17,6 +17,9 @@
  * whichever threads compute it. The definition depends on the context alone, not on pages, chunks, the shape of the
  * batch or the number of threads. A context of one tile is the plain sum over its keys.
  *
+ * With a window, the keys before it take no part: softmax and the first tile begin with the first key that is seen. Tiles still
+ * begin at multiples of ATTN_TILE. A cap bends each score by itself; a sink is one score more in the softmax.
+ *
  * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099, out = (out[0] + out[1]) + out[2]. One thread computes all
  * that in `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a
  * softmax for each query head, three tiles of values, one addition.
@@ -41,6 +44,7 @@ typedef struct Attention {
     const Kernels *kn;
     const Hparams *h;
     int32_t layer;
+    const LayerSpec *spec;
     const PackedMatrix *o; /* reads what comes out */
     int64_t group;         /* query heads of a KV head */
     int64_t n_pairs;       /* of row and KV head */
@@ -73,6 +77,11 @@ static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
 }
 
 static int64_t n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
+/* The first key that the row sees. */
+static int64_t first_key(const Attention *a, const Pair *p) {
+    int64_t n = n_keys(p), window = a->spec->mixer == MIXER_WINDOW ? a->spec->window : n;
+    return n > window ? n - window : 0;
+}
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Keys [begin, end) of the context: those before `split` are committed slots, the others slots of the path. */
@@ -85,25 +94,38 @@ static Range range_of(const Pair *p, int64_t begin, int64_t end) {
 }
 
 static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end) {
-    Range r = range_of(p, begin, end);
     int64_t dim = a->h->head_dim, stride = a->c->score_stride;
     size_t bytes = a->c->kv.slot_bytes;
     KvType type = a->c->kv.type;
-    float scale = 1.0f / sqrtf((float)dim);
+    float scale = a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)dim);
+    if (begin < first_key(a, p)) begin = first_key(a, p);
+    Range r = range_of(p, begin, end);
     if (r.begin < r.split)
         a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->prefix_slots + r.begin, r.split - r.begin,
                            scale, p->scores + r.begin, stride);
     if (r.split < r.end)
         a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->path_slots + (r.split - p->row->n_prefix),
                            r.end - r.split, scale, p->scores + r.split, stride);
+    for (int64_t k = 0; a->spec->soft_cap > 0 && begin < end && k < a->group; k++)
+        a->kn->soft_cap(p->scores + k * stride + begin, end - begin, a->spec->soft_cap);
+}
+
+/* Of query head k of the pair, over the keys that the row sees. A sink takes part like one key more, behind the last. */
+static void softmax_of(const Attention *a, const Pair *p, int64_t k) {
+    int64_t first = first_key(a, p), n = n_keys(p);
+    float *scores = p->scores + k * a->c->score_stride;
+    int64_t head = (p->q - a->c->q) % hparams_q_dim(a->h) / a->h->head_dim + k;
+    if (a->spec->sinks) scores[n] = a->spec->sinks[head];
+    a->kn->softmax(scores + first, n - first + (a->spec->sinks != NULL));
 }
 
 static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
-    return tile ? p->tile_sums + tile * a->group * a->h->head_dim : p->out;
+    return tile > first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->h->head_dim : p->out;
 }
 
 static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
-    Range r = range_of(p, tile * ATTN_TILE, least((tile + 1) * ATTN_TILE, n_keys(p)));
+    int64_t begin = tile * ATTN_TILE, first = first_key(a, p);
+    Range r = range_of(p, begin < first ? first : begin, least(begin + ATTN_TILE, n_keys(p)));
     int64_t dim = a->h->head_dim, stride = a->c->score_stride;
     size_t bytes = a->c->kv.slot_bytes;
     KvType type = a->c->kv.type;
@@ -125,7 +147,8 @@ bool attention_converts(const CpuContext *c) {
 
 static void finish(const Attention *a, const Pair *p) {
     int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->h->head_dim;
-    for (int64_t tile = 1; tile < n; tile++) a->kn->add(p->out, tile_out(a, p, tile), width);
+    for (int64_t tile = first_key(a, p) / ATTN_TILE + 1; tile < n; tile++)
+        a->kn->add(p->out, tile_out(a, p, tile), width);
     if (!attention_converts(a->c)) return;
     ActForm form = a->o->act;
     int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in;
@@ -141,6 +164,7 @@ static Attention attention_of(const Op *op) {
                        .kn = c->kernels,
                        .h = h,
                        .layer = op->layer,
+                       .spec = op->l->spec,
                        .o = &op->l->o,
                        .group = h->n_head / h->n_head_kv,
                        .n_pairs = (int64_t)c->n_rows * h->n_head_kv,
@@ -155,8 +179,8 @@ static void attend_pairs(const Op *op, int64_t begin, int64_t end, int i_thread)
         Pair p = pair_at(&a, i, i_thread);
         int64_t n = n_keys(&p), n_tiles = attn_n_tiles(n);
         score(&a, &p, 0, n);
-        for (int64_t k = 0; k < a.group; k++) a.kn->softmax(p.scores + k * a.c->score_stride, n);
-        for (int64_t tile = 0; tile < n_tiles; tile++) mix_tile(&a, &p, tile);
+        for (int64_t k = 0; k < a.group; k++) softmax_of(&a, &p, k);
+        for (int64_t tile = first_key(&a, &p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(&a, &p, tile);
         finish(&a, &p);
     }
 }
@@ -168,8 +192,8 @@ static void score_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) 
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
-        int64_t first = i % a.n_tiles * ATTN_TILE, n = n_keys(&p);
-        if (first < n) score(&a, &p, first, least(first + ATTN_TILE, n));
+        int64_t begin_key = i % a.n_tiles * ATTN_TILE, end_key = least(begin_key + ATTN_TILE, n_keys(&p));
+        if (end_key > first_key(&a, &p) && begin_key < end_key) score(&a, &p, begin_key, end_key);
     }
 }
 
@@ -178,7 +202,7 @@ static void softmax_heads(const Op *op, int64_t begin, int64_t end, int i_thread
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.group, i / a.group);
-        a.kn->softmax(p.scores + i % a.group * a.c->score_stride, n_keys(&p));
+        softmax_of(&a, &p, i % a.group);
     }
 }
 
@@ -188,7 +212,7 @@ static void mix_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t tile = i % a.n_tiles;
-        if (tile < attn_n_tiles(n_keys(&p))) mix_tile(&a, &p, tile);
+        if (tile >= first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(n_keys(&p))) mix_tile(&a, &p, tile);
     }
 }
 

@@ -3,7 +3,7 @@
  *   cpu_backend.c   the table              cpu_linear.c   drafters' matrices, LM head, norms, softmax
  *   cpu_weights.c   packing                cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
- *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c   a forward
+ *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c, experts.c   a forward
  */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
@@ -31,12 +31,19 @@ int cpu_device_reserve(CpuDevice *d, int64_t n_in, int64_t n_out, int32_t n_rows
 
 /* ---- weights -------------------------------------------------------------------------------------- */
 
+typedef struct CpuExpert {
+    PackedMatrix gate, up; /* [n_ff_expert][n_embd] */
+    PackedMatrix down;     /* [n_embd][n_ff_expert] */
+} CpuExpert;
+
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
     PackedMatrix q, k, v;  /* [q_dim | kv_dim | kv_dim][n_embd] */
     PackedMatrix o;        /* [n_embd][q_dim] */
-    PackedMatrix gate, up; /* [n_ff][n_embd] */
-    PackedMatrix down;     /* [n_embd][n_ff] */
+    PackedMatrix gate, up; /* [n_ff][n_embd]; of FFN_EXPERTS the expert's that every row passes, if there is one */
+    PackedMatrix down;     /* [n_embd][n_ff]; likewise */
+    PackedMatrix router;   /* [n_expert][n_embd] of FFN_EXPERTS */
+    CpuExpert *experts;    /* [n_expert], or NULL */
 } CpuLayer;
 
 typedef struct CpuWeights {
@@ -44,6 +51,7 @@ typedef struct CpuWeights {
     const Kernels *kernels;
     PackedMatrix output;    /* [n_vocab][n_embd]; of a submodel the target's */
     CpuLayer *layers;       /* [n_layer] */
+    size_t block_bytes;     /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
     void *block;            /* where all matrices lie, in the order in which a forward reads them */
     GgufTensor embedding;   /* the model's embedding, in memory: nothing is read from the file after loading */
     void *embedding_memory; /* NULL: the target's */
@@ -96,7 +104,7 @@ enum { PARTS_PER_THREAD = 4 };
 enum { ATTN_TILE = 512 };
 static inline int64_t attn_n_tiles(int64_t n_keys) { return (n_keys + ATTN_TILE - 1) / ATTN_TILE; }
 
-/* Up to three matrices over the same inputs. */
+/* One of up to five matrices over the same inputs. */
 typedef struct Product {
     const PackedMatrix *m;
     float *y; /* [n_rows][n_out] */
@@ -115,11 +123,13 @@ struct Op {
     int64_t n_items;
     int64_t n_rows; /* of activations that it multiplies */
     int32_t layer;
-    const CpuLayer *l; /* of that layer; NULL before and behind them */
-    const float *norm; /* [n_embd], or NULL: none */
-    const float *x;    /* what is converted, [n_rows] of the products' n_in */
+    const CpuLayer *l;        /* of that layer; NULL before and behind them */
+    const float *norm;        /* [n_embd], or NULL: none */
+    const float *post_norm;   /* [n_embd] of what is added to the residual stream, or NULL */
+    int64_t n_items_of_group; /* of products of experts (experts.c) */
+    const float *x;           /* what is converted, [n_rows] of the products' n_in */
     int n_products;
-    Product products[3];
+    Product products[5];
 };
 
 /* Writes an operation: `base`, which has the products, and what it does with them. n_rows: rows that it multiplies, 0
@@ -130,9 +140,20 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
     return at + 1;
 }
 
-/* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if
- * keys are split. */
-enum { OPS_PER_LAYER = 11, OPS_AROUND = 3 };
+/* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are
+ * split, two where what is added has a norm or a factor, 7 for experts. */
+enum { OPS_PER_LAYER = 20, OPS_AROUND = 3 };
+
+/* A choice of a row, and where its activations lie among those of all choices. */
+typedef struct ExpertChoice {
+    int32_t expert, place;
+    float weight;
+} ExpertChoice;
+
+/* The places [first, first + n) of an expert. */
+typedef struct ExpertGroup {
+    int32_t expert, first, n;
+} ExpertGroup;
 
 struct CpuContext {
     Context base;
@@ -146,21 +167,31 @@ struct CpuContext {
     int32_t n_rows, n_logits;
     int64_t longest; /* keys that a row sees at most */
     int64_t score_stride;
-    float *cos_sin;             /* [n_ropes][max_rows][n_rot] */
-    float *x, *normed, *delta;  /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
-    float *q, *attended;        /* [max_rows][q_dim] */
-    float *k, *v;               /* [max_rows][kv_dim] */
-    float *gate, *up;           /* [max_rows][n_ff] */
-    float *hidden;              /* [n_hidden][n_embd] after the final norm */
-    float *logits;              /* [n_logits][n_vocab] */
-    float *scores;              /* [n_threads][heads of a group][score_stride] */
-    float *tile_sums;           /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
-    void *acts[ACT_FORM_COUNT]; /* [max_rows][widest row] activations in each form */
-    void *ff_acts;              /* [max_rows][widest row] those of the down projection */
-    Op *ops;                    /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
-    Stage *stages;              /* the same */
-    double *stage_s;            /* the same: seconds of each */
-    double *part_s;             /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
+    float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
+    float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
+    float *q, *attended;       /* [max_rows][q_dim] */
+    float *k, *v;              /* [max_rows][kv_dim] */
+    float *gate, *up;          /* [max_rows][n_ff]; of experts [max_rows * n_expert_used][n_ff_expert] */
+    float *router;             /* [max_rows][n_expert] router logits */
+    ExpertChoice *choices;     /* [max_rows][n_expert_used] */
+    float *shared_weights;     /* [max_rows] of the expert that every row passes */
+    float *shared_out;         /* [max_rows][n_embd] what it adds */
+    int32_t *n_of_expert;      /* [n_expert] */
+    ExpertGroup *groups;       /* [n_expert] */
+    int32_t n_groups;
+    int32_t *place_rows;               /* [max_rows * n_expert_used] the row of each place */
+    void *expert_acts[ACT_FORM_COUNT]; /* [max_rows * n_expert_used] activations of each place; NULL: not needed */
+    float *expert_out;                 /* [max_rows * n_expert_used][n_embd] */
+    float *hidden;                     /* [n_hidden][n_embd] after the final norm */
+    float *logits;                     /* [n_logits][n_vocab] */
+    float *scores;                     /* [n_threads][heads of a group][score_stride] */
+    float *tile_sums;                  /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
+    void *acts[ACT_FORM_COUNT];        /* [max_rows][widest row] activations in each form */
+    void *ff_acts;                     /* [max_rows][widest row] those of the down projection */
+    Op *ops;                           /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
+    Stage *stages;                     /* the same */
+    double *stage_s;                   /* the same: seconds of each */
+    double *part_s;                    /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
 };
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
@@ -180,8 +211,19 @@ Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
  * in the form that the output projection wants, where attention_converts. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
 bool attention_converts(const CpuContext *c);
+/* Of these: the feed-forward part of a layer of experts (experts.c); and the expert that every row passes, which leaves
+ * what it adds in shared_out (layer.c). */
+Op *expert_ops(CpuContext *c, int32_t layer, Op *at);
+Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at);
+/* Parts of operations (layer.c). norm_rows: norm and conversion of rows. activate: gate = f(gate) * up for outputs [from,
+ * from + n) of row i, converted for the matrix `down`. add_to_residual: x += scale * norm(delta), row i. */
+void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread);
+void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, int64_t n);
+void add_to_residual(const Op *op, int64_t i);
 /* Converts row i of the inputs x into every form that the products of the operation want. */
 void convert_row(const Op *op, const float *x, int64_t i);
+/* What becomes of n products with the LM head: scaled and capped, where the model wants it. */
+void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, int64_t n);
 /* The norm of a row, or the row itself where there is none. */
 void norm_row(const CpuContext *c, float *out, const float *x, const float *norm);
 

@@ -7,16 +7,38 @@
 
 static size_t max_size(size_t a, size_t b) { return a > b ? a : b; }
 
-/* Bytes of one activation row wide enough for every matrix of the model. */
-static size_t widest_act_row(const CpuWeights *w) {
-    size_t widest = act_row_bytes(w->output.act, w->output.n_in);
-    for (int32_t i = 0; i < w->base.model->hparams.n_layer; i++) {
-        const CpuLayer *l = &w->layers[i];
-        const PackedMatrix *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+/* What the layers want at most. */
+typedef struct Widths {
+    size_t act;                 /* bytes of an activation row */
+    size_t places;              /* choices of experts of one row; 0: there are none */
+    size_t n_expert, ff;        /* ff: floats of all inner rows of one row */
+    bool forms[ACT_FORM_COUNT]; /* that experts read */
+    bool has_shared;
+} Widths;
+
+static void widen_by_experts(Widths *w, const CpuLayer *l) {
+    const CpuExpert *e = &l->experts[0];
+    size_t used = (size_t)l->spec->n_expert_used;
+    w->places = max_size(w->places, used);
+    w->n_expert = max_size(w->n_expert, (size_t)l->spec->router->dims[1]);
+    w->ff = max_size(w->ff, used * (size_t)e->gate.n_out);
+    w->forms[e->gate.act] = w->forms[e->up.act] = true;
+    w->has_shared = w->has_shared || l->spec->shared_gate;
+}
+
+static Widths find_widths(const CpuWeights *weights) {
+    Widths w = {.act = act_row_bytes(weights->output.act, weights->output.n_in)};
+    for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
+        const CpuLayer *l = &weights->layers[i];
+        const PackedMatrix *all[] = {&l->q,    &l->k,      &l->v, &l->o, &l->gate, &l->up,
+                                     &l->down, &l->router, NULL,  NULL,  NULL};
+        if (l->experts) all[8] = &l->experts[0].gate, all[9] = &l->experts[0].up, all[10] = &l->experts[0].down;
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-            widest = max_size(widest, act_row_bytes(all[k]->act, all[k]->n_in));
+            if (all[k]) w.act = max_size(w.act, act_row_bytes(all[k]->act, all[k]->n_in));
+        w.ff = max_size(w.ff, (size_t)l->gate.n_out);
+        if (l->experts) widen_by_experts(&w, l);
     }
-    return widest;
+    return w;
 }
 
 static int allocate_kv(CpuContext *c, fr_error *err) {
@@ -41,7 +63,8 @@ static int allocate_kv(CpuContext *c, fr_error *err) {
 static int allocate(CpuContext *c, fr_error *err) {
     const Hparams *h = &c->model->hparams;
     size_t rows = (size_t)c->options.max_rows, q_dim = (size_t)hparams_q_dim(h), kv_dim = (size_t)hparams_kv_dim(h);
-    size_t embd = (size_t)h->n_embd, act = widest_act_row(c->weights),
+    const Widths w = find_widths(c->weights);
+    size_t embd = (size_t)h->n_embd, places = rows * w.places, ff_rows = rows * max_size(w.places, 1),
            n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
     size_t group = (size_t)(h->n_head / h->n_head_kv), n_threads = (size_t)threads_count(c->threads);
     size_t scores = group * (size_t)c->score_stride;
@@ -57,20 +80,29 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->k, rows * kv_dim, sizeof(float)},
         {&c->v, rows * kv_dim, sizeof(float)},
         {&c->attended, rows * q_dim, sizeof(float)},
-        {&c->gate, rows * (size_t)h->n_ff, sizeof(float)},
-        {&c->up, rows * (size_t)h->n_ff, sizeof(float)},
+        {&c->gate, rows * w.ff, sizeof(float)},
+        {&c->up, rows * w.ff, sizeof(float)},
         {&c->delta, rows * embd, sizeof(float)},
         {&c->hidden, rows * embd, sizeof(float)},
         {&c->logits, rows * (size_t)h->n_vocab, sizeof(float)},
         {&c->scores, scores * n_threads, sizeof(float)},
         {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
-        {&c->ff_acts, rows, act},
+        {&c->ff_acts, ff_rows, w.act},
+        {&c->router, rows * w.n_expert, sizeof(float)},
+        {&c->choices, places, sizeof *c->choices},
+        {&c->n_of_expert, w.n_expert, sizeof *c->n_of_expert},
+        {&c->groups, w.n_expert, sizeof *c->groups},
+        {&c->place_rows, places, sizeof *c->place_rows},
+        {&c->expert_out, places * embd, sizeof(float)},
+        {&c->shared_weights, w.has_shared ? rows : 0, sizeof(float)},
+        {&c->shared_out, w.has_shared ? rows * embd : 0, sizeof(float)},
         {&c->ops, n_ops, sizeof *c->ops},
         {&c->stages, n_ops, sizeof *c->stages},
         {&c->stage_s, n_ops, sizeof *c->stage_s},
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
+        if (wants[i].n == 0) continue;
         void *p = size_mul(wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
         if (!p)
             return error_set(err, FR_ERR_MEMORY, "out of memory: the forward of %d rows does not fit",
@@ -78,7 +110,8 @@ static int allocate(CpuContext *c, fr_error *err) {
         memcpy(wants[i].out, &p, sizeof p);
     }
     for (int i = 0; i < ACT_FORM_COUNT; i++)
-        if (!(c->acts[i] = mem_alloc(rows * act))) return error_memory(err, "activations", rows * act);
+        if (!(c->acts[i] = mem_alloc(rows * w.act)) || (w.forms[i] && !(c->expert_acts[i] = mem_alloc(places * w.act))))
+            return error_memory(err, "activations", max_size(rows, places) * w.act);
     return FR_OK;
 }
 
@@ -93,8 +126,8 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->kernels = c->weights->kernels;
     c->threads = ((CpuDevice *)device)->threads;
     c->options = *options;
-    c->score_stride = ((options->n_ctx + 15) / 16 | 1) *
-                      16; /* an odd number of cache lines: heads in different sets of the cache */
+    c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
+                      16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
     int status = allocate_kv(c, err);
     if (!status) status = allocate(c, err);
     if (status) {
@@ -107,11 +140,13 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
 
 void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
-    void *const all[] = {c->kv.data,   c->cos_sin, c->x,   c->normed, c->q,      c->k,      c->v,
-                         c->attended,  c->gate,    c->up,  c->delta,  c->hidden, c->logits, c->scores,
-                         c->tile_sums, c->ff_acts, c->ops, c->stages, c->stage_s};
+    void *const all[] = {c->kv.data,    c->cos_sin,        c->x,         c->normed,      c->q,      c->k,
+                         c->v,          c->attended,       c->gate,      c->up,          c->delta,  c->hidden,
+                         c->logits,     c->scores,         c->tile_sums, c->ff_acts,     c->ops,    c->stages,
+                         c->stage_s,    c->router,         c->choices,   c->n_of_expert, c->groups, c->place_rows,
+                         c->expert_out, c->shared_weights, c->shared_out};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
-    for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]);
+    for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
     mem_free(c);
 }
 

@@ -5,13 +5,14 @@
 #include "base/clock.h"
 #include "kernels/machine.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-/* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. */
-static const size_t kinds[] = {offsetof(CpuLayer, q),   offsetof(CpuLayer, k),    offsetof(CpuLayer, v),
-                               offsetof(CpuLayer, o),   offsetof(CpuLayer, gate), offsetof(CpuLayer, up),
-                               offsetof(CpuLayer, down)};
+/* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. A layer may lack some: they are empty. */
+static const size_t kinds[] = {offsetof(CpuLayer, q),  offsetof(CpuLayer, k),      offsetof(CpuLayer, v),
+                               offsetof(CpuLayer, o),  offsetof(CpuLayer, router), offsetof(CpuLayer, gate),
+                               offsetof(CpuLayer, up), offsetof(CpuLayer, down)};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t layer) {
@@ -21,15 +22,40 @@ static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t laye
 
 static PeakKind peak_of(ActForm form) { return form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8; }
 
+/* The matrices of a layer's experts that belong to a kind of stage. */
+static double expert_bytes(const CpuLayer *l, ForwardKind kind) {
+    if (!l->experts) return 0;
+    const CpuExpert *e = &l->experts[0];
+    size_t one = kind == FORWARD_GATE_UP ? packed_bytes(&e->gate) + packed_bytes(&e->up)
+                 : kind == FORWARD_DOWN  ? packed_bytes(&e->down)
+                                         : 0;
+    return (double)one * (double)l->spec->router->dims[1];
+}
+
+static double expert_share(const CpuLayer *l) {
+    return l->experts ? (double)l->spec->n_expert_used / (double)l->spec->router->dims[1] : 0;
+}
+
 /* Multiplications and additions of one row; 16-bit activations are two byte planes. */
 static double ops_of(const PackedMatrix *m) {
     return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1);
 }
 
+static void add_experts(CostWork *out, const CpuLayer *l) {
+    if (!l->experts) return;
+    const PackedMatrix *of_one[] = {&l->experts[0].gate, &l->experts[0].up, &l->experts[0].down};
+    double bytes = expert_bytes(l, FORWARD_GATE_UP) + expert_bytes(l, FORWARD_DOWN);
+    for (size_t k = 0; k < sizeof of_one / sizeof *of_one; k++)
+        out->ops_per_row[peak_of(of_one[k]->act)] += ops_of(of_one[k]) * l->spec->n_expert_used;
+    out->weight_bytes -= bytes;
+    out->expert_bytes += bytes;
+    out->expert_share = expert_share(l);
+}
+
 void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     const CpuWeights *w = (const CpuWeights *)weights;
     const Hparams *h = &weights->model->hparams;
-    *out = (CostWork){.weight_bytes = (double)weights->bytes};
+    *out = (CostWork){.weight_bytes = (double)w->block_bytes};
     out->kv_bytes_per_key = 2.0 * h->n_layer * h->n_head_kv * (double)kv_row_bytes(kv_type, h->head_dim);
     out->attention_ops = 4.0 * (double)hparams_q_dim(h) * h->n_layer;
     for (int32_t i = 0; i < h->n_layer; i++)
@@ -37,6 +63,7 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
             const PackedMatrix *m = matrix_of(w, kind, i);
             out->ops_per_row[peak_of(m->act)] += ops_of(m);
         }
+    for (int32_t i = 0; i < h->n_layer; i++) add_experts(out, &w->layers[i]);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------------- */
@@ -48,8 +75,8 @@ static const struct {
     int first, last;
 } products[] = {{"attn_qkv", FORWARD_QKV, 0, 2},
                 {"attn_output", FORWARD_O, 3, 3},
-                {"ffn_gate_up", FORWARD_GATE_UP, 4, 5},
-                {"ffn_down", FORWARD_DOWN, 6, 6},
+                {"ffn_gate_up", FORWARD_GATE_UP, 4, 6},
+                {"ffn_down", FORWARD_DOWN, 7, 7},
                 {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
 enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
 _Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");
@@ -62,17 +89,32 @@ static double floor_of(const MachineSpeed *speed, double bytes, double ops, Peak
 static void add_matrix(CostPart *p, const PackedMatrix *m, const MachineSpeed *speed, int32_t n_rows,
                        bool is_first_layer) {
     double bytes = (double)packed_bytes(m), ops = ops_of(m) * n_rows;
+    if (m->n_out == 0) return;
     if (is_first_layer) p->n_out += m->n_out, p->n_in = m->n_in;
     p->bytes += bytes, p->ops += ops;
     p->floor_s += floor_of(speed, bytes, ops, peak_of(m->act));
 }
 
+/* Those of a layer that n_rows rows are expected to read. */
+static void add_expert_matrices(CostPart *p, const CpuLayer *l, ForwardKind kind, const MachineSpeed *speed,
+                                int32_t n_rows) {
+    if (expert_bytes(l, kind) == 0) return;
+    const CpuExpert *e = &l->experts[0];
+    double bytes = expert_bytes(l, kind) * (1 - pow(1 - expert_share(l), n_rows));
+    double ops = (kind == FORWARD_DOWN ? ops_of(&e->down) : ops_of(&e->gate) + ops_of(&e->up)) * n_rows *
+                 l->spec->n_expert_used;
+    p->bytes += bytes, p->ops += ops;
+    p->floor_s += floor_of(speed, bytes, ops, peak_of(e->gate.act));
+}
+
 static CostPart describe_product(const CpuWeights *w, int i, const MachineSpeed *speed, int32_t n_rows) {
     int32_t n = products[i].first == N_KINDS ? 1 : w->base.model->hparams.n_layer;
     CostPart p = {.name = products[i].name, .n_layers = n};
-    for (int32_t layer = 0; layer < n; layer++)
+    for (int32_t layer = 0; layer < n; layer++) {
         for (int k = products[i].first; k <= products[i].last; k++)
             add_matrix(&p, matrix_of(w, k, layer), speed, n_rows, layer == 0);
+        add_expert_matrices(&p, &w->layers[layer], products[i].kind, speed, n_rows);
+    }
     return p;
 }
 

@@ -102,6 +102,8 @@ int cpu_head_reserve(Device *d, const Weights *w, int32_t max_rows, fr_error *er
 
 void cpu_head(Device *d, const Weights *w, const float *x, int32_t n_rows, float *y) {
     multiply((CpuDevice *)d, &((const CpuWeights *)w)->output, NULL, LINEAR_SET, x, n_rows, y);
+    const Hparams *h = &w->model->hparams;
+    cpu_finish_logits(h, ((const CpuDevice *)d)->kernels, y, (int64_t)n_rows * h->n_vocab);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------ */

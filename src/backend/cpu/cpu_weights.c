@@ -12,7 +12,9 @@
 /* A matrix, and where it comes from. */
 typedef struct Packing {
     PackedMatrix *m;
-    const GgufTensor *from;
+    const GgufTensor *from; /* the tensor that errors name */
+    const void *data;       /* the matrix: all of the tensor, or one of its experts */
+    int64_t n_rows;
     atomic_bool is_not_finite; /* NaN or infinity was found in it */
 } Packing;
 
@@ -29,9 +31,9 @@ static ActForm block_form(const CpuWeights *w) {
 
 static void check_rows(Packing *p, int64_t begin, int64_t end) {
     const GgufTensor *t = p->from;
-    size_t row_bytes = t->bytes / (size_t)t->dims[1];
-    if (end > t->dims[1]) end = t->dims[1];
-    if (!finite_weights(t->type, (const char *)t->data + (size_t)begin * row_bytes, (end - begin) * t->dims[0]))
+    size_t row_bytes = t->bytes / (size_t)(t->dims[1] * t->dims[2]);
+    if (end > p->n_rows) end = p->n_rows;
+    if (!finite_weights(t->type, (const char *)p->data + (size_t)begin * row_bytes, (end - begin) * t->dims[0]))
         atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
 }
 
@@ -43,7 +45,7 @@ static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         check_rows(p, i * TILE_ROWS, (i + 1) * TILE_ROWS);
-        packed_fill(p->m, p->from->data, i, i + 1);
+        packed_fill(p->m, p->data, i, i + 1);
     }
 }
 
@@ -51,32 +53,35 @@ static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     Packing *p = ctx;
     int64_t begin, end;
-    threads_split(p->from->dims[1], 1, i_part, n_parts, &begin, &end);
+    threads_split(p->n_rows, 1, i_part, n_parts, &begin, &end);
     check_rows(p, begin, end);
 }
 
 /* The embedding is not packed: rows of it are read from the file. */
 static int check_embedding(const CpuWeights *w, fr_error *err) {
     const Model *m = w->base.model;
-    Packing p = {.from = m->token_embd};
+    Packing p = {.from = m->token_embd, .data = m->token_embd->data, .n_rows = m->token_embd->dims[1]};
     threads_run_once(w->base.options.n_threads, check_part, &p);
     return p.is_not_finite ? model_refuse_not_finite(m, p.from, err) : FR_OK;
 }
 
-/* Sets the shape of a matrix that pack_all will fill. */
-static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) {
+/* Sets the shape of a matrix that pack_all will fill: of the tensor, or its expert i. */
+static int will_pack_expert(Loader *l, const GgufTensor *t, int64_t i, PackedMatrix *out) {
+    GgufTensor one = expert_matrix(t, i);
     int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
     if (status) return status;
-    l->packings[l->n_packings++] = (Packing){.m = out, .from = t};
-    if (!size_add(l->w->base.bytes, packed_bytes(out), &l->w->base.bytes))
+    l->packings[l->n_packings++] = (Packing){.m = out, .from = t, .data = one.data, .n_rows = t->dims[1]};
+    if (!size_add(l->w->block_bytes, packed_bytes(out), &l->w->block_bytes))
         return error_memory(l->err, "the weights", SIZE_MAX);
     return FR_OK;
 }
 
+static int will_pack(Loader *l, const GgufTensor *t, PackedMatrix *out) { return will_pack_expert(l, t, 0, out); }
+
 /* All matrices into one block: small ones too then lie in huge pages, and no page is left half empty. */
 static int pack_all(Loader *l) {
     const WeightsOptions *o = &l->w->base.options;
-    size_t done = 0, all = l->w->base.bytes;
+    size_t done = 0, all = l->w->block_bytes;
     char *at = l->w->block = mem_alloc(all);
     if (!at) return error_memory(l->err, "the weights", all);
     for (int64_t i = 0; i < l->n_packings; i++) {
@@ -102,37 +107,75 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     return FR_OK;
 }
 
-/* What this backend does not run is refused before anything is packed. */
-static int check_layer(const Model *m, int32_t i, fr_error *err) {
+enum { MATRICES_OF_LAYER = 8, MATRICES_OF_EXPERT = 3 };
+
+static int64_t n_experts(const LayerSpec *s) { return s->ffn == FFN_EXPERTS ? s->router->dims[1] : 0; }
+
+/* The kernels read whole groups of experts from arrays of this length. */
+static int check_experts(const Model *m, int32_t i, fr_error *err) {
     const LayerSpec *s = &m->layers[i];
-    const char *what = s->mixer != MIXER_ATTENTION ? "a sliding window"
-                       : s->soft_cap != 0          ? "capped attention scores"
-                       : s->sinks                  ? "attention sinks"
-                       : s->ffn != FFN_DENSE       ? "a mixture of experts"
-                                                   : NULL;
-    if (!what) return FR_OK;
+    int64_t n = n_experts(s), most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
+    if (n == 0 || (n <= MODEL_MAX_EXPERTS && s->n_expert_used >= 1 && s->n_expert_used <= most)) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: layer %d has %s, which the backend cpu does not run; use --backend reference",
-                     gguf_path(m->gguf), i, what);
+                     "%s: layer %d uses %d of %lld experts at once, but 1 to %lld are possible", gguf_path(m->gguf), i,
+                     s->n_expert_used, (long long)n, (long long)most);
+}
+
+static int load_experts(Loader *l, const LayerSpec *s, CpuLayer *layer) {
+    int64_t n = n_experts(s);
+    size_t before = l->w->block_bytes;
+    if (!(layer->experts = mem_calloc((size_t)n, sizeof *layer->experts)))
+        return error_memory(l->err, "experts", (size_t)n * sizeof *layer->experts);
+    int status = FR_OK;
+    for (int64_t k = 0; k < n && !status; k++) {
+        CpuExpert *e = &layer->experts[k];
+        status = will_pack_expert(l, s->gate, k, &e->gate);
+        if (!status) status = will_pack_expert(l, s->up, k, &e->up);
+        if (!status) status = will_pack_expert(l, s->down, k, &e->down);
+    }
+    l->w->base.bytes += (l->w->block_bytes - before) / (size_t)n * (size_t)s->n_expert_used;
+    return status;
+}
+
+/* Matrices in the order in which a forward reads them. */
+static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
+    bool has_experts = n_experts(s) > 0;
+    const struct {
+        const GgufTensor *from;
+        PackedMatrix *to;
+    } matrices[] = {{s->q, &layer->q},
+                    {s->k, &layer->k},
+                    {s->v, &layer->v},
+                    {s->o, &layer->o},
+                    {has_experts ? s->shared_gate : s->gate, &layer->gate},
+                    {has_experts ? s->shared_up : s->up, &layer->up},
+                    {has_experts ? s->shared_down : s->down, &layer->down},
+                    {s->router, &layer->router}};
+    _Static_assert(sizeof matrices / sizeof *matrices == MATRICES_OF_LAYER, "room in Loader.packings");
+    size_t before = l->w->block_bytes;
+    int status = FR_OK;
+    for (size_t k = 0; k < MATRICES_OF_LAYER && !status; k++)
+        if (matrices[k].from) status = will_pack(l, matrices[k].from, matrices[k].to);
+    l->w->base.bytes += l->w->block_bytes - before;
+    return status || !has_experts ? status : load_experts(l, s, layer);
 }
 
 static int load_layers(Loader *l) {
     const Model *m = l->w->base.model;
-    for (int32_t i = 0; i < m->hparams.n_layer; i++) {
-        const LayerSpec *s = &m->layers[i];
-        CpuLayer *layer = &l->w->layers[i];
-        layer->spec = s;
-        const struct {
-            const GgufTensor *from;
-            PackedMatrix *to;
-        } matrices[] = {{s->q, &layer->q},       {s->k, &layer->k},   {s->v, &layer->v},      {s->o, &layer->o},
-                        {s->gate, &layer->gate}, {s->up, &layer->up}, {s->down, &layer->down}};
-        int status = check_layer(m, i, l->err);
-        for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++)
-            status = will_pack(l, matrices[k].from, matrices[k].to);
-        if (status) return status;
+    int status = FR_OK;
+    for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
+        l->w->layers[i].spec = &m->layers[i];
+        status = check_experts(m, i, l->err);
+        if (!status) status = load_layer(l, &m->layers[i], &l->w->layers[i]);
     }
-    return FR_OK;
+    return status;
+}
+
+static size_t count_matrices(const Model *m) {
+    size_t n = 1;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        n += MATRICES_OF_LAYER + (size_t)n_experts(&m->layers[i]) * MATRICES_OF_EXPERT;
+    return n;
 }
 
 /* target: NULL, or whose LM head these layers share. */
@@ -143,14 +186,14 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (!w) return error_memory(err, "the weights", sizeof *w);
     w->base = (Weights){.backend = &backend_cpu, .model = model, .options = *options};
     size_t n_layer = (size_t)model->hparams.n_layer;
-    Loader l = {.w = w, .err = err, .packings = mem_calloc(7 * n_layer + 1, sizeof *l.packings)};
+    Loader l = {.w = w, .err = err, .packings = mem_calloc(count_matrices(model), sizeof *l.packings)};
     w->layers = mem_calloc(n_layer, sizeof *w->layers);
     int status = l.packings && w->layers ? kernels_find(options->kernels, &w->kernels, err)
                                          : error_memory(err, "layers", n_layer * sizeof *w->layers);
     if (!status) w->base.options.kernels = w->kernels->name;
     if (!status) status = load_layers(&l);
     if (target) w->output = target->output;
-    else if (!status) status = will_pack(&l, model->output, &w->output);
+    else if (!status && !(status = will_pack(&l, model->output, &w->output))) w->base.bytes += packed_bytes(&w->output);
     if (!status) status = copy_embedding(w, target, err);
     if (!status) status = pack_all(&l);
     if (!status && !target && model->output != model->token_embd) status = check_embedding(w, err);
@@ -176,6 +219,7 @@ int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_e
 
 void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
+    for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++) mem_free(w->layers[i].experts);
     mem_free(w->layers);
     mem_free(w->block);
     mem_free(w->embedding_memory);

@@ -41,6 +41,8 @@ static void embed_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
         float *x = c->x + row_at(i, h->n_embd);
         if (c->rows[i].input) memcpy(x, c->rows[i].input, (size_t)h->n_embd * sizeof *x);
         else embedding_row(&c->weights->embedding, c->rows[i].token, x);
+        float scale = c->rows[i].input ? 1 : h->embedding_scale;
+        for (int64_t k = 0; scale != 1 && k < h->n_embd; k++) x[k] *= scale;
         for (int k = 0; k < c->model->n_ropes; k++)
             rope_angles(&c->model->ropes[k], c->rows[i].position,
                         c->cos_sin + row_at((int64_t)k * c->options.max_rows + i, h->rope.n_rot));
@@ -65,6 +67,14 @@ static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
     (void)i_thread;
     const Product *p = &op->products[0];
     op->c->kernels->matmul(p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
+    int64_t from = begin * TILE_ROWS, to = end * TILE_ROWS < p->m->n_out ? end * TILE_ROWS : p->m->n_out;
+    for (int64_t i = 0; i < op->n_rows; i++)
+        cpu_finish_logits(&op->c->model->hparams, op->c->kernels, p->y + row_at(i, p->m->n_out) + from, to - from);
+}
+
+void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, int64_t n) {
+    for (int64_t i = 0; h->logit_scale != 1 && i < n; i++) logits[i] *= h->logit_scale;
+    if (h->logit_cap > 0) kernels->soft_cap(logits, n, h->logit_cap);
 }
 
 /* Returns how many there are. */

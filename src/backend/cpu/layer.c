@@ -20,6 +20,9 @@
  *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
  *     down        tiles of 16 outputs       x +=
  *
+ * Where what a part adds has a norm or a factor of its own, o and down only multiply, and one stage more adds. Experts:
+ * experts.c.
+ *
  * Only a norm needs a whole row, and so a stage of its own. Activations are quantised in blocks of 32: two tiles of
  * gate and up, or some heads of attention; where head sizes are not whole blocks (tiny models only) the conversion is
  * a stage of its own. A unit of qkv is the smallest number of heads that fills whole tiles: a head of 64 is four
@@ -36,7 +39,7 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     int64_t n = op->c->model->hparams.n_embd;
     for (int64_t i = begin; i < end; i++) {
@@ -91,7 +94,7 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *x = p->y + row_at(i, p->m->n_out) + from;
         finish_heads(op, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
-                     k < 2 ? cpu_angles(c, op->l, i) : NULL);
+                     k < 2 && op->l->spec->i_rope >= 0 ? cpu_angles(c, op->l, i) : NULL);
         if (k)
             store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values,
                         (size_t)c->rows[i].slot * c->kv.slot_bytes);
@@ -113,6 +116,42 @@ static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
 static void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     for (int64_t i = begin; i < end; i++) convert_row(op, op->x + row_at(i, op->products[0].m->n_in), i);
+}
+
+/* Whether what attention or feed-forward adds must be finished first: a stage of its own then adds it. */
+static bool finishes_rows(const LayerSpec *l, const float *post_norm) {
+    return post_norm || (l->residual_scale != 0 && l->residual_scale != 1);
+}
+
+void add_to_residual(const Op *op, int64_t i) {
+    const CpuContext *c = op->c;
+    const Hparams *h = &c->model->hparams;
+    int64_t n = h->n_embd;
+    float *delta = c->delta + row_at(i, n), scale = op->l->spec->residual_scale;
+    if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
+    for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
+    c->kernels->add(c->x + row_at(i, n), delta, n);
+}
+
+static void residual_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    for (int64_t i = begin; i < end; i++) add_to_residual(op, i);
+}
+
+/* Tiles of the one product of the operation, left in its y. */
+static void keep_tiles(const Op *op, const void *acts, int64_t begin, int64_t end) {
+    const Product *p = &op->products[0];
+    op->c->kernels->matmul(p->m, acts, op->n_rows, p->y, p->m->n_out, begin, end);
+}
+
+static void o_tiles_only(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    keep_tiles(op, op->c->acts[op->products[0].m->act], begin, end);
+}
+
+static void down_tiles_only(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    keep_tiles(op, op->c->ff_acts, begin, end);
 }
 
 /* Tiles of the one product of the operation, added to the residual stream. */
@@ -137,51 +176,84 @@ static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
 
 enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
 
+void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, int64_t n) {
+    const CpuContext *c = op->c;
+    size_t row_bytes = act_row_bytes(down->act, down->n_in);
+    float *gate = c->gate + row_at(i, down->n_in) + from;
+    const float *up = c->up + row_at(i, down->n_in) + from;
+    if (op->l->spec->activation == ACTIVATION_GELU) c->kernels->gelu_mul(gate, up, n);
+    else c->kernels->silu_mul(gate, up, n);
+    c->kernels->act_convert(down->act, gate, n,
+                            (char *)c->ff_acts + (size_t)i * row_bytes + act_offset(down->act, from));
+}
+
 static void gate_up_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     CpuContext *c = op->c;
     const Kernels *kn = c->kernels;
-    int64_t n_ff = c->model->hparams.n_ff, n_tiles = packed_n_tiles(op->products[0].m);
+    int64_t n_ff = op->products[0].m->n_out, n_tiles = packed_n_tiles(op->products[0].m);
     for (int k = 0; k < 2; k++)
         kn->matmul(op->products[k].m, c->acts[op->products[k].m->act], op->n_rows, op->products[k].y, n_ff,
                    begin * FF_UNIT_TILES, least(end * FF_UNIT_TILES, n_tiles));
-    ActForm form = op->l->down.act;
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
-    for (int64_t i = 0; i < op->n_rows; i++) {
-        float *gate = c->gate + row_at(i, n_ff) + from;
-        kn->silu_mul(gate, c->up + row_at(i, n_ff) + from, n);
-        kn->act_convert(form, gate, n,
-                        (char *)c->ff_acts + row_at(i, (int64_t)act_row_bytes(form, n_ff)) + act_offset(form, from));
-    }
+    for (int64_t i = 0; i < op->n_rows; i++) activate(op, &op->l->down, i, from, n);
 }
 
-Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
+/* A product that adds to the residual stream: at once, or after a stage that finishes what is added. */
+static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, const float *post_norm) {
+    int64_t rows = op.c->n_rows, n_tiles = packed_n_tiles(op.products[0].m);
+    op.n_products = 1, op.post_norm = post_norm;
+    if (!finishes_rows(op.l->spec, post_norm)) return put_op(at, op, kind, add, n_tiles, rows);
+    at = put_op(at, op, kind, keep, n_tiles, rows);
+    return put_op(at, op, FORWARD_NORM, residual_rows, rows, 0);
+}
+
+static Op gate_up_op(CpuContext *c, int32_t layer) {
+    const CpuLayer *l = &c->weights->layers[layer];
+    return (Op){.c = c,
+                .layer = layer,
+                .l = l,
+                .norm = l->spec->ffn_norm,
+                .n_products = 2,
+                .products = {{&l->gate, c->gate}, {&l->up, c->up}}};
+}
+
+static int64_t ff_units(const CpuLayer *l) { return (l->gate.n_out + ACT_BLOCK - 1) / ACT_BLOCK; }
+
+Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
+    const CpuLayer *l = &c->weights->layers[layer];
+    Op down = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{&l->down, c->shared_out}}};
+    at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
+    return put_op(at, down, FORWARD_DOWN, down_tiles_only, packed_n_tiles(&l->down), c->n_rows);
+}
+
+static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
+    const CpuLayer *l = &c->weights->layers[layer];
+    at = put_op(at, gate_up_op(c, layer), FORWARD_NORM, norm_rows, c->n_rows, 0);
+    at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
+    Op down = {.c = c, .layer = layer, .l = l, .products = {{&l->down, c->delta}}};
+    return put_adding(at, down, FORWARD_DOWN, down_tiles, down_tiles_only, l->spec->post_ffn_norm);
+}
+
+static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
-    int64_t rows = c->n_rows, ff_units = (h->n_ff + ACT_BLOCK - 1) / ACT_BLOCK;
-    int64_t n_qkv = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
-    const Op base = {.c = c, .layer = layer, .l = l};
-
-    Op qkv = base;
-    qkv.norm = l->spec->attn_norm, qkv.n_products = 3;
-    qkv.products[0] = (Product){&l->q, c->q}, qkv.products[1] = (Product){&l->k, c->k},
-    qkv.products[2] = (Product){&l->v, c->v};
+    int64_t rows = c->n_rows, n_qkv = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
+    Op qkv = {.c = c,
+              .layer = layer,
+              .l = l,
+              .norm = l->spec->attn_norm,
+              .n_products = 3,
+              .products = {{&l->q, c->q}, {&l->k, c->k}, {&l->v, c->v}}};
     at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
-
-    Op o = base;
-    o.x = c->attended, o.n_products = 1, o.products[0] = (Product){&l->o, c->delta};
+    Op o = {.c = c, .layer = layer, .l = l, .x = c->attended, .n_products = 1, .products = {{&l->o, c->delta}}};
     if (!attention_converts(c)) at = put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
-    at = put_op(at, o, FORWARD_O, o_tiles, packed_n_tiles(&l->o), rows);
+    return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, l->spec->post_attn_norm);
+}
 
-    Op gate_up = base;
-    gate_up.norm = l->spec->ffn_norm, gate_up.n_products = 2;
-    gate_up.products[0] = (Product){&l->gate, c->gate}, gate_up.products[1] = (Product){&l->up, c->up};
-    at = put_op(at, gate_up, FORWARD_NORM, norm_rows, rows, 0);
-    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_units, ff_units, rows);
-
-    Op down = base;
-    down.n_products = 1, down.products[0] = (Product){&l->down, c->delta};
-    return put_op(at, down, FORWARD_DOWN, down_tiles, packed_n_tiles(&l->down), rows);
+Op *layer_ops(CpuContext *c, int32_t layer, Op *at) {
+    at = mixer_ops(c, layer, at);
+    return c->weights->layers[layer].experts ? expert_ops(c, layer, at) : dense_ops(c, layer, at);
 }

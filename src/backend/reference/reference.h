@@ -4,9 +4,6 @@
 
 #include "backend/backend.h"
 
-/* Experts that a layer uses at once, at most. */
-enum { REFERENCE_MAX_EXPERTS_USED = 64 };
-
 typedef struct RefContext {
     Context base;
     const Model *model;
@@ -16,10 +13,11 @@ typedef struct RefContext {
     double *x, *normed;     /* [max_rows][n_embd] residual stream, and its norm */
     double *q, *attended;   /* [max_rows][q_dim] */
     double *k, *v;          /* [max_rows][kv_dim] */
-    double *gate, *up;      /* [max_rows][n_ff] */
+    double *gate, *up;      /* [max_rows][widest inner row] */
     double *delta;          /* [max_rows][n_embd] what a block adds to x */
     double *scores;         /* [n_ctx] */
     double *experts;        /* [n_expert] router probabilities */
+    double *expert_out;     /* [n_embd] of one expert and one row */
     float *weight_row;      /* one row of a matrix, as floats */
     float *logits, *hidden; /* [max_rows][n_vocab], [max_rows][n_embd]: results */
 } RefContext;
@@ -43,6 +41,9 @@ void reference_product(const GgufTensor *w, const void *data, const double *x, i
 /* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
 void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
 double reference_silu(double x);
+double reference_gelu(double x);
+/* What becomes of a product with the LM head. */
+double reference_finish_logit(const Hparams *h, double logit);
 
 int reference_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                           int32_t max_rows, fr_error *err);

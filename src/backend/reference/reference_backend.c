@@ -11,6 +11,8 @@ static size_t matrix_bytes(const Model *m) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
         bytes += l->q->bytes + l->k->bytes + l->v->bytes + l->o->bytes + l->gate->bytes + l->up->bytes + l->down->bytes;
+        if (l->router) bytes += l->router->bytes;
+        if (l->shared_gate) bytes += l->shared_gate->bytes + l->shared_up->bytes + l->shared_down->bytes;
     }
     return bytes;
 }
@@ -20,7 +22,7 @@ static int check_experts(const Model *m, fr_error *err) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
         if (l->ffn != FFN_EXPERTS) continue;
-        int64_t n = l->router->dims[1], most = n < REFERENCE_MAX_EXPERTS_USED ? n : REFERENCE_MAX_EXPERTS_USED;
+        int64_t n = l->router->dims[1], most = n < MODEL_MAX_EXPERTS_USED ? n : MODEL_MAX_EXPERTS_USED;
         if (l->n_expert_used < 1 || l->n_expert_used > most)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "%s: layer %d uses %d of %lld experts at once, but 1 to %lld are possible",
@@ -39,7 +41,8 @@ static int check_weights(const Model *m, fr_error *err) {
     if (!status) status = check_finite(m, m->output, err);
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
         const LayerSpec *l = &m->layers[i];
-        const GgufTensor *const matrices[] = {l->q, l->k, l->v, l->o, l->gate, l->up, l->down, l->router};
+        const GgufTensor *const matrices[] = {l->q,    l->k,      l->v,           l->o,         l->gate,       l->up,
+                                              l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
         for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++)
             status = check_finite(m, matrices[k], err);
     }

@@ -11,7 +11,7 @@ static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
-    *widest = max_of(max_of(h->n_embd, h->n_ff), hparams_q_dim(h));
+    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), hparams_q_dim(h));
     for (int32_t i = 0; i < h->n_layer; i++)
         if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
 }
@@ -32,11 +32,12 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->attended, rows * q_dim, sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
         {&c->v, rows * kv_dim, sizeof(double)},
-        {&c->gate, max_of(rows * h->n_ff, h->n_vocab), sizeof(double)},
-        {&c->up, rows * h->n_ff, sizeof(double)},
+        {&c->gate, max_of(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
+        {&c->up, rows * hparams_max_ff(h), sizeof(double)},
         {&c->delta, rows * h->n_embd, sizeof(double)},
         {&c->scores, c->options.n_ctx, sizeof(double)},
         {&c->experts, n_expert, sizeof(double)},
+        {&c->expert_out, h->n_embd, sizeof(double)},
         {&c->weight_row, widest, sizeof(float)},
         {&c->logits, rows * h->n_vocab, sizeof(float)},
         {&c->hidden, rows * h->n_embd, sizeof(float)},
@@ -68,8 +69,8 @@ int reference_context_open(Context **out, Device *d, const Weights *w, const Con
 
 void reference_context_close(Context *context) {
     RefContext *c = (RefContext *)context;
-    void *const all[] = {c->kv, c->x,     c->normed, c->q,       c->attended,   c->k,      c->v,     c->gate,
-                         c->up, c->delta, c->scores, c->experts, c->weight_row, c->logits, c->hidden};
+    void *const all[] = {c->kv, c->x,     c->normed, c->q,       c->attended,   c->k,          c->v,      c->gate,
+                         c->up, c->delta, c->scores, c->experts, c->expert_out, c->weight_row, c->logits, c->hidden};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }

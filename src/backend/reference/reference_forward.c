@@ -2,7 +2,8 @@
  *
  *     x  = embedding                                    of each row's token, or the input that a drafter gives
  *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head
- *     x += Wdown (silu(Wgate m) * (Wup m))              m = rmsnorm(x); or the same for the experts that a router chooses
+ *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for the experts that a router chooses;
+ *                                                       what is added may have a norm of its own, or a factor
  *     logits = Woutput rmsnorm(x)
  *
  * Layer by layer, all rows of a batch in each: a row's key and value are in the cache before any row attends, so that
@@ -57,8 +58,15 @@ static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
                           c->normed + (int64_t)i * h->n_embd);
 }
 
-static void add_to_residual(const RefContext *c, int32_t n_rows) {
-    for (int64_t i = 0; i < (int64_t)n_rows * c->model->hparams.n_embd; i++) c->x[i] += c->delta[i];
+/* x += scale * norm(delta), the norm and the scale where the layer has them. */
+static void add_to_residual(const RefContext *c, const LayerSpec *l, const float *norm, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    double scale = l->residual_scale != 0 ? (double)l->residual_scale : 1;
+    for (int32_t i = 0; i < n_rows; i++) {
+        double *x = c->x + (int64_t)i * h->n_embd, *delta = c->delta + (int64_t)i * h->n_embd;
+        reference_rmsnorm(delta, norm, h->n_embd, (double)h->rms_eps, delta);
+        for (int64_t k = 0; k < h->n_embd; k++) x[k] += scale * delta[k];
+    }
 }
 
 /* ---- attention ------------------------------------------------------------------------------------ */
@@ -121,7 +129,7 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
     for (int32_t t = first; t < n; t++) {
         double score = 0;
         for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, t) * kv_dim + d];
-        score /= sqrt((double)dim);
+        score *= l->attn_scale > 0 ? (double)l->attn_scale : 1 / sqrt((double)dim);
         if (l->soft_cap > 0) score = (double)l->soft_cap * tanh(score / (double)l->soft_cap);
         c->scores[t] = score;
         largest = fmax(largest, score);
@@ -135,7 +143,7 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
 
 static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
-    const Rope *rope = &c->model->ropes[l->i_rope];
+    const Rope *rope = l->i_rope < 0 ? NULL : &c->model->ropes[l->i_rope];
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     norm_rows(c, l->attn_norm, n_rows);
     product(c, l->q, c->normed, n_rows, c->q);
@@ -157,34 +165,34 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
             attend(c, l, layer, &rows[i], head, c->q + at, c->attended + at);
         }
     product(c, l->o, c->attended, n_rows, c->delta);
-    add_to_residual(c, n_rows);
+    add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
 
 /* ---- feed-forward --------------------------------------------------------------------------------- */
 
-/* down (silu(gate x) * (up x)) of expert i, or of the only one, into c->delta [n_rows]. */
-static void feed_forward_of(const RefContext *c, const LayerSpec *l, int32_t i, const double *x, int32_t n_rows) {
-    size_t n = l->router ? (size_t)l->router->dims[1] : 1, at = (size_t)i;
-    int64_t n_ff = l->gate->dims[1];
-    bool round = c->rounds_bf16 && l->gate->type == TYPE_BF16,
-         round_down = c->rounds_bf16 && l->down->type == TYPE_BF16;
-    reference_product(l->gate, (const char *)l->gate->data + at * (l->gate->bytes / n), x, n_rows, round, c->gate,
-                      c->weight_row);
-    reference_product(l->up, (const char *)l->up->data + at * (l->up->bytes / n), x, n_rows,
-                      c->rounds_bf16 && l->up->type == TYPE_BF16, c->up, c->weight_row);
-    for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = reference_silu(c->gate[k]) * c->up[k];
-    reference_product(l->down, (const char *)l->down->data + at * (l->down->bytes / n), c->gate, n_rows, round_down,
-                      c->delta, c->weight_row);
+double reference_gelu(double x) {
+    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x))); /* sqrt(2 / pi) */
 }
 
-/* Of one row: the experts of greatest router probability, weighted by it, the weights summing to 1. */
-static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *x) {
-    int64_t n = l->router->dims[1], n_embd = c->model->hparams.n_embd;
-    double largest = -INFINITY, chosen = 0;
+/* down (f(gate x) * (up x)) into delta, for rows x [n_rows]. */
+static void feed_forward_of(const RefContext *c, Activation f, GgufTensor gate, GgufTensor up, GgufTensor down,
+                            const double *x, int32_t n_rows, double *delta) {
+    product(c, &gate, x, n_rows, c->gate);
+    product(c, &up, x, n_rows, c->up);
+    for (int64_t k = 0; k < n_rows * gate.dims[1]; k++)
+        c->gate[k] = (f == ACTIVATION_GELU ? reference_gelu(c->gate[k]) : reference_silu(c->gate[k])) * c->up[k];
+    product(c, &down, c->gate, n_rows, delta);
+}
+
+/* The experts of greatest router probability, of one row; c->experts gets the probabilities. Of equals the first. Returns
+ * the sum of theirs. */
+static double choose_experts(const RefContext *c, const LayerSpec *l, const double *normed, int32_t *best) {
+    int64_t n = l->router->dims[1];
+    double largest = -INFINITY, total = 0, chosen = 0;
     product(c, l->router, normed, 1, c->experts);
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, c->experts[i]);
-    for (int64_t i = 0; i < n; i++) c->experts[i] = exp(c->experts[i] - largest);
-    int32_t best[REFERENCE_MAX_EXPERTS_USED];
+    for (int64_t i = 0; i < n; i++) total += c->experts[i] = exp(c->experts[i] - largest);
+    for (int64_t i = 0; i < n; i++) c->experts[i] /= total;
     for (int32_t k = 0; k < l->n_expert_used; k++) {
         best[k] = -1;
         for (int32_t i = 0; i < n; i++) {
@@ -194,21 +202,36 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
         }
         chosen += c->experts[best[k]];
     }
+    return chosen;
+}
+
+/* Of one row, into delta: the experts, weighted, and the one that every row passes. */
+static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
+    int64_t n_embd = c->model->hparams.n_embd;
+    int32_t best[MODEL_MAX_EXPERTS_USED];
+    double chosen = choose_experts(c, l, normed, best), *out = c->expert_out;
+    memset(delta, 0, (size_t)n_embd * sizeof *delta);
     for (int32_t k = 0; k < l->n_expert_used; k++) {
-        feed_forward_of(c, l, best[k], normed, 1);
-        for (int64_t i = 0; i < n_embd; i++) x[i] += c->experts[best[k]] / chosen * c->delta[i];
+        feed_forward_of(c, l->activation, expert_matrix(l->gate, best[k]), expert_matrix(l->up, best[k]),
+                        expert_matrix(l->down, best[k]), normed, 1, out);
+        double weight = c->experts[best[k]] / (l->keeps_probabilities ? 1 : chosen);
+        for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
     }
+    if (!l->shared_gate) return;
+    double logit = 0;
+    for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
+    feed_forward_of(c, l->activation, *l->shared_gate, *l->shared_up, *l->shared_down, normed, 1, out);
+    double weight = l->shared_router ? 1 / (1 + exp(-logit)) : 1;
+    for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
 }
 
 static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
     int64_t n_embd = c->model->hparams.n_embd;
     norm_rows(c, l->ffn_norm, n_rows);
-    if (l->ffn == FFN_DENSE) {
-        feed_forward_of(c, l, 0, c->normed, n_rows);
-        add_to_residual(c, n_rows);
-        return;
-    }
-    for (int32_t i = 0; i < n_rows; i++) run_experts(c, l, c->normed + i * n_embd, c->x + i * n_embd);
+    if (l->ffn == FFN_DENSE) feed_forward_of(c, l->activation, *l->gate, *l->up, *l->down, c->normed, n_rows, c->delta);
+    for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)
+        run_experts(c, l, c->normed + i * n_embd, c->delta + i * n_embd);
+    add_to_residual(c, l, l->post_ffn_norm, n_rows);
 }
 
 /* ---- a forward ------------------------------------------------------------------------------------ */
@@ -218,8 +241,14 @@ static void embed(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
     for (int32_t i = 0; i < n_rows; i++) {
         if (!rows[i].input) model_embedding(c->model, rows[i].token, c->weight_row);
         const float *x = rows[i].input ? rows[i].input : c->weight_row;
-        for (int64_t k = 0; k < n; k++) c->x[i * n + k] = (double)x[k];
+        double scale = rows[i].input ? 1 : (double)c->model->hparams.embedding_scale;
+        for (int64_t k = 0; k < n; k++) c->x[i * n + k] = scale * (double)x[k];
     }
+}
+
+double reference_finish_logit(const Hparams *h, double logit) {
+    logit *= (double)h->logit_scale;
+    return h->logit_cap > 0 ? (double)h->logit_cap * tanh(logit / (double)h->logit_cap) : logit;
 }
 
 static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
@@ -233,7 +262,7 @@ static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_r
         if (rows[i].i_logits < 0) continue;
         product(c, c->model->output, hidden, 1, logits);
         for (int32_t k = 0; k < h->n_vocab; k++)
-            c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)logits[k];
+            c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)reference_finish_logit(h, logits[k]);
     }
 }
 

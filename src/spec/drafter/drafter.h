@@ -148,6 +148,12 @@ const DrafterClass *drafter_find(const char *name);
 /* The specs that `auto` stands for, ending with NULL. They are ordinary drafters; engine/draft_policy.c decides in
  * which steps each proposes, and how many of its nodes get a row. */
 const char *const *drafter_auto_members(void);
+/* Calls `visit` for each drafter that a text names: "pld+suffix" is two, and "auto" those that it stands for. The text is cut
+ * at each '+' that the name of a method follows. Ends with the first status that is not FR_OK. */
+int drafter_each(const char *text, int (*visit)(void *user, const char *spec, fr_error *err), void *user,
+                 fr_error *err);
+/* Whether one of them is "auto". */
+bool drafter_names_auto(const char *text);
 /* Parses "method" or "method:key=value,key=value", refuses unknown methods and keys (naming the known ones) and bad
  * values, and opens the drafter. "none" opens nothing: *out is NULL and the result FR_OK. */
 int drafter_open(Drafter **out, const char *spec, const DrafterEnv *env, int32_t source, fr_error *err);

@@ -29,7 +29,7 @@ for (const { family, case: name, output } of read("families.json")) {
     const variables = structuredClone({ ...defaults, ...cases.find((c) => c.name === name).variables });
     let got = null;
     try {
-        got = new Template(readFileSync(join(here, family + ".jinja"), "utf8")).render(variables);
+        got = new Template(readFileSync(join(here, "../../../src/text/templates", family + ".jinja"), "utf8")).render(variables);
     } catch {}
     if (got === output) same++;
     else if (known.has(`${family}: ${name}`)) listed++;

@@ -5,13 +5,14 @@
     python3 tests/data/templates/make_golden.py --check    compare them with what jinja2 gives now; exit status 1: they differ
 
 expressions.txt has a template on each line (U+23CE stands for a newline), all with the variables of variables.json.
-NAME.jinja are the templates of the families, conversations.json what is rendered with them. An output of null means
+src/text/templates/NAME.jinja are the templates of the families, conversations.json what is rendered with them. An output of null means
 that jinja2 refuses to compile or render. strftime_now is fixed to 2025-07-10 13:44:05 UTC.
 """
 import datetime, json, os, sys
 import jinja2, jinja2.ext, jinja2.nodes, jinja2.sandbox
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+FAMILIES = os.path.join(HERE, "..", "..", "..", "src", "text", "templates")
 NOW = datetime.datetime(2025, 7, 10, 13, 44, 5)
 
 
@@ -69,8 +70,9 @@ def expressions():
 def families():
     conversations = json.loads(read("conversations.json"))
     out = []
-    for name in sorted(f[:-6] for f in os.listdir(HERE) if f.endswith(".jinja")):
-        source = read(name + ".jinja")
+    for name in sorted(f[:-6] for f in os.listdir(FAMILIES) if f.endswith(".jinja")):
+        with open(os.path.join(FAMILIES, name + ".jinja"), encoding="utf-8", newline="") as f:
+            source = f.read()
         for case in conversations["cases"]:
             variables = {**conversations["defaults"], **case["variables"]}
             out.append({"family": name, "case": case["name"], "output": render(source, variables)})

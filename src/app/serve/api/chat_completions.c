@@ -1,12 +1,12 @@
 /* chat_completions.c - POST /v1/chat/completions. */
-#include "app/serve/api/chat_prompt.h"
+#include "app/serve/api/chat_messages.h"
 #include "app/serve/api/openai_format.h"
 
 #include <string.h>
 
 typedef struct ChatFields {
     PlanFields plan;
-    ChatPromptFields chat;
+    ChatMessages chat;
 } ChatFields;
 
 #define C(kind, field, ...) FIELD(ChatFields, kind, field, __VA_ARGS__)
@@ -31,7 +31,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     int status = fields_read(tables, body, &f, &call->error);
     int64_t most = f.plan.max_completion_tokens ? f.plan.max_completion_tokens : f.plan.max_tokens;
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, most, &call->error);
-    if (!status) status = chat_prompt_add(&call->plan, &f.chat, &call->error);
+    if (!status) status = chat_messages_add(&call->plan, &f.chat, &call->error);
     api_call_name(call, "chatcmpl-");
     return status;
 }

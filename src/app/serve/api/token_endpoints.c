@@ -1,5 +1,5 @@
 /* token_endpoints.c - POST /tokenize, /detokenize and /apply-template: text, tokens and conversations without a model's pass. */
-#include "app/serve/api/chat_prompt.h"
+#include "app/serve/api/chat_messages.h"
 #include "app/serve/api/openai_format.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ typedef struct TokenFields {
     const char *model, *content;
     bool add_special, parse_special, with_pieces;
     const json_t *tokens;
-    ChatPromptFields chat;
+    ChatMessages chat;
 } TokenFields;
 
 #define T(kind, field, ...) FIELD(TokenFields, kind, field, __VA_ARGS__)
@@ -117,7 +117,7 @@ static int apply_template(ApiCall *call, const json_t *body) {
     TokenFields f = {.model = NULL};
     ServedModel *m;
     fr_chat_result result;
-    if (read_all(call, body, template_fields, &f, &m) || chat_prompt_apply(m, &f.chat, &result, &call->error))
+    if (read_all(call, body, template_fields, &f, &m) || chat_messages_apply(m, &f.chat, &result, &call->error))
         return -1;
     JsonOut out = json_out_begin(&call->reply);
     json_out_mark(&out, '{');

@@ -23,7 +23,8 @@
  *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
  *              [h ; the ; dog]  ran .7  sat .2
  *
- * Nothing is drawn at random: under a ratio rule all groups are points. The paper accepts tokens by Medusa's typical
+ * Under the rules recursive and transport the children of a node are drawn at random, and all ranking is by psi
+ * (learned_draw.c); under other ratio rules all groups are points. The paper accepts tokens by Medusa's typical
  * acceptance, but the heads work with any rule. Its Hydra++, which adds a transformer layer before h, is another
  * method.
  *
@@ -80,7 +81,7 @@ typedef struct Hydra {
 
 typedef struct HydraOptions {
     const char *file;
-    bool coupled;
+    bool coupled, draws;
     int32_t top;
 } HydraOptions;
 
@@ -91,6 +92,7 @@ static const Option option_table[] = {
      .default_value = "8",
      .help = "children of a node, and nodes expanded at each level"},
     LEARNED_OPTION_COUPLED(HydraOptions),
+    LEARNED_OPTION_DRAW(HydraOptions),
     {.key = NULL},
 };
 
@@ -168,6 +170,7 @@ static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env,
     d->max_rows = max_group * d->top;
     int status = learned_reserve_group(&d->learned, max_group, err);
     d->learned.coupled = o->coupled;
+    d->learned.draws = o->draws;
     if (!status) status = learned_open(&d->learned, o->file, "hydra", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = allocate(d, err);
@@ -233,7 +236,10 @@ static void grow_trees(Hydra *d) {
         run_head(d, level, n_rows);
         for (int32_t r = 0; r < n_rows; r++) add_children(d, &d->front[r], d->logits + (int64_t)r * d->learned.n_vocab);
     }
-    for (int32_t i = 0; i < d->n_group; i++) union_prune(d->group[i].tree, d->group[i].budget);
+    for (int32_t i = 0; i < d->n_group; i++) {
+        union_prune(d->group[i].tree, d->group[i].budget);
+        learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
+    }
 }
 
 static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {

@@ -23,8 +23,10 @@
  *                   cat .5  ran .1  = .05                  └─ ran    (width 3, length 2)
  *                   dog .4  ran .9  = .36          └─ dog ── ran
  *
- * Nothing is drawn at random: the draft is a function of the text, and under a ratio rule all its groups are points.
- * The engine calibrates p_accept.
+ * Under the rules recursive and transport the beams are drawn: continuations are chosen by psi instead of their
+ * log-probability, which makes it a stochastic beam search (learned_draw.c). Candidates that end before the last level
+ * are the last draws of their node, since a first draw has its parent's psi. Under other ratio rules nothing is
+ * drawn, and all groups are points. The engine calibrates p_accept.
  *
  * Files: redrafter.h. If the drafter was trained with token info (token_info.h), the info of a candidate's last token
  * is added to its logits.
@@ -86,7 +88,7 @@ typedef struct Redrafter {
 
 typedef struct RedrafterOptions {
     const char *file;
-    bool coupled;
+    bool coupled, draws;
     int32_t width, length;
 } RedrafterOptions;
 
@@ -101,6 +103,7 @@ static const Option option_table[] = {
      .default_value = "5",
      .help = "tokens of a candidate"},
     LEARNED_OPTION_COUPLED(RedrafterOptions),
+    LEARNED_OPTION_DRAW(RedrafterOptions),
     {.key = NULL},
 };
 
@@ -176,6 +179,7 @@ static int open_redrafter(Drafter **out, const void *options, const DrafterEnv *
     if (!d) return error_memory(err, "redrafter", sizeof *d);
     int status = apply_options(d, o, env, err);
     d->learned.coupled = o->coupled;
+    d->learned.draws = o->draws;
     if (!status) status = learned_open(&d->learned, o->file, "redrafter", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = token_info_open(&d->info, &d->learned, "redrafter", TOKEN_INFO_F16, err);
@@ -295,6 +299,7 @@ static void write_tree(Redrafter *d, const Member *m) {
         node[i] = tree_add(m->tree, packed.parents[i] < 0 ? 0 : node[packed.parents[i]], packed.tokens[i], p_accept[i],
                            d->learned.base.source);
     union_prune(m->tree, m->budget);
+    learned_declare(&d->learned, m->sequence, m->tree);
 }
 
 static void search_beams(Redrafter *d) {

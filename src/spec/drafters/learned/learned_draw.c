@@ -36,7 +36,7 @@ static const LearnedDraw *find_draw(const LearnedSequence *s, uint64_t key) {
 static void keep_children(LearnedSequence *s, const int32_t *path, int32_t n_path, const DrawChild *c, int32_t n) {
     int32_t below[TREE_MAX_NODES + 1];
     for (int32_t k = 0; k < n_path; k++) below[k] = path[k];
-    for (int32_t i = 0; i < n && s->n_draws < LEARNED_MAX_DRAWS; i++) {
+    for (int32_t i = 0; i < n; i++) {
         below[n_path] = c[i].token;
         s->draws[s->n_draws++] = (LearnedDraw){.key = key_of(below, n_path + 1), .log_q = c[i].log_q, .psi = c[i].psi};
     }
@@ -51,7 +51,9 @@ int32_t learned_draw(LearnedDrafter *d, LearnedSequence *s, const int32_t *path,
                              .noise = {.stream = RNG_DRAFT,
                                        .seed = hash64(&key, sizeof key, s->sampling.seed),
                                        .position = s->position + (uint64_t)n_path}};
-    if (s->n_expanded == TREE_MAX_NODES) return 0;
+    if (k > LEARNED_MAX_DRAWS - s->n_draws)
+        k = LEARNED_MAX_DRAWS - s->n_draws; /* a count, and so independent of tokens */
+    if (s->n_expanded == TREE_MAX_NODES || k == 0) return 0;
     int32_t n = draw_children(q, d->n_vocab, &from, 0, k, d->children);
     s->expanded[s->n_expanded++] = (LearnedExpanded){.key = key, .q = q};
     for (int32_t i = 0; i < n; i++) {

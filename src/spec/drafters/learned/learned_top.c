@@ -22,7 +22,7 @@
  * (the divisor by measurement: bench/DIARY.md). Where one token leads after the noise, a chain gets the budget, and where two
  * are close, both do.
  *
- * Under a ratio rule, whose random numbers are others, eagle and lyanna draw tokens with noise of their own (learned_draw.c).
+ * Under a ratio rule, whose random numbers are others, the methods that declare draws have noise of their own (learned_draw.c).
  *
  * Otherwise (coupled=0, or another drafter under a ratio rule): the tokens of greatest p = softmax(z /
  * max(T, T0)). With T = 1 throughout, greedy requests would get trees that are too wide and too short.

@@ -1,10 +1,10 @@
-/* chat_prompt.c - messages of a body to the tokens of a prompt, by the model's template.
+/* chat_messages.c - messages of a body to the tokens of a prompt, by the model's template.
  *
  * Messages go to the template as they are, so that whatever a family's template reads (tool calls, reasoning, names)
  * reaches it. Two things are done before: parts of text are joined, because few templates know parts, and "developer" is
  * the "system" of older ones. Where the model has no template that can be run, the built-in formats take roles and
  * texts only. */
-#include "app/serve/api/chat_prompt.h"
+#include "app/serve/api/chat_messages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static bool is_text(const json_t *value, const char *text) {
 }
 
 /* What an answer may be besides text. */
-static int check_output(const ChatPromptFields *f, ApiError *error) {
+static int check_output(const ChatMessages *f, ApiError *error) {
     if (f->modalities && (json_array_size(f->modalities) != 1 || !is_text(json_array_get(f->modalities, 0), "text")))
         return api_refuse(error, 400, "unsupported_parameter", "modalities",
                           "'modalities' other than [\"text\"] are not supported");
@@ -62,7 +62,7 @@ static int check_output(const ChatPromptFields *f, ApiError *error) {
     return 0;
 }
 
-static int check_messages(const ChatPromptFields *f, ApiError *error) {
+static int check_messages(const ChatMessages *f, ApiError *error) {
     size_t n = json_array_size(f->messages);
     int status = 0;
     if (!json_is_array(f->messages) || n == 0 || n > MAX_MESSAGES)
@@ -76,7 +76,7 @@ static int check_messages(const ChatPromptFields *f, ApiError *error) {
 }
 
 /* For the built-in formats. */
-static int apply_plainly(const ServedModel *m, const ChatPromptFields *f, fr_chat_result *out, ApiError *error) {
+static int apply_plainly(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
     size_t n = json_array_size(f->messages);
     fr_error why;
     fr_chat_message *messages = malloc(n * sizeof *messages);
@@ -91,7 +91,7 @@ static int apply_plainly(const ServedModel *m, const ChatPromptFields *f, fr_cha
     return status ? api_refuse_error(error, "messages", &why) : 0;
 }
 
-int chat_prompt_apply(const ServedModel *m, const ChatPromptFields *f, fr_chat_result *out, ApiError *error) {
+int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
     fr_error why;
     *out = (fr_chat_result){0};
     int status = check_messages(f, error);
@@ -110,9 +110,9 @@ int chat_prompt_apply(const ServedModel *m, const ChatPromptFields *f, fr_chat_r
     return status ? api_refuse_error(error, "messages", &why) : 0;
 }
 
-int chat_prompt_add(Plan *plan, const ChatPromptFields *f, ApiError *error) {
+int chat_messages_add(Plan *plan, const ChatMessages *f, ApiError *error) {
     fr_chat_result result;
-    int status = chat_prompt_apply(plan->model, f, &result, error);
+    int status = chat_messages_apply(plan->model, f, &result, error);
     if (status) return status;
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
     result.tokens = NULL;

@@ -1,0 +1,241 @@
+/* experts.c - a feed-forward part of experts, as operations of the parallel region.
+ *
+ *     p     = softmax(Wrouter m)                              m = norm(x)
+ *     x    += sum over the k greatest p_e of  w_e Wdown_e (f(Wgate_e m) * (Wup_e m))
+ *     w_e   = p_e / (sum of the chosen p)                     or p_e itself, as the architecture wants
+ *
+ * and in some models one expert more that every row passes, weighted by a sigmoid of its own.
+ *
+ * The problem. A batch of rows chooses different experts. Row by row, the weights of an expert would be read once for each
+ * row that chose it; and which weights are read, and how many products there are, is known only in the middle of the
+ * forward, when its operations have been written down already.
+ *
+ * The idea. Rows are gathered by expert. Each choice (row, k-th expert) gets a place; the places of an expert lie behind one
+ * another, so that one product for each chosen expert reads its weights once for all its rows:
+ *
+ *     stage       items                         fused with it
+ *     norm        rows                          conversion for the router, gate and up
+ *     router      tiles of 16 experts
+ *     choose      rows                          softmax, the k best, their weights
+ *     gather      one                           places, groups; says how many items the next three have
+ *     copy        places                        the activations of each place
+ *     gate, up    groups x 32 outputs of both   f(gate) * up, conversion for down
+ *     down        groups x tiles of 16
+ *     sum         rows                          the weighted sum in order of the choice; the shared expert; x +=
+ *
+ * Example. Three rows choose {0, 2}, {2, 1}, {2, 0}: groups 0: rows 0, 2; 1: row 1; 2: rows 0, 1, 2. Six places, and three
+ * products instead of six.
+ *
+ * Invariants. A row's output depends on the row alone: which rows share its experts decides only with whom it is multiplied,
+ * and matmul gives the same bits in any company. Router probabilities are computed in double from the float logits, in
+ * ascending order; of equal logits the first expert wins; the sum runs from the most probable choice to the least. A router
+ * whose logits are not finite makes weights of NaN, and so the row's logits, which the engine refuses.
+ *
+ * Cost. Two stages of a few microseconds more than a dense layer, and n rows read about E (1 - (1 - k/E)^n) experts' weights:
+ * with few experts chosen of many, eight rows read nearly eight times as much as one. When trees lose because of that, the
+ * cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c, tests/unit/test_experts.c. */
+#include "backend/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- which experts --------------------------------------------------------------------------------- */
+
+static void router_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    const Product *p = &op->products[0];
+    op->c->kernels->matmul(p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
+}
+
+/* The index of the greatest logit that is below `below`, or equal to it at a higher index than `after`; -1: none. */
+static int32_t next_best(const float *logits, int32_t n, float below, int32_t after) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < n; i++) {
+        bool is_left = logits[i] < below || (logits[i] == below && i > after);
+        if (is_left && (best < 0 || logits[i] > logits[best])) best = i;
+    }
+    return best;
+}
+
+static void choose_of_row(const LayerSpec *l, const float *logits, int32_t n, ExpertChoice *out) {
+    double largest = -INFINITY, total = 0, chosen = 0, p[MODEL_MAX_EXPERTS_USED];
+    for (int32_t i = 0; i < n; i++) largest = fmax(largest, (double)logits[i]);
+    for (int32_t i = 0; i < n; i++) total += exp((double)logits[i] - largest);
+    float below = INFINITY;
+    int32_t after = -1;
+    for (int32_t k = 0; k < l->n_expert_used; k++) {
+        int32_t e = next_best(logits, n, below, after);
+        out[k].expert = e < 0 ? k : e; /* only where logits are NaN; total is NaN then */
+        p[k] = exp((double)logits[out[k].expert] - largest) / total;
+        chosen += p[k];
+        below = logits[out[k].expert], after = out[k].expert;
+    }
+    for (int32_t k = 0; k < l->n_expert_used; k++)
+        out[k].weight = (float)(l->keeps_probabilities ? p[k] : p[k] / chosen);
+}
+
+static float shared_weight(const LayerSpec *l, const float *normed, int64_t n) {
+    double logit = 0;
+    if (!l->shared_router) return 1;
+    for (int64_t i = 0; i < n; i++) logit += (double)l->shared_router[i] * (double)normed[i];
+    return (float)(1 / (1 + exp(-logit)));
+}
+
+static void choose_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    CpuContext *c = op->c;
+    const LayerSpec *l = op->l->spec;
+    int64_t n_embd = c->model->hparams.n_embd, n = l->router->dims[1];
+    for (int64_t i = begin; i < end; i++) {
+        choose_of_row(l, c->router + row_at(i, n), (int32_t)n, c->choices + row_at(i, l->n_expert_used));
+        if (l->shared_gate) c->shared_weights[i] = shared_weight(l, c->normed + row_at(i, n_embd), n_embd);
+    }
+}
+
+/* ---- places ---------------------------------------------------------------------------------------- */
+
+/* Places by expert, and by row within an expert; one thread. The operations behind get their numbers of items. */
+static void gather(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    CpuContext *c = op->c;
+    if (begin == end) return;
+    const LayerSpec *l = op->l->spec;
+    int32_t n_choices = c->n_rows * l->n_expert_used, n_expert = (int32_t)l->router->dims[1], place = 0;
+    memset(c->n_of_expert, 0, (size_t)n_expert * sizeof *c->n_of_expert);
+    for (int32_t i = 0; i < n_choices; i++) c->n_of_expert[c->choices[i].expert]++;
+    c->n_groups = 0;
+    for (int32_t e = 0; e < n_expert; e++) {
+        int32_t n = c->n_of_expert[e];
+        c->n_of_expert[e] = place; /* from now on: the next free place of the expert */
+        if (n) c->groups[c->n_groups++] = (ExpertGroup){.expert = e, .first = place, .n = n};
+        place += n;
+    }
+    for (int32_t i = 0; i < n_choices; i++) {
+        int32_t at = c->n_of_expert[c->choices[i].expert]++;
+        c->choices[i].place = at;
+        c->place_rows[at] = i / l->n_expert_used;
+    }
+    Op *behind = c->ops + (op - c->ops) + 1;
+    fr_assert(behind[1].n_products == 2 && behind[2].n_products == 1);
+    behind[1].n_items = c->n_groups * behind[1].n_items_of_group;
+    behind[2].n_items = c->n_groups * behind[2].n_items_of_group;
+}
+
+static void copy_places(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    CpuContext *c = op->c;
+    for (int k = 0; k < 2; k++) {
+        const PackedMatrix *m = op->products[k].m;
+        if (k && m->act == op->products[0].m->act) break;
+        size_t bytes = act_row_bytes(m->act, m->n_in);
+        for (int64_t i = begin; i < end; i++)
+            memcpy((char *)c->expert_acts[m->act] + (size_t)i * bytes,
+                   (const char *)c->acts[m->act] + (size_t)c->place_rows[i] * bytes, bytes);
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------------- */
+
+enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
+
+static void group_gate_up(const Op *op, const ExpertGroup *g, int64_t begin, int64_t end) {
+    CpuContext *c = op->c;
+    const CpuExpert *e = &op->l->experts[g->expert];
+    const PackedMatrix *both[] = {&e->gate, &e->up};
+    float *const y[] = {c->gate, c->up};
+    int64_t n_ff = e->gate.n_out, n_tiles = packed_n_tiles(&e->gate);
+    for (int k = 0; k < 2; k++)
+        c->kernels->matmul(both[k],
+                           (const char *)c->expert_acts[both[k]->act] +
+                               row_at(g->first, (int64_t)act_row_bytes(both[k]->act, both[k]->n_in)),
+                           g->n, y[k] + row_at(g->first, n_ff), n_ff, begin * FF_UNIT_TILES,
+                           least(end * FF_UNIT_TILES, n_tiles));
+    int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
+    for (int64_t i = g->first; i < g->first + g->n; i++) activate(op, &e->down, i, from, n);
+}
+
+/* Runs fn over items [begin, end), of which each group has n_items_of_group. */
+static void by_group(const Op *op, int64_t begin, int64_t end,
+                     void (*fn)(const Op *, const ExpertGroup *, int64_t, int64_t)) {
+    int64_t each = op->n_items_of_group;
+    while (begin < end) {
+        int64_t group = begin / each, last = least((group + 1) * each, end);
+        fn(op, &op->c->groups[group], begin - group * each, last - group * each);
+        begin = last;
+    }
+}
+
+static void gate_up_items(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    by_group(op, begin, end, group_gate_up);
+}
+
+static void group_down(const Op *op, const ExpertGroup *g, int64_t begin, int64_t end) {
+    CpuContext *c = op->c;
+    const PackedMatrix *m = &op->l->experts[g->expert].down;
+    c->kernels->matmul(m, (const char *)c->ff_acts + row_at(g->first, (int64_t)act_row_bytes(m->act, m->n_in)), g->n,
+                       c->expert_out + row_at(g->first, m->n_out), m->n_out, begin, end);
+}
+
+static void down_items(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    by_group(op, begin, end, group_down);
+}
+
+/* ---- the sum --------------------------------------------------------------------------------------- */
+
+static void add_weighted(float *sum, float weight, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] = fmaf(weight, x[i], sum[i]);
+}
+
+static void sum_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    CpuContext *c = op->c;
+    const LayerSpec *l = op->l->spec;
+    int64_t n = c->model->hparams.n_embd;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = c->delta + row_at(i, n);
+        memset(sum, 0, (size_t)n * sizeof *sum);
+        const ExpertChoice *choices = c->choices + row_at(i, l->n_expert_used);
+        for (int32_t k = 0; k < l->n_expert_used; k++)
+            add_weighted(sum, choices[k].weight, c->expert_out + row_at(choices[k].place, n), n);
+        if (l->shared_gate) add_weighted(sum, c->shared_weights[i], c->shared_out + row_at(i, n), n);
+        add_to_residual(op, i);
+    }
+}
+
+/* ---- operations ------------------------------------------------------------------------------------ */
+
+Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
+    const CpuLayer *l = &c->weights->layers[layer];
+    const CpuExpert *any = &l->experts[0]; /* all have one shape and type */
+    int64_t rows = c->n_rows, n_choices = rows * l->spec->n_expert_used;
+    int64_t units = (any->gate.n_out + ACT_BLOCK - 1) / ACT_BLOCK, tiles = packed_n_tiles(&any->down);
+    int64_t most = least(n_choices, (int64_t)l->spec->router->dims[1]);
+    const Op base = {.c = c, .layer = layer, .l = l, .post_norm = l->spec->post_ffn_norm};
+
+    Op router = base;
+    router.norm = l->spec->ffn_norm, router.n_products = l->spec->shared_gate ? 5 : 3;
+    router.products[0] = (Product){&l->router, c->router};
+    router.products[1] = (Product){&any->gate, NULL}, router.products[2] = (Product){&any->up, NULL};
+    router.products[3] = (Product){&l->gate, NULL}, router.products[4] = (Product){&l->up, NULL};
+    at = put_op(at, router, FORWARD_NORM, norm_rows, rows, 0);
+    if (l->spec->shared_gate) at = shared_expert_ops(c, layer, at);
+    router.n_products = 1;
+    at = put_op(at, router, FORWARD_GATE_UP, router_tiles, packed_n_tiles(&l->router), rows);
+    at = put_op(at, base, FORWARD_GATE_UP, choose_rows, rows, 0);
+    at = put_op(at, base, FORWARD_GATE_UP, gather, 1, 0);
+
+    Op gate_up = base;
+    gate_up.n_products = 2, gate_up.n_items_of_group = units;
+    gate_up.products[0] = (Product){&any->gate, c->gate}, gate_up.products[1] = (Product){&any->up, c->up};
+    at = put_op(at, gate_up, FORWARD_GATE_UP, copy_places, n_choices, 0);
+    at = put_op(at, gate_up, FORWARD_GATE_UP, gate_up_items, most * units, 0);
+
+    Op down = base;
+    down.n_products = 1, down.n_items_of_group = tiles, down.products[0] = (Product){&any->down, c->expert_out};
+    at = put_op(at, down, FORWARD_DOWN, down_items, most * tiles, 0);
+    return put_op(at, base, FORWARD_DOWN, sum_rows, rows, 0);
+}

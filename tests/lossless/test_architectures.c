@@ -1,0 +1,137 @@
+/* test_architectures.c - every architecture through the engine: texts with drafts are those of plain decoding, alone and in a
+ * batch whose requests choose other experts, with pages of one token and with pages taken away; and tests that would notice a
+ * wrong window or a swapped expert. */
+#include "engine_rig.h"
+
+#include "model_rig.h"
+#include "random_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SHAPE(a, layers, embd, heads, kv, ff) \
+    .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = 300
+#define EXPERTS(n, used, ff) .n_expert = n, .n_expert_used = used, .n_ff_expert = ff
+
+static const RandomModel models[] = {
+    {SHAPE("llama", 2, 48, 4, 2, 70), .seed = 1},
+    {SHAPE("qwen2", 2, 48, 4, 2, 70), .seed = 2},
+    {SHAPE("qwen3", 2, 48, 4, 2, 70), .seed = 3},
+    {SHAPE("llama", 2, 48, 4, 2, 40), EXPERTS(8, 2, 40), .seed = 4},
+    {SHAPE("qwen2moe", 2, 64, 4, 2, 96), EXPERTS(12, 4, 32), .n_ff_shared = 64, .types = {TYPE_Q8_0}, .n_types = 1,
+     .seed = 5},
+    {SHAPE("qwen3moe", 2, 64, 4, 2, 96), EXPERTS(16, 3, 32), .types = {TYPE_Q8_0}, .n_types = 1, .seed = 6},
+    {SHAPE("gemma2", 2, 48, 4, 2, 70), .window = 7, .seed = 7},
+    {SHAPE("gemma3", 6, 48, 4, 2, 70), .window = 9, .seed = 8},
+    {SHAPE("phi3", 2, 48, 4, 2, 70), .window = 11, .seed = 9},
+    {SHAPE("smollm3", 4, 48, 4, 2, 70), .seed = 10},
+    {SHAPE("granite", 2, 48, 4, 2, 70), .seed = 11},
+};
+enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
+
+static fr_model *open_random(const RandomModel *m) {
+    char path[] = "build/arch-XXXXXX";
+    fr_error err;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    if (random_model_write(m, path, &err)) fail_msg("%s", err.message);
+    fr_model *model = rig_open_model(path, NULL);
+    unlink(path);
+    return model;
+}
+
+static fr_request_options request_of(int32_t prompt[N_PROMPT], int i) {
+    rig_tokens((uint64_t)(i / 2), 300, prompt, N_PROMPT);
+    for (int k = 0; k < N_PROMPT; k++) prompt[k] = k % 8 < 4 ? prompt[k % 4] : prompt[k]; /* something to look up */
+    fr_request_options o = {.prompt = prompt,
+                            .n_prompt = N_PROMPT,
+                            .max_tokens = N_TOKENS - i,
+                            .sampling = fr_sampling_default(),
+                            .tree_budget = 3 + 3 * i,
+                            .ignore_eos = 1};
+    if (i % 2) o.sampling.temperature = 0.9f, o.sampling.top_p = 0.9f, o.sampling.seed = (uint64_t)i;
+    return o;
+}
+
+static const char *const drafts[] = {"suffix", "recycling", "ngram-trie", "lookahead-trie"};
+enum { N_DRAFTS = sizeof drafts / sizeof *drafts };
+
+/* All requests at once: each as it is alone and plain. `options`: of the batch. */
+static int64_t check_batch(const fr_model *model, const Stream *plain, const fr_engine_options *options) {
+    fr_request *r[N_DRAFTS];
+    int32_t prompts[N_DRAFTS][N_PROMPT];
+    static Stream got;
+    int64_t accepted = 0;
+    int left;
+    fr_error err;
+    fr_engine *e = rig_open_engine(model, options);
+    for (int i = 0; i < N_DRAFTS; i++) {
+        fr_request_options o = request_of(prompts[i], i);
+        o.drafts = &drafts[i], o.n_drafts = 1;
+        if (rig_open_request(&r[i], e, &o, &err)) fail_msg("%s", err.message);
+    }
+    while ((left = fr_engine_step(e, &err)) > 0) {}
+    if (left < 0) fail_msg("%s", err.message);
+    for (int i = 0; i < N_DRAFTS; i++) {
+        rig_collect(r[i], &got);
+        rig_assert_same(&plain[i], &got, drafts[i]);
+        accepted += got.stats.accepted;
+    }
+    fr_engine_close(e);
+    return accepted;
+}
+
+static void drafts_and_company_change_nothing(void **state) {
+    (void)state;
+    static Stream plain[N_DRAFTS];
+    for (int m = 0; m < N_MODELS; m++) {
+        fr_model *model = open_random(&models[m]);
+        int32_t prompt[N_PROMPT];
+        fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1});
+        for (int i = 0; i < N_DRAFTS; i++) {
+            fr_request_options o = request_of(prompt, i);
+            rig_run_request(e, &o, &plain[i]);
+        }
+        fr_engine_close(e);
+        int64_t accepted = 0;
+        for (int threads = 1; threads <= 3; threads++) {
+            fr_engine_options options = {.n_ctx = 96, .n_threads = threads, .max_requests = N_DRAFTS};
+            options.kv_page_size = 2 * threads - 1, options.prefill_chunk = 5 * threads;
+            if (threads == 3) options.kv_tokens = 2 * 96; /* pages are taken from the youngest */
+            accepted += check_batch(model, plain, &options);
+        }
+        print_message("%-9s %d experts: %d drafts accepted\n", models[m].arch, models[m].n_expert, (int)accepted);
+        if (accepted < 5) fail_msg("%s: only %d drafts accepted", models[m].arch, (int)accepted);
+        fr_model_close(model);
+    }
+}
+
+/* Another window, or one expert more, is another text: the tests above would notice. */
+static void what_is_special_matters(void **state) {
+    (void)state;
+    static Stream a, b;
+    for (int m = 0; m < N_MODELS; m++) {
+        RandomModel other = models[m];
+        if (!other.window && !other.n_expert) continue;
+        if (other.window) other.window--;
+        if (other.n_expert) other.n_expert_used--;
+        int32_t prompt[N_PROMPT];
+        fr_request_options o = request_of(prompt, 0);
+        for (int k = 0; k < 2; k++) {
+            fr_model *model = open_random(k ? &other : &models[m]);
+            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 96, .n_threads = 1});
+            rig_run_request(e, &o, k ? &b : &a);
+            fr_engine_close(e);
+            fr_model_close(model);
+        }
+        if (a.stats.logits_hash == b.stats.logits_hash) fail_msg("%s: nobody notices", models[m].arch);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(drafts_and_company_change_nothing),
+                                       cmocka_unit_test(what_is_special_matters)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
