@@ -16,7 +16,7 @@ JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
 # What only the program itself is linked with.
-CLI_PKGS := libedit
+CLI_PKGS := libedit libevent libevent_openssl openssl
 # Only the headers are needed to build: the libraries are loaded when training or pulling begins (src/train/ops/gemm.c,
 # src/app/model/http.c).
 HEADER_PKGS := openblas libcurl libcrypto
@@ -65,8 +65,8 @@ $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 LIB_ROOMS   := base format template text grammar kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
 LAB_ROOMS   := lab train/ops train/nets train/data train/loop import quant convert
-APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/model
-TEST_ROOMS  := unit lossless golden train cli
+APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/model app/serve app/serve/engine app/serve/http app/serve/api
+TEST_ROOMS  := unit lossless golden train cli serve
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
 TRAIN_SRCS := $(call sources,src,$(LAB_ROOMS))
@@ -159,10 +159,14 @@ $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
 $(BUILD)/tests/test_model_name: $(BUILD)/src/app/model_name.o
 $(BUILD)/src/app/chat/line_editor.o $(BUILD)/tidy/src/app/chat/line_editor.ok: \
   PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
+$(BUILD)/src/app/serve/%.o $(BUILD)/tidy/src/app/serve/%.ok: \
+  PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
 # What the program installs in its own process is tested by a program that links that file.
 $(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
 $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox_calls.o
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
+$(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
+$(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o
 $(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
 $(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o
 $(BUILD)/tests/test_line_history: $(BUILD)/src/app/chat/line_history.o
@@ -187,7 +191,7 @@ $(RUNNER): tests/support/run_tests.c
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
                 librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcurl4-openssl-dev libssl-dev libcmocka-dev \
-                gnuplot-nox python3
+                gnuplot-nox python3 libevent-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing
@@ -376,10 +380,13 @@ FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(FUZZ_SRCS))
 .PHONY: fuzz fuzzers fuzz-replay
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(subst fuzzer-no-link,fuzzer,$(MODE_FLAGS)) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
 $(REPLAYS): $(BUILD)/fuzz/replay_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/replay_main.o $(AUX_OBJS) $(BUILD)/forerun-all.a
 	@mkdir -p $(@D)
-	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $^ $(LDLIBS) -lcmocka -o $@
+	$(CC) $(MODE_FLAGS) $(SLIM) -pthread $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka -o $@
+# What reads the requests of `serve` is part of the program.
+$(BUILD)/fuzz/fuzz_serve $(BUILD)/fuzz/replay_serve: LDLIBS += $(CLI_LIBS)
+$(BUILD)/fuzz/fuzz_serve $(BUILD)/fuzz/replay_serve: $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 fuzzers: $(addprefix $(BUILD)/fuzz/fuzz_,$(FUZZ))
 fuzz: deps-clang
 	$(MAKE) $(JOBS) MODE=fuzz CC=clang fuzzers

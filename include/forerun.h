@@ -343,6 +343,10 @@ typedef struct fr_request_options {
     /* Where the grammar begins: behind the first occurrence of this text in what is generated, such as "</think>"; until
      * then every token may come but those that end a text. NULL or "": with the first token. Not kept. */
     const char *grammar_after;
+    /* [n_prediction] tokens that the answer will probably follow; the draft "prediction" proposes them, where it is among
+     * the drafts. NULL: none. Copied */
+    const int32_t *prediction;
+    int64_t n_prediction;
 } fr_request_options;
 
 enum {

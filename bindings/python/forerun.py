@@ -177,6 +177,8 @@ class fr_request_options(ctypes.Structure):
         ("n_top_logprobs", c_int),
         ("grammar", c_void_p),
         ("grammar_after", c_char_p),
+        ("prediction", POINTER(c_int32)),
+        ("n_prediction", c_int64),
         _SPARE,
     ]
 

@@ -10,13 +10,17 @@
 #include <string.h>
 
 const Command *const cli_commands[] = {
-    &command_run,     &command_chat,       &command_compare,
-    &command_bench,   &command_tokenize,   &command_inspect,
-    &command_logits,  &command_perf,       &command_replay,
-    &command_study,   &command_index,      &command_train,
-    &command_distill, &command_import,     &command_quantize,
-    &command_imatrix, &command_perplexity, &command_convert,
-    &command_pull,    &command_repack,     NULL,
+    &command_run,        &command_chat,
+    &command_compare,    &command_bench,
+    &command_tokenize,   &command_inspect,
+    &command_logits,     &command_perf,
+    &command_replay,     &command_study,
+    &command_index,      &command_train,
+    &command_distill,    &command_import,
+    &command_quantize,   &command_imatrix,
+    &command_perplexity, &command_convert,
+    &command_pull,       &command_repack,
+    &command_serve,      NULL,
 };
 
 static void print_help(FILE *out) {

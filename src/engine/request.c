@@ -48,6 +48,7 @@ static SamplingOptions sampling_of(const fr_sampling *s) {
 static int check_options(const fr_engine *e, const fr_request_options *o, fr_error *err) {
     static const char function[] = "fr_request_open";
     int status = check_array(o->prompt, o->n_prompt, function, "prompt", err);
+    if (!status) status = check_array(o->prediction, o->n_prediction, function, "prediction", err);
     if (!status) status = check_strings(o->stops, o->n_stops, function, "stops", err);
     if (!status && o->n_drafts > REQUEST_MAX_DRAFTS)
         status = error_set(err, FR_ERR_ARGUMENT, "%d drafts are given; a request takes at most %d", o->n_drafts,

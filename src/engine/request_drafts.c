@@ -68,7 +68,12 @@ void request_drafts_begin(fr_request *r) {
             drafter->class->set_sampling(drafter, d->sequence, &r->sampling, (uint64_t)r->stats.n_generated);
         if (drafter->class->set_grammar && r->grammar.text.grammar)
             drafter->class->set_grammar(drafter, d->sequence, &r->grammar.text);
-        if (drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err)) switch_off(r, d, &err);
+        int status = FR_OK;
+        if (drafter->class->set_reference && r->options.n_prediction > 0)
+            status = drafter->class->set_reference(drafter, d->sequence, r->options.prediction, r->options.n_prediction,
+                                                   &err);
+        if (!status) status = drafter->class->begin(drafter, d->sequence, r->context, r->n_context, &err);
+        if (status) switch_off(r, d, &err);
     }
 }
 

@@ -10,7 +10,8 @@ static const char *const commands[] = {"run",          "chat",        "compare",
                                        "tokenize",     "inspect",     "logits",          "perf",
                                        "replay",       "study",       "index",           "train target",
                                        "train lyanna", "train eagle", "train redrafter", "train medusa",
-                                       "train hydra",  "train space", "distill-data",    "import-drafter"};
+                                       "train hydra",  "train space", "distill-data",    "import-drafter",
+                                       "serve"};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 80 };
 
 static char text[1 << 18];

@@ -57,6 +57,10 @@ static const struct {
     {"app/inspect", UP_TO_SPEC "engine lab app spec/drafters/text spec/drafters/learned "},
     {"app/perf", UP_TO_SPEC "engine lab app app/run "},
     {"app/model", UP_TO_SPEC "engine lab app quant convert import "},
+    {"app/serve/engine", " base app "},
+    {"app/serve/http", " base text app "},
+    {"app/serve/api", " base format app app/serve/engine app/serve/http "},
+    {"app/serve", UP_TO_SPEC "app app/serve/engine app/serve/http app/serve/api "},
 };
 enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1000, MAX_LINES = 800 };
 

@@ -7,6 +7,7 @@
  *
  *     set_sampling   optional: how tokens are drawn
  *     set_grammar    optional: which texts may be generated
+ *     set_reference  optional: a text that the caller expects as the answer
  *     begin          the context so far, the prompt as a rule
  *     observe_prompt optional: the target has read a part of that context
  *     in every step:
@@ -110,6 +111,9 @@ typedef struct DrafterClass {
     /* Optional. Called before begin where the text must match a grammar: its state is that of the text at any time.
      * Borrowed until end. */
     void (*set_grammar)(Drafter *d, int32_t sequence, const GrammarText *grammar);
+    /* Optional. Called before begin, where the request has one: a text that the answer will probably follow, n >= 1
+     * (fr_request_options.prediction); borrowed during the call. */
+    int (*set_reference)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
     /* A sequence starts with this context, n >= 1; the last of its tokens is the pending one. Memory that steps will
      * need is best allocated here or in open, because the decode loop should not allocate. */
     int (*begin)(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);

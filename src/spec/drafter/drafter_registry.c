@@ -31,7 +31,8 @@
     X(hydra) \
     X(eagle) \
     X(lyanna) \
-    X(space)
+    X(space) \
+    X(prediction)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

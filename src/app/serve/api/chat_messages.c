@@ -1,0 +1,121 @@
+/* chat_messages.c - messages of a body to the tokens of a prompt, by the model's template.
+ *
+ * Messages go to the template as they are, so that whatever a family's template reads (tool calls, reasoning, names)
+ * reaches it. Two things are done before: parts of text are joined, because few templates know parts, and "developer" is
+ * the "system" of older ones. Where the model has no template that can be run, the built-in formats take roles and
+ * texts only. */
+#include "app/serve/api/chat_messages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MESSAGES = 10000 };
+
+/* Joins [{"type": "text", "text": ...}, ...] in place. */
+static int join_parts(json_t *message, const json_t *parts, size_t i_message, ApiError *error) {
+    Buf text = {.max_bytes = 64 << 20};
+    bool fits = buf_append(&text, "", 0);
+    int status = 0;
+    for (size_t i = 0; i < json_array_size(parts) && fits && !status; i++) {
+        const json_t *part = json_array_get(parts, i), *piece = json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (!type || (strcmp(type, "text") != 0 && strcmp(type, "refusal") != 0) || !json_is_string(piece))
+            status = api_refuse(
+                error, 400, "unsupported_content", "messages",
+                "messages[%zu].content[%zu]: content of type '%.40s' is not supported; this model reads text",
+                i_message, i, type ? type : "?");
+        else fits = buf_append(&text, json_string_value(piece), json_string_length(piece));
+    }
+    if (!status && !fits) status = api_refuse(error, 500, NULL, NULL, "memory ran out");
+    if (!status) json_object_set_new(message, "content", json_stringn(text.data, text.n));
+    buf_free(&text);
+    return status;
+}
+
+static int check_message(json_t *message, size_t i, ApiError *error) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *content = json_object_get(message, "content");
+    if (!json_is_object(message) || !role)
+        return api_refuse(error, 400, "invalid_type", "messages", "messages[%zu] must be an object with a role", i);
+    if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
+    if (json_is_array(content)) return join_parts(message, content, i, error);
+    if (json_is_string(content) || json_object_get(message, "tool_calls")) return 0;
+    return api_refuse(error, 400, "invalid_type", "messages",
+                      "messages[%zu].content must be a string or a list of parts of text", i);
+}
+
+static bool is_text(const json_t *value, const char *text) {
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+/* What an answer may be besides text. */
+static int check_output(const ChatMessages *f, ApiError *error) {
+    if (f->modalities && (json_array_size(f->modalities) != 1 || !is_text(json_array_get(f->modalities, 0), "text")))
+        return api_refuse(error, 400, "unsupported_parameter", "modalities",
+                          "'modalities' other than [\"text\"] are not supported");
+    if (f->response_format && !is_text(json_object_get(f->response_format, "type"), "text"))
+        return api_refuse(error, 400, "unsupported_parameter", "response_format",
+                          "'response_format' other than {\"type\": \"text\"} is not supported");
+    if (f->tool_choice && !is_text(f->tool_choice, "auto") && !is_text(f->tool_choice, "none"))
+        return api_refuse(error, 400, "unsupported_parameter", "tool_choice",
+                          "'tool_choice' must be \"auto\" or \"none\"");
+    return 0;
+}
+
+static int check_messages(const ChatMessages *f, ApiError *error) {
+    size_t n = json_array_size(f->messages);
+    int status = 0;
+    if (!json_is_array(f->messages) || n == 0 || n > MAX_MESSAGES)
+        return api_refuse(error, 400, "invalid_type", "messages", "'messages' must be a list of 1 to %d messages",
+                          MAX_MESSAGES);
+    for (size_t i = 0; i < n && !status; i++) status = check_message(json_array_get(f->messages, i), i, error);
+    if (!status && f->variables && !json_is_object(f->variables))
+        status = api_refuse(error, 400, "invalid_type", "chat_template_kwargs",
+                            "'chat_template_kwargs' must be an object");
+    return status ? status : check_output(f, error);
+}
+
+/* For the built-in formats. */
+static int apply_plainly(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
+    size_t n = json_array_size(f->messages);
+    fr_error why;
+    fr_chat_message *messages = malloc(n * sizeof *messages);
+    if (!messages) return api_refuse(error, 500, NULL, NULL, "memory ran out");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *message = json_array_get(f->messages, i);
+        const char *content = json_string_value(json_object_get(message, "content"));
+        messages[i] = (fr_chat_message){json_string_value(json_object_get(message, "role")), content ? content : ""};
+    }
+    int status = fr_chat_apply(m->model, messages, (int)n, NULL, out, &why);
+    free(messages);
+    return status ? api_refuse_error(error, "messages", &why) : 0;
+}
+
+int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
+    fr_error why;
+    *out = (fr_chat_result){0};
+    int status = check_messages(f, error);
+    if (status) return status;
+    json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body is the call's own */
+    if (f->reasoning_effort && !variables) variables = json_object();
+    if (f->reasoning_effort) json_object_set_new(variables, "reasoning_effort", json_string(f->reasoning_effort));
+    bool has_template = strcmp(m->info.chat_family, "none") != 0 && !m->info.chat_template_error;
+    if (!has_template && !f->tools && !f->variables) return apply_plainly(m, f, out, error);
+    const fr_chat_options options = {
+        .messages = json_dumps(f->messages, JSON_COMPACT),
+        .tools = f->tools ? json_dumps(f->tools, JSON_COMPACT) : NULL,
+        .variables = variables ? json_dumps(variables, JSON_COMPACT) : NULL,
+    };
+    status = fr_chat_apply(m->model, NULL, 0, &options, out, &why);
+    return status ? api_refuse_error(error, "messages", &why) : 0;
+}
+
+int chat_messages_add(Plan *plan, const ChatMessages *f, ApiError *error) {
+    fr_chat_result result;
+    int status = chat_messages_apply(plan->model, f, &result, error);
+    if (status) return status;
+    Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
+    result.tokens = NULL;
+    fr_chat_result_free(&result);
+    return plan_add_prompt(plan, &prompt, error);
+}

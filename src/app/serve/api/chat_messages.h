@@ -1,0 +1,18 @@
+/* chat_messages.h - the prompt of a conversation, as /v1/chat/completions and /apply-template describe it. */
+#ifndef SERVE_CHAT_MESSAGES_H
+#define SERVE_CHAT_MESSAGES_H
+
+#include "app/serve/api/plan.h"
+
+/* Borrowed from the body. */
+typedef struct ChatMessages {
+    const json_t *messages, *variables, *tools, *tool_choice, *response_format, *modalities;
+    const char *reasoning_effort; /* a variable of some templates */
+} ChatMessages;
+
+/* Within json_memory_limit. The caller frees *out by fr_chat_result_free. */
+int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
+/* Adds the tokens of the conversation to the plan. */
+int chat_messages_add(Plan *plan, const ChatMessages *f, ApiError *error);
+
+#endif

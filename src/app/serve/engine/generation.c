@@ -1,0 +1,72 @@
+/* generation.c - what the event loop does with a generation. */
+#include "app/serve/engine/generation.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text) {
+    if (b->n == b->capacity) {
+        size_t capacity = b->capacity ? 2 * b->capacity : 16;
+        TokenRecord *grown = realloc(b->tokens, capacity * sizeof *grown);
+        if (!grown) return false;
+        b->tokens = grown;
+        b->capacity = capacity;
+    }
+    b->text.max_bytes = TOKEN_BATCH_MAX_TEXT;
+    if (token->n_text && !buf_append(&b->text, text, token->n_text)) return false;
+    b->tokens[b->n++] = *token;
+    return true;
+}
+
+void token_batch_clear(TokenBatch *b) {
+    b->n = 0;
+    if (b->text.data) buf_clear(&b->text);
+}
+
+void token_batch_free(TokenBatch *b) {
+    free(b->tokens);
+    buf_free(&b->text);
+    *b = (TokenBatch){.tokens = NULL};
+}
+
+static void deliver(Message *m) {
+    Generation *g = (Generation *)m;
+    g->on_news(g);
+}
+
+Generation *generation_new(ServedModel *model, const fr_request_options *options, Mailbox *mailbox) {
+    Generation *g = calloc(1, sizeof *g);
+    if (!g) return NULL;
+    g->message.deliver = deliver;
+    g->mailbox = mailbox;
+    g->model = model;
+    g->options = *options;
+    g->submitted_s = clock_s();
+    return g;
+}
+
+void generation_free(Generation *g) {
+    if (!g) return;
+    token_batch_free(&g->fresh);
+    free(g);
+}
+
+bool generation_take(Generation *g, TokenBatch *out) {
+    pthread_mutex_lock(&g->mailbox->lock);
+    TokenBatch empty = *out;
+    *out = g->fresh;
+    g->fresh = empty;
+    bool is_ended = g->is_ended;
+    pthread_mutex_unlock(&g->mailbox->lock);
+    return is_ended;
+}
+
+bool generation_is_open(Generation *g) {
+    pthread_mutex_lock(&g->mailbox->lock);
+    bool is_open = g->is_open;
+    pthread_mutex_unlock(&g->mailbox->lock);
+    return is_open;
+}
+
+void generation_cancel(Generation *g) { atomic_store(&g->wants_cancel, true); }

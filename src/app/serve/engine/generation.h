@@ -1,0 +1,73 @@
+/* generation.h - one text being generated, on its way between the event loop and the engine thread.
+ *
+ *     event loop                                   engine thread
+ *     generation_new                               waits in the queue of its model
+ *     engine_thread_submit      ───────────────►   fr_request_open, steps; tokens are appended to `fresh`
+ *     on_news: generation_take  ◄───────────────   mailbox_post after each step with news
+ *     generation_cancel         ───────────────►   closed before the next step
+ *     on_news with is_ended     ◄───────────────   never touched again
+ *     generation_free
+ */
+#ifndef SERVE_GENERATION_H
+#define SERVE_GENERATION_H
+
+#include "app/serve/engine/mailbox.h"
+#include "app/serve/engine/served_model.h"
+#include "base/mem.h"
+
+#include <stdatomic.h>
+
+typedef struct TokenRecord {
+    int32_t token;
+    int32_t source;  /* place of the draft that proposed it in fr_request_options.drafts; -1: the target's own token */
+    uint32_t n_text; /* bytes of text that are certain since this token */
+    double logprob;
+} TokenRecord;
+
+/* Tokens in order, with their text one after the other. */
+typedef struct TokenBatch {
+    TokenRecord *tokens;
+    size_t n, capacity;
+    Buf text;
+} TokenBatch;
+
+enum { TOKEN_BATCH_MAX_TEXT = 64 << 20 };
+
+bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text); /* false: no memory */
+void token_batch_clear(TokenBatch *b);
+void token_batch_free(TokenBatch *b);
+
+struct Generation {
+    Message message; /* first */
+    Mailbox *mailbox;
+    ServedModel *model;
+    fr_request_options options;     /* what it points to must live as long as the generation */
+    void (*on_news)(Generation *g); /* in the event loop; may free a generation that has ended */
+    void *user;
+    atomic_bool wants_cancel;
+
+    /* Of the engine thread: */
+    Generation *next;
+    fr_request *request;
+
+    /* Under the lock of the mailbox: */
+    TokenBatch fresh;
+    bool is_open; /* left the queue */
+    bool is_ended;
+    fr_finish finish;
+    fr_error error;
+    fr_stats stats;
+    double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
+};
+
+/* NULL: no memory. on_token and user of the options are set by the engine thread. */
+Generation *generation_new(ServedModel *model, const fr_request_options *options, Mailbox *mailbox);
+/* It was never submitted, or has ended. NULL is fine. */
+void generation_free(Generation *g);
+/* Moves what is new into *out, which is empty. True: the generation has ended, and on_news will not be called again. */
+bool generation_take(Generation *g, TokenBatch *out);
+/* Whether it left the queue. */
+bool generation_is_open(Generation *g);
+void generation_cancel(Generation *g);
+
+#endif

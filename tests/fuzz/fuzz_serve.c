@@ -1,0 +1,100 @@
+/* fuzz_serve.c - what a client may send to `forerun serve`: a request is refused with a sentence, or prepared as one that
+ * the engine may be given.
+ *
+ * Byte 0 chooses: 'h': the head of a request; else the endpoint, by its number, whose body follows. */
+#include "app/json_memory.h"
+#include "app/serve/api/plan.h"
+#include "app/serve/http/http_head.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
+
+static void parse_head(const uint8_t *bytes, size_t n) {
+    HttpHead head;
+    const char *why = NULL;
+    char *copy = malloc(n + 1);
+    memcpy(copy, bytes, n);
+    copy[n] = '\0';
+    int status = http_head_parse(&head, copy, n, &why);
+    fr_assert(status ? why && status >= 400 && status < 600
+                     : head.content_length >= 0 && head.n_headers <= HTTP_MAX_HEADERS && *head.method);
+    if (!status) fr_assert(head.path[0] == '/' || strcmp(head.path, "*") == 0);
+    free(copy);
+}
+
+static Service *service(void) {
+    static Service s;
+    static ServedModel model = {.name = "fuzz",
+                                .n_ctx = 64,
+                                .max_requests = 4,
+                                .max_queued = 4,
+                                .drafts = {"pld", "rest:index=x"},
+                                .n_drafts = 2};
+    if (s.models) return &s;
+    json_memory_install();
+    fr_assert(fr_model_open(&model.model, "tests/fuzz/target.gguf", NULL, NULL) == FR_OK);
+    fr_model_get_info(model.model, &model.info);
+    s.models = &model;
+    s.n_models = 1;
+    return &s;
+}
+
+static const Endpoint *endpoint_at(unsigned i) {
+    static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints,
+                                               native_completion_endpoints, token_endpoints};
+    const Endpoint *found[32];
+    unsigned n = 0;
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (const Endpoint *e = families[f]; e->path && n < 32; e++)
+            if (e->prepare) found[n++] = e;
+    return found[i % n];
+}
+
+typedef struct Work {
+    ApiCall call;
+    const char *body;
+    size_t n;
+} Work;
+
+static void prepare(void *user) {
+    Work *w = user;
+    const json_t *body = json_loadb(w->body, w->n, 0, NULL);
+    if (!json_is_object(body)) api_refuse(&w->call.error, 400, NULL, NULL, "no object");
+    else fr_assert(w->call.endpoint->prepare(&w->call, body) == 0 || w->call.error.status);
+}
+
+/* What the engine would be given is in range. */
+static void check_plan(const Plan *p) {
+    fr_assert(p->n >= 1 && p->n_prompts * p->n <= API_MAX_CHOICES && p->max_tokens >= 0);
+    for (int i = 0; i < p->n_prompts; i++) {
+        fr_assert(p->prompts[i].n >= 1 && p->prompts[i].n <= p->model->n_ctx);
+        for (int64_t k = 0; k < p->prompts[i].n; k++)
+            fr_assert(p->prompts[i].tokens[k] >= 0 && p->prompts[i].tokens[k] < p->model->info.n_vocab);
+    }
+    for (int i = 0; i < p->n_stops; i++) fr_assert(*p->stops[i]);
+    fr_assert(p->n_drafts <= API_MAX_DRAFTS && p->sampling.top_p > 0 && p->sampling.temperature >= 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
+    if (n < 1) return 0;
+    if (bytes[0] == 'h') {
+        parse_head(bytes + 1, n - 1);
+        return 0;
+    }
+    Work *w = calloc(1, sizeof *w);
+    w->call.service = service();
+    w->call.endpoint = endpoint_at(bytes[0]);
+    w->call.reply.max_bytes = 1 << 20;
+    w->body = (const char *)bytes + 1;
+    w->n = n - 1;
+    if (json_memory_limit(4 << 20, prepare, w) && !w->call.error.status && w->call.plan.n_prompts > 0)
+        check_plan(&w->call.plan);
+    else if (w->call.error.status) fr_assert(w->call.error.message[0]);
+    if (w->call.free_own) w->call.free_own(w->call.own);
+    plan_free(&w->call.plan);
+    buf_free(&w->call.reply);
+    free(w);
+    return 0;
+}

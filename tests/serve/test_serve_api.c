@@ -1,0 +1,341 @@
+/* test_serve_api.c - what the endpoints answer: texts, usage, events, defaults, and refusals by name. */
+#include "serve_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static ServeRig server;
+
+static int start(void **state) {
+    (void)state;
+    serve_start(&server, "-t 2 -c 256 --parallel 8 --draft ngram-trie --draft suffix");
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    return serve_stop(&server);
+}
+
+static void the_server_tells_what_it_is(void **state) {
+    (void)state;
+    json_t *health = serve_json(&server, "/health", 200, NULL), *models = serve_json(&server, "/v1/models", 200, NULL),
+           *props = serve_json(&server, "/props", 200, NULL), *slots = serve_json(&server, "/slots", 200, NULL);
+    assert_string_equal(json_text_at(health, "status"), "ok");
+    assert_string_equal(json_text_at(models, "object"), "list");
+    assert_string_equal(json_text_at(models, "data.0.id"), "target");
+    assert_string_equal(json_text_at(models, "data.0.object"), "model");
+    assert_int_equal(json_int_at(props, "n_ctx"), 256);
+    assert_int_equal(json_int_at(props, "total_slots"), 8);
+    assert_string_equal(json_text_at(props, "drafts.1"), "suffix");
+    assert_int_equal(json_array_size(slots), 0);
+    json_decref(health), json_decref(models), json_decref(props), json_decref(slots);
+}
+
+static void a_completion_has_text_usage_and_timings(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/v1/completions", 200,
+                           "{\"prompt\": \"Once upon a time\", \"max_tokens\": 20, \"temperature\": 0, \"user\": "
+                           "\"x\", \"store\": false}");
+    assert_string_equal(json_text_at(j, "object"), "text_completion");
+    assert_int_equal(strncmp(json_text_at(j, "choices.0.text"), ", there was", 11), 0);
+    assert_string_equal(json_text_at(j, "choices.0.finish_reason"), "length");
+    assert_int_equal(json_int_at(j, "usage.completion_tokens"), 20);
+    assert_int_equal(json_int_at(j, "usage.prompt_tokens") + 20, json_int_at(j, "usage.total_tokens"));
+    assert_int_equal(json_int_at(j, "timings.predicted_n"), 20);
+    json_int_t accepted = json_int_at(j, "usage.completion_tokens_details.accepted_prediction_tokens");
+    assert_int_equal(json_int_at(j, "timings.draft_n_accepted"), accepted);
+    assert_int_equal(json_int_at(j, "timings.draft_n"),
+                     accepted + json_int_at(j, "usage.completion_tokens_details.rejected_prediction_tokens"));
+    json_decref(j);
+    j = serve_json(&server, "/v1/completions", 200, "{\"prompt\": \"Once upon a time\", \"temperature\": 0}");
+    assert_int_equal(json_int_at(j, "usage.completion_tokens"), 16); /* OpenAI's default */
+    assert_true(json_int_at(j, "usage.prompt_tokens_details.cached_tokens") > 0);
+    json_decref(j);
+}
+
+static void a_seed_gives_one_text_and_is_reported(void **state) {
+    (void)state;
+    json_t *first = serve_json(&server, "/v1/completions", 200, "{\"prompt\": \"One day\", \"max_tokens\": 24}");
+    json_int_t seed = json_int_at(first, "seed");
+    char body[256];
+    snprintf(body, sizeof body, "{\"prompt\": \"One day\", \"max_tokens\": 24, \"seed\": %lld}", (long long)seed);
+    json_t *again = serve_json(&server, "/v1/completions", 200, body),
+           *other = serve_json(&server, "/v1/completions", 200, "{\"prompt\": \"One day\", \"max_tokens\": 24}");
+    assert_string_equal(json_text_at(first, "choices.0.text"), json_text_at(again, "choices.0.text"));
+    assert_int_not_equal(json_int_at(other, "seed"), seed);
+    json_decref(first), json_decref(again), json_decref(other);
+}
+
+/* Choice i has the seed + i. */
+static void several_choices_are_several_seeds(void **state) {
+    (void)state;
+    json_t *all = serve_json(&server, "/v1/completions", 200,
+                             "{\"prompt\": [\"One day\", \"The cat\"], \"n\": 3, \"max_tokens\": 12, \"seed\": 7}");
+    assert_int_equal(json_array_size(json_at(all, "choices")), 6);
+    for (int i = 0; i < 6; i++) {
+        char body[256], path[64];
+        snprintf(body, sizeof body, "{\"prompt\": \"%s\", \"max_tokens\": 12, \"seed\": %d}",
+                 i < 3 ? "One day" : "The cat", 7 + i % 3);
+        json_t *alone = serve_json(&server, "/v1/completions", 200, body);
+        snprintf(path, sizeof path, "choices.%d.text", i);
+        assert_string_equal(json_text_at(all, path), json_text_at(alone, "choices.0.text"));
+        snprintf(path, sizeof path, "choices.%d.index", i);
+        assert_int_equal(json_int_at(all, path), i);
+        json_decref(alone);
+    }
+    assert_int_equal(json_int_at(all, "usage.completion_tokens"), 72);
+    json_decref(all);
+}
+
+static void stops_and_echo(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/v1/completions", 200,
+                           "{\"prompt\": \"Once upon a time\", \"max_tokens\": 60, \"temperature\": 0, \"stop\": "
+                           "[\"zzzz\", \" girl\"], \"echo\": true}");
+    assert_string_equal(json_text_at(j, "choices.0.text"), "Once upon a time, there was a little");
+    assert_string_equal(json_text_at(j, "choices.0.finish_reason"), "stop");
+    json_decref(j);
+}
+
+/* A stream has the text of the whole answer, however it is cut. */
+static void check_stream(const char *path, const char *body, const char *in_event, const char *in_answer,
+                         bool has_done) {
+    char streamed_body[600];
+    snprintf(streamed_body, sizeof streamed_body, "{\"stream\": true, %s", body + 1);
+    Answer a = serve_post(&server, path, streamed_body);
+    assert_int_equal(a.status, 200);
+    assert_true(a.is_whole);
+    assert_non_null(strstr(a.head, "text/event-stream"));
+    assert_true(!has_done == !strstr(a.body, "\n\ndata: [DONE]\n\n"));
+    char *text = serve_stream_text(&a, in_event);
+    json_t *whole = serve_json(&server, path, 200, body);
+    assert_string_equal(text, json_text_at(whole, in_answer));
+    assert_true(strlen(text) > 10);
+    free(text);
+    json_decref(whole);
+    answer_free(&a);
+}
+
+static void a_stream_is_the_whole_answer_in_pieces(void **state) {
+    (void)state;
+    check_stream("/v1/completions", "{\"prompt\": \"One day\", \"max_tokens\": 40, \"seed\": 3}", "choices.0.text",
+                 "choices.0.text", true);
+    check_stream(
+        "/v1/chat/completions",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story\"}], \"max_tokens\": 40, \"seed\": 3}",
+        "choices.0.delta.content", "choices.0.message.content", true);
+    check_stream("/completion", "{\"prompt\": \"One day\", \"n_predict\": 40, \"seed\": 3}", "content", "content",
+                 false);
+}
+
+static void usage_of_a_stream_comes_last_and_only_if_asked_for(void **state) {
+    (void)state;
+    Answer plain = serve_post(
+        &server, "/v1/chat/completions",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 5, \"stream\": true}");
+    Answer asked = serve_post(
+        &server, "/v1/chat/completions",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"max_tokens\": 5, \"stream\": true, "
+        "\"stream_options\": {\"include_usage\": true}}");
+    assert_null(strstr(plain.body, "\"usage\""));
+    assert_null(strstr(plain.body, "\"choices\":[]"));
+    assert_non_null(strstr(asked.body, "\"choices\":[],\"usage\":{\"prompt_tokens\":"));
+    assert_non_null(strstr(plain.body, "\"finish_reason\":\"length\""));
+    assert_non_null(strstr(plain.body, "\"timings\":"));
+    answer_free(&plain), answer_free(&asked);
+}
+
+static void tokens_and_templates(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/tokenize", 200, "{\"content\": \"Once upon a time\"}");
+    char *tokens = json_dumps(json_at(j, "tokens"), JSON_COMPACT), body[512];
+    snprintf(body, sizeof body, "{\"tokens\": %s}", tokens);
+    json_t *back = serve_json(&server, "/detokenize", 200, body);
+    assert_string_equal(json_text_at(back, "content"), "Once upon a time");
+    json_decref(back);
+    snprintf(body, sizeof body, "{\"prompt\": %s, \"max_tokens\": 4, \"temperature\": 0, \"echo\": true}", tokens);
+    json_t *continued = serve_json(&server, "/v1/completions", 200, body);
+    assert_int_equal(strncmp(json_text_at(continued, "choices.0.text"), "Once upon a time", 16), 0);
+    json_decref(continued), json_decref(j);
+    free(tokens);
+    j = serve_json(&server, "/apply-template", 200,
+                   "{\"messages\": [{\"role\": \"system\", \"content\": [{\"type\": \"text\", \"text\": \"Be\"}, "
+                   "{\"type\": \"text\", "
+                   "\"text\": \" kind\"}]}, {\"role\": \"user\", \"content\": \"hello\"}]}");
+    assert_non_null(strstr(json_text_at(j, "prompt"), "Be kind"));
+    assert_non_null(strstr(json_text_at(j, "prompt"), "hello"));
+    json_decref(j);
+}
+
+static void the_native_form_of_llama_cpp(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/completion", 200,
+                           "{\"prompt\": \"Once upon a time\", \"n_predict\": 8, \"temperature\": 0, \"cache_prompt\": "
+                           "true, \"return_tokens\": true}");
+    assert_true(json_is_true(json_at(j, "stop")));
+    assert_string_equal(json_text_at(j, "stop_type"), "limit");
+    assert_int_equal(json_int_at(j, "tokens_predicted"), 8);
+    assert_int_equal(json_array_size(json_at(j, "tokens")), 8);
+    assert_string_equal(json_text_at(j, "prompt"), "Once upon a time");
+    json_decref(j);
+}
+
+static void drafts_are_chosen_by_name_and_change_no_text(void **state) {
+    (void)state;
+    static const char *const choices[] = {"\"none\"", "\"suffix\"", "[\"ngram-trie\", \"suffix\"]", "[]"};
+    char *first = NULL;
+    for (int i = 0; i < 4; i++) {
+        char body[256];
+        snprintf(body, sizeof body,
+                 "{\"prompt\": \"One day\", \"max_tokens\": 60, \"seed\": 11, \"draft\": %s, \"tree_budget\": 8}",
+                 choices[i]);
+        json_t *j = serve_json(&server, "/v1/completions", 200, body);
+        bool drafts = i == 1 || i == 2;
+        assert_true(drafts == (json_int_at(j, "timings.draft_n") > 0));
+        if (!first) first = strdup(json_text_at(j, "choices.0.text"));
+        assert_string_equal(json_text_at(j, "choices.0.text"), first);
+        json_decref(j);
+    }
+    free(first);
+    json_decref(
+        serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"draft\": \"rest:index=/etc/passwd\"}"));
+    json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"draft\": \"pld\"}"));
+}
+
+/* A prediction that is right is accepted, one that is wrong changes no text. */
+static void a_prediction_is_a_drafter(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"prompt\": \"Once upon a time\", \"max_tokens\": 60, \"seed\": 1, \"temperature\": 0.8, \"draft\": "
+        "\"none\", \"tree_budget\": 16, \"prediction\": {\"type\": \"content\", \"content\": %s}}";
+    char body[4096];
+    snprintf(body, sizeof body, format, "\"\"");
+    json_t *plain = serve_json(&server, "/v1/completions", 200, body);
+    json_t *text = json_string(json_text_at(plain, "choices.0.text"));
+    char *right = json_dumps(text, JSON_ENCODE_ANY);
+    assert_int_equal(json_int_at(plain, "timings.draft_n"), 0);
+    snprintf(body, sizeof body, format, right);
+    json_t *predicted = serve_json(&server, "/v1/completions", 200, body);
+    assert_string_equal(json_text_at(predicted, "choices.0.text"), json_string_value(text));
+    assert_true(json_int_at(predicted, "usage.completion_tokens_details.accepted_prediction_tokens") > 40);
+    snprintf(body, sizeof body, format,
+             "[{\"type\": \"text\", \"text\": \"All of this \"}, {\"type\": \"text\", \"text\": \"is wrong.\"}]");
+    json_t *wrong = serve_json(&server, "/v1/completions", 200, body);
+    assert_string_equal(json_text_at(wrong, "choices.0.text"), json_string_value(text));
+    assert_true(json_int_at(wrong, "usage.completion_tokens_details.rejected_prediction_tokens") > 0);
+    json_decref(plain), json_decref(predicted), json_decref(wrong), json_decref(text);
+    free(right);
+    json_decref(serve_json(&server, "/v1/completions", 400, "{\"prompt\": \"x\", \"prediction\": \"text\"}"));
+}
+
+/* What cannot be honoured is refused by name. */
+static void refusals_name_the_field(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *param;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\": \"x\", \"temperature\": -1}", "temperature"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"temperature\": \"hot\"}", "temperature"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"temperature\": 1e300}", "temperature"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"max_tokens\": 0}", "max_tokens"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"max_tokens\": 1.5}", "max_tokens"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"n\": 0}", "n"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"n\": 1000000}", "n"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"stream\": \"yes\"}", "stream"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"stop\": \"\"}", "stop"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"stop\": [1]}", "stop"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"mirostat\": 2}", "mirostat"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"temprature\": 1}", "temprature"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"stream_options\": {\"include_usage\": true}}", "stream_options"},
+        {"/v1/completions", "{\"prompt\": [100000]}", "prompt"},
+        {"/v1/completions", "{\"prompt\": [[1], [-1]]}", "prompt"},
+        {"/v1/completions", "{\"prompt\": {}}", "prompt"},
+        {"/v1/completions", "{}", "prompt"},
+        {"/v1/chat/completions", "{\"messages\": []}", "messages"},
+        {"/v1/chat/completions", "{\"messages\": \"hi\"}", "messages"},
+        {"/v1/chat/completions", "{\"messages\": [{\"content\": \"hi\"}]}", "messages"},
+        {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\"}]}", "messages"},
+        {"/v1/chat/completions", "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",
+         "messages"},
+        {"/v1/chat/completions",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"modalities\": [\"audio\"]}", "modalities"},
+        {"/v1/chat/completions",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"required\"}", "tool_choice"},
+        {"/tokenize", "{\"text\": \"x\"}", "text"},
+        {"/detokenize", "{\"tokens\": \"x\"}", "tokens"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *j = serve_json(&server, cases[i].path, 400, cases[i].body);
+        assert_string_equal(json_text_at(j, "error.type"), "invalid_request_error");
+        assert_string_equal(json_text_at(j, "error.param"), cases[i].param);
+        assert_true(strlen(json_text_at(j, "error.message")) > 10);
+        json_decref(j);
+    }
+}
+
+/* The same fields with values that ask for nothing are fine. */
+static void fields_that_ask_for_nothing_are_accepted(void **state) {
+    (void)state;
+    json_decref(
+        serve_json(&server, "/v1/chat/completions", 200,
+                   "{\"model\": \"gpt-4o\", \"messages\": [{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": "
+                   "\"user\", \"content\": \"b\"}], "
+                   "\"max_completion_tokens\": 2, \"n\": 1, \"temperature\": null, \"logit_bias\": {}, \"tools\": [], "
+                   "\"functions\": null, \"tool_choice\": \"auto\", "
+                   "\"response_format\": {\"type\": \"text\"}, \"reasoning_effort\": \"low\", "
+                   "\"logprobs\": false, \"mirostat\": 0, \"typical_p\": 1, \"metadata\": {\"a\": \"b\"}, "
+                   "\"service_tier\": \"auto\", "
+                   "\"modalities\": [\"text\"], \"stop\": null, \"min_p\": 0.1, \"top_k\": -1, \"chat_id\": \"\"}"));
+}
+
+static void a_prompt_beyond_the_context_is_refused(void **state) {
+    (void)state;
+    char *body = malloc(8000);
+    int n = snprintf(body, 8000, "{\"max_tokens\": 1, \"prompt\": [1");
+    for (int i = 0; i < 256; i++) n += snprintf(body + n, 8000 - (size_t)n, ", 5");
+    snprintf(body + n, 8000 - (size_t)n, "]}");
+    json_t *j = serve_json(&server, "/v1/completions", 400, body);
+    assert_string_equal(json_text_at(j, "error.code"), "context_length_exceeded");
+    json_decref(j);
+    free(body);
+}
+
+static void models_are_chosen_by_name(void **state) {
+    (void)state;
+    ServeRig two;
+    serve_start(&two, "-t 1 -c 64 --draft none -m " SERVE_MODEL " -m small=models/draft.gguf");
+    json_t *first = serve_json(&two, "/v1/completions", 200, "{\"prompt\": \"One\", \"temperature\": 0}"),
+           *small = serve_json(&two, "/v1/completions", 200,
+                               "{\"prompt\": \"One\", \"temperature\": 0, \"model\": \"small\"}"),
+           *other = serve_json(&two, "/v1/completions", 404, "{\"prompt\": \"One\", \"model\": \"large\"}");
+    assert_string_equal(json_text_at(first, "model"), "target");
+    assert_string_equal(json_text_at(small, "model"), "small");
+    assert_string_not_equal(json_text_at(first, "choices.0.text"), json_text_at(small, "choices.0.text"));
+    assert_string_equal(json_text_at(other, "error.code"), "model_not_found");
+    json_decref(first), json_decref(small), json_decref(other);
+    assert_int_equal(serve_stop(&two), 0);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    serve_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_server_tells_what_it_is),
+        cmocka_unit_test(a_completion_has_text_usage_and_timings),
+        cmocka_unit_test(a_seed_gives_one_text_and_is_reported),
+        cmocka_unit_test(several_choices_are_several_seeds),
+        cmocka_unit_test(stops_and_echo),
+        cmocka_unit_test(a_stream_is_the_whole_answer_in_pieces),
+        cmocka_unit_test(usage_of_a_stream_comes_last_and_only_if_asked_for),
+        cmocka_unit_test(tokens_and_templates),
+        cmocka_unit_test(the_native_form_of_llama_cpp),
+        cmocka_unit_test(drafts_are_chosen_by_name_and_change_no_text),
+        cmocka_unit_test(a_prediction_is_a_drafter),
+        cmocka_unit_test(refusals_name_the_field),
+        cmocka_unit_test(fields_that_ask_for_nothing_are_accepted),
+        cmocka_unit_test(models_are_chosen_by_name),
+        cmocka_unit_test(a_prompt_beyond_the_context_is_refused),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}

@@ -1,0 +1,216 @@
+/* test_serve_life.c - requests that do not end as they should: hang-ups at each stage, clients that do not read, a full
+ * queue, the end of the server. The model runs in the slow reference backend, so that there is time for it. */
+#include "serve_rig.h"
+
+#include "base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define RUNNING "forerun_num_requests_running{model_name=\"target\"}"
+#define WAITING "forerun_num_requests_waiting{model_name=\"target\"}"
+#define ABORTED "forerun_request_success_total{model_name=\"target\",finished_reason=\"abort\"}"
+#define HUNG_UP "forerun_http_hangups_total"
+#define LONG_STREAM \
+    "{\"prompt\": \"Once\", \"max_tokens\": 900, \"ignore_eos\": true, \"stream\": true, \"draft\": \"none\"}"
+#define LONG_WHOLE "{\"prompt\": \"Once\", \"max_tokens\": 900, \"ignore_eos\": true, \"draft\": \"none\"}"
+#define SHORT "{\"prompt\": \"Once\", \"max_tokens\": 2}"
+
+static int post(const ServeRig *s, const char *path, const char *body) {
+    static char text[1 << 16];
+    int fd = serve_connect(s);
+    serve_format_post(text, sizeof text, path, body);
+    serve_send(fd, text);
+    return fd;
+}
+
+/* A prompt of some hundred tokens, which takes the reference backend a while. */
+static const char *long_prompt(void) {
+    static char body[4096];
+    int n = snprintf(body, sizeof body, "{\"max_tokens\": 2, \"prompt\": [1");
+    for (int i = 0; i < 600; i++) n += snprintf(body + n, sizeof body - (size_t)n, ",%d", 300 + i % 50);
+    snprintf(body + n, sizeof body - (size_t)n, "]}");
+    return body;
+}
+
+static void expect_free(const ServeRig *s, double hung_up, double aborted) {
+    serve_wait_metric(s, RUNNING, 0);
+    serve_wait_metric(s, WAITING, 0);
+    serve_wait_metric(s, HUNG_UP, hung_up);
+    serve_wait_metric(s, ABORTED, aborted);
+    json_t *slots = serve_json(s, "/slots", 200, NULL);
+    assert_int_equal(json_array_size(slots), 0);
+    json_decref(slots);
+}
+
+static void a_hang_up_frees_its_place_at_each_stage(void **state) {
+    (void)state;
+    ServeRig s;
+    serve_start(&s, "-t 1 --parallel 1 --backend reference --draft none");
+    int fd = post(&s, "/v1/completions", LONG_STREAM); /* while streaming */
+    assert_true(serve_read_until(fd, "\"text\":"));
+    close(fd);
+    expect_free(&s, 1, 1);
+    fd = post(&s, "/v1/completions", LONG_WHOLE); /* before the first byte of an answer that is not streamed */
+    serve_wait_metric(&s, RUNNING, 1);
+    int queued = post(&s, "/v1/completions", LONG_STREAM), half = post(&s, "/v1/completions", LONG_WHOLE);
+    serve_wait_metric(&s, WAITING, 2);
+    close(queued); /* in the queue */
+    serve_wait_metric(&s, WAITING, 1);
+    shutdown(half, SHUT_WR); /* whoever closes its own side only has hung up, too */
+    serve_wait_metric(&s, WAITING, 0);
+    close(half);
+    assert_true(serve_metric(&s, RUNNING) == 1);
+    close(fd);
+    expect_free(&s, 4, 4);
+    fd = post(&s, "/v1/completions", long_prompt()); /* in prefill */
+    serve_wait_metric(&s, RUNNING, 1);
+    struct linger reset = {.l_onoff = 1};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* by RST */
+    close(fd);
+    expect_free(&s, 5, 5);
+    json_decref(serve_json(&s, "/v1/completions", 200, SHORT));
+    assert_int_equal(serve_stop(&s), 0);
+}
+
+static void a_full_queue_answers_429(void **state) {
+    (void)state;
+    ServeRig s;
+    serve_start(&s, "-t 1 --parallel 1 --queue 1 --backend reference --draft none");
+    int running = post(&s, "/v1/completions", LONG_STREAM);
+    assert_true(serve_read_until(running, "\"text\":"));
+    int queued = post(&s, "/v1/completions", SHORT);
+    serve_wait_metric(&s, WAITING, 1);
+    Answer refused = serve_post(&s, "/v1/completions", SHORT);
+    assert_int_equal(refused.status, 429);
+    assert_non_null(strstr(refused.head, "Retry-After: "));
+    assert_non_null(strstr(refused.body, "rate_limit"));
+    answer_free(&refused);
+    close(running); /* gives its place to the one that waits */
+    Answer served = serve_read_answer(queued);
+    assert_int_equal(served.status, 200);
+    answer_free(&served);
+    close(queued);
+    json_decref(serve_json(&s, "/v1/completions", 400, "{\"prompt\": \"Once\", \"n\": 3}")); /* never fits */
+    assert_int_equal(serve_stop(&s), 0);
+}
+
+/* 128 choices with some events each are more than a megabyte, which this client does not read. */
+static void a_slow_reader_is_hung_up_on(void **state) {
+    (void)state;
+    ServeRig s;
+    serve_start(&s, "-t 1 --parallel 16 --draft none");
+    char *body = malloc(16384);
+    int n = snprintf(
+        body, 16384,
+        "{\"n\": 128, \"max_tokens\": 200, \"ignore_eos\": true, \"stream\": true, \"echo\": true, \"prompt\": \"");
+    for (int i = 0; i < 800; i++) n += snprintf(body + n, 16384 - (size_t)n, "little ");
+    snprintf(body + n, 16384 - (size_t)n, "\"}");
+    int fd = serve_connect(&s), small = 4096;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    char *text = malloc(32768);
+    serve_format_post(text, 32768, "/v1/completions", body);
+    serve_send(fd, text);
+    serve_wait_metric(&s, HUNG_UP, 1);
+    serve_wait_metric(&s, RUNNING, 0);
+    assert_true(serve_metric(&s, ABORTED) > 0);
+    json_decref(serve_json(&s, "/v1/completions", 200, SHORT));
+    close(fd);
+    free(body), free(text);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
+static void sigterm_finishes_what_runs_and_refuses_the_rest(void **state) {
+    (void)state;
+    ServeRig s;
+    serve_start(&s, "-t 1 -c 128 --parallel 1 --backend reference --draft none");
+    int running = post(&s, "/v1/completions",
+                       "{\"prompt\": \"Once\", \"max_tokens\": 100, \"ignore_eos\": true, \"stream\": true}"),
+        queued = post(&s, "/v1/completions", SHORT);
+    serve_wait_metric(&s, RUNNING, 1);
+    serve_wait_metric(&s, WAITING, 1);
+    kill(s.pid, SIGTERM);
+    Answer a = {0};
+    do { /* until the signal has arrived */
+        answer_free(&a);
+        a = serve_get(&s, "/health");
+    } while (a.status == 200);
+    assert_int_equal(a.status, 503);
+    answer_free(&a);
+    a = serve_post(&s, "/v1/completions", SHORT);
+    assert_int_equal(a.status, 503);
+    assert_non_null(strstr(a.head, "Retry-After: "));
+    answer_free(&a);
+    a = serve_read_answer(running);
+    assert_true(a.is_whole);
+    assert_non_null(strstr(a.body, "data: [DONE]"));
+    answer_free(&a);
+    a = serve_read_answer(queued);
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+    close(running), close(queued);
+    assert_int_equal(serve_wait_end(&s), 0);
+}
+
+static void a_second_signal_ends_the_server(void **state) {
+    (void)state;
+    ServeRig s;
+    serve_start(&s, "-t 1 --parallel 1 --backend reference --draft none");
+    int running = post(&s, "/v1/completions", LONG_STREAM);
+    assert_true(serve_read_until(running, "\"text\":"));
+    kill(s.pid, SIGTERM);
+    Answer a = {0};
+    do {
+        answer_free(&a);
+        a = serve_get(&s, "/health");
+    } while (a.status == 200);
+    answer_free(&a);
+    kill(s.pid, SIGINT);
+    assert_int_equal(serve_wait_end(&s), 0);
+    assert_true(serve_is_closed(running));
+    close(running);
+}
+
+static void what_cannot_start_says_why(void **state) {
+    (void)state;
+    static const struct {
+        const char *args, *text;
+    } cases[] = {
+        {"", "missing model"},
+        {"-m none.gguf", "none.gguf"},
+        {"-m " SERVE_MODEL " -m " SERVE_MODEL, "two models have the name"},
+        {"-m " SERVE_MODEL " --host nowhere.invalid", "--host"},
+        {"-m " SERVE_MODEL " --tls-cert README.md", "--tls-key"},
+        {"-m " SERVE_MODEL " --tls-cert README.md --tls-key README.md", "--tls-cert"},
+        {"-m " SERVE_MODEL " --api-key-file /dev/null", "/dev/null"},
+        {"-m " SERVE_MODEL " --draft nothing", "--draft"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char command[1024], text[4096];
+        snprintf(command, sizeof command, "timeout 60 %s/../forerun serve --port 0 %s 2>&1", serve_rig_folder(),
+                 cases[i].args);
+        FILE *out = popen(command, "r");
+        size_t n = fread(text, 1, sizeof text - 1, out);
+        text[n] = '\0';
+        int status = pclose(out);
+        if (status == 0 || !strstr(text, cases[i].text)) fail_msg("%s: %d, %s", cases[i].args, status, text);
+    }
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    serve_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hang_up_frees_its_place_at_each_stage),
+        cmocka_unit_test(a_full_queue_answers_429),
+        cmocka_unit_test(a_slow_reader_is_hung_up_on),
+        cmocka_unit_test(sigterm_finishes_what_runs_and_refuses_the_rest),
+        cmocka_unit_test(a_second_signal_ends_the_server),
+        cmocka_unit_test(what_cannot_start_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
