@@ -59,7 +59,7 @@ struct('fr_chat_result', {
 struct('fr_engine_options', {
     n_threads: 'int', n_ctx: 'int', kv_type: 'int', kv_page_size: 'int', max_requests: 'int', prefill_chunk: 'int',
     kv_tokens: 'int64_t', prefix_cache: 'int', cost_cache: 'const char *', pin_threads: 'int',
-    drafts: 'const char **', n_drafts: 'int', spare: spare(),
+    drafts: 'const char **', n_drafts: 'int', max_queued: 'int', spare: spare(),
 });
 struct('fr_sampling', {
     temperature: 'float', top_k: 'int32_t', top_p: 'float', min_p: 'float', repeat_penalty: 'float',
@@ -88,7 +88,7 @@ struct('fr_stats', {
     prefill_s: 'double', decode_s: 'double', draft_s: 'double', forward_s: 'double', verify_s: 'double',
     tokens_per_s: 'double', logits_hash: 'uint64_t', n_proposals: 'int64_t', undrafted_steps: 'int64_t',
     n_counters: 'int', counters: koffi.array('fr_counter', MAX_COUNTERS), is_lossy: 'int',
-    draft_error: string(256), spare: spare(),
+    draft_error: string(256), queue_s: 'double', spare: spare(),
 });
 
 const declarations = [

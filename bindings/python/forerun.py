@@ -114,6 +114,18 @@ class fr_engine_options(ctypes.Structure):
         ("pin_threads", c_int),
         ("drafts", POINTER(c_char_p)),
         ("n_drafts", c_int),
+        ("max_queued", c_int),
+        _SPARE,
+    ]
+
+
+class fr_engine_stats(ctypes.Structure):
+    _fields_ = [
+        ("n_running", c_int),
+        ("n_queued", c_int),
+        ("kv_tokens", c_int64),
+        ("kv_tokens_running", c_int64),
+        ("kv_tokens_prefixes", c_int64),
         _SPARE,
     ]
 
@@ -214,6 +226,7 @@ class fr_stats(ctypes.Structure):
         ("counters", fr_counter * _MAX_COUNTERS),
         ("is_lossy", c_int),
         ("draft_error", c_char * 256),
+        ("queue_s", c_double),
         _SPARE,
     ]
 

@@ -41,6 +41,7 @@ static int apply_other(const fr_model *m, const char *name, const Conversation *
 
 static int apply(const fr_model *m, const fr_chat_options *o, const fr_chat_message *messages, int n_messages,
                  TemplateOutput *out, char warning[256], fr_error *err) {
+    if (n_messages == 0 && !o->messages) return error_set(err, FR_ERR_ARGUMENT, "the conversation has no messages");
     ChatMessage *copies = malloc((size_t)(n_messages ? n_messages : 1) * sizeof *copies);
     if (!copies) return error_memory(err, "messages", (size_t)n_messages * sizeof *copies);
     for (int i = 0; i < n_messages; i++) copies[i] = (ChatMessage){messages[i].role, messages[i].content};
