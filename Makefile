@@ -151,6 +151,8 @@ $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
 $(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
 $(BUILD)/tests/test_answer_reader: $(addprefix $(BUILD)/src/app/serve/answer/,answer_reader.o call_scan.o tool_forms.o)
+$(BUILD)/tests/test_answer_formats: LDLIBS = $(BUILD)/forerun-all.a $(PKG_LIBS) $(CLI_LIBS) -lm
+$(BUILD)/tests/test_answer_formats: $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 $(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o
 $(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
 $(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o
