@@ -143,10 +143,41 @@ static void messages(void **state) {
     }
 }
 
+static void responses(void **state) {
+    (void)state;
+    const Endpoint *e = responses_endpoints;
+    json_t *j = answer(e, written, FR_FINISH_EOS);
+    check_text(j, "status", "completed");
+    check_text(j, "output.0.type", "reasoning");
+    check_text(j, "output.0.content.0.text", "Hm.");
+    check_text(j, "output.1.content.0.text", "Let me look.");
+    check_text(j, "output.2.type", "function_call");
+    check_text(j, "output.2.name", "weather");
+    check_text(j, "output.2.arguments", "{\"city\": \"Rome\"}");
+    check_text(j, "output.3.arguments", "{}");
+    json_decref(j);
+    j = answer(e, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\"", FR_FINISH_LENGTH);
+    check_text(j, "status", "incomplete");
+    check_text(j, "incomplete_details.reason", "max_output_tokens");
+    check_text(j, "output.0.status", "incomplete");
+    json_decref(j);
+    for (size_t cut = 0; cut < sizeof written; cut++) {
+        char *events = stream(e, written, cut);
+        check_streamed(events, "delta", "Hm.Let me look.{\"city\": \"Rome\"}{}");
+        check_streamed(events, "text", "Hm.Let me look.");
+        check_streamed(events, "arguments", "{\"city\": \"Rome\"}{}");
+        check_streamed(events, "part.text", "Hm.Let me look.");
+        check_streamed(events, "item.name", "weatherweathertimetime");
+        check_streamed(events, "response.status", "in_progressin_progresscompleted");
+        free(events);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_completions),
         cmocka_unit_test(messages),
+        cmocka_unit_test(responses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,6 +195,75 @@ static void reasoning_and_tools_by_the_template(void **state) {
         "{\"model\": \"target\", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], " HI "}"));
 }
 
+#define RESPONSE "{\"model\": \"target\", \"max_output_tokens\": 60, \"temperature\": 0, "
+
+static void a_response_is_the_chat_completion_of_its_items(void **state) {
+    (void)state;
+    json_t *chat = serve_json(&server, "/v1/chat/completions", 200, "{\"model\": \"target\", " STORY "}"),
+           *text = serve_json(&server, "/v1/responses", 200,
+                              RESPONSE "\"input\": \"Tell me a story\", \"store\": false}"),
+           *items = serve_json(&server, "/v1/responses", 200,
+                               RESPONSE
+                               "\"input\": [{\"type\": \"message\", \"role\": \"user\", \"content\": [{\"type\": "
+                               "\"input_text\", \"text\": \"Tell me a story\"}]}]}");
+    const char *wanted = json_text_at(chat, "choices.0.message.content");
+    assert_string_equal(json_text_at(text, "output.0.content.0.text"), wanted);
+    assert_string_equal(json_text_at(items, "output.0.content.0.text"), wanted);
+    assert_string_equal(json_text_at(text, "output.0.role"), "assistant");
+    assert_int_equal(json_int_at(text, "usage.input_tokens"), json_int_at(chat, "usage.prompt_tokens"));
+    assert_int_equal(json_int_at(text, "usage.output_tokens"), json_int_at(chat, "usage.completion_tokens"));
+    Answer a = serve_post(&server, "/v1/responses", RESPONSE "\"stream\": true, \"input\": \"Tell me a story\"}");
+    char *delta = serve_stream_text(&a, "delta"), *done = serve_stream_text(&a, "response.output.0.content.0.text");
+    assert_string_equal(delta, wanted);
+    assert_string_equal(done, wanted);
+    assert_non_null(
+        strstr(a.body, "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0,"));
+    free(delta), free(done);
+    answer_free(&a);
+    json_decref(chat), json_decref(text), json_decref(items);
+}
+
+static void items_of_tools_reach_the_template(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"model\": \"thinker\", \"max_output_tokens\": 5, \"instructions\": \"Be kind\", \"tools\": [{\"type\": "
+        "\"function\", \"name\": \"f\", \"parameters\": {}}], \"input\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
+        "{\"type\": \"function_call\", \"call_id\": \"c\", \"name\": \"f\", \"arguments\": \"{}\"}, {\"type\": "
+        "\"function_call_output\", \"call_id\": \"c\", \"output\": \"%s\"}]}";
+    char body[1024];
+    snprintf(body, sizeof body, format, "42");
+    json_t *j = serve_json(&server, "/v1/responses", 200, body);
+    snprintf(body, sizeof body, format, "42 and many more words than before");
+    json_t *longer = serve_json(&server, "/v1/responses", 200, body);
+    assert_string_equal(json_text_at(j, "output.0.type"), "reasoning");
+    assert_true(json_int_at(longer, "usage.input_tokens") > json_int_at(j, "usage.input_tokens"));
+    json_decref(j), json_decref(longer);
+}
+
+static void refusals_of_responses_name_the_field(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *param;
+    } cases[] = {
+        {"{}", "input"},
+        {"{\"input\": []}", "input"},
+        {"{\"input\": \"x\", \"store\": true}", "store"},
+        {"{\"input\": \"x\", \"previous_response_id\": \"resp_1\"}", "previous_response_id"},
+        {"{\"input\": \"x\", \"background\": true}", "background"},
+        {"{\"input\": \"x\", \"text\": {\"format\": {\"type\": \"json_object\"}}}", "text"},
+        {"{\"input\": \"x\", \"tools\": [{\"type\": \"web_search\"}]}", "tools"},
+        {"{\"input\": \"x\", \"max_output_tokens\": 0}", "max_output_tokens"},
+        {"{\"input\": [{\"type\": \"item_reference\", \"id\": \"x\"}]}", "input"},
+        {"{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_image\"}]}]}", "messages"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *j = serve_json(&server, "/v1/responses", 400, cases[i].body);
+        assert_string_equal(json_text_at(j, "error.type"), "invalid_request_error");
+        assert_string_equal(json_text_at(j, "error.param"), cases[i].param);
+        json_decref(j);
+    }
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -204,6 +273,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_stream_of_a_message),
         cmocka_unit_test(errors_of_messages_have_their_shape),
         cmocka_unit_test(reasoning_and_tools_by_the_template),
+        cmocka_unit_test(a_response_is_the_chat_completion_of_its_items),
+        cmocka_unit_test(items_of_tools_reach_the_template),
+        cmocka_unit_test(refusals_of_responses_name_the_field),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

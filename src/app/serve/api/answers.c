@@ -1,6 +1,8 @@
 /* answers.c - from messages and tools to a prompt, and from tokens to items. */
 #include "app/serve/api/answers.h"
 
+#include "app/serve/api/openai_format.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,4 +124,18 @@ void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID
     const char *tail = n > 6 ? c->call->id + n - 6 : "000000";
     snprintf(id, ANSWERS_ID_SIZE, "%.6s%c%c%c", tail, letters[number / 3844 % 62], letters[number / 62 % 62],
              letters[number % 62]);
+}
+
+JsonOut answers_begin_event(Buf *out, const char *type) {
+    bool fits = buf_append(out, "event: ", 7) && buf_append(out, type, strlen(type)) && buf_append(out, "\n", 1);
+    JsonOut j = sse_begin(out);
+    j.failed = j.failed || !fits;
+    json_out_mark(&j, '{');
+    json_out_key_text(&j, "type", type);
+    return j;
+}
+
+void answers_end_event(JsonOut *j) {
+    json_out_mark(j, '}');
+    sse_end(j);
 }

@@ -31,5 +31,8 @@ const AnswerReader *answers_of(const Choice *c);
 bool answers_keep(const Choice *c, const TokenBatch *fresh);
 /* The id of a call: nine letters and digits, as Mistral's templates demand them. */
 void answers_call_id(const Choice *c, const AnswerItem *item, char id[ANSWERS_ID_SIZE]);
+/* An event that has a name: {"type": ..., and its end. */
+JsonOut answers_begin_event(Buf *out, const char *type);
+void answers_end_event(JsonOut *j);
 
 #endif

@@ -150,7 +150,7 @@ struct ApiCall {
 
 /* The endpoints of all families, which router.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completion_endpoints[],
-    token_endpoints[], status_endpoints[], messages_endpoints[];
+    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[];
 
 /* For HttpServerOptions. */
 void api_receive(void *service, HttpExchange *x);

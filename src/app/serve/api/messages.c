@@ -203,31 +203,17 @@ static void write_answer(JsonOut *out, const ApiCall *call) {
 
 /* ---- events ---------------------------------------------------------------------------------------------- */
 
-static JsonOut begin_event(Buf *out, const char *type) {
-    bool fits = buf_append(out, "event: ", 7) && buf_append(out, type, strlen(type)) && buf_append(out, "\n", 1);
-    JsonOut j = sse_begin(out);
-    j.failed = j.failed || !fits;
-    json_out_mark(&j, '{');
-    json_out_key_text(&j, "type", type);
-    return j;
-}
-
-static void end_event(JsonOut *j) {
-    json_out_mark(j, '}');
-    sse_end(j);
-}
-
 static void begin_stream(Buf *out, const ApiCall *call) {
-    JsonOut j = begin_event(out, "message_start");
+    JsonOut j = answers_begin_event(out, "message_start");
     json_out_key(&j, "message");
     write_head(&j, call);
     json_out_mark(&j, ']');
     write_stop(&j, NULL);
     write_usage(&j, call, NULL);
     json_out_mark(&j, '}');
-    end_event(&j);
-    j = begin_event(out, "ping");
-    end_event(&j);
+    answers_end_event(&j);
+    j = answers_begin_event(out, "ping");
+    answers_end_event(&j);
 }
 
 typedef struct BlockStream {
@@ -243,7 +229,7 @@ static void stream_block(void *user, AnswerEvent event, const AnswerItem *item, 
                                             [ANSWER_REASONING] = {"thinking_delta", "thinking"},
                                             [ANSWER_CALL] = {"input_json_delta", "partial_json"}};
     const BlockStream *s = user;
-    JsonOut j = begin_event(s->out, names[event]);
+    JsonOut j = answers_begin_event(s->out, names[event]);
     json_out_key_int(&j, "index", item->index);
     if (event == ANSWER_BEGINS) {
         json_out_key(&j, "content_block");
@@ -255,7 +241,7 @@ static void stream_block(void *user, AnswerEvent event, const AnswerItem *item, 
         json_out_bytes(&j, bytes, n);
         json_out_mark(&j, '}');
     }
-    end_event(&j);
+    answers_end_event(&j);
 }
 
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
@@ -267,19 +253,19 @@ static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const To
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     BlockStream s = {out, c};
     (void)answers_end(c, stream_block, &s);
-    JsonOut j = begin_event(out, "message_delta");
+    JsonOut j = answers_begin_event(out, "message_delta");
     json_out_open(&j, "delta", '{');
     write_stop(&j, c);
     json_out_mark(&j, '}');
     write_usage(&j, call, c);
     openai_write_extras(&j, call);
-    end_event(&j);
+    answers_end_event(&j);
 }
 
 static void end_stream(Buf *out, const ApiCall *call) {
     (void)call;
-    JsonOut j = begin_event(out, "message_stop");
-    end_event(&j);
+    JsonOut j = answers_begin_event(out, "message_stop");
+    answers_end_event(&j);
 }
 
 static void stream_error(Buf *out, const ApiError *e) {
