@@ -173,11 +173,40 @@ static void responses(void **state) {
     }
 }
 
+/* Marks that are control tokens have no text; the reader gets their spelling, behind the text before them. */
+static void marks_without_text(void **state) {
+    (void)state;
+    Rig r;
+    TokenBatch b = {.text.max_bytes = 1 << 16};
+    static const char arguments[] = "{\"a\": 1}";
+    const TokenRecord tokens[] = {{.token = 5, .n_text = 3},
+                                  {.token = 7},
+                                  {.token = 6, .n_text = 1},
+                                  {.token = 8},
+                                  {.token = 9, .n_text = sizeof arguments - 1}};
+    const char *const texts[] = {"Hm.", "", "f", "", arguments};
+    rig_begin(&r, chat_completions_endpoints);
+    r.answers.form = (AnswerForm){.tools = tool_form_of("mistral")};
+    r.answers.n_hidden = 2;
+    r.answers.hidden[0].token = 7, r.answers.hidden[0].mark = "[TOOL_CALLS]";
+    r.answers.hidden[1].token = 8, r.answers.hidden[1].mark = "[ARGS]";
+    answer_reader_init(&r.reader, &r.answers.form);
+    for (int i = 0; i < 5; i++) assert_true(token_batch_append(&b, &tokens[i], texts[i]));
+    assert_true(answers_feed(&r.choice, &b, NULL, NULL) && answers_end(&r.choice, NULL, NULL));
+    assert_int_equal(r.reader.n_items, 2);
+    assert_string_equal(r.reader.items[0].text.data, "Hm.");
+    assert_string_equal(r.reader.items[1].name, "f");
+    assert_string_equal(r.reader.items[1].text.data, arguments);
+    token_batch_free(&b);
+    answer_reader_free(&r.reader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_completions),
         cmocka_unit_test(messages),
         cmocka_unit_test(responses),
+        cmocka_unit_test(marks_without_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
