@@ -133,6 +133,7 @@ static void reasoning(void **state) {
     check("chatml", true, "<think>\n\n</think>\n\nYes, </think> <think>", "T[Yes, </think> <think>]");
     check("chatml", true, "<think>It <tool_call> never", "R[It <tool_call> never]");
     check(NULL, true, " Plain text", "T[ Plain text]");
+    check(NULL, true, "<think>a</think><think>b</think>", "R[a]T[<think>b</think>]");
     AnswerForm form = {.is_reasoning = true};
     Written w;
     read_cut(&form, "\nSo.</think>Yes", 3, 7, &w);
