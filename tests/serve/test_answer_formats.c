@@ -167,6 +167,9 @@ static void responses(void **state) {
         check_streamed(events, "text", "Hm.Let me look.");
         check_streamed(events, "arguments", "{\"city\": \"Rome\"}{}");
         check_streamed(events, "part.text", "Hm.Let me look.");
+        const char *delta = strstr(events, "event: response.function_call_arguments.delta\n");
+        assert_non_null(delta);
+        assert_true(strstr(delta, "\"delta\":") < strstr(delta, "\n\n"));
         check_streamed(events, "item.name", "weatherweathertimetime");
         check_streamed(events, "response.status", "in_progressin_progresscompleted");
         free(events);
