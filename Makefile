@@ -65,7 +65,7 @@ $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 LIB_ROOMS   := base format template text grammar kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
 LAB_ROOMS   := lab train/ops train/nets train/data train/loop import quant convert
-APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/model app/serve app/serve/engine app/serve/http app/serve/api
+APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/model app/serve app/serve/engine app/serve/http app/serve/answer app/serve/api
 TEST_ROOMS  := unit lossless golden train cli serve
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
@@ -166,6 +166,9 @@ $(BUILD)/tests/test_mapped_file: $(BUILD)/src/app/bus_error.o
 $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox_calls.o
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
 $(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
+$(BUILD)/tests/test_answer_reader: $(addprefix $(BUILD)/src/app/serve/answer/,answer_reader.o call_scan.o tool_forms.o)
+$(BUILD)/tests/test_answer_formats: LDLIBS = $(BUILD)/forerun-all.a $(PKG_LIBS) $(CLI_LIBS) -lm
+$(BUILD)/tests/test_answer_formats: $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 $(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o
 $(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
 $(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o

@@ -35,6 +35,16 @@ static void npm_openai(void **state) {
     run_script("check_openai.mjs", "openai");
 }
 
+static void npm_openai_responses(void **state) {
+    (void)state;
+    run_script("check_responses.mjs", "openai");
+}
+
+static void npm_anthropic(void **state) {
+    (void)state;
+    run_script("check_anthropic.mjs", "@anthropic-ai/sdk");
+}
+
 /* A certificate of our own, as the documentation of openssl makes one. */
 static void curl_over_tls(void **state) {
     (void)state;
@@ -100,6 +110,8 @@ int main(int argc, char **argv) {
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(npm_openai),
+        cmocka_unit_test(npm_openai_responses),
+        cmocka_unit_test(npm_anthropic),
         cmocka_unit_test(curl_over_tls),
         cmocka_unit_test(promtool_accepts_the_metrics),
     };

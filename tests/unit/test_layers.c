@@ -59,8 +59,9 @@ static const struct {
     {"app/model", UP_TO_SPEC "engine lab app quant convert import "},
     {"app/serve/engine", " base app "},
     {"app/serve/http", " base text app "},
-    {"app/serve/api", " base format app app/serve/engine app/serve/http "},
-    {"app/serve", UP_TO_SPEC "app app/serve/engine app/serve/http app/serve/api "},
+    {"app/serve/answer", " base "},
+    {"app/serve/api", " base format app app/serve/engine app/serve/http app/serve/answer "},
+    {"app/serve", UP_TO_SPEC "app app/serve/engine app/serve/http app/serve/answer app/serve/api "},
 };
 enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1000, MAX_LINES = 800 };
 

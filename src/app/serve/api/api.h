@@ -103,6 +103,8 @@ typedef struct Choice {
 typedef struct ApiFormat {
     void (*write_error)(JsonOut *out, const ApiError *e);
     void (*write_answer)(JsonOut *out, const ApiCall *call); /* all choices have ended */
+    /* Keeps fresh text for write_answer; NULL: in Choice.text. False: memory ran out. */
+    bool (*keep)(const Choice *choice, const TokenBatch *fresh);
     /* Server-sent events, whole with their empty lines: before the first token; fresh text of a choice (perhaps empty, then
      * with tokens); its end; after the last choice; an error after the first event. */
     void (*begin_stream)(Buf *out, const ApiCall *call);
@@ -148,7 +150,7 @@ struct ApiCall {
 
 /* The endpoints of all families, which router.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completion_endpoints[],
-    token_endpoints[], status_endpoints[];
+    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[];
 
 /* For HttpServerOptions. */
 void api_receive(void *service, HttpExchange *x);

@@ -160,7 +160,11 @@ static void end_choice(Choice *c) {
 
 /* False: memory ran out. */
 static bool keep_tokens(Choice *c, const TokenBatch *fresh) {
-    if (!c->call->plan.streams && fresh->text.n && !buf_append(&c->text, fresh->text.data, fresh->text.n)) return false;
+    const ApiFormat *format = c->call->endpoint->format;
+    bool is_kept = c->call->plan.streams || fresh->n == 0;
+    if (!is_kept && format->keep && !format->keep(c, fresh)) return false;
+    if (!is_kept && !format->keep && fresh->text.n && !buf_append(&c->text, fresh->text.data, fresh->text.n))
+        return false;
     if (!c->call->plan.returns_tokens) return true;
     for (size_t i = 0; i < fresh->n; i++) {
         TokenRecord record = fresh->tokens[i];

@@ -1,5 +1,5 @@
 /* chat_completions.c - POST /v1/chat/completions. */
-#include "app/serve/api/chat_messages.h"
+#include "app/serve/api/answers.h"
 #include "app/serve/api/openai_format.h"
 
 #include <string.h>
@@ -19,6 +19,7 @@ static const Field chat_fields[] = {
     {.name = "max_completion_tokens", C(INT, plan.max_completion_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "modalities", C(ANY, chat.modalities)},
     {.name = "response_format", C(ANY, chat.response_format)},
+    {.name = "tools", C(ANY, chat.tools)},
     {.name = "tool_choice", C(ANY, chat.tool_choice)},
     {.name = "reasoning_effort", C(TEXT, chat.reasoning_effort)},
     {.name = NULL},
@@ -31,7 +32,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     int status = fields_read(tables, body, &f, &call->error);
     int64_t most = f.plan.max_completion_tokens ? f.plan.max_completion_tokens : f.plan.max_tokens;
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, most, &call->error);
-    if (!status) status = chat_messages_add(&call->plan, &f.chat, &call->error);
+    if (!status) status = answers_prepare(call, &f.chat);
     api_call_name(call, "chatcmpl-");
     return status;
 }
@@ -47,17 +48,69 @@ static void write_head(JsonOut *out, const ApiCall *call, const char *object) {
     json_out_key_text(out, "system_fingerprint", "forerun-" FORERUN_VERSION);
 }
 
-static void write_choice(JsonOut *out, const ApiCall *call, const Choice *c) {
+static const char *finish_reason(const Choice *c) {
+    bool has_ended = c->finish == FR_FINISH_EOS || c->finish == FR_FINISH_STOP;
+    return has_ended && answers_of(c)->n_calls > 0 ? "tool_calls" : openai_finish_reason(c->finish);
+}
+
+/* {"index": ..., "id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}, as far as it is known:
+ * bytes NULL: none; further pieces of a stream have no name. */
+static void write_call(JsonOut *out, const Choice *c, const AnswerItem *item, bool is_piece, const char *bytes,
+                       size_t n) {
+    char id[ANSWERS_ID_SIZE];
+    bool is_begin = !is_piece || !bytes;
+    answers_call_id(c, item, id);
     json_out_mark(out, '{');
-    json_out_key_int(out, "index", c->index);
+    if (is_piece) json_out_key_int(out, "index", item->i_call);
+    if (is_begin) json_out_key_text(out, "id", id);
+    if (is_begin) json_out_key_text(out, "type", "function");
+    json_out_open(out, "function", '{');
+    if (is_begin) json_out_key_text(out, "name", item->name);
+    json_out_key(out, "arguments");
+    json_out_bytes(out, bytes ? bytes : "", n);
+    json_out_mark(out, '}');
+    json_out_mark(out, '}');
+}
+
+/* The texts of all items of a kind as one. False: there is none. */
+static bool write_texts(JsonOut *out, const AnswerReader *r, AnswerKind kind, const char *key) {
+    Buf text = {.max_bytes = 64 << 20};
+    int n = 0;
+    for (int i = 0; i < r->n_items; i++) {
+        if (r->items[i].kind != kind) continue;
+        if (!buf_append(&text, r->items[i].text.data, r->items[i].text.n)) out->failed = true;
+        n++;
+    }
+    if (n > 0) {
+        json_out_key(out, key);
+        json_out_bytes(out, text.data ? text.data : "", text.n);
+    }
+    buf_free(&text);
+    return n > 0;
+}
+
+static void write_message(JsonOut *out, const Choice *c) {
+    const AnswerReader *r = answers_of(c);
     json_out_open(out, "message", '{');
     json_out_key_text(out, "role", "assistant");
-    json_out_key(out, "content");
-    json_out_bytes(out, c->text.data, c->text.n);
+    if (!write_texts(out, r, ANSWER_TEXT, "content")) json_out_key_text(out, "content", r->n_calls ? NULL : "");
+    (void)write_texts(out, r, ANSWER_REASONING, "reasoning_content");
     json_out_key_null(out, "refusal");
+    if (r->n_calls > 0) json_out_open(out, "tool_calls", '[');
+    for (int i = 0; i < r->n_items; i++)
+        if (r->items[i].kind == ANSWER_CALL)
+            write_call(out, c, &r->items[i], false, r->items[i].text.data, r->items[i].text.n);
+    if (r->n_calls > 0) json_out_mark(out, ']');
     json_out_mark(out, '}');
+}
+
+static void write_choice(JsonOut *out, const ApiCall *call, const Choice *c) {
+    if (!answers_end(c, NULL, NULL)) out->failed = true;
+    json_out_mark(out, '{');
+    json_out_key_int(out, "index", c->index);
+    write_message(out, c);
     json_out_key_null(out, "logprobs");
-    json_out_key_text(out, "finish_reason", openai_finish_reason(c->finish));
+    json_out_key_text(out, "finish_reason", finish_reason(c));
     openai_write_tokens(out, call, &c->tokens);
     json_out_mark(out, '}');
 }
@@ -107,17 +160,44 @@ static void begin_stream(Buf *out, const ApiCall *call) {
     }
 }
 
+/* For stream_item. */
+typedef struct ItemStream {
+    Buf *out;
+    const Choice *choice;
+    const TokenBatch *fresh; /* for the next event; NULL: an event has them */
+} ItemStream;
+
+static void stream_item(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
+    ItemStream *s = user;
+    bool is_call = item->kind == ANSWER_CALL;
+    if (event == ANSWER_ENDS || (event == ANSWER_BEGINS && !is_call)) return;
+    JsonOut j = begin_event(s->out, s->choice->call, s->choice->index);
+    if (is_call) {
+        json_out_open(&j, "tool_calls", '[');
+        write_call(&j, s->choice, item, true, bytes, n);
+        json_out_mark(&j, ']');
+    } else {
+        json_out_key(&j, item->kind == ANSWER_TEXT ? "content" : "reasoning_content");
+        json_out_bytes(&j, bytes, n);
+    }
+    end_event(&j, s->choice->call, s->fresh, NULL);
+    s->fresh = NULL;
+}
+
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
-    if (fresh->text.n == 0 && !call->plan.returns_tokens) return;
+    ItemStream s = {.out = out, .choice = c, .fresh = fresh};
+    (void)answers_feed(c, fresh, stream_item, &s); /* without memory the reader stays silent */
+    if (!s.fresh || !call->plan.returns_tokens) return;
     JsonOut j = begin_event(out, call, c->index);
-    json_out_key(&j, "content");
-    json_out_bytes(&j, fresh->text.data ? fresh->text.data : "", fresh->text.n);
+    json_out_key_text(&j, "content", "");
     end_event(&j, call, fresh, NULL);
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
+    ItemStream s = {.out = out, .choice = c};
+    (void)answers_end(c, stream_item, &s);
     JsonOut j = begin_event(out, call, c->index);
-    end_event(&j, call, NULL, openai_finish_reason(c->finish));
+    end_event(&j, call, NULL, finish_reason(c));
 }
 
 /* Usage comes in an event without choices, for those who asked for it: others may not expect one. */
@@ -137,6 +217,7 @@ static void end_stream(Buf *out, const ApiCall *call) {
 static const ApiFormat format = {
     .write_error = openai_write_error,
     .write_answer = write_answer,
+    .keep = answers_keep,
     .begin_stream = begin_stream,
     .stream_text = stream_text,
     .end_choice = end_choice,

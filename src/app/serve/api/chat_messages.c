@@ -32,12 +32,25 @@ static int join_parts(json_t *message, const json_t *parts, size_t i_message, Ap
     return status;
 }
 
+/* Clients send the arguments of earlier calls as text, and templates expect them as values. */
+static void parse_arguments(const json_t *message) {
+    size_t i;
+    json_t *call;
+    json_array_foreach(json_object_get(message, "tool_calls"), i, call) {
+        json_t *function = json_object_get(call, "function");
+        const char *text = json_string_value(json_object_get(function, "arguments"));
+        json_t *value = text ? json_loads(text, 0, NULL) : NULL;
+        if (value) json_object_set_new(function, "arguments", value);
+    }
+}
+
 static int check_message(json_t *message, size_t i, ApiError *error) {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
     if (!json_is_object(message) || !role)
         return api_refuse(error, 400, "invalid_type", "messages", "messages[%zu] must be an object with a role", i);
     if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
+    parse_arguments(message);
     if (json_is_array(content)) return join_parts(message, content, i, error);
     if (json_is_string(content) || json_object_get(message, "tool_calls")) return 0;
     return api_refuse(error, 400, "invalid_type", "messages",
@@ -46,6 +59,22 @@ static int check_message(json_t *message, size_t i, ApiError *error) {
 
 static bool is_text(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+bool chat_messages_has_tools(const ChatMessages *f) {
+    return json_array_size(f->tools) > 0 && !is_text(f->tool_choice, "none");
+}
+
+static int check_tools(const ChatMessages *f, ApiError *error) {
+    if (f->tools && !json_is_array(f->tools))
+        return api_refuse(error, 400, "invalid_type", "tools", "'tools' must be a list");
+    for (size_t i = 0; i < json_array_size(f->tools); i++) {
+        const json_t *tool = json_array_get(f->tools, i), *function = json_object_get(tool, "function");
+        if (!is_text(json_object_get(tool, "type"), "function") || !json_is_string(json_object_get(function, "name")))
+            return api_refuse(error, 400, "invalid_value", "tools",
+                              "tools[%zu] must be {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
+    }
+    return 0;
 }
 
 /* What an answer may be besides text. */
@@ -59,7 +88,7 @@ static int check_output(const ChatMessages *f, ApiError *error) {
     if (f->tool_choice && !is_text(f->tool_choice, "auto") && !is_text(f->tool_choice, "none"))
         return api_refuse(error, 400, "unsupported_parameter", "tool_choice",
                           "'tool_choice' must be \"auto\" or \"none\"");
-    return 0;
+    return check_tools(f, error);
 }
 
 static int check_messages(const ChatMessages *f, ApiError *error) {
@@ -91,8 +120,23 @@ static int apply_plainly(const ServedModel *m, const ChatMessages *f, fr_chat_re
     return status ? api_refuse_error(error, "messages", &why) : 0;
 }
 
-int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
+/* Tools that the template has no place for are refused: the model would know nothing of them. */
+static int apply_template(const ServedModel *m, const fr_chat_options *options, fr_chat_result *out, ApiError *error) {
     fr_error why;
+    fr_chat_result without = {0};
+    if (fr_chat_apply(m->model, NULL, 0, options, out, &why)) return api_refuse_error(error, "messages", &why);
+    if (!options->tools) return 0;
+    fr_chat_options no_tools = *options;
+    no_tools.tools = NULL;
+    bool is_same = !fr_chat_apply(m->model, NULL, 0, &no_tools, &without, &why) && strcmp(without.text, out->text) == 0;
+    fr_chat_result_free(&without);
+    if (!is_same) return 0;
+    fr_chat_result_free(out);
+    return api_refuse(error, 400, "unsupported_parameter", "tools",
+                      "'tools' are not supported by the chat template of this model, which has no place for them");
+}
+
+int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
     *out = (fr_chat_result){0};
     int status = check_messages(f, error);
     if (status) return status;
@@ -100,22 +144,12 @@ int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_res
     if (f->reasoning_effort && !variables) variables = json_object();
     if (f->reasoning_effort) json_object_set_new(variables, "reasoning_effort", json_string(f->reasoning_effort));
     bool has_template = strcmp(m->info.chat_family, "none") != 0 && !m->info.chat_template_error;
-    if (!has_template && !f->tools && !f->variables) return apply_plainly(m, f, out, error);
+    bool has_tools = chat_messages_has_tools(f);
+    if (!has_template && !has_tools && !f->variables) return apply_plainly(m, f, out, error);
     const fr_chat_options options = {
         .messages = json_dumps(f->messages, JSON_COMPACT),
-        .tools = f->tools ? json_dumps(f->tools, JSON_COMPACT) : NULL,
+        .tools = has_tools ? json_dumps(f->tools, JSON_COMPACT) : NULL,
         .variables = variables ? json_dumps(variables, JSON_COMPACT) : NULL,
     };
-    status = fr_chat_apply(m->model, NULL, 0, &options, out, &why);
-    return status ? api_refuse_error(error, "messages", &why) : 0;
-}
-
-int chat_messages_add(Plan *plan, const ChatMessages *f, ApiError *error) {
-    fr_chat_result result;
-    int status = chat_messages_apply(plan->model, f, &result, error);
-    if (status) return status;
-    Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
-    result.tokens = NULL;
-    fr_chat_result_free(&result);
-    return plan_add_prompt(plan, &prompt, error);
+    return apply_template(m, &options, out, error);
 }

@@ -12,7 +12,7 @@ typedef struct ChatMessages {
 
 /* Within json_memory_limit. The caller frees *out by fr_chat_result_free. */
 int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
-/* Adds the tokens of the conversation to the plan. */
-int chat_messages_add(Plan *plan, const ChatMessages *f, ApiError *error);
+/* Whether the model is told of tools: there are some, and tool_choice is not "none". */
+bool chat_messages_has_tools(const ChatMessages *f);
 
 #endif
