@@ -61,6 +61,10 @@ struct('fr_engine_options', {
     kv_tokens: 'int64_t', prefix_cache: 'int', cost_cache: 'const char *', pin_threads: 'int',
     drafts: 'const char **', n_drafts: 'int', max_queued: 'int', spare: spare(),
 });
+struct('fr_engine_stats', {
+    n_running: 'int', n_queued: 'int', kv_tokens: 'int64_t', kv_tokens_running: 'int64_t', kv_tokens_prefixes: 'int64_t',
+    spare: spare(),
+});
 struct('fr_sampling', {
     temperature: 'float', top_k: 'int32_t', top_p: 'float', min_p: 'float', repeat_penalty: 'float',
     frequency_penalty: 'float', presence_penalty: 'float', penalty_last_n: 'int32_t', seed: 'uint64_t',
