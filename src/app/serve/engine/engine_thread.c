@@ -6,6 +6,7 @@
  * of other threads. Engines take turns, because each uses all cores for its step. */
 #include "app/serve/engine/engine_thread.h"
 
+#include "app/serve/engine/step_notes.h"
 #include "base/clock.h"
 
 #include <string.h>
@@ -66,6 +67,7 @@ static void open_waiting(ServedModel *m) {
         }
         pthread_mutex_lock(&g->mailbox->lock);
         g->is_open = true;
+        step_notes_begin(g);
         g->opened_s = clock_s();
         pthread_mutex_unlock(&g->mailbox->lock);
         g->next = m->running;
@@ -99,7 +101,7 @@ static void drop_cancelled(ServedModel *m, bool all) {
 
 static bool has_fresh_tokens(Generation *g) {
     pthread_mutex_lock(&g->mailbox->lock);
-    bool any = g->fresh.n > 0;
+    bool any = g->fresh.n > 0 || g->fresh.steps.n > 0;
     pthread_mutex_unlock(&g->mailbox->lock);
     return any;
 }
@@ -108,6 +110,7 @@ static bool has_fresh_tokens(Generation *g) {
 static void report(ServedModel *m) {
     for (Generation **at = &m->running; *at;) {
         Generation *g = *at;
+        if (g->keeps_trees) step_notes_add(g);
         fr_finish finish = fr_request_finish(g->request);
         if (finish == FR_FINISH_NONE) {
             if (has_fresh_tokens(g)) mailbox_post(g->mailbox, &g->message);

@@ -47,7 +47,10 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
         options.kv_tokens = (int64_t)m->n_ctx * (m->max_requests < FULL_CONTEXTS ? m->max_requests : FULL_CONTEXTS);
     int status = fr_engine_open(&m->engine, m->model, &options, err);
     if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field of that name */
-    return status ? status : fr_engine_measure_costs(m->engine, err);
+    if (!status) status = fr_engine_measure_costs(m->engine, err);
+    for (int n = 1; n <= SERVED_COST_ROWS && !status; n++) m->forward_s[n] = fr_engine_forward_s(m->engine, n, 0);
+    if (!status) m->context_s = (fr_engine_forward_s(m->engine, 1, 1000) - m->forward_s[1]) / 1000;
+    return status;
 }
 
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
@@ -72,6 +75,10 @@ void served_model_close(ServedModel *m) {
     fr_model_close(m->model);
     m->engine = NULL;
     m->model = NULL;
+}
+
+double served_model_plain_s(const ServedModel *m, double n_context) {
+    return m->forward_s[1] + n_context * m->context_s;
 }
 
 const char *served_model_draft(const ServedModel *m, const char *name) {

@@ -7,7 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVED_MAX_DRAFTS = 6, SERVED_MAX_MODELS = 8 }; /* `auto` counts twice, and `prediction` comes on top: 8 */
+enum {
+    SERVED_MAX_DRAFTS = 6,
+    SERVED_MAX_MODELS = 8,
+    SERVED_COST_ROWS = 32
+}; /* `auto` counts twice, and `prediction` comes on top: 8 */
 
 typedef struct Generation Generation;
 
@@ -20,7 +24,9 @@ typedef struct ServedModel {
     int n_ctx, max_requests, max_queued, tree_budget;
     const char *drafts[SERVED_MAX_DRAFTS]; /* as given by the operator; what requests use unless they choose */
     int n_drafts;
-    int64_t created_s; /* since 1970 */
+    int64_t created_s;                      /* since 1970 */
+    double forward_s[SERVED_COST_ROWS + 1]; /* T(n) without context when it was opened; 0 where it is not known */
+    double context_s;                       /* what each token of context adds to T(1) */
 
     /* Of the engine thread: */
     Generation *waiting, **waiting_last; /* in order of arrival */
@@ -42,6 +48,8 @@ typedef struct ServedModelOptions {
 /* Opens model and engine, and measures what forwards cost. After a failure nothing is left open. */
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err);
 void served_model_close(ServedModel *m);
+/* Seconds of a token of plain decoding behind n_context others: T(1, n_context). */
+double served_model_plain_s(const ServedModel *m, double n_context);
 /* The drafter of the operator's that a client calls `name`: a whole spec of --draft, or its method where one spec alone has
  * it. NULL: there is none. */
 const char *served_model_draft(const ServedModel *m, const char *name);

@@ -1,0 +1,12 @@
+/* step_notes.h - for requests that want to see it: the tree that each step proposed, and what became of it. */
+#ifndef SERVE_STEP_NOTES_H
+#define SERVE_STEP_NOTES_H
+
+#include "app/serve/engine/generation.h"
+
+/* Its request is open: notes the names of its drafts. The caller holds the lock of the mailbox. */
+void step_notes_begin(Generation *g);
+/* After a step of the engine: adds a StepRecord to `fresh` if the step added tokens. */
+void step_notes_add(Generation *g);
+
+#endif
