@@ -17,7 +17,7 @@ async function open(options, settings = {}) {
   page.on("console", (message) => message.type() === "error" && problems.push(`console: ${message.text()}`));
   page.on("request", (request) => request.url().startsWith("data:") || hosts.add(new URL(request.url()).origin));
   await page.goto(url);
-  await page.waitForSelector("#drafters input");
+  await page.waitForSelector("#drafters input", { state: "attached" });
   if (settings.temperature !== undefined) await fill(page, "#temperature", settings.temperature);
   if (settings.seed !== undefined) await fill(page, "#seed", settings.seed);
   return page;
@@ -104,9 +104,13 @@ async function stops() {
     await page.press("#message", "Shift+Enter");
     assert.equal(await page.inputValue("#message"), "Count.\n");
     await page.press("#message", "Enter");
-    await page.waitForSelector(".assistant[aria-busy] .token");
-    if (how === "button") await page.click("#stop");
-    else await page.keyboard.press("Escape");
+    // Within the page, because the whole answer takes a second.
+    await page.waitForFunction((how) => {
+      if (!document.querySelector(".assistant[aria-busy] .token")) return false;
+      if (how === "button") document.getElementById("stop").click();
+      else document.getElementById("message").dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+      return true;
+    }, how);
     await page.waitForSelector("#send:visible");
     assert.match(await page.locator(".assistant footer").last().innerText(), /stopped/);
   }

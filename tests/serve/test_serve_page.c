@@ -189,7 +189,7 @@ static void the_page_works_in_chromium(void **state) {
             "that holds its node_modules)\n");
         skip();
     }
-    serve_start(&s, "-t 2 -c 512 --tree-budget 8 --draft ngram-trie --draft suffix");
+    serve_start(&s, "-t 2 -c 2048 --tree-budget 8 --draft ngram-trie --draft suffix");
     snprintf(command, sizeof command, "timeout 300 node tests/serve/page.mjs http://127.0.0.1:%d", s.port);
     int status = system(command);
     assert_int_equal(serve_stop(&s), 0);

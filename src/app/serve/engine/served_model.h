@@ -25,7 +25,8 @@ typedef struct ServedModel {
     const char *drafts[SERVED_MAX_DRAFTS]; /* as given by the operator; what requests use unless they choose */
     int n_drafts;
     int64_t created_s;                      /* since 1970 */
-    double forward_s[SERVED_COST_ROWS + 1]; /* T(n) without context when it was opened; 0 where it is not known */
+    int64_t cost_context;                   /* tokens */
+    double forward_s[SERVED_COST_ROWS + 1]; /* T(n) behind so many tokens, when it was opened; 0: not known */
     double context_s;                       /* what each token of context adds to T(1) */
 
     /* Of the engine thread: */

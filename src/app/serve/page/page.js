@@ -116,21 +116,22 @@ function showCosts(model) {
   for (const part of [0, 0.5, 1]) {
     chart.append(svg("line", { x1: left, x2: right, y1: y(part * most), y2: y(part * most) }));
     chart.append(svg("text", { x: left - 4, y: y(part * most) + 4, "text-anchor": "end" },
-      number(part * most, most < 10 ? 1 : 0)));
+      number(part * most, most < 2 ? 2 : most < 20 ? 1 : 0)));
   }
   for (const n of [1, 8, 16, 24, 32].filter((n) => n <= costs.length))
     chart.append(svg("text", { x: x(n), y: bottom + 15, "text-anchor": "middle" }, String(n)));
   chart.append(svg("text", { x: left + 4, y: top + 12 }, "ms"));
   chart.append(svg("path", { d: costs.map((ms, i) => `${i ? "L" : "M"}${x(i + 1).toFixed(1)} ${y(ms).toFixed(1)}`).join("") }));
   const times = (n) => number(costs[n - 1] / costs[0]);
-  $("chart-text").textContent = `A forward of one token takes ${number(costs[0], 2)} ms; of 8 tokens ${times(8)} times as long, ` +
-    `of ${costs.length} ${times(costs.length)} times. Measured when the server started.`;
+  $("chart-text").textContent = `A forward of one token takes ${number(costs[0], 2)} ms; one of 8 tokens takes ` +
+    `${times(8)} times as long, one of ${costs.length} ${times(costs.length)} times, behind ${model.forward_n_context} ` +
+    "tokens of context. As it was when the server started.";
 }
 
 /* What a token of plain decoding costs at this length of the conversation: T(1), without sampling. */
 function plainMs(nContext) {
   const model = chosenModel();
-  return model?.forward_ms?.[0] > 0 ? model.forward_ms[0] + nContext * model.context_ms : 0;
+  return model?.forward_ms?.[0] > 0 ? Math.max(0, model.forward_ms[0] + (nContext - model.forward_n_context) * model.context_ms) : 0;
 }
 
 function showPlain(rate, ms = plainMs(state.nContext)) {
