@@ -96,6 +96,7 @@ typedef struct Choice {
     fr_finish finish;
     fr_error error;
     fr_stats stats;
+    double plain_s; /* of the generation */
     double submitted_s, opened_s, first_token_s, ended_s, last_token_s;
     int64_t n_tokens;
     SourceNames sources; /* where plan.shows_sources */

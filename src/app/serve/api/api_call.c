@@ -140,6 +140,7 @@ static void end_choice(Choice *c) {
     c->finish = g->finish;
     c->error = g->error;
     c->stats = g->stats;
+    c->plain_s = g->plain_s;
     c->submitted_s = g->submitted_s;
     c->opened_s = g->opened_s;
     c->first_token_s = g->first_token_s;

@@ -34,12 +34,14 @@ static void end_generation(Generation *g, fr_finish finish, const fr_error *why)
     if (g->request) fr_request_get_stats(g->request, &stats);
     if (g->request && finish == FR_FINISH_ERROR && !why) why = fr_request_error(g->request);
     if (finish == FR_FINISH_CANCELLED && g->error.code) finish = FR_FINISH_ERROR; /* add_token ran out of memory */
+    double plain_s = step_notes_plain_s(g, &stats);
     fr_request_close(g->request);
     g->request = NULL;
     pthread_mutex_lock(&g->mailbox->lock);
     g->is_ended = true;
     g->finish = finish;
     g->stats = stats;
+    g->plain_s = plain_s;
     if (why) g->error = *why;
     g->ended_s = clock_s();
     pthread_mutex_unlock(&g->mailbox->lock);

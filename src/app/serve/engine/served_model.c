@@ -84,11 +84,6 @@ void served_model_close(ServedModel *m) {
     m->model = NULL;
 }
 
-double served_model_plain_s(const ServedModel *m, double n_context) {
-    double s = m->forward_s[1] + (n_context - (double)m->cost_context) * m->context_s;
-    return s > 0 ? s : 0;
-}
-
 const char *served_model_draft(const ServedModel *m, const char *name) {
     const char *by_method = NULL;
     size_t n = strlen(name);

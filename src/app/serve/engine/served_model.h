@@ -49,8 +49,6 @@ typedef struct ServedModelOptions {
 /* Opens model and engine, and measures what forwards cost. After a failure nothing is left open. */
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err);
 void served_model_close(ServedModel *m);
-/* Seconds of a token of plain decoding behind n_context others: T(1, n_context). */
-double served_model_plain_s(const ServedModel *m, double n_context);
 /* The drafter of the operator's that a client calls `name`: a whole spec of --draft, or its method where one spec alone has
  * it. NULL: there is none. */
 const char *served_model_draft(const ServedModel *m, const char *name);

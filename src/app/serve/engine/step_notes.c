@@ -50,3 +50,12 @@ void step_notes_add(Generation *g) {
     }
     pthread_mutex_unlock(&g->mailbox->lock);
 }
+
+/* What is neither forward nor drafting is counted for each token, although a step without drafts has all of it for one:
+ * plain decoding is not made slower than it is. */
+double step_notes_plain_s(const Generation *g, const fr_stats *s) {
+    double forward_s = fr_engine_forward_s(g->model->engine, 1, s->n_prompt + s->n_generated / 2);
+    double rest_s = s->decode_s - s->forward_s - s->draft_s;
+    if (forward_s <= 0 || s->n_generated == 0) return 0;
+    return forward_s + (rest_s > 0 ? rest_s / (double)s->n_generated : 0);
+}

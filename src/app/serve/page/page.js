@@ -21,6 +21,7 @@ const state = {
   counts: new Map(), // drafter -> {proposed, accepted}, in this chat
   running: null,   // AbortController of the answer that is being written
   nContext: 0,     // tokens of the conversation, as far as the server told
+  plainMs: 0,      // what a token of plain decoding costs, by the last answer; 0: there is none
 };
 
 const number = (x, digits = 1) => x.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -74,6 +75,7 @@ function showModels() {
 
 function showModel() {
   const model = chosenModel();
+  state.plainMs = 0;
   $("model-name").textContent = model.model_alias;
   document.title = `${model.model_alias} – forerun`;
   const names = [...new Set(model.drafts ?? [])].filter((name) => name !== "none");
@@ -128,8 +130,9 @@ function showCosts(model) {
     "tokens of context. As it was when the server started.";
 }
 
-/* What a token of plain decoding costs at this length of the conversation: T(1), without sampling. */
+/* What a token of plain decoding costs here: as the last answer has it, or before the first one T(1), without sampling. */
 function plainMs(nContext) {
+  if (state.plainMs) return state.plainMs;
   const model = chosenModel();
   return model?.forward_ms?.[0] > 0 ? Math.max(0, model.forward_ms[0] + (nContext - model.forward_n_context) * model.context_ms) : 0;
 }
@@ -270,6 +273,7 @@ class Answer {
     const t = this.timings, parts = [`${this.tokens.length} tokens`];
     if (t) {
       state.nContext = t.cache_n + t.prompt_n + t.predicted_n;
+      state.plainMs = t.plain_per_token_ms;
       showPlain(t.predicted_per_second, t.plain_per_token_ms);
       parts.push(`${number(t.predicted_per_second)} tokens/s`, `${t.n_steps} steps`);
     }
@@ -486,7 +490,7 @@ $("new-chat").addEventListener("click", () => {
 $("show-panel").addEventListener("click", () => {
   const isOpen = document.body.classList.toggle("panel-open");
   $("show-panel").setAttribute("aria-expanded", String(isOpen));
-  $("show-panel").textContent = isOpen ? "Back to the chat" : "Settings and figures";
+  $("show-panel").textContent = isOpen ? "Chat" : "Settings";
 });
 $("model").addEventListener("change", showModel);
 $("key").addEventListener("change", load);
