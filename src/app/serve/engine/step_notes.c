@@ -51,11 +51,17 @@ void step_notes_add(Generation *g) {
     pthread_mutex_unlock(&g->mailbox->lock);
 }
 
-/* What is neither forward nor drafting is counted for each token, although a step without drafts has all of it for one:
- * plain decoding is not made slower than it is. */
+/* A forward of this text took so long, with so many rows in the mean; T(n) says how much less one row would have taken.
+ * Measured times are only compared with measured times, so that a busy machine makes both slower. What is neither
+ * forward nor drafting counts for each token, although a step without drafts has all of it for one: plain decoding is
+ * not made slower than it is. */
 double step_notes_plain_s(const Generation *g, const fr_stats *s) {
-    double forward_s = fr_engine_forward_s(g->model->engine, 1, s->n_prompt + s->n_generated / 2);
-    double rest_s = s->decode_s - s->forward_s - s->draft_s;
-    if (forward_s <= 0 || s->n_generated == 0) return 0;
-    return forward_s + (rest_s > 0 ? rest_s / (double)s->n_generated : 0);
+    if (s->n_steps == 0 || s->n_generated == 0) return 0;
+    int64_t n_context = s->n_prompt + s->n_generated / 2;
+    int n_rows = (int)(1 + (s->drafted + s->n_steps / 2) / s->n_steps);
+    double one_s = fr_engine_forward_s(g->model->engine, 1, n_context),
+           these_s = fr_engine_forward_s(g->model->engine, n_rows, n_context),
+           rest_s = s->decode_s - s->forward_s - s->draft_s;
+    if (these_s <= 0) return 0;
+    return s->forward_s / (double)s->n_steps * one_s / these_s + (rest_s > 0 ? rest_s / (double)s->n_generated : 0);
 }

@@ -8,7 +8,7 @@
 void step_notes_begin(Generation *g);
 /* After a step of the engine: adds a StepRecord to `fresh` if the step added tokens. */
 void step_notes_add(Generation *g);
-/* Seconds of a token of plain decoding, by T(1) as the forwards of this moment have corrected it and by what sampling took. */
+/* Seconds of a token of plain decoding, by what its own forwards took, how much less T(n) says one row takes, and by what sampling took. */
 double step_notes_plain_s(const Generation *g, const fr_stats *s);
 
 #endif
