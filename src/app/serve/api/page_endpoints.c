@@ -2,7 +2,7 @@
  *
  * The assembler reads the files while this one is built, so that they stay what editors and browsers know. Their folder is
  * looked for from the root of the project. The page needs no key, because it tells nothing; what it asks of the other
- * endpoints does. Its policy lets it load its own two files and speak to its own server, and nothing else: should text
+ * endpoints does. Its policy lets it load its own three files and speak to its own server, and nothing else: should text
  * of a model ever become markup, it could neither run nor be sent anywhere. */
 #include "app/serve/api/openai_format.h"
 
@@ -21,6 +21,7 @@
 EMBED(html, "index.html")
 EMBED(css, "page.css")
 EMBED(js, "page.js")
+EMBED(figures, "figures.js")
 
 static const ApiFormat format = {.write_error = openai_write_error};
 
@@ -44,6 +45,7 @@ static int answer(ApiCall *call, const char *begin, const char *end) {
 static int html(ApiCall *call) { return answer(call, serve_page_html, serve_page_end_html); }
 static int css(ApiCall *call) { return answer(call, serve_page_css, serve_page_end_css); }
 static int js(ApiCall *call) { return answer(call, serve_page_js, serve_page_end_js); }
+static int figures(ApiCall *call) { return answer(call, serve_page_figures, serve_page_end_figures); }
 
 const Endpoint page_endpoints[] = {
     {.method = "GET",
@@ -62,6 +64,12 @@ const Endpoint page_endpoints[] = {
      .path = "/page.js",
      .format = &format,
      .answer = js,
+     .type = "text/javascript; charset=utf-8",
+     .is_open = true},
+    {.method = "GET",
+     .path = "/figures.js",
+     .format = &format,
+     .answer = figures,
      .type = "text/javascript; charset=utf-8",
      .is_open = true},
     {.path = NULL},
