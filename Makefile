@@ -4,6 +4,7 @@
 MODE    ?= release
 BUILD   := build/$(MODE)
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 ifeq ($(origin CC),default)
 CC      := gcc
@@ -16,8 +17,9 @@ LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
 # What only the program itself is linked with.
 CLI_PKGS := libedit libevent libevent_openssl openssl
-# Only the header is needed to build: src/train/ops/gemm.c loads the library when training begins.
-HEADER_PKGS := openblas
+# Only the headers are needed to build: the libraries are loaded when training or pulling begins (src/train/ops/gemm.c,
+# src/app/model/http.c).
+HEADER_PKGS := openblas libcurl libcrypto
 CFLAGS  ?= -O2 -g
 WARN    := -Wall -Wextra -Wshadow -Wconversion
 # WERROR=-Werror in .ci/run only: a warning of some future compiler must not stop a user's build.
@@ -30,6 +32,10 @@ LDLIBS   = $(PKG_LIBS) -lm
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) $(HEADER_PKGS) 2>/dev/null))
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 CLI_LIBS   := $(shell pkg-config --libs $(CLI_PKGS) 2>/dev/null)
+# Without a library or a compiler nothing is compiled, and the reason is told once.
+HASH       := \#
+ALL_FOUND  := $(shell pkg-config --exists $(PKGS) $(CLI_PKGS) $(HEADER_PKGS) 2>/dev/null && \
+                echo '$(HASH)include <Random123/philox.h>' | $(CC) $(PKG_CFLAGS) -x c -fsyntax-only - 2>/dev/null && echo yes)
 LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 
 MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
@@ -58,8 +64,8 @@ $(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format template text kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
                spec/drafters/text spec/drafters/small spec/drafters/learned engine
-LAB_ROOMS   := lab train/ops train/nets train/data train/loop import
-APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/serve app/serve/engine app/serve/http app/serve/api
+LAB_ROOMS   := lab train/ops train/nets train/data train/loop import quant convert
+APP_ROOMS   := app app/run app/chat app/bench app/study app/train app/inspect app/perf app/model app/serve app/serve/engine app/serve/http app/serve/api
 TEST_ROOMS  := unit lossless golden train cli serve
 sources      = $(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2)))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))
@@ -104,24 +110,31 @@ $(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    IS
 $(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
 
-# Training: loops over single numbers are done several side by side; no flag that could change a bit.
-$(BUILD)/src/train/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
+# Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
+$(BUILD)/src/train/%.o $(BUILD)/src/quant/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
 $(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
 $(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
 $(BUILD)/src/app/serve/api/page_endpoints.o: $(wildcard src/app/serve/page/*)
-$(BUILD)/%.o: %.c Makefile
+$(BUILD)/%.o: %.c Makefile | $(if $(ALL_FOUND),,missing)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@
+
+.PHONY: missing
+missing:
+	@echo "A library that forerun needs, its header, or the compiler $(CC) is not installed." >&2
+	@pkg-config --print-errors --short-errors --exists $(PKGS) $(CLI_PKGS) $(HEADER_PKGS) || true
+	@echo "Debian, Ubuntu: run 'make deps', which installs what is missing. Elsewhere: docs/DEPENDENCIES.md lists it." >&2
+	@exit 1
 
 # The programs of this tree link all objects, training and importing too, through an archive that only names them; the
 # installed libraries show fr_* and nothing else.
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS)
 	@rm -f $@ && ar rcsT $@ $^
 $(BUILD)/libforerun.so: $(LIB_OBJS)
-	$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,libforerun.so.0 $^ $(LIB_LDLIBS) -o $@
+	$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,$(SONAME) $^ $(LIB_LDLIBS) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	ld -r $^ -o $(BUILD)/forerun-hidden.o
 	objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
@@ -142,6 +155,9 @@ $(BUILD)/tests/test_step_memory: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc
 $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=strdup,--wrap=strndup,--wrap=free
 # test_model refuses allocations on purpose.
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
+# test_pull_tls is a server of its own.
+$(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
+$(BUILD)/tests/test_model_name: $(BUILD)/src/app/model_name.o
 $(BUILD)/src/app/chat/line_editor.o $(BUILD)/tidy/src/app/chat/line_editor.ok: \
   PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
 $(BUILD)/src/app/serve/%.o $(BUILD)/tidy/src/app/serve/%.ok: \
@@ -175,7 +191,8 @@ $(RUNNER): tests/support/run_tests.c
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
 DEB_PACKAGES := gcc libc6-dev binutils pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev \
-                librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcmocka-dev gnuplot-nox libevent-dev libssl-dev
+                librandom123-dev libdivsufsort-dev libzstd-dev libedit-dev libopenblas-dev libcurl4-openssl-dev libssl-dev libcmocka-dev \
+                gnuplot-nox python3 libevent-dev
 DEB_CLANG    := clang libclang-rt-14-dev
 DEB_DEV      := $(DEB_CLANG) clang-format-14 clang-tidy-14
 define install_missing
@@ -197,9 +214,15 @@ deps-dev: deps
 
 # ---- see it --------------------------------------------------------------------------------------
 .PHONY: demo bench
+# The shipped target padded to 435 MB, and a drafter for it: tools/demo.c says why.
+build/demo/target.gguf: models/target.gguf | build/release/grow_model
+	@mkdir -p $(@D)
+	@build/release/grow_model $< --layers 32 --ffn 16384 -o $@
+build/demo/eagle.gguf: models/eagle.gguf build/demo/target.gguf | build/release/bench/bench_lend
+	@build/release/bench/bench_lend $^ $@
 demo: deps
-	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
-	@build/forerun compare -m models/target.gguf -f bench/prompts/demo.txt -n 120 --tree-budget 4 --color=auto --draft ngram-trie --draft suffix --draft auto
+	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun build/release/demo build/demo/eagle.gguf
+	@build/release/demo build/demo/target.gguf sps:model=models/draft.gguf eagle:file=build/demo/eagle.gguf
 bench: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun
 	build/forerun perf -m models/target.gguf
@@ -212,7 +235,13 @@ tests: $(TESTS) $(REPLAYS) $(TORTURES) $(BUILD)/torture/fail_malloc.so $(RUNNER)
 # The torture programs limit memory and take the place of malloc, which sanitizers do not bear.
 SMOKE_TESTS = $(if $(filter asan ubsan tsan,$(MODE)),,$(TORTURES))
 run-tests: tests $(BENCHES)
-	@$(RUNNER) $(TESTS) $(REPLAYS) $(SMOKE_TESTS)
+	@$(RUNNER) $(TESTS) $(REPLAYS) $(SMOKE_TESTS) $(BINDING_TESTS)
+# The bindings for Python and Node load the library of the release mode into programs that know no sanitizer. Where python3,
+# node or koffi is missing, the test says so and counts as skipped.
+BINDING_TESTS = $(if $(filter release,$(MODE)),tests/bindings/run_python tests/bindings/run_node)
+.PHONY: test-bindings
+test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
+	@$(RUNNER) $(BINDING_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=asan, MODE=ubsan): tests/unit but for the slow ones, our
 # golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
@@ -251,7 +280,8 @@ tidy: $(TIDIED)
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
                librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
-               libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5
+               libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5 \
+               libcurl4-openssl-dev libssl-dev
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
 ARM64_CC    ?= aarch64-linux-gnu-gcc
@@ -278,37 +308,56 @@ cross-aarch64: deps-cross $(SYSROOT)/done
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
 # ---- install -------------------------------------------------------------------------------------
-# forerun.pc contains PREFIX, so each install writes it anew.
+# LIBDIR=/usr/lib/x86_64-linux-gnu is for distributions. forerun.pc contains PREFIX, so each install writes it anew. ldconfig
+# makes the library known where the installation is this system's own.
+SONAME  := libforerun.so.0
+SHARE    = $(DESTDIR)$(PREFIX)/share
+LIB_INTO = $(DESTDIR)$(LIBDIR)
 .PHONY: install uninstall $(BUILD)/forerun.pc
 $(BUILD)/forerun.pc: Makefile
 	@mkdir -p $(@D)
-	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: forerun' \
-	  'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))' 'includedir=$${prefix}/include' '' \
+	  'Name: forerun' 'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
 	  'Requires.private: $(LIB_PKGS)' 'Libs: -L$${libdir} -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I$${includedir}' > $@
 install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(LIB_INTO)/pkgconfig $(SHARE)/man/man1 \
+	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 755 build/release/forerun $(DESTDIR)$(PREFIX)/bin/forerun
 	install -m 644 include/forerun.h $(DESTDIR)$(PREFIX)/include/forerun.h
-	install -m 644 build/release/libforerun.a $(DESTDIR)$(PREFIX)/lib/libforerun.a
-	install -m 755 build/release/libforerun.so $(DESTDIR)$(PREFIX)/lib/libforerun.so.$(VERSION)
-	ln -sf libforerun.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libforerun.so.0
-	ln -sf libforerun.so.0 $(DESTDIR)$(PREFIX)/lib/libforerun.so
-	install -m 644 build/release/forerun.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/forerun.pc
-	install -m 644 man/forerun.1 $(DESTDIR)$(PREFIX)/share/man/man1/forerun.1
-	cd $(DESTDIR)$(PREFIX)/share && install -d bash-completion/completions zsh/site-functions fish/vendor_completions.d
-	build/release/forerun --completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/forerun
-	build/release/forerun --completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_forerun
-	build/release/forerun --completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/forerun.fish
+	install -m 644 build/release/libforerun.a $(LIB_INTO)/libforerun.a
+	install -m 644 build/release/libforerun.so $(LIB_INTO)/libforerun.so.$(VERSION)
+	ln -sf libforerun.so.$(VERSION) $(LIB_INTO)/$(SONAME)
+	ln -sf $(SONAME) $(LIB_INTO)/libforerun.so
+	install -m 644 build/release/forerun.pc $(LIB_INTO)/pkgconfig/forerun.pc
+	install -m 644 man/forerun.1 $(SHARE)/man/man1/forerun.1
+	build/release/forerun --man-pages $(SHARE)/man/man1
+	build/release/forerun --completions bash > $(SHARE)/bash-completion/completions/forerun
+	build/release/forerun --completions zsh > $(SHARE)/zsh/site-functions/_forerun
+	build/release/forerun --completions fish > $(SHARE)/fish/vendor_completions.d/forerun.fish
+	$(if $(DESTDIR),,ldconfig 2>/dev/null || /sbin/ldconfig || true)
 uninstall:
-	cd $(DESTDIR)$(PREFIX) && rm -f bin/forerun include/forerun.h lib/libforerun.a lib/libforerun.so* \
-	  lib/pkgconfig/forerun.pc share/man/man1/forerun.1 share/bash-completion/completions/forerun \
-	  share/zsh/site-functions/_forerun share/fish/vendor_completions.d/forerun.fish
+	rm -f $(LIB_INTO)/libforerun.a $(LIB_INTO)/libforerun.so* $(LIB_INTO)/pkgconfig/forerun.pc
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/forerun include/forerun.h share/man/man1/forerun.1 share/man/man1/forerun-*.1 \
+	  share/bash-completion/completions/forerun share/zsh/site-functions/_forerun share/fish/vendor_completions.d/forerun.fish
+	$(if $(DESTDIR),,ldconfig 2>/dev/null || /sbin/ldconfig || true)
+
+# ---- packages ------------------------------------------------------------------------------------
+# Debian packages of what is committed, in build/deb (docs/PACKAGES.md); DEB_BUILD_OPTIONS=nocheck leaves out the tests.
+DEB_TREE := build/deb/forerun-$(VERSION)
+.PHONY: deb
+deb:
+	rm -rf build/deb && mkdir -p $(DEB_TREE)
+	git archive HEAD . ':(exclude)debian' | tar -x -C $(DEB_TREE)
+	tar -C build/deb --sort=name --owner=0 --group=0 -cJf build/deb/forerun_$(VERSION).orig.tar.xz forerun-$(VERSION)
+	cp -r debian $(DEB_TREE)
+	cd $(DEB_TREE) && dpkg-buildpackage -us -uc
 
 help:
 	@printf '%s\n' \
 	  'make             build build/forerun and the libraries' \
 	  'make demo        install what is missing, build, and show one text plainly and with drafters' \
 	  'make test        install what is missing, build, and run all tests' \
+	  'make test-bindings  the tests of the bindings for Python and Node alone' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make quick-tests the quick ones alone, e.g. MODE=asan' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
@@ -320,6 +369,7 @@ help:
 	  'make tidy        run clang-tidy 14 over src/' \
 	  'make bench       measure this machine, and drafters on the shipped model' \
 	  'make install     into PREFIX=/usr/local (DESTDIR is honoured); uninstall removes it' \
+	  'make deb         build the Debian packages, in build/deb' \
 	  'make deps        install the Debian packages that are missing; deps-dev also those for developers' \
 	  'make clean       remove build/'
 

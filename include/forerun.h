@@ -73,6 +73,9 @@ typedef struct fr_model_options {
     const char *activations; /* what the inputs of quantised weights are rounded to. NULL or "q16": 16-bit integers.
                               * "q8": 8-bit integers, faster with many rows; logits are then 1.6-2.7 % (rms) off.
                               * Drafting is exact with either */
+    const char *packed_file; /* optional: weights in the form that the CPU reads, as 'forerun repack' writes them; they
+                              * are mapped, and shared by processes. Used if it exists and belongs to the model; must
+                              * not be written to while the model is open (replace it by renaming) */
     int n_threads;           /* for loading; 0: all cores */
     void (*progress)(void *user, double part); /* optional; called while loading, part goes from 0 to 1 */
     void *progress_user;
@@ -88,6 +91,7 @@ typedef struct fr_model_info {
                                * family; "none": there is no template that forerun can use */
     int32_t n_vocab, n_layer, n_embd, n_ctx_train;
     size_t weight_bytes;             /* read by one forward */
+    const char *packed_error;        /* why packed_file exists and was not used; NULL otherwise */
     const char *chat_template_error; /* why the file's chat template cannot be run; NULL: it can, or there is none */
 } fr_model_info;
 

@@ -2,10 +2,12 @@
  * */
 #include "app/cli.h"
 
+#include "base/hash.h"
 #include "base/input_file.h"
 #include "spec/drafter/drafter.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,12 +59,28 @@ const char *cli_cache_folder(void) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path : NULL;
 }
 
+const char *cli_packed_file(const char *model) {
+    static char path[4096];
+    const char *folder = cli_cache_folder();
+    char *whole = folder ? realpath(model, NULL) : NULL;
+    if (!whole) return NULL;
+    const char *slash = strrchr(whole, '/');
+    int n = snprintf(path, sizeof path, "%s/packed/%.120s-%016" PRIx64 ".packed", folder, slash ? slash + 1 : whole,
+                     hash64(whole, strlen(whole), 0));
+    free(whole);
+    return n > 0 && n < (int)sizeof path ? path : NULL;
+}
+
+void cli_note_packed(const char *packed_error) {
+    if (packed_error && *packed_error) fprintf(stderr, "forerun: note: %s\n", packed_error);
+}
+
 /* ---- drafters and rules ------------------------------------------------------------------------------- */
 
-enum { HELP_WIDTH = 100, OPTION_INDENT = 6 };
+enum { OPTION_INDENT = 6 };
 
 static bool put_method(Buf *out, const char *name, const char *summary) {
-    return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, HELP_WIDTH) &&
+    return buf_printf(out, "  %s: ", name) && text_wrap(out, summary, (int)strlen(name) + 4, 4, CLI_WIDTH) &&
            buf_puts(out, "\n");
 }
 
@@ -72,7 +90,7 @@ bool cli_list_drafters(Buf *out, bool without_target) {
         "chooses among drafters that need no model, and how much they draft, step by step, down to plain decoding");
     for (const DrafterClass *const *c = drafter_classes(); *c && fits; c++) {
         if (without_target && ((*c)->observe_tree || (*c)->set_sampling)) continue;
-        fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, HELP_WIDTH);
+        fits = put_method(out, (*c)->name, (*c)->summary) && drafter_options_help(out, *c, OPTION_INDENT, CLI_WIDTH);
     }
     return fits;
 }

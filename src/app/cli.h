@@ -7,8 +7,9 @@
 #include "backend/backend.h"
 
 extern const Command command_run, command_chat, command_compare, command_bench, command_tokenize, command_inspect,
-    command_logits, command_perf, command_replay, command_study, command_index, command_train, command_distill,
-    command_import, command_serve;
+    command_logits, command_perf, command_pull, command_repack, command_replay, command_study, command_index,
+    command_train, command_distill, command_import, command_quantize, command_imatrix, command_perplexity,
+    command_convert, command_serve;
 /* All of them in the order of `forerun --help`, then NULL. */
 extern const Command *const cli_commands[];
 
@@ -28,6 +29,12 @@ int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_
  * NULL where it cannot be created. The string lives as long as the program. */
 const char *cli_cache_folder(void);
 
+/* Where the packed weights of a model file are kept ('forerun repack'); NULL: nowhere. The string lives until the next
+ * call. */
+const char *cli_packed_file(const char *model);
+/* Tells the user why packed weights are not used; NULL: nothing to tell. */
+void cli_note_packed(const char *packed_error);
+
 /* Appends the drafters with their options for --help; without_target: only those that need neither the target's
  * logits nor a model. False: no memory. */
 bool cli_list_drafters(Buf *out, bool without_target);
@@ -45,7 +52,7 @@ typedef struct CliModel {
     const char *path, *backend, *kernels;
     ActPrecision activations;
     int n_threads;
-    bool pin;
+    bool pin, is_packed_anew; /* from the model's file, although there may be packed weights */
     KvType kv;
     Gguf *gguf;
     Model *model;

@@ -14,7 +14,7 @@
 const Option cli_model_options[] = {
     {.key = "model",
      .letter = 'm',
-     OPT_FILE(CliModel, path),
+     OPT_MODEL(CliModel, path),
      .required = "model",
      .section = "Model",
      .help = "GGUF file of the model"},
@@ -51,12 +51,16 @@ void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_co
 
 int cli_model_open(CliModel *m, fr_error *err) {
     const Backend *backend;
-    const WeightsOptions options = {.kernels = m->kernels, .activations = m->activations, .n_threads = m->n_threads};
+    const WeightsOptions options = {.kernels = m->kernels,
+                                    .activations = m->activations,
+                                    .packed_file = m->is_packed_anew ? NULL : cli_packed_file(m->path),
+                                    .n_threads = m->n_threads};
     int status = backend_find(m->backend, &backend, err);
     if (!status) status = gguf_open(&m->gguf, m->path, err);
     if (!status) status = drafter_file_refuse_as_target(m->gguf, err);
     if (!status) status = model_open(&m->model, m->gguf, err);
     if (!status) status = backend->weights_open(&m->weights, m->model, &options, err);
+    if (!status) cli_note_packed(m->weights->packed_error);
     const DeviceOptions device = {.kernels = m->kernels, .n_threads = m->n_threads, .pin_threads = m->pin};
     if (!status) status = backend->device_open(&m->device, &device, err);
     if (status) cli_model_close(m);

@@ -5,6 +5,7 @@
  * is given twice the last value counts, except for lists, which grow.
  */
 #include "app/command_files.h"
+#include "app/model_cache.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,6 +36,12 @@ bool command_next_row(const Command *c, CommandRow *at) {
     if (at->row->section) at->section = at->row->section;
     if (!at->section) at->section = "Options";
     return true;
+}
+
+bool command_begins_section(const Command *c, const CommandRow *wanted) {
+    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);)
+        if (strcmp(at.section, wanted->section) == 0) return at.row == wanted->row;
+    return false;
 }
 
 bool command_row_is_flag(const Option *row) { return row->kind == OPTION_BOOL || row->kind == OPTION_INT_FLAG; }
@@ -111,6 +118,14 @@ static int parse_letters(Parser *p, const char *letters, fr_error *err) {
     return FR_OK;
 }
 
+static int refuse_argument(const Command *c, const char *text, fr_error *err) {
+    CommandRow at;
+    const char *dot = strrchr(text, '.');
+    bool is_model = dot && strcmp(dot, ".gguf") == 0 && find_key(c, "model", 5, &at) && at.row->letter == 'm';
+    return error_set(err, FR_ERR_ARGUMENT, "unexpected argument '%.80s'%s", text,
+                     is_model ? "; a model is given by -m FILE" : "");
+}
+
 /* The n-th positional argument goes to the n-th such row; a list takes all that are left. */
 static int parse_argument(Parser *p, const char *text, fr_error *err) {
     int i = 0;
@@ -120,7 +135,7 @@ static int parse_argument(Parser *p, const char *text, fr_error *err) {
         p->n_arguments++;
         return store(&at, text, err);
     }
-    return error_set(err, FR_ERR_ARGUMENT, "unexpected argument '%.80s'", text);
+    return refuse_argument(p->command, text, err);
 }
 
 static int parse_all(Parser *p, fr_error *err) {
@@ -160,6 +175,7 @@ static int parse(Parser *p, fr_error *err) {
     int status = parse_all(p, err);
     if (status || p->wants_help) return status;
     status = check_required(c, err);
+    if (!status) status = model_cache_resolve(c, err);
     if (!status && c->check) status = c->check(err);
     return status ? status : command_check_files(c, err);
 }

@@ -10,6 +10,8 @@
 
 #include <stdio.h>
 
+enum { CLI_WIDTH = 80 }; /* columns of --help */
+
 /* Exit statuses of the program. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_BUS_ERROR = 3 };
 
@@ -52,16 +54,23 @@ typedef struct CommandRow {
     int i_set;
 } CommandRow;
 bool command_next_row(const Command *c, CommandRow *at);
+/* Whether no row before this one has its section. */
+bool command_begins_section(const Command *c, const CommandRow *row);
 /* Whether the option stands without a value: -c, --color. */
 bool command_row_is_flag(const Option *row);
 /* Whether --key needs a value: --key=VALUE or --key VALUE. */
 bool command_row_takes_value(const Option *row);
 
+/* A line of the list of commands, broken so that it fits. */
+void command_print_summary(FILE *out, const char *name, const char *summary);
 /* The text of `forerun NAME --help`. False: no memory. */
 bool command_help(const Command *c, Buf *out);
 
 /* The generated section OPTIONS of man/forerun.1, and the completions of a shell (bash, zsh or fish). */
 bool command_man(const Command *const *commands, Buf *out);
+/* A man page of its own for a command, and those of all commands and methods as FOLDER/forerun-NAME.1. */
+bool command_man_page(const Command *c, Buf *out);
+int command_man_pages(const Command *const *commands, const char *folder, fr_error *err);
 bool command_completions(const Command *const *commands, const char *shell, Buf *out);
 
 /* printf into a buffer, and a string into it. False: no memory. */

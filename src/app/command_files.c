@@ -5,6 +5,7 @@
 #include "app/command_files.h"
 
 #include "base/replace_file.h"
+#include "format/gguf_split.h"
 #include "spec/drafter/drafter.h"
 
 #include <errno.h>
@@ -63,6 +64,15 @@ static const char *value_of(const CommandRow *at, int i) {
     return row->kind == OPTION_BUFFER ? base + row->offset : NULL;
 }
 
+/* Adds the other parts of a model in several files. */
+static bool add_parts(CommandFiles *files, const char *option, const char *first) {
+    char path[GGUF_MAX_PATH];
+    bool fits = true;
+    for (int i = 1; i < gguf_split_count(first) && fits; i++)
+        if (gguf_split_path(first, i, path)) fits = command_files_add(files, option, path, false);
+    return fits;
+}
+
 /* Adds the n bytes at `path`, or each of the files in them. */
 static bool add_value(CommandFiles *files, const Option *row, const char *option, const char *path, size_t n) {
     char *copy = strndup(path, n), *at = copy;
@@ -72,6 +82,7 @@ static bool add_value(CommandFiles *files, const Option *row, const char *option
         if (end) *end = '\0';
         fits = command_files_add(files, option, at, row->is_output);
         if (fits) files->items[files->n - 1].may_be_stdout = row->may_be_stdout;
+        if (fits && !row->is_output) fits = add_parts(files, option, at);
         at = end ? end + 1 : NULL;
     }
     free(copy);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { WIDTH = 100, COLUMN = 30 };
+enum { COLUMN = 30 };
 
 static bool put_spaces(Buf *out, int n) {
     bool fits = true;
@@ -12,7 +12,7 @@ static bool put_spaces(Buf *out, int n) {
 }
 
 static bool put_paragraph(Buf *out, const char *text) {
-    return text_wrap(out, text, 0, 0, WIDTH) && buf_puts(out, "\n");
+    return text_wrap(out, text, 0, 0, CLI_WIDTH) && buf_puts(out, "\n");
 }
 
 /* "  -n, --tokens=N", "      --color[=WHEN]"; returns its columns. */
@@ -36,21 +36,15 @@ static bool put_row(Buf *out, const Option *row) {
     Buf text = {.max_bytes = 8192};
     bool fits = option_describe(&text, row, true) && buf_puts(out, name);
     fits = fits && (n < COLUMN - 1 ? put_spaces(out, COLUMN - n) : buf_puts(out, "\n") && put_spaces(out, COLUMN));
-    fits = fits && text_wrap(out, text.data, COLUMN, COLUMN, WIDTH) && buf_puts(out, "\n");
+    fits = fits && text_wrap(out, text.data, COLUMN, COLUMN, CLI_WIDTH) && buf_puts(out, "\n");
     buf_free(&text);
     return fits;
-}
-
-static bool is_first_of_section(const Command *c, const CommandRow *wanted) {
-    for (CommandRow at = {.row = NULL}; command_next_row(c, &at);)
-        if (strcmp(at.section, wanted->section) == 0) return at.row == wanted->row;
-    return false;
 }
 
 static bool put_options(Buf *out, const Command *c) {
     bool fits = true;
     for (CommandRow head = {.row = NULL}; fits && command_next_row(c, &head);) {
-        if (!is_first_of_section(c, &head)) continue;
+        if (!command_begins_section(c, &head)) continue;
         fits = buf_printf(out, "\n%s:\n", head.section);
         for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);)
             if (strcmp(at.section, head.section) == 0) fits = put_row(out, at.row);
@@ -58,11 +52,23 @@ static bool put_options(Buf *out, const Command *c) {
     return fits && buf_puts(out, "\nHelp:\n  -h, --help                  print this help\n");
 }
 
+static bool put_summary(Buf *out, const char *name, const char *summary) {
+    enum { NAME = 14, INDENT = NAME + 3 };
+    return buf_printf(out, "  %-*s ", NAME, name) && text_wrap(out, summary, INDENT, INDENT, CLI_WIDTH) &&
+           buf_puts(out, "\n");
+}
+
+void command_print_summary(FILE *out, const char *name, const char *summary) {
+    Buf text = {.max_bytes = 8192};
+    if (put_summary(&text, name, summary)) fwrite(text.data, 1, text.n, out);
+    buf_free(&text);
+}
+
 static bool put_methods(Buf *out, const Command *c) {
     bool fits = buf_puts(out, "\nMethods:\n");
     size_t n_own = strlen(c->name) + 1;
     for (int i = 0; fits && c->method(i); i++)
-        fits = buf_printf(out, "  %-12s %s\n", c->method(i)->name + n_own, c->method(i)->summary);
+        fits = put_summary(out, c->method(i)->name + n_own, c->method(i)->summary);
     return fits && buf_printf(out, "\n'forerun %s METHOD --help' lists the options of a method.\n", c->name);
 }
 

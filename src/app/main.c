@@ -10,19 +10,28 @@
 #include <string.h>
 
 const Command *const cli_commands[] = {
-    &command_run,     &command_chat,   &command_compare, &command_bench, &command_tokenize, &command_inspect,
-    &command_logits,  &command_perf,   &command_replay,  &command_study, &command_index,    &command_train,
-    &command_distill, &command_import, &command_serve,   NULL,
+    &command_run,        &command_chat,
+    &command_compare,    &command_bench,
+    &command_tokenize,   &command_inspect,
+    &command_logits,     &command_perf,
+    &command_replay,     &command_study,
+    &command_index,      &command_train,
+    &command_distill,    &command_import,
+    &command_quantize,   &command_imatrix,
+    &command_perplexity, &command_convert,
+    &command_pull,       &command_repack,
+    &command_serve,      NULL,
 };
 
 static void print_help(FILE *out) {
     fputs("Usage: forerun COMMAND [OPTION...]\n"
-          "       forerun MODEL.gguf [OPTION...]    a conversation, or the answer to a prompt that is piped in\n"
-          "Run language models from GGUF files faster than one token at a time, without changing a token.\n\n"
+          "       forerun MODEL.gguf [OPTION...]    converse, or answer a piped prompt\n"
+          "Run language models from GGUF files faster than one token at a time, without\n"
+          "changing a token.\n\n"
           "Commands:\n",
           out);
-    for (const Command *const *c = cli_commands; *c; c++) fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
-    fputs("\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and verification rules.\n"
+    for (const Command *const *c = cli_commands; *c; c++) command_print_summary(out, (*c)->name, (*c)->summary);
+    fputs("\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\nverification rules.\n"
           "'forerun --completions bash|zsh|fish' prints completions for that shell.\n",
           out);
 }
@@ -114,6 +123,10 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "--man") == 0) { /* for man/update.sh, so --help does not mention it */
         Buf text = {.max_bytes = 1 << 20};
         return print(command_man(cli_commands, &text), &text);
+    }
+    if (strcmp(argv[1], "--man-pages") == 0 && argc > 2) { /* for make install, likewise */
+        fr_error err;
+        return command_man_pages(cli_commands, argv[2], &err) ? cli_fail(&err) : CLI_OK;
     }
     return run_command(argc, argv);
 }

@@ -9,6 +9,7 @@
 #include "app/sandbox.h"
 
 #include "app/sandbox_calls.h"
+#include "format/gguf_split.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,6 +55,15 @@ static int allow_reading(int rules, const char *path, fr_error *err) {
     return added || number == EBADFD ? FR_OK : refuse(number, err); /* EBADFD: a pipe, open already, as /dev/fd/N */
 }
 
+/* A file, and where its name is that of the first part of a model, the other parts. */
+static int allow_reading_parts(int rules, const char *path, fr_error *err) {
+    char part[GGUF_MAX_PATH];
+    int n = path ? gguf_split_count(path) : 1, status = allow_reading(rules, path, err);
+    for (int i = 1; i < n && !status; i++)
+        if (gguf_split_path(path, i, part)) status = allow_reading(rules, part, err);
+    return status;
+}
+
 static int restrict_files(const char *const *readable, int n, fr_error *err) {
     long version = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     if (version < 1) return FR_OK; /* an old kernel, or one that was booted without it */
@@ -61,7 +71,7 @@ static int restrict_files(const char *const *readable, int n, fr_error *err) {
     int rules = (int)syscall(SYS_landlock_create_ruleset, &attributes, sizeof attributes, 0);
     if (rules < 0) return refuse(errno, err);
     int status = FR_OK;
-    for (int i = 0; i < n && !status; i++) status = allow_reading(rules, readable[i], err);
+    for (int i = 0; i < n && !status; i++) status = allow_reading_parts(rules, readable[i], err);
     if (!status && syscall(SYS_landlock_restrict_self, rules, 0) != 0) status = refuse(errno, err);
     close(rules);
     return status;

@@ -6,6 +6,7 @@
 #include "app/stats_json.h"
 
 #include "app/json_values.h"
+#include "app/table.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -133,19 +134,20 @@ json_t *stats_json(const fr_stats *s) {
 }
 
 void stats_print_depths_head(int width) {
-    printf("\n%-*s  accepted at depth d, %% of the steps that accepted depth d - 1\n%-*s ", width, "", width, "");
+    printf("\naccepted at depth d, %% of the steps that accepted depth d - 1\n%-*s ", width, "");
     for (int d = 1; d <= STATS_DEPTHS; d++) printf(" %5d", d);
     printf("\n");
 }
 
 void stats_print_depths(const fr_stats *s, const char *name, int width) {
-    printf("%-*.*s ", width, width, name);
+    table_name(name, width);
+    putchar(' ');
     for (int d = 1; d <= STATS_DEPTHS && !isnan(stats_acceptance(s, d)); d++)
         printf(" %5.1f", 100 * stats_acceptance(s, d));
+    printf("\n");
     for (int i = 0; i < s->n_counters; i++)
         if (s->counters[i].drafted)
-            printf("   %s per step: %.2f nodes, %.3f accepted", s->counters[i].name,
+            printf("    %s per step: %.2f nodes, %.3f accepted\n", s->counters[i].name,
                    (double)s->counters[i].drafted / (double)s->n_steps,
                    (double)s->counters[i].accepted / (double)s->n_steps);
-    printf("\n");
 }

@@ -20,7 +20,8 @@ double stats_acceptance(const fr_stats *s, int depth);
  * memory. */
 json_t *stats_json(const fr_stats *s);
 
-/* A table of stats_acceptance; names are cut to `width`. */
+/* A table of stats_acceptance, with names in a column of that width (app/table.h). */
+enum { STATS_NAME_WIDTH = 24 };
 void stats_print_depths_head(int width);
 void stats_print_depths(const fr_stats *s, const char *name, int width);
 

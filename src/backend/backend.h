@@ -19,6 +19,7 @@
 #define BACKEND_BACKEND_H
 
 #include "base/machine_speed.h"
+#include "base/mapped_file.h"
 #include "model/model.h"
 
 typedef struct Backend Backend;
@@ -30,9 +31,10 @@ typedef struct Device {
 } Device;
 
 typedef struct WeightsOptions {
-    const char *kernels;                       /* name of a kernel table; NULL or "auto": the best of this machine */
-    ActPrecision activations;                  /* of matrices of block types */
-    int n_threads;                             /* that convert the weights */
+    const char *kernels;      /* name of a kernel table; NULL or "auto": the best of this machine */
+    ActPrecision activations; /* of matrices of block types */
+    const char *packed_file;  /* packed weights to be mapped in place of packing, if there are any; NULL: none */
+    int n_threads;            /* that convert the weights */
     void (*progress)(void *user, double part); /* optional; part goes from 0 to 1 */
     void *progress_user;
 } WeightsOptions;
@@ -42,6 +44,8 @@ typedef struct Weights {
     const Model *model;     /* borrowed */
     WeightsOptions options; /* kernels: the name of the table that was chosen */
     size_t bytes;           /* of matrices: what one forward reads */
+    MappedFile *mapped;     /* options.packed_file, if it is used; each forward checks that it has not changed */
+    char packed_error[508]; /* why it is not used although it is there; "" otherwise */
 } Weights;
 
 typedef struct Context {
@@ -107,6 +111,15 @@ typedef struct CostWork {
     double attention_ops;           /* of one row and one earlier token, in float */
 } CostWork;
 
+/* The inputs of the matrices of each layer. */
+typedef enum InputKind { INPUT_QKV, INPUT_O, INPUT_GATE_UP, INPUT_DOWN, INPUT_KINDS } InputKind;
+
+/* Sums of their squares over the rows of forwards, for importance matrices. */
+typedef struct InputSquares {
+    int64_t n_rows;            /* that were added */
+    double *sums[INPUT_KINDS]; /* [n_layer][inputs of the kind] */
+} InputSquares;
+
 /* What a linear layer does with its product p = W x + bias. */
 typedef enum LinearOp {
     LINEAR_SET,      /* y = p */
@@ -125,6 +138,8 @@ struct Backend {
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
     void (*weights_close)(Weights *w);
+    /* Writes them as WeightsOptions.packed_file. NULL: this backend has no such form. */
+    int (*weights_save)(const Weights *w, const char *path, fr_error *err);
     const char *const *(*kernel_names)(void);
     /* Embeddings of n tokens, out [n][n_embd]. */
     void (*embed)(const Weights *w, const int32_t *tokens, int32_t n, float *out);
@@ -168,6 +183,8 @@ struct Backend {
     int (*parts)(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
                  CostPart *out);
     void (*time_parts)(Context *c, double *seconds);
+    /* From now on each forward adds the squares of all inputs to the sums; NULL: no longer. */
+    void (*sum_inputs)(Context *c, InputSquares *to);
     int (*speed)(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
     int (*read_weights)(Device *d, const Weights *w, double *seconds,
                         fr_error *err); /* the time of reading all matrices once */

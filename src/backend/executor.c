@@ -203,10 +203,12 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
     int status = place_rows(e, rows, n_before, n_rows, err);
     if (status) return status;
     const Gguf *read = e->backend->reads_file ? e->context->weights->model->gguf : NULL;
-    if ((status = gguf_check(read, err))) return status;
+    const MappedFile *mapped = e->context->weights->mapped;
+    if ((status = gguf_check(read, err)) || (status = mapped_file_check(mapped, err))) return status;
     e->n_rows = n_rows;
     e->backend->forward(e->context, e->rows + n_before, n_rows);
-    return gguf_check(read, err);
+    status = gguf_check(read, err);
+    return status ? status : mapped_file_check(mapped, err);
 }
 
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {

@@ -104,6 +104,14 @@ const void *mapped_file_bytes(const MappedFile *f, size_t *n) {
     return f->bytes;
 }
 
+void mapped_file_release(const void *at, size_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)at, end = begin + n;
+    if (!mapped_file_at(at) || n == 0) return; /* other memory would lose what it holds */
+    begin = (begin + page - 1) / page * page;  /* whole pages: their neighbours may be in use */
+    end = end / page * page;
+    if (begin < end) (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 /* ---- changes ------------------------------------------------------------------------------------- */
 
 static bool same_time(struct timespec a, struct timespec b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }

@@ -27,6 +27,11 @@ int mapped_file_open(MappedFile **out, const char *path, fr_error *err);
 void mapped_file_close(MappedFile *f); /* NULL is fine */
 const void *mapped_file_bytes(const MappedFile *f, size_t *n);
 
+/* Gives the pages of [at, at + n) back to the system: what of them was read no longer counts as memory of the process, and
+ * is read from the file again (usually from the system's cache) if it is needed again. For who copies a file piece by
+ * piece. Memory that is in no mapped file, and files beyond the first 64, are left alone. */
+void mapped_file_release(const void *at, size_t n);
+
 /* FR_ERR_IO if the file has been written to or cut since it was opened; NULL is never changed. */
 int mapped_file_check(const MappedFile *f, fr_error *err);
 

@@ -33,7 +33,7 @@
  * Fields are typed, and the macros check the type at compile time (_Generic without a default): OPT_INT takes
  * int32_t, int64_t and uint64_t; OPT_REAL float and double; OPT_FLAG bool and int; OPT_CHOICE enums, int, bool (two
  * names) and const char *; OPT_TEXT, OPT_FILE (a file that is read) and OPT_OUTPUT (a file that is written) const char *
- * and char[N]; OPT_TEXTS and OPT_FILES an array of const char * or char * with its int counter. A field may be nested
+ * and char[N]; OPT_MODEL (a model that is read) const char *; OPT_TEXTS and OPT_FILES an array of const char * or char * with its int counter. A field may be nested
  * ("loop.seed"). A const char * field borrows the text it was parsed from: argv, or the caller's copy of
  * "key=value,...". A char[N] field copies it and refuses what does not fit.
  *
@@ -72,6 +72,7 @@ typedef struct Option {
     char letter;     /* -x; 0: none. Command lines only, as are section, implied and is_argument */
     OptionKind kind; /* from here to n_offset: set by the OPT_ macros below */
     bool is_file, is_output; /* the value names a file; the file is written */
+    bool is_model;           /* the file is a model, which the program also knows by a name */
     size_t offset, n_offset;
     int64_t min, max;
     double min_real, max_real;
@@ -119,6 +120,7 @@ typedef struct Option {
     .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \
     .offset = offsetof(S, field), .max = (int64_t)sizeof OPT_FIELD(S, field)
 #define OPT_FILE(S, field) OPT_TEXT(S, field), .is_file = true
+#define OPT_MODEL(S, field) OPT_FILE(S, field), .is_model = _Generic(OPT_FIELD(S, field), const char * : true)
 #define OPT_OUTPUT(S, field) OPT_FILE(S, field), .is_output = true
 #define OPT_TEXTS(S, field, counter) \
     .kind = _Generic(*OPT_FIELD(S, field), const char *: OPTION_TEXTS, char *: OPTION_TEXTS), .offset = offsetof(S, field), \

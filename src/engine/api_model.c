@@ -34,6 +34,7 @@ static void call_progress(void *user, double part) {
 static int load(fr_model *m, const char *path, const fr_model_options *o, Progress *progress, fr_error *err) {
     const Backend *backend;
     WeightsOptions options = {.kernels = o->kernels,
+                              .packed_file = o->packed_file,
                               .n_threads = o->n_threads ? o->n_threads : threads_n_cores(),
                               .progress = o->progress ? call_progress : NULL,
                               .progress_user = progress};
@@ -78,6 +79,7 @@ int fr_model_open(fr_model **out, const char *path, const fr_model_options *opti
         return status;
     }
     m->weights->options.progress = NULL; /* the caller's; not kept */
+    m->weights->options.packed_file = NULL;
     *out = m;
     return FR_OK;
 }
@@ -116,6 +118,7 @@ void fr_model_get_info(const fr_model *m, fr_model_info *out) {
                            .n_embd = h->n_embd,
                            .n_ctx_train = h->n_ctx_train,
                            .weight_bytes = m->weights->bytes,
+                           .packed_error = m->weights->packed_error[0] ? m->weights->packed_error : NULL,
                            .chat_template_error = m->chat_template.why[0] ? m->chat_template.why : NULL};
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "format/gguf_internal.h"
+#include "format/gguf_split.h"
 
 #include <float.h>
 #include <math.h>
@@ -54,7 +55,7 @@ int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, 
     return status;
 }
 
-int gguf_open(Gguf **out, const char *path, fr_error *err) {
+int gguf_open_file(Gguf **out, const char *path, fr_error *err) {
     *out = NULL;
     MappedFile *file;
     int status = mapped_file_open(&file, path, err);
@@ -76,10 +77,30 @@ int gguf_open(Gguf **out, const char *path, fr_error *err) {
     return status;
 }
 
-int gguf_check(const Gguf *g, fr_error *err) { return mapped_file_check(g ? g->file : NULL, err); }
+int gguf_open(Gguf **out, const char *path, fr_error *err) {
+    int status = gguf_open_file(out, path, err);
+    if (!status) status = gguf_join_parts(*out, err);
+    if (status) {
+        gguf_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+int gguf_check(const Gguf *g, fr_error *err) {
+    int status = mapped_file_check(g ? g->file : NULL, err);
+    for (int i = 0; g && i < g->n_parts - 1 && !status; i++) status = gguf_check(g->parts[i], err);
+    return status;
+}
+
+void gguf_release(const Gguf *g, const void *begin, size_t n) {
+    if (g->file) mapped_file_release(begin, n); /* other memory would be lost */
+}
 
 void gguf_close(Gguf *g) {
     if (!g) return;
+    for (int i = 0; i < g->n_parts - 1; i++) gguf_close(g->parts[i]);
+    mem_free(g->parts);
     hash_table_close(&g->keys);
     hash_table_close(&g->names);
     mapped_file_close(g->file);
@@ -92,7 +113,13 @@ void gguf_close(Gguf *g) {
 
 const char *gguf_path(const Gguf *g) { return g->path; }
 uint32_t gguf_version(const Gguf *g) { return g->version; }
-size_t gguf_file_bytes(const Gguf *g) { return g->n_bytes; }
+int gguf_n_files(const Gguf *g) { return g->n_parts > 1 ? g->n_parts : 1; }
+
+size_t gguf_file_bytes(const Gguf *g) {
+    size_t n = g->n_bytes;
+    for (int i = 0; i < g->n_parts - 1; i++) n += g->parts[i]->n_bytes;
+    return n;
+}
 
 /* ---- tensors and keys ------------------------------------------------------------------------ */
 

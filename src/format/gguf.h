@@ -48,12 +48,16 @@ typedef struct GgufTensor {
     size_t bytes;
 } GgufTensor;
 
-/* Maps the file. On failure *out is NULL and err says why, starting with the path. Only the data of tensors is read from
+/* Maps the file; of a model in several files (NAME-00001-of-00003.gguf) all of them, found beside the first, whose tensors
+ * and keys then are one Gguf's. On failure *out is NULL and err says why, starting with the path. Only the data of tensors is read from
  * the mapping later; gguf_check tells whether that is still what was opened (base/mapped_file.h). */
 int gguf_open(Gguf **out, const char *path, fr_error *err);
 /* FR_ERR_IO if the file has been written to or cut since it was opened. Whoever reads tensors calls it afterwards.
  * NULL is fine. */
 int gguf_check(const Gguf *g, fr_error *err);
+/* n bytes of tensors have been read and will not be needed soon: their memory is given back to the system, which reads them
+ * again when they are. */
+void gguf_release(const Gguf *g, const void *begin, size_t n);
 /* As gguf_open, over bytes in memory, which must outlive the Gguf; tensor data is aligned no better than they
  * are. `name` is used in messages. */
 int gguf_open_memory(Gguf **out, const void *bytes, size_t n, const char *name, fr_error *err);
@@ -61,7 +65,8 @@ void gguf_close(Gguf *g); /* NULL is fine */
 
 const char *gguf_path(const Gguf *g);
 uint32_t gguf_version(const Gguf *g);
-size_t gguf_file_bytes(const Gguf *g);
+int gguf_n_files(const Gguf *g);
+size_t gguf_file_bytes(const Gguf *g); /* of all its files */
 
 /* Tensors. */
 int64_t gguf_n_tensors(const Gguf *g);

@@ -35,6 +35,8 @@ struct Gguf {
     const uint8_t *bytes;
     size_t n_bytes;
     MappedFile *file; /* NULL: bytes in memory that are the caller's */
+    Gguf **parts; /* [n_parts - 1] the other files of a model in several (gguf_split.h), owned; NULL: there are none */
+    int n_parts;
     uint32_t version;
     size_t alignment;
     KeyValue *kvs;
@@ -44,6 +46,9 @@ struct Gguf {
     HashTable keys, names; /* index of a key-value, of a tensor */
     Chunk *chunks;
 };
+
+/* gguf_open of one file, whatever it says of others. */
+int gguf_open_file(Gguf **out, const char *path, fr_error *err);
 
 /* Fills everything after `file`; what it allocated before a failure is freed by gguf_close. */
 int gguf_parse(Gguf *g, fr_error *err);

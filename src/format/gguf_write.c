@@ -261,6 +261,10 @@ void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, in
     add_tensor(w, name, (OutTensor){.type = type, .n_dims = n_dims, .fill = fill, .ctx = ctx}, dims);
 }
 
+void gguf_writer_refuse(GgufWriter *w, fr_code code, const char *sentence) {
+    if (w->failure.code == FR_OK) error_set(&w->failure, code, "%s", sentence);
+}
+
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static size_t padded(const GgufWriter *w, size_t n) { return (n + w->alignment - 1) / w->alignment * w->alignment; }
@@ -303,19 +307,24 @@ static void out_infos(const GgufWriter *w, Out *o) {
 }
 
 /* Makes the rows of a tensor piece by piece and writes each; false when there is no memory. */
-static bool out_filled(const OutTensor *t, Out *o) {
+static bool out_filled(const GgufWriter *w, const OutTensor *t, Out *o) {
     int64_t n_rows = (int64_t)(t->bytes / t->row_bytes), step = (int64_t)(FILL_BYTES / t->row_bytes);
     if (step < 1) step = 1;
     if (step > n_rows) step = n_rows;
     void *rows = mem_alloc((size_t)step * t->row_bytes);
     if (!rows) return false;
-    for (int64_t row = 0; row < n_rows && !o->broken; row += step) {
+    for (int64_t row = 0; row < n_rows && !o->broken && w->failure.code == FR_OK; row += step) {
         int64_t n = n_rows - row < step ? n_rows - row : step;
         t->fill(t->ctx, row, n, rows);
         out_bytes(o, rows, (size_t)n * t->row_bytes);
     }
     mem_free(rows);
     return true;
+}
+
+static int report_failure(const GgufWriter *w, const char *path, fr_error *err) {
+    if (w->failure.code == FR_OK) return FR_OK;
+    return error_set(err, w->failure.code, "%.100s: %s", path, w->failure.message);
 }
 
 static int out_all(const GgufWriter *w, Out *o, const char *path, fr_error *err) {
@@ -326,20 +335,20 @@ static int out_all(const GgufWriter *w, Out *o, const char *path, fr_error *err)
     out_bytes(o, w->kvs.data, w->kvs.n);
     out_infos(w, o);
     out_padding(w, o);
-    for (int64_t i = 0; i < w->n_tensors && !o->broken; i++) {
+    for (int64_t i = 0; i < w->n_tensors && !o->broken && w->failure.code == FR_OK; i++) {
         const OutTensor *t = &w->tensors[i];
         if (t->data) out_bytes(o, t->data, t->bytes);
-        else if (!out_filled(t, o)) return error_memory(err, "rows of a tensor", t->row_bytes);
+        else if (!out_filled(w, t, o)) return error_memory(err, "rows of a tensor", t->row_bytes);
         out_padding(w, o);
     }
     if (o->broken) return error_set(err, FR_ERR_IO, "%.200s: cannot be written: %s", path, strerror(errno));
-    return FR_OK;
+    return report_failure(w, path, err);
 }
 
 int gguf_writer_finish(GgufWriter *w, const char *path, fr_error *err) {
-    if (w->failure.code != FR_OK) return error_set(err, w->failure.code, "%.100s: %s", path, w->failure.message);
     ReplaceFile out;
-    int status = replace_file_begin(&out, path, err);
+    int status = report_failure(w, path, err);
+    if (!status) status = replace_file_begin(&out, path, err);
     if (status) return status;
     Out o = {.file = out.file};
     return replace_file_end(&out, out_all(w, &o, path, err), err);

@@ -37,6 +37,9 @@ void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dim
 typedef void (*GgufFill)(void *ctx, int64_t first_row, int64_t n_rows, void *dst);
 void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
                             GgufFill fill, void *ctx);
+/* For a fill that finds its numbers to be wrong: nothing more is written, and gguf_writer_finish fails with this sentence
+ * behind the path. */
+void gguf_writer_refuse(GgufWriter *w, fr_code code, const char *sentence);
 
 /* May be called once. A file at path is replaced in one moment; after a failure it is unchanged. */
 int gguf_writer_finish(GgufWriter *w, const char *path, fr_error *err);

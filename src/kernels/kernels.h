@@ -69,6 +69,10 @@ int packed_init(PackedMatrix *m, TensorType type, ActForm blocks, int64_t n_out,
 /* Fills tiles [tile_begin, tile_end) from rows in the layout of the file ([n_out][row_bytes], unaligned). */
 void packed_fill(PackedMatrix *m, const void *rows, int64_t tile_begin, int64_t tile_end);
 void packed_free(PackedMatrix *m); /* of packed_init */
+/* Inputs [k, k + n) of a row in the layout of the file, as packed_fill got them, except that subnormal BF16 weights are
+ * zeros; k is a multiple of PACKED_READ, which is whole blocks of every type, and so is n, or they end the row. */
+enum { PACKED_READ = 256 };
+void packed_read_row(const PackedMatrix *m, int64_t row, int64_t k, int64_t n, void *out);
 
 typedef struct Kernels {
     const char *name; /* "ref"; "avx2", "avx-vnni", "avx512", "avx512-bf16"; "neon", "neon-dot", "neon-i8mm" */

@@ -124,6 +124,24 @@ static void seeds_are_random_unless_given(void **state) {
     assert_string_equal(out, first);
 }
 
+static void run_tells_its_random_seed(void **state) {
+    (void)state;
+    static char first[5000];
+    char args[300];
+    long long seed = -1;
+#define SAMPLED "run " TARGET "-n 30 --temp 1 -p 'Once upon a time' "
+    assert_int_equal(cli_run(SAMPLED "--stats-json " DIR "/s.json", first, sizeof first), 0);
+    json_t *j = json_load_file(DIR "/s.json", 0, NULL);
+    assert_int_equal(json_unpack(j, "{s:I}", "seed", &seed), 0);
+    json_decref(j);
+    snprintf(args, sizeof args, SAMPLED "--draft none --seed %lld", seed);
+    assert_int_equal(run(args, ""), 0);
+    assert_string_equal(out, first);
+    assert_int_equal(run(SAMPLED "--stats", ""), 0);
+    assert_string_not_equal(out, first);
+    expect_said("seed ");
+}
+
 /* ---- what is computed ------------------------------------------------------------------------------------ */
 
 typedef struct Figures {
@@ -344,6 +362,7 @@ static void bad_input_costs_a_sentence(void **state) {
     assert_string_equal(out, "");
     cli_expect("chat", 2, "missing model: pass -m FILE");
     cli_expect("chat " TARGET "--draft teleport", 2, "unknown drafter 'teleport'");
+    cli_expect("chat models/target.gguf", 2, "unexpected argument 'models/target.gguf'; a model is given by -m FILE");
     cli_expect("chat " TARGET "-p a", 2, "unknown option '-p'");
 }
 
@@ -398,6 +417,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_first_answer_is_that_of_run),
         cmocka_unit_test(drafts_change_no_answer),
         cmocka_unit_test(seeds_are_random_unless_given),
+        cmocka_unit_test(run_tells_its_random_seed),
         cmocka_unit_test(a_turn_computes_its_new_text_alone),
         cmocka_unit_test(a_regenerated_answer_and_an_undone_turn_compute_little),
         cmocka_unit_test(an_answer_is_generated_anew),

@@ -2,10 +2,12 @@
 #include "cli_rig.h"
 #include "pty_rig.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
 
 #define DIR "build/test-chat-terminal"
 #define TARGET "-m models/target.gguf "
@@ -103,6 +105,30 @@ static void an_interrupt_also_ends_the_reading_of_a_prompt(void **state) {
     pty_expect(&p, ">>> ");
     pty_send(&p, "/undo\r");
     pty_expect(&p, "there is no turn that could be dropped");
+    pty_send(&p, "\004");
+    assert_int_equal(pty_close(&p), 0);
+}
+
+/* A shell sets the terminal to its own mode when a program is stopped, and leaves it there when it goes on. */
+static void a_stopped_conversation_goes_on(void **state) {
+    (void)state;
+    struct termios mode;
+    pty_open(&p, "%s chat " TARGET "-n 5");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "/temp 0.2");
+    pty_expect(&p, "/temp 0.2");
+    kill(p.pid, SIGSTOP);
+    assert_int_equal(tcgetattr(p.fd, &mode), 0);
+    assert_false(mode.c_lflag & ICANON);
+    mode.c_lflag |= ICANON | ECHO;
+    assert_int_equal(tcsetattr(p.fd, TCSANOW, &mode), 0);
+    kill(p.pid, SIGCONT);
+    pty_expect(&p, "/temp 0.2"); /* shown again */
+    pty_send(&p, "5");
+    assert_int_equal(tcgetattr(p.fd, &mode), 0);
+    assert_false(mode.c_lflag & (ICANON | ECHO));
+    pty_send(&p, "\r");
+    pty_expect(&p, "Temperature 0.25");
     pty_send(&p, "\004");
     assert_int_equal(pty_close(&p), 0);
 }
@@ -206,6 +232,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_conversation_is_held_in_a_terminal),
         cmocka_unit_test(interrupts_end_a_line_or_an_answer),
         cmocka_unit_test(an_interrupt_also_ends_the_reading_of_a_prompt),
+        cmocka_unit_test(a_stopped_conversation_goes_on),
         cmocka_unit_test(typed_lines_are_remembered),
         cmocka_unit_test(no_color_is_respected),
         cmocka_unit_test(a_model_alone_opens_a_conversation),

@@ -124,6 +124,33 @@ static void conversations_are_answered_turn_by_turn(void **state) {
     json_decref(object);
 }
 
+/* The questions of Spec-Bench: each turn is answered after those before it, as in a conversation; and the same again
+ * when a run is continued. */
+static void turns_are_answered_one_after_the_other(void **state) {
+    (void)state;
+    static const char turns[] = DIR "/turns.jsonl";
+    unlink(ANSWERS);
+    train_rig_write(turns, "{\"question_id\": 7, \"turns\": [\"Who are you?\", \"Why?\"]}\n{\"turns\": [\"Once\"]}\n");
+    cli_expect("distill-data -m models/target.gguf " DIR "/turns.jsonl -o " ANSWERS " -n 12", 0, "2 of 2");
+    json_t *object = train_rig_line(ANSWERS, 0), *list = json_object_get(object, "messages");
+    assert_int_equal(json_integer_value(json_object_get(object, "question_id")), 7);
+    assert_null(json_object_get(object, "turns"));
+    assert_int_equal(json_array_size(list), 4);
+    const char *first = json_string_value(json_object_get(json_array_get(list, 1), "content"));
+    const fr_chat_message before[] = {{"user", "Who are you?"}, {"assistant", first}, {"user", "Why?"}};
+    expect_answer(before, 1, first);
+    expect_answer(before, 3, json_string_value(json_object_get(json_array_get(list, 3), "content")));
+    json_decref(object);
+    train_rig_shell("cp " ANSWERS " " DIR "/before.jsonl && sed -i '$d' " ANSWERS);
+    cli_expect("distill-data -m models/target.gguf " DIR "/turns.jsonl -o " ANSWERS " -n 12", 0, "2 of 2");
+    train_rig_shell("cmp " ANSWERS " " DIR "/before.jsonl");
+    cli_expect("train target --vocab models/target.gguf --data " DIR "/turns.jsonl -o " OUT, 1,
+               "line 1 has \"turns\", which are questions without answers");
+    train_rig_write(turns, "{\"turns\": [\"Who?\", 5]}\n");
+    cli_expect("distill-data -m models/target.gguf " DIR "/turns.jsonl -o " DIR "/none.jsonl", 1,
+               "item 2 is not a string");
+}
+
 static void expect_prompt(int i, const char *prompt) {
     json_t *object = train_rig_line(ANSWERS, i);
     assert_string_equal(json_string_value(json_object_get(object, "prompt")), prompt);
@@ -217,6 +244,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(it_refuses_with_a_reason),
         cmocka_unit_test(distilled_answers_are_those_of_run),
         cmocka_unit_test(conversations_are_answered_turn_by_turn),
+        cmocka_unit_test(turns_are_answered_one_after_the_other),
         cmocka_unit_test(texts_are_continued),
         cmocka_unit_test(lossy_answers_are_marked),
         cmocka_unit_test(distilling_resumes_after_kills),

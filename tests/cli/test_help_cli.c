@@ -12,7 +12,7 @@ static const char *const commands[] = {"run",          "chat",        "compare",
                                        "train lyanna", "train eagle", "train redrafter", "train medusa",
                                        "train hydra",  "train space", "distill-data",    "import-drafter",
                                        "serve"};
-enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 100 };
+enum { N_COMMANDS = sizeof commands / sizeof *commands, HELP_WIDTH = 80 };
 
 static char text[1 << 18];
 
@@ -79,6 +79,39 @@ static void the_man_page_is_up_to_date(void **state) {
     if (!strstr(page, text)) fail_msg("man/forerun.1 has other options than the program: run man/update.sh");
 }
 
+/* A page for each command, with all of its options; the formatter has nothing to complain about. */
+static void every_command_has_a_man_page(void **state) {
+    (void)state;
+    static char page[1 << 18];
+    char args[2048], path[1024], line[256];
+    snprintf(args, sizeof args, "--man-pages %s 2>&1", cli_rig_folder());
+    assert_int_equal(cli_run(args, text, sizeof text), 0);
+    for (int i = 0; i < N_COMMANDS; i++) {
+        snprintf(path, sizeof path, "%s/forerun-%s.1", cli_rig_folder(), commands[i]);
+        for (char *p = path + strlen(cli_rig_folder()); *p; p++)
+            if (*p == ' ') *p = '-';
+        FILE *f = fopen(path, "rb");
+        if (!f) fail_msg("%s: there is no such page", path);
+        page[fread(page, 1, sizeof page - 1, f)] = '\0';
+        fclose(f);
+        snprintf(line, sizeof line, ".B forerun %s\n", commands[i]);
+        for (char *p = line; *p; p++)
+            if (*p == '-') memmove(p + 1, p, strlen(p) + 1), *p++ = '\\';
+        if (!strstr(page, line) || !strstr(page, ".SH OPTIONS") || !strstr(page, ".SH EXAMPLES")) fail_msg("%s", page);
+        snprintf(args, sizeof args, "command -v groff >/dev/null || exit 0; groff -ww -man -z %s 2>&1", path);
+        FILE *out = popen(args, "r");
+        assert_non_null(out);
+        text[fread(text, 1, sizeof text - 1, out)] = '\0';
+        if (pclose(out) != 0 || text[0]) fail_msg("%s", text);
+    }
+    FILE *out = popen("command -v groff >/dev/null || exit 0; groff -ww -man -z man/forerun.1 2>&1", "r");
+    assert_non_null(out);
+    text[fread(text, 1, sizeof text - 1, out)] = '\0';
+    if (pclose(out) != 0 || text[0]) fail_msg("%s", text);
+    snprintf(args, sizeof args, "--man-pages %s/nowhere", cli_rig_folder());
+    cli_expect(args, 1, "cannot be written");
+}
+
 /* The words that bash would offer after these, one line. */
 static void offers(const char *words, const char *wanted) {
     char command[2048];
@@ -101,6 +134,8 @@ static void bash_completes_commands_options_and_values(void **state) {
     snprintf(args, sizeof args, "--completions bash > %s/completions.bash", cli_rig_folder());
     assert_int_equal(cli_run(args, text, sizeof text), 0);
     offers("ben", "bench");
+    offers("help insp", "inspect");
+    offers("help train ly", "lyanna");
     offers("run --tem", "--temp");
     offers("run --kv \"\"", "f16 f32 q8");
     offers("run --kv = q", "q8");
@@ -125,6 +160,17 @@ static void other_shells_can_read_theirs(void **state) {
         assert_int_equal(system(args), 0);
     }
     cli_expect("--completions tcsh", 2, "bash, zsh or fish");
+    if (system("command -v fish >/dev/null") != 0) return;
+    char command[1024];
+    snprintf(command, sizeof command,
+             "fish -c \"source %s/completions.fish; complete -C'forerun run --kv '; complete -C'forerun help insp'; "
+             "complete -C'forerun train lya'\" | cut -f 1 | tr '\\n' ' '",
+             cli_rig_folder());
+    FILE *out = popen(command, "r");
+    assert_non_null(out);
+    text[fread(text, 1, sizeof text - 1, out)] = '\0';
+    assert_int_equal(pclose(out), 0);
+    assert_string_equal(text, "f16 f32 q8 inspect lyanna ");
 }
 
 int main(int argc, char **argv) {
@@ -132,6 +178,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_command_has_help),       cmocka_unit_test(flags_and_values_are_parsed_the_gnu_way),
         cmocka_unit_test(the_man_page_is_up_to_date),   cmocka_unit_test(bash_completes_commands_options_and_values),
         cmocka_unit_test(other_shells_can_read_theirs), cmocka_unit_test(a_failed_write_is_an_error),
+        cmocka_unit_test(every_command_has_a_man_page),
     };
     (void)argc;
     cli_rig_begin(argv[0]);

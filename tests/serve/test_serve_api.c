@@ -301,6 +301,22 @@ static void a_prompt_beyond_the_context_is_refused(void **state) {
     free(body);
 }
 
+static void models_are_chosen_by_name(void **state) {
+    (void)state;
+    ServeRig two;
+    serve_start(&two, "-t 1 -c 64 --draft none -m " SERVE_MODEL " -m small=models/draft.gguf");
+    json_t *first = serve_json(&two, "/v1/completions", 200, "{\"prompt\": \"One\", \"temperature\": 0}"),
+           *small = serve_json(&two, "/v1/completions", 200,
+                               "{\"prompt\": \"One\", \"temperature\": 0, \"model\": \"small\"}"),
+           *other = serve_json(&two, "/v1/completions", 404, "{\"prompt\": \"One\", \"model\": \"large\"}");
+    assert_string_equal(json_text_at(first, "model"), "target");
+    assert_string_equal(json_text_at(small, "model"), "small");
+    assert_string_not_equal(json_text_at(first, "choices.0.text"), json_text_at(small, "choices.0.text"));
+    assert_string_equal(json_text_at(other, "error.code"), "model_not_found");
+    json_decref(first), json_decref(small), json_decref(other);
+    assert_int_equal(serve_stop(&two), 0);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -318,6 +334,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_prediction_is_a_drafter),
         cmocka_unit_test(refusals_name_the_field),
         cmocka_unit_test(fields_that_ask_for_nothing_are_accepted),
+        cmocka_unit_test(models_are_chosen_by_name),
         cmocka_unit_test(a_prompt_beyond_the_context_is_refused),
     };
     return cmocka_run_group_tests(tests, start, stop);

@@ -176,11 +176,12 @@ static void requests_share_a_connection(void **state) {
 static void slow_senders_are_closed(void **state) {
     (void)state;
     static const char request[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{   ";
+    static const char endless[] = "GET /health HTTP/1.1\r\nA: ";
     double start_s = clock_s();
     int fd = serve_connect(&server), in_body = serve_connect(&server);
     serve_send(in_body, request);
-    for (const char *at = request; *at && clock_s() < start_s + 20; at++) {
-        char byte[2] = {*at, '\0'};
+    for (size_t i = 0; clock_s() < start_s + 20; i++) {
+        char byte[2] = {i < sizeof endless - 1 ? endless[i] : 'y', '\0'};
         struct pollfd p = {.fd = fd, .events = POLLIN};
         serve_send(fd, byte);
         if (poll(&p, 1, 100) > 0) break;

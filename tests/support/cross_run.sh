@@ -26,7 +26,7 @@ same() { # OPTION... of forerun run
     done
 }
 
-same --temp 0
+same --temp 0 --draft none
 same --temp 0 --draft ngram-trie --draft eagle:file=models/eagle.gguf
 same --temp 0.8 --top-p 0.95 --draft ngram-trie
 same --temp 0.8 --act q8 --kv q8 --draft sps:model=models/draft.gguf

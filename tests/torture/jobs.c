@@ -126,6 +126,14 @@ const Job jobs[] = {
     {.name = "import medusa",
      .line = "import-drafter medusa -m %k/target.gguf %k/medusa.safetensors -o %o/new.gguf",
      .outputs = {"new.gguf"}},
+    {.name = "quantize",
+     .line = "quantize %k/qwen2.gguf %o/new.gguf --type Q4_0 --requantize -t 1",
+     .outputs = {"new.gguf"}},
+    {.name = "imatrix",
+     .line = "imatrix " TARGET "%k/text.txt -c 8 --windows 1 -o %o/new.imatrix",
+     .outputs = {"new.imatrix"}},
+    {.name = "perplexity", .line = "perplexity " TARGET "%k/text.txt -c 8 --base %k/target.gguf"},
+    {.name = "repack", .line = "repack -m %k/target.gguf -t 1"}, /* from now on, runs map what it wrote */
     {.name = "perf", .line = "perf " TARGET "--seconds 0.01 --rows 1 --ctx 8 --parts 1 --json", .is_slow = true},
 };
 const int n_jobs = sizeof jobs / sizeof *jobs;

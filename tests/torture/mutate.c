@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_LINES = 10, TIMEOUT_S = 20, MOST_MIB = 1024 };
+enum { MAX_LINES = 12, TIMEOUT_S = 20, MOST_MIB = 1024 };
 
 /* What a command prints: '.': anything; '!': no control bytes; '{': and JSON, if it succeeds. %m is the mutant. */
 typedef struct Kind {
@@ -29,9 +29,10 @@ typedef struct Kind {
 #define TARGET "-m %k/target.gguf -t 1 "
 #define MODEL_LINES \
     "!inspect --tensors %m", "{inspect --json --tensors %m", "!tokenize -m %m -f %k/text.txt --special", \
-        ".run -m %m -t 1 -p abab -n 6 --stats", ".run -m %m -t 1 --backend reference -p ab -n 3", \
-        "!logits -m %m -t 1 --tokens 1,2,3 -o %o/result", "!index -m %m %k/data.jsonl -o %o/result", \
-        ".run " TARGET "-p abab -n 8 --draft sps:model=%m"
+        ".run -m %m -t 1 -p abab -n 6 --draft none --stats", \
+        ".run -m %m -t 1 --backend reference -p ab -n 3 --draft none", \
+        "!logits -m %m -t 1 --tokens 1,2,3 -o %o/result", "!quantize %m %o/result --type Q4_K_M --requantize", \
+        "!index -m %m %k/data.jsonl -o %o/result", ".run " TARGET "-p abab -n 8 --draft sps:model=%m"
 #define DRAFTER(method) \
     { \
         method, method ".gguf", mutate_gguf, .lines = { \
@@ -49,9 +50,10 @@ static const Kind kinds[] = {
                "!train target --vocab %m --data %k/data.jsonl --layers 1 --width 16 --heads 2 --length 16 --batch "
                "1 --steps 2 -t 1 -o %o/result"}},
     {"chat", "chat.gguf", mutate_gguf,
-     .lines = {"!inspect %m", ".run -m %m -t 1 --chat -p abc -n 4", "!tokenize -m %m --pieces -f %k/text.txt",
+     .lines = {"!inspect %m", ".run -m %m -t 1 --chat -p abc -n 4 --draft none",
+               "!tokenize -m %m --pieces -f %k/text.txt",
                "!bench -m %m -t 1 %k/questions.jsonl --runs 1 -n 3 --chain none --draft suffix"}},
-    {"qwen2", "qwen2.gguf", mutate_gguf, .lines = {"!inspect %m", ".run -m %m -t 1 -p abab -n 4"}},
+    {"qwen2", "qwen2.gguf", mutate_gguf, .lines = {"!inspect %m", ".run -m %m -t 1 -p abab -n 4 --draft none"}},
     {"qwen3", "qwen3.gguf", mutate_gguf, .lines = {MODEL_LINES}},
     DRAFTER("lyanna"),
     DRAFTER("eagle"),
@@ -91,7 +93,7 @@ static const Kind kinds[] = {
                ".run " TARGET "-p abab -n 20 --draft suffix --tree-budget auto"}},
     {"text", "text.txt", mutate_blind,
      .lines = {"!tokenize -m %k/chat.gguf -f %m --pieces", "{tokenize -m %k/chat.gguf -f %m --json",
-               ".run " TARGET "-f %m -n 2", "!index -m %k/target.gguf %m -o %o/result"}},
+               ".run " TARGET "-f %m -n 2 --draft none", "!index -m %k/target.gguf %m -o %o/result"}},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 

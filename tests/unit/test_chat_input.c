@@ -104,8 +104,12 @@ static void turns_are_asked_answered_and_dropped(void **state) {
     assert_true(chat_turns_undo(&t));
     assert_string_equal(text_of(&t, true), "system: be kind|user: why?|assistant: because|");
     chat_turns_set_system(&t, "", NULL);
-    for (int i = 0; i < 40; i++) chat_turns_ask(&t, "x", 1, NULL);
+    for (int i = 0; i < 40; i++) {
+        chat_turns_ask(&t, "x", 1, NULL);
+        chat_turns_answer(&t, "y", 1, context, 3, NULL);
+    }
     assert_int_equal(t.n, 41);
+    for (int i = 0; i < t.n; i++) assert_int_equal(t.items[i].context != NULL, i >= t.n - CHAT_TURNS_CONTEXTS);
     chat_turns_clear(&t);
     assert_string_equal(text_of(&t, true), "");
     chat_turns_free(&t);

@@ -121,6 +121,36 @@ static void requests_open_no_draft_and_measure_nothing(void **state) {
     assert_non_null(strstr(err.message, "teleport"));
 }
 
+/* "a+b" is what a and b are as two drafts. */
+static void a_plus_unites_drafts(void **state) {
+    (void)state;
+    static const char *const one[] = {"pld+suffix"}, *const two[] = {"pld", "suffix"}, *const mixed[] = {"auto+pld"};
+    Stream plain, united, listed;
+    fr_request *r;
+    fr_error err;
+    fr_request_options o = greedy(60);
+    fr_engine *e = rig_open_engine(fx.model, &(fr_engine_options){.drafts = one, .n_drafts = 1});
+    rig_run_request(e, &o, &plain);
+    o.drafts = one, o.n_drafts = 1;
+    rig_run_request(e, &o, &united);
+    rig_assert_same(&plain, &united, "pld+suffix");
+    fr_engine_close(e);
+    e = rig_open_engine(fx.model, &(fr_engine_options){.drafts = two, .n_drafts = 2});
+    o.drafts = NULL, o.n_drafts = 0;
+    rig_run_request(e, &o, &plain);
+    o.drafts = two, o.n_drafts = 2;
+    rig_run_request(e, &o, &listed);
+    assert_int_equal(united.stats.drafted, listed.stats.drafted);
+    assert_int_equal(united.stats.accepted, listed.stats.accepted);
+    assert_true(united.stats.drafted > 0);
+    o.drafts = mixed, o.n_drafts = 1;
+    assert_int_equal(fr_request_open(&r, e, &o, &err), FR_ERR_ARGUMENT); /* a part of it is not open */
+    assert_int_equal(fr_engine_open_draft(e, "auto+pld", &err), FR_OK);
+    rig_run_request(e, &o, &united);
+    rig_assert_same(&plain, &united, "auto+pld");
+    fr_engine_close(e);
+}
+
 /* 32 drafts with a request each: there is no place for another one until a request ends. */
 static void a_draft_in_use_makes_no_room(void **state) {
     (void)state;
@@ -424,6 +454,7 @@ static void chat_prompts_follow_the_model(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(senseless_requests_are_refused_by_name),
+        cmocka_unit_test(a_plus_unites_drafts),
         cmocka_unit_test(requests_open_no_draft_and_measure_nothing),
         cmocka_unit_test(a_draft_in_use_makes_no_room),
         cmocka_unit_test(an_engine_holds_no_more_requests_than_it_has_places),

@@ -383,8 +383,49 @@ static void a_reference_model_that_is_cut_ends_the_request(void **state) {
     fr_model_close(m);
 }
 
+static size_t resident(const void *begin, size_t n_pages) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 0;
+    char line[256];
+    unsigned long from, to;
+    long kb = 0;
+    FILE *f = fopen("/proc/self/smaps", "r"); /* what this process has mapped, not what the system keeps */
+    assert_non_null(f);
+    bool is_ours = false;
+    while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) is_ours = from == (unsigned long)(uintptr_t)begin;
+        else if (is_ours && sscanf(line, "Rss: %ld", &kb) == 1) n = (size_t)kb * 1024 / page;
+    }
+    fclose(f);
+    assert_true(n <= n_pages);
+    return n;
+}
+
+static void released_pages_are_read_again_and_other_memory_stays(void **state) {
+    (void)state;
+    enum { N = 1 << 20 };
+    size_t n, page = (size_t)sysconf(_SC_PAGESIZE);
+    char *own = mem_alloc(N);
+    assert_non_null(own);
+    for (size_t i = 0; i < N; i++) own[i] = (char)(i * 7 + i / page);
+    write_file(path, own, N);
+    MappedFile *f;
+    assert_int_equal(mapped_file_open(&f, path, NULL), FR_OK);
+    const char *bytes = mapped_file_bytes(f, &n);
+    assert_memory_equal(bytes, own, N);
+    assert_int_equal(resident(bytes, N / page), N / page);
+    mapped_file_release(bytes + 10, N - 20); /* all pages but the first and the last */
+    assert_true(resident(bytes, N / page) <= 2);
+    assert_memory_equal(bytes, own, N);
+    mapped_file_release(own, N); /* it is in no mapped file */
+    assert_memory_equal(bytes, own, N);
+    mapped_file_release(bytes, 0);
+    mapped_file_close(f);
+    mem_free(own);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(released_pages_are_read_again_and_other_memory_stays),
         cmocka_unit_test(pipes_devices_sockets_and_folders_are_refused_without_waiting),
         cmocka_unit_test(a_text_may_come_from_a_descriptor_that_is_open),
         cmocka_unit_test(writes_of_every_kind_are_noticed),

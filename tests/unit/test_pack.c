@@ -94,6 +94,48 @@ static float unpack(const PackedMatrix *m, int64_t o, int64_t k) {
     }
 }
 
+/* Rows of the file, read out of the tiles in pieces, byte by byte. */
+static void check_rows_come_back(const PackedMatrix *m, const unsigned char *rows, size_t row_bytes) {
+    unsigned char piece[PACKED_READ * sizeof(float) + 1], *row = malloc(row_bytes);
+    assert_non_null(row);
+    for (int64_t o = 0; o < m->n_out; o++) {
+        size_t done = 0, bytes;
+        for (int64_t k = 0; k < m->n_in; k += PACKED_READ) {
+            int64_t n = m->n_in - k < PACKED_READ ? m->n_in - k : PACKED_READ;
+            assert_true(tensor_type_row_bytes(m->type, n, &bytes));
+            memset(piece, 0xaa, sizeof piece);
+            packed_read_row(m, o, k, n, piece);
+            assert_int_equal(piece[bytes], 0xaa);
+            memcpy(row + done, piece, bytes);
+            done += bytes;
+        }
+        assert_int_equal(done, row_bytes);
+        if (memcmp(row, rows + (size_t)o * row_bytes, row_bytes) != 0)
+            fail_msg("%s: row %lld comes back otherwise", tensor_type_info(m->type)->name, (long long)o);
+    }
+    free(row);
+}
+
+/* The same for rows of any bits, which no quantiser would write. */
+static void any_bytes_come_back(void **state) {
+    (void)state;
+    enum { N_OUT = 18, N_IN = 512 };
+    for (int type = 0; type < TYPE_COUNT; type++) {
+        size_t row_bytes;
+        PackedMatrix m;
+        if (type == TYPE_BF16) continue; /* subnormal numbers do not */
+        assert_true(tensor_type_row_bytes((TensorType)type, N_IN, &row_bytes));
+        unsigned char *rows = malloc(N_OUT * row_bytes);
+        assert_non_null(rows);
+        for (size_t i = 0; i < N_OUT * row_bytes; i++) rows[i] = (unsigned char)random_u32((uint32_t)i);
+        assert_int_equal(packed_init(&m, (TensorType)type, ACT_Q16, N_OUT, N_IN, NULL), FR_OK);
+        packed_fill(&m, rows, 0, packed_n_tiles(&m));
+        check_rows_come_back(&m, rows, row_bytes);
+        packed_free(&m);
+        free(rows);
+    }
+}
+
 static void check(TensorType type, int64_t n_out, int64_t n_in) {
     const char *name = tensor_type_info(type)->name;
     size_t row_bytes;
@@ -119,6 +161,7 @@ static void check(TensorType type, int64_t n_out, int64_t n_in) {
     size_t file_bytes = row_bytes * 16;
     if (n_out == 48 && (double)m.tile_bytes > 1.03 * (double)file_bytes)
         fail_msg("%s: a tile has %zu bytes, its rows in the file %zu", name, m.tile_bytes, file_bytes);
+    check_rows_come_back(&m, rows + 1, row_bytes);
     packed_free(&m);
     free(want);
     free(rows);
@@ -162,6 +205,7 @@ static void subnormal_bf16_weights_become_zero(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_is_found_again),
+        cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(rows_of_broken_blocks_are_refused),
         cmocka_unit_test(subnormal_bf16_weights_become_zero),
     };

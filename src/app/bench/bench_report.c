@@ -5,6 +5,8 @@
 #include "app/bench/bench.h"
 #include "app/safe_text.h"
 #include "app/plot.h"
+#include "app/stats_json.h"
+#include "app/table.h"
 
 #include "base/threads.h"
 
@@ -14,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LEAST_NAME_WIDTH = 24, MOST_NAME_WIDTH = 60 };
+enum { NAME_WIDTH = 18 };
 
 bool bench_texts_agree(const BenchReport *r) {
     for (int b = 0; b < r->n_results; b++)
@@ -37,9 +39,9 @@ static void print_head(const BenchReport *r) {
     SafeText safe;
     printf("%s (%s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, info.kernels,
            a->engine.n_threads ? a->engine.n_threads : threads_n_cores());
-    printf("%s: %d questions", r->path, results->n_questions);
-    if (r->n_left_out) printf(", %d more left out because they do not fit the context", r->n_left_out);
-    printf("; %s; answers of ", r->rig->chat ? info.chat_family : "no chat format, raw turns");
+    printf("%s: %d question%s", r->path, results->n_questions, results->n_questions == 1 ? "" : "s");
+    if (r->n_left_out) printf(",\n%d more left out because they do not fit the context", r->n_left_out);
+    printf(";\n%s; answers of ", r->rig->chat ? info.chat_family : "no chat format, raw turns");
     if (a->n_tokens) printf("at most %lld tokens", (long long)a->n_tokens);
     else printf("any length");
     if (a->sampling.temperature > 0)
@@ -48,12 +50,12 @@ static void print_head(const BenchReport *r) {
     printf("\nmethods alternating; mean ± standard deviation of %d run%s", results->n_runs,
            results->n_runs > 1 ? "s" : "");
     if (results->n_runs < r->n_runs_wanted) printf(" of %d", r->n_runs_wanted);
-    printf("; drafters that remember answers start each run empty\n");
+    printf(";\ndrafters that remember answers start each run empty\n");
 }
 
 static void print_tuning(const BenchTuning *t) {
     if (!t->chain) return;
-    printf("chain %s tuned on %d question%s, tokens/s by length:", t->chain, t->n_questions,
+    printf("chain %s tuned on %d question%s, tokens/s by length:\n ", t->chain, t->n_questions,
            t->n_questions > 1 ? "s" : "");
     for (int i = 0; i < t->n_lengths; i++)
         printf(" %s%d: %.0f", i == t->best ? "*" : "", t->lengths[i], t->tokens_per_s[i]);
@@ -62,17 +64,10 @@ static void print_tuning(const BenchTuning *t) {
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
-static int name_width(const BenchResults *r) {
-    int width = LEAST_NAME_WIDTH;
-    for (int m = 0; m < r->n_methods; m++)
-        if ((int)strlen(r->methods[m].name) > width) width = (int)strlen(r->methods[m].name);
-    return width < MOST_NAME_WIDTH ? width : MOST_NAME_WIDTH;
-}
-
-static void print_spread(const BenchSpread *s, int width, int decimals, const char *unit) {
-    printf(" %*.*f%s", width, decimals, s->mean, unit);
-    if (isfinite(s->sd)) printf(" ± %-6.*f", decimals, s->sd);
-    else printf("%9s", "");
+static void print_speed_up(const BenchSpread *s) {
+    printf(" %6.2fx", s->mean);
+    if (isfinite(s->sd)) printf(" ± %-5.2f", s->sd);
+    else printf("%8s", "");
 }
 
 static void print_verdict(const BenchRow *row, bool is_plain) {
@@ -86,7 +81,7 @@ static void print_verdict(const BenchRow *row, bool is_plain) {
 static const char *text_word(const BenchResults *r, const BenchRow *row, int i_method) {
     if (r->is_lossy && i_method > 0) return "LOSSY";
     if (row->same) return i_method == 0 && r->reference == r->records ? "" : "identical";
-    return r->texts_must_agree ? "DIFFERENT" : "by distribution";
+    return r->texts_must_agree ? "DIFFERENT" : "own text";
 }
 
 static void print_row(const BenchResults *r, int i_category, int i_method) {
@@ -94,23 +89,24 @@ static void print_row(const BenchResults *r, int i_category, int i_method) {
     bench_row(r, i_category, i_method, &row);
     const fr_stats *s = &row.sum.stats;
     double steps = s->n_steps ? (double)s->n_steps : 1, seconds = s->decode_s > 0 ? s->decode_s : 1;
-    printf("  %-*.*s", name_width(r), name_width(r), r->methods[i_method].name);
-    print_spread(&row.rate, 8, 1, "");
-    if (i_method == 0) printf(" %6.2fx%9s", 1.0, "");
-    else print_spread(&row.speed_up, 6, 2, "x");
+    char name[256];
+    snprintf(name, sizeof name, "  %s", r->methods[i_method].name);
+    table_name(name, NAME_WIDTH);
+    printf(" %8.1f", row.rate.mean);
+    if (i_method == 0) printf(" %6.2fx%8s", 1.0, "");
+    else print_speed_up(&row.speed_up);
     print_verdict(&row, i_method == 0);
-    printf(" %10.2f %8.1f", (double)s->n_generated / steps, (double)s->drafted / steps);
-    if (!r->wall_s)
-        printf(" %4.1f %% %4.1f %% %8.0f", 100 * s->draft_s / seconds, 100 * s->verify_s / seconds,
-               row.prefill_rate.mean);
-    printf("  %s\n", text_word(r, &row, i_method));
+    printf(" %6.2f %6.1f", (double)s->n_generated / steps, (double)s->drafted / steps);
+    if (!r->wall_s) printf(" %5.1f", 100 * s->draft_s / seconds);
+    const char *text = text_word(r, &row, i_method);
+    printf("%s%s\n", *text ? " " : "", text);
 }
 
 static void print_columns(const BenchResults *r) {
-    printf("\n%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "tokens/s", "", "speed-up", "", "acceptance",
-           "drafted", r->wall_s ? "" : "  draft verify  prefill");
-    printf("%-*s %8s%9s%8s%16s %10s %8s%s\n", name_width(r) + 2, "", "", "", "", "", "per step", "per step",
-           r->wall_s ? "" : "   time   time tokens/s");
+    printf("\n%-*s %8s %7s%16s %6s %6s%s %s\n", NAME_WIDTH, "", "tokens/s", "speed-up", "", "accept", "draft",
+           r->wall_s ? "" : " draft", "text");
+    printf("%-*s %8s %7s%16s %6s %6s%s\n", NAME_WIDTH, "", "", "", "per step:", "tokens", "tokens",
+           r->wall_s ? "" : "     %");
 }
 
 static void print_group(const BenchResults *r, int i_category, const char *name) {
@@ -118,26 +114,31 @@ static void print_group(const BenchResults *r, int i_category, const char *name)
     bench_row(r, i_category, 0, &row);
     if (row.n_questions == 0) return;
     SafeText safe;
-    printf("%s: %d question%s, %lld tokens\n", safe_text(&safe, name), row.n_questions, row.n_questions > 1 ? "s" : "",
+    printf("%s: %d question%s, %lld tokens", safe_text(&safe, name), row.n_questions, row.n_questions > 1 ? "s" : "",
            (long long)(row.sum.stats.n_generated / r->n_runs));
+    if (!r->wall_s) printf("; prompts: %.0f tokens/s", row.prefill_rate.mean);
+    printf("\n");
     for (int m = 0; m < r->n_methods; m++) print_row(r, i_category, m);
 }
 
 /* One sentence per method that is slower than plain decoding somewhere. */
 static void print_losses(const BenchResults *r) {
     for (int m = 1; m < r->n_methods; m++) {
-        bool any = false;
+        Buf text = {.max_bytes = 64 << 10}, lines = {.max_bytes = 64 << 10};
+        bool fits = true;
         for (int c = 0; c < r->questions->n_categories; c++) {
             BenchRow row;
+            SafeText safe;
             bench_row(r, c, m, &row);
             if (row.n_questions == 0 || row.verdict != BENCH_SLOWER) continue;
-            if (any) printf(", ");
-            else printf("%s is slower than plain decoding in ", r->methods[m].name);
-            SafeText safe;
-            printf("%s", safe_text(&safe, r->questions->categories[c]));
-            any = true;
+            if (!text.n) fits = buf_printf(&text, "%s is slower than plain decoding in ", r->methods[m].name);
+            else fits = fits && buf_puts(&text, ", ");
+            fits = fits && buf_puts(&text, safe_text(&safe, r->questions->categories[c]));
         }
-        if (any) printf("\n");
+        if (fits && text.n && buf_append(&text, "", 1) && text_wrap(&lines, text.data, 0, 2, TABLE_COLUMNS))
+            printf("%.*s\n", (int)lines.n, lines.data);
+        buf_free(&text);
+        buf_free(&lines);
     }
 }
 
@@ -151,11 +152,11 @@ static int turns_missing(const BenchResults *r) {
 /* Acceptance by depth, over all questions. */
 static void print_depths(const BenchResults *r) {
     if (r->n_methods < 2) return;
-    stats_print_depths_head(name_width(r) + 2);
+    stats_print_depths_head(STATS_NAME_WIDTH);
     for (int m = 1; m < r->n_methods; m++) {
         BenchRow row;
         bench_row(r, -1, m, &row);
-        stats_print_depths(&row.sum.stats, r->methods[m].name, name_width(r) + 2);
+        stats_print_depths(&row.sum.stats, r->methods[m].name, STATS_NAME_WIDTH);
     }
 }
 
@@ -164,10 +165,11 @@ static void print_single(const BenchResults *r) {
     for (int c = 0; c < r->questions->n_categories; c++) print_group(r, c, r->questions->categories[c]);
     print_group(r, -1, "all");
     print_depths(r);
-    printf("\ntokens/s and shares of time are of decoding only; prefill: prompt tokens per second; acceptance: tokens "
-           "accepted per\n"
-           "target pass, the target's own included%s\n",
-           r->n_runs > 1 ? "; even: within one standard deviation, or 1 %, of plain decoding" : "");
+    printf("\ntokens/s and the share of time that drafting takes (draft %%): of decoding only\n"
+           "accept: tokens accepted per target pass, the target's own included\n");
+    if (r->n_runs > 1) printf("even: within one standard deviation, or 1 %%, of plain decoding\n");
+    if (!r->texts_must_agree && !r->is_lossy)
+        printf("own text: another one, of the same distribution as plain decoding's\n");
     if (r->n_runs == 1) printf("one run cannot tell faster from slower: pass --runs 3 or more\n");
     print_losses(r);
 }
@@ -182,7 +184,7 @@ static void print_parallel(const BenchReport *r) {
                  results->n_questions < results->n_parallel ? " (never full)" : "");
         print_group(results, -1, name);
     }
-    printf("\ntokens/s: generated tokens of all requests per second of wall time, prefill included\n");
+    printf("\ntokens/s: generated tokens of all requests per second of wall time,\nprompts included\n");
 }
 
 void bench_print(const BenchReport *r) {

@@ -371,7 +371,7 @@ static int run(int argc, char **argv) {
 
 const Command command_bench = {
     .name = "bench",
-    .summary = "many questions plainly and with each drafter: speed by category, or by batch size",
+    .summary = "many questions, plainly and with each drafter: a table of speed",
     .about = "Answer many questions plainly, with each --draft by itself, and with a chain of tuned length; report "
              "speed, acceptance and equality by "
              "category. The exit status is 1 if a text differs from plain decoding.",

@@ -45,6 +45,15 @@ int chat_turns_ask(ChatTurns *t, const char *question, size_t n, fr_error *err) 
     return FR_OK;
 }
 
+/* Each is as long as the conversation was then. After so many turns that are dropped, a prompt is read again. */
+static void forget_old_context(ChatTurns *t) {
+    if (t->n <= CHAT_TURNS_CONTEXTS) return;
+    ChatTurn *old = &t->items[t->n - 1 - CHAT_TURNS_CONTEXTS];
+    free(old->context);
+    old->context = NULL;
+    old->n_context = 0;
+}
+
 int chat_turns_answer(ChatTurns *t, const char *answer, size_t n, const int32_t *context, int64_t n_context,
                       fr_error *err) {
     ChatTurn *turn = chat_turns_last(t);
@@ -62,6 +71,7 @@ int chat_turns_answer(ChatTurns *t, const char *answer, size_t n, const int32_t 
     turn->answer = text;
     turn->context = tokens;
     turn->n_context = tokens ? n_context : 0;
+    forget_old_context(t);
     return FR_OK;
 }
 

@@ -7,11 +7,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { CHAT_TURNS_CONTEXTS = 8 };
+
 typedef struct ChatTurn {
     char *question;
     char *answer; /* NULL: not answered yet */
-    /* The tokens that the engine has read and generated up to the end of the answer, without the token that ended it;
-     * NULL where another program generated the answer. */
+    /* The tokens that the engine has read and generated up to the end of the answer, without the token that ended it.
+     * NULL: the answer was loaded from a file, or CHAT_TURNS_CONTEXTS turns follow it. */
     int32_t *context;
     int64_t n_context;
     uint32_t n_regenerated; /* how often the answer was replaced by another one */

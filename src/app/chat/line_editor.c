@@ -47,7 +47,8 @@ static LineEditor *editor_of(EditLine *edit) {
 static void follow_terminal(EditLine *edit) {
     if (terminal_signals_take_resize()) el_resize(edit);
     if (!terminal_signals_take_continue()) return;
-    el_set(edit, EL_PREP_TERM, 1); /* the shell has set the terminal to its own mode */
+    el_set(edit, EL_PREP_TERM, 0); /* libedit does not know that the shell has set the terminal to its own mode */
+    el_set(edit, EL_PREP_TERM, 1);
     el_set(edit, EL_REFRESH);
 }
 
@@ -110,7 +111,8 @@ static int open_edit(LineEditor *e, fr_error *err) {
     el_set(e->edit, EL_HIST, history, e->lines);
     el_set(e->edit, EL_GETCFN, read_character);
     el_source(e->edit, NULL); /* ~/.editrc */
-    el_set(e->edit, EL_ADDFN, "forerun-end-line", "End the line without sending it", end_line);
+    el_wset(e->edit, EL_ADDFN, L"forerun-end-line", L"End the line without sending it",
+            end_line); /* el_set leaks them */
     el_set(e->edit, EL_BIND, "^C", "forerun-end-line", NULL);
     el_set(e->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     if (e->history) line_history_read(e->history, add_line, e);

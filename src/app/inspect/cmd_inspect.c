@@ -19,7 +19,7 @@ static InspectArgs args;
 
 static const Option option_table[] = {
     {.key = "FILE.gguf",
-     OPT_FILE(InspectArgs, path),
+     OPT_MODEL(InspectArgs, path),
      .is_argument = true,
      .required = "file",
      .help = "a model or a learned drafter"},

@@ -23,7 +23,7 @@ static TokenizeArgs args;
 static const Option option_table[] = {
     {.key = "model",
      .letter = 'm',
-     OPT_FILE(TokenizeArgs, model),
+     OPT_MODEL(TokenizeArgs, model),
      .required = "model with the vocabulary",
      .help = "GGUF file whose vocabulary is used"},
     {.key = "prompt", .letter = 'p', OPT_TEXT(TokenizeArgs, text), .help = "text to encode"},

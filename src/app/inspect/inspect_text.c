@@ -1,11 +1,16 @@
 /* inspect_text.c - the summary of a file as text. */
 #include "app/inspect/inspect.h"
 #include "app/safe_text.h"
+#include "app/table.h"
+#include "base/options.h"
 #include "spec/drafter/drafter.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { LABEL = 18, LEAST = 12, CUT = sizeof "... (999999 bytes)" }; /* columns */
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
@@ -29,11 +34,31 @@ static void print_count(int64_t n) {
 static void heading(const char *text, bool colour) { printf(colour ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
 static void label(const char *text) { printf("  %-16s", text); }
 
+/* Breaks a text at spaces; further lines begin below its first word. */
+static void put_wrapped(const char *text) {
+    Buf lines = {.max_bytes = 64 << 10};
+    if (text_wrap(&lines, text, LABEL, LABEL, TABLE_COLUMNS) && lines.data) fputs(lines.data, stdout);
+    buf_free(&lines);
+    putchar('\n');
+}
+
 static void line_string(const char *name, GgufString s) {
+    char *text = NULL;
+    size_t n_bytes;
     if (!s.n) return;
     label(name);
-    print_string(s, INSPECT_STRING_MAX);
-    putchar('\n');
+    FILE *f = open_memstream(&text, &n_bytes);
+    if (f) safe_text_write(f, s.data, s.n, INSPECT_STRING_MAX);
+    if (f && fclose(f) == 0) put_wrapped(text);
+    free(text);
+}
+
+/* Shortened so that it ends within the line; `used`: columns before it. */
+static void print_fitting(GgufString s, int used) {
+    int room = TABLE_COLUMNS - used;
+    if ((int64_t)s.n <= room) room = (int)s.n;
+    else room = room - CUT > LEAST ? room - CUT : LEAST;
+    print_string(s, room < INSPECT_STRING_MAX ? (size_t)room : INSPECT_STRING_MAX);
 }
 
 static void line_number(const char *name, int64_t n, const char *unit) {
@@ -73,15 +98,21 @@ static void print_drafter(const Summary *s) {
     if (m->n < sizeof method) memcpy(method, m->data, m->n);
     const DrafterClass *class = drafter_find(method);
     label("drafter");
-    print_string(*m, INSPECT_STRING_MAX);
-    printf(": %s\n", class ? class->summary : "a method unknown to this version of forerun");
+    if (class) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s: %s", class->name, class->summary);
+        put_wrapped(text);
+    } else {
+        print_string(*m, INSPECT_STRING_MAX);
+        puts(": a method unknown to this version of forerun");
+    }
     label("for the target");
     print_string(s->drafter.target, INSPECT_STRING_MAX);
     fputs(", fingerprint ", stdout);
     print_string(s->drafter.fingerprint, INSPECT_STRING_MAX);
     putchar('\n');
     label("shares");
-    puts("the target's embedding, and its LM head unless it has its own; the file does not contain them");
+    put_wrapped("the target's embedding, and its LM head unless it has its own; the file does not contain them");
     line_string("trained by", s->drafter.command);
     line_string("trained on", s->drafter.data);
     if (!s->drafter.precision.n) return;
@@ -125,7 +156,7 @@ static void print_types(const Summary *s) {
     }
 }
 
-static void print_scalar(const Gguf *g, const char *key) {
+static void print_scalar(const Gguf *g, const char *key, int used) {
     int64_t v;
     float f;
     bool b;
@@ -135,44 +166,58 @@ static void print_scalar(const Gguf *g, const char *key) {
     else if (gguf_get_bool(g, key, &b)) fputs(b ? "true" : "false", stdout);
     else if (gguf_get_string(g, key, &s)) {
         putchar('"');
-        print_string(s, INSPECT_STRING_MAX);
+        print_fitting(s, used + 2);
         putchar('"');
     } else fputs("(out of range)", stdout);
 }
 
-static void print_element(const Gguf *g, int64_t kv, int64_t i) {
+static void write_element(FILE *out, const Gguf *g, int64_t kv, int64_t i) {
     int64_t v;
     float f;
     GgufString s;
-    if (gguf_array_i64(g, kv, i, &v)) printf("%" PRId64, v);
-    else if (gguf_array_f32(g, kv, i, &f)) printf("%.9g", inspect_decimal(f));
+    if (gguf_array_i64(g, kv, i, &v)) fprintf(out, "%" PRId64, v);
+    else if (gguf_array_f32(g, kv, i, &f)) fprintf(out, "%.9g", inspect_decimal(f));
     else if (gguf_array_string(g, kv, i, &s)) {
-        putchar('"');
-        print_string(s, 24);
-        putchar('"');
-    } else fputs("...", stdout);
+        putc('"', out);
+        safe_text_write(out, s.data, s.n, 24);
+        putc('"', out);
+    } else fputs("...", out);
 }
 
-static void print_array(const Gguf *g, int64_t kv) {
-    int64_t n = gguf_kv_count(g, kv);
+/* The first elements, as many as the line has room for. */
+static void print_array(const Gguf *g, int64_t kv, int used) {
+    int64_t n = gguf_kv_count(g, kv), i = 0;
+    used += (int)strlen("[, ...]");
     putchar('[');
-    for (int64_t i = 0; i < n && i < INSPECT_ARRAY_MAX; i++) {
-        if (i) fputs(", ", stdout);
-        print_element(g, kv, i);
+    for (; i < n && i < INSPECT_ARRAY_MAX; i++) {
+        char *text = NULL;
+        size_t n_bytes = 0;
+        FILE *f = open_memstream(&text, &n_bytes);
+        if (f) write_element(f, g, kv, i);
+        bool fits = f && fclose(f) == 0 && used + (int)n_bytes + 2 <= TABLE_COLUMNS;
+        if (fits) printf("%s%s", i ? ", " : "", text);
+        used += (int)n_bytes + 2;
+        free(text);
+        if (!fits) break;
     }
-    puts(n > INSPECT_ARRAY_MAX ? ", ...]" : "]");
+    puts(i < n ? i ? ", ...]" : "...]" : "]");
 }
 
 static void print_kvs(const Gguf *g) {
     for (int64_t i = 0; i < gguf_n_kv(g); i++) {
+        bool is_array = gguf_kv_type(g, i) == GGUF_ARRAY;
+        char type[48];
+        if (is_array)
+            snprintf(type, sizeof type, "%s[%" PRId64 "]", inspect_type_name(gguf_kv_element_type(g, i)),
+                     gguf_kv_count(g, i));
+        else snprintf(type, sizeof type, "%s", inspect_type_name(gguf_kv_type(g, i)));
+        int used = (int)(strlen(gguf_key(g, i)) + strlen(type) + 6);
         fputs("  ", stdout);
         print_c_string(gguf_key(g, i));
-        if (gguf_kv_type(g, i) == GGUF_ARRAY) {
-            printf("  %s[%" PRId64 "]  ", inspect_type_name(gguf_kv_element_type(g, i)), gguf_kv_count(g, i));
-            print_array(g, i);
-        } else {
-            printf("  %s  ", inspect_type_name(gguf_kv_type(g, i)));
-            print_scalar(g, gguf_key(g, i));
+        printf("  %s  ", type);
+        if (is_array) print_array(g, i, used);
+        else {
+            print_scalar(g, gguf_key(g, i), used);
             putchar('\n');
         }
     }
@@ -198,6 +243,7 @@ void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool
     if (colour) fputs("\033[0m", stdout);
     printf("\n  GGUF version %u, ", gguf_version(g));
     print_size(gguf_file_bytes(g));
+    if (gguf_n_files(g) > 1) printf(" in %d files", gguf_n_files(g));
     printf(", %" PRId64 " tensors, %" PRId64 " key-values\n\n", gguf_n_tensors(g), gguf_n_kv(g));
     print_shape(s);
     print_drafter(s);

@@ -50,7 +50,7 @@ static const Option option_table[] = {
      OPT_FLAG(PerfArgs, figures),
      .help = "print only key figures: the share of the bandwidth that one row reaches and T(4, 8, 16, 32)/T(1) at "
              "contexts 128 and 1024, beside "
-             "the goals for the shape of TinyLlama-1.1B and the limits of this machine; --seconds then applies to each "
+             "the limits of this machine; --seconds then applies to each "
              "context"},
     {.key = "plot", OPT_OUTPUT(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and the limit; needs gnuplot"},
     {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
@@ -108,18 +108,17 @@ static void print_text(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
     const Weights *w = r->weights;
     int n_threads = r->args->model.device->n_threads;
-    printf("machine   %d thread%s, backend %s, kernels %s (of", n_threads, n_threads == 1 ? "" : "s", w->backend->name,
-           w->options.kernels);
+    printf("machine   %d thread%s, backend %s, kernels %s, activations %s\n          kernels of this CPU:", n_threads,
+           n_threads == 1 ? "" : "s", w->backend->name, w->options.kernels, weights_activations(w));
     for (const char *const *name = w->backend->kernel_names(); *name; name++) printf(" %s", *name);
-    printf("), activations %s\n", weights_activations(w));
     if (has_limits(r))
-        printf("          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n", r->speed.read_gb_s,
+        printf("\n          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s", r->speed.read_gb_s,
                peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
-    printf("model     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
+    printf("\nmodel     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
            r->args->n_context);
     if (has_limits(r))
-        printf(
-            "limit     the longer of two times: reading everything once, and computing everything at the peak rate\n");
+        printf("limit     the longer of two times: reading everything once, and computing\n"
+               "          everything at the peak rate\n");
     else printf("limit     the backend %s does not know the limits of the machine\n", w->backend->name);
     printf("\n%6s %10s %8s %11s", "rows", "T ms", "T/T(1)", "rows/s");
     printf(has_limits(r) ? " %10s %8s %10s %9s\n" : "\n", "limit ms", "of limit", "bandwidth", "Gop/s");

@@ -1,9 +1,7 @@
-/* perf_figures.c - `forerun perf --figures`: a few figures of verification beside their goals and the limits of this
- * machine.
+/* perf_figures.c - `forerun perf --figures`: a few figures of verification beside the limits of this machine.
  *
  * For one row it prints the share of the read bandwidth, for 4, 8, 16 and 32 rows T(n)/T(1). Beside each stands the
- * goal for the shape of TinyLlama-1.1B with two threads of an AVX-512 machine, and the limit: the same figure for a
- * forward that keeps either the memory or the arithmetic units busy all the time, by the speeds measured in the same
+ * limit: the same figure for a forward that keeps either the memory or the arithmetic units busy all the time, by the speeds measured in the same
  * run. The bandwidth is that of reading the model's own weights, alternating with the forwards, because the placement
  * of pages makes a difference of two on some machines. Then it breaks the time down into products, attention and the
  * rest. */
@@ -19,22 +17,6 @@
 
 enum { N_COUNTS = 5, N_SPLITS = 2, MIN_ROUNDS = 5 };
 static const int32_t COUNTS[N_COUNTS] = {1, 4, 8, 16, 32}, CONTEXTS[] = {128, 1024}, SPLITS[N_SPLITS] = {1, 16};
-
-static const struct {
-    TensorType type;
-    double goal[N_COUNTS]; /* a minimum for the share, maxima for the ratios */
-} goals[] = {
-    {TYPE_Q8_0, {0.90, 1.10, 1.15, 1.35, 2.4}},
-    {TYPE_Q4_0, {0.85, 1.15, 1.35, 2.2, 4.0}},
-    {TYPE_Q4_K, {0.80, 1.20, 1.45, 2.4, 4.4}},
-    {TYPE_BF16, {0.90, 1.10, 1.15, 1.30, 2.2}},
-};
-
-static const double *goal_of(TensorType type) {
-    for (size_t i = 0; i < sizeof goals / sizeof *goals; i++)
-        if (goals[i].type == type) return goals[i].goal;
-    return NULL;
-}
 
 typedef struct Figures {
     int32_t n_context;
@@ -103,28 +85,18 @@ static int measure_parts(Figures *f, Executor *e, double seconds, fr_error *err)
     return FR_OK;
 }
 
-static bool is_reached(int i, double value, double goal) { return i == 0 ? value >= goal : value <= goal; }
-
-/* Also says whether a machine with these limits could reach the goal at all. */
-static const char *verdict(const Figures *f, int i, const double *goal) {
-    if (!goal) return "no goal for this type";
-    if (is_reached(i, f->value[i], goal[i])) return "reached";
-    return is_reached(i, f->floor[i], goal[i]) ? "missed" : "beyond the limit of this machine";
-}
-
-static void print_text(const Figures *f, const CliModel *m, const double *goal) {
+static void print_text(const Figures *f, const CliModel *m) {
     const double *peak = f->speed.peak_gop_s;
-    printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s\n",
+    printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion op/s\n",
            tensor_type_info(m->model->layers[0].gate->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8],
            peak[PEAK_BF16], peak[PEAK_F32]);
-    printf("%-22s %9s %9s %9s %7s %8s  %s\n", "", "ms", "limit ms", "measured", "goal", "limit", "verdict");
+    printf("%-22s %9s %9s %9s %8s\n", "", "ms", "limit ms", "measured", "limit");
     for (int i = 0; i < N_COUNTS; i++) {
-        char name[32], wanted[16] = "-";
+        char name[32];
         if (i == 0) snprintf(name, sizeof name, "1 row, bandwidth");
         else snprintf(name, sizeof name, "T(%d)/T(1)", COUNTS[i]);
-        if (goal) snprintf(wanted, sizeof wanted, "%.2f", goal[i]);
-        printf("%-22s %9.2f %9.2f %9.2f %7s %8.2f  %s\n", name, 1e3 * f->seconds[i], 1e3 * f->limit_s[i], f->value[i],
-               wanted, f->floor[i], verdict(f, i, goal));
+        printf("%-22s %9.2f %9.2f %9.2f %8.2f\n", name, 1e3 * f->seconds[i], 1e3 * f->limit_s[i], f->value[i],
+               f->floor[i]);
     }
     for (int k = 0; k < N_SPLITS; k++)
         printf("%2d row%s products %.2f ms (limit %.2f), attention %.2f (%.2f), rest %.2f\n", SPLITS[k],
@@ -132,13 +104,11 @@ static void print_text(const Figures *f, const CliModel *m, const double *goal) 
                1e3 * f->split[k].attention_s, 1e3 * f->split[k].attention_floor_s, 1e3 * f->split[k].rest_s);
 }
 
-static json_t *to_json(const Figures *f, const double *goal) {
+static json_t *to_json(const Figures *f) {
     json_t *rows = json_array(), *split = json_array();
     for (int i = 0; i < N_COUNTS; i++)
-        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:s}", "rows", COUNTS[i], "seconds",
-                                              f->seconds[i], "limit_s", f->limit_s[i], "value", f->value[i], "limit",
-                                              f->floor[i], "goal", goal ? json_real(goal[i]) : json_null(), "verdict",
-                                              verdict(f, i, goal)));
+        json_array_append_new(rows, json_pack("{s:i, s:f, s:f, s:f, s:f}", "rows", COUNTS[i], "seconds", f->seconds[i],
+                                              "limit_s", f->limit_s[i], "value", f->value[i], "limit", f->floor[i]));
     for (int k = 0; k < N_SPLITS; k++)
         json_array_append_new(split, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f}", "rows", SPLITS[k], "products_s",
                                                f->split[k].products_s, "products_limit_s", f->split[k].products_floor_s,
@@ -155,7 +125,6 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "--figures: the backend %s does not know the limits of the machine; use --backend cpu",
                          m->weights->backend->name);
-    const double *goal = goal_of(m->model->layers[0].gate->type);
     ExecutorOptions options = {.kv_type = m->kv,
                                .page_size = 16,
                                .n_ctx = 1024 + 64,
@@ -167,8 +136,8 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
     json_t *list = json_array();
     int status = executor_open(&e, m->device, m->weights, &options, err);
     if (!status && !json)
-        printf("%d threads, kernels %s, activations %s, %.3f GB of weights; T(n) is the time of a forward of n rows, "
-               "the fastest of several rounds\n",
+        printf("%d threads, kernels %s, activations %s, %.3f GB of weights;\n"
+               "T(n) is the time of a forward of n rows, the fastest of several rounds\n",
                m->n_threads, m->weights->options.kernels, weights_activations(m->weights), work.weight_bytes * 1e-9);
     for (size_t c = 0; !status && c < sizeof CONTEXTS / sizeof *CONTEXTS; c++) {
         Figures f = {.n_context = CONTEXTS[c]};
@@ -176,8 +145,8 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err) {
         if (!status) status = measure_parts(&f, e, seconds / 4, err);
         if (status) break;
         derive(&f, &work);
-        if (json) json_array_append_new(list, to_json(&f, goal));
-        else print_text(&f, m, goal);
+        if (json) json_array_append_new(list, to_json(&f));
+        else print_text(&f, m);
     }
     executor_close(e);
     if (!status && json) return json_print(list, JSON_INDENT(2) | JSON_REAL_PRECISION(6), err);

@@ -1,5 +1,4 @@
-/* perf_figures.h - `forerun perf --figures`: key figures of verification, their goals, and the limits of this
- * machine. */
+/* perf_figures.h - `forerun perf --figures`: key figures of verification and the limits of this machine. */
 #ifndef PERF_PERF_FIGURES_H
 #define PERF_PERF_FIGURES_H
 

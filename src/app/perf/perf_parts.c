@@ -22,18 +22,17 @@ static const char *verdict(const CostPart *p, double whole_s, const MachineSpeed
 void perf_parts_print(const CostPart *parts, int n, int32_t n_rows, double whole_s, const MachineSpeed *speed) {
     char text[96];
     printf("\nwhere the time goes, %d row%s: %.3f ms\n", n_rows, n_rows > 1 ? "s" : "", 1e3 * whole_s);
-    printf("%-12s %13s %4s %9s %9s %9s %9s %6s %6s  %s\n", "part", "shape", "n", "MB", "Gop", "ms", "limit ms", "ratio",
-           "share", "verdict");
+    printf("%-12s %12s %3s %8s %9s %9s %6s %6s\n", "part", "shape", "n", "MB", "ms", "limit ms", "ratio", "share");
     for (int i = 0; i < n; i++) {
         const CostPart *p = &parts[i];
         char shape[32] = "";
         if (p->n_out) snprintf(shape, sizeof shape, "%lldx%lld", (long long)p->n_out, (long long)p->n_in);
-        printf("%-12s %13s %4d %9.2f %9.3f %9.3f ", p->name, shape, p->n_layers, 1e-6 * p->bytes, 1e-9 * p->ops,
-               1e3 * p->seconds);
+        printf("%-12s %12s %3d %8.2f %9.3f ", p->name, shape, p->n_layers, 1e-6 * p->bytes, 1e3 * p->seconds);
         if (p->floor_s > 0) printf("%9.3f %6.2f", 1e3 * p->floor_s, p->seconds / p->floor_s);
         else printf("%9s %6s", "", "");
-        printf(" %5.1f%%  %s\n", 100 * p->seconds / whole_s, verdict(p, whole_s, speed, text));
+        printf(" %5.1f%%\n", 100 * p->seconds / whole_s);
     }
+    for (int i = 0; i < n; i++) printf("%-12s %s\n", parts[i].name, verdict(&parts[i], whole_s, speed, text));
 }
 
 json_t *perf_parts_json(const CostPart *parts, int n, int32_t n_rows, double whole_s, const MachineSpeed *speed) {

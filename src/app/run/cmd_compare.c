@@ -4,6 +4,7 @@
 #include "app/run/text_output.h"
 #include "app/safe_text.h"
 #include "app/stats_json.h"
+#include "app/table.h"
 
 #include "base/mem.h"
 #include "base/progress.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_RUNS = 100 };
+enum { MAX_RUNS = 100, NAME_WIDTH = 14 };
 
 typedef struct CompareArgs {
     GenerateArgs generate;
@@ -62,11 +63,7 @@ typedef struct Method {
 } Method;
 
 static const char *verdict(const Method *m) {
-    return !m->spec       ? ""
-           : !m->same     ? "DIFFERENT"
-           : m->is_lossy  ? "LOSSY"
-           : m->dist_only ? "same distribution"
-                          : "identical";
+    return !m->spec ? "" : !m->same ? "DIFFERENT" : m->is_lossy ? "LOSSY" : m->dist_only ? "own text" : "identical";
 }
 
 static int keep_token(void *user, const fr_token_event *event) {
@@ -127,25 +124,25 @@ static double overhead(const Method *m) {
 }
 
 static void print_table(const Method *methods, int n, int n_runs) {
-    printf("%-36s %9s %8s %10s %8s %9s %9s %8s  %s\n", "method", "tokens/s", "speed-up", "acceptance", "drafted",
-           "draft ms", "target ms", "overhead", "text");
-    printf("%-36s %9s %8s %10s %8s %9s %9s %8s\n", "", "", "", "per step", "per step", "per step", "per step",
-           "% of time");
+    printf("%-*s %8s %8s %6s %6s %7s %7s %5s  %s\n", NAME_WIDTH, "method", "tokens/s", "speed-up", "accept", "draft",
+           "draft", "target", "rest", "text");
+    printf("%-*s %8s %8s %6s %6s %7s %7s %5s\n", NAME_WIDTH, "", "", "per step:", "tokens", "tokens", "ms", "ms", "%");
     double plain = median(methods[0].tokens_per_s, n_runs);
     for (int i = 0; i < n; i++) {
         const Method *m = &methods[i];
         double rate = median(m->tokens_per_s, n_runs), steps = (double)(m->stats.n_steps ? m->stats.n_steps : 1);
-        printf("%-36.36s %9.1f %7.2fx %10.2f %8.1f %9.3f %9.3f %8.1f  %s\n", m->spec ? m->spec : "plain", rate,
-               rate / plain, m->stats.acceptance_length, (double)m->stats.drafted / steps,
-               1e3 * m->stats.draft_s / steps, 1e3 * m->stats.forward_s / steps, 100 * overhead(m), verdict(m));
+        table_name(m->spec ? m->spec : "plain", NAME_WIDTH);
+        printf(" %8.1f %7.2fx %6.2f %6.1f %7.3f %7.3f %5.1f  %s\n", rate, rate / plain, m->stats.acceptance_length,
+               (double)m->stats.drafted / steps, 1e3 * m->stats.draft_s / steps, 1e3 * m->stats.forward_s / steps,
+               100 * overhead(m), verdict(m));
         if (m->stats.draft_error[0]) printf("    switched off: %s\n", m->stats.draft_error);
     }
+    if (methods[n - 1].dist_only) puts("own text: another one, of the same distribution as plain decoding's");
 }
 
 static void print_depths(const Method *methods, int n) {
-    enum { WIDTH = 36 };
-    stats_print_depths_head(WIDTH);
-    for (int i = 1; i < n; i++) stats_print_depths(&methods[i].stats, methods[i].spec, WIDTH);
+    stats_print_depths_head(STATS_NAME_WIDTH);
+    for (int i = 1; i < n; i++) stats_print_depths(&methods[i].stats, methods[i].spec, STATS_NAME_WIDTH);
 }
 
 static void print_texts(const Method *methods, int n) {
@@ -278,7 +275,7 @@ const Command command_compare = {
              "acceptance and equality. "
              "The exit status is 1 if a token or a logit differs. With --verify RULE other than sampled and a "
              "temperature, drafted texts have "
-             "the distribution of plain decoding but are other texts: the table says \"same distribution\" and "
+             "the distribution of plain decoding but are other texts: the table says \"own text\" and "
              "compares only repetitions of "
              "a seed. Under a lossy rule it says \"LOSSY\".",
     .sets = (const OptionSet[]){{generate_options, &args.generate},

@@ -8,6 +8,7 @@
 #include "app/stats_json.h"
 
 #include "base/threads.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -135,8 +136,8 @@ static void report(const Generator *g, const fr_request *r) {
         fprintf(stderr, "forerun: a drafter was switched off, which does not change %s: %s\n",
                 generate_rule(&args.generate)->is_ratio ? "the distribution of the text" : "the text", s.draft_error);
     if (fr_request_finish(r) == FR_FINISH_CONTEXT)
-        fprintf(stderr, "forerun: the text ends because the context of %lld tokens is full: -c N makes it longer\n",
-                (long long)(s.n_prompt + s.n_generated));
+        fprintf(stderr, "forerun: the text ends because the context of %d tokens is full: -c N makes it longer\n",
+                g->engine->options.n_ctx);
     if (args.stats) print_summary(g, r);
     else if (isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) closing_line_print(&s, 0);
 }

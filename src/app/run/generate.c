@@ -57,11 +57,15 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err) {
     fr_model_options options = {.backend = a->backend,
                                 .kernels = a->kernels,
                                 .activations = a->activations,
+                                .packed_file = cli_packed_file(a->model),
                                 .n_threads = a->engine.n_threads,
                                 .progress = show_loading,
                                 .progress_user = &bar};
     int status = fr_model_open(out, a->model, &options, err);
     progress_end(&bar);
+    fr_model_info info = {.packed_error = NULL};
+    if (!status) fr_model_get_info(*out, &info);
+    cli_note_packed(info.packed_error);
     if (!status) warn_of_context(*out, a->engine.n_ctx);
     return status;
 }

@@ -24,7 +24,7 @@
 const Option generate_options[] = {
     {.key = "model",
      .letter = 'm',
-     OPT_FILE(GenerateArgs, model),
+     OPT_MODEL(GenerateArgs, model),
      .required = "model",
      .section = "Model and prompt",
      .help = "GGUF file of the target model"},
@@ -49,7 +49,7 @@ const Option generate_options[] = {
      .metavar = "SPEC",
      .section = SECTION_DRAFTING,
      .suggest = cli_suggest_draft,
-     .default_help = "auto in run and chat",
+     .default_help = "in run and chat auto, with --verify sampled; otherwise none",
      .help = "drafter, as method or method:key=value,...; a+b: both, united in one tree; auto: chosen while "
              "generating; none: plain decoding. Several --draft are alternatives in compare and bench, and elsewhere "
              "united like a+b"},
@@ -298,7 +298,7 @@ bool generate_list_methods(Buf *out) {
                 buf_puts(out, "\nVerification rules (--verify RULE):\n");
     for (const VerifyRule *const *r = verify_rules(); *r && fits; r++)
         fits = buf_printf(out, "  %s: ", (*r)->name) &&
-               text_wrap(out, (*r)->summary, (int)strlen((*r)->name) + 4, 4, 100) && buf_puts(out, "\n") &&
-               (!(*r)->option_table || options_help(out, (*r)->option_table, 6, 100));
+               text_wrap(out, (*r)->summary, (int)strlen((*r)->name) + 4, 4, CLI_WIDTH) && buf_puts(out, "\n") &&
+               (!(*r)->option_table || options_help(out, (*r)->option_table, 6, CLI_WIDTH));
     return fits;
 }

@@ -146,10 +146,9 @@ const Command command_serve = {
              "SIGTERM or Ctrl-C finishes the running requests; a second one ends them.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .list = list,
-    .examples =
-        "  forerun serve -m model.gguf\n"
-        "  forerun serve -m small=a.gguf -m large=b.gguf --draft ngram-trie --port 9000\n"
-        "  forerun serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem\n",
+    .examples = "  forerun serve -m model.gguf\n"
+                "  forerun serve -m small=a.gguf -m large=b.gguf --draft ngram-trie\n"
+                "  forerun serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt\n",
     .check = check,
     .files = files,
     .run = run,

@@ -57,7 +57,7 @@ static const Option option_table[] = {
      .help = "the recorded answers"},
     {.key = "vocab",
      .letter = 'm',
-     OPT_FILE(ReplayArgs, vocab),
+     OPT_MODEL(ReplayArgs, vocab),
      .required = "vocabulary",
      .help = "GGUF file whose vocabulary the answers were written with"},
     {.key = "draft",

@@ -42,19 +42,21 @@ static bool is_best(const StudyResult *r, const StudyRow *row, StudyMetric metri
 
 static void print_figure(const StudyResult *r, const StudyRow *row, StudyMetric metric) {
     StudyFigure f = study_figure(r, row, metric);
-    printf("  %6.3f +- %.3f%c", f.mean, f.error, row->tree && is_best(r, row, metric) ? '*' : ' ');
+    int decimals = metric == STUDY_RATE ? 2 : 3;
+    printf(" %6.*f ±%.*f%c", decimals, f.mean, decimals, f.error, row->tree && is_best(r, row, metric) ? '*' : ' ');
 }
 
 void study_print(const StudyResult *r) {
-    printf("\ntemperature %g, top-p %g; draft model / target: %.3f of the bytes; %d seeds; all relative to plain "
-           "decoding,\n"
-           "mean +- standard error over seeds; * best tree of the method in its group\n",
-           r->temperature, r->top_p, r->size_ratio, r->n_runs);
-    printf("%-12s %-15s %-18s %5s  %-16s  %-16s  %-16s\n", r->plan->group_name, "method", "tree", "nodes",
-           "block efficiency", "MBSU", "token rate");
+    printf("\ntemperature %g, top-p %g; draft model / target: %.3f of the bytes; %d seed%s;\n"
+           "all relative to plain decoding, mean ± standard error over seeds;\n"
+           "* best tree of the method in its group\n",
+           r->temperature, r->top_p, r->size_ratio, r->n_runs, r->n_runs == 1 ? "" : "s");
+    printf("  %-15s %-12s%5s %14s %14s %14s\n", "method", "tree", "nodes", "efficiency", "MBSU", "token rate");
     for (int i = 1; i < r->n_rows; i++) {
         const StudyRow *row = &r->rows[i];
-        printf("%-12d %-15s %-18s %5d", row->tree->group, study_method_name(row->tree->method), row->tree->shape,
+        if (i == 1 || row->tree->group != r->rows[i - 1].tree->group)
+            printf("%s %d:\n", r->plan->group_name, row->tree->group);
+        printf("  %-15s %-12s %4d", study_method_name(row->tree->method), row->tree->shape,
                study_tree_nodes(row->tree));
         for (StudyMetric m = 0; m < STUDY_N_METRICS; m++) print_figure(r, row, m);
         putchar('\n');

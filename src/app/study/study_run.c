@@ -70,16 +70,17 @@ static int draft_bytes(const char *path, size_t *out, fr_error *err) {
 }
 
 static int open_study(Study *s, const StudyArgs *a, double *size_ratio, fr_error *err) {
-    fr_model_options model_options = {.n_threads = a->n_threads};
+    fr_model_options model_options = {.n_threads = a->n_threads, .packed_file = cli_packed_file(a->model)};
     fr_engine_options engine_options = {.n_threads = a->n_threads};
+    fr_model_info info;
     int status = fr_model_open(&s->target, a->model, &model_options, err);
+    fr_model_get_info(s->target, &info);
+    cli_note_packed(info.packed_error);
     if (!status) status = fr_engine_open(&s->engine, s->target, &engine_options, err);
     if (!status) status = read_prompts(s, a->prompts, err);
     size_t n_bytes = 0;
     if (!status) status = draft_bytes(a->draft_model, &n_bytes, err);
     if (status) return status;
-    fr_model_info info;
-    fr_model_get_info(s->target, &info);
     *size_ratio = (double)n_bytes / (double)info.weight_bytes;
     return FR_OK;
 }

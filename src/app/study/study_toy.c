@@ -13,6 +13,8 @@ enum { N_POINTS = 19, N_RULES = 4, N_DRAFTS = 2 };
 
 static const char *const names[N_RULES] = {"multi-round", "k-seq", "optimum with replacement", "recursive"};
 
+static const char *const headings[N_RULES] = {"multi-round", "k-seq", "optimum", "recursive"};
+
 typedef struct Toy {
     double target, draft[N_POINTS], accepted[N_RULES][N_POINTS];
 } Toy;
@@ -31,12 +33,14 @@ static void compute(Toy *t, double target) {
 }
 
 static void print(const Toy *t) {
-    printf("target Ber(%g), two drafts from Ber(p): probability that one of them is accepted\n%-6s", t->target, "p");
-    for (int r = 0; r < N_RULES; r++) printf("  %-24s", names[r]);
+    printf("target Ber(%g), two drafts from Ber(p): how often one of them is accepted\n"
+           "optimum: of rules whose drafts are drawn with replacement\n%-6s",
+           t->target, "p");
+    for (int r = 0; r < N_RULES; r++) printf("  %-16s", headings[r]);
     putchar('\n');
     for (int i = 0; i < N_POINTS; i++) {
         printf("%-6.2f", t->draft[i]);
-        for (int r = 0; r < N_RULES; r++) printf("  %-24.6f", t->accepted[r][i]);
+        for (int r = 0; r < N_RULES; r++) printf("  %-16.6f", t->accepted[r][i]);
         putchar('\n');
     }
 }

@@ -270,7 +270,9 @@ const Command command_distill = {
     .list = generate_list_methods,
     .notes = "IN has one JSON object per line: a \"prompt\" (raw text, or with --chat a user's message), or "
              "\"messages\" with a \"role\" and a "
-             "\"content\" each, of which the assistant's are generated anew, in turn; with --begin-texts also "
+             "\"content\" each, of which the assistant's are generated anew, in turn; or \"turns\", the user's "
+             "messages of a "
+             "conversation, as in Spec-Bench; with --begin-texts also "
              "\"text\". OUT has the same objects with the "
              "model's answers, in the same order, and with \"finish\", which says why each answer ended (under a rule "
              "that needs --lossy also "

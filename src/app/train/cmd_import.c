@@ -46,7 +46,7 @@ static const Option option_table[] = {
      .help = "the published weights"},
     {.key = "model",
      .letter = 'm',
-     OPT_FILE(ImportArgs, model),
+     OPT_MODEL(ImportArgs, model),
      .required = "target",
      .help = "GGUF file of the target that the drafter was trained for"},
     {.key = "output",

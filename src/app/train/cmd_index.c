@@ -45,7 +45,7 @@ static const Option option_table[] = {
      .help = "text, JSON lines; .zst"},
     {.key = "vocab",
      .letter = 'm',
-     OPT_FILE(IndexArgs, vocab),
+     OPT_MODEL(IndexArgs, vocab),
      .required = "vocabulary",
      .help = "GGUF file of the model that the index is for"},
     {.key = "output",

@@ -73,7 +73,7 @@ static size_t beginning(const char *text, int n_words) {
 }
 
 int distill_next(LineReader *in, int n_words, Record *out, fr_error *err) {
-    int got = record_next(in, out, err);
+    int got = record_next_question(in, out, err);
     if (got != 1 || n_words == 0 || out->kind != RECORD_TEXT) return got;
     json_t *prompt = json_stringn(out->text, beginning(out->text, n_words));
     if (!prompt || json_object_set_new(out->object, "prompt", prompt)) {

@@ -40,7 +40,7 @@ static int parse_checkpoint(void *to, const char *text, fr_error *err) {
 const Option train_model_options[] = {
     {.key = "model",
      .letter = 'm',
-     OPT_FILE(TrainArgs, model),
+     OPT_MODEL(TrainArgs, model),
      .required = "target",
      .section = "Files",
      .help = "GGUF file of the target that the drafter is trained for"},
@@ -59,7 +59,7 @@ const Option train_model_options[] = {
 
 const Option train_vocab_options[] = {
     {.key = "vocab",
-     OPT_FILE(TrainArgs, vocab),
+     OPT_MODEL(TrainArgs, vocab),
      .required = "vocabulary",
      .section = "Files",
      .help = "GGUF file whose vocabulary and chat format the new model takes over"},

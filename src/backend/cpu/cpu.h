@@ -1,9 +1,11 @@
 /* cpu.h - inside of the CPU backend: what its files share.
  *
  *   cpu_backend.c   the table              cpu_linear.c   drafters' matrices, LM head, norms, softmax
- *   cpu_weights.c   packing                cpu_lookup.c   drafters' tables of rows
+ *   cpu_weights.c   packing; packed_file.c what was packed before
+ *                                          cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
  *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c, experts.c   a forward
+ *   input_squares.c   the inputs of its matrices
  */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
@@ -49,14 +51,17 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;    /* [n_vocab][n_embd]; of a submodel the target's */
-    CpuLayer *layers;       /* [n_layer] */
-    size_t block_bytes;     /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
-    void *block;            /* where all matrices lie, in the order in which a forward reads them */
-    GgufTensor embedding;   /* the model's embedding, in memory: nothing is read from the file after loading */
-    void *embedding_memory; /* NULL: the target's */
+    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel the target's */
+    CpuLayer *layers;     /* [n_layer] */
+    size_t block_bytes;   /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
+    void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
+    GgufTensor embedding; /* the model's embedding, in memory: nothing is read from the file after loading. data is NULL
+                             * where its rows are those of `output` */
+    void *embedding_memory; /* NULL: the target's, or mapped */
 } CpuWeights;
 
+/* The embedding of a token, out: [n_embd]. */
+void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out);
 /* Packs a matrix of the file into memory of its own. */
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err);
 
@@ -130,6 +135,7 @@ struct Op {
     const float *x;           /* what is converted, [n_rows] of the products' n_in */
     int n_products;
     Product products[5];
+    InputKind inputs; /* which of InputSquares.sums x is added to */
 };
 
 /* Writes an operation: `base`, which has the products, and what it does with them. n_rows: rows that it multiplies, 0
@@ -141,8 +147,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are
- * split, two where what is added has a norm or a factor, 7 for experts. */
-enum { OPS_PER_LAYER = 20, OPS_AROUND = 3 };
+ * split, two where what is added has a norm or a factor, 7 for experts, four if the squares of inputs are summed. */
+enum { OPS_PER_LAYER = 24, OPS_AROUND = 3 };
 
 /* A choice of a row, and where its activations lie among those of all choices. */
 typedef struct ExpertChoice {
@@ -192,6 +198,7 @@ struct CpuContext {
     Stage *stages;                     /* the same */
     double *stage_s;                   /* the same: seconds of each */
     double *part_s;                    /* [CPU_N_PARTS] see Backend.time_parts; NULL: not measured */
+    InputSquares *squares;             /* see Backend.sum_inputs; NULL: not summed */
 };
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }
@@ -232,6 +239,7 @@ void norm_row(const CpuContext *c, float *out, const float *x, const float *norm
 int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
 int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err);
 void cpu_weights_close(Weights *w);
+int cpu_weights_save(const Weights *w, const char *path, fr_error *err);
 void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out);
 
 int cpu_device_open(Device **out, const DeviceOptions *options, fr_error *err);
@@ -262,6 +270,9 @@ void cpu_work(const Weights *w, KvType kv_type, CostWork *out);
 int cpu_parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
               CostPart *out);
 void cpu_time_parts(Context *c, double *seconds);
+void cpu_sum_inputs(Context *c, InputSquares *to);
+/* The operation that adds the squares of x [n_rows][n], inputs of a kind, if they are summed (input_squares.c). */
+Op *input_squares_op(CpuContext *c, int32_t layer, InputKind kind, const float *x, int64_t n, Op *at);
 /* Adds the seconds of the stages of a forward of n operations to the parts (forward.c calls it). */
 void cpu_note_times(CpuContext *c, int n);
 int cpu_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);

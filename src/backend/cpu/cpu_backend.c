@@ -20,6 +20,7 @@ const Backend backend_cpu = {
     .weights_open = cpu_weights_open,
     .submodel = cpu_submodel,
     .weights_close = cpu_weights_close,
+    .weights_save = cpu_weights_save,
     .kernel_names = kernel_names,
     .embed = cpu_embed,
     .device_open = cpu_device_open,
@@ -44,6 +45,7 @@ const Backend backend_cpu = {
     .work = cpu_work,
     .parts = cpu_parts,
     .time_parts = cpu_time_parts,
+    .sum_inputs = cpu_sum_inputs,
     .speed = cpu_speed,
     .read_weights = cpu_read_weights,
 };

@@ -1,13 +1,21 @@
-/* cpu_weights.c - the weights of a model, packed in tiles for the kernels. */
+/* cpu_weights.c - the weights of a model, packed in tiles for the kernels, or mapped from a file of packed weights. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/packed_file.h"
 
+#include "base/mapped_file.h"
 #include "base/mem.h"
+#include "format/blocks.h"
 #include "format/finite.h"
 
 #include <stdatomic.h>
 
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { RELEASE_BYTES = 1 << 20 };
 
 /* A matrix, and where it comes from. */
 typedef struct Packing {
@@ -29,12 +37,32 @@ static ActForm block_form(const CpuWeights *w) {
     return w->base.options.activations == ACT_PRECISION_Q8 ? ACT_Q8 : ACT_Q16;
 }
 
-static void check_rows(Packing *p, int64_t begin, int64_t end) {
+/* Rows [begin, end) of a matrix of the file, fewer where it has fewer. */
+static const char *file_rows(const Packing *p, int64_t begin, int64_t end, size_t *bytes) {
     const GgufTensor *t = p->from;
     size_t row_bytes = t->bytes / (size_t)(t->dims[1] * t->dims[2]);
     if (end > p->n_rows) end = p->n_rows;
-    if (!finite_weights(t->type, (const char *)p->data + (size_t)begin * row_bytes, (end - begin) * t->dims[0]))
+    *bytes = (size_t)(end - begin) * row_bytes;
+    return (const char *)p->data + (size_t)begin * row_bytes;
+}
+
+static void check_rows(Packing *p, int64_t begin, int64_t end) {
+    size_t bytes;
+    const char *rows = file_rows(p, begin, end, &bytes);
+    if (end > p->n_rows) end = p->n_rows;
+    if (!finite_weights(p->from->type, rows, (end - begin) * p->from->dims[0]))
         atomic_store_explicit(&p->is_not_finite, true, memory_order_relaxed);
+}
+
+/* Pages of a mapped file count as memory of the process once they were read. Given back as soon as they are packed, they
+ * never add up: the peak is that of the packed weights (tests/cli/test_load_memory.c). Gives back rows [begin, end) if
+ * they are many enough to be worth a system call, or the last; returns from where on rows still have to be. */
+static int64_t release_rows(const Packing *p, int64_t begin, int64_t end, bool is_last) {
+    size_t bytes;
+    const char *rows = file_rows(p, begin, end, &bytes);
+    if (bytes < RELEASE_BYTES && !is_last) return begin;
+    mapped_file_release(rows, bytes);
+    return end;
 }
 
 /* Tile by tile: the rows that were checked are still in the cache when they are packed. */
@@ -43,9 +71,11 @@ static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     Packing *p = ctx;
     int64_t begin, end;
     threads_split(packed_n_tiles(p->m), 1, i_part, n_parts, &begin, &end);
+    int64_t kept = begin * TILE_ROWS;
     for (int64_t i = begin; i < end; i++) {
         check_rows(p, i * TILE_ROWS, (i + 1) * TILE_ROWS);
         packed_fill(p->m, p->data, i, i + 1);
+        kept = release_rows(p, kept, (i + 1) * TILE_ROWS, i + 1 == end);
     }
 }
 
@@ -57,12 +87,12 @@ static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
     check_rows(p, begin, end);
 }
 
-/* The embedding is not packed: rows of it are read from the file. */
+/* The embedding is not packed, but copied. */
 static int check_embedding(const CpuWeights *w, fr_error *err) {
     const Model *m = w->base.model;
-    Packing p = {.from = m->token_embd, .data = m->token_embd->data, .n_rows = m->token_embd->dims[1]};
+    Packing p = {.from = &w->embedding, .data = w->embedding.data, .n_rows = m->token_embd->dims[1]};
     threads_run_once(w->base.options.n_threads, check_part, &p);
-    return p.is_not_finite ? model_refuse_not_finite(m, p.from, err) : FR_OK;
+    return p.is_not_finite ? model_refuse_not_finite(m, m->token_embd, err) : FR_OK;
 }
 
 /* Sets the shape of a matrix that pack_all will fill: of the tensor, or its expert i. */
@@ -95,15 +125,48 @@ static int pack_all(Loader *l) {
     return FR_OK;
 }
 
+/* The embedding as the weights keep it: without data where its rows can be read out of the output matrix, because that is
+ * the same. (Not BF16: packing makes zeros of subnormal numbers.) */
+static GgufTensor own_embedding(const Model *m) {
+    GgufTensor t = *m->token_embd;
+    if (m->output == m->token_embd && t.type != TYPE_BF16) t.data = NULL, t.bytes = 0;
+    return t;
+}
+
+/* The matrices and the embedding from a file of packed weights; false: there is none, or none that can be used, which
+ * packed_error explains. */
+static bool map_packed(Loader *l) {
+    CpuWeights *w = l->w;
+    const WeightsOptions *o = &w->base.options;
+    const GgufTensor own = own_embedding(w->base.model);
+    const void *matrices, *embedding;
+    fr_error why;
+    if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
+    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, w->block_bytes, own.bytes, o->n_threads,
+                         &matrices, &embedding, &why)) {
+        snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
+        return false;
+    }
+    const char *at = matrices;
+    for (int64_t i = 0; i < l->n_packings; i++) {
+        l->packings[i].m->data = (void *)(uintptr_t)at; /* kernels only read it */
+        at += packed_bytes(l->packings[i].m);
+    }
+    w->embedding = own;
+    if (own.bytes) w->embedding.data = embedding;
+    return true;
+}
+
 /* A row of the embedding is read for each token, for as long as the model is open: from a copy, because a file may be
  * overwritten or cut. A submodel shares the target's. */
 static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err) {
     const GgufTensor *t = w->base.model->token_embd;
-    w->embedding = target ? target->embedding : *t;
-    if (target) return FR_OK;
+    w->embedding = target ? target->embedding : own_embedding(w->base.model);
+    if (target || !w->embedding.data) return FR_OK;
     w->embedding.data = w->embedding_memory = mem_alloc(t->bytes);
     if (!w->embedding_memory) return error_memory(err, "the embedding", t->bytes);
     memcpy(w->embedding_memory, t->data, t->bytes);
+    mapped_file_release(t->data, t->bytes);
     return FR_OK;
 }
 
@@ -124,6 +187,7 @@ static int check_experts(const Model *m, int32_t i, fr_error *err) {
 static int load_experts(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     int64_t n = n_experts(s);
     size_t before = l->w->block_bytes;
+    fr_assert(n > 0);
     if (!(layer->experts = mem_calloc((size_t)n, sizeof *layer->experts)))
         return error_memory(l->err, "experts", (size_t)n * sizeof *layer->experts);
     int status = FR_OK;
@@ -178,6 +242,14 @@ static size_t count_matrices(const Model *m) {
     return n;
 }
 
+static int pack_and_copy(Loader *l, const CpuWeights *target) {
+    const Model *m = l->w->base.model;
+    int status = copy_embedding(l->w, target, l->err);
+    if (!status) status = pack_all(l);
+    if (!status && !target && m->output != m->token_embd) status = check_embedding(l->w, l->err);
+    return status;
+}
+
 /* target: NULL, or whose LM head these layers share. */
 static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
                         fr_error *err) {
@@ -194,9 +266,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (!status) status = load_layers(&l);
     if (target) w->output = target->output;
     else if (!status && !(status = will_pack(&l, model->output, &w->output))) w->base.bytes += packed_bytes(&w->output);
-    if (!status) status = copy_embedding(w, target, err);
-    if (!status) status = pack_all(&l);
-    if (!status && !target && model->output != model->token_embd) status = check_embedding(w, err);
+    if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
     if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);
     if (status) {
@@ -214,11 +284,13 @@ int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *op
 int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
     WeightsOptions options = target->options;
     options.progress = NULL;
+    options.packed_file = NULL;
     return open_weights(out, layers, &options, (const CpuWeights *)target, err);
 }
 
 void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
+    mapped_file_close(w->base.mapped);
     for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++) mem_free(w->layers[i].experts);
     mem_free(w->layers);
     mem_free(w->block);
@@ -226,9 +298,28 @@ void cpu_weights_close(Weights *weights) {
     mem_free(w);
 }
 
-void cpu_embed(const Weights *w, const int32_t *tokens, int32_t n, float *out) {
-    const GgufTensor *embd = &((const CpuWeights *)w)->embedding;
-    for (int32_t i = 0; i < n; i++) embedding_row(embd, tokens[i], out + i * embd->dims[0]);
+int cpu_weights_save(const Weights *weights, const char *path, fr_error *err) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    fr_assert(w->block); /* packed here, and not mapped */
+    return packed_file_write(path, weights->model->gguf, w->block, w->block_bytes, w->embedding.data,
+                             w->embedding.bytes, weights->options.n_threads, err);
+}
+
+void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out) {
+    const PackedMatrix *m = &w->output;
+    char piece[PACKED_READ * sizeof(float)]; /* of a row in the layout of the file */
+    if (w->embedding.data) embedding_row(&w->embedding, token, out);
+    else
+        for (int64_t k = 0; k < m->n_in; k += PACKED_READ) {
+            int64_t n = m->n_in - k < PACKED_READ ? m->n_in - k : PACKED_READ;
+            packed_read_row(m, token, k, n, piece);
+            blocks_dequantize(m->type, piece, n, out + k);
+        }
+}
+
+void cpu_embed(const Weights *weights, const int32_t *tokens, int32_t n, float *out) {
+    const CpuWeights *w = (const CpuWeights *)weights;
+    for (int32_t i = 0; i < n; i++) cpu_embedding_row(w, tokens[i], out + i * w->embedding.dims[0]);
 }
 
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {

@@ -40,7 +40,7 @@ static void embed_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     for (int64_t i = begin; i < end; i++) {
         float *x = c->x + row_at(i, h->n_embd);
         if (c->rows[i].input) memcpy(x, c->rows[i].input, (size_t)h->n_embd * sizeof *x);
-        else embedding_row(&c->weights->embedding, c->rows[i].token, x);
+        else cpu_embedding_row(c->weights, c->rows[i].token, x);
         float scale = c->rows[i].input ? 1 : h->embedding_scale;
         for (int64_t k = 0; scale != 1 && k < h->n_embd; k++) x[k] *= scale;
         for (int k = 0; k < c->model->n_ropes; k++)
@@ -135,4 +135,5 @@ void cpu_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     threads_run_stages(c->threads, c->stages, n);
     if (c->part_s) threads_time(c->threads, NULL);
     cpu_note_times(c, n);
+    if (c->squares) c->squares->n_rows += n_rows;
 }

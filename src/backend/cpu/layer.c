@@ -229,8 +229,11 @@ Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
 
 static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
+    const Hparams *h = &c->model->hparams;
     at = put_op(at, gate_up_op(c, layer), FORWARD_NORM, norm_rows, c->n_rows, 0);
+    at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, h->n_embd, at);
     at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
+    at = input_squares_op(c, layer, INPUT_DOWN, c->gate, h->n_ff, at);
     Op down = {.c = c, .layer = layer, .l = l, .products = {{&l->down, c->delta}}};
     return put_adding(at, down, FORWARD_DOWN, down_tiles, down_tiles_only, l->spec->post_ffn_norm);
 }
@@ -246,8 +249,10 @@ static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
               .n_products = 3,
               .products = {{&l->q, c->q}, {&l->k, c->k}, {&l->v, c->v}}};
     at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
+    at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
+    at = input_squares_op(c, layer, INPUT_O, c->attended, hparams_q_dim(h), at);
     Op o = {.c = c, .layer = layer, .l = l, .x = c->attended, .n_products = 1, .products = {{&l->o, c->delta}}};
     if (!attention_converts(c)) at = put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
     return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, l->spec->post_attn_norm);

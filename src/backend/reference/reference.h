@@ -20,6 +20,7 @@ typedef struct RefContext {
     double *expert_out;     /* [n_embd] of one expert and one row */
     float *weight_row;      /* one row of a matrix, as floats */
     float *logits, *hidden; /* [max_rows][n_vocab], [max_rows][n_embd]: results */
+    InputSquares *squares;  /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
 /* Slot 0 of the keys (which = 0) or values (1) of a layer; slot s follows s * kv_dim further. */
@@ -33,6 +34,7 @@ const float *reference_read(Context *c, ResultKind kind, int32_t i);
 void reference_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void reference_fill_slot(Context *c, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
+void reference_sum_inputs(Context *c, InputSquares *to);
 
 /* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them;
  * row: room for one of them as floats. round_inputs: x is rounded to BF16 first. */

@@ -145,4 +145,5 @@ const Backend backend_reference = {
     .work = work,
     .parts = parts,
     .time_parts = time_parts,
+    .sum_inputs = reference_sum_inputs,
 };

@@ -58,6 +58,14 @@ static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
                           c->normed + (int64_t)i * h->n_embd);
 }
 
+/* Adds the squares of inputs of a kind, x [n_rows][n], if they are summed. */
+static void square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
+                          int32_t n_rows) {
+    if (!c->squares) return;
+    double *sums = c->squares->sums[kind] + (l - c->model->layers) * n;
+    for (int64_t i = 0; i < n_rows * n; i++) sums[i % n] += x[i] * x[i];
+}
+
 /* x += scale * norm(delta), the norm and the scale where the layer has them. */
 static void add_to_residual(const RefContext *c, const LayerSpec *l, const float *norm, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
@@ -146,6 +154,7 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
     const Rope *rope = l->i_rope < 0 ? NULL : &c->model->ropes[l->i_rope];
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     norm_rows(c, l->attn_norm, n_rows);
+    square_inputs(c, l, INPUT_QKV, c->normed, h->n_embd, n_rows);
     product(c, l->q, c->normed, n_rows, c->q);
     product(c, l->k, c->normed, n_rows, c->k);
     product(c, l->v, c->normed, n_rows, c->v);
@@ -164,6 +173,7 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
             int64_t at = i * q_dim + (int64_t)head * h->head_dim;
             attend(c, l, layer, &rows[i], head, c->q + at, c->attended + at);
         }
+    square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
     product(c, l->o, c->attended, n_rows, c->delta);
     add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
@@ -228,7 +238,11 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
 static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
     int64_t n_embd = c->model->hparams.n_embd;
     norm_rows(c, l->ffn_norm, n_rows);
-    if (l->ffn == FFN_DENSE) feed_forward_of(c, l->activation, *l->gate, *l->up, *l->down, c->normed, n_rows, c->delta);
+    if (l->ffn == FFN_DENSE) {
+        square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
+        feed_forward_of(c, l->activation, *l->gate, *l->up, *l->down, c->normed, n_rows, c->delta);
+        square_inputs(c, l, INPUT_DOWN, c->gate, l->gate->dims[1], n_rows);
+    }
     for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)
         run_experts(c, l, c->normed + i * n_embd, c->delta + i * n_embd);
     add_to_residual(c, l, l->post_ffn_norm, n_rows);
@@ -274,5 +288,8 @@ void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
         attention(c, l, layer, rows, n_rows);
         feed_forward(c, l, n_rows);
     }
+    if (c->squares) c->squares->n_rows += n_rows;
     write_results(c, rows, n_rows);
 }
+
+void reference_sum_inputs(Context *context, InputSquares *to) { ((RefContext *)context)->squares = to; }

@@ -6,6 +6,7 @@
 #include "spec/drafter/drafter_file.h"
 
 #include "base/hash.h"
+#include "base/mapped_file.h"
 #include "base/mem.h"
 #include "format/blocks.h"
 #include "format/finite.h"
@@ -28,7 +29,9 @@ static uint64_t hash_of_tensor(const GgufTensor *t) {
     bool whole = strcmp(t->name, "token_embd.weight") == 0 || strcmp(t->name, "output.weight") == 0;
     size_t n = whole || t->bytes < HEAD_BYTES ? t->bytes : HEAD_BYTES;
     uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
-    return hash64(t->data, n, hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
+    uint64_t hash = hash64(t->data, n, hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
+    mapped_file_release(t->data, t->bytes); /* pages that were read count as memory */
+    return hash;
 }
 
 uint64_t drafter_target_fingerprint(const Model *target) {

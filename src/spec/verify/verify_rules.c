@@ -45,7 +45,7 @@ int verify_rule_parse(const char *text, bool allow_lossy, const VerifyRule **rul
         return error_set(
             err, FR_ERR_ARGUMENT,
             "the rule '%s' is lossy: the text would follow another distribution than the target's; allow it "
-            "with --lossy (allow_lossy), or choose another rule",
+            "with --lossy, or choose another rule",
             (*rule)->name);
     if (n > n_name && !copy[n_name + 1])
         return error_set(err, FR_ERR_ARGUMENT, "'%.40s': write key=X after the colon, or leave the colon out", text);

@@ -45,21 +45,52 @@ static int parse_object(Record *r, fr_error *err) {
     if (r->text || r->prompt) return FR_OK;
     list = json_object_get(r->object, "tokens");
     if (json_is_array(list)) return parse_tokens(r, list, err);
+    if (json_is_array(json_object_get(r->object, "turns")))
+        return error_set(err, FR_ERR_FORMAT,
+                         "has \"turns\", which are questions without answers: let 'forerun distill-data' answer them");
     return error_set(
         err, FR_ERR_FORMAT,
         "must have a string \"text\", or strings \"prompt\" and \"response\", or a list \"messages\", or a "
         "list \"tokens\"");
 }
 
-int record_parse(Record *out, const char *line, size_t n, fr_error *err) {
+/* Replaces a list "turns" by "messages": each turn is the user's, and between two of them the assistant has an answer
+ * that is yet to be made. */
+static int take_turns(json_t *object, fr_error *err) {
+    const json_t *turns = json_object_get(object, "turns");
+    size_t n = json_array_size(turns);
+    if (!json_is_array(turns) || json_object_get(object, "messages")) return FR_OK;
+    if (n == 0) return error_set(err, FR_ERR_FORMAT, "has a list \"turns\" without a turn");
+    json_t *messages = json_array();
+    int failed = !messages;
+    for (size_t i = 0; i < n && !failed; i++) {
+        json_t *text = json_array_get(turns, i);
+        if (!json_is_string(text)) {
+            json_decref(messages);
+            return error_set(err, FR_ERR_FORMAT, "has a list \"turns\" whose item %zu is not a string", i + 1);
+        }
+        if (i > 0)
+            failed |= json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "assistant", "content", ""));
+        failed |= json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", text));
+    }
+    if (failed || json_object_set(object, "messages", messages)) failed = 1;
+    json_decref(messages);
+    json_object_del(object, "turns");
+    return failed ? (int)error_memory(err, "a conversation", n) : FR_OK;
+}
+
+static int parse(Record *out, const char *line, size_t n, bool is_question, fr_error *err) {
     *out = (Record){0};
     json_error_t where;
     out->object = json_loadb(line, n, 0, &where);
     if (!out->object) return error_set(err, FR_ERR_FORMAT, "is not JSON: %s", where.text);
-    int status = parse_object(out, err);
+    int status = is_question ? take_turns(out->object, err) : FR_OK;
+    if (!status) status = parse_object(out, err);
     if (status) record_free(out);
     return status;
 }
+
+int record_parse(Record *out, const char *line, size_t n, fr_error *err) { return parse(out, line, n, false, err); }
 
 void record_free(Record *r) {
     json_decref(r->object);
@@ -89,15 +120,18 @@ bool record_is_of_target(const Record *r, uint64_t fingerprint) {
     return target && strcmp(target, digits) == 0;
 }
 
-int record_next(LineReader *reader, Record *out, fr_error *err) {
+static int next(LineReader *reader, Record *out, bool is_question, fr_error *err) {
     const char *line;
     size_t n;
     int got;
     while ((got = line_reader_next(reader, &line, &n, err)) == 1) {
         if (strspn(line, " \t\r") >= n) continue; /* the line ends with '\0', so strspn stops */
         fr_error why;
-        return record_parse(out, line, n, &why) ? line_reader_refuse(reader, &why, err) : 1;
+        return parse(out, line, n, is_question, &why) ? line_reader_refuse(reader, &why, err) : 1;
     }
     *out = (Record){0};
     return got;
 }
+
+int record_next(LineReader *reader, Record *out, fr_error *err) { return next(reader, out, false, err); }
+int record_next_question(LineReader *reader, Record *out, fr_error *err) { return next(reader, out, true, err); }

@@ -16,6 +16,7 @@
 #include <time.h>
 
 enum { REPLY_MAX = 256 << 20, TEXT_MAX = 64 << 20 };
+enum { STATUS_GONE = 499 }; /* for the log: nobody was there to get an answer */
 
 static void free_choice(Choice *c) {
     generation_free(c->generation);
@@ -47,7 +48,7 @@ void api_call_free_all(Service *s) {
 
 /* The answer is complete, or there is nobody to answer: counts, logs and frees the call. */
 static void finish_call(ApiCall *call, int status) {
-    if (status / 100 >= 2 && status / 100 < 6) call->service->metrics.responses[status / 100]++;
+    if (status != STATUS_GONE) call->service->metrics.responses[status / 100]++;
     request_log_write(call, status);
     if (call->n_running > 0 || call->is_in_worker) return; /* the last of them frees it */
     free_call(call);
@@ -96,7 +97,7 @@ static void on_gone(void *user) {
     call->exchange = NULL;
     call->service->metrics.hung_up++;
     cancel_all(call);
-    finish_call(call, 499);
+    finish_call(call, STATUS_GONE);
 }
 
 /* ---- generating ---------------------------------------------------------------------------------------- */

@@ -191,7 +191,8 @@ static void put_histograms(Writer *w, const ModelMetrics *m) {
 static void put_http(Writer *w, const Metrics *m, int n_connections) {
     put_head(w, "http_responses_total", "counter", "Answers by class of status.");
     for (int i = 2; i < 6; i++)
-        put(w, buf_printf(w->out, "forerun_http_responses_total{status=\"%dxx\"} %" PRId64 "\n", i, m->responses[i]));
+        put(w, i == 3 || buf_printf(w->out, "forerun_http_responses_total{status=\"%dxx\"} %" PRId64 "\n", i,
+                                    m->responses[i]));
     put_head(w, "http_refused_full_total", "counter", "Requests refused because the queue was full.");
     put(w, buf_printf(w->out, "forerun_http_refused_full_total %" PRId64 "\n", m->refused_full));
     put_head(w, "http_hangups_total", "counter",

@@ -1,0 +1,33 @@
+# forerun in a slim image that runs as a user without rights.
+#
+#     docker build -t forerun .
+#     docker run --rm forerun run -m /usr/share/forerun/models/target.gguf -p "Once upon a time"
+#     docker run --rm -it -v "$PWD:/work" forerun run -m model.gguf -p "Once upon a time"
+FROM debian:bookworm-slim AS build
+WORKDIR /src
+# The list of packages is the Makefile's, so that a change of the sources does not install them again.
+COPY Makefile ./
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends make \
+    && make deps \
+    && rm -rf /var/lib/apt/lists/*
+COPY . .
+RUN make -j"$(nproc)" build/forerun \
+    && make install PREFIX=/usr DESTDIR=/out \
+    && strip /out/usr/bin/forerun /out/usr/lib/libforerun.so.*.*.* \
+    && install -d /out/usr/share/forerun \
+    && cp -r models /out/usr/share/forerun/models
+
+FROM debian:bookworm-slim
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        libdivsufsort3 libedit2 libevent-2.1-7 libevent-openssl-2.1-7 libssl3 libjansson4 libopenblas0-pthread libpcre2-8-0 libutf8proc2 libxxhash0 libzstd1 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 forerun \
+    && install -d -o forerun -g forerun /work
+COPY --from=build /out/usr /usr
+RUN ldconfig
+USER forerun
+WORKDIR /work
+ENTRYPOINT ["forerun"]
+CMD ["--help"]

@@ -1,0 +1,399 @@
+/* forerun.js - forerun from Node: exact speculative decoding of language models in GGUF files.
+ *
+ * This is a binding of libforerun by koffi (npm install koffi). The library must be installed (libforerun.so.0), or
+ * FORERUN_LIBRARY names it.
+ *
+ *     const { Model } = require('forerun');
+ *     const model = await Model.open('model.gguf');
+ *     console.log((await model.generate('Once upon a time', { maxTokens: 40 })).text);
+ *     for await (const piece of model.stream('Once upon a time', { temperature: 0.8, seed: 7 })) process.stdout.write(piece);
+ *     const chat = model.chat({ system: 'Answer in one sentence.' });
+ *     console.log(await chat.send('Why is the sky blue?'));
+ *     await model.close();
+ *
+ * Drafting changes no text. The default is draft: 'auto'; 'none' is plain decoding, and an array unites several drafts.
+ *
+ * Whatever takes long (loading, a step of the engine) runs in a thread of koffi's pool, so that the event loop goes on.
+ * An engine takes one call at a time, so these calls wait for each other (Model.#exclusive). The structs below are those
+ * of forerun.h; tests/bindings compares each offset with the C compiler's. Each struct that the library reads or
+ * fills by pointer ends with spare zeros: where a later library has appended fields, it finds their defaults there,
+ * and writes nothing beyond. */
+'use strict';
+
+const koffi = require('koffi');
+const { promisify } = require('util');
+
+const TOKENIZE_SPECIAL = 4, TOKENIZE_PROMPT = 8, MAX_DEPTH = 64, MAX_COUNTERS = 24;
+const KV_TYPES = { f16: 0, f32: 1, q8: 2 };
+const spare = () => koffi.array('uint8_t', 256);
+const string = (n) => koffi.array('char', n, 'String');
+
+const types = {}, fields = {};
+const struct = (name, members) => {
+    fields[name] = Object.keys(members);
+    types[name] = koffi.struct(name, members);
+};
+
+koffi.opaque('fr_model');
+koffi.opaque('fr_engine');
+koffi.opaque('fr_request');
+struct('fr_error', { code: 'int', message: string(508) });
+struct('fr_model_options', {
+    backend: 'const char *', kernels: 'const char *', activations: 'const char *', n_threads: 'int',
+    progress: 'void *', progress_user: 'void *', spare: spare(),
+});
+struct('fr_model_info', {
+    name: 'const char *', architecture: 'const char *', backend: 'const char *', kernels: 'const char *',
+    activations: 'const char *', chat_family: 'const char *', n_vocab: 'int32_t', n_layer: 'int32_t',
+    n_embd: 'int32_t', n_ctx_train: 'int32_t', weight_bytes: 'size_t', chat_template_error: 'const char *',
+    spare: spare(),
+});
+struct('fr_chat_message', { role: 'const char *', content: 'const char *' });
+struct('fr_chat_options', {
+    chat_template: 'const char *', messages: 'const char *', tools: 'const char *', variables: 'const char *',
+    no_generation_prompt: 'int', spare: spare(),
+});
+struct('fr_chat_result', {
+    text: 'void *', n_bytes: 'size_t', tokens: 'void *', n_tokens: 'int64_t', warning: string(256), spare: spare(),
+});
+struct('fr_engine_options', {
+    n_threads: 'int', n_ctx: 'int', kv_type: 'int', kv_page_size: 'int', max_requests: 'int', prefill_chunk: 'int',
+    kv_tokens: 'int64_t', prefix_cache: 'int', cost_cache: 'const char *', pin_threads: 'int',
+    drafts: 'const char **', n_drafts: 'int', spare: spare(),
+});
+struct('fr_sampling', {
+    temperature: 'float', top_k: 'int32_t', top_p: 'float', min_p: 'float', repeat_penalty: 'float',
+    frequency_penalty: 'float', presence_penalty: 'float', penalty_last_n: 'int32_t', seed: 'uint64_t',
+});
+struct('fr_token_event', { token: 'int32_t', source: 'int32_t', text: 'void *', n_bytes: 'size_t', logprob: 'double' });
+koffi.proto('int fr_on_token(void *user, const fr_token_event *event)');
+struct('fr_request_options', {
+    prompt: 'int32_t *', n_prompt: 'int64_t', max_tokens: 'int64_t', sampling: 'fr_sampling', stops: 'const char **',
+    n_stops: 'int', drafts: 'const char **', n_drafts: 'int', tree_budget: 'int', verify: 'const char *',
+    allow_lossy: 'int', ignore_eos: 'int', want_logprobs: 'int', on_token: 'fr_on_token *', user: 'void *',
+    spare: spare(),
+});
+struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
+struct('fr_stats', {
+    n_prompt: 'int64_t', n_generated: 'int64_t', n_prompt_shared: 'int64_t', n_preempted: 'int64_t',
+    n_recomputed: 'int64_t', n_steps: 'int64_t', acceptance_length: 'double', drafted: 'int64_t',
+    accepted: 'int64_t', accept_histogram: koffi.array('int64_t', MAX_DEPTH + 1),
+    offered_at: koffi.array('int64_t', MAX_DEPTH + 1), accepted_at: koffi.array('int64_t', MAX_DEPTH + 1),
+    prefill_s: 'double', decode_s: 'double', draft_s: 'double', forward_s: 'double', verify_s: 'double',
+    tokens_per_s: 'double', logits_hash: 'uint64_t', n_proposals: 'int64_t', undrafted_steps: 'int64_t',
+    n_counters: 'int', counters: koffi.array('fr_counter', MAX_COUNTERS), is_lossy: 'int',
+    draft_error: string(256), spare: spare(),
+});
+
+const declarations = [
+    'const char *fr_version()',
+    'void fr_free(void *p)',
+    'int fr_model_open(_Out_ fr_model **out, const char *path, const fr_model_options *options, _Out_ fr_error *err)',
+    'void fr_model_close(fr_model *model)',
+    'void fr_model_get_info(const fr_model *model, _Out_ fr_model_info *out)',
+    'int fr_tokenize(const fr_model *model, const void *text, size_t n_bytes, unsigned int flags, _Out_ void **tokens, ' +
+        '_Out_ int64_t *n_tokens, _Out_ fr_error *err)',
+    'int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, _Out_ void **text, ' +
+        '_Out_ size_t *n_bytes, _Out_ fr_error *err)',
+    'int fr_chat_apply(const fr_model *model, const fr_chat_message *messages, int n_messages, ' +
+        'const fr_chat_options *options, _Out_ fr_chat_result *out, _Out_ fr_error *err)',
+    'int fr_engine_open(_Out_ fr_engine **out, const fr_model *model, const fr_engine_options *options, _Out_ fr_error *err)',
+    'void fr_engine_close(fr_engine *engine)',
+    'int fr_engine_open_draft(fr_engine *engine, const char *spec, _Out_ fr_error *err)',
+    'int fr_engine_step(fr_engine *engine, _Out_ fr_error *err)',
+    'fr_sampling fr_sampling_default()',
+    'int fr_request_open(_Out_ fr_request **out, fr_engine *engine, const fr_request_options *options, _Out_ fr_error *err)',
+    'void fr_request_close(fr_request *request)',
+    'int fr_request_finish(const fr_request *request)',
+    'const char *fr_finish_name(int finish)',
+    'const fr_error *fr_request_error(const fr_request *request)',
+    'void *fr_request_tokens(const fr_request *request, _Out_ int64_t *n)',
+    'void *fr_request_text(const fr_request *request, _Out_ size_t *n_bytes)',
+    'void fr_request_get_stats(const fr_request *request, _Out_ fr_stats *out)',
+];
+
+let loaded = null;
+
+/* The functions of the library, loaded at the first use. */
+function fr() {
+    if (loaded) return loaded;
+    const library = koffi.load(process.env.FORERUN_LIBRARY || 'libforerun.so.0');
+    loaded = {};
+    for (const text of declarations) loaded[/(fr_\w+)\(/.exec(text)[1].replace(/^fr_/, '')] = library.func(text);
+    return loaded;
+}
+
+/* A call failed; `code` is a negative fr_code of forerun.h, and the message says what to do. */
+class ForerunError extends Error {
+    constructor(err) {
+        super(err.message);
+        this.name = 'ForerunError';
+        this.code = err.code;
+    }
+}
+
+function check(status, err) {
+    if (status < 0) throw new ForerunError(err);
+    return status;
+}
+
+/* Calls a function, whose last parameter is an fr_error, in another thread. */
+async function background(f, ...args) {
+    const err = {};
+    return check(await promisify(f.async)(...args, err), err);
+}
+
+const list = (x) => (x === undefined || x === null ? [] : typeof x === 'string' ? [x] : [...x]);
+const snake = (name) => name.replace(/[A-Z]/g, (c) => '_' + c.toLowerCase());
+const textAt = (pointer, n) => (n ? Buffer.from(koffi.decode(pointer, koffi.array('uint8_t', Number(n), 'Typed'))).toString() : '');
+const tokensAt = (pointer, n) => (n ? Array.from(koffi.decode(pointer, koffi.array('int32_t', Number(n), 'Typed'))) : []);
+
+/* The fields of a request that options may set by name; the others have arguments of their own. */
+const OWN = new Set(['prompt', 'n_prompt', 'sampling', 'stops', 'n_stops', 'drafts', 'n_drafts', 'on_token', 'user', 'spare']);
+
+/* An answer while it is generated: an async iterable of pieces of text, each of whole characters. At any time: text and
+ * tokens so far, finish ('running', 'eos', 'stop', 'length', 'context', 'cancelled') and stats. close() ends it early. */
+class Stream {
+    #model; #prompt; #options; #request = null; #callback = null; #pieces = []; #isChat; #wantsStart;
+    #final = { text: '', tokens: [], finish: 'running', stats: null };
+
+    constructor(model, prompt, options) {
+        this.#model = model;
+        this.#prompt = prompt;
+        this.#options = options;
+        this.#isChat = this.#wantsStart = typeof prompt[0] === 'object';
+    }
+
+    #keep(event) {
+        const e = koffi.decode(event, 'fr_token_event');
+        let text = textAt(e.text, e.n_bytes);
+        if (text && this.#wantsStart) {
+            if (text[0] === ' ') text = text.slice(1); /* the space of the format before an answer */
+            this.#wantsStart = false;
+        }
+        if (text) this.#pieces.push(text);
+        return 0;
+    }
+
+    #requestOptions() {
+        const { maxTokens = 256, draft = 'auto', stop, ...others } = this.#options;
+        const tokens = this.#model._promptTokens(this.#prompt), sampling = fr().sampling_default();
+        const stops = list(stop), drafts = list(draft).filter((d) => d !== 'none');
+        const o = {
+            prompt: tokens, n_prompt: tokens.length, max_tokens: maxTokens, sampling,
+            stops: stops.length ? stops : null, n_stops: stops.length,
+            drafts: drafts.length ? drafts : null, n_drafts: drafts.length,
+        };
+        for (const [key, value] of Object.entries(others)) {
+            const name = snake(key), to = name in sampling ? sampling : fields.fr_request_options.includes(name) && !OWN.has(name) ? o : null;
+            if (!to) throw new TypeError(`'${key}' is not an option of a generation`);
+            if (value === undefined || value === null) continue;
+            to[name] = typeof value === 'boolean' ? Number(value) : value;
+        }
+        return o;
+    }
+
+    async #open() {
+        const o = this.#requestOptions(), out = [null], err = {};
+        for (const spec of o.drafts || []) await this.#model._openDraft(spec);
+        this.#callback = koffi.register((_, event) => this.#keep(event), 'fr_on_token *');
+        o.on_token = this.#callback;
+        await this.#model._exclusive((engine) => check(fr().request_open(out, engine, o, err), err));
+        this.#request = out[0];
+    }
+
+    async *[Symbol.asyncIterator]() {
+        try {
+            await this.#open();
+            for (;;) {
+                while (this.#pieces.length) yield this.#pieces.shift();
+                if (!this.#request || fr().request_finish(this.#request)) break;
+                await this.#model._step();
+            }
+            if (this.finish === 'error') throw new ForerunError(koffi.decode(fr().request_error(this.#request), 'fr_error'));
+        } finally {
+            await this.close();
+        }
+    }
+
+    #results() {
+        if (!this.#request) return this.#final;
+        const n = [0], nBytes = [0], stats = {};
+        const text = textAt(fr().request_text(this.#request, nBytes), nBytes[0]);
+        const tokens = tokensAt(fr().request_tokens(this.#request, n), n[0]);
+        fr().request_get_stats(this.#request, stats);
+        delete stats.spare;
+        stats.counters = stats.counters.slice(0, stats.n_counters);
+        return {
+            text: this.#isChat && text[0] === ' ' ? text.slice(1) : text, tokens, stats,
+            finish: fr().finish_name(fr().request_finish(this.#request)),
+        };
+    }
+
+    get text() { return this.#results().text; }
+    get tokens() { return this.#results().tokens; }
+    get finish() { return this.#results().finish; }
+    get stats() { return this.#results().stats; }
+
+    /* Ends the generation; what was generated so far can still be read. */
+    async close() {
+        await this.#model._exclusive(() => {
+            if (this.#request) {
+                this.#final = this.#results();
+                if (this.#final.finish === 'running') this.#final.finish = 'cancelled';
+                fr().request_close(this.#request);
+            }
+            if (this.#callback) koffi.unregister(this.#callback);
+            this.#request = this.#callback = null;
+        });
+    }
+}
+
+/* A conversation: `messages` is its history, which may be edited. Options are those of Model.stream, and `system`. */
+class Chat {
+    constructor(model, { system, ...options } = {}) {
+        this.model = model;
+        this.options = options;
+        this.messages = system ? [{ role: 'system', content: system }] : [];
+    }
+
+    /* The answer, piece by piece. Where the iteration ends early, what was said so far is the answer. */
+    async *stream(text, options = {}) {
+        this.messages = [...this.messages, { role: 'user', content: text }];
+        let said = '';
+        try {
+            for await (const piece of this.model.stream(this.messages, { ...this.options, ...options })) {
+                said += piece;
+                yield piece;
+            }
+        } finally {
+            this.messages = [...this.messages, { role: 'assistant', content: said }];
+        }
+    }
+
+    /* The whole answer. */
+    async send(text, options = {}) {
+        let said = '';
+        for await (const piece of this.stream(text, options)) said += piece;
+        return said;
+    }
+}
+
+class Model {
+    #model = null; #engine = null; #last = Promise.resolve(); #drafts = new Set(); #chatTemplate = null;
+
+    /* Options: draft (opened at once, so that the first generation need not wait), nCtx (0: the model's, at most 4096),
+     * threads (0: all cores), requests (streams that may be open at once), kv ('f16', 'f32', 'q8'), activations ('q16',
+     * 'q8'), backend, chatTemplate (a built-in format, or the text of a template). */
+    static async open(path, o = {}) {
+        const self = new Model(), out = [null];
+        self.#chatTemplate = o.chatTemplate || null;
+        await background(fr().model_open, out, path, {
+            backend: o.backend, activations: o.activations, n_threads: o.threads || 0,
+        });
+        self.#model = out[0];
+        try {
+            await background(fr().engine_open, out, self.#model, {
+                n_threads: o.threads || 0, n_ctx: o.nCtx || 0, kv_type: KV_TYPES[o.kv || 'f16'],
+                max_requests: o.requests || 1,
+            });
+            self.#engine = out[0];
+            for (const spec of list(o.draft)) await self._openDraft(spec);
+        } catch (why) {
+            await self.close();
+            throw why;
+        }
+        return self;
+    }
+
+    /* Runs f(engine) after all earlier calls. */
+    _exclusive(f) {
+        const run = this.#last.then(() => f(this.#engine));
+        this.#last = run.catch(() => {});
+        return run;
+    }
+
+    _step() { return this._exclusive((engine) => background(fr().engine_step, engine)); }
+
+    async _openDraft(spec) {
+        if (this.#drafts.has(spec)) return;
+        await this._exclusive((engine) => background(fr().engine_open_draft, engine, spec));
+        this.#drafts.add(spec);
+    }
+
+    #opened() {
+        if (!this.#engine) throw new Error('the model is closed');
+        return this.#model;
+    }
+
+    /* An object with the fields of fr_model_info. */
+    get info() {
+        const info = {};
+        fr().model_get_info(this.#opened(), info);
+        delete info.spare;
+        return info;
+    }
+
+    /* The tokens of a prompt; special: spellings such as "</s>" become the special tokens. */
+    tokenize(text, { special = false } = {}) {
+        const data = Buffer.from(text), out = [null], n = [0], err = {};
+        const flags = TOKENIZE_PROMPT | (special ? TOKENIZE_SPECIAL : 0);
+        check(fr().tokenize(this.#opened(), data, data.length, flags, out, n, err), err);
+        const tokens = tokensAt(out[0], n[0]);
+        fr().free(out[0]);
+        return tokens;
+    }
+
+    /* The text of tokens. */
+    detokenize(tokens) {
+        const out = [null], n = [0], err = {};
+        check(fr().detokenize(this.#opened(), tokens, tokens.length, out, n, err), err);
+        const text = textAt(out[0], n[0]);
+        fr().free(out[0]);
+        return text;
+    }
+
+    /* The tokens of a conversation, [{ role, content }, ...], up to where the answer begins. */
+    chatTokens(messages) {
+        const result = {}, err = {};
+        check(fr().chat_apply(this.#opened(), messages, messages.length, { chat_template: this.#chatTemplate }, result, err), err);
+        const tokens = tokensAt(result.tokens, result.n_tokens);
+        fr().free(result.tokens);
+        fr().free(result.text);
+        return tokens;
+    }
+
+    _promptTokens(prompt) {
+        if (typeof prompt === 'string') return this.tokenize(prompt);
+        return typeof prompt[0] === 'object' ? this.chatTokens(prompt) : [...prompt];
+    }
+
+    /* Generates, as an async iterable (Stream). prompt: a text, an array of tokens, or an array of messages { role,
+     * content }. Options: maxTokens (256; 0: until the context is full), draft ('auto'), stop (strings), and the fields
+     * of fr_sampling and fr_request_options: temperature, topK, topP, minP, seed, repeatPenalty, treeBudget, verify,
+     * ignoreEos, ... */
+    stream(prompt, options = {}) { return new Stream(this, prompt, options); }
+
+    /* Generates to the end: { text, tokens, finish, stats }. Options are those of stream. */
+    async generate(prompt, options = {}) {
+        const stream = this.stream(prompt, options);
+        for await (const _ of stream);
+        return { text: stream.text, tokens: stream.tokens, finish: stream.finish, stats: stream.stats };
+    }
+
+    /* A conversation with this model. */
+    chat(options = {}) { return new Chat(this, options); }
+
+    /* Closes the model, after what runs. */
+    close() {
+        return this._exclusive(() => {
+            if (this.#engine) fr().engine_close(this.#engine);
+            if (this.#model) fr().model_close(this.#model);
+            this.#engine = this.#model = null;
+        });
+    }
+}
+
+const libraryVersion = () => fr().version();
+
+module.exports = { Model, Stream, Chat, ForerunError, libraryVersion, types };

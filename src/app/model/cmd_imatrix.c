@@ -1,0 +1,219 @@
+/* cmd_imatrix.c - `forerun imatrix -m MODEL TEXT -o FILE`: how much each input of each matrix matters, for quantize.
+ *
+ * The model reads the text in windows, and the backend sums the squares of what each matrix reads (Backend.sum_inputs).
+ * quant/importance.h has the format of the file. */
+#include "app/model/text_windows.h"
+#include "backend/executor.h"
+#include "base/arena.h"
+#include "base/progress.h"
+#include "format/gguf_write.h"
+#include "quant/importance.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 64, MATRICES = 7 };
+
+typedef struct ImatrixArgs {
+    CliModel model;
+    const char *text, *out;
+    int32_t n_ctx, n_windows;
+} ImatrixArgs;
+
+static ImatrixArgs args;
+
+static const Option option_table[] = {
+    {.key = "TEXT",
+     OPT_FILE(ImatrixArgs, text),
+     .is_argument = true,
+     .required = "text",
+     .help = "text of the kind that the model will be used for; 50,000 tokens are plenty; -: standard input"},
+    {.key = "output",
+     .letter = 'o',
+     OPT_OUTPUT(ImatrixArgs, out),
+     .required = "output file",
+     .section = "Output and measurement",
+     .help = "the importance matrix; an existing file is replaced when the new one is complete"},
+    {.key = "ctx",
+     .letter = 'c',
+     OPT_INT(ImatrixArgs, n_ctx, 8, 1 << 20),
+     .default_help = "512, or less if the model was trained for less",
+     .help = "tokens in a window"},
+    {.key = "windows",
+     OPT_INT(ImatrixArgs, n_windows, 1, 1 << 30),
+     .default_help = "all",
+     .help = "stop after so many windows"},
+    {.key = NULL},
+};
+
+static void set_defaults(void) {
+    args = (ImatrixArgs){.n_ctx = 0};
+    cli_model_defaults(&args.model);
+}
+
+/* ---- the sums ---------------------------------------------------------------------------------------- */
+
+static int take_sums(Arena *arena, InputSquares *s, const Hparams *h, fr_error *err) {
+    int64_t n = h->n_layer;
+    const ArenaItem items[INPUT_KINDS] = {
+        [INPUT_QKV] = ARENA_ITEM(&s->sums[INPUT_QKV], n * h->n_embd),
+        [INPUT_O] = ARENA_ITEM(&s->sums[INPUT_O], n * hparams_q_dim(h)),
+        [INPUT_GATE_UP] = ARENA_ITEM(&s->sums[INPUT_GATE_UP], n * h->n_embd),
+        [INPUT_DOWN] = ARENA_ITEM(&s->sums[INPUT_DOWN], n * h->n_ff),
+    };
+    int status = arena_take(arena, items, INPUT_KINDS, "sums of squares", err);
+    const int64_t widths[INPUT_KINDS] = {h->n_embd, hparams_q_dim(h), h->n_embd, h->n_ff};
+    for (int k = 0; k < INPUT_KINDS && !status; k++)
+        memset(s->sums[k], 0, (size_t)(n * widths[k]) * sizeof *s->sums[k]);
+    return status;
+}
+
+static int run_window(Executor *e, const TextWindows *t, int64_t window, fr_error *err) {
+    Row rows[CHUNK];
+    int32_t sequence, kept[CHUNK];
+    int status = executor_sequence_open(e, &sequence, err);
+    for (int32_t first = 0; first < t->n_ctx && !status; first += CHUNK) {
+        int32_t n = t->n_ctx - first < CHUNK ? t->n_ctx - first : CHUNK;
+        for (int32_t i = 0; i < n; i++) {
+            rows[i] = (Row){.token = text_windows_token(t, window, first + i), .sequence = sequence, .parent = i - 1};
+            kept[i] = i;
+        }
+        status = executor_reserve(e, sequence, n, err);
+        if (!status) status = executor_forward(e, rows, n, err);
+        if (!status) executor_commit(e, sequence, kept, n);
+    }
+    if (!status) executor_sequence_close(e, sequence);
+    return status;
+}
+
+static int run_windows(const CliModel *m, const TextWindows *t, InputSquares *squares, fr_error *err) {
+    Executor *executor = NULL;
+    const ExecutorOptions options = {.kv_type = m->kv,
+                                     .page_size = 16,
+                                     .n_ctx = t->n_ctx,
+                                     .max_sequences = 1,
+                                     .max_rows = CHUNK};
+    Progress bar;
+    int status = executor_open(&executor, m->device, m->weights, &options, err);
+    if (status) return status;
+    m->weights->backend->sum_inputs(executor_context(executor), squares);
+    progress_begin(&bar, stderr, "reading", t->n_windows);
+    for (int64_t i = 0; i < t->n_windows && !status; i++) {
+        status = run_window(executor, t, i, err);
+        progress_update(&bar, i + 1);
+    }
+    progress_end(&bar);
+    executor_close(executor);
+    return status;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------- */
+
+/* Numbers of one matrix, kept until the file is written. */
+typedef struct Entry {
+    float *sums, count;
+} Entry;
+
+static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, int64_t n_rows, Entry *entry,
+                      fr_error *err) {
+    int64_t n = t->dims[0];
+    char name[300];
+    entry->count = (float)n_rows;
+    entry->sums = malloc((size_t)n * sizeof *entry->sums);
+    if (!entry->sums) return error_memory(err, "an importance matrix", (size_t)n * sizeof *entry->sums);
+    for (int64_t i = 0; i < n; i++) {
+        entry->sums[i] = (float)sums[i];
+        if (!isfinite(entry->sums[i]))
+            return error_set(err, FR_ERR_FORMAT, "the inputs of %s are not finite: the model file is damaged", t->name);
+    }
+    snprintf(name, sizeof name, "%s%s", t->name, IMPORTANCE_SUMS);
+    gguf_add_tensor(w, name, TYPE_F32, 2, (int64_t[]){n, 1}, entry->sums);
+    snprintf(name, sizeof name, "%s%s", t->name, IMPORTANCE_COUNTS);
+    gguf_add_tensor(w, name, TYPE_F32, 2, (int64_t[]){1, 1}, &entry->count);
+    return FR_OK;
+}
+
+static int add_layer(GgufWriter *w, const Model *m, int32_t i, const InputSquares *s, Entry *entries, fr_error *err) {
+    const LayerSpec *l = &m->layers[i];
+    const struct {
+        const GgufTensor *matrix;
+        InputKind inputs;
+    } matrices[MATRICES] = {{l->q, INPUT_QKV},        {l->k, INPUT_QKV},      {l->v, INPUT_QKV},    {l->o, INPUT_O},
+                            {l->gate, INPUT_GATE_UP}, {l->up, INPUT_GATE_UP}, {l->down, INPUT_DOWN}};
+    int status = FR_OK;
+    for (int k = 0; k < MATRICES && !status; k++) {
+        const GgufTensor *t = matrices[k].matrix;
+        status = add_matrix(w, t, s->sums[matrices[k].inputs] + i * t->dims[0], s->n_rows, &entries[k], err);
+    }
+    return status;
+}
+
+static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSquares *s, fr_error *err) {
+    const Model *m = a->model.model;
+    size_t n_entries = (size_t)m->hparams.n_layer * MATRICES;
+    Entry *entries = calloc(n_entries, sizeof *entries);
+    GgufWriter *w = gguf_writer_new();
+    int status = entries && w ? FR_OK : (int)error_memory(err, "an importance matrix", n_entries * sizeof *entries);
+    if (!status) {
+        gguf_set_string(w, "general.type", "imatrix", strlen("imatrix"));
+        gguf_set_strings(w, "imatrix.datasets", &(GgufString){a->text, strlen(a->text)}, 1);
+        gguf_set_u32(w, "imatrix.chunk_count", (uint32_t)t->n_windows);
+        gguf_set_u32(w, "imatrix.chunk_size", (uint32_t)t->n_ctx);
+    }
+    for (int32_t i = 0; i < m->hparams.n_layer && !status; i++)
+        status = add_layer(w, m, i, s, entries + (size_t)i * MATRICES, err);
+    if (!status) status = gguf_writer_finish(w, a->out, err);
+    gguf_writer_free(w);
+    for (size_t i = 0; entries && i < n_entries; i++) free(entries[i].sums);
+    free(entries);
+    return status;
+}
+
+/* Matrices of experts read a part of the rows each, which one sum for all of them cannot tell. */
+static int check_layers(const Model *m, fr_error *err) {
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        if (m->layers[i].ffn != FFN_DENSE)
+            return error_set(err, FR_ERR_UNSUPPORTED, "%s: importance matrices of experts are not supported",
+                             gguf_path(m->gguf));
+    return FR_OK;
+}
+
+static int run(int argc, char **argv) {
+    (void)argc, (void)argv;
+    ImatrixArgs *a = &args;
+    fr_error err = {0};
+    Arena arena = {0};
+    InputSquares squares = {.n_rows = 0};
+    TextWindows text = {.tokens = NULL};
+    int status = cli_model_open(&a->model, &err);
+    if (!status) status = check_layers(a->model.model, &err);
+    if (!status)
+        status = text_windows_open(&text, a->model.gguf, a->text,
+                                   text_windows_ctx(a->n_ctx, a->model.model->hparams.n_ctx_train), a->n_windows, &err);
+    if (!status) status = take_sums(&arena, &squares, &a->model.model->hparams, &err);
+    if (!status) status = run_windows(&a->model, &text, &squares, &err);
+    if (!status) status = write_file(a, &text, &squares, &err);
+    if (!status)
+        printf("%s: the inputs of %d matrices over %lld tokens; use it with forerun quantize --imatrix %s\n", a->out,
+               a->model.model->hparams.n_layer * MATRICES, (long long)squares.n_rows, a->out);
+    text_windows_close(&text);
+    arena_free(&arena);
+    cli_model_close(&a->model);
+    return status ? cli_fail(&err) : CLI_OK;
+}
+
+const Command command_imatrix = {
+    .name = "imatrix",
+    .summary = "how much each input of each matrix matters, for quantize --imatrix",
+    .about =
+        "Run a model over a text and write the mean squares of the inputs of each matrix, an importance matrix. "
+        "'forerun quantize --imatrix' weights errors by them, which helps most at 4 bits and below. The file is GGUF "
+        "with llama.cpp's names, so that either program reads the other's.",
+    .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
+    .examples = "  forerun imatrix -m model-f16.gguf text.txt -o model.imatrix\n"
+                "  forerun quantize model-f16.gguf model-q4_k_m.gguf --type Q4_K_M --imatrix model.imatrix\n",
+    .defaults = set_defaults,
+    .run = run,
+};

@@ -1,0 +1,30 @@
+/* convert_shape.h - the shape of a model, from config.json, and its keys in a GGUF file. */
+#ifndef CONVERT_CONVERT_SHAPE_H
+#define CONVERT_CONVERT_SHAPE_H
+
+#include "convert/hub_folder.h"
+#include "format/gguf_write.h"
+
+typedef struct ConvertShape {
+    int64_t n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_ctx;
+    bool has_head_dim; /* config.json names it */
+    double eps, rope_base;
+    json_t *scaling; /* of rope; NULL: none. Borrowed from config.json */
+    char scaling_type[16];
+    double scaling_factor;
+    int tied; /* 1, 0, or -1: config.json does not say */
+} ConvertShape;
+
+/* Refuses what the architecture cannot express: another activation, biases where there are none, unknown scaling. */
+int convert_shape_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+/* Writes the keys of the shape. `rotates_pairs`: the architecture names the rotated dimensions. */
+void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w);
+
+/* Llama 3's scaling of rope: the divisors of the frequencies [head_dim / 2], which become the tensor rope_freqs.weight.
+ * False: the model has none. */
+bool convert_rope_factors(const ConvertShape *s, float *out);
+
+/* A string of config.json, or NULL; an integer; an integer or the first of a list. */
+const char *config_text(const json_t *object, const char *key);
+
+#endif

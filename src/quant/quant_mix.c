@@ -1,0 +1,127 @@
+/* quant_mix.c - which tensor of a model gets which type.
+ *
+ * Not all matrices bear the same error. Values (attn_v) and the way out of the feed-forward part (ffn_down) bear less
+ * than the others, the first and the last layers less than those between, and the LM head least of all. A mixture
+ * gives these more bits. The rules are those of the mixtures that llama.cpp publishes under the same names, so that a
+ * file is as large and as good as its name makes users expect. */
+#include "quant/quant_mix.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const QuantMix mixes[] = {
+    {"F32", NULL, TYPE_F32, 0, "32 bits, exact"},
+    {"F16", NULL, TYPE_F16, 1, "16 bits"},
+    {"BF16", NULL, TYPE_BF16, 32, "16 bits, the range of F32"},
+    {"Q8_0", NULL, TYPE_Q8_0, 7, "8.5 bits, hardly different from F16"},
+    {"Q6_K", NULL, TYPE_Q6_K, 18, "6.6 bits"},
+    {"Q5_K_M", "Q5_K", TYPE_Q5_K, 17, "5.7 bits; sensitive matrices in Q6_K"},
+    {"Q5_K_S", NULL, TYPE_Q5_K, 16, "5.5 bits"},
+    {"Q5_1", NULL, TYPE_Q5_1, 9, "6 bits"},
+    {"Q5_0", NULL, TYPE_Q5_0, 8, "5.5 bits"},
+    {"Q4_K_M", "Q4_K", TYPE_Q4_K, 15, "4.8 bits; sensitive matrices in Q6_K; the usual choice"},
+    {"Q4_K_S", NULL, TYPE_Q4_K, 14, "4.6 bits; some sensitive matrices in Q5_K"},
+    {"Q4_1", NULL, TYPE_Q4_1, 3, "5 bits"},
+    {"Q4_0", NULL, TYPE_Q4_0, 2, "4.5 bits"},
+    {NULL, NULL, TYPE_F32, 0, NULL},
+};
+
+const QuantMix *quant_mixes(void) { return mixes; }
+
+const QuantMix *quant_mix_find(const char *name) {
+    for (const QuantMix *m = mixes; m->name; m++)
+        if (strcasecmp(m->name, name) == 0 || (m->alias && strcasecmp(m->alias, name) == 0)) return m;
+    return NULL;
+}
+
+/* ---- sensitive matrices ------------------------------------------------------------------------------ */
+
+typedef enum Layers {
+    FIRST_FOUR,
+    FIRST_EIGHTH,
+    EIGHTHS_AND_THIRDS, /* the first and the last eighth, and every third layer between */
+} Layers;
+
+static const struct {
+    const char *mix, *matrix;
+    Layers layers;
+    TensorType type;
+    bool with_importance; /* only with an importance matrix */
+} rules[] = {
+    {"Q4_K_S", "attn_v.weight", FIRST_FOUR, TYPE_Q5_K, false},
+    {"Q4_K_S", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_K, false},
+    {"Q4_K_M", "attn_v.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
+    {"Q4_K_M", "ffn_down.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
+    {"Q5_K_M", "attn_v.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
+    {"Q5_K_M", "ffn_down.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
+    {"Q4_0", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q4_1, true},
+    {"Q5_0", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_1, true},
+};
+
+static bool layer_is_in(Layers layers, int32_t i, int32_t n) {
+    if (layers == FIRST_FOUR) return i < 4;
+    if (layers == FIRST_EIGHTH) return i < n / 8;
+    return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
+}
+
+/* The layer of "blk.N.NAME" and its NAME; false: the tensor is of no layer. */
+static bool split_name(const char *tensor, int32_t *layer, const char **name) {
+    char *end;
+    if (strncmp(tensor, "blk.", 4) != 0) return false;
+    long i = strtol(tensor + 4, &end, 10);
+    if (end == tensor + 4 || *end != '.' || i < 0 || i > 1 << 20) return false;
+    *layer = (int32_t)i;
+    *name = end + 1;
+    return true;
+}
+
+QuantShape quant_shape(const Gguf *g, bool has_importance) {
+    GgufString arch = {"", 0};
+    char key[160];
+    uint32_t n_layer = 0;
+    gguf_get_string(g, "general.architecture", &arch);
+    snprintf(key, sizeof key, "%.*s.block_count", arch.n < 100 ? (int)arch.n : 0, arch.data);
+    gguf_get_u32(g, key, &n_layer);
+    return (QuantShape){.n_layer = n_layer < 1 << 20 ? (int32_t)n_layer : 0,
+                        .is_tied = !gguf_find_tensor(g, "output.weight"),
+                        .has_importance = has_importance};
+}
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), n_end = strlen(end);
+    return n >= n_end && strcmp(name + n - n_end, end) == 0;
+}
+
+bool quant_is_matrix(const GgufTensor *t) {
+    return t->n_dims >= 2 && t->dims[1] > 1 && ends_with(t->name, ".weight") && !ends_with(t->name, "_norm.weight") &&
+           !ends_with(t->name, "ffn_gate_inp.weight");
+}
+
+static bool is_head(const QuantShape *shape, const GgufTensor *t) {
+    return strcmp(t->name, shape->is_tied ? "token_embd.weight" : "output.weight") == 0;
+}
+
+TensorType quant_mix_type(const QuantMix *mix, const QuantShape *shape, const GgufTensor *t) {
+    bool is_small = mix->type != TYPE_F32 && mix->type != TYPE_F16 && mix->type != TYPE_BF16 && mix->type != TYPE_Q8_0;
+    int32_t layer;
+    const char *name;
+    if (is_small && is_head(shape, t)) return TYPE_Q6_K;
+    if (!split_name(t->name, &layer, &name)) return mix->type;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (strcmp(rules[i].mix, mix->name) == 0 && strcmp(rules[i].matrix, name) == 0 &&
+            (shape->has_importance || !rules[i].with_importance) && layer_is_in(rules[i].layers, layer, shape->n_layer))
+            return rules[i].type;
+    return mix->type;
+}
+
+TensorType quant_fallback(TensorType type, int64_t n) {
+    size_t bytes;
+    if (tensor_type_row_bytes(type, n, &bytes)) return type;
+    TensorType instead = type == TYPE_Q4_K   ? TYPE_Q5_0
+                         : type == TYPE_Q5_K ? TYPE_Q5_1
+                         : type == TYPE_Q6_K ? TYPE_Q8_0
+                                             : TYPE_F16;
+    return quant_fallback(instead, n);
+}

@@ -1,0 +1,180 @@
+/* test_readme.c - everything in README.md runs as it is printed.
+ *
+ * Each block is extracted and run in the order of the file: `sh` by a shell that stops at the first failure, `c` is
+ * app.c for the shell block after it, `python` by python3. What a reader has is arranged like this:
+ *
+ *     FOLDER/readme/root     DESTDIR of `make install`: the installed program and library, which PATH, pkg-config and the
+ *                            linker are pointed to
+ *     FOLDER/readme/bin      sudo, which here only runs its command, and does not install packages with apt-get
+ *     FOLDER/readme          where the blocks run, with links to what is in the checkout; but blocks with make run in the root
+ *
+ * Every command that is named exists, and so does every file that is linked. Only a release build installs itself. */
+#include "cli_rig.h"
+
+#include <regex.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_LINES = 130, MAX_BYTES = 1 << 16 };
+
+static char readme[MAX_BYTES], home[600];
+
+static int load(void **state) {
+    (void)state;
+    FILE *f = fopen("README.md", "rb");
+    if (!f) return 1;
+    readme[fread(readme, 1, sizeof readme - 1, f)] = '\0';
+    fclose(f);
+    char *folder = realpath(cli_rig_folder(), NULL);
+    snprintf(home, sizeof home, "%s/readme", folder);
+    free(folder);
+    return 0;
+}
+
+static void write_file(const char *path, const char *text, size_t n) {
+    FILE *f = fopen(path, "wb");
+    if (!f) fail_msg("%s: cannot be written", path);
+    assert_true(fwrite(text, 1, n, f) == n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void run(const char *what, const char *command) {
+    char line[4096];
+    static char text[1 << 16];
+    snprintf(line, sizeof line, "( %s ) 2>&1 </dev/null", command);
+    FILE *out = popen(line, "r");
+    assert_non_null(out);
+    text[fread(text, 1, sizeof text - 1, out)] = '\0';
+    while (fgetc(out) != EOF) {}
+    if (pclose(out) != 0) fail_msg("%s\n---- fails:\n%s", what, text);
+    if (!text[0]) printf("(no output)\n");
+}
+
+static void arrange(void) {
+    char path[4096], value[4096];
+    static const char sudo[] = "#!/bin/sh\n[ \"$1\" != apt-get ] || exit 0\nexec \"$@\"\n";
+    snprintf(path, sizeof path,
+             "rm -rf '%s'; mkdir -p '%s/bin' '%s/root'; for f in *; do ln -s \"$PWD/$f\" '%s/'; done", home, home, home,
+             home);
+    assert_int_equal(system(path), 0);
+    snprintf(path, sizeof path, "%s/bin/sudo", home);
+    write_file(path, sudo, sizeof sudo - 1);
+    assert_int_equal(chmod(path, 0755), 0);
+    const struct {
+        const char *name, *format;
+    } variables[] = {{"DESTDIR", "%s/root"},
+                     {"PKG_CONFIG_SYSROOT_DIR", "%s/root"},
+                     {"PKG_CONFIG_PATH", "%s/root/usr/local/lib/pkgconfig"},
+                     {"LD_LIBRARY_PATH", "%s/root/usr/local/lib"},
+                     {"FORERUN_LIBRARY", "%s/root/usr/local/lib/libforerun.so.0"},
+                     {"PYTHONPATH", "%s/bindings/python"},
+                     {"PYTHONDONTWRITEBYTECODE", "1"}};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        snprintf(value, sizeof value, variables[i].format, home);
+        assert_int_equal(setenv(variables[i].name, value, 1), 0);
+    }
+    snprintf(value, sizeof value, "%s/bin:%s/root/usr/local/bin:%s", home, home, getenv("PATH"));
+    assert_int_equal(setenv("PATH", value, 1), 0);
+    unsetenv("MAKEFLAGS"), unsetenv("MFLAGS"), unsetenv("MAKELEVEL"); /* of the make that runs the tests */
+}
+
+/* Runs the block of n bytes; false: there is no way to run its language. */
+static bool run_block(const char *language, const char *text, size_t n) {
+    char path[1024], command[4096];
+    snprintf(path, sizeof path, "%s/block", home);
+    write_file(path, text, n);
+    if (strcmp(language, "c") == 0) {
+        snprintf(path, sizeof path, "%s/app.c", home);
+        write_file(path, text, n);
+        return true;
+    }
+    if (strcmp(language, "sh") == 0) {
+        bool has_make = memmem(text, n, "make ", 5) || memmem(text, n, "make\n", 5);
+        snprintf(command, sizeof command, "cd '%s' && sh -e '%s/block'", has_make ? "." : home, home);
+        run(path, command);
+        return true;
+    }
+    if (strcmp(language, "python") == 0) {
+        snprintf(command, sizeof command, "cd '%s' && { ! command -v python3 >/dev/null || python3 block; }", home);
+        run(path, command);
+        return true;
+    }
+    return false;
+}
+
+static void every_block_runs(void **state) {
+    (void)state;
+    int n_blocks = 0;
+    if (!strstr(cli_rig_folder(), "build/release/")) skip();
+    arrange();
+    for (const char *at = readme, *end; (at = strstr(at, "\n```")); at = end + 4) {
+        char language[16] = "";
+        sscanf(at + 4, "%15[a-z]", language);
+        const char *text = strchr(at + 1, '\n') + 1;
+        assert_non_null(end = strstr(text - 1, "\n```"));
+        size_t n = end >= text ? (size_t)(end + 1 - text) : 0;
+        printf("---- %s\n%.*s", language, (int)n, text);
+        if (!run_block(language, text, n)) fail_msg("a block of the language '%s': name sh, c or python", language);
+        n_blocks++;
+    }
+    assert_true(n_blocks >= 5);
+}
+
+/* Calls `check` with each match of the pattern's first group. */
+static void each_match(const char *pattern, void (*check)(const char *)) {
+    regex_t regex;
+    regmatch_t m[2];
+    int n = 0;
+    assert_int_equal(regcomp(&regex, pattern, REG_EXTENDED), 0);
+    for (const char *p = readme; regexec(&regex, p, 2, m, 0) == 0; p += m[0].rm_eo, n++) {
+        char word[256];
+        snprintf(word, sizeof word, "%.*s", (int)(m[1].rm_eo - m[1].rm_so), p + m[1].rm_so);
+        check(word);
+    }
+    regfree(&regex);
+    assert_true(n > 0);
+}
+
+static void check_command(const char *name) {
+    char args[512];
+    if (strcmp(name, "help") == 0) return;
+    snprintf(args, sizeof args, "help %s", name);
+    cli_expect(args, 0, "Usage: forerun");
+}
+
+static void check_link(const char *target) {
+    char path[256];
+    if (strstr(target, "://")) return;
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(target, "#"), target);
+    if (access(path, F_OK) != 0) fail_msg("README.md links to %s, which does not exist", path);
+}
+
+static void what_it_names_exists(void **state) {
+    (void)state;
+    each_match("`forerun ([a-z-]+)", check_command);
+    each_match("\nforerun ([a-z-]+) -", check_command);
+    each_match("\\]\\(([^)]+)\\)", check_link);
+}
+
+/* A newcomer reads it to the end. */
+static void it_is_short(void **state) {
+    (void)state;
+    int n_lines = 0;
+    for (const char *p = readme; *p; p++) n_lines += *p == '\n';
+    assert_true(n_lines <= MAX_LINES);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_block_runs),
+        cmocka_unit_test(what_it_names_exists),
+        cmocka_unit_test(it_is_short),
+    };
+    (void)argc;
+    cli_rig_begin(argv[0]);
+    return cmocka_run_group_tests(tests, load, NULL);
+}

@@ -1,0 +1,25 @@
+/* hub_build.h - takes a GGUF model apart into a folder as Hugging Face publishes models, for tests of `convert`. */
+#ifndef TESTS_HUB_BUILD_H
+#define TESTS_HUB_BUILD_H
+
+#include "testing.h"
+
+#include "format/gguf.h"
+
+typedef enum HubVocab {
+    HUB_SPM,     /* tokenizer.model, written as a protocol buffer */
+    HUB_MERGES,  /* tokenizer.json with merges in the order of the scores, over characters with byte tokens */
+    HUB_NOTHING, /* no vocabulary */
+} HubVocab;
+
+typedef struct HubBuild {
+    TensorType type; /* of the safetensors: F32, F16 or BF16 */
+    int n_parts;     /* files of weights; 1: model.safetensors, more: with an index */
+    HubVocab vocab;
+    const char *config; /* appended to the keys of config.json: ", \"key\": value"; NULL: nothing */
+} HubBuild;
+
+/* The model must be llama, qwen2 or qwen3 with F32 tensors and a vocabulary of the model "llama". */
+void hub_build_write(const Gguf *g, const char *folder, const HubBuild *options);
+
+#endif
