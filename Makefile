@@ -117,6 +117,7 @@ $(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
 $(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
+$(BUILD)/src/app/serve/api/page_endpoints.o: $(wildcard src/app/serve/page/*)
 $(BUILD)/%.o: %.c Makefile | $(if $(ALL_FOUND),,missing)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ISA) -MMD -MP -c $< -o $@

@@ -354,8 +354,8 @@ enum {
     FR_TREE_BUDGET_AUTO = -1,
     FR_TREE_BUDGET = 8,
     FR_TREE_BUDGET_AUTO_MAX = 32,
-    FR_TREE_BUDGET_MAX = 511,
-    FR_MAX_DEPTH = 64, /* of the depths that fr_stats counts */
+    FR_TREE_BUDGET_MAX = 511, /* fr_request_tree gives at most one more */
+    FR_MAX_DEPTH = 64,        /* of the depths that fr_stats counts */
 };
 
 typedef enum fr_finish {
@@ -422,6 +422,26 @@ FR_API const int32_t *fr_request_tokens(const fr_request *request, int64_t *n);
 FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
 /* Fills *out; also while the request is running. */
 FR_API void fr_request_get_stats(const fr_request *request, fr_stats *out);
+
+/* A token that a draft proposed for one step. Siblings differ, except under a ratio rule: the tokens that the step added to
+ * the text lead from node 0 to the last node that was accepted, and beyond it stands the target's own. */
+typedef struct fr_tree_node {
+    int32_t token;
+    int32_t parent; /* index of an earlier node; -1: node 0, the last token of the text before the step */
+    int32_t source; /* as in fr_token_event; -1 for node 0 */
+    float p_accept; /* the estimate of the probability that the node and all above it are accepted */
+} fr_tree_node;
+
+/* The tree of the request's last decoding step: copies at most max_nodes of its nodes, parents first, and returns how
+ * many there are; 0 before that step. */
+FR_API int fr_request_tree(const fr_request *request, fr_tree_node *nodes, int max_nodes);
+/* What draft number `source` (fr_token_event.source) of the request is: its spec, such as "suffix" where "auto" stands for it.
+ * Valid until the request is closed. NULL: there is none of that number. */
+FR_API const char *fr_request_draft(const fr_request *request, int source);
+/* T(n): seconds of a forward of n_rows tokens behind n_context others, as fr_engine_measure_costs found it and all
+ * forwards since have corrected it. With one row it is what a token of plain decoding costs, besides its sampling. 0 where
+ * costs are not known. */
+FR_API double fr_engine_forward_s(const fr_engine *engine, int n_rows, int64_t n_context);
 
 #ifdef __cplusplus
 }

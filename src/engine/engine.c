@@ -235,3 +235,13 @@ void fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
                              .kv_tokens_running = n_running * page,
                              .kv_tokens_prefixes = (n_held - n_running) * page};
 }
+
+double fr_engine_forward_s(const fr_engine *e, int n_rows, int64_t n_context) {
+    if (!e || e->policy.cost.n == 0 || n_rows < 1 || n_context < 0) return 0;
+    FpEnv caller_env = fp_env_enter();
+    CostCurve cost = e->policy.cost;
+    cost.n_context = (double)n_context;
+    double seconds = cost_curve_at(&cost, n_rows);
+    fp_env_leave(&caller_env);
+    return seconds;
+}

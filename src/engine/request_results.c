@@ -37,3 +37,19 @@ void fr_request_get_stats(const fr_request *r, fr_stats *out) {
     out->tokens_per_s = out->decode_s > 0 ? (double)out->n_generated / out->decode_s : 0;
     fp_env_leave(&caller_env);
 }
+
+int fr_request_tree(const fr_request *r, fr_tree_node *nodes, int max_nodes) {
+    if (!r || r->stats.n_steps == 0 || r->is_prefill_step) return 0;
+    for (int32_t i = 0; nodes && i < r->tree.n && i < max_nodes; i++) {
+        const TreeNode *node = &r->tree.nodes[i];
+        nodes[i] = (fr_tree_node){.token = node->token,
+                                  .parent = node->parent,
+                                  .source = node->source,
+                                  .p_accept = node->p_accept};
+    }
+    return r->tree.n;
+}
+
+const char *fr_request_draft(const fr_request *r, int source) {
+    return r && source >= 0 && source < r->options.n_drafts ? r->drafts[source].shared->spec : NULL;
+}

@@ -227,6 +227,10 @@ static void getters_without_a_request(void **state) {
     assert_int_equal(counts.n_running, 0);
     fr_engine_get_stats(engine, NULL);
     assert_int_equal(stats.n_steps, 0);
+    assert_int_equal(fr_request_tree(NULL, NULL, 0), 0);
+    assert_null(fr_request_draft(NULL, 0));
+    assert_true(fr_engine_forward_s(NULL, 1, 0) == 0);
+    assert_true(fr_engine_forward_s(engine, 0, 0) == 0 && fr_engine_forward_s(engine, 1, -1) == 0);
     fr_request_close(NULL);
     assert_string_equal(fr_finish_name((fr_finish)-1), "unknown");
     assert_string_equal(fr_finish_name((fr_finish)99), "unknown");
@@ -234,6 +238,8 @@ static void getters_without_a_request(void **state) {
     fr_request_options o = good_request();
     assert_int_equal(fr_request_open(&r, engine, &o, &err), FR_OK);
     fr_request_get_stats(r, NULL);
+    assert_int_equal(fr_request_tree(r, NULL, 5), 0);
+    assert_null(fr_request_draft(r, 99));
     assert_non_null(fr_request_tokens(r, NULL));
     assert_string_equal(fr_request_text(r, NULL), "");
     fr_request_close(r);

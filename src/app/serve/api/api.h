@@ -83,6 +83,8 @@ typedef struct Plan {
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */
     bool returns_tokens;       /* ids of the generated tokens are part of the answer */
+    bool shows_sources;        /* forerun.tokens: which drafter proposed each token of a stream */
+    bool shows_trees;          /* forerun.trees: what each step proposed */
 } Plan;
 
 typedef struct Choice {
@@ -94,8 +96,10 @@ typedef struct Choice {
     fr_finish finish;
     fr_error error;
     fr_stats stats;
+    double plain_s; /* of the generation */
     double submitted_s, opened_s, first_token_s, ended_s, last_token_s;
     int64_t n_tokens;
+    SourceNames sources; /* where plan.shows_sources */
 } Choice;
 
 /* How an API writes what was generated. Each function appends to *out; running out of memory shows in the buffer's limit.
@@ -150,7 +154,7 @@ struct ApiCall {
 
 /* The endpoints of all families, which router.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completion_endpoints[],
-    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[];
+    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[], page_endpoints[];
 
 /* For HttpServerOptions. */
 void api_receive(void *service, HttpExchange *x);

@@ -141,6 +141,7 @@ static void end_choice(Choice *c) {
     c->finish = g->finish;
     c->error = g->error;
     c->stats = g->stats;
+    c->plain_s = g->plain_s;
     c->submitted_s = g->submitted_s;
     c->opened_s = g->opened_s;
     c->first_token_s = g->first_token_s;
@@ -192,6 +193,7 @@ static void on_news(Generation *g) {
     TokenBatch fresh = {.tokens = NULL};
     bool is_ended = generation_take(g, &fresh);
     observe_tokens(c, &fresh);
+    if (call->plan.shows_sources) c->sources = g->sources; /* they were set before the first token */
     if (is_ended) end_choice(c);
     fr_error no_memory;
     if (call->is_cancelled) {
@@ -207,7 +209,7 @@ static void on_news(Generation *g) {
         error_memory(&no_memory, "a text", fresh.text.n);
         fail_call(call, &no_memory);
     } else {
-        if (call->has_begun && fresh.n) format->stream_text(&call->reply, call, c, &fresh);
+        if (call->has_begun && (fresh.n || fresh.steps.n)) format->stream_text(&call->reply, call, c, &fresh);
         if (call->has_begun && is_ended) format->end_choice(&call->reply, call, c);
         flush_events(call);
         if (call->n_running == 0) end_call(call);
@@ -237,6 +239,7 @@ static bool make_choice(ApiCall *call, int i) {
     c->generation = generation_new(plan->model, &options, &call->service->mailbox);
     if (!c->generation) return false;
     c->generation->on_news = on_news;
+    c->generation->keeps_trees = plan->shows_trees;
     c->generation->user = c;
     call->n_choices++;
     return buf_append(&c->text, "", 0);

@@ -1,6 +1,7 @@
 /* chat_completions.c - POST /v1/chat/completions. */
 #include "app/serve/api/answers.h"
 #include "app/serve/api/openai_format.h"
+#include "app/serve/api/token_pieces.h"
 
 #include <string.h>
 
@@ -138,11 +139,12 @@ static JsonOut begin_event(Buf *out, const ApiCall *call, int index) {
     return j;
 }
 
-static void end_event(JsonOut *j, const ApiCall *call, const TokenBatch *fresh, const char *finish) {
+static void end_event(JsonOut *j, const ApiCall *call, const Choice *c, const TokenBatch *fresh, const char *finish) {
     json_out_mark(j, '}');
     json_out_key_null(j, "logprobs");
     json_out_key_text(j, "finish_reason", finish);
     if (fresh) openai_write_tokens(j, call, fresh);
+    if (fresh) token_pieces_write(j, c, fresh);
     json_out_mark(j, '}');
     json_out_mark(j, ']');
     if (call->plan.wants_usage) json_out_key_null(j, "usage");
@@ -156,7 +158,7 @@ static void begin_stream(Buf *out, const ApiCall *call) {
         JsonOut j = begin_event(out, call, i);
         json_out_key_text(&j, "role", "assistant");
         json_out_key_text(&j, "content", "");
-        end_event(&j, call, NULL, NULL);
+        end_event(&j, call, NULL, NULL, NULL);
     }
 }
 
@@ -180,24 +182,24 @@ static void stream_item(void *user, AnswerEvent event, const AnswerItem *item, c
         json_out_key(&j, item->kind == ANSWER_TEXT ? "content" : "reasoning_content");
         json_out_bytes(&j, bytes, n);
     }
-    end_event(&j, s->choice->call, s->fresh, NULL);
+    end_event(&j, s->choice->call, s->choice, s->fresh, NULL);
     s->fresh = NULL;
 }
 
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
     ItemStream s = {.out = out, .choice = c, .fresh = fresh};
     (void)answers_feed(c, fresh, stream_item, &s); /* without memory the reader stays silent */
-    if (!s.fresh || !call->plan.returns_tokens) return;
+    if (!s.fresh || !(call->plan.returns_tokens || call->plan.shows_sources)) return;
     JsonOut j = begin_event(out, call, c->index);
     json_out_key_text(&j, "content", "");
-    end_event(&j, call, fresh, NULL);
+    end_event(&j, call, c, fresh, NULL);
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     ItemStream s = {.out = out, .choice = c};
     (void)answers_end(c, stream_item, &s);
     JsonOut j = begin_event(out, call, c->index);
-    end_event(&j, call, NULL, finish_reason(c));
+    end_event(&j, call, c, NULL, finish_reason(c));
 }
 
 /* Usage comes in an event without choices, for those who asked for it: others may not expect one. */

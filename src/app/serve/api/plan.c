@@ -1,6 +1,8 @@
 /* plan.c - sampling, stops, drafts and prompts of a request, checked and copied out of its body. */
 #include "app/serve/api/plan.h"
 
+#include "app/serve/api/token_pieces.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -26,6 +28,7 @@ const Field plan_fields[] = {
     {.name = "return_tokens", F(BOOL, return_tokens)},
     {.name = "draft", F(ANY, draft)},
     {.name = "prediction", F(ANY, prediction)},
+    {.name = "forerun", F(ANY, forerun)},
     {.name = "tree_budget", F(INT, tree_budget, .min = 1, .max = FR_TREE_BUDGET_MAX)},
     {.name = NULL},
 };
@@ -220,6 +223,7 @@ int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_to
     if (!status) status = read_drafts(plan, f->draft, error);
     if (!status) status = read_prediction(plan, f->prediction, error);
     if (!status) status = read_stream_options(plan, f->stream_options, error);
+    if (!status) status = token_pieces_read(plan, f->forerun, error);
     return status;
 }
 

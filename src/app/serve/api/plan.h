@@ -12,7 +12,7 @@ typedef struct PlanFields {
     bool stream, ignore_eos, return_tokens;
     double temperature, top_p, min_p, frequency_penalty, presence_penalty, repeat_penalty;
     int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget;
-    const json_t *stop, *stream_options, *draft, *prediction;
+    const json_t *stop, *stream_options, *draft, *prediction, *forerun;
 } PlanFields;
 
 /* The fields by the names that OpenAI, vLLM and llama.cpp share; what has no influence here; and what other servers can

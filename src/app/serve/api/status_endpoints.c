@@ -58,6 +58,12 @@ static void write_props(JsonOut *out, const ServedModel *m) {
     json_out_open(out, "default_generation_settings", '{');
     json_out_key_int(out, "n_ctx", m->n_ctx);
     json_out_mark(out, '}');
+    json_out_open(out, "forward_ms",
+                  '['); /* T(1), T(2), ...: what a forward of n tokens costs behind forward_n_context */
+    for (int n = 1; n <= SERVED_COST_ROWS; n++) json_out_real(out, m->forward_s[n] * 1e3);
+    json_out_mark(out, ']');
+    json_out_key_int(out, "forward_n_context", m->cost_context);
+    json_out_key_real(out, "context_ms", m->context_s * 1e3); /* that a token of context adds to each token */
     json_out_open(out, "drafts", '[');
     for (int i = 0; i < m->n_drafts; i++) json_out_bytes(out, m->drafts[i], strcspn(m->drafts[i], ":"));
     json_out_mark(out, ']');

@@ -6,6 +6,7 @@
  * of other threads. Engines take turns, because each uses all cores for its step. */
 #include "app/serve/engine/engine_thread.h"
 
+#include "app/serve/engine/step_notes.h"
 #include "base/clock.h"
 
 #include <string.h>
@@ -33,12 +34,14 @@ static void end_generation(Generation *g, fr_finish finish, const fr_error *why)
     if (g->request) fr_request_get_stats(g->request, &stats);
     if (g->request && finish == FR_FINISH_ERROR && !why) why = fr_request_error(g->request);
     if (finish == FR_FINISH_CANCELLED && g->error.code) finish = FR_FINISH_ERROR; /* add_token ran out of memory */
+    double plain_s = step_notes_plain_s(g, &stats);
     fr_request_close(g->request);
     g->request = NULL;
     pthread_mutex_lock(&g->mailbox->lock);
     g->is_ended = true;
     g->finish = finish;
     g->stats = stats;
+    g->plain_s = plain_s;
     if (why) g->error = *why;
     g->ended_s = clock_s();
     pthread_mutex_unlock(&g->mailbox->lock);
@@ -66,6 +69,7 @@ static void open_waiting(ServedModel *m) {
         }
         pthread_mutex_lock(&g->mailbox->lock);
         g->is_open = true;
+        step_notes_begin(g);
         g->opened_s = clock_s();
         pthread_mutex_unlock(&g->mailbox->lock);
         g->next = m->running;
@@ -99,7 +103,7 @@ static void drop_cancelled(ServedModel *m, bool all) {
 
 static bool has_fresh_tokens(Generation *g) {
     pthread_mutex_lock(&g->mailbox->lock);
-    bool any = g->fresh.n > 0;
+    bool any = g->fresh.n > 0 || g->fresh.steps.n > 0;
     pthread_mutex_unlock(&g->mailbox->lock);
     return any;
 }
@@ -108,6 +112,7 @@ static bool has_fresh_tokens(Generation *g) {
 static void report(ServedModel *m) {
     for (Generation **at = &m->running; *at;) {
         Generation *g = *at;
+        if (g->keeps_trees) step_notes_add(g);
         fr_finish finish = fr_request_finish(g->request);
         if (finish == FR_FINISH_NONE) {
             if (has_fresh_tokens(g)) mailbox_post(g->mailbox, &g->message);

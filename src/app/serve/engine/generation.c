@@ -22,11 +22,13 @@ bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *tex
 void token_batch_clear(TokenBatch *b) {
     b->n = 0;
     if (b->text.data) buf_clear(&b->text);
+    if (b->steps.data) buf_clear(&b->steps);
 }
 
 void token_batch_free(TokenBatch *b) {
     free(b->tokens);
     buf_free(&b->text);
+    buf_free(&b->steps);
     *b = (TokenBatch){.tokens = NULL};
 }
 

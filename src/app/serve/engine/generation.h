@@ -29,9 +29,26 @@ typedef struct TokenBatch {
     TokenRecord *tokens;
     size_t n, capacity;
     Buf text;
+    Buf steps; /* where trees are kept: a StepRecord with its nodes for each step, one after the other */
 } TokenBatch;
 
+/* What a step proposed. Its tokens may have been taken before it, because they come first. */
+typedef struct StepRecord {
+    int32_t n_tokens; /* that it added to the text */
+    int32_t n_nodes;  /* StepNodes that follow */
+} StepRecord;
+
+typedef struct StepNode {
+    fr_tree_node node;
+    int32_t is_accepted;
+} StepNode;
+
 enum { TOKEN_BATCH_MAX_TEXT = 64 << 20 };
+
+/* The methods of a request's drafts, by TokenRecord.source; "" behind the last. */
+typedef struct SourceNames {
+    char names[8][24];
+} SourceNames;
 
 bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text); /* false: no memory */
 void token_batch_clear(TokenBatch *b);
@@ -45,10 +62,12 @@ struct Generation {
     void (*on_news)(Generation *g); /* in the event loop; may free a generation that has ended */
     void *user;
     atomic_bool wants_cancel;
+    bool keeps_trees; /* set before it is submitted */
 
     /* Of the engine thread: */
     Generation *next;
     fr_request *request;
+    int64_t n_noted; /* tokens whose steps were added to `fresh` */
 
     /* Under the lock of the mailbox: */
     TokenBatch fresh;
@@ -57,7 +76,9 @@ struct Generation {
     fr_finish finish;
     fr_error error;
     fr_stats stats;
+    double plain_s; /* that a token of this text would have cost without drafts; 0: not known */
     double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
+    SourceNames sources;                                  /* set with is_open */
 };
 
 /* NULL: no memory. on_token and user of the options are set by the engine thread. */

@@ -31,6 +31,14 @@ static int read_spec(ServedModel *m, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
+/* Behind some context, because that is where tokens are generated; nothing is extrapolated far from there. */
+static void note_costs(ServedModel *m) {
+    int64_t c = m->n_ctx / 2 < 256 ? m->n_ctx / 2 : 256;
+    m->cost_context = c;
+    for (int n = 1; n <= SERVED_COST_ROWS; n++) m->forward_s[n] = fr_engine_forward_s(m->engine, n, c);
+    m->context_s = (fr_engine_forward_s(m->engine, 1, c + 1000) - m->forward_s[1]) / 1000;
+}
+
 static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *err) {
     fr_engine_options options = o->engine;
     options.cost_cache = o->cost_cache;
@@ -47,7 +55,9 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
         options.kv_tokens = (int64_t)m->n_ctx * (m->max_requests < FULL_CONTEXTS ? m->max_requests : FULL_CONTEXTS);
     int status = fr_engine_open(&m->engine, m->model, &options, err);
     if (!status) status = fr_engine_open_draft(m->engine, "prediction", err); /* for the field of that name */
-    return status ? status : fr_engine_measure_costs(m->engine, err);
+    if (!status) status = fr_engine_measure_costs(m->engine, err);
+    if (!status) note_costs(m);
+    return status;
 }
 
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err) {

@@ -7,7 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SERVED_MAX_DRAFTS = 6, SERVED_MAX_MODELS = 8 }; /* `auto` counts twice, and `prediction` comes on top: 8 */
+enum {
+    SERVED_MAX_DRAFTS = 6,
+    SERVED_MAX_MODELS = 8,
+    SERVED_COST_ROWS = 32
+}; /* `auto` counts twice, and `prediction` comes on top: 8 */
 
 typedef struct Generation Generation;
 
@@ -20,7 +24,10 @@ typedef struct ServedModel {
     int n_ctx, max_requests, max_queued, tree_budget;
     const char *drafts[SERVED_MAX_DRAFTS]; /* as given by the operator; what requests use unless they choose */
     int n_drafts;
-    int64_t created_s; /* since 1970 */
+    int64_t created_s;                      /* since 1970 */
+    int64_t cost_context;                   /* tokens */
+    double forward_s[SERVED_COST_ROWS + 1]; /* T(n) behind so many tokens, when it was opened; 0: not known */
+    double context_s;                       /* what each token of context adds to T(1) */
 
     /* Of the engine thread: */
     Generation *waiting, **waiting_last; /* in order of arrival */
