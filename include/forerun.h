@@ -226,8 +226,8 @@ FR_API int fr_engine_open(fr_engine **out, const fr_model *model, const fr_engin
 FR_API void fr_engine_close(fr_engine *engine);
 
 /* Opens a draft, "method:key=value,...", for requests to name: reads its files and takes its memory. "a+b" opens both;
- * "auto" opens the drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are fine. A
- * draft stays open until the engine is closed, and what it learned from one request serves the next. An engine holds 32
+ * "auto" opens the drafts that it stands for and calls fr_engine_measure_costs. "none", and a draft that is open already, are
+ * fine. A draft stays open until the engine is closed, and what it learned from one request serves the next. An engine holds 32
  * drafts: one more takes the place of a draft that no open request uses, or is refused with FR_ERR_MEMORY where there
  * is none. */
 FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *err);
@@ -238,8 +238,8 @@ FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *e
 FR_API int fr_engine_measure_costs(fr_engine *engine, fr_error *err);
 
 /* One step of all running requests: drafts, one forward, verification, output. Before it, waiting requests take the
- * places of those that have ended. Returns the number of requests that are still running or waiting, or a negative code where the engine as a whole failed (FR_ERR_CANCELLED: a callback closed it, and it
- * must not be used any more). A failure of one request ends that request only (fr_request_finish, fr_request_error). A
+ * places of those that have ended. Returns the number of requests that are still running or waiting, or a negative code
+ * where the engine as a whole failed (FR_ERR_CANCELLED: a callback closed it, and it must not be used any more). A failure of one request ends that request only (fr_request_finish, fr_request_error). A
  * decoding step allocates no memory. */
 FR_API int fr_engine_step(fr_engine *engine, fr_error *err);
 

@@ -150,13 +150,6 @@ static int acquire_draft(void *request, const char *spec, fr_error *err) {
     return FR_OK;
 }
 
-/* Such rows have no place in an automatic budget (DrafterClass.add_rows). */
-static bool adds_rows(const fr_request *r) {
-    for (int i = 0; i < r->options.n_drafts; i++)
-        if (r->drafts[i].shared->drafter->class->add_rows) return true;
-    return false;
-}
-
 /* Finds the drafts among the open ones; "auto" stands for its members, "a+b" for both. */
 static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *err) {
     bool has_auto = false;
@@ -169,7 +162,7 @@ static int acquire_drafts(fr_request *r, const fr_request_options *o, fr_error *
     if (!status && request_grammar_wants_draft(r, o, has_auto) && !drafter_pool_open_draft(r->engine, "grammar", NULL))
         acquire_draft(r, "grammar", NULL); /* without memory for it, the text is the same */
     bool wants_auto = has_auto || o->tree_budget == FR_TREE_BUDGET_AUTO ||
-                      (o->tree_budget == 0 && r->engine->policy.cost.n > 0 && !adds_rows(r));
+                      (o->tree_budget == 0 && r->engine->policy.cost.n > 0 && !request_drafts_want_rows(r));
     r->has_auto_budget = wants_auto && r->options.n_drafts > 0 && !verify_rule_needs_its_trees(r->rule);
     r->tree_budget = o->tree_budget > 0   ? o->tree_budget
                      : r->has_auto_budget ? FR_TREE_BUDGET_AUTO_MAX

@@ -240,6 +240,12 @@ static int check_extra_rows(const fr_request *r, const ExtraRow *rows, int32_t n
     return FR_OK;
 }
 
+bool request_drafts_want_rows(const fr_request *r) {
+    for (int i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].shared->drafter->class->add_rows) return true;
+    return false;
+}
+
 int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows) {
     ExtraRow *extra = r->engine->step.extra_rows;
     int32_t n_all = 0;

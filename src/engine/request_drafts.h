@@ -19,6 +19,8 @@ void request_drafts_end(fr_request *r);
 void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n);
 /* Rows behind the tree that drafters may add (DrafterClass.add_rows). */
 int32_t request_drafts_extra_room(const fr_request *r);
+/* Whether one of them adds rows (DrafterClass.add_rows), which have no place in an automatic budget. */
+bool request_drafts_want_rows(const fr_request *r);
 /* Lets them add at most `room` rows behind those of the final tree, which begin at r->first_row. Returns their number. */
 int32_t request_drafts_add_rows(fr_request *r, int32_t room, Row *rows);
 /* Shows the drafters the target's logits and hidden states at every node of r->tree, which are in step.row_logits and

@@ -24,13 +24,12 @@
  * target pass on 36 held-out prompts, 16 nodes, by a program that replays recorded logits: 1.57 as in the paper, 1.70 with
  * its 8 followers and the noise, 1.86 with means of 16, and 1.93 of 32 (temperature 0.7; bench/DIARY.md has the others).
  *
- * Which nodes, greedily, with `coupled=0`, or under a ratio rule, whose random numbers are others: the paper expands one static tree of 80 nodes, whose shape reflects how often the r-th follower at a
- * depth is right. We count exactly that at run time: for each token of the text, at depth d of its step, which rank
- * did the token have that came next? The share p(d, r) of these is p_accept(child) / p_accept(parent), and the draft
- * consists of the `budget` nodes with the greatest p_accept, taken best first: the best tree of that size if the
- * counts are right, for any budget. Ranks that were not drafted are counted too, since the matrix contains them; so
- * no exploration is needed. Small counts lean on those of all depths together, and these on the eight numbers in
- * PRIOR.
+ * Which nodes, greedily, with `coupled=0`, or under a ratio rule, whose random numbers are others: the paper expands one
+ * static tree of 80 nodes, whose shape reflects how often the r-th follower at a depth is right. We count exactly that at run
+ * time: for each token of the text, at depth d of its step, which rank did the token have that came next? The share p(d, r)
+ * of these is p_accept(child) / p_accept(parent), and the draft consists of the `budget` nodes with the greatest p_accept,
+ * best first: the best tree of that size if the counts are right. Ranks that were not drafted are counted too, since the
+ * matrix contains them. Small counts lean on those of all depths together, and these on the eight numbers in PRIOR.
  *
  * The prompt: our prefill computes no logits (which saves V * n_embd multiplications a token), so the target's
  * opinion of the prompt is not known. Instead each pair of neighbours in the prompt is entered into the first one's
