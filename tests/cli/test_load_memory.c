@@ -58,7 +58,7 @@ static void the_peak_is_near_the_size_of_the_file(void **state) {
         print_message("skipped: a sanitizer takes memory of its own\n");
         skip();
     }
-    static const char *const kinds[] = {"--type Q8_0 --layers 10 --vocab 8192", "--type Q4_K --layers 18 --vocab 8192",
+    static const char *const kinds[] = {"--type Q8_0 --layers 15 --vocab 8192", "--type Q4_K --layers 27 --vocab 8192",
                                         "--type Q8_0 --layers 7 --vocab 60000 --tie"};
     const char *const logits[] = {"forerun", "logits", "-m", model, "--tokens", "1,2,3", "-o", "-", NULL};
     const char *const repack[] = {"forerun", "repack", "-m", model, NULL};

@@ -224,10 +224,10 @@ static void new_records_of_the_target_are_learned(void **state) {
     cli_expect(TRAIN "--valid 0", 0, "2 records of other models and 1 lines that are no records are left out");
     cli_expect(TRAIN, 1, "has no new record");
     train_rig_shell("tail -n 3 " KEPT " > " DIR "/x && mv " DIR "/x " KEPT); /* rotated: all are new */
-    cli_expect(TRAIN "--valid 0", 0, "1 documents");
+    cli_expect(TRAIN "--valid 0", 0, "1 document, 0");
     cli_expect("train redrafter -m models/target.gguf --length 16 --batch 1 --valid 0 -t 1 --from-traffic " KEPT
                " -o " OUT,
-               0, "1 documents"); /* all are new for another target */
+               0, "1 document, 0"); /* all are new for another target */
 }
 
 /* A drafter goes on from itself with the new records alone. */

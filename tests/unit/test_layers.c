@@ -63,7 +63,7 @@ static const struct {
     {"app/serve/api", " base format app app/serve/engine app/serve/http app/serve/answer "},
     {"app/serve", UP_TO_SPEC "app app/serve/engine app/serve/http app/serve/answer app/serve/api "},
 };
-enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1000, MAX_LINES = 800 };
+enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1500, MAX_LINES = 800 };
 
 static bool may_include(const char *from, const char *to) {
     char wanted[40];
