@@ -69,6 +69,7 @@ struct('fr_sampling', {
     temperature: 'float', top_k: 'int32_t', top_p: 'float', min_p: 'float', repeat_penalty: 'float',
     frequency_penalty: 'float', presence_penalty: 'float', penalty_last_n: 'int32_t', seed: 'uint64_t',
 });
+struct('fr_tree_node', { token: 'int32_t', parent: 'int32_t', source: 'int32_t', p_accept: 'float' });
 struct('fr_logit_bias', { token: 'int32_t', bias: 'float' });
 struct('fr_top_logprob', { token: 'int32_t', logprob: 'double' });
 struct('fr_token_event', {

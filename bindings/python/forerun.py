@@ -195,6 +195,10 @@ class fr_request_options(ctypes.Structure):
     ]
 
 
+class fr_tree_node(ctypes.Structure):
+    _fields_ = [("token", c_int32), ("parent", c_int32), ("source", c_int32), ("p_accept", c_float)]
+
+
 class fr_counter(ctypes.Structure):
     _fields_ = [("name", c_char * 48), ("drafted", c_int64), ("accepted", c_int64)]
 
@@ -234,7 +238,8 @@ class fr_stats(ctypes.Structure):
 # Every struct of forerun.h, for the test of their layout.
 STRUCTS = [
     fr_error, fr_model_options, fr_model_info, fr_chat_message, fr_chat_options, fr_chat_result, fr_engine_options,
-    fr_sampling, fr_logit_bias, fr_top_logprob, fr_token_event, fr_request_options, fr_counter, fr_stats,
+    fr_engine_stats, fr_sampling, fr_logit_bias, fr_top_logprob, fr_token_event, fr_request_options, fr_counter, fr_stats,
+    fr_tree_node,
 ]  # fmt: skip
 
 _FUNCTIONS = {

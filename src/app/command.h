@@ -62,7 +62,7 @@ bool command_row_is_flag(const Option *row);
 bool command_row_takes_value(const Option *row);
 
 /* A line of the list of commands, broken so that it fits. */
-void command_print_summary(FILE *out, const char *name, const char *summary);
+bool command_put_summary(Buf *out, const char *name, const char *summary);
 /* The text of `forerun NAME --help`. False: no memory. */
 bool command_help(const Command *c, Buf *out);
 

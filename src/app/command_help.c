@@ -52,23 +52,17 @@ static bool put_options(Buf *out, const Command *c) {
     return fits && buf_puts(out, "\nHelp:\n  -h, --help                  print this help\n");
 }
 
-static bool put_summary(Buf *out, const char *name, const char *summary) {
+bool command_put_summary(Buf *out, const char *name, const char *summary) {
     enum { NAME = 14, INDENT = NAME + 3 };
     return buf_printf(out, "  %-*s ", NAME, name) && text_wrap(out, summary, INDENT, INDENT, CLI_WIDTH) &&
            buf_puts(out, "\n");
-}
-
-void command_print_summary(FILE *out, const char *name, const char *summary) {
-    Buf text = {.max_bytes = 8192};
-    if (put_summary(&text, name, summary)) fwrite(text.data, 1, text.n, out);
-    buf_free(&text);
 }
 
 static bool put_methods(Buf *out, const Command *c) {
     bool fits = buf_puts(out, "\nMethods:\n");
     size_t n_own = strlen(c->name) + 1;
     for (int i = 0; fits && c->method(i); i++)
-        fits = put_summary(out, c->method(i)->name + n_own, c->method(i)->summary);
+        fits = command_put_summary(out, c->method(i)->name + n_own, c->method(i)->summary);
     return fits && buf_printf(out, "\n'forerun %s METHOD --help' lists the options of a method.\n", c->name);
 }
 

@@ -23,17 +23,19 @@ const Command *const cli_commands[] = {
     &command_serve,      NULL,
 };
 
-static void print_help(FILE *out) {
-    fputs("Usage: forerun COMMAND [OPTION...]\n"
-          "       forerun MODEL.gguf [OPTION...]    converse, or answer a piped prompt\n"
-          "Run language models from GGUF files faster than one token at a time, without\n"
-          "changing a token.\n\n"
-          "Commands:\n",
-          out);
-    for (const Command *const *c = cli_commands; *c; c++) command_print_summary(out, (*c)->name, (*c)->summary);
-    fputs("\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\nverification rules.\n"
-          "'forerun --completions bash|zsh|fish' prints completions for that shell.\n",
-          out);
+static bool put_help(Buf *out) {
+    bool fits = buf_puts(out, "Usage: forerun COMMAND [OPTION...]\n"
+                              "       forerun MODEL.gguf [OPTION...]    converse, or answer a piped prompt\n"
+                              "Run language models from GGUF files faster than one token at a time, without\n"
+                              "changing a token.\n\n"
+                              "Commands:\n");
+    for (const Command *const *c = cli_commands; fits && *c; c++)
+        fits = command_put_summary(out, (*c)->name, (*c)->summary);
+    return fits &&
+           buf_puts(
+               out,
+               "\n'forerun help COMMAND' explains a command, and 'man forerun' the drafters and\nverification rules.\n"
+               "'forerun --completions bash|zsh|fish' prints completions for that shell.\n");
 }
 
 /* Commands write to standard output without checking each call, so it is checked once here. */
@@ -107,13 +109,15 @@ int main(int argc, char **argv) {
     signals_begin();
     bus_error_install();
     if (argc < 2) {
-        print_help(stderr);
+        Buf text = {.max_bytes = 1 << 16};
+        fputs(put_help(&text) ? text.data : "forerun: out of memory\n", stderr);
+        buf_free(&text);
         return CLI_USAGE;
     }
     if (strcmp(argv[1], "help") == 0 && argc > 2) return help_command(argc - 2, argv + 2);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        print_help(stdout);
-        return finish(CLI_OK);
+        Buf text = {.max_bytes = 1 << 16};
+        return print(put_help(&text), &text);
     }
     if (strcmp(argv[1], "--version") == 0) {
         puts("forerun " FORERUN_VERSION);

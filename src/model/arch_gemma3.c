@@ -21,7 +21,7 @@ static int layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     if (!status) status = arch_dense(r, i_layer, out);
     if (!status) status = arch_vector(r, i_layer, "post_ffw_norm.weight", h->n_embd, false, &out->post_ffn_norm);
     out->activation = ACTIVATION_GELU;
-    if (h->n_layer == LAYERS_OF_27B) out->attn_scale = 1 / sqrtf((float)(h->n_embd / h->n_head));
+    if (h->n_layer == LAYERS_OF_27B) out->attn_scale = sqrtf((float)h->n_head / (float)h->n_embd);
     if (i_layer % PATTERN < PATTERN - 1) arch_window(r, out);
     return status;
 }

@@ -75,7 +75,7 @@ static void compare_vocabularies(const Gguf *a, const Gguf *b, bool same_scores)
     assert_int_equal(gguf_kv_count(a, tokens[0]), gguf_kv_count(b, tokens[1]));
     for (int64_t i = 0; i < gguf_kv_count(a, tokens[0]); i++) {
         GgufString x, y;
-        int64_t type_x, type_y;
+        int64_t type_x = 0, type_y = 0;
         float score_x, score_y;
         assert_true(gguf_array_string(a, tokens[0], i, &x) && gguf_array_string(b, tokens[1], i, &y));
         assert_true(gguf_array_i64(a, types[0], i, &type_x) && gguf_array_i64(b, types[1], i, &type_y));

@@ -39,7 +39,8 @@ static int run(int argc, char **argv) {
     Summary s = inspect_summary(g);
     int status = FR_OK;
     if (args.json) status = inspect_print_json(g, &s, args.tensors, &err);
-    else inspect_print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO));
+    else if (!inspect_print_text(g, &s, args.tensors, cli_may_color(STDOUT_FILENO)))
+        status = error_memory(&err, "the summary", 0);
     gguf_close(g);
     return status ? cli_fail(&err) : CLI_OK;
 }

@@ -34,7 +34,8 @@ const char *inspect_type_name(GgufType type); /* "u8" ... "string", "array" */
 /* The double with the same shortest decimal as the float: 0.1, not 0.10000000149. */
 double inspect_decimal(float f);
 
-void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour);
+/* False: memory ran out, and something is missing. */
+bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour);
 int inspect_print_json(const Gguf *g, const Summary *s, bool with_tensors, fr_error *err);
 
 #endif

@@ -34,12 +34,25 @@ static void print_count(int64_t n) {
 static void heading(const char *text, bool colour) { printf(colour ? "\n\033[1m%s\033[0m\n" : "\n%s\n", text); }
 static void label(const char *text) { printf("  %-16s", text); }
 
+/* Memory ran out, and something is missing in what was printed. */
+static bool lacks_memory;
+
 /* Breaks a text at spaces; further lines begin below its first word. */
 static void put_wrapped(const char *text) {
     Buf lines = {.max_bytes = 64 << 10};
-    if (text_wrap(&lines, text, LABEL, LABEL, TABLE_COLUMNS) && lines.data) fputs(lines.data, stdout);
+    if (!text_wrap(&lines, text, LABEL, LABEL, TABLE_COLUMNS)) lacks_memory = true;
+    else if (lines.data) fputs(lines.data, stdout);
     buf_free(&lines);
     putchar('\n');
+}
+
+/* Ends what was written to memory. False: it is not whole. */
+static bool close_text(FILE *f, char **text) {
+    bool is_whole = f && !ferror(f);
+    if (f && fclose(f) != 0) is_whole = false;
+    is_whole = is_whole && *text;
+    lacks_memory = lacks_memory || !is_whole;
+    return is_whole;
 }
 
 static void line_string(const char *name, GgufString s) {
@@ -49,7 +62,7 @@ static void line_string(const char *name, GgufString s) {
     label(name);
     FILE *f = open_memstream(&text, &n_bytes);
     if (f) safe_text_write(f, s.data, s.n, INSPECT_STRING_MAX);
-    if (f && fclose(f) == 0) put_wrapped(text);
+    if (close_text(f, &text)) put_wrapped(text);
     free(text);
 }
 
@@ -142,6 +155,7 @@ static void print_chat_template(const Summary *s, bool colour) {
     if (!s->chat_family) return;
     heading("Chat template", colour);
     if (safe_text_append_lines(&text, s->chat_template.data, s->chat_template.n)) puts(text.data ? text.data : "");
+    else lacks_memory = true;
     buf_free(&text);
 }
 
@@ -194,7 +208,7 @@ static void print_array(const Gguf *g, int64_t kv, int used) {
         size_t n_bytes = 0;
         FILE *f = open_memstream(&text, &n_bytes);
         if (f) write_element(f, g, kv, i);
-        bool fits = f && fclose(f) == 0 && used + (int)n_bytes + 2 <= TABLE_COLUMNS;
+        bool fits = close_text(f, &text) && used + (int)n_bytes + 2 <= TABLE_COLUMNS;
         if (fits) printf("%s%s", i ? ", " : "", text);
         used += (int)n_bytes + 2;
         free(text);
@@ -237,7 +251,8 @@ static void print_tensors(const Gguf *g) {
     }
 }
 
-void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour) {
+bool inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool colour) {
+    lacks_memory = false;
     if (colour) fputs("\033[1m", stdout);
     print_c_string(gguf_path(g));
     if (colour) fputs("\033[0m", stdout);
@@ -252,7 +267,9 @@ void inspect_print_text(const Gguf *g, const Summary *s, bool with_tensors, bool
     print_chat_template(s, colour);
     heading("Key-values", colour);
     print_kvs(g);
-    if (!with_tensors) return;
-    heading("Tensors (the first dimension is a row)", colour);
-    print_tensors(g);
+    if (with_tensors) {
+        heading("Tensors (the first dimension is a row)", colour);
+        print_tensors(g);
+    }
+    return !lacks_memory;
 }
