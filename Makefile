@@ -40,6 +40,7 @@ LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
 
 MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
 MODE_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
+MODE_FLAGS_san   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 MODE_FLAGS_tsan  := -fsanitize=thread -DREAL_CLONES=
 MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
 # An rpath of the old kind: what a library needs, and OpenBLAS when training loads it, is looked for there too.
@@ -51,7 +52,7 @@ build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o: MODE_FLAGS_fuzz
 
 # Defences against faults that nobody has found yet (SECURITY.md, tests/cli/test_hardening.c). Sanitizers have their
 # own.
-SANITIZED      := $(filter asan ubsan tsan fuzz,$(MODE))
+SANITIZED      := $(filter asan ubsan san tsan fuzz,$(MODE))
 HARDEN          = $(if $(SANITIZED),,$(if $(X86),-fcf-protection))
 HARDEN_CHECKS   = $(if $(SANITIZED),,$(FORTIFY) -fstack-protector-strong)
 FORTIFY         = $(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
@@ -236,7 +237,7 @@ bench: deps
 .PHONY: test tests run-tests quick-tests asan ubsan tsan
 tests: $(TESTS) $(REPLAYS) $(TORTURES) $(BUILD)/torture/fail_malloc.so $(RUNNER) $(BUILD)/forerun $(BUILD)/libforerun.so $(BUILD)/libforerun.a $(TOOLS)
 # The torture programs limit memory and take the place of malloc, which sanitizers do not bear.
-SMOKE_TESTS = $(if $(filter asan ubsan tsan,$(MODE)),,$(TORTURES))
+SMOKE_TESTS = $(if $(filter asan ubsan san tsan,$(MODE)),,$(TORTURES))
 run-tests: tests $(BENCHES)
 	@$(RUNNER) $(TESTS) $(REPLAYS) $(SMOKE_TESTS) $(BINDING_TESTS)
 # The bindings for Python and Node load the library of the release mode into programs that know no sanitizer. Where python3,
@@ -245,7 +246,7 @@ BINDING_TESTS = $(if $(filter release,$(MODE)),tests/bindings/run_python tests/b
 .PHONY: test-bindings
 test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
 	@$(RUNNER) $(BINDING_TESTS)
-# The tests that a sanitizer gets through in three minutes on two cores (MODE=asan, MODE=ubsan): tests/unit but for the slow ones, our
+# The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): tests/unit but for the slow ones, our
 # golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
                test_kernels_vector test_layers test_shipped_drafters test_step_memory
