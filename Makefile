@@ -12,6 +12,8 @@ endif
 VERSION := 0.1.0
 # Goals that build as a part of something bigger use all cores, unless make has a -j of its own.
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
+# Test programs side by side; many of them have threads of their own.
+TEST_JOBS ?= $(shell echo $$(($$(nproc) / 2 + 1)))
 
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
@@ -169,8 +171,9 @@ $(BUILD)/tests/test_sandbox: $(BUILD)/src/app/sandbox.o $(BUILD)/src/app/sandbox
 $(BUILD)/tests/test_safe_text: $(BUILD)/src/app/safe_text.o
 $(BUILD)/tests/test_http_head: $(BUILD)/src/app/serve/http/http_head.o
 $(BUILD)/tests/test_answer_reader: $(addprefix $(BUILD)/src/app/serve/answer/,answer_reader.o call_scan.o tool_forms.o)
-$(BUILD)/tests/test_answer_formats: LDLIBS = $(BUILD)/forerun-all.a $(PKG_LIBS) $(CLI_LIBS) -lm
-$(BUILD)/tests/test_answer_formats: $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
+SERVED_TESTS := $(addprefix $(BUILD)/tests/,test_answer_formats test_generation)
+$(SERVED_TESTS): LDLIBS = $(BUILD)/forerun-all.a $(PKG_LIBS) $(CLI_LIBS) -lm
+$(SERVED_TESTS): $(filter-out $(BUILD)/src/app/main.o,$(CLI_OBJS))
 $(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/src/app/json_memory.o
 $(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
 $(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o
@@ -190,7 +193,7 @@ endef
 $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
 $(RUNNER): tests/support/run_tests.c
 	@mkdir -p $(@D)
-	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) $< -o $@
+	$(CC) -std=c11 $(WARN) $(WERROR) $(CFLAGS) -pthread $< -o $@
 
 # ---- what must be installed ----------------------------------------------------------------------
 # docs/DEPENDENCIES.md gives the reason for each.
@@ -239,13 +242,13 @@ tests: $(TESTS) $(REPLAYS) $(TORTURES) $(BUILD)/torture/fail_malloc.so $(RUNNER)
 # The torture programs limit memory and take the place of malloc, which sanitizers do not bear.
 SMOKE_TESTS = $(if $(filter asan ubsan san tsan,$(MODE)),,$(TORTURES))
 run-tests: tests $(BENCHES)
-	@$(RUNNER) $(TESTS) $(REPLAYS) $(SMOKE_TESTS) $(BINDING_TESTS)
+	@$(RUNNER) -j $(TEST_JOBS) $(TESTS) $(REPLAYS) $(SMOKE_TESTS) $(BINDING_TESTS)
 # The bindings for Python and Node load the library of the release mode into programs that know no sanitizer. Where python3,
 # node or koffi is missing, the test says so and counts as skipped.
 BINDING_TESTS = $(if $(filter release,$(MODE)),tests/bindings/run_python tests/bindings/run_node)
 .PHONY: test-bindings
 test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
-	@$(RUNNER) $(BINDING_TESTS)
+	@$(RUNNER) -j $(TEST_JOBS) $(BINDING_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): tests/unit but for the slow ones, our
 # golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
@@ -253,7 +256,7 @@ SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_mode
 QUICK_TESTS := $(filter-out $(SLOW_TESTS),$(basename $(notdir $(call sources,tests,unit)))) \
                $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
-	@$(RUNNER) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
+	@$(RUNNER) -j $(TEST_JOBS) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
 # A second make, because what deps installs changes what pkg-config says.
 test: deps
 	@$(MAKE) $(JOBS) --no-print-directory -s MODE=$(MODE) run-tests
@@ -401,7 +404,7 @@ fuzz: deps-clang
 	    -artifact_prefix=build/fuzz/$$name- build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
 	done
 fuzz-replay: $(REPLAYS) $(RUNNER)
-	@$(RUNNER) $(REPLAYS)
+	@$(RUNNER) -j $(TEST_JOBS) $(REPLAYS)
 
 # ---- torture -------------------------------------------------------------------------------------
 # tests/torture/README.md. Each program makes a hundred runs in every `make test`; `make torture` runs each for

@@ -30,7 +30,7 @@ const Expr *schema_space(Schema *s) { return schema_rule(s, "white space", make_
 
 /* ---- strings -------------------------------------------------------------------------------------------------- */
 
-/* \uXXXX of anything but half of a surrogate pair, or of both halves. */
+/* An escape of four digits: of anything but half of a surrogate pair, or of both halves. */
 static const Expr *unicode_escape(ExprGrammar *g) {
     static const char pattern[] = "\\\\u(?:[0-9A-Ca-cE-Fe-f][0-9A-Fa-f]{3}|[Dd][0-7][0-9A-Fa-f]{2}|"
                                   "[Dd][89ABab][0-9A-Fa-f]{2}\\\\u[Dd][C-Fc-f][0-9A-Fa-f]{2})";

@@ -1,4 +1,4 @@
-/* run_tests.c - runs the test programs named on its command line and counts what they report.
+/* run_tests.c [-j N] PROGRAM... - runs the test programs named on its command line, N at a time, and counts what they report.
  *
  * It prints the output of a program that fails and one line for a program that passes, and closes with
  * "N passed, N failed, N skipped". A program that dies or reports nothing counts as one failure.
@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -190,7 +191,23 @@ static void print_line_beginning(char *text, const char *beginning) {
         }
 }
 
-static Counts run(const char *program) {
+/* The programs that have not begun, what has ended, and whose turn it is to print. */
+static struct {
+    pthread_mutex_t lock;
+    char **next; /* ends with NULL */
+    Counts all;
+} work = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void report(const char *program, const char *name, Counts c, double seconds, int status, char *text) {
+    printf("%-4s %-32s %4d passed %3d failed %3d skipped  %6.1f s\n", c.failed ? "FAIL" : "ok", name, c.passed,
+           c.failed, c.skipped, seconds);
+    if (c.failed) printf("---- output of %s (status %d)\n%s----\n", program, status, text);
+    else if (c.skipped) print_line_beginning(text, "skipped:");
+    fflush(stdout);
+    work.all.passed += c.passed, work.all.failed += c.failed, work.all.skipped += c.skipped;
+}
+
+static void run(const char *program) {
     Counts c = {0, 0, 0};
     const char *slash = strrchr(program, '/'), *name = slash ? slash + 1 : program;
     char folder[PATH_SIZE], *text;
@@ -203,23 +220,36 @@ static Counts run(const char *program) {
     remove_tree(folder);
     if (status != 0 && c.failed == 0) c.failed = 1;
     if (c.passed + c.failed + c.skipped == 0) c.failed = 1;
-    printf("%-4s %-32s %4d passed %3d failed %3d skipped  %6.1f s\n", c.failed ? "FAIL" : "ok", name, c.passed,
-           c.failed, c.skipped, seconds);
-    if (c.failed) printf("---- output of %s (status %d)\n%s----\n", program, status, text);
-    else if (c.skipped) print_line_beginning(text, "skipped:");
-    fflush(stdout);
+    pthread_mutex_lock(&work.lock);
+    report(program, name, c, seconds, status, text);
+    pthread_mutex_unlock(&work.lock);
     free(text);
-    return c;
+}
+
+static void *run_what_is_left(void *arg) {
+    (void)arg;
+    for (;;) {
+        pthread_mutex_lock(&work.lock);
+        const char *program = *work.next ? *work.next++ : NULL;
+        pthread_mutex_unlock(&work.lock);
+        if (!program) return NULL;
+        run(program);
+    }
 }
 
 int main(int argc, char **argv) {
-    Counts all = {0, 0, 0};
+    enum { MAX_JOBS = 64 };
+    pthread_t threads[MAX_JOBS];
+    int n_jobs = 1;
+    if (argc > 2 && strcmp(argv[1], "-j") == 0) n_jobs = atoi(argv[2]), argv += 2;
+    if (n_jobs < 1 || n_jobs > MAX_JOBS) n_jobs = n_jobs < 1 ? 1 : MAX_JOBS;
+    work.next = argv + 1;
     scratch_begin();
-    for (int i = 1; i < argc; i++) {
-        Counts c = run(argv[i]);
-        all.passed += c.passed, all.failed += c.failed, all.skipped += c.skipped;
-    }
+    for (int i = 1; i < n_jobs; i++)
+        if (pthread_create(&threads[i], NULL, run_what_is_left, NULL) != 0) n_jobs = i;
+    run_what_is_left(NULL);
+    for (int i = 1; i < n_jobs; i++) pthread_join(threads[i], NULL);
     scratch_end();
-    printf("%d passed, %d failed, %d skipped\n", all.passed, all.failed, all.skipped);
-    return all.failed || all.passed == 0;
+    printf("%d passed, %d failed, %d skipped\n", work.all.passed, work.all.failed, work.all.skipped);
+    return work.all.failed || work.all.passed == 0;
 }

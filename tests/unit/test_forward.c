@@ -436,65 +436,12 @@ static void every_table_keeps_the_contract_and_agrees_with_ref(void **state) {
     with_each_shape(tables[n - 1], ACT_PRECISION_Q8, live_twice);
 }
 
-/* ---- what a batch may not be ---------------------------------------------------------------------- */
-
 static void the_reference_backend_keeps_the_contract(void **state) {
     (void)state;
     with_each_shape_in_reference(vary_chunk);
     with_each_shape_in_reference(vary_page_size);
     with_each_shape_in_reference(vary_siblings);
     with_each_shape_in_reference(live_twice);
-}
-
-static void impossible_batches_are_refused(void **state) {
-    (void)state;
-    Gguf *g = rig_random_gguf(&shapes[0].m);
-    Weights *m = rig_weights(g, NULL);
-    RigOptions o = rig_options(16, 4);
-    o.max_sequences = 3;
-    Executor *e = rig_executor(m, &o);
-    int32_t s = rig_sequence(e), t = rig_sequence(e);
-    fr_error err = {0};
-    assert_int_equal(executor_reserve(e, s, 2, &err), FR_OK);
-    assert_int_equal(executor_reserve(e, t, 2, &err), FR_OK);
-    const struct {
-        Row rows[5];
-        int32_t n;
-        const char *why;
-    } cases[] = {
-        {{{1, s, -1, true, false, NULL}}, 0, "a batch of 0 rows"},
-        {{{1, s, -1, true, false, NULL}}, 5, "a batch of 5 rows"},
-        {{{-1, s, -1, true, false, NULL}}, 1, "token -1"},
-        {{{61, s, -1, true, false, NULL}}, 1, "token 61"},
-        {{{1, -1, -1, true, false, NULL}}, 1, "sequence -1"},
-        {{{1, 2, -1, true, false, NULL}}, 1, "sequence 2"}, /* not open */
-        {{{1, 3, -1, true, false, NULL}}, 1, "sequence 3"},
-        {{{1, s, 0, true, false, NULL}}, 1, "parent 0"},
-        {{{1, s, -2, true, false, NULL}}, 1, "parent -2"},
-        {{{1, s, -1, true, false, NULL}, {1, t, 0, true, false, NULL}}, 2, "row 1 of a batch of 2"},
-        {{{1, s, -1, true, false, NULL}, {1, s, 0, true, false, NULL}, {1, s, 1, true, false, NULL}},
-         3,
-         "more rows in the batch than the 2 reserved"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        err = (fr_error){0};
-        int status = executor_forward(e, cases[i].rows, cases[i].n, &err);
-        if (status != FR_ERR_ARGUMENT || !strstr(err.message, cases[i].why))
-            fail_msg("'%s' should be said, status %d: '%s'", cases[i].why, status, err.message);
-    }
-    assert_int_equal(executor_reserve(e, s, 17, &err), FR_ERR_CONTEXT);
-    assert_int_equal(executor_sequence_length(e, s), 0);
-    Row good[2] = {{1, s, -1, true, false, NULL}, {2, t, -1, true, false, NULL}};
-    assert_int_equal(executor_forward(e, good, 2, &err), FR_OK); /* refusals left everything usable */
-    Row below[3] = {{1, t, 0, true, false, NULL}, {1, s, 0, true, false, NULL}, {1, t, 1, true, false, NULL}};
-    assert_int_equal(executor_extend(e, below, 1, &err), FR_ERR_ARGUMENT); /* a parent of another sequence */
-    assert_int_equal(executor_forward(e, good, 2, &err), FR_OK);
-    assert_int_equal(executor_extend(e, below, 3, &err), FR_ERR_ARGUMENT); /* more rows than fit */
-    assert_int_equal(executor_extend(e, below + 1, 2, &err), FR_OK);
-    assert_int_equal(executor_extend(e, below + 1, 1, &err), FR_ERR_ARGUMENT); /* no room is left */
-    rig_executor_close(e);
-    rig_weights_close(m);
-    gguf_close(g);
 }
 
 int main(void) {
@@ -507,7 +454,6 @@ int main(void) {
         cmocka_unit_test(nor_for_the_model_that_ships),
         cmocka_unit_test(every_table_keeps_the_contract_and_agrees_with_ref),
         cmocka_unit_test(the_reference_backend_keeps_the_contract),
-        cmocka_unit_test(impossible_batches_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,24 +28,21 @@ static int add_token(void *user, const fr_token_event *event) {
     return !fits || atomic_load(&g->wants_cancel);
 }
 
-/* Reports the end. The event loop owns the generation from here on. */
+/* Reports the end. The event loop owns the generation from here on. An error of the request is copied before the request is
+ * closed. */
 static void end_generation(Generation *g, fr_finish finish, const fr_error *why) {
-    fr_stats stats = {0};
-    if (g->request) fr_request_get_stats(g->request, &stats);
-    if (g->request && finish == FR_FINISH_ERROR && !why) why = fr_request_error(g->request);
-    if (finish == FR_FINISH_CANCELLED && g->error.code) finish = FR_FINISH_ERROR; /* add_token ran out of memory */
-    double plain_s = step_notes_plain_s(g, &stats);
+    GenerationEnd end = {.finish = finish, .why = why};
+    fr_error of_request;
+    if (g->request) fr_request_get_stats(g->request, &end.stats);
+    if (g->request && finish == FR_FINISH_ERROR && !why) {
+        of_request = *fr_request_error(g->request);
+        end.why = &of_request;
+    }
+    if (finish == FR_FINISH_CANCELLED && g->error.code) end.finish = FR_FINISH_ERROR; /* add_token ran out of memory */
+    end.plain_s = step_notes_plain_s(g, &end.stats);
     fr_request_close(g->request);
     g->request = NULL;
-    pthread_mutex_lock(&g->mailbox->lock);
-    g->is_ended = true;
-    g->finish = finish;
-    g->stats = stats;
-    g->plain_s = plain_s;
-    if (why) g->error = *why;
-    g->ended_s = clock_s();
-    pthread_mutex_unlock(&g->mailbox->lock);
-    mailbox_post(g->mailbox, &g->message);
+    generation_end(g, &end);
 }
 
 static int open_request(Generation *g, fr_error *err) {

@@ -59,9 +59,24 @@ bool generation_take(Generation *g, TokenBatch *out) {
     TokenBatch empty = *out;
     *out = g->fresh;
     g->fresh = empty;
-    bool is_ended = g->is_ended;
+    bool is_ended = g->is_ended && !g->message.is_posted;
     pthread_mutex_unlock(&g->mailbox->lock);
     return is_ended;
+}
+
+/* Ended and posted under one lock: otherwise the event loop could see the end, and free what is then posted. */
+void generation_end(Generation *g, const GenerationEnd *end) {
+    Mailbox *mailbox = g->mailbox;
+    pthread_mutex_lock(&mailbox->lock);
+    g->is_ended = true;
+    g->finish = end->finish;
+    g->stats = end->stats;
+    g->plain_s = end->plain_s;
+    if (end->why) g->error = *end->why;
+    g->ended_s = clock_s();
+    bool wakes = mailbox_add(mailbox, &g->message);
+    pthread_mutex_unlock(&mailbox->lock);
+    if (wakes) mailbox_wake(mailbox);
 }
 
 bool generation_is_open(Generation *g) {

@@ -85,8 +85,17 @@ struct Generation {
 Generation *generation_new(ServedModel *model, const fr_request_options *options, Mailbox *mailbox);
 /* It was never submitted, or has ended. NULL is fine. */
 void generation_free(Generation *g);
-/* Moves what is new into *out, which is empty. True: the generation has ended, and on_news will not be called again. */
+/* Moves what is new into *out, which is empty. True: the generation has ended, and on_news will not be called again. A
+ * generation that ends while news of it are being delivered is reported once more, and ends for the event loop then. */
 bool generation_take(Generation *g, TokenBatch *out);
+/* Of the engine thread: how it ended. The event loop may free it at once. */
+typedef struct GenerationEnd {
+    fr_finish finish;
+    fr_stats stats;
+    double plain_s;
+    const fr_error *why; /* NULL: the error of the generation, if it has one, stays */
+} GenerationEnd;
+void generation_end(Generation *g, const GenerationEnd *end);
 /* Whether it left the queue. */
 bool generation_is_open(Generation *g);
 void generation_cancel(Generation *g);

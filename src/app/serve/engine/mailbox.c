@@ -21,18 +21,26 @@ void mailbox_close(Mailbox *m) {
     m->fd = -1;
 }
 
+bool mailbox_add(Mailbox *m, Message *message) {
+    bool is_first = !m->first;
+    if (message->is_posted) return false;
+    message->is_posted = true;
+    message->next = NULL;
+    *m->last = message;
+    m->last = &message->next;
+    return is_first;
+}
+
+void mailbox_wake(Mailbox *m) {
+    const uint64_t one = 1;
+    (void)!write(m->fd, &one, sizeof one); /* it cannot fail before 2^64 - 1 writes */
+}
+
 void mailbox_post(Mailbox *m, Message *message) {
     pthread_mutex_lock(&m->lock);
-    bool is_first = !m->first, is_new = !message->is_posted;
-    if (is_new) {
-        message->is_posted = true;
-        message->next = NULL;
-        *m->last = message;
-        m->last = &message->next;
-    }
+    bool wakes = mailbox_add(m, message);
     pthread_mutex_unlock(&m->lock);
-    const uint64_t one = 1;
-    if (is_first && is_new) (void)!write(m->fd, &one, sizeof one); /* it cannot fail before 2^64 - 1 writes */
+    if (wakes) mailbox_wake(m);
 }
 
 static Message *take(Mailbox *m) {

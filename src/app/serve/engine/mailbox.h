@@ -27,6 +27,10 @@ int mailbox_open(Mailbox *m, fr_error *err);
 void mailbox_close(Mailbox *m);
 /* From any thread. */
 void mailbox_post(Mailbox *m, Message *message);
+/* The same in two parts, for who changes what the message is about under the mailbox's lock: adds under that lock, which the
+ * caller holds; wakes after it, if adding returned true. In between the message may be delivered, and be gone. */
+bool mailbox_add(Mailbox *m, Message *message);
+void mailbox_wake(Mailbox *m);
 /* In the event loop, when fd is readable: delivers what waits. */
 void mailbox_deliver(Mailbox *m);
 
