@@ -118,7 +118,7 @@ static void every_drafter_gives_the_same_text(void **state) {
             check_text(g, &plain);
             n_finished += plain.finish == FR_FINISH_EOS;
             o = request_of(g, s, NULL, 0); /* the drafter of the grammar alone */
-            o.tree_budget = 8; /* once "auto" has measured costs, 0 would depend on them */
+            o.tree_budget = 8;             /* once "auto" has measured costs, 0 would depend on them */
             rig_run_request(e, &o, &got);
             snprintf(what, sizeof what, "grammar %d, sampling %d", g, s);
             rig_assert_same(&plain, &got, what);
