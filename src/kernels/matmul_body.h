@@ -154,17 +154,21 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
     if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
+/* acc + the share of a slice whose integer sum is t, or t and t_last of its halves for Q6_K. */
+INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
+    bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
+    Vf da = v_set(x->scale);
+    acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
+    if (type == TYPE_Q6_K) acc = v_fma(v_from_int(t_last), v_mul(u->scale[1], da), acc);
+    return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
+}
+
 /* acc[row] += the slice's share */
 INLINE void add_slice(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
-    bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     int n_parts = type == TYPE_Q6_K ? 2 : 1;
     Vi t[2][ROWS_TOGETHER];
     UNROLL for (int i = 0; i < n_parts; i++) dot_codes(type, form, n_rows, u, b, i, 3 - n_parts, t[i]);
-    UNROLL for (int r = 0; r < n_rows; r++) {
-        Vf da = v_set(b->x[r]->scale), a = acc[r];
-        UNROLL for (int i = 0; i < n_parts; i++) a = v_fma(v_from_int(t[i][r]), v_mul(u->scale[i], da), a);
-        acc[r] = has_min ? v_fma(u->min, v_set(b->x[r]->scaled_sum), a) : a;
-    }
+    UNROLL for (int r = 0; r < n_rows; r++) acc[r] = add_sums(type, u, b->x[r], t[0][r], t[n_parts - 1][r], acc[r]);
 }
 
 INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x,
