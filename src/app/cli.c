@@ -108,8 +108,8 @@ const char *cli_suggest_rule(int i) {
 }
 
 const char *cli_suggest_kernels(int i) {
-    static const char *const names[] = {"auto",        "ref",  "avx2",     "avx-vnni",  "avx512",
-                                        "avx512-bf16", "neon", "neon-dot", "neon-i8mm", NULL};
+    static const char *const names[] = {"auto", "ref",  "avx2",     "avx-vnni",  "avx512", "avx512-bf16",
+                                        "amx",  "neon", "neon-dot", "neon-i8mm", NULL};
     return names[i];
 }
 

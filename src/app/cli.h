@@ -71,7 +71,7 @@ void cli_model_close(CliModel *m);
 #define CLI_HELP_PIN "keep each thread on a core of its own; for a machine that runs nothing else"
 #define CLI_HELP_KV "type of the KV cache; q8 takes half the memory of f16 and is less exact"
 #define CLI_HELP_BACKEND "what runs the model; reference is plain C in double precision on one thread, and slow"
-#define CLI_HELP_KERNELS "kernel table: auto, ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot, neon-i8mm"
+#define CLI_HELP_KERNELS "kernel table: auto, ref; avx2, avx-vnni, avx512, avx512-bf16, amx; neon, neon-dot, neon-i8mm"
 #define CLI_HELP_ACT "what the inputs of quantised weights are rounded to; q8 is faster with many rows and less exact"
 
 #endif

@@ -76,7 +76,7 @@ enum { PACKED_READ = 256 };
 void packed_read_row(const PackedMatrix *m, int64_t row, int64_t k, int64_t n, void *out);
 
 typedef struct Kernels {
-    const char *name; /* "ref"; "avx2", "avx-vnni", "avx512", "avx512-bf16"; "neon", "neon-dot", "neon-i8mm" */
+    const char *name; /* "ref"; "avx2", "avx-vnni", "avx512", "avx512-bf16", "amx"; "neon", "neon-dot", "neon-i8mm" */
 
     /* One row of activations into `form`; a group whose amax is below 2^-100 becomes zeros. */
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);

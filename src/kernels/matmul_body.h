@@ -94,22 +94,24 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
     if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
+/* acc + the share of a slice whose integer sum is t, or t and t_last of its halves where scale_parts is 2. */
+INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
+    int n_parts = scale_parts(type);
+    Vf da = v_set(x->scale);
+    acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
+    if (n_parts == 2) acc = v_fma(v_from_int(t_last), v_mul(u->scale[1], da), acc);
+    if (!has_min(type)) return acc;
+    if (n_parts == 1) return v_fma(u->min[0], v_set(x->scaled_sum), acc);
+    acc = v_fma(u->min[0], v_set(x->scale * (float)-x->minus_sum_low), acc);
+    return v_fma(u->min[1], v_set(x->scale * (float)(x->minus_sum_low - x->minus_sum)), acc);
+}
+
 /* acc[row] += the slice's share */
 INLINE void add_slice(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
     int n_parts = scale_parts(type);
     Vi t[2][ROWS_TOGETHER];
     UNROLL for (int i = 0; i < n_parts; i++) dot_codes(type, form, n_rows, u, b, i, 3 - n_parts, t[i]);
-    UNROLL for (int r = 0; r < n_rows; r++) {
-        Vf da = v_set(b->x[r]->scale), a = acc[r];
-        UNROLL for (int i = 0; i < n_parts; i++) a = v_fma(v_from_int(t[i][r]), v_mul(u->scale[i], da), a);
-        if (has_min(type) && n_parts == 1) a = v_fma(u->min[0], v_set(b->x[r]->scaled_sum), a);
-        if (has_min(type) && n_parts == 2) {
-            const ActBlock *x = b->x[r];
-            a = v_fma(u->min[0], v_set(x->scale * (float)-x->minus_sum_low), a);
-            a = v_fma(u->min[1], v_set(x->scale * (float)(x->minus_sum_low - x->minus_sum)), a);
-        }
-        acc[r] = a;
-    }
+    UNROLL for (int r = 0; r < n_rows; r++) acc[r] = add_sums(type, u, b->x[r], t[0][r], t[n_parts - 1][r], acc[r]);
 }
 
 INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x,
