@@ -30,7 +30,7 @@ static struct {
     const char *host, *draft, *json, *headers;
     int port, n_clients, n_requests, n_kinds, max_tokens, hang_up, malformed, streamed, retries, pid, seed;
     double seconds;
-    bool checks;
+    bool checks, varies;
 } o = {.host = "127.0.0.1",
        .port = 8080,
        .n_clients = 32,
@@ -56,6 +56,7 @@ static const struct argp_option arguments[] = {
     {"malformed", 'm', "PERCENT", 0, "share of malformed requests (0)", 2},
     {"retries", 'r', "N", 0, "how often a request that failed is sent again (0)", 2},
     {"no-check", 'x', NULL, 0, "do not compare answers with those of plain decoding alone", 2},
+    {"vary", 'v', NULL, 0, "prompts and seeds that never come again, which are not compared", 2},
     {"key", 'K', "KEY", 0, "API key", 3},
     {"pid", 'P', "PID", 0, "process whose memory (VmRSS) is watched", 3},
     {"seed", 'R', "N", 0, "of the random choices of the clients (1)", 3},
@@ -87,6 +88,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'm': o.malformed = integer(state, text, 0, 100); return 0;
     case 'r': o.retries = integer(state, text, 0, 1000); return 0;
     case 'x': o.checks = false; return 0;
+    case 'v': o.varies = true, o.checks = false; return 0;
     case 'K':
         if (snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", text) >= (int)sizeof header)
             argp_error(state, "the key is longer than this program takes");
@@ -144,6 +146,7 @@ typedef struct Client {
     struct event *timer;
     Purpose purpose;
     int kind, n_tries, status;
+    uint32_t variant; /* 0: one of those that are compared */
     bool streams;
     int64_t hang_up_after; /* bytes of the answer */
     Part part;
@@ -228,7 +231,8 @@ static void judge(Client *c) {
     series_add(&figures.whole_s, clock_s() - c->sent_s);
     if (o.checks && (!text || !plain[c->kind] || strcmp(text, plain[c->kind]) != 0) && figures.n_wrong++ < 10)
         fprintf(stderr, "bench_serve: request %d, %s:\n  alone '%s'\n  here  '%s'\n", c->kind,
-                c->streams ? "streamed" : "whole", plain[c->kind] ? plain[c->kind] : "nothing", text ? text : "nothing");
+                c->streams ? "streamed" : "whole", plain[c->kind] ? plain[c->kind] : "nothing",
+                text ? text : "nothing");
     json_decref(answer);
     next_request(c);
 }
@@ -361,7 +365,7 @@ static void send_request(Client *c) {
     clear(c);
     if (c->purpose == MALFORMED) text = load_malformed[c->kind % LOAD_COUNT(load_malformed)];
     else if (c->purpose == HEALTH) text = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    else load_format(request, c->kind, o.max_tokens, c->streams, is_plain ? "none" : o.draft, o.headers);
+    else load_format(request, c->kind, c->variant, o.max_tokens, c->streams, is_plain ? "none" : o.draft, o.headers);
     c->sent_s = clock_s();
     if (is_open(c)) bufferevent_write(c->bev, text, strlen(text));
     else fail(c, "no connection");
@@ -381,6 +385,7 @@ static void next_request(Client *c) {
     c->n_tries = 0;
     c->purpose = is_plain || lot >= others ? ANSWER : lot < hang_ups ? HANG_UP : MALFORMED;
     c->kind = is_plain || c->purpose == MALFORMED ? n_next++ : (int)draw((uint32_t)o.n_kinds);
+    c->variant = o.varies ? 1 + draw(UINT32_MAX - 1) : 0;
     c->streams = !is_plain && draw(100) < (uint32_t)o.streamed;
     if (is_plain) c->kind %= o.n_kinds;
     c->hang_up_after = draw(3) == 0 ? -1 : (int64_t)draw(4096);
@@ -489,8 +494,9 @@ static void report(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char about[] = "Sends `forerun serve` mixed requests from many clients at once, compares each answer with "
-                                "that of plain decoding alone, and measures times, throughput and the server's memory.";
+    static const char about[] =
+        "Sends `forerun serve` mixed requests from many clients at once, compares each answer with "
+        "that of plain decoding alone, and measures times, throughput and the server's memory.";
     const struct argp argp = {.options = arguments, .parser = parse, .doc = about};
     if (argp_parse(&argp, argc, argv, 0, NULL, NULL)) return 2;
     signal(SIGPIPE, SIG_IGN);

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,15 +46,21 @@ enum { LOAD_KINDS_MAX = 140, LOAD_HEAD_MAX = 512, LOAD_REQUEST_MAX = 2048 };
 
 static inline const LoadForm *load_form(int kind) { return &load_forms[kind % LOAD_COUNT(load_forms)]; }
 
-/* A whole request of HTTP. draft NULL: the server's own drafters. */
-static inline int load_format(char out[LOAD_REQUEST_MAX], int kind, int max_tokens, bool streams, const char *draft,
-                              const char *headers) {
+/* A whole request of HTTP. draft NULL: the server's own drafters. variant: 0, or a number that makes it another request. */
+static inline int load_format(char out[LOAD_REQUEST_MAX], int kind, uint32_t variant, int max_tokens, bool streams,
+                              const char *draft, const char *headers) {
     const LoadForm *f = load_form(kind);
-    char body[LOAD_REQUEST_MAX / 2];
+    char body[LOAD_REQUEST_MAX / 2], prompt[LOAD_REQUEST_MAX / 4], sampling[64];
+    snprintf(prompt, sizeof prompt, "%s", load_prompts[kind % LOAD_COUNT(load_prompts)]);
+    snprintf(sampling, sizeof sampling, "%s", load_samplings[kind % LOAD_COUNT(load_samplings)]);
+    if (variant) {
+        snprintf(prompt, sizeof prompt, "%u %s", variant % 100000, load_prompts[kind % LOAD_COUNT(load_prompts)]);
+        snprintf(sampling, sizeof sampling, "\"temperature\": 1, \"seed\": %u", variant);
+    }
     int n = snprintf(body, sizeof body, "{");
-    n += snprintf(body + n, sizeof body - (size_t)n, f->begin, load_prompts[kind % LOAD_COUNT(load_prompts)]);
-    n += snprintf(body + n, sizeof body - (size_t)n, ", %s, \"max_tokens\": %d, \"stream\": %s",
-                  load_samplings[kind % LOAD_COUNT(load_samplings)], max_tokens, streams ? "true" : "false");
+    n += snprintf(body + n, sizeof body - (size_t)n, f->begin, prompt);
+    n += snprintf(body + n, sizeof body - (size_t)n, ", %s, \"max_tokens\": %d, \"stream\": %s", sampling, max_tokens,
+                  streams ? "true" : "false");
     if (draft) n += snprintf(body + n, sizeof body - (size_t)n, ", \"draft\": \"%s\"", draft);
     if (streams && strcmp(f->n_tokens, "\"completion_tokens\":") == 0)
         n += snprintf(body + n, sizeof body - (size_t)n, ", \"stream_options\": {\"include_usage\": true}");
