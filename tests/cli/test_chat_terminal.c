@@ -133,6 +133,27 @@ static void a_stopped_conversation_goes_on(void **state) {
     assert_int_equal(pty_close(&p), 0);
 }
 
+/* While a line is edited, the terminal does not echo. The shell that goes on there expects that it does. */
+static void a_signal_that_ends_the_program_restores_the_terminal(void **state) {
+    (void)state;
+    static const int signals[] = {SIGTERM, SIGHUP, SIGQUIT};
+    struct termios mode;
+    int pid = 0;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pty_open(&p, "sh -c 'sh -c \"echo pid=\\$\\$; exec %s chat " TARGET "-n 5\"; stty -a'");
+        pty_expect(&p, ">>> ");
+        assert_int_equal(sscanf(strstr(p.text, "pid="), "pid=%d", &pid), 1);
+        pty_send(&p, "x");
+        pty_expect(&p, "x");
+        assert_int_equal(tcgetattr(p.fd, &mode), 0);
+        assert_false(mode.c_lflag & (ICANON | ECHO));
+        assert_int_equal(kill(pid, signals[i]), 0);
+        pty_expect(&p, "speed");
+        pty_close(&p);
+        if (!strstr(p.text, " icanon") || !strstr(p.text, " echo ")) fail_msg("signal %d: %s", signals[i], p.text);
+    }
+}
+
 static void typed_lines_are_remembered(void **state) {
     (void)state;
     struct stat st;
@@ -208,7 +229,8 @@ static void run_ends_with_one_line(void **state) {
 /* At this temperature every byte comes up, the control characters too. */
 static void answers_do_not_control_the_terminal(void **state) {
     (void)state;
-    pty_open(&p, "env NO_COLOR=1 %s chat " TARGET "-n 900 --temp 20 --seed 1 --ignore-eos");
+    pty_open(&p,
+             "env NO_COLOR=1 %s chat " TARGET "-n 900 --temp 20 --top-k 0 --top-p 1 --min-p 0 --seed 1 --ignore-eos");
     pty_expect(&p, ">>> ");
     pty_send(&p, "Hello\r");
     pty_expect(&p, "Hello\r\n");
@@ -233,6 +255,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(interrupts_end_a_line_or_an_answer),
         cmocka_unit_test(an_interrupt_also_ends_the_reading_of_a_prompt),
         cmocka_unit_test(a_stopped_conversation_goes_on),
+        cmocka_unit_test(a_signal_that_ends_the_program_restores_the_terminal),
         cmocka_unit_test(typed_lines_are_remembered),
         cmocka_unit_test(no_color_is_respected),
         cmocka_unit_test(a_model_alone_opens_a_conversation),

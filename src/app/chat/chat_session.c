@@ -1,6 +1,7 @@
 /* chat_session.c - opening and closing a conversation, and its drafters. */
 #include "app/chat/chat_session.h"
 
+#include "app/chat/chat_sampling.h"
 #include "app/safe_text.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -103,6 +104,7 @@ int chat_session_open(ChatSession *s, GenerateArgs *args, bool is_terminal, fr_e
         status = drafter_each(args->drafts[i], note_drafter, &s->drafters, err);
     if (!status && args->system) status = chat_turns_set_system(&s->turns, args->system, err);
     if (!status) status = generate_open_model(&s->model, args, err);
+    if (!status) chat_sampling_complete(&args->sampling, s->model->gguf);
     if (!status)
         status = generate_open_engine(&s->engine, s->model, &args->engine, args->drafts, args->n_drafts,
                                       args->tree_budget, err);

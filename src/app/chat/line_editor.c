@@ -12,6 +12,7 @@
 
 #include "app/chat/line_history.h"
 #include "app/chat/terminal_signals.h"
+#include "app/signals.h"
 #include "base/error.h"
 
 #include <errno.h>
@@ -99,6 +100,7 @@ static void choose_encoding(void) {
 static int open_edit(LineEditor *e, fr_error *err) {
     HistEvent event;
     choose_encoding();
+    signals_keep_terminal(STDIN_FILENO);
     e->lines = history_init();
     e->edit = el_init("forerun", stdin, stdout, stderr);
     if (!e->lines || !e->edit) return error_memory(err, "a line editor", 1);
