@@ -10,15 +10,20 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 #include <termios.h>
 #include <unistd.h>
 
 static int terminal = -1; /* -1: none is kept */
 static struct termios terminal_mode;
+static const char *terminal_farewell;
 
 /* Only in the foreground: the system would stop a program in the background that touches the terminal. */
 static void restore_terminal(void) {
-    if (terminal >= 0 && tcgetpgrp(terminal) == getpgrp()) tcsetattr(terminal, TCSANOW, &terminal_mode);
+    if (terminal < 0 || tcgetpgrp(terminal) != getpgrp()) return;
+    tcsetattr(terminal, TCSANOW, &terminal_mode);
+    ssize_t n = write(terminal, terminal_farewell, strlen(terminal_farewell));
+    (void)n; /* the program ends anyway */
 }
 
 static void end_program(int signal_number) {
@@ -43,9 +48,10 @@ void signals_begin(void) {
     signal(SIGXFSZ, SIG_IGN);
 }
 
-void signals_keep_terminal(int fd) {
+void signals_keep_terminal(int fd, const char *farewell) {
     if (tcgetattr(fd, &terminal_mode) != 0) return;
     terminal = fd;
+    terminal_farewell = farewell;
     set(SIGQUIT, end_program);
 }
 

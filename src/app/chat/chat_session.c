@@ -13,13 +13,27 @@
 #include <string.h>
 #include <unistd.h>
 
+static bool fits_in_a_line(const char *text) {
+    for (size_t n; *text; text += n + (text[n] == '\n'))
+        if ((n = strcspn(text, "\n")) > CLI_WIDTH) return false;
+    return true;
+}
+
+/* Where a person reads it, long lines are broken between words. */
 void chat_say(const char *sentence, ...) {
+    char *text;
     va_list ap;
     fflush(stdout);
     va_start(ap, sentence);
-    vfprintf(stderr, sentence, ap);
+    int n = vasprintf(&text, sentence, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    if (n < 0) return;
+    Buf wrapped = {.max_bytes = 1 << 20};
+    bool is_wrapped = isatty(STDERR_FILENO) && !fits_in_a_line(text) && text_wrap(&wrapped, text, 0, 0, CLI_WIDTH) &&
+                      buf_append(&wrapped, "", 1);
+    fprintf(stderr, "%s\n", is_wrapped ? wrapped.data : text);
+    buf_free(&wrapped);
+    free(text);
 }
 
 /* ---- drafters ------------------------------------------------------------------------------------------ */
