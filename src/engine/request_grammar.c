@@ -65,6 +65,7 @@ void fr_grammar_close(fr_grammar *g) {
 }
 
 const char *fr_grammar_notice(const fr_grammar *g) { return g ? grammar_notice(g->grammar) : ""; }
+size_t fr_grammar_bytes(const fr_grammar *g) { return g ? grammar_bytes(g->grammar) : 0; }
 
 /* ---- in a request -------------------------------------------------------------------------------------------- */
 

@@ -79,6 +79,10 @@ typedef struct Plan {
     int n_drafts, tree_budget;
     int32_t *prediction; /* [n_prediction] the client expects these tokens as the answer */
     int64_t n_prediction;
+    fr_logit_bias *bias; /* [n_bias] */
+    int n_bias;
+    int n_top_logprobs;  /* of each token, where wants_logprobs */
+    bool wants_logprobs; /* log-probabilities of the tokens are part of the answer */
     bool ignore_eos;
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */

@@ -1,6 +1,7 @@
 /* plan.c - sampling, stops, drafts and prompts of a request, checked and copied out of its body. */
 #include "app/serve/api/plan.h"
 
+#include "app/serve/api/logit_bias.h"
 #include "app/serve/api/token_pieces.h"
 
 #include <stdlib.h>
@@ -26,6 +27,7 @@ const Field plan_fields[] = {
     {.name = "stop", F(ANY, stop)},
     {.name = "ignore_eos", F(BOOL, ignore_eos)},
     {.name = "return_tokens", F(BOOL, return_tokens)},
+    {.name = "logit_bias", F(ANY, logit_bias)},
     {.name = "draft", F(ANY, draft)},
     {.name = "prediction", F(ANY, prediction)},
     {.name = "forerun", F(ANY, forerun)},
@@ -222,6 +224,7 @@ int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_to
     int status = read_stops(plan, f->stop, error);
     if (!status) status = read_drafts(plan, f->draft, error);
     if (!status) status = read_prediction(plan, f->prediction, error);
+    if (!status) status = logit_bias_read(plan, f->logit_bias, error);
     if (!status) status = read_stream_options(plan, f->stream_options, error);
     if (!status) status = token_pieces_read(plan, f->forerun, error);
     return status;
@@ -321,5 +324,6 @@ void plan_free(Plan *plan) {
     }
     for (int i = 0; i < plan->n_stops; i++) free(plan->stops[i]);
     fr_free(plan->prediction);
+    free(plan->bias);
     *plan = (Plan){.model = NULL};
 }

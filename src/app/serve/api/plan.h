@@ -12,7 +12,7 @@ typedef struct PlanFields {
     bool stream, ignore_eos, return_tokens;
     double temperature, top_p, min_p, frequency_penalty, presence_penalty, repeat_penalty;
     int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget;
-    const json_t *stop, *stream_options, *draft, *prediction, *forerun;
+    const json_t *stop, *stream_options, *draft, *prediction, *forerun, *logit_bias;
 } PlanFields;
 
 /* The fields by the names that OpenAI, vLLM and llama.cpp share; what has no influence here; and what other servers can
@@ -33,7 +33,6 @@ int plan_add_prompts(Plan *plan, const json_t *prompt, bool keeps_text, unsigned
 /* Ids from a JSON array, malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
                   ApiError *error);
-/* A text of tokens: of a "prediction", or a "stop". */
 void plan_free(Plan *plan);
 
 #endif

@@ -57,10 +57,20 @@ static void put_string(JsonOut *j, const char *text, size_t n) {
     put(j, "\"", 1);
 }
 
-void json_out_key(JsonOut *j, const char *key) {
+void json_out_key_bytes(JsonOut *j, const char *key, size_t n) {
     put_comma(j);
-    put_string(j, key, strlen(key));
+    put_string(j, key, n);
     put(j, ":", 1);
+}
+
+void json_out_key(JsonOut *j, const char *key) { json_out_key_bytes(j, key, strlen(key)); }
+
+bool json_out_is_text(const char *bytes, size_t n) {
+    for (size_t i = 0, need = 1; i < n; i += need) {
+        need = 1;
+        if ((unsigned char)bytes[i] >= 0x80 && (utf8_scan(bytes + i, n - i, &need) != need || need == 0)) return false;
+    }
+    return true;
 }
 
 void json_out_bytes(JsonOut *j, const char *text, size_t n) {
@@ -93,6 +103,12 @@ void json_out_uint(JsonOut *j, uint64_t value) {
 void json_out_real(JsonOut *j, double value) {
     char text[32];
     if (isfinite(value)) json_out_raw(j, text, (size_t)snprintf(text, sizeof text, "%.7g", value));
+    else json_out_null(j);
+}
+
+void json_out_exact(JsonOut *j, double value) {
+    char text[32];
+    if (isfinite(value)) json_out_raw(j, text, (size_t)snprintf(text, sizeof text, "%.17g", value));
     else json_out_null(j);
 }
 
