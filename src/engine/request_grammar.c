@@ -157,7 +157,7 @@ static int refuse_dead_end(const fr_request *r, fr_error *err) {
     return error_set(
         err, FR_ERR_UNSUPPORTED,
         "after %lld generated tokens no token of the vocabulary continues the text as the grammar wants: the "
-        "vocabulary lacks a byte that the grammar needs",
+        "vocabulary lacks a byte that the grammar needs, or logit_bias bans all that may follow",
         (long long)r->stats.n_generated);
 }
 

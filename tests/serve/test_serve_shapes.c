@@ -250,7 +250,7 @@ static void refusals_of_responses_name_the_field(void **state) {
         {"{\"input\": \"x\", \"store\": true}", "store"},
         {"{\"input\": \"x\", \"previous_response_id\": \"resp_1\"}", "previous_response_id"},
         {"{\"input\": \"x\", \"background\": true}", "background"},
-        {"{\"input\": \"x\", \"text\": {\"format\": {\"type\": \"json_object\"}}}", "text"},
+        {"{\"input\": \"x\", \"text\": {\"format\": {\"type\": \"xml\"}}}", "text.format"},
         {"{\"input\": \"x\", \"tools\": [{\"type\": \"web_search\"}]}", "tools"},
         {"{\"input\": \"x\", \"max_output_tokens\": 0}", "max_output_tokens"},
         {"{\"input\": [{\"type\": \"item_reference\", \"id\": \"x\"}]}", "input"},

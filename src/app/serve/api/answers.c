@@ -79,6 +79,7 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     if (!a) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
     find_form(a, call->plan.model, f, &result);
+    if (call->plan.grammar && a->form.is_reasoning) call->plan.grammar_after = "</think>";
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
     result.tokens = NULL;
     fr_chat_result_free(&result);

@@ -151,7 +151,8 @@ static void end_choice(Choice *c) {
                                    .submitted_s = c->submitted_s,
                                    .opened_s = c->opened_s,
                                    .first_token_s = c->first_token_s,
-                                   .ended_s = c->ended_s};
+                                   .ended_s = c->ended_s,
+                                   .is_constrained = call->plan.grammar != NULL};
     metrics_add_generation(&call->service->metrics.models[g->model - call->service->models], &times);
     g->model->n_active--;
     generation_free(g);
@@ -232,7 +233,9 @@ static bool make_choice(ApiCall *call, int i) {
                                   .want_logprobs = plan->wants_logprobs,
                                   .n_top_logprobs = plan->n_top_logprobs,
                                   .logit_bias = plan->bias,
-                                  .n_logit_bias = plan->n_bias};
+                                  .n_logit_bias = plan->n_bias,
+                                  .grammar = cached_grammar(plan->grammar),
+                                  .grammar_after = plan->grammar_after};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];
     *c = (Choice){.call = call, .index = i, .text.max_bytes = TEXT_MAX};

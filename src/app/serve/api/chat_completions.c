@@ -22,7 +22,6 @@ static const Field chat_fields[] = {
     {.name = "max_tokens", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "max_completion_tokens", C(INT, plan.max_completion_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "modalities", C(ANY, chat.modalities)},
-    {.name = "response_format", C(ANY, chat.response_format)},
     {.name = "tools", C(ANY, chat.tools)},
     {.name = "tool_choice", C(ANY, chat.tool_choice)},
     {.name = "logprobs", C(BOOL, logprobs)},

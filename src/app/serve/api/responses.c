@@ -11,7 +11,7 @@
 typedef struct ResponsesFields {
     PlanFields plan;
     ResponsesInput input;
-    const json_t *variables, *tool_choice, *include;
+    const json_t *variables, *tool_choice, *include, *text;
     int64_t max_output_tokens, top_logprobs;
 } ResponsesFields;
 
@@ -21,7 +21,7 @@ static const Field responses_fields[] = {
     {.name = "instructions", R(TEXT, input.instructions)},
     {.name = "tools", R(ANY, input.tools)},
     {.name = "tool_choice", R(ANY, tool_choice)},
-    {.name = "text", R(ANY, input.text)},
+    {.name = "text", R(ANY, text)},
     {.name = "reasoning", R(ANY, input.reasoning)},
     {.name = "max_output_tokens", R(INT, max_output_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "chat_template_kwargs", R(ANY, variables)},
@@ -57,6 +57,8 @@ static int prepare(ApiCall *call, const json_t *body) {
     plan_fields_default(&f.plan);
     api_call_name(call, "resp_");
     if (fields_read(tables, body, &f, &call->error)) return -1;
+    f.plan.constraint.format = json_object_get(f.text, "format");
+    f.plan.constraint.format_name = "text.format";
     chat.variables = f.variables;
     chat.tool_choice = f.tool_choice;
     if (responses_input_convert(&f.input, &chat, &call->error)) return -1;

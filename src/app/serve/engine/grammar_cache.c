@@ -95,17 +95,17 @@ static int compile(CachedGrammar **out, const ServedModel *m, fr_grammar_kind ki
 
 /* Only the worker adds grammars, so none can come while the lock is open. */
 int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m, fr_grammar_kind kind,
-                      const char *text, size_t n, fr_error *err) {
+                      const char *text, size_t n, bool *is_full, fr_error *err) {
     int status = FR_OK;
     pthread_mutex_lock(&c->lock);
     c->n_queries++;
     CachedGrammar *g = find(c, m, kind, text, n);
     if (g) c->n_hits++, g->n_users++;
-    bool has_room = make_room(c);
+    *is_full = !make_room(c) && !g;
     pthread_mutex_unlock(&c->lock);
     *out = g;
     if (g) return FR_OK;
-    if (!has_room)
+    if (*is_full)
         return error_set(err, FR_ERR_MEMORY,
                          "the grammars of the running requests take more than %zu MiB; try again later",
                          c->max_bytes >> 20);

@@ -27,10 +27,10 @@ typedef struct GrammarCacheStats {
 void grammar_cache_open(GrammarCache *c, size_t max_bytes);
 /* All grammars have been given back. Before the models are closed. */
 void grammar_cache_close(GrammarCache *c);
-/* The grammar of a text, compiled if it is not there. FR_ERR_MEMORY: those that requests hold take all memory. The caller gives
- * it back. */
+/* The grammar of a text, compiled if it is not there, which the caller gives back. *is_full: it is not, because those that
+ * requests hold take all memory. Called by one thread. */
 int grammar_cache_get(GrammarCache *c, CachedGrammar **out, const ServedModel *m, fr_grammar_kind kind,
-                      const char *text, size_t n, fr_error *err);
+                      const char *text, size_t n, bool *is_full, fr_error *err);
 void grammar_cache_give_back(GrammarCache *c, CachedGrammar *g); /* NULL is fine */
 const fr_grammar *cached_grammar(const CachedGrammar *g);        /* of NULL: NULL */
 GrammarCacheStats grammar_cache_stats(GrammarCache *c);

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void put(JsonOut *j, const char *bytes, size_t n) {
@@ -108,7 +109,9 @@ void json_out_real(JsonOut *j, double value) {
 
 void json_out_exact(JsonOut *j, double value) {
     char text[32];
-    if (isfinite(value)) json_out_raw(j, text, (size_t)snprintf(text, sizeof text, "%.17g", value));
+    int n = snprintf(text, sizeof text, "%.15g", value);
+    if (strtod(text, NULL) != value) n = snprintf(text, sizeof text, "%.17g", value);
+    if (isfinite(value)) json_out_raw(j, text, (size_t)n);
     else json_out_null(j);
 }
 

@@ -29,7 +29,7 @@ void json_out_text(JsonOut *j, const char *text); /* NULL: null */
 void json_out_int(JsonOut *j, int64_t value);
 void json_out_uint(JsonOut *j, uint64_t value);
 void json_out_real(JsonOut *j, double value); /* null where it is not finite */
-/* With all digits that tell it from every other double. */
+/* With the digits that tell it from every other double; null where it is not finite. */
 void json_out_exact(JsonOut *j, double value);
 void json_out_bool(JsonOut *j, bool value);
 void json_out_null(JsonOut *j);
