@@ -1,6 +1,7 @@
 /* answers.c - from messages and tools to a prompt, and from tokens to items. */
 #include "app/serve/api/answers.h"
 
+#include "app/serve/api/forced_call.h"
 #include "app/serve/api/openai_format.h"
 
 #include <stdio.h>
@@ -63,12 +64,18 @@ static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, c
     (void)add_mark(a, m, "[CALL_ID]");
 }
 
-static int make_readers(Answers *a, const Plan *plan) {
+/* mark: read before each answer; NULL: none. */
+static int make_readers(Answers *a, const Plan *plan, const char *mark) {
     a->readers = calloc((size_t)plan->n, sizeof *a->readers);
     a->logprobs = plan->wants_logprobs ? calloc((size_t)plan->n, sizeof *a->logprobs) : NULL;
     if (!a->readers || (plan->wants_logprobs && !a->logprobs)) return -1;
-    for (; a->n_readers < plan->n; a->n_readers++) answer_reader_init(&a->readers[a->n_readers], &a->form);
-    return 0;
+    bool fits = true;
+    for (; a->n_readers < plan->n; a->n_readers++) {
+        AnswerReader *r = &a->readers[a->n_readers];
+        answer_reader_init(r, &a->form);
+        fits = fits && (!mark || answer_reader_feed(r, mark, strlen(mark), NULL, NULL));
+    }
+    return fits ? 0 : -1;
 }
 
 int answers_prepare(ApiCall *call, const ChatMessages *f) {
@@ -79,12 +86,18 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     if (!a) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
     find_form(a, call->plan.model, f, &result);
-    if (call->plan.grammar && a->form.is_reasoning) call->plan.grammar_after = "</think>";
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
+    const char *mark;
     result.tokens = NULL;
     fr_chat_result_free(&result);
-    if (plan_add_prompt(&call->plan, &prompt, &call->error)) return -1;
-    return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
+    if (plan_add_prompt(&call->plan, &prompt, &call->error) || forced_call_prepare(call, a, f, &mark)) return -1;
+    if (call->plan.grammar && a->form.is_reasoning) call->plan.grammar_after = "</think>";
+    return make_readers(a, &call->plan, mark) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
+}
+
+bool answers_are_forced(const ApiCall *call) {
+    const Answers *a = call->own;
+    return a->form.tools == &a->own_form;
 }
 
 static AnswerReader *reader_of(const Choice *c) {

@@ -11,6 +11,7 @@ enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
 /* ApiCall.own of these APIs. */
 typedef struct Answers {
     AnswerForm form;
+    ToolForm own_form; /* of forced_call.h */
     struct {
         int32_t token; /* a control token, whose text is not shown */
         const char *mark;
@@ -27,6 +28,8 @@ int answers_prepare(ApiCall *call, const ChatMessages *f);
 /* Reads what came, and that it has ended. sink NULL: the items are only kept. False: memory ran out. */
 bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user);
 bool answers_end(const Choice *c, AnswerSink sink, void *user);
+/* Whether the answers must be calls. */
+bool answers_are_forced(const ApiCall *call);
 /* The reader of a choice, with its items so far. */
 const AnswerReader *answers_of(const Choice *c);
 /* For a sink, where text grows: of the tokens of the growth. NULL: log-probabilities are not wanted. */

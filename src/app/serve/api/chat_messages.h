@@ -16,5 +16,7 @@ int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_res
 json_t *chat_messages_join(const json_t *parts);
 /* Whether the model is told of tools: there are some, and tool_choice is not "none". */
 bool chat_messages_has_tools(const ChatMessages *f);
+/* Whether the answer must be a call, of the function *name or, where that is NULL, of any. */
+bool chat_messages_forces_call(const ChatMessages *f, const char **name);
 
 #endif

@@ -138,14 +138,18 @@ static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *
 
 static int convert_choices(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
     const json_t *choice = json_object_get(in->tool_choice, "type"), *thinking = json_object_get(in->thinking, "type");
-    if (in->tool_choice && !is_text(choice, "auto") && !is_text(choice, "none"))
-        return api_refuse(error, 400, "unsupported_parameter", "tool_choice",
-                          "'tool_choice' must be of type 'auto' or 'none'");
+    json_t *name = json_object_get(in->tool_choice, "name");
+    bool is_named = is_text(choice, "tool") && json_is_string(name);
+    if (in->tool_choice && !is_text(choice, "auto") && !is_text(choice, "none") && !is_text(choice, "any") && !is_named)
+        return api_refuse(error, 400, "invalid_value", "tool_choice",
+                          "'tool_choice' must be of type 'auto', 'none' or 'any', or 'tool' with a name");
     if (in->thinking && !is_text(thinking, "disabled"))
         return api_refuse(error, 400, "unsupported_parameter", "thinking",
                           "'thinking' is not supported with a budget; use 'chat_template_kwargs' for templates that "
                           "can switch it on and off");
-    chat->tool_choice = choice;
+    chat->tool_choice = is_named                 ? json_pack("{s:s, s:O}", "type", "function", "name", name)
+                        : is_text(choice, "any") ? json_string("required")
+                                                 : choice;
     return 0;
 }
 

@@ -178,7 +178,7 @@ static void write_response(JsonOut *out, const ApiCall *call, bool is_done) {
     json_out_key_bool(out, "store", false);
     json_out_key_real(out, "temperature", plan->sampling.temperature);
     json_out_key_real(out, "top_p", plan->sampling.top_p);
-    json_out_key_text(out, "tool_choice", "auto");
+    json_out_key_text(out, "tool_choice", answers_are_forced(call) ? "required" : "auto");
     json_out_open(out, "tools", '[');
     json_out_mark(out, ']');
     json_out_key_text(out, "truncation", "disabled");
