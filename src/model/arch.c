@@ -8,7 +8,7 @@ static const Architecture *const architectures[ARCH_COUNT] = {
     [ARCH_LLAMA] = &arch_llama,       [ARCH_QWEN2] = &arch_qwen2,       [ARCH_QWEN3] = &arch_qwen3,
     [ARCH_QWEN2MOE] = &arch_qwen2moe, [ARCH_QWEN3MOE] = &arch_qwen3moe, [ARCH_GEMMA2] = &arch_gemma2,
     [ARCH_GEMMA3] = &arch_gemma3,     [ARCH_PHI3] = &arch_phi3,         [ARCH_SMOLLM3] = &arch_smollm3,
-    [ARCH_GRANITE] = &arch_granite};
+    [ARCH_GRANITE] = &arch_granite,   [ARCH_GPT_OSS] = &arch_gpt_oss};
 
 const Architecture *arch_find(Arch arch) { return architectures[arch]; }
 const char *arch_name(Arch arch) { return architectures[arch]->name; }
@@ -84,12 +84,16 @@ static int shared_expert(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 }
 
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    int status = arch_vector(r, i_layer, "ffn_norm.weight", arch_hparams(r)->n_embd, false, &out->ffn_norm);
+    return status ? status : arch_experts_alone(r, i_layer, out);
+}
+
+int arch_experts_alone(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int64_t embd = h->n_embd, n = h->n_ff_expert;
     out->ffn = FFN_EXPERTS;
     out->n_expert_used = h->n_expert_used;
-    int status = arch_vector(r, i_layer, "ffn_norm.weight", embd, false, &out->ffn_norm);
-    if (!status) status = arch_matrix(r, i_layer, "ffn_gate_inp.weight", embd, h->n_expert, false, &out->router);
+    int status = arch_matrix(r, i_layer, "ffn_gate_inp.weight", embd, h->n_expert, false, &out->router);
     if (!status) status = arch_expert_matrices(r, i_layer, "ffn_gate_exps.weight", embd, n, &out->gate);
     if (!status) status = arch_expert_matrices(r, i_layer, "ffn_up_exps.weight", embd, n, &out->up);
     if (!status) status = arch_expert_matrices(r, i_layer, "ffn_down_exps.weight", n, embd, &out->down);

@@ -32,7 +32,7 @@ typedef struct ArchNames {
 const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_smollm3, arch_granite;
+    arch_phi3, arch_smollm3, arch_granite, arch_gpt_oss;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 
@@ -48,6 +48,8 @@ int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, 
                 const GgufTensor **out);
 int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                          const GgufTensor **out); /* [n_expert][n_out][n_in] */
+int arch_expert_vectors(ArchReader *r, int32_t i_layer, const char *name, int64_t n,
+                        const float **out); /* [n_expert][n] */
 int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out);
 
 /* The parts that most architectures share: attn_norm, attn_q, attn_k, attn_v, attn_output; biases of q, k and v where
@@ -60,6 +62,7 @@ int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
  * one, where there is one: ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp, ffn_gate_inp_shexp. Weights of the chosen sum to 1.
  */
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
+int arch_experts_alone(ArchReader *r, int32_t i_layer, LayerSpec *out); /* the same without ffn_norm */
 void arch_expert_keys(KeyReader *r, Hparams *h);
 /* Rows [first, first + n) of a matrix, as a matrix of its own. */
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out);

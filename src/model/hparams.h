@@ -18,6 +18,7 @@ typedef enum Arch {
     ARCH_PHI3,
     ARCH_SMOLLM3,
     ARCH_GRANITE,
+    ARCH_GPT_OSS,
     ARCH_COUNT
 } Arch;
 

@@ -62,10 +62,9 @@ int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err) 
         gguf_path(m->gguf), t->name);
 }
 
-static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional, const float **out) {
-    const GgufTensor *t;
-    int status = take(r, name, n, 0, optional, &t);
-    if (status || !t) return status;
+/* The n numbers of a tensor as floats. */
+static int read_floats(ArchReader *r, const GgufTensor *t, int64_t n, const float **out) {
+    const char *name = t->name;
     size_t row_bytes;
     if (!tensor_type_row_bytes(t->type, n, &row_bytes))
         return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is not whole blocks", gguf_path(r->m->gguf), name);
@@ -76,6 +75,12 @@ static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional
     blocks_dequantize(t->type, t->data, n, v);
     *out = v;
     return FR_OK;
+}
+
+static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional, const float **out) {
+    const GgufTensor *t;
+    int status = take(r, name, n, 0, optional, &t);
+    return status || !t ? status : read_floats(r, t, n, out);
 }
 
 typedef struct TensorName {
@@ -103,6 +108,14 @@ int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64
                          const GgufTensor **out) {
     TensorName full = name_in_layer(i_layer, name);
     return take_shaped(r, full.text, n_in, n_out, r->m->hparams.n_expert, false, out);
+}
+
+int arch_expert_vectors(ArchReader *r, int32_t i_layer, const char *name, int64_t n, const float **out) {
+    TensorName full = name_in_layer(i_layer, name);
+    const GgufTensor *t;
+    int64_t n_expert = r->m->hparams.n_expert;
+    int status = take(r, full.text, n, n_expert, false, &t);
+    return status ? status : read_floats(r, t, n * n_expert, out);
 }
 
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {

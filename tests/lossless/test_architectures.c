@@ -27,6 +27,8 @@ static const RandomModel models[] = {
     {SHAPE("phi3", 2, 48, 4, 2, 70), .window = 11, .seed = 9},
     {SHAPE("smollm3", 4, 48, 4, 2, 70), .seed = 10},
     {SHAPE("granite", 2, 48, 4, 2, 70), .seed = 11},
+    {SHAPE("gpt-oss", 3, 64, 4, 2, 96), EXPERTS(7, 3, 32), .head_dim = 24, .window = 7, .types = {TYPE_MXFP4},
+     .n_types = 1, .seed = 12},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 

@@ -23,7 +23,7 @@ typedef struct RandomModel {
     bool rope_factors;                            /* a tensor rope_freqs.weight as Llama 3.1 has it */
     int32_t n_expert, n_expert_used, n_ff_expert; /* 0: no experts */
     int32_t n_ff_shared;                          /* qwen2moe; 0: no expert that every row passes */
-    int32_t window;                               /* gemma2, gemma3, phi3 */
+    int32_t window;                               /* gemma2, gemma3, phi3, gpt-oss */
     uint64_t seed;
 } RandomModel;
 

@@ -45,6 +45,13 @@ static const struct {
       .n_types = 1, .seed = 12}},
     {"phi3", {SHAPE("phi3", 2, 64, 4, 2, 96, 61), .window = 20, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 13}},
     {"smollm3", {SHAPE("smollm3", 5, 48, 4, 2, 50, 61), .seed = 14}},
+    {"gpt-oss, mxfp4 and iq4_nl",
+     {SHAPE("gpt-oss", 3, 64, 4, 2, 96, 61), .head_dim = 24, .n_expert = 7, .n_expert_used = 3, .n_ff_expert = 96,
+      .window = 6, .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 64, .types = {TYPE_MXFP4, TYPE_IQ4_NL},
+      .n_types = 2, .seed = 16}},
+    {"q2_k, q3_k and iq4_xs",
+     {SHAPE("llama", 1, 256, 4, 2, 256, 61), .tied = true, .types = {TYPE_Q2_K, TYPE_Q3_K, TYPE_IQ4_XS}, .n_types = 3,
+      .seed = 17}},
     {"granite", {SHAPE("granite", 2, 48, 4, 2, 50, 61), .seed = 15}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
