@@ -33,6 +33,8 @@ static const RandomModel models[] = {
     {SHAPE("qwen35moe", 3, 64, 4, 2, 96), HYBRID(2, 2, 32, 3, 3), EXPERTS(6, 2, 32), .n_ff_shared = 64,
      .types = {TYPE_Q8_0}, .n_types = 1, .seed = 33},
     {SHAPE("qwen3next", 4, 48, 4, 2, 70), HYBRID(1, 3, 20, 2, 4), EXPERTS(5, 2, 24), .n_ff_shared = 40, .seed = 38},
+    {SHAPE("gpt-oss", 3, 64, 4, 2, 96), EXPERTS(7, 3, 32), .head_dim = 24, .window = 7, .types = {TYPE_MXFP4},
+     .n_types = 1, .seed = 12},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 

@@ -171,6 +171,7 @@ struct Op {
     int32_t layer;
     const CpuLayer *l;        /* of that layer; NULL before and behind them */
     const float *norm;        /* [n_embd], or NULL: none */
+    const float *bias;        /* [n_embd] of what is added to the residual stream, before its norm, or NULL */
     const float *post_norm;   /* [n_embd] of what is added to the residual stream, or NULL */
     int64_t n_items_of_group; /* of products of experts (experts.c) */
     const float *x;           /* what is converted, [n_rows] of the products' n_in */
