@@ -67,7 +67,7 @@ static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
 /* Under the root, in the place of a norm's eps. */
 #define DELTA_NORM_EPS 1e-6
 
-enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64 };
+enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16, MODEL_MAX_DELTA_DIM = 512 };
 
 /* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer
  * has none. */

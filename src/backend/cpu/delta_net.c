@@ -111,11 +111,9 @@ static float *matrix_of(const CpuContext *c, const CpuLayer *l, int32_t sequence
 
 /* ---- one position of one head -------------------------------------------------------------------------- */
 
-enum { MAX_CONV = 16, MAX_DIM = 512 };
-
 /* The inputs that a row's convolution reads, its own last. */
 typedef struct Window {
-    const float *x[MAX_CONV];
+    const float *x[MODEL_MAX_CONV];
 } Window;
 
 /* The input `back` positions before the end of a sequence of `length` tokens; zeros before the first. */
@@ -155,10 +153,10 @@ static void step(const CpuContext *c, const CpuLayer *l, int32_t h, const Window
                  const float *from, float *to, float *out) {
     const CpuStates *s = &c->states;
     const DeltaNetSpec *spec = &l->spec->delta;
-    float q[MAX_DIM], k[MAX_DIM], v[MAX_DIM];
+    float q[MODEL_MAX_DELTA_DIM], k[MODEL_MAX_DELTA_DIM], v[MODEL_MAX_DELTA_DIM];
     int64_t n = s->shape.dim, key = delta_key_head(spec, h), n_keys = s->shape.n_key_heads;
     float eps = (float)(DELTA_NORM_EPS / (double)n);
-    fr_assert(n <= MAX_DIM && s->shape.n_conv <= MAX_CONV);
+    fr_assert(n <= MODEL_MAX_DELTA_DIM && s->shape.n_conv >= 1 && s->shape.n_conv <= MODEL_MAX_CONV);
     if (out) convolve(c, l, w, key * n, q);
     convolve(c, l, w, (n_keys + key) * n, k);
     convolve(c, l, w, (2 * n_keys + h) * n, v);
@@ -193,7 +191,7 @@ static void pass_tree(const Op *op, const DeltaTree *tree, int32_t head, float *
     CpuContext *c = op->c;
     const RowPlace *all = c->rows - c->rows[0].row;
     int64_t size = (int64_t)c->states.shape.dim * c->states.shape.dim;
-    float read[MAX_DIM];
+    float read[MODEL_MAX_DELTA_DIM];
     for (const DeltaVisit *v = c->states.walk.visits + tree->first; v < c->states.walk.visits + tree->first + tree->n;
          v++) {
         const RowPlace *r = &all[v->row];

@@ -65,7 +65,7 @@ static double *matrix_of(const RefContext *c, int32_t place, int32_t sequence, i
 
 /* Where the inputs of a row's convolution lie: its own last. NULL: before the first token. */
 typedef struct Window {
-    const double *x[16];
+    const double *x[MODEL_MAX_CONV];
 } Window;
 
 /* The row `back` positions before the last of `path` (rows [n]), or a position before them: of `length` committed ones. */
@@ -102,11 +102,10 @@ static void convolve(const DeltaNetSpec *d, const Window *w, int64_t first, doub
 /* The state of head h: to = from, moved on by one position; and what its queries read, unless out is NULL. */
 static void step(const DeltaNetSpec *d, int32_t h, const Window *w, const double *gates, const double *from, double *to,
                  double *out) {
-    enum { MAX_DIM = 512 };
     const DeltaNetShape *s = &d->shape;
     int64_t n = s->dim, key = delta_key_head(d, h);
-    double q[MAX_DIM], k[MAX_DIM], v[MAX_DIM];
-    fr_assert(n <= MAX_DIM);
+    double q[MODEL_MAX_DELTA_DIM], k[MODEL_MAX_DELTA_DIM], v[MODEL_MAX_DELTA_DIM];
+    fr_assert(n <= MODEL_MAX_DELTA_DIM);
     convolve(d, w, key * n, 1 / sqrt((double)n), q);
     convolve(d, w, (s->n_key_heads + key) * n, 1, k);
     convolve(d, w, (2 * s->n_key_heads + h) * n, 0, v);
