@@ -128,6 +128,42 @@ static void a_state_is_shared_at_each_of_these_lengths(void **state) {
     }
 }
 
+/* What was marked at token 8 or 12 is kept over later forwards, is shared with the sequence, and goes when it is cut off. */
+static void a_sequence_goes_back_to_its_mark(void **state) {
+    (void)state;
+    for (int32_t mark = 8; mark <= 12; mark += 4) {
+        Executor *e = open_executor();
+        int32_t s = rig_sequence(e), other = rig_sequence(e), third = rig_sequence(e);
+        append(e, s, 0, 8, 8);
+        append(e, s, 8, 15, 7);
+        executor_sequence_mark(e, s, 5); /* not known any more */
+        executor_sequence_mark(e, s, mark);
+        append(e, s, 15, 22, 2);
+        assert_int_equal(executor_sequence_reach(e, s, 19), mark);
+        assert_int_equal(executor_sequence_reach(e, s, mark - 1), 0);
+        executor_sequence_share(e, s, other, 18);
+        executor_sequence_share(e, s, third, 22);
+        assert_int_equal(executor_sequence_length(e, other), mark);
+        expect_next(e, other, mark, true);
+        append(e, other, mark, 17, 3);
+        expect_next(e, third, 22, true);
+        executor_sequence_truncate(e, other, mark);
+        executor_sequence_truncate(e, third, 20);
+        expect_next(e, other, mark, true);
+        expect_next(e, third, mark, true);
+        executor_sequence_truncate(e, third, mark - 1);
+        assert_int_equal(executor_sequence_length(e, third), 0);
+        append(e, third, 0, 20, 20);
+        append(e, third, 20, 21, 1);
+        assert_int_equal(executor_sequence_reach(e, third, 19), 0);
+        executor_sequence_truncate(e, s, 13);
+        append(e, s, mark, 22, 4);
+        expect_next(e, s, 22, true);
+        expect_next(e, third, 21, true);
+        rig_executor_close(e);
+    }
+}
+
 /* Control: with the state of another length, everything else being right, the logits are others. */
 static void a_state_of_another_length_is_seen(void **state) {
     (void)state;
@@ -157,6 +193,7 @@ static void with_backend(const Backend *backend) {
     an_accepted_path_leaves_the_state_of_plain_decoding(NULL);
     tokens_of_the_last_forward_can_be_taken_back(NULL);
     a_state_is_shared_at_each_of_these_lengths(NULL);
+    a_sequence_goes_back_to_its_mark(NULL);
     a_state_of_another_length_is_seen(NULL);
     rig_weights_close(w);
     gguf_close(g);

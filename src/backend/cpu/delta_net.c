@@ -53,9 +53,8 @@ int cpu_states_open(CpuContext *c, fr_error *err) {
     const DeltaNetShape *d = &c->model->hparams.delta;
     *s = (CpuStates){.shape = *d, .n_layer = model_n_states(c->model)};
     if (s->n_layer == 0) return FR_OK;
-    size_t rows = (size_t)c->options.max_rows, layers = (size_t)s->n_layer,
-           all = layers * (size_t)c->options.n_sequences, channels = (size_t)delta_n_channels(d), dim = (size_t)d->dim,
-           heads = (size_t)d->n_value_heads;
+    size_t rows = (size_t)c->options.max_rows, layers = (size_t)s->n_layer, all = layers * (size_t)c->options.n_states,
+           channels = (size_t)delta_n_channels(d), dim = (size_t)d->dim, heads = (size_t)d->n_value_heads;
     const struct {
         float **out;
         size_t n, each;
@@ -73,11 +72,10 @@ int cpu_states_open(CpuContext *c, fr_error *err) {
         size_t n = SIZE_MAX;
         if (size_mul(wants[i].n, wants[i].each, &n)) *wants[i].out = mem_calloc(n, sizeof(float));
         if (!*wants[i].out)
-            return error_set(
-                err, FR_ERR_MEMORY,
-                "out of memory: the recurrent states of %d sequences and %d rows do not fit; ask for fewer "
-                "sequences",
-                c->options.n_sequences, c->options.max_rows);
+            return error_set(err, FR_ERR_MEMORY,
+                             "out of memory: %d recurrent states and the inputs of %d rows do not fit; ask for fewer "
+                             "sequences",
+                             c->options.n_states, c->options.max_rows);
     }
     set_gains(s);
     return delta_walk_open(&s->walk, c->options.max_rows, err);
@@ -100,13 +98,12 @@ static float *gates_of(const CpuContext *c, const CpuLayer *l, int32_t row) {
 static float *conv_of(const CpuContext *c, const CpuLayer *l, int32_t sequence) {
     const DeltaNetShape *d = &c->states.shape;
     return c->states.conv +
-           row_at(((int64_t)l->place * c->options.n_sequences + sequence) * (d->n_conv - 1), delta_n_channels(d));
+           row_at(((int64_t)l->place * c->options.n_states + sequence) * (d->n_conv - 1), delta_n_channels(d));
 }
 static float *matrix_of(const CpuContext *c, const CpuLayer *l, int32_t sequence, int32_t head) {
     const DeltaNetShape *d = &c->states.shape;
-    return c->states.matrices +
-           row_at(((int64_t)l->place * c->options.n_sequences + sequence) * d->n_value_heads + head,
-                  (int64_t)d->dim * d->dim);
+    return c->states.matrices + row_at(((int64_t)l->place * c->options.n_states + sequence) * d->n_value_heads + head,
+                                       (int64_t)d->dim * d->dim);
 }
 
 /* ---- one position of one head -------------------------------------------------------------------------- */

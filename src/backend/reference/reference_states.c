@@ -17,7 +17,7 @@ int reference_states_open(RefContext *c, fr_error *err) {
     *s = (RefStates){.shape = c->model->hparams.delta, .n_layer = model_n_states(c->model)};
     if (s->n_layer == 0) return FR_OK;
     const DeltaNetShape *d = &s->shape;
-    int64_t rows = c->options.max_rows, all = (int64_t)s->n_layer * c->options.n_sequences, matrix = d->dim * d->dim;
+    int64_t rows = c->options.max_rows, all = (int64_t)s->n_layer * c->options.n_states, matrix = d->dim * d->dim;
     const struct {
         double **out;
         int64_t n;
@@ -53,12 +53,12 @@ static double *gates_of(const RefContext *c, int32_t place, int64_t row) {
 static double *conv_of(const RefContext *c, int32_t place, int32_t sequence) {
     const RefStates *s = &c->states;
     return s->conv +
-           ((int64_t)place * c->options.n_sequences + sequence) * (s->shape.n_conv - 1) * delta_n_channels(&s->shape);
+           ((int64_t)place * c->options.n_states + sequence) * (s->shape.n_conv - 1) * delta_n_channels(&s->shape);
 }
 static double *matrix_of(const RefContext *c, int32_t place, int32_t sequence, int32_t head) {
     const DeltaNetShape *d = &c->states.shape;
     return c->states.matrices +
-           (((int64_t)place * c->options.n_sequences + sequence) * d->n_value_heads + head) * d->dim * d->dim;
+           (((int64_t)place * c->options.n_states + sequence) * d->n_value_heads + head) * d->dim * d->dim;
 }
 
 /* ---- one position of one head -------------------------------------------------------------------------- */
