@@ -138,6 +138,11 @@ static void a_sequence_goes_back_to_its_mark(void **state) {
         append(e, s, 8, 15, 7);
         executor_sequence_mark(e, s, 5); /* not known any more */
         executor_sequence_mark(e, s, mark);
+        executor_sequence_share(e, s, other, 9); /* before a mark at 12, which belongs to other tokens than these */
+        append(e, other, 20, 26, 6);
+        append(e, other, 30, 31, 1);
+        executor_sequence_truncate(e, other, 13);
+        assert_int_equal(executor_sequence_length(e, other), mark < 9 ? mark : 0);
         append(e, s, 15, 22, 2);
         assert_int_equal(executor_sequence_reach(e, s, 19), mark);
         assert_int_equal(executor_sequence_reach(e, s, mark - 1), 0);
