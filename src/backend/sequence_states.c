@@ -1,22 +1,22 @@
-/* sequence_states.c - the recurrent states of sequences between forwards: which committed rows they still lack.
+/* sequence_states.c - the recurrent states of sequences between forwards: which committed rows they do not contain yet.
  *
  * Problem. A layer with a recurrent state reads one matrix for each head in the place of all earlier keys. A forward over a
  * token tree cannot write it, because nobody knows yet which path is accepted; and one copy for each row would be far
  * larger than everything else (75 MB a row of Qwen3-Next 80B).
  *
- * Idea. A forward leaves the states of the committed tokens alone and keeps of each row only what the recurrence reads:
+ * Idea. A forward only reads the states of the committed tokens, and stores for each row the inputs of the recurrence:
  * queries, keys and values before the convolution, and two gates for each head (1.2 MB a row of the same model). A commit
- * notes the rows of the accepted path. The next forward begins by running the recurrence over them, with the operations
- * and in the order of the forward that verified them: so the state has the bits that plain decoding would have left.
+ * records the rows of the accepted path. The next forward begins by running the recurrence over them, with the same operations
+ * in the same order as the forward that verified them, so that the state has the bits that plain decoding would have left.
  *
  *     forward   a b c d     state: the tokens before a
  *     commit    a c         pending: a c
  *     forward   e ...       first the state takes in a and c; then rows read it
  *
- * Until then, rows that are pending can be taken back: a sequence can be cut or shared at each length from its state's on.
- * Of the shorter ones it can have one more, which was marked while it could be reached: the engine marks the last border of a
- * page in the prompt, so that the same prompt, or one that begins like it, and a request whose pages were taken begin
- * there. Where there is no mark either, all that is left is length 0, from where the tokens are read again.
+ * Until then, pending rows can be rolled back: a sequence can be truncated or shared at every length from that of its state on.
+ * One shorter length is available if it was marked, which copies the state: the engine marks the last page border of the
+ * prompt, so that a request with the same prompt, or one whose pages were taken, starts there. Without a mark, only
+ * length 0 is left, and the tokens are read again.
  *
  * Invariants. length + n_pending is the committed length of the sequence. No row is pending while a forward runs.
  *

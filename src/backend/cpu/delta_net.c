@@ -23,10 +23,10 @@
  * positions of its path, one by one, in forwards as in cpu_advance_states; chunks, trees, threads and pages decide only when.
  * The matrix is single precision; gates are computed in double and rounded once.
  *
- * Cost. A row reads and writes a matrix for each head in the cache: 3 dim^2 multiplications and additions where attention has 2 dim for each
- * earlier position. A tree's rows share the one read of the sequence's matrix from memory. Memory: kept inputs of
- * (channels + 2 heads) floats a row and layer, DELTA_LEVELS matrices a thread, and a state (n_value_heads dim^2 + (n_conv - 1)
- * channels floats a layer) for each sequence; none for each row.
+ * Cost. For each row and head 3 dim^2 multiplications and additions on a matrix that is in the cache, where attention has 2 dim for
+ * each earlier position. The rows of a tree share the one read of the sequence's matrix from memory. A committed row passes the
+ * recurrence twice. Memory: (channels + 2 heads) floats for each row and layer, DELTA_LEVELS matrices for each thread, and
+ * for each state n_value_heads dim^2 + (n_conv - 1) channels floats for each layer.
  *
  * Proof: tests/golden/test_golden_own.c (llama.cpp's values), test_reference.c, test_forward.c (rows in trees, chunks,
  * batches), tests/unit/test_sequence_states.c. */
@@ -39,12 +39,13 @@
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
+/* rmsnorm divides by the root of the mean, where the length is wanted; queries are divided by the root of dim as well. */
 static void set_gains(CpuStates *s) {
-    for (int32_t i = 0; i < s->shape.dim;
-         i++) { /* rmsnorm divides by the root of the mean, and here the sum is wanted */
+    double dim = s->shape.dim;
+    for (int32_t i = 0; i < s->shape.dim; i++) {
         s->ones[i] = 1;
-        s->k_gain[i] = (float)(1 / sqrt((double)s->shape.dim));
-        s->q_gain[i] = (float)(1 / (double)s->shape.dim);
+        s->k_gain[i] = (float)(1 / sqrt(dim));
+        s->q_gain[i] = (float)(1 / dim);
     }
 }
 
