@@ -62,14 +62,20 @@ void sequence_states_commit(SequenceStates *s, int32_t sequence, const int32_t *
     s->n_pending += n;
 }
 
-/* Moves the state of `from` on by its first n pending rows, into `to`. */
-static StateStep step_of(const SequenceStates *s, int32_t from, int32_t to, int32_t n) {
-    const SequenceState *q = &s->sequences[from];
-    return (StateStep){.from = from, .to = to, .length = q->length, .n_rows = n, .rows = s->pending + q->first};
-}
-
 /* The number of the state that a sequence keeps beside its own. */
 static int32_t mark_of(const SequenceStates *s, int32_t sequence) { return s->n_sequences + sequence; }
+
+/* Advances the state of `from` by its first n pending rows, into `to`. What is marked among these rows has taken in those
+ * before it already. */
+static StateStep step_of(const SequenceStates *s, int32_t from, int32_t to, int32_t n) {
+    const SequenceState *q = &s->sequences[from];
+    int32_t done = q->mark > q->length && q->length + n >= q->mark ? q->mark - q->length : 0;
+    return (StateStep){.from = done ? mark_of(s, from) : from,
+                       .to = to,
+                       .length = q->length + done,
+                       .n_rows = n - done,
+                       .rows = s->pending + q->first + done};
+}
 
 /* Copies what a sequence has marked. */
 static StateStep marked(const SequenceStates *s, int32_t sequence, int32_t to) {
