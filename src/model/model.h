@@ -70,7 +70,7 @@ static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
 #define SWIGLU_ALPHA 1.702f
 #define SWIGLU_LIMIT 7.0f
 
-enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64 };
+enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16, MODEL_MAX_DELTA_DIM = 512 };
 
 /* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer
  * has none. */

@@ -212,6 +212,24 @@ static const char *in_layer(char name[64], int64_t layer, const char *part) {
     return name;
 }
 
+/* Decays of about 0.9 a position: a state remembers some ten of them. */
+static void add_delta_net(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    int64_t n = p->delta_heads, values = n * p->delta_dim, channels = values + 2 * p->delta_key_heads * p->delta_dim;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "attn_qkv.weight"), p->dim, channels, 1.7, false);
+    add_matrix(all, w, in_layer(name, l, "attn_gate.weight"), p->dim, values, 1.4, false);
+    if (plan_is(p, "qwen3next")) add_matrix(all, w, in_layer(name, l, "ssm_ba.weight"), p->dim, 2 * n, 1, false);
+    else add_matrix(all, w, in_layer(name, l, "ssm_beta.weight"), p->dim, n, 1, false);
+    if (!plan_is(p, "qwen3next")) add_matrix(all, w, in_layer(name, l, "ssm_alpha.weight"), p->dim, n, 1, false);
+    add(all, w, in_layer(name, l, "ssm_conv1d.weight"), TYPE_F32, PLAN_CONV, channels)->std = 0.7f;
+    add_vector(all, w, in_layer(name, l, "ssm_dt.bias"), n, 0, 0.5);
+    add_vector(all, w, in_layer(name, l, "ssm_a"), n, -0.15, 0.03);
+    add_vector(all, w, in_layer(name, l, "ssm_norm.weight"), p->delta_dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "ssm_out.weight"), values, p->dim, 2, false);
+}
+
 static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
@@ -220,7 +238,7 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
     if (plan_is(p, "phi3")) {
         add_matrix(all, w, in_layer(name, l, "attn_qkv.weight"), p->dim, q + 2 * kv, 1.7, more_bits);
     } else {
-        add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, q, 1.7, false);
+        add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, (plan_is(p, HYBRIDS) ? 2 : 1) * q, 1.7, false);
         add_matrix(all, w, in_layer(name, l, "attn_k.weight"), p->dim, kv, 1.7, false);
         add_matrix(all, w, in_layer(name, l, "attn_v.weight"), p->dim, kv, 1, more_bits);
     }
@@ -236,7 +254,9 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
         add_vector(all, w, in_layer(name, l, "attn_k.bias"), kv, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_v.bias"), kv, 0, p->bias_std);
     }
-    if (plan_is(p, "qwen3 qwen3moe gemma3")) { /* these norms undo the gain of queries and keys, so they carry it */
+    if (plan_is(
+            p,
+            "qwen3 qwen3moe gemma3 " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
@@ -277,7 +297,11 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     char name[64];
     bool is_fused = plan_is(p, "phi3");
+<<<<<<< HEAD
     add_vector(all, w, in_layer(name, l, plan_is(p, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight"),
+=======
+    add_vector(all, w, in_layer(name, l, plan_is(p, HYBRIDS) ? "post_attention_norm.weight" : "ffn_norm.weight"),
+>>>>>>> hyb
                p->dim, 1, 0.1);
     if (p->n_experts) {
         add_experts(all, w, l, more_bits);
@@ -308,7 +332,8 @@ static void add_all(Weights *all, GgufWriter *w) {
         add(all, w, "rope_freqs.weight", TYPE_F32, p->head_dim / 2, 1)->given = all->rope_factors;
     for (int64_t l = 0; l < p->n_layers; l++) {
         bool more_bits = use_more_bits(l, p->n_layers);
-        add_attention(all, w, l, more_bits);
+        if (p->attention_interval && (l + 1) % p->attention_interval) add_delta_net(all, w, l);
+        else add_attention(all, w, l, more_bits);
         add_ffn(all, w, l, more_bits);
     }
     add_vector(all, w, "output_norm.weight", p->dim, 1, 0.1);
