@@ -27,6 +27,9 @@ const Kernels TABLE = {
     .softmax = softmax,
     .attn_mix = attn_mix,
     .peak_loop = peak_loop,
+#if defined(TABLE_HAS_TILES)
+    .tile_peak_loop = tile_peak_loop,
+#endif
     .read_loop = read_loop,
     .rows = &TABLE_ROWS,
 };

@@ -23,11 +23,11 @@
  *
  * The last group has the rows that are left, in registers of so many rows: a product takes a cycle for each row.
  *
- * Registers of a process without the system's permission cannot be used: kernels_amx.c asks for it. They are configured
+ * Registers of a process without the system's permission cannot be used: tiles.c asks for it. They are configured
  * at the beginning of a product and released at its end, so that no state of tiles outlives it.
  *
  * Proof: tests/unit/test_kernels_tiles.c runs this file over tiles in plain C. No time of it has been measured yet. */
-#include "kernels/tile_config.h"
+#include "base/tile_config.h"
 
 enum {
     GROUP_ROWS = TILE_MAX_ROWS,
@@ -215,4 +215,38 @@ static void matmul_by_tiles(const PackedMatrix *w, const void *x, int64_t n_rows
                                                      .n_valid = w->n_out - tile * TILE_ROWS});
         }
     TILE_RELEASE();
+}
+
+/* ---- the peak ----------------------------------------------------------------------------------------------- */
+
+/* Products of full tiles, four chains of them. */
+static double tile_peak_loop(PeakKind kind, int64_t n_rounds) {
+    static const _Alignas(64) unsigned char zeros[TILE_MAX_ROWS * TILE_MAX_BYTES];
+    TileConfig c = {.palette = 1};
+    for (int t = 0; t < TILE_REGISTERS; t++) c.rows[t] = TILE_MAX_ROWS, c.row_bytes[t] = TILE_MAX_BYTES;
+    TILE_CONFIGURE(&c);
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    TILE_LOAD(4, zeros, TILE_MAX_BYTES);
+    TILE_LOAD(5, zeros, TILE_MAX_BYTES);
+    TILE_LOAD(6, zeros, TILE_MAX_BYTES);
+    TILE_LOAD(7, zeros, TILE_MAX_BYTES);
+    for (int64_t i = 0; i < n_rounds; i++) {
+        if (kind == PEAK_INT8) {
+            TILE_DOT_SIGNED(0, 4, 6);
+            TILE_DOT_SIGNED(1, 4, 7);
+            TILE_DOT_SIGNED(2, 5, 6);
+            TILE_DOT_SIGNED(3, 5, 7);
+        } else {
+            TILE_DOT_BF16(0, 4, 6);
+            TILE_DOT_BF16(1, 4, 7);
+            TILE_DOT_BF16(2, 5, 6);
+            TILE_DOT_BF16(3, 5, 7);
+        }
+    }
+    TILE_RELEASE();
+    double inputs = kind == PEAK_INT8 ? TILE_MAX_BYTES : TILE_MAX_BYTES / 2;
+    return (double)n_rounds * 4 * TILE_MAX_ROWS * TILE_ROWS * inputs * 2;
 }

@@ -1,10 +1,10 @@
-/* plain_tiles.h - the tile instructions of kernels/tiles_amx.h in plain C, with everything checked that a CPU would
+/* plain_tiles.h - the tile instructions of base/tiles_amx.h in plain C, with everything checked that a CPU would
  * refuse or that would read or write where it must not; and a kernel table over them. */
 #ifndef TESTS_PLAIN_TILES_H
 #define TESTS_PLAIN_TILES_H
 
 #include "kernels/kernels.h"
-#include "kernels/tile_config.h"
+#include "base/tile_config.h"
 
 #include <stddef.h>
 
@@ -26,6 +26,7 @@ void plain_tile_zero(int t);
 void plain_tile_load(int t, const void *p, size_t stride);
 void plain_tile_store(int t, void *p, size_t stride);
 void plain_tile_dot(int c, int a, int b, bool b_is_signed);
+void plain_tile_dot_bf16(int c, int a, int b);
 
 #define TILE_CONFIGURE(config) plain_tile_configure(config)
 #define TILE_RELEASE() plain_tile_release()
@@ -34,5 +35,6 @@ void plain_tile_dot(int c, int a, int b, bool b_is_signed);
 #define TILE_STORE(t, p, stride) plain_tile_store(t, p, stride)
 #define TILE_DOT_SIGNED(c, a, b) plain_tile_dot(c, a, b, true)
 #define TILE_DOT_UNSIGNED(c, a, b) plain_tile_dot(c, a, b, false)
+#define TILE_DOT_BF16(c, a, b) plain_tile_dot_bf16(c, a, b)
 
 #endif
