@@ -1,14 +1,18 @@
 /* plain_tiles.h - the tile instructions of base/tiles_amx.h in plain C, with everything checked that a CPU would
- * refuse or that would read or write where it must not; and a kernel table over them. */
+ * refuse or that would read or write where it must not; and a kernel table and a product of matrices over them. */
 #ifndef TESTS_PLAIN_TILES_H
 #define TESTS_PLAIN_TILES_H
 
-#include "kernels/kernels.h"
 #include "base/tile_config.h"
+#include "kernels/kernels.h"
+#include "train/ops/gemm_bf16.h"
 
 #include <stddef.h>
 
 extern const Kernels kernels_plain_tiles; /* AVX-512 with VNNI, and these tiles */
+
+/* gemm_amx.c over these tiles; needs AVX-512 with BF16 (plain_gemm_tiles.c). */
+void gemm_bf16_plain_tiles(const Bf16Product *p);
 
 /* What a check that fails calls; it does not return. NULL, the default: print and abort. */
 extern void (*plain_tiles_on_fault)(const char *what);
