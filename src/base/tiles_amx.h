@@ -27,10 +27,8 @@
 #define TILE_STORE(t, p, stride) TILE_STORE_(t, p, stride)
 #define TILE_STORE_(t, p, stride) TILE_ASM("tilestored %%tmm" #t ", (%0,%1,1)", "r"((void *)(p)), "r"((size_t)(stride)))
 
-/* c[m][n] += the sum over k and j < 4 of a[m][4k + j] * b[k][4n + j], in 32-bit integers: of signed bytes a with signed
- * bytes b, or with unsigned ones. */
-#define TILE_DOT_SIGNED(c, a, b) TILE_DOT_("tdpbssd", c, a, b)
-#define TILE_DOT_UNSIGNED(c, a, b) TILE_DOT_("tdpbsud", c, a, b)
+/* c[m][n] += the sum over k and j < 4 of a[m][4k + j] * b[k][4n + j]: signed bytes, in 32-bit integers. */
+#define TILE_DOT_BYTES(c, a, b) TILE_DOT_("tdpbssd", c, a, b)
 /* c[m][n] += the sum of products of pairs of BF16, in the order that plain_tiles.c spells out. */
 #define TILE_DOT_BF16(c, a, b) TILE_DOT_("tdpbf16ps", c, a, b)
 #define TILE_DOT_(name, c, a, b) TILE_DOT__(name, c, a, b)

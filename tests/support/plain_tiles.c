@@ -1,4 +1,4 @@
-/* plain_tiles.c - tiles in plain C, after the pseudocode of LDTILECFG, TILELOADD, TILESTORED, TDPBSSD, TDPBSUD and TDPBF16PS in
+/* plain_tiles.c - tiles in plain C, after the pseudocode of LDTILECFG, TILELOADD, TILESTORED, TDPBSSD and TDPBF16PS in
  * Intel's manual, and the code of table "amx" compiled over them: its bits are tested wherever AVX-512 is at hand. */
 #include "plain_tiles.h"
 
@@ -99,12 +99,9 @@ void plain_tile_store(int t, void *p, size_t stride) {
         memcpy((unsigned char *)p + (size_t)r * stride, tile->row[r], (size_t)tile->n_bytes);
 }
 
-static void dot_row(int32_t *c, int n_columns, const unsigned char *a, int n_bytes, const Tile *b, bool b_is_signed) {
+static void dot_row(int32_t *c, int n_columns, const unsigned char *a, int n_bytes, const Tile *b) {
     for (int k = 0; k < n_bytes; k++)
-        for (int n = 0; n < n_columns; n++) {
-            unsigned char code = b->row[k / 4][n * 4 + k % 4];
-            c[n] += (int8_t)a[k] * (b_is_signed ? (int8_t)code : code);
-        }
+        for (int n = 0; n < n_columns; n++) c[n] += (int8_t)a[k] * (int8_t)b->row[k / 4][n * 4 + k % 4];
 }
 
 static void check_product(int c, int a, int b) {
@@ -116,14 +113,14 @@ static void check_product(int c, int a, int b) {
     count(&plain_tiles_counts.n_products);
 }
 
-void plain_tile_dot(int c, int a, int b, bool b_is_signed) {
+void plain_tile_dot_bytes(int c, int a, int b) {
     check_product(c, a, b);
     Tile *sum = &state.tile[c];
     const Tile *left = &state.tile[a], *right = &state.tile[b];
     for (int r = 0; r < sum->n_rows; r++) {
         int32_t row[TILE_MAX_BYTES / 4];
         memcpy(row, sum->row[r], sizeof row);
-        dot_row(row, sum->n_bytes / 4, left->row[r], left->n_bytes - plain_tiles_are_wrong, right, b_is_signed);
+        dot_row(row, sum->n_bytes / 4, left->row[r], left->n_bytes - plain_tiles_are_wrong, right);
         memcpy(sum->row[r], row, sizeof row);
     }
 }

@@ -29,7 +29,7 @@ void plain_tile_release(void);
 void plain_tile_zero(int t);
 void plain_tile_load(int t, const void *p, size_t stride);
 void plain_tile_store(int t, void *p, size_t stride);
-void plain_tile_dot(int c, int a, int b, bool b_is_signed);
+void plain_tile_dot_bytes(int c, int a, int b);
 void plain_tile_dot_bf16(int c, int a, int b);
 
 #define TILE_CONFIGURE(config) plain_tile_configure(config)
@@ -37,8 +37,7 @@ void plain_tile_dot_bf16(int c, int a, int b);
 #define TILE_ZERO(t) plain_tile_zero(t)
 #define TILE_LOAD(t, p, stride) plain_tile_load(t, p, stride)
 #define TILE_STORE(t, p, stride) plain_tile_store(t, p, stride)
-#define TILE_DOT_SIGNED(c, a, b) plain_tile_dot(c, a, b, true)
-#define TILE_DOT_UNSIGNED(c, a, b) plain_tile_dot(c, a, b, false)
+#define TILE_DOT_BYTES(c, a, b) plain_tile_dot_bytes(c, a, b)
 #define TILE_DOT_BF16(c, a, b) plain_tile_dot_bf16(c, a, b)
 
 #endif
