@@ -110,15 +110,17 @@ $(BUILD)/src/kernels/%_avx_vnni.o $(BUILD)/tidy/src/kernels/%_avx_vnni.ok:    IS
 $(BUILD)/src/kernels/%_avx512.o $(BUILD)/tidy/src/kernels/%_avx512.ok:      ISA := $(if $(X86),$(AVX512))
 $(BUILD)/src/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/kernels/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 # The oldest compilers that build forerun may not know tiles; kernels_amx.c is an empty table then.
-AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -x c -fsyntax-only - 2>/dev/null && echo -mamx-tile -mamx-int8)
+AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -fsyntax-only - 2>/dev/null && echo -mamx-tile -mamx-int8 -mamx-bf16)
 $(BUILD)/src/kernels/%_amx.o $(BUILD)/tidy/src/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 $(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
 $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
+$(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
 $(BUILD)/src/train/%.o $(BUILD)/src/quant/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
 $(BUILD)/src/train/ops/%_avx512_bf16.o $(BUILD)/tidy/src/train/ops/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+$(BUILD)/src/train/ops/%_amx.o $(BUILD)/tidy/src/train/ops/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 

@@ -1,7 +1,7 @@
 /* bench_train.c - tokens per second of training, and the share of the machine's peak that this is.
  *
- *     bench_train [LAYERS DIM HEADS KV_HEADS FFN [LENGTH [SEQUENCES [THREADS [BF16]]]]]
- *     (default: 8 256 4 2 768 512 8, all cores, 1 if the CPU multiplies BF16, else 0)
+ *     bench_train [LAYERS DIM HEADS KV_HEADS FFN [LENGTH [SEQUENCES [THREADS [PRECISION]]]]]
+ *     (default: 8 256 4 2 768 512 8, all cores, the program's default precision: 0 is f32, 1 bf16, 2 bf16-tiles)
  *
  * The vocabulary is that of models/target.gguf; tokens are random. A step is forward, backward, clipping and AdamW;
  * the best of several is shown, by the clock and by processor time. Operations of a token: 6 for each weight of a
@@ -50,7 +50,7 @@ static double best_step_s(Trainer *t, AdamW *adamw, const TrainBatch *batch, int
 }
 
 int main(int argc, char **argv) {
-    int32_t v[9] = {8, 256, 4, 2, 768, 512, 8, threads_n_cores(), gemm_best_precision() == GEMM_BF16};
+    int32_t v[9] = {8, 256, 4, 2, 768, 512, 8, threads_n_cores(), (int32_t)gemm_best_precision()};
     for (int i = 1; i < argc && i <= 9; i++) v[i - 1] = atoi(argv[i]);
     fr_error err;
     Gguf *g;
@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
                       .vocabulary = g,
                       .seed = 1,
                       .n_threads = v[7]};
-    if (gemm_open(v[8] ? GEMM_BF16 : GEMM_F32, v[7], &err)) die(err.message);
+    if (gemm_open((GemmPrecision)v[8], v[7], &err)) die(err.message);
     if (machine_measure(kernels_select(NULL), v[7], &speed, &err)) die(err.message);
     if (llama_trainer_open(&t, &o, &err)) die(err.message);
     AdamWOptions usual = {0.9, 0.95, 1e-8, 0.1};
@@ -81,13 +81,15 @@ int main(int argc, char **argv) {
     double core_s, s = best_step_s(t, &adamw, &batch, 4, &core_s);
     double n = (double)llama_trainer_n_weights(t), ops = 6 * n + 6.0 * v[0] * v[1] * (v[5] + 1);
     double gop_s = ops * (double)n_tokens / s * 1e-9, core_gop_s = ops * (double)n_tokens / core_s * 1e-9;
-    PeakKind kind = v[8] ? PEAK_BF16 : PEAK_F32;
+    double peak = v[8] == GEMM_F32    ? speed.peak_gop_s[PEAK_F32]
+                  : v[8] == GEMM_BF16 ? speed.peak_gop_s[PEAK_BF16]
+                                      : speed.tile_gop_s[PEAK_BF16];
     printf(
         "%d layers, width %d, %d/%d heads, feed-forward %d, %.2f million weights; %d sequences of %d, %d threads, %s\n"
         "%.0f tokens/s, %.1f million operations a token: %.0f billion a second, %.0f%% of that peak of %.0f\n"
         "%.0f tokens for each second of a core: %.0f billion operations\n",
         v[0], v[1], v[2], v[3], v[4], n * 1e-6, v[6], v[5], v[7], gemm_description(), (double)n_tokens / s, ops * 1e-6,
-        gop_s, 100 * gop_s / speed.peak_gop_s[kind], speed.peak_gop_s[kind], (double)n_tokens / core_s, core_gop_s);
+        gop_s, 100 * gop_s / peak, peak, (double)n_tokens / core_s, core_gop_s);
     mem_free(tokens);
     mem_free(counts);
     adamw_close(&adamw);

@@ -1,9 +1,17 @@
-/* machine_speed.c - the name of the CPU, for reports and for the key under which measured costs are kept. */
+/* machine_speed.c - the better of two measurements of a machine, and the name of its CPU, for reports and for the key under
+ * which measured costs are kept. */
 #include "base/machine_speed.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+void machine_speed_keep_peaks(MachineSpeed *speed, const MachineSpeed *second) {
+    for (int k = 0; k < PEAK_COUNT; k++) {
+        if (second->peak_gop_s[k] > speed->peak_gop_s[k]) speed->peak_gop_s[k] = second->peak_gop_s[k];
+        if (second->tile_gop_s[k] > speed->tile_gop_s[k]) speed->tile_gop_s[k] = second->tile_gop_s[k];
+    }
+}
 
 void machine_cpu_name(char out[MACHINE_NAME_BYTES]) {
     char line[256];

@@ -8,7 +8,12 @@ typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
 typedef struct MachineSpeed {
     double read_gb_s;              /* reading a buffer far larger than the caches, all threads together */
     double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together */
+    double tile_gop_s[PEAK_COUNT]; /* the same of AMX tiles, PEAK_INT8 and PEAK_BF16; 0: not on this machine */
 } MachineSpeed;
+
+/* Raises the peaks to those of a second measurement where these are higher: what other programs took during one of them is
+ * not a limit of the machine. */
+void machine_speed_keep_peaks(MachineSpeed *speed, const MachineSpeed *second);
 
 /* The name of the CPU as /proc/cpuinfo has it; "unknown" where that cannot be read. */
 enum { MACHINE_NAME_BYTES = 96 };

@@ -7,7 +7,7 @@
 #if defined(__AMX_INT8__) || defined(__AMXINT8__) /* GCC, Clang */
 #include "kernels/simd_avx512.h"
 
-#include "kernels/tiles_amx.h"
+#include "base/tiles_amx.h"
 
 #define TABLE kernels_amx
 #define TABLE_NAME "amx"

@@ -14,6 +14,7 @@ enum {
     N_READS = 12,
     N_PEAKS = 10,
     N_ROUNDS = 1 << 20, /* a few milliseconds */
+    N_TILE_ROUNDS = 1 << 17,
 };
 
 typedef struct Job {
@@ -21,6 +22,8 @@ typedef struct Job {
     unsigned char *buffer;
     bool fill;
     PeakKind kind;
+    double (*peak_loop)(PeakKind kind, int64_t n_rounds);
+    int64_t n_rounds;
     double done[THREADS_MAX]; /* operations; or the result of a read, so that the compiler keeps it */
 } Job;
 
@@ -37,7 +40,7 @@ static void run_peak(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     (void)n_parts;
     Job *job = ctx;
-    job->done[i_part] = job->kernels->peak_loop(job->kind, N_ROUNDS);
+    job->done[i_part] = job->peak_loop(job->kind, job->n_rounds);
 }
 
 /* Seconds of one run of fn on all threads. */
@@ -58,6 +61,24 @@ static double measure_peak(Job *job, int n_threads) {
     return best * 1e-9;
 }
 
+/* Tiles are measured whatever table is used; to one that multiplies bytes with them they are its peak. */
+static void measure_peaks(Job *job, int n_threads, MachineSpeed *out) {
+    const Kernels *tiles = kernels_select("amx");
+    for (int kind = 0; kind < PEAK_COUNT; kind++) {
+        job->kind = (PeakKind)kind;
+        job->peak_loop = job->kernels->peak_loop;
+        job->n_rounds = N_ROUNDS;
+        out->peak_gop_s[kind] = measure_peak(job, n_threads);
+        out->tile_gop_s[kind] = 0;
+        if (!tiles || kind == PEAK_F32) continue;
+        job->peak_loop = tiles->tile_peak_loop;
+        job->n_rounds = N_TILE_ROUNDS;
+        out->tile_gop_s[kind] = measure_peak(job, n_threads);
+    }
+    if (job->kernels == tiles && out->tile_gop_s[PEAK_INT8] > out->peak_gop_s[PEAK_INT8])
+        out->peak_gop_s[PEAK_INT8] = out->tile_gop_s[PEAK_INT8];
+}
+
 int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr_error *err) {
     if (n_threads > THREADS_MAX) n_threads = THREADS_MAX;
     Job job = {.kernels = kernels, .buffer = mem_alloc(BUFFER_BYTES), .fill = true};
@@ -69,9 +90,6 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
         job.fill = false;
     }
     mem_free(job.buffer);
-    for (int kind = 0; kind < PEAK_COUNT; kind++) {
-        job.kind = (PeakKind)kind;
-        out->peak_gop_s[kind] = measure_peak(&job, n_threads);
-    }
+    measure_peaks(&job, n_threads, out);
     return FR_OK;
 }

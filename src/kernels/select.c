@@ -2,13 +2,13 @@
  * wide registers. */
 #include "kernels/tables.h"
 
+#include "base/tile_config.h"
+
 #include <pthread.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 /* Every CPU with AVX2 also has F16C, for which not all compilers have a test. */
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
@@ -28,23 +28,7 @@ static bool has_avx512(void) {
 
 static bool has_avx512_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
-/* The system gives the registers of tiles to a process that asks for them, once; its threads have them too. Linux
- * before 5.16 knows no such request, and a sandbox may refuse it. */
-static bool tiles_are_permitted(void) {
-#if defined(__linux__) && defined(SYS_arch_prctl)
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-#else
-    return false;
-#endif
-}
-
-/* Bits 24 and 25 of EDX in leaf 7: AMX-TILE, AMX-INT8. */
-static bool has_amx(void) {
-    unsigned a, b, c, d;
-    return kernels_amx.name && has_avx512_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3 &&
-           tiles_are_permitted();
-}
+static bool has_amx(void) { return kernels_amx.name && has_avx512_bf16() && tiles_available(); }
 
 #elif defined(__aarch64__)
 #include <sys/auxv.h>

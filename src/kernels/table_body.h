@@ -29,6 +29,9 @@ const Kernels TABLE = {
     .attn_mix = attn_mix,
     .delta_rule = delta_rule,
     .peak_loop = peak_loop,
+#if defined(TABLE_HAS_TILES)
+    .tile_peak_loop = tile_peak_loop,
+#endif
     .read_loop = read_loop,
     .rows = &TABLE_ROWS,
 };

@@ -3,17 +3,18 @@
  *
  * The idea. A tile instruction multiplies 16 rows of up to 64 bytes with 64 bytes of each of 16 columns, and adds the
  * products as 32-bit integers. That is exact, so the contract's integer sum of 32 inputs is one tile product (two for
- * types whose scales are for 16 inputs), and its floats are folded by the same code as everywhere (add_sums). The packed
- * weights of a slice, [8 groups][16 outputs][4 inputs], are the right-hand tile as they lie in memory; a plane of the
- * activations of 16 rows is the left-hand tile as it lies in memory, one ActBlock after the other. Nothing is repacked,
- * and the file of packed weights is that of all tables.
+ * types whose scales are for 16 inputs), and its floats are folded by the same code as everywhere (add_sums). The
+ * unpacked codes of a slice, [8 groups][16 outputs][4 inputs], are the right-hand tile; a plane of the activations of 16
+ * rows is the left-hand tile as it lies in memory, one row's ActBlock after the other's. So packed weights and activations
+ * are those of all tables.
  *
  *     A: rows x 32 bytes     rows of ActBlock.plane[i], act_row_bytes apart
- *     B: 8 x 64 bytes        codes of a slice, 64 bytes apart
+ *     B: 8 x 64 bytes        signed codes of a slice
  *     C: rows x 16 int32     -> memory, because only from there can vectors take it
  *
- * Q8_0 multiplies the packed codes as unsigned bytes, and the fold takes the bias of 128 away. The codes of the other
- * types are unpacked once for all rows into the first cache, less their bias, as signed bytes.
+ * Codes are unpacked once for all rows into the first cache, less their bias, as signed bytes. For Q8_0, too: its codes
+ * could be multiplied where they lie, but then the fold of each row would take the bias away, which costs more from 16
+ * rows on (bench/DIARY.md).
  *
  * The order of the work. A chunk of slices of one tile of outputs is taken through all groups of 16 rows, then the
  * next: what was unpacked serves all rows, and the accumulators of a group stay in registers through a chunk. The
@@ -23,11 +24,11 @@
  *
  * The last group has the rows that are left, in registers of so many rows: a product takes a cycle for each row.
  *
- * Registers of a process without the system's permission cannot be used: kernels_amx.c asks for it. They are configured
+ * Registers of a process without the system's permission cannot be used: tiles.c asks for it. They are configured
  * at the beginning of a product and released at its end, so that no state of tiles outlives it.
  *
  * Proof: tests/unit/test_kernels_tiles.c runs this file over tiles in plain C. No time of it has been measured yet. */
-#include "kernels/tile_config.h"
+#include "base/tile_config.h"
 
 enum {
     GROUP_ROWS = TILE_MAX_ROWS,
@@ -36,7 +37,8 @@ enum {
 };
 
 /* From so many rows on tiles are used. TO BE MEASURED on a machine with AMX: these follow from the cycles of single
- * instructions (22 to 37 for a product with its loads and its store, 11 and 6 for a row's byte products without tiles). */
+ * instructions (22 to 37 for a product with its loads and its store) and of what was measured without tiles: 14 and 8 for
+ * a row by vpdpbusd, against 17 for a slice and 5 for a row of everything here but tile instructions. */
 static const int64_t tile_rows_min[] = {[ACT_Q16] = 5, [ACT_Q8] = 9};
 
 /* The registers: results and left-hand sides of a full group and of the last, smaller one; right-hand side. */
@@ -65,40 +67,36 @@ static void configure_tiles(TensorType type, int n_last) {
 
 /* ---- one slice ---------------------------------------------------------------------------------------------- */
 
-/* Slice i of the chunk that begins at `chunk`. Q8_0 keeps its codes where they are. */
+/* Slice i of the chunk that begins at `chunk`. */
 INLINE void prepare_slice(TensorType type, const unsigned char *chunk, int i, Unpacked *u) {
     const SliceForm *f = &slice_forms[type];
     const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64, s = i % record_slices;
     const unsigned char *record = chunk + (size_t)(i / record_slices) * record_bytes(type);
     for (int line = n_lines * s / record_slices; line < n_lines * (s + 1) / record_slices; line++)
         ask_ahead(record + line * 64);
-    if (type != TYPE_Q8_0) {
-        unpack_codes(type, chunk + codes_offset(type, i), u->w);
-        if (f->bias)
-            UNROLL for (int g = 0; g < 8; g++) u->w[g] = _mm512_sub_epi8(u->w[g], _mm512_set1_epi8((char)f->bias));
-    }
+    unpack_codes(type, chunk + codes_offset(type, i), u->w);
+    if (f->bias) UNROLL for (int g = 0; g < 8; g++) u->w[g] = _mm512_sub_epi8(u->w[g], _mm512_set1_epi8((char)f->bias));
     unpack_scales(type, chunk + scales_offset(type, i), i % (int)f->scale_slices, 0, u);
 }
 
-#define MULTIPLY(type, c, a, q, stride, out) \
+#define MULTIPLY(c, a, q, stride, out) \
     do { \
         TILE_ZERO(c); \
         TILE_LOAD(a, q, stride); \
-        if ((type) == TYPE_Q8_0) TILE_DOT_UNSIGNED(c, a, B_CODES); \
-        else TILE_DOT_SIGNED(c, a, B_CODES); \
+        TILE_DOT_BYTES(c, a, B_CODES); \
         TILE_STORE(c, out, sizeof *(out)); \
     } while (0)
 
 /* The sums of each part of the slice and each plane: sums[part * planes + plane]. x: the blocks of the first row. */
-INLINE void multiply_slice(TensorType type, ActForm form, bool is_full, const void *codes, const void *x,
-                           size_t x_stride, TileSums *sums) {
+INLINE void multiply_slice(TensorType type, ActForm form, bool is_full, const Vi *codes, const void *x, size_t x_stride,
+                           TileSums *sums) {
     int n_parts = scale_parts(type), n_planes = act_planes(form);
     UNROLL for (int part = 0; part < n_parts; part++) {
-        TILE_LOAD(B_CODES, (const unsigned char *)codes + 256 * part, TILE_ROWS * 4);
+        TILE_LOAD(B_CODES, codes + 4 * part, sizeof *codes);
         UNROLL for (int plane = 0; plane < n_planes; plane++, sums++) {
             const int8_t *q = ((const ActBlock *)x)->plane[plane] + 16 * part;
-            if (is_full) MULTIPLY(type, C_FULL, A_FULL, q, x_stride, *sums);
-            else MULTIPLY(type, C_LAST, A_LAST, q, x_stride, *sums);
+            if (is_full) MULTIPLY(C_FULL, A_FULL, q, x_stride, *sums);
+            else MULTIPLY(C_LAST, A_LAST, q, x_stride, *sums);
         }
     }
 }
@@ -110,7 +108,6 @@ INLINE Vf fold_row(TensorType type, ActForm form, const Unpacked *u, const ActBl
     UNROLL for (int part = 0; part < n_parts; part++, sums += n_planes) {
         t[part] = v_load_int(sums[n_planes - 1][r]);
         if (n_planes == 2) t[part] = v_add_int(v_shift_left(v_load_int(sums[0][r]), 8), t[part]);
-        if (type == TYPE_Q8_0) t[part] = v_add_int(bias_times(type, v_set_int(x->minus_sum)), t[part]);
     }
     return add_sums(type, u, x, t[0], t[n_parts - 1], acc);
 }
@@ -145,8 +142,7 @@ INLINE void add_chunk(TensorType type, ActForm form, bool is_full, int n_rows, b
     else memcpy(a, acc, (size_t)n_rows * sizeof *a);
     if (prepares) prepare_slice(type, c->packed, 0, &c->slice[0]);
     for (int s = 0; s < c->n_slices; s++, x += block_bytes) {
-        const void *codes = type == TYPE_Q8_0 ? (const void *)(c->packed + codes_offset(type, s)) : c->slice[s].w;
-        multiply_slice(type, form, is_full, codes, x, x_stride, sums[s & 1]);
+        multiply_slice(type, form, is_full, c->slice[s].w, x, x_stride, sums[s & 1]);
         if (prepares && s + 1 < c->n_slices) prepare_slice(type, c->packed, s + 1, &c->slice[s + 1]);
         if (s > 0)
             fold_slice(type, form, is_full, n_rows, &c->slice[s - 1], x - block_bytes, x_stride, sums[(s - 1) & 1], a);
@@ -213,4 +209,38 @@ static void matmul_by_tiles(const PackedMatrix *w, const void *x, int64_t n_rows
                                                      .n_valid = w->n_out - tile * TILE_ROWS});
         }
     TILE_RELEASE();
+}
+
+/* ---- the peak ----------------------------------------------------------------------------------------------- */
+
+/* Products of full tiles, four chains of them. */
+static double tile_peak_loop(PeakKind kind, int64_t n_rounds) {
+    static const _Alignas(64) unsigned char zeros[TILE_MAX_ROWS * TILE_MAX_BYTES];
+    TileConfig c = {.palette = 1};
+    for (int t = 0; t < TILE_REGISTERS; t++) c.rows[t] = TILE_MAX_ROWS, c.row_bytes[t] = TILE_MAX_BYTES;
+    TILE_CONFIGURE(&c);
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    TILE_LOAD(4, zeros, TILE_MAX_BYTES);
+    TILE_LOAD(5, zeros, TILE_MAX_BYTES);
+    TILE_LOAD(6, zeros, TILE_MAX_BYTES);
+    TILE_LOAD(7, zeros, TILE_MAX_BYTES);
+    for (int64_t i = 0; i < n_rounds; i++) {
+        if (kind == PEAK_INT8) {
+            TILE_DOT_BYTES(0, 4, 6);
+            TILE_DOT_BYTES(1, 4, 7);
+            TILE_DOT_BYTES(2, 5, 6);
+            TILE_DOT_BYTES(3, 5, 7);
+        } else {
+            TILE_DOT_BF16(0, 4, 6);
+            TILE_DOT_BF16(1, 4, 7);
+            TILE_DOT_BF16(2, 5, 6);
+            TILE_DOT_BF16(3, 5, 7);
+        }
+    }
+    TILE_RELEASE();
+    double inputs = kind == PEAK_INT8 ? TILE_MAX_BYTES : TILE_MAX_BYTES / 2;
+    return (double)n_rounds * 4 * TILE_MAX_ROWS * TILE_ROWS * inputs * 2;
 }

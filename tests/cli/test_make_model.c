@@ -236,13 +236,9 @@ static void nonsense_is_refused(void **state) {
         const char *says;
     } cases[] = {
         {"--arch bert", 2, "unknown architecture 'bert'"},
-<<<<<<< HEAD
         {"--type IQ2_XS", 2, "unknown type or mix 'IQ2_XS'"},
-=======
         {"--delta-dim 16", 2, "architecture llama has no recurrent layers"},
         {"--arch qwen35 --delta-heads 5 --delta-key-heads 2", 2, "5 value heads cannot share 2 key heads evenly"},
-        {"--type Q2_K", 2, "unknown type or mix 'Q2_K'"},
->>>>>>> hyb
         {"--heads 4 --kv-heads 3", 2, "cannot share"},
         {"--head-dim 7", 2, "the width must be even"},
         {"--vocab 100", 2, "--vocab must be from 259"},

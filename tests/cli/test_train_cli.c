@@ -123,7 +123,7 @@ static void noise_resumes_exactly(void **state) {
 /* The file of a drafter names the precision of the products that trained it. */
 static void a_drafter_names_its_precision(void **state) {
     (void)state;
-    for (GemmPrecision p = GEMM_F32; p <= GEMM_BF16; p++) {
+    for (GemmPrecision p = GEMM_F32; p <= GEMM_BF16_TILES; p++) {
         char args[1000], words[100];
         const char *name = gemm_precision_name(p);
         snprintf(args, sizeof args, DRAFTER "-o " OUT " --steps 1 --precision %s", name);
@@ -270,7 +270,7 @@ static void it_refuses_with_a_reason(void **state) {
         {SHAPE "-o " OUT " --kv-heads 3", 2, "must be a divisor"},
         {SHAPE "-o " OUT " --warm-up 120", 2, "--warm-up=120 must be less than"},
         {SHAPE "-o " OUT " --lr fast", 2, "'--lr=fast' must be a number"},
-        {SHAPE "-o " OUT " --precision f16", 2, "'--precision=f16' must be bf16 or f32"},
+        {SHAPE "-o " OUT " --precision f16", 2, "'--precision=f16' must be bf16, f32 or bf16-tiles"},
         {"train target --vocab /nowhere.gguf --data " DATA " -o " OUT, 1, "/nowhere.gguf"},
         {"train target --vocab " VOCAB " --data " VOCAB " -o " OUT, 1, "line 1 is not JSON"},
     };

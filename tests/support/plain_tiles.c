@@ -1,9 +1,12 @@
-/* plain_tiles.c - tiles in plain C, after the pseudocode of LDTILECFG, TILELOADD, TILESTORED, TDPBSSD and TDPBSUD in
+/* plain_tiles.c - tiles in plain C, after the pseudocode of LDTILECFG, TILELOADD, TILESTORED, TDPBSSD and TDPBF16PS in
  * Intel's manual, and the code of table "amx" compiled over them: its bits are tested wherever AVX-512 is at hand. */
 #include "plain_tiles.h"
 
 #if defined(__x86_64__)
 #include "kernels/simd_avx512.h"
+
+#include "format/bf16_dot.h"
+#include "format/blocks.h"
 #include "kernels/tables.h"
 
 #include <stdio.h>
@@ -96,27 +99,60 @@ void plain_tile_store(int t, void *p, size_t stride) {
         memcpy((unsigned char *)p + (size_t)r * stride, tile->row[r], (size_t)tile->n_bytes);
 }
 
-static void dot_row(int32_t *c, int n_columns, const unsigned char *a, int n_bytes, const Tile *b, bool b_is_signed) {
+static void dot_row(int32_t *c, int n_columns, const unsigned char *a, int n_bytes, const Tile *b) {
     for (int k = 0; k < n_bytes; k++)
-        for (int n = 0; n < n_columns; n++) {
-            unsigned char code = b->row[k / 4][n * 4 + k % 4];
-            c[n] += (int8_t)a[k] * (b_is_signed ? (int8_t)code : code);
-        }
+        for (int n = 0; n < n_columns; n++) c[n] += (int8_t)a[k] * (int8_t)b->row[k / 4][n * 4 + k % 4];
 }
 
-void plain_tile_dot(int c, int a, int b, bool b_is_signed) {
-    Tile *sum = filled(c), *left = filled(a), *right = filled(b);
+static void check_product(int c, int a, int b) {
+    const Tile *sum = filled(c), *left = filled(a), *right = filled(b);
     check(c != a && c != b && a != b, "a register is named twice");
     check(sum->n_rows == left->n_rows, "result and left side have different numbers of rows");
     check(sum->n_bytes == right->n_bytes, "result and right side have different numbers of columns");
     check(left->n_bytes == 4 * right->n_rows, "left and right side have different numbers of inputs");
+    count(&plain_tiles_counts.n_products);
+}
+
+void plain_tile_dot_bytes(int c, int a, int b) {
+    check_product(c, a, b);
+    Tile *sum = &state.tile[c];
+    const Tile *left = &state.tile[a], *right = &state.tile[b];
     for (int r = 0; r < sum->n_rows; r++) {
         int32_t row[TILE_MAX_BYTES / 4];
         memcpy(row, sum->row[r], sizeof row);
-        dot_row(row, sum->n_bytes / 4, left->row[r], left->n_bytes - plain_tiles_are_wrong, right, b_is_signed);
+        dot_row(row, sum->n_bytes / 4, left->row[r], left->n_bytes - plain_tiles_are_wrong, right);
         memcpy(sum->row[r], row, sizeof row);
     }
-    count(&plain_tiles_counts.n_products);
+}
+
+/* Number i of the row; a subnormal one is a zero. */
+static float bf16_at(const unsigned char *row, int i) {
+    uint16_t h;
+    memcpy(&h, row + 2 * i, sizeof h);
+    return bf16_to_float(bf16_dot_operand(bf16_to_float(h)));
+}
+
+/* The even and the odd inputs of all pairs are summed apart, from zero and in ascending order, each step rounded once;
+ * then the two sums are added, and then what the register held. Subnormal numbers are zeros on every way. */
+static float dot_bf16(float c, const Tile *left, const Tile *right, int row, int column) {
+    float even = 0, odd = 0;
+    for (int k = 0; k < right->n_rows; k++) {
+        even = bf16_dot_add(bf16_at(left->row[row], 2 * k), bf16_at(right->row[k], 2 * column), even);
+        odd = bf16_dot_add(bf16_at(left->row[row], 2 * k + 1), bf16_at(right->row[k], 2 * column + 1), odd);
+    }
+    return bf16_dot_add(c, 1, bf16_dot_add(odd, 1, even));
+}
+
+void plain_tile_dot_bf16(int c, int a, int b) {
+    check_product(c, a, b);
+    Tile *sum = &state.tile[c];
+    for (int r = 0; r < sum->n_rows; r++)
+        for (int n = 0; n < sum->n_bytes / 4; n++) {
+            float x;
+            memcpy(&x, sum->row[r] + 4 * n, sizeof x);
+            x = dot_bf16(x, &state.tile[a], &state.tile[b], r, n);
+            memcpy(sum->row[r] + 4 * n, &x, sizeof x);
+        }
 }
 
 #define TABLE kernels_plain_tiles

@@ -1,14 +1,18 @@
-/* plain_tiles.h - the tile instructions of kernels/tiles_amx.h in plain C, with everything checked that a CPU would
- * refuse or that would read or write where it must not; and a kernel table over them. */
+/* plain_tiles.h - the tile instructions of base/tiles_amx.h in plain C, with everything checked that a CPU would
+ * refuse or that would read or write where it must not; and a kernel table and a product of matrices over them. */
 #ifndef TESTS_PLAIN_TILES_H
 #define TESTS_PLAIN_TILES_H
 
+#include "base/tile_config.h"
 #include "kernels/kernels.h"
-#include "kernels/tile_config.h"
+#include "train/ops/gemm_bf16.h"
 
 #include <stddef.h>
 
 extern const Kernels kernels_plain_tiles; /* AVX-512 with VNNI, and these tiles */
+
+/* gemm_amx.c over these tiles; needs AVX-512 with BF16 (plain_gemm_tiles.c). */
+void gemm_bf16_plain_tiles(const Bf16Product *p);
 
 /* What a check that fails calls; it does not return. NULL, the default: print and abort. */
 extern void (*plain_tiles_on_fault)(const char *what);
@@ -25,14 +29,15 @@ void plain_tile_release(void);
 void plain_tile_zero(int t);
 void plain_tile_load(int t, const void *p, size_t stride);
 void plain_tile_store(int t, void *p, size_t stride);
-void plain_tile_dot(int c, int a, int b, bool b_is_signed);
+void plain_tile_dot_bytes(int c, int a, int b);
+void plain_tile_dot_bf16(int c, int a, int b);
 
 #define TILE_CONFIGURE(config) plain_tile_configure(config)
 #define TILE_RELEASE() plain_tile_release()
 #define TILE_ZERO(t) plain_tile_zero(t)
 #define TILE_LOAD(t, p, stride) plain_tile_load(t, p, stride)
 #define TILE_STORE(t, p, stride) plain_tile_store(t, p, stride)
-#define TILE_DOT_SIGNED(c, a, b) plain_tile_dot(c, a, b, true)
-#define TILE_DOT_UNSIGNED(c, a, b) plain_tile_dot(c, a, b, false)
+#define TILE_DOT_BYTES(c, a, b) plain_tile_dot_bytes(c, a, b)
+#define TILE_DOT_BF16(c, a, b) plain_tile_dot_bf16(c, a, b)
 
 #endif

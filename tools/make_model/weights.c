@@ -297,12 +297,9 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     char name[64];
     bool is_fused = plan_is(p, "phi3");
-<<<<<<< HEAD
-    add_vector(all, w, in_layer(name, l, plan_is(p, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight"),
-=======
-    add_vector(all, w, in_layer(name, l, plan_is(p, HYBRIDS) ? "post_attention_norm.weight" : "ffn_norm.weight"),
->>>>>>> hyb
-               p->dim, 1, 0.1);
+    bool has_post_name = plan_is(p, "gpt-oss " HYBRIDS);
+    add_vector(all, w, in_layer(name, l, has_post_name ? "post_attention_norm.weight" : "ffn_norm.weight"), p->dim, 1,
+               0.1);
     if (p->n_experts) {
         add_experts(all, w, l, more_bits);
     } else {

@@ -104,6 +104,13 @@ static void print_row(const Report *r, int64_t i) {
     putchar('\n');
 }
 
+static void print_tiles(const MachineSpeed *speed) {
+    const double *tiles = speed->tile_gop_s;
+    if (tiles[PEAK_INT8] > 0)
+        printf("\n          AMX tiles: int8 %.0f, bf16 %.0f billion operations/s", tiles[PEAK_INT8], tiles[PEAK_BF16]);
+    else printf("\n          AMX tiles: not on this machine");
+}
+
 static void print_text(const Report *r) {
     const double *peak = r->speed.peak_gop_s;
     const Weights *w = r->weights;
@@ -111,9 +118,11 @@ static void print_text(const Report *r) {
     printf("machine   %d thread%s, backend %s, kernels %s, activations %s\n          kernels of this CPU:", n_threads,
            n_threads == 1 ? "" : "s", w->backend->name, w->options.kernels, weights_activations(w));
     for (const char *const *name = w->backend->kernel_names(); *name; name++) printf(" %s", *name);
-    if (has_limits(r))
+    if (has_limits(r)) {
         printf("\n          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s", r->speed.read_gb_s,
                peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
+        print_tiles(&r->speed);
+    }
     printf("\nmodel     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,
            r->args->n_context);
     if (has_limits(r))
@@ -142,12 +151,15 @@ static int print_json(const Report *r, fr_error *err) {
     for (int64_t i = 0; i < r->n_split; i++)
         json_array_append_new(split,
                               perf_parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->speed));
-    json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:o, s:o}", "threads",
+    const double *tiles = r->speed.tile_gop_s; /* null: not on this machine */
+    json_t *j = json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:i, s:o, s:o}", "threads",
                           r->args->model.device->n_threads, "backend", r->weights->backend->name, "kernel_table",
                           r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s",
                           r->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s",
-                          peak[PEAK_F32], "weight_gb", r->work.weight_bytes * 1e-9, "context", r->args->n_context,
-                          "forward", rows, "split", split);
+                          peak[PEAK_F32], "tile_int8_gop_s",
+                          tiles[PEAK_INT8] > 0 ? json_real(tiles[PEAK_INT8]) : json_null(), "tile_bf16_gop_s",
+                          tiles[PEAK_BF16] > 0 ? json_real(tiles[PEAK_BF16]) : json_null(), "weight_gb",
+                          r->work.weight_bytes * 1e-9, "context", r->args->n_context, "forward", rows, "split", split);
     return json_print(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6), err);
 }
 
@@ -177,8 +189,7 @@ static int measure(Report *r, Executor *e, fr_error *err) {
     if (!status) status = cost_machine_speed(r->weights, r->args->model.n_threads, &after, err);
     if (status) return status;
     if (after.read_gb_s > r->speed.read_gb_s) r->speed.read_gb_s = after.read_gb_s;
-    for (int k = 0; k < PEAK_COUNT; k++)
-        if (after.peak_gop_s[k] > r->speed.peak_gop_s[k]) r->speed.peak_gop_s[k] = after.peak_gop_s[k];
+    machine_speed_keep_peaks(&r->speed, &after);
     return FR_OK;
 }
 

@@ -52,8 +52,7 @@ static int measure_between_peaks(Figures *f, const CliModel *m, Executor *e, dou
     int status = cost_machine_speed(m->weights, m->n_threads, &f->speed, err);
     if (!status) status = measure(f, m, e, seconds, err);
     if (!status) status = cost_machine_speed(m->weights, m->n_threads, &after, err);
-    for (int k = 0; !status && k < PEAK_COUNT; k++)
-        if (after.peak_gop_s[k] > f->speed.peak_gop_s[k]) f->speed.peak_gop_s[k] = after.peak_gop_s[k];
+    if (!status) machine_speed_keep_peaks(&f->speed, &after);
     return status;
 }
 

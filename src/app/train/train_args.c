@@ -178,10 +178,12 @@ const Option train_args_options[] = {
      OPT_FLAG(TrainArgs, is_idle),
      .help = "run only while nothing else wants the processor (SCHED_IDLE; where that is refused, nice 19)"},
     {.key = "precision",
-     OPT_CHOICE(TrainArgs, precision, "bf16", "f32"),
-     .values = (const int32_t[]){GEMM_BF16, GEMM_F32},
-     .default_help = "bf16 if the CPU multiplies BF16, else f32",
-     .help = "type that the inputs of matrix products are rounded to; sums are f32; the file records it"},
+     OPT_CHOICE(TrainArgs, precision, "bf16", "f32", "bf16-tiles"),
+     .values = (const int32_t[]){GEMM_BF16, GEMM_F32, GEMM_BF16_TILES},
+     .default_help = "bf16 if the CPU multiplies BF16 faster than floats, else f32",
+     .help = "type that the inputs of matrix products are rounded to; sums are f32, of bf16-tiles in the order of AMX "
+             "tiles; the "
+             "file records it"},
     {.key = NULL},
 };
 

@@ -1,6 +1,6 @@
-/* gemm.c - chooses, once for the process, which kernel multiplies matrices: OpenBLAS in float, or one of two BF16
- * kernels with the same bits. The program chooses BF16 where the CPU has AVX-512 BF16; docs/TRAINING.md compares the
- * speed and the losses.
+/* gemm.c - chooses, once for the process, which kernel multiplies matrices: OpenBLAS in float, or for each of two BF16
+ * precisions the CPU's kernel or plain C, with the same bits. The program chooses BF16 where the CPU multiplies it faster
+ * than floats; docs/TRAINING.md compares the speed and the losses.
  *
  * OpenBLAS is loaded when float is chosen, not when the program starts. Linked to the program it would be loaded by
  * every command: 40 MB of address space, a thread that it starts, and an endless loop where it gets no memory. Without
@@ -8,6 +8,7 @@
 #include "train/ops/gemm.h"
 
 #include "base/threads.h"
+#include "base/tile_config.h"
 #include "train/ops/gemm_bf16.h"
 
 #include <cblas.h>
@@ -20,6 +21,7 @@ static const size_t LIBRARY_BYTES = (size_t)64 << 20, BUFFER_BYTES = (size_t)128
 
 /* NULL: products in float. Written once, before any product, as is the next. */
 static void (*multiply_bf16)(const Bf16Product *p);
+static GemmPrecision precision_in_use;
 static __typeof__(&cblas_sgemm) multiply_f32;
 
 static bool has_avx512_bf16(void) {
@@ -84,28 +86,53 @@ static int load_openblas(int n_threads, fr_error *err) {
 
 /* ---- the choice ---------------------------------------------------------------------------------- */
 
+bool gemm_has_instructions(GemmPrecision precision) {
+    return precision == GEMM_F32 || (has_avx512_bf16() && (precision == GEMM_BF16 || tiles_available()));
+}
+
+#if defined(__x86_64__)
+static bool fast_bf16(void) { return gemm_bf16_is_faster(); }
+static void (*kernel_of(GemmPrecision precision))(const Bf16Product *) {
+    if (precision == GEMM_F32) return NULL;
+    if (precision == GEMM_BF16) return gemm_has_instructions(precision) ? gemm_bf16_avx512 : gemm_bf16_plain;
+    return gemm_has_instructions(precision) ? gemm_bf16_tiles_amx : gemm_bf16_tiles_plain;
+}
+#else
+static bool fast_bf16(void) { return false; }
+static void (*kernel_of(GemmPrecision precision))(const Bf16Product *) {
+    return precision == GEMM_F32 ? NULL : precision == GEMM_BF16 ? gemm_bf16_plain : gemm_bf16_tiles_plain;
+}
+#endif
+
 int gemm_open(GemmPrecision precision, int n_threads, fr_error *err) {
     fr_assert(n_threads >= 1 && n_threads <= THREADS_MAX);
     if (precision == GEMM_F32) {
         int status = multiply_f32 ? FR_OK : load_openblas(n_threads, err);
         if (status) return status;
     }
-    multiply_bf16 = precision == GEMM_F32 ? NULL : gemm_bf16_plain;
-#if defined(__x86_64__)
-    if (precision == GEMM_BF16 && has_avx512_bf16()) multiply_bf16 = gemm_bf16_avx512;
-#endif
+    multiply_bf16 = kernel_of(precision);
+    precision_in_use = precision;
     return FR_OK;
 }
 
-GemmPrecision gemm_precision(void) { return multiply_bf16 ? GEMM_BF16 : GEMM_F32; }
+GemmPrecision gemm_precision(void) { return precision_in_use; }
 
-GemmPrecision gemm_best_precision(void) { return has_avx512_bf16() ? GEMM_BF16 : GEMM_F32; }
+GemmPrecision gemm_best_precision(void) {
+    static int is_faster = -1; /* the program asks before it starts threads */
+    if (is_faster < 0) is_faster = has_avx512_bf16() && fast_bf16();
+    return is_faster ? GEMM_BF16 : GEMM_F32;
+}
 
-const char *gemm_precision_name(GemmPrecision precision) { return precision == GEMM_BF16 ? "bf16" : "f32"; }
+const char *gemm_precision_name(GemmPrecision precision) {
+    static const char *const names[] = {[GEMM_F32] = "f32", [GEMM_BF16] = "bf16", [GEMM_BF16_TILES] = "bf16-tiles"};
+    return names[precision];
+}
 
 const char *gemm_description(void) {
-    if (!multiply_bf16) return "float (OpenBLAS)";
-    return multiply_bf16 == gemm_bf16_plain ? "BF16 (plain C, slow)" : "BF16 (AVX-512)";
+    bool is_fast = gemm_has_instructions(precision_in_use);
+    if (precision_in_use == GEMM_F32) return "float (OpenBLAS)";
+    if (precision_in_use == GEMM_BF16) return is_fast ? "BF16 (AVX-512)" : "BF16 (plain C, slow)";
+    return is_fast ? "BF16 tiles (AMX)" : "BF16 tiles (plain C, slow)";
 }
 
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,

@@ -1,0 +1,7 @@
+/* plain_gemm_tiles.c - the code of gemm_amx.c over tiles in plain C. */
+#include "plain_tiles.h"
+
+#if defined(__x86_64__)
+#define TILE_GEMM gemm_bf16_plain_tiles
+#include "train/ops/gemm_tile_body.h"
+#endif
