@@ -9,40 +9,12 @@
 
 static ServeRig server;
 
-/* Puts another template into a copy of the file, padded to the length of the old one. */
-static void make_thinker(const char *path) {
-    static const char key[] = "tokenizer.chat_template";
-    static const char template[] =
-        "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
-        "{{ m.content }} {% endfor %}<think>";
-    FILE *f = fopen(SERVE_MODEL, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    size_t size = (size_t)ftell(f);
-    char *bytes = malloc(size);
-    rewind(f);
-    assert_int_equal(fread(bytes, 1, size, f), size);
-    fclose(f);
-    char *at = memmem(bytes, size, key, sizeof key - 1);
-    assert_non_null(at);
-    at += sizeof key - 1 + 4; /* the type; then the length */
-    uint64_t n;
-    memcpy(&n, at, sizeof n);
-    assert_true(n > sizeof template);
-    memset(at + 8, ' ', n);
-    memcpy(at + 8, template, sizeof template - 1);
-    f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, size, f), size);
-    fclose(f);
-    free(bytes);
-}
-
 static int start(void **state) {
     (void)state;
     char path[700], args[1024];
     snprintf(path, sizeof path, "%s/thinker.gguf", serve_rig_folder());
-    make_thinker(path);
+    serve_write_model(path, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
+                            "{{ m.content }} {% endfor %}<think>");
     snprintf(args, sizeof args, "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s", path);
     serve_start(&server, args);
     return 0;
