@@ -14,7 +14,7 @@ static bool has_module(const char *name) {
     return folder && access(path, R_OK) == 0 && system("command -v node >/dev/null 2>&1") == 0;
 }
 
-/* has_tools: with a second model, `toolbox`, whose template lists tools. */
+/* has_tools: with a second model, `toolbox`, whose template lists tools and is of the family chatml. */
 static void run_script(const char *script, const char *module, bool has_tools) {
     char command[1024], path[700], args[1024];
     ServeRig s;
@@ -25,9 +25,9 @@ static void run_script(const char *script, const char *module, bool has_tools) {
         skip();
     }
     snprintf(path, sizeof path, "%s/toolbox.gguf", serve_rig_folder());
-    serve_write_model(
-        path, "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.content }} "
-              "{% endfor %}");
+    serve_write_model(path,
+                      "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}<|im_start|>"
+                      "{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}");
     snprintf(args, sizeof args, "-t 2 --draft ngram-trie --draft suffix -m " SERVE_MODEL "%s%s",
              has_tools ? " -m toolbox=" : "", has_tools ? path : "");
     serve_start(&s, args);
@@ -45,6 +45,16 @@ static void npm_openai(void **state) {
 static void npm_openai_responses(void **state) {
     (void)state;
     run_script("check_responses.mjs", "openai", false);
+}
+
+static void npm_openai_with_zod(void **state) {
+    (void)state;
+    run_script("check_structured.mjs", "zod", false);
+}
+
+static void npm_ajv_on_served_schemas(void **state) {
+    (void)state;
+    run_script("check_schemas.mjs", "ajv-formats", false);
 }
 
 static void npm_anthropic(void **state) {
@@ -148,10 +158,11 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(npm_openai),    cmocka_unit_test(npm_openai_responses),
-        cmocka_unit_test(npm_anthropic), cmocka_unit_test(npm_ai),
-        cmocka_unit_test(npm_langchain), cmocka_unit_test(wrk_gets_an_answer_to_each_request),
-        cmocka_unit_test(curl_over_tls), cmocka_unit_test(promtool_accepts_the_metrics),
+        cmocka_unit_test(npm_openai),          cmocka_unit_test(npm_openai_responses),
+        cmocka_unit_test(npm_openai_with_zod), cmocka_unit_test(npm_ajv_on_served_schemas),
+        cmocka_unit_test(npm_anthropic),       cmocka_unit_test(npm_ai),
+        cmocka_unit_test(npm_langchain),       cmocka_unit_test(wrk_gets_an_answer_to_each_request),
+        cmocka_unit_test(curl_over_tls),       cmocka_unit_test(promtool_accepts_the_metrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

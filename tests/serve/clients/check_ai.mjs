@@ -21,8 +21,8 @@ const slots = async () => (await (await fetch(url + '/slots')).json()).length;
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const weather = tool({
   description: 'the weather of a city',
-  inputSchema: jsonSchema({ type: 'object', properties: { city: { type: 'string' } }, required: ['city'] }),
-  execute: async () => 'rain',
+  inputSchema: jsonSchema({ type: 'object', properties: { city: { enum: ['Oslo', 'Rome'] } }, required: ['city'] }),
+  execute: async ({ city }) => 'rain in ' + city,
 });
 
 const checks = {
@@ -54,8 +54,18 @@ const checks = {
     const without = await generateText(options);
     const result = await generateText({ ...options, tools: { weather } });
     assert.ok(result.usage.inputTokens > without.usage.inputTokens);
-    assert.deepEqual(result.toolCalls, []); // the model tells tales, whatever it is given
+    assert.deepEqual(result.toolCalls, []); // the model tells tales, unless it must call
     assert.ok(result.text.length > 10);
+  },
+  async 'a tool is called, and its result is there'() {
+    const options = { model: provider('toolbox'), prompt, maxOutputTokens: 250, temperature: 0.8, seed: 3, tools: { weather }, toolChoice: 'required' };
+    const result = await generateText(options);
+    assert.equal(result.finishReason, 'tool-calls');
+    assert.equal(result.toolCalls[0].toolName, 'weather');
+    assert.match(result.toolResults[0].output, /^rain in (Oslo|Rome)$/);
+    const stream = streamText(options);
+    await stream.consumeStream();
+    assert.deepEqual((await stream.toolCalls)[0].input, result.toolCalls[0].input);
   },
   async 'tools that the template has no place for are refused'() {
     await assert.rejects(generateText({ model: provider('target'), prompt, maxRetries: 0, tools: { weather } }), (error) => {

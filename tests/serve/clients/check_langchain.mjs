@@ -39,11 +39,14 @@ const checks = {
     for (let i = 0; i < prompts.length; i++) assert.equal(together[i].content, (await chat.invoke(prompts[i])).content);
   },
   async 'bound tools reach the template'() {
-    const tools = [{ type: 'function', function: { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } } }];
+    const tools = [{ type: 'function', function: { name: 'weather', parameters: { type: 'object', properties: { city: { enum: ['Oslo', 'Rome'] } }, required: ['city'] } } }];
     const chat = model({ model: 'toolbox', maxTokens: 20, temperature: 0 });
     const without = await chat.invoke('Hello'), answer = await chat.bindTools(tools).invoke('Hello');
     assert.ok(answer.usage_metadata.input_tokens > without.usage_metadata.input_tokens);
-    assert.deepEqual(answer.tool_calls, []); // the model tells tales, whatever it is given
+    assert.deepEqual(answer.tool_calls, []); // the model tells tales, unless it must call
+    const call = await model({ model: 'toolbox', maxTokens: 250, temperature: 0 }).bindTools(tools, { tool_choice: 'required' }).invoke('Hello');
+    assert.equal(call.tool_calls[0].name, 'weather');
+    assert.ok(['Oslo', 'Rome'].includes(call.tool_calls[0].args.city));
   },
   async 'the Responses API'() {
     const chat = model({ useResponsesApi: true, maxTokens: 30, temperature: 0, zdrEnabled: true });

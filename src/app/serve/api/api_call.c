@@ -151,7 +151,8 @@ static void end_choice(Choice *c) {
                                    .submitted_s = c->submitted_s,
                                    .opened_s = c->opened_s,
                                    .first_token_s = c->first_token_s,
-                                   .ended_s = c->ended_s};
+                                   .ended_s = c->ended_s,
+                                   .is_constrained = call->plan.grammar != NULL};
     metrics_add_generation(&call->service->metrics.models[g->model - call->service->models], &times);
     g->model->n_active--;
     generation_free(g);
@@ -166,13 +167,9 @@ static bool keep_tokens(Choice *c, const TokenBatch *fresh) {
     if (!is_kept && format->keep && !format->keep(c, fresh)) return false;
     if (!is_kept && !format->keep && fresh->text.n && !buf_append(&c->text, fresh->text.data, fresh->text.n))
         return false;
-    if (!c->call->plan.returns_tokens) return true;
-    for (size_t i = 0; i < fresh->n; i++) {
-        TokenRecord record = fresh->tokens[i];
-        record.n_text = 0;
-        if (!token_batch_append(&c->tokens, &record, NULL)) return false;
-    }
-    return true;
+    const Plan *plan = &c->call->plan;
+    bool keeps = plan->returns_tokens || (plan->wants_logprobs && !plan->streams);
+    return !keeps || token_batch_copy(&c->tokens, fresh);
 }
 
 static void observe_tokens(Choice *c, const TokenBatch *fresh) {
@@ -243,7 +240,13 @@ static bool make_choice(ApiCall *call, int i) {
                                   .tree_budget = plan->tree_budget,
                                   .ignore_eos = plan->ignore_eos,
                                   .prediction = plan->prediction,
-                                  .n_prediction = plan->n_prediction};
+                                  .n_prediction = plan->n_prediction,
+                                  .want_logprobs = plan->wants_logprobs,
+                                  .n_top_logprobs = plan->n_top_logprobs,
+                                  .logit_bias = plan->bias,
+                                  .n_logit_bias = plan->n_bias,
+                                  .grammar = cached_grammar(plan->grammar),
+                                  .grammar_after = plan->grammar_after};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];
     *c = (Choice){.call = call, .index = i, .text.max_bytes = TEXT_MAX};
