@@ -27,7 +27,13 @@ void chat_say(const char *sentence, ...) {
     va_start(ap, sentence);
     int n = vasprintf(&text, sentence, ap);
     va_end(ap);
-    if (n < 0) return;
+    if (n < 0) { /* no memory: unbroken, then */
+        va_start(ap, sentence);
+        vfprintf(stderr, sentence, ap);
+        va_end(ap);
+        fputc('\n', stderr);
+        return;
+    }
     Buf wrapped = {.max_bytes = 1 << 20};
     bool is_wrapped = isatty(STDERR_FILENO) && !fits_in_a_line(text) && text_wrap(&wrapped, text, 0, 0, CLI_WIDTH) &&
                       buf_append(&wrapped, "", 1);
