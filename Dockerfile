@@ -3,6 +3,7 @@
 #     docker build -t forerun .
 #     docker run --rm forerun run -m /usr/share/forerun/models/target.gguf -p "Once upon a time"
 #     docker run --rm -it -v "$PWD:/work" forerun run -m model.gguf -p "Once upon a time"
+#     docker run --rm -p 8080:8080 -v "$PWD:/work" forerun serve -m model.gguf --host 0.0.0.0
 FROM debian:bookworm-slim AS build
 WORKDIR /src
 # The list of packages is the Makefile's, so that a change of the sources does not install them again.
@@ -30,5 +31,6 @@ COPY --from=build /out/usr /usr
 RUN ldconfig
 USER forerun
 WORKDIR /work
+EXPOSE 8080
 ENTRYPOINT ["forerun"]
 CMD ["--help"]

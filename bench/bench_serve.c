@@ -43,7 +43,7 @@ static struct {
        .checks = true};
 
 static const struct argp_option arguments[] = {
-    {"host", 'h', "ADDRESS", 0, "numeric address of the server (127.0.0.1)", 0},
+    {"host", 'H', "ADDRESS", 0, "numeric address of the server (127.0.0.1)", 0},
     {"port", 'p', "N", 0, "its port (8080)", 0},
     {"clients", 'c', "N", 0, "clients at once (32)", 1},
     {"requests", 'n', "N", 0, "requests of all clients together (640)", 1},
@@ -75,7 +75,7 @@ static int integer(struct argp_state *state, const char *text, int least, int mo
 static error_t parse(int key, char *text, struct argp_state *state) {
     static char header[256];
     switch (key) {
-    case 'h': o.host = text; return 0;
+    case 'H': o.host = text; return 0;
     case 'p': o.port = integer(state, text, 1, 65535); return 0;
     case 'c': o.n_clients = integer(state, text, 1, MAX_CLIENTS); return 0;
     case 'n': o.n_requests = integer(state, text, 1, INT32_MAX); return 0;

@@ -14,8 +14,9 @@ static bool has_module(const char *name) {
     return folder && access(path, R_OK) == 0 && system("command -v node >/dev/null 2>&1") == 0;
 }
 
-static void run_script(const char *script, const char *module) {
-    char command[1024];
+/* has_tools: with a second model, `toolbox`, whose template lists tools and is of the family chatml. */
+static void run_script(const char *script, const char *module, bool has_tools) {
+    char command[1024], path[700], args[1024];
     ServeRig s;
     if (!has_module(module)) {
         print_message(
@@ -23,7 +24,13 @@ static void run_script(const char *script, const char *module) {
             module);
         skip();
     }
-    serve_start(&s, "-t 2 --draft ngram-trie --draft suffix");
+    snprintf(path, sizeof path, "%s/toolbox.gguf", serve_rig_folder());
+    serve_write_model(path,
+                      "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}<|im_start|>"
+                      "{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}");
+    snprintf(args, sizeof args, "-t 2 --draft ngram-trie --draft suffix -m " SERVE_MODEL "%s%s",
+             has_tools ? " -m toolbox=" : "", has_tools ? path : "");
+    serve_start(&s, args);
     snprintf(command, sizeof command, "timeout 120 node tests/serve/clients/%s http://127.0.0.1:%d", script, s.port);
     int status = system(command);
     assert_int_equal(serve_stop(&s), 0);
@@ -32,27 +39,59 @@ static void run_script(const char *script, const char *module) {
 
 static void npm_openai(void **state) {
     (void)state;
-    run_script("check_openai.mjs", "openai");
+    run_script("check_openai.mjs", "openai", false);
 }
 
 static void npm_openai_responses(void **state) {
     (void)state;
-    run_script("check_responses.mjs", "openai");
+    run_script("check_responses.mjs", "openai", false);
 }
 
 static void npm_openai_with_zod(void **state) {
     (void)state;
-    run_script("check_structured.mjs", "zod");
+    run_script("check_structured.mjs", "zod", false);
 }
 
 static void npm_ajv_on_served_schemas(void **state) {
     (void)state;
-    run_script("check_schemas.mjs", "ajv-formats");
+    run_script("check_schemas.mjs", "ajv-formats", false);
 }
 
 static void npm_anthropic(void **state) {
     (void)state;
-    run_script("check_anthropic.mjs", "@anthropic-ai/sdk");
+    run_script("check_anthropic.mjs", "@anthropic-ai/sdk", false);
+}
+
+static void npm_ai(void **state) {
+    (void)state;
+    run_script("check_ai.mjs", "@ai-sdk/openai-compatible", true);
+}
+
+static void npm_langchain(void **state) {
+    (void)state;
+    run_script("check_langchain.mjs", "@langchain/openai", true);
+}
+
+/* wrk keeps its connections open and sends as fast as it gets answers. */
+static void wrk_gets_an_answer_to_each_request(void **state) {
+    (void)state;
+    char command[2048], path[700];
+    ServeRig s;
+    if (system("command -v wrk >/dev/null 2>&1") != 0) {
+        print_message("skipped: no wrk\n");
+        skip();
+    }
+    serve_start(&s, "-t 1 --quiet");
+    snprintf(path, sizeof path, "%s/serve.lua", serve_rig_folder());
+    FILE *f = fopen(path, "w");
+    fputs("wrk.method = 'POST'\nwrk.body = '{\"prompt\": \"Once\", \"max_tokens\": 4}'\n", f);
+    fclose(f);
+    snprintf(command, sizeof command,
+             "wrk -t 1 -c 32 -d 2s --timeout 30s -s %s http://127.0.0.1:%d/v1/completions > %s/wrk.txt && "
+             "! grep -E 'Non-2xx|Socket errors' %s/wrk.txt && grep -q 'requests in' %s/wrk.txt",
+             path, s.port, serve_rig_folder(), serve_rig_folder(), serve_rig_folder());
+    assert_int_equal(system(command), 0);
+    assert_int_equal(serve_stop(&s), 0);
 }
 
 /* A certificate of our own, as the documentation of openssl makes one. */
@@ -119,13 +158,11 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(npm_openai),
-        cmocka_unit_test(npm_openai_responses),
-        cmocka_unit_test(npm_openai_with_zod),
-        cmocka_unit_test(npm_ajv_on_served_schemas),
-        cmocka_unit_test(npm_anthropic),
-        cmocka_unit_test(curl_over_tls),
-        cmocka_unit_test(promtool_accepts_the_metrics),
+        cmocka_unit_test(npm_openai),          cmocka_unit_test(npm_openai_responses),
+        cmocka_unit_test(npm_openai_with_zod), cmocka_unit_test(npm_ajv_on_served_schemas),
+        cmocka_unit_test(npm_anthropic),       cmocka_unit_test(npm_ai),
+        cmocka_unit_test(npm_langchain),       cmocka_unit_test(wrk_gets_an_answer_to_each_request),
+        cmocka_unit_test(curl_over_tls),       cmocka_unit_test(promtool_accepts_the_metrics),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

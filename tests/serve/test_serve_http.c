@@ -197,17 +197,19 @@ static void slow_senders_are_closed(void **state) {
 /* All of them are connected before the first is answered. */
 static void a_burst_of_connections_is_answered(void **state) {
     (void)state;
-    enum { N = 256 };
-    static int fds[N];
+    static const int sizes[] = {128, 256, 384};
+    static int fds[384];
     char post[600];
     serve_format_post(post, sizeof post, "/v1/completions", BODY);
-    for (int i = 0; i < N; i++) fds[i] = serve_connect(&server);
-    for (int i = 0; i < N; i++) serve_send(fds[i], post);
-    for (int i = 0; i < N; i++) {
-        Answer a = serve_read_answer(fds[i]);
-        assert_int_equal(a.status, 200);
-        answer_free(&a);
-        close(fds[i]);
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < sizes[k]; i++) fds[i] = serve_connect(&server);
+        for (int i = 0; i < sizes[k]; i++) serve_send(fds[i], post);
+        for (int i = 0; i < sizes[k]; i++) {
+            Answer a = serve_read_answer(fds[i]);
+            if (a.status != 200) fail_msg("%d at once: connection %d has status %d", sizes[k], i, a.status);
+            answer_free(&a);
+            close(fds[i]);
+        }
     }
 }
 

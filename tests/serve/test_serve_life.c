@@ -86,6 +86,41 @@ static void a_hang_up_frees_its_place_at_each_stage(void **state) {
     assert_int_equal(serve_stop(&s), 0);
 }
 
+/* From the hang-up until the engine has closed the request: the median, because other programs run beside the test. */
+static double median_ms_to_free(const ServeRig *s, const char *body, const char *begun) {
+    enum { N_TIMES = 9 };
+    double times[N_TIMES];
+    for (int i = 0; i < N_TIMES; i++) {
+        int fd = post(s, "/v1/completions", body);
+        if (begun) assert_true(serve_read_until(fd, begun));
+        else serve_wait_metric(s, RUNNING, 1);
+        double start_s = clock_s();
+        close(fd);
+        while (serve_metric(s, RUNNING) > 0 && clock_s() < start_s + SERVE_WAIT_S) {}
+        times[i] = (clock_s() - start_s) * 1e3;
+        for (int k = i; k > 0 && times[k - 1] > times[k]; k--) {
+            double swap = times[k];
+            times[k] = times[k - 1], times[k - 1] = swap;
+        }
+    }
+    return times[N_TIMES / 2];
+}
+
+/* A step of this model takes some milliseconds. */
+static void a_hang_up_frees_its_place_within_50_ms(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    print_message("skipped: a sanitizer makes steps longer\n");
+    skip();
+#endif
+    ServeRig s;
+    serve_start(&s, "-t 1 -c 1024 --draft none --quiet");
+    double streaming = median_ms_to_free(&s, LONG_STREAM, "\"text\":"), whole = median_ms_to_free(&s, LONG_WHOLE, NULL);
+    print_message("%.1f ms streaming, %.1f ms not streaming\n", streaming, whole);
+    assert_true(streaming < 50 && whole < 50);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 static void a_full_queue_answers_429(void **state) {
     (void)state;
     ServeRig s;
@@ -215,6 +250,7 @@ int main(int argc, char **argv) {
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hang_up_frees_its_place_at_each_stage),
+        cmocka_unit_test(a_hang_up_frees_its_place_within_50_ms),
         cmocka_unit_test(a_full_queue_answers_429),
         cmocka_unit_test(a_slow_reader_is_hung_up_on),
         cmocka_unit_test(sigterm_finishes_what_runs_and_refuses_the_rest),

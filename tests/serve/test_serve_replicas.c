@@ -186,6 +186,36 @@ static void requests_with_one_first_message_go_to_one_replica(void **state) {
     assert_int_equal(serve_stop(&r.two), 0);
 }
 
+/* A proxy may collect what it passes on; these tokens must come when they are generated. */
+static void a_stream_comes_token_by_token(void **state) {
+    (void)state;
+    Replicas r;
+    char body[512], request[1024];
+    start_replicas(&r);
+    make_body(body, sizeof body, 50, true, ", \"draft\": \"none\"");
+    snprintf(request, sizeof request,
+             "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
+             "%zu\r\n\r\n%s",
+             strlen(body), body);
+    double least = 1; /* of several times, because other programs run beside the test */
+    for (int i = 0; i < 6; i++) {
+        int fd = serve_connect(&r.proxy);
+        double start_s = clock_s();
+        serve_send(fd, request);
+        assert_true(serve_read_until(fd, "\"content\":\""));
+        double first_s = clock_s() - start_s;
+        bool is_later = serve_read_until(fd, "data: [DONE]"); /* not in one piece with the first text */
+        double part = is_later ? first_s / (clock_s() - start_s) : 1;
+        if (part < least) least = part;
+        close(fd);
+    }
+    print_message("the first text came after %.2f of the time\n", least);
+    assert_true(least < 0.3);
+    stop_proxy(&r);
+    assert_int_equal(serve_stop(&r.one), 0);
+    assert_int_equal(serve_stop(&r.two), 0);
+}
+
 static void a_killed_replica_costs_no_request_that_has_no_byte(void **state) {
     (void)state;
     Replicas r;
@@ -225,6 +255,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_configuration_has_no_warnings),
         cmocka_unit_test(requests_with_one_first_message_go_to_one_replica),
+        cmocka_unit_test(a_stream_comes_token_by_token),
         cmocka_unit_test(a_killed_replica_costs_no_request_that_has_no_byte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,42 +10,16 @@
 
 static ServeRig server;
 
-/* Puts another template into a copy of the file, padded to the length of the old one. */
-static void make_model(const char *path, const char *template) {
-    static const char key[] = "tokenizer.chat_template";
-    FILE *f = fopen(SERVE_MODEL, "rb");
-    assert_non_null(f);
-    fseek(f, 0, SEEK_END);
-    size_t size = (size_t)ftell(f);
-    char *bytes = malloc(size);
-    rewind(f);
-    assert_int_equal(fread(bytes, 1, size, f), size);
-    fclose(f);
-    char *at = memmem(bytes, size, key, sizeof key - 1);
-    assert_non_null(at);
-    at += sizeof key - 1 + 4; /* the type; then the length */
-    uint64_t n;
-    memcpy(&n, at, sizeof n);
-    assert_true(n > strlen(template));
-    memset(at + 8, ' ', n);
-    memcpy(at + 8, template, strlen(template));
-    f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, size, f), size);
-    fclose(f);
-    free(bytes);
-}
-
 static int start(void **state) {
     (void)state;
     char thinker[700], caller[700], args[2000];
     snprintf(thinker, sizeof thinker, "%s/thinker.gguf", serve_rig_folder());
     snprintf(caller, sizeof caller, "%s/caller.gguf", serve_rig_folder());
-    make_model(thinker, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
-                        "{{ m.content }} {% endfor %}<think>");
-    make_model(caller,
-               "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}<|im_start|>{{ m.role }} "
-               "{{ m.content }}<|im_end|>{% endfor %}");
+    serve_write_model(thinker, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
+                               "{{ m.content }} {% endfor %}<think>");
+    serve_write_model(
+        caller, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}<|im_start|>{{ m.role }} "
+                "{{ m.content }}<|im_end|>{% endfor %}");
     snprintf(args, sizeof args,
              "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s -m caller=%s", thinker,
              caller);

@@ -70,6 +70,32 @@ void serve_start(ServeRig *s, const char *args) {
     if (s->pid < 0 || s->port == 0) fail_msg("the server did not start: %s", command);
 }
 
+/* Padded with spaces to the length of the old template, so that nothing else in the file moves. */
+void serve_write_model(const char *path, const char *chat_template) {
+    static const char key[] = "tokenizer.chat_template";
+    FILE *f = fopen(SERVE_MODEL, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    size_t size = (size_t)ftell(f);
+    char *bytes = malloc(size);
+    rewind(f);
+    assert_int_equal(fread(bytes, 1, size, f), size);
+    fclose(f);
+    char *at = memmem(bytes, size, key, sizeof key - 1);
+    assert_non_null(at);
+    at += sizeof key - 1 + 4; /* the type; then the length */
+    uint64_t n;
+    memcpy(&n, at, sizeof n);
+    assert_true(n > strlen(chat_template));
+    memset(at + 8, ' ', n);
+    memcpy(at + 8, chat_template, strlen(chat_template));
+    f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, size, f), size);
+    fclose(f);
+    free(bytes);
+}
+
 int serve_wait_end(ServeRig *s) {
     int status = 0;
     double end_s = clock_s() + SERVE_WAIT_S;

@@ -22,6 +22,8 @@ void serve_rig_begin(const char *argv0);
 const char *serve_rig_folder(void);
 /* Starts "forerun serve ARGS --port 0" and waits until it listens. ARGS without a model gets SERVE_MODEL. */
 void serve_start(ServeRig *s, const char *args);
+/* SERVE_MODEL with another chat template, which must be shorter than its own. */
+void serve_write_model(const char *path, const char *chat_template);
 /* SIGTERM, and waits for its end. Returns the exit status, or -signal. */
 int serve_stop(ServeRig *s);
 int serve_wait_end(ServeRig *s);
