@@ -116,7 +116,8 @@ const char *cli_suggest_kernels(int i) {
 
 /* ---- lists -------------------------------------------------------------------------------------------- */
 
-int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err) {
+int cli_parse_ints(const char *name, const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n,
+                   fr_error *err) {
     int32_t *values = malloc((strlen(text) + 1) * sizeof *values); /* each number takes a character at least */
     if (!values) return error_memory(err, "a list of numbers", strlen(text));
     int64_t count = 0;
@@ -127,8 +128,8 @@ int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, in
         if (end == p || errno || v < min || v > max || (*end && *end != ',')) {
             free(values);
             return error_set(err, FR_ERR_ARGUMENT,
-                             "'%.40s' must be a list of integers from %lld to %lld, separated by commas", text,
-                             (long long)min, (long long)max);
+                             "%s: '%.40s' must be a list of integers from %lld to %lld, separated by commas", name,
+                             text, (long long)min, (long long)max);
         }
         values[count++] = (int32_t)v;
         p = end;

@@ -45,7 +45,8 @@ const char *cli_suggest_kernels(int i);
 const char *cli_suggest_rule(int i);
 
 /* "1,2,3" into a malloc'ed array of integers in [min, max]. */
-int cli_parse_ints(const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n, fr_error *err);
+int cli_parse_ints(const char *name, const char *text, int64_t min, int64_t max, int32_t **out, int64_t *n,
+                   fr_error *err);
 
 /* ---- the model of `logits` and `perf`, which run below the public API (cli_model.c) -------------------- */
 

@@ -5,6 +5,8 @@
 #include "app/model_argument.h"
 #include "app/signals.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +106,17 @@ static int run_command(int argc, char **argv) {
     return command ? finish(command_main(command, argc - 1, argv + 1)) : run_model(argc, argv);
 }
 
+/* Where the caller closed a standard file, the next file that is opened would get its number: a model would be read as the
+ * prompt, or messages written into an output. So its place is taken, by a file that can neither be read nor written as it
+ * would be. */
+static void keep_standard_files(void) {
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", modes[fd]); /* the lowest free number */
+}
+
 int main(int argc, char **argv) {
+    keep_standard_files();
     json_memory_install();
     signals_begin();
     bus_error_install();

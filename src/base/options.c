@@ -122,6 +122,8 @@ static int store_text(const Option *row, const char *written, const char *value,
 int option_store(const Option *row, const char *written, const char *value, void *out, fr_error *err) {
     void *to = field(out, row->offset);
     bool fits = true;
+    if (row->is_file && !*value && !row->default_value)
+        return error_set(err, FR_ERR_ARGUMENT, "'%.120s' must name a file, but is empty", written);
     switch (row->kind) {
     case OPTION_BOOL:
     case OPTION_INT_FLAG: fits = store_flag(row, value, to); break;

@@ -23,9 +23,10 @@ typedef struct Job Job;
 
 typedef struct Item {
     Job *job;
-    const SafeTensor *from;
+    const SafeTensor *from, **experts; /* experts: NULL, or [n_expert], and from is the first */
     TensorType type;
-    int64_t n_in, n_out; /* n_out 1: a vector; one that is rotated has head_dim numbers in the place of rows */
+    int64_t n_in,
+        n_out; /* of an expert; n_out 1: a vector; one that is rotated has head_dim numbers in the place of rows */
     bool pairs;
 } Item;
 
@@ -47,24 +48,28 @@ struct Job {
 /* Where component o of the pairs comes from. */
 static int64_t source_of(int64_t o, int64_t dim) { return o / dim * dim + o % 2 * (dim / 2) + o % dim / 2; }
 
+static const SafeTensor *source(const Item *t, int64_t o) { return t->experts ? t->experts[o / t->n_out] : t->from; }
+
 static void read_row(const Item *t, int64_t o, float *row) {
-    size_t each = tensor_type_info(t->from->type)->block_bytes;
+    const SafeTensor *source_tensor = source(t, o);
+    size_t each = tensor_type_info(source_tensor->type)->block_bytes;
     int64_t dim = t->job->shape.head_dim;
-    bool is_vector = t->from->n_dims == 1;
-    int64_t from = t->pairs && !is_vector ? source_of(o, dim) : o;
-    const char *at = (const char *)t->from->data + (size_t)(from * t->n_in) * each;
+    bool is_vector = source_tensor->n_dims == 1;
+    int64_t from = t->pairs && !is_vector ? source_of(o, dim) : o % t->n_out;
+    const char *at = (const char *)source_tensor->data + (size_t)(from * t->n_in) * each;
     if (!t->pairs || !is_vector) {
-        blocks_dequantize(t->from->type, at, t->n_in, row);
+        blocks_dequantize(source_tensor->type, at, t->n_in, row);
         return;
     }
     for (int64_t i = 0; i < t->n_in; i++)
-        blocks_dequantize(t->from->type, at + (size_t)source_of(i, dim) * each, 1, row + i);
+        blocks_dequantize(source_tensor->type, at + (size_t)source_of(i, dim) * each, 1, row + i);
 }
 
-static void refuse(const Item *t, const char *why) {
+static void refuse(const Item *t, int64_t o, const char *why) {
     char sentence[500];
     Printable p;
-    snprintf(sentence, sizeof sentence, "tensor %s %s", printable(&p, t->from->name, strlen(t->from->name)), why);
+    snprintf(sentence, sizeof sentence, "tensor %s %s", printable(&p, source(t, o)->name, strlen(source(t, o)->name)),
+             why);
     gguf_writer_refuse(t->job->w, FR_ERR_FORMAT, sentence);
 }
 
@@ -77,16 +82,17 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
         char *out = (char *)dst + (size_t)i * row_bytes;
         read_row(t, first_row + i, job->row);
         if (!finite_floats(job->row, t->n_in)) {
-            refuse(t, "holds NaN or infinity; the file is damaged, or its training went wrong");
+            refuse(t, first_row + i, "holds NaN or infinity; the file is damaged, or its training went wrong");
             return;
         }
         blocks_quantize(t->type, job->row, t->n_in, out);
         if (!finite_weights(t->type, out, t->n_in)) {
-            refuse(t, "holds numbers that are too large for F16; choose --type BF16 or F32");
+            refuse(t, first_row + i, "holds numbers that are too large for F16; choose --type BF16 or F32");
             return;
         }
+        const SafeTensor *read = source(t, first_row + i);
+        if ((first_row + i + 1) % t->n_out == 0) mapped_file_release(read->data, read->bytes); /* read once */
     }
-    if (first_row + n_rows == t->n_out) mapped_file_release(t->from->data, t->from->bytes); /* read once */
     job->done += (size_t)(n_rows * t->n_in);
     if (job->o->progress) job->o->progress(job->o->user, (double)job->done / (double)job->total);
 }
@@ -96,7 +102,7 @@ static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {
 static TensorType type_of(const Job *job, const ConvertTensor *t, int64_t n_in, const char *name) {
     size_t bytes;
     char sentence[300];
-    if (t->n_out == SIZE_NONE) return TYPE_F32;
+    if (t->n_out == SIZE_NONE || t->n_out == SIZE_ONE) return TYPE_F32;
     if (tensor_type_row_bytes(job->o->type, n_in, &bytes)) return job->o->type;
     snprintf(sentence, sizeof sentence, "%s has rows of %lld numbers, which are not whole blocks of %s: F16 instead",
              name, (long long)n_in, tensor_type_info(job->o->type)->name);
@@ -104,31 +110,72 @@ static TensorType type_of(const Job *job, const ConvertTensor *t, int64_t n_in, 
     return TYPE_F16;
 }
 
-static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
-    char from[160], to[80];
-    int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
-    const SafeTensor *source;
-    const char *of_layer_from = strstr(t->from, "%d"), *of_layer_to = strstr(t->to, "%d");
-    if (of_layer_from && of_layer_to) {
-        snprintf(from, sizeof from, "%.*s%lld%s", (int)(of_layer_from - t->from), t->from, (long long)layer,
-                 of_layer_from + 2);
-        snprintf(to, sizeof to, "%.*s%lld%s", (int)(of_layer_to - t->to), t->to, (long long)layer, of_layer_to + 2);
-    } else {
-        snprintf(from, sizeof from, "%s", t->from);
-        snprintf(to, sizeof to, "%s", t->to);
+/* Puts numbers into a name with "%d", as many as there are. */
+static void write_name(const char *form, int64_t layer, int64_t expert, char out[160]) {
+    int64_t numbers[2] = {layer, expert};
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; *form && n < 140; form++) {
+        bool is_number = i < 2 && form[0] == '%' && form[1] == 'd';
+        if (is_number) n += (size_t)snprintf(out + n, 160 - n, "%lld", (long long)numbers[i++]), form++;
+        else out[n++] = *form, out[n] = '\0';
     }
-    int status = hub_take(job->c, from, n_in, n_out, &source, err);
+}
+
+static bool is_of_experts(const ConvertTensor *t) {
+    const char *first = strstr(t->from, "%d");
+    return first && strstr(first + 1, "%d");
+}
+
+/* The matrices of all experts. */
+static int take_experts(Job *job, const ConvertTensor *t, int64_t layer, Item *item, fr_error *err) {
+    char from[160];
+    item->experts = mem_calloc((size_t)job->shape.n_expert, sizeof *item->experts);
+    if (!item->experts) return error_memory(err, "a list of experts", (size_t)job->shape.n_expert);
+    for (int64_t i = 0; i < job->shape.n_expert; i++) {
+        write_name(t->from, layer, i, from);
+        int status = hub_take(job->c, from, item->n_in, item->n_out, &item->experts[i], err);
+        if (status) return status;
+        if (!item->experts[i]) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, from);
+    }
+    item->from = item->experts[0];
+    return FR_OK;
+}
+
+static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
+    char to[160];
+    Item *item = &job->items[job->n_items++];
+    write_name(t->to, layer, 0, to);
+    int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
+    *item = (Item){.job = job, .type = type_of(job, t, n_in, to), .n_in = n_in, .n_out = n_out};
+    int status = take_experts(job, t, layer, item, err);
     if (status) return status;
-    if (!source && t->optional) return FR_OK;
-    if (!source) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, from);
+    gguf_add_tensor_filled(job->w, to, item->type, 3, (int64_t[]){n_in, n_out, job->shape.n_expert}, fill, item);
+    job->total += (size_t)(n_in * n_out * job->shape.n_expert);
+    job->widest = n_in > job->widest ? n_in : job->widest;
+    return FR_OK;
+}
+
+static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
+    char from[160], to[160];
+    int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
+    const SafeTensor *found;
+    if (is_of_experts(t)) return plan_experts(job, t, layer, err);
+    write_name(t->from, layer, 0, from);
+    write_name(t->to, layer, 0, to);
+    int status = hub_take(job->c, from, n_in, n_out, &found, err);
+    if (status) return status;
+    if (!found && t->optional) return FR_OK;
+    if (!found) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", job->c->folder, from);
+    bool is_vector = t->n_out == SIZE_NONE || t->n_out == SIZE_ONE;
     Item *item = &job->items[job->n_items++];
     *item = (Item){.job = job,
-                   .from = source,
+                   .from = found,
                    .type = type_of(job, t, n_in, to),
                    .n_in = n_in,
                    .n_out = n_out ? n_out : 1,
                    .pairs = t->rotated && job->arch->rotates_pairs};
-    gguf_add_tensor_filled(job->w, to, item->type, n_out ? 2 : 1, (int64_t[]){n_in, item->n_out}, fill, item);
+    gguf_add_tensor_filled(job->w, to, item->type, is_vector ? 1 : 2, (int64_t[]){n_in, item->n_out}, fill, item);
     job->total += (size_t)(n_in * item->n_out);
     job->widest = n_in > job->widest ? n_in : job->widest;
     return FR_OK;
@@ -190,6 +237,25 @@ static void write_general(const Job *job) {
     if (job->o->type == TYPE_Q8_0) gguf_set_u32(job->w, "general.quantization_version", 2);
 }
 
+/* The sampling that the publisher recommends, under the keys that llama.cpp gave it; `forerun chat` follows it. */
+static void write_sampling(const Job *job) {
+    static const struct {
+        const char *from, *to;
+    } reals[] = {
+        {"temperature", "general.sampling.temp"},
+        {"top_p", "general.sampling.top_p"},
+        {"min_p", "general.sampling.min_p"},
+        {"repetition_penalty", "general.sampling.penalty_repeat"},
+    };
+    const json_t *o = job->c->generation, *top_k = json_object_get(o, "top_k");
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        const json_t *v = json_object_get(o, reals[i].from);
+        if (json_is_number(v)) gguf_set_f32(job->w, reals[i].to, (float)json_number_value(v));
+    }
+    if (json_is_integer(top_k) && json_integer_value(top_k) >= 0 && json_integer_value(top_k) <= INT32_MAX)
+        gguf_set_u32(job->w, "general.sampling.top_k", (uint32_t)json_integer_value(top_k));
+}
+
 static void note_windows(const Job *job) {
     const json_t *window = json_object_get(job->c->config, "sliding_window"),
                  *used = json_object_get(job->c->config, "use_sliding_window");
@@ -220,13 +286,18 @@ static int convert(Job *job, const char *path, fr_error *err) {
     job->arch = convert_arch_find(job->c, err);
     if (!job->arch) return FR_ERR_UNSUPPORTED;
     int status = convert_shape_read(&job->shape, job->c, err);
+    if (!status && job->arch->experts)
+        status = convert_experts_read(&job->shape, job->c, job->arch->experts == EXPERTS_SUM_TO_1, err);
     if (!status) status = take_memory(job, err);
     if (!status) status = convert_vocab_read(&vocab, job->c, job->shape.n_vocab, err);
     if (!status) {
         write_general(job);
+        write_sampling(job);
         convert_shape_write(&job->shape, job->arch->name, job->arch->rotates_pairs, job->w);
+        if (job->arch->experts) convert_experts_write(&job->shape, job->arch->name, job->w);
         status = convert_vocab_write(&vocab, job->c, job->w, err);
     }
+    if (!status && job->arch->keys) status = job->arch->keys(job->c, job->w, err);
     if (!status) status = plan_tensors(job, err);
     if (!status) plan_rope_factors(job);
     if (!status) note_windows(job);
@@ -241,6 +312,7 @@ int convert_folder(const char *folder, const char *path, const ConvertOptions *o
     int status = hub_folder_open(&c, folder, err);
     if (!status && !job.w) status = error_memory(err, "a writer of GGUF files", 0);
     if (!status) status = convert(&job, path, err);
+    for (int64_t i = 0; i < job.n_items; i++) mem_free(job.items[i].experts);
     mem_free(job.items);
     mem_free(job.row);
     mem_free(job.rope_factors);

@@ -5,20 +5,39 @@
 #include "convert/convert_shape.h"
 
 /* A dimension of a tensor, by what it counts. */
-typedef enum ConvertSize { SIZE_NONE, SIZE_EMBD, SIZE_Q, SIZE_KV, SIZE_FF, SIZE_HEAD, SIZE_VOCAB } ConvertSize;
+typedef enum ConvertSize {
+    SIZE_NONE,
+    SIZE_ONE,
+    SIZE_EMBD,
+    SIZE_Q,
+    SIZE_KV,
+    SIZE_FF,
+    SIZE_HEAD,
+    SIZE_VOCAB,
+    SIZE_EXPERTS,
+    SIZE_EXPERT_FF,
+    SIZE_SHARED_FF,
+} ConvertSize;
 
 typedef struct ConvertTensor {
-    const char *from, *to;   /* names; "%d" is the number of the layer, and the tensor is there once for each */
-    ConvertSize n_in, n_out; /* n_out SIZE_NONE: a vector */
+    const char *from, *to;   /* names; "%d" is the number of the layer, and the tensor is there once for each. A second
+                              * one in `from` is that of an expert, and the matrices of all are put into one tensor */
+    ConvertSize n_in, n_out; /* n_out SIZE_NONE: a vector; SIZE_ONE: a matrix of one row that becomes one */
     bool optional;
     bool rotated; /* queries and keys: where the architecture rotates neighbours, rows are put together in pairs */
 } ConvertTensor;
+
+/* What the weights of the chosen experts sum to: their architecture knows one of the two. */
+typedef enum ConvertExperts { EXPERTS_NONE, EXPERTS_SUM_TO_1, EXPERTS_KEEP_PROBABILITIES } ConvertExperts;
 
 typedef struct ConvertArch {
     const char *published;        /* "architectures" in config.json; several are separated by spaces */
     const char *name;             /* general.architecture */
     bool rotates_pairs;           /* neighbours of a head are rotated together, not its halves */
     const ConvertTensor *tensors; /* ends with from == NULL */
+    ConvertExperts experts;
+    /* Optional: refuses what the architecture cannot express, and writes its own keys. */
+    int (*keys)(const HubFolder *c, GgufWriter *w, fr_error *err);
 } ConvertArch;
 
 /* All of them, ending with published == NULL. */

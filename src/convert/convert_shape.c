@@ -142,6 +142,27 @@ int convert_shape_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
     return r.status;
 }
 
+/* Mixtral has its own names, and its weights always sum to 1. Layers without experts among others have no place in the file. */
+int convert_experts_read(ConvertShape *s, const HubFolder *c, bool sums_to_1, fr_error *err) {
+    Reader r = {.c = c, .object = c->config, .err = err};
+    bool is_mixtral = is_given(&r, "num_local_experts");
+    s->n_expert = read_int(&r, is_mixtral ? "num_local_experts" : "num_experts", -1, 1, 512);
+    s->n_expert_used = read_int(&r, "num_experts_per_tok", -1, 1, s->n_expert);
+    s->n_ff_expert = read_int(&r, "moe_intermediate_size", 0, 0, 1 << 20);
+    s->n_ff_shared = read_int(&r, "shared_expert_intermediate_size", 0, 0, 1 << 20);
+    bool has_dense = json_array_size(json_object_get(c->config, "mlp_only_layers")) > 0 ||
+                     read_int(&r, "decoder_sparse_step", 1, 1, 1024) != 1;
+    if (!r.status && has_dense)
+        r.status = error_set(err, FR_ERR_UNSUPPORTED,
+                             "%s/config.json: mlp_only_layers or decoder_sparse_step leave layers without experts, "
+                             "which is not supported",
+                             c->folder);
+    if (!r.status && !is_mixtral && json_is_true(json_object_get(c->config, "norm_topk_prob")) != sums_to_1)
+        r.status = error_set(err, FR_ERR_UNSUPPORTED, "%s/config.json: norm_topk_prob must be %s in this architecture",
+                             c->folder, sums_to_1 ? "true" : "false");
+    return r.status;
+}
+
 static void set_int(GgufWriter *w, const char *arch, const char *key, int64_t v) {
     char full[128];
     snprintf(full, sizeof full, "%s.%s", arch, key);
@@ -186,4 +207,11 @@ void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_p
         set_int(w, arch, "attention.value_length", s->head_dim);
     }
     write_scaling(s, arch, w);
+}
+
+void convert_experts_write(const ConvertShape *s, const char *arch, GgufWriter *w) {
+    set_int(w, arch, "expert_count", s->n_expert);
+    set_int(w, arch, "expert_used_count", s->n_expert_used);
+    if (s->n_ff_expert) set_int(w, arch, "expert_feed_forward_length", s->n_ff_expert);
+    if (s->n_ff_shared) set_int(w, arch, "expert_shared_feed_forward_length", s->n_ff_shared);
 }

@@ -7,7 +7,8 @@
 
 typedef struct ConvertShape {
     int64_t n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_ctx;
-    bool has_head_dim; /* config.json names it */
+    int64_t n_expert, n_expert_used, n_ff_expert, n_ff_shared; /* 0: none; n_ff_expert: as n_ff */
+    bool has_head_dim;                                         /* config.json names it */
     double eps, rope_base;
     json_t *scaling; /* of rope; NULL: none. Borrowed from config.json */
     char scaling_type[16];
@@ -19,6 +20,10 @@ typedef struct ConvertShape {
 int convert_shape_read(ConvertShape *s, const HubFolder *c, fr_error *err);
 /* Writes the keys of the shape. `rotates_pairs`: the architecture names the rotated dimensions. */
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w);
+
+/* The same for a mixture of experts. `sums_to_1`: what its architecture does with the weights of the chosen. */
+int convert_experts_read(ConvertShape *s, const HubFolder *c, bool sums_to_1, fr_error *err);
+void convert_experts_write(const ConvertShape *s, const char *arch, GgufWriter *w);
 
 /* Llama 3's scaling of rope: the divisors of the frequencies [head_dim / 2], which become the tensor rope_freqs.weight.
  * False: the model has none. */

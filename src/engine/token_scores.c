@@ -25,8 +25,8 @@ int check_scores(const fr_request_options *o, int32_t n_vocab, fr_error *err) {
     for (int i = 0; i < o->n_logit_bias; i++)
         if (o->logit_bias[i].token < 0 || o->logit_bias[i].token >= n_vocab)
             return error_set(err, FR_ERR_ARGUMENT,
-                             "token %d at index %d of logit_bias is outside the vocabulary of %d tokens",
-                             o->logit_bias[i].token, i, n_vocab);
+                             "logit bias %d is of token %d, which is outside the vocabulary of %d tokens", i,
+                             o->logit_bias[i].token, n_vocab);
     if (o->n_top_logprobs >= 0 && o->n_top_logprobs <= FR_MAX_TOP_LOGPROBS) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "n_top_logprobs is %d; it must be from 0 to %d", o->n_top_logprobs,
                      FR_MAX_TOP_LOGPROBS);

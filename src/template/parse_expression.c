@@ -35,8 +35,7 @@ bool parser_skip_name(Parser *p, const char *name) {
 }
 
 void parser_unexpected(Parser *p, const char *wanted) {
-    static const char *const kinds[] = {"the end of the template", "text", "{{",
-                                        "the end of }}",           "{%",   "the end of the tag"};
+    static const char *const kinds[] = {"end of the template", "text", "{{", "end of }}", "{%", "end of the tag"};
     const Token *t = p->now;
     const char *between = wanted ? ", expected " : "";
     if (!wanted) wanted = "";

@@ -54,7 +54,7 @@ static void wrong_templates_are_refused_before_the_model_is_loaded(void **state)
                "no template 'nosuch' comes with forerun (chatml, ");
     snprintf(args, sizeof args, "run -m models/target.gguf -p hi --chat --chat-template %s",
              template_file("bad.jinja", "a\n{{ 1 + }}"));
-    cli_expect(args, 1, "line 2: unexpected the end of }}");
+    cli_expect(args, 1, "line 2: unexpected end of }}");
     snprintf(args, sizeof args, "run -m models/target.gguf -p hi --chat --chat-template %s",
              template_file("no.jinja", "{{ raise_exception('no wizards') }}"));
     cli_expect(args, 2, "no wizards");

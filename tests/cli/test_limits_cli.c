@@ -46,6 +46,27 @@ static int drop_files(void **state) {
     return train_rig_drop_files(DIR);
 }
 
+/* The next file that is opened gets the number of a standard file that the caller closed: the model would be read as the
+ * prompt. */
+static void closed_standard_files_stay_closed(void **state) {
+    (void)state;
+    static const struct {
+        const char *args, *why;
+    } cases[] = {
+        {"run -m models/target.gguf -n 4 <&-", "cannot be read"},
+        {"run -m models/target.gguf -n 4 -f - <&-", "cannot be read"},
+        {"chat -m models/target.gguf -n 4 <&-", "standard input cannot be read"},
+        {"tokenize -m models/target.gguf <&-", "cannot be read"},
+        {"tokenize -m models/target.gguf -p x 2>&1 >&- #", "standard output cannot be written"},
+        {"logits -m models/target.gguf --tokens 1 -o - 2>&1 >&- #", "standard output: cannot be written"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int status = run_after("", cases[i].args);
+        if (status != 1 || !strstr(got, cases[i].why)) fail_msg("%s: status %d, '%s'", cases[i].args, status, got);
+    }
+    assert_int_equal(run_after("", RUN " 2>&-"), 0);
+}
+
 static void only_training_in_float_needs_openblas(void **state) {
     (void)state;
     char command[600];
@@ -199,6 +220,7 @@ int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_standard_files_stay_closed),
         cmocka_unit_test(only_training_in_float_needs_openblas),
         cmocka_unit_test(any_limit_on_the_address_space_is_handled),
         cmocka_unit_test(no_further_thread_is_a_sentence),

@@ -279,7 +279,7 @@ static void senseless_options_are_refused(void **state) {
     refuse(e, &o, "from 0 to 20"), o.n_top_logprobs = 0;
     o.n_logit_bias = 1, refuse(e, &o, "logit_bias"), o.logit_bias = &bias, o.n_logit_bias = -1;
     refuse(e, &o, "logit_bias"), o.n_logit_bias = 1;
-    bias.token = N_VOCAB, refuse(e, &o, "token 300 at index 0 of logit_bias"), bias.token = -1;
+    bias.token = N_VOCAB, refuse(e, &o, "logit bias 0 is of token 300"), bias.token = -1;
     refuse(e, &o, "token -1"), bias.token = 0;
     bias.bias = NAN, refuse(e, &o, "logit_bias is nan"), bias.bias = INFINITY, refuse(e, &o, "or -infinity");
     fr_engine_close(e);

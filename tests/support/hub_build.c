@@ -13,16 +13,42 @@
 
 static const struct {
     const char *gguf, *published;
-} names[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
+} names[] =
+    {
+        {"attn_norm", "input_layernorm"},
+        {"attn_q", "self_attn.q_proj"},
+        {"attn_k", "self_attn.k_proj"},
+        {"attn_v", "self_attn.v_proj"},
+        {"attn_output", "self_attn.o_proj"},
+        {"attn_q_norm", "self_attn.q_norm"},
+        {"attn_k_norm", "self_attn.k_norm"},
+        {"ffn_norm", "post_attention_layernorm"},
+        {"ffn_gate", "mlp.gate_proj"},
+        {"ffn_up", "mlp.up_proj"},
+        {"ffn_down", "mlp.down_proj"},
+        {"ffn_gate_inp", "mlp.gate"},
+        {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+        {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+        {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+        {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+        {"ffn_gate_exps", "mlp.experts.%d.gate_proj"}, /* %d: the expert */
+        {"ffn_up_exps", "mlp.experts.%d.up_proj"},
+        {"ffn_down_exps", "mlp.experts.%d.down_proj"},
+},
+  of_mixtral[] = {
+      {"ffn_gate_inp", "block_sparse_moe.gate"},
+      {"ffn_gate_exps", "block_sparse_moe.experts.%d.w1"},
+      {"ffn_up_exps", "block_sparse_moe.experts.%d.w3"},
+      {"ffn_down_exps", "block_sparse_moe.experts.%d.w2"},
 };
 
-static void published_name(const char *gguf, char out[200]) {
+static bool is_arch(const Gguf *g, const char *name) {
+    GgufString arch;
+    assert_true(gguf_get_string(g, "general.architecture", &arch));
+    return arch.n == strlen(name) && memcmp(arch.data, name, arch.n) == 0;
+}
+
+static void published_name(const Gguf *g, const char *gguf, char out[200]) {
     int layer;
     char base[40], kind[40];
     if (strcmp(gguf, "token_embd.weight") == 0) strcpy(out, "model.embed_tokens.weight");
@@ -33,6 +59,9 @@ static void published_name(const char *gguf, char out[200]) {
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strcmp(names[i].gguf, base) == 0)
                 snprintf(out, 200, "model.layers.%d.%s.%s", layer, names[i].published, kind);
+        for (size_t i = 0; i < sizeof of_mixtral / sizeof *of_mixtral && is_arch(g, "llama"); i++)
+            if (strcmp(of_mixtral[i].gguf, base) == 0)
+                snprintf(out, 200, "model.layers.%d.%s.%s", layer, of_mixtral[i].published, kind);
     }
 }
 
@@ -64,13 +93,24 @@ static float *halved(const Gguf *g, const GgufTensor *t) {
 }
 
 static void add_tensor(const Gguf *g, SafeTensorsBuild *b, const GgufTensor *t, const char *name) {
-    GgufString arch;
-    assert_true(gguf_get_string(g, "general.architecture", &arch));
     bool is_rotated = strstr(t->name, "attn_q.") || strstr(t->name, "attn_k.");
-    float *moved = is_rotated && memcmp(arch.data, "llama", 5) == 0 ? halved(g, t) : NULL;
+    bool has_pairs = is_arch(g, "llama") || is_arch(g, "granite") || is_arch(g, "smollm3");
+    float *moved = is_rotated && has_pairs ? halved(g, t) : NULL;
+    int64_t n_out = t->n_dims == 2 ? t->dims[1] : strstr(t->name, "ffn_gate_inp_shexp") ? 1 : 0;
     assert_int_equal(t->type, TYPE_F32);
-    safetensors_build_add(b, name, moved ? moved : t->data, t->dims[0], t->n_dims == 2 ? t->dims[1] : 0);
+    safetensors_build_add(b, name, moved ? moved : t->data, t->dims[0], n_out);
     free(moved);
+}
+
+/* Each expert has a tensor of its own. */
+static void add_experts(SafeTensorsBuild *b, const GgufTensor *t, const char *form, json_t *map, const char *file) {
+    char name[220];
+    const char *number = strstr(form, "%d");
+    for (int64_t i = 0; i < t->dims[2]; i++) {
+        snprintf(name, sizeof name, "%.*s%d%s", (int)(number - form), form, (int)i, number + 2);
+        safetensors_build_add(b, name, (const float *)t->data + i * t->dims[0] * t->dims[1], t->dims[0], t->dims[1]);
+        json_object_set_new(map, name, json_string(file));
+    }
 }
 
 static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) {
@@ -83,7 +123,11 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
                  o->n_parts);
         for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
             if (i % o->n_parts != part) continue;
-            published_name(gguf_tensor(g, i)->name, name);
+            published_name(g, gguf_tensor(g, i)->name, name);
+            if (strstr(name, "%d")) {
+                add_experts(&b, gguf_tensor(g, i), name, map, file);
+                continue;
+            }
             add_tensor(g, &b, gguf_tensor(g, i), name);
             json_object_set_new(map, name, json_string(file));
         }
@@ -98,12 +142,20 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
 
 /* ---- config.json -------------------------------------------------------------------------------------- */
 
+static const char *published_arch(const Gguf *g) {
+    static const char *const published[][2] = {{"qwen2", "Qwen2ForCausalLM"},       {"qwen3", "Qwen3ForCausalLM"},
+                                               {"qwen2moe", "Qwen2MoeForCausalLM"}, {"qwen3moe", "Qwen3MoeForCausalLM"},
+                                               {"granite", "GraniteForCausalLM"},   {"smollm3", "SmolLM3ForCausalLM"}};
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        if (is_arch(g, published[i][0])) return published[i][1];
+    return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";
+}
+
 static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
     GgufString arch;
     char path[300];
     float eps = 0, base = 10000;
     assert_true(gguf_get_string(g, "general.architecture", &arch));
-    bool is_llama = memcmp(arch.data, "llama", 5) == 0, is_qwen2 = memcmp(arch.data, "qwen2", 5) == 0;
     snprintf(path, sizeof path, "%.*s.attention.layer_norm_rms_epsilon", (int)arch.n, arch.data);
     gguf_get_f32(g, path, &eps);
     snprintf(path, sizeof path, "%.*s.rope.freq_base", (int)arch.n, arch.data);
@@ -117,10 +169,7 @@ static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
         "%lld, "
         "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
         "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"silu\"%s}",
-        is_llama   ? "LlamaForCausalLM"
-        : is_qwen2 ? "Qwen2ForCausalLM"
-                   : "Qwen3ForCausalLM",
-        (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
+        published_arch(g), (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
         (long long)number(g, "block_count"), (long long)number(g, "attention.head_count"),
         (long long)number(g, "attention.head_count_kv"), (long long)head_dim(g), (double)eps, (double)base,
         (long long)number(g, "context_length"), (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1],

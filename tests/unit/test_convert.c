@@ -46,7 +46,7 @@ static void compare_tensors(const Gguf *a, const Gguf *b, TensorType type, Tenso
     assert_int_equal(gguf_n_tensors(a), gguf_n_tensors(b));
     for (int64_t i = 0; i < gguf_n_tensors(a); i++) {
         const GgufTensor *t = gguf_tensor(a, i), *u = gguf_find_tensor(b, t->name);
-        int64_t n = t->dims[0] * t->dims[1];
+        int64_t n = t->dims[0] * t->dims[1] * t->dims[2];
         size_t bytes;
         if (!u) fail_msg("%s is missing", t->name);
         TensorType wanted = t->n_dims == 1 ? TYPE_F32 : type;
@@ -133,6 +133,94 @@ static void converted_models_are_the_same(void **state) {
         gguf_close(out);
         gguf_close(model);
     }
+}
+
+/* What config.json says beside the shape of the other tests. */
+static void experts_and_factors_are_converted(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch, *config;
+        int32_t n_expert, n_ff_expert, n_ff_shared;
+        const char *wrong; /* in place of `config`; NULL: there is none */
+        const char *why;
+    } cases[] = {
+        {"llama", ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2", 4, 64, 0,
+         ", \"num_local_experts\": 4, \"num_experts_per_tok\": 5",
+         "num_experts_per_tok must be an integer from 1 to 4"},
+        {"qwen3moe",
+         ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, \"norm_topk_prob\": true", 4,
+         32, 0, ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32",
+         "norm_topk_prob must be true"},
+        {"qwen2moe",
+         ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, "
+         "\"shared_expert_intermediate_size\": 48",
+         4, 32, 48, ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_only_layers\": [0]",
+         "leave layers without experts"},
+        {"qwen3moe", NULL, 4, 32, 0,
+         ", \"num_experts\": 5, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, \"norm_topk_prob\": true",
+         "tensor model.layers.0.mlp.gate.weight is 4 x 32"},
+        {"smollm3", ", \"no_rope_layers\": [1, 1]", 0, 0, 0, ", \"no_rope_layers\": [1, 0]", "no_rope_layers"},
+        {"granite", "", 0, 0, 0, "", "embedding_multiplier must be a number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        RandomModel m = small;
+        fr_error err = {0};
+        float scale[4] = {0};
+        char config[300];
+        clear();
+        m.arch = cases[i].arch, m.n_expert = cases[i].n_expert, m.n_expert_used = cases[i].n_expert ? 2 : 0;
+        m.n_ff_expert = cases[i].n_ff_expert, m.n_ff_shared = cases[i].n_ff_shared;
+        if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
+        Gguf *model = rig_gguf(MODEL);
+        snprintf(config, sizeof config, "%s", cases[i].config ? cases[i].config : "");
+        if (gguf_get_f32(model, "granite.embedding_scale", &scale[0])) {
+            gguf_get_f32(model, "granite.residual_scale", &scale[1]);
+            gguf_get_f32(model, "granite.logit_scale", &scale[2]);
+            gguf_get_f32(model, "granite.attention.scale", &scale[3]);
+            snprintf(config, sizeof config,
+                     ", \"embedding_multiplier\": %.9g, \"residual_multiplier\": %.9g, \"logits_scaling\": %.9g, "
+                     "\"attention_multiplier\": %.9g",
+                     (double)scale[0], (double)scale[1], (double)scale[2], (double)scale[3]);
+        }
+        if (cases[i].config) {
+            hub_build_write(model, FOLDER,
+                            &(HubBuild){.type = TYPE_F32, .n_parts = 2, .vocab = HUB_SPM, .config = config});
+            convert_or_fail(TYPE_F32);
+            Gguf *out = rig_gguf(OUT);
+            compare_tensors(model, out, TYPE_F32, TYPE_F32);
+            same_output("logits -m %s --tokens 1,30,40,500,7 -o - | cksum");
+            gguf_close(out);
+            clear();
+        }
+        hub_build_write(model, FOLDER,
+                        &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = cases[i].wrong});
+        assert_true(convert_folder(FOLDER, OUT, &(ConvertOptions){.type = TYPE_F32}, &err) != 0);
+        if (!strstr(err.message, cases[i].why)) fail_msg("%s: %s", cases[i].arch, err.message);
+        assert_true(access(OUT, F_OK) != 0);
+        gguf_close(model);
+    }
+}
+
+static void recommended_sampling_is_taken_over(void **state) {
+    (void)state;
+    float temperature = 0, top_p = 0, penalty = 0;
+    uint32_t top_k = 0;
+    clear();
+    Gguf *model = make_model("llama", false, false);
+    hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM});
+    FILE *f = fopen(FOLDER "/generation_config.json", "w");
+    assert_non_null(f);
+    fputs("{\"temperature\": 0.5, \"top_k\": 20, \"top_p\": 0.75, \"repetition_penalty\": 1.125, \"min_p\": \"x\"}", f);
+    fclose(f);
+    convert_or_fail(TYPE_F32);
+    Gguf *out = rig_gguf(OUT);
+    assert_true(gguf_get_f32(out, "general.sampling.temp", &temperature) && temperature == 0.5f);
+    assert_true(gguf_get_f32(out, "general.sampling.top_p", &top_p) && top_p == 0.75f);
+    assert_true(gguf_get_u32(out, "general.sampling.top_k", &top_k) && top_k == 20);
+    assert_true(gguf_get_f32(out, "general.sampling.penalty_repeat", &penalty) && penalty == 1.125f);
+    assert_true(gguf_find_key(out, "general.sampling.min_p") < 0);
+    gguf_close(out);
+    gguf_close(model);
 }
 
 static void types_round_once(void **state) {
@@ -394,6 +482,8 @@ int main(int argc, char **argv) {
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(converted_models_are_the_same),
+        cmocka_unit_test(experts_and_factors_are_converted),
+        cmocka_unit_test(recommended_sampling_is_taken_over),
         cmocka_unit_test(types_round_once),
         cmocka_unit_test(llama_3_scaling_becomes_factors),
         cmocka_unit_test(bad_configs_are_refused),

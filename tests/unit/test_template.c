@@ -293,7 +293,7 @@ static void errors_name_the_line_and_the_fault(void **state) {
     check_refused("\n{% for x in [1] %}\n{{ x | frobnicate }}\n{% endfor %}", NULL, 100, FR_ERR_UNSUPPORTED,
                   "line 3: there is no filter 'frobnicate'");
     check_refused("\n\n{% include 'x' %}", NULL, 100, FR_ERR_UNSUPPORTED, "line 3: {% include %}");
-    check_refused("{{ 1 +\n}}", NULL, 100, FR_ERR_FORMAT, "line 2: unexpected the end of }}");
+    check_refused("{{ 1 +\n}}", NULL, 100, FR_ERR_FORMAT, "line 2: unexpected end of }}");
     check_refused("{% if 1 %}\n\n", NULL, 100, FR_ERR_FORMAT, "the template ends before {% endif %}");
     check_refused("{{ 9223372036854775807 + 1 }}", NULL, 100, FR_ERR_UNSUPPORTED, "more than 64 bits");
     check_refused("{{ 99999999999999999999 }}", NULL, 100, FR_ERR_UNSUPPORTED, "more than 64 bits");

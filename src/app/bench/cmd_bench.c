@@ -297,7 +297,8 @@ static int make_result(Bench *b, BenchResults *r, int n_parallel, fr_error *err)
 static int make_results(Bench *b, fr_error *err) {
     int32_t one = 1, *batches = NULL;
     int64_t n = 1;
-    int status = b->args.parallel ? cli_parse_ints(b->args.parallel, 1, MAX_BATCH, &batches, &n, err) : FR_OK;
+    int status = b->args.parallel ? cli_parse_ints("--parallel", b->args.parallel, 1, MAX_BATCH, &batches, &n, err)
+                                  : FR_OK;
     if (!status && n > BENCH_MAX_BATCHES)
         status = error_set(err, FR_ERR_ARGUMENT, "--parallel must be at most %d batch sizes", BENCH_MAX_BATCHES);
     for (int i = 0; i < n && !status; i++) {

@@ -125,7 +125,7 @@ static void report(ChatSession *s, const fr_request *r) {
     s->n_answers++;
     if (s->last.draft_error[0])
         chat_say("forerun: a drafter was switched off for this answer: %s", s->last.draft_error);
-    if (is_interrupted(r)) chat_say("(interrupted)");
+    if (terminal_signals_interrupted()) chat_say("(interrupted)");
     if (fr_request_finish(r) == FR_FINISH_CONTEXT)
         chat_say("forerun: the answer ends because the context of %d tokens is full: /undo drops the last turn, "
                  "/clear all of them, and -c N makes the context longer",

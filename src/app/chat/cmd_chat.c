@@ -8,7 +8,6 @@
 #include "app/chat/line_editor.h"
 #include "app/chat/line_history.h"
 #include "app/safe_text.h"
-#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,21 +37,13 @@ static int check(fr_error *err) {
     args.chat = 1;
     generate_complete_interactive(&args);
     int status = generate_check(&args, err);
+    if (!status) status = generate_check_union(args.drafts, args.n_drafts, err);
     return status ? status : generate_check_drafts(args.drafts, args.n_drafts, err);
 }
 
 static bool files(CommandFiles *out) { return generate_add_files(out, args.drafts, args.n_drafts); }
 
 /* ---- the conversation ------------------------------------------------------------------------------------ */
-
-/* Well-formed UTF-8 without zeros: what templates and saved conversations can hold. */
-static bool is_text(const char *s, size_t n) {
-    for (size_t i = 0, n_whole; i < n; i += n_whole) {
-        size_t n_there = utf8_scan(s + i, n - i, &n_whole);
-        if (s[i] == '\0' || n_there == 0 || n_there < n_whole) return false;
-    }
-    return true;
-}
 
 static int answer(ChatSession *s, const ChatInput *in, fr_error *err) {
     int status = chat_turns_ask(&s->turns, in->text.data, in->text.n, err);
@@ -69,7 +60,7 @@ static void take(ChatSession *s, const ChatInput *in) {
     fr_error err;
     int status = FR_OK;
     bool is_whole = in->state == CHAT_INPUT_MESSAGE || in->state == CHAT_INPUT_COMMAND;
-    if (is_whole && !is_text(in->text.data, in->text.n))
+    if (is_whole && generate_check_message("", in->text.data, in->text.n, NULL))
         status = error_set(&err, FR_ERR_ARGUMENT, "a message must be UTF-8 text without zero bytes");
     else if (in->state == CHAT_INPUT_MESSAGE) status = answer(s, in, &err);
     else if (in->state == CHAT_INPUT_COMMAND) status = chat_command_run(s, in->text.data, &err);

@@ -166,7 +166,7 @@ static int decode(const Tokenizer *t, const TokenizeArgs *o, fr_error *err) {
     if (!list) return error_memory(err, "a list of ids", strlen(o->ids));
     int32_t *ids = NULL;
     int64_t n = 0;
-    int status = *list ? cli_parse_ints(list, 0, tokenizer_n_vocab(t) - 1, &ids, &n, err) : FR_OK;
+    int status = *list ? cli_parse_ints("--decode", list, 0, tokenizer_n_vocab(t) - 1, &ids, &n, err) : FR_OK;
     Buf text = {.max_bytes = INT32_MAX};
     if (!status && !append_text(t, ids, n, o->special, &text)) status = error_memory(err, "a text", text.n);
     if (!status && o->json) {

@@ -2,6 +2,7 @@
  * that do not overlap, each run by itself from an empty context. */
 #include "app/model/text_windows.h"
 
+#include "app/cli.h"
 #include "text/tokenizer.h"
 
 #include <stdlib.h>
@@ -36,8 +37,8 @@ int text_windows_open(TextWindows *t, const Gguf *g, const char *path, int32_t n
     int status = tokenize(t, g, path, err);
     if (!status && t->n < t->n_ctx)
         status = error_set(err, FR_ERR_ARGUMENT,
-                           "%s: has %lld tokens, but one window has %d: give a longer text, or a smaller --ctx", path,
-                           (long long)t->n, t->n_ctx);
+                           "%s: has %lld token%s, but one window has %d: give a longer text, or a smaller --ctx", path,
+                           (long long)t->n, cli_plural(t->n), t->n_ctx);
     if (status) {
         text_windows_close(t);
         return status;

@@ -202,35 +202,6 @@ static int measure_parts(Report *r, Executor *e, fr_error *err) {
     return FR_OK;
 }
 
-static int report(const PerfArgs *a, fr_error *err) {
-    Report r = {.args = a, .weights = a->model.weights};
-    int status = cli_parse_ints(a->rows, 1, MAX_ROWS, &r.rows, &r.n, err);
-    if (status) return status;
-    status = cli_parse_ints(a->parts, 1, MAX_ROWS, &r.split, &r.n_split, err);
-    if (!status && r.n_split > MAX_SPLIT)
-        status = error_set(err, FR_ERR_ARGUMENT, "--parts: at most %d numbers", MAX_SPLIT);
-    if (r.n > MAX_COUNTS) status = error_set(err, FR_ERR_ARGUMENT, "--rows: at most %d numbers", MAX_COUNTS);
-    Executor *executor = NULL;
-    ExecutorOptions options = {.kv_type = a->model.kv,
-                               .page_size = 16,
-                               .n_ctx = a->n_context + MAX_ROWS,
-                               .max_sequences = 1,
-                               .max_rows = MAX_ROWS};
-    cost_work(r.weights, a->model.kv, &r.work);
-    if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
-    if (!status) status = measure(&r, executor, err);
-    if (!status) status = measure_parts(&r, executor, err);
-    executor_close(executor);
-    if (!status) {
-        if (a->json) status = print_json(&r, err);
-        else print_text(&r);
-        if (!status && a->plot) status = plot(&r, err);
-    }
-    free(r.rows);
-    free(r.split);
-    return status;
-}
-
 /* Runnable threads of the whole machine, this one included; 1 where the system does not tell. */
 static int n_runnable(void) {
     double load[3];
@@ -255,12 +226,42 @@ static void warn_if_busy(void) {
                         "and measure again\n");
 }
 
+static int report(const PerfArgs *a, fr_error *err) {
+    Report r = {.args = a, .weights = a->model.weights};
+    int status = cli_parse_ints("--rows", a->rows, 1, MAX_ROWS, &r.rows, &r.n, err);
+    if (status) return status;
+    status = cli_parse_ints("--parts", a->parts, 1, MAX_ROWS, &r.split, &r.n_split, err);
+    if (!status && r.n_split > MAX_SPLIT)
+        status = error_set(err, FR_ERR_ARGUMENT, "--parts: at most %d numbers", MAX_SPLIT);
+    if (r.n > MAX_COUNTS) status = error_set(err, FR_ERR_ARGUMENT, "--rows: at most %d numbers", MAX_COUNTS);
+    Executor *executor = NULL;
+    ExecutorOptions options = {.kv_type = a->model.kv,
+                               .page_size = 16,
+                               .n_ctx = a->n_context + MAX_ROWS,
+                               .max_sequences = 1,
+                               .max_rows = MAX_ROWS};
+    if (!status) warn_if_busy();
+    cost_work(r.weights, a->model.kv, &r.work);
+    if (!status) status = executor_open(&executor, a->model.device, r.weights, &options, err);
+    if (!status) status = measure(&r, executor, err);
+    if (!status) status = measure_parts(&r, executor, err);
+    executor_close(executor);
+    if (!status) {
+        if (a->json) status = print_json(&r, err);
+        else print_text(&r);
+        if (!status && a->plot) status = plot(&r, err);
+    }
+    free(r.rows);
+    free(r.split);
+    return status;
+}
+
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
-    warn_if_busy();
     int status = args.plot ? plot_check(&err) : FR_OK;
     if (!status) status = cli_model_open(&args.model, &err);
+    if (!status && args.figures) warn_if_busy();
     if (!status) status = args.figures ? perf_figures(&args.model, args.seconds, args.json, &err) : report(&args, &err);
     cli_model_close(&args.model);
     return status ? cli_fail(&err) : CLI_OK;

@@ -74,7 +74,7 @@ static int write_all(const LogitsArgs *a, fr_error *err) {
     Executor *executor = NULL;
     int32_t *tokens = NULL;
     int64_t n = 0;
-    int status = cli_parse_ints(a->tokens, 0, model->hparams.n_vocab - 1, &tokens, &n, err);
+    int status = cli_parse_ints("--tokens", a->tokens, 0, model->hparams.n_vocab - 1, &tokens, &n, err);
     if (!status) {
         ExecutorOptions options = {.kv_type = a->model.kv,
                                    .page_size = 16,

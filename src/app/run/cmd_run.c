@@ -52,7 +52,8 @@ static int check(fr_error *err) {
     if (args.top_logprobs && !args.stats_json)
         return error_set(err, FR_ERR_ARGUMENT,
                          "--top-logprobs are written to the statistics: pass --stats-json=FILE too");
-    return generate_check_prompt(&args.generate, err);
+    int status = generate_check_union(args.generate.drafts, args.generate.n_drafts, err);
+    return status ? status : generate_check_prompt(&args.generate, err);
 }
 
 static bool files(CommandFiles *out) { return generate_add_files(out, args.generate.drafts, args.generate.n_drafts); }

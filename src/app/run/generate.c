@@ -4,6 +4,7 @@
 
 #include "base/progress.h"
 #include "grammar/grammar.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,19 @@ int generate_chat(const GenerateArgs *a, const fr_model *model, const fr_chat_me
     *n_tokens = result.n_tokens;
     result.tokens = NULL;
     fr_chat_result_free(&result);
+    return FR_OK;
+}
+
+int generate_check_message(const char *owner, const char *text, size_t n, fr_error *err) {
+    if (memchr(text, '\0', n))
+        return error_set(err, FR_ERR_ARGUMENT, "%s: contains a zero byte, which a message of a chat cannot have",
+                         owner);
+    for (size_t i = 0, n_whole; i < n; i += n_whole) {
+        size_t n_there = utf8_scan(text + i, n - i, &n_whole);
+        if (n_there == 0 || n_there < n_whole)
+            return error_set(err, FR_ERR_ARGUMENT, "%s: byte %zu is no UTF-8, which a message of a chat must be", owner,
+                             i);
+    }
     return FR_OK;
 }
 
@@ -102,10 +116,8 @@ static int encode_prompt_file(Generator *g, const GenerateArgs *a, fr_error *err
     if (n == 0 && strcmp(a->prompt_file, "-") == 0)
         status = error_set(err, FR_ERR_ARGUMENT,
                            "missing prompt: standard input is empty; pass -p TEXT or -f FILE, or pipe the prompt in");
-    else if (a->chat && memchr(text, '\0', n))
-        status = error_set(err, FR_ERR_ARGUMENT, "%s: contains a zero byte, which a message of a chat cannot have",
-                           a->prompt_file);
-    else status = encode_prompt(g, a, text, n, err);
+    else if (a->chat) status = generate_check_message(a->prompt_file, text, n, err);
+    if (!status) status = encode_prompt(g, a, text, n, err);
     free(text);
     return status;
 }

@@ -47,6 +47,10 @@ int generate_check(const GenerateArgs *a, fr_error *err);
 int generate_check_prompt(GenerateArgs *a, fr_error *err);
 /* Refuses a wrong --draft before the model is loaded, as far as that is possible; and adds the files of the drafts. */
 int generate_check_drafts(const char *const *drafts, int n_drafts, fr_error *err);
+/* Refuses drafts that are to be united and among which is "none". */
+int generate_check_union(const char *const *drafts, int n_drafts, fr_error *err);
+/* Refuses what cannot be a message of a chat; `owner` names it: an option, or a file. */
+int generate_check_message(const char *owner, const char *text, size_t n, fr_error *err);
 bool generate_add_files(CommandFiles *out, const char *const *drafts, int n_drafts);
 /* The drafters and the verification rules, for --help. */
 bool generate_list_methods(Buf *out);

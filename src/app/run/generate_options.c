@@ -275,6 +275,8 @@ int generate_check(const GenerateArgs *a, fr_error *err) {
     int status = read_chat_template(a, err);
     if (!status) status = read_biases(a, err);
     if (status) return status;
+    if (a->system) status = generate_check_message("--system", a->system, strlen(a->system), err);
+    if (status) return status;
     const VerifyRule *rule;
     VerifyOptions options;
     fr_error why;
@@ -287,11 +289,28 @@ static int check_one(void *user, const char *spec, fr_error *err) {
     return drafter_check(spec, err);
 }
 
+static int count_one(void *counts, const char *spec, fr_error *err) {
+    (void)err;
+    ((int *)counts)[strcmp(spec, "none") == 0]++;
+    return FR_OK;
+}
+
+int generate_check_union(const char *const *drafts, int n_drafts, fr_error *err) {
+    int counts[2] = {0, 0}, status = FR_OK; /* drafters, and "none" */
+    for (int i = 0; i < n_drafts && !status; i++) status = drafter_each(drafts[i], count_one, counts, err);
+    if (status || counts[0] == 0 || counts[1] == 0) return status;
+    return error_set(
+        err, FR_ERR_ARGUMENT,
+        "--draft: none is plain decoding, which cannot be united with a drafter: leave it or the others out");
+}
+
 int generate_check_drafts(const char *const *drafts, int n_drafts, fr_error *err) {
     for (int i = 0; i < n_drafts; i++) {
         fr_error why;
         int status = drafter_each(drafts[i], check_one, NULL, &why);
         if (status) return error_set(err, (fr_code)status, "--draft: %s", why.message);
+        status = generate_check_union(&drafts[i], 1, err);
+        if (status) return status;
     }
     return FR_OK;
 }
@@ -323,6 +342,8 @@ int generate_check_prompt(GenerateArgs *a, fr_error *err) {
     if (a->grammar_after && !a->json_schema && !a->grammar && !a->regex)
         return error_set(err, FR_ERR_ARGUMENT,
                          "--grammar-after says where a grammar begins: pass --json-schema, --grammar or --regex too");
+    if (a->prompt && a->chat) status = generate_check_message("--prompt", a->prompt, strlen(a->prompt), err);
+    if (status) return status;
     if (a->system && !a->chat)
         return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
     if (a->chat_template && !a->chat)

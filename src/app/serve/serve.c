@@ -72,6 +72,20 @@ static int open_events(Server *s, fr_error *err) {
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
+/* Before the first model is read. */
+static int check_names(Server *s, fr_error *err) {
+    const ServeOptions *o = s->options;
+    for (int i = 0; i < o->n_models; i++) {
+        int status = served_model_read_spec(&s->models[i], o->models[i], err);
+        if (status) return status;
+        for (int k = 0; k < i; k++)
+            if (strcmp(s->models[i].name, s->models[k].name) == 0)
+                return error_set(err, FR_ERR_ARGUMENT, "two models have the name '%s': write -m NAME=FILE",
+                                 s->models[i].name);
+    }
+    return FR_OK;
+}
+
 static int open_models(Server *s, fr_error *err) {
     const ServeOptions *o = s->options;
     static const char *const automatic[] = {"auto"};
@@ -84,17 +98,13 @@ static int open_models(Server *s, fr_error *err) {
                                   .n_drafts = o->n_drafts ? o->n_drafts : 1,
                                   .tree_budget = o->tree_budget,
                                   .max_queued = (int)o->n_queued};
-    int status = FR_OK;
+    int status = check_names(s, err);
     s->service.models = s->models;
     for (int i = 0; i < o->n_models && !status; i++) {
         options.spec = o->models[i];
         fprintf(stderr, "forerun: loading %s\n", o->models[i]);
         status = served_model_open(&s->models[i], &options, err);
         if (!status) s->service.n_models++;
-        for (int k = 0; k < i && !status; k++)
-            if (strcmp(s->models[i].name, s->models[k].name) == 0)
-                status = error_set(err, FR_ERR_ARGUMENT, "two models have the name '%s': write -m NAME=FILE",
-                                   s->models[i].name);
     }
     return status;
 }

@@ -83,6 +83,7 @@ static int check(fr_error *err) {
     if (distill_args.generate.system && !distill_args.chat)
         return error_set(err, FR_ERR_ARGUMENT, "--system is a message of a chat: pass --chat too");
     int status = generate_check(&distill_args.generate, err);
+    if (!status) status = generate_check_union(distill_args.generate.drafts, distill_args.generate.n_drafts, err);
     return status ? status : generate_check_drafts(distill_args.generate.drafts, distill_args.generate.n_drafts, err);
 }
 

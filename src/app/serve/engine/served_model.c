@@ -11,7 +11,7 @@
 enum { FULL_CONTEXTS = 4 }; /* that the KV cache holds, unless the operator says otherwise */
 
 /* "NAME=FILE" or "FILE", which is called by its base name without ".gguf". A '=' behind a '/' belongs to the path. */
-static int read_spec(ServedModel *m, const char *spec, fr_error *err) {
+int served_model_read_spec(ServedModel *m, const char *spec, fr_error *err) {
     const char *equals = strchr(spec, '='), *slash = strchr(spec, '/'), *name = spec;
     bool is_named = equals && !(slash && slash < equals);
     size_t n = is_named ? (size_t)(equals - spec) : 0;
@@ -67,7 +67,7 @@ int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err
                                       .kernels = o->kernels,
                                       .activations = o->activations,
                                       .n_threads = o->engine.n_threads};
-    int status = read_spec(m, o->spec, err);
+    int status = served_model_read_spec(m, o->spec, err);
     if (!status) status = fr_model_open(&m->model, m->path, &options, err);
     if (!status) {
         fr_model_get_info(m->model, &m->info);

@@ -46,6 +46,8 @@ typedef struct ServedModelOptions {
     int n_drafts, tree_budget, max_queued;
 } ServedModelOptions;
 
+/* Reads name and path, which served_model_open does, too. */
+int served_model_read_spec(ServedModel *m, const char *spec, fr_error *err);
 /* Opens model and engine, and measures what forwards cost. After a failure nothing is left open. */
 int served_model_open(ServedModel *m, const ServedModelOptions *o, fr_error *err);
 void served_model_close(ServedModel *m);
