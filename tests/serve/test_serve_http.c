@@ -148,7 +148,7 @@ static void hostile_json_is_refused(void **state) {
  * ends. */
 static void memory_for_a_body_ends_anywhere(void **state) {
     (void)state;
-    enum { N_TEXT = 200000, LEAST = 300000, STEP = 2000, N_STEPS = 16 };
+    enum { N_TEXT = 200000, LEAST = 300000, STEP = 3000, N_STEPS = 30 };
     static const char head[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"";
     char *body = malloc(sizeof head + N_TEXT + 2 * (LEAST + STEP * N_STEPS) + 64);
     int n_refused = 0, n_read = 0;
