@@ -49,8 +49,8 @@ MODE_FLAGS_fuzz  := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-re
 MODE_FLAGS_aarch64 = -Wl,--disable-new-dtags,-rpath,$(ARM64_LIBS):$(ARM64_LIBS)/openblas-pthread
 MODE_FLAGS       = $(MODE_FLAGS_$(MODE))
 # clang takes a quarter of an hour over the kernels with both sanitizers, and no fuzzer looks for faults in them.
-# evex_vnni.c is a kernel table, too.
-build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o: MODE_FLAGS_fuzz :=
+# evex_vnni.c and plain_tiles.c are kernel tables, too.
+build/fuzz/src/kernels/%.o build/fuzz/tests/support/evex_vnni.o build/fuzz/tests/support/plain_tiles.o: MODE_FLAGS_fuzz :=
 
 # Defences against faults that nobody has found yet (SECURITY.md, tests/cli/test_hardening.c). Sanitizers have their
 # own.
@@ -62,7 +62,7 @@ HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
 # Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
 # their loops.
 $(BUILD)/src/kernels/%.o $(BUILD)/tidy/src/kernels/%.ok: HARDEN_CHECKS :=
-$(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o: HARDEN_CHECKS :=
+$(BUILD)/src/train/ops/%.o $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: HARDEN_CHECKS :=
 
 # The rooms of src/, in the order of their dependencies (docs/ARCHITECTURE.md).
 LIB_ROOMS   := base format template text grammar kernels model backend backend/cpu backend/reference spec/tree spec/sampling spec/verify spec/drafter \
@@ -109,9 +109,12 @@ $(BUILD)/src/kernels/%_avx2.o $(BUILD)/tidy/src/kernels/%_avx2.ok:        ISA :=
 $(BUILD)/src/kernels/%_avx_vnni.o $(BUILD)/tidy/src/kernels/%_avx_vnni.ok:    ISA := $(if $(X86),$(AVX2) -mavxvnni)
 $(BUILD)/src/kernels/%_avx512.o $(BUILD)/tidy/src/kernels/%_avx512.ok:      ISA := $(if $(X86),$(AVX512))
 $(BUILD)/src/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/kernels/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
+# The oldest compilers that build forerun may not know tiles; kernels_amx.c is an empty table then.
+AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -x c -fsyntax-only - 2>/dev/null && echo -mamx-tile -mamx-int8)
+$(BUILD)/src/kernels/%_amx.o $(BUILD)/tidy/src/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 $(BUILD)/src/kernels/%_neon_dot.o $(BUILD)/tidy/src/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
 $(BUILD)/src/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
-$(BUILD)/tests/support/evex_vnni.o:           ISA := $(if $(X86),$(AVX512))
+$(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
 
 # Training and quantising: loops over single numbers are done several side by side; no flag that could change a bit.
 $(BUILD)/src/train/%.o $(BUILD)/src/quant/%.o: ISA := -O3 -fno-trapping-math -fno-math-errno
@@ -178,6 +181,9 @@ $(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/sr
 $(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
 $(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o
 $(BUILD)/tests/test_line_history: $(BUILD)/src/app/chat/line_history.o
+# A client of `serve`, by libevent.
+$(BUILD)/bench/bench_serve.o: PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
+$(BUILD)/bench/bench_serve: LDLIBS += $(CLI_LIBS)
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger

@@ -19,7 +19,8 @@ int cli_fail(const fr_error *err);
 /* What follows a noun after the number: "1 step", "2 steps". */
 static inline const char *cli_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
-/* Whether what is written to fd may be coloured: it is a terminal, and NO_COLOR is not set (https://no-color.org). */
+/* Whether what is written to fd may be coloured: it is a terminal with escape sequences (TERM), and NO_COLOR is not
+ * set (https://no-color.org). */
 bool cli_may_color(int fd);
 
 /* Reads the whole of a text (base/input_file.h; "-": standard input) into malloc'ed memory, followed by a '\0'; at most max_bytes. */
@@ -71,7 +72,7 @@ void cli_model_close(CliModel *m);
 #define CLI_HELP_PIN "keep each thread on a core of its own; for a machine that runs nothing else"
 #define CLI_HELP_KV "type of the KV cache; q8 takes half the memory of f16 and is less exact"
 #define CLI_HELP_BACKEND "what runs the model; reference is plain C in double precision on one thread, and slow"
-#define CLI_HELP_KERNELS "kernel table: auto, ref; avx2, avx-vnni, avx512, avx512-bf16; neon, neon-dot, neon-i8mm"
+#define CLI_HELP_KERNELS "kernel table: auto, ref; avx2, avx-vnni, avx512, avx512-bf16, amx; neon, neon-dot, neon-i8mm"
 #define CLI_HELP_ACT "what the inputs of quantised weights are rounded to; q8 is faster with many rows and less exact"
 
 #endif

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* Every CPU with AVX2 also has F16C, for which not all compilers have a test. */
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
@@ -26,6 +28,24 @@ static bool has_avx512(void) {
 
 static bool has_avx512_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
+/* The system gives the registers of tiles to a process that asks for them, once; its threads have them too. Linux
+ * before 5.16 knows no such request, and a sandbox may refuse it. */
+static bool tiles_are_permitted(void) {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
+/* Bits 24 and 25 of EDX in leaf 7: AMX-TILE, AMX-INT8. */
+static bool has_amx(void) {
+    unsigned a, b, c, d;
+    return kernels_amx.name && has_avx512_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3 &&
+           tiles_are_permitted();
+}
+
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 
@@ -44,6 +64,7 @@ static const struct {
 #if defined(__x86_64__)
     {&kernels_avx2, has_avx2},     {&kernels_avx_vnni, has_avx_vnni},
     {&kernels_avx512, has_avx512}, {&kernels_avx512_bf16, has_avx512_bf16},
+    {&kernels_amx, has_amx},
 #elif defined(__aarch64__)
     {&kernels_neon, always},
     {&kernels_neon_dot, has_dotprod},
@@ -76,6 +97,13 @@ const Kernels *kernels_select(const char *name) {
     return NULL;
 }
 
+/* What a table needs beyond the CPU, for the error that it is missing. */
+static const char *further_need(const char *name) {
+    return strcmp(name, "amx") == 0
+               ? " and system (they need AMX, Linux 5.16 or newer, and its permission to use tiles)"
+               : "";
+}
+
 int kernels_find(const char *name, const Kernels **out, fr_error *err) {
     char names[200] = "";
     *out = kernels_select(name);
@@ -83,7 +111,7 @@ int kernels_find(const char *name, const Kernels **out, fr_error *err) {
         if (i) strcat(names, ", ");
         strcat(names, available[i]->name);
     }
-    return *out
-               ? FR_OK
-               : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU; choose from %s", name, names);
+    return *out ? FR_OK
+                : error_set(err, FR_ERR_ARGUMENT, "there are no kernels '%s' for this CPU%s; choose from %s", name,
+                            further_need(name), names);
 }

@@ -1,23 +1,33 @@
 /* table_body.h - the table of an instruction set. Included once by its file, after the header of its vectors, with
- * TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined. */
+ * TABLE (the variable, declared in tables.h), TABLE_NAME and TABLE_ROWS (its RowKernels) defined; and TABLE_HAS_TILES,
+ * where the header of its tile instructions was included too. */
 #include "kernels/matmul_body.h"
 #include "kernels/peak_body.h"
 #include "kernels/vector_body.h"
 
+#if defined(TABLE_HAS_TILES)
+#include "kernels/tile_body.h"
+#define TABLE_MATMUL matmul_by_tiles
+#else
+#define TABLE_MATMUL matmul
+#endif
+
 const Kernels TABLE = {
     .name = TABLE_NAME,
     .act_convert = act_convert,
-    .matmul = matmul,
+    .matmul = TABLE_MATMUL,
     .rmsnorm = rmsnorm,
     .add = add,
     .silu_mul = silu_mul,
     .gelu_mul = gelu_mul,
+    .sigmoid_mul = sigmoid_mul,
     .soft_cap = soft_cap,
     .rope = rope,
     .kv_store = kv_store,
     .attn_scores = attn_scores,
     .softmax = softmax,
     .attn_mix = attn_mix,
+    .delta_rule = delta_rule,
     .peak_loop = peak_loop,
     .read_loop = read_loop,
     .rows = &TABLE_ROWS,

@@ -199,13 +199,16 @@ def rms_norm(x, weight, eps):
     return [v * scale * w for v, w in zip(x, weight)]
 
 
+HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
+
+
 class Rope:
     """Su et al. 2021; linear scaling (Chen et al. 2023); YaRN (Peng et al. 2023); Llama 3.1's factors as a tensor."""
 
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3")  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -234,6 +237,51 @@ class Rope:
             c, s = math.cos(position * f) * self.magnitude, math.sin(position * f) * self.magnitude
             x[a], x[b] = x[a] * c - x[b] * s, x[a] * s + x[b] * c
         return x
+
+
+class DeltaNet:
+    """Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024) as Qwen3-Next has it: a short convolution, then S = decay S + k (beta (v - S'k))'."""
+
+    def __init__(self, g, arch, i, eps):
+        key = lambda name: g.keys[f"{arch}.ssm.{name}"]
+        rows = lambda name: g.rows(f"blk.{i}.{name}")
+        self.dim, self.n_keys, self.n_values, self.eps = key("state_size"), key("group_count"), key("time_step_rank"), eps
+        self.qkv, self.z, self.out = rows("attn_qkv.weight"), rows("attn_gate.weight"), rows("ssm_out.weight")
+        self.conv, self.dt, self.a = rows("ssm_conv1d.weight"), rows("ssm_dt.bias")[0], rows("ssm_a")[0]
+        self.norm = rows("ssm_norm.weight")[0]
+        self.adjacent = arch == "qwen3next"  # the value heads of a key head stand side by side
+        if self.adjacent:
+            both, n = rows("ssm_ba.weight"), self.n_values // self.n_keys
+            self.beta = [both[2 * n * k + j] for k in range(self.n_keys) for j in range(n)]
+            self.alpha = [both[2 * n * k + n + j] for k in range(self.n_keys) for j in range(n)]
+        else:
+            self.beta, self.alpha = rows("ssm_beta.weight"), rows("ssm_alpha.weight")
+        self.past = [[0.0] * len(self.qkv)] * (len(self.conv[0]) - 1)
+        self.state = [[[0.0] * self.dim for _ in range(self.dim)] for _ in range(self.n_values)]  # [head][value][key]
+
+    def heads(self, x):
+        return [x[i : i + self.dim] for i in range(0, len(x), self.dim)]
+
+    def run(self, x):
+        silu = lambda v: v / (1 + math.exp(-v))
+        unit = lambda h: [v / math.sqrt(dot(h, h) + 1e-6) for v in h]
+        window = self.past + [product(self.qkv, x)]
+        self.past = window[1:]
+        mixed = self.heads([silu(dot(taps, [w[c] for w in window])) for c, taps in enumerate(self.conv)])
+        keys = [unit(h) for h in mixed[self.n_keys : 2 * self.n_keys]]
+        queries = [[v / math.sqrt(self.dim) for v in unit(h)] for h in mixed[: self.n_keys]]
+        betas, alphas, z = product(self.beta, x), product(self.alpha, x), self.heads(product(self.z, x))
+        out = []
+        for h, value in enumerate(mixed[2 * self.n_keys :]):
+            k = h * self.n_keys // self.n_values if self.adjacent else h % self.n_keys
+            beta = 1 / (1 + math.exp(-betas[h]))
+            decay = math.exp(self.a[h] * math.log1p(math.exp(alphas[h] + self.dt[h])))
+            state = [[decay * v for v in column] for column in self.state[h]]
+            state = [[s + beta * (v - dot(column, keys[k])) * j for s, j in zip(column, keys[k])] for column, v in zip(state, value)]
+            self.state[h] = state
+            read = rms_norm([dot(column, queries[k]) for column in state], self.norm, self.eps)
+            out += [r * silu(v) for r, v in zip(read, z[h])]
+        return product(self.out, out)
 
 
 class Model:
@@ -267,7 +315,9 @@ class Model:
             layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
             layer["window"] = window if has_window(i) and window else None
             layer["rope"] = None if self.arch == "smollm3" and i % 4 == 3 else local_rope if layer["window"] else self.rope
-            fused = g.rows(f"blk.{i}.attn_qkv.weight")
+            if g.rows(f"blk.{i}.ssm_a"):
+                layer["delta_net"] = DeltaNet(g, self.arch, i, self.eps)
+            fused = None if "delta_net" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
             if fused:  # Phi-3: queries, keys and values; gate and up
                 n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
                 layer["attn_q"], layer["attn_k"], layer["attn_v"] = fused[:n_q], fused[n_q : n_q + n_kv], fused[n_q + n_kv :]
@@ -284,6 +334,8 @@ class Model:
             for n in ["attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
                       "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
+            if self.arch in HYBRIDS:  # the name that other architectures have for another norm
+                layer["ffn_norm.weight"], layer["post_attention_norm.weight"] = layer["post_attention_norm.weight"], None
             layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
             self.layers.append(layer)
         self.n_past = 0
@@ -297,6 +349,8 @@ class Model:
         if layer[f"attn_{which}.bias"]:
             y = [a + b for a, b in zip(y, layer[f"attn_{which}.bias"])]
         heads = [y[i : i + self.head_dim] for i in range(0, len(y), self.head_dim)]
+        if which == "q" and self.arch in HYBRIDS:  # each head's queries, then its gates
+            layer["gates"], heads = heads[1::2], heads[0::2]
         norm = layer.get(f"attn_{which}_norm.weight")
         if norm:
             heads = [rms_norm(h, norm, self.eps) for h in heads]
@@ -317,6 +371,8 @@ class Model:
             weights = [math.exp(s - top) for s in scores]
             total = math.fsum(weights)
             out += [dot(weights, [v[kv][d] for v in layer["values"][first:]]) / total for d in range(self.head_dim)]
+        if "gates" in layer:
+            out = [v / (1 + math.exp(-g)) for v, g in zip(out, (g for head in layer["gates"] for g in head))]
         return product(layer["attn_output"], out)
 
     def activation(self, v):
@@ -355,7 +411,8 @@ class Model:
         """The logits behind one more token."""
         x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
-            y = self.attention(layer, rms_norm(x, layer["attn_norm.weight"], self.eps), self.n_past)
+            normed = rms_norm(x, layer["attn_norm.weight"], self.eps)
+            y = layer["delta_net"].run(normed) if "delta_net" in layer else self.attention(layer, normed, self.n_past)
             x = self.add(x, y, layer["post_attention_norm.weight"])
             y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
             x = self.add(x, y, layer["post_ffw_norm.weight"])

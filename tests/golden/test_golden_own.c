@@ -36,6 +36,9 @@ enum { N_VOCAB = 320, MAX_TOKENS = 128 };
 #define SHAPE(a, layers, embd, heads, kv, ff) \
     .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = N_VOCAB
 
+#define HYBRID(keys, values, dim, conv, interval) \
+    .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
+
 #define TIGHT 1e-5
 #define BLOCKS 5e-4
 #define ROUNDED_BF16 2e-2
@@ -115,6 +118,21 @@ static const struct Case {
     {"phi3-f32", TIGHT, 2e-5, {SHAPE("phi3", 2, 64, 4, 2, 96), .seed = 126}},
     {"smollm3-f32", TIGHT, 2e-5, {SHAPE("smollm3", 4, 64, 4, 2, 96), .tied = true, .rope_base = 5e6, .seed = 137}},
     {"granite-f32", TIGHT, 2e-5, {SHAPE("granite", 2, 64, 4, 2, 96), .seed = 128}},
+    {"qwen35-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("qwen35", 4, 64, 4, 2, 96), HYBRID(2, 6, 12, 4, 3), .head_dim = 32, .n_rot = 12, .rope_base = 1e7,
+      .seed = 151}},
+    {"qwen35moe-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("qwen35moe", 3, 48, 4, 2, 64), HYBRID(3, 3, 16, 3, 2), .n_expert = 6, .n_expert_used = 3, .n_ff_expert = 24,
+      .n_ff_shared = 40, .tied = true, .seed = 152}},
+    {"qwen3next-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("qwen3next", 4, 48, 3, 1, 64), HYBRID(2, 4, 10, 4, 4), .head_dim = 24, .n_rot = 8, .n_expert = 5,
+      .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 24, .seed = 153}},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

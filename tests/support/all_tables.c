@@ -1,5 +1,6 @@
-/* all_tables.c - the kernel tables that this CPU can run, and the one that only tests have. */
+/* all_tables.c - the kernel tables that this CPU can run, and those that only tests have. */
 #include "all_tables.h"
+#include "plain_tiles.h"
 
 #include <string.h>
 
@@ -8,7 +9,10 @@ const Kernels *const *all_tables(int *n) {
     const Kernels *const *available = kernels_available(n);
     memcpy(all, available, (size_t)*n * sizeof *all);
 #if defined(__x86_64__)
-    if (kernels_select("avx512")) all[(*n)++] = &kernels_evex_vnni;
+    if (kernels_select("avx512")) {
+        all[(*n)++] = &kernels_evex_vnni;
+        all[(*n)++] = &kernels_plain_tiles;
+    }
 #endif
     return all;
 }

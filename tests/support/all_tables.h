@@ -1,4 +1,4 @@
-/* all_tables.h - the kernel tables to test: those this CPU can run, and the one that only tests have. */
+/* all_tables.h - the kernel tables to test: those this CPU can run, and those that only tests have. */
 #ifndef TESTS_ALL_TABLES_H
 #define TESTS_ALL_TABLES_H
 

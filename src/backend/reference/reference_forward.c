@@ -2,6 +2,7 @@
  *
  *     x  = embedding                                    of each row's token, or the input that a drafter gives
  *     x += Wo attention(rope(Wq n), rope(Wk n), Wv n)   n = rmsnorm(x); grouped queries: n_head / n_head_kv heads share a KV head
+ *                                                       or what reads a recurrent state (reference_states.c)
  *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for the experts that a router chooses;
  *                                                       what is added may have a norm of its own, or a factor
  *     logits = Woutput rmsnorm(x)
@@ -47,7 +48,7 @@ void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps
 
 double reference_silu(double x) { return x / (1 + exp(-x)); }
 
-static void product(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y) {
+void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y) {
     reference_product(w, w->data, x, n_rows, c->rounds_bf16 && w->type == TYPE_BF16, y, c->weight_row);
 }
 
@@ -149,15 +150,26 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
         for (int64_t d = 0; d < dim; d++) out[d] += c->scores[t] / total * values[slot_at(r, t) * kv_dim + d];
 }
 
+/* Parts rows of queries and gates, by head, into the two. */
+static void take_gates(const RefContext *c, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    int64_t dim = h->head_dim;
+    for (int64_t i = 0; i < (int64_t)n_rows * h->n_head; i++)
+        for (int64_t d = 0; d < dim; d++) {
+            c->output_gates[i * dim + d] = c->q[(2 * i + 1) * dim + d];
+            c->q[i * dim + d] = c->q[2 * i * dim + d];
+        }
+}
+
 static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     const Rope *rope = l->i_rope < 0 ? NULL : &c->model->ropes[l->i_rope];
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
-    norm_rows(c, l->attn_norm, n_rows);
-    square_inputs(c, l, INPUT_QKV, c->normed, h->n_embd, n_rows);
-    product(c, l->q, c->normed, n_rows, c->q);
-    product(c, l->k, c->normed, n_rows, c->k);
-    product(c, l->v, c->normed, n_rows, c->v);
+    int32_t place = model_mixer_place(c->model, layer);
+    reference_product_of(c, l->q, c->normed, n_rows, c->q);
+    if (l->gates_output) take_gates(c, n_rows);
+    reference_product_of(c, l->k, c->normed, n_rows, c->k);
+    reference_product_of(c, l->v, c->normed, n_rows, c->v);
     for (int32_t i = 0; i < n_rows; i++) {
         double *k = c->k + i * kv_dim, *v = c->v + i * kv_dim;
         finish_heads(c, c->q + i * q_dim, h->n_head, l->q_bias, l->q_norm, rope, rows[i].position);
@@ -165,16 +177,24 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
         finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
         round_to_cache(c, k, h->n_head_kv);
         round_to_cache(c, v, h->n_head_kv);
-        memcpy(reference_kv(c, layer, 0) + rows[i].slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
-        memcpy(reference_kv(c, layer, 1) + rows[i].slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
+        memcpy(reference_kv(c, place, 0) + rows[i].slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
+        memcpy(reference_kv(c, place, 1) + rows[i].slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
     }
     for (int32_t i = 0; i < n_rows; i++)
         for (int32_t head = 0; head < h->n_head; head++) {
             int64_t at = i * q_dim + (int64_t)head * h->head_dim;
-            attend(c, l, layer, &rows[i], head, c->q + at, c->attended + at);
+            attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
         }
+    for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
     square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
-    product(c, l->o, c->attended, n_rows, c->delta);
+    reference_product_of(c, l->o, c->attended, n_rows, c->delta);
+}
+
+static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
+    norm_rows(c, l->attn_norm, n_rows);
+    square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
+    if (l->mixer == MIXER_DELTA_NET) reference_delta_net(c, layer, rows, n_rows);
+    else attention(c, l, layer, rows, n_rows);
     add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
 
@@ -187,11 +207,11 @@ double reference_gelu(double x) {
 /* down (f(gate x) * (up x)) into delta, for rows x [n_rows]. */
 static void feed_forward_of(const RefContext *c, Activation f, GgufTensor gate, GgufTensor up, GgufTensor down,
                             const double *x, int32_t n_rows, double *delta) {
-    product(c, &gate, x, n_rows, c->gate);
-    product(c, &up, x, n_rows, c->up);
+    reference_product_of(c, &gate, x, n_rows, c->gate);
+    reference_product_of(c, &up, x, n_rows, c->up);
     for (int64_t k = 0; k < n_rows * gate.dims[1]; k++)
         c->gate[k] = (f == ACTIVATION_GELU ? reference_gelu(c->gate[k]) : reference_silu(c->gate[k])) * c->up[k];
-    product(c, &down, c->gate, n_rows, delta);
+    reference_product_of(c, &down, c->gate, n_rows, delta);
 }
 
 /* The experts of greatest router probability, of one row; c->experts gets the probabilities. Of equals the first. Returns
@@ -199,7 +219,7 @@ static void feed_forward_of(const RefContext *c, Activation f, GgufTensor gate, 
 static double choose_experts(const RefContext *c, const LayerSpec *l, const double *normed, int32_t *best) {
     int64_t n = l->router->dims[1];
     double largest = -INFINITY, total = 0, chosen = 0;
-    product(c, l->router, normed, 1, c->experts);
+    reference_product_of(c, l->router, normed, 1, c->experts);
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, c->experts[i]);
     for (int64_t i = 0; i < n; i++) total += c->experts[i] = exp(c->experts[i] - largest);
     for (int64_t i = 0; i < n; i++) c->experts[i] /= total;
@@ -274,7 +294,7 @@ static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_r
         if (rows[i].i_hidden < 0) continue;
         for (int32_t k = 0; k < h->n_embd; k++) c->hidden[(int64_t)rows[i].i_hidden * h->n_embd + k] = (float)hidden[k];
         if (rows[i].i_logits < 0) continue;
-        product(c, c->model->output, hidden, 1, logits);
+        reference_product_of(c, c->model->output, hidden, 1, logits);
         for (int32_t k = 0; k < h->n_vocab; k++)
             c->logits[(int64_t)rows[i].i_logits * h->n_vocab + k] = (float)reference_finish_logit(h, logits[k]);
     }
@@ -285,7 +305,7 @@ void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     embed(c, rows, n_rows);
     for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
         const LayerSpec *l = &c->model->layers[layer];
-        attention(c, l, layer, rows, n_rows);
+        mix(c, l, layer, rows, n_rows);
         feed_forward(c, l, n_rows);
     }
     if (c->squares) c->squares->n_rows += n_rows;

@@ -182,6 +182,16 @@ static void observe_tokens(Choice *c, const TokenBatch *fresh) {
     c->n_tokens += (int64_t)fresh->n;
 }
 
+/* A stream begins with its first token, not with the request: until then a proxy can send the request to another server, and
+ * what fails gets a status. */
+static void begin_stream(ApiCall *call) {
+    const ApiFormat *format = call->endpoint->format;
+    if (!call->plan.streams || call->has_begun) return;
+    call->has_begun = true;
+    http_exchange_begin(call->exchange, 200, "text/event-stream; charset=utf-8");
+    if (format->begin_stream) format->begin_stream(&call->reply, call);
+}
+
 /* News of one of the call's generations. */
 static void on_news(Generation *g) {
     Choice *c = g->user;
@@ -206,6 +216,7 @@ static void on_news(Generation *g) {
         error_memory(&no_memory, "a text", fresh.text.n);
         fail_call(call, &no_memory);
     } else {
+        begin_stream(call);
         if (call->has_begun && (fresh.n || fresh.steps.n)) format->stream_text(&call->reply, call, c, &fresh);
         if (call->has_begun && is_ended) format->end_choice(&call->reply, call, c);
         flush_events(call);
@@ -273,16 +284,7 @@ static int submit(ApiCall *call) {
 }
 
 static void begin_generating(ApiCall *call) {
-    const ApiFormat *format = call->endpoint->format;
-    if (submit(call)) {
-        send_error(call);
-        return;
-    }
-    if (!call->plan.streams) return;
-    call->has_begun = true;
-    http_exchange_begin(call->exchange, 200, "text/event-stream; charset=utf-8");
-    if (format->begin_stream) format->begin_stream(&call->reply, call);
-    flush_events(call);
+    if (submit(call)) send_error(call);
 }
 
 /* ---- preparing ------------------------------------------------------------------------------------------ */

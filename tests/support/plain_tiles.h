@@ -1,0 +1,38 @@
+/* plain_tiles.h - the tile instructions of kernels/tiles_amx.h in plain C, with everything checked that a CPU would
+ * refuse or that would read or write where it must not; and a kernel table over them. */
+#ifndef TESTS_PLAIN_TILES_H
+#define TESTS_PLAIN_TILES_H
+
+#include "kernels/kernels.h"
+#include "kernels/tile_config.h"
+
+#include <stddef.h>
+
+extern const Kernels kernels_plain_tiles; /* AVX-512 with VNNI, and these tiles */
+
+/* What a check that fails calls; it does not return. NULL, the default: print and abort. */
+extern void (*plain_tiles_on_fault)(const char *what);
+/* How many products were computed and configurations loaded, and how many times registers were released, by any thread. */
+typedef struct TileCounts {
+    int64_t n_products, n_configured, n_released;
+} TileCounts;
+extern TileCounts plain_tiles_counts;
+/* A control for tests of results: products leave out the last byte of each row. */
+extern bool plain_tiles_are_wrong;
+
+void plain_tile_configure(const TileConfig *c);
+void plain_tile_release(void);
+void plain_tile_zero(int t);
+void plain_tile_load(int t, const void *p, size_t stride);
+void plain_tile_store(int t, void *p, size_t stride);
+void plain_tile_dot(int c, int a, int b, bool b_is_signed);
+
+#define TILE_CONFIGURE(config) plain_tile_configure(config)
+#define TILE_RELEASE() plain_tile_release()
+#define TILE_ZERO(t) plain_tile_zero(t)
+#define TILE_LOAD(t, p, stride) plain_tile_load(t, p, stride)
+#define TILE_STORE(t, p, stride) plain_tile_store(t, p, stride)
+#define TILE_DOT_SIGNED(c, a, b) plain_tile_dot(c, a, b, true)
+#define TILE_DOT_UNSIGNED(c, a, b) plain_tile_dot(c, a, b, false)
+
+#endif

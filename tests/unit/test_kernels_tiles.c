@@ -1,0 +1,298 @@
+/* test_kernels_tiles.c - The code of table "amx" over tiles in plain C: the bits of the specification for every type,
+ * form of activations and number of rows, reads and writes that stay inside their arrays, and registers that are used as
+ * the CPU allows. test_kernels_matmul.c runs the same table over its own problems. */
+#include "plain_tiles.h"
+#include "testing.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "format/blocks.h"
+#include "kernels/kernels.h"
+#include "kernels/layout.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+
+enum { ROWS_MAX = 70 };
+
+static float random_float(void) {
+    static uint32_t counter, w[4];
+    if (counter % 4 == 0) rng_words(77, RNG_TEST, 0, counter / 4, w);
+    return (float)(int32_t)w[counter++ % 4] * 0x1p-31f;
+}
+
+/* ---- memory that ends where a page ends that nobody may touch ------------------------------------------------ */
+
+typedef struct Guarded {
+    unsigned char *map, *data;
+    size_t map_bytes;
+} Guarded;
+
+static Guarded guarded_open(size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = (bytes + page - 1) / page * page;
+    Guarded g = {.map_bytes = n + page};
+    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(g.map != MAP_FAILED);
+    assert_int_equal(mprotect(g.map + n, page, PROT_NONE), 0);
+    g.data = g.map + n - bytes;
+    return g;
+}
+
+static void guarded_close(Guarded *g) { munmap(g->map, g->map_bytes); }
+
+/* ---- problems ------------------------------------------------------------------------------------------------ */
+
+typedef struct Problem {
+    PackedMatrix w;
+    Guarded weights;
+    float *x; /* [ROWS_MAX][n_in] */
+    float *want;
+} Problem;
+
+static const Kernels *ref(void) { return kernels_select("ref"); }
+
+static void fill_weights(Problem *p) {
+    size_t row_bytes;
+    int64_t n_in = p->w.n_in, n_out = p->w.n_out;
+    assert_true(tensor_type_row_bytes(p->w.type, n_in, &row_bytes));
+    unsigned char *rows = malloc((size_t)n_out * row_bytes);
+    float *row = malloc((size_t)n_in * sizeof *row);
+    assert_true(rows && row);
+    for (int64_t o = 0; o < n_out; o++) {
+        for (int64_t k = 0; k < n_in; k++) row[k] = random_float() + (float)(o % 3 - 1);
+        blocks_quantize(p->w.type, row, n_in, rows + (size_t)o * row_bytes);
+    }
+    packed_fill(&p->w, rows, 0, packed_n_tiles(&p->w));
+    free(rows);
+    free(row);
+}
+
+/* The first n rows in the form of w, at the end of their memory. */
+static Guarded converted(const Problem *p, int64_t n) {
+    size_t stride = act_row_bytes(p->w.act, p->w.n_in);
+    Guarded g = guarded_open((size_t)n * stride);
+    for (int64_t r = 0; r < n; r++)
+        ref()->act_convert(p->w.act, p->x + r * p->w.n_in, p->w.n_in, g.data + (size_t)r * stride);
+    return g;
+}
+
+static Problem problem_open(TensorType type, ActForm form, int64_t n_out, int64_t n_in) {
+    Problem p;
+    assert_int_equal(packed_shape(&p.w, type, form, n_out, n_in, NULL), FR_OK);
+    p.weights = guarded_open(packed_bytes(&p.w));
+    p.w.data = p.weights.data;
+    fill_weights(&p);
+    p.x = malloc(ROWS_MAX * (size_t)n_in * sizeof *p.x);
+    p.want = malloc(ROWS_MAX * (size_t)n_out * sizeof *p.want);
+    assert_true(p.x && p.want);
+    for (int64_t i = 0; i < ROWS_MAX * n_in; i++) p.x[i] = random_float() * (float)(1 + i / n_in % 5);
+    Guarded acts = converted(&p, ROWS_MAX);
+    ref()->matmul(&p.w, acts.data, ROWS_MAX, p.want, n_out, 0, packed_n_tiles(&p.w));
+    guarded_close(&acts);
+    return p;
+}
+
+static void problem_close(Problem *p) {
+    guarded_close(&p->weights);
+    free(p->x);
+    free(p->want);
+}
+
+/* Whether n rows are what the specification computes. */
+static bool rows_agree(const Problem *p, int64_t n) {
+    size_t bytes = (size_t)n * (size_t)p->w.n_out * sizeof(float);
+    Guarded acts = converted(p, n), y = guarded_open(bytes);
+    memset(y.data, 0xff, bytes);
+    kernels_plain_tiles.matmul(&p->w, acts.data, n, (float *)(void *)y.data, p->w.n_out, 0, packed_n_tiles(&p->w));
+    bool agree = memcmp(y.data, p->want, bytes) == 0;
+    guarded_close(&acts);
+    guarded_close(&y);
+    return agree;
+}
+
+static void check_rows(TensorType type, ActForm form, int64_t n_out, int64_t n_in, int64_t step) {
+    Problem p = problem_open(type, form, n_out, n_in);
+    for (int64_t n = 1; n <= ROWS_MAX; n += step)
+        if (!rows_agree(&p, n))
+            fail_msg("%s %s %lldx%lld: %lld rows differ from the specification", tensor_type_info(type)->name,
+                     act_form_name(form), (long long)n_out, (long long)n_in, (long long)n);
+    problem_close(&p);
+}
+
+static bool tiles_run(void) {
+    if (!kernels_select("avx512")) print_message("this CPU lacks AVX-512, on which the tiles in plain C stand\n");
+    return kernels_select("avx512") != NULL;
+}
+
+#define EACH_TYPE_AND_FORM(type, form) \
+    for (TensorType type = TYPE_Q8_0; type < TYPE_COUNT; type++) \
+        for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
+
+/* ---- results ------------------------------------------------------------------------------------------------- */
+
+static void every_number_of_rows_has_the_specified_bits(void **state) {
+    (void)state;
+    if (!tiles_run()) skip();
+    EACH_TYPE_AND_FORM(type, form) {
+        check_rows(type, form, 17, tensor_type_info(type)->block_n == 256 ? 512 : 544, 1);
+        check_rows(type, form, 1, tensor_type_info(type)->block_n, 3);
+        check_rows(type, form, 40, tensor_type_info(type)->block_n * 9, 13);
+    }
+}
+
+/* So many inputs that a pass takes 16 rows, and so many outputs that passes take turns over groups of tiles. */
+static void passes_take_turns_over_long_rows(void **state) {
+    (void)state;
+    if (!tiles_run()) skip();
+    check_rows(TYPE_Q8_0, ACT_Q16, 70, 8192, 23);
+    check_rows(TYPE_Q4_K, ACT_Q8, 70, 8192, 23);
+}
+
+static void a_wrong_product_is_noticed(void **state) {
+    (void)state;
+    if (!tiles_run()) skip();
+    EACH_TYPE_AND_FORM(type, form) {
+        Problem p = problem_open(type, form, 17, 512);
+        plain_tiles_are_wrong = true;
+        bool agree = rows_agree(&p, 20);
+        plain_tiles_are_wrong = false;
+        if (agree)
+            fail_msg("%s %s: a byte was left out of every product", tensor_type_info(type)->name, act_form_name(form));
+        problem_close(&p);
+    }
+}
+
+/* ---- registers ----------------------------------------------------------------------------------------------- */
+
+/* Every product of a matrix configures once and releases once, and has as few tile products as its rows need. */
+static void tiles_are_used_from_a_number_of_rows_on(void **state) {
+    (void)state;
+    if (!tiles_run()) skip();
+    static const struct {
+        TensorType type;
+        ActForm form;
+        int64_t n_rows, n_products; /* of a tile of outputs and a slice */
+    } cases[] = {
+        {TYPE_Q8_0, ACT_Q16, 1, 0},   {TYPE_Q8_0, ACT_Q16, 4, 0},  {TYPE_Q8_0, ACT_Q16, 5, 2},
+        {TYPE_Q8_0, ACT_Q16, 16, 2},  {TYPE_Q8_0, ACT_Q16, 17, 4}, {TYPE_Q8_0, ACT_Q16, 64, 8},
+        {TYPE_Q8_0, ACT_Q16, 65, 10}, {TYPE_Q4_K, ACT_Q8, 8, 0},   {TYPE_Q4_K, ACT_Q8, 9, 1},
+        {TYPE_Q4_K, ACT_Q8, 70, 5},   {TYPE_Q6_K, ACT_Q16, 16, 4}, {TYPE_Q6_K, ACT_Q8, 33, 6},
+        {TYPE_BF16, ACT_Q16, 16, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Problem p = problem_open(cases[i].type, cases[i].form, 33, 512);
+        plain_tiles_counts = (TileCounts){0};
+        assert_true(rows_agree(&p, cases[i].n_rows));
+        assert_int_equal(plain_tiles_counts.n_products, cases[i].n_products * 3 * 512 / ACT_BLOCK);
+        assert_int_equal(plain_tiles_counts.n_configured, cases[i].n_products > 0);
+        assert_int_equal(plain_tiles_counts.n_released, cases[i].n_products > 0);
+        problem_close(&p);
+    }
+}
+
+static jmp_buf after_fault;
+static const char *fault;
+static void on_fault(const char *what) {
+    fault = what;
+    longjmp(after_fault, 1);
+}
+
+/* The tiles in plain C refuse what the CPU refuses: step i of a wrong sequence is the one that fails. */
+static void do_wrong(int i) {
+    _Alignas(64) static unsigned char memory[TILE_MAX_ROWS * TILE_MAX_BYTES];
+    TileConfig c = {.palette = 1, .rows = {16, 16, 8, 4}, .row_bytes = {64, 32, 64, 64}};
+    switch (i) {
+    case 0: plain_tile_zero(0); return;
+    case 1: c.palette = 2; break;
+    case 2: c.rows[1] = 17; break;
+    case 3: c.row_bytes[1] = 68; break;
+    case 4: c.row_bytes[1] = 0; break;
+    case 5: c.rows[8] = 1, c.row_bytes[8] = 4; break;
+    case 6: c.reserved[3] = 1; break;
+    case 7: plain_tile_release(); return;
+    default: break;
+    }
+    plain_tile_configure(&c);
+    if (i == 8) plain_tile_zero(4);
+    if (i == 9) plain_tile_load(0, memory, 32);
+    if (i == 10) plain_tile_store(0, memory, 64);
+    plain_tile_zero(0);
+    plain_tile_load(1, memory, 32);
+    plain_tile_load(2, memory, 64);
+    plain_tile_load(3, memory, 64);
+    if (i == 11) plain_tile_dot(0, 1, 3, true);
+    if (i == 12) plain_tile_dot(0, 1, 1, true);
+    if (i == 13) plain_tile_dot(2, 1, 2, true);
+    plain_tile_dot(0, 1, 2, true);
+    plain_tile_release();
+    if (i == 14) plain_tile_load(1, memory, 32);
+}
+
+static void plain_tiles_refuse_what_a_cpu_refuses(void **state) {
+    (void)state;
+    if (!tiles_run()) skip();
+    plain_tiles_on_fault = on_fault;
+    for (volatile int i = 0; i <= 15; i++) {
+        fault = NULL;
+        if (setjmp(after_fault) == 0) do_wrong(i);
+        if (i == 15) assert_null(fault);
+        else if (!fault) fail_msg("step %d was not refused", i);
+        if (fault && i >= 8 && i != 14) plain_tile_release();
+    }
+    plain_tiles_on_fault = NULL;
+}
+
+/* The sums that the manual's pseudocode gives for bytes at both ends of their range. */
+static void plain_tiles_multiply_signed_and_unsigned_bytes(void **state) {
+    (void)state;
+    if (!tiles_run()) skip();
+    static const unsigned char a[4] = {0x80, 0x7f, 0xff, 1}, b[4] = {0x80, 0xff, 0x7f, 0x81};
+    int32_t sum;
+    const TileConfig c = {.palette = 1, .rows = {1, 1, 1}, .row_bytes = {4, 4, 4}};
+    for (int is_signed = 0; is_signed <= 1; is_signed++) {
+        plain_tile_configure(&c);
+        plain_tile_zero(0);
+        plain_tile_load(1, a, 4);
+        plain_tile_load(2, b, 4);
+        plain_tile_dot(0, 1, 2, is_signed);
+        plain_tile_store(0, &sum, 4);
+        plain_tile_release();
+        assert_int_equal(sum, is_signed ? -128 * -128 + 127 * -1 - 127 - 127 : -128 * 128 + 127 * 255 - 127 + 129);
+    }
+}
+
+static void a_missing_table_is_an_error_with_a_remedy(void **state) {
+    (void)state;
+    const Kernels *table;
+    fr_error err;
+    int status = kernels_find("amx", &table, &err);
+    if (kernels_select("amx")) {
+        assert_int_equal(status, FR_OK);
+        return;
+    }
+    assert_int_equal(status, FR_ERR_ARGUMENT);
+    assert_non_null(strstr(err.message, "Linux 5.16"));
+    assert_non_null(strstr(err.message, "choose from ref"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_tiles_refuse_what_a_cpu_refuses),
+        cmocka_unit_test(plain_tiles_multiply_signed_and_unsigned_bytes),
+        cmocka_unit_test(every_number_of_rows_has_the_specified_bits),
+        cmocka_unit_test(passes_take_turns_over_long_rows),
+        cmocka_unit_test(a_wrong_product_is_noticed),
+        cmocka_unit_test(tiles_are_used_from_a_number_of_rows_on),
+        cmocka_unit_test(a_missing_table_is_an_error_with_a_remedy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+int main(void) { return 0; } /* tiles are of x86-64 only */
+#endif
