@@ -262,6 +262,7 @@ static void what_cannot_be_is_refused(void **state) {
     assert_null(g);
     fr_grammar_close(NULL);
     assert_string_equal(fr_grammar_notice(NULL), "");
+    assert_int_equal(fr_grammar_bytes(NULL), 0);
     fr_engine_close(e);
 }
 

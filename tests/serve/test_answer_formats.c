@@ -51,7 +51,7 @@ static char *stream(const Endpoint *endpoint, const char *text, size_t cut) {
     endpoint->format->stream_text(&out, &r.call, &r.choice, &second);
     r.call.n_running = 0;
     endpoint->format->end_choice(&out, &r.call, &r.choice);
-    endpoint->format->end_stream(&out, &r.call);
+    if (endpoint->format->end_stream) endpoint->format->end_stream(&out, &r.call);
     token_batch_free(&first), token_batch_free(&second);
     answer_reader_free(&r.reader);
     return out.data;

@@ -144,6 +144,31 @@ static void hostile_json_is_refused(void **state) {
     assert_int_equal(status_of("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
 }
 
+/* The memory for the values of a body may end wherever one is made. Leaks show under AddressSanitizer when the server
+ * ends. */
+static void memory_for_a_body_ends_anywhere(void **state) {
+    (void)state;
+    enum { N_TEXT = 200000, LEAST = 300000, STEP = 3000, N_STEPS = 30 };
+    static const char head[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"";
+    char *body = malloc(sizeof head + N_TEXT + 2 * (LEAST + STEP * N_STEPS) + 64);
+    int n_refused = 0, n_read = 0;
+    for (int i = 0; i < N_STEPS; i++) {
+        size_t n = (size_t)sprintf(body, "%s", head);
+        memset(body + n, 'x', N_TEXT);
+        n += N_TEXT;
+        n += (size_t)sprintf(body + n, "\"}]}], \"metadata\": [1");
+        for (int k = 0; k < LEAST + i * STEP; k++) body[n++] = ',', body[n++] = '1';
+        sprintf(body + n, "]}");
+        Answer a = serve_post(&server, "/v1/chat/completions", body);
+        if (a.status == 413) n_refused++;
+        else n_read += a.status == 400; /* beyond the context */
+        answer_free(&a);
+    }
+    free(body);
+    if (n_refused == 0 || n_read == 0 || n_refused + n_read != N_STEPS)
+        fail_msg("%d of %d refused, %d read", n_refused, N_STEPS, n_read);
+}
+
 static void requests_share_a_connection(void **state) {
     (void)state;
     char post[600];
@@ -313,6 +338,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(malformed_requests_are_refused),
         cmocka_unit_test(what_is_too_long_is_refused),
         cmocka_unit_test(hostile_json_is_refused),
+        cmocka_unit_test(memory_for_a_body_ends_anywhere),
         cmocka_unit_test(requests_share_a_connection),
         cmocka_unit_test(slow_senders_are_closed),
         cmocka_unit_test(a_burst_of_connections_is_answered),

@@ -131,6 +131,10 @@ static void errors_of_messages_have_their_shape(void **state) {
          "tools"},
         {"{\"model\": \"target\", \"max_tokens\": 5, \"tools\": [{\"name\": \"f\", \"input_schema\": {}}], " HI "}",
          "no place for them"},
+        {"{\"model\": \"target\", \"max_tokens\": 5, \"output_config\": {\"effort\": \"low\"}, " HI "}", "effort"},
+        {"{\"model\": \"target\", \"max_tokens\": 5, \"output_config\": {\"format\": {\"type\": \"json_schema\", "
+         "\"schema\": {\"not\": {}}}}, " HI "}",
+         "output_config.format"},
         {"{", "JSON"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -334,6 +338,17 @@ static void choices_of_tools_that_cannot_be(void **state) {
     json_decref(j);
 }
 
+static void a_message_has_the_format_of_its_schema(void **state) {
+    (void)state;
+    json_t *j = serve_json(
+        &server, "/v1/messages", 200,
+        "{\"model\": \"target\", \"max_tokens\": 100, \"temperature\": 0, \"output_config\": {\"format\": "
+        "{\"type\": \"json_schema\", \"schema\": " CITY "}}, " HI "}");
+    check_arguments(json_text_at(j, "content.0.text"));
+    assert_string_equal(json_text_at(j, "stop_reason"), "end_turn");
+    json_decref(j);
+}
+
 /* Where the template has begun reasoning, the schema holds behind it: before it any text may come. */
 static void reasoning_comes_before_the_schema(void **state) {
     (void)state;
@@ -366,6 +381,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_call_is_forced),
         cmocka_unit_test(a_call_is_forced_in_messages_and_responses),
         cmocka_unit_test(choices_of_tools_that_cannot_be),
+        cmocka_unit_test(a_message_has_the_format_of_its_schema),
         cmocka_unit_test(reasoning_comes_before_the_schema),
     };
     return cmocka_run_group_tests(tests, start, stop);

@@ -49,6 +49,33 @@ static void values_come_back(void **state) {
     buf_free(&buf);
 }
 
+/* A double comes back bit for bit, in no more digits than that takes. */
+static void exact_numbers_come_back(void **state) {
+    (void)state;
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {{0.1, "0.1"},
+                 {-3.7537274962783953, "-3.7537274962783953"},
+                 {1e300, "1e+300"},
+                 {0, "0"},
+                 {1.0 / 3, "0.33333333333333331"},
+                 {NAN, "null"},
+                 {-INFINITY, "null"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Buf buf = {.max_bytes = 100};
+        JsonOut j = json_out_begin(&buf);
+        json_out_exact(&j, cases[i].value);
+        assert_true(buf_append(&buf, "", 1));
+        assert_string_equal(buf.data, cases[i].text);
+        if (isfinite(cases[i].value)) assert_true(strtod(buf.data, NULL) == cases[i].value);
+        buf_free(&buf);
+    }
+    assert_true(json_out_is_text("a\xC3\xA4\0", 4));
+    assert_false(json_out_is_text("a\xC3", 2));
+    assert_false(json_out_is_text("\xA4", 1));
+}
+
 /* Bytes that are not UTF-8 become U+FFFD, whatever stands around them. */
 static void broken_utf8_is_replaced(void **state) {
     (void)state;
@@ -116,6 +143,7 @@ int main(void) {
     json_memory_install();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_back),
+        cmocka_unit_test(exact_numbers_come_back),
         cmocka_unit_test(broken_utf8_is_replaced),
         cmocka_unit_test(a_full_buffer_is_noticed),
         cmocka_unit_test(memory_of_jansson_is_bounded),

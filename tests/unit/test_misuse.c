@@ -97,6 +97,9 @@ static void texts(void **state) {
     assert_int_equal(n, 0);
     assert_int_equal(fr_tokenize(model, NULL, 0, 0, &tokens, &n, &err), FR_OK);
     fr_free(tokens);
+    assert_string_equal(fr_token_piece(NULL, 1, 0, &n_bytes), "");
+    assert_string_equal(fr_token_piece(model, -1, 1, &n_bytes), "");
+    assert_string_equal(fr_token_piece(model, INT32_MAX, 0, NULL), "");
     refused(fr_detokenize(model, prompt, 6, NULL, &n_bytes, &err), "fr_detokenize: text is NULL");
     refused(fr_detokenize(model, prompt, 6, &text, NULL, &err), "fr_detokenize: n_bytes is NULL");
     refused(fr_detokenize(NULL, prompt, 6, &text, &n_bytes, &err), "fr_detokenize: model is NULL");

@@ -39,6 +39,13 @@ const checks = {
     assert.equal(message.usage.input_tokens + message.usage.cache_read_input_tokens,
       whole.usage.input_tokens + whole.usage.cache_read_input_tokens);
   },
+  async 'a message in the format of a schema'() {
+    const schema = { type: 'object', properties: { dog: { enum: ['Rex', 'Bella'] } }, required: ['dog'], additionalProperties: false };
+    const output_config = { format: { type: 'json_schema', schema } };
+    const message = await client.messages.create({ model: 'target', max_tokens: 100, messages: [{ role: 'user', content: 'A dog' }], output_config });
+    assert.match(JSON.parse(message.content[0].text).dog, /^(Rex|Bella)$/);
+    assert.equal(message.stop_reason, 'end_turn');
+  },
   async 'tokens are counted'() {
     const count = await client.messages.countTokens(prompt);
     const { usage } = await client.messages.create({ ...prompt, max_tokens: 1 });

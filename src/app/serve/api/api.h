@@ -125,6 +125,7 @@ typedef struct ApiFormat {
     void (*end_choice)(Buf *out, const ApiCall *call, const Choice *choice);
     void (*end_stream)(Buf *out, const ApiCall *call);
     void (*stream_error)(Buf *out, const ApiError *e);
+    const char *event_object; /* for openai_end_stream */
 } ApiFormat;
 
 typedef struct Endpoint {

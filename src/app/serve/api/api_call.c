@@ -118,7 +118,7 @@ static void end_call(ApiCall *call) {
     const ApiFormat *format = call->endpoint->format;
     if (call->has_begun) {
         HttpExchange *x = call->exchange;
-        format->end_stream(&call->reply, call);
+        if (format->end_stream) format->end_stream(&call->reply, call);
         flush_events(call);
         call->exchange = NULL;
         http_exchange_end(x);

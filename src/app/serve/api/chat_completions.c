@@ -52,15 +52,6 @@ static int prepare(ApiCall *call, const json_t *body) {
 
 /* ---- answers --------------------------------------------------------------------------------------------- */
 
-static void write_head(JsonOut *out, const ApiCall *call, const char *object) {
-    json_out_mark(out, '{');
-    json_out_key_text(out, "id", call->id);
-    json_out_key_text(out, "object", object);
-    json_out_key_int(out, "created", call->created_s);
-    json_out_key_text(out, "model", call->plan.model->name);
-    json_out_key_text(out, "system_fingerprint", "forerun-" FORERUN_VERSION);
-}
-
 static const char *finish_reason(const Choice *c) {
     bool has_ended = c->finish == FR_FINISH_EOS || c->finish == FR_FINISH_STOP;
     return has_ended && answers_of(c)->n_calls > 0 ? "tool_calls" : openai_finish_reason(c->finish);
@@ -151,7 +142,7 @@ static void write_choice(JsonOut *out, const ApiCall *call, const Choice *c) {
 }
 
 static void write_answer(JsonOut *out, const ApiCall *call) {
-    write_head(out, call, "chat.completion");
+    openai_write_head(out, call, "chat.completion");
     json_out_open(out, "choices", '[');
     for (int i = 0; i < call->n_choices; i++) write_choice(out, call, &call->choices[i]);
     json_out_mark(out, ']');
@@ -165,7 +156,7 @@ static void write_answer(JsonOut *out, const ApiCall *call) {
 /* An event up to its "delta": {, and from there to its end. finish NULL: not the last of its choice. */
 static JsonOut begin_event(Buf *out, const ApiCall *call, int index) {
     JsonOut j = sse_begin(out);
-    write_head(&j, call, "chat.completion.chunk");
+    openai_write_head(&j, call, "chat.completion.chunk");
     json_out_open(&j, "choices", '[');
     json_out_mark(&j, '{');
     json_out_key_int(&j, "index", index);
@@ -240,20 +231,6 @@ static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     end_event(&j, call, c, NULL, NULL, finish_reason(c));
 }
 
-/* Usage comes in an event without choices, for those who asked for it: others may not expect one. */
-static void end_stream(Buf *out, const ApiCall *call) {
-    if (call->plan.wants_usage) {
-        JsonOut j = sse_begin(out);
-        write_head(&j, call, "chat.completion.chunk");
-        json_out_open(&j, "choices", '[');
-        json_out_mark(&j, ']');
-        openai_write_usage(&j, call);
-        json_out_mark(&j, '}');
-        sse_end(&j);
-    }
-    sse_done(out);
-}
-
 static const ApiFormat format = {
     .write_error = openai_write_error,
     .write_answer = write_answer,
@@ -261,7 +238,8 @@ static const ApiFormat format = {
     .begin_stream = begin_stream,
     .stream_text = stream_text,
     .end_choice = end_choice,
-    .end_stream = end_stream,
+    .end_stream = openai_end_stream,
+    .event_object = "chat.completion.chunk",
     .stream_error = openai_stream_error,
 };
 

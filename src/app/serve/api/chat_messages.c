@@ -72,30 +72,27 @@ static int check_message(json_t *message, size_t i, ApiError *error) {
                       "messages[%zu].content must be a string or a list of parts of text", i);
 }
 
-static bool is_text(const json_t *value, const char *text) {
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
-}
-
 bool chat_messages_has_tools(const ChatMessages *f) {
-    return json_array_size(f->tools) > 0 && !is_text(f->tool_choice, "none");
+    return json_array_size(f->tools) > 0 && !field_is_text(f->tool_choice, "none");
 }
 
 /* "required", or {"type": "function"} with the name in "function", as chats have it, or beside it, as responses do. */
 bool chat_messages_forces_call(const ChatMessages *f, const char **name) {
     const json_t *function = json_object_get(f->tool_choice, "function");
     *name = json_string_value(json_object_get(function ? function : f->tool_choice, "name"));
-    return *name || is_text(f->tool_choice, "required");
+    return *name || field_is_text(f->tool_choice, "required");
 }
 
 static int check_choice(const ChatMessages *f, ApiError *error) {
     const char *name;
     bool forces = chat_messages_forces_call(f, &name), is_known = !name;
-    if (!f->tool_choice || is_text(f->tool_choice, "auto") || is_text(f->tool_choice, "none")) return 0;
-    if (!forces || (name && !is_text(json_object_get(f->tool_choice, "type"), "function")))
+    if (!f->tool_choice || field_is_text(f->tool_choice, "auto") || field_is_text(f->tool_choice, "none")) return 0;
+    if (!forces || (name && !field_is_text(json_object_get(f->tool_choice, "type"), "function")))
         return api_refuse(error, 400, "invalid_value", "tool_choice",
                           "'tool_choice' must be \"auto\", \"none\", \"required\" or a function by its name");
     for (size_t i = 0; i < json_array_size(f->tools) && !is_known; i++)
-        is_known = is_text(json_object_get(json_object_get(json_array_get(f->tools, i), "function"), "name"), name);
+        is_known = field_is_text(json_object_get(json_object_get(json_array_get(f->tools, i), "function"), "name"),
+                                 name);
     if (json_array_size(f->tools) > 0 && is_known) return 0;
     return api_refuse(error, 400, "invalid_value", "tool_choice", "'tool_choice': there is no %s%.60s among 'tools'",
                       name ? "function " : "function", name ? name : "");
@@ -106,7 +103,8 @@ static int check_tools(const ChatMessages *f, ApiError *error) {
         return api_refuse(error, 400, "invalid_type", "tools", "'tools' must be a list");
     for (size_t i = 0; i < json_array_size(f->tools); i++) {
         const json_t *tool = json_array_get(f->tools, i), *function = json_object_get(tool, "function");
-        if (!is_text(json_object_get(tool, "type"), "function") || !json_is_string(json_object_get(function, "name")))
+        if (!field_is_text(json_object_get(tool, "type"), "function") ||
+            !json_is_string(json_object_get(function, "name")))
             return api_refuse(error, 400, "invalid_value", "tools",
                               "tools[%zu] must be {\"type\": \"function\", \"function\": {\"name\": ...}}", i);
     }
@@ -115,7 +113,8 @@ static int check_tools(const ChatMessages *f, ApiError *error) {
 
 /* What an answer may be besides text. */
 static int check_output(const ChatMessages *f, ApiError *error) {
-    if (f->modalities && (json_array_size(f->modalities) != 1 || !is_text(json_array_get(f->modalities, 0), "text")))
+    if (f->modalities &&
+        (json_array_size(f->modalities) != 1 || !field_is_text(json_array_get(f->modalities, 0), "text")))
         return api_refuse(error, 400, "unsupported_parameter", "modalities",
                           "'modalities' other than [\"text\"] are not supported");
     return check_tools(f, error) ? -1 : check_choice(f, error);

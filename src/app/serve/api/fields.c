@@ -76,3 +76,7 @@ int fields_read(const Field *const *tables, const json_t *body, void *to, ApiErr
     }
     return 0;
 }
+
+bool field_is_text(const json_t *value, const char *text) {
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}

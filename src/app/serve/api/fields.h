@@ -27,4 +27,7 @@ typedef struct Field {
  * nothing: null, false, "", [] or {}. */
 int fields_read(const Field *const *tables, const json_t *body, void *to, ApiError *error);
 
+/* Whether a value is this string. NULL is not. */
+bool field_is_text(const json_t *value, const char *text);
+
 #endif

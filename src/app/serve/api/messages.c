@@ -11,7 +11,7 @@
 typedef struct MessagesFields {
     PlanFields plan;
     MessagesInput input;
-    const json_t *variables, *stops;
+    const json_t *variables, *stops, *output_config;
 } MessagesFields;
 
 #define M(kind, field, ...) FIELD(MessagesFields, kind, field, __VA_ARGS__)
@@ -23,6 +23,7 @@ static const Field messages_fields[] = {
     {.name = "thinking", M(ANY, input.thinking)},
     {.name = "max_tokens", M(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "stop_sequences", M(ANY, stops)},
+    {.name = "output_config", M(ANY, output_config)},
     {.name = "chat_template_kwargs", M(ANY, variables)},
     {.name = "n", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "stream_options", .kind = FIELD_NEUTRAL},
@@ -41,11 +42,28 @@ static int check_stops(const MessagesFields *f, ApiError *error) {
                              "'stop_sequences' must be a list of at most %d strings that are not empty", API_MAX_STOPS);
 }
 
+/* {"format": {"type": "json_schema", "schema": {...}}} */
+static int read_output_config(MessagesFields *f, ApiError *error) {
+    const char *name;
+    json_t *value;
+    if (f->output_config && !json_is_object(f->output_config))
+        return api_refuse(error, 400, "invalid_type", "output_config", "'output_config' must be an object");
+    json_object_foreach((json_t *)(uintptr_t)f->output_config, name, value) {
+        if (strcmp(name, "format") != 0 && !json_is_null(value))
+            return api_refuse(error, 400, "unsupported_parameter", "output_config",
+                              "'output_config.%.40s' is not supported", name);
+        if (!json_is_null(value)) f->plan.constraint.format = value;
+    }
+    if (f->plan.constraint.format) f->plan.constraint.format_name = f->output_config ? "output_config.format" : NULL;
+    return 0;
+}
+
 static int read_body(ApiCall *call, const json_t *body, MessagesFields *f, ChatMessages *chat) {
     *f = (MessagesFields){.variables = NULL};
     *chat = (ChatMessages){.messages = NULL};
     plan_fields_default(&f->plan);
     if (fields_read(tables, body, f, &call->error) || check_stops(f, &call->error)) return -1;
+    if (read_output_config(f, &call->error)) return -1;
     if (f->stops) f->plan.stop = f->stops;
     chat->variables = f->variables;
     return messages_input_convert(&f->input, chat, &call->error);

@@ -8,14 +8,10 @@
 
 enum { MAX_MESSAGES = 10000 };
 
-static bool is_text(const json_t *value, const char *text) {
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
-}
-
 static int check_blocks(const json_t *blocks, const char *where, ApiError *error) {
     for (size_t i = 0; i < json_array_size(blocks); i++) {
         const json_t *block = json_array_get(blocks, i);
-        if (!is_text(json_object_get(block, "type"), "text") || !json_is_string(json_object_get(block, "text")))
+        if (!field_is_text(json_object_get(block, "type"), "text") || !json_is_string(json_object_get(block, "text")))
             return api_refuse(error, 400, "unsupported_content", where,
                               "'%s': block %zu must be of type 'text'; this model reads text", where, i);
     }
@@ -76,8 +72,11 @@ static int add_block(Turn *t, const json_t *block, size_t i, ApiError *error) {
 
 static int add_turn(json_t *out, const json_t *message, size_t i_message, ApiError *error) {
     const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
-    Turn t = {.out = out, .texts = json_array(), .calls = json_array(), .is_assistant = is_text(role, "assistant")};
-    if (!t.is_assistant && !is_text(role, "user"))
+    Turn t = {.out = out,
+              .texts = json_array(),
+              .calls = json_array(),
+              .is_assistant = field_is_text(role, "assistant")};
+    if (!t.is_assistant && !field_is_text(role, "user"))
         return api_refuse(error, 400, "invalid_value", "messages",
                           "messages[%zu].role must be 'user' or 'assistant'; instructions go into 'system'", i_message);
     int status = 0;
@@ -108,7 +107,7 @@ static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiErro
         add_message(out, "system", text);
     }
     for (size_t i = 0; i < n && !status; i++) status = add_turn(out, json_array_get(in->messages, i), i, error);
-    if (!status && is_text(json_object_get(json_array_get(in->messages, n - 1), "role"), "assistant"))
+    if (!status && field_is_text(json_object_get(json_array_get(in->messages, n - 1), "role"), "assistant"))
         status = api_refuse(error, 400, "unsupported_parameter", "messages",
                             "the last of 'messages' must be of the user: beginning an answer is not supported");
     chat->messages = out;
@@ -123,7 +122,7 @@ static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *
     for (size_t i = 0; i < json_array_size(in->tools); i++) {
         const json_t *tool = json_array_get(in->tools, i), *type = json_object_get(tool, "type");
         json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
-        if ((type && !is_text(type, "custom")) || !json_is_string(name) || !json_is_object(schema))
+        if ((type && !field_is_text(type, "custom")) || !json_is_string(name) || !json_is_object(schema))
             return api_refuse(error, 400, "invalid_value", "tools",
                               "tools[%zu] must have 'name' and 'input_schema'; tools that the server would run are not "
                               "supported",
@@ -139,17 +138,18 @@ static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *
 static int convert_choices(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
     const json_t *choice = json_object_get(in->tool_choice, "type"), *thinking = json_object_get(in->thinking, "type");
     json_t *name = json_object_get(in->tool_choice, "name");
-    bool is_named = is_text(choice, "tool") && json_is_string(name);
-    if (in->tool_choice && !is_text(choice, "auto") && !is_text(choice, "none") && !is_text(choice, "any") && !is_named)
+    bool is_named = field_is_text(choice, "tool") && json_is_string(name);
+    if (in->tool_choice && !field_is_text(choice, "auto") && !field_is_text(choice, "none") &&
+        !field_is_text(choice, "any") && !is_named)
         return api_refuse(error, 400, "invalid_value", "tool_choice",
                           "'tool_choice' must be of type 'auto', 'none' or 'any', or 'tool' with a name");
-    if (in->thinking && !is_text(thinking, "disabled"))
+    if (in->thinking && !field_is_text(thinking, "disabled"))
         return api_refuse(error, 400, "unsupported_parameter", "thinking",
                           "'thinking' is not supported with a budget; use 'chat_template_kwargs' for templates that "
                           "can switch it on and off");
-    chat->tool_choice = is_named                 ? json_pack("{s:s, s:O}", "type", "function", "name", name)
-                        : is_text(choice, "any") ? json_string("required")
-                                                 : choice;
+    chat->tool_choice = is_named                       ? json_pack("{s:s, s:O}", "type", "function", "name", name)
+                        : field_is_text(choice, "any") ? json_string("required")
+                                                       : choice;
     return 0;
 }
 

@@ -138,14 +138,11 @@ static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     sse_end(&j);
 }
 
-static void end_stream(Buf *out, const ApiCall *call) { (void)out, (void)call; }
-
 static const ApiFormat format = {
     .write_error = openai_write_error,
     .write_answer = write_answer,
     .stream_text = stream_text,
     .end_choice = end_choice,
-    .end_stream = end_stream,
     .stream_error = openai_stream_error,
 };
 

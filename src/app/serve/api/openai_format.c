@@ -43,6 +43,29 @@ void openai_stream_error(Buf *out, const ApiError *e) {
     sse_end(&j);
 }
 
+void openai_write_head(JsonOut *out, const ApiCall *call, const char *object) {
+    json_out_mark(out, '{');
+    json_out_key_text(out, "id", call->id);
+    json_out_key_text(out, "object", object);
+    json_out_key_int(out, "created", call->created_s);
+    json_out_key_text(out, "model", call->plan.model->name);
+    json_out_key_text(out, "system_fingerprint", "forerun-" FORERUN_VERSION);
+}
+
+/* Usage comes in an event without choices, for those who asked for it: others may not expect one. */
+void openai_end_stream(Buf *out, const ApiCall *call) {
+    if (call->plan.wants_usage) {
+        JsonOut j = sse_begin(out);
+        openai_write_head(&j, call, call->endpoint->format->event_object);
+        json_out_open(&j, "choices", '[');
+        json_out_mark(&j, ']');
+        openai_write_usage(&j, call);
+        json_out_mark(&j, '}');
+        sse_end(&j);
+    }
+    sse_done(out);
+}
+
 const char *openai_finish_reason(fr_finish finish) {
     return finish == FR_FINISH_LENGTH || finish == FR_FINISH_CONTEXT ? "length" : "stop";
 }

@@ -9,6 +9,10 @@ void openai_write_error(JsonOut *out, const ApiError *e);
 /* The same as an event, and the end of the stream. */
 void openai_stream_error(Buf *out, const ApiError *e);
 
+/* What all answers begin with: {"id": ..., "object": object, ... */
+void openai_write_head(JsonOut *out, const ApiCall *call, const char *object);
+/* ApiFormat.end_stream: usage, where it was asked for, and "data: [DONE]". */
+void openai_end_stream(Buf *out, const ApiCall *call);
 /* "stop", "length", ... */
 const char *openai_finish_reason(fr_finish finish);
 /* "usage": {...}, of all choices together. */

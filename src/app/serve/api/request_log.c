@@ -5,25 +5,13 @@
  * Paths and names of fields come from clients, and are escaped. Status 499: the client hung up. */
 #include "app/serve/api/request_log.h"
 
+#include "app/serve/api/openai_format.h"
 #include "base/clock.h"
 #include "format/printable.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-static fr_stats sum_of(const ApiCall *call) {
-    fr_stats sum = {0};
-    for (int i = 0; i < call->n_choices; i++) {
-        const fr_stats *s = &call->choices[i].stats;
-        sum.n_prompt += s->n_prompt;
-        sum.n_prompt_shared += s->n_prompt_shared;
-        sum.n_generated += s->n_generated;
-        sum.drafted += s->drafted;
-        sum.accepted += s->accepted;
-    }
-    return sum;
-}
 
 static const char *now_text(char text[32]) {
     struct tm tm;
@@ -37,7 +25,7 @@ void request_log_write(const ApiCall *call, int status) {
     Printable param;
     const ApiError *e = &call->error;
     if (!call->service->logs) return;
-    fr_stats s = sum_of(call);
+    fr_stats s = openai_sum(call);
     if (s.n_prompt)
         snprintf(tokens, sizeof tokens, ", %lld + %lld tokens (%lld cached), %lld of %lld drafted accepted",
                  (long long)s.n_prompt, (long long)s.n_generated, (long long)s.n_prompt_shared, (long long)s.accepted,

@@ -293,8 +293,6 @@ static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     stream_response(out, call, is_cut(c) ? "response.incomplete" : "response.completed", true);
 }
 
-static void end_stream(Buf *out, const ApiCall *call) { (void)out, (void)call; }
-
 static void stream_error(Buf *out, const ApiError *e) {
     JsonOut j = answers_begin_event(out, "error");
     json_out_key_text(&j, "code", e->code ? e->code : "server_error");
@@ -310,7 +308,6 @@ static const ApiFormat format = {
     .begin_stream = begin_stream,
     .stream_text = stream_text,
     .end_choice = end_choice,
-    .end_stream = end_stream,
     .stream_error = stream_error,
 };
 

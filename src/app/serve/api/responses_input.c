@@ -7,17 +7,13 @@
 
 #include <string.h>
 
-static bool is_text(const json_t *value, const char *text) {
-    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
-}
-
 /* Parts of text under the names of this API become parts of type "text", which chat_messages.c joins; it refuses others. */
 static void name_parts(const json_t *content) {
     size_t i;
     json_t *part;
     json_array_foreach(content, i, part) {
         const json_t *type = json_object_get(part, "type");
-        if (is_text(type, "input_text") || is_text(type, "output_text"))
+        if (field_is_text(type, "input_text") || field_is_text(type, "output_text"))
             json_object_set_new(part, "type", json_string("text"));
     }
 }
@@ -28,7 +24,7 @@ static int add_call(json_t *out, const json_t *item, size_t i, ApiError *error) 
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
         return api_refuse(error, 400, "invalid_type", "input",
                           "input[%zu] must have 'call_id', 'name' and 'arguments', which are strings", i);
-    if (!is_text(json_object_get(last, "role"), "assistant")) {
+    if (!field_is_text(json_object_get(last, "role"), "assistant")) {
         last = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
         json_array_append_new(out, last);
     }
@@ -51,10 +47,10 @@ static int add_output(json_t *out, const json_t *item, size_t i, ApiError *error
 static int add_item(json_t *out, const json_t *item, size_t i, ApiError *error) {
     const json_t *type = json_object_get(item, "type");
     json_t *role = json_object_get(item, "role"), *content = json_object_get(item, "content");
-    if (is_text(type, "function_call")) return add_call(out, item, i, error);
-    if (is_text(type, "function_call_output")) return add_output(out, item, i, error);
-    if (is_text(type, "reasoning")) return 0;
-    if ((type && !is_text(type, "message")) || !json_is_string(role) || !content)
+    if (field_is_text(type, "function_call")) return add_call(out, item, i, error);
+    if (field_is_text(type, "function_call_output")) return add_output(out, item, i, error);
+    if (field_is_text(type, "reasoning")) return 0;
+    if ((type && !field_is_text(type, "message")) || !json_is_string(role) || !content)
         return api_refuse(error, 400, "unsupported_content", "input",
                           "input[%zu] of type '%.40s' is not supported, or is incomplete", i,
                           json_is_string(type) ? json_string_value(type) : "message");
@@ -86,7 +82,7 @@ static int convert_tools(const ResponsesInput *in, ChatMessages *chat, ApiError 
     for (size_t i = 0; i < json_array_size(in->tools); i++) {
         const json_t *tool = json_array_get(in->tools, i);
         json_t *name = json_object_get(tool, "name");
-        if (!is_text(json_object_get(tool, "type"), "function") || !json_is_string(name))
+        if (!field_is_text(json_object_get(tool, "type"), "function") || !json_is_string(name))
             return api_refuse(error, 400, "unsupported_parameter", "tools",
                               "tools[%zu] must be of type 'function' and have a name", i);
         json_array_append_new(out, json_pack("{s:s, s:{s:O, s:O*, s:O*}}", "type", "function", "function", "name", name,

@@ -58,15 +58,6 @@ static int prepare(ApiCall *call, const json_t *body) {
     return status;
 }
 
-static void write_head(JsonOut *out, const ApiCall *call) {
-    json_out_mark(out, '{');
-    json_out_key_text(out, "id", call->id);
-    json_out_key_text(out, "object", "text_completion");
-    json_out_key_int(out, "created", call->created_s);
-    json_out_key_text(out, "model", call->plan.model->name);
-    json_out_key_text(out, "system_fingerprint", "forerun-" FORERUN_VERSION);
-}
-
 static void write_logprobs(JsonOut *out, const ApiCall *call, int index, const TokenBatch *tokens) {
     int64_t *offsets = call->own;
     json_out_key(out, "logprobs");
@@ -95,7 +86,7 @@ static void write_choice(JsonOut *out, const ApiCall *call, int index, const cha
 static const char *echoed(const ApiCall *call, int index) { return call->plan.prompts[index / call->plan.n].text; }
 
 static void write_answer(JsonOut *out, const ApiCall *call) {
-    write_head(out, call);
+    openai_write_head(out, call, "text_completion");
     json_out_open(out, "choices", '[');
     for (int i = 0; i < call->n_choices; i++) {
         const Choice *c = &call->choices[i];
@@ -111,7 +102,7 @@ static void write_answer(JsonOut *out, const ApiCall *call) {
 static void stream_piece(Buf *out, const ApiCall *call, int index, const char *text, size_t n, const TokenBatch *tokens,
                          const char *finish) {
     JsonOut j = sse_begin(out);
-    write_head(&j, call);
+    openai_write_head(&j, call, "text_completion");
     json_out_open(&j, "choices", '[');
     write_choice(&j, call, index, NULL, text, n, tokens, finish);
     json_out_mark(&j, ']');
@@ -135,26 +126,14 @@ static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     stream_piece(out, call, c->index, "", 0, NULL, openai_finish_reason(c->finish));
 }
 
-static void end_stream(Buf *out, const ApiCall *call) {
-    if (call->plan.wants_usage) {
-        JsonOut j = sse_begin(out);
-        write_head(&j, call);
-        json_out_open(&j, "choices", '[');
-        json_out_mark(&j, ']');
-        openai_write_usage(&j, call);
-        json_out_mark(&j, '}');
-        sse_end(&j);
-    }
-    sse_done(out);
-}
-
 static const ApiFormat format = {
     .write_error = openai_write_error,
     .write_answer = write_answer,
     .begin_stream = begin_stream,
     .stream_text = stream_text,
     .end_choice = end_choice,
-    .end_stream = end_stream,
+    .end_stream = openai_end_stream,
+    .event_object = "text_completion",
     .stream_error = openai_stream_error,
 };
 
