@@ -183,6 +183,9 @@ $(BUILD)/tests/test_json_out: $(BUILD)/src/app/serve/http/json_out.o $(BUILD)/sr
 $(BUILD)/tests/test_chat_input: $(BUILD)/src/app/chat/chat_input.o $(BUILD)/src/app/chat/chat_turns.o
 $(BUILD)/tests/test_same_text: $(BUILD)/src/app/chat/same_text.o
 $(BUILD)/tests/test_line_history: $(BUILD)/src/app/chat/line_history.o
+# A client of `serve`, by libevent.
+$(BUILD)/bench/bench_serve.o: PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
+$(BUILD)/bench/bench_serve: LDLIBS += $(CLI_LIBS)
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger

@@ -120,6 +120,9 @@ FR_API int fr_tokenize(const fr_model *model, const char *text, size_t n_bytes, 
 /* The text of n_tokens tokens. *text is malloc'ed, [*n_bytes] and a '\0'; bytes that are not UTF-8 become U+FFFD. */
 FR_API int fr_detokenize(const fr_model *model, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
                          fr_error *err);
+/* The bytes that a token stands for within a text, perhaps part of a character; [*n_bytes], they belong to the model. A
+ * control token has none, unless with_control is not 0: then its name, such as "</s>". */
+FR_API const char *fr_token_piece(const fr_model *model, int32_t token, int with_control, size_t *n_bytes);
 
 typedef struct fr_chat_message {
     const char *role, *content; /* role: "system", "user" or "assistant" */
@@ -179,6 +182,8 @@ FR_API void fr_grammar_close(fr_grammar *grammar);
 /* Where valid texts are not quite those of the schema (oneOf that is read as anyOf): a sentence about it; else "". It
  * belongs to the grammar. */
 FR_API const char *fr_grammar_notice(const fr_grammar *grammar);
+/* Memory that it takes now. It grows while texts are generated (docs/CONSTRAINED.md, "Limits and cost"). */
+FR_API size_t fr_grammar_bytes(const fr_grammar *grammar);
 
 /* ---- engine: the KV cache, threads and drafters over one model ----------------------------------- */
 

@@ -40,22 +40,25 @@ enum {
 static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
-     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite", 0},
+     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss", 0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
     {"heads", OPT_HEADS, "N", 0, "Query heads (dim / 64)", 0},
     {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads (as many)", 0},
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
-    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (qwen2moe, qwen3moe: 8; llama: none)", 0},
+    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (qwen2moe, qwen3moe, gpt-oss: 8; llama: none)", 0},
     {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
     {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
     {"shared-ffn", OPT_SHARED_FFN, "N", 0, "qwen2moe: inner width of the expert that every token passes (--ffn)", 0},
-    {"window", OPT_WINDOW, "N", 0, "gemma2, gemma3, phi3: positions that a layer with a window sees (512)", 0},
+    {"window", OPT_WINDOW, "N", 0,
+     "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128)", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
-    {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q4_K_M, Q5_K_M",
+    {"type", OPT_TYPE, "TYPE", 0,
+     "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, Q4_K_M, "
+     "Q5_K_M",
      0},
     {"tie", OPT_TIE, NULL, 0, "The output matrix is the embedding", 0},
     {"rope-base", OPT_ROPE_BASE, "F", 0, "Base of the rotary frequencies (10000; qwen: 1000000)", 0},
@@ -157,10 +160,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 static int complete_experts(ModelPlan *p, fr_error *err) {
-    if (plan_is(p, "qwen2moe qwen3moe") && !p->n_experts) p->n_experts = 8;
-    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe"))
-        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no experts; llama, qwen2moe and qwen3moe do",
-                         p->arch);
+    if (plan_is(p, "qwen2moe qwen3moe gpt-oss") && !p->n_experts) p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss"))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "architecture %s has no experts; llama, qwen2moe, qwen3moe and gpt-oss do", p->arch);
     if (!p->n_experts) return FR_OK;
     if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
     if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
@@ -184,7 +187,8 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (!p->n_context) p->n_context = 2048;
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
     if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
-    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite"))
+    if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
+    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss"))
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);

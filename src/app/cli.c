@@ -20,8 +20,9 @@ int cli_fail(const fr_error *err) {
 }
 
 bool cli_may_color(int fd) {
-    const char *refused = getenv("NO_COLOR");
-    return isatty(fd) && !(refused && *refused);
+    const char *refused = getenv("NO_COLOR"), *terminal = getenv("TERM");
+    bool knows_escapes = terminal && strcmp(terminal, "dumb") != 0;
+    return isatty(fd) && knows_escapes && !(refused && *refused);
 }
 
 int cli_read_file(const char *path, size_t max_bytes, char **out, size_t *n, fr_error *err) {

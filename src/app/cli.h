@@ -19,7 +19,8 @@ int cli_fail(const fr_error *err);
 /* What follows a noun after the number: "1 step", "2 steps". */
 static inline const char *cli_plural(int64_t n) { return n == 1 ? "" : "s"; }
 
-/* Whether what is written to fd may be coloured: it is a terminal, and NO_COLOR is not set (https://no-color.org). */
+/* Whether what is written to fd may be coloured: it is a terminal with escape sequences (TERM), and NO_COLOR is not
+ * set (https://no-color.org). */
 bool cli_may_color(int fd);
 
 /* Reads the whole of a text (base/input_file.h; "-": standard input) into malloc'ed memory, followed by a '\0'; at most max_bytes. */

@@ -73,21 +73,30 @@ typedef struct DeviceOptions {
 
 typedef struct ContextOptions {
     KvType kv_type;
-    int32_t n_slots;  /* token slots of the KV cache */
-    int32_t n_ctx;    /* longest sequence */
-    int32_t max_rows; /* in one forward and its extensions */
+    int32_t n_slots;     /* token slots of the KV cache */
+    int32_t n_ctx;       /* longest sequence */
+    int32_t max_rows;    /* in one forward and its extensions */
+    int32_t n_sequences; /* each has a state of the recurrent layers, if the model has such layers */
 } ContextOptions;
 
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
     const float *input;       /* [n_embd] in the place of the token's embedding, or NULL */
+    int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
     int32_t index;            /* among the rows of its sequence since executor_forward */
     int32_t slot;             /* of its key and value */
     int32_t n_prefix, n_path; /* visible: n_prefix committed slots, then n_path of its path in the tree, itself last */
     const int32_t *prefix_slots, *path_slots;
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;
+
+/* The recurrent state of sequence `to` becomes that of `from` (after `length` tokens; with none of them, it is all zeros),
+ * moved on by n_rows rows of the last forward and its extensions, each the parent of the next. */
+typedef struct StateStep {
+    int32_t from, to, length, n_rows;
+    const int32_t *rows;
+} StateStep;
 
 typedef enum ResultKind { RESULT_LOGITS, RESULT_HIDDEN } ResultKind;
 
@@ -152,7 +161,8 @@ struct Backend {
     /* Does parts 0 .. n_parts - 1 of the caller's work on the CPU, as many at a time as the device has threads. */
     void (*run_parts)(Device *d, int n_parts, PartFn fn, void *ctx);
 
-    /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots. read
+    /* A context. forward runs rows [n_rows]; keys of earlier rows since executor_forward are in their slots, and their
+     * places stand before `rows` in the same array: row number 0 is rows[-rows[0].row]. read
      * gives the result number i of the last forward where the CPU can read it, until the next forward: [n_vocab] or
      * [n_embd]. */
     int (*context_open)(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
@@ -162,6 +172,9 @@ struct Backend {
     /* Takes memory for the logits of n rows of one forward, where there is less so far: with a large vocabulary they are
      * the largest results. After a failure all is as before. NULL: context_open takes it for max_rows. */
     int (*reserve_logits)(Context *c, int32_t n, fr_error *err);
+    /* Moves recurrent states on, of different sequences, none of which is `from` of another step: a forward only reads the
+     * states of the committed tokens. n 0 where the model has none. */
+    void (*advance_states)(Context *c, const StateStep *steps, int32_t n);
     /* Keys and values of n slots from one place to another, which may overlap; and of one slot, all one small
      * constant. */
     void (*copy_slots)(Context *c, int32_t from, int32_t to, int32_t n);

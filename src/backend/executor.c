@@ -18,6 +18,7 @@
 #include "backend/executor.h"
 
 #include "backend/kv_pages.h"
+#include "backend/sequence_states.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -28,6 +29,7 @@ struct Executor {
     Context *context;
     ExecutorOptions options;
     KvPages kv;
+    SequenceStates states;
     Arena arena;
     RowPlace *rows;   /* [max_rows] of the last forward and its extensions */
     int32_t n_before; /* of them, those that ran before the last run */
@@ -61,7 +63,8 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
     const ContextOptions context = {.kv_type = o->kv_type,
                                     .n_slots = (int32_t)n_pages * o->page_size,
                                     .n_ctx = o->n_ctx,
-                                    .max_rows = o->max_rows};
+                                    .max_rows = o->max_rows,
+                                    .n_sequences = o->max_sequences};
     int status = e->backend->context_open(&e->context, device, e->weights, &context, err);
     if (!status) status = executor_reserve_logits(e, o->max_logits ? o->max_logits : o->max_rows, err);
     if (status) return status;
@@ -71,6 +74,7 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
                            .n_ctx = o->n_ctx};
     status = kv_open(&e->kv, &shape,
                      &(KvMemory){.memory = e->context, .copy_slots = copy_slots, .fill_slot = fill_slot}, err);
+    if (!status) status = sequence_states_open(&e->states, e->context, o->max_sequences, o->max_rows, err);
     if (status) return status;
     if (!(e->path_slots = mem_alloc((size_t)(rows * rows) * sizeof *e->path_slots)))
         return error_memory(err, "the rows of a forward", (size_t)(rows * rows) * sizeof *e->path_slots);
@@ -101,6 +105,7 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
 void executor_close(Executor *e) {
     if (!e) return;
     kv_close(&e->kv);
+    sequence_states_close(&e->states);
     if (e->context) e->backend->context_close(e->context);
     mem_free(e->path_slots);
     arena_free(&e->arena);
@@ -115,20 +120,38 @@ int32_t executor_n_vocab(const Executor *e) { return e->weights->model->hparams.
 
 /* ---- sequences ---------------------------------------------------------------------------------- */
 
-int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) { return kv_sequence_open(&e->kv, out, err); }
+int executor_sequence_open(Executor *e, int32_t *out, fr_error *err) {
+    int status = kv_sequence_open(&e->kv, out, err);
+    if (!status) sequence_states_truncate(&e->states, *out, 0);
+    return status;
+}
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err) {
-    return kv_sequence_fork(&e->kv, from, out, err);
+    int status = kv_sequence_fork(&e->kv, from, out, err);
+    if (!status) sequence_states_share(&e->states, from, *out, executor_sequence_length(e, from));
+    return status;
+}
+int32_t executor_sequence_reach(const Executor *e, int32_t sequence, int32_t n) {
+    return sequence_states_reach(&e->states, sequence, n);
 }
 void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
+    n = executor_sequence_reach(e, from, n);
     kv_sequence_share(&e->kv, from, to, n);
+    sequence_states_share(&e->states, from, to, n);
 }
-void executor_sequence_close(Executor *e, int32_t sequence) { kv_sequence_close(&e->kv, sequence); }
+void executor_sequence_close(Executor *e, int32_t sequence) {
+    kv_sequence_close(&e->kv, sequence);
+    sequence_states_truncate(&e->states, sequence, 0);
+}
 int32_t executor_sequence_length(const Executor *e, int32_t sequence) { return e->kv.sequences[sequence].length; }
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length) {
+    length = executor_sequence_reach(e, sequence, length);
     kv_truncate(&e->kv, sequence, length);
+    sequence_states_truncate(&e->states, sequence, length);
 }
 int executor_sequence_pad(Executor *e, int32_t sequence, int32_t n, fr_error *err) {
-    return kv_pad(&e->kv, sequence, n, err);
+    int status = kv_pad(&e->kv, sequence, n, err);
+    if (!status) sequence_states_pad(&e->states, sequence, n);
+    return status;
 }
 int32_t executor_room(const Executor *e, int32_t sequence) { return kv_room(&e->kv, sequence); }
 int32_t executor_n_pages(const Executor *e) { return e->kv.shape.n_pages; }
@@ -193,6 +216,8 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
                                 .input = r->input,
                                 .position = s->length + n_path - 1,
                                 .sequence = r->sequence,
+                                .row = i,
+                                .parent = r->parent,
                                 .index = index,
                                 .slot = slot,
                                 .n_prefix = s->length,
@@ -225,6 +250,7 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
 }
 
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
+    sequence_states_apply(&e->states);
     return run_after(e, 0, rows, n_rows, err);
 }
 
@@ -254,4 +280,5 @@ void executor_commit(Executor *e, int32_t sequence, const int32_t *rows, int32_t
         e->offsets[i] = e->rows[rows[i]].index;
     }
     kv_commit(&e->kv, sequence, e->offsets, n);
+    sequence_states_commit(&e->states, sequence, rows, n);
 }

@@ -46,6 +46,10 @@ int32_t executor_n_vocab(const Executor *e);
 /* Sequences (see kv_pages.h). */
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err);
+/* The most of the first n tokens of a sequence (or those that it will have) to which it can be cut or which another can
+ * share: n; less, and mostly none, if the model has a recurrent state, which exists only after the tokens of the last
+ * forward (sequence_states.h). executor_sequence_share and _truncate go by it: ask for the length afterwards. */
+int32_t executor_sequence_reach(const Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);

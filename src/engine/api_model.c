@@ -147,6 +147,13 @@ int fr_tokenize(const fr_model *m, const char *text, size_t n, unsigned flags, i
     return status;
 }
 
+const char *fr_token_piece(const fr_model *m, int32_t token, int with_control, size_t *n_bytes) {
+    size_t n = 0;
+    const char *piece = m ? tokenizer_piece(m->tokenizer, token, with_control != 0, &n) : "";
+    if (n_bytes) *n_bytes = n;
+    return piece;
+}
+
 static int check_detokenize(const fr_model *m, const int32_t *tokens, int64_t n_tokens, char **text, size_t *n_bytes,
                             fr_error *err) {
     static const char function[] = "fr_detokenize";

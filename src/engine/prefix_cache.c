@@ -86,6 +86,7 @@ static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) 
  * beginning of them stays. */
 static void replace(const fr_request *r, CachedPrefix *c, int32_t n) {
     fr_engine *e = r->engine;
+    if (executor_sequence_reach(e->executor, r->sequence, n) < n) return;
     if (count_common(c->tokens, c->n_tokens, r->context, n) < c->n_tokens) drop(e, c);
     int32_t *tokens = realloc(c->tokens, (size_t)n * sizeof *tokens);
     if (!tokens) return; /* the cache is an optimisation: failing to keep it is no error */
@@ -109,8 +110,8 @@ void prefix_cache_keep(const fr_request *r) {
 
 /* How many tokens r can take over from a sequence that holds the first n_held of n_tokens, of which its drafters allow
  * for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
-static int32_t count_usable(const fr_request *r, const int32_t *tokens, int64_t n_tokens, int32_t n_held,
-                            int32_t limit) {
+static int32_t count_common_usable(const fr_request *r, const int32_t *tokens, int64_t n_tokens, int32_t n_held,
+                                   int32_t limit) {
     int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), most = (int32_t)r->n_context - 1,
             n = n_common < n_held ? n_common : n_held,
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);
@@ -123,6 +124,13 @@ static int32_t count_usable(const fr_request *r, const int32_t *tokens, int64_t 
     return more > n_seen ? more : n_seen;
 }
 
+/* The same of a sequence of the target, whose recurrent state, if the model has one, may be known for some lengths only. */
+static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
+                            int32_t n_held, int32_t limit) {
+    return executor_sequence_reach(r->engine->executor, sequence,
+                                   count_common_usable(r, tokens, n_tokens, n_held, limit));
+}
+
 /* The sequence from which r can take over the most tokens, and their number in *n; -1: none gives more than r holds
  * itself. */
 static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
@@ -132,12 +140,13 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
     for (int i = 0; i < e->step.n_by_age; i++) {
         const fr_request *s = e->step.by_age[i];
         if (s == r) continue;
-        usable = count_usable(r, s->context, s->n_context, executor_sequence_length(e->executor, s->sequence),
-                              request_drafts_limit(r, s->sequence));
+        usable = count_usable(r, s->sequence, s->context, s->n_context,
+                              executor_sequence_length(e->executor, s->sequence), request_drafts_limit(r, s->sequence));
         if (usable > *n) *n = usable, found = s->sequence;
     }
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
-        usable = count_usable(r, c->tokens, c->n_tokens, c->n_tokens, request_drafts_limit(r, c->sequence));
+        usable = count_usable(r, c->sequence, c->tokens, c->n_tokens, c->n_tokens,
+                              request_drafts_limit(r, c->sequence));
         if (usable > *n) *n = usable, found = c->sequence, used = c;
     }
     if (used) used->last_use = ++e->prefixes.n_uses;
@@ -168,8 +177,11 @@ bool prefix_cache_is_filling(const fr_request *r, int32_t n) {
         const fr_request *s = e->step.by_age[i];
         if (s->finish || !s->is_prefill_step || !s->n_step_rows) continue;
         int32_t end = executor_sequence_length(e->executor, s->sequence) + s->n_step_rows;
-        if (2 * (count_usable(r, s->context, s->n_context, end, request_drafts_limit_behind(r, s)) - done) >= n)
-            return true;
+        int32_t usable = count_common_usable(r, s->context, s->n_context, end, request_drafts_limit_behind(r, s));
+        /* by then the state of s is known from its present length on */
+        if (usable < executor_sequence_length(e->executor, s->sequence))
+            usable = executor_sequence_reach(e->executor, s->sequence, usable);
+        if (2 * (usable - done) >= n) return true;
     }
     return false;
 }

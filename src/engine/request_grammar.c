@@ -65,6 +65,7 @@ void fr_grammar_close(fr_grammar *g) {
 }
 
 const char *fr_grammar_notice(const fr_grammar *g) { return g ? grammar_notice(g->grammar) : ""; }
+size_t fr_grammar_bytes(const fr_grammar *g) { return g ? grammar_bytes(g->grammar) : 0; }
 
 /* ---- in a request -------------------------------------------------------------------------------------------- */
 
@@ -156,7 +157,7 @@ static int refuse_dead_end(const fr_request *r, fr_error *err) {
     return error_set(
         err, FR_ERR_UNSUPPORTED,
         "after %lld generated tokens no token of the vocabulary continues the text as the grammar wants: the "
-        "vocabulary lacks a byte that the grammar needs",
+        "vocabulary lacks a byte that the grammar needs, or logit_bias bans all that may follow",
         (long long)r->stats.n_generated);
 }
 

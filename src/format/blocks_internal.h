@@ -39,5 +39,15 @@ void q6_k_decode(const uint8_t *src, float *dst);
 void q4_k_encode(const float *src, uint8_t *dst);
 void q5_k_encode(const float *src, uint8_t *dst);
 void q6_k_encode(const float *src, uint8_t *dst);
+void q2_k_decode(const uint8_t *src, float *dst);
+void q3_k_decode(const uint8_t *src, float *dst);
+void q2_k_encode(const float *src, uint8_t *dst);
+void q3_k_encode(const float *src, uint8_t *dst);
+void iq4_nl_decode(const uint8_t *src, float *dst);
+void iq4_xs_decode(const uint8_t *src, float *dst);
+void mxfp4_decode(const uint8_t *src, float *dst);
+void iq4_nl_encode(const float *src, uint8_t *dst);
+void iq4_xs_encode(const float *src, uint8_t *dst);
+void mxfp4_encode(const float *src, uint8_t *dst);
 
 #endif

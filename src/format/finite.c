@@ -3,8 +3,10 @@
  * All exponent bits of a number are ones exactly if it is NaN or infinite. Every weight is checked when a model is
  * loaded and every row of logits that decides a token, so this must cost little: numbers are taken in blocks of 64
  * without a branch, which compilers turn into vector code. Of a block of a quantised type only the halves can be other
- * than finite. Proof: tests/unit/test_finite.c. */
+ * than finite, or the exponent of MXFP4. Proof: tests/unit/test_finite.c. */
 #include "format/finite.h"
+
+#include "format/codebook.h"
 
 #include <string.h>
 
@@ -41,7 +43,8 @@ static bool half_is_finite(const char *p) {
 static const struct {
     uint8_t first, second;
 } scales_at[TYPE_COUNT] = {
-    [TYPE_Q4_1] = {0, 2}, [TYPE_Q5_1] = {0, 2}, [TYPE_Q4_K] = {0, 2}, [TYPE_Q5_K] = {0, 2}, [TYPE_Q6_K] = {208, 208},
+    [TYPE_Q4_1] = {0, 2},     [TYPE_Q5_1] = {0, 2},   [TYPE_Q4_K] = {0, 2},     [TYPE_Q5_K] = {0, 2},
+    [TYPE_Q6_K] = {208, 208}, [TYPE_Q2_K] = {80, 82}, [TYPE_Q3_K] = {108, 108},
 };
 
 bool finite_floats(const float *x, int64_t n) { return words_are_finite((const char *)x, n); }
@@ -52,6 +55,11 @@ bool finite_weights(TensorType type, const void *src, int64_t n) {
     if (type == TYPE_F16) return halves_are_finite(p, n, 0x7c00);
     if (type == TYPE_BF16) return halves_are_finite(p, n, 0x7f80);
     const TensorTypeInfo *info = tensor_type_info(type);
+    if (type == TYPE_MXFP4) {
+        for (int64_t i = 0; i < n; i += info->block_n, p += info->block_bytes)
+            if ((uint8_t)*p > MXFP4_EXPONENT_MAX) return false;
+        return true;
+    }
     for (int64_t i = 0; i < n; i += info->block_n, p += info->block_bytes)
         if (!half_is_finite(p + scales_at[type].first) || !half_is_finite(p + scales_at[type].second)) return false;
     return true;

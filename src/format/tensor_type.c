@@ -7,10 +7,22 @@
 #include <strings.h>
 
 static const TensorTypeInfo infos[TYPE_COUNT] = {
-    [TYPE_F32] = {"F32", 0, 1, 4},         [TYPE_F16] = {"F16", 1, 1, 2},         [TYPE_BF16] = {"BF16", 30, 1, 2},
-    [TYPE_Q8_0] = {"Q8_0", 8, 32, 2 + 32}, [TYPE_Q4_0] = {"Q4_0", 2, 32, 2 + 16}, [TYPE_Q4_1] = {"Q4_1", 3, 32, 4 + 16},
-    [TYPE_Q5_0] = {"Q5_0", 6, 32, 2 + 20}, [TYPE_Q5_1] = {"Q5_1", 7, 32, 4 + 20}, [TYPE_Q4_K] = {"Q4_K", 12, 256, 144},
-    [TYPE_Q5_K] = {"Q5_K", 13, 256, 176},  [TYPE_Q6_K] = {"Q6_K", 14, 256, 210},
+    [TYPE_F32] = {"F32", 0, 1, 4},
+    [TYPE_F16] = {"F16", 1, 1, 2},
+    [TYPE_BF16] = {"BF16", 30, 1, 2},
+    [TYPE_Q8_0] = {"Q8_0", 8, 32, 2 + 32},
+    [TYPE_Q4_0] = {"Q4_0", 2, 32, 2 + 16},
+    [TYPE_Q4_1] = {"Q4_1", 3, 32, 4 + 16},
+    [TYPE_Q5_0] = {"Q5_0", 6, 32, 2 + 20},
+    [TYPE_Q5_1] = {"Q5_1", 7, 32, 4 + 20},
+    [TYPE_Q4_K] = {"Q4_K", 12, 256, 144},
+    [TYPE_Q5_K] = {"Q5_K", 13, 256, 176},
+    [TYPE_Q6_K] = {"Q6_K", 14, 256, 210},
+    [TYPE_Q2_K] = {"Q2_K", 10, 256, 84},
+    [TYPE_Q3_K] = {"Q3_K", 11, 256, 110},
+    [TYPE_IQ4_NL] = {"IQ4_NL", 20, 32, 2 + 16},
+    [TYPE_IQ4_XS] = {"IQ4_XS", 23, 256, 136},
+    [TYPE_MXFP4] = {"MXFP4", 39, 32, 1 + 16},
 };
 
 const TensorTypeInfo *tensor_type_info(TensorType type) {

@@ -19,6 +19,11 @@ typedef enum TensorType {
     TYPE_Q4_K,
     TYPE_Q5_K,
     TYPE_Q6_K,
+    TYPE_Q2_K,
+    TYPE_Q3_K,
+    TYPE_IQ4_NL,
+    TYPE_IQ4_XS,
+    TYPE_MXFP4,
     TYPE_COUNT,
 } TensorType;
 

@@ -115,6 +115,17 @@ void grammar_release(Grammar *g) {
 const char *grammar_notice(const Grammar *g) { return g->notice; }
 const TokenTrie *grammar_trie(const Grammar *g) { return g->trie; }
 
+size_t grammar_bytes(Grammar *g) {
+    size_t n = sizeof *g;
+    pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < g->n_phases; i++) {
+        n += g->phases[i].automaton->n_bytes;
+        if (g->phases[i].current) n += states_bytes(g->phases[i].current->states);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return n;
+}
+
 /* ---- texts ----------------------------------------------------------------------------------------------- */
 
 /* The phase for what comes before; NULL: no memory, or too many. */

@@ -95,6 +95,8 @@ typedef struct Kernels {
     void (*silu_mul)(float *gate, const float *up, int64_t n);
     /* gate = gelu(gate) * up, gelu(x) = x / (1 + exp(-x (a + b x^2))) with a = 2 sqrt(2/pi), b = 0.044715 a */
     void (*gelu_mul)(float *gate, const float *up, int64_t n);
+    /* x = x / (1 + exp(-gate)) */
+    void (*sigmoid_mul)(float *x, const float *gate, int64_t n);
     /* x = cap * tanh(x / cap), tanh(y) = 1 - 2 / (exp(2y) + 1); NaN where x is NaN or infinite */
     void (*soft_cap)(float *x, int64_t n, float cap);
     /* Rotates n_heads heads of head_dim in place over their first n_rot components; cos_sin holds
@@ -116,6 +118,12 @@ typedef struct Kernels {
      * i, so that two calls over adjacent ranges equal one call over both. out: [n_q][head_dim]. */
     void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
                      size_t slot_bytes, const int32_t *slots, int64_t n_keys, float *out);
+
+    /* The delta rule (model.h, DeltaNetSpec) of one head and position: S = decay * from [n][n], rows by component of k;
+     * d = beta * (v - S' k); to = S + k d'; out = to' q. Each column by itself, sums from zero, one fused multiply-add a
+     * row in ascending order, as is each element of to. q NULL: without out. from may be to. */
+    void (*delta_rule)(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
+                       const float *q, float *out);
 
     /* Does n_rounds rounds of the multiply-and-add of matmul, on registers. Returns the number of operations: a
      * multiplication and an addition are two. */

@@ -30,21 +30,52 @@ static inline bool act_is_blocks(ActForm form) { return form == ACT_Q16 || form 
 typedef struct SliceForm {
     uint32_t n;             /* inputs per slice */
     uint32_t code_bytes;    /* of one slice of a tile (16 rows) */
-    uint32_t bias;          /* weight = (code - bias) * scale */
-    uint32_t high_bits;     /* bits of a code beyond the four in the nibble plane; 0 for Q8_0 too */
+    uint32_t bias;          /* weight = (code - bias) * scale; a codebook's values have it added */
+    uint32_t high_bits;     /* bits of a code beyond the low_bits in the first planes; 0 for Q8_0 too */
     uint32_t scale_slices;  /* slices that share one item of scales */
     uint32_t scale_bytes;   /* of one item of scales of a tile, 0: none */
     uint32_t record_slices; /* slices in a record: their codes, then their scales, up to whole cache lines */
 } SliceForm;
 
 static const SliceForm slice_forms[TYPE_COUNT] = {
-    [TYPE_F32] = {1, 64, 0, 0, 1, 0, 1},       [TYPE_F16] = {1, 32, 0, 0, 1, 0, 2},
-    [TYPE_BF16] = {2, 64, 0, 0, 1, 0, 1},      [TYPE_Q8_0] = {32, 512, 128, 0, 1, 32, 2},
-    [TYPE_Q4_0] = {32, 256, 8, 0, 1, 32, 2},   [TYPE_Q4_1] = {32, 256, 0, 0, 1, 64, 1},
-    [TYPE_Q5_0] = {32, 320, 16, 1, 1, 32, 2},  [TYPE_Q5_1] = {32, 320, 0, 1, 1, 64, 1},
-    [TYPE_Q4_K] = {32, 256, 0, 0, 8, 320, 8},  [TYPE_Q5_K] = {32, 320, 0, 1, 8, 320, 8},
-    [TYPE_Q6_K] = {32, 384, 32, 2, 8, 288, 8},
+    [TYPE_F32] = {1, 64, 0, 0, 1, 0, 1},          [TYPE_F16] = {1, 32, 0, 0, 1, 0, 2},
+    [TYPE_BF16] = {2, 64, 0, 0, 1, 0, 1},         [TYPE_Q8_0] = {32, 512, 128, 0, 1, 32, 2},
+    [TYPE_Q4_0] = {32, 256, 8, 0, 1, 32, 2},      [TYPE_Q4_1] = {32, 256, 0, 0, 1, 64, 1},
+    [TYPE_Q5_0] = {32, 320, 16, 1, 1, 32, 2},     [TYPE_Q5_1] = {32, 320, 0, 1, 1, 64, 1},
+    [TYPE_Q4_K] = {32, 256, 0, 0, 8, 320, 8},     [TYPE_Q5_K] = {32, 320, 0, 1, 8, 320, 8},
+    [TYPE_Q6_K] = {32, 384, 32, 2, 8, 288, 8},    [TYPE_Q2_K] = {32, 128, 0, 0, 8, 320, 8},
+    [TYPE_Q3_K] = {32, 192, 4, 1, 8, 288, 8},     [TYPE_IQ4_NL] = {32, 256, 128, 0, 1, 32, 2},
+    [TYPE_IQ4_XS] = {32, 256, 128, 0, 8, 160, 8}, [TYPE_MXFP4] = {32, 256, 16, 0, 1, 16, 4},
 };
+
+/* Bits of a code in the first planes, in which the codes of several groups share a byte. */
+static inline int low_bits(TensorType type) {
+    return type == TYPE_Q8_0 ? 8 : type == TYPE_Q2_K || type == TYPE_Q3_K ? 2 : 4;
+}
+/* Sub-blocks in a slice, each with a scale of its own. */
+static inline int scale_parts(TensorType type) {
+    return type == TYPE_Q6_K || type == TYPE_Q2_K || type == TYPE_Q3_K ? 2 : 1;
+}
+/* Whether something is added to (code - bias) * scale. */
+static inline bool has_min(TensorType type) {
+    return type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K || type == TYPE_Q2_K;
+}
+
+/* The values that 4-bit codes stand for (format/codebook.h), each with the bias added. */
+static const uint8_t iq4_codes[16] = {128 - 127, 128 - 104, 128 - 83, 128 - 65, 128 - 49, 128 - 35,
+                                      128 - 22,  128 - 10,  128 + 1,  128 + 13, 128 + 25, 128 + 38,
+                                      128 + 53,  128 + 69,  128 + 89, 128 + 113};
+static const uint8_t mxfp4_codes[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
+/* NULL: the codes are the numbers themselves. */
+static inline const uint8_t *codebook_codes(TensorType type) {
+    return type == TYPE_IQ4_NL || type == TYPE_IQ4_XS ? iq4_codes : type == TYPE_MXFP4 ? mxfp4_codes : NULL;
+}
+/* The largest code that is multiplied. */
+static inline uint32_t code_max_of(TensorType type) {
+    if (type == TYPE_MXFP4) return 31;
+    if (type == TYPE_Q8_0 || codebook_codes(type)) return 255;
+    return (1u << ((uint32_t)low_bits(type) + slice_forms[type].high_bits)) - 1;
+}
 
 static inline int64_t tile_n_slices(TensorType type, int64_t n_in) {
     return (n_in + slice_forms[type].n - 1) / slice_forms[type].n;

@@ -24,6 +24,7 @@
  * the second cache.
  */
 #include "kernels/layout.h"
+#include "kernels/unpack_body.h"
 
 #include "kernels/ref.h"
 #include "kernels/tables.h"
@@ -65,67 +66,6 @@ INLINE void ask_ahead(const unsigned char *p) {
 
 /* ---- block types -------------------------------------------------------------------------------- */
 
-typedef struct Unpacked {
-    Vi w[8]; /* unsigned codes, groups of four inputs */
-    Vf scale[2], min;
-} Unpacked;
-
-INLINE Vi nibbles(Vi a) { return v_and(a, v_set_int(0x0f0f0f0f)); }
-
-/* Four groups of high bits from one vector of them, shifted to their place above the nibbles. */
-INLINE void add_high_bits(int n_bits, Vi high, int first_bit, Vi w[4]) {
-    Vi mask = v_set_int(n_bits == 1 ? 0x10101010 : 0x30303030);
-    UNROLL for (int g = 0; g < 4; g++) {
-        int shift = 4 - first_bit - g * n_bits;
-        w[g] = v_or(w[g], v_and(shift >= 0 ? v_shift_left(high, shift) : v_shift_right(high, -shift), mask));
-    }
-}
-
-INLINE void unpack_codes(TensorType type, const unsigned char *codes, Vi w[8]) {
-    if (type == TYPE_Q8_0) {
-        UNROLL for (int g = 0; g < 8; g++) w[g] = v_load_int(codes + g * 64);
-        return;
-    }
-    UNROLL for (int g = 0; g < 4; g++) {
-        Vi both = v_load_int(codes + g * 64);
-        w[g] = nibbles(both);
-        w[g + 4] = nibbles(v_shift_right(both, 4));
-    }
-    uint32_t n_bits = slice_forms[type].high_bits;
-    if (n_bits == 1) {
-        Vi high = v_load_int(codes + 256);
-        add_high_bits(1, high, 0, w);
-        add_high_bits(1, high, 4, w + 4);
-    }
-    if (n_bits == 2) {
-        add_high_bits(2, v_load_int(codes + 256), 0, w);
-        add_high_bits(2, v_load_int(codes + 320), 0, w + 4);
-    }
-}
-
-/* column: within the tile. The scales' items are 16 rows wide. */
-INLINE void unpack_scales(TensorType type, const unsigned char *scales, int i_sub, int column, Unpacked *u) {
-    const unsigned char *halves = scales + column * LANES * 2, *bytes = scales + column * LANES + i_sub * 32;
-    Vf d = v_load_half(halves);
-    u->scale[0] = u->scale[1] = d;
-    if (type == TYPE_Q4_1 || type == TYPE_Q5_1) u->min = v_load_half(halves + 32);
-    if (type == TYPE_Q4_K || type == TYPE_Q5_K) {
-        u->scale[0] = v_mul(d, v_load_u8(bytes + 64));
-        u->min = v_sub(v_zero(), v_mul(v_load_half(halves + 32), v_load_u8(bytes + 80)));
-    }
-    if (type == TYPE_Q6_K) {
-        u->scale[0] = v_mul(d, v_load_i8(bytes + 32));
-        u->scale[1] = v_mul(d, v_load_i8(bytes + 48));
-    }
-}
-
-/* -bias times a sum of activations: every bias is a power of two. */
-INLINE Vi bias_times(TensorType type, Vi minus_sum) {
-    uint32_t bias = slice_forms[type].bias;
-    if (bias == 0 || (type == TYPE_Q8_0 && BYTE_CODES_LOSE_BIAS)) return v_set_int(0);
-    return v_shift_left(minus_sum, __builtin_ctz(bias));
-}
-
 /* The same slice of a few rows: as many chains of byte products, side by side in the instruction stream. */
 typedef struct RowBlocks {
     const ActBlock *x[ROWS_TOGETHER];
@@ -135,7 +75,7 @@ typedef struct RowBlocks {
  * planes of q the products are put together at the end; the bias comes in with the last plane. */
 INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, int first,
                       int n, Vi t[ROWS_TOGETHER]) {
-    uint32_t code_max = type == TYPE_Q8_0 ? 255 : (16u << slice_forms[type].high_bits) - 1;
+    uint32_t code_max = code_max_of(type);
     int last = act_planes(form) - 1;
     const int8_t *q[ROWS_TOGETHER], *q_high[ROWS_TOGETHER];
     Vi high[ROWS_TOGETHER];
@@ -154,18 +94,21 @@ INLINE void dot_codes(TensorType type, ActForm form, int n_rows, const Unpacked 
     if (last) UNROLL for (int r = 0; r < n_rows; r++) t[r] = v_add_int(v_shift_left(high[r], 8), t[r]);
 }
 
-/* acc + the share of a slice whose integer sum is t, or t and t_last of its halves for Q6_K. */
+/* acc + the share of a slice whose integer sum is t, or t and t_last of its halves where scale_parts is 2. */
 INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
-    bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
+    int n_parts = scale_parts(type);
     Vf da = v_set(x->scale);
     acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
-    if (type == TYPE_Q6_K) acc = v_fma(v_from_int(t_last), v_mul(u->scale[1], da), acc);
-    return has_min ? v_fma(u->min, v_set(x->scaled_sum), acc) : acc;
+    if (n_parts == 2) acc = v_fma(v_from_int(t_last), v_mul(u->scale[1], da), acc);
+    if (!has_min(type)) return acc;
+    if (n_parts == 1) return v_fma(u->min[0], v_set(x->scaled_sum), acc);
+    acc = v_fma(u->min[0], v_set(x->scale * (float)-x->minus_sum_low), acc);
+    return v_fma(u->min[1], v_set(x->scale * (float)(x->minus_sum_low - x->minus_sum)), acc);
 }
 
 /* acc[row] += the slice's share */
 INLINE void add_slice(TensorType type, ActForm form, int n_rows, const Unpacked *u, const RowBlocks *b, Vf *acc) {
-    int n_parts = type == TYPE_Q6_K ? 2 : 1;
+    int n_parts = scale_parts(type);
     Vi t[2][ROWS_TOGETHER];
     UNROLL for (int i = 0; i < n_parts; i++) dot_codes(type, form, n_rows, u, b, i, 3 - n_parts, t[i]);
     UNROLL for (int r = 0; r < n_rows; r++) acc[r] = add_sums(type, u, b->x[r], t[0][r], t[n_parts - 1][r], acc[r]);
@@ -261,7 +204,8 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
 typedef void (*PassFn)(const Pass *);
 
 #define EACH_ROWS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7) X(type, 8)
-#define EACH_BLOCK_TYPE(X) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
+#define EACH_BLOCK_TYPE(X) \
+    X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K) X(Q2_K) X(Q3_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
 #define EACH_PLAIN_TYPE(X) X(F32) X(F16) X(BF16)
 _Static_assert(ROWS_MAX == 8, "EACH_ROWS counts to ROWS_MAX");
 

@@ -33,19 +33,29 @@
  *     bit of input 4g+j. Shifted and masked, it joins its nibble in the same byte.        320 bytes
  *   Q6_K: the same with two more groups; bits 2g, 2g+1 of the first belong to groups 0-3,
  *     of the second to groups 4-7.                                                         384 bytes
+ *   Q2_K: two groups of 64 bytes; bits 2g, 2g+1 of the first are group g, of the second group 4+g: 128 bytes
+ *   Q3_K: the same and one more group for the third bits, as the fifth bits of a 5-bit type.       192 bytes
+ *   IQ4_NL, IQ4_XS, MXFP4: as the 4-bit types. The codes are looked up in a table of 16 bytes in a register when a slice
+ *     is unpacked, which costs one shuffle for 4 codes of each row: as bytes, they would take twice the memory. The
+ *     table has the bias in it: 128 for the IQ4 types, 16 for MXFP4, whose codes then have five bits.
  *
  * The scales of a record, each item 16 rows wide; the slices of a record are 2, 1 and 8:
  *   Q8_0 Q4_0 Q5_0   half d[16]                                                            each slice
  *   Q4_1 Q5_1        half d[16], half m[16]                                                each slice
  *   Q4_K Q5_K        half d[16], half dmin[16], then 8 x { u8 scale[16], u8 min[16] }      every 8 slices
- *   Q6_K             half d[16], then 8 x { i8 scale of inputs 0-15 [16], of 16-31 [16] }  every 8 slices
+ *   Q6_K Q3_K        half d[16], then 8 x { i8 scale of inputs 0-15 [16], of 16-31 [16] }  every 8 slices
+ *   Q2_K             half d[16], half dmin[16], then 8 x { u8 of inputs 0-15 [16], of 16-31 [16] }, each with the
+ *                    scale in its low nibble and the minimum in its high one               every 8 slices
+ *   IQ4_NL           half d[16]                                                            each slice
+ *   IQ4_XS           half d[16], then 8 x { i8 scale [16] }                                every 8 slices
+ *   MXFP4            u8 exponent[16]                                                       each slice, 4 in a record
  *
  * Example. Q4_0, row 3 of a tile, its first 32 inputs coded 0,1,2,...,15,0,1,2,...,15: input 5 is in group 1,
  * j = 1, so it is the low nibble of byte 64*1 + 4*3 + 1 = 77; input 21 is its high nibble: byte 77 = 0x55.
  *
  * Cost: bytes per weight as in the file, except Q4_K (148 for 144 in 256 weights) and Q5_K (180 for 176): their
- * 6-bit scales are unpacked to bytes; Q6_K (212 for 210): padding; and an odd number of slices of a type that has two
- * in a record. Rows missing in the last tile are zero bytes, so their scale is 0.
+ * 6-bit scales are unpacked to bytes; Q3_K (116 for 110) and IQ4_XS (140 for 136): both; Q6_K (212 for 210): padding; and slices that are missing in the last record of a type
+ * that has two or four in one. Rows missing in the last tile are zero bytes, so their scale is 0.
  *
  * Quantised activations are an array of ActBlock (layout.h), one for each slice.
  * Proof: tests/unit/test_pack.c unpacks every type and compares with blocks_dequantize.
@@ -137,13 +147,27 @@ static void codes_from_q6_k(const unsigned char *low, const unsigned char *high,
     }
 }
 
+/* Q2_K, Q3_K: 128 inputs share 32 bytes; slice s of them has bits 2s, 2s+1. */
+static void codes_from_k_pairs(const unsigned char *q, int slice, Codes *c) {
+    q += slice / 4 * 32;
+    for (int g = 0; g < 8; g++) c->word[g] = (load_word(q + 4 * g) >> (slice % 4 * 2)) & LOW_2;
+}
+
 /* The codes of slice `slice` of the block at `b`. */
 static void codes_read(TensorType type, const unsigned char *b, int slice, Codes *c) {
     switch (type) {
     case TYPE_Q8_0:
         for (int g = 0; g < 8; g++) c->word[g] = load_word(b + 2 + 4 * g) ^ 0x80808080;
         break;
-    case TYPE_Q4_0: codes_from_nibbles(b + 2, c); break;
+    case TYPE_Q4_0:
+    case TYPE_IQ4_NL: codes_from_nibbles(b + 2, c); break;
+    case TYPE_MXFP4: codes_from_nibbles(b + 1, c); break;
+    case TYPE_IQ4_XS: codes_from_nibbles(b + 8 + slice * 16, c); break;
+    case TYPE_Q2_K: codes_from_k_pairs(b + 16, slice, c); break;
+    case TYPE_Q3_K:
+        codes_from_k_pairs(b + 32, slice, c);
+        for (int g = 0; g < 8; g++) c->word[g] |= ((load_word(b + 4 * g) >> slice) & LOW_1) << 2;
+        break;
     case TYPE_Q4_1: codes_from_nibbles(b + 4, c); break;
     case TYPE_Q5_0:
         codes_from_nibbles(b + 6, c);
@@ -166,7 +190,12 @@ static void codes_read(TensorType type, const unsigned char *b, int slice, Codes
 static void codes_write(TensorType type, const Codes *c, int row, unsigned char *slice) {
     uint32_t planes[8] = {0}, high_bits = slice_forms[type].high_bits;
     if (type == TYPE_Q8_0) memcpy(planes, c->word, sizeof planes);
-    else {
+    else if (low_bits(type) == 2) {
+        for (int g = 0; g < 8; g++) {
+            planes[g / 4] |= (c->word[g] & LOW_2) << (2 * (g % 4));
+            if (high_bits) planes[2] |= ((c->word[g] >> 2) & LOW_1) << g;
+        }
+    } else {
         for (int g = 0; g < 4; g++) planes[g] = (c->word[g] & LOW_4) | (c->word[g + 4] & LOW_4) << 4;
         for (int g = 0; g < 8 && high_bits == 1; g++) planes[4] |= ((c->word[g] >> 4) & LOW_1) << g;
         for (int g = 0; g < 8 && high_bits == 2; g++) planes[4 + g / 4] |= ((c->word[g] >> 4) & LOW_2) << (2 * (g % 4));
@@ -187,6 +216,18 @@ static void k_scale_min(const unsigned char *b, int s, unsigned char *scale, uns
     }
 }
 
+/* The six-bit scale of sub-block s (0-15) in the 12 bytes of a Q3_K block, less 32. */
+static unsigned char q3_k_scale(const unsigned char *b, int s) {
+    int scale = (b[s % 8] >> (s / 8 * 4) & 15) | (b[8 + s % 4] >> (s / 4 * 2) & 3) << 4;
+    return (unsigned char)(scale - 32);
+}
+
+/* The same of sub-block s (0-7) of IQ4_XS, behind its d. */
+static unsigned char iq4_xs_scale(const unsigned char *b, int s) {
+    int scale = (b[2 + s / 2] >> (s % 2 * 4) & 15) | (b[s / 4] >> (s % 4 * 2) & 3) << 4;
+    return (unsigned char)(scale - 32);
+}
+
 /* The scales of the block at `b`, row `row`, into its record. */
 static void scales_write(TensorType type, const unsigned char *b, int row, unsigned char *record) {
     switch (type) {
@@ -205,7 +246,21 @@ static void scales_write(TensorType type, const unsigned char *b, int row, unsig
         memcpy(record + row * 2, b + 208, 2);
         for (int s = 0; s < 16; s++) record[32 + s * 16 + row] = b[192 + s];
         break;
-    default: memcpy(record + row * 2, b, 2); /* Q8_0, Q4_0, Q5_0 */
+    case TYPE_Q2_K:
+        memcpy(record + row * 2, b + 80, 2);
+        memcpy(record + 32 + row * 2, b + 82, 2);
+        for (int s = 0; s < 16; s++) record[64 + s * 16 + row] = b[s];
+        break;
+    case TYPE_Q3_K:
+        memcpy(record + row * 2, b + 108, 2);
+        for (int s = 0; s < 16; s++) record[32 + s * 16 + row] = q3_k_scale(b + 96, s);
+        break;
+    case TYPE_IQ4_XS:
+        memcpy(record + row * 2, b, 2);
+        for (int s = 0; s < 8; s++) record[32 + s * 16 + row] = iq4_xs_scale(b + 2, s);
+        break;
+    case TYPE_MXFP4: record[row] = b[0]; break;
+    default: memcpy(record + row * 2, b, 2); /* Q8_0, Q4_0, Q5_0, IQ4_NL */
     }
 }
 

@@ -12,11 +12,15 @@
  *
  * Block types: for each 32 inputs, with the activations' q and scale da (and ds = da * (sum of q)):
  *     t = sum of (code - bias) * q: an exact 32-bit integer, so its order is free, rounded once to a float
- *   Q8_0 Q4_0 Q5_0:   acc = fma(t, d * da, acc)
+ *   Q8_0 Q4_0 Q5_0 IQ4_NL MXFP4:
+ *                     acc = fma(t, d * da, acc)              (MXFP4: d = 2^(exponent - 128); 255 gives infinity)
  *   Q4_1 Q5_1:        acc = fma(t, d * da, acc);             acc = fma(m, ds, acc)
  *   Q4_K Q5_K:        acc = fma(t, (d * scale) * da, acc);   acc = fma(-(dmin * min), ds, acc)
- *   Q6_K:             acc = fma(t0, (d * scale0) * da, acc); acc = fma(t1, (d * scale1) * da, acc)
+ *   IQ4_XS:           acc = fma(t, (d * scale) * da, acc)
+ *   Q6_K Q3_K:        acc = fma(t0, (d * scale0) * da, acc); acc = fma(t1, (d * scale1) * da, acc)
  *                     with t0, scale0 of the first 16 of the 32 inputs, t1, scale1 of the last 16.
+ *   Q2_K:             the same, and then acc = fma(-(dmin * min0), ds0, acc); acc = fma(-(dmin * min1), ds1, acc)
+ *                     with ds0, ds1 = da * (sum of q) of the first and the last 16.
  *
  * Why the tables agree: the sequence above belongs to one output and one row, no operation in it uses
  * another output or row, and a vector of any width does the same for several outputs side by side.
@@ -26,6 +30,7 @@
 
 #include "format/bf16_dot.h"
 #include "format/blocks.h"
+#include "format/codebook.h"
 #include "kernels/layout.h"
 #include "kernels/tables.h"
 
@@ -119,16 +124,22 @@ static float dot_plain(TensorType type, const unsigned char *tile, int row, cons
 
 typedef struct Slice {
     int w[ACT_BLOCK]; /* code - bias */
-    float scale[2];   /* of the first and last 16 inputs; equal except in Q6_K */
-    float min;        /* what is added per unit of activation */
+    float scale[2];   /* of the first and last 16 inputs; one for both where scale_parts is 1 */
+    float min[2];     /* what is added per unit of activation, likewise */
 } Slice;
 
 static int code_at(TensorType type, const unsigned char *slice, int row, int k) {
     int g = k / 4, lane = row * 4 + k % 4;
+    uint32_t high_bits = slice_forms[type].high_bits;
     if (type == TYPE_Q8_0) return slice[g * 64 + lane];
+    if (low_bits(type) == 2) {
+        int code = (slice[g / 4 * 64 + lane] >> (2 * (g % 4))) & 3;
+        return high_bits ? code | ((slice[128 + lane] >> g) & 1) << 2 : code;
+    }
     int code = g < 4 ? slice[g * 64 + lane] & 15 : slice[(g - 4) * 64 + lane] >> 4;
-    if (slice_forms[type].high_bits == 1) code |= ((slice[256 + lane] >> g) & 1) << 4;
-    if (slice_forms[type].high_bits == 2) code |= ((slice[256 + g / 4 * 64 + lane] >> (2 * (g % 4))) & 3) << 4;
+    if (codebook_codes(type)) return codebook_codes(type)[code];
+    if (high_bits == 1) code |= ((slice[256 + lane] >> g) & 1) << 4;
+    if (high_bits == 2) code |= ((slice[256 + g / 4 * 64 + lane] >> (2 * (g % 4))) & 3) << 4;
     return code;
 }
 
@@ -141,18 +152,27 @@ static float half_at(const unsigned char *p, int i) {
 static void read_slice(TensorType type, const unsigned char *codes, const unsigned char *record, int i_sub, int row,
                        Slice *s) {
     for (int k = 0; k < ACT_BLOCK; k++) s->w[k] = code_at(type, codes, row, k) - (int)slice_forms[type].bias;
-    float d = half_at(record, row);
+    float d = type == TYPE_MXFP4 ? mxfp4_scale(record[row]) : half_at(record, row);
     s->scale[0] = s->scale[1] = d;
-    s->min = 0;
+    s->min[0] = s->min[1] = 0;
     switch (type) {
     case TYPE_Q4_1:
-    case TYPE_Q5_1: s->min = half_at(record, 16 + row); break;
+    case TYPE_Q5_1: s->min[0] = half_at(record, 16 + row); break;
     case TYPE_Q4_K:
     case TYPE_Q5_K:
         s->scale[0] = s->scale[1] = d * (float)record[64 + i_sub * 32 + row];
-        s->min = -(half_at(record, 16 + row) * (float)record[64 + i_sub * 32 + 16 + row]);
+        s->min[0] = -(half_at(record, 16 + row) * (float)record[64 + i_sub * 32 + 16 + row]);
         break;
+    case TYPE_Q2_K:
+        for (int i = 0; i < 2; i++) {
+            int both = record[64 + i_sub * 32 + i * 16 + row];
+            s->scale[i] = d * (float)(both & 15);
+            s->min[i] = 0 - half_at(record, 16 + row) * (float)(both >> 4);
+        }
+        break;
+    case TYPE_IQ4_XS: s->scale[0] = s->scale[1] = d * (float)(int8_t)record[32 + i_sub * 16 + row]; break;
     case TYPE_Q6_K:
+    case TYPE_Q3_K:
         s->scale[0] = d * (float)(int8_t)record[32 + i_sub * 32 + row];
         s->scale[1] = d * (float)(int8_t)record[32 + i_sub * 32 + 16 + row];
         break;
@@ -163,13 +183,15 @@ static void read_slice(TensorType type, const unsigned char *codes, const unsign
 static float add_slice(TensorType type, ActForm form, const Slice *s, const ActBlock *x, float acc) {
     int t[2] = {0, 0};
     for (int k = 0; k < ACT_BLOCK; k++) t[k / 16] += s->w[k] * act_value(form, x, k);
-    if (type == TYPE_Q6_K) {
+    if (scale_parts(type) == 2) {
         acc = fmaf((float)t[0], s->scale[0] * x->scale, acc);
-        return fmaf((float)t[1], s->scale[1] * x->scale, acc);
+        acc = fmaf((float)t[1], s->scale[1] * x->scale, acc);
+        if (!has_min(type)) return acc;
+        acc = fmaf(s->min[0], x->scale * (float)-x->minus_sum_low, acc);
+        return fmaf(s->min[1], x->scale * (float)(x->minus_sum_low - x->minus_sum), acc);
     }
     acc = fmaf((float)(t[0] + t[1]), s->scale[0] * x->scale, acc);
-    bool has_min = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
-    return has_min ? fmaf(s->min, x->scaled_sum, acc) : acc;
+    return has_min(type) ? fmaf(s->min[0], x->scaled_sum, acc) : acc;
 }
 
 static void rows_blocks(const PackedMatrix *w, int64_t o, const unsigned char *x, size_t x_stride, int64_t n_rows,
@@ -210,12 +232,14 @@ const Kernels kernels_ref = {
     .add = ref_add,
     .silu_mul = ref_silu_mul,
     .gelu_mul = ref_gelu_mul,
+    .sigmoid_mul = ref_sigmoid_mul,
     .soft_cap = ref_soft_cap,
     .rope = rope_rotate,
     .kv_store = ref_kv_store,
     .attn_scores = ref_attn_scores,
     .softmax = ref_softmax,
     .attn_mix = ref_attn_mix,
+    .delta_rule = ref_delta_rule,
     .peak_loop = ref_peak_loop,
     .read_loop = ref_read_loop,
     .rows = &row_kernels_plain,

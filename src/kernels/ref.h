@@ -70,6 +70,9 @@ void ref_rmsnorm(float *y, const float *x, const float *w, int64_t n, float eps)
 void ref_add(float *x, const float *y, int64_t n);
 void ref_silu_mul(float *gate, const float *up, int64_t n);
 void ref_gelu_mul(float *gate, const float *up, int64_t n);
+void ref_sigmoid_mul(float *x, const float *gate, int64_t n);
+void ref_delta_rule(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
+                    const float *q, float *out);
 void ref_soft_cap(float *x, int64_t n, float cap);
 void ref_kv_store(KvType type, const float *x, int64_t n, void *dst);
 void ref_attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,

@@ -81,10 +81,30 @@ void ref_gelu_mul(float *gate, const float *up, int64_t n) {
     }
 }
 
+void ref_sigmoid_mul(float *x, const float *gate, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = x[i] / (1.0f + ref_exp(0.0f - gate[i]));
+}
+
 void ref_soft_cap(float *x, int64_t n, float cap) {
     for (int64_t i = 0; i < n; i++) {
         float y = x[i] / cap, tanh_y = 1.0f - 2.0f / (ref_exp(y + y) + 1.0f);
         x[i] = cap * tanh_y + x[i] * 0.0f;
+    }
+}
+
+/* ---- recurrent states --------------------------------------------------------------------------- */
+
+void ref_delta_rule(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
+                    const float *q, float *out) {
+    for (int64_t d = 0; d < n; d++) {
+        float read = 0, sum = 0;
+        for (int64_t i = 0; i < n; i++) read = fmaf(k[i], from[i * n + d] * decay, read);
+        float delta = (v[d] - read) * beta;
+        for (int64_t i = 0; i < n; i++) {
+            to[i * n + d] = fmaf(k[i], delta, from[i * n + d] * decay);
+            if (q) sum = fmaf(q[i], to[i * n + d], sum);
+        }
+        if (q) out[d] = sum;
     }
 }
 

@@ -118,8 +118,13 @@ INLINE Vf v_as_float(Vi a) { return _mm256_castsi256_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm256_castps_si256(a); }
 INLINE Vf v_from_int(Vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE Vi v_round(Vf a) { return _mm256_cvtps_epi32(a); }
-INLINE Vf v_load_u8(const void *p) { return v_from_int(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
+INLINE Vi v_load_bytes(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); } /* LANES unsigned bytes */
+INLINE Vf v_load_u8(const void *p) { return v_from_int(v_load_bytes(p)); }
 INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+/* Each byte of a, which is below 16, replaced by that of a table of 16. */
+INLINE Vi v_look_up(const uint8_t table[16], Vi a) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), a);
+}
 /* The low two bytes of each lane, in lane order, as the low half of a vector. */
 INLINE __m128i low_u16(Vi a) {
     Vi packed = _mm256_packus_epi32(v_and(a, v_set_int(0xffff)), _mm256_setzero_si256());

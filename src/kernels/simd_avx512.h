@@ -102,7 +102,12 @@ INLINE Vf v_as_float(Vi a) { return _mm512_castsi512_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm512_castps_si512(a); }
 INLINE Vf v_from_int(Vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE Vi v_round(Vf a) { return _mm512_cvtps_epi32(a); }
-INLINE Vf v_load_u8(const void *p) { return v_from_int(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
+INLINE Vi v_load_bytes(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); } /* LANES unsigned bytes */
+INLINE Vf v_load_u8(const void *p) { return v_from_int(v_load_bytes(p)); }
+/* Each byte of a, which is below 16, replaced by that of a table of 16. */
+INLINE Vi v_look_up(const uint8_t table[16], Vi a) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table)), a);
+}
 INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }

@@ -125,9 +125,16 @@ INLINE Vf v_as_float(Vi a) { return (Vf){(float32x4_t)a.lo, (float32x4_t)a.hi}; 
 INLINE Vi v_as_int(Vf a) { return (Vi){(int32x4_t)a.lo, (int32x4_t)a.hi}; }
 INLINE Vf v_from_int(Vi a) { return (Vf){vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)}; }
 INLINE Vi v_round(Vf a) { return (Vi){vcvtnq_s32_f32(a.lo), vcvtnq_s32_f32(a.hi)}; }
-INLINE Vf v_load_u8(const void *p) {
+INLINE Vi v_load_bytes(const void *p) { /* LANES unsigned bytes */
     uint16x8_t h = vmovl_u8(vld1_u8(p));
-    return (Vf){vcvtq_f32_u32(vmovl_u16(vget_low_u16(h))), vcvtq_f32_u32(vmovl_high_u16(h))};
+    return (Vi){vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(h))), vreinterpretq_s32_u32(vmovl_high_u16(h))};
+}
+INLINE Vf v_load_u8(const void *p) { return v_from_int(v_load_bytes(p)); }
+/* Each byte of a, which is below 16, replaced by that of a table of 16. */
+INLINE Vi v_look_up(const uint8_t table[16], Vi a) {
+    uint8x16_t t = vld1q_u8(table);
+    return (Vi){vreinterpretq_s32_u8(vqtbl1q_u8(t, vreinterpretq_u8_s32(a.lo))),
+                vreinterpretq_s32_u8(vqtbl1q_u8(t, vreinterpretq_u8_s32(a.hi)))};
 }
 INLINE Vf v_load_i8(const void *p) {
     int16x8_t h = vmovl_s8(vld1_s8(p));

@@ -3,7 +3,7 @@
  *
  * The idea. A tile instruction multiplies 16 rows of up to 64 bytes with 64 bytes of each of 16 columns, and adds the
  * products as 32-bit integers. That is exact, so the contract's integer sum of 32 inputs is one tile product (two for
- * Q6_K, whose scales are for 16 inputs), and its floats are folded by the same code as everywhere (add_sums). The
+ * types whose scales are for 16 inputs), and its floats are folded by the same code as everywhere (add_sums). The
  * unpacked codes of a slice, [8 groups][16 outputs][4 inputs], are the right-hand tile; a plane of the activations of 16
  * rows is the left-hand tile as it lies in memory, one row's ActBlock after the other's. So packed weights and activations
  * are those of all tables.
@@ -33,7 +33,7 @@
 enum {
     GROUP_ROWS = TILE_MAX_ROWS,
     CHUNK = 8,       /* slices; whole records of every type */
-    MAX_PRODUCTS = 4 /* of a slice: two planes, two halves of a slice of Q6_K */
+    MAX_PRODUCTS = 4 /* of a slice: two planes, two halves of a slice with two scales */
 };
 
 /* From so many rows on tiles are used. TO BE MEASURED on a machine with AMX: these follow from the cycles of single
@@ -50,11 +50,9 @@ static const int64_t tile_rows_min[] = {[ACT_Q16] = 5, [ACT_Q8] = 9};
 
 typedef int32_t TileSums[GROUP_ROWS][TILE_ROWS];
 
-static inline int parts_of_slice(TensorType type) { return type == TYPE_Q6_K ? 2 : 1; }
-
 static void configure_tiles(TensorType type, int n_last) {
     TileConfig c = {.palette = 1};
-    int inputs = ACT_BLOCK / parts_of_slice(type);
+    int inputs = ACT_BLOCK / scale_parts(type);
     const int results[2] = {C_FULL, C_LAST}, lefts[2] = {A_FULL, A_LAST}, n_rows[2] = {GROUP_ROWS, n_last};
     for (int i = 0; i < 2; i++) {
         if (n_rows[i] == 0) continue;
@@ -92,7 +90,7 @@ INLINE void prepare_slice(TensorType type, const unsigned char *chunk, int i, Un
 /* The sums of each part of the slice and each plane: sums[part * planes + plane]. x: the blocks of the first row. */
 INLINE void multiply_slice(TensorType type, ActForm form, bool is_full, const Vi *codes, const void *x, size_t x_stride,
                            TileSums *sums) {
-    int n_parts = parts_of_slice(type), n_planes = act_planes(form);
+    int n_parts = scale_parts(type), n_planes = act_planes(form);
     UNROLL for (int part = 0; part < n_parts; part++) {
         TILE_LOAD(B_CODES, codes + 4 * part, sizeof *codes);
         UNROLL for (int plane = 0; plane < n_planes; plane++, sums++) {
@@ -105,7 +103,7 @@ INLINE void multiply_slice(TensorType type, ActForm form, bool is_full, const Vi
 
 INLINE Vf fold_row(TensorType type, ActForm form, const Unpacked *u, const ActBlock *x, const TileSums *sums, int r,
                    Vf acc) {
-    int n_parts = parts_of_slice(type), n_planes = act_planes(form);
+    int n_parts = scale_parts(type), n_planes = act_planes(form);
     Vi t[2];
     UNROLL for (int part = 0; part < n_parts; part++, sums += n_planes) {
         t[part] = v_load_int(sums[n_planes - 1][r]);

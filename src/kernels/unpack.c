@@ -28,6 +28,11 @@ static void read_codes(TensorType type, const unsigned char *slice, int row, uin
     uint32_t high_bits = slice_forms[type].high_bits;
     const unsigned char *own = slice + row * 4; /* of each plane of 64 bytes */
     for (int g = 0; g < 8; g++) {
+        if (low_bits(type) == 2) {
+            word[g] = (load_word(own + g / 4 * 64) >> (2 * (g % 4))) & LOW_2;
+            if (high_bits) word[g] |= ((load_word(own + 128) >> g) & LOW_1) << 2;
+            continue;
+        }
         if (type == TYPE_Q8_0) word[g] = load_word(own + 64 * g);
         else word[g] = (load_word(own + g % 4 * 64) >> (g / 4 * 4)) & LOW_4;
         if (high_bits == 1) word[g] |= ((load_word(own + 256) >> g) & LOW_1) << 4;
@@ -52,13 +57,25 @@ static void write_q6_k(const uint32_t word[8], int slice, unsigned char *b) {
     }
 }
 
+static void write_k_pairs(const uint32_t word[8], int slice, unsigned char *q) {
+    for (int g = 0; g < 8; g++) add_word(q + slice / 4 * 32 + 4 * g, (word[g] & LOW_2) << (slice % 4 * 2));
+}
+
 /* The codes of slice `slice` into the block at b, which begins as zeros. */
 static void write_codes(TensorType type, const uint32_t word[8], int slice, unsigned char *b) {
     switch (type) {
     case TYPE_Q8_0:
         for (int g = 0; g < 8; g++) add_word(b + 2 + 4 * g, word[g] ^ 0x80808080);
         break;
-    case TYPE_Q4_0: write_nibbles(word, b + 2); break;
+    case TYPE_Q4_0:
+    case TYPE_IQ4_NL: write_nibbles(word, b + 2); break;
+    case TYPE_MXFP4: write_nibbles(word, b + 1); break;
+    case TYPE_IQ4_XS: write_nibbles(word, b + 8 + slice * 16); break;
+    case TYPE_Q2_K: write_k_pairs(word, slice, b + 16); break;
+    case TYPE_Q3_K:
+        write_k_pairs(word, slice, b + 32);
+        for (int g = 0; g < 8; g++) add_word(b + 4 * g, ((word[g] >> 2) & LOW_1) << slice);
+        break;
     case TYPE_Q4_1: write_nibbles(word, b + 4); break;
     case TYPE_Q5_0:
         write_nibbles(word, b + 6);
@@ -91,9 +108,42 @@ static void write_k_scales(const unsigned char *record, int row, unsigned char *
     }
 }
 
+/* Sixteen scales of Q3_K into 12 bytes that are zero. */
+static void write_q3_k_scales(const unsigned char *record, int row, unsigned char *b) {
+    for (int s = 0; s < 16; s++) {
+        int scale = (int8_t)record[s * 16 + row] + 32;
+        b[s % 8] = (unsigned char)(b[s % 8] | (scale & 15) << (s / 8 * 4));
+        b[8 + s % 4] = (unsigned char)(b[8 + s % 4] | scale >> 4 << (s / 4 * 2));
+    }
+}
+
+/* Eight scales of IQ4_XS into the 6 bytes behind its d. */
+static void write_iq4_xs_scales(const unsigned char *record, int row, unsigned char *b) {
+    for (int s = 0; s < 8; s++) {
+        int scale = (int8_t)record[s * 16 + row] + 32;
+        b[2 + s / 2] = (unsigned char)(b[2 + s / 2] | (scale & 15) << (s % 2 * 4));
+        b[s / 4] = (unsigned char)(b[s / 4] | scale >> 4 << (s % 4 * 2));
+    }
+}
+
+/* Where the half d of a block is in the file. */
+static int place_of_scale(TensorType type) {
+    return type == TYPE_Q6_K ? 208 : type == TYPE_Q3_K ? 108 : type == TYPE_Q2_K ? 80 : 0;
+}
+
 static void write_scales(TensorType type, const unsigned char *record, int row, unsigned char *b) {
-    memcpy(b + (type == TYPE_Q6_K ? 208 : 0), record + row * 2, 2);
+    if (type == TYPE_MXFP4) {
+        b[0] = record[row];
+        return;
+    }
+    memcpy(b + place_of_scale(type), record + row * 2, 2);
     switch (type) {
+    case TYPE_Q2_K:
+        memcpy(b + 82, record + 32 + row * 2, 2);
+        for (int s = 0; s < 16; s++) b[s] = record[64 + s * 16 + row];
+        break;
+    case TYPE_Q3_K: write_q3_k_scales(record + 32, row, b + 96); break;
+    case TYPE_IQ4_XS: write_iq4_xs_scales(record + 32, row, b + 2); break;
     case TYPE_Q4_1:
     case TYPE_Q5_1: memcpy(b + 2, record + 32 + row * 2, 2); break;
     case TYPE_Q4_K:

@@ -75,6 +75,14 @@ static void gelu_mul(float *gate, const float *up, int64_t n) {
     v_store_n(gate + i, n - i, v_mul(gelu(v_load_n(gate + i, n - i)), v_load_n(up + i, n - i)));
 }
 
+static void sigmoid_mul(float *x, const float *gate, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        v_store(x + i, v_div(v_load(x + i), v_add(v_set(1), v_exp(v_sub(v_zero(), v_load(gate + i))))));
+    Vf last = v_load_n(gate + i, n - i);
+    v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), v_add(v_set(1), v_exp(v_sub(v_zero(), last)))));
+}
+
 INLINE Vf capped(Vf x, Vf cap) {
     Vf y = v_div(x, cap), e = v_exp(v_add(y, y));
     Vf tanh_y = v_sub(v_set(1), v_div(v_set(2), v_add(e, v_set(1))));
@@ -306,4 +314,56 @@ static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q,
     if (type == KV_F16) mix_all(KV_F16, &job, n_q);
     else if (type == KV_Q8) mix_all(KV_Q8, &job, n_q);
     else mix_all(KV_F32, &job, n_q);
+}
+
+/* ---- recurrent states --------------------------------------------------------------------------- */
+
+enum { DELTA_COLUMNS = 4 };
+
+typedef struct DeltaJob {
+    const float *from, *k, *v, *q; /* q NULL: no out */
+    float *to, *out;
+    int64_t n;
+    float decay, beta;
+} DeltaJob;
+
+/* n elements; where that is a constant of LANES, without masks. */
+INLINE Vf load_part(const float *p, int64_t n) { return n >= LANES ? v_load(p) : v_load_n(p, n); }
+INLINE void store_part(float *p, int64_t n, Vf a) {
+    if (n >= LANES) v_store(p, a);
+    else v_store_n(p, n, a);
+}
+
+/* n_columns vectors of columns from d on, n (elements in the last of them). */
+INLINE void delta_columns(const DeltaJob *job, int n_columns, int64_t d, int64_t n) {
+    Vf decay = v_set(job->decay), beta = v_set(job->beta), sums[DELTA_COLUMNS], delta[DELTA_COLUMNS];
+    UNROLL for (int c = 0; c < n_columns; c++) sums[c] = v_zero();
+    for (int64_t i = 0; i < job->n; i++) {
+        Vf k = v_set(job->k[i]);
+        UNROLL for (int c = 0; c < n_columns; c++)
+            sums[c] = v_fma(k, v_mul(load_part(job->from + i * job->n + d + c * LANES, n), decay), sums[c]);
+    }
+    UNROLL for (int c = 0; c < n_columns; c++) {
+        delta[c] = v_mul(v_sub(load_part(job->v + d + c * LANES, n), sums[c]), beta);
+        sums[c] = v_zero();
+    }
+    for (int64_t i = 0; i < job->n; i++) {
+        Vf k = v_set(job->k[i]), q = v_set(job->q ? job->q[i] : 0);
+        UNROLL for (int c = 0; c < n_columns; c++) {
+            int64_t at = i * job->n + d + c * LANES;
+            Vf s = v_fma(k, delta[c], v_mul(load_part(job->from + at, n), decay));
+            store_part(job->to + at, n, s);
+            sums[c] = v_fma(q, s, sums[c]);
+        }
+    }
+    if (job->q) UNROLL for (int c = 0; c < n_columns; c++) store_part(job->out + d + c * LANES, n, sums[c]);
+}
+
+static void delta_rule(const float *from, float *to, int64_t n, const float *k, const float *v, float decay, float beta,
+                       const float *q, float *out) {
+    DeltaJob job = {from, k, v, q, to, out, n, decay, beta};
+    int64_t d = 0;
+    for (; d + DELTA_COLUMNS * LANES <= n; d += DELTA_COLUMNS * LANES) delta_columns(&job, DELTA_COLUMNS, d, LANES);
+    for (; d + LANES <= n; d += LANES) delta_columns(&job, 1, d, LANES);
+    if (d < n) delta_columns(&job, 1, d, n - d);
 }

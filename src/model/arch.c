@@ -5,10 +5,11 @@
 #include <string.h>
 
 static const Architecture *const architectures[ARCH_COUNT] = {
-    [ARCH_LLAMA] = &arch_llama,       [ARCH_QWEN2] = &arch_qwen2,       [ARCH_QWEN3] = &arch_qwen3,
-    [ARCH_QWEN2MOE] = &arch_qwen2moe, [ARCH_QWEN3MOE] = &arch_qwen3moe, [ARCH_GEMMA2] = &arch_gemma2,
-    [ARCH_GEMMA3] = &arch_gemma3,     [ARCH_PHI3] = &arch_phi3,         [ARCH_SMOLLM3] = &arch_smollm3,
-    [ARCH_GRANITE] = &arch_granite};
+    [ARCH_LLAMA] = &arch_llama,         [ARCH_QWEN2] = &arch_qwen2,       [ARCH_QWEN3] = &arch_qwen3,
+    [ARCH_QWEN2MOE] = &arch_qwen2moe,   [ARCH_QWEN3MOE] = &arch_qwen3moe, [ARCH_GEMMA2] = &arch_gemma2,
+    [ARCH_GEMMA3] = &arch_gemma3,       [ARCH_PHI3] = &arch_phi3,         [ARCH_SMOLLM3] = &arch_smollm3,
+    [ARCH_GRANITE] = &arch_granite,     [ARCH_QWEN35] = &arch_qwen35,     [ARCH_QWEN35MOE] = &arch_qwen35moe,
+    [ARCH_QWEN3NEXT] = &arch_qwen3next, [ARCH_GPT_OSS] = &arch_gpt_oss};
 
 const Architecture *arch_find(Arch arch) { return architectures[arch]; }
 const char *arch_name(Arch arch) { return architectures[arch]->name; }
@@ -31,15 +32,30 @@ const char *arch_names(ArchNames *out) {
     return out->text;
 }
 
-int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+static int attention(ArchReader *r, int32_t i_layer, int64_t q_rows, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     out->mixer = MIXER_ATTENTION;
     int status = arch_vector(r, i_layer, "attn_norm.weight", embd, false, &out->attn_norm);
-    if (!status) status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_dim, false, &out->q);
+    if (!status) status = arch_matrix(r, i_layer, "attn_q.weight", embd, q_rows, false, &out->q);
     if (!status) status = arch_matrix(r, i_layer, "attn_k.weight", embd, kv_dim, false, &out->k);
     if (!status) status = arch_matrix(r, i_layer, "attn_v.weight", embd, kv_dim, false, &out->v);
     return status ? status : arch_matrix(r, i_layer, "attn_output.weight", q_dim, embd, false, &out->o);
+}
+
+int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    return attention(r, i_layer, hparams_q_dim(arch_hparams(r)), out);
+}
+
+int arch_gated_attention(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    out->gates_output = true;
+    return attention(r, i_layer, 2 * hparams_q_dim(arch_hparams(r)), out);
+}
+
+/* Where the architecture names it otherwise, it has been read. */
+static int ffn_norm(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    if (out->ffn_norm) return FR_OK;
+    return arch_vector(r, i_layer, "ffn_norm.weight", arch_hparams(r)->n_embd, false, &out->ffn_norm);
 }
 
 int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -58,7 +74,7 @@ int arch_head_norms(ArchReader *r, int32_t i_layer, bool optional, LayerSpec *ou
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     out->ffn = FFN_DENSE;
-    int status = arch_vector(r, i_layer, "ffn_norm.weight", h->n_embd, false, &out->ffn_norm);
+    int status = ffn_norm(r, i_layer, out);
     if (!status) status = arch_matrix(r, i_layer, "ffn_gate.weight", h->n_embd, h->n_ff, false, &out->gate);
     if (!status) status = arch_matrix(r, i_layer, "ffn_up.weight", h->n_embd, h->n_ff, false, &out->up);
     return status ? status : arch_matrix(r, i_layer, "ffn_down.weight", h->n_ff, h->n_embd, false, &out->down);
@@ -88,7 +104,7 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int64_t embd = h->n_embd, n = h->n_ff_expert;
     out->ffn = FFN_EXPERTS;
     out->n_expert_used = h->n_expert_used;
-    int status = arch_vector(r, i_layer, "ffn_norm.weight", embd, false, &out->ffn_norm);
+    int status = ffn_norm(r, i_layer, out);
     if (!status) status = arch_matrix(r, i_layer, "ffn_gate_inp.weight", embd, h->n_expert, false, &out->router);
     if (!status) status = arch_expert_matrices(r, i_layer, "ffn_gate_exps.weight", embd, n, &out->gate);
     if (!status) status = arch_expert_matrices(r, i_layer, "ffn_up_exps.weight", embd, n, &out->up);

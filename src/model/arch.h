@@ -32,7 +32,7 @@ typedef struct ArchNames {
 const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_smollm3, arch_granite;
+    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 
@@ -48,11 +48,14 @@ int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, 
                 const GgufTensor **out);
 int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                          const GgufTensor **out); /* [n_expert][n_out][n_in] */
+int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
+               const float **out); /* [n_out][n_in] as floats */
 int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out);
 
 /* The parts that most architectures share: attn_norm, attn_q, attn_k, attn_v, attn_output; biases of q, k and v where
  * the file has them; norms of the heads; ffn_norm, ffn_gate, ffn_up, ffn_down. */
 int arch_attention(ArchReader *r, int32_t i_layer, LayerSpec *out);
+int arch_gated_attention(ArchReader *r, int32_t i_layer, LayerSpec *out); /* attn_q has the gates as well */
 int arch_qkv_biases(ArchReader *r, int32_t i_layer, LayerSpec *out);
 int arch_head_norms(ArchReader *r, int32_t i_layer, bool optional, LayerSpec *out);
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
@@ -63,6 +66,10 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
 void arch_expert_keys(KeyReader *r, Hparams *h);
 /* Rows [first, first + n) of a matrix, as a matrix of its own. */
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out);
+/* Models some of whose layers have a recurrent state: their keys, the layers without a feed-forward part but its norm
+ * (arch_delta_net.c). beta_alpha: the two are one matrix. */
+void arch_delta_keys(KeyReader *r, Hparams *h);
+int arch_delta_mixer(ArchReader *r, int32_t i_layer, bool beta_alpha, LayerSpec *out);
 /* The layer sees a window, if hparams.window is not 0, and has the rope of such layers. */
 void arch_window(const ArchReader *r, LayerSpec *out);
 

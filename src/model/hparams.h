@@ -18,6 +18,10 @@ typedef enum Arch {
     ARCH_PHI3,
     ARCH_SMOLLM3,
     ARCH_GRANITE,
+    ARCH_QWEN35,
+    ARCH_QWEN35MOE,
+    ARCH_QWEN3NEXT,
+    ARCH_GPT_OSS,
     ARCH_COUNT
 } Arch;
 
@@ -32,6 +36,13 @@ typedef struct RopeParams {
     int32_t n_ctx_orig;                                   /* YaRN: the context before extension */
     double ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
 } RopeParams;
+
+/* Of layers with a recurrent state (DeltaNetSpec). */
+typedef struct DeltaNetShape {
+    int32_t n_key_heads, n_value_heads; /* several value heads may share the queries and keys of a head */
+    int32_t dim;                        /* of a query, key or value head */
+    int32_t n_conv;                     /* positions that the convolution sees; 0: no layer is of this kind */
+} DeltaNetShape;
 
 typedef struct Hparams {
     Arch arch;
@@ -49,6 +60,9 @@ typedef struct Hparams {
     float residual_scale;             /* likewise */
     float logit_cap;                  /* logits become cap * tanh(logit / cap); 0: they stay */
     float logit_scale;                /* before that; 1 mostly */
+    DeltaNetShape delta;
+    int32_t attention_interval; /* of models with a delta.n_conv: every so many-th layer has attention */
+    int32_t n_nextn;            /* layers behind the others, for drafting, which are not run */
 } Hparams;
 
 /* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the
@@ -62,6 +76,11 @@ static inline int64_t hparams_max_ff(const Hparams *h) {
     int64_t n = h->n_ff > h->n_ff_expert ? h->n_ff : h->n_ff_expert;
     return n > h->n_ff_shared ? n : h->n_ff_shared;
 }
+/* Queries, keys and values of a layer with a recurrent state; its values. */
+static inline int64_t delta_n_channels(const DeltaNetShape *d) {
+    return (2 * (int64_t)d->n_key_heads + d->n_value_heads) * d->dim;
+}
+static inline int64_t delta_n_values(const DeltaNetShape *d) { return (int64_t)d->n_value_heads * d->dim; }
 static inline int64_t hparams_kv_dim(const Hparams *h) { return (int64_t)h->n_head_kv * h->head_dim; }
 
 #endif

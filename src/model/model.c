@@ -62,12 +62,14 @@ int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err) 
         gguf_path(m->gguf), t->name);
 }
 
-static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional, const float **out) {
+/* As floats: a vector [n_in], or a matrix [n_out][n_in]. */
+static int take_floats(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, bool optional, const float **out) {
     const GgufTensor *t;
-    int status = take(r, name, n, 0, optional, &t);
+    int status = take(r, name, n_in, n_out, optional, &t);
     if (status || !t) return status;
     size_t row_bytes;
-    if (!tensor_type_row_bytes(t->type, n, &row_bytes))
+    int64_t n = n_in * (n_out ? n_out : 1);
+    if (!tensor_type_row_bytes(t->type, n_in, &row_bytes))
         return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is not whole blocks", gguf_path(r->m->gguf), name);
     if (!finite_weights(t->type, t->data, n)) return model_refuse_not_finite(r->m, t, r->err);
     float *v = mem_calloc((size_t)n, sizeof *v);
@@ -76,6 +78,10 @@ static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional
     blocks_dequantize(t->type, t->data, n, v);
     *out = v;
     return FR_OK;
+}
+
+static int take_vector(ArchReader *r, const char *name, int64_t n, bool optional, const float **out) {
+    return take_floats(r, name, n, 0, optional, out);
 }
 
 typedef struct TensorName {
@@ -97,6 +103,11 @@ int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, 
 int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out) {
     TensorName full = name_in_layer(i_layer, name);
     return take_vector(r, full.text, n, optional, out);
+}
+
+int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, const float **out) {
+    TensorName full = name_in_layer(i_layer, name);
+    return take_floats(r, full.text, n_in, n_out, false, out);
 }
 
 int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
@@ -144,12 +155,19 @@ static int load_rope(ArchReader *r) {
     return status ? status : load_local_rope(r);
 }
 
+/* Of a layer behind those that are run. */
+static bool is_of_nextn(const ArchReader *r, const char *name) {
+    const Hparams *h = &r->m->hparams;
+    int layer;
+    return h->n_nextn && sscanf(name, "blk.%d.", &layer) == 1 && layer >= h->n_layer && layer < h->n_layer + h->n_nextn;
+}
+
 static int refuse_unknown_tensors(const ArchReader *r) {
     const Gguf *g = r->m->gguf;
     for (int64_t i = 0; r->n_taken < gguf_n_tensors(g) && i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
         Printable safe;
-        if (!r->taken[i])
+        if (!r->taken[i] && !is_of_nextn(r, t->name))
             return error_set(r->err, FR_ERR_UNSUPPORTED,
                              "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be "
                              "run wrongly",
@@ -219,6 +237,21 @@ void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
     size_t row_bytes = embd->bytes / (size_t)embd->dims[1];
     blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
 }
+
+int32_t model_mixer_place(const Model *m, int32_t i) {
+    int32_t n = 0;
+    for (int32_t k = 0; k < i; k++)
+        n += (m->layers[k].mixer == MIXER_DELTA_NET) == (m->layers[i].mixer == MIXER_DELTA_NET);
+    return n;
+}
+
+int32_t model_n_states(const Model *m) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == MIXER_DELTA_NET;
+    return n;
+}
+
+int32_t model_n_attention(const Model *m) { return m->hparams.n_layer - model_n_states(m); }
 
 int64_t layer_n_experts(const LayerSpec *l) { return l->ffn == FFN_EXPERTS ? l->router->dims[1] : 1; }
 

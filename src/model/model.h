@@ -4,7 +4,7 @@
  * A Model holds views into its GGUF file (matrices, as the file has them) and the small vectors as floats. Nothing is
  * packed or converted here: a backend makes the weights resident in its own form (backend/backend.h).
  *
- *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them
+ *     x  += mixer(norm(x))            attention over all earlier positions, or over a window of them; or a recurrent state
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts
  *
  * A new architecture is one file, arch_NAME.c, that fills in a LayerSpec for each layer (arch.h). What only some
@@ -19,6 +19,7 @@
 typedef enum MixerKind {
     MIXER_ATTENTION, /* every earlier position is visible */
     MIXER_WINDOW,    /* the last `window` positions are, the row's own included */
+    MIXER_DELTA_NET, /* none is: a state sums them up (DeltaNetSpec) */
 } MixerKind;
 
 typedef enum FeedForwardKind {
@@ -27,9 +28,47 @@ typedef enum FeedForwardKind {
 } FeedForwardKind;
 
 typedef enum Activation {
-    ACTIVATION_SILU, /* x / (1 + exp(-x)) */
-    ACTIVATION_GELU, /* by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+    ACTIVATION_SILU,           /* x / (1 + exp(-x)) */
+    ACTIVATION_GELU,           /* by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+    ACTIVATION_CLAMPED_SWIGLU, /* of gpt-oss: x / (1 + exp(-1.702 x)), x at most 7; and up x, within -7..7, gains 1 */
 } Activation;
+
+/* Gated DeltaNet (arXiv 2412.06464): a matrix S [dim][dim] for each value head in the place of earlier keys and values.
+ *
+ *     c_t        = silu(sum over j of conv[j] * x_{t - n_conv + 1 + j}),  x = qkv n: queries, keys, values; n = norm(input)
+ *     q, k       = c's, each head divided by sqrt(its squares' sum + eps), and q by sqrt(dim)
+ *     decay      = exp(a * log(1 + exp(alpha n + dt))),  b = 1 / (1 + exp(-beta n))
+ *     S_t        = decay S_{t-1} + k (b (v - k' decay S_{t-1}))'
+ *     output     = Wo (norm(S_t' q) * silu(z n)) */
+typedef struct DeltaNetSpec {
+    DeltaNetShape shape;
+    bool shares_adjacent;           /* value head h has key head h / (values per key), not h % n_key_heads */
+    const GgufTensor *qkv, *z;      /* [channels | values][n_embd] */
+    const GgufTensor *beta, *alpha; /* [n_value_heads][n_embd] */
+    const GgufTensor *beta_alpha;   /* [2 n_value_heads][n_embd] in their place: by key head its betas, its alphas */
+    const float *conv;              /* [channels][n_conv], the row's own position last */
+    const float *dt, *a;            /* [n_value_heads] */
+    const float *norm;              /* [dim] of each value head */
+} DeltaNetSpec;
+
+/* Of value head h: the head of its queries and keys, and its places in the rows of beta_alpha. */
+static inline int32_t delta_key_head(const DeltaNetSpec *d, int32_t h) {
+    const DeltaNetShape *s = &d->shape;
+    return d->shares_adjacent ? h / (s->n_value_heads / s->n_key_heads) : h % s->n_key_heads;
+}
+static inline int32_t delta_beta_place(const DeltaNetSpec *d, int32_t h) {
+    int32_t n = d->shape.n_value_heads / d->shape.n_key_heads;
+    return d->beta_alpha ? h + h / n * n : h;
+}
+static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
+    int32_t n = d->shape.n_value_heads / d->shape.n_key_heads;
+    return d->beta_alpha ? delta_beta_place(d, h) + n : d->shape.n_value_heads + h;
+}
+
+/* Under the root, in the place of a norm's eps. */
+#define DELTA_NORM_EPS 1e-6
+#define SWIGLU_ALPHA 1.702f
+#define SWIGLU_LIMIT 7.0f
 
 enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64 };
 
@@ -37,17 +76,20 @@ enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64 };
  * has none. */
 typedef struct LayerSpec {
     MixerKind mixer;
-    int32_t window;                        /* MIXER_WINDOW: positions */
-    int32_t i_rope;                        /* which of Model.ropes rotates queries and keys; -1: none does */
-    float attn_scale;                      /* of scores; 0: 1 / sqrt(head_dim) */
-    float soft_cap;                        /* attention scores become cap * tanh(score / cap); 0: they stay */
-    const float *attn_norm;                /* [n_embd]; a drafter's layer may have none */
-    const GgufTensor *q, *k, *v;           /* [q_dim | kv_dim | kv_dim][n_embd] */
-    const GgufTensor *o;                   /* [n_embd][q_dim] */
+    int32_t window;              /* MIXER_WINDOW: positions */
+    int32_t i_rope;              /* which of Model.ropes rotates queries and keys; -1: none does */
+    float attn_scale;            /* of scores; 0: 1 / sqrt(head_dim) */
+    float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay */
+    const float *attn_norm;      /* [n_embd]; a drafter's layer may have none */
+    const GgufTensor *q, *k, *v; /* [q_dim | kv_dim | kv_dim][n_embd] */
+    bool gates_output; /* q is [2 q_dim]: each head's queries, then a gate g of what it reads: times 1 / (1 + exp(-g)) */
+    const GgufTensor *o;                   /* [n_embd][q_dim]; of MIXER_DELTA_NET [n_embd][values] */
     const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
+    const float *o_bias;                   /* [n_embd] */
     const float *q_norm, *k_norm;          /* [head_dim], of each head */
     const float *sinks;                    /* [n_head] a logit that joins each head's softmax and carries no value */
     const float *post_attn_norm;           /* [n_embd] of what attention adds to the residual stream */
+    DeltaNetSpec delta;                    /* MIXER_DELTA_NET; of what stands above it has attn_norm and o alone */
 
     FeedForwardKind ffn;
     Activation activation;
@@ -58,7 +100,9 @@ typedef struct LayerSpec {
     const GgufTensor *down;      /* [n_embd][n_ff]; of experts [n_expert][n_embd][n_ff] */
 
     /* FFN_EXPERTS: */
-    const GgufTensor *router; /* [n_expert][n_embd] */
+    const GgufTensor *router;                     /* [n_expert][n_embd] */
+    const float *router_bias;                     /* [n_expert] of its logits */
+    const float *gate_bias, *up_bias, *down_bias; /* [n_expert] of n_ff, n_ff and n_embd */
     int32_t n_expert_used;
     bool keeps_probabilities; /* the weights of the chosen are their probabilities among all; false: they sum to 1 */
     const GgufTensor *shared_gate, *shared_up, *shared_down; /* an expert that every row passes */
@@ -83,6 +127,11 @@ typedef struct Model {
     const LayerSpec *layers;      /* [n_layer] */
     struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
 } Model;
+
+/* Layers with a recurrent state, and with keys and values; and how many of the same kind are before layer i. */
+int32_t model_n_states(const Model *m);
+int32_t model_n_attention(const Model *m);
+int32_t model_mixer_place(const Model *m, int32_t i);
 
 /* Reads the description. The Gguf must outlive the model. Refuses missing, unknown or misshapen tensors by name. */
 int model_open(Model **out, const Gguf *g, fr_error *err);

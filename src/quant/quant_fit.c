@@ -41,6 +41,19 @@ void fit_codes(Fit fit, const float *x, int n, float least, float most, float *q
     }
 }
 
+void fit_values(Fit fit, const float *x, int n, const float values[16], float *q) {
+    float inverse = fit.scale != 0 ? 1 / fit.scale : 0, v[FIT_MAX];
+    if (!isfinite(inverse)) inverse = 0;
+    for (int i = 0; i < n; i++) {
+        v[i] = (x[i] - fit.low) * inverse;
+        q[i] = values[0];
+    }
+    for (int c = 1; c < 16; c++) { /* a number beyond the middle between two values goes to the upper one */
+        float middle = (values[c - 1] + values[c]) / 2;
+        for (int i = 0; i < n; i++) q[i] = v[i] > middle ? values[c] : q[i];
+    }
+}
+
 static double sum_lanes(const float lanes[LANES]) {
     double sum = 0;
     for (int l = 0; l < LANES; l++) sum += (double)lanes[l];
@@ -109,6 +122,7 @@ typedef struct Search {
     const float *x, *w;
     int n;
     float least, most;
+    const float *values; /* of a codebook, or NULL */
     bool has_low, low_is_negative;
     Sums sums;
     Fit best;
@@ -119,7 +133,8 @@ typedef struct Search {
 static bool try_fit(Search *s, Fit start) {
     float q[FIT_MAX] = {0};
     double error;
-    fit_codes(start, s->x, s->n, s->least, s->most, q);
+    if (s->values) fit_values(start, s->x, s->n, s->values, q);
+    else fit_codes(start, s->x, s->n, s->least, s->most, q);
     sum_codes(&s->sums, s->x, s->w, s->n, q);
     Fit fit = s->has_low ? solve_range(&s->sums, s->low_is_negative, &error) : solve_scale(&s->sums, &error);
     if (!isfinite(fit.scale) || !isfinite(fit.low) || !(error < s->error)) return false;
@@ -140,6 +155,17 @@ Fit fit_scale(const float *x, const float *w, int n, float least, float most) {
         if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
     for (int k = -N_CANDIDATES; extreme != 0 && k <= N_CANDIDATES; k++) /* the extreme gets a code near `least` */
         try_fit(&s, (Fit){extreme / (least + 0.1f * (float)k), 0});
+    return refined(&s);
+}
+
+/* The extreme number gets a value near either end: the ends differ, and so the sign of the scale matters. */
+Fit fit_codebook(const float *x, const float *w, int n, const float values[16]) {
+    Search s = {.x = x, .w = w, .n = n, .values = values};
+    float extreme = 0;
+    for (int i = 0; i < n; i++)
+        if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
+    for (int k = -N_CANDIDATES; extreme != 0 && k <= N_CANDIDATES; k++)
+        for (int end = 0; end < 16; end += 15) try_fit(&s, (Fit){extreme / (values[end] * (1 + 0.02f * (float)k)), 0});
     return refined(&s);
 }
 

@@ -25,6 +25,14 @@ static const QuantMix mixes[] = {
     {"Q4_K_S", NULL, TYPE_Q4_K, 14, "4.6 bits; some sensitive matrices in Q5_K"},
     {"Q4_1", NULL, TYPE_Q4_1, 3, "5 bits"},
     {"Q4_0", NULL, TYPE_Q4_0, 2, "4.5 bits"},
+    {"IQ4_NL", NULL, TYPE_IQ4_NL, 25, "4.5 bits, levels closer around zero"},
+    {"IQ4_XS", NULL, TYPE_IQ4_XS, 30, "4.25 bits, the same levels; better than Q4_0 and smaller"},
+    {"MXFP4", NULL, TYPE_MXFP4, 38, "4.25 bits, the OCP format of gpt-oss; for models trained for it"},
+    {"MXFP4_MOE", NULL, TYPE_Q8_0, 38, "experts in MXFP4, the rest in Q8_0"},
+    {"Q3_K_L", NULL, TYPE_Q3_K, 13, "4.3 bits; sensitive matrices in Q5_K"},
+    {"Q3_K_M", "Q3_K", TYPE_Q3_K, 12, "3.9 bits; sensitive matrices in Q4_K and Q5_K"},
+    {"Q3_K_S", NULL, TYPE_Q3_K, 11, "3.4 bits"},
+    {"Q2_K", NULL, TYPE_Q2_K, 10, "3 bits; sensitive matrices in Q3_K; the text suffers"},
     {NULL, NULL, TYPE_F32, 0, NULL},
 };
 
@@ -39,34 +47,66 @@ const QuantMix *quant_mix_find(const char *name) {
 /* ---- sensitive matrices ------------------------------------------------------------------------------ */
 
 typedef enum Layers {
+    ALL,
+    FIRST_TWO,
     FIRST_FOUR,
     FIRST_EIGHTH,
+    FIRST_SIXTEENTH,
     EIGHTHS_AND_THIRDS, /* the first and the last eighth, and every third layer between */
 } Layers;
 
+/* Models for which a rule is. */
+typedef enum Only {
+    ANY,
+    IMPORTANCE,    /* with an importance matrix */
+    NO_IMPORTANCE, /* without */
+    SHARED,        /* four or more heads of queries share their keys and values */
+} Only;
+
+/* The first that fits holds. */
 static const struct {
     const char *mix, *matrix;
     Layers layers;
     TensorType type;
-    bool with_importance; /* only with an importance matrix */
+    Only only;
 } rules[] = {
-    {"Q4_K_S", "attn_v.weight", FIRST_FOUR, TYPE_Q5_K, false},
-    {"Q4_K_S", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_K, false},
-    {"Q4_K_M", "attn_v.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
-    {"Q4_K_M", "ffn_down.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
-    {"Q5_K_M", "attn_v.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
-    {"Q5_K_M", "ffn_down.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, false},
-    {"Q4_0", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q4_1, true},
-    {"Q5_0", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_1, true},
+    {"Q4_K_S", "attn_v.weight", FIRST_FOUR, TYPE_Q5_K, ANY},
+    {"Q4_K_S", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_K, ANY},
+    {"Q4_K_M", "attn_v.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, ANY},
+    {"Q4_K_M", "ffn_down.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, ANY},
+    {"Q5_K_M", "attn_v.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, ANY},
+    {"Q5_K_M", "ffn_down.weight", EIGHTHS_AND_THIRDS, TYPE_Q6_K, ANY},
+    {"Q4_0", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q4_1, IMPORTANCE},
+    {"Q5_0", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_1, IMPORTANCE},
+    {"IQ4_NL", "attn_v.weight", ALL, TYPE_Q5_K, SHARED},
+    {"IQ4_XS", "attn_v.weight", ALL, TYPE_Q5_K, SHARED},
+    {"IQ4_NL", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_K, NO_IMPORTANCE},
+    {"IQ4_XS", "ffn_down.weight", FIRST_EIGHTH, TYPE_Q5_K, NO_IMPORTANCE},
+    {"Q3_K_L", "attn_v.weight", ALL, TYPE_Q5_K, ANY},
+    {"Q3_K_L", "attn_output.weight", ALL, TYPE_Q5_K, ANY},
+    {"Q3_K_L", "ffn_down.weight", ALL, TYPE_Q5_K, ANY},
+    {"Q3_K_M", "attn_v.weight", FIRST_TWO, TYPE_Q5_K, ANY},
+    {"Q3_K_M", "attn_v.weight", ALL, TYPE_Q4_K, ANY},
+    {"Q3_K_M", "attn_output.weight", ALL, TYPE_Q4_K, ANY},
+    {"Q3_K_M", "ffn_down.weight", FIRST_SIXTEENTH, TYPE_Q5_K, ANY},
+    {"Q3_K_M", "ffn_down.weight", ALL, TYPE_Q4_K, ANY},
+    {"Q2_K", "attn_v.weight", ALL, TYPE_Q4_K, SHARED},
+    {"Q2_K", "attn_v.weight", ALL, TYPE_Q3_K, ANY},
+    {"Q2_K", "attn_output.weight", ALL, TYPE_Q3_K, ANY},
+    {"Q2_K", "ffn_down.weight", ALL, TYPE_Q3_K, ANY},
 };
 
 /* Where eight heads share their values, attn_v is an eighth of attn_q: more bits for it cost nearly nothing. */
 static TensorType type_of_shared_values(const QuantShape *shape, const char *name, TensorType type) {
-    return shape->shares_values && strcmp(name, "attn_v.weight") == 0 && type == TYPE_Q4_K ? TYPE_Q5_K : type;
+    bool is_low = type == TYPE_Q4_K || type == TYPE_Q3_K;
+    return shape->shares_values && strcmp(name, "attn_v.weight") == 0 && is_low ? TYPE_Q5_K : type;
 }
 
 static bool layer_is_in(Layers layers, int32_t i, int32_t n) {
+    if (layers == ALL) return true;
+    if (layers == FIRST_TWO) return i < 2;
     if (layers == FIRST_FOUR) return i < 4;
+    if (layers == FIRST_SIXTEENTH) return i < n / 16;
     if (layers == FIRST_EIGHTH) return i < n / 8;
     return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
@@ -98,6 +138,7 @@ QuantShape quant_shape(const Gguf *g, bool has_importance) {
              n_head_kv = number_of(g, arch, "attention.head_count_kv");
     return (QuantShape){.n_layer = n_layer < 1 << 20 ? (int32_t)n_layer : 0,
                         .shares_values = n_layer == 80 && n_head_kv > 0 && n_head_kv != n_head,
+                        .shares_by_four = n_head_kv > 0 && n_head / n_head_kv >= 4,
                         .is_tied = !gguf_find_tensor(g, "output.weight"),
                         .has_importance = has_importance};
 }
@@ -116,25 +157,32 @@ static bool is_head(const QuantShape *shape, const GgufTensor *t) {
     return strcmp(t->name, shape->is_tied ? "token_embd.weight" : "output.weight") == 0;
 }
 
+static bool is_for(Only only, const QuantShape *shape) {
+    return only == ANY || (only == SHARED ? shape->shares_by_four : shape->has_importance == (only == IMPORTANCE));
+}
+
 TensorType quant_mix_type(const QuantMix *mix, const QuantShape *shape, const GgufTensor *t) {
     bool is_small = mix->type != TYPE_F32 && mix->type != TYPE_F16 && mix->type != TYPE_BF16 && mix->type != TYPE_Q8_0;
     int32_t layer;
     const char *name;
     if (is_small && is_head(shape, t)) return TYPE_Q6_K;
     if (!split_name(t->name, &layer, &name)) return mix->type;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+    if (strcmp(mix->name, "MXFP4_MOE") == 0) return t->dims[2] > 1 ? TYPE_MXFP4 : mix->type;
+    TensorType type = mix->type;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules && type == mix->type; i++)
         if (strcmp(rules[i].mix, mix->name) == 0 && strcmp(rules[i].matrix, name) == 0 &&
-            (shape->has_importance || !rules[i].with_importance) && layer_is_in(rules[i].layers, layer, shape->n_layer))
-            return rules[i].type;
-    return type_of_shared_values(shape, name, mix->type);
+            is_for(rules[i].only, shape) && layer_is_in(rules[i].layers, layer, shape->n_layer))
+            type = rules[i].type;
+    return type_of_shared_values(shape, name, type);
 }
 
 TensorType quant_fallback(TensorType type, int64_t n) {
     size_t bytes;
     if (tensor_type_row_bytes(type, n, &bytes)) return type;
-    TensorType instead = type == TYPE_Q4_K   ? TYPE_Q5_0
-                         : type == TYPE_Q5_K ? TYPE_Q5_1
-                         : type == TYPE_Q6_K ? TYPE_Q8_0
-                                             : TYPE_F16;
+    TensorType instead = type == TYPE_Q4_K                                               ? TYPE_Q5_0
+                         : type == TYPE_Q5_K                                             ? TYPE_Q5_1
+                         : type == TYPE_Q6_K                                             ? TYPE_Q8_0
+                         : type == TYPE_Q2_K || type == TYPE_Q3_K || type == TYPE_IQ4_XS ? TYPE_IQ4_NL
+                                                                                         : TYPE_F16;
     return quant_fallback(instead, n);
 }

@@ -19,7 +19,8 @@ const QuantMix *quant_mix_find(const char *name);
 typedef struct QuantShape {
     int32_t n_layer;
     bool shares_values; /* 80 layers, and heads of queries that share their values: Llama 70B and what was made of it */
-    bool is_tied;       /* the embedding is the LM head, too */
+    bool shares_by_four; /* four or more heads of queries share their keys and values */
+    bool is_tied;        /* the embedding is the LM head, too */
     bool has_importance;
 } QuantShape;
 QuantShape quant_shape(const Gguf *g, bool has_importance);

@@ -1,5 +1,6 @@
 /* test_chat_command.c - `forerun chat` from a pipe: answers, slash commands, files, what is computed, losslessness. */
 #include "cli_rig.h"
+#include "format/gguf_write.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -40,9 +41,10 @@ static int run(const char *args, const char *script) {
     return status;
 }
 
+/* Greedy unless the arguments say otherwise: what is compared must not depend on a random seed. */
 static void chat(const char *args, const char *script) {
     char command[500];
-    snprintf(command, sizeof command, "chat " TARGET "%s", args);
+    snprintf(command, sizeof command, "chat " TARGET "%s%s", strstr(args, "--temp") ? "" : "--temp 0 ", args);
     int status = run(command, script), wanted = 0;
     for (const char *at = said; (at = strstr(at, "forerun: ")); at++)
         if (strncmp(at, "forerun: warning", 16) != 0 && strncmp(at, "forerun: the answer ends", 24) != 0) wanted = 1;
@@ -122,6 +124,49 @@ static void seeds_are_random_unless_given(void **state) {
     assert_string_not_equal(out, first);
     chat(args, "Tell me a story.\n");
     assert_string_equal(out, first);
+}
+
+/* A copy of the target with recommended values. */
+static void write_recommending_model(const char *path) {
+    Gguf *g;
+    fr_error err;
+    GgufWriter *w = gguf_writer_new();
+    assert_int_equal(gguf_open(&g, "models/target.gguf", &err), 0);
+    gguf_copy_kvs(w, g, NULL);
+    gguf_set_f32(w, "general.sampling.temp", 0.5f);
+    gguf_set_u32(w, "general.sampling.top_k", 7);
+    gguf_set_f32(w, "general.sampling.top_p", 1.5f); /* outside the range of --top-p */
+    gguf_set_f32(w, "general.sampling.min_p", 0.125f);
+    gguf_set_f32(w, "general.sampling.penalty_repeat", 1.25f);
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const GgufTensor *t = gguf_tensor(g, i);
+        gguf_add_tensor(w, t->name, t->type, t->n_dims, t->dims, t->data);
+    }
+    assert_int_equal(gguf_writer_finish(w, path, &err), 0);
+    gguf_writer_free(w);
+    gguf_close(g);
+}
+
+static void a_conversation_samples_unless_told_otherwise(void **state) {
+    (void)state;
+    static char first[5000];
+    write_recommending_model(DIR "/recommending.gguf");
+    assert_int_equal(run("chat " TARGET "-n 30", "Tell me a story.\n/stats\n/temp\n"), 0);
+    expect_said("Temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, repeat penalty 1\n");
+    expect_said("Temperature 0.8\n");
+    snprintf(first, sizeof first, "%.4000s", out);
+    assert_int_equal(run("chat " TARGET "-n 30", "Tell me a story.\n"), 0);
+    assert_string_not_equal(out, first); /* nor is the seed the same */
+    assert_int_equal(run("chat -m " DIR "/recommending.gguf -n 5", "One?\n/stats\n"), 0);
+    expect_said("Temperature 0.5, top-k 7, top-p 0.95, min-p 0.125, repeat penalty 1.25\n");
+    assert_int_equal(run("chat -m " DIR "/recommending.gguf -n 5 --temp 1.5 --top-k 0", "One?\n/stats\n"), 0);
+    expect_said("Temperature 1.5, top-k 0, top-p 0.95, min-p 0.125, repeat penalty 1.25\n");
+    assert_int_equal(run("chat -m " DIR "/recommending.gguf -n 5 --temp 0", "One?\n/stats\n"), 0);
+    expect_said("Greedy: temperature 0\n");
+    assert_int_equal(run("run -m " DIR "/recommending.gguf -n 30 -p 'Once upon a time'", ""), 0);
+    snprintf(first, sizeof first, "%.4000s", out);
+    assert_int_equal(run("run " TARGET "-n 30 -p 'Once upon a time'", ""), 0);
+    assert_string_equal(out, first); /* `run` stays greedy */
 }
 
 static void run_tells_its_random_seed(void **state) {
@@ -417,6 +462,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_first_answer_is_that_of_run),
         cmocka_unit_test(drafts_change_no_answer),
         cmocka_unit_test(seeds_are_random_unless_given),
+        cmocka_unit_test(a_conversation_samples_unless_told_otherwise),
         cmocka_unit_test(run_tells_its_random_seed),
         cmocka_unit_test(a_turn_computes_its_new_text_alone),
         cmocka_unit_test(a_regenerated_answer_and_an_undone_turn_compute_little),

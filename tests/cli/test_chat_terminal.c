@@ -101,7 +101,7 @@ static void an_interrupt_also_ends_the_reading_of_a_prompt(void **state) {
     pty_send(&p, line);
     pty_expect(&p, "x\r\n");
     pty_send(&p, "\003");
-    pty_expect(&p, "interrupted before the answer began, so the conversation stays as it was");
+    pty_expect(&p, "interrupted before the answer began, so the conversation stays as it\r\nwas");
     pty_expect(&p, ">>> ");
     pty_send(&p, "/undo\r");
     pty_expect(&p, "there is no turn that could be dropped");
@@ -131,6 +131,55 @@ static void a_stopped_conversation_goes_on(void **state) {
     pty_expect(&p, "Temperature 0.25");
     pty_send(&p, "\004");
     assert_int_equal(pty_close(&p), 0);
+}
+
+/* While a line is edited, the terminal does not echo. The shell that goes on there expects that it does. */
+static void a_signal_that_ends_the_program_restores_the_terminal(void **state) {
+    (void)state;
+    static const int signals[] = {SIGTERM, SIGHUP, SIGQUIT};
+    struct termios mode;
+    int pid = 0;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pty_open(&p, "sh -c 'sh -c \"echo pid=\\$\\$; exec %s chat " TARGET "-n 5\"; stty -a'");
+        pty_expect(&p, ">>> ");
+        assert_int_equal(sscanf(strstr(p.text, "pid="), "pid=%d", &pid), 1);
+        pty_send(&p, "x");
+        pty_expect(&p, "x");
+        assert_int_equal(tcgetattr(p.fd, &mode), 0);
+        assert_false(mode.c_lflag & (ICANON | ECHO));
+        assert_int_equal(kill(pid, signals[i]), 0);
+        pty_expect(&p, "speed");
+        pty_close(&p);
+        if (!strstr(p.text, " icanon") || !strstr(p.text, " echo ")) fail_msg("signal %d: %s", signals[i], p.text);
+    }
+}
+
+/* A terminal that was asked to brackets what is pasted. */
+static void pasted_lines_are_one_message(void **state) {
+    (void)state;
+    pty_open(&p, "%s chat " TARGET "-n 5");
+    pty_expect(&p, "\033[?2004h");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "See: \033[200~first \033[31mline\r\r/second\tline\nand no more\r\033[201~!\r");
+    pty_expect(&p, "\033[?2004l");
+    pty_expect(&p, " tokens/s");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "/undo\r");
+    pty_expect(&p, "Dropped with its answer: See: first [31mline\\n\\n/second\\x09line\\nand no more!");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "\033[200~\r\033[201~/temp 0.5\r");
+    pty_expect(&p, "Temperature 0.5");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "\033[200~never ended\003");
+    pty_expect(&p, "Ctrl-D or /quit ends the conversation.");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "\004");
+    assert_int_equal(pty_close(&p), 0);
+    pty_open(&p, "env TERM=dumb %s chat " TARGET "-n 5");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "\004");
+    assert_int_equal(pty_close(&p), 0);
+    assert_null(strstr(p.text, "2004"));
 }
 
 static void typed_lines_are_remembered(void **state) {
@@ -176,6 +225,13 @@ static void no_color_is_respected(void **state) {
     pty_send(&p, "/quit\r");
     assert_int_equal(pty_close(&p), 0);
     if (strstr(p.text, "\033[3") || strstr(p.text, "\033[2m")) fail_msg("coloured: %s", p.text);
+    pty_open(&p, "env TERM=dumb %s chat " TARGET "-n 30 --draft suffix+pld");
+    pty_expect(&p, ">>> ");
+    pty_send(&p, "a cat a cat a cat a cat a cat a cat\r");
+    pty_expect(&p, "tokens a pass");
+    pty_send(&p, "/quit\r");
+    assert_int_equal(pty_close(&p), 0);
+    if (strstr(p.text, "\033[3") || strstr(p.text, "\033[2m")) fail_msg("coloured: %s", p.text);
 }
 
 static void a_model_alone_opens_a_conversation(void **state) {
@@ -208,10 +264,11 @@ static void run_ends_with_one_line(void **state) {
 /* At this temperature every byte comes up, the control characters too. */
 static void answers_do_not_control_the_terminal(void **state) {
     (void)state;
-    pty_open(&p, "env NO_COLOR=1 %s chat " TARGET "-n 900 --temp 20 --seed 1 --ignore-eos");
+    pty_open(&p,
+             "env NO_COLOR=1 %s chat " TARGET "-n 900 --temp 20 --top-k 0 --top-p 1 --min-p 0 --seed 1 --ignore-eos");
     pty_expect(&p, ">>> ");
     pty_send(&p, "Hello\r");
-    pty_expect(&p, "Hello\r\n");
+    pty_expect(&p, "Hello\r\n\033[?2004l");
     const char *answer = p.text + p.n_seen;
     pty_expect(&p, " tokens/s");
     int n_escaped = 0;
@@ -233,6 +290,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(interrupts_end_a_line_or_an_answer),
         cmocka_unit_test(an_interrupt_also_ends_the_reading_of_a_prompt),
         cmocka_unit_test(a_stopped_conversation_goes_on),
+        cmocka_unit_test(a_signal_that_ends_the_program_restores_the_terminal),
+        cmocka_unit_test(pasted_lines_are_one_message),
         cmocka_unit_test(typed_lines_are_remembered),
         cmocka_unit_test(no_color_is_respected),
         cmocka_unit_test(a_model_alone_opens_a_conversation),

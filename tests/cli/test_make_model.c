@@ -226,7 +226,7 @@ static void nonsense_is_refused(void **state) {
         const char *says;
     } cases[] = {
         {"--arch bert", 2, "unknown architecture 'bert'"},
-        {"--type Q2_K", 2, "unknown type or mix 'Q2_K'"},
+        {"--type IQ2_XS", 2, "unknown type or mix 'IQ2_XS'"},
         {"--heads 4 --kv-heads 3", 2, "cannot share"},
         {"--head-dim 7", 2, "the width must be even"},
         {"--vocab 100", 2, "--vocab must be from 259"},

@@ -168,7 +168,53 @@ def q6_k(b):
     return out
 
 
+def q2_k(b):
+    d, dmin = half(b[80:82]), half(b[82:84])
+    out = []
+    for i in range(256):
+        s, q = b[i // 16], b[16 + i // 128 * 32 + i % 32] >> i % 128 // 32 * 2 & 3
+        out.append(d * (s & 15) * q - dmin * (s >> 4))
+    return out
+
+
+def q3_k(b):
+    d, scales = half(b[108:110]), b[96:108]
+    out = []
+    for i in range(256):
+        j = i // 16
+        s = scales[j % 8] >> j // 8 * 4 & 15 | (scales[8 + j % 4] >> j // 4 * 2 & 3) << 4
+        q = b[32 + i // 128 * 32 + i % 32] >> i % 128 // 32 * 2 & 3 | (b[i % 32] >> i // 32 & 1) << 2
+        out.append(d * (s - 32) * (q - 4))
+    return out
+
+
+IQ4 = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+def iq4_nl(b):
+    return [half(b[:2]) * IQ4[q] for q in nibbles(b[2:18])]
+
+
+def iq4_xs(b):
+    d, high = half(b[:2]), int.from_bytes(b[2:4], "little")
+    out = []
+    for j in range(8):
+        s = (b[4 + j // 2] >> j % 2 * 4 & 15 | (high >> 2 * j & 3) << 4) - 32
+        out += [d * s * IQ4[q] for q in nibbles(b[8 + 16 * j : 24 + 16 * j])]
+    return out
+
+
+def mxfp4(b):
+    return [2.0 ** (b[0] - 127) * FP4[q] for q in nibbles(b[1:17])]
+
+
 TYPES = {
+    10: (256, 84, q2_k),
+    11: (256, 110, q3_k),
+    20: (32, 18, iq4_nl),
+    23: (256, 136, iq4_xs),
+    39: (32, 17, mxfp4),
     0: (1, 4, lambda b: struct.unpack("<f", b)),
     1: (1, 2, lambda b: (half(b),)),
     2: (32, 18, q4_0),
@@ -199,13 +245,16 @@ def rms_norm(x, weight, eps):
     return [v * scale * w for v, w in zip(x, weight)]
 
 
+HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
+
+
 class Rope:
     """Su et al. 2021; linear scaling (Chen et al. 2023); YaRN (Peng et al. 2023); Llama 3.1's factors as a tensor."""
 
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3")  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -236,6 +285,51 @@ class Rope:
         return x
 
 
+class DeltaNet:
+    """Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024) as Qwen3-Next has it: a short convolution, then S = decay S + k (beta (v - S'k))'."""
+
+    def __init__(self, g, arch, i, eps):
+        key = lambda name: g.keys[f"{arch}.ssm.{name}"]
+        rows = lambda name: g.rows(f"blk.{i}.{name}")
+        self.dim, self.n_keys, self.n_values, self.eps = key("state_size"), key("group_count"), key("time_step_rank"), eps
+        self.qkv, self.z, self.out = rows("attn_qkv.weight"), rows("attn_gate.weight"), rows("ssm_out.weight")
+        self.conv, self.dt, self.a = rows("ssm_conv1d.weight"), rows("ssm_dt.bias")[0], rows("ssm_a")[0]
+        self.norm = rows("ssm_norm.weight")[0]
+        self.adjacent = arch == "qwen3next"  # the value heads of a key head stand side by side
+        if self.adjacent:
+            both, n = rows("ssm_ba.weight"), self.n_values // self.n_keys
+            self.beta = [both[2 * n * k + j] for k in range(self.n_keys) for j in range(n)]
+            self.alpha = [both[2 * n * k + n + j] for k in range(self.n_keys) for j in range(n)]
+        else:
+            self.beta, self.alpha = rows("ssm_beta.weight"), rows("ssm_alpha.weight")
+        self.past = [[0.0] * len(self.qkv)] * (len(self.conv[0]) - 1)
+        self.state = [[[0.0] * self.dim for _ in range(self.dim)] for _ in range(self.n_values)]  # [head][value][key]
+
+    def heads(self, x):
+        return [x[i : i + self.dim] for i in range(0, len(x), self.dim)]
+
+    def run(self, x):
+        silu = lambda v: v / (1 + math.exp(-v))
+        unit = lambda h: [v / math.sqrt(dot(h, h) + 1e-6) for v in h]
+        window = self.past + [product(self.qkv, x)]
+        self.past = window[1:]
+        mixed = self.heads([silu(dot(taps, [w[c] for w in window])) for c, taps in enumerate(self.conv)])
+        keys = [unit(h) for h in mixed[self.n_keys : 2 * self.n_keys]]
+        queries = [[v / math.sqrt(self.dim) for v in unit(h)] for h in mixed[: self.n_keys]]
+        betas, alphas, z = product(self.beta, x), product(self.alpha, x), self.heads(product(self.z, x))
+        out = []
+        for h, value in enumerate(mixed[2 * self.n_keys :]):
+            k = h * self.n_keys // self.n_values if self.adjacent else h % self.n_keys
+            beta = 1 / (1 + math.exp(-betas[h]))
+            decay = math.exp(self.a[h] * math.log1p(math.exp(alphas[h] + self.dt[h])))
+            state = [[decay * v for v in column] for column in self.state[h]]
+            state = [[s + beta * (v - dot(column, keys[k])) * j for s, j in zip(column, keys[k])] for column, v in zip(state, value)]
+            self.state[h] = state
+            read = rms_norm([dot(column, queries[k]) for column in state], self.norm, self.eps)
+            out += [r * silu(v) for r, v in zip(read, z[h])]
+        return product(self.out, out)
+
+
 class Model:
     def __init__(self, path):
         g = Gguf(path)
@@ -256,7 +350,7 @@ class Model:
         self.attn_scale = extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
         self.n_expert_used = extra("expert_used_count", 0)
         window, n_layer = extra("attention.sliding_window", 0), key("block_count")
-        has_window = {"gemma2": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
+        has_window = {"gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
         local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
         self.embedding = g.rows("token_embd.weight")
         self.output = g.rows("output.weight") or self.embedding
@@ -267,7 +361,9 @@ class Model:
             layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
             layer["window"] = window if has_window(i) and window else None
             layer["rope"] = None if self.arch == "smollm3" and i % 4 == 3 else local_rope if layer["window"] else self.rope
-            fused = g.rows(f"blk.{i}.attn_qkv.weight")
+            if g.rows(f"blk.{i}.ssm_a"):
+                layer["delta_net"] = DeltaNet(g, self.arch, i, self.eps)
+            fused = None if "delta_net" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
             if fused:  # Phi-3: queries, keys and values; gate and up
                 n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
                 layer["attn_q"], layer["attn_k"], layer["attn_v"] = fused[:n_q], fused[n_q : n_q + n_kv], fused[n_q + n_kv :]
@@ -279,11 +375,15 @@ class Model:
                 for part in ("gate", "up", "down"):
                     rows = g.rows(f"blk.{i}.ffn_{part}_exps.weight")
                     layer[part + "_exps"] = [rows[e * len(rows) // n : (e + 1) * len(rows) // n] for e in range(n)]
+                    layer[part + "_biases"] = g.rows(f"blk.{i}.ffn_{part}_exps.bias")
                     layer[part + "_shexp"] = g.rows(f"blk.{i}.ffn_{part}_shexp.weight")
                 layer["shared_router"] = self.vector(f"blk.{i}.ffn_gate_inp_shexp.weight")
             for n in ["attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
-                      "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"]:
+                      "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight",
+                      "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
+            if self.arch in (*HYBRIDS, "gpt-oss"):  # the name that other architectures have for another norm
+                layer["ffn_norm.weight"], layer["post_attention_norm.weight"] = layer["post_attention_norm.weight"], None
             layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
             self.layers.append(layer)
         self.n_past = 0
@@ -297,6 +397,8 @@ class Model:
         if layer[f"attn_{which}.bias"]:
             y = [a + b for a, b in zip(y, layer[f"attn_{which}.bias"])]
         heads = [y[i : i + self.head_dim] for i in range(0, len(y), self.head_dim)]
+        if which == "q" and self.arch in HYBRIDS:  # each head's queries, then its gates
+            layer["gates"], heads = heads[1::2], heads[0::2]
         norm = layer.get(f"attn_{which}_norm.weight")
         if norm:
             heads = [rms_norm(h, norm, self.eps) for h in heads]
@@ -315,9 +417,13 @@ class Model:
                 scores = [self.attn_cap * math.tanh(s / self.attn_cap) for s in scores]
             top = max(scores)
             weights = [math.exp(s - top) for s in scores]
-            total = math.fsum(weights)
+            sink = [math.exp(layer["attn_sinks.weight"][h] - top)] if layer["attn_sinks.weight"] else []
+            total = math.fsum(weights + sink)
             out += [dot(weights, [v[kv][d] for v in layer["values"][first:]]) / total for d in range(self.head_dim)]
-        return product(layer["attn_output"], out)
+        if "gates" in layer:
+            out = [v / (1 + math.exp(-g)) for v, g in zip(out, (g for head in layer["gates"] for g in head))]
+        out = product(layer["attn_output"], out)
+        return [a + b for a, b in zip(out, layer["attn_output.bias"])] if layer["attn_output.bias"] else out
 
     def activation(self, v):
         if self.gelu:
@@ -327,16 +433,27 @@ class Model:
     def gated(self, gate, up, down, x):
         return product(down, [self.activation(g) * u for g, u in zip(product(gate, x), product(up, x))])
 
+    def gated_expert(self, layer, e, x):
+        return self.gated(layer["gate_exps"][e], layer["up_exps"][e], layer["down_exps"][e], x)
+
+    def oss_expert(self, layer, e, x):
+        """The model card of gpt-oss: SwiGLU with clamping, a factor of 1.702, and 1 added to the linear part."""
+        part = lambda name, v: [a + b for a, b in zip(product(layer[name + "_exps"][e], v), layer[name + "_biases"][e])]
+        gate, up = [min(v, 7.0) for v in part("gate", x)], [max(-7.0, min(v, 7.0)) for v in part("up", x)]
+        return part("down", [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in zip(gate, up)])
+
     def experts(self, layer, x):
         """Qwen2-MoE weights the chosen by their probabilities among all experts, the others by those among the chosen."""
         logits = product(layer["router"], x)
+        if layer["ffn_gate_inp.bias"]:
+            logits = [a + b for a, b in zip(logits, layer["ffn_gate_inp.bias"])]
         top = max(logits)
         p = [math.exp(v - top) for v in logits]
         chosen = sorted(range(len(p)), key=lambda e: -p[e])[: self.n_expert_used]
         total = math.fsum(p) if self.arch == "qwen2moe" else math.fsum(p[e] for e in chosen)
         out = [0.0] * len(x)
         for e in chosen:
-            y = self.gated(layer["gate_exps"][e], layer["up_exps"][e], layer["down_exps"][e], x)
+            y = (self.oss_expert if self.arch == "gpt-oss" else self.gated_expert)(layer, e, x)
             out = [a + p[e] / total * b for a, b in zip(out, y)]
         if layer["gate_shexp"]:
             y = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)
@@ -355,7 +472,8 @@ class Model:
         """The logits behind one more token."""
         x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
-            y = self.attention(layer, rms_norm(x, layer["attn_norm.weight"], self.eps), self.n_past)
+            normed = rms_norm(x, layer["attn_norm.weight"], self.eps)
+            y = layer["delta_net"].run(normed) if "delta_net" in layer else self.attention(layer, normed, self.n_past)
             x = self.add(x, y, layer["post_attention_norm.weight"])
             y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
             x = self.add(x, y, layer["post_ffw_norm.weight"])

@@ -12,6 +12,8 @@
 
 #define SHAPE(a, layers, embd, heads, kv, ff) \
     .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = 300
+#define HYBRID(keys, values, dim, conv, interval) \
+    .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
 #define EXPERTS(n, used, ff) .n_expert = n, .n_expert_used = used, .n_ff_expert = ff
 
 static const RandomModel models[] = {
@@ -27,6 +29,12 @@ static const RandomModel models[] = {
     {SHAPE("phi3", 2, 48, 4, 2, 70), .window = 11, .seed = 9},
     {SHAPE("smollm3", 4, 48, 4, 2, 70), .seed = 10},
     {SHAPE("granite", 2, 48, 4, 2, 70), .seed = 11},
+    {SHAPE("qwen35", 4, 48, 4, 2, 70), HYBRID(2, 4, 12, 4, 2), .n_rot = 6, .seed = 22},
+    {SHAPE("qwen35moe", 3, 64, 4, 2, 96), HYBRID(2, 2, 32, 3, 3), EXPERTS(6, 2, 32), .n_ff_shared = 64,
+     .types = {TYPE_Q8_0}, .n_types = 1, .seed = 33},
+    {SHAPE("qwen3next", 4, 48, 4, 2, 70), HYBRID(1, 3, 20, 2, 4), EXPERTS(5, 2, 24), .n_ff_shared = 40, .seed = 38},
+    {SHAPE("gpt-oss", 3, 64, 4, 2, 96), EXPERTS(7, 3, 32), .head_dim = 24, .window = 7, .types = {TYPE_MXFP4},
+     .n_types = 1, .seed = 12},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 
@@ -108,6 +116,35 @@ static void drafts_and_company_change_nothing(void **state) {
     }
 }
 
+/* The second turn of a conversation: its prompt begins with all of the first. What was read then is not read again, and the
+ * text is that of an engine which keeps nothing. A model with a recurrent state keeps the one behind the last token. */
+static void a_second_turn_takes_over_the_first(void **state) {
+    (void)state;
+    enum { N_MORE = 5 };
+    static Stream first, second[2];
+    for (int m = 0; m < N_MODELS; m++) {
+        fr_model *model = open_random(&models[m]);
+        int32_t prompt[N_PROMPT + N_TOKENS + N_MORE];
+        for (int shares = 0; shares < 2; shares++) {
+            fr_engine *e = rig_open_engine(
+                model,
+                &(fr_engine_options){.n_ctx = 128, .n_threads = 1, .kv_page_size = 4, .prefix_cache = shares ? 2 : -1});
+            fr_request_options o = request_of(prompt, 0);
+            o.drafts = drafts, o.n_drafts = 1;
+            rig_run_request(e, &o, &first);
+            memcpy(prompt + N_PROMPT, first.tokens, N_TOKENS * sizeof *prompt);
+            rig_tokens(77, 300, prompt + N_PROMPT + N_TOKENS, N_MORE);
+            o.n_prompt = N_PROMPT + N_TOKENS + N_MORE;
+            rig_run_request(e, &o, &second[shares]);
+            fr_engine_close(e);
+        }
+        rig_assert_same(&second[0], &second[1], models[m].arch);
+        if (second[1].stats.n_prompt_shared < N_PROMPT + N_TOKENS - 1)
+            fail_msg("%s: %d tokens taken over", models[m].arch, (int)second[1].stats.n_prompt_shared);
+        fr_model_close(model);
+    }
+}
+
 /* Another window, or one expert more, is another text: the tests above would notice. */
 static void what_is_special_matters(void **state) {
     (void)state;
@@ -132,6 +169,7 @@ static void what_is_special_matters(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drafts_and_company_change_nothing),
+                                       cmocka_unit_test(a_second_turn_takes_over_the_first),
                                        cmocka_unit_test(what_is_special_matters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static void rig_begin(Rig *r, const Endpoint *endpoint) {
 static TokenBatch piece(const char *text, size_t n) {
     TokenBatch b = {.text.max_bytes = 1 << 16};
     TokenRecord token = {.token = 1, .n_text = (uint32_t)n};
-    assert_true(token_batch_append(&b, &token, text));
+    assert_true(token_batch_append(&b, &token, text, NULL));
     return b;
 }
 
@@ -194,7 +194,7 @@ static void marks_without_text(void **state) {
     r.answers.hidden[0].token = 7, r.answers.hidden[0].mark = "[TOOL_CALLS]";
     r.answers.hidden[1].token = 8, r.answers.hidden[1].mark = "[ARGS]";
     answer_reader_init(&r.reader, &r.answers.form);
-    for (int i = 0; i < 5; i++) assert_true(token_batch_append(&b, &tokens[i], texts[i]));
+    for (int i = 0; i < 5; i++) assert_true(token_batch_append(&b, &tokens[i], texts[i], NULL));
     assert_true(answers_feed(&r.choice, &b, NULL, NULL) && answers_end(&r.choice, NULL, NULL));
     assert_int_equal(r.reader.n_items, 2);
     assert_string_equal(r.reader.items[0].text.data, "Hm.");

@@ -40,6 +40,16 @@ static void npm_openai_responses(void **state) {
     run_script("check_responses.mjs", "openai");
 }
 
+static void npm_openai_with_zod(void **state) {
+    (void)state;
+    run_script("check_structured.mjs", "zod");
+}
+
+static void npm_ajv_on_served_schemas(void **state) {
+    (void)state;
+    run_script("check_schemas.mjs", "ajv-formats");
+}
+
 static void npm_anthropic(void **state) {
     (void)state;
     run_script("check_anthropic.mjs", "@anthropic-ai/sdk");
@@ -111,6 +121,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(npm_openai),
         cmocka_unit_test(npm_openai_responses),
+        cmocka_unit_test(npm_openai_with_zod),
+        cmocka_unit_test(npm_ajv_on_served_schemas),
         cmocka_unit_test(npm_anthropic),
         cmocka_unit_test(curl_over_tls),
         cmocka_unit_test(promtool_accepts_the_metrics),

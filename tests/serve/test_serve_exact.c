@@ -1,6 +1,6 @@
 /* test_serve_exact.c - a request gets the same text alone and among 31 others, with any drafter, streamed or not.
  *
- * 32 requests that differ in prompt, sampling, drafter, budget, stops and choices are sent one after the other to a
+ * 32 requests that differ in prompt, sampling, drafter, budget, stops, choices, schema, biases and log-probabilities are sent one after the other to a
  * server that drafts nothing and shares nothing, and then all at once, twice, to one that drafts, shares prefixes, and
  * has places for some of them and pages for fewer; meanwhile others hang up. */
 #include "serve_rig.h"
@@ -16,7 +16,8 @@ enum { N = 32, N_CHOICES = 2 };
 typedef struct Case {
     pthread_t thread;
     const ServeRig *server;
-    char body[1024], *texts[N_CHOICES];
+    char body[1400], *texts[N_CHOICES];
+    json_t *logprobs[N_CHOICES]; /* the columns of all events, or NULL */
     bool streams, hangs_up;
     int n_choices, status;
 } Case;
@@ -30,23 +31,49 @@ static const char *const samplings[] = {
 static const char *const drafts[] = {
     "\"none\"", "\"ngram-trie\"", "\"suffix\"", "[\"ngram-trie\", \"lookahead-trie\"]", "\"eagle\"", "\"sps\"", "null"};
 
+/* More fields, for every other request. */
+static const char *const extras[] = {
+    "",
+    ", \"logprobs\": 3",
+    "",
+    ", \"json_schema\": {\"type\": \"object\", \"properties\": {\"name\": {\"type\": \"string\"}, \"age\": {\"type\": "
+    "\"integer\"}, \"friends\": {\"type\": \"array\", \"items\": {\"enum\": [\"cat\", \"dog\"]}}}, \"required\": "
+    "[\"name\", "
+    "\"age\", \"friends\"]}",
+    ", \"logit_bias\": {\"4033\": -100, \"263\": 2.5}, \"logprobs\": 0",
+    ", \"grammar\": \"root ::= (\\\"the \\\" [a-z]+ \\\" \\\")+\", \"logprobs\": 20",
+    "",
+    ", \"response_format\": {\"type\": \"json_object\"}, \"logit_bias\": [[\"the\", false]]"};
+enum { N_EXTRAS = sizeof extras / sizeof *extras };
+
 static void make_case(Case *c, int i, const ServeRig *server, bool may_draft) {
     *c = (Case){.server = server, .n_choices = i % 5 == 4 ? 2 : 1, .streams = may_draft && i % 3 == 1};
     snprintf(c->body, sizeof c->body,
-             "{\"prompt\": \"%s\", \"max_tokens\": %d, %s, \"n\": %d%s, \"draft\": %s%s, \"stream\": %s}",
+             "{\"prompt\": \"%s\", \"max_tokens\": %d, %s, \"n\": %d%s%s, \"draft\": %s%s, \"stream\": %s}",
              prompts[i % 4], 20 + i * 2, samplings[i % 5], c->n_choices,
-             i % 7 == 3 ? ", \"stop\": [\" the \", \".\\n\"]" : "", may_draft ? drafts[i % 7] : "\"none\"",
-             may_draft && i % 4 == 2 ? ", \"tree_budget\": 6" : "", c->streams ? "true" : "false");
+             i % 7 == 3 ? ", \"stop\": [\" the \", \".\\n\"]" : "", extras[i % N_EXTRAS],
+             may_draft ? drafts[i % 7] : "\"none\"", may_draft && i % 4 == 2 ? ", \"tree_budget\": 6" : "",
+             c->streams ? "true" : "false");
+}
+
+static void add_columns(json_t **to, const json_t *columns) {
+    const char *name;
+    json_t *column;
+    if (!json_is_object(columns)) return;
+    if (!*to) *to = json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+    json_object_foreach((json_t *)(uintptr_t)columns, name, column)
+        json_array_extend(json_object_get(*to, name), column);
 }
 
 /* The text of one choice out of the events of all. */
-static char *streamed_text(const Answer *a, int index) {
+static char *streamed_text(const Answer *a, int index, json_t **logprobs) {
     char *text = calloc(1, a->n_body + 1), *copy = strdup(a->body), *rest = copy;
     for (char *line; (line = strsep(&rest, "\n"));) {
         json_t *event = strncmp(line, "data: {", 7) == 0 ? json_loads(line + 6, 0, NULL) : NULL;
         const json_t *choice = json_at(event, "choices.0");
         if (json_integer_value(json_at(choice, "index")) == index && json_at(choice, "text"))
             strcat(text, json_string_value(json_at(choice, "text")));
+        if (json_integer_value(json_at(choice, "index")) == index) add_columns(logprobs, json_at(choice, "logprobs"));
         json_decref(event);
     }
     free(copy);
@@ -69,9 +96,11 @@ static void *run_case(void *arg) {
     json_t *j = c->status == 200 && !c->streams ? json_loads(a.body, 0, NULL) : NULL;
     for (int k = 0; k < c->n_choices && c->status == 200; k++) {
         char path[64];
+        snprintf(path, sizeof path, "choices.%d.logprobs", k);
+        add_columns(&c->logprobs[k], json_at(j, path));
         snprintf(path, sizeof path, "choices.%d.text", k);
         const char *text = json_string_value(json_at(j, path));
-        c->texts[k] = c->streams ? streamed_text(&a, k) : text ? strdup(text) : NULL;
+        c->texts[k] = c->streams ? streamed_text(&a, k, &c->logprobs[k]) : text ? strdup(text) : NULL;
     }
     json_decref(j);
     answer_free(&a);
@@ -79,7 +108,10 @@ static void *run_case(void *arg) {
 }
 
 static void free_texts(Case *c) {
-    for (int k = 0; k < N_CHOICES; k++) free(c->texts[k]), c->texts[k] = NULL;
+    for (int k = 0; k < N_CHOICES; k++) {
+        free(c->texts[k]), c->texts[k] = NULL;
+        json_decref(c->logprobs[k]), c->logprobs[k] = NULL;
+    }
 }
 
 static void run_together(Case *cases, int n) {
@@ -91,7 +123,7 @@ static void a_request_gets_the_same_text_alone_and_among_others(void **state) {
     (void)state;
     static Case alone[N], together[N + 8];
     ServeRig plain, crowded;
-    int n_characters = 0;
+    int n_characters = 0, n_with_logprobs = 0;
     serve_start(&plain, "-t 1 -c 256 --parallel 2 --draft none --quiet");
     for (int i = 0; i < N; i++) {
         make_case(&alone[i], i, &plain, false);
@@ -115,12 +147,16 @@ static void a_request_gets_the_same_text_alone_and_among_others(void **state) {
                 if (!together[i].texts[k] || strcmp(together[i].texts[k], alone[i].texts[k]) != 0)
                     fail_msg("%s, choice %d:\nalone    '%s'\ntogether '%s'", together[i].body, k, alone[i].texts[k],
                              together[i].texts[k]);
+                if (alone[i].logprobs[k] && !json_equal(together[i].logprobs[k], alone[i].logprobs[k]))
+                    fail_msg("%s, choice %d: other log-probabilities", together[i].body, k);
+                n_with_logprobs += alone[i].logprobs[k] != NULL;
                 n_characters += (int)strlen(alone[i].texts[k]);
             }
             free_texts(&together[i]);
         }
     }
     assert_true(n_characters > 5000);
+    assert_true(n_with_logprobs >= 24);
     for (int i = 0; i < N; i++) free_texts(&alone[i]);
     assert_int_equal(serve_stop(&crowded), 0);
 }

@@ -44,6 +44,11 @@ static void add_vector(Maker *k, const char *name, int64_t n, double mean, doubl
     gguf_add_tensor(k->w, name, TYPE_F32, 1, &n, gaussians(k, n, mean, std));
 }
 
+/* n vectors, one behind the other. */
+static void add_vectors(Maker *k, const char *name, int64_t n_in, int64_t n, double mean, double std) {
+    gguf_add_tensor(k->w, name, TYPE_F32, 2, (int64_t[]){n_in, n}, gaussians(k, n_in * n, mean, std));
+}
+
 /* n matrices, one behind the other. */
 static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out, int64_t n, double std) {
     TensorType type = k->m->n_types ? k->m->types[k->n_matrices++ % k->m->n_types] : TYPE_F32;
@@ -76,39 +81,61 @@ static void add_layer(Maker *k, int32_t i) {
     const RandomModel *m = k->m;
     int64_t q_dim = (int64_t)m->n_head * head_dim_of(m), kv_dim = (int64_t)m->n_head_kv * head_dim_of(m);
     double gain = m->tied ? 1.6 : 1.0;
-    bool biases = m->biases || is_one_of(m->arch, "qwen2 qwen2moe"),
-         norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3");
+    bool oss = is_one_of(m->arch, "gpt-oss");
+    bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe"),
+         norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
-    bool experts = m->n_expert > 0, shared = m->n_ff_shared > 0;
+    bool experts = m->n_expert > 0, shared = m->n_ff_shared > 0, hybrid = m->n_conv > 0;
+    bool delta = hybrid && (i + 1) % m->attention_interval != 0, fused_gates = is_one_of(m->arch, "qwen3next");
+    int64_t n_values = (int64_t)m->n_value_heads * m->delta_dim,
+            n_channels = n_values + 2 * (int64_t)m->n_key_heads * m->delta_dim;
     double in = gain / sqrt(m->n_embd);
     const struct {
         const char *name;
         int64_t n_in, n_out; /* n_out 0: a vector */
         double mean, std;
         bool wanted;
-        int64_t n; /* matrices; 0: one */
+        int64_t n; /* matrices; 0: one; -1: a table, always F32 */
     } tensors[] = {
         {"attn_norm.weight", m->n_embd, 0, 1, 0.1, true, 0},
-        {"attn_q.weight", m->n_embd, q_dim, 0, in, !fused, 0},
-        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused, 0},
-        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused, 0},
+        {"attn_q.weight", m->n_embd, hybrid ? 2 * q_dim : q_dim, 0, in, !fused && !delta, 0},
+        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused && !delta, 0},
+        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused && !delta, 0},
         {"attn_qkv.weight", m->n_embd, q_dim + 2 * kv_dim, 0, in, fused, 0},
         {"attn_q.bias", q_dim, 0, 0, 0.3, biases, 0},
         {"attn_k.bias", kv_dim, 0, 0, 0.3, biases, 0},
         {"attn_v.bias", kv_dim, 0, 0, 0.3, biases, 0},
-        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms, 0},
-        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms, 0},
-        {"attn_output.weight", q_dim, m->n_embd, 0, gain / sqrt((double)q_dim), true, 0},
-        {"post_attention_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
-        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, true, 0},
+        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && !delta, 0},
+        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && !delta, 0},
+        {"attn_output.weight", q_dim, m->n_embd, 0, (hybrid ? 2 : 1) * gain / sqrt((double)q_dim), !delta, 0},
+        {"attn_qkv.weight", m->n_embd, n_channels, 0, in, delta, 0},
+        {"attn_gate.weight", m->n_embd, n_values, 0, in, delta, 0},
+        {"ssm_beta.weight", m->n_embd, m->n_value_heads, 0, in, delta && !fused_gates, 0},
+        {"ssm_alpha.weight", m->n_embd, m->n_value_heads, 0, in, delta && !fused_gates, 0},
+        {"ssm_ba.weight", m->n_embd, 2 * m->n_value_heads, 0, in, delta && fused_gates, 0},
+        {"ssm_conv1d.weight", m->n_conv, n_channels, 0, 0.7, delta, -1},
+        {"ssm_dt.bias", m->n_value_heads, 0, 0, 0.5, delta, 0},
+        {"ssm_a", m->n_value_heads, 0, -0.2, 0.04, delta, 0},
+        {"ssm_norm.weight", m->delta_dim, 0, 1, 0.1, delta, 0},
+        {"ssm_out.weight", n_values, m->n_embd, 0, 2 * gain / sqrt((double)n_values), delta, 0},
+        {"attn_output.bias", m->n_embd, 0, 0, 0.2, oss, 0},
+        {"attn_sinks.weight", m->n_head, 0, 1, 1, oss, 0},
+        {"post_attention_norm.weight", m->n_embd, 0, !post_norms ? 1 : 6, !post_norms ? 0.1 : 0.3,
+         post_norms || hybrid || oss, 0},
+        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss, 0},
         {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused, 0},
         {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts, 0},
         {"ffn_down.weight", m->n_ff, m->n_embd, 0, gain / sqrt(m->n_ff), !experts, 0},
         {"post_ffw_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
         {"ffn_gate_inp.weight", m->n_embd, m->n_expert, 0, 3 * in, experts, 0},
-        {"ffn_gate_exps.weight", m->n_embd, m->n_ff_expert, 0, in, experts, m->n_expert},
-        {"ffn_up_exps.weight", m->n_embd, m->n_ff_expert, 0, in, experts, m->n_expert},
-        {"ffn_down_exps.weight", m->n_ff_expert, m->n_embd, 0, 2 * gain / sqrt(m->n_ff_expert), experts, m->n_expert},
+        {"ffn_gate_inp.bias", m->n_expert, 0, 0, 1, oss, 0},
+        {"ffn_gate_exps.weight", m->n_embd, m->n_ff_expert, 0, oss ? 4 * in : in, experts, m->n_expert}, /* beyond 7 */
+        {"ffn_up_exps.weight", m->n_embd, m->n_ff_expert, 0, oss ? 4 * in : in, experts, m->n_expert},
+        {"ffn_down_exps.weight", m->n_ff_expert, m->n_embd, 0, (oss ? 0.3 : 2) * gain / sqrt(m->n_ff_expert), experts,
+         m->n_expert},
+        {"ffn_gate_exps.bias", m->n_ff_expert, 0, 0, 0.5, oss, m->n_expert},
+        {"ffn_up_exps.bias", m->n_ff_expert, 0, 0, 0.5, oss, m->n_expert},
+        {"ffn_down_exps.bias", m->n_embd, 0, 0, 0.5, oss, m->n_expert},
         {"ffn_gate_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
@@ -118,7 +145,10 @@ static void add_layer(Maker *k, int32_t i) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
         if (!tensors[t].wanted) continue;
-        if (tensors[t].n) add_matrices(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].n, tensors[t].std);
+        if (tensors[t].n < 0) add_vectors(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].mean, tensors[t].std);
+        else if (tensors[t].n && !tensors[t].n_out)
+            add_vectors(k, name, tensors[t].n_in, tensors[t].n, tensors[t].mean, tensors[t].std);
+        else if (tensors[t].n) add_matrices(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].n, tensors[t].std);
         else if (tensors[t].n_out) add_matrix(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
         else add_vector(k, name, tensors[t].n_in, tensors[t].mean, tensors[t].std);
     }
@@ -144,6 +174,14 @@ static void set_key_f32(Maker *k, const char *what, double v) {
     gguf_set_f32(k->w, key, (float)v);
 }
 
+/* The pairs that turn by time, height and width: a third each. Only other programs read it. */
+static void set_sections(Maker *k, int32_t n_pairs) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", k->m->arch);
+    const int32_t sections[4] = {(n_pairs + 2) / 3, (n_pairs + 1) / 3, n_pairs / 3, 0};
+    gguf_set_i32s(k->w, key, sections, 4);
+}
+
 /* Odd values, so that one that is not read is noticed. */
 static void set_arch_keys(Maker *k) {
     const RandomModel *m = k->m;
@@ -154,6 +192,16 @@ static void set_arch_keys(Maker *k) {
     }
     if (m->n_ff_shared) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
     if (m->window) set_key_u32(k, "attention.sliding_window", m->window);
+    if (m->n_conv) {
+        const int64_t n_rot = m->n_rot ? m->n_rot : head_dim_of(m);
+        set_key_u32(k, "ssm.conv_kernel", m->n_conv);
+        set_key_u32(k, "ssm.state_size", m->delta_dim);
+        set_key_u32(k, "ssm.group_count", m->n_key_heads);
+        set_key_u32(k, "ssm.time_step_rank", m->n_value_heads);
+        set_key_u32(k, "ssm.inner_size", (int64_t)m->n_value_heads * m->delta_dim);
+        set_key_u32(k, "full_attention_interval", m->attention_interval);
+        set_sections(k, (int32_t)n_rot / 2);
+    }
     if (is_one_of(m->arch, "gemma2")) {
         set_key_f32(k, "attn_logit_softcapping", 2.5);
         set_key_f32(k, "final_logit_softcapping", 7);
@@ -175,7 +223,7 @@ static void set_hparams(Maker *k) {
     set_key_u32(k, "feed_forward_length", m->n_ff);
     set_key_u32(k, "attention.head_count", m->n_head);
     set_key_u32(k, "attention.head_count_kv", m->n_head_kv);
-    set_key_f32(k, "attention.layer_norm_rms_epsilon", 1e-5);
+    set_key_f32(k, "attention.layer_norm_rms_epsilon", m->n_conv ? 1e-6 : 1e-5);
     if (m->head_dim) {
         set_key_u32(k, "attention.key_length", m->head_dim);
         set_key_u32(k, "attention.value_length", m->head_dim);

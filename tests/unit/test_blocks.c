@@ -198,9 +198,10 @@ static const struct {
     TensorType type;
     double rms_max; /* on normal numbers, relative */
 } quality[] = {
-    {TYPE_F32, 0},     {TYPE_F16, 0.0003}, {TYPE_BF16, 0.002}, {TYPE_Q8_0, 0.0065},
-    {TYPE_Q4_0, 0.1},  {TYPE_Q4_1, 0.085}, {TYPE_Q5_0, 0.05},  {TYPE_Q5_1, 0.042},
-    {TYPE_Q4_K, 0.09}, {TYPE_Q5_K, 0.045}, {TYPE_Q6_K, 0.022},
+    {TYPE_F32, 0},     {TYPE_F16, 0.0003},  {TYPE_BF16, 0.002},  {TYPE_Q8_0, 0.0065},
+    {TYPE_Q4_0, 0.1},  {TYPE_Q4_1, 0.085},  {TYPE_Q5_0, 0.05},   {TYPE_Q5_1, 0.042},
+    {TYPE_Q4_K, 0.09}, {TYPE_Q5_K, 0.045},  {TYPE_Q6_K, 0.022},  {TYPE_Q2_K, 0.34},
+    {TYPE_Q3_K, 0.2},  {TYPE_IQ4_NL, 0.09}, {TYPE_IQ4_XS, 0.09}, {TYPE_MXFP4, 0.13},
 };
 
 static void quantisers_stay_within_their_error(void **state) {
@@ -232,11 +233,48 @@ static void odd_values_quantise_sanely(void **state) {
             blocks_quantize((TensorType)type, x, 256, bytes);
             blocks_dequantize((TensorType)type, bytes, 256, y);
             for (int i = 0; i < 256 && r < 5; i++) {
-                bool near = fabsf(y[i] - x[i]) <= 0.07f * fabsf(rows[r][0]) + 1e-6f;
+                float part = type == TYPE_MXFP4 ? 0.21f : 0.07f; /* its numbers are 1, 1.5, 2, 3, 4, 6, ... */
+                bool near = fabsf(y[i] - x[i]) <= part * fabsf(rows[r][0]) + 1e-6f;
                 if (r == 2 ? type > TYPE_BF16 && !isfinite(y[i]) : !near)
                     fail_msg("%s: %g became %g", tensor_type_info((TensorType)type)->name, (double)x[i], (double)y[i]);
             }
         }
+}
+
+/* ---- what other programs make of the same bytes ------------------------------------------------------ */
+
+static size_t from_hex(const char *hex, uint8_t *out, size_t max) {
+    size_t n = 0;
+    for (unsigned byte; n < max && sscanf(hex + 2 * n, "%2x", &byte) == 1 && hex[2 * n] != ' '; n++)
+        out[n] = (uint8_t)byte;
+    return n;
+}
+
+/* tests/golden/data/blocks.txt: random blocks, and the numbers that ggml reads in them (make_blocks.py). */
+static void random_blocks_are_what_ggml_reads(void **state) {
+    (void)state;
+    static char line[4096];
+    FILE *f = fopen("tests/golden/data/blocks.txt", "r");
+    int n_types = 0;
+    assert_non_null(f);
+    for (; fgets(line, sizeof line, f); n_types++) {
+        TensorType type;
+        uint8_t block[256];
+        float wanted[256], got[256];
+        char *bytes = strchr(line, ' '), *numbers = strrchr(line, ' ');
+        assert_true(bytes && numbers > bytes);
+        *bytes = '\0';
+        assert_true(tensor_type_from_name(line, &type));
+        size_t n = from_hex(numbers + 1, (uint8_t *)wanted, sizeof wanted) / sizeof *wanted, size;
+        assert_true(tensor_type_row_bytes(type, (int64_t)n, &size));
+        assert_int_equal(from_hex(bytes + 1, block, sizeof block), size);
+        blocks_dequantize(type, block, (int64_t)n, got);
+        for (size_t i = 0; i < n; i++)
+            if (got[i] != wanted[i] && !(fabsf(got[i] - wanted[i]) <= 1e-7f * fabsf(wanted[i])))
+                fail_msg("%s: element %zu is %a, not %a", line, i, (double)got[i], (double)wanted[i]);
+    }
+    fclose(f);
+    assert_int_equal(n_types, TYPE_COUNT - TYPE_Q8_0);
 }
 
 /* ---- files by other programs ------------------------------------------------------------------------- */
@@ -297,17 +335,26 @@ static void row_sizes_are_whole_blocks(void **state) {
     assert_false(tensor_type_row_bytes(TYPE_F32, INT64_MAX, &n));
     TensorType type;
     assert_true(tensor_type_from_name("q4_k", &type) && type == TYPE_Q4_K);
-    assert_false(tensor_type_from_name("Q2_K", &type));
+    assert_true(tensor_type_from_name("Q2_K", &type) && type == TYPE_Q2_K);
+    assert_false(tensor_type_from_name("IQ2_XS", &type));
+    assert_true(tensor_type_from_gguf(39, &type) && type == TYPE_MXFP4);
+    assert_true(tensor_type_row_bytes(TYPE_MXFP4, 96, &n) && n == 51);
+    assert_false(tensor_type_row_bytes(TYPE_IQ4_XS, 96, &n));
     assert_true(tensor_type_from_gguf(30, &type) && type == TYPE_BF16);
     assert_false(tensor_type_from_gguf(4, &type));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_half_is_its_value),       cmocka_unit_test(floats_round_to_the_nearest_half),
-        cmocka_unit_test(brain_floats_are_upper_halves), cmocka_unit_test(each_bit_lies_where_the_format_says),
-        cmocka_unit_test(packed_scales_unpack),          cmocka_unit_test(quantisers_stay_within_their_error),
-        cmocka_unit_test(odd_values_quantise_sanely),    cmocka_unit_test(files_quantised_by_other_programs_agree),
+        cmocka_unit_test(every_half_is_its_value),
+        cmocka_unit_test(floats_round_to_the_nearest_half),
+        cmocka_unit_test(brain_floats_are_upper_halves),
+        cmocka_unit_test(each_bit_lies_where_the_format_says),
+        cmocka_unit_test(random_blocks_are_what_ggml_reads),
+        cmocka_unit_test(packed_scales_unpack),
+        cmocka_unit_test(quantisers_stay_within_their_error),
+        cmocka_unit_test(odd_values_quantise_sanely),
+        cmocka_unit_test(files_quantised_by_other_programs_agree),
         cmocka_unit_test(row_sizes_are_whole_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,9 @@
  * white space that the text has used before; and nothing where nothing is forced. */
 #include "draft_rig.h"
 
+#include "spec/drafters/text/token_splits.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +25,22 @@ static int close_vocabulary(void **state) {
     tokenizer_close(tokenizer);
     gguf_close(gguf);
     return 0;
+}
+
+/* The text of the path that takes the most probable child of each node. */
+static void likely_path(const Tree *t, char *out) {
+    size_t n_out = 0;
+    for (int32_t node = 0, best; node >= 0; node = best) {
+        best = -1;
+        for (int32_t i = node + 1; i < t->n; i++)
+            if (t->nodes[i].parent == node && (best < 0 || t->nodes[i].p_accept > t->nodes[best].p_accept)) best = i;
+        if (best < 0) break;
+        size_t n_piece;
+        const char *piece = tokenizer_piece(tokenizer, t->nodes[best].token, false, &n_piece);
+        memcpy(out + n_out, piece, n_piece);
+        n_out += n_piece;
+    }
+    out[n_out] = '\0';
 }
 
 /* The text that is proposed behind `written`, of which the first token is pending. */
@@ -49,15 +68,7 @@ static void propose(GrammarKind kind, const char *grammar, const char *after, co
         d->class->observe(d, 0, &token, 1, &err);
     }
     rig_propose(d, 0, 5, budget, tokenizer_n_vocab(tokenizer), &t);
-    size_t n_out = 0;
-    for (int32_t i = 1; i < t.n; i++) {
-        size_t n_piece;
-        const char *piece = tokenizer_piece(tokenizer, t.nodes[i].token, false, &n_piece);
-        assert_int_equal(t.nodes[i].parent, i - 1);
-        memcpy(out + n_out, piece, n_piece);
-        n_out += n_piece;
-    }
-    out[n_out] = '\0';
+    likely_path(&t, out);
     d->class->end(d, 0);
     drafter_close(d);
     grammar_text_end(&x);
@@ -85,6 +96,10 @@ static void what_is_forced_is_proposed(void **state) {
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\"name\":\"x\"", ",\"population\":"},
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\n  \"name\": \"x\"", ",\n  \"population\": "},
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\n  \"name\": \"x\",\n  \"population\": 12,", "\n  \"tags\": ["},
+        {GRAMMAR_JSON_SCHEMA, person, NULL, "{\n    \"name\": \"x\",\n ", "   \"population\":"},
+        {GRAMMAR_JSON_SCHEMA, person, NULL, "{\n  \"name\": \"x\",\n  \"population\": 12,\n  \"tags\": [\n    \"a\"",
+         "\n  ]"},
+        {GRAMMAR_JSON_SCHEMA, person, NULL, "{\"name\": \"x\", \"population\": 12, \"tags\": []", "}"},
         {GRAMMAR_JSON_SCHEMA, person, NULL, "{\"name\": \"a, b: {\\\"", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -98,7 +113,62 @@ static void what_is_forced_is_proposed(void **state) {
     }
 }
 
+/* Against a search of the whole vocabulary: below each node lie different tokens that the known text goes on with, the
+ * tokenizer's among them, with chances that sum to that of the node. */
+static void every_split_is_a_candidate(void **state) {
+    (void)state;
+    static Tree t;
+    KnownText x = {.n = 12};
+    SplitCounts counts;
+    fr_error err;
+    memcpy(x.bytes, "{\"name\": \"a,", x.n);
+    for (size_t i = 0; i < x.n; i++) x.chance[i] = 1;
+    split_counts_begin(&counts);
+    tree_reset(&t, 5);
+    assert_int_equal(split_tree(&t, 400, 0, trie, &counts, &x, &err), FR_OK);
+    assert_true(t.n > 10 && t.n <= 401);
+    size_t ends[TREE_MAX_NODES] = {0};
+    int32_t usual, n_first = 0, n_possible = 0;
+    double sum = 0;
+    for (int32_t i = 1; i < t.n; i++) {
+        size_t n, begin = ends[t.nodes[i].parent];
+        const char *piece = tokenizer_piece(tokenizer, t.nodes[i].token, false, &n);
+        assert_true(n > 0 && begin + n <= x.n && memcmp(piece, x.bytes + begin, n) == 0);
+        ends[i] = begin + n;
+        if (t.nodes[i].parent == 0) n_first++, sum += (double)t.nodes[i].p_accept;
+    }
+    bool has_length[SPLIT_MAX_BYTES] = {false};
+    for (uint32_t k = 0; k < trie->all.n_ranked; k++) {
+        size_t n;
+        const char *piece = tokenizer_piece(tokenizer, trie->all.ranked[k], false, &n);
+        if (n <= x.n && memcmp(piece, x.bytes, n) == 0 && !has_length[n]) has_length[n] = true, n_possible++;
+    }
+    assert_int_equal(n_first, n_possible);
+    assert_true(fabs(sum - 1) < 1e-5);
+    assert_int_equal(split_as_tokenizer(tokenizer, &x, 0, &usual, &err), FR_OK);
+    assert_int_equal(t.nodes[1].token, usual);
+}
+
+static void a_request_learns_how_its_model_writes(void **state) {
+    (void)state;
+    static Tree t;
+    KnownText x = {.n = 4};
+    SplitCounts counts;
+    fr_error err;
+    size_t n;
+    memcpy(x.bytes, "name", x.n);
+    for (size_t i = 0; i < x.n; i++) x.chance[i] = 1;
+    split_counts_begin(&counts);
+    for (int i = 0; i < 30; i++) split_counts_add(&counts, 1, false);
+    tree_reset(&t, 5);
+    assert_int_equal(split_tree(&t, 1, 0, trie, &counts, &x, &err), FR_OK);
+    tokenizer_piece(tokenizer, t.nodes[1].token, false, &n);
+    assert_int_equal(n, 1);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_forced_is_proposed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_forced_is_proposed),
+                                       cmocka_unit_test(every_split_is_a_candidate),
+                                       cmocka_unit_test(a_request_learns_how_its_model_writes)};
     return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
 }

@@ -21,17 +21,20 @@
 static const uint32_t bad_floats[] = {0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff};
 static const uint16_t bad_halves[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xffff};
 static const uint16_t bad_bf16s[] = {0x7f80, 0xff80, 0x7fc0, 0x7f81, 0xffff};
+static const uint8_t bad_exponents[] = {253, 254, 255, 253, 255};
 enum { N_BAD = 5 };
 
 /* Where the i-th number of a block that can be other than finite stands; -1: there is none. */
 static int place_in_block(TensorType type, int i) {
-    if (type == TYPE_Q6_K) return i == 0 ? 208 : -1;
+    if (type == TYPE_Q6_K || type == TYPE_Q3_K) return i > 0 ? -1 : type == TYPE_Q6_K ? 208 : 108;
+    if (type == TYPE_Q2_K) return i < 2 ? 80 + 2 * i : -1;
     bool has_two = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
     return i < 1 + has_two ? 2 * i : -1;
 }
 
 static void write_bad(TensorType type, char *at, int which) {
-    if (type == TYPE_F32) memcpy(at, &bad_floats[which], 4);
+    if (type == TYPE_MXFP4) *at = (char)bad_exponents[which];
+    else if (type == TYPE_F32) memcpy(at, &bad_floats[which], 4);
     else memcpy(at, type == TYPE_BF16 ? &bad_bf16s[which] : &bad_halves[which], 2);
 }
 
@@ -48,7 +51,8 @@ static void every_place_of_every_type(void **state) {
                 static const float most[] = {FLT_MAX};
                 static const uint16_t most_half[] = {0x7bff}, most_bf16[] = {0xff7f};
                 char *at = unaligned + (size_t)b * info->block_bytes + place_in_block((TensorType)type, i);
-                if (type == TYPE_F32) memcpy(at, most, 4);
+                if (type == TYPE_MXFP4) *at = (char)252;
+                else if (type == TYPE_F32) memcpy(at, most, 4);
                 else memcpy(at, type == TYPE_BF16 ? most_bf16 : most_half, 2);
             }
         int64_t n = (int64_t)n_blocks * info->block_n;

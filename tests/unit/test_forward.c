@@ -18,6 +18,9 @@
 #define SHAPE(a, layers, embd, heads, kv, ff, vocab) \
     .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = vocab
 
+#define HYBRID(keys, values, dim, conv, interval) \
+    .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
+
 static const struct {
     const char *name;
     RandomModel m;
@@ -45,7 +48,21 @@ static const struct {
       .n_types = 1, .seed = 12}},
     {"phi3", {SHAPE("phi3", 2, 64, 4, 2, 96, 61), .window = 20, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 13}},
     {"smollm3", {SHAPE("smollm3", 5, 48, 4, 2, 50, 61), .seed = 14}},
+    {"gpt-oss, mxfp4 and iq4_nl",
+     {SHAPE("gpt-oss", 3, 64, 4, 2, 96, 61), .head_dim = 24, .n_expert = 7, .n_expert_used = 3, .n_ff_expert = 96,
+      .window = 6, .rope_scaling = "yarn", .rope_factor = 4, .rope_n_ctx_orig = 64, .types = {TYPE_MXFP4, TYPE_IQ4_NL},
+      .n_types = 2, .seed = 16}},
+    {"q2_k, q3_k and iq4_xs",
+     {SHAPE("llama", 1, 256, 4, 2, 256, 61), .tied = true, .types = {TYPE_Q2_K, TYPE_Q3_K, TYPE_IQ4_XS}, .n_types = 3,
+      .seed = 17}},
     {"granite", {SHAPE("granite", 2, 48, 4, 2, 50, 61), .seed = 15}},
+    {"qwen35", {SHAPE("qwen35", 3, 40, 5, 1, 50, 61), HYBRID(3, 6, 14, 4, 3), .n_rot = 4, .seed = 16}},
+    {"qwen35moe, q8_0 and bf16",
+     {SHAPE("qwen35moe", 2, 64, 4, 2, 96, 61), HYBRID(2, 2, 32, 3, 2), .n_expert = 6, .n_expert_used = 2,
+      .n_ff_expert = 32, .n_ff_shared = 64, .types = {TYPE_Q8_0, TYPE_BF16}, .n_types = 2, .seed = 17}},
+    {"qwen3next, f16",
+     {SHAPE("qwen3next", 4, 48, 4, 2, 50, 61), HYBRID(1, 3, 20, 2, 4), .n_rot = 8, .n_expert = 5, .n_expert_used = 2,
+      .n_ff_expert = 30, .n_ff_shared = 22, .types = {TYPE_F16}, .n_types = 1, .seed = 18}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
 
@@ -261,6 +278,14 @@ static void start_life(World *w, Life *l) {
     rig_append(w->e, l->sequence, l->tokens, l->n, 1 + draw(w, MAX_ROWS), w->m->model->hparams.n_vocab, NULL);
 }
 
+/* Cuts a sequence to its first n tokens. A model with a recurrent state may lose more of them, which are read again. */
+static void cut(const Weights *m, Executor *e, int32_t sequence, const int32_t *tokens, int32_t n) {
+    executor_sequence_truncate(e, sequence, n);
+    int32_t left = executor_sequence_length(e, sequence);
+    assert_true(left == n || (left < n && model_n_states(m->model) > 0));
+    rig_append(e, sequence, tokens + left, n - left, 1, m->model->hparams.n_vocab, NULL);
+}
+
 /* Opens, closes, forks, truncates: so that pages are shared, freed and half full in every way. */
 static void stir(World *w) {
     for (int i = 0; i < MAX_LIVES; i++) {
@@ -277,7 +302,7 @@ static void stir(World *w) {
             l->alive = false;
         } else if (what == 1) {
             l->n -= draw(w, l->n + 1 < 6 ? l->n + 1 : 6);
-            executor_sequence_truncate(w->e, l->sequence, l->n);
+            cut(w->m, w->e, l->sequence, l->tokens, l->n);
         }
         if (l->alive) assert_int_equal(executor_sequence_length(w->e, l->sequence), l->n);
     }
@@ -335,7 +360,7 @@ static void expect_rows_of(World *w, int life) {
         expect_bits(&w->where, "logit", executor_logits(w->e, i), logits, n_vocab);
         expect_bits(&w->where, "hidden", executor_hidden(w->e, i), executor_hidden(baseline, 0),
                     w->m->model->hparams.n_embd);
-        executor_sequence_truncate(baseline, s, l->n);
+        cut(w->m, baseline, s, l->tokens, l->n);
     }
     free(logits);
     rig_executor_close(baseline);

@@ -35,9 +35,11 @@ static void *checked(void *p) {
 
 /* Offsets of the scales of a block, as halves; the rest of a block is codes (and small scales). */
 static int scale_offsets(TensorType type, int at[2]) {
-    at[0] = type == TYPE_Q6_K ? 208 : 0;
-    at[1] = 2;
-    return type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K ? 2 : 1;
+    if (type == TYPE_MXFP4) return 0;
+    at[0] = type == TYPE_Q6_K ? 208 : type == TYPE_Q3_K ? 108 : type == TYPE_Q2_K ? 80 : 0;
+    at[1] = at[0] + 2;
+    return type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K || type == TYPE_Q2_K ? 2
+                                                                                                                 : 1;
 }
 
 /* A block of codes of the given kind. */
@@ -49,6 +51,9 @@ static void make_block(TensorType type, Kind kind, unsigned char *b) {
     static const unsigned char fill[4] = {0x80, 0x7f, 0x00, 0xff};
     for (uint32_t i = 0; i < bytes; i++)
         b[i] = kind == ZERO ? 0 : kind == EXTREME ? fill[choice] : (unsigned char)random_u32();
+    static const unsigned char exponents[N_KINDS] =
+        {[ANY_BITS] = 124, [EXTREME] = 126, [SUBNORMAL] = 0, [HUGE_VALUES] = 230};
+    if (type == TYPE_MXFP4) b[0] = (unsigned char)(exponents[kind] + random_u32() % 3);
     for (int i = 0; i < n_scales; i++) {
         uint16_t h = (uint16_t)(scales[kind] | (kind == ZERO ? 0 : random_u32() & 0x8000));
         memcpy(b + at[i], &h, 2);

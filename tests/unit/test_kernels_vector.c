@@ -289,6 +289,7 @@ static void run_rmsnorm(const Kernels *t, float *x, const float *y, int64_t n) {
 static void run_add(const Kernels *t, float *x, const float *y, int64_t n) { t->add(x, y, n); }
 static void run_silu(const Kernels *t, float *x, const float *y, int64_t n) { t->silu_mul(x, y, n); }
 static void run_gelu(const Kernels *t, float *x, const float *y, int64_t n) { t->gelu_mul(x, y, n); }
+static void run_sigmoid(const Kernels *t, float *x, const float *y, int64_t n) { t->sigmoid_mul(x, y, n); }
 static void run_cap(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->soft_cap(x, n, 30); }
 static void run_softmax(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->softmax(x, n); }
 static void run_store(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F16, y, n, x); }
@@ -332,6 +333,8 @@ static void vector_kernels_are_the_same(void **state) {
         {"gelu_mul", run_gelu, 3},
         {"gelu_mul", run_gelu, 200},
         {"gelu_mul", run_gelu, 1e-30f},
+        {"sigmoid_mul", run_sigmoid, 3},
+        {"sigmoid_mul", run_sigmoid, 200},
         {"soft_cap", run_cap, 20},
         {"soft_cap", run_cap, 1e5f},
         {"soft_cap", run_cap, 1e-30f},
@@ -355,6 +358,44 @@ static void vector_kernels_are_the_same(void **state) {
     check_vector("softmax", run_softmax, 1 << 23, 43.6f);
 }
 
+/* The formula in double precision; then table against ref, in place, and without an output. */
+static void check_delta_rule(int64_t n) {
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    size_t size = (size_t)(n * n);
+    const float decay = 0.875f, beta = 0.3f;
+    float *from = random_floats(size, 1), *k = random_floats((size_t)n, 0.2f), *v = random_floats((size_t)n, 1),
+          *q = random_floats((size_t)n, 0.2f), *want = canaries(size + 1), *want_out = canaries((size_t)n + 1),
+          *got = canaries(size + 1), *out = canaries((size_t)n + 1);
+    ref()->delta_rule(from, want, n, k, v, decay, beta, q, want_out);
+    for (int64_t d = 0; d < n; d++) {
+        double read = 0, sum = 0;
+        for (int64_t i = 0; i < n; i++) read += (double)k[i] * (double)decay * (double)from[i * n + d];
+        for (int64_t i = 0; i < n; i++) {
+            double s = (double)decay * (double)from[i * n + d] + (double)k[i] * (double)beta * ((double)v[d] - read);
+            sum += (double)q[i] * s;
+            assert_true(fabs(s - (double)want[i * n + d]) < 1e-4);
+        }
+        assert_true(fabs(sum - (double)want_out[d]) < 1e-4);
+    }
+    for (int i = 1; i < n_tables; i++) {
+        tables[i]->delta_rule(from, got, n, k, v, decay, beta, q, out);
+        same("delta_rule", tables[i], n, got, want, size + 1);
+        same("delta_rule, output", tables[i], n, out, want_out, (size_t)n + 1);
+        memcpy(got, from, size * sizeof *got);
+        tables[i]->delta_rule(got, got, n, k, v, decay, beta, NULL, NULL);
+        same("delta_rule in place", tables[i], n, got, want, size + 1);
+    }
+    free(from), free(k), free(v), free(q), free(want), free(want_out), free(got), free(out);
+}
+
+static void the_delta_rule_is_right_and_the_same(void **state) {
+    (void)state;
+    for (int64_t n = 1; n <= 70; n++) check_delta_rule(n);
+    check_delta_rule(128);
+    check_delta_rule(200);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_ulp),
@@ -363,6 +404,7 @@ int main(void) {
         cmocka_unit_test(rope_rotates_the_right_pairs),
         cmocka_unit_test(attention_is_right_and_the_same),
         cmocka_unit_test(vector_kernels_are_the_same),
+        cmocka_unit_test(the_delta_rule_is_right_and_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,8 @@ static void a_range_of_positive_numbers_may_begin_above_zero(void **state) {
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */
 
-static const TensorType searched[] = {TYPE_Q4_0, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1, TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K};
+static const TensorType searched[] = {TYPE_Q4_0, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1,   TYPE_Q4_K,   TYPE_Q5_K,
+                                      TYPE_Q6_K, TYPE_Q2_K, TYPE_Q3_K, TYPE_IQ4_NL, TYPE_IQ4_XS, TYPE_MXFP4};
 enum { N_SEARCHED = sizeof searched / sizeof *searched };
 
 /* Rows as weights are: Gaussian, with some outliers; by kind also one-sided, equal or zero. */
@@ -126,7 +127,7 @@ static double row_error(TensorType type, const float *x, const float *importance
 static void searched_blocks_are_better_than_rounded_ones(void **state) {
     (void)state;
     /* The part of the rounding error that is left over Gaussian rows with outliers, at most. */
-    static const double part[N_SEARCHED] = {0.97, 0.85, 0.97, 0.85, 0.85, 0.86, 0.94};
+    static const double part[N_SEARCHED] = {0.97, 0.85, 0.97, 0.85, 0.85, 0.86, 0.94, 0.68, 0.94, 0.94, 0.94, 0.995};
     float x[ROW];
     for (int t = 0; t < N_SEARCHED; t++) {
         double found = 0, rounded = 0;
@@ -248,6 +249,31 @@ static void mixtures_choose_as_users_expect(void **state) {
     assert_null(quant_mix_find("Q4"));
 }
 
+static void small_mixtures_choose_as_users_expect(void **state) {
+    (void)state;
+    QuantShape shape = {.n_layer = 32};
+    assert_int_equal(chosen("Q3_K", &shape, "blk.1.attn_v.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("Q3_K_M", &shape, "blk.2.attn_v.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("Q3_K_M", &shape, "blk.1.ffn_down.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("Q3_K_M", &shape, "blk.2.ffn_down.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("Q3_K_L", &shape, "blk.9.attn_output.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("Q3_K_S", &shape, "blk.9.attn_v.weight"), TYPE_Q3_K);
+    assert_int_equal(chosen("Q2_K", &shape, "blk.9.attn_v.weight"), TYPE_Q3_K);
+    assert_int_equal(chosen("Q2_K", &shape, "blk.9.attn_k.weight"), TYPE_Q2_K);
+    assert_int_equal(chosen("Q2_K", &shape, "output.weight"), TYPE_Q6_K);
+    assert_int_equal(chosen("IQ4_XS", &shape, "blk.3.ffn_down.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("IQ4_XS", &shape, "blk.9.attn_v.weight"), TYPE_IQ4_XS);
+    shape.shares_by_four = shape.has_importance = true;
+    assert_int_equal(chosen("Q2_K", &shape, "blk.9.attn_v.weight"), TYPE_Q4_K);
+    assert_int_equal(chosen("IQ4_NL", &shape, "blk.9.attn_v.weight"), TYPE_Q5_K);
+    assert_int_equal(chosen("IQ4_NL", &shape, "blk.3.ffn_down.weight"), TYPE_IQ4_NL);
+    shape = (QuantShape){.n_layer = 80, .shares_values = true};
+    assert_int_equal(chosen("Q3_K_M", &shape, "blk.9.attn_v.weight"), TYPE_Q5_K);
+    const GgufTensor experts = {.name = "blk.0.ffn_up_exps.weight", .n_dims = 3, .dims = {256, 256, 4, 1}};
+    assert_int_equal(quant_mix_type(quant_mix_find("MXFP4_MOE"), &shape, &experts), TYPE_MXFP4);
+    assert_int_equal(chosen("MXFP4_MOE", &shape, "blk.0.attn_q.weight"), TYPE_Q8_0);
+}
+
 static void odd_rows_fall_back(void **state) {
     (void)state;
     assert_int_equal(quant_fallback(TYPE_Q4_K, 512), TYPE_Q4_K);
@@ -256,6 +282,10 @@ static void odd_rows_fall_back(void **state) {
     assert_int_equal(quant_fallback(TYPE_Q6_K, 96), TYPE_Q8_0);
     assert_int_equal(quant_fallback(TYPE_Q6_K, 33), TYPE_F16);
     assert_int_equal(quant_fallback(TYPE_F16, 1), TYPE_F16);
+    assert_int_equal(quant_fallback(TYPE_Q2_K, 96), TYPE_IQ4_NL);
+    assert_int_equal(quant_fallback(TYPE_Q3_K, 33), TYPE_F16);
+    assert_int_equal(quant_fallback(TYPE_IQ4_XS, 96), TYPE_IQ4_NL);
+    assert_int_equal(quant_fallback(TYPE_MXFP4, 48), TYPE_F16);
 }
 
 static void not_every_tensor_is_a_matrix(void **state) {
@@ -292,6 +322,7 @@ int main(void) {
         cmocka_unit_test(important_inputs_get_smaller_errors),
         cmocka_unit_test(hostile_numbers_give_finite_blocks),
         cmocka_unit_test(mixtures_choose_as_users_expect),
+        cmocka_unit_test(small_mixtures_choose_as_users_expect),
         cmocka_unit_test(odd_rows_fall_back),
         cmocka_unit_test(not_every_tensor_is_a_matrix),
     };

@@ -141,6 +141,11 @@ static int run_stats(ChatSession *s, const char *argument, fr_error *err) {
     }
     say_stats("The last answer", &s->last);
     if (s->n_answers > 1) say_stats("All answers", &s->total);
+    const fr_sampling *o = &s->args->sampling;
+    if (o->temperature <= 0) chat_say("Greedy: temperature 0");
+    else
+        chat_say("Temperature %g, top-k %d, top-p %g, min-p %g, repeat penalty %g", (double)o->temperature, o->top_k,
+                 (double)o->top_p, (double)o->min_p, (double)o->repeat_penalty);
     chat_say("Seed %llu; context %lld of %d tokens", (unsigned long long)s->last_seed,
              (long long)(s->last.n_prompt + s->last.n_generated), chat_session_n_ctx(s));
     return FR_OK;

@@ -65,6 +65,9 @@ int chat_prompt(const fr_model *model, const GenerateArgs *args, const ChatTurns
     free(messages);
     if (status || turns->n < 2 || !turns->items[turns->n - 2].context) return status;
     status = splice(model->tokenizer, &turns->items[turns->n - 2], tokens, n_tokens, err);
-    if (status) free(*tokens);
+    if (status) {
+        free(*tokens);
+        *tokens = NULL;
+    }
     return status;
 }

@@ -1,6 +1,7 @@
 /* chat_session.c - opening and closing a conversation, and its drafters. */
 #include "app/chat/chat_session.h"
 
+#include "app/chat/chat_sampling.h"
 #include "app/safe_text.h"
 #include "base/error.h"
 #include "engine/engine.h"
@@ -12,13 +13,33 @@
 #include <string.h>
 #include <unistd.h>
 
+static bool fits_in_a_line(const char *text) {
+    for (size_t n; *text; text += n + (text[n] == '\n'))
+        if ((n = strcspn(text, "\n")) > CLI_WIDTH) return false;
+    return true;
+}
+
+/* Where a person reads it, long lines are broken between words. */
 void chat_say(const char *sentence, ...) {
+    char *text;
     va_list ap;
     fflush(stdout);
     va_start(ap, sentence);
-    vfprintf(stderr, sentence, ap);
+    int n = vasprintf(&text, sentence, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    if (n < 0) { /* no memory: unbroken, then */
+        va_start(ap, sentence);
+        vfprintf(stderr, sentence, ap);
+        va_end(ap);
+        fputc('\n', stderr);
+        return;
+    }
+    Buf wrapped = {.max_bytes = 1 << 20};
+    bool is_wrapped = isatty(STDERR_FILENO) && !fits_in_a_line(text) && text_wrap(&wrapped, text, 0, 0, CLI_WIDTH) &&
+                      buf_append(&wrapped, "", 1);
+    fprintf(stderr, "%s\n", is_wrapped ? wrapped.data : text);
+    buf_free(&wrapped);
+    free(text);
 }
 
 /* ---- drafters ------------------------------------------------------------------------------------------ */
@@ -103,6 +124,7 @@ int chat_session_open(ChatSession *s, GenerateArgs *args, bool is_terminal, fr_e
         status = drafter_each(args->drafts[i], note_drafter, &s->drafters, err);
     if (!status && args->system) status = chat_turns_set_system(&s->turns, args->system, err);
     if (!status) status = generate_open_model(&s->model, args, err);
+    if (!status) chat_sampling_complete(&args->sampling, s->model->gguf);
     if (!status)
         status = generate_open_engine(&s->engine, s->model, &args->engine, args->drafts, args->n_drafts,
                                       args->tree_budget, err);

@@ -3,6 +3,7 @@
  * Standard output holds the answers alone, so that a file of questions piped in becomes a file of answers; what the program
  * has to say goes to standard error. */
 #include "app/chat/chat_input.h"
+#include "app/chat/chat_sampling.h"
 #include "app/chat/chat_session.h"
 #include "app/chat/line_editor.h"
 #include "app/chat/line_history.h"
@@ -29,6 +30,7 @@ static const Option option_table[] = {
 
 static void set_defaults(void) {
     generate_defaults_interactive(&args);
+    chat_sampling_begin(&args.sampling);
     args.n_tokens = 0; /* an answer ends where the model ends it */
 }
 

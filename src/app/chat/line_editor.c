@@ -12,6 +12,7 @@
 
 #include "app/chat/line_history.h"
 #include "app/chat/terminal_signals.h"
+#include "app/signals.h"
 #include "base/error.h"
 
 #include <errno.h>
@@ -34,6 +35,10 @@ struct LineEditor {
 };
 
 enum { CONTROL_C = 3 };
+
+/* A terminal that is asked to brackets what is pasted: ESC [200~ before it, ESC [201~ behind it. */
+#define PASTE_ON "\033[?2004h"
+#define PASTE_OFF "\033[?2004l"
 
 static LineEditor *editor_of(EditLine *edit) {
     void *editor = NULL;
@@ -81,6 +86,34 @@ static unsigned char end_line(EditLine *edit, int key) {
     return CC_NEWLINE;
 }
 
+/* The key ESC [200~: takes what is pasted as one text, with its line ends, so that a pasted paragraph is one message and not
+ * as many as it has lines. Other control characters than tabs are left out, and so are line ends behind the text. */
+static unsigned char take_paste(EditLine *edit, int key) {
+    static const wchar_t end[] = L"\033[201~";
+    enum { N_END = sizeof end / sizeof *end - 1 };
+    (void)key;
+    size_t n = 0, n_end = 0, capacity = 256;
+    wchar_t *text = malloc(capacity * sizeof *text), c;
+    while (text && n_end < N_END && el_wgetc(edit, &c) == 1 && c != CONTROL_C) {
+        n_end = c == end[n_end] ? n_end + 1 : c == end[0] ? 1 : 0;
+        if (c == L'\r') c = L'\n';
+        if (c < L' ' && c != L'\n' && c != L'\t') continue;
+        text[n++] = c;
+        if (n + 1 < capacity) continue;
+        wchar_t *grown = realloc(text, (capacity *= 2) * sizeof *text);
+        if (!grown) free(text);
+        text = grown;
+    }
+    if (!text) return CC_ERROR;
+    if (n_end == N_END) n -= N_END - 1; /* all but its ESC were taken for text */
+    while (n > 0 && text[n - 1] == L'\n') n--;
+    text[n] = L'\0';
+    int status = n > 0 ? el_winsertstr(edit, text) : 0;
+    free(text);
+    if (n_end < N_END) return end_line(edit, CONTROL_C);
+    return status ? CC_ERROR : CC_REFRESH;
+}
+
 static char *prompt_of(EditLine *edit) { return (char *)editor_of(edit)->prompt; }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
@@ -99,6 +132,7 @@ static void choose_encoding(void) {
 static int open_edit(LineEditor *e, fr_error *err) {
     HistEvent event;
     choose_encoding();
+    signals_keep_terminal(STDIN_FILENO, PASTE_OFF);
     e->lines = history_init();
     e->edit = el_init("forerun", stdin, stdout, stderr);
     if (!e->lines || !e->edit) return error_memory(err, "a line editor", 1);
@@ -113,6 +147,8 @@ static int open_edit(LineEditor *e, fr_error *err) {
     el_source(e->edit, NULL); /* ~/.editrc */
     el_wset(e->edit, EL_ADDFN, L"forerun-end-line", L"End the line without sending it",
             end_line); /* el_set leaks them */
+    el_wset(e->edit, EL_ADDFN, L"forerun-paste", L"Insert what is pasted", take_paste);
+    el_set(e->edit, EL_BIND, "^[[200~", "forerun-paste", NULL);
     el_set(e->edit, EL_BIND, "^C", "forerun-end-line", NULL);
     el_set(e->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     if (e->history) line_history_read(e->history, add_line, e);
@@ -160,7 +196,16 @@ static void remember(LineEditor *e, const char *line) {
     if (line[strspn(line, " \t")] == '\0') return;
     if (history(e->lines, &last, H_FIRST) == 0 && last.str && strcmp(last.str, line) == 0) return;
     add_line(e, line);
-    if (e->history) line_history_append(e->history, line);
+    bool has_one_line = !strchr(line, '\n'); /* the file has no form for others */
+    if (e->history && has_one_line) line_history_append(e->history, line);
+}
+
+/* Asks the terminal to bracket what is pasted, or to stop that; one without escape sequences is not asked. */
+static void ask_terminal(const char *what) {
+    const char *terminal = getenv("TERM");
+    if (!terminal || strcmp(terminal, "dumb") == 0) return;
+    fputs(what, stdout);
+    fflush(stdout);
 }
 
 LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line, size_t *n) {
@@ -168,7 +213,9 @@ LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line
     int count = 0;
     e->prompt = prompt;
     e->was_interrupted = false;
+    ask_terminal(PASTE_ON);
     const char *typed = el_gets(e->edit, &count);
+    ask_terminal(PASTE_OFF);
     if (e->was_interrupted) {
         putchar('\n');
         return LINE_INTERRUPTED;
@@ -178,7 +225,8 @@ LineResult line_editor_read(LineEditor *e, const char *prompt, const char **line
     e->line = strdup(typed);
     if (!e->line) return LINE_FAILED;
     e->size = strlen(e->line) + 1;
-    *n = strcspn(e->line, "\r\n");
+    *n = strlen(e->line);
+    while (*n > 0 && (e->line[*n - 1] == '\n' || e->line[*n - 1] == '\r')) (*n)--;
     e->line[*n] = '\0';
     *line = e->line;
     remember(e, e->line);

@@ -177,6 +177,10 @@ static int check_layers(const Model *m, fr_error *err) {
         if (m->layers[i].ffn != FFN_DENSE)
             return error_set(err, FR_ERR_UNSUPPORTED, "%s: importance matrices of experts are not supported",
                              gguf_path(m->gguf));
+        else if (m->layers[i].mixer == MIXER_DELTA_NET)
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "%s: importance matrices of layers with a recurrent state are not supported",
+                             gguf_path(m->gguf));
     return FR_OK;
 }
 

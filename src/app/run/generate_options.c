@@ -1,7 +1,8 @@
 /* generate_options.c - the options of a generation, shared by `run`, `compare`, `bench` and `distill-data`.
  *
  * generate_options are everybody's, generate_prompt_options only of those that continue one prompt. Defaults of the
- * sampling are those of fr_sampling_default(), written out as text because --help shows them.
+ * sampling are those of fr_sampling_default(), written out as text because --help shows them; `chat` has its own
+ * (chat_sampling.c).
  */
 #include "app/run/generate.h"
 
@@ -75,26 +76,26 @@ const Option generate_options[] = {
      OPT_REAL(GenerateArgs, sampling.temperature, 0, HUGE_VAL),
      .metavar = "T",
      .section = SECTION_SAMPLING,
-     .default_value = "0",
+     .default_help = "0; in chat the file's own, or 0.8",
      .help = "temperature; 0: greedy"},
     {.key = "top-k",
      OPT_INT(GenerateArgs, sampling.top_k, 0, INT32_MAX),
      .metavar = "K",
-     .default_value = "0",
+     .default_help = "0; in chat the file's own, or 40",
      .help = "sample from the K most probable tokens; 0: all"},
     {.key = "top-p",
      OPT_REAL(GenerateArgs, sampling.top_p, 1e-6, 1),
      .metavar = "P",
-     .default_value = "1",
+     .default_help = "1; in chat the file's own, or 0.95",
      .help = "sample from the most probable tokens that have the probability P together; 1: all"},
     {.key = "min-p",
      OPT_REAL(GenerateArgs, sampling.min_p, 0, 1),
      .metavar = "P",
-     .default_value = "0",
+     .default_help = "0; in chat the file's own, or 0.05",
      .help = "sample from tokens at least P times as probable as the best; 0: all"},
     {.key = "repeat-penalty",
      OPT_REAL(GenerateArgs, sampling.repeat_penalty, 1e-6, HUGE_VAL),
-     .default_value = "1",
+     .default_help = "1; in chat the file's own",
      .help = "divide the logits of recent tokens by X; 1: off"},
     {.key = "frequency-penalty",
      OPT_REAL(GenerateArgs, sampling.frequency_penalty, -HUGE_VAL, HUGE_VAL),
@@ -106,7 +107,7 @@ const Option generate_options[] = {
      .help = "subtract X from the logits of recent tokens"},
     {.key = "penalty-last-n",
      OPT_INT(GenerateArgs, sampling.penalty_last_n, -1, INT32_MAX),
-     .default_value = "64",
+     .default_help = "64; in chat the file's own",
      .help = "number of tokens that count as recent; -1: all"},
     {.key = "logit-bias",
      OPT_TEXTS(GenerateArgs, bias_texts, n_bias),

@@ -14,7 +14,13 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { JSON_BYTES_PER_BYTE = 16, JSON_BYTES_LEAST = 4 << 20, MAX_UNSENT = 1 << 20, BODIES_AT_ONCE = 32 };
+enum {
+    GRAMMAR_BYTES = 512 << 20,
+    JSON_BYTES_PER_BYTE = 16,
+    JSON_BYTES_LEAST = 4 << 20,
+    MAX_UNSENT = 1 << 20,
+    BODIES_AT_ONCE = 32
+};
 
 typedef struct Server {
     const ServeOptions *options;
@@ -134,6 +140,7 @@ static int open_server(Server *s, fr_error *err) {
     Service *service = &s->service;
     service->max_json_bytes = JSON_BYTES_LEAST + ((size_t)o->max_body_mib << 20) * JSON_BYTES_PER_BYTE;
     service->logs = !o->is_quiet;
+    grammar_cache_open(&service->grammars, GRAMMAR_BYTES);
     service->on_idle = on_idle;
     service->idle_user = s;
     int status = open_access(&service->access, o, err);
@@ -152,6 +159,7 @@ static void close_server(Server *s) {
     worker_stop(&s->service.worker);
     http_server_close(s->service.http);
     api_call_free_all(&s->service);
+    grammar_cache_close(&s->service.grammars);
     for (int i = 0; i < s->service.n_models; i++) served_model_close(&s->models[i]);
     if (s->mail) event_free(s->mail);
     for (int i = 0; i < 2; i++)

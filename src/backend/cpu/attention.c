@@ -43,7 +43,7 @@ typedef struct Attention {
     CpuContext *c;
     const Kernels *kn;
     const Hparams *h;
-    int32_t layer;
+    int32_t place; /* of the layer's keys and values */
     const LayerSpec *spec;
     const PackedMatrix *o; /* reads what comes out */
     int64_t group;         /* query heads of a KV head */
@@ -68,8 +68,8 @@ static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
     int32_t head = (int32_t)(i / c->n_rows);
     int64_t at = row * hparams_q_dim(a->h) + head * width;
     return (Pair){.row = &c->rows[row],
-                  .keys = cpu_kv_keys(&c->kv, a->layer, head),
-                  .values = cpu_kv_values(&c->kv, a->layer, head),
+                  .keys = cpu_kv_keys(&c->kv, a->place, head),
+                  .values = cpu_kv_values(&c->kv, a->place, head),
                   .q = c->q + at,
                   .out = c->attended + at,
                   .scores = c->scores + place * a->group * c->score_stride,
@@ -149,9 +149,11 @@ static void finish(const Attention *a, const Pair *p) {
     int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->h->head_dim;
     for (int64_t tile = first_key(a, p) / ATTN_TILE + 1; tile < n; tile++)
         a->kn->add(p->out, tile_out(a, p, tile), width);
+    int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->h->head_dim;
+    for (int64_t i = 0; a->spec->gates_output && i < width; i += dim)
+        a->kn->sigmoid_mul(p->out + i, a->c->q_gated + 2 * (row * a->o->n_in + at + i) + dim, dim);
     if (!attention_converts(a->c)) return;
     ActForm form = a->o->act;
-    int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in;
     a->kn->act_convert(form, p->out, width,
                        (char *)a->c->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
                            act_offset(form, at));
@@ -163,7 +165,7 @@ static Attention attention_of(const Op *op) {
     return (Attention){.c = c,
                        .kn = c->kernels,
                        .h = h,
-                       .layer = op->layer,
+                       .place = op->l->place,
                        .spec = op->l->spec,
                        .o = &op->l->o,
                        .group = h->n_head / h->n_head_kv,

@@ -5,7 +5,7 @@
  *                                          cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
  *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c, experts.c   a forward
- *   input_squares.c   the inputs of its matrices
+ *   input_squares.c   the inputs of its matrices           delta_net.c, delta_walk.c   recurrent layers
  */
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
@@ -40,8 +40,11 @@ typedef struct CpuExpert {
 
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
-    PackedMatrix q, k, v;  /* [q_dim | kv_dim | kv_dim][n_embd] */
-    PackedMatrix o;        /* [n_embd][q_dim] */
+    int32_t place;         /* among the layers that have keys and values, or a recurrent state, as it has */
+    PackedMatrix q, k, v;  /* [q_dim | kv_dim | kv_dim][n_embd]; q [2 q_dim] with gates of the output */
+    PackedMatrix o;        /* [n_embd][q_dim], or of MIXER_DELTA_NET [n_embd][values] */
+    PackedMatrix delta_qkv, delta_z, delta_beta, delta_alpha, delta_beta_alpha; /* DeltaNetSpec */
+    float *conv;           /* [n_conv][channels] of it; NULL: none */
     PackedMatrix gate, up; /* [n_ff][n_embd]; of FFN_EXPERTS the expert's that every row passes, if there is one */
     PackedMatrix down;     /* [n_embd][n_ff]; likewise */
     PackedMatrix router;   /* [n_expert][n_embd] of FFN_EXPERTS */
@@ -67,7 +70,7 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
-/* Keys of one head lie together: [layer][keys | values][head][slot][head_dim]. */
+/* Keys of one head lie together: [layer with attention][keys | values][head][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
     int32_t n_layer, n_head_kv;
@@ -87,14 +90,52 @@ static inline char *cpu_kv_values(const CpuKv *kv, int32_t layer, int32_t head) 
     return cpu_kv_plane(kv, ((int64_t)layer * 2 + 1) * kv->n_head_kv + head);
 }
 
+/* ---- recurrent states ------------------------------------------------------------------------------ */
+
+/* Where the state that a row begins with lies among the scratch states, and where it leaves its own. */
+enum { DELTA_LEVELS = 14, DELTA_COMMITTED = -1 };
+typedef struct DeltaVisit {
+    int32_t row; /* since executor_forward */
+    int from;    /* DELTA_COMMITTED: the state of its sequence */
+    int to;
+} DeltaVisit;
+
+/* The visits [first, first + n) are those of a sequence. */
+typedef struct DeltaTree {
+    int32_t sequence, first, n;
+} DeltaTree;
+
+/* The rows that a forward must pass to give the new ones their states (delta_walk.c). */
+typedef struct DeltaWalk {
+    DeltaVisit *visits; /* [n_visits], room for max_rows */
+    DeltaTree *trees;   /* [n_trees], room for max_rows */
+    int32_t n_visits, n_trees;
+    int32_t *size, *first_child, *next, *heavy, *level, *stack; /* [max_rows] scratch */
+} DeltaWalk;
+
+/* States and what a forward keeps of its rows (delta_net.c). Layers are counted among those with a state. */
+typedef struct CpuStates {
+    DeltaNetShape shape;
+    int32_t n_layer; /* that have a state; 0: all of the following is NULL */
+    float *conv;     /* [n_layer][n_sequences][n_conv - 1][channels] inputs of the last positions, the latest last */
+    float *matrices; /* [n_layer][n_sequences][n_value_heads][dim][dim] */
+    float *inputs;   /* [n_layer][max_rows][channels] of the rows since executor_forward */
+    float *gates;    /* [n_layer][max_rows][2 n_value_heads] beta and alpha, as their products give them */
+    float *z;        /* [max_rows][values]; then what o reads */
+    float *scratch;  /* [n_threads][DELTA_LEVELS][dim][dim] */
+    float *zeros, *ones;    /* [channels], [dim] */
+    float *q_gain, *k_gain; /* [dim] */
+    DeltaWalk walk;
+} CpuStates;
+
 /* ---- a forward ------------------------------------------------------------------------------------ */
 
 /* What the stages of a forward do, for measurements. */
 typedef enum ForwardKind {
-    FORWARD_EMBED,     /* embeddings and angles */
-    FORWARD_NORM,      /* norms before the products, and conversion into what these read */
-    FORWARD_QKV,       /* products, biases, head norms, rotation, keys and values into the cache */
-    FORWARD_ATTENTION, /* with conversion for the output projection */
+    FORWARD_EMBED, /* embeddings and angles */
+    FORWARD_NORM,  /* norms before the products, and conversion into what these read */
+    FORWARD_QKV, /* products, biases, head norms, rotation, keys and values into the cache; inputs of recurrent layers */
+    FORWARD_ATTENTION, /* or recurrence; with conversion for the output projection */
     FORWARD_O,         /* product, residual */
     FORWARD_GATE_UP,   /* products, SiLU, conversion for the down projection */
     FORWARD_DOWN,      /* product, residual */
@@ -130,6 +171,7 @@ struct Op {
     int32_t layer;
     const CpuLayer *l;        /* of that layer; NULL before and behind them */
     const float *norm;        /* [n_embd], or NULL: none */
+    const float *bias;        /* [n_embd] of what is added to the residual stream, before its norm, or NULL */
     const float *post_norm;   /* [n_embd] of what is added to the residual stream, or NULL */
     int64_t n_items_of_group; /* of products of experts (experts.c) */
     const float *x;           /* what is converted, [n_rows] of the products' n_in */
@@ -169,6 +211,7 @@ struct CpuContext {
     ThreadPool *threads; /* the device's */
     ContextOptions options;
     CpuKv kv;
+    CpuStates states;
     const RowPlace *rows; /* [n_rows] of the forward that runs */
     int32_t n_rows, n_logits;
     int64_t longest; /* keys that a row sees at most */
@@ -176,6 +219,7 @@ struct CpuContext {
     float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
     float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
     float *q, *attended;       /* [max_rows][q_dim] */
+    float *q_gated;            /* [max_rows][2 q_dim] by head queries and gates of the output, where layers have such */
     float *k, *v;              /* [max_rows][kv_dim] */
     float *gate, *up;          /* [max_rows][n_ff]; of experts [max_rows * n_expert_used][n_ff_expert] */
     float *router;             /* [max_rows][n_expert] router logits */
@@ -219,13 +263,26 @@ Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
  * in the form that the output projection wants, where attention_converts. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
 bool attention_converts(const CpuContext *c);
+/* Of these: recurrent layers, from normed inputs to c->states.z in the form that the output projection wants
+ * (delta_net.c); their memory; and their stretch of the table. */
+Op *delta_net_ops(CpuContext *c, int32_t layer, Op *at);
+int cpu_states_open(CpuContext *c, fr_error *err);
+void cpu_states_close(CpuContext *c);
+void cpu_advance_states(Context *c, const StateStep *steps, int32_t n);
+/* The matrices that multiply the inputs of a recurrent layer, at most 4. Returns their number. */
+int delta_net_matrices(const CpuLayer *l, const PackedMatrix *out[4]);
+int delta_walk_open(DeltaWalk *w, int32_t max_rows, fr_error *err);
+void delta_walk_close(DeltaWalk *w);
+/* rows [n]: of a run; in front of them those since executor_forward. */
+void delta_walk_plan(DeltaWalk *w, const RowPlace *rows, int32_t n);
 /* Of these: the feed-forward part of a layer of experts (experts.c); and the expert that every row passes, which leaves
  * what it adds in shared_out (layer.c). */
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at);
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at);
-/* Parts of operations (layer.c). norm_rows: norm and conversion of rows. activate: gate = f(gate) * up for outputs [from,
+/* Parts of operations (layer.c). norm_rows: norm and conversion of rows. convert_rows: of x alone. activate: gate = f(gate) * up for outputs [from,
  * from + n) of row i, converted for the matrix `down`. add_to_residual: x += scale * norm(delta), row i. */
 void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread);
+void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread);
 void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, int64_t n);
 void add_to_residual(const Op *op, int64_t i);
 /* Converts row i of the inputs x into every form that the products of the operation want. */

@@ -31,6 +31,7 @@ const Backend backend_cpu = {
     .forward = cpu_forward,
     .read = cpu_read,
     .reserve_logits = cpu_reserve_logits,
+    .advance_states = cpu_advance_states,
     .copy_slots = cpu_copy_slots,
     .fill_slot = cpu_fill_slot,
     .linear_open = cpu_linear_open,

@@ -13,7 +13,7 @@ typedef struct Widths {
     size_t places;              /* choices of experts of one row; 0: there are none */
     size_t n_expert, ff;        /* ff: floats of all inner rows of one row */
     bool forms[ACT_FORM_COUNT]; /* that experts read */
-    bool has_shared;
+    bool has_shared, gates_output;
 } Widths;
 
 static void widen_by_experts(Widths *w, const CpuLayer *l) {
@@ -30,12 +30,13 @@ static Widths find_widths(const CpuWeights *weights) {
     Widths w = {.act = act_row_bytes(weights->output.act, weights->output.n_in)};
     for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
         const CpuLayer *l = &weights->layers[i];
-        const PackedMatrix *all[] = {&l->q,    &l->k,      &l->v, &l->o, &l->gate, &l->up,
-                                     &l->down, &l->router, NULL,  NULL,  NULL};
+        const PackedMatrix *all[15] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router};
+        (void)delta_net_matrices(l, all + 11);
         if (l->experts) all[8] = &l->experts[0].gate, all[9] = &l->experts[0].up, all[10] = &l->experts[0].down;
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
             if (all[k]) w.act = max_size(w.act, act_row_bytes(all[k]->act, all[k]->n_in));
         w.ff = max_size(w.ff, (size_t)l->gate.n_out);
+        w.gates_output = w.gates_output || l->spec->gates_output;
         if (l->experts) widen_by_experts(&w, l);
     }
     return w;
@@ -44,14 +45,14 @@ static Widths find_widths(const CpuWeights *weights) {
 static int allocate_kv(CpuContext *c, fr_error *err) {
     const Hparams *h = &c->model->hparams;
     c->kv = (CpuKv){.type = c->options.kv_type,
-                    .n_layer = h->n_layer,
+                    .n_layer = model_n_attention(c->model),
                     .n_head_kv = h->n_head_kv,
                     .n_slots = c->options.n_slots,
                     .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
     size_t bytes = c->kv.slot_bytes;
     bool fits = size_mul(bytes, (size_t)c->kv.n_slots, &bytes) &&
-                size_mul(bytes, 2 * (size_t)h->n_head_kv * (size_t)h->n_layer, &bytes);
-    if (fits) c->kv.data = mem_alloc(bytes);
+                size_mul(bytes, 2 * (size_t)h->n_head_kv * (size_t)c->kv.n_layer, &bytes);
+    if (fits) c->kv.data = mem_alloc(bytes ? bytes : 1);
     if (c->kv.data) return FR_OK;
     return error_set(err, FR_ERR_MEMORY,
                      "out of memory: the KV cache of %d tokens needs %zu bytes; ask for a smaller context or "
@@ -77,6 +78,7 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->x, rows * embd, sizeof(float)},
         {&c->normed, rows * embd, sizeof(float)},
         {&c->q, rows * q_dim, sizeof(float)},
+        {&c->q_gated, w.gates_output ? 2 * rows * q_dim : 0, sizeof(float)},
         {&c->k, rows * kv_dim, sizeof(float)},
         {&c->v, rows * kv_dim, sizeof(float)},
         {&c->attended, rows * q_dim, sizeof(float)},
@@ -129,6 +131,7 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
                       16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
     int status = allocate_kv(c, err);
     if (!status) status = allocate(c, err);
+    if (!status) status = cpu_states_open(c, err);
     if (status) {
         cpu_context_close(&c->base);
         return status;
@@ -139,11 +142,12 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
 
 void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
-    void *const all[] = {c->kv.data,    c->cos_sin,        c->x,         c->normed,      c->q,      c->k,
-                         c->v,          c->attended,       c->gate,      c->up,          c->delta,  c->hidden,
-                         c->logits,     c->scores,         c->tile_sums, c->ff_acts,     c->ops,    c->stages,
-                         c->stage_s,    c->router,         c->choices,   c->n_of_expert, c->groups, c->place_rows,
-                         c->expert_out, c->shared_weights, c->shared_out};
+    cpu_states_close(c);
+    void *const all[] = {c->q_gated,    c->kv.data,    c->cos_sin,        c->x,         c->normed,      c->q,
+                         c->k,          c->v,          c->attended,       c->gate,      c->up,          c->delta,
+                         c->hidden,     c->logits,     c->scores,         c->tile_sums, c->ff_acts,     c->ops,
+                         c->stages,     c->stage_s,    c->router,         c->choices,   c->n_of_expert, c->groups,
+                         c->place_rows, c->expert_out, c->shared_weights, c->shared_out};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
     mem_free(c);

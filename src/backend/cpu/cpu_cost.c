@@ -10,9 +10,13 @@
 #include <string.h>
 
 /* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. A layer may lack some: they are empty. */
-static const size_t kinds[] = {offsetof(CpuLayer, q),  offsetof(CpuLayer, k),      offsetof(CpuLayer, v),
-                               offsetof(CpuLayer, o),  offsetof(CpuLayer, router), offsetof(CpuLayer, gate),
-                               offsetof(CpuLayer, up), offsetof(CpuLayer, down)};
+static const size_t kinds[] = {offsetof(CpuLayer, q),           offsetof(CpuLayer, k),
+                               offsetof(CpuLayer, v),           offsetof(CpuLayer, delta_qkv),
+                               offsetof(CpuLayer, delta_z),     offsetof(CpuLayer, delta_beta),
+                               offsetof(CpuLayer, delta_alpha), offsetof(CpuLayer, delta_beta_alpha),
+                               offsetof(CpuLayer, o),           offsetof(CpuLayer, router),
+                               offsetof(CpuLayer, gate),        offsetof(CpuLayer, up),
+                               offsetof(CpuLayer, down)};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static const PackedMatrix *matrix_of(const CpuWeights *w, int kind, int32_t layer) {
@@ -52,12 +56,21 @@ static void add_experts(CostWork *out, const CpuLayer *l) {
     out->expert_share = expert_share(l);
 }
 
+/* The recurrent state of a sequence. */
+static double state_bytes(const Model *m) {
+    const DeltaNetShape *d = &m->hparams.delta;
+    return (double)model_n_states(m) * (double)delta_n_values(d) * d->dim * sizeof(float);
+}
+
 void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     const CpuWeights *w = (const CpuWeights *)weights;
     const Hparams *h = &weights->model->hparams;
     *out = (CostWork){.weight_bytes = (double)w->block_bytes};
-    out->kv_bytes_per_key = 2.0 * h->n_layer * h->n_head_kv * (double)kv_row_bytes(kv_type, h->head_dim);
-    out->attention_ops = 4.0 * (double)hparams_q_dim(h) * h->n_layer;
+    out->weight_bytes += 2 * state_bytes(weights->model); /* of a sequence: read by a forward, and moved on */
+    out->kv_bytes_per_key = 2.0 * model_n_attention(weights->model) * h->n_head_kv *
+                            (double)kv_row_bytes(kv_type, h->head_dim);
+    out->attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(weights->model);
+    out->ops_per_row[PEAK_F32] += 2 * state_bytes(weights->model); /* 8 for each of its floats */
     for (int32_t i = 0; i < h->n_layer; i++)
         for (int kind = 0; kind < N_KINDS + (i == 0); kind++) {
             const PackedMatrix *m = matrix_of(w, kind, i);
@@ -73,10 +86,10 @@ static const struct {
     const char *name;
     ForwardKind kind;
     int first, last;
-} products[] = {{"attn_qkv", FORWARD_QKV, 0, 2},
-                {"attn_output", FORWARD_O, 3, 3},
-                {"ffn_gate_up", FORWARD_GATE_UP, 4, 6},
-                {"ffn_down", FORWARD_DOWN, 7, 7},
+} products[] = {{"attn_qkv", FORWARD_QKV, 0, 7},
+                {"attn_output", FORWARD_O, 8, 8},
+                {"ffn_gate_up", FORWARD_GATE_UP, 9, 11},
+                {"ffn_down", FORWARD_DOWN, 12, 12},
                 {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
 enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
 _Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");

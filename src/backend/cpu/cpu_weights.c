@@ -170,7 +170,7 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     return FR_OK;
 }
 
-enum { MATRICES_OF_LAYER = 8, MATRICES_OF_EXPERT = 3 };
+enum { MATRICES_OF_LAYER = 13, MATRICES_OF_EXPERT = 3 };
 
 static int64_t n_experts(const LayerSpec *s) { return s->ffn == FFN_EXPERTS ? s->router->dims[1] : 0; }
 
@@ -210,6 +210,11 @@ static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     } matrices[] = {{s->q, &layer->q},
                     {s->k, &layer->k},
                     {s->v, &layer->v},
+                    {s->delta.qkv, &layer->delta_qkv},
+                    {s->delta.z, &layer->delta_z},
+                    {s->delta.beta, &layer->delta_beta},
+                    {s->delta.alpha, &layer->delta_alpha},
+                    {s->delta.beta_alpha, &layer->delta_beta_alpha},
                     {s->o, &layer->o},
                     {has_experts ? s->shared_gate : s->gate, &layer->gate},
                     {has_experts ? s->shared_up : s->up, &layer->up},
@@ -224,12 +229,24 @@ static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     return status || !has_experts ? status : load_experts(l, s, layer);
 }
 
+/* The taps of a convolution, each of all channels. */
+static int copy_conv(Loader *l, const DeltaNetSpec *d, CpuLayer *layer) {
+    int64_t n = delta_n_channels(&d->shape), n_conv = d->shape.n_conv;
+    layer->conv = mem_alloc((size_t)(n * n_conv) * sizeof *layer->conv);
+    if (!layer->conv) return error_memory(l->err, "a convolution", (size_t)(n * n_conv) * sizeof *layer->conv);
+    for (int64_t i = 0; i < n * n_conv; i++) layer->conv[i % n_conv * n + i / n_conv] = d->conv[i];
+    return FR_OK;
+}
+
 static int load_layers(Loader *l) {
     const Model *m = l->w->base.model;
     int status = FR_OK;
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
         l->w->layers[i].spec = &m->layers[i];
+        l->w->layers[i].place = model_mixer_place(m, i);
         status = check_experts(m, i, l->err);
+        if (!status && m->layers[i].mixer == MIXER_DELTA_NET)
+            status = copy_conv(l, &m->layers[i].delta, &l->w->layers[i]);
         if (!status) status = load_layer(l, &m->layers[i], &l->w->layers[i]);
     }
     return status;
@@ -291,7 +308,8 @@ int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_e
 void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
     mapped_file_close(w->base.mapped);
-    for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++) mem_free(w->layers[i].experts);
+    for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++)
+        mem_free(w->layers[i].experts), mem_free(w->layers[i].conv);
     mem_free(w->layers);
     mem_free(w->block);
     mem_free(w->embedding_memory);

@@ -20,6 +20,8 @@
  *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
  *     down        tiles of 16 outputs       x +=
  *
+ * Layers with a recurrent state: delta_net.c.
+ *
  * Where what a part adds has a norm or a factor of its own, o and down only multiply, and one stage more adds. Experts:
  * experts.c.
  *
@@ -36,6 +38,8 @@
  * test_reference.c.
  */
 #include "backend/cpu/cpu.h"
+
+#include <string.h>
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -77,7 +81,16 @@ static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_h
     const CpuKv *kv = &op->c->kv;
     int64_t dim = op->c->model->hparams.head_dim;
     for (int64_t i = 0; i < n_heads; i++)
-        op->c->kernels->kv_store(kv->type, x + i * dim, dim, place(kv, op->layer, (int32_t)(first + i)) + at);
+        op->c->kernels->kv_store(kv->type, x + i * dim, dim, place(kv, op->l->place, (int32_t)(first + i)) + at);
+}
+
+/* The queries of heads [first, last) from between the gates of the output. */
+static void take_queries(const Op *op, int64_t first, int64_t last) {
+    const CpuContext *c = op->c;
+    int64_t dim = c->model->hparams.head_dim, n_head = c->model->hparams.n_head;
+    for (int64_t i = 0; i < op->n_rows; i++)
+        for (int64_t h = i * n_head + first; h < i * n_head + last; h++)
+            memcpy(c->q + h * dim, c->q_gated + 2 * h * dim, (size_t)dim * sizeof *c->q);
 }
 
 /* Units [begin, end) of matrix k: 0 queries, 1 keys, 2 values. */
@@ -89,10 +102,14 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
                 *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
     int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
     int64_t first = begin * unit, last = least(end * unit, k ? h->n_head_kv : h->n_head), from = first * h->head_dim;
+    if (k == 0 && op->l->spec->gates_output) tiles *= 2;
     c->kernels->matmul(p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
                        least(end * tiles, packed_n_tiles(p->m)));
+    if (k == 0 && op->l->spec->gates_output) take_queries(op, first, last);
+    float *const y[] = {c->q, c->k, c->v};
+    int64_t width = (k ? h->n_head_kv : h->n_head) * (int64_t)h->head_dim;
     for (int64_t i = 0; i < op->n_rows; i++) {
-        float *x = p->y + row_at(i, p->m->n_out) + from;
+        float *x = y[k] + row_at(i, width) + from;
         finish_heads(op, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
                      k < 2 && op->l->spec->i_rope >= 0 ? cpu_angles(c, op->l, i) : NULL);
         if (k)
@@ -113,7 +130,7 @@ static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
 
 /* ---- the other operations ----------------------------------------------------------------------------------- */
 
-static void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     for (int64_t i = begin; i < end; i++) convert_row(op, op->x + row_at(i, op->products[0].m->n_in), i);
 }
@@ -128,6 +145,7 @@ void add_to_residual(const Op *op, int64_t i) {
     const Hparams *h = &c->model->hparams;
     int64_t n = h->n_embd;
     float *delta = c->delta + row_at(i, n), scale = op->l->spec->residual_scale;
+    if (op->bias) c->kernels->add(delta, op->bias, n);
     if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
     for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
     c->kernels->add(c->x + row_at(i, n), delta, n);
@@ -160,8 +178,11 @@ static void add_tiles(const Op *op, const void *acts, int64_t begin, int64_t end
     const PackedMatrix *m = op->products[0].m;
     c->kernels->matmul(m, acts, op->n_rows, c->delta, m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS, n = least(end * TILE_ROWS, m->n_out) - from;
-    for (int64_t i = 0; i < op->n_rows; i++)
-        c->kernels->add(c->x + row_at(i, m->n_out) + from, c->delta + row_at(i, m->n_out) + from, n);
+    for (int64_t i = 0; i < op->n_rows; i++) {
+        float *delta = c->delta + row_at(i, m->n_out) + from;
+        if (op->bias) c->kernels->add(delta, op->bias + from, n);
+        c->kernels->add(c->x + row_at(i, m->n_out) + from, delta, n);
+    }
 }
 
 static void o_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -176,11 +197,23 @@ static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
 
 enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
 
+/* The kernel has silu(g) u, which is g u / (1 + exp(-g)). With g = alpha x and u = (up x + 1) / alpha that is
+ * x (up x + 1) / (1 + exp(-alpha x)). Comparisons keep NaN. */
+static void clamp_swiglu(float *gate, float *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float g = gate[i] > SWIGLU_LIMIT ? SWIGLU_LIMIT : gate[i];
+        float u = up[i] > SWIGLU_LIMIT ? SWIGLU_LIMIT : up[i] < -SWIGLU_LIMIT ? -SWIGLU_LIMIT : up[i];
+        gate[i] = SWIGLU_ALPHA * g;
+        up[i] = (u + 1) / SWIGLU_ALPHA;
+    }
+}
+
 void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, int64_t n) {
     const CpuContext *c = op->c;
     size_t row_bytes = act_row_bytes(down->act, down->n_in);
     float *gate = c->gate + row_at(i, down->n_in) + from;
-    const float *up = c->up + row_at(i, down->n_in) + from;
+    float *up = c->up + row_at(i, down->n_in) + from;
+    if (op->l->spec->activation == ACTIVATION_CLAMPED_SWIGLU) clamp_swiglu(gate, up, n);
     if (op->l->spec->activation == ACTIVATION_GELU) c->kernels->gelu_mul(gate, up, n);
     else c->kernels->silu_mul(gate, up, n);
     c->kernels->act_convert(down->act, gate, n,
@@ -238,7 +271,8 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     return put_adding(at, down, FORWARD_DOWN, down_tiles, down_tiles_only, l->spec->post_ffn_norm);
 }
 
-static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
+/* What reads earlier positions, up to the inputs of o. */
+static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
     int64_t rows = c->n_rows, n_qkv = n_units(h, h->n_head) + 2 * n_units(h, h->n_head_kv);
@@ -247,14 +281,20 @@ static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
               .l = l,
               .norm = l->spec->attn_norm,
               .n_products = 3,
-              .products = {{&l->q, c->q}, {&l->k, c->k}, {&l->v, c->v}}};
+              .products = {{&l->q, l->spec->gates_output ? c->q_gated : c->q}, {&l->k, c->k}, {&l->v, c->v}}};
     at = put_op(at, qkv, FORWARD_NORM, norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
     at = input_squares_op(c, layer, INPUT_O, c->attended, hparams_q_dim(h), at);
     Op o = {.c = c, .layer = layer, .l = l, .x = c->attended, .n_products = 1, .products = {{&l->o, c->delta}}};
-    if (!attention_converts(c)) at = put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
+    return attention_converts(c) ? at : put_op(at, o, FORWARD_ATTENTION, convert_rows, rows, 0);
+}
+
+static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
+    const CpuLayer *l = &c->weights->layers[layer];
+    Op o = {.c = c, .layer = layer, .l = l, .bias = l->spec->o_bias, .n_products = 1, .products = {{&l->o, c->delta}}};
+    at = l->spec->mixer == MIXER_DELTA_NET ? delta_net_ops(c, layer, at) : read_ops(c, layer, at);
     return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, l->spec->post_attn_norm);
 }
 

@@ -4,18 +4,33 @@
 
 #include "backend/backend.h"
 
+/* Recurrent states, and what a forward keeps of its rows for them (reference_states.c). */
+typedef struct RefStates {
+    DeltaNetShape shape;
+    int32_t n_layer;  /* that have a state; 0: all of the following is NULL */
+    double *conv;     /* [n_layer][n_sequences][n_conv - 1][channels] inputs of the last positions, the latest last */
+    double *matrices; /* [n_layer][n_sequences][n_value_heads][dim][dim] */
+    double *inputs;   /* [n_layer][max_rows][channels] of the rows since executor_forward */
+    double *gates;    /* [n_layer][max_rows][2 n_value_heads] beta and alpha, as their products give them */
+    double *z;        /* [max_rows][values] */
+    double *of_rows;  /* [max_rows][dim][dim] the state of one head after each row */
+    int32_t *path;    /* [max_rows] scratch */
+} RefStates;
+
 typedef struct RefContext {
     Context base;
     const Model *model;
     ContextOptions options;
-    bool rounds_bf16;       /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
-    double *kv;             /* [n_layer][keys | values][n_slots][kv_dim] */
-    double *x, *normed;     /* [max_rows][n_embd] residual stream, and its norm */
-    double *q, *attended;   /* [max_rows][q_dim] */
-    double *k, *v;          /* [max_rows][kv_dim] */
-    double *gate, *up;      /* [max_rows][widest inner row] */
-    double *delta;          /* [max_rows][n_embd] what a block adds to x */
-    double *scores;         /* [n_ctx] */
+    bool rounds_bf16;     /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
+    double *kv;           /* [layers with attention][keys | values][n_slots][kv_dim] */
+    double *x, *normed;   /* [max_rows][n_embd] residual stream, and its norm */
+    double *q, *attended; /* [max_rows][q_dim] */
+    double *k, *v;        /* [max_rows][kv_dim] */
+    double *gate, *up;    /* [max_rows][widest inner row] */
+    double *delta;        /* [max_rows][n_embd] what a block adds to x */
+    double *scores;       /* [n_ctx] */
+    double *output_gates; /* [max_rows][q_dim], of LayerSpec.gates_output */
+    RefStates states;
     double *experts;        /* [n_expert] router probabilities */
     double *expert_out;     /* [n_embd] of one expert and one row */
     float *weight_row;      /* one row of a matrix, as floats */
@@ -24,7 +39,7 @@ typedef struct RefContext {
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
-/* Slot 0 of the keys (which = 0) or values (1) of a layer; slot s follows s * kv_dim further. */
+/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those with attention; slot s follows s * kv_dim further. */
 static inline double *reference_kv(const RefContext *c, int32_t layer, int which) {
     return c->kv + ((int64_t)layer * 2 + which) * c->options.n_slots * hparams_kv_dim(&c->model->hparams);
 }
@@ -36,6 +51,12 @@ int reference_reserve_logits(Context *c, int32_t n, fr_error *err);
 void reference_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
 void reference_fill_slot(Context *c, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
+/* Recurrent layers (reference_states.c): the memory; and of a layer that has c->normed: its output into c->delta. */
+int reference_states_open(RefContext *c, fr_error *err);
+void reference_states_close(RefContext *c);
+void reference_delta_net(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
+void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
+void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y);
 void reference_sum_inputs(Context *c, InputSquares *to);
 
 /* y[r][o] = sum over i of W[o][i] x[r][i], in double, i ascending. W begins at `data`, rows as the file has them;

@@ -5,14 +5,27 @@
 #include "base/mem.h"
 #include "format/finite.h"
 
+#include <string.h>
+
+enum { LAYER_MATRICES = 16 };
+
+/* All matrices that a layer may have; NULL: it has none. */
+static void layer_matrices(const LayerSpec *l, const GgufTensor *out[LAYER_MATRICES]) {
+    const DeltaNetSpec *d = &l->delta;
+    const GgufTensor *const all[LAYER_MATRICES] = {
+        l->q,          l->k,    l->v,  l->o,    d->qkv,    d->z,           d->beta,      d->alpha,
+        d->beta_alpha, l->gate, l->up, l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
+    memcpy(out, all, sizeof all);
+}
+
 /* Bytes of all matrices of the layers, and of the LM head. */
 static size_t matrix_bytes(const Model *m) {
     size_t bytes = m->output->bytes;
     for (int32_t i = 0; i < m->hparams.n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
-        bytes += l->q->bytes + l->k->bytes + l->v->bytes + l->o->bytes + l->gate->bytes + l->up->bytes + l->down->bytes;
-        if (l->router) bytes += l->router->bytes;
-        if (l->shared_gate) bytes += l->shared_gate->bytes + l->shared_up->bytes + l->shared_down->bytes;
+        const GgufTensor *matrices[LAYER_MATRICES];
+        layer_matrices(l, matrices);
+        for (int k = 0; k < LAYER_MATRICES; k++) bytes += matrices[k] ? matrices[k]->bytes : 0;
     }
     return bytes;
 }
@@ -41,10 +54,9 @@ static int check_weights(const Model *m, fr_error *err) {
     if (!status) status = check_finite(m, m->output, err);
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++) {
         const LayerSpec *l = &m->layers[i];
-        const GgufTensor *const matrices[] = {l->q,    l->k,      l->v,           l->o,         l->gate,       l->up,
-                                              l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
-        for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++)
-            status = check_finite(m, matrices[k], err);
+        const GgufTensor *matrices[LAYER_MATRICES];
+        layer_matrices(l, matrices);
+        for (int k = 0; k < LAYER_MATRICES && !status; k++) status = check_finite(m, matrices[k], err);
     }
     return status;
 }
@@ -106,8 +118,9 @@ static void work(const Weights *w, KvType kv_type, CostWork *out) {
     (void)kv_type;
     const Hparams *h = &w->model->hparams;
     *out = (CostWork){.weight_bytes = (double)w->bytes,
-                      .kv_bytes_per_key = 2.0 * h->n_layer * (double)hparams_kv_dim(h) * sizeof(double),
-                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * h->n_layer};
+                      .kv_bytes_per_key = 2.0 * model_n_attention(w->model) * (double)hparams_kv_dim(h) *
+                                          sizeof(double),
+                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(w->model)};
 }
 
 static int parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
@@ -136,6 +149,7 @@ const Backend backend_reference = {
     .forward = reference_forward,
     .read = reference_read,
     .reserve_logits = reference_reserve_logits,
+    .advance_states = reference_advance_states,
     .copy_slots = reference_copy_slots,
     .fill_slot = reference_fill_slot,
     .linear_open = reference_linear_open,

@@ -11,7 +11,7 @@ static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
-    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), hparams_q_dim(h));
+    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), delta_n_values(&h->delta)));
     for (int32_t i = 0; i < h->n_layer; i++)
         if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
 }
@@ -25,11 +25,12 @@ static int allocate(RefContext *c, fr_error *err) {
         int64_t n;
         size_t each;
     } wants[] = {
-        {&c->kv, 2 * h->n_layer * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
+        {&c->kv, 2 * model_n_attention(c->model) * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
-        {&c->q, rows * q_dim, sizeof(double)},
-        {&c->attended, rows * q_dim, sizeof(double)},
+        {&c->q, 2 * rows * q_dim, sizeof(double)}, /* with gates, before they are taken out */
+        {&c->output_gates, rows * q_dim, sizeof(double)},
+        {&c->attended, rows * max_of(q_dim, delta_n_values(&h->delta)), sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
         {&c->v, rows * kv_dim, sizeof(double)},
         {&c->gate, max_of(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
@@ -47,7 +48,7 @@ static int allocate(RefContext *c, fr_error *err) {
         if (!p) return error_memory(err, "a context of the reference backend", bytes);
         memcpy(wants[i].out, &p, sizeof p);
     }
-    return FR_OK;
+    return reference_states_open(c, err);
 }
 
 int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err) {
@@ -68,8 +69,10 @@ int reference_context_open(Context **out, Device *d, const Weights *w, const Con
 
 void reference_context_close(Context *context) {
     RefContext *c = (RefContext *)context;
-    void *const all[] = {c->kv, c->x,     c->normed, c->q,       c->attended,   c->k,          c->v,      c->gate,
-                         c->up, c->delta, c->scores, c->experts, c->expert_out, c->weight_row, c->logits, c->hidden};
+    reference_states_close(c);
+    void *const all[] = {
+        c->output_gates, c->kv,    c->x,      c->normed,  c->q,          c->attended,   c->k,      c->v,     c->gate,
+        c->up,           c->delta, c->scores, c->experts, c->expert_out, c->weight_row, c->logits, c->hidden};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }
@@ -96,7 +99,7 @@ const float *reference_read(Context *context, ResultKind kind, int32_t i) {
 void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * c->model->hparams.n_layer; i++) {
+    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++) {
         double *slots = reference_kv(c, i / 2, i % 2);
         memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
     }
@@ -105,6 +108,6 @@ void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n)
 void reference_fill_slot(Context *context, int32_t slot) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * c->model->hparams.n_layer; i++)
+    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++)
         for (int64_t k = 0; k < kv_dim; k++) reference_kv(c, i / 2, i % 2)[slot * kv_dim + k] = 1;
 }

@@ -24,11 +24,14 @@ typedef void (*AnswerSink)(void *user, AnswerEvent event, const AnswerItem *item
 
 /* How a family of templates writes calls. */
 typedef struct ToolForm {
-    const char *family; /* as fr_model_info.chat_family has it */
-    const char *begin;  /* the mark before one or several calls */
-    const char *end;    /* the mark behind them; NULL: there is none */
-    bool is_bare;       /* an answer that begins with '{' is a call also without a mark */
-    bool has_names;     /* NAME[ARGS]{...} is a call */
+    const char *family;    /* as fr_model_info.chat_family has it */
+    const char *begin;     /* the mark before one or several calls */
+    const char *end;       /* the mark behind them; NULL: there is none */
+    bool is_bare;          /* an answer that begins with '{' is a call also without a mark */
+    bool has_names;        /* NAME[ARGS]{...} is a call */
+    bool is_list;          /* calls are elements of an array */
+    const char *arguments; /* the key of a call's arguments */
+    const char *opening;   /* what a family writes before a call; NULL: nothing */
 } ToolForm;
 
 typedef struct AnswerForm {

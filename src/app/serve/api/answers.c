@@ -1,6 +1,7 @@
 /* answers.c - from messages and tools to a prompt, and from tokens to items. */
 #include "app/serve/api/answers.h"
 
+#include "app/serve/api/forced_call.h"
 #include "app/serve/api/openai_format.h"
 
 #include <stdio.h>
@@ -10,7 +11,9 @@
 static void free_answers(void *own) {
     Answers *a = own;
     for (int i = 0; i < a->n_readers; i++) answer_reader_free(&a->readers[i]);
+    for (int i = 0; i < a->n_readers && a->logprobs; i++) answer_logprobs_free(&a->logprobs[i]);
     free(a->readers);
+    free(a->logprobs);
     free(a);
 }
 
@@ -61,10 +64,18 @@ static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, c
     (void)add_mark(a, m, "[CALL_ID]");
 }
 
-static int make_readers(Answers *a, int n) {
-    a->readers = calloc((size_t)n, sizeof *a->readers);
-    for (; a->readers && a->n_readers < n; a->n_readers++) answer_reader_init(&a->readers[a->n_readers], &a->form);
-    return a->readers ? 0 : -1;
+/* mark: read before each answer; NULL: none. */
+static int make_readers(Answers *a, const Plan *plan, const char *mark) {
+    a->readers = calloc((size_t)plan->n, sizeof *a->readers);
+    a->logprobs = plan->wants_logprobs ? calloc((size_t)plan->n, sizeof *a->logprobs) : NULL;
+    if (!a->readers || (plan->wants_logprobs && !a->logprobs)) return -1;
+    bool fits = true;
+    for (; a->n_readers < plan->n; a->n_readers++) {
+        AnswerReader *r = &a->readers[a->n_readers];
+        answer_reader_init(r, &a->form);
+        fits = fits && (!mark || answer_reader_feed(r, mark, strlen(mark), NULL, NULL));
+    }
+    return fits ? 0 : -1;
 }
 
 int answers_prepare(ApiCall *call, const ChatMessages *f) {
@@ -76,10 +87,17 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
     find_form(a, call->plan.model, f, &result);
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
+    const char *mark;
     result.tokens = NULL;
     fr_chat_result_free(&result);
-    if (plan_add_prompt(&call->plan, &prompt, &call->error)) return -1;
-    return make_readers(a, call->plan.n) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
+    if (plan_add_prompt(&call->plan, &prompt, &call->error) || forced_call_prepare(call, a, f, &mark)) return -1;
+    if (call->plan.grammar && a->form.is_reasoning) call->plan.grammar_after = "</think>";
+    return make_readers(a, &call->plan, mark) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
+}
+
+bool answers_are_forced(const ApiCall *call) {
+    const Answers *a = call->own;
+    return a->form.tools == &a->own_form;
 }
 
 static AnswerReader *reader_of(const Choice *c) {
@@ -95,25 +113,81 @@ static const char *hidden_mark(const Answers *a, int32_t token) {
     return NULL;
 }
 
-bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
+/* ---- log-probabilities ---------------------------------------------------------------------------------------- */
+
+static AnswerLogprobs *logprobs_of(const Choice *c) {
     const Answers *a = c->call->own;
-    AnswerReader *r = reader_of(c);
+    return a->logprobs ? &a->logprobs[c->index] : NULL;
+}
+
+const TokenBatch *answers_fresh_logprobs(const Choice *c) {
+    const AnswerLogprobs *l = logprobs_of(c);
+    return l ? &l->fresh : NULL;
+}
+
+const TokenBatch *answers_logprobs(const Choice *c, const AnswerItem *item) {
+    const AnswerLogprobs *l = logprobs_of(c);
+    return l ? answer_logprobs_of(l, item->index) : NULL;
+}
+
+/* A sink before the sink of an API. */
+typedef struct LogprobSink {
+    const Choice *choice;
+    AnswerSink next;
+    void *user;
+    bool failed;
+} LogprobSink;
+
+static void sort_logprobs(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
+    LogprobSink *s = user;
+    AnswerLogprobs *l = logprobs_of(s->choice);
+    bool is_text = item->kind == ANSWER_TEXT;
+    if (event == ANSWER_GROWS && is_text && !answer_logprobs_take(l, item->index, n)) s->failed = true;
+    if (s->next) s->next(s->user, event, item, bytes, n);
+    if (event != ANSWER_BEGINS || !is_text) answer_logprobs_drop(l);
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------- */
+
+/* The text of tokens, and the marks that some of them are. */
+static bool feed(const Answers *a, AnswerReader *r, const TokenRecord *tokens, size_t n_tokens, const char *text,
+                 AnswerSink sink, void *user) {
     size_t told = 0, n = 0; /* [told, n) of the text is not told yet */
     bool fits = true;
-    for (size_t i = 0; i < fresh->n && fits; i++) {
-        const char *mark = hidden_mark(a, fresh->tokens[i].token);
-        n += fresh->tokens[i].n_text;
+    for (size_t i = 0; i < n_tokens && fits; i++) {
+        const char *mark = hidden_mark(a, tokens[i].token);
+        n += tokens[i].n_text;
         if (!mark) continue;
-        fits = answer_reader_feed(r, fresh->text.data + told, n - told, sink, user) &&
+        fits = answer_reader_feed(r, text + told, n - told, sink, user) &&
                answer_reader_feed(r, mark, strlen(mark), sink, user);
         told = n;
     }
-    if (fits && fresh->text.n > told)
-        fits = answer_reader_feed(r, fresh->text.data + told, fresh->text.n - told, sink, user);
-    return fits;
+    return fits && (n == told || answer_reader_feed(r, text + told, n - told, sink, user));
 }
 
-bool answers_end(const Choice *c, AnswerSink sink, void *user) { return answer_reader_end(reader_of(c), sink, user); }
+bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user) {
+    const Answers *a = c->call->own;
+    const char *text = fresh->text.data ? fresh->text.data : "";
+    if (!a->logprobs) return feed(a, reader_of(c), fresh->tokens, fresh->n, text, sink, user);
+    LogprobSink s = {.choice = c, .next = sink, .user = user};
+    const fr_top_logprob *top = (const fr_top_logprob *)(const void *)fresh->top.data;
+    bool fits = true;
+    for (size_t i = 0; i < fresh->n && fits; i++) { /* one by one, so that each item gets its own */
+        const TokenRecord *t = &fresh->tokens[i];
+        fits = answer_logprobs_add(logprobs_of(c), c->call->plan.model, t, text, top) &&
+               feed(a, reader_of(c), t, 1, text, sort_logprobs, &s);
+        text += t->n_text;
+        if (top) top += t->n_top;
+    }
+    return fits && !s.failed;
+}
+
+bool answers_end(const Choice *c, AnswerSink sink, void *user) {
+    const Answers *a = c->call->own;
+    LogprobSink s = {.choice = c, .next = sink, .user = user};
+    if (!a->logprobs) return answer_reader_end(reader_of(c), sink, user);
+    return answer_reader_end(reader_of(c), sort_logprobs, &s) && !s.failed;
+}
 
 bool answers_keep(const Choice *c, const TokenBatch *fresh) { return answers_feed(c, fresh, NULL, NULL); }
 

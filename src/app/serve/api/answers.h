@@ -3,6 +3,7 @@
 #define SERVE_ANSWERS_H
 
 #include "app/serve/answer/answer_reader.h"
+#include "app/serve/api/answer_logprobs.h"
 #include "app/serve/api/chat_messages.h"
 
 enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
@@ -10,6 +11,7 @@ enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
 /* ApiCall.own of these APIs. */
 typedef struct Answers {
     AnswerForm form;
+    ToolForm own_form; /* of forced_call.h */
     struct {
         int32_t token; /* a control token, whose text is not shown */
         const char *mark;
@@ -17,7 +19,8 @@ typedef struct Answers {
     int n_hidden;
     AnswerReader *readers; /* [n_readers], one a choice */
     int n_readers;
-    int64_t n_events; /* for APIs that number them */
+    AnswerLogprobs *logprobs; /* [n_readers]; NULL: not wanted */
+    int64_t n_events;         /* for APIs that number them */
 } Answers;
 
 /* Adds the prompt of the conversation to the plan of the call, and gets ready to read what is answered. */
@@ -25,8 +28,14 @@ int answers_prepare(ApiCall *call, const ChatMessages *f);
 /* Reads what came, and that it has ended. sink NULL: the items are only kept. False: memory ran out. */
 bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, void *user);
 bool answers_end(const Choice *c, AnswerSink sink, void *user);
+/* Whether the answers must be calls. */
+bool answers_are_forced(const ApiCall *call);
 /* The reader of a choice, with its items so far. */
 const AnswerReader *answers_of(const Choice *c);
+/* For a sink, where text grows: of the tokens of the growth. NULL: log-probabilities are not wanted. */
+const TokenBatch *answers_fresh_logprobs(const Choice *c);
+/* Of the whole item so far; NULL: there are none. */
+const TokenBatch *answers_logprobs(const Choice *c, const AnswerItem *item);
 /* For ApiFormat. */
 bool answers_keep(const Choice *c, const TokenBatch *fresh);
 /* The id of a call: nine letters and digits, as Mistral's templates demand them. */

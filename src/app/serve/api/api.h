@@ -12,6 +12,7 @@
 
 #include "app/serve/api/metrics.h"
 #include "app/serve/engine/engine_thread.h"
+#include "app/serve/engine/grammar_cache.h"
 #include "app/serve/engine/worker.h"
 #include "app/serve/http/access.h"
 #include "app/serve/http/json_out.h"
@@ -31,6 +32,7 @@ typedef struct Service {
     Mailbox mailbox;
     Access access;
     Metrics metrics;
+    GrammarCache grammars;
     HttpServer *http;
     size_t max_json_bytes; /* of the values of one body */
     bool drains;           /* new requests are refused */
@@ -79,6 +81,13 @@ typedef struct Plan {
     int n_drafts, tree_budget;
     int32_t *prediction; /* [n_prediction] the client expects these tokens as the answer */
     int64_t n_prediction;
+    fr_logit_bias *bias; /* [n_bias] */
+    int n_bias;
+    CachedGrammar *grammar;    /* which the text matches; NULL: none */
+    GrammarCache *grammars;    /* that it is given back to */
+    const char *grammar_after; /* the grammar begins behind this text; NULL: at once; static */
+    int n_top_logprobs;        /* of each token, where wants_logprobs */
+    bool wants_logprobs;       /* log-probabilities of the tokens are part of the answer */
     bool ignore_eos;
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */

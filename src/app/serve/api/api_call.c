@@ -151,7 +151,8 @@ static void end_choice(Choice *c) {
                                    .submitted_s = c->submitted_s,
                                    .opened_s = c->opened_s,
                                    .first_token_s = c->first_token_s,
-                                   .ended_s = c->ended_s};
+                                   .ended_s = c->ended_s,
+                                   .is_constrained = call->plan.grammar != NULL};
     metrics_add_generation(&call->service->metrics.models[g->model - call->service->models], &times);
     g->model->n_active--;
     generation_free(g);
@@ -166,13 +167,9 @@ static bool keep_tokens(Choice *c, const TokenBatch *fresh) {
     if (!is_kept && format->keep && !format->keep(c, fresh)) return false;
     if (!is_kept && !format->keep && fresh->text.n && !buf_append(&c->text, fresh->text.data, fresh->text.n))
         return false;
-    if (!c->call->plan.returns_tokens) return true;
-    for (size_t i = 0; i < fresh->n; i++) {
-        TokenRecord record = fresh->tokens[i];
-        record.n_text = 0;
-        if (!token_batch_append(&c->tokens, &record, NULL)) return false;
-    }
-    return true;
+    const Plan *plan = &c->call->plan;
+    bool keeps = plan->returns_tokens || (plan->wants_logprobs && !plan->streams);
+    return !keeps || token_batch_copy(&c->tokens, fresh);
 }
 
 static void observe_tokens(Choice *c, const TokenBatch *fresh) {
@@ -183,6 +180,16 @@ static void observe_tokens(Choice *c, const TokenBatch *fresh) {
                        c->last_token_s > 0 ? now_s - c->last_token_s : -1);
     c->last_token_s = now_s;
     c->n_tokens += (int64_t)fresh->n;
+}
+
+/* A stream begins with its first token, not with the request: until then a proxy can send the request to another server, and
+ * what fails gets a status. */
+static void begin_stream(ApiCall *call) {
+    const ApiFormat *format = call->endpoint->format;
+    if (!call->plan.streams || call->has_begun) return;
+    call->has_begun = true;
+    http_exchange_begin(call->exchange, 200, "text/event-stream; charset=utf-8");
+    if (format->begin_stream) format->begin_stream(&call->reply, call);
 }
 
 /* News of one of the call's generations. */
@@ -209,6 +216,7 @@ static void on_news(Generation *g) {
         error_memory(&no_memory, "a text", fresh.text.n);
         fail_call(call, &no_memory);
     } else {
+        begin_stream(call);
         if (call->has_begun && (fresh.n || fresh.steps.n)) format->stream_text(&call->reply, call, c, &fresh);
         if (call->has_begun && is_ended) format->end_choice(&call->reply, call, c);
         flush_events(call);
@@ -232,7 +240,13 @@ static bool make_choice(ApiCall *call, int i) {
                                   .tree_budget = plan->tree_budget,
                                   .ignore_eos = plan->ignore_eos,
                                   .prediction = plan->prediction,
-                                  .n_prediction = plan->n_prediction};
+                                  .n_prediction = plan->n_prediction,
+                                  .want_logprobs = plan->wants_logprobs,
+                                  .n_top_logprobs = plan->n_top_logprobs,
+                                  .logit_bias = plan->bias,
+                                  .n_logit_bias = plan->n_bias,
+                                  .grammar = cached_grammar(plan->grammar),
+                                  .grammar_after = plan->grammar_after};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];
     *c = (Choice){.call = call, .index = i, .text.max_bytes = TEXT_MAX};
@@ -270,16 +284,7 @@ static int submit(ApiCall *call) {
 }
 
 static void begin_generating(ApiCall *call) {
-    const ApiFormat *format = call->endpoint->format;
-    if (submit(call)) {
-        send_error(call);
-        return;
-    }
-    if (!call->plan.streams) return;
-    call->has_begun = true;
-    http_exchange_begin(call->exchange, 200, "text/event-stream; charset=utf-8");
-    if (format->begin_stream) format->begin_stream(&call->reply, call);
-    flush_events(call);
+    if (submit(call)) send_error(call);
 }
 
 /* ---- preparing ------------------------------------------------------------------------------------------ */

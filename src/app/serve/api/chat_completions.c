@@ -1,6 +1,7 @@
 /* chat_completions.c - POST /v1/chat/completions. */
 #include "app/serve/api/answers.h"
 #include "app/serve/api/openai_format.h"
+#include "app/serve/api/token_logprobs.h"
 #include "app/serve/api/token_pieces.h"
 
 #include <string.h>
@@ -8,6 +9,8 @@
 typedef struct ChatFields {
     PlanFields plan;
     ChatMessages chat;
+    bool logprobs;
+    int64_t top_logprobs;
 } ChatFields;
 
 #define C(kind, field, ...) FIELD(ChatFields, kind, field, __VA_ARGS__)
@@ -19,13 +22,21 @@ static const Field chat_fields[] = {
     {.name = "max_tokens", C(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "max_completion_tokens", C(INT, plan.max_completion_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "modalities", C(ANY, chat.modalities)},
-    {.name = "response_format", C(ANY, chat.response_format)},
     {.name = "tools", C(ANY, chat.tools)},
     {.name = "tool_choice", C(ANY, chat.tool_choice)},
+    {.name = "logprobs", C(BOOL, logprobs)},
+    {.name = "top_logprobs", C(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
     {.name = "reasoning_effort", C(TEXT, chat.reasoning_effort)},
     {.name = NULL},
 };
 static const Field *const tables[] = {plan_fields, chat_fields, plan_ignored_fields, plan_neutral_fields, NULL};
+
+static int read_logprobs(Plan *plan, const ChatFields *f, ApiError *error) {
+    if (f->top_logprobs && !f->logprobs)
+        return api_refuse(error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+    if (f->logprobs) logprobs_want(plan, f->top_logprobs);
+    return 0;
+}
 
 static int prepare(ApiCall *call, const json_t *body) {
     ChatFields f = {.chat.messages = NULL};
@@ -33,6 +44,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     int status = fields_read(tables, body, &f, &call->error);
     int64_t most = f.plan.max_completion_tokens ? f.plan.max_completion_tokens : f.plan.max_tokens;
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, most, &call->error);
+    if (!status) status = read_logprobs(&call->plan, &f, &call->error);
     if (!status) status = answers_prepare(call, &f.chat);
     api_call_name(call, "chatcmpl-");
     return status;
@@ -105,12 +117,34 @@ static void write_message(JsonOut *out, const Choice *c) {
     json_out_mark(out, '}');
 }
 
+/* Of all items of text. */
+static void write_logprobs(JsonOut *out, const Choice *c) {
+    const AnswerReader *r = answers_of(c);
+    for (int i = 0; i < r->n_items; i++)
+        logprobs_write_list(out, c->call->plan.model, answers_logprobs(c, &r->items[i]), false);
+}
+
+/* tokens NULL: of the whole choice. */
+static void write_logprobs_field(JsonOut *out, const Choice *c, const TokenBatch *tokens) {
+    if (!c->call->plan.wants_logprobs) {
+        json_out_key_null(out, "logprobs");
+        return;
+    }
+    json_out_open(out, "logprobs", '{');
+    json_out_open(out, "content", '[');
+    if (tokens) logprobs_write_list(out, c->call->plan.model, tokens, false);
+    else write_logprobs(out, c);
+    json_out_mark(out, ']');
+    json_out_key_null(out, "refusal");
+    json_out_mark(out, '}');
+}
+
 static void write_choice(JsonOut *out, const ApiCall *call, const Choice *c) {
     if (!answers_end(c, NULL, NULL)) out->failed = true;
     json_out_mark(out, '{');
     json_out_key_int(out, "index", c->index);
     write_message(out, c);
-    json_out_key_null(out, "logprobs");
+    write_logprobs_field(out, c, NULL);
     json_out_key_text(out, "finish_reason", finish_reason(c));
     openai_write_tokens(out, call, &c->tokens);
     json_out_mark(out, '}');
@@ -139,9 +173,12 @@ static JsonOut begin_event(Buf *out, const ApiCall *call, int index) {
     return j;
 }
 
-static void end_event(JsonOut *j, const ApiCall *call, const Choice *c, const TokenBatch *fresh, const char *finish) {
+/* logprobs NULL: none. */
+static void end_event(JsonOut *j, const ApiCall *call, const Choice *c, const TokenBatch *fresh,
+                      const TokenBatch *logprobs, const char *finish) {
     json_out_mark(j, '}');
-    json_out_key_null(j, "logprobs");
+    if (logprobs) write_logprobs_field(j, c, logprobs);
+    else json_out_key_null(j, "logprobs");
     json_out_key_text(j, "finish_reason", finish);
     if (fresh) openai_write_tokens(j, call, fresh);
     if (fresh) token_pieces_write(j, c, fresh);
@@ -158,7 +195,7 @@ static void begin_stream(Buf *out, const ApiCall *call) {
         JsonOut j = begin_event(out, call, i);
         json_out_key_text(&j, "role", "assistant");
         json_out_key_text(&j, "content", "");
-        end_event(&j, call, NULL, NULL, NULL);
+        end_event(&j, call, NULL, NULL, NULL, NULL);
     }
 }
 
@@ -182,7 +219,8 @@ static void stream_item(void *user, AnswerEvent event, const AnswerItem *item, c
         json_out_key(&j, item->kind == ANSWER_TEXT ? "content" : "reasoning_content");
         json_out_bytes(&j, bytes, n);
     }
-    end_event(&j, s->choice->call, s->choice, s->fresh, NULL);
+    bool is_text = item->kind == ANSWER_TEXT;
+    end_event(&j, s->choice->call, s->choice, s->fresh, is_text ? answers_fresh_logprobs(s->choice) : NULL, NULL);
     s->fresh = NULL;
 }
 
@@ -192,14 +230,14 @@ static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const To
     if (!s.fresh || !(call->plan.returns_tokens || call->plan.shows_sources)) return;
     JsonOut j = begin_event(out, call, c->index);
     json_out_key_text(&j, "content", "");
-    end_event(&j, call, c, fresh, NULL);
+    end_event(&j, call, c, fresh, NULL, NULL);
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     ItemStream s = {.out = out, .choice = c};
     (void)answers_end(c, stream_item, &s);
     JsonOut j = begin_event(out, call, c->index);
-    end_event(&j, call, c, NULL, finish_reason(c));
+    end_event(&j, call, c, NULL, NULL, finish_reason(c));
 }
 
 /* Usage comes in an event without choices, for those who asked for it: others may not expect one. */

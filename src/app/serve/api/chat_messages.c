@@ -11,25 +11,40 @@
 
 enum { MAX_MESSAGES = 10000 };
 
+/* The copy is jansson's own memory: where the memory for the body ends in the middle of this, it is freed with the rest. */
+json_t *chat_messages_join(const json_t *parts) {
+    json_malloc_t allocate;
+    json_free_t release;
+    size_t n = 0, i;
+    json_t *part;
+    json_array_foreach(parts, i, part) n += json_string_length(json_object_get(part, "text"));
+    json_get_alloc_funcs(&allocate, &release);
+    char *text = allocate(n + 1), *at = text;
+    if (!text) return NULL;
+    json_array_foreach(parts, i, part) {
+        const json_t *piece = json_object_get(part, "text");
+        memcpy(at, json_string_value(piece), json_string_length(piece));
+        at += json_string_length(piece);
+    }
+    json_t *joined = json_stringn(text, n);
+    release(text);
+    return joined;
+}
+
 /* Joins [{"type": "text", "text": ...}, ...] in place. */
 static int join_parts(json_t *message, const json_t *parts, size_t i_message, ApiError *error) {
-    Buf text = {.max_bytes = 64 << 20};
-    bool fits = buf_append(&text, "", 0);
-    int status = 0;
-    for (size_t i = 0; i < json_array_size(parts) && fits && !status; i++) {
-        const json_t *part = json_array_get(parts, i), *piece = json_object_get(part, "text");
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
-        if (!type || (strcmp(type, "text") != 0 && strcmp(type, "refusal") != 0) || !json_is_string(piece))
-            status = api_refuse(
+        if (!type || (strcmp(type, "text") != 0 && strcmp(type, "refusal") != 0) ||
+            !json_is_string(json_object_get(part, "text")))
+            return api_refuse(
                 error, 400, "unsupported_content", "messages",
                 "messages[%zu].content[%zu]: content of type '%.40s' is not supported; this model reads text",
                 i_message, i, type ? type : "?");
-        else fits = buf_append(&text, json_string_value(piece), json_string_length(piece));
     }
-    if (!status && !fits) status = api_refuse(error, 500, NULL, NULL, "memory ran out");
-    if (!status) json_object_set_new(message, "content", json_stringn(text.data, text.n));
-    buf_free(&text);
-    return status;
+    json_object_set_new(message, "content", chat_messages_join(parts));
+    return 0;
 }
 
 /* Clients send the arguments of earlier calls as text, and templates expect them as values. */
@@ -65,6 +80,27 @@ bool chat_messages_has_tools(const ChatMessages *f) {
     return json_array_size(f->tools) > 0 && !is_text(f->tool_choice, "none");
 }
 
+/* "required", or {"type": "function"} with the name in "function", as chats have it, or beside it, as responses do. */
+bool chat_messages_forces_call(const ChatMessages *f, const char **name) {
+    const json_t *function = json_object_get(f->tool_choice, "function");
+    *name = json_string_value(json_object_get(function ? function : f->tool_choice, "name"));
+    return *name || is_text(f->tool_choice, "required");
+}
+
+static int check_choice(const ChatMessages *f, ApiError *error) {
+    const char *name;
+    bool forces = chat_messages_forces_call(f, &name), is_known = !name;
+    if (!f->tool_choice || is_text(f->tool_choice, "auto") || is_text(f->tool_choice, "none")) return 0;
+    if (!forces || (name && !is_text(json_object_get(f->tool_choice, "type"), "function")))
+        return api_refuse(error, 400, "invalid_value", "tool_choice",
+                          "'tool_choice' must be \"auto\", \"none\", \"required\" or a function by its name");
+    for (size_t i = 0; i < json_array_size(f->tools) && !is_known; i++)
+        is_known = is_text(json_object_get(json_object_get(json_array_get(f->tools, i), "function"), "name"), name);
+    if (json_array_size(f->tools) > 0 && is_known) return 0;
+    return api_refuse(error, 400, "invalid_value", "tool_choice", "'tool_choice': there is no %s%.60s among 'tools'",
+                      name ? "function " : "function", name ? name : "");
+}
+
 static int check_tools(const ChatMessages *f, ApiError *error) {
     if (f->tools && !json_is_array(f->tools))
         return api_refuse(error, 400, "invalid_type", "tools", "'tools' must be a list");
@@ -82,13 +118,7 @@ static int check_output(const ChatMessages *f, ApiError *error) {
     if (f->modalities && (json_array_size(f->modalities) != 1 || !is_text(json_array_get(f->modalities, 0), "text")))
         return api_refuse(error, 400, "unsupported_parameter", "modalities",
                           "'modalities' other than [\"text\"] are not supported");
-    if (f->response_format && !is_text(json_object_get(f->response_format, "type"), "text"))
-        return api_refuse(error, 400, "unsupported_parameter", "response_format",
-                          "'response_format' other than {\"type\": \"text\"} is not supported");
-    if (f->tool_choice && !is_text(f->tool_choice, "auto") && !is_text(f->tool_choice, "none"))
-        return api_refuse(error, 400, "unsupported_parameter", "tool_choice",
-                          "'tool_choice' must be \"auto\" or \"none\"");
-    return check_tools(f, error);
+    return check_tools(f, error) ? -1 : check_choice(f, error);
 }
 
 static int check_messages(const ChatMessages *f, ApiError *error) {

@@ -12,42 +12,24 @@ static bool is_text(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-/* The length of the texts of all blocks; -1: refused. */
-static int64_t length_of(const json_t *blocks, const char *where, ApiError *error) {
-    int64_t n = 0;
+static int check_blocks(const json_t *blocks, const char *where, ApiError *error) {
     for (size_t i = 0; i < json_array_size(blocks); i++) {
-        const json_t *block = json_array_get(blocks, i), *text = json_object_get(block, "text");
-        if (!is_text(json_object_get(block, "type"), "text") || !json_is_string(text))
+        const json_t *block = json_array_get(blocks, i);
+        if (!is_text(json_object_get(block, "type"), "text") || !json_is_string(json_object_get(block, "text")))
             return api_refuse(error, 400, "unsupported_content", where,
                               "'%s': block %zu must be of type 'text'; this model reads text", where, i);
-        n += (int64_t)json_string_length(text);
     }
-    return n;
+    return 0;
 }
 
-/* A string, or the texts of blocks, as a JSON string. NULL: refused. What is allocated is jansson's own, so that nothing is
- * lost where the memory for the body ends in the middle of it. */
+/* A string, or the texts of blocks, as a JSON string. NULL: refused. */
 static json_t *join(const json_t *content, const char *where, ApiError *error) {
-    json_malloc_t allocate;
-    json_free_t release;
     if (json_is_string(content)) return json_stringn(json_string_value(content), json_string_length(content));
     if (!json_is_array(content)) {
         api_refuse(error, 400, "invalid_type", where, "'%s' must be a string or a list of blocks", where);
         return NULL;
     }
-    int64_t n = length_of(content, where, error);
-    if (n < 0) return NULL;
-    json_get_alloc_funcs(&allocate, &release);
-    char *text = allocate((size_t)n + 1), *at = text;
-    if (!text) return NULL;
-    for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *piece = json_object_get(json_array_get(content, i), "text");
-        memcpy(at, json_string_value(piece), json_string_length(piece));
-        at += json_string_length(piece);
-    }
-    json_t *joined = json_stringn(text, (size_t)n);
-    release(text);
-    return joined;
+    return check_blocks(content, where, error) ? NULL : chat_messages_join(content);
 }
 
 static void add_message(json_t *to, const char *role, json_t *content) {
@@ -156,14 +138,18 @@ static int convert_tools(const MessagesInput *in, ChatMessages *chat, ApiError *
 
 static int convert_choices(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
     const json_t *choice = json_object_get(in->tool_choice, "type"), *thinking = json_object_get(in->thinking, "type");
-    if (in->tool_choice && !is_text(choice, "auto") && !is_text(choice, "none"))
-        return api_refuse(error, 400, "unsupported_parameter", "tool_choice",
-                          "'tool_choice' must be of type 'auto' or 'none'");
+    json_t *name = json_object_get(in->tool_choice, "name");
+    bool is_named = is_text(choice, "tool") && json_is_string(name);
+    if (in->tool_choice && !is_text(choice, "auto") && !is_text(choice, "none") && !is_text(choice, "any") && !is_named)
+        return api_refuse(error, 400, "invalid_value", "tool_choice",
+                          "'tool_choice' must be of type 'auto', 'none' or 'any', or 'tool' with a name");
     if (in->thinking && !is_text(thinking, "disabled"))
         return api_refuse(error, 400, "unsupported_parameter", "thinking",
                           "'thinking' is not supported with a budget; use 'chat_template_kwargs' for templates that "
                           "can switch it on and off");
-    chat->tool_choice = choice;
+    chat->tool_choice = is_named                 ? json_pack("{s:s, s:O}", "type", "function", "name", name)
+                        : is_text(choice, "any") ? json_string("required")
+                                                 : choice;
     return 0;
 }
 

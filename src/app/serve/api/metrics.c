@@ -38,6 +38,7 @@ void metrics_add_generation(ModelMetrics *m, const GenerationTimes *g) {
     m->prompt_tokens += s->n_prompt;
     m->cached_tokens += s->n_prompt_shared;
     m->preemptions += s->n_preempted;
+    m->constrained += g->is_constrained;
     m->drafts += s->n_steps - s->undrafted_steps;
     m->draft_tokens += s->drafted;
     m->accepted_tokens += s->accepted;
@@ -161,6 +162,8 @@ static void put_counters(Writer *w, const ModelMetrics *m) {
         {"prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", &m->prompt_tokens},
         {"prefix_cache_hits_total", "Prompt tokens that the prefix cache had.", &m->cached_tokens},
         {"num_preemptions_total", "How often a request gave its KV pages back to an older one.", &m->preemptions},
+        {"constrained_requests_total", "Requests that ended whose text was held to a schema or grammar.",
+         &m->constrained},
         {"spec_decode_num_drafts_total", "Steps in which tokens were drafted.", &m->drafts},
         {"spec_decode_num_draft_tokens_total", "Drafted tokens.", &m->draft_tokens},
         {"spec_decode_num_accepted_tokens_total", "Drafted tokens that were accepted.", &m->accepted_tokens},
@@ -188,6 +191,17 @@ static void put_histograms(Writer *w, const ModelMetrics *m) {
                   metrics_token_counts, metrics_n_token_counts);
 }
 
+static void put_grammars(Writer *w, const GrammarCacheStats *s) {
+    put_head(w, "grammar_cache_queries_total", "counter", "Schemas and grammars of requests.");
+    put(w, buf_printf(w->out, "forerun_grammar_cache_queries_total %" PRId64 "\n", s->n_queries));
+    put_head(w, "grammar_cache_hits_total", "counter", "Those of them that had been compiled already.");
+    put(w, buf_printf(w->out, "forerun_grammar_cache_hits_total %" PRId64 "\n", s->n_hits));
+    put_head(w, "grammar_cache_entries", "gauge", "Compiled grammars.");
+    put(w, buf_printf(w->out, "forerun_grammar_cache_entries %d\n", s->n_grammars));
+    put_head(w, "grammar_cache_bytes", "gauge", "Memory of compiled grammars, with their states and masks.");
+    put(w, buf_printf(w->out, "forerun_grammar_cache_bytes %zu\n", s->n_bytes));
+}
+
 static void put_http(Writer *w, const Metrics *m, int n_connections) {
     put_head(w, "http_responses_total", "counter", "Answers by class of status.");
     for (int i = 2; i < 6; i++)
@@ -212,6 +226,7 @@ bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, co
     put_finished(&w, m);
     put_positions(&w, m);
     put_histograms(&w, m->models);
+    put_grammars(&w, &gauges->grammars);
     put_http(&w, m, gauges->n_connections);
     return w.fits;
 }

@@ -2,6 +2,7 @@
 #ifndef SERVE_METRICS_H
 #define SERVE_METRICS_H
 
+#include "app/serve/engine/grammar_cache.h"
 #include "app/serve/engine/served_model.h"
 #include "base/mem.h"
 
@@ -16,6 +17,7 @@ typedef struct Histogram {
 typedef struct ModelMetrics {
     int64_t finished[7]; /* by fr_finish */
     int64_t prompt_tokens, generation_tokens, cached_tokens, preemptions;
+    int64_t constrained; /* requests whose text was held to a grammar */
     int64_t drafts, draft_tokens, accepted_tokens, accepted_at[METRICS_DEPTHS];
     Histogram first_token_s, between_tokens_s, queue_s, prefill_s, decode_s, whole_s, n_prompt, n_generated;
 } ModelMetrics;
@@ -35,6 +37,7 @@ typedef struct GenerationTimes {
     fr_finish finish;
     const fr_stats *stats;
     double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
+    bool is_constrained;
 } GenerationTimes;
 /* A generation has ended. */
 void metrics_add_generation(ModelMetrics *m, const GenerationTimes *g);
@@ -43,6 +46,7 @@ void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s);
 
 typedef struct MetricsGauges {
     int n_running[SERVED_MAX_MODELS], n_waiting[SERVED_MAX_MODELS], n_connections;
+    GrammarCacheStats grammars;
 } MetricsGauges;
 /* The text format of Prometheus. False: no memory. */
 bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, const MetricsGauges *gauges, Buf *out);

@@ -1,13 +1,14 @@
 /* native_completion.c - POST /completion, llama.cpp's own form: its fields, its defaults, its events. */
 #include "app/serve/api/openai_format.h"
 #include "app/serve/api/plan.h"
+#include "app/serve/api/token_logprobs.h"
 
 #include <string.h>
 
 typedef struct NativeFields {
     PlanFields plan;
     const json_t *prompt;
-    int64_t n_predict;
+    int64_t n_predict, n_probs;
 } NativeFields;
 
 #define N(kind, field, ...) FIELD(NativeFields, kind, field, __VA_ARGS__)
@@ -15,6 +16,8 @@ static const Field native_fields[] = {
     {.name = "prompt", N(ANY, prompt)},
     {.name = "n_predict", N(INT, n_predict, .min = -1, .max = INT32_MAX)},
     {.name = "max_tokens", N(INT, n_predict, .min = -1, .max = INT32_MAX)},
+    {.name = "n_probs", N(INT, n_probs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
+    {.name = "post_sampling_probs", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = NULL},
 };
 static const Field *const tables[] = {plan_fields, native_fields, plan_ignored_fields, plan_neutral_fields, NULL};
@@ -33,6 +36,7 @@ static int prepare(ApiCall *call, const json_t *body) {
         status = plan_begin(&call->plan, call->service, &f.plan, f.n_predict > 0 ? f.n_predict : 0, &call->error);
     if (!status)
         status = plan_add_prompts(&call->plan, f.prompt, true, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, &call->error);
+    if (!status && f.n_probs) logprobs_want(&call->plan, f.n_probs);
     api_call_name(call, "cmpl-");
     return status;
 }
@@ -56,6 +60,7 @@ static void write_settings(JsonOut *out, const ApiCall *call) {
     json_out_key_real(out, "presence_penalty", s->presence_penalty);
     json_out_key_real(out, "frequency_penalty", s->frequency_penalty);
     json_out_key_int(out, "n_predict", call->plan.max_tokens ? call->plan.max_tokens : -1);
+    json_out_key_int(out, "n_probs", call->plan.n_top_logprobs);
     json_out_key_bool(out, "ignore_eos", call->plan.ignore_eos);
     json_out_key_bool(out, "stream", call->plan.streams);
     json_out_open(out, "stop", '[');
@@ -67,9 +72,17 @@ static void write_settings(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
 }
 
+/* NULL: an empty list. */
 static void write_tokens(JsonOut *out, const TokenBatch *tokens) {
     json_out_open(out, "tokens", '[');
-    for (size_t i = 0; i < tokens->n; i++) json_out_int(out, tokens->tokens[i].token);
+    for (size_t i = 0; tokens && i < tokens->n; i++) json_out_int(out, tokens->tokens[i].token);
+    json_out_mark(out, ']');
+}
+
+static void write_probabilities(JsonOut *out, const ApiCall *call, const TokenBatch *tokens) {
+    if (!call->plan.wants_logprobs) return;
+    json_out_open(out, "completion_probabilities", '[');
+    logprobs_write_list(out, call->plan.model, tokens, true);
     json_out_mark(out, ']');
 }
 
@@ -79,7 +92,8 @@ static void write_final(JsonOut *out, const ApiCall *call, const Choice *c, cons
     json_out_key_int(out, "index", c->index);
     json_out_key(out, "content");
     json_out_bytes(out, text, n);
-    write_tokens(out, &c->tokens);
+    write_tokens(out, call->plan.returns_tokens ? &c->tokens : NULL);
+    if (!call->plan.streams) write_probabilities(out, call, &c->tokens);
     json_out_key_int(out, "id_slot", c->index);
     json_out_key_bool(out, "stop", true);
     json_out_key_text(out, "model", call->plan.model->name);
@@ -109,6 +123,7 @@ static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const To
     json_out_key(&j, "content");
     json_out_bytes(&j, fresh->text.data ? fresh->text.data : "", fresh->text.n);
     write_tokens(&j, fresh);
+    write_probabilities(&j, call, fresh);
     json_out_key_bool(&j, "stop", false);
     json_out_key_int(&j, "id_slot", c->index);
     json_out_key_int(&j, "tokens_predicted", c->n_tokens);

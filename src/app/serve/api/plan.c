@@ -1,6 +1,7 @@
 /* plan.c - sampling, stops, drafts and prompts of a request, checked and copied out of its body. */
 #include "app/serve/api/plan.h"
 
+#include "app/serve/api/logit_bias.h"
 #include "app/serve/api/token_pieces.h"
 
 #include <stdlib.h>
@@ -26,6 +27,15 @@ const Field plan_fields[] = {
     {.name = "stop", F(ANY, stop)},
     {.name = "ignore_eos", F(BOOL, ignore_eos)},
     {.name = "return_tokens", F(BOOL, return_tokens)},
+    {.name = "logit_bias", F(ANY, logit_bias)},
+    {.name = "response_format", F(ANY, constraint.format)},
+    {.name = "json_schema", F(ANY, constraint.json_schema)},
+    {.name = "grammar", F(TEXT, constraint.grammar)},
+    {.name = "structured_outputs", F(ANY, constraint.structured_outputs)},
+    {.name = "guided_json", F(ANY, constraint.guided_json)},
+    {.name = "guided_regex", F(TEXT, constraint.guided_regex)},
+    {.name = "guided_choice", F(ANY, constraint.guided_choice)},
+    {.name = "guided_grammar", F(TEXT, constraint.guided_grammar)},
     {.name = "draft", F(ANY, draft)},
     {.name = "prediction", F(ANY, prediction)},
     {.name = "forerun", F(ANY, forerun)},
@@ -132,7 +142,7 @@ static int add_draft(Plan *plan, const json_t *name, ApiError *error) {
     if (!json_is_string(name))
         return api_refuse(error, 400, "invalid_type", "draft",
                           "'draft' must be the name of a drafter, or a list of names");
-    if (strcmp(json_string_value(name), "none") == 0) return 0;
+    if (strcmp(json_string_value(name), "none") == 0) return 0; /* see read_drafts */
     const char *spec = served_model_draft(plan->model, json_string_value(name));
     if (!spec)
         return api_refuse(error, 400, "invalid_value", "draft",
@@ -152,6 +162,7 @@ static int read_drafts(Plan *plan, const json_t *draft, ApiError *error) {
     else
         for (size_t i = 0; i < json_array_size(draft) && !status; i++)
             status = add_draft(plan, json_array_get(draft, i), error);
+    if (!status && plan->n_drafts == 0) plan->drafts[plan->n_drafts++] = "none"; /* not even what a grammar forces */
     return status;
 }
 
@@ -200,7 +211,7 @@ static int read_stream_options(Plan *plan, const json_t *options, ApiError *erro
     return 0;
 }
 
-int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_tokens, ApiError *error) {
+int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, ApiError *error) {
     plan->model = plan_find_model(s, f->model, error);
     if (!plan->model) return -1;
     plan->n = (int)f->n;
@@ -222,6 +233,8 @@ int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_to
     int status = read_stops(plan, f->stop, error);
     if (!status) status = read_drafts(plan, f->draft, error);
     if (!status) status = read_prediction(plan, f->prediction, error);
+    if (!status) status = logit_bias_read(plan, f->logit_bias, error);
+    if (!status) status = constraint_read(plan, &s->grammars, &f->constraint, error);
     if (!status) status = read_stream_options(plan, f->stream_options, error);
     if (!status) status = token_pieces_read(plan, f->forerun, error);
     return status;
@@ -321,5 +334,7 @@ void plan_free(Plan *plan) {
     }
     for (int i = 0; i < plan->n_stops; i++) free(plan->stops[i]);
     fr_free(plan->prediction);
+    free(plan->bias);
+    if (plan->grammar) grammar_cache_give_back(plan->grammars, plan->grammar);
     *plan = (Plan){.model = NULL};
 }

@@ -2,6 +2,7 @@
 #ifndef SERVE_PLAN_H
 #define SERVE_PLAN_H
 
+#include "app/serve/api/constraint.h"
 #include "app/serve/api/fields.h"
 
 enum { SEED_RANDOM = -1 };
@@ -12,7 +13,8 @@ typedef struct PlanFields {
     bool stream, ignore_eos, return_tokens;
     double temperature, top_p, min_p, frequency_penalty, presence_penalty, repeat_penalty;
     int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget;
-    const json_t *stop, *stream_options, *draft, *prediction, *forerun;
+    const json_t *stop, *stream_options, *draft, *prediction, *forerun, *logit_bias;
+    ConstraintFields constraint;
 } PlanFields;
 
 /* The fields by the names that OpenAI, vLLM and llama.cpp share; what has no influence here; and what other servers can
@@ -21,7 +23,7 @@ extern const Field plan_fields[], plan_ignored_fields[], plan_neutral_fields[];
 
 void plan_fields_default(PlanFields *f);
 /* Fills everything in the plan but the prompts. max_tokens: 0: until the context is full. */
-int plan_begin(Plan *plan, const Service *s, const PlanFields *f, int64_t max_tokens, ApiError *error);
+int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, ApiError *error);
 /* The model of a name; NULL or "": the only one, or the first. NULL: refused. */
 ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error);
 /* Adds a prompt, whose memory it takes over, also where it is refused: *prompt is empty afterwards. */
@@ -33,7 +35,6 @@ int plan_add_prompts(Plan *plan, const json_t *prompt, bool keeps_text, unsigned
 /* Ids from a JSON array, malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
                   ApiError *error);
-/* A text of tokens: of a "prediction", or a "stop". */
 void plan_free(Plan *plan);
 
 #endif

@@ -3,6 +3,7 @@
 #include "app/serve/api/answers.h"
 #include "app/serve/api/openai_format.h"
 #include "app/serve/api/responses_input.h"
+#include "app/serve/api/token_logprobs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +11,8 @@
 typedef struct ResponsesFields {
     PlanFields plan;
     ResponsesInput input;
-    const json_t *variables, *tool_choice;
-    int64_t max_output_tokens;
+    const json_t *variables, *tool_choice, *include, *text;
+    int64_t max_output_tokens, top_logprobs;
 } ResponsesFields;
 
 #define R(kind, field, ...) FIELD(ResponsesFields, kind, field, __VA_ARGS__)
@@ -20,10 +21,12 @@ static const Field responses_fields[] = {
     {.name = "instructions", R(TEXT, input.instructions)},
     {.name = "tools", R(ANY, input.tools)},
     {.name = "tool_choice", R(ANY, tool_choice)},
-    {.name = "text", R(ANY, input.text)},
+    {.name = "text", R(ANY, text)},
     {.name = "reasoning", R(ANY, input.reasoning)},
     {.name = "max_output_tokens", R(INT, max_output_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "chat_template_kwargs", R(ANY, variables)},
+    {.name = "include", R(ANY, include)},
+    {.name = "top_logprobs", R(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
     {.name = "n", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "stream_options",
      .kind = FIELD_IGNORED}, /* padding against eavesdroppers, or usage, which comes in any case */
@@ -32,16 +35,35 @@ static const Field responses_fields[] = {
 };
 static const Field *const tables[] = {responses_fields, plan_fields, plan_ignored_fields, plan_neutral_fields, NULL};
 
+static int read_logprobs(Plan *plan, const ResponsesFields *f, ApiError *error) {
+    static const char wanted[] = "message.output_text.logprobs";
+    bool wants = f->top_logprobs > 0;
+    if (f->include && !json_is_array(f->include))
+        return api_refuse(error, 400, "invalid_type", "include", "'include' must be a list");
+    for (size_t i = 0; i < json_array_size(f->include); i++) {
+        const char *what = json_string_value(json_array_get(f->include, i));
+        if (!what || strcmp(what, wanted) != 0)
+            return api_refuse(error, 400, "unsupported_parameter", "include",
+                              "'include': '%.60s' is not supported; '%s' is", what ? what : "?", wanted);
+        wants = true;
+    }
+    if (wants) logprobs_want(plan, f->top_logprobs);
+    return 0;
+}
+
 static int prepare(ApiCall *call, const json_t *body) {
     ResponsesFields f = {.variables = NULL};
     ChatMessages chat = {.messages = NULL};
     plan_fields_default(&f.plan);
     api_call_name(call, "resp_");
     if (fields_read(tables, body, &f, &call->error)) return -1;
+    f.plan.constraint.format = json_object_get(f.text, "format");
+    f.plan.constraint.format_name = "text.format";
     chat.variables = f.variables;
     chat.tool_choice = f.tool_choice;
     if (responses_input_convert(&f.input, &chat, &call->error)) return -1;
     if (plan_begin(&call->plan, call->service, &f.plan, f.max_output_tokens, &call->error)) return -1;
+    if (read_logprobs(&call->plan, &f, &call->error)) return -1;
     return answers_prepare(call, &chat);
 }
 
@@ -55,7 +77,8 @@ static void item_id(const Choice *c, const AnswerItem *item, char id[ITEM_ID_SIZ
     snprintf(id, ITEM_ID_SIZE, "%s%s%d", prefixes[item->kind], own ? own : "_", item->index);
 }
 
-static void write_part(JsonOut *out, const AnswerItem *item, const char *text, size_t n) {
+/* n 0: before there is text. */
+static void write_part(JsonOut *out, const Choice *c, const AnswerItem *item, const char *text, size_t n) {
     json_out_mark(out, '{');
     json_out_key_text(out, "type", item->kind == ANSWER_TEXT ? "output_text" : "reasoning_text");
     json_out_key(out, "text");
@@ -64,6 +87,7 @@ static void write_part(JsonOut *out, const AnswerItem *item, const char *text, s
         json_out_open(out, "annotations", '[');
         json_out_mark(out, ']');
         json_out_open(out, "logprobs", '[');
+        logprobs_write_list(out, c->call->plan.model, n ? answers_logprobs(c, item) : NULL, false);
         json_out_mark(out, ']');
     }
     json_out_mark(out, '}');
@@ -93,7 +117,7 @@ static void write_item(JsonOut *out, const Choice *c, const AnswerItem *item, co
             json_out_mark(out, ']');
         }
         json_out_open(out, "content", '[');
-        if (has_text) write_part(out, item, item->text.data, item->text.n);
+        if (has_text) write_part(out, c, item, item->text.data, item->text.n);
         json_out_mark(out, ']');
     }
     json_out_mark(out, '}');
@@ -154,7 +178,7 @@ static void write_response(JsonOut *out, const ApiCall *call, bool is_done) {
     json_out_key_bool(out, "store", false);
     json_out_key_real(out, "temperature", plan->sampling.temperature);
     json_out_key_real(out, "top_p", plan->sampling.top_p);
-    json_out_key_text(out, "tool_choice", "auto");
+    json_out_key_text(out, "tool_choice", answers_are_forced(call) ? "required" : "auto");
     json_out_open(out, "tools", '[');
     json_out_mark(out, ']');
     json_out_key_text(out, "truncation", "disabled");
@@ -221,7 +245,7 @@ static void stream_part(const ItemStream *s, const AnswerItem *item, const char 
     if (item->kind == ANSWER_CALL) return;
     JsonOut j = begin_text(s, item, type);
     json_out_key(&j, "part");
-    write_part(&j, item, item->text.data, n);
+    write_part(&j, s->choice, item, item->text.data, n);
     answers_end_event(&j);
 }
 
@@ -236,6 +260,8 @@ static void stream_piece(const ItemStream *s, const AnswerItem *item, bool is_do
     json_out_bytes(&j, bytes, n);
     if (item->kind == ANSWER_TEXT) {
         json_out_open(&j, "logprobs", '[');
+        logprobs_write_list(&j, s->choice->call->plan.model,
+                            is_done ? answers_logprobs(s->choice, item) : answers_fresh_logprobs(s->choice), false);
         json_out_mark(&j, ']');
     }
     answers_end_event(&j);

@@ -98,10 +98,6 @@ static int convert_tools(const ResponsesInput *in, ChatMessages *chat, ApiError 
 }
 
 int responses_input_convert(const ResponsesInput *in, ChatMessages *chat, ApiError *error) {
-    const json_t *format = json_object_get(in->text, "format");
-    if (format && !is_text(json_object_get(format, "type"), "text"))
-        return api_refuse(error, 400, "unsupported_parameter", "text",
-                          "'text.format' other than {\"type\": \"text\"} is not supported");
     chat->reasoning_effort = json_string_value(json_object_get(in->reasoning, "effort"));
     if (convert_items(in, chat, error)) return -1;
     return convert_tools(in, chat, error);

@@ -6,7 +6,7 @@
 
 /* As the body has them; borrowed. */
 typedef struct ResponsesInput {
-    const json_t *input, *tools, *text, *reasoning;
+    const json_t *input, *tools, *reasoning;
     const char *instructions;
 } ResponsesInput;
 

@@ -117,8 +117,9 @@ static int slots(ApiCall *call) {
 }
 
 static int show_metrics(ApiCall *call) {
-    const Service *s = call->service;
-    MetricsGauges gauges = {.n_connections = http_server_n_connections(s->http)};
+    Service *s = call->service;
+    MetricsGauges gauges = {.n_connections = http_server_n_connections(s->http),
+                            .grammars = grammar_cache_stats(&s->grammars)};
     for (const ApiCall *c = s->calls; c; c = c->next)
         for (int i = 0; i < c->n_choices; i++) {
             Generation *g = c->choices[i].generation;

@@ -1,23 +1,48 @@
 /* text_completions.c - POST /v1/completions: raw prompts, several at once. */
 #include "app/serve/api/openai_format.h"
 #include "app/serve/api/plan.h"
+#include "app/serve/api/token_logprobs.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct TextFields {
     PlanFields plan;
     const json_t *prompt;
     bool echo;
+    const json_t *logprobs;
 } TextFields;
 
 #define T(kind, field, ...) FIELD(TextFields, kind, field, __VA_ARGS__)
 static const Field text_fields[] = {
     {.name = "prompt", T(ANY, prompt)},
     {.name = "echo", T(BOOL, echo)},
+    {.name = "logprobs", T(ANY, logprobs)},
     {.name = "max_tokens", T(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
     {.name = NULL},
 };
 static const Field *const tables[] = {plan_fields, text_fields, plan_ignored_fields, plan_neutral_fields, NULL};
+
+/* The characters of each choice so far. */
+static int open_offsets(ApiCall *call) {
+    call->own = calloc((size_t)(call->plan.n_prompts * call->plan.n), sizeof(int64_t));
+    call->free_own = free;
+    return call->own ? 0 : api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+}
+
+static int read_logprobs(ApiCall *call, const TextFields *f) {
+    json_int_t n = json_integer_value(f->logprobs);
+    if (!f->logprobs || json_is_false(f->logprobs)) return 0;
+    if (!json_is_integer(f->logprobs) || n < 0 || n > FR_MAX_TOP_LOGPROBS)
+        return api_refuse(&call->error, 400, "invalid_value", "logprobs",
+                          "'logprobs' must be an integer from 0 to %d: how many tokens to show at each place",
+                          FR_MAX_TOP_LOGPROBS);
+    if (f->echo)
+        return api_refuse(&call->error, 400, "unsupported_parameter", "logprobs",
+                          "'logprobs' are not supported together with 'echo': those of the prompt are not computed");
+    logprobs_want(&call->plan, n);
+    return open_offsets(call);
+}
 
 static int prepare(ApiCall *call, const json_t *body) {
     TextFields f = {.prompt = NULL};
@@ -28,6 +53,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     if (!status)
         status = plan_add_prompts(&call->plan, f.prompt, f.echo, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
                                   &call->error);
+    if (!status) status = read_logprobs(call, &f);
     api_call_name(call, "cmpl-");
     return status;
 }
@@ -41,6 +67,13 @@ static void write_head(JsonOut *out, const ApiCall *call) {
     json_out_key_text(out, "system_fingerprint", "forerun-" FORERUN_VERSION);
 }
 
+static void write_logprobs(JsonOut *out, const ApiCall *call, int index, const TokenBatch *tokens) {
+    int64_t *offsets = call->own;
+    json_out_key(out, "logprobs");
+    if (tokens && offsets) logprobs_write_columns(out, call->plan.model, tokens, &offsets[index]);
+    else json_out_null(out);
+}
+
 /* A choice with some text; finish NULL: it goes on. */
 static void write_choice(JsonOut *out, const ApiCall *call, int index, const char *before, const char *text, size_t n,
                          const TokenBatch *tokens, const char *finish) {
@@ -51,7 +84,7 @@ static void write_choice(JsonOut *out, const ApiCall *call, int index, const cha
     if (before && !(buf_append(&all, before, strlen(before)) && buf_append(&all, text, n))) out->failed = true;
     if (before) json_out_bytes(out, all.data, all.n);
     else json_out_bytes(out, text, n);
-    json_out_key_null(out, "logprobs");
+    write_logprobs(out, call, index, tokens);
     json_out_key_text(out, "finish_reason", finish);
     if (tokens) openai_write_tokens(out, call, tokens);
     json_out_mark(out, '}');
@@ -94,7 +127,7 @@ static void begin_stream(Buf *out, const ApiCall *call) {
 }
 
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
-    if (fresh->text.n == 0 && !call->plan.returns_tokens) return;
+    if (fresh->text.n == 0 && !call->plan.returns_tokens && !call->plan.wants_logprobs) return;
     stream_piece(out, call, c->index, fresh->text.data ? fresh->text.data : "", fresh->text.n, fresh, NULL);
 }
 

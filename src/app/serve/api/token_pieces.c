@@ -35,18 +35,11 @@ static const char *source_name(const Choice *c, int32_t source) {
     return source >= 0 && source < n && c->sources.names[source][0] ? c->sources.names[source] : NULL;
 }
 
-/* The text of a token within a text: a tokenizer may drop the space with which a text begins, so it is written twice, and
- * the second time counts. */
 static void write_token_text(JsonOut *out, const ServedModel *m, int32_t token) {
-    const int32_t twice[] = {token, token};
-    char *once = NULL, *both = NULL;
-    size_t n_once = 0, n_both = 0;
-    bool fits = fr_detokenize(m->model, twice, 1, &once, &n_once, NULL) == FR_OK &&
-                fr_detokenize(m->model, twice, 2, &both, &n_both, NULL) == FR_OK && n_both >= n_once;
+    size_t n;
+    const char *text = fr_token_piece(m->model, token, false, &n);
     json_out_key(out, "text");
-    json_out_bytes(out, fits ? both + n_once : "", fits ? n_both - n_once : 0);
-    fr_free(once);
-    fr_free(both);
+    json_out_bytes(out, text, n);
 }
 
 static void write_tree(JsonOut *out, const Choice *c, const StepNode *nodes, int32_t n) {

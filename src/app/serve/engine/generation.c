@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text) {
+bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text, const fr_top_logprob *top) {
     if (b->n == b->capacity) {
         size_t capacity = b->capacity ? 2 * b->capacity : 16;
         TokenRecord *grown = realloc(b->tokens, capacity * sizeof *grown);
@@ -13,21 +13,38 @@ bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *tex
         b->tokens = grown;
         b->capacity = capacity;
     }
-    b->text.max_bytes = TOKEN_BATCH_MAX_TEXT;
-    if (token->n_text && !buf_append(&b->text, text, token->n_text)) return false;
+    b->text.max_bytes = b->top.max_bytes = TOKEN_BATCH_MAX_TEXT;
+    if (token->n_top && !buf_append(&b->top, top, token->n_top * sizeof *top)) return false;
+    if (token->n_text && !buf_append(&b->text, text, token->n_text)) {
+        b->top.n -= token->n_top * sizeof *top;
+        return false;
+    }
     b->tokens[b->n++] = *token;
+    return true;
+}
+
+bool token_batch_copy(TokenBatch *b, const TokenBatch *from) {
+    const fr_top_logprob *top = (const fr_top_logprob *)(const void *)from->top.data;
+    for (size_t i = 0; i < from->n; i++) {
+        TokenRecord record = from->tokens[i];
+        record.n_text = 0;
+        if (!token_batch_append(b, &record, NULL, top)) return false;
+        if (top) top += record.n_top;
+    }
     return true;
 }
 
 void token_batch_clear(TokenBatch *b) {
     b->n = 0;
     if (b->text.data) buf_clear(&b->text);
+    if (b->top.data) buf_clear(&b->top);
     if (b->steps.data) buf_clear(&b->steps);
 }
 
 void token_batch_free(TokenBatch *b) {
     free(b->tokens);
     buf_free(&b->text);
+    buf_free(&b->top);
     buf_free(&b->steps);
     *b = (TokenBatch){.tokens = NULL};
 }

@@ -21,14 +21,16 @@ typedef struct TokenRecord {
     int32_t token;
     int32_t source;  /* place of the draft that proposed it in fr_request_options.drafts; -1: the target's own token */
     uint32_t n_text; /* bytes of text that are certain since this token */
+    uint32_t n_top;  /* entries of TokenBatch.top */
     double logprob;
 } TokenRecord;
 
-/* Tokens in order, with their text one after the other. */
+/* Tokens in order, with their text and their most probable tokens one after the other. */
 typedef struct TokenBatch {
     TokenRecord *tokens;
     size_t n, capacity;
     Buf text;
+    Buf top;   /* fr_top_logprob, best first; where the request wants them */
     Buf steps; /* where trees are kept: a StepRecord with its nodes for each step, one after the other */
 } TokenBatch;
 
@@ -50,7 +52,10 @@ typedef struct SourceNames {
     char names[8][24];
 } SourceNames;
 
-bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text); /* false: no memory */
+/* top: [token->n_top]. False: no memory. */
+bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text, const fr_top_logprob *top);
+/* Appends the tokens of `from`, with what is known of them but without text. False: no memory. */
+bool token_batch_copy(TokenBatch *b, const TokenBatch *from);
 void token_batch_clear(TokenBatch *b);
 void token_batch_free(TokenBatch *b);
 

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void put(JsonOut *j, const char *bytes, size_t n) {
@@ -57,10 +58,20 @@ static void put_string(JsonOut *j, const char *text, size_t n) {
     put(j, "\"", 1);
 }
 
-void json_out_key(JsonOut *j, const char *key) {
+void json_out_key_bytes(JsonOut *j, const char *key, size_t n) {
     put_comma(j);
-    put_string(j, key, strlen(key));
+    put_string(j, key, n);
     put(j, ":", 1);
+}
+
+void json_out_key(JsonOut *j, const char *key) { json_out_key_bytes(j, key, strlen(key)); }
+
+bool json_out_is_text(const char *bytes, size_t n) {
+    for (size_t i = 0, need = 1; i < n; i += need) {
+        need = 1;
+        if ((unsigned char)bytes[i] >= 0x80 && (utf8_scan(bytes + i, n - i, &need) != need || need == 0)) return false;
+    }
+    return true;
 }
 
 void json_out_bytes(JsonOut *j, const char *text, size_t n) {
@@ -93,6 +104,14 @@ void json_out_uint(JsonOut *j, uint64_t value) {
 void json_out_real(JsonOut *j, double value) {
     char text[32];
     if (isfinite(value)) json_out_raw(j, text, (size_t)snprintf(text, sizeof text, "%.7g", value));
+    else json_out_null(j);
+}
+
+void json_out_exact(JsonOut *j, double value) {
+    char text[32];
+    int n = snprintf(text, sizeof text, "%.15g", value);
+    if (strtod(text, NULL) != value) n = snprintf(text, sizeof text, "%.17g", value);
+    if (isfinite(value)) json_out_raw(j, text, (size_t)n);
     else json_out_null(j);
 }
 

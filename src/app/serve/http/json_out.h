@@ -20,12 +20,17 @@ JsonOut json_out_begin(Buf *to);
 /* '{', '}', '[' or ']'. */
 void json_out_mark(JsonOut *j, char mark);
 void json_out_key(JsonOut *j, const char *key);
+void json_out_key_bytes(JsonOut *j, const char *key, size_t n);
+/* Whether n bytes are UTF-8, so that they are written as they are. */
+bool json_out_is_text(const char *bytes, size_t n);
 /* Text of n bytes; what is not UTF-8 in it becomes U+FFFD. */
 void json_out_bytes(JsonOut *j, const char *text, size_t n);
 void json_out_text(JsonOut *j, const char *text); /* NULL: null */
 void json_out_int(JsonOut *j, int64_t value);
 void json_out_uint(JsonOut *j, uint64_t value);
 void json_out_real(JsonOut *j, double value); /* null where it is not finite */
+/* With the digits that tell it from every other double; null where it is not finite. */
+void json_out_exact(JsonOut *j, double value);
 void json_out_bool(JsonOut *j, bool value);
 void json_out_null(JsonOut *j);
 /* JSON that is written already. */

@@ -21,6 +21,12 @@ static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, 
     if (!status) status = vocab_match(r->gguf, env->target, err);
     if (!status) status = model_open(&r->model, r->gguf, err);
     if (status) return status;
+    if (model_n_states(r->model))
+        return error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "%s: a model with a recurrent state cannot be a draft model, because it takes tokens back; choose "
+            "one with attention alone",
+            path);
     if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH,
                      "%s: has %d embeddings, but the target %s has %d; a draft model must have the same number", path,

@@ -59,6 +59,12 @@ int count_trie_open(CountTrie *t, int32_t max, fr_error *err) {
     return FR_OK;
 }
 
+int count_trie_take_all(CountTrie *t, fr_error *err) {
+    if (t->capacity < t->max && !grow(t, t->max)) return error_memory(err, "a trie", (size_t)t->max * sizeof *t->nodes);
+    memset(t->nodes + t->n, 0, (size_t)(t->max - t->n) * sizeof *t->nodes);
+    return FR_OK;
+}
+
 void count_trie_free(CountTrie *t) {
     free(t->nodes);
     free(t->slots);

@@ -32,6 +32,8 @@ typedef struct CountTrie {
 
 /* Makes an empty trie: the root alone. Memory grows with use up to `max` nodes. */
 int count_trie_open(CountTrie *t, int32_t max, fr_error *err);
+/* Takes and touches the memory of all `max` nodes now, so that the process does not grow later, nor wait while it does. */
+int count_trie_take_all(CountTrie *t, fr_error *err);
 void count_trie_free(CountTrie *t);
 void count_trie_clear(CountTrie *t); /* leaves the root alone and keeps the memory */
 

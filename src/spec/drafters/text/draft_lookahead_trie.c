@@ -39,8 +39,9 @@
  *
  * Invariants: p_accept, f_in and f_out never rise along a path; at most min(budget, decoding_length) nodes, at most
  * branch_length deep. With history=0 the answers are dropped whenever no request is running. Memory: 28 to 36 bytes a
- * node, 29 MB for the default of 2^20 nodes (at least 80,000 tokens of answers) and 4 MB more while it forgets; 8
- * bytes a token of each text. Cost: 13 look-ups for each token observed, half a microsecond, and once in many
+ * node, 29 MB for the default of 2^20 nodes (at least 80,000 tokens of answers); 8 bytes a token of each text. Where
+ * several requests run at once, as in a server, the trie has all of its memory from the start: a process that grows
+ * for an hour looks like one that leaks, and each doubling would stop all requests while the nodes are entered anew. Cost: 13 look-ups for each token observed, half a microsecond, and once in many
  * thousand tokens 10 ms to forget; a proposal of 64 nodes takes 6 us (median) on recorded answers. When it loses: its
  * nodes are many and mostly wrong, for it ranks by 2 tokens of context where ngram-trie weighs 16; it needs hardware
  * on which 64 rows cost as much as one. Proof: tests/unit/test_draft_lookahead_trie.c compares with counts by brute
@@ -112,6 +113,8 @@ static int open_parts(Lookahead *d, const DrafterEnv *env, int32_t max_nodes, fr
     int status = text_drafter_init(&d->text, env, err);
     if (!status) status = ngram_scratch_open(&d->scratch, env->n_vocab, err);
     if (!status) status = count_trie_open(&d->answers, max_nodes, err);
+    /* An engine of several requests runs for long: see "Memory". */
+    if (!status && env->max_sequences > 1) status = count_trie_take_all(&d->answers, err);
     if (status) return status;
     size_t n = (size_t)env->max_sequences;
     d->cursors = mem_calloc(n * (size_t)d->branch_length, sizeof *d->cursors);

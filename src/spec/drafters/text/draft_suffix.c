@@ -99,6 +99,15 @@ static void close_suffix(Drafter *drafter) {
     mem_free(d);
 }
 
+/* Where several requests run at once, as in a server, the history has all of its memory from the start: a process that grows
+ * for an hour looks like one that leaks. */
+static int take_history(Suffix *d, fr_error *err) {
+    int status = d->options.history ? ngram_text_reserve(&d->history, 2 * d->options.history, d->text.n_vocab + 1, err)
+                                    : FR_OK;
+    if (!status) ngram_text_touch(&d->history);
+    return status;
+}
+
 static int open_suffix(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     Suffix *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, "suffix", sizeof *d);
@@ -106,16 +115,8 @@ static int open_suffix(Drafter **out, const void *options, const DrafterEnv *env
     d->options = *(const SuffixOptions *)options;
     int status = text_drafter_init(&d->text, env, err);
     if (!status) status = ngram_scratch_open(&d->scratch, env->n_vocab + 1, err); /* + 1: the history's separator */
+    if (!status && env->max_sequences > 1) status = take_history(d, err);
     if (status) close_suffix(*out);
-    return status;
-}
-
-/* Keeps the latest `keep` tokens of the history. */
-static int shorten_history(Suffix *d, int64_t keep) {
-    NgramText *h = &d->history, shorter = {.n = 0};
-    int status = ngram_text_append(&shorter, h->tokens + (h->n - keep), keep, d->text.n_vocab + 1, true, NULL);
-    ngram_text_free(h);
-    *h = shorter;
     return status;
 }
 
@@ -126,10 +127,9 @@ static int remember(Suffix *d, const int32_t *answer, int64_t n) {
         answer += n - d->options.history;
         n = d->options.history;
     }
-    int status = FR_OK;
     if (h->n + n + 1 > 2 * d->options.history)
-        status = shorten_history(d, h->n < d->options.history ? h->n : d->options.history - 1);
-    if (!status) status = ngram_text_append(h, answer, n, separator + 1, true, NULL);
+        ngram_text_keep_last(h, (int32_t)(h->n < d->options.history ? h->n : d->options.history - 1));
+    int status = ngram_text_append(h, answer, n, separator + 1, true, NULL);
     if (!status) status = ngram_text_append(h, &separator, 1, separator + 1, true, NULL);
     return status;
 }

@@ -113,6 +113,24 @@ int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_
     return FR_OK;
 }
 
+void ngram_text_touch(NgramText *t) {
+    size_t n_free = (size_t)(t->capacity - t->n) * sizeof(int32_t);
+    if (n_free == 0) return;
+    memset(t->tokens + t->n, 0, n_free);
+    memset(t->previous + t->n, 0, n_free);
+}
+
+void ngram_text_keep_last(NgramText *t, int32_t keep) {
+    fr_assert(keep >= 0 && keep <= t->n && t->n_indexed == t->n);
+    if (t->n == 0) return;
+    memmove(t->tokens, t->tokens + (t->n - keep), (size_t)keep * sizeof *t->tokens);
+    for (int32_t i = 0; i < t->n_slots; i++) t->table[i].token = -1;
+    t->n = keep;
+    t->n_indexed = t->n_entries = t->n_top = 0;
+    t->n_contexts = 0;
+    while (t->n_indexed < t->n) (void)index_next(t); /* the table had room for these tokens before */
+}
+
 void ngram_text_free(NgramText *t) {
     free(t->tokens);
     free(t->previous);

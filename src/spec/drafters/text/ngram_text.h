@@ -43,6 +43,10 @@ int ngram_text_reserve(NgramText *t, int64_t n, int32_t n_vocab, fr_error *err);
 /* Appends tokens, which must be in [0, n_vocab). With `indexed` they enter the chains; all earlier tokens must have
  * entered them, too. After a failure the text is unchanged, or a part was appended. */
 int ngram_text_append(NgramText *t, const int32_t *tokens, int64_t n, int32_t n_vocab, bool indexed, fr_error *err);
+/* Touches the memory that is reserved, so that the process does not grow when it is used. */
+void ngram_text_touch(NgramText *t);
+/* Drops all but the last `keep` tokens and indexes these again, in the memory that the text has. */
+void ngram_text_keep_last(NgramText *t, int32_t keep);
 void ngram_text_free(NgramText *t); /* back to the zero state */
 size_t ngram_text_bytes(const NgramText *t);
 

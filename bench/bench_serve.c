@@ -1,0 +1,521 @@
+/* bench_serve.c - load for `forerun serve`: many clients with mixed requests, some of whom hang up or send nonsense.
+ *
+ * Before the load, each kind of request is sent once, alone and with "draft": "none"; every complete answer under load
+ * must then be the same text. All clients are states of one event loop, so that the load takes little of the processor
+ * that the server needs. Another connection asks for /health a hundred times a second: the time of its answers is what
+ * the server's event loop adds to each token of a stream.
+ *
+ * Exit status 1: an answer was wrong or missing. */
+#include "load_requests.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <argp.h>
+#include <arpa/inet.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/util.h>
+#include <math.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdint.h>
+
+enum { MAX_CLIENTS = 4096, MAX_TEXT = 16 << 20, SAMPLE_MS = 250, PROBE_MS = 10, GIVE_UP_S = 120 };
+
+/* ---- options ----------------------------------------------------------------------------------------------- */
+
+static struct {
+    const char *host, *draft, *json, *headers;
+    int port, n_clients, n_requests, n_kinds, max_tokens, hang_up, malformed, streamed, retries, pid, seed;
+    double seconds;
+    bool checks, varies;
+} o = {.host = "127.0.0.1",
+       .port = 8080,
+       .n_clients = 32,
+       .n_requests = 640,
+       .n_kinds = 56,
+       .max_tokens = 64,
+       .streamed = 50,
+       .seed = 1,
+       .headers = "",
+       .checks = true};
+
+static const struct argp_option arguments[] = {
+    {"host", 'h', "ADDRESS", 0, "numeric address of the server (127.0.0.1)", 0},
+    {"port", 'p', "N", 0, "its port (8080)", 0},
+    {"clients", 'c', "N", 0, "clients at once (32)", 1},
+    {"requests", 'n', "N", 0, "requests of all clients together (640)", 1},
+    {"seconds", 's', "S", 0, "instead of --requests: for so long", 1},
+    {"kinds", 'k', "N", 0, "different requests, 1 to 140 (56)", 1},
+    {"max-tokens", 't', "N", 0, "tokens of an answer, at most (64)", 1},
+    {"draft", 'd', "NAME", 0, "field `draft` of the requests; none: plain decoding (the server's drafters)", 1},
+    {"streamed", 'S', "PERCENT", 0, "share of requests that stream (50)", 2},
+    {"hang-up", 'u', "PERCENT", 0, "share of requests whose client hangs up before the end (0)", 2},
+    {"malformed", 'm', "PERCENT", 0, "share of malformed requests (0)", 2},
+    {"retries", 'r', "N", 0, "how often a request that failed is sent again (0)", 2},
+    {"no-check", 'x', NULL, 0, "do not compare answers with those of plain decoding alone", 2},
+    {"vary", 'v', NULL, 0, "prompts and seeds that never come again, which are not compared", 2},
+    {"key", 'K', "KEY", 0, "API key", 3},
+    {"pid", 'P', "PID", 0, "process whose memory (VmRSS) is watched", 3},
+    {"seed", 'R', "N", 0, "of the random choices of the clients (1)", 3},
+    {"json", 'j', "FILE", 0, "write the figures as JSON, too", 3},
+    {0},
+};
+
+static int integer(struct argp_state *state, const char *text, int least, int most) {
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end || value < least || value > most)
+        argp_error(state, "'%s' must be an integer from %d to %d", text, least, most);
+    return (int)value;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    static char header[256];
+    switch (key) {
+    case 'h': o.host = text; return 0;
+    case 'p': o.port = integer(state, text, 1, 65535); return 0;
+    case 'c': o.n_clients = integer(state, text, 1, MAX_CLIENTS); return 0;
+    case 'n': o.n_requests = integer(state, text, 1, INT32_MAX); return 0;
+    case 's': o.seconds = integer(state, text, 1, 86400); return 0;
+    case 'k': o.n_kinds = integer(state, text, 1, LOAD_KINDS_MAX); return 0;
+    case 't': o.max_tokens = integer(state, text, 1, 1 << 20); return 0;
+    case 'd': o.draft = text; return 0;
+    case 'S': o.streamed = integer(state, text, 0, 100); return 0;
+    case 'u': o.hang_up = integer(state, text, 0, 100); return 0;
+    case 'm': o.malformed = integer(state, text, 0, 100); return 0;
+    case 'r': o.retries = integer(state, text, 0, 1000); return 0;
+    case 'x': o.checks = false; return 0;
+    case 'v': o.varies = true, o.checks = false; return 0;
+    case 'K':
+        if (snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", text) >= (int)sizeof header)
+            argp_error(state, "the key is longer than this program takes");
+        o.headers = header;
+        return 0;
+    case 'P': o.pid = integer(state, text, 1, INT32_MAX); return 0;
+    case 'R': o.seed = integer(state, text, 0, INT32_MAX); return 0;
+    case 'j': o.json = text; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- figures ----------------------------------------------------------------------------------------------- */
+
+typedef struct Series {
+    double *values;
+    size_t n, capacity;
+} Series;
+
+static void series_add(Series *s, double value) {
+    if (s->n == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 1024;
+        s->values = realloc(s->values, s->capacity * sizeof *s->values);
+        if (!s->values) abort();
+    }
+    s->values[s->n++] = value;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the series. */
+static double percentile(Series *s, double part) {
+    if (s->n == 0) return NAN;
+    qsort(s->values, s->n, sizeof *s->values, by_value);
+    size_t i = (size_t)ceil(part * (double)s->n);
+    return s->values[i > 0 ? i - 1 : 0];
+}
+
+static struct {
+    int64_t n_answered, n_wrong, n_failed, n_retried, n_hung_up, n_refused, n_not_refused, n_busy, n_tokens;
+    double begin_s, end_s;
+    Series first_s, gap_s, whole_s, health_s, rss_mib;
+} figures;
+
+/* ---- clients ----------------------------------------------------------------------------------------------- */
+
+typedef enum Purpose { ANSWER, HANG_UP, MALFORMED, HEALTH } Purpose;
+typedef enum Part { HEAD, LENGTH, CHUNK_SIZE, CHUNK, CHUNK_END, TRAILER, WHOLE } Part;
+
+typedef struct Client {
+    struct bufferevent *bev;
+    struct event *timer;
+    Purpose purpose;
+    int kind, n_tries, status;
+    uint32_t variant; /* 0: one of those that are compared */
+    bool streams;
+    int64_t hang_up_after; /* bytes of the answer */
+    Part part;
+    size_t n_missing, n_seen; /* of the length or chunk; of the body, as events */
+    Buf body, text;
+    double sent_s, last_s;
+} Client;
+
+static struct event_base *base;
+static struct sockaddr_in server;
+static Client clients[MAX_CLIENTS], probe;
+static char *plain[LOAD_KINDS_MAX];
+static bool is_plain; /* the answers to compare with are being made */
+static int n_left, n_next, n_active;
+static uint64_t random_state;
+
+static uint32_t draw(uint32_t n) { /* splitmix64 */
+    uint64_t z = (random_state += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (uint32_t)((z ^ (z >> 31)) >> 32) % n;
+}
+
+static void next_request(Client *c);
+static void send_request(Client *c);
+
+static void hang_up(Client *c) {
+    if (c->bev) bufferevent_free(c->bev);
+    c->bev = NULL;
+}
+
+static void later(Client *c, int ms) {
+    const struct timeval wait = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    evtimer_add(c->timer, &wait);
+}
+
+static void fail(Client *c, const char *why) {
+    hang_up(c);
+    if (c->purpose == HEALTH) {
+        later(c, PROBE_MS);
+        return;
+    }
+    if (c->n_tries++ < o.retries) {
+        figures.n_retried++;
+        later(c, 100);
+        return;
+    }
+    if (figures.n_failed++ < 10)
+        fprintf(stderr, "bench_serve: %s, request %d: %s; status %d, '%.200s'\n", load_form(c->kind)->path, c->kind,
+                why, c->status, c->body.data ? c->body.data : "");
+    next_request(c);
+}
+
+static void note_tokens(const Client *c) {
+    const char *at = NULL, *key = load_form(c->kind)->n_tokens;
+    for (const char *next = c->body.data; (next = strstr(next, key)); next++) at = next;
+    if (at) figures.n_tokens += atoll(at + strlen(key));
+}
+
+/* The answer is complete. */
+static void judge(Client *c) {
+    const char *text = c->text.data;
+    json_t *answer = NULL;
+    if (c->purpose == MALFORMED) {
+        *(c->status / 100 == 4 ? &figures.n_refused : &figures.n_not_refused) += 1;
+        hang_up(c);
+        next_request(c);
+        return;
+    }
+    if (c->status != 200) {
+        if (c->status == 429) figures.n_busy++;
+        fail(c, "refused");
+        return;
+    }
+    if (!c->streams) {
+        answer = json_loads(c->body.data, 0, NULL);
+        text = load_text_at(answer, load_form(c->kind)->whole);
+    }
+    if (is_plain && text) plain[c->kind] = strdup(text);
+    figures.n_answered++;
+    note_tokens(c);
+    series_add(&figures.whole_s, clock_s() - c->sent_s);
+    if (o.checks && (!text || !plain[c->kind] || strcmp(text, plain[c->kind]) != 0) && figures.n_wrong++ < 10)
+        fprintf(stderr, "bench_serve: request %d, %s:\n  alone '%s'\n  here  '%s'\n", c->kind,
+                c->streams ? "streamed" : "whole", plain[c->kind] ? plain[c->kind] : "nothing",
+                text ? text : "nothing");
+    json_decref(answer);
+    next_request(c);
+}
+
+static void note_event(Client *c, const char *line) {
+    json_t *event = strncmp(line, "data: {", 7) == 0 ? json_loads(line + 6, 0, NULL) : NULL;
+    const char *piece = load_text_at(event, load_form(c->kind)->piece);
+    if (piece && *piece) {
+        double now_s = clock_s();
+        series_add(c->last_s > 0 ? &figures.gap_s : &figures.first_s, now_s - (c->last_s > 0 ? c->last_s : c->sent_s));
+        c->last_s = now_s;
+        (void)buf_append(&c->text, piece, strlen(piece));
+    }
+    json_decref(event);
+}
+
+static void note_events(Client *c) {
+    for (char *line = c->body.data + c->n_seen, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        note_event(c, line);
+        *end = '\n';
+        c->n_seen = (size_t)(end + 1 - c->body.data);
+    }
+}
+
+static bool read_head(Client *c, struct evbuffer *in) {
+    struct evbuffer_ptr end = evbuffer_search(in, "\r\n\r\n", 4, NULL);
+    char head[LOAD_HEAD_MAX * 8];
+    if (end.pos < 0 || (size_t)end.pos + 4 >= sizeof head) return false;
+    evbuffer_remove(in, head, (size_t)end.pos + 4);
+    head[end.pos + 4] = '\0';
+    const char *length = strcasestr(head, "\r\nContent-Length:");
+    c->status = atoi(head + strcspn(head, " "));
+    c->n_missing = length ? strtoul(length + 17, NULL, 10) : 0;
+    c->part = strcasestr(head, "\r\nTransfer-Encoding:") ? CHUNK_SIZE : c->n_missing ? LENGTH : WHOLE;
+    return true;
+}
+
+static bool read_bytes(Client *c, struct evbuffer *in, Part next) {
+    char piece[16384];
+    size_t n = c->n_missing < sizeof piece ? c->n_missing : sizeof piece;
+    int got = evbuffer_remove(in, piece, n);
+    if (got <= 0) return false;
+    (void)buf_append(&c->body, piece, (size_t)got);
+    c->n_missing -= (size_t)got;
+    if (c->n_missing == 0) c->part = next;
+    return true;
+}
+
+static bool read_line(Client *c, struct evbuffer *in) {
+    char *line = evbuffer_readln(in, NULL, EVBUFFER_EOL_CRLF);
+    if (!line) return false;
+    if (c->part == CHUNK_SIZE) {
+        c->n_missing = strtoul(line, NULL, 16);
+        c->part = c->n_missing ? CHUNK : TRAILER;
+    } else if (c->part == CHUNK_END) c->part = CHUNK_SIZE;
+    else if (!*line) c->part = WHOLE;
+    free(line);
+    return true;
+}
+
+static bool read_part(Client *c, struct evbuffer *in) {
+    switch (c->part) {
+    case HEAD: return read_head(c, in);
+    case LENGTH: return read_bytes(c, in, WHOLE);
+    case CHUNK: return read_bytes(c, in, CHUNK_END);
+    case CHUNK_SIZE:
+    case CHUNK_END:
+    case TRAILER: return read_line(c, in);
+    default: return false;
+    }
+}
+
+static void on_read(struct bufferevent *bev, void *user) {
+    Client *c = user;
+    while (read_part(c, bufferevent_get_input(bev))) {}
+    if (c->streams && c->status == 200 && c->body.data) note_events(c);
+    if (c->purpose == HANG_UP && (int64_t)c->body.n > c->hang_up_after) {
+        figures.n_hung_up++;
+        hang_up(c);
+        next_request(c);
+    } else if (c->part == WHOLE && c->purpose == HEALTH) {
+        series_add(&figures.health_s, clock_s() - c->sent_s);
+        later(c, PROBE_MS);
+    } else if (c->part == WHOLE) judge(c);
+}
+
+static void on_event(struct bufferevent *bev, short what, void *user) {
+    Client *c = user;
+    (void)bev;
+    if (what & BEV_EVENT_CONNECTED) return;
+    if (c->purpose == MALFORMED) { /* an end without an answer refuses, too */
+        figures.n_refused++;
+        hang_up(c);
+        next_request(c);
+    } else if (c->purpose == HEALTH) hang_up(c), later(c, PROBE_MS);
+    else fail(c, what & BEV_EVENT_TIMEOUT ? "no byte for a long time" : "the connection ended before the answer");
+}
+
+static bool is_open(Client *c) {
+    const struct timeval patience = {.tv_sec = GIVE_UP_S};
+    if (c->bev) return true;
+    c->bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+    if (!c->bev) return false;
+    bufferevent_setcb(c->bev, on_read, NULL, on_event, c);
+    bufferevent_set_timeouts(c->bev, &patience, NULL);
+    bufferevent_enable(c->bev, EV_READ | EV_WRITE);
+    if (bufferevent_socket_connect(c->bev, (struct sockaddr *)&server, sizeof server)) {
+        hang_up(c);
+        return false;
+    }
+    int on = 1;
+    setsockopt(bufferevent_getfd(c->bev), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return true;
+}
+
+static void clear(Client *c) {
+    c->body.max_bytes = c->text.max_bytes = MAX_TEXT;
+    if (c->body.data) buf_clear(&c->body), buf_clear(&c->text);
+    (void)buf_append(&c->body, "", 0), (void)buf_append(&c->text, "", 0);
+    c->part = HEAD;
+    c->n_seen = c->n_missing = 0;
+    c->status = 0;
+    c->last_s = 0;
+}
+
+static void send_request(Client *c) {
+    char request[LOAD_REQUEST_MAX];
+    const char *text = request;
+    clear(c);
+    if (c->purpose == MALFORMED) text = load_malformed[c->kind % LOAD_COUNT(load_malformed)];
+    else if (c->purpose == HEALTH) text = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    else load_format(request, c->kind, c->variant, o.max_tokens, c->streams, is_plain ? "none" : o.draft, o.headers);
+    c->sent_s = clock_s();
+    if (is_open(c)) bufferevent_write(c->bev, text, strlen(text));
+    else fail(c, "no connection");
+}
+
+static bool is_over(void) { return o.seconds > 0 && !is_plain ? clock_s() - figures.begin_s > o.seconds : n_left <= 0; }
+
+static void next_request(Client *c) {
+    evtimer_del(c->timer);
+    if (is_over()) {
+        hang_up(c);
+        if (--n_active == 0) event_base_loopbreak(base);
+        return;
+    }
+    uint32_t lot = draw(100), hang_ups = (uint32_t)o.hang_up, others = hang_ups + (uint32_t)o.malformed;
+    n_left--;
+    c->n_tries = 0;
+    c->purpose = is_plain || lot >= others ? ANSWER : lot < hang_ups ? HANG_UP : MALFORMED;
+    c->kind = is_plain || c->purpose == MALFORMED ? n_next++ : (int)draw((uint32_t)o.n_kinds);
+    c->variant = o.varies ? 1 + draw(UINT32_MAX - 1) : 0;
+    c->streams = !is_plain && draw(100) < (uint32_t)o.streamed;
+    if (is_plain) c->kind %= o.n_kinds;
+    c->hang_up_after = draw(3) == 0 ? -1 : (int64_t)draw(4096);
+    if (c->purpose == MALFORMED) hang_up(c); /* on a connection of its own */
+    send_request(c);
+    if (c->purpose == HANG_UP && c->hang_up_after < 0) later(c, (int)draw(30)); /* perhaps before the first byte */
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *user) {
+    Client *c = user;
+    (void)fd, (void)what;
+    if (c->purpose == HANG_UP && c->bev && c->hang_up_after < 0) {
+        figures.n_hung_up++;
+        hang_up(c);
+        next_request(c);
+    } else if (c->purpose == HEALTH || !c->bev) send_request(c);
+}
+
+static void on_sample(evutil_socket_t fd, short what, void *user) {
+    char path[64], line[256];
+    (void)fd, (void)what, (void)user;
+    snprintf(path, sizeof path, "/proc/%d/status", o.pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "VmRSS:", 6) == 0) series_add(&figures.rss_mib, atof(line + 6) / 1024);
+    if (f) fclose(f);
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------- */
+
+static void run(int n_clients, int n_requests) {
+    n_left = n_requests;
+    n_next = 0;
+    n_active = n_clients;
+    figures.begin_s = clock_s();
+    for (int i = 0; i < n_clients; i++) {
+        if (!clients[i].timer) clients[i].timer = evtimer_new(base, on_timer, &clients[i]);
+        next_request(&clients[i]);
+    }
+    if (n_active > 0) event_base_dispatch(base);
+    figures.end_s = clock_s();
+}
+
+static void run_alone(void) {
+    int hang_ups = o.hang_up, malformed = o.malformed;
+    o.hang_up = o.malformed = 0;
+    is_plain = true;
+    o.checks = false;
+    run(1, o.n_kinds);
+    is_plain = false;
+    o.checks = true;
+    o.hang_up = hang_ups, o.malformed = malformed;
+}
+
+/* The mean of the first tenth that counts, and of the last one: what comes before the first fifth is warming up. */
+static double tenth(size_t from, size_t n) {
+    double sum = 0;
+    for (size_t i = from; i < from + n; i++) sum += figures.rss_mib.values[i];
+    return sum / (double)n;
+}
+
+static json_t *percentiles(Series *s) {
+    return json_pack("{s:f, s:f, s:f, s:f}", "p50_ms", percentile(s, 0.5) * 1e3, "p90_ms", percentile(s, 0.9) * 1e3,
+                     "p99_ms", percentile(s, 0.99) * 1e3, "max_ms", percentile(s, 1) * 1e3);
+}
+
+static void print_times(const char *name, Series *s) {
+    if (s->n)
+        printf("%-22s p50 %8.1f  p90 %8.1f  p99 %8.1f  max %8.1f ms  (%zu)\n", name, percentile(s, 0.5) * 1e3,
+               percentile(s, 0.9) * 1e3, percentile(s, 0.99) * 1e3, percentile(s, 1) * 1e3, s->n);
+}
+
+static void report(void) {
+    double s = figures.end_s - figures.begin_s;
+    const Series *rss = &figures.rss_mib;
+    size_t n = rss->n / 10;
+    double early = n ? tenth(rss->n / 5, n) : NAN, late = n ? tenth(rss->n - n, n) : NAN;
+    printf("%d clients, %.1f s: %lld answered (%.1f/s), %lld wrong, %lld failed, %lld sent again; %lld hung up; "
+           "%lld malformed refused, %lld not; %lld times status 429\n",
+           o.n_clients, s, (long long)figures.n_answered, (double)figures.n_answered / s, (long long)figures.n_wrong,
+           (long long)figures.n_failed, (long long)figures.n_retried, (long long)figures.n_hung_up,
+           (long long)figures.n_refused, (long long)figures.n_not_refused, (long long)figures.n_busy);
+    printf("%-22s %.1f of complete answers\n", "tokens/s", (double)figures.n_tokens / s);
+    print_times("time to first token", &figures.first_s);
+    print_times("between two events", &figures.gap_s);
+    print_times("whole answer", &figures.whole_s);
+    print_times("/health meanwhile", &figures.health_s);
+    if (n)
+        printf("%-22s %.1f MiB after a fifth of the time, %.1f MiB at the end: %+.2f %%\n", "memory (VmRSS)", early,
+               late, 100 * (late / early - 1));
+    if (!o.json) return;
+    json_t *j = json_pack("{s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "clients", o.n_clients, "seconds",
+                          s, "answered", (json_int_t)figures.n_answered, "wrong", (json_int_t)figures.n_wrong, "failed",
+                          (json_int_t)figures.n_failed, "retried", (json_int_t)figures.n_retried, "hung_up",
+                          (json_int_t)figures.n_hung_up, "malformed_refused", (json_int_t)figures.n_refused,
+                          "malformed_not_refused", (json_int_t)figures.n_not_refused, "status_429",
+                          (json_int_t)figures.n_busy, "tokens_per_s", (double)figures.n_tokens / s);
+    json_object_set_new(j, "first_token", percentiles(&figures.first_s));
+    json_object_set_new(j, "between_events", percentiles(&figures.gap_s));
+    json_object_set_new(j, "whole_answer", percentiles(&figures.whole_s));
+    json_object_set_new(j, "health", percentiles(&figures.health_s));
+    if (n) json_object_set_new(j, "rss_mib", json_pack("[f, f]", early, late));
+    if (json_dump_file(j, o.json, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))
+        fprintf(stderr, "bench_serve: %s cannot be written\n", o.json);
+    json_decref(j);
+}
+
+int main(int argc, char **argv) {
+    static const char about[] =
+        "Sends `forerun serve` mixed requests from many clients at once, compares each answer with "
+        "that of plain decoding alone, and measures times, throughput and the server's memory.";
+    const struct argp argp = {.options = arguments, .parser = parse, .doc = about};
+    if (argp_parse(&argp, argc, argv, 0, NULL, NULL)) return 2;
+    signal(SIGPIPE, SIG_IGN);
+    server = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)o.port)};
+    if (inet_pton(AF_INET, o.host, &server.sin_addr) != 1 || !(base = event_base_new())) {
+        fprintf(stderr, "bench_serve: --host %s: pass a numeric address\n", o.host);
+        return 2;
+    }
+    random_state = (uint64_t)o.seed;
+    if (o.checks) run_alone();
+    if (figures.n_failed) return 1;
+    memset(&figures, 0, sizeof figures);
+    const struct timeval sample = {.tv_usec = SAMPLE_MS * 1000};
+    struct event *sampling = event_new(base, -1, EV_PERSIST, on_sample, NULL);
+    if (o.pid) event_add(sampling, &sample);
+    probe.purpose = HEALTH;
+    probe.timer = evtimer_new(base, on_timer, &probe);
+    send_request(&probe);
+    run(o.n_clients, o.n_requests);
+    report();
+    return figures.n_wrong || figures.n_failed || figures.n_not_refused;
+}

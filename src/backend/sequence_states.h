@@ -1,0 +1,42 @@
+/* sequence_states.h - how far the recurrent state of each sequence is: a model with such layers (DeltaNetSpec) has one state
+ * for each sequence, which can be moved on and copied, but not back.
+ */
+#ifndef BACKEND_SEQUENCE_STATES_H
+#define BACKEND_SEQUENCE_STATES_H
+
+#include "backend/backend.h"
+#include "base/arena.h"
+
+typedef struct SequenceState {
+    int32_t length;           /* tokens that the state has taken in */
+    int32_t first, n_pending; /* rows [first, first + n_pending) of SequenceStates.pending follow these */
+} SequenceState;
+
+typedef struct SequenceStates {
+    Context *context;         /* NULL: the model has no recurrent layers, and all of this does nothing */
+    SequenceState *sequences; /* [n_sequences] */
+    int32_t n_sequences, n_pending;
+    int32_t *pending; /* [n_pending] committed rows of the last forward, by sequence; room for max_rows */
+    StateStep *steps; /* [n_sequences] scratch */
+    Arena arena;
+} SequenceStates;
+
+/* All states are empty. */
+int sequence_states_open(SequenceStates *s, Context *c, int32_t n_sequences, int32_t max_rows, fr_error *err);
+void sequence_states_close(SequenceStates *s);
+
+/* The greatest length of at most `length` tokens, of which the sequence has more, to which it can be cut or shared. */
+int32_t sequence_states_reach(const SequenceStates *s, int32_t sequence, int32_t length);
+
+/* The sequence has these rows of the last forward as well. Once per sequence and forward. */
+void sequence_states_commit(SequenceStates *s, int32_t sequence, const int32_t *rows, int32_t n);
+/* Before the next forward, which overwrites what is known of the rows of the last: moves all states on. */
+void sequence_states_apply(SequenceStates *s);
+/* Cuts the sequence to a length that sequence_states_reach returned. */
+void sequence_states_truncate(SequenceStates *s, int32_t sequence, int32_t length);
+/* `to` becomes the first n tokens of `from`, where sequence_states_reach(from, n) is n. */
+void sequence_states_share(SequenceStates *s, int32_t from, int32_t to, int32_t n);
+/* The sequence has n tokens more that were never run; its state becomes zeros. */
+void sequence_states_pad(SequenceStates *s, int32_t sequence, int32_t n);
+
+#endif

@@ -1,0 +1,73 @@
+/* quant_codebook.c - the types whose 4-bit codes stand for 16 values (format/codebook.h, format/blocks_codebook.c).
+ *
+ *     IQ4_NL   x is about d v[q]                  a half for 32 numbers
+ *     IQ4_XS   x is about (d s) v[q]              s in -32..31 for 32 numbers, a half for 256
+ *     MXFP4    x is about 2^(e - 128) v[q]        an exponent for 32 numbers
+ *
+ * The first two are searched like the other types, with the nearest of the values in place of the nearest integer. For
+ * MXFP4 there are few exponents to try: that of the standard, with which the largest number lies between 4 and 8 times
+ * the smallest normal step, the two below it, with which it is clipped, and the one above it.
+ * Proof: tests/unit/test_quant.c. */
+#include "quant/quant.h"
+#include "quant/quant_fit.h"
+#include "quant/quant_super.h"
+
+#include "format/codebook.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { N = 32, HALF_N = N / 2 };
+
+static const float iq4_floats[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+/* Zero twice, so that there are 16; both are written as code 0. */
+static const float mxfp4_floats[16] = {-12, -8, -6, -4, -3, -2, -1, 0, 0, 1, 2, 3, 4, 6, 8, 12};
+
+static int code_of(const int8_t values[16], float value) {
+    int code = 0;
+    while (code < 15 && (float)values[code] != value) code++;
+    return code;
+}
+
+static void pack(const int8_t values[16], const float *q, uint8_t *dst) {
+    for (int j = 0; j < HALF_N; j++) dst[j] = (uint8_t)(code_of(values, q[j]) | code_of(values, q[j + HALF_N]) << 4);
+}
+
+void quant_iq4_nl(const float *x, const float *w, uint8_t *dst) {
+    float q[N];
+    Fit fit = fit_codebook(x, w, N, iq4_floats);
+    fit.scale = quant_store_half(dst, fit.scale);
+    fit_values(fit, x, N, iq4_floats, q);
+    pack(iq4_values, q, dst + 2);
+}
+
+void quant_iq4_xs(const float *x, const float *w, uint8_t *dst) {
+    ScaleSuper k = {.x = x, .w = w, .sub = N, .s_least = -32, .s_most = 31, .values = iq4_floats};
+    scale_super_search(&k);
+    (void)quant_store_half(dst, k.d);
+    memset(dst + 2, 0, 6);
+    for (int b = 0; b < SUPER_N / N; b++) {
+        int s = k.s[b] + 32;
+        uint8_t *high = &dst[2 + b / 4], *low = &dst[4 + b / 2];
+        *high = (uint8_t)(*high | s >> 4 << b % 4 * 2);
+        *low = (uint8_t)(*low | (s & 15) << b % 2 * 4);
+        pack(iq4_values, k.q + b * N, dst + 8 + b * HALF_N);
+    }
+}
+
+void quant_mxfp4(const float *x, const float *w, uint8_t *dst) {
+    float most = 0, q[N];
+    for (int i = 0; i < N; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    int wanted = most > 0 ? ilogbf(most) - 2 + 127 : 0;
+    double best = INFINITY;
+    for (int e = wanted - 2; e <= wanted + 1; e++) {
+        uint8_t exponent = (uint8_t)(e < 0 ? 0 : e > MXFP4_EXPONENT_MAX ? MXFP4_EXPONENT_MAX : e);
+        Fit fit = {mxfp4_scale(exponent), 0};
+        fit_values(fit, x, N, mxfp4_floats, q);
+        double error = fit_error(fit, x, w, N, q);
+        if (!(error < best)) continue;
+        best = error;
+        dst[0] = exponent;
+        pack(mxfp4_values, q, dst + 1);
+    }
+}

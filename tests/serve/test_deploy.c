@@ -1,0 +1,178 @@
+/* test_deploy.c - the files of deploy/ fit the program: the unit, the Kubernetes files, the dashboard. haproxy.cfg has a test
+ * of its own (test_serve_replicas.c). */
+#include "serve_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void need(const char *command, const char *what) {
+    if (system(command) == 0) return;
+    print_message("skipped: no %s\n", what);
+    skip();
+}
+
+static char *read_file(const char *path) {
+    char *text = calloc(1, 1 << 18);
+    FILE *f = fopen(path, "rb");
+    if (!f) fail_msg("%s: cannot be opened", path);
+    (void)!fread(text, 1, (1 << 18) - 1, f);
+    fclose(f);
+    return text;
+}
+
+/* ---- systemd ----------------------------------------------------------------------------------------------- */
+
+/* The unit with our program in it, because systemd-analyze wants to see one. */
+static void the_unit_is_valid_and_confined(void **state) {
+    (void)state;
+    char command[4096], *folder = realpath(serve_rig_folder(), NULL);
+    need("command -v systemd-analyze >/dev/null 2>&1", "systemd-analyze");
+    snprintf(command, sizeof command,
+             "mkdir -p %s/unit && sed -e 's|/usr/bin/forerun|%s/../forerun|' -e '/^Documentation=/d' "
+             "deploy/forerun.service > %s/unit/forerun.service",
+             folder, folder, folder);
+    assert_int_equal(system(command), 0);
+    snprintf(command, sizeof command, "systemd-analyze verify %s/unit/forerun.service 2>&1 | grep forerun", folder);
+    if (system(command) == 0) fail_msg("systemd-analyze verify is not silent");
+    snprintf(command, sizeof command,
+             "systemd-analyze security --offline=yes --threshold=15 %s/unit/forerun.service >%s/unit/security.txt 2>&1",
+             folder, folder);
+    if (system(command) != 0) fail_msg("the exposure is above 1.5: see %s/unit/security.txt", folder);
+    free(folder);
+}
+
+/* What the default file passes is understood: the model is missing here, or the server would run. */
+static void the_default_options_are_understood(void **state) {
+    (void)state;
+    assert_int_equal(system("test \"$(. deploy/forerun.default; echo $FORERUN_OPTIONS | cut -c1-3)\" = '-m '"), 0);
+    char command[1024];
+    snprintf(command, sizeof command,
+             "(. deploy/forerun.default; timeout 60 %s/../forerun serve $FORERUN_OPTIONS -m none.gguf 2>&1) | "
+             "grep -Eq 'gguf.*(exist|cannot|No such)'",
+             serve_rig_folder());
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- Kubernetes --------------------------------------------------------------------------------------------- */
+
+static const char check_yaml[] =
+    "import yaml, re, subprocess, sys\n"
+    "docs = list(yaml.safe_load_all(open('deploy/kubernetes.yaml')))\n"
+    "kinds = {d['kind']: d for d in docs}\n"
+    "assert set(kinds) == {'Deployment', 'Service', 'PodDisruptionBudget'}, kinds.keys()\n"
+    "pod = kinds['Deployment']['spec']['template']\n"
+    "labels = pod['metadata']['labels']\n"
+    "assert kinds['Deployment']['spec']['selector']['matchLabels'] == labels\n"
+    "assert kinds['Service']['spec']['selector'] == labels\n"
+    "assert kinds['PodDisruptionBudget']['spec']['selector']['matchLabels'] == labels\n"
+    "serve, pull = pod['spec']['containers'][0], pod['spec']['initContainers'][0]\n"
+    "assert pull['args'][0] == 'pull' and '--model=' + pull['args'][1] in serve['args']\n"
+    "volumes = {v['name'] for v in pod['spec']['volumes']}\n"
+    "ports = {p['name']: p['containerPort'] for p in serve['ports']}\n"
+    "assert '--port=%d' % ports['http'] in serve['args']\n"
+    "for c in (serve, pull):\n"
+    "    assert {m['name'] for m in c['volumeMounts']} <= volumes\n"
+    "    s = c['securityContext']\n"
+    "    assert s['readOnlyRootFilesystem'] and not s['allowPrivilegeEscalation'] and s['capabilities']['drop'] == "
+    "['ALL']\n"
+    "for p in ('startupProbe', 'readinessProbe'):\n"
+    "    assert serve[p]['httpGet'] == {'path': '/health', 'port': 'http'}\n"
+    "help = subprocess.run([sys.argv[1], 'serve', '--help'], capture_output=True, text=True).stdout\n"
+    "for a in serve['args'][1:]:\n"
+    "    assert re.search(r'(?<![\\w-])' + a.split('=')[0] + r'(?![\\w-])', help), a\n";
+
+static void the_kubernetes_files_fit_the_program(void **state) {
+    (void)state;
+    char path[700], command[2048];
+    need("python3 -c 'import yaml' 2>/dev/null", "python3 with PyYAML");
+    snprintf(path, sizeof path, "%s/check_yaml.py", serve_rig_folder());
+    FILE *f = fopen(path, "w");
+    fputs(check_yaml, f);
+    fclose(f);
+    snprintf(command, sizeof command, "python3 %s %s/../forerun", path, serve_rig_folder());
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- Grafana ------------------------------------------------------------------------------------------------ */
+
+/* Each name in an expression is one that /metrics has. */
+static int check_names(const char *expr, const char *metrics) {
+    int n = 0;
+    for (const char *at = expr; (at = strstr(at, "forerun_")); n++) {
+        char wanted[160];
+        size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz0123456789_");
+        snprintf(wanted, sizeof wanted, "\n%.*s", (int)length, at);
+        const char *line = strstr(metrics, wanted);
+        while (line && line[1 + length] != '{' && line[1 + length] != ' ') line = strstr(line + 1, wanted);
+        if (!line) fail_msg("/metrics has no %s, which the dashboard shows: %s", wanted + 1, expr);
+        at += length;
+    }
+    return n;
+}
+
+/* With the dashboard's variables replaced, as a rule that promtool reads. */
+static void write_rule(FILE *f, int i, const char *expr) {
+    static const struct {
+        const char *name, *value;
+    } variables[] = {{"$__rate_interval", "5m"}, {"$instance", ".*"}, {"$model", ".*"}};
+    fprintf(f, "      - record: r%d\n        expr: '", i);
+    for (const char *c = expr; *c;) {
+        size_t k = 0;
+        while (k < 3 && strncmp(c, variables[k].name, strlen(variables[k].name)) != 0) k++;
+        if (k < 3) fputs(variables[k].value, f), c += strlen(variables[k].name);
+        else fputc(*c++, f);
+    }
+    fputs("'\n", f);
+}
+
+static void the_dashboard_shows_metrics_that_exist(void **state) {
+    (void)state;
+    ServeRig s;
+    char path[700], command[1024], *text = read_file("deploy/grafana.json");
+    json_error_t why;
+    json_t *dashboard = json_loads(text, JSON_REJECT_DUPLICATES, &why), *panel, *target;
+    if (!dashboard) fail_msg("deploy/grafana.json: line %d: %s", why.line, why.text);
+    serve_start(&s, "-t 1 --draft none");
+    json_decref(serve_json(&s, "/v1/completions", 200, "{\"prompt\": \"Once\", \"max_tokens\": 2}"));
+    Answer metrics = serve_get(&s, "/metrics");
+    snprintf(path, sizeof path, "%s/grafana-rules.yml", serve_rig_folder());
+    FILE *rules = fopen(path, "w");
+    fputs("groups:\n  - name: dashboard\n    rules:\n", rules);
+    size_t i, k;
+    int n_names = 0, n_exprs = 0;
+    json_array_foreach(json_object_get(dashboard, "panels"), i, panel) {
+        assert_true(json_array_size(json_object_get(panel, "targets")) > 0);
+        json_array_foreach(json_object_get(panel, "targets"), k, target) {
+            const char *expr = json_text_at(target, "expr");
+            n_names += check_names(expr, metrics.body);
+            write_rule(rules, n_exprs++, expr);
+        }
+    }
+    json_array_foreach(json_object_get(json_object_get(dashboard, "templating"), "list"), i, panel) {
+        const char *query = json_string_value(json_at(panel, "query.query"));
+        if (query) check_names(query, metrics.body);
+    }
+    fclose(rules);
+    assert_true(n_names >= 20);
+    answer_free(&metrics);
+    json_decref(dashboard);
+    free(text);
+    assert_int_equal(serve_stop(&s), 0);
+    need("command -v promtool >/dev/null 2>&1", "promtool for the expressions; the names were checked");
+    snprintf(command, sizeof command, "promtool check rules %s >/dev/null", path);
+    assert_int_equal(system(command), 0);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    serve_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_unit_is_valid_and_confined),
+        cmocka_unit_test(the_default_options_are_understood),
+        cmocka_unit_test(the_kubernetes_files_fit_the_program),
+        cmocka_unit_test(the_dashboard_shows_metrics_that_exist),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
