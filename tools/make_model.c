@@ -35,27 +35,54 @@ enum {
     OPT_EXPERT_FFN,
     OPT_SHARED_FFN,
     OPT_WINDOW,
+    OPT_DELTA_HEADS,
+    OPT_DELTA_KEY_HEADS,
+    OPT_DELTA_DIM,
+    OPT_ATTENTION_EVERY,
 };
 
 static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
-     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite", 0},
+<<<<<<< HEAD
+     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss", 0},
+=======
+     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, qwen35, qwen35moe, "
+     "qwen3next",
+     0},
+>>>>>>> hyb
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
     {"heads", OPT_HEADS, "N", 0, "Query heads (dim / 64)", 0},
     {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads (as many)", 0},
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
-    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (qwen2moe, qwen3moe: 8; llama: none)", 0},
+<<<<<<< HEAD
+    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (qwen2moe, qwen3moe, gpt-oss: 8; llama: none)", 0},
     {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
     {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
     {"shared-ffn", OPT_SHARED_FFN, "N", 0, "qwen2moe: inner width of the expert that every token passes (--ffn)", 0},
+    {"window", OPT_WINDOW, "N", 0,
+     "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128)", 0},
+=======
+    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (8 where the architecture has them; llama: none)", 0},
+    {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
+    {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
+    {"shared-ffn", OPT_SHARED_FFN, "N", 0,
+     "qwen2moe, qwen35moe, qwen3next: inner width of the expert that every token passes (--ffn)", 0},
     {"window", OPT_WINDOW, "N", 0, "gemma2, gemma3, phi3: positions that a layer with a window sees (512)", 0},
+    {"delta-heads", OPT_DELTA_HEADS, "N", 0,
+     "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
+    {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half of --delta-heads)", 0},
+    {"delta-dim", OPT_DELTA_DIM, "N", 0, "Width of these heads (128, at most dim)", 0},
+    {"attention-every", OPT_ATTENTION_EVERY, "N", 0, "Every so many-th layer has attention instead (4)", 0},
+>>>>>>> hyb
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
-    {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q4_K_M, Q5_K_M",
+    {"type", OPT_TYPE, "TYPE", 0,
+     "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, Q4_K_M, "
+     "Q5_K_M",
      0},
     {"tie", OPT_TIE, NULL, 0, "The output matrix is the embedding", 0},
     {"rope-base", OPT_ROPE_BASE, "F", 0, "Base of the rotary frequencies (10000; qwen: 1000000)", 0},
@@ -146,6 +173,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_EXPERT_FFN: p->expert_ffn = whole_number(state, arg, 1 << 20); return 0;
     case OPT_SHARED_FFN: p->shared_ffn = whole_number(state, arg, 1 << 20); return 0;
     case OPT_WINDOW: p->window = whole_number(state, arg, 1 << 24); return 0;
+    case OPT_DELTA_HEADS: p->delta_heads = whole_number(state, arg, 1024); return 0;
+    case OPT_DELTA_KEY_HEADS: p->delta_key_heads = whole_number(state, arg, 1024); return 0;
+    case OPT_DELTA_DIM: p->delta_dim = whole_number(state, arg, 512); return 0;
+    case OPT_ATTENTION_EVERY: p->attention_interval = whole_number(state, arg, 1000); return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
@@ -157,23 +188,45 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 static int complete_experts(ModelPlan *p, fr_error *err) {
-    if (plan_is(p, "qwen2moe qwen3moe") && !p->n_experts) p->n_experts = 8;
-    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe"))
-        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no experts; llama, qwen2moe and qwen3moe do",
+<<<<<<< HEAD
+    if (plan_is(p, "qwen2moe qwen3moe gpt-oss") && !p->n_experts) p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss"))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "architecture %s has no experts; llama, qwen2moe, qwen3moe and gpt-oss do", p->arch);
+=======
+    if (plan_is(p, "qwen2moe qwen3moe qwen35moe qwen3next") && !p->n_experts) p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe qwen35moe qwen3next"))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "architecture %s has no experts; llama, qwen2moe, qwen3moe, qwen35moe and qwen3next do",
                          p->arch);
+>>>>>>> hyb
     if (!p->n_experts) return FR_OK;
     if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
     if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
-    if (plan_is(p, "qwen2moe") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
+    if (plan_is(p, "qwen2moe qwen35moe qwen3next") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
     if (p->n_experts_used > p->n_experts)
         return error_set(err, FR_ERR_ARGUMENT, "a token cannot use %lld of %lld experts", (long long)p->n_experts_used,
                          (long long)p->n_experts);
     return FR_OK;
 }
 
+static int complete_delta_net(ModelPlan *p, fr_error *err) {
+    bool is_hybrid = plan_is(p, HYBRIDS);
+    if (!is_hybrid && (p->delta_heads || p->delta_key_heads || p->delta_dim || p->attention_interval))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no recurrent layers; " HYBRIDS " do", p->arch);
+    if (!is_hybrid) return FR_OK;
+    if (!p->delta_dim) p->delta_dim = p->dim < 128 ? p->dim : 128;
+    if (!p->delta_heads) p->delta_heads = 2 * p->dim / p->delta_dim;
+    if (!p->delta_key_heads) p->delta_key_heads = p->delta_heads % 2 ? p->delta_heads : p->delta_heads / 2;
+    if (!p->attention_interval) p->attention_interval = 4;
+    if (p->delta_heads % p->delta_key_heads == 0) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%lld value heads cannot share %lld key heads evenly",
+                     (long long)p->delta_heads, (long long)p->delta_key_heads);
+}
+
 /* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
-    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3");
+    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 " HYBRIDS);
     uint32_t file_type;
     if (!p->n_layers) p->n_layers = 4;
     if (!p->dim) p->dim = 256;
@@ -184,7 +237,12 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (!p->n_context) p->n_context = 2048;
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
     if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
-    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite"))
+<<<<<<< HEAD
+    if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
+    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss"))
+=======
+    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite " HYBRIDS))
+>>>>>>> hyb
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
@@ -194,7 +252,8 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->head_dim < 2 || p->head_dim % 2 != 0)
         return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
-    return complete_experts(p, err);
+    int status = complete_delta_net(p, err);
+    return status ? status : complete_experts(p, err);
 }
 
 static void set_string(GgufWriter *w, const char *key, const char *v) { gguf_set_string(w, key, v, strlen(v)); }
@@ -207,7 +266,11 @@ static const char *arch_key(const ModelPlan *p, const char *name, char key[96]) 
 static void set_rope(GgufWriter *w, const ModelPlan *p) {
     char key[96];
     gguf_set_f32(w, arch_key(p, "rope.freq_base", key), (float)p->rope_base);
-    gguf_set_u32(w, arch_key(p, "rope.dimension_count", key), (uint32_t)p->head_dim);
+    uint32_t n_rot = (uint32_t)p->head_dim;
+    if (plan_is(p, HYBRIDS) && n_rot % 8 == 0) n_rot /= 4;
+    gguf_set_u32(w, arch_key(p, "rope.dimension_count", key), n_rot);
+    const int32_t pairs = (int32_t)n_rot / 2, sections[4] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
+    if (plan_is(p, HYBRIDS)) gguf_set_i32s(w, arch_key(p, "rope.dimension_sections", key), sections, 4);
     if (p->rope_scaling != ROPE_LINEAR && p->rope_scaling != ROPE_YARN) return; /* llama3 is a tensor */
     set_string(w, arch_key(p, "rope.scaling.type", key), p->rope_scaling == ROPE_LINEAR ? "linear" : "yarn");
     gguf_set_f32(w, arch_key(p, "rope.scaling.factor", key), (float)p->rope_factor);
@@ -224,6 +287,14 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
     }
     if (p->shared_ffn) gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
     if (p->window) gguf_set_u32(w, arch_key(p, "attention.sliding_window", key), (uint32_t)p->window);
+    if (p->attention_interval) {
+        gguf_set_u32(w, arch_key(p, "ssm.conv_kernel", key), PLAN_CONV);
+        gguf_set_u32(w, arch_key(p, "ssm.state_size", key), (uint32_t)p->delta_dim);
+        gguf_set_u32(w, arch_key(p, "ssm.group_count", key), (uint32_t)p->delta_key_heads);
+        gguf_set_u32(w, arch_key(p, "ssm.time_step_rank", key), (uint32_t)p->delta_heads);
+        gguf_set_u32(w, arch_key(p, "ssm.inner_size", key), (uint32_t)(p->delta_heads * p->delta_dim));
+        gguf_set_u32(w, arch_key(p, "full_attention_interval", key), (uint32_t)p->attention_interval);
+    }
     if (plan_is(p, "gemma2")) {
         gguf_set_f32(w, arch_key(p, "attn_logit_softcapping", key), 50);
         gguf_set_f32(w, arch_key(p, "final_logit_softcapping", key), 30);

@@ -73,10 +73,10 @@ typedef struct DeviceOptions {
 
 typedef struct ContextOptions {
     KvType kv_type;
-    int32_t n_slots;     /* token slots of the KV cache */
-    int32_t n_ctx;       /* longest sequence */
-    int32_t max_rows;    /* in one forward and its extensions */
-    int32_t n_sequences; /* each has a state of the recurrent layers, if the model has such layers */
+    int32_t n_slots;  /* token slots of the KV cache */
+    int32_t n_ctx;    /* longest sequence */
+    int32_t max_rows; /* in one forward and its extensions */
+    int32_t n_states; /* of the recurrent layers, if the model has such layers: the first are those of the sequences */
 } ContextOptions;
 
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
@@ -91,7 +91,7 @@ typedef struct RowPlace {
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;
 
-/* The recurrent state of sequence `to` becomes that of `from` (after `length` tokens; with none of them, it is all zeros),
+/* The recurrent state `to` becomes state `from` (after `length` tokens; with none of them, it is all zeros),
  * moved on by n_rows rows of the last forward and its extensions, each the parent of the next. */
 typedef struct StateStep {
     int32_t from, to, length, n_rows;
@@ -172,8 +172,8 @@ struct Backend {
     /* Takes memory for the logits of n rows of one forward, where there is less so far: with a large vocabulary they are
      * the largest results. After a failure all is as before. NULL: context_open takes it for max_rows. */
     int (*reserve_logits)(Context *c, int32_t n, fr_error *err);
-    /* Moves recurrent states on, of different sequences, none of which is `from` of another step: a forward only reads the
-     * states of the committed tokens. n 0 where the model has none. */
+    /* Moves recurrent states on, different ones, none of which is `from` of another step: a forward only reads the states
+     * of the committed tokens, state i for sequence i. */
     void (*advance_states)(Context *c, const StateStep *steps, int32_t n);
     /* Keys and values of n slots from one place to another, which may overlap; and of one slot, all one small
      * constant. */

@@ -64,7 +64,7 @@ static int open_all(Executor *e, Device *device, fr_error *err) {
                                     .n_slots = (int32_t)n_pages * o->page_size,
                                     .n_ctx = o->n_ctx,
                                     .max_rows = o->max_rows,
-                                    .n_sequences = o->max_sequences};
+                                    .n_states = SEQUENCE_STATES_EACH * o->max_sequences};
     int status = e->backend->context_open(&e->context, device, e->weights, &context, err);
     if (!status) status = executor_reserve_logits(e, o->max_logits ? o->max_logits : o->max_rows, err);
     if (status) return status;
@@ -138,6 +138,7 @@ void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n) {
     kv_sequence_share(&e->kv, from, to, n);
     sequence_states_share(&e->states, from, to, n);
 }
+void executor_sequence_mark(Executor *e, int32_t sequence, int32_t n) { sequence_states_mark(&e->states, sequence, n); }
 void executor_sequence_close(Executor *e, int32_t sequence) {
     kv_sequence_close(&e->kv, sequence);
     sequence_states_truncate(&e->states, sequence, 0);

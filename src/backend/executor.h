@@ -47,10 +47,13 @@ int32_t executor_n_vocab(const Executor *e);
 int executor_sequence_open(Executor *e, int32_t *out, fr_error *err);
 int executor_sequence_fork(Executor *e, int32_t from, int32_t *out, fr_error *err);
 /* The most of the first n tokens of a sequence (or those that it will have) to which it can be cut or which another can
- * share: n; less, and mostly none, if the model has a recurrent state, which exists only after the tokens of the last
- * forward (sequence_states.h). executor_sequence_share and _truncate go by it: ask for the length afterwards. */
+ * share: n; less if the model has a recurrent state, which is known only after the tokens of the last forward, after those
+ * that were marked, and after none (sequence_states.h). executor_sequence_share and _truncate go by it: ask for the length afterwards. */
 int32_t executor_sequence_reach(const Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_share(Executor *e, int32_t from, int32_t to, int32_t n);
+/* Keeps the recurrent state after the first n tokens, if there is one and it is known, in the place of what was marked
+ * before: the sequence can be cut to them later. */
+void executor_sequence_mark(Executor *e, int32_t sequence, int32_t n);
 void executor_sequence_close(Executor *e, int32_t sequence);
 int32_t executor_sequence_length(const Executor *e, int32_t sequence);
 void executor_sequence_truncate(Executor *e, int32_t sequence, int32_t length);

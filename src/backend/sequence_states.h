@@ -10,6 +10,7 @@
 typedef struct SequenceState {
     int32_t length;           /* tokens that the state has taken in */
     int32_t first, n_pending; /* rows [first, first + n_pending) of SequenceStates.pending follow these */
+    int32_t mark;             /* tokens that the state kept beside it has taken in; 0: none is kept */
 } SequenceState;
 
 typedef struct SequenceStates {
@@ -20,6 +21,9 @@ typedef struct SequenceStates {
     StateStep *steps; /* [n_sequences] scratch */
     Arena arena;
 } SequenceStates;
+
+/* States that a context needs for each sequence: its own, and one that it can go back to. */
+enum { SEQUENCE_STATES_EACH = 2 };
 
 /* All states are empty. */
 int sequence_states_open(SequenceStates *s, Context *c, int32_t n_sequences, int32_t max_rows, fr_error *err);
@@ -36,6 +40,8 @@ void sequence_states_apply(SequenceStates *s);
 void sequence_states_truncate(SequenceStates *s, int32_t sequence, int32_t length);
 /* `to` becomes the first n tokens of `from`, where sequence_states_reach(from, n) is n. */
 void sequence_states_share(SequenceStates *s, int32_t from, int32_t to, int32_t n);
+/* Keeps the state after n tokens, where sequence_states_reach(sequence, n) is n. */
+void sequence_states_mark(SequenceStates *s, int32_t sequence, int32_t n);
 /* The sequence has n tokens more that were never run; its state becomes zeros. */
 void sequence_states_pad(SequenceStates *s, int32_t sequence, int32_t n);
 

@@ -95,7 +95,7 @@ typedef struct Kernels {
     void (*silu_mul)(float *gate, const float *up, int64_t n);
     /* gate = gelu(gate) * up, gelu(x) = x / (1 + exp(-x (a + b x^2))) with a = 2 sqrt(2/pi), b = 0.044715 a */
     void (*gelu_mul)(float *gate, const float *up, int64_t n);
-    /* x = x / (1 + exp(-gate)) */
+    /* x = x / (1 + exp(-gate)); NaN where the gate is NaN or infinite */
     void (*sigmoid_mul)(float *x, const float *gate, int64_t n);
     /* x = cap * tanh(x / cap), tanh(y) = 1 - 2 / (exp(2y) + 1); NaN where x is NaN or infinite */
     void (*soft_cap)(float *x, int64_t n, float cap);

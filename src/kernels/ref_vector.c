@@ -82,7 +82,7 @@ void ref_gelu_mul(float *gate, const float *up, int64_t n) {
 }
 
 void ref_sigmoid_mul(float *x, const float *gate, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] = x[i] / (1.0f + ref_exp(0.0f - gate[i]));
+    for (int64_t i = 0; i < n; i++) x[i] = x[i] / (1.0f + ref_exp(0.0f - gate[i])) + gate[i] * 0.0f;
 }
 
 void ref_soft_cap(float *x, int64_t n, float cap) {

@@ -75,12 +75,15 @@ static void gelu_mul(float *gate, const float *up, int64_t n) {
     v_store_n(gate + i, n - i, v_mul(gelu(v_load_n(gate + i, n - i)), v_load_n(up + i, n - i)));
 }
 
+INLINE Vf gated(Vf x, Vf gate) {
+    Vf y = v_div(x, v_add(v_set(1), v_exp(v_sub(v_zero(), gate))));
+    return v_add(y, v_mul(gate, v_zero()));
+}
+
 static void sigmoid_mul(float *x, const float *gate, int64_t n) {
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        v_store(x + i, v_div(v_load(x + i), v_add(v_set(1), v_exp(v_sub(v_zero(), v_load(gate + i))))));
-    Vf last = v_load_n(gate + i, n - i);
-    v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), v_add(v_set(1), v_exp(v_sub(v_zero(), last)))));
+    for (; i + LANES <= n; i += LANES) v_store(x + i, gated(v_load(x + i), v_load(gate + i)));
+    v_store_n(x + i, n - i, gated(v_load_n(x + i, n - i), v_load_n(gate + i, n - i)));
 }
 
 INLINE Vf capped(Vf x, Vf cap) {

@@ -32,7 +32,7 @@ typedef struct ArchNames {
 const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next;
+    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 

@@ -5,12 +5,12 @@
  * number, and the rotation is the ordinary one. */
 #include "model/arch.h"
 
-enum { MAX_DIM = 512, MAX_HEADS = 1024, MAX_CONV = 16 };
+enum { MAX_HEADS = 1024 };
 
 void arch_delta_keys(KeyReader *r, Hparams *h) {
     DeltaNetShape *d = &h->delta;
-    d->n_conv = key_int(r, "ssm.conv_kernel", -1, 2, MAX_CONV);
-    d->dim = key_int(r, "ssm.state_size", -1, 2, MAX_DIM);
+    d->n_conv = key_int(r, "ssm.conv_kernel", -1, 2, MODEL_MAX_CONV);
+    d->dim = key_int(r, "ssm.state_size", -1, 2, MODEL_MAX_DELTA_DIM);
     d->n_key_heads = key_int(r, "ssm.group_count", -1, 1, MAX_HEADS);
     d->n_value_heads = key_int(r, "ssm.time_step_rank", -1, d->n_key_heads, MAX_HEADS);
     int32_t whole = d->n_value_heads / d->n_key_heads * d->n_key_heads;

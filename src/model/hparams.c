@@ -113,7 +113,9 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     KeyReader r = {.g = g, .arch = arch_name(h->arch), .err = err};
     h->n_layer = key_int(&r, "block_count", -1, 1, 1024);
     h->n_embd = key_int(&r, "embedding_length", -1, 2, 1 << 18);
-    h->n_ff = key_int(&r, "feed_forward_length", -1, 1, 1 << 20);
+    int64_t of_experts = -1; /* what models without another feed-forward part have in its place */
+    (void)gguf_get_i64(g, full_key(&r, "expert_feed_forward_length"), &of_experts);
+    h->n_ff = key_int(&r, "feed_forward_length", of_experts, 1, 1 << 20);
     h->n_head = key_int(&r, "attention.head_count", -1, 1, 1 << 12);
     h->n_head_kv = key_int(&r, "attention.head_count_kv", h->n_head, 1, h->n_head);
     h->n_ctx_train = key_int(&r, "context_length", -1, 1, 1 << 28);

@@ -21,6 +21,7 @@ typedef enum Arch {
     ARCH_QWEN35,
     ARCH_QWEN35MOE,
     ARCH_QWEN3NEXT,
+    ARCH_GPT_OSS,
     ARCH_COUNT
 } Arch;
 

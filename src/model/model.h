@@ -28,8 +28,9 @@ typedef enum FeedForwardKind {
 } FeedForwardKind;
 
 typedef enum Activation {
-    ACTIVATION_SILU, /* x / (1 + exp(-x)) */
-    ACTIVATION_GELU, /* by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+    ACTIVATION_SILU,           /* x / (1 + exp(-x)) */
+    ACTIVATION_GELU,           /* by tanh: x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+    ACTIVATION_CLAMPED_SWIGLU, /* of gpt-oss: x / (1 + exp(-1.702 x)), x at most 7; and up x, within -7..7, gains 1 */
 } Activation;
 
 /* Gated DeltaNet (arXiv 2412.06464): a matrix S [dim][dim] for each value head in the place of earlier keys and values.
@@ -66,8 +67,10 @@ static inline int32_t delta_alpha_place(const DeltaNetSpec *d, int32_t h) {
 
 /* Under the root, in the place of a norm's eps. */
 #define DELTA_NORM_EPS 1e-6
+#define SWIGLU_ALPHA 1.702f
+#define SWIGLU_LIMIT 7.0f
 
-enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64 };
+enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16, MODEL_MAX_DELTA_DIM = 512 };
 
 /* One layer. Matrices are [n_out][n_in] tensors of the file; vectors are floats owned by the Model. NULL: the layer
  * has none. */
@@ -82,6 +85,7 @@ typedef struct LayerSpec {
     bool gates_output; /* q is [2 q_dim]: each head's queries, then a gate g of what it reads: times 1 / (1 + exp(-g)) */
     const GgufTensor *o;                   /* [n_embd][q_dim]; of MIXER_DELTA_NET [n_embd][values] */
     const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
+    const float *o_bias;                   /* [n_embd] */
     const float *q_norm, *k_norm;          /* [head_dim], of each head */
     const float *sinks;                    /* [n_head] a logit that joins each head's softmax and carries no value */
     const float *post_attn_norm;           /* [n_embd] of what attention adds to the residual stream */
@@ -96,7 +100,9 @@ typedef struct LayerSpec {
     const GgufTensor *down;      /* [n_embd][n_ff]; of experts [n_expert][n_embd][n_ff] */
 
     /* FFN_EXPERTS: */
-    const GgufTensor *router; /* [n_expert][n_embd] */
+    const GgufTensor *router;                     /* [n_expert][n_embd] */
+    const float *router_bias;                     /* [n_expert] of its logits */
+    const float *gate_bias, *up_bias, *down_bias; /* [n_expert] of n_ff, n_ff and n_embd */
     int32_t n_expert_used;
     bool keeps_probabilities; /* the weights of the chosen are their probabilities among all; false: they sum to 1 */
     const GgufTensor *shared_gate, *shared_up, *shared_down; /* an expert that every row passes */

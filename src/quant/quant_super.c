@@ -75,7 +75,7 @@ static bool solve_range_super(const RangeSuper *k, float *d, float *dmin) {
 
 void range_super_search(RangeSuper *k) {
     RangeSuper best = *k;
-    Fit wanted[SUPER_SUBS_MAX];
+    Fit wanted[SUPER_SUBS_MAX] = {{0, 0}};
     float scale = 0, low = 0;
     uint8_t half[2];
     for (int b = 0; b < N / k->sub; b++) {
@@ -126,7 +126,8 @@ static double choose_scales(ScaleSuper *k, const float wanted[]) {
 static bool solve_scale_super(const ScaleSuper *k, float *d) {
     double aa = 0, ax = 0;
     for (int i = 0; i < N; i++) {
-        double a = (double)k->s[i / k->sub] * (double)k->q[i];
+        int sub = i / k->sub;
+        double a = (double)k->s[sub] * (double)k->q[i];
         aa += (double)k->w[i] * a * a, ax += (double)k->w[i] * a * (double)k->x[i];
     }
     *d = (float)(ax / aa);
@@ -140,7 +141,7 @@ static Fit fit_sub(const ScaleSuper *k, int b) {
 
 void scale_super_search(ScaleSuper *k) {
     ScaleSuper best = *k;
-    float wanted[SUPER_SUBS_MAX], extreme = 0;
+    float wanted[SUPER_SUBS_MAX] = {0}, extreme = 0;
     uint8_t half[2];
     for (int b = 0; b < N / k->sub; b++) {
         wanted[b] = fit_sub(k, b).scale;

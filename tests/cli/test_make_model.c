@@ -86,6 +86,16 @@ static void shapes_are_as_asked(void **state) {
     GgufString s;
     assert_true(gguf_get_string(g, "qwen2.rope.scaling.type", &s) && s.n == 4 && memcmp(s.data, "yarn", 4) == 0);
     gguf_close(g);
+    g = made(
+        "--arch qwen3next --layers 2 --dim 64 --delta-heads 6 --delta-key-heads 3 --delta-dim 16 --attention-every 2 "
+        "--type F16");
+    assert_tensor(g, "blk.0.attn_qkv.weight", TYPE_F16, 64, 192);
+    assert_tensor(g, "blk.0.ssm_conv1d.weight", TYPE_F32, 4, 192);
+    assert_tensor(g, "blk.0.ssm_ba.weight", TYPE_F16, 64, 12);
+    assert_tensor(g, "blk.0.ssm_out.weight", TYPE_F16, 96, 64);
+    assert_tensor(g, "blk.1.attn_q.weight", TYPE_F16, 64, 128);
+    assert_true(gguf_get_u32(g, "qwen3next.ssm.time_step_rank", &v) && v == 6);
+    gguf_close(g);
 }
 
 static void mixes_give_more_bits_where_llama_cpp_does(void **state) {
@@ -226,7 +236,13 @@ static void nonsense_is_refused(void **state) {
         const char *says;
     } cases[] = {
         {"--arch bert", 2, "unknown architecture 'bert'"},
+<<<<<<< HEAD
+        {"--type IQ2_XS", 2, "unknown type or mix 'IQ2_XS'"},
+=======
+        {"--delta-dim 16", 2, "architecture llama has no recurrent layers"},
+        {"--arch qwen35 --delta-heads 5 --delta-key-heads 2", 2, "5 value heads cannot share 2 key heads evenly"},
         {"--type Q2_K", 2, "unknown type or mix 'Q2_K'"},
+>>>>>>> hyb
         {"--heads 4 --kv-heads 3", 2, "cannot share"},
         {"--head-dim 7", 2, "the width must be even"},
         {"--vocab 100", 2, "--vocab must be from 259"},

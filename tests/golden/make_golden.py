@@ -168,7 +168,53 @@ def q6_k(b):
     return out
 
 
+def q2_k(b):
+    d, dmin = half(b[80:82]), half(b[82:84])
+    out = []
+    for i in range(256):
+        s, q = b[i // 16], b[16 + i // 128 * 32 + i % 32] >> i % 128 // 32 * 2 & 3
+        out.append(d * (s & 15) * q - dmin * (s >> 4))
+    return out
+
+
+def q3_k(b):
+    d, scales = half(b[108:110]), b[96:108]
+    out = []
+    for i in range(256):
+        j = i // 16
+        s = scales[j % 8] >> j // 8 * 4 & 15 | (scales[8 + j % 4] >> j // 4 * 2 & 3) << 4
+        q = b[32 + i // 128 * 32 + i % 32] >> i % 128 // 32 * 2 & 3 | (b[i % 32] >> i // 32 & 1) << 2
+        out.append(d * (s - 32) * (q - 4))
+    return out
+
+
+IQ4 = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+def iq4_nl(b):
+    return [half(b[:2]) * IQ4[q] for q in nibbles(b[2:18])]
+
+
+def iq4_xs(b):
+    d, high = half(b[:2]), int.from_bytes(b[2:4], "little")
+    out = []
+    for j in range(8):
+        s = (b[4 + j // 2] >> j % 2 * 4 & 15 | (high >> 2 * j & 3) << 4) - 32
+        out += [d * s * IQ4[q] for q in nibbles(b[8 + 16 * j : 24 + 16 * j])]
+    return out
+
+
+def mxfp4(b):
+    return [2.0 ** (b[0] - 127) * FP4[q] for q in nibbles(b[1:17])]
+
+
 TYPES = {
+    10: (256, 84, q2_k),
+    11: (256, 110, q3_k),
+    20: (32, 18, iq4_nl),
+    23: (256, 136, iq4_xs),
+    39: (32, 17, mxfp4),
     0: (1, 4, lambda b: struct.unpack("<f", b)),
     1: (1, 2, lambda b: (half(b),)),
     2: (32, 18, q4_0),
@@ -208,7 +254,7 @@ class Rope:
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -304,7 +350,7 @@ class Model:
         self.attn_scale = extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
         self.n_expert_used = extra("expert_used_count", 0)
         window, n_layer = extra("attention.sliding_window", 0), key("block_count")
-        has_window = {"gemma2": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
+        has_window = {"gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
         local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
         self.embedding = g.rows("token_embd.weight")
         self.output = g.rows("output.weight") or self.embedding
@@ -329,12 +375,14 @@ class Model:
                 for part in ("gate", "up", "down"):
                     rows = g.rows(f"blk.{i}.ffn_{part}_exps.weight")
                     layer[part + "_exps"] = [rows[e * len(rows) // n : (e + 1) * len(rows) // n] for e in range(n)]
+                    layer[part + "_biases"] = g.rows(f"blk.{i}.ffn_{part}_exps.bias")
                     layer[part + "_shexp"] = g.rows(f"blk.{i}.ffn_{part}_shexp.weight")
                 layer["shared_router"] = self.vector(f"blk.{i}.ffn_gate_inp_shexp.weight")
             for n in ["attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
-                      "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"]:
+                      "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight",
+                      "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
-            if self.arch in HYBRIDS:  # the name that other architectures have for another norm
+            if self.arch in (*HYBRIDS, "gpt-oss"):  # the name that other architectures have for another norm
                 layer["ffn_norm.weight"], layer["post_attention_norm.weight"] = layer["post_attention_norm.weight"], None
             layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
             self.layers.append(layer)
@@ -369,11 +417,13 @@ class Model:
                 scores = [self.attn_cap * math.tanh(s / self.attn_cap) for s in scores]
             top = max(scores)
             weights = [math.exp(s - top) for s in scores]
-            total = math.fsum(weights)
+            sink = [math.exp(layer["attn_sinks.weight"][h] - top)] if layer["attn_sinks.weight"] else []
+            total = math.fsum(weights + sink)
             out += [dot(weights, [v[kv][d] for v in layer["values"][first:]]) / total for d in range(self.head_dim)]
         if "gates" in layer:
             out = [v / (1 + math.exp(-g)) for v, g in zip(out, (g for head in layer["gates"] for g in head))]
-        return product(layer["attn_output"], out)
+        out = product(layer["attn_output"], out)
+        return [a + b for a, b in zip(out, layer["attn_output.bias"])] if layer["attn_output.bias"] else out
 
     def activation(self, v):
         if self.gelu:
@@ -383,16 +433,27 @@ class Model:
     def gated(self, gate, up, down, x):
         return product(down, [self.activation(g) * u for g, u in zip(product(gate, x), product(up, x))])
 
+    def gated_expert(self, layer, e, x):
+        return self.gated(layer["gate_exps"][e], layer["up_exps"][e], layer["down_exps"][e], x)
+
+    def oss_expert(self, layer, e, x):
+        """The model card of gpt-oss: SwiGLU with clamping, a factor of 1.702, and 1 added to the linear part."""
+        part = lambda name, v: [a + b for a, b in zip(product(layer[name + "_exps"][e], v), layer[name + "_biases"][e])]
+        gate, up = [min(v, 7.0) for v in part("gate", x)], [max(-7.0, min(v, 7.0)) for v in part("up", x)]
+        return part("down", [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in zip(gate, up)])
+
     def experts(self, layer, x):
         """Qwen2-MoE weights the chosen by their probabilities among all experts, the others by those among the chosen."""
         logits = product(layer["router"], x)
+        if layer["ffn_gate_inp.bias"]:
+            logits = [a + b for a, b in zip(logits, layer["ffn_gate_inp.bias"])]
         top = max(logits)
         p = [math.exp(v - top) for v in logits]
         chosen = sorted(range(len(p)), key=lambda e: -p[e])[: self.n_expert_used]
         total = math.fsum(p) if self.arch == "qwen2moe" else math.fsum(p[e] for e in chosen)
         out = [0.0] * len(x)
         for e in chosen:
-            y = self.gated(layer["gate_exps"][e], layer["up_exps"][e], layer["down_exps"][e], x)
+            y = (self.oss_expert if self.arch == "gpt-oss" else self.gated_expert)(layer, e, x)
             out = [a + p[e] / total * b for a, b in zip(out, y)]
         if layer["gate_shexp"]:
             y = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)

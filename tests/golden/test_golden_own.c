@@ -21,6 +21,7 @@
 
 #include "cli_rig.h"
 #include "engine_rig.h"
+#include "model_patch.h"
 #include "random_model.h"
 
 #include <jansson.h>
@@ -72,6 +73,14 @@ static const struct Case {
      BLOCKS,
      2e-1,
      {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K}, .n_types = 3, .seed = 106}},
+    {"llama-low-blocks",
+     BLOCKS,
+     4e-1,
+     {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_Q2_K, TYPE_Q3_K, TYPE_IQ4_XS}, .n_types = 3, .seed = 140}},
+    {"llama-codebooks",
+     BLOCKS,
+     2e-1,
+     {SHAPE("llama", 2, 64, 4, 2, 96), .types = {TYPE_IQ4_NL, TYPE_MXFP4, TYPE_Q8_0}, .n_types = 3, .seed = 141}},
     {"llama-rope-linear",
      TIGHT,
      2e-5,
@@ -117,6 +126,16 @@ static const struct Case {
       .rope_scaling = "linear", .rope_factor = 8, .seed = 135}},
     {"phi3-f32", TIGHT, 2e-5, {SHAPE("phi3", 2, 64, 4, 2, 96), .seed = 126}},
     {"smollm3-f32", TIGHT, 2e-5, {SHAPE("smollm3", 4, 64, 4, 2, 96), .tied = true, .rope_base = 5e6, .seed = 137}},
+    {"gpt-oss-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("gpt-oss", 3, 64, 4, 2, 96), .head_dim = 24, .n_expert = 7, .n_expert_used = 3, .n_ff_expert = 80,
+      .window = 11, .rope_base = 1.5e5, .rope_scaling = "yarn", .rope_factor = 8, .rope_n_ctx_orig = 128, .seed = 142}},
+    {"gpt-oss-mxfp4",
+     BLOCKS,
+     2e-1,
+     {SHAPE("gpt-oss", 2, 96, 4, 2, 96), .head_dim = 24, .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 64,
+      .window = 9, .rope_base = 1.5e5, .types = {TYPE_MXFP4, TYPE_Q8_0}, .n_types = 2, .seed = 143}},
     {"granite-f32", TIGHT, 2e-5, {SHAPE("granite", 2, 64, 4, 2, 96), .seed = 128}},
     {"qwen35-f32",
      TIGHT,
@@ -270,6 +289,61 @@ static void logits_are_the_stored_ones(void **state) {
     }
 }
 
+/* ---- negative controls: what the values above must catch ------------------------------------------------------------- */
+
+static const struct Case *case_named(const char *name) {
+    int i = 0;
+    while (strcmp(cases[i].name, name) != 0) i++;
+    return &cases[i];
+}
+
+static void expect_caught(const char *model, const Golden *g, const char *what) {
+    compute_logits(model, g, "");
+    double error = exact_error(g);
+    print_message("%-32s error %.2e\n", what, error);
+    if (!(error > 10 * TIGHT)) fail_msg("%s: nobody would notice; the error is %.3e", what, error);
+}
+
+/* Each tensor of a layer that only gpt-oss has, and one of the experts' matrices, with its halves exchanged. */
+static void swapped_halves_are_caught(const struct Case *c, const Golden *g) {
+    static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
+                                          "ffn_gate_inp.bias",  "ffn_gate_exps.bias", "ffn_up_exps.bias",
+                                          "ffn_down_exps.bias", "ffn_up_exps.weight", "ffn_down_exps.weight"};
+    char path[600], bad[600];
+    model_path(c, path, sizeof path);
+    snprintf(bad, sizeof bad, "%s/swapped.gguf", cli_rig_folder());
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        ModelPatch p;
+        char name[64], kept[4];
+        model_patch_open(&p, path);
+        snprintf(name, sizeof name, "blk.1.%s", tensors[i]);
+        char *at = model_patch_tensor(&p, name);
+        size_t half = gguf_find_tensor(p.gguf, name)->bytes / 2 / sizeof kept * sizeof kept;
+        for (size_t k = 0; k < half; k += sizeof kept) {
+            memcpy(kept, at + k, sizeof kept);
+            memcpy(at + k, at + half + k, sizeof kept);
+            memcpy(at + half + k, kept, sizeof kept);
+        }
+        model_patch_write(&p, bad);
+        model_patch_close(&p);
+        expect_caught(bad, g, name);
+    }
+}
+
+static void a_wrong_gpt_oss_is_caught(void **state) {
+    (void)state;
+    struct Case c = *case_named("gpt-oss-f32");
+    Golden g = read_golden(c.name);
+    char path[600];
+    swapped_halves_are_caught(&c, &g);
+    for (int by = -1; by <= 1; by += 2) {
+        c.m.window = case_named("gpt-oss-f32")->m.window + by;
+        model_path(&c, path, sizeof path);
+        expect_caught(path, &g, by < 0 ? "a window of one token less" : "a window of one token more");
+    }
+    json_decref(g.file);
+}
+
 /* ---- greedy texts --------------------------------------------------------------------------------------- */
 
 static void check_greedy(const char *name, fr_engine *e, const Golden *g, const char *draft) {
@@ -325,6 +399,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_the_stored_ones),
         cmocka_unit_test(greedy_texts_are_the_stored_ones),
+        cmocka_unit_test(a_wrong_gpt_oss_is_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

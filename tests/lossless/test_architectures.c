@@ -6,6 +6,7 @@
 #include "model_rig.h"
 #include "random_model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,6 +34,8 @@ static const RandomModel models[] = {
     {SHAPE("qwen35moe", 3, 64, 4, 2, 96), HYBRID(2, 2, 32, 3, 3), EXPERTS(6, 2, 32), .n_ff_shared = 64,
      .types = {TYPE_Q8_0}, .n_types = 1, .seed = 33},
     {SHAPE("qwen3next", 4, 48, 4, 2, 70), HYBRID(1, 3, 20, 2, 4), EXPERTS(5, 2, 24), .n_ff_shared = 40, .seed = 38},
+    {SHAPE("gpt-oss", 3, 64, 4, 2, 96), EXPERTS(7, 3, 32), .head_dim = 24, .window = 7, .types = {TYPE_MXFP4},
+     .n_types = 1, .seed = 12},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 
@@ -115,30 +118,38 @@ static void drafts_and_company_change_nothing(void **state) {
 }
 
 /* The second turn of a conversation: its prompt begins with all of the first. What was read then is not read again, and the
- * text is that of an engine which keeps nothing. A model with a recurrent state keeps the one behind the last token. */
+ * text is that of an engine which keeps nothing; and once more the same. A model with a recurrent state keeps the one behind
+ * the last token, and that at the last border of a page in the prompt. */
 static void a_second_turn_takes_over_the_first(void **state) {
     (void)state;
-    enum { N_MORE = 5 };
-    static Stream first, second[2];
+    enum { N_MORE = 5, PAGE = 4 };
+    static Stream first, second[2], again[2];
     for (int m = 0; m < N_MODELS; m++) {
         fr_model *model = open_random(&models[m]);
         int32_t prompt[N_PROMPT + N_TOKENS + N_MORE];
+        fr_request_options o;
         for (int shares = 0; shares < 2; shares++) {
-            fr_engine *e = rig_open_engine(
-                model,
-                &(fr_engine_options){.n_ctx = 128, .n_threads = 1, .kv_page_size = 4, .prefix_cache = shares ? 2 : -1});
-            fr_request_options o = request_of(prompt, 0);
+            fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_ctx = 128,
+                                                                       .n_threads = 1,
+                                                                       .kv_page_size = PAGE,
+                                                                       .prefix_cache = shares ? 2 : -1});
+            o = request_of(prompt, 0);
             o.drafts = drafts, o.n_drafts = 1;
             rig_run_request(e, &o, &first);
             memcpy(prompt + N_PROMPT, first.tokens, N_TOKENS * sizeof *prompt);
             rig_tokens(77, 300, prompt + N_PROMPT + N_TOKENS, N_MORE);
             o.n_prompt = N_PROMPT + N_TOKENS + N_MORE;
             rig_run_request(e, &o, &second[shares]);
+            rig_run_request(e, &o, &again[shares]);
             fr_engine_close(e);
         }
         rig_assert_same(&second[0], &second[1], models[m].arch);
         if (second[1].stats.n_prompt_shared < N_PROMPT + N_TOKENS - 1)
             fail_msg("%s: %d tokens taken over", models[m].arch, (int)second[1].stats.n_prompt_shared);
+        rig_assert_same(&again[0], &again[1], models[m].arch);
+        int n_most = (int)o.n_prompt - 1, n_again = (int)again[1].stats.n_prompt_shared;
+        if (n_again != (models[m].n_conv ? n_most / PAGE * PAGE : n_most))
+            fail_msg("%s: %d tokens taken over again", models[m].arch, n_again);
         fr_model_close(model);
     }
 }
@@ -165,9 +176,31 @@ static void what_is_special_matters(void **state) {
     }
 }
 
+/* A draft model takes tokens back whenever a draft is rejected. */
+static void a_model_with_recurrent_layers_is_no_draft_model(void **state) {
+    (void)state;
+    fr_error err = {0};
+    fr_model *target = open_random(&models[0]);
+    fr_engine *e = rig_open_engine(target, &(fr_engine_options){.n_ctx = 64, .n_threads = 1});
+    for (int m = 0; m < N_MODELS; m++) {
+        if (!models[m].n_conv) continue;
+        char path[] = "build/draft-XXXXXX", spec[64];
+        int fd = mkstemp(path);
+        assert_true(fd >= 0);
+        close(fd);
+        if (random_model_write(&models[m], path, &err)) fail_msg("%s", err.message);
+        snprintf(spec, sizeof spec, "sps:model=%s", path);
+        assert_int_equal(fr_engine_open_draft(e, spec, &err), FR_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.message, "recurrent layers cannot be draft models"));
+        unlink(path);
+    }
+    fr_engine_close(e);
+    fr_model_close(target);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(drafts_and_company_change_nothing),
-                                       cmocka_unit_test(a_second_turn_takes_over_the_first),
-                                       cmocka_unit_test(what_is_special_matters)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drafts_and_company_change_nothing), cmocka_unit_test(a_second_turn_takes_over_the_first),
+        cmocka_unit_test(a_model_with_recurrent_layers_is_no_draft_model), cmocka_unit_test(what_is_special_matters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

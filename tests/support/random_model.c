@@ -44,6 +44,11 @@ static void add_vector(Maker *k, const char *name, int64_t n, double mean, doubl
     gguf_add_tensor(k->w, name, TYPE_F32, 1, &n, gaussians(k, n, mean, std));
 }
 
+/* n vectors, one behind the other. */
+static void add_vectors(Maker *k, const char *name, int64_t n_in, int64_t n, double mean, double std) {
+    gguf_add_tensor(k->w, name, TYPE_F32, 2, (int64_t[]){n_in, n}, gaussians(k, n_in * n, mean, std));
+}
+
 /* n matrices, one behind the other. */
 static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out, int64_t n, double std) {
     TensorType type = k->m->n_types ? k->m->types[k->n_matrices++ % k->m->n_types] : TYPE_F32;
@@ -58,10 +63,6 @@ static void add_matrices(Maker *k, const char *name, int64_t n_in, int64_t n_out
 
 static void add_matrix(Maker *k, const char *name, int64_t n_in, int64_t n_out, double std) {
     add_matrices(k, name, n_in, n_out, 1, std);
-}
-
-static void add_table(Maker *k, const char *name, int64_t n_in, int64_t n_out, double std) {
-    gguf_add_tensor(k->w, name, TYPE_F32, 2, (int64_t[]){n_in, n_out}, gaussians(k, n_in * n_out, 0, std));
 }
 
 static int32_t head_dim_of(const RandomModel *m) { return m->head_dim ? m->head_dim : m->n_embd / m->n_head; }
@@ -80,7 +81,8 @@ static void add_layer(Maker *k, int32_t i) {
     const RandomModel *m = k->m;
     int64_t q_dim = (int64_t)m->n_head * head_dim_of(m), kv_dim = (int64_t)m->n_head_kv * head_dim_of(m);
     double gain = m->tied ? 1.6 : 1.0;
-    bool biases = m->biases || is_one_of(m->arch, "qwen2 qwen2moe"),
+    bool oss = is_one_of(m->arch, "gpt-oss");
+    bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe"),
          norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
     bool experts = m->n_expert > 0, shared = m->n_ff_shared > 0, hybrid = m->n_conv > 0;
@@ -116,16 +118,24 @@ static void add_layer(Maker *k, int32_t i) {
         {"ssm_a", m->n_value_heads, 0, -0.2, 0.04, delta, 0},
         {"ssm_norm.weight", m->delta_dim, 0, 1, 0.1, delta, 0},
         {"ssm_out.weight", n_values, m->n_embd, 0, 2 * gain / sqrt((double)n_values), delta, 0},
-        {"post_attention_norm.weight", m->n_embd, 0, hybrid ? 1 : 6, hybrid ? 0.1 : 0.3, post_norms || hybrid, 0},
-        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid, 0},
+        {"attn_output.bias", m->n_embd, 0, 0, 0.2, oss, 0},
+        {"attn_sinks.weight", m->n_head, 0, 1, 1, oss, 0},
+        {"post_attention_norm.weight", m->n_embd, 0, !post_norms ? 1 : 6, !post_norms ? 0.1 : 0.3,
+         post_norms || hybrid || oss, 0},
+        {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss, 0},
         {"ffn_gate.weight", m->n_embd, m->n_ff, 0, in, !experts && !fused, 0},
         {"ffn_up.weight", m->n_embd, fused ? 2 * m->n_ff : m->n_ff, 0, in, !experts, 0},
         {"ffn_down.weight", m->n_ff, m->n_embd, 0, gain / sqrt(m->n_ff), !experts, 0},
         {"post_ffw_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
         {"ffn_gate_inp.weight", m->n_embd, m->n_expert, 0, 3 * in, experts, 0},
-        {"ffn_gate_exps.weight", m->n_embd, m->n_ff_expert, 0, in, experts, m->n_expert},
-        {"ffn_up_exps.weight", m->n_embd, m->n_ff_expert, 0, in, experts, m->n_expert},
-        {"ffn_down_exps.weight", m->n_ff_expert, m->n_embd, 0, 2 * gain / sqrt(m->n_ff_expert), experts, m->n_expert},
+        {"ffn_gate_inp.bias", m->n_expert, 0, 0, 1, oss, 0},
+        {"ffn_gate_exps.weight", m->n_embd, m->n_ff_expert, 0, oss ? 4 * in : in, experts, m->n_expert}, /* beyond 7 */
+        {"ffn_up_exps.weight", m->n_embd, m->n_ff_expert, 0, oss ? 4 * in : in, experts, m->n_expert},
+        {"ffn_down_exps.weight", m->n_ff_expert, m->n_embd, 0, (oss ? 0.3 : 2) * gain / sqrt(m->n_ff_expert), experts,
+         m->n_expert},
+        {"ffn_gate_exps.bias", m->n_ff_expert, 0, 0, 0.5, oss, m->n_expert},
+        {"ffn_up_exps.bias", m->n_ff_expert, 0, 0, 0.5, oss, m->n_expert},
+        {"ffn_down_exps.bias", m->n_embd, 0, 0, 0.5, oss, m->n_expert},
         {"ffn_gate_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
@@ -135,7 +145,9 @@ static void add_layer(Maker *k, int32_t i) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
         if (!tensors[t].wanted) continue;
-        if (tensors[t].n < 0) add_table(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
+        if (tensors[t].n < 0) add_vectors(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].mean, tensors[t].std);
+        else if (tensors[t].n && !tensors[t].n_out)
+            add_vectors(k, name, tensors[t].n_in, tensors[t].n, tensors[t].mean, tensors[t].std);
         else if (tensors[t].n) add_matrices(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].n, tensors[t].std);
         else if (tensors[t].n_out) add_matrix(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].std);
         else add_vector(k, name, tensors[t].n_in, tensors[t].mean, tensors[t].std);

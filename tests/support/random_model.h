@@ -23,7 +23,7 @@ typedef struct RandomModel {
     bool rope_factors;                             /* a tensor rope_freqs.weight as Llama 3.1 has it */
     int32_t n_expert, n_expert_used, n_ff_expert;  /* 0: no experts */
     int32_t n_ff_shared;                           /* qwen2moe; 0: no expert that every row passes */
-    int32_t window;                                /* gemma2, gemma3, phi3 */
+    int32_t window;                                /* gemma2, gemma3, phi3, gpt-oss */
     int32_t n_key_heads, n_value_heads, delta_dim; /* qwen35, qwen35moe, qwen3next: of layers with a recurrent state */
     int32_t n_conv;
     int32_t attention_interval; /* likewise: every so many-th layer has attention */

@@ -185,21 +185,33 @@ static void attention_of_hostile_keys(void **state) {
 
 /* ---- the others ------------------------------------------------------------------------------------------------ */
 
+/* x: a state of as many rows and columns as fit into its n elements, in place, and what is read from it. */
+static void run_delta_rule(const Kernels *t, float *x, const float *y, int64_t n) {
+    int64_t dim = 1;
+    while ((dim + 1) * (dim + 3) <= n) dim++;
+    float k[MAX];
+    memcpy(k, x + dim * dim, (size_t)dim * sizeof *k);
+    t->delta_rule(x, x, dim, k, y, y[0], 0.5f, y + n - dim, x + dim * dim);
+}
+
 static void run_vector(const Kernels *t, int which, float *x, const float *y, int64_t n) {
     if (which == 0) t->rmsnorm(x, x, y, n, 1e-6f);
     if (which == 1) t->add(x, y, n);
     if (which == 2) t->silu_mul(x, y, n);
     if (which == 4) t->gelu_mul(x, y, n);
     if (which == 5) t->soft_cap(x, n, 30);
+    if (which == 6) t->sigmoid_mul(x, y, n);
+    if (which == 7) run_delta_rule(t, x, y, n);
     if (which == 3) t->rope(ROPE_HALVES, x, 1, n, n / 2 * 2, y);
 }
 
 static void norms_and_sums(void **state) {
     (void)state;
-    static const char *const names[] = {"rmsnorm", "add", "silu_mul", "rope", "gelu_mul", "soft_cap"};
+    static const char *const names[] = {"rmsnorm",  "add",      "silu_mul",    "rope",
+                                        "gelu_mul", "soft_cap", "sigmoid_mul", "delta_rule"};
     float x[MAX], y[MAX], want[MAX], got[MAX];
     for (int round = 0; round < N_ROUNDS; round++)
-        for (int which = 0; which < 6; which++) {
+        for (int which = 0; which < 8; which++) {
             int64_t n = 2 + below(MAX - 2);
             make_row(x, n), make_row(y, n);
             memcpy(want, x, sizeof want);

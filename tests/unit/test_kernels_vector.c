@@ -79,12 +79,21 @@ static void elementwise_functions_are_right(void **state) {
                want = v * 0.5 * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))) * (double)w[i];
         close_to("gelu", i, z[i], want, fabs(want) * 2e-6 + 1e-9);
     }
+    memcpy(z, w, N * sizeof *w);
+    ref()->sigmoid_mul(z, x, N);
+    for (int i = 0; i < N; i++) {
+        double want = (double)w[i] / (1 + exp(-(double)x[i]));
+        close_to("sigmoid_mul", i, z[i], want, fabs(want) * 1e-6);
+    }
     memcpy(z, x, N * sizeof *x);
     ref()->soft_cap(z, N, 1.5f);
     for (int i = 0; i < N; i++) close_to("soft_cap", i, z[i], 1.5 * tanh((double)x[i] / 1.5), 5e-7);
     float far[4] = {1e30f, -1e30f, NAN, INFINITY};
     ref()->soft_cap(far, 4, 7);
     assert_true(far[0] == 7 && far[1] == -7 && isnan(far[2]) && isnan(far[3]));
+    float open[4] = {1, 2, 3, NAN};
+    ref()->sigmoid_mul(open, (float[4]){3e38f, NAN, INFINITY, 0}, 4);
+    assert_true(open[0] == 1 && isnan(open[1]) && isnan(open[2]) && isnan(open[3]));
     float edges[4] = {-100, -3e38f, 100, 0}, ones[4] = {1, 1, 1, 1};
     ref()->silu_mul(edges, ones, 4);
     assert_true(fabsf(edges[0]) < 1e-30f && isfinite(edges[1]) && edges[2] == 100 && edges[3] == 0);

@@ -4,6 +4,7 @@
 
 #include "format/gguf_write.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/reference/reference_backend.h"
 #include "model_rig.h"
 
 #include <math.h>
@@ -190,6 +191,65 @@ static void unfit_files_are_refused_by_name(void **state) {
     }
 }
 
+static const RandomModel hybrid = {.arch = "qwen35moe",
+                                   .n_layer = 4,
+                                   .n_embd = 24,
+                                   .n_head = 4,
+                                   .n_head_kv = 2,
+                                   .n_ff = 40,
+                                   .n_vocab = 33,
+                                   .n_expert = 3,
+                                   .n_expert_used = 2,
+                                   .n_ff_expert = 8,
+                                   .n_ff_shared = 10,
+                                   .n_key_heads = 2,
+                                   .n_value_heads = 4,
+                                   .delta_dim = 6,
+                                   .n_conv = 3,
+                                   .attention_interval = 2,
+                                   .seed = 1};
+
+/* Of a model with recurrent layers; code 0: it is opened, with so many layers (n0). */
+static const struct {
+    Change c;
+    fr_code code;
+    const char *says;
+    int n_layer;
+} hybrid_changes[] = {
+    {{.what = NOTHING}, FR_OK, "", 4},
+    {U32("qwen35moe.nextn_predict_layers", 1), FR_OK, "", 3}, /* the last has attention, as such layers have */
+    {U32("qwen35moe.nextn_predict_layers", 4), FR_ERR_FORMAT, "nextn_predict_layers is 4, but", 0},
+    {NO_KEY("qwen35moe.feed_forward_length"), FR_OK, "", 4},
+    {U32("qwen35moe.full_attention_interval", 4), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0},
+    {NO_KEY("qwen35moe.full_attention_interval"), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0},
+    {U32("qwen35moe.ssm.conv_kernel", 4), FR_ERR_FORMAT, "ssm_conv1d.weight has the wrong shape", 0},
+    {U32("qwen35moe.ssm.conv_kernel", 17), FR_ERR_FORMAT, "ssm.conv_kernel is 17, but", 0},
+    {U32("qwen35moe.ssm.state_size", 513), FR_ERR_FORMAT, "ssm.state_size is 513, but", 0},
+    {U32("qwen35moe.ssm.group_count", 3), FR_ERR_FORMAT, "ssm.time_step_rank is 4, but must lie between 3 and 3", 0},
+    {U32("qwen35moe.ssm.inner_size", 25), FR_ERR_FORMAT, "ssm.inner_size is 25, but must lie between 24 and 24", 0},
+    {NO_KEY("qwen35moe.ssm.group_count"), FR_ERR_FORMAT, "ssm.group_count is missing", 0},
+    {NO_TENSOR("blk.0.ssm_a"), FR_ERR_FORMAT, "tensor blk.0.ssm_a is missing", 0},
+    {NO_TENSOR("blk.2.post_attention_norm.weight"), FR_ERR_FORMAT, "post_attention_norm.weight is missing", 0},
+    {SHAPE("blk.1.attn_q.weight", 24, 24, 0), FR_ERR_FORMAT, "attn_q.weight has the wrong shape: 24 x 24 where 24 x 48",
+     0},
+    {SHAPE("blk.0.ssm_dt.bias", 5, 0, 0), FR_ERR_FORMAT, "ssm_dt.bias has the wrong shape", 0},
+};
+
+static void recurrent_layers_are_read_or_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof hybrid_changes / sizeof *hybrid_changes; i++) {
+        Gguf *g;
+        Model *m = NULL;
+        fr_error err = {0};
+        int status = try_open(&hybrid, &hybrid_changes[i].c, &g, &m, &err);
+        if (status != hybrid_changes[i].code || !strstr(err.message, hybrid_changes[i].says))
+            fail_msg("'%s' should be said; status %d: '%s'", hybrid_changes[i].says, status, err.message);
+        if (m) assert_int_equal(m->hparams.n_layer, hybrid_changes[i].n_layer);
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
 static void missing_head_norms_are_refused(void **state) {
     (void)state;
     RandomModel qwen3 = sound;
@@ -327,12 +387,8 @@ static int open_executor(void *w, fr_error *err) {
     return status;
 }
 
-static void refused_memory_is_an_error_and_no_leak(void **state) {
-    (void)state;
-    RandomModel rich = sound;
-    rich.rope_factors = rich.biases = true;
-    rich.arch = "qwen3";
-    Gguf *g = rig_random_gguf(&rich);
+static void refuse_memory(const RandomModel *of, const Backend *backend) {
+    Gguf *g = rig_random_gguf(of);
     int n = fail_each_allocation("model_open", open_model, g);
     assert_true(n > 18); /* 2 layers of 7 vectors, and some more */
     Model *m = NULL;
@@ -340,17 +396,26 @@ static void refused_memory_is_an_error_and_no_leak(void **state) {
     n = fail_each_allocation("weights_open", open_weights, m);
     assert_true(n > 3);
     model_close(m);
-    Weights *w = rig_weights(g, NULL);
+    Weights *w = rig_weights_in(backend, g);
     n = fail_each_allocation("executor_open", open_executor, w);
     assert_true(n > 20);
     rig_weights_close(w);
     gguf_close(g);
 }
 
-/* The forward takes no memory: with every allocation refused it runs as before. */
-static void a_forward_allocates_nothing(void **state) {
+static void refused_memory_is_an_error_and_no_leak(void **state) {
     (void)state;
-    Gguf *g = rig_random_gguf(&sound);
+    RandomModel rich = sound;
+    rich.rope_factors = rich.biases = true;
+    rich.arch = "qwen3";
+    refuse_memory(&rich, &backend_cpu);
+    refuse_memory(&hybrid, &backend_cpu);
+    refuse_memory(&hybrid, &backend_reference);
+}
+
+/* The forward takes no memory: with every allocation refused it runs as before. */
+static void run_without_memory(const RandomModel *of) {
+    Gguf *g = rig_random_gguf(of);
     Weights *m = rig_weights(g, NULL);
     RigOptions o = rig_options(32, 4);
     Executor *e = rig_executor(m, &o);
@@ -369,6 +434,12 @@ static void a_forward_allocates_nothing(void **state) {
     rig_executor_close(e);
     rig_weights_close(m);
     gguf_close(g);
+}
+
+static void a_forward_allocates_nothing(void **state) {
+    (void)state;
+    run_without_memory(&sound);
+    run_without_memory(&hybrid);
 }
 
 static void too_many_slots_are_refused(void **state) {
@@ -394,6 +465,7 @@ static void too_many_slots_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unfit_files_are_refused_by_name),
+        cmocka_unit_test(recurrent_layers_are_read_or_refused),
         cmocka_unit_test(missing_head_norms_are_refused),
         cmocka_unit_test(rope_keys_are_understood),
         cmocka_unit_test(shapes_are_read_from_the_file),

@@ -304,6 +304,8 @@ static void not_every_tensor_is_a_matrix(void **state) {
         {"blk.0.attn_q_norm.weight", 2, 8, false},
         {"output.weight", 2, 1, false},
         {"rope_freqs.weight", 1, 1, false},
+        {"blk.0.ssm_conv1d.weight", 2, 8, false},
+        {"blk.0.ssm_out.weight", 2, 8, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const GgufTensor t = {.name = cases[i].name, .n_dims = cases[i].n_dims, .dims = {64, cases[i].rows, 1, 1}};

@@ -10,6 +10,7 @@ typedef struct ModelPlan {
     const char *arch; /* as in general.architecture: one that forerun runs */
     int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab, n_context; /* 0: not given yet */
     int64_t n_experts, n_experts_used, expert_ffn, shared_ffn, window;                 /* 0: none */
+    int64_t delta_key_heads, delta_heads, delta_dim, attention_interval; /* of recurrent layers; 0: there are none */
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;        /* the output matrix is the embedding */
     double rope_base, bias_std;
@@ -19,6 +20,10 @@ typedef struct ModelPlan {
     const char *vocab_from; /* NULL: make one up */
     const char *out;
 } ModelPlan;
+
+/* Architectures with recurrent layers, and the positions that their convolution sees. */
+#define HYBRIDS "qwen35 qwen35moe qwen3next"
+enum { PLAN_CONV = 4 };
 
 enum { MIN_VOCAB = 3 + 256 }; /* <unk>, <s>, </s>, and a token for each byte */
 

@@ -126,8 +126,9 @@ bool plan_file_type(const char *type, uint32_t *out) {
     static const struct {
         const char *type;
         uint32_t id;
-    } ids[] = {{"F32", 0},   {"F16", 1},     {"Q4_0", 2},  {"Q4_1", 3},    {"Q8_0", 7},  {"Q5_0", 8}, {"Q5_1", 9},
-               {"Q4_K", 14}, {"Q4_K_M", 15}, {"Q5_K", 16}, {"Q5_K_M", 17}, {"Q6_K", 18}, {"BF16", 32}};
+    } ids[] = {{"F32", 0},   {"F16", 1},   {"Q4_0", 2},    {"Q4_1", 3},    {"Q8_0", 7},    {"Q5_0", 8},
+               {"Q5_1", 9},  {"Q4_K", 14}, {"Q4_K_M", 15}, {"Q5_K", 16},   {"Q5_K_M", 17}, {"Q6_K", 18},
+               {"BF16", 32}, {"Q2_K", 10}, {"Q3_K", 11},   {"IQ4_NL", 25}, {"IQ4_XS", 30}, {"MXFP4", 38}};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         if (strcmp(ids[i].type, type) == 0) {
             *out = ids[i].id;
@@ -145,17 +146,18 @@ static bool use_more_bits(int64_t layer, int64_t n) {
 static TensorType fitting(TensorType type, int64_t row_n) {
     size_t bytes;
     if (tensor_type_row_bytes(type, row_n, &bytes)) return type;
-    TensorType next = type == TYPE_Q4_K   ? TYPE_Q5_0
-                      : type == TYPE_Q5_K ? TYPE_Q5_1
-                      : type == TYPE_Q6_K ? TYPE_Q8_0
-                                          : TYPE_F16;
+    TensorType next = type == TYPE_Q4_K                                               ? TYPE_Q5_0
+                      : type == TYPE_Q5_K                                             ? TYPE_Q5_1
+                      : type == TYPE_Q6_K                                             ? TYPE_Q8_0
+                      : type == TYPE_Q2_K || type == TYPE_Q3_K || type == TYPE_IQ4_XS ? TYPE_IQ4_NL
+                                                                                      : TYPE_F16;
     return fitting(next, row_n);
 }
 
 static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n) {
     TensorType type = TYPE_F32;
-    char base[5] = "";
-    snprintf(base, sizeof base, "%.4s", p->type); /* "Q4_K" of "Q4_K_M" */
+    char base[8] = "";
+    snprintf(base, sizeof base, "%.*s", is_mix(p->type) ? 4 : 7, p->type); /* "Q4_K" of "Q4_K_M" */
     if (is_mix(p->type) && more_bits) type = TYPE_Q6_K;
     else fr_assert(tensor_type_from_name(base, &type));
     return fitting(type, row_n);
@@ -210,6 +212,24 @@ static const char *in_layer(char name[64], int64_t layer, const char *part) {
     return name;
 }
 
+/* Decays of about 0.9 a position: a state remembers some ten of them. */
+static void add_delta_net(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    int64_t n = p->delta_heads, values = n * p->delta_dim, channels = values + 2 * p->delta_key_heads * p->delta_dim;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "attn_qkv.weight"), p->dim, channels, 1.7, false);
+    add_matrix(all, w, in_layer(name, l, "attn_gate.weight"), p->dim, values, 1.4, false);
+    if (plan_is(p, "qwen3next")) add_matrix(all, w, in_layer(name, l, "ssm_ba.weight"), p->dim, 2 * n, 1, false);
+    else add_matrix(all, w, in_layer(name, l, "ssm_beta.weight"), p->dim, n, 1, false);
+    if (!plan_is(p, "qwen3next")) add_matrix(all, w, in_layer(name, l, "ssm_alpha.weight"), p->dim, n, 1, false);
+    add(all, w, in_layer(name, l, "ssm_conv1d.weight"), TYPE_F32, PLAN_CONV, channels)->std = 0.7f;
+    add_vector(all, w, in_layer(name, l, "ssm_dt.bias"), n, 0, 0.5);
+    add_vector(all, w, in_layer(name, l, "ssm_a"), n, -0.15, 0.03);
+    add_vector(all, w, in_layer(name, l, "ssm_norm.weight"), p->delta_dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "ssm_out.weight"), values, p->dim, 2, false);
+}
+
 static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
@@ -218,22 +238,42 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
     if (plan_is(p, "phi3")) {
         add_matrix(all, w, in_layer(name, l, "attn_qkv.weight"), p->dim, q + 2 * kv, 1.7, more_bits);
     } else {
-        add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, q, 1.7, false);
+        add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, (plan_is(p, HYBRIDS) ? 2 : 1) * q, 1.7, false);
         add_matrix(all, w, in_layer(name, l, "attn_k.weight"), p->dim, kv, 1.7, false);
         add_matrix(all, w, in_layer(name, l, "attn_v.weight"), p->dim, kv, 1, more_bits);
     }
     add_matrix(all, w, in_layer(name, l, "attn_output.weight"), q, p->dim, 2, false);
     if (plan_is(p, "gemma2 gemma3"))
         add_vector(all, w, in_layer(name, l, "post_attention_norm.weight"), p->dim, 4, 0.3);
-    if (plan_is(p, "qwen2 qwen2moe")) {
+    if (plan_is(p, "gpt-oss")) {
+        add_vector(all, w, in_layer(name, l, "attn_output.bias"), p->dim, 0, 0.1);
+        add_vector(all, w, in_layer(name, l, "attn_sinks.weight"), p->n_heads, 1, 1);
+    }
+    if (plan_is(p, "qwen2 qwen2moe gpt-oss")) {
         add_vector(all, w, in_layer(name, l, "attn_q.bias"), q, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_k.bias"), kv, 0, p->bias_std);
         add_vector(all, w, in_layer(name, l, "attn_v.bias"), kv, 0, p->bias_std);
     }
-    if (plan_is(p, "qwen3 qwen3moe gemma3")) { /* these norms undo the gain of queries and keys, so they carry it */
+    if (plan_is(
+            p,
+            "qwen3 qwen3moe gemma3 " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
+}
+
+static void add_expert_biases(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    const struct {
+        const char *name;
+        int64_t n;
+    } biases[] = {{"ffn_gate_exps.bias", p->expert_ffn},
+                  {"ffn_up_exps.bias", p->expert_ffn},
+                  {"ffn_down_exps.bias", p->dim}};
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "ffn_gate_inp.bias"), p->n_experts, 0, 0.5);
+    for (int i = 0; i < 3; i++)
+        add(all, w, in_layer(name, l, biases[i].name), TYPE_F32, biases[i].n, p->n_experts)->std = 0.1f;
 }
 
 /* A router of gain 3 is sure of its choice, as a trained one is. */
@@ -245,6 +285,7 @@ static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) 
     add_experts_matrix(all, w, in_layer(name, l, "ffn_gate_exps.weight"), p->dim, p->expert_ffn, 1.4, false);
     add_experts_matrix(all, w, in_layer(name, l, "ffn_up_exps.weight"), p->dim, p->expert_ffn, 1.4, false);
     add_experts_matrix(all, w, in_layer(name, l, "ffn_down_exps.weight"), p->expert_ffn, p->dim, 2, more_bits);
+    if (plan_is(p, "gpt-oss")) add_expert_biases(all, w, l);
     if (!p->shared_ffn) return;
     add_matrix(all, w, in_layer(name, l, "ffn_gate_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_up_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
@@ -256,7 +297,12 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     char name[64];
     bool is_fused = plan_is(p, "phi3");
-    add_vector(all, w, in_layer(name, l, "ffn_norm.weight"), p->dim, 1, 0.1);
+<<<<<<< HEAD
+    add_vector(all, w, in_layer(name, l, plan_is(p, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight"),
+=======
+    add_vector(all, w, in_layer(name, l, plan_is(p, HYBRIDS) ? "post_attention_norm.weight" : "ffn_norm.weight"),
+>>>>>>> hyb
+               p->dim, 1, 0.1);
     if (p->n_experts) {
         add_experts(all, w, l, more_bits);
     } else {
@@ -286,7 +332,8 @@ static void add_all(Weights *all, GgufWriter *w) {
         add(all, w, "rope_freqs.weight", TYPE_F32, p->head_dim / 2, 1)->given = all->rope_factors;
     for (int64_t l = 0; l < p->n_layers; l++) {
         bool more_bits = use_more_bits(l, p->n_layers);
-        add_attention(all, w, l, more_bits);
+        if (p->attention_interval && (l + 1) % p->attention_interval) add_delta_net(all, w, l);
+        else add_attention(all, w, l, more_bits);
         add_ffn(all, w, l, more_bits);
     }
     add_vector(all, w, "output_norm.weight", p->dim, 1, 0.1);

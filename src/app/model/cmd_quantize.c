@@ -66,7 +66,7 @@ static int check(fr_error *err) {
 static bool list_types(Buf *out) {
     bool fits = buf_puts(out, "TYPE, with the bits of a weight:\n");
     for (const QuantMix *m = quant_mixes(); m->name && fits; m++)
-        fits = buf_printf(out, "  %-7s %s\n", m->name, m->summary);
+        fits = buf_printf(out, "  %-9s %s\n", m->name, m->summary);
     return fits;
 }
 

@@ -116,14 +116,14 @@ typedef struct DeltaWalk {
 /* States and what a forward keeps of its rows (delta_net.c). Layers are counted among those with a state. */
 typedef struct CpuStates {
     DeltaNetShape shape;
-    int32_t n_layer; /* that have a state; 0: all of the following is NULL */
-    float *conv;     /* [n_layer][n_sequences][n_conv - 1][channels] inputs of the last positions, the latest last */
-    float *matrices; /* [n_layer][n_sequences][n_value_heads][dim][dim] */
-    float *inputs;   /* [n_layer][max_rows][channels] of the rows since executor_forward */
-    float *gates;    /* [n_layer][max_rows][2 n_value_heads] beta and alpha, as their products give them */
-    float *z;        /* [max_rows][values]; then what o reads */
-    float *scratch;  /* [n_threads][DELTA_LEVELS][dim][dim] */
-    float *zeros, *ones;    /* [channels], [dim] */
+    int32_t n_layer;     /* that have a state; 0: all of the following is NULL */
+    float *conv;         /* [n_layer][n_states][n_conv - 1][channels] inputs of the last positions, the latest last */
+    float *matrices;     /* [n_layer][n_states][n_value_heads][dim][dim] */
+    float *inputs;       /* [n_layer][max_rows][channels] of the rows since executor_forward */
+    float *gates;        /* [n_layer][max_rows][2 n_value_heads] beta and alpha, as their products give them */
+    float *z;            /* [max_rows][values]; then what o reads */
+    float *scratch;      /* [n_threads][DELTA_LEVELS][dim][dim] */
+    float *zeros, *ones; /* [channels], [dim] */
     float *q_gain, *k_gain; /* [dim] */
     DeltaWalk walk;
 } CpuStates;
@@ -171,6 +171,7 @@ struct Op {
     int32_t layer;
     const CpuLayer *l;        /* of that layer; NULL before and behind them */
     const float *norm;        /* [n_embd], or NULL: none */
+    const float *bias;        /* [n_embd] of what is added to the residual stream, before its norm, or NULL */
     const float *post_norm;   /* [n_embd] of what is added to the residual stream, or NULL */
     int64_t n_items_of_group; /* of products of experts (experts.c) */
     const float *x;           /* what is converted, [n_rows] of the products' n_in */

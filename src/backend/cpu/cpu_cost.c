@@ -141,6 +141,7 @@ static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const Ma
                   .n_layers = w->base.model->hparams.n_layer,
                   .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
                   .ops = work.attention_ops * n_rows * cost_keys_of_row(n_rows, n_context)};
+    p.bytes += state_bytes(w->base.model), p.ops += 2 * state_bytes(w->base.model) * n_rows;
     p.floor_s = floor_of(speed, p.bytes, p.ops, PEAK_F32);
     return p;
 }

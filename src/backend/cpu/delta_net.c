@@ -23,10 +23,10 @@
  * positions of its path, one by one, in forwards as in cpu_advance_states; chunks, trees, threads and pages decide only when.
  * The matrix is single precision; gates are computed in double and rounded once.
  *
- * Cost. A row reads and writes a matrix for each head in the cache: 3 dim^2 multiplications and additions where attention has 2 dim for each
- * earlier position. A tree's rows share the one read of the sequence's matrix from memory. Memory: kept inputs of
- * (channels + 2 heads) floats a row and layer, DELTA_LEVELS matrices a thread, and a state (n_value_heads dim^2 + (n_conv - 1)
- * channels floats a layer) for each sequence; none for each row.
+ * Cost. For each row and head 3 dim^2 multiplications and additions on a matrix that is in the cache, where attention has 2 dim for
+ * each earlier position. The rows of a tree share the one read of the sequence's matrix from memory. A committed row passes the
+ * recurrence twice. Memory: (channels + 2 heads) floats for each row and layer, DELTA_LEVELS matrices for each thread, and
+ * for each state n_value_heads dim^2 + (n_conv - 1) channels floats for each layer.
  *
  * Proof: tests/golden/test_golden_own.c (llama.cpp's values), test_reference.c, test_forward.c (rows in trees, chunks,
  * batches), tests/unit/test_sequence_states.c. */
@@ -39,12 +39,13 @@
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
+/* rmsnorm divides by the root of the mean, where the length is wanted; queries are divided by the root of dim as well. */
 static void set_gains(CpuStates *s) {
-    for (int32_t i = 0; i < s->shape.dim;
-         i++) { /* rmsnorm divides by the root of the mean, and here the sum is wanted */
+    double dim = s->shape.dim;
+    for (int32_t i = 0; i < s->shape.dim; i++) {
         s->ones[i] = 1;
-        s->k_gain[i] = (float)(1 / sqrt((double)s->shape.dim));
-        s->q_gain[i] = (float)(1 / (double)s->shape.dim);
+        s->k_gain[i] = (float)(1 / sqrt(dim));
+        s->q_gain[i] = (float)(1 / dim);
     }
 }
 
@@ -53,9 +54,8 @@ int cpu_states_open(CpuContext *c, fr_error *err) {
     const DeltaNetShape *d = &c->model->hparams.delta;
     *s = (CpuStates){.shape = *d, .n_layer = model_n_states(c->model)};
     if (s->n_layer == 0) return FR_OK;
-    size_t rows = (size_t)c->options.max_rows, layers = (size_t)s->n_layer,
-           all = layers * (size_t)c->options.n_sequences, channels = (size_t)delta_n_channels(d), dim = (size_t)d->dim,
-           heads = (size_t)d->n_value_heads;
+    size_t rows = (size_t)c->options.max_rows, layers = (size_t)s->n_layer, all = layers * (size_t)c->options.n_states,
+           channels = (size_t)delta_n_channels(d), dim = (size_t)d->dim, heads = (size_t)d->n_value_heads;
     const struct {
         float **out;
         size_t n, each;
@@ -73,11 +73,10 @@ int cpu_states_open(CpuContext *c, fr_error *err) {
         size_t n = SIZE_MAX;
         if (size_mul(wants[i].n, wants[i].each, &n)) *wants[i].out = mem_calloc(n, sizeof(float));
         if (!*wants[i].out)
-            return error_set(
-                err, FR_ERR_MEMORY,
-                "out of memory: the recurrent states of %d sequences and %d rows do not fit; ask for fewer "
-                "sequences",
-                c->options.n_sequences, c->options.max_rows);
+            return error_set(err, FR_ERR_MEMORY,
+                             "out of memory: %d recurrent states and the inputs of %d rows do not fit; ask for fewer "
+                             "sequences",
+                             c->options.n_states, c->options.max_rows);
     }
     set_gains(s);
     return delta_walk_open(&s->walk, c->options.max_rows, err);
@@ -100,22 +99,19 @@ static float *gates_of(const CpuContext *c, const CpuLayer *l, int32_t row) {
 static float *conv_of(const CpuContext *c, const CpuLayer *l, int32_t sequence) {
     const DeltaNetShape *d = &c->states.shape;
     return c->states.conv +
-           row_at(((int64_t)l->place * c->options.n_sequences + sequence) * (d->n_conv - 1), delta_n_channels(d));
+           row_at(((int64_t)l->place * c->options.n_states + sequence) * (d->n_conv - 1), delta_n_channels(d));
 }
 static float *matrix_of(const CpuContext *c, const CpuLayer *l, int32_t sequence, int32_t head) {
     const DeltaNetShape *d = &c->states.shape;
-    return c->states.matrices +
-           row_at(((int64_t)l->place * c->options.n_sequences + sequence) * d->n_value_heads + head,
-                  (int64_t)d->dim * d->dim);
+    return c->states.matrices + row_at(((int64_t)l->place * c->options.n_states + sequence) * d->n_value_heads + head,
+                                       (int64_t)d->dim * d->dim);
 }
 
 /* ---- one position of one head -------------------------------------------------------------------------- */
 
-enum { MAX_CONV = 16, MAX_DIM = 512 };
-
 /* The inputs that a row's convolution reads, its own last. */
 typedef struct Window {
-    const float *x[MAX_CONV];
+    const float *x[MODEL_MAX_CONV];
 } Window;
 
 /* The input `back` positions before the end of a sequence of `length` tokens; zeros before the first. */
@@ -155,10 +151,10 @@ static void step(const CpuContext *c, const CpuLayer *l, int32_t h, const Window
                  const float *from, float *to, float *out) {
     const CpuStates *s = &c->states;
     const DeltaNetSpec *spec = &l->spec->delta;
-    float q[MAX_DIM], k[MAX_DIM], v[MAX_DIM];
+    float q[MODEL_MAX_DELTA_DIM], k[MODEL_MAX_DELTA_DIM], v[MODEL_MAX_DELTA_DIM];
     int64_t n = s->shape.dim, key = delta_key_head(spec, h), n_keys = s->shape.n_key_heads;
     float eps = (float)(DELTA_NORM_EPS / (double)n);
-    fr_assert(n <= MAX_DIM && s->shape.n_conv <= MAX_CONV);
+    fr_assert(n <= MODEL_MAX_DELTA_DIM && s->shape.n_conv >= 1 && s->shape.n_conv <= MODEL_MAX_CONV);
     if (out) convolve(c, l, w, key * n, q);
     convolve(c, l, w, (n_keys + key) * n, k);
     convolve(c, l, w, (2 * n_keys + h) * n, v);
@@ -193,7 +189,7 @@ static void pass_tree(const Op *op, const DeltaTree *tree, int32_t head, float *
     CpuContext *c = op->c;
     const RowPlace *all = c->rows - c->rows[0].row;
     int64_t size = (int64_t)c->states.shape.dim * c->states.shape.dim;
-    float read[MAX_DIM];
+    float read[MODEL_MAX_DELTA_DIM];
     for (const DeltaVisit *v = c->states.walk.visits + tree->first; v < c->states.walk.visits + tree->first + tree->n;
          v++) {
         const RowPlace *r = &all[v->row];

@@ -1,6 +1,6 @@
 /* experts.c - a feed-forward part of experts, as operations of the parallel region.
  *
- *     p     = softmax(Wrouter m)                              m = norm(x)
+ *     p     = softmax(Wrouter m)                              m = norm(x); biases where the model has them
  *     x    += sum over the k greatest p_e of  w_e Wdown_e (f(Wgate_e m) * (Wup_e m))
  *     w_e   = p_e / (sum of the chosen p)                     or p_e itself, as the architecture wants
  *
@@ -89,6 +89,7 @@ static void choose_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
     const LayerSpec *l = op->l->spec;
     int64_t n_embd = c->model->hparams.n_embd, n = l->router->dims[1];
     for (int64_t i = begin; i < end; i++) {
+        if (l->router_bias) c->kernels->add(c->router + row_at(i, n), l->router_bias, n);
         choose_of_row(l, c->router + row_at(i, n), (int32_t)n, c->choices + row_at(i, l->n_expert_used));
         if (l->shared_gate) c->shared_weights[i] = shared_weight(l, c->normed + row_at(i, n_embd), n_embd);
     }
@@ -136,6 +137,13 @@ static void copy_places(const Op *op, int64_t begin, int64_t end, int i_thread) 
     }
 }
 
+/* Adds the biases of outputs [from, from + n) of an expert to the places of its group; biases: [n_expert][n_out], or NULL. */
+static void add_biases(const CpuContext *c, const ExpertGroup *g, const float *biases, float *y, int64_t n_out,
+                       int64_t from, int64_t n) {
+    for (int64_t i = g->first; biases && i < g->first + g->n; i++)
+        c->kernels->add(y + row_at(i, n_out) + from, biases + row_at(g->expert, n_out) + from, n);
+}
+
 /* ---- products -------------------------------------------------------------------------------------- */
 
 enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
@@ -153,6 +161,8 @@ static void group_gate_up(const Op *op, const ExpertGroup *g, int64_t begin, int
                            g->n, y[k] + row_at(g->first, n_ff), n_ff, begin * FF_UNIT_TILES,
                            least(end * FF_UNIT_TILES, n_tiles));
     int64_t from = begin * ACT_BLOCK, n = least(end * ACT_BLOCK, n_ff) - from;
+    add_biases(c, g, op->l->spec->gate_bias, c->gate, n_ff, from, n);
+    add_biases(c, g, op->l->spec->up_bias, c->up, n_ff, from, n);
     for (int64_t i = g->first; i < g->first + g->n; i++) activate(op, &e->down, i, from, n);
 }
 
@@ -177,6 +187,8 @@ static void group_down(const Op *op, const ExpertGroup *g, int64_t begin, int64_
     const PackedMatrix *m = &op->l->experts[g->expert].down;
     c->kernels->matmul(m, (const char *)c->ff_acts + row_at(g->first, (int64_t)act_row_bytes(m->act, m->n_in)), g->n,
                        c->expert_out + row_at(g->first, m->n_out), m->n_out, begin, end);
+    int64_t from = begin * TILE_ROWS;
+    add_biases(c, g, op->l->spec->down_bias, c->expert_out, m->n_out, from, least(end * TILE_ROWS, m->n_out) - from);
 }
 
 static void down_items(const Op *op, int64_t begin, int64_t end, int i_thread) {

@@ -145,6 +145,7 @@ void add_to_residual(const Op *op, int64_t i) {
     const Hparams *h = &c->model->hparams;
     int64_t n = h->n_embd;
     float *delta = c->delta + row_at(i, n), scale = op->l->spec->residual_scale;
+    if (op->bias) c->kernels->add(delta, op->bias, n);
     if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
     for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
     c->kernels->add(c->x + row_at(i, n), delta, n);
@@ -177,8 +178,11 @@ static void add_tiles(const Op *op, const void *acts, int64_t begin, int64_t end
     const PackedMatrix *m = op->products[0].m;
     c->kernels->matmul(m, acts, op->n_rows, c->delta, m->n_out, begin, end);
     int64_t from = begin * TILE_ROWS, n = least(end * TILE_ROWS, m->n_out) - from;
-    for (int64_t i = 0; i < op->n_rows; i++)
-        c->kernels->add(c->x + row_at(i, m->n_out) + from, c->delta + row_at(i, m->n_out) + from, n);
+    for (int64_t i = 0; i < op->n_rows; i++) {
+        float *delta = c->delta + row_at(i, m->n_out) + from;
+        if (op->bias) c->kernels->add(delta, op->bias + from, n);
+        c->kernels->add(c->x + row_at(i, m->n_out) + from, delta, n);
+    }
 }
 
 static void o_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -193,11 +197,23 @@ static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
 
 enum { FF_UNIT_TILES = ACT_BLOCK / TILE_ROWS };
 
+/* The kernel has silu(g) u, which is g u / (1 + exp(-g)). With g = alpha x and u = (up x + 1) / alpha that is
+ * x (up x + 1) / (1 + exp(-alpha x)). Comparisons keep NaN. */
+static void clamp_swiglu(float *gate, float *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float g = gate[i] > SWIGLU_LIMIT ? SWIGLU_LIMIT : gate[i];
+        float u = up[i] > SWIGLU_LIMIT ? SWIGLU_LIMIT : up[i] < -SWIGLU_LIMIT ? -SWIGLU_LIMIT : up[i];
+        gate[i] = SWIGLU_ALPHA * g;
+        up[i] = (u + 1) / SWIGLU_ALPHA;
+    }
+}
+
 void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, int64_t n) {
     const CpuContext *c = op->c;
     size_t row_bytes = act_row_bytes(down->act, down->n_in);
     float *gate = c->gate + row_at(i, down->n_in) + from;
-    const float *up = c->up + row_at(i, down->n_in) + from;
+    float *up = c->up + row_at(i, down->n_in) + from;
+    if (op->l->spec->activation == ACTIVATION_CLAMPED_SWIGLU) clamp_swiglu(gate, up, n);
     if (op->l->spec->activation == ACTIVATION_GELU) c->kernels->gelu_mul(gate, up, n);
     else c->kernels->silu_mul(gate, up, n);
     c->kernels->act_convert(down->act, gate, n,
@@ -277,7 +293,7 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
 
 static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
-    Op o = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{&l->o, c->delta}}};
+    Op o = {.c = c, .layer = layer, .l = l, .bias = l->spec->o_bias, .n_products = 1, .products = {{&l->o, c->delta}}};
     at = l->spec->mixer == MIXER_DELTA_NET ? delta_net_ops(c, layer, at) : read_ops(c, layer, at);
     return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, l->spec->post_attn_norm);
 }

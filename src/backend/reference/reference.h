@@ -8,8 +8,8 @@
 typedef struct RefStates {
     DeltaNetShape shape;
     int32_t n_layer;  /* that have a state; 0: all of the following is NULL */
-    double *conv;     /* [n_layer][n_sequences][n_conv - 1][channels] inputs of the last positions, the latest last */
-    double *matrices; /* [n_layer][n_sequences][n_value_heads][dim][dim] */
+    double *conv;     /* [n_layer][n_states][n_conv - 1][channels] inputs of the last positions, the latest last */
+    double *matrices; /* [n_layer][n_states][n_value_heads][dim][dim] */
     double *inputs;   /* [n_layer][max_rows][channels] of the rows since executor_forward */
     double *gates;    /* [n_layer][max_rows][2 n_value_heads] beta and alpha, as their products give them */
     double *z;        /* [max_rows][values] */

@@ -52,6 +52,10 @@ void reference_product_of(const RefContext *c, const GgufTensor *w, const double
     reference_product(w, w->data, x, n_rows, c->rounds_bf16 && w->type == TYPE_BF16, y, c->weight_row);
 }
 
+static void add_bias(const float *bias, int32_t n_rows, int64_t n, double *y) {
+    for (int64_t i = 0; bias && i < n_rows * n; i++) y[i] += (double)bias[i % n];
+}
+
 static void norm_rows(const RefContext *c, const float *gain, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     for (int32_t i = 0; i < n_rows; i++)
@@ -188,6 +192,7 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
     for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
     square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
     reference_product_of(c, l->o, c->attended, n_rows, c->delta);
+    add_bias(l->o_bias, n_rows, h->n_embd, c->delta);
 }
 
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
@@ -204,14 +209,43 @@ double reference_gelu(double x) {
     return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x))); /* sqrt(2 / pi) */
 }
 
+static double activated(Activation f, double gate, double up) {
+    if (f == ACTIVATION_GELU) return reference_gelu(gate) * up;
+    if (f == ACTIVATION_SILU) return reference_silu(gate) * up;
+    double limit = (double)SWIGLU_LIMIT, x = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    return x / (1 + exp(-(double)SWIGLU_ALPHA * x)) * (up + 1);
+}
+
+/* One feed-forward network: its matrices, and their biases or NULL. */
+typedef struct Network {
+    GgufTensor gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias;
+} Network;
+
 /* down (f(gate x) * (up x)) into delta, for rows x [n_rows]. */
-static void feed_forward_of(const RefContext *c, Activation f, GgufTensor gate, GgufTensor up, GgufTensor down,
-                            const double *x, int32_t n_rows, double *delta) {
-    reference_product_of(c, &gate, x, n_rows, c->gate);
-    reference_product_of(c, &up, x, n_rows, c->up);
-    for (int64_t k = 0; k < n_rows * gate.dims[1]; k++)
-        c->gate[k] = (f == ACTIVATION_GELU ? reference_gelu(c->gate[k]) : reference_silu(c->gate[k])) * c->up[k];
-    reference_product_of(c, &down, c->gate, n_rows, delta);
+static void feed_forward_of(const RefContext *c, Activation f, const Network *net, const double *x, int32_t n_rows,
+                            double *delta) {
+    int64_t n_ff = net->gate.dims[1];
+    reference_product_of(c, &net->gate, x, n_rows, c->gate);
+    reference_product_of(c, &net->up, x, n_rows, c->up);
+    add_bias(net->gate_bias, n_rows, n_ff, c->gate);
+    add_bias(net->up_bias, n_rows, n_ff, c->up);
+    for (int64_t k = 0; k < n_rows * n_ff; k++) c->gate[k] = activated(f, c->gate[k], c->up[k]);
+    reference_product_of(c, &net->down, c->gate, n_rows, delta);
+    add_bias(net->down_bias, n_rows, net->down.dims[1], delta);
+}
+
+static const float *bias_of(const float *biases, int64_t i, int64_t n) { return biases ? biases + i * n : NULL; }
+
+static Network expert_network(const LayerSpec *l, int64_t i) {
+    int64_t n_embd = l->gate->dims[0], n_ff = l->gate->dims[1];
+    return (Network){.gate = expert_matrix(l->gate, i),
+                     .up = expert_matrix(l->up, i),
+                     .down = expert_matrix(l->down, i),
+                     .gate_bias = bias_of(l->gate_bias, i, n_ff),
+                     .up_bias = bias_of(l->up_bias, i, n_ff),
+                     .down_bias = bias_of(l->down_bias, i, n_embd)};
 }
 
 /* The experts of greatest router probability, of one row; c->experts gets the probabilities. Of equals the first. Returns
@@ -220,6 +254,7 @@ static double choose_experts(const RefContext *c, const LayerSpec *l, const doub
     int64_t n = l->router->dims[1];
     double largest = -INFINITY, total = 0, chosen = 0;
     reference_product_of(c, l->router, normed, 1, c->experts);
+    add_bias(l->router_bias, 1, n, c->experts);
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, c->experts[i]);
     for (int64_t i = 0; i < n; i++) total += c->experts[i] = exp(c->experts[i] - largest);
     for (int64_t i = 0; i < n; i++) c->experts[i] /= total;
@@ -242,15 +277,16 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     double chosen = choose_experts(c, l, normed, best), *out = c->expert_out;
     memset(delta, 0, (size_t)n_embd * sizeof *delta);
     for (int32_t k = 0; k < l->n_expert_used; k++) {
-        feed_forward_of(c, l->activation, expert_matrix(l->gate, best[k]), expert_matrix(l->up, best[k]),
-                        expert_matrix(l->down, best[k]), normed, 1, out);
+        Network net = expert_network(l, best[k]);
+        feed_forward_of(c, l->activation, &net, normed, 1, out);
         double weight = c->experts[best[k]] / (l->keeps_probabilities ? 1 : chosen);
         for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
     }
     if (!l->shared_gate) return;
     double logit = 0;
     for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
-    feed_forward_of(c, l->activation, *l->shared_gate, *l->shared_up, *l->shared_down, normed, 1, out);
+    Network shared = {.gate = *l->shared_gate, .up = *l->shared_up, .down = *l->shared_down};
+    feed_forward_of(c, l->activation, &shared, normed, 1, out);
     double weight = l->shared_router ? 1 / (1 + exp(-logit)) : 1;
     for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
 }
@@ -260,7 +296,8 @@ static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows
     norm_rows(c, l->ffn_norm, n_rows);
     if (l->ffn == FFN_DENSE) {
         square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
-        feed_forward_of(c, l->activation, *l->gate, *l->up, *l->down, c->normed, n_rows, c->delta);
+        Network net = {.gate = *l->gate, .up = *l->up, .down = *l->down};
+        feed_forward_of(c, l->activation, &net, c->normed, n_rows, c->delta);
         square_inputs(c, l, INPUT_DOWN, c->gate, l->gate->dims[1], n_rows);
     }
     for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)

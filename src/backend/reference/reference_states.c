@@ -17,7 +17,7 @@ int reference_states_open(RefContext *c, fr_error *err) {
     *s = (RefStates){.shape = c->model->hparams.delta, .n_layer = model_n_states(c->model)};
     if (s->n_layer == 0) return FR_OK;
     const DeltaNetShape *d = &s->shape;
-    int64_t rows = c->options.max_rows, all = (int64_t)s->n_layer * c->options.n_sequences, matrix = d->dim * d->dim;
+    int64_t rows = c->options.max_rows, all = (int64_t)s->n_layer * c->options.n_states, matrix = d->dim * d->dim;
     const struct {
         double **out;
         int64_t n;
@@ -53,19 +53,19 @@ static double *gates_of(const RefContext *c, int32_t place, int64_t row) {
 static double *conv_of(const RefContext *c, int32_t place, int32_t sequence) {
     const RefStates *s = &c->states;
     return s->conv +
-           ((int64_t)place * c->options.n_sequences + sequence) * (s->shape.n_conv - 1) * delta_n_channels(&s->shape);
+           ((int64_t)place * c->options.n_states + sequence) * (s->shape.n_conv - 1) * delta_n_channels(&s->shape);
 }
 static double *matrix_of(const RefContext *c, int32_t place, int32_t sequence, int32_t head) {
     const DeltaNetShape *d = &c->states.shape;
     return c->states.matrices +
-           (((int64_t)place * c->options.n_sequences + sequence) * d->n_value_heads + head) * d->dim * d->dim;
+           (((int64_t)place * c->options.n_states + sequence) * d->n_value_heads + head) * d->dim * d->dim;
 }
 
 /* ---- one position of one head -------------------------------------------------------------------------- */
 
 /* Where the inputs of a row's convolution lie: its own last. NULL: before the first token. */
 typedef struct Window {
-    const double *x[16];
+    const double *x[MODEL_MAX_CONV];
 } Window;
 
 /* The row `back` positions before the last of `path` (rows [n]), or a position before them: of `length` committed ones. */
@@ -102,11 +102,10 @@ static void convolve(const DeltaNetSpec *d, const Window *w, int64_t first, doub
 /* The state of head h: to = from, moved on by one position; and what its queries read, unless out is NULL. */
 static void step(const DeltaNetSpec *d, int32_t h, const Window *w, const double *gates, const double *from, double *to,
                  double *out) {
-    enum { MAX_DIM = 512 };
     const DeltaNetShape *s = &d->shape;
     int64_t n = s->dim, key = delta_key_head(d, h);
-    double q[MAX_DIM], k[MAX_DIM], v[MAX_DIM];
-    fr_assert(n <= MAX_DIM);
+    double q[MODEL_MAX_DELTA_DIM], k[MODEL_MAX_DELTA_DIM], v[MODEL_MAX_DELTA_DIM];
+    fr_assert(n <= MODEL_MAX_DELTA_DIM);
     convolve(d, w, key * n, 1 / sqrt((double)n), q);
     convolve(d, w, (s->n_key_heads + key) * n, 1, k);
     convolve(d, w, (2 * s->n_key_heads + h) * n, 0, v);

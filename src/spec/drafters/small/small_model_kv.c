@@ -22,11 +22,11 @@ static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, 
     if (!status) status = model_open(&r->model, r->gguf, err);
     if (status) return status;
     if (model_n_states(r->model))
-        return error_set(
-            err, FR_ERR_UNSUPPORTED,
-            "%s: a model with a recurrent state cannot be a draft model, because it takes tokens back; choose "
-            "one with attention alone",
-            path);
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: models with recurrent layers cannot be draft models, because their state cannot be "
+                         "rolled back; choose "
+                         "one with attention alone",
+                         path);
     if (r->model->hparams.n_vocab == env->n_vocab) return FR_OK;
     return error_set(err, FR_ERR_MISMATCH,
                      "%s: has %d embeddings, but the target %s has %d; a draft model must have the same number", path,
