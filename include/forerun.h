@@ -352,6 +352,9 @@ typedef struct fr_request_options {
      * the drafts. NULL: none. Copied */
     const int32_t *prediction;
     int64_t n_prediction;
+    /* not 0: the mean of the final hidden states over the prompt is kept (fr_request_embedding). The whole prompt is then read
+     * for this request, and none of it taken over from others. */
+    int want_embedding;
 } fr_request_options;
 
 enum {
@@ -427,6 +430,10 @@ FR_API const int32_t *fr_request_tokens(const fr_request *request, int64_t *n);
 FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
 /* Fills *out; also while the request is running. */
 FR_API void fr_request_get_stats(const fr_request *request, fr_stats *out);
+
+/* Of a request with want_embedding, from its first token on: the mean, over the tokens of the prompt, of the hidden states
+ * behind the model's final norm, into out [n_embd] (fr_model_info). It depends on the prompt alone. Not normalised. */
+FR_API int fr_request_embedding(const fr_request *request, float *out, fr_error *err);
 
 /* A token that a draft proposed for one step. Siblings differ, except under a ratio rule: the tokens that the step added to
  * the text lead from node 0 to the last node that was accepted, and beyond it stands the target's own. */

@@ -82,7 +82,8 @@ struct('fr_request_options', {
     n_stops: 'int', drafts: 'const char **', n_drafts: 'int', tree_budget: 'int', verify: 'const char *',
     allow_lossy: 'int', ignore_eos: 'int', want_logprobs: 'int', on_token: 'fr_on_token *', user: 'void *',
     logit_bias: 'fr_logit_bias *', n_logit_bias: 'int', n_top_logprobs: 'int', grammar: 'void *',
-    grammar_after: 'const char *', prediction: 'const int32_t *', n_prediction: 'int64_t', spare: spare(),
+    grammar_after: 'const char *', prediction: 'const int32_t *', n_prediction: 'int64_t',
+    want_embedding: 'int', spare: spare(),
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {

@@ -191,6 +191,7 @@ class fr_request_options(ctypes.Structure):
         ("grammar_after", c_char_p),
         ("prediction", POINTER(c_int32)),
         ("n_prediction", c_int64),
+        ("want_embedding", c_int),
         _SPARE,
     ]
 

@@ -9,7 +9,7 @@
 extern const Command command_run, command_chat, command_compare, command_bench, command_tokenize, command_inspect,
     command_logits, command_perf, command_pull, command_repack, command_replay, command_study, command_index,
     command_train, command_distill, command_import, command_quantize, command_imatrix, command_perplexity,
-    command_convert, command_serve;
+    command_convert, command_serve, command_embed;
 /* All of them in the order of `forerun --help`, then NULL. */
 extern const Command *const cli_commands[];
 

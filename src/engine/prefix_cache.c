@@ -117,7 +117,9 @@ static int32_t count_common_usable(const fr_request *r, const int32_t *tokens, i
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);
     if (n > most) n = most;
     if (n_seen < r->n_read) n_seen = r->n_read;
-    if (!r->reads_prompt || n <= n_seen) return n;
+    if (r->embedding.sum) limit = 0; /* it needs the hidden states of all tokens */
+    else if (!r->reads_prompt) return n;
+    if (n <= n_seen) return n;
     int32_t more = n < limit ? n : limit;
     if (r->needs_hidden && more > most - 1) more = most - 1;         /* one token is read for its hidden state, */
     if (r->needs_hidden && more > n_common - 1) more = n_common - 1; /* and the token behind an entry is a part of it */

@@ -183,6 +183,7 @@ static int open_request(fr_request *r, const fr_request_options *o, fr_error *er
     if (!status) status = request_grammar_begin(r, o, err);
     if (!status) status = acquire_drafts(r, o, err);
     if (!status) status = open_scores(r, o, err);
+    if (!status) status = request_embedding_begin(r, o, err);
     if (!status) status = check_rule(r, err);
     if (!status) status = draft_policy_begin(r, err);
     if (!status && r->rule->is_ratio && !(r->dists = draft_dists_new(e->model->model->hparams.n_vocab)))
@@ -205,6 +206,7 @@ static void free_request(fr_request *r) {
     free(r->context);
     buf_free(&r->text);
     request_grammar_end(r);
+    request_embedding_end(r);
     draft_dists_free(r->dists);
     free(r);
 }

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "engine/drafter_pool.h"
+#include "engine/request_embedding.h"
 #include "engine/request_grammar.h"
 #include "engine/token_scores.h"
 #include "spec/sampling/sampler.h"
@@ -71,6 +72,7 @@ struct fr_request {
     bool is_prefill_step;
     Verdict verdict;
     RequestGrammar grammar;
+    RequestEmbedding embedding;
     Detokenizer detokenizer;
     Buf text; /* all text so far; the callback has been given n_sent bytes of it */
     size_t n_sent;

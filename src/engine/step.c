@@ -49,7 +49,7 @@ static void pack_prompt(fr_request *r) {
         rows[i] = (Row){.token = r->context[done + i],
                         .sequence = r->sequence,
                         .parent = i ? r->first_row + i - 1 : -1,
-                        .want_hidden = r->needs_hidden && done + i >= r->n_read};
+                        .want_hidden = (r->needs_hidden || r->embedding.sum) && done + i >= r->n_read};
 }
 
 /* The request's tree, pruned where slots are short. A ratio rule needs its trees whole and waits instead. */
@@ -85,6 +85,8 @@ static void commit_prompt(fr_request *r) {
             e->step.row_hidden[r->first_row + i - n_again] = executor_hidden(e->executor, r->first_row + i);
         request_drafts_observe_prompt(r, done + n_again, r->n_step_rows - n_again);
     }
+    for (int32_t i = n_again; i < r->n_step_rows && r->embedding.sum; i++)
+        request_embedding_add(r, executor_hidden(e->executor, r->first_row + i));
     for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
     executor_commit(e->executor, r->sequence, rows, r->n_step_rows);
     done += r->n_step_rows;
@@ -220,6 +222,7 @@ static void commit_and_emit(fr_request *r) {
     }
     tokens[v->n_path] = v->next_token;
     sources[v->n_path] = -1;
+    if (r->embedding.sum) request_embedding_add(r, e->step.row_hidden[r->first_row]);
     executor_commit(e->executor, r->sequence, rows, v->n_path + 1);
     count_step(&r->stats, &r->tree, v);
     r->stats.verify_s += clock_s() - start_s;

@@ -32,6 +32,56 @@ static int stop(void **state) {
     return serve_stop(&server);
 }
 
+static double dot(const json_t *a, const json_t *b) {
+    double sum = 0;
+    assert_int_equal(json_array_size(a), json_array_size(b));
+    for (size_t i = 0; i < json_array_size(a); i++)
+        sum += json_real_value(json_array_get(a, i)) * json_real_value(json_array_get(b, i));
+    return sum;
+}
+
+static void embeddings_are_vectors_of_length_one(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/v1/embeddings", 200,
+                           "{\"model\": \"target\", \"input\": [\"The dog ran.\", \"A dog was running.\", \"Add 2 and "
+                           "3.\", [1, 5, 9]], \"encoding_format\": \"float\", \"user\": \"x\"}");
+    assert_string_equal(json_text_at(j, "object"), "list");
+    assert_int_equal(json_array_size(json_at(j, "data")), 4);
+    assert_int_equal(json_int_at(j, "data.2.index"), 2);
+    assert_int_equal(json_int_at(j, "usage.prompt_tokens"), json_int_at(j, "usage.total_tokens"));
+    const json_t *dog = json_at(j, "data.0.embedding"), *other = json_at(j, "data.1.embedding"),
+           *sum = json_at(j, "data.2.embedding");
+    assert_true(dot(dog, dog) > 1 - 1e-6 && dot(dog, dog) < 1 + 1e-6);
+    assert_true(dot(dog, other) > dot(dog, sum));
+    json_t *alone = serve_json(&server, "/v1/embeddings", 200, "{\"input\": \"The dog ran.\"}"),
+           *packed = serve_json(&server, "/v1/embeddings", 200,
+                                "{\"input\": \"The dog ran.\", \"encoding_format\": \"base64\"}");
+    assert_true(json_equal(json_at(alone, "data.0.embedding"), dog));
+    assert_int_equal(strlen(json_text_at(packed, "data.0.embedding")), (json_array_size(dog) * 4 + 2) / 3 * 4);
+    json_decref(j), json_decref(alone), json_decref(packed);
+}
+
+static void impossible_embeddings_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *says;
+    } cases[] = {
+        {"{}", "'input' must be a string"},
+        {"{\"input\": []}", "'input' must be a string"},
+        {"{\"input\": [\"a\", 5]}", "'input': item 1 must be"},
+        {"{\"input\": [99999999]}", "input"},
+        {"{\"input\": \"a\", \"dimensions\": 3}", "'dimensions' must be"},
+        {"{\"input\": \"a\", \"encoding_format\": \"int8\"}", "'encoding_format' must be"},
+        {"{\"input\": \"a\", \"temperature\": 1}", "'temperature' is not supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *j = serve_json(&server, "/v1/embeddings", 400, cases[i].body);
+        if (!strstr(json_text_at(j, "error.message"), cases[i].says))
+            fail_msg("%s: %s", cases[i].body, json_text_at(j, "error.message"));
+        json_decref(j);
+    }
+}
+
 static void a_message_has_blocks_usage_and_a_stop_reason(void **state) {
     (void)state;
     json_t *j = serve_json(
@@ -370,6 +420,8 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embeddings_are_vectors_of_length_one),
+        cmocka_unit_test(impossible_embeddings_are_refused),
         cmocka_unit_test(a_message_has_blocks_usage_and_a_stop_reason),
         cmocka_unit_test(the_stop_sequence_is_named),
         cmocka_unit_test(a_stream_of_a_message),

@@ -182,8 +182,7 @@ const Option train_args_options[] = {
      .values = (const int32_t[]){GEMM_BF16, GEMM_F32, GEMM_BF16_TILES},
      .default_help = "bf16 if the CPU multiplies BF16 faster than floats, else f32",
      .help = "type that the inputs of matrix products are rounded to; sums are f32, of bf16-tiles in the order of AMX "
-             "tiles; the "
-             "file records it"},
+             "tiles; the file records it"},
     {.key = NULL},
 };
 

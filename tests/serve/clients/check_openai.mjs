@@ -23,6 +23,15 @@ const checks = {
     for await (const model of client.models.list()) ids.push(model.id);
     assert.deepEqual(ids, ['target']);
   },
+  async 'embeddings'() { // the client asks for base64 unless told otherwise
+    const input = ['The dog ran.', 'A dog was running.', 'Add 2 and 3.'];
+    const { data } = await client.embeddings.create({ model: 'target', input });
+    const plain = await client.embeddings.create({ model: 'target', input, encoding_format: 'float' });
+    const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
+    data.forEach((d, i) => assert.deepEqual(d.embedding, Array.from(Float32Array.from(plain.data[i].embedding))));
+    assert.ok(Math.abs(dot(data[0].embedding, data[0].embedding) - 1) < 1e-5);
+    assert.ok(dot(data[0].embedding, data[1].embedding) > dot(data[0].embedding, data[2].embedding));
+  },
   async 'a chat completion'() {
     const answer = await client.chat.completions.create({ model: 'gpt-4o', messages, max_completion_tokens: 30, seed: 1 });
     assert.equal(answer.choices[0].message.role, 'assistant');

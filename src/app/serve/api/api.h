@@ -89,6 +89,7 @@ typedef struct Plan {
     int n_top_logprobs;        /* of each token, where wants_logprobs */
     bool wants_logprobs;       /* log-probabilities of the tokens are part of the answer */
     bool ignore_eos;
+    bool wants_embeddings;     /* of the prompts, instead of text */
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */
     bool returns_tokens;       /* ids of the generated tokens are part of the answer */
@@ -109,6 +110,7 @@ typedef struct Choice {
     double submitted_s, opened_s, first_token_s, ended_s, last_token_s;
     int64_t n_tokens;
     SourceNames sources; /* where plan.shows_sources */
+    float *embedding;    /* [n_embd] where plan.wants_embeddings */
 } Choice;
 
 /* How an API writes what was generated. Each function appends to *out; running out of memory shows in the buffer's limit.
@@ -164,7 +166,8 @@ struct ApiCall {
 
 /* The endpoints of all families, which router.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completion_endpoints[],
-    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[], page_endpoints[];
+    token_endpoints[], status_endpoints[], messages_endpoints[], responses_endpoints[], page_endpoints[],
+    embeddings_endpoints[];
 
 /* For HttpServerOptions. */
 void api_receive(void *service, HttpExchange *x);

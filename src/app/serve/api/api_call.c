@@ -22,6 +22,7 @@ static void free_choice(Choice *c) {
     generation_free(c->generation);
     buf_free(&c->text);
     token_batch_free(&c->tokens);
+    free(c->embedding);
 }
 
 static void free_call(ApiCall *call) {
@@ -142,6 +143,8 @@ static void end_choice(Choice *c) {
     c->error = g->error;
     c->stats = g->stats;
     c->plain_s = g->plain_s;
+    c->embedding = g->embedding;
+    g->embedding = NULL;
     c->submitted_s = g->submitted_s;
     c->opened_s = g->opened_s;
     c->first_token_s = g->first_token_s;
@@ -246,7 +249,8 @@ static bool make_choice(ApiCall *call, int i) {
                                   .logit_bias = plan->bias,
                                   .n_logit_bias = plan->n_bias,
                                   .grammar = cached_grammar(plan->grammar),
-                                  .grammar_after = plan->grammar_after};
+                                  .grammar_after = plan->grammar_after,
+                                  .want_embedding = plan->wants_embeddings};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];
     *c = (Choice){.call = call, .index = i, .text.max_bytes = TEXT_MAX};

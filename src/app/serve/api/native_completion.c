@@ -35,7 +35,8 @@ static int prepare(ApiCall *call, const json_t *body) {
     if (!status)
         status = plan_begin(&call->plan, call->service, &f.plan, f.n_predict > 0 ? f.n_predict : 0, &call->error);
     if (!status)
-        status = plan_add_prompts(&call->plan, f.prompt, true, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL, &call->error);
+        status = plan_add_prompts(&call->plan, f.prompt, "prompt", true, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
+                                  &call->error);
     if (!status && f.n_probs) logprobs_want(&call->plan, f.n_probs);
     api_call_name(call, "cmpl-");
     return status;

@@ -292,37 +292,38 @@ int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, 
     return 0;
 }
 
-static int add_ids(Plan *plan, const json_t *array, bool keeps_text, ApiError *error) {
+static int add_ids(Plan *plan, const json_t *array, const char *field, bool keeps_text, ApiError *error) {
     int32_t *ids;
     int64_t n;
     char *text = NULL;
     size_t n_text;
     fr_error why;
-    if (plan_read_ids(plan->model, array, "prompt", &ids, &n, error)) return -1;
+    if (plan_read_ids(plan->model, array, field, &ids, &n, error)) return -1;
     if (keeps_text && fr_detokenize(plan->model->model, ids, n, &text, &n_text, &why)) {
         free(ids);
-        return api_refuse_error(error, "prompt", &why);
+        return api_refuse_error(error, field, &why);
     }
     Prompt prompt = {.tokens = ids, .n = n, .text = text};
     return plan_add_prompt(plan, &prompt, error);
 }
 
-int plan_add_prompts(Plan *plan, const json_t *prompt, bool keeps_text, unsigned flags, ApiError *error) {
+int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
+                     ApiError *error) {
     if (json_is_string(prompt))
         return plan_add_text(plan, json_string_value(prompt), json_string_length(prompt), keeps_text, flags, error);
     if (!json_is_array(prompt) || json_array_size(prompt) == 0)
-        return api_refuse(error, 400, "invalid_type", "prompt",
-                          "'prompt' must be a string, a list of token ids, or a list of such");
-    if (json_is_integer(json_array_get(prompt, 0))) return add_ids(plan, prompt, keeps_text, error);
+        return api_refuse(error, 400, "invalid_type", field,
+                          "'%s' must be a string, a list of token ids, or a list of such", field);
+    if (json_is_integer(json_array_get(prompt, 0))) return add_ids(plan, prompt, field, keeps_text, error);
     int status = 0;
     for (size_t i = 0; i < json_array_size(prompt) && !status; i++) {
         const json_t *item = json_array_get(prompt, i);
         if (json_is_string(item))
             status = plan_add_text(plan, json_string_value(item), json_string_length(item), keeps_text, flags, error);
-        else if (json_is_array(item)) status = add_ids(plan, item, keeps_text, error);
+        else if (json_is_array(item)) status = add_ids(plan, item, field, keeps_text, error);
         else
-            status = api_refuse(error, 400, "invalid_type", "prompt",
-                                "'prompt': item %zu must be a string or a list of token ids", i);
+            status = api_refuse(error, 400, "invalid_type", field,
+                                "'%s': item %zu must be a string or a list of token ids", field, i);
     }
     return status;
 }

@@ -30,8 +30,9 @@ ServedModel *plan_find_model(const Service *s, const char *name, ApiError *error
 int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error);
 /* A raw prompt as text. */
 int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error);
-/* "prompt" of /v1/completions and /completion: a string, a list of strings, a list of ids, or a list of such lists. */
-int plan_add_prompts(Plan *plan, const json_t *prompt, bool keeps_text, unsigned flags, ApiError *error);
+/* The value of a field such as "prompt" of /v1/completions: a string, a list of strings, a list of ids, or a list of such lists. */
+int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
+                     ApiError *error);
 /* Ids from a JSON array, malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
                   ApiError *error);

@@ -14,7 +14,8 @@
 
 static const Endpoint *const families[] = {
     chat_completions_endpoints, text_completions_endpoints, native_completion_endpoints, token_endpoints,
-    status_endpoints,           messages_endpoints,         responses_endpoints,         page_endpoints};
+    status_endpoints,           messages_endpoints,         responses_endpoints,         page_endpoints,
+    embeddings_endpoints};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static const ApiFormat default_format = {.write_error = openai_write_error};

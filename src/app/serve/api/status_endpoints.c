@@ -130,13 +130,6 @@ static int show_metrics(ApiCall *call) {
     return end_reply(call, !metrics_write(&s->metrics, s->models, s->n_models, &gauges, &call->reply));
 }
 
-/* Refused by name rather than unknown: clients look for it. */
-static int embeddings(ApiCall *call, const json_t *body) {
-    (void)body;
-    return api_refuse(&call->error, 501, "unsupported_endpoint", NULL,
-                      "forerun generates text; embeddings need a server with an embedding model");
-}
-
 const Endpoint status_endpoints[] = {
     {.method = "GET", .path = "/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
     {.method = "GET", .path = "/v1/health", .format = &format, .answer = health, .is_open = true, .may_drain = true},
@@ -150,6 +143,5 @@ const Endpoint status_endpoints[] = {
      .answer = show_metrics,
      .type = "text/plain; version=0.0.4; charset=utf-8",
      .may_drain = true},
-    {.method = "POST", .path = "/v1/embeddings", .format = &format, .prepare = embeddings},
     {.path = NULL},
 };

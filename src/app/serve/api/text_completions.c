@@ -51,7 +51,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     int status = fields_read(tables, body, &f, &call->error);
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error);
     if (!status)
-        status = plan_add_prompts(&call->plan, f.prompt, f.echo, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
+        status = plan_add_prompts(&call->plan, f.prompt, "prompt", f.echo, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
                                   &call->error);
     if (!status) status = read_logprobs(call, &f);
     api_call_name(call, "cmpl-");

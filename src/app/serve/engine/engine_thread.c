@@ -35,6 +35,11 @@ static void end_generation(Generation *g, fr_finish finish, const fr_error *why)
     GenerationEnd end = {.finish = finish, .why = why};
     fr_error of_request;
     if (g->request) fr_request_get_stats(g->request, &end.stats);
+    if (g->embedding && finish != FR_FINISH_ERROR && !why &&
+        fr_request_embedding(g->request, g->embedding, &of_request)) {
+        end.finish = FR_FINISH_ERROR;
+        end.why = &of_request;
+    }
     if (g->request && finish == FR_FINISH_ERROR && !why) {
         of_request = *fr_request_error(g->request);
         end.why = &of_request;

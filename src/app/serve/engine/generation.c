@@ -62,12 +62,19 @@ Generation *generation_new(ServedModel *model, const fr_request_options *options
     g->model = model;
     g->options = *options;
     g->submitted_s = clock_s();
-    return g;
+    if (!options->want_embedding) return g;
+    fr_model_info info;
+    fr_model_get_info(model->model, &info);
+    g->embedding = calloc((size_t)info.n_embd, sizeof *g->embedding);
+    if (g->embedding) return g;
+    generation_free(g);
+    return NULL;
 }
 
 void generation_free(Generation *g) {
     if (!g) return;
     token_batch_free(&g->fresh);
+    free(g->embedding);
     free(g);
 }
 

@@ -81,7 +81,8 @@ struct Generation {
     fr_finish finish;
     fr_error error;
     fr_stats stats;
-    double plain_s; /* that a token of this text would have cost without drafts; 0: not known */
+    float *embedding; /* [n_embd] where the options want one */
+    double plain_s;   /* that a token of this text would have cost without drafts; 0: not known */
     double submitted_s, opened_s, first_token_s, ended_s; /* 0: did not happen */
     SourceNames sources;                                  /* set with is_open */
 };
