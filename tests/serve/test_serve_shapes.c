@@ -50,7 +50,7 @@ static void embeddings_are_vectors_of_length_one(void **state) {
     assert_int_equal(json_int_at(j, "data.2.index"), 2);
     assert_int_equal(json_int_at(j, "usage.prompt_tokens"), json_int_at(j, "usage.total_tokens"));
     const json_t *dog = json_at(j, "data.0.embedding"), *other = json_at(j, "data.1.embedding"),
-           *sum = json_at(j, "data.2.embedding");
+                 *sum = json_at(j, "data.2.embedding");
     assert_true(dot(dog, dog) > 1 - 1e-6 && dot(dog, dog) < 1 + 1e-6);
     assert_true(dot(dog, other) > dot(dog, sum));
     json_t *alone = serve_json(&server, "/v1/embeddings", 200, "{\"input\": \"The dog ran.\"}"),
