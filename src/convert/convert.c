@@ -28,6 +28,7 @@ typedef struct Item {
     int64_t n_in,
         n_out; /* of an expert; n_out 1: a vector; one that is rotated has head_dim numbers in the place of rows */
     bool pairs;
+    float shift; /* is added to the numbers */
 } Item;
 
 struct Job {
@@ -59,6 +60,7 @@ static void read_row(const Item *t, int64_t o, float *row) {
     const char *at = (const char *)source_tensor->data + (size_t)(from * t->n_in) * each;
     if (!t->pairs || !is_vector) {
         blocks_dequantize(source_tensor->type, at, t->n_in, row);
+        for (int64_t i = 0; i < t->n_in && t->shift != 0; i++) row[i] += t->shift;
         return;
     }
     for (int64_t i = 0; i < t->n_in; i++)
@@ -156,6 +158,12 @@ static int plan_experts(Job *job, const ConvertTensor *t, int64_t layer, fr_erro
     return FR_OK;
 }
 
+static bool is_norm(const char *name) {
+    static const char end[] = "norm.weight";
+    size_t n = strlen(name);
+    return n >= sizeof end - 1 && strcmp(name + n - (sizeof end - 1), end) == 0;
+}
+
 static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error *err) {
     char from[160], to[160];
     int64_t n_in = convert_size(&job->shape, t->n_in), n_out = convert_size(&job->shape, t->n_out);
@@ -174,7 +182,8 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
                    .type = type_of(job, t, n_in, to),
                    .n_in = n_in,
                    .n_out = n_out ? n_out : 1,
-                   .pairs = t->rotated && job->arch->rotates_pairs};
+                   .pairs = t->rotated && job->arch->rotates_pairs,
+                   .shift = job->arch->adds_1_to_norms && is_norm(from) ? 1 : 0};
     gguf_add_tensor_filled(job->w, to, item->type, is_vector ? 1 : 2, (int64_t[]){n_in, item->n_out}, fill, item);
     job->total += (size_t)(n_in * item->n_out);
     job->widest = n_in > job->widest ? n_in : job->widest;
@@ -259,7 +268,7 @@ static void write_sampling(const Job *job) {
 static void note_windows(const Job *job) {
     const json_t *window = json_object_get(job->c->config, "sliding_window"),
                  *used = json_object_get(job->c->config, "use_sliding_window");
-    if (!job->o->note || !json_is_integer(window) || json_is_false(used) ||
+    if (!job->o->note || job->arch->has_window || !json_is_integer(window) || json_is_false(used) ||
         json_integer_value(window) >= job->shape.n_ctx)
         return;
     job->o->note(
@@ -285,7 +294,7 @@ static int convert(Job *job, const char *path, fr_error *err) {
     ConvertVocab vocab = {.n = 0};
     job->arch = convert_arch_find(job->c, err);
     if (!job->arch) return FR_ERR_UNSUPPORTED;
-    int status = convert_shape_read(&job->shape, job->c, err);
+    int status = convert_shape_read(&job->shape, job->c, &job->arch->usual, err);
     if (!status && job->arch->experts)
         status = convert_experts_read(&job->shape, job->c, job->arch->experts == EXPERTS_SUM_TO_1, err);
     if (!status) status = take_memory(job, err);
@@ -297,7 +306,7 @@ static int convert(Job *job, const char *path, fr_error *err) {
         if (job->arch->experts) convert_experts_write(&job->shape, job->arch->name, job->w);
         status = convert_vocab_write(&vocab, job->c, job->w, err);
     }
-    if (!status && job->arch->keys) status = job->arch->keys(job->c, job->w, err);
+    if (!status && job->arch->keys) status = job->arch->keys(&job->shape, job->c, job->w, err);
     if (!status) status = plan_tensors(job, err);
     if (!status) plan_rope_factors(job);
     if (!status) note_windows(job);

@@ -14,15 +14,20 @@
 
 /* What all of the llama family have, and their dense feed-forward part. The LM head is optional: where it is missing, it is
  * the embedding. */
-#define ATTENTION_TENSORS \
+#define MODEL_TENSORS \
     {"model.embed_tokens.weight", "token_embd.weight", SIZE_EMBD, SIZE_VOCAB, false, false}, \
         {"model.norm.weight", "output_norm.weight", SIZE_EMBD, SIZE_NONE, false, false}, \
-        {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, false}, \
-        {LAYER("input_layernorm.weight"), BLOCK("attn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, false}, \
-        {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q, false, true}, \
+        {"lm_head.weight", "output.weight", SIZE_EMBD, SIZE_VOCAB, true, false}, { \
+        LAYER("input_layernorm.weight"), BLOCK("attn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, false \
+    }
+#define SELF_ATTENTION \
+    {LAYER("self_attn.q_proj.weight"), BLOCK("attn_q.weight"), SIZE_EMBD, SIZE_Q, false, true}, \
         {LAYER("self_attn.k_proj.weight"), BLOCK("attn_k.weight"), SIZE_EMBD, SIZE_KV, false, true}, \
-        {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, false}, \
-        {LAYER("self_attn.o_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, false}, { \
+        {LAYER("self_attn.v_proj.weight"), BLOCK("attn_v.weight"), SIZE_EMBD, SIZE_KV, false, false}, { \
+        LAYER("self_attn.o_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, false \
+    }
+#define ATTENTION_TENSORS \
+    MODEL_TENSORS, SELF_ATTENTION, { \
         LAYER("post_attention_layernorm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, false \
     }
 #define DENSE_TENSORS \
@@ -67,9 +72,31 @@ static const ConvertTensor qwen2moe_tensors[] = {
     {.from = NULL},
 };
 
+#define GEMMA_TENSORS \
+    MODEL_TENSORS, SELF_ATTENTION, DENSE_TENSORS, {LAYER("post_attention_layernorm.weight"), \
+                                                   BLOCK("post_attention_norm.weight"), \
+                                                   SIZE_EMBD, \
+                                                   SIZE_NONE, \
+                                                   false, \
+                                                   false}, \
+        {LAYER("pre_feedforward_layernorm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, false}, { \
+        LAYER("post_feedforward_layernorm.weight"), BLOCK("post_ffw_norm.weight"), SIZE_EMBD, SIZE_NONE, false, false \
+    }
+static const ConvertTensor gemma2_tensors[] = {GEMMA_TENSORS, {.from = NULL}};
+static const ConvertTensor gemma3_tensors[] = {GEMMA_TENSORS, HEAD_NORMS, {.from = NULL}};
+static const ConvertTensor phi3_tensors[] = {
+    MODEL_TENSORS,
+    {LAYER("self_attn.qkv_proj.weight"), BLOCK("attn_qkv.weight"), SIZE_EMBD, SIZE_QKV, false, false},
+    {LAYER("self_attn.o_proj.weight"), BLOCK("attn_output.weight"), SIZE_Q, SIZE_EMBD, false, false},
+    {LAYER("post_attention_layernorm.weight"), BLOCK("ffn_norm.weight"), SIZE_EMBD, SIZE_NONE, false, false},
+    {LAYER("mlp.gate_up_proj.weight"), BLOCK("ffn_up.weight"), SIZE_EMBD, SIZE_GATE_UP, false, false},
+    {LAYER("mlp.down_proj.weight"), BLOCK("ffn_down.weight"), SIZE_FF, SIZE_EMBD, false, false},
+    {.from = NULL},
+};
+
 /* ---- keys of single architectures ---------------------------------------------------------------------- */
 
-static int granite_keys(const HubFolder *c, GgufWriter *w, fr_error *err) {
+static int granite_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     static const struct {
         const char *from, *to;
     } factors[] = {
@@ -78,6 +105,7 @@ static int granite_keys(const HubFolder *c, GgufWriter *w, fr_error *err) {
         {"logits_scaling", "granite.logit_scale"},
         {"attention_multiplier", "granite.attention.scale"},
     };
+    (void)s;
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
         const json_t *v = json_object_get(c->config, factors[i].from);
         double x = json_number_value(v);
@@ -90,10 +118,10 @@ static int granite_keys(const HubFolder *c, GgufWriter *w, fr_error *err) {
 }
 
 /* The file does not say which layers rotate: of four, the last does not. */
-static int smollm3_keys(const HubFolder *c, GgufWriter *w, fr_error *err) {
+static int smollm3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err) {
     const json_t *rotates = json_object_get(c->config, "no_rope_layers"), *one; /* 1: it does, despite the name */
     size_t i;
-    (void)w;
+    (void)s, (void)w;
     bool is_usual = true;
     json_array_foreach(rotates, i, one) is_usual = is_usual && (json_integer_value(one) != 0) == (i % 4 != 3);
     const json_t *interval = json_object_get(c->config, "no_rope_layer_interval");
@@ -106,14 +134,51 @@ static int smollm3_keys(const HubFolder *c, GgufWriter *w, fr_error *err) {
 }
 
 static const ConvertArch archs[] = {
-    {"LlamaForCausalLM MistralForCausalLM", "llama", true, llama_tensors, EXPERTS_NONE, NULL},
-    {"MixtralForCausalLM", "llama", true, mixtral_tensors, EXPERTS_SUM_TO_1, NULL},
-    {"Qwen2ForCausalLM", "qwen2", false, qwen2_tensors, EXPERTS_NONE, NULL},
-    {"Qwen2MoeForCausalLM", "qwen2moe", false, qwen2moe_tensors, EXPERTS_KEEP_PROBABILITIES, NULL},
-    {"Qwen3ForCausalLM", "qwen3", false, qwen3_tensors, EXPERTS_NONE, NULL},
-    {"Qwen3MoeForCausalLM", "qwen3moe", false, qwen3moe_tensors, EXPERTS_SUM_TO_1, NULL},
-    {"GraniteForCausalLM", "granite", true, llama_tensors, EXPERTS_NONE, granite_keys},
-    {"SmolLM3ForCausalLM", "smollm3", true, llama_tensors, EXPERTS_NONE, smollm3_keys},
+    {.published = "LlamaForCausalLM MistralForCausalLM",
+     .name = "llama",
+     .tensors = llama_tensors,
+     .rotates_pairs = true},
+    {.published = "MixtralForCausalLM",
+     .name = "llama",
+     .tensors = mixtral_tensors,
+     .rotates_pairs = true,
+     .experts = EXPERTS_SUM_TO_1},
+    {.published = "Qwen2ForCausalLM", .name = "qwen2", .tensors = qwen2_tensors},
+    {.published = "Qwen2MoeForCausalLM",
+     .name = "qwen2moe",
+     .tensors = qwen2moe_tensors,
+     .experts = EXPERTS_KEEP_PROBABILITIES},
+    {.published = "Qwen3ForCausalLM", .name = "qwen3", .tensors = qwen3_tensors},
+    {.published = "Qwen3MoeForCausalLM", .name = "qwen3moe", .tensors = qwen3moe_tensors, .experts = EXPERTS_SUM_TO_1},
+    {.published = "GraniteForCausalLM",
+     .name = "granite",
+     .tensors = llama_tensors,
+     .rotates_pairs = true,
+     .keys = granite_keys},
+    {.published = "SmolLM3ForCausalLM",
+     .name = "smollm3",
+     .tensors = llama_tensors,
+     .rotates_pairs = true,
+     .keys = smollm3_keys},
+    {.published = "Gemma2ForCausalLM",
+     .name = "gemma2",
+     .tensors = gemma2_tensors,
+     .keys = convert_gemma2_keys,
+     .has_window = true,
+     .adds_1_to_norms = true,
+     .usual = {.activation = "gelu_pytorch_tanh", .head_dim = 256, .is_tied = true}},
+    {.published = "Gemma3ForCausalLM",
+     .name = "gemma3",
+     .tensors = gemma3_tensors,
+     .keys = convert_gemma3_keys,
+     .has_window = true,
+     .adds_1_to_norms = true,
+     .usual = {.activation = "gelu_pytorch_tanh", .rope_base = 1e6, .head_dim = 256, .is_tied = true}},
+    {.published = "Phi3ForCausalLM",
+     .name = "phi3",
+     .tensors = phi3_tensors,
+     .keys = convert_phi3_keys,
+     .has_window = true},
     {.published = NULL},
 };
 
@@ -150,7 +215,9 @@ int64_t convert_size(const ConvertShape *s, ConvertSize size) {
     case SIZE_EMBD: return s->n_embd;
     case SIZE_Q: return s->n_head * s->head_dim;
     case SIZE_KV: return s->n_head_kv * s->head_dim;
+    case SIZE_QKV: return (s->n_head + 2 * s->n_head_kv) * s->head_dim;
     case SIZE_FF: return s->n_ff;
+    case SIZE_GATE_UP: return 2 * s->n_ff;
     case SIZE_HEAD: return s->head_dim;
     case SIZE_VOCAB: return s->n_vocab;
     case SIZE_EXPERTS: return s->n_expert;

@@ -11,7 +11,9 @@ typedef enum ConvertSize {
     SIZE_EMBD,
     SIZE_Q,
     SIZE_KV,
+    SIZE_QKV,
     SIZE_FF,
+    SIZE_GATE_UP,
     SIZE_HEAD,
     SIZE_VOCAB,
     SIZE_EXPERTS,
@@ -37,13 +39,21 @@ typedef struct ConvertArch {
     const ConvertTensor *tensors; /* ends with from == NULL */
     ConvertExperts experts;
     /* Optional: refuses what the architecture cannot express, and writes its own keys. */
-    int (*keys)(const HubFolder *c, GgufWriter *w, fr_error *err);
+    int (*keys)(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+    bool has_window;      /* `keys` writes the sliding window */
+    bool adds_1_to_norms; /* the published weights of norms are what is added to 1 */
+    ConvertUsual usual;
 } ConvertArch;
 
 /* All of them, ending with published == NULL. */
 const ConvertArch *convert_archs(void);
 /* By config.json; NULL with an error that names those that are supported. */
 const ConvertArch *convert_arch_find(const HubFolder *c, fr_error *err);
+
+/* `keys` of the architectures with windows (convert_windows.c). */
+int convert_gemma2_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+int convert_gemma3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
+int convert_phi3_keys(const ConvertShape *s, const HubFolder *c, GgufWriter *w, fr_error *err);
 
 int64_t convert_size(const ConvertShape *s, ConvertSize size);
 

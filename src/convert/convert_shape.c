@@ -62,17 +62,26 @@ static void refuse_scaling(Reader *r, const char *type) {
             printable(&p, type, strlen(type)));
 }
 
-static void read_rope(Reader *r, ConvertShape *s) {
+/* Part of a head that is not rotated. */
+static void check_rotated_part(Reader *r) {
+    if (read_real(r, "partial_rotary_factor", 1, 0, 1) < 1 && !r->status)
+        r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
+                              "%s/config.json: partial_rotary_factor below 1 is not supported here", r->c->folder);
+}
+
+static void read_rope(Reader *r, ConvertShape *s, double usual_base) {
     static const char *const known[] = {"linear", "yarn", "llama3"};
     json_t *parameters = json_object_get(r->c->config, "rope_parameters"),
            *scaling = json_object_get(r->c->config, "rope_scaling");
-    s->rope_base = read_real(r, "rope_theta", 10000, 1, 1e12);
+    if (json_object_get(parameters, "full_attention")) parameters = json_object_get(parameters, "full_attention");
+    s->rope_base = read_real(r, "rope_theta", usual_base, 1, 1e12);
     if (!json_is_object(scaling)) scaling = parameters;
     if (!json_is_object(scaling)) return;
     const char *type = config_text(scaling, "rope_type");
     if (!type) type = config_text(scaling, "type");
     Reader sub = {.c = r->c, .object = scaling, .err = r->err, .status = r->status};
     s->rope_base = read_real(&sub, "rope_theta", s->rope_base, 1, 1e12);
+    check_rotated_part(&sub);
     if (!type || strcmp(type, "default") == 0) {
         r->status = sub.status;
         return;
@@ -109,33 +118,33 @@ bool convert_rope_factors(const ConvertShape *s, float *out) {
 
 /* ---- the shape --------------------------------------------------------------------------------------- */
 
-static void check_rest(Reader *r) {
-    const char *act = config_text(r->object, "hidden_act");
+/* Gemma's files have the activation in hidden_activation, and perhaps an older one in hidden_act. */
+static void check_rest(Reader *r, const char *supported) {
+    const char *key = config_text(r->object, "hidden_activation") ? "hidden_activation" : "hidden_act",
+               *act = config_text(r->object, key);
     Printable p;
-    if (!r->status && act && strcmp(act, "silu") != 0)
-        r->status = error_set(r->err, FR_ERR_UNSUPPORTED, "%s/config.json: hidden_act is '%s'; only silu is supported",
-                              r->c->folder, printable(&p, act, strlen(act)));
-    if (read_real(r, "partial_rotary_factor", 1, 0, 1) < 1 && !r->status)
-        r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
-                              "%s/config.json: partial_rotary_factor below 1 is not supported here", r->c->folder);
+    if (!r->status && act && strcmp(act, supported) != 0)
+        r->status = error_set(r->err, FR_ERR_UNSUPPORTED, "%s/config.json: %s is '%s'; only %s is supported",
+                              r->c->folder, key, printable(&p, act, strlen(act)), supported);
+    check_rotated_part(r);
 }
 
-int convert_shape_read(ConvertShape *s, const HubFolder *c, fr_error *err) {
+int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *usual, fr_error *err) {
     Reader r = {.c = c, .object = c->config, .err = err};
-    *s = (ConvertShape){.tied = -1};
+    *s = (ConvertShape){.tied = usual->is_tied ? 1 : -1};
     s->n_layer = read_int(&r, "num_hidden_layers", -1, 1, 1024);
     s->n_embd = read_int(&r, "hidden_size", -1, 2, 1 << 18);
     s->n_ff = read_int(&r, "intermediate_size", -1, 1, 1 << 20);
     s->n_head = read_int(&r, "num_attention_heads", -1, 1, 1 << 12);
     s->n_head_kv = read_int(&r, "num_key_value_heads", s->n_head, 1, s->n_head);
-    s->has_head_dim = is_given(&r, "head_dim");
-    s->head_dim = read_int(&r, "head_dim", s->n_embd / s->n_head, 2, 1 << 12);
+    s->has_head_dim = is_given(&r, "head_dim") || usual->head_dim;
+    s->head_dim = read_int(&r, "head_dim", usual->head_dim ? usual->head_dim : s->n_embd / s->n_head, 2, 1 << 12);
     s->n_vocab = read_int(&r, "vocab_size", -1, 1, 1 << 24);
     s->n_ctx = read_int(&r, "max_position_embeddings", -1, 1, 1 << 28);
     s->eps = read_real(&r, "rms_norm_eps", 1e-6, 0, 1);
     if (is_given(&r, "tie_word_embeddings")) s->tied = json_is_true(json_object_get(c->config, "tie_word_embeddings"));
-    read_rope(&r, s);
-    check_rest(&r);
+    read_rope(&r, s, usual->rope_base > 0 ? usual->rope_base : 10000);
+    check_rest(&r, usual->activation ? usual->activation : "silu");
     if (!r.status && s->head_dim % 2)
         r.status = error_set(err, FR_ERR_UNSUPPORTED, "%s/config.json: head_dim is %lld, but must be even", c->folder,
                              (long long)s->head_dim);

@@ -16,8 +16,16 @@ typedef struct ConvertShape {
     int tied; /* 1, 0, or -1: config.json does not say */
 } ConvertShape;
 
+/* What models of an architecture have where config.json may be silent, as transformers' configurations say. */
+typedef struct ConvertUsual {
+    const char *activation; /* the only one that is supported; NULL: silu */
+    double rope_base;       /* 0: 10000 */
+    int64_t head_dim;       /* 0: hidden_size / num_attention_heads */
+    bool is_tied;           /* the LM head is the embedding */
+} ConvertUsual;
+
 /* Refuses what the architecture cannot express: another activation, biases where there are none, unknown scaling. */
-int convert_shape_read(ConvertShape *s, const HubFolder *c, fr_error *err);
+int convert_shape_read(ConvertShape *s, const HubFolder *c, const ConvertUsual *usual, fr_error *err);
 /* Writes the keys of the shape. `rotates_pairs`: the architecture names the rotated dimensions. */
 void convert_shape_write(const ConvertShape *s, const char *arch, bool rotates_pairs, GgufWriter *w);
 

@@ -19,6 +19,22 @@ static int refuse(const HubFolder *c, const char *what, fr_error *err) {
     return error_set(err, FR_ERR_FORMAT, "%s/tokenizer.model: %s", c->folder, what);
 }
 
+/* Symbols that the model's maker defined are looked for in the text itself, where the mark is a space. */
+static const char *unescaped(ConvertVocab *v, const char *piece, size_t *n) {
+    static const char mark[] = "\xe2\x96\x81";
+    char *text = convert_vocab_memory(v, *n + 1);
+    size_t to = 0;
+    if (!text) return piece;
+    for (size_t at = 0; at < *n; to++) {
+        bool is_mark = *n - at >= 3 && memcmp(piece + at, mark, 3) == 0;
+        text[to] = is_mark ? ' ' : piece[at];
+        at += is_mark ? 3 : 1;
+    }
+    text[to] = '\0';
+    *n = to;
+    return text;
+}
+
 static int read_piece(ConvertVocab *v, const HubFolder *c, const WireField *message, int64_t id, fr_error *err) {
     Wire w = wire_begin(message->bytes, message->n);
     GgufString piece = {"", 0};
@@ -31,6 +47,7 @@ static int read_piece(ConvertVocab *v, const HubFolder *c, const WireField *mess
     }
     if (w.broken || piece.n == 0 || type < TOKEN_NORMAL || type > TOKEN_BYTE || isnan(score_of))
         return refuse(c, "a piece is damaged", err);
+    if (type == TOKEN_USER_DEFINED) piece.data = unescaped(v, piece.data, &piece.n);
     int status = convert_vocab_set(v, c, id, piece.data, piece.n, (TokenType)type, err);
     if (!status) v->scores[id] = score_of;
     return status;
@@ -76,10 +93,14 @@ static int read_added(ConvertVocab *v, const HubFolder *c, fr_error *err) {
         char *end;
         long long id = strtoll(key, &end, 10);
         if (!content || *end || end == key) return refuse(c, "an added token must have an id and a content", err);
-        if (convert_vocab_find(v, content, strlen(content)) == id) continue; /* a piece of the model */
-        status = convert_vocab_set(v, c, id, content, strlen(content),
-                                   json_is_true(json_object_get(token, "special")) ? TOKEN_CONTROL : TOKEN_USER_DEFINED,
-                                   err);
+        size_t n = strlen(content);
+        const char *text = unescaped(v, content, &n);
+        bool is_special = json_is_true(json_object_get(token, "special")),
+             is_piece = convert_vocab_find(v, content, strlen(content)) == id || convert_vocab_find(v, text, n) == id;
+        if (is_piece && is_special && v->types[id] == TOKEN_USER_DEFINED) v->types[id] = TOKEN_CONTROL;
+        if (is_piece) continue;
+        status = convert_vocab_set(v, c, id, is_special ? content : text, is_special ? strlen(content) : n,
+                                   is_special ? TOKEN_CONTROL : TOKEN_USER_DEFINED, err);
         if (status) break;
     }
     return status;

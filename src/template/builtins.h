@@ -48,7 +48,7 @@ Value builtin_run(Render *r, const Builtin *b, Call *call);
 /* Tables that end with a NULL name. */
 extern const Builtin filters_text[], filters_number[], filters_sequence[], filters_select[], value_tests[],
     global_functions[];
-extern const Builtin text_methods[], text_find_methods[], dict_methods[], sequence_methods[];
+extern const Builtin text_methods[], text_find_methods[], dict_methods[], sequence_methods[], cycler_methods[];
 
 /* Arguments with defaults. */
 static inline bool given(Value v) { return v.kind != V_MISSING; }

@@ -106,6 +106,7 @@ Value call_value(Render *r, Value callee, Call *call) {
         v = builtin_run(r, callee.function->builtin, call);
     } else if (callee.kind == V_MACRO) v = run_macro(r, callee.macro, call);
     else if (callee.kind == V_LOOP && call->n_positional == 1) v = run_loop(r, callee.loop, call->positional[0]);
+    else if (callee.kind == V_JOINER) v = joiner_call(r, callee, call);
     else work_fail(r->w, FR_ERR_FORMAT, "a value of type %s cannot be called", value_type_name(callee));
     work_leave(r->w);
     return v;
@@ -150,6 +151,7 @@ const Builtin *method_find(Render *r, Value v, const Text *name) {
     (void)r;
     if (changes_its_subject(v, name)) return &refused;
     if (v.kind == V_DICT) return find_in(dict_methods, name);
+    if (v.kind == V_CYCLER) return find_in(cycler_methods, name);
     if (v.kind == V_SEQ && v.seq->flavour <= SEQ_RANGE) return find_in(sequence_methods, name);
     if (v.kind != V_TEXT) return NULL;
     const Builtin *found = find_in(text_methods, name);

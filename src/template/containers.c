@@ -60,8 +60,7 @@ static void rehash(Work *w, Dict *d) {
 }
 
 void dict_set(Work *w, Dict *d, Value key, Value value) {
-    HashKey none = {0};
-    value_hash(w, &none, key); /* refuses lists and dicts */
+    value_need_hashable(w, key);
     DictEntry *known = find(w, d, key);
     if (known) {
         known->value = value;

@@ -208,6 +208,7 @@ const Builtin filters_text[] = {
     {"truncate", "length killwords end leeway", truncate},
     {"center", "width", center},
     {"wordcount", "", word_count},
+    {"wordwrap", "width break_long_words wrapstring break_on_hyphens", wrap_words},
     {"urlencode", "", url_encode},
     {"tojson", "ensure_ascii indent separators sort_keys", to_json},
     {"format", "*", format},

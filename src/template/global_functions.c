@@ -1,4 +1,4 @@
-/* global_functions.c - range, dict, namespace, and what Hugging Face adds: raise_exception and strftime_now. */
+/* global_functions.c - range, dict, namespace, cycler, joiner, and what Hugging Face adds: raise_exception and strftime_now. */
 #include "template/render.h"
 
 #include <string.h>
@@ -71,7 +71,12 @@ static Value strftime_now(Render *r, const Call *c) {
 }
 
 const Builtin global_functions[] = {
-    {"range", "start! stop step", range},      {"dict", "*", dict},
-    {"namespace", "*", new_namespace},         {"raise_exception", "message!", raise_exception},
-    {"strftime_now", "format!", strftime_now}, {NULL, NULL, NULL},
+    {"range", "start! stop step", range},
+    {"dict", "*", dict},
+    {"namespace", "*", new_namespace},
+    {"raise_exception", "message!", raise_exception},
+    {"strftime_now", "format!", strftime_now},
+    {"cycler", "*", cycler_new},
+    {"joiner", "sep", joiner_new},
+    {NULL, NULL, NULL},
 };

@@ -23,6 +23,7 @@ static Value copy(Render *r, const Call *c) {
 }
 
 static Value get(Render *r, const Call *c) {
+    value_need_hashable(r->w, c->at[0]);
     const Value *v = dict_get(r->w, c->subject.dict, c->at[0]);
     return v ? *v : given(c->at[1]) ? c->at[1] : value_none();
 }

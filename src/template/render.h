@@ -58,6 +58,11 @@ Value value_attribute(Render *r, Value v, const Text *name); /* v.name */
 Value call_value(Render *r, Value callee, Call *call); /* calls.c */
 void evaluate_arguments(Render *r, const Node *list, Call *call);
 
+Value cycler_new(Render *r, const Call *c); /* iterators.c */
+Value cycler_current(Value cycler);
+Value joiner_new(Render *r, const Call *c);
+Value joiner_call(Render *r, Value joiner, const Call *c);
+
 Flow execute(Render *r, const Node *list); /* execute.c */
 /* Runs the statements and returns what they write. */
 Value capture(Render *r, const Node *list);

@@ -60,6 +60,10 @@ static bool find_attribute(Render *r, Value v, const Text *name, Value *out) {
         *out = value_text(v.macro->node->name);
         return true;
     }
+    if (v.kind == V_CYCLER && text_is(name, "current")) {
+        *out = cycler_current(v);
+        return true;
+    }
     const Builtin *method = method_find(r, v, name);
     if (!method) return false;
     struct Function *f = work_alloc(r->w, sizeof *f);

@@ -15,5 +15,7 @@ const Text *text_pad(Work *w, const Text *t, int64_t width, const Text *fill, Te
 /* t % arguments, and str.format without format specifications. */
 const Text *text_format_percent(Work *w, const Text *t, const Call *arguments);
 const Text *text_format_braces(Work *w, const Text *t, const Call *arguments);
+/* The filter `wordwrap` (word_wrap.c). */
+Value wrap_words(Render *r, const Call *c);
 
 #endif

@@ -1,8 +1,8 @@
 /* value.h - what the expressions of a template compute: Python's values, as far as chat templates see them.
  *
- * Values are immutable and shared freely; they lie in the memory of a Work. Two things change: a namespace, which
- * {% set ns.x = ... %} writes, and a generator (what `map`, `select` and others give), which is empty after it was read
- * once, as in Python. */
+ * Values are immutable and shared freely; they lie in the memory of a Work. Three things change: a namespace, which
+ * {% set ns.x = ... %} writes, a generator (what `map`, `select` and others give), which is empty after it was read
+ * once, as in Python, and a cycler or joiner, which moves on. */
 #ifndef TEMPLATE_VALUE_H
 #define TEMPLATE_VALUE_H
 
@@ -23,6 +23,8 @@ typedef enum ValueKind {
     V_FUNCTION,  /* a global function or a method of a value */
     V_MACRO,
     V_LOOP, /* the variable `loop` */
+    V_CYCLER,
+    V_JOINER,
 } ValueKind;
 
 typedef struct Seq Seq;
@@ -40,6 +42,7 @@ typedef struct Value {
         const struct Function *function;
         const struct Macro *macro;
         const struct Loop *loop;
+        struct Iterator *iterator;
     };
 } Value;
 
@@ -63,6 +66,12 @@ struct Dict {
     size_t n_slots;
     HashKey key;
 };
+
+/* A cycler or a joiner (iterators.c). */
+typedef struct Iterator {
+    const Value *items;
+    size_t n, at;
+} Iterator;
 
 /* ---- making them ------------------------------------------------------------------------------------- */
 
@@ -95,6 +104,7 @@ bool value_truth(Value v);
 bool value_equal(Work *w, Value a, Value b);
 int value_order(Work *w, Value a, Value b, const char *operator_name); /* <0, 0, >0; NaN: 2, which is neither */
 uint64_t value_hash(Work *w, const HashKey *key, Value v);             /* refuses what Python cannot hash */
+void value_need_hashable(Work *w, Value v); /* refuses a list or a dict, which no dict can have as a key */
 bool value_contains(Work *w, Value container, Value item);
 int64_t value_length(Work *w, Value v);
 /* The items that a `for` would see; of a generator, which is empty afterwards. Refuses what cannot be iterated. */

@@ -19,6 +19,8 @@ const char *value_type_name(Value v) {
     case V_LOOP: return "LoopContext";
     case V_MACRO: return "Macro";
     case V_FUNCTION: return "function";
+    case V_CYCLER: return "Cycler";
+    case V_JOINER: return "Joiner";
     default: return "Undefined";
     }
 }
@@ -101,6 +103,8 @@ bool value_equal(Work *w, Value a, Value b) {
     case V_FUNCTION: return a.function == b.function;
     case V_MACRO: return a.macro == b.macro;
     case V_LOOP: return a.loop == b.loop;
+    case V_CYCLER:
+    case V_JOINER: return a.iterator == b.iterator;
     default: return true; /* none, undefined */
     }
 }
@@ -156,7 +160,8 @@ uint64_t value_hash(Work *w, const HashKey *key, Value v) {
     case V_FLOAT: return hash_double(key, v.f);
     case V_TEXT: return keyed_hash(key, v.text->data, v.text->n);
     case V_SEQ:
-        if (v.seq->flavour == SEQ_TUPLE) return hash_seq(w, key, v.seq);
+        if (v.seq->flavour == SEQ_TUPLE || v.seq->flavour == SEQ_RANGE) return hash_seq(w, key, v.seq);
+        if (v.seq->flavour == SEQ_VALUES || v.seq->flavour == SEQ_GENERATOR) return v.kind; /* equal to themselves */
         break;
     case V_DICT: break;
     default: return v.kind;
@@ -164,10 +169,24 @@ uint64_t value_hash(Work *w, const HashKey *key, Value v) {
     work_fail(w, FR_ERR_FORMAT, "a %s cannot be the key of a dict", value_type_name(v));
 }
 
+void value_need_hashable(Work *w, Value v) {
+    HashKey none = {0};
+    value_hash(w, &none, v);
+}
+
+/* What is looked for in a dict, or in a view of one, is hashed, whether there are entries or not. */
+static void need_item_of_dict(Work *w, Value container, Value item) {
+    bool is_pair = item.kind == V_SEQ && item.seq->flavour == SEQ_TUPLE && item.seq->n == 2;
+    bool is_view = container.kind == V_SEQ;
+    if (container.kind == V_DICT || (is_view && container.seq->flavour == SEQ_KEYS)) value_need_hashable(w, item);
+    if (is_view && container.seq->flavour == SEQ_ITEMS && is_pair) value_need_hashable(w, item.seq->items[0]);
+}
+
 bool value_contains(Work *w, Value container, Value item) {
     if (container.kind == V_TEXT)
         return text_find(w, container.text, value_need_text(w, item, "what is looked for in a string"), 0) <=
                container.text->n;
+    need_item_of_dict(w, container, item);
     if (container.kind == V_DICT) return dict_get(w, container.dict, item) != NULL;
     const Seq *items = value_items(w, container);
     for (size_t i = 0; i < items->n; i++)

@@ -29,7 +29,8 @@ KIND_TEST(string, v.kind == V_TEXT)
 KIND_TEST(mapping, v.kind == V_DICT)
 KIND_TEST(sequence, v.kind == V_TEXT || v.kind == V_DICT || v.kind == V_UNDEFINED || is_list_like(v))
 KIND_TEST(iterable, value_is_iterable(v) || v.kind == V_LOOP)
-KIND_TEST(callable, v.kind == V_FUNCTION || v.kind == V_MACRO || v.kind == V_UNDEFINED || v.kind == V_LOOP)
+KIND_TEST(callable,
+          v.kind == V_FUNCTION || v.kind == V_MACRO || v.kind == V_UNDEFINED || v.kind == V_LOOP || v.kind == V_JOINER)
 KIND_TEST(escaped, v.kind == V_TEXT && v.text->is_safe)
 
 static Value remainder_is(Render *r, const Call *c, Value divisor, int64_t wanted) {

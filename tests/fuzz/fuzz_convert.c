@@ -18,7 +18,7 @@ static void check_shape(const HubFolder *c) {
     float factors[1 << 11];
     fr_error err = {0};
     (void)convert_arch_find(c, &err);
-    if (convert_shape_read(&s, c, &err)) fr_assert(err.message[0]);
+    if (convert_shape_read(&s, c, &(ConvertUsual){.activation = NULL}, &err)) fr_assert(err.message[0]);
     else (void)convert_rope_factors(&s, factors);
 }
 

@@ -35,6 +35,17 @@ static const struct {
         {"ffn_up_exps", "mlp.experts.%d.up_proj"},
         {"ffn_down_exps", "mlp.experts.%d.down_proj"},
 },
+  of_gemma[] =
+      {
+          {"post_attention_norm", "post_attention_layernorm"},
+          {"ffn_norm", "pre_feedforward_layernorm"},
+          {"post_ffw_norm", "post_feedforward_layernorm"},
+},
+  of_phi3[] =
+      {
+          {"attn_qkv", "self_attn.qkv_proj"},
+          {"ffn_up", "mlp.gate_up_proj"},
+},
   of_mixtral[] = {
       {"ffn_gate_inp", "block_sparse_moe.gate"},
       {"ffn_gate_exps", "block_sparse_moe.experts.%d.w1"},
@@ -48,6 +59,8 @@ static bool is_arch(const Gguf *g, const char *name) {
     return arch.n == strlen(name) && memcmp(arch.data, name, arch.n) == 0;
 }
 
+static bool is_gemma(const Gguf *g) { return is_arch(g, "gemma2") || is_arch(g, "gemma3"); }
+
 static void published_name(const Gguf *g, const char *gguf, char out[200]) {
     int layer;
     char base[40], kind[40];
@@ -59,6 +72,12 @@ static void published_name(const Gguf *g, const char *gguf, char out[200]) {
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             if (strcmp(names[i].gguf, base) == 0)
                 snprintf(out, 200, "model.layers.%d.%s.%s", layer, names[i].published, kind);
+        for (size_t i = 0; i < sizeof of_gemma / sizeof *of_gemma && is_gemma(g); i++)
+            if (strcmp(of_gemma[i].gguf, base) == 0)
+                snprintf(out, 200, "model.layers.%d.%s.%s", layer, of_gemma[i].published, kind);
+        for (size_t i = 0; i < sizeof of_phi3 / sizeof *of_phi3 && is_arch(g, "phi3"); i++)
+            if (strcmp(of_phi3[i].gguf, base) == 0)
+                snprintf(out, 200, "model.layers.%d.%s.%s", layer, of_phi3[i].published, kind);
         for (size_t i = 0; i < sizeof of_mixtral / sizeof *of_mixtral && is_arch(g, "llama"); i++)
             if (strcmp(of_mixtral[i].gguf, base) == 0)
                 snprintf(out, 200, "model.layers.%d.%s.%s", layer, of_mixtral[i].published, kind);
@@ -92,10 +111,19 @@ static float *halved(const Gguf *g, const GgufTensor *t) {
     return out;
 }
 
+/* Published weights of Gemma's norms are what is added to 1. */
+static float *less_1(const GgufTensor *t) {
+    float *out = malloc(t->bytes);
+    assert_non_null(out);
+    for (int64_t i = 0; i < t->dims[0]; i++) out[i] = ((const float *)t->data)[i] - 1;
+    return out;
+}
+
 static void add_tensor(const Gguf *g, SafeTensorsBuild *b, const GgufTensor *t, const char *name) {
     bool is_rotated = strstr(t->name, "attn_q.") || strstr(t->name, "attn_k.");
     bool has_pairs = is_arch(g, "llama") || is_arch(g, "granite") || is_arch(g, "smollm3");
-    float *moved = is_rotated && has_pairs ? halved(g, t) : NULL;
+    bool is_norm = strstr(t->name, "norm.weight");
+    float *moved = is_rotated && has_pairs ? halved(g, t) : is_norm && is_gemma(g) ? less_1(t) : NULL;
     int64_t n_out = t->n_dims == 2 ? t->dims[1] : strstr(t->name, "ffn_gate_inp_shexp") ? 1 : 0;
     assert_int_equal(t->type, TYPE_F32);
     safetensors_build_add(b, name, moved ? moved : t->data, t->dims[0], n_out);
@@ -143,9 +171,10 @@ static void write_weights(const Gguf *g, const char *folder, const HubBuild *o) 
 /* ---- config.json -------------------------------------------------------------------------------------- */
 
 static const char *published_arch(const Gguf *g) {
-    static const char *const published[][2] = {{"qwen2", "Qwen2ForCausalLM"},       {"qwen3", "Qwen3ForCausalLM"},
-                                               {"qwen2moe", "Qwen2MoeForCausalLM"}, {"qwen3moe", "Qwen3MoeForCausalLM"},
-                                               {"granite", "GraniteForCausalLM"},   {"smollm3", "SmolLM3ForCausalLM"}};
+    static const char *const published[][2] = {
+        {"qwen2", "Qwen2ForCausalLM"},       {"qwen3", "Qwen3ForCausalLM"},     {"qwen2moe", "Qwen2MoeForCausalLM"},
+        {"qwen3moe", "Qwen3MoeForCausalLM"}, {"granite", "GraniteForCausalLM"}, {"smollm3", "SmolLM3ForCausalLM"},
+        {"gemma2", "Gemma2ForCausalLM"},     {"gemma3", "Gemma3ForCausalLM"},   {"phi3", "Phi3ForCausalLM"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (is_arch(g, published[i][0])) return published[i][1];
     return number(g, "expert_count") ? "MixtralForCausalLM" : "LlamaForCausalLM";
@@ -163,17 +192,16 @@ static void write_config(const Gguf *g, const char *folder, const HubBuild *o) {
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    fprintf(
-        f,
-        "{\"architectures\": [\"%s\"], \"hidden_size\": %lld, \"intermediate_size\": %lld, \"num_hidden_layers\": "
-        "%lld, "
-        "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
-        "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"silu\"%s}",
-        published_arch(g), (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
-        (long long)number(g, "block_count"), (long long)number(g, "attention.head_count"),
-        (long long)number(g, "attention.head_count_kv"), (long long)head_dim(g), (double)eps, (double)base,
-        (long long)number(g, "context_length"), (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1],
-        o->config ? o->config : "");
+    fprintf(f,
+            "{\"architectures\": [\"%s\"], \"hidden_size\": %lld, \"intermediate_size\": %lld, \"num_hidden_layers\": "
+            "%lld, "
+            "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, \"head_dim\": %lld, \"rms_norm_eps\": %.9g, "
+            "\"rope_theta\": %.9g, \"max_position_embeddings\": %lld, \"vocab_size\": %lld, \"hidden_act\": \"%s\"%s}",
+            published_arch(g), (long long)number(g, "embedding_length"), (long long)number(g, "feed_forward_length"),
+            (long long)number(g, "block_count"), (long long)number(g, "attention.head_count"),
+            (long long)number(g, "attention.head_count_kv"), (long long)head_dim(g), (double)eps, (double)base,
+            (long long)number(g, "context_length"), (long long)gguf_find_tensor(g, "token_embd.weight")->dims[1],
+            is_gemma(g) ? "gelu_pytorch_tanh" : "silu", o->config ? o->config : "");
     fclose(f);
 }
 

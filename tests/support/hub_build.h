@@ -19,7 +19,8 @@ typedef struct HubBuild {
     const char *config; /* appended to the keys of config.json: ", \"key\": value"; NULL: nothing */
 } HubBuild;
 
-/* The model must be llama (with experts: as Mixtral), qwen2, qwen2moe, qwen3, qwen3moe, granite or smollm3, with F32 tensors and a vocabulary of the model "llama". */
+/* The model must be llama (with experts: as Mixtral), qwen2, qwen2moe, qwen3, qwen3moe, granite, smollm3, gemma2, gemma3 or
+ * phi3, with F32 tensors and a vocabulary of the model "llama". */
 void hub_build_write(const Gguf *g, const char *folder, const HubBuild *options);
 
 #endif

@@ -104,6 +104,7 @@ static void same_output(const char *command) {
     snprintf(line, sizeof line, command, OUT);
     assert_int_equal(cli_run(line, b, sizeof b), 0);
     assert_string_equal(a, b);
+    assert_null(strstr(a, "4294967295 0\n")); /* the sum of no output: the program failed on both */
 }
 
 static void converted_models_are_the_same(void **state) {
@@ -189,6 +190,70 @@ static void experts_and_factors_are_converted(void **state) {
             Gguf *out = rig_gguf(OUT);
             compare_tensors(model, out, TYPE_F32, TYPE_F32);
             same_output("logits -m %s --tokens 1,30,40,500,7 -o - | cksum");
+            gguf_close(out);
+            clear();
+        }
+        hub_build_write(model, FOLDER,
+                        &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = cases[i].wrong});
+        assert_true(convert_folder(FOLDER, OUT, &(ConvertOptions){.type = TYPE_F32}, &err) != 0);
+        if (!strstr(err.message, cases[i].why)) fail_msg("%s: %s", cases[i].arch, err.message);
+        assert_true(access(OUT, F_OK) != 0);
+        gguf_close(model);
+    }
+}
+
+/* Windows, caps, bases and fused matrices; a config.json that GGUF files of the architecture cannot express is refused. */
+static void windows_and_caps_are_converted(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch, *config, *wrong, *why;
+    } cases[] = {
+        {"gemma2",
+         ", \"sliding_window\": 3, \"attn_logit_softcapping\": 2.5, \"final_logit_softcapping\": 7.0, "
+         "\"query_pre_attn_scalar\": 16",
+         ", \"query_pre_attn_scalar\": 16, \"attn_logit_softcapping\": null",
+         "attn_logit_softcapping must be a number"},
+        {"gemma2",
+         ", \"sliding_window\": 3, \"attn_logit_softcapping\": 2.5, \"final_logit_softcapping\": 7.0, "
+         "\"query_pre_attn_scalar\": 16, \"hidden_activation\": \"gelu_pytorch_tanh\", \"layer_types\": "
+         "[\"sliding_attention\", \"full_attention\"]",
+         ", \"query_pre_attn_scalar\": 16, \"layer_types\": [\"full_attention\", \"full_attention\"]",
+         "layer_types are others"},
+        {"gemma2", NULL, "", "query_pre_attn_scalar is 256, but GGUF files of this architecture mean 16"},
+        {"gemma3",
+         ", \"sliding_window\": 3, \"rope_local_base_freq\": 10000, \"query_pre_attn_scalar\": 16, \"rope_scaling\": "
+         "{\"rope_type\": \"linear\", \"factor\": 8.0}, \"sliding_window_pattern\": 6",
+         ", \"query_pre_attn_scalar\": 16, \"sliding_window_pattern\": 3", "sliding_window_pattern is another"},
+        {"gemma3",
+         ", \"sliding_window\": 3, \"query_pre_attn_scalar\": 16, \"rope_parameters\": {\"full_attention\": "
+         "{\"rope_type\": \"linear\", \"factor\": 8.0, \"rope_theta\": 5e4}, \"sliding_attention\": "
+         "{\"rope_type\": \"default\", \"rope_theta\": 10000}}",
+         ", \"query_pre_attn_scalar\": 16, \"use_bidirectional_attention\": true", "makes an embedding model"},
+        {"gemma3", NULL, ", \"hidden_activation\": \"silu\"", "hidden_activation is 'silu'; only gelu_pytorch_tanh"},
+        {"phi3", ", \"sliding_window\": 3", ", \"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1.0]}",
+         "rope scaling 'longrope' is not supported"},
+        {"phi3", NULL, ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.75}",
+         "partial_rotary_factor below 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        RandomModel m = small;
+        fr_error err = {0};
+        bool is_gemma3 = strcmp(cases[i].arch, "gemma3") == 0, is_phi3 = strcmp(cases[i].arch, "phi3") == 0;
+        clear();
+        m.arch = cases[i].arch, m.window = 3, m.tied = !is_phi3, m.rope_base = 5e4;
+        if (is_gemma3) m.n_layer = 7, m.rope_scaling = "linear", m.rope_factor = 8;
+        if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
+        Gguf *model = rig_gguf(MODEL);
+        if (cases[i].config) {
+            hub_build_write(model, FOLDER,
+                            &(HubBuild){.type = TYPE_F32, .n_parts = 2, .vocab = HUB_SPM, .config = cases[i].config});
+            convert_or_fail(TYPE_F32);
+            Gguf *out = rig_gguf(OUT);
+            float base = 0;
+            compare_tensors(model, out, TYPE_F32, TYPE_F32);
+            compare_vocabularies(model, out, true);
+            same_output("logits -m %s --tokens 1,30,40,500,7,8,9 -o - | cksum");
+            if (is_gemma3) assert_true(gguf_get_f32(out, "gemma3.rope.freq_base_swa", &base) && base == 10000);
             gguf_close(out);
             clear();
         }
@@ -483,6 +548,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(converted_models_are_the_same),
         cmocka_unit_test(experts_and_factors_are_converted),
+        cmocka_unit_test(windows_and_caps_are_converted),
         cmocka_unit_test(recommended_sampling_is_taken_over),
         cmocka_unit_test(types_round_once),
         cmocka_unit_test(llama_3_scaling_becomes_factors),
