@@ -134,6 +134,26 @@ static void threads_make_no_difference(void **state) {
 
 /* ---- quantize ---------------------------------------------------------------------------------------- */
 
+/* importance [n_experts][n]: the mean squares of the file, raised to a thousandth of their mean, or 1 of what was not read. */
+static void check_importances(const Importance *im, const char *matrix, const float *importance, int64_t n,
+                              int64_t n_experts) {
+    char name[100];
+    snprintf(name, sizeof name, "%s" IMPORTANCE_SUMS, matrix);
+    const float *sums = gguf_find_tensor(im->gguf, name)->data;
+    snprintf(name, sizeof name, "%s" IMPORTANCE_COUNTS, matrix);
+    const float *counts = gguf_find_tensor(im->gguf, name)->data;
+    for (int64_t e = 0; e < n_experts; e++) {
+        double total = 0;
+        for (int64_t k = 0; k < n; k++) total += (double)sums[e * n + k];
+        for (int64_t k = 0; k < n; k++) {
+            double floor = 1e-3 * total / (double)n, sum = fmax(floor, (double)sums[e * n + k]);
+            double wanted = counts[e] > 0 ? sum / (double)counts[e] : 1;
+            if (!(fabs((double)importance[e * n + k] / wanted - 1) < 1e-5))
+                fail_msg("%s, expert %d: %g, not %g", matrix, (int)e, (double)importance[e * n + k], wanted);
+        }
+    }
+}
+
 /* Counts the experts that no row reached; fails unless every row is quantised by the importances of its own expert. */
 static int check_matrix(const GgufTensor *t, const GgufTensor *exact, const Importance *im) {
     enum { WIDEST = 96, MOST_EXPERTS = 16 };
@@ -142,6 +162,7 @@ static int check_matrix(const GgufTensor *t, const GgufTensor *exact, const Impo
     int64_t n = t->dims[0], unread;
     size_t row_bytes = t->bytes / (size_t)(t->dims[1] * t->dims[2]);
     assert_int_equal(importance_of(im, t->name, n, t->dims[2], importance, &unread, NULL), 1);
+    check_importances(im, t->name, importance, n, t->dims[2]);
     for (int64_t i = 0; i < t->dims[1] * t->dims[2]; i++) {
         quant_row(t->type, (const float *)exact->data + i * n, importance + i / t->dims[1] * n, n, bytes);
         if (memcmp(bytes, (const char *)t->data + (size_t)i * row_bytes, row_bytes) != 0)

@@ -259,7 +259,8 @@ const Command command_imatrix = {
     .name = "imatrix",
     .summary = "how much each input of each matrix matters, for quantize --imatrix",
     .about =
-        "Run a model over a text and write the mean squares of the inputs of each matrix, an importance matrix. "
+        "Run a model over a text and write the mean squares of the inputs of each matrix, an importance matrix; of "
+        "experts those of each one, over the tokens that reach it. "
         "'forerun quantize --imatrix' weights errors by them, which helps most at 4 bits and below. The file is GGUF "
         "with llama.cpp's names, so that either program reads the other's.",
     .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
