@@ -132,6 +132,50 @@ static void threads_make_no_difference(void **state) {
     }
 }
 
+enum { MOST_SUMS = 9 * 64, MOST_EXPERTS = 9 };
+
+/* What forwards of `chunk` rows add up to. */
+typedef struct Sums {
+    double sums[INPUT_KINDS][N_LAYER * MOST_SUMS];
+    int64_t expert_rows[N_LAYER * MOST_EXPERTS];
+    InputSquares squares;
+} Sums;
+
+static void sum_in_chunks(Sums *s, const Weights *w, const RandomModel *m, int32_t chunk) {
+    enum { N = 37 };
+    RigOptions options = rig_options(N, N);
+    int32_t tokens[N];
+    options.n_threads = 2;
+    Executor *e = rig_executor(w, &options);
+    memset(s, 0, sizeof *s);
+    s->squares.expert_rows = s->expert_rows;
+    for (int k = 0; k < INPUT_KINDS; k++) s->squares.sums[k] = s->sums[k];
+    rig_tokens(m->seed, m->n_vocab, tokens, N);
+    w->backend->sum_inputs(executor_context(e), &s->squares);
+    rig_append(e, rig_sequence(e), tokens, N, chunk, m->n_vocab, NULL);
+    assert_int_equal(s->squares.n_rows, N);
+    rig_executor_close(e);
+}
+
+/* Bit for bit: each sum runs over the rows in their order. */
+static void batches_make_no_difference(void **state) {
+    (void)state;
+    static Sums whole, parts;
+    static const int32_t chunks[] = {1, 5, 16};
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+        Gguf *g = rig_random_gguf(&models[k]);
+        Weights *w = rig_weights(g, NULL);
+        sum_in_chunks(&whole, w, &models[k], 37);
+        for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+            sum_in_chunks(&parts, w, &models[k], chunks[i]);
+            assert_memory_equal(whole.sums, parts.sums, sizeof whole.sums);
+            assert_memory_equal(whole.expert_rows, parts.expert_rows, sizeof whole.expert_rows);
+        }
+        rig_weights_close(w);
+        gguf_close(g);
+    }
+}
+
 /* ---- quantize ---------------------------------------------------------------------------------------- */
 
 /* importance [n_experts][n]: the mean squares of the file, raised to a thousandth of their mean, or 1 of what was not read. */
@@ -156,8 +200,8 @@ static void check_importances(const Importance *im, const char *matrix, const fl
 
 /* Counts the experts that no row reached; fails unless every row is quantised by the importances of its own expert. */
 static int check_matrix(const GgufTensor *t, const GgufTensor *exact, const Importance *im) {
-    enum { WIDEST = 96, MOST_EXPERTS = 16 };
-    float importance[WIDEST * MOST_EXPERTS];
+    enum { WIDEST = 96, N_EXPERT = 16 };
+    float importance[WIDEST * N_EXPERT];
     char bytes[WIDEST * sizeof(float)];
     int64_t n = t->dims[0], unread;
     size_t row_bytes = t->bytes / (size_t)(t->dims[1] * t->dims[2]);
@@ -202,6 +246,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(both_backends_sum_the_same_squares_of_each_expert),
         cmocka_unit_test(experts_together_read_each_row_as_often_as_it_chooses),
         cmocka_unit_test(threads_make_no_difference),
+        cmocka_unit_test(batches_make_no_difference),
         cmocka_unit_test(quantize_weights_each_expert_by_its_own_rows),
     };
     return cmocka_run_group_tests(tests, begin, end);
