@@ -124,12 +124,22 @@ typedef struct CostWork {
 } CostWork;
 
 /* The inputs of the matrices of each layer. */
-typedef enum InputKind { INPUT_QKV, INPUT_O, INPUT_GATE_UP, INPUT_DOWN, INPUT_KINDS } InputKind;
+typedef enum InputKind {
+    INPUT_QKV,
+    INPUT_O,
+    INPUT_GATE_UP, /* likewise of a router, and of the expert that every row passes */
+    INPUT_DOWN,
+    INPUT_SHARED_DOWN,    /* of the expert that every row passes */
+    INPUT_EXPERT_GATE_UP, /* of each expert, over the rows that chose it */
+    INPUT_EXPERT_DOWN,
+    INPUT_KINDS
+} InputKind;
 
 /* Sums of their squares over the rows of forwards, for importance matrices. */
 typedef struct InputSquares {
     int64_t n_rows;            /* that were added */
-    double *sums[INPUT_KINDS]; /* [n_layer][inputs of the kind] */
+    double *sums[INPUT_KINDS]; /* [n_layer][inputs of the kind]; of experts [n_layer][n_expert][inputs] */
+    int64_t *expert_rows;      /* [n_layer][n_expert] rows that chose each expert */
 } InputSquares;
 
 /* What a linear layer does with its product p = W x + bias. */

@@ -74,7 +74,7 @@ static void take_means(const float *sums, double count, int64_t n, float *out) {
 }
 
 int importance_of(const Importance *im, const char *matrix, int64_t n_in, int64_t n_matrices, float *out,
-                  fr_error *err) {
+                  int64_t *n_unread, fr_error *err) {
     char name[300];
     snprintf(name, sizeof name, "%s%s", matrix, IMPORTANCE_SUMS);
     const GgufTensor *sums = gguf_find_tensor(im->gguf, name);
@@ -86,9 +86,11 @@ int importance_of(const Importance *im, const char *matrix, int64_t n_in, int64_
                          "%s: has %lld x %lld importances for %s, which is %lld x %lld: it was made for another model",
                          gguf_path(im->gguf), (long long)sums->dims[0], (long long)sums->dims[1], matrix,
                          (long long)n_in, (long long)n_matrices);
+    *n_unread = 0;
     for (int64_t i = 0; i < n_matrices; i++) {
         float count;
         memcpy(&count, (const char *)counts->data + i * 4, sizeof count);
+        *n_unread += !(count > 0);
         take_means((const float *)sums->data + i * n_in, (double)count, n_in, out + i * n_in);
     }
     return 1;

@@ -22,9 +22,10 @@ typedef struct Importance {
 int importance_open(Importance *im, const char *path, fr_error *err);
 void importance_close(Importance *im);
 
-/* The mean squares of the inputs of a matrix, out [n_matrices][n_in] (n_matrices > 1: experts). Returns 1; 0 where the file
- * has none for it, and an error where they are of another shape. */
+/* The mean squares of the inputs of a matrix, out [n_matrices][n_in] (n_matrices > 1: experts). Those that read no row of
+ * the text, n_unread of them, have 1 for every input. Returns 1; 0 where the file has none for the matrix, and an error
+ * where they are of another shape. */
 int importance_of(const Importance *im, const char *matrix, int64_t n_in, int64_t n_matrices, float *out,
-                  fr_error *err);
+                  int64_t *n_unread, fr_error *err);
 
 #endif

@@ -99,10 +99,12 @@ static void take_importance(Job *job, const Item *item) {
     job->importance_is_of = item;
     job->has_importance = false;
     if (!job->o->importance || is_float(item->to)) return;
-    int found = importance_of(job->o->importance, t->name, t->dims[0], t->dims[2], job->importance, &err);
+    int64_t n_unread = 0;
+    int found = importance_of(job->o->importance, t->name, t->dims[0], t->dims[2], job->importance, &n_unread, &err);
     if (found < 0) gguf_writer_refuse(job->w, err.code, err.message);
     job->has_importance = found > 0;
     job->result->n_importances += found > 0;
+    job->result->n_unread += n_unread;
 }
 
 static void fill(void *ctx, int64_t first_row, int64_t n_rows, void *dst) {

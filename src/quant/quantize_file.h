@@ -20,6 +20,7 @@ typedef struct QuantizeResult {
     int64_t n_weights, n_tensors[TYPE_COUNT];
     size_t bytes_in, bytes_out;        /* of tensors */
     int64_t n_matrices, n_importances; /* matrices that were quantised, and those of them that had importances */
+    int64_t n_unread;                  /* matrices of single experts that read no row of the importances' text */
 } QuantizeResult;
 
 /* Writes the new file, replacing one at `path` in the moment when all is done. Memory: a few rows of each thread and

@@ -1,6 +1,7 @@
 /* cmd_imatrix.c - `forerun imatrix -m MODEL TEXT -o FILE`: how much each input of each matrix matters, for quantize.
  *
- * The model reads the text in windows, and the backend sums the squares of what each matrix reads (Backend.sum_inputs).
+ * The model reads the text in windows, and the backend sums the squares of what each matrix reads (Backend.sum_inputs);
+ * a matrix of experts has sums and a number of rows for each of them.
  * quant/importance.h has the format of the file. */
 #include "app/model/text_windows.h"
 #include "backend/executor.h"
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 64, MATRICES = 7 };
+enum { CHUNK = 64, MOST_MATRICES = 11 /* of a layer */ };
 
 typedef struct ImatrixArgs {
     CliModel model;
@@ -55,19 +56,22 @@ static void set_defaults(void) {
 
 /* ---- the sums ---------------------------------------------------------------------------------------- */
 
+/* Numbers of one layer. */
+static void count_sums(const Hparams *h, int64_t n[INPUT_KINDS]) {
+    n[INPUT_QKV] = n[INPUT_GATE_UP] = h->n_embd;
+    n[INPUT_O] = hparams_q_dim(h);
+    n[INPUT_DOWN] = h->n_ff;
+    n[INPUT_SHARED_DOWN] = h->n_ff_shared;
+    n[INPUT_EXPERT_GATE_UP] = (int64_t)h->n_expert * h->n_embd;
+    n[INPUT_EXPERT_DOWN] = (int64_t)h->n_expert * h->n_ff_expert;
+}
+
 static int take_sums(Arena *arena, InputSquares *s, const Hparams *h, fr_error *err) {
-    int64_t n = h->n_layer;
-    const ArenaItem items[INPUT_KINDS] = {
-        [INPUT_QKV] = ARENA_ITEM(&s->sums[INPUT_QKV], n * h->n_embd),
-        [INPUT_O] = ARENA_ITEM(&s->sums[INPUT_O], n * hparams_q_dim(h)),
-        [INPUT_GATE_UP] = ARENA_ITEM(&s->sums[INPUT_GATE_UP], n * h->n_embd),
-        [INPUT_DOWN] = ARENA_ITEM(&s->sums[INPUT_DOWN], n * h->n_ff),
-    };
-    int status = arena_take(arena, items, INPUT_KINDS, "sums of squares", err);
-    const int64_t widths[INPUT_KINDS] = {h->n_embd, hparams_q_dim(h), h->n_embd, h->n_ff};
-    for (int k = 0; k < INPUT_KINDS && !status; k++)
-        memset(s->sums[k], 0, (size_t)(n * widths[k]) * sizeof *s->sums[k]);
-    return status;
+    int64_t n[INPUT_KINDS];
+    ArenaItem items[INPUT_KINDS + 1] = {[INPUT_KINDS] = ARENA_ITEM(&s->expert_rows, (int64_t)h->n_layer * h->n_expert)};
+    count_sums(h, n);
+    for (int k = 0; k < INPUT_KINDS; k++) items[k] = (ArenaItem)ARENA_ITEM(&s->sums[k], h->n_layer * n[k]);
+    return arena_take(arena, items, INPUT_KINDS + 1, "sums of squares", err);
 }
 
 static int run_window(Executor *e, const TextWindows *t, int64_t window, fr_error *err) {
@@ -111,48 +115,77 @@ static int run_windows(const CliModel *m, const TextWindows *t, InputSquares *sq
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
-/* Numbers of one matrix, kept until the file is written. */
+/* Numbers of one matrix, or of all experts' matrices of a name, kept until the file is written. */
 typedef struct Entry {
-    float *sums, count;
+    float *sums, *counts;
 } Entry;
 
-static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, int64_t n_rows, Entry *entry,
+/* sums [n_matrices][n_in], counts [n_matrices]. */
+static int add_matrix(GgufWriter *w, const GgufTensor *t, const double *sums, const int64_t *counts, Entry *entry,
                       fr_error *err) {
-    int64_t n = t->dims[0];
+    int64_t n_matrices = t->dims[2], n = t->dims[0] * n_matrices;
     char name[300];
-    entry->count = (float)n_rows;
-    entry->sums = malloc((size_t)n * sizeof *entry->sums);
-    if (!entry->sums) return error_memory(err, "an importance matrix", (size_t)n * sizeof *entry->sums);
+    entry->sums = calloc((size_t)n, sizeof *entry->sums);
+    entry->counts = calloc((size_t)n_matrices, sizeof *entry->counts);
+    if (!entry->sums || !entry->counts)
+        return error_memory(err, "an importance matrix", (size_t)n * sizeof *entry->sums);
     for (int64_t i = 0; i < n; i++) {
         entry->sums[i] = (float)sums[i];
         if (!isfinite(entry->sums[i]))
             return error_set(err, FR_ERR_FORMAT, "the inputs of %s are not finite: the model file is damaged", t->name);
     }
+    for (int64_t i = 0; i < n_matrices; i++) entry->counts[i] = (float)counts[i];
     snprintf(name, sizeof name, "%s%s", t->name, IMPORTANCE_SUMS);
-    gguf_add_tensor(w, name, TYPE_F32, 2, (int64_t[]){n, 1}, entry->sums);
+    gguf_add_tensor(w, name, TYPE_F32, 2, (int64_t[]){t->dims[0], n_matrices}, entry->sums);
     snprintf(name, sizeof name, "%s%s", t->name, IMPORTANCE_COUNTS);
-    gguf_add_tensor(w, name, TYPE_F32, 2, (int64_t[]){1, 1}, &entry->count);
+    gguf_add_tensor(w, name, TYPE_F32, 2, (int64_t[]){1, n_matrices}, entry->counts);
     return FR_OK;
 }
 
+/* A matrix of a layer, NULL: the layer has none, and what it reads. */
+typedef struct Reader {
+    const GgufTensor *matrix;
+    InputKind inputs;
+} Reader;
+
+static void list_readers(const LayerSpec *l, Reader out[MOST_MATRICES]) {
+    bool dense = l->ffn == FFN_DENSE;
+    InputKind gate_up = dense ? INPUT_GATE_UP : INPUT_EXPERT_GATE_UP, down = dense ? INPUT_DOWN : INPUT_EXPERT_DOWN;
+    const Reader all[MOST_MATRICES] = {
+        {l->q, INPUT_QKV},
+        {l->k, INPUT_QKV},
+        {l->v, INPUT_QKV},
+        {l->o, INPUT_O},
+        {dense ? NULL : l->router, INPUT_GATE_UP},
+        {l->gate, gate_up},
+        {l->up, gate_up},
+        {l->down, down},
+        {dense ? NULL : l->shared_gate, INPUT_GATE_UP},
+        {dense ? NULL : l->shared_up, INPUT_GATE_UP},
+        {dense ? NULL : l->shared_down, INPUT_SHARED_DOWN},
+    };
+    memcpy(out, all, sizeof all);
+}
+
 static int add_layer(GgufWriter *w, const Model *m, int32_t i, const InputSquares *s, Entry *entries, fr_error *err) {
-    const LayerSpec *l = &m->layers[i];
-    const struct {
-        const GgufTensor *matrix;
-        InputKind inputs;
-    } matrices[MATRICES] = {{l->q, INPUT_QKV},        {l->k, INPUT_QKV},      {l->v, INPUT_QKV},    {l->o, INPUT_O},
-                            {l->gate, INPUT_GATE_UP}, {l->up, INPUT_GATE_UP}, {l->down, INPUT_DOWN}};
+    Reader readers[MOST_MATRICES];
+    int64_t widths[INPUT_KINDS];
     int status = FR_OK;
-    for (int k = 0; k < MATRICES && !status; k++) {
-        const GgufTensor *t = matrices[k].matrix;
-        status = add_matrix(w, t, s->sums[matrices[k].inputs] + i * t->dims[0], s->n_rows, &entries[k], err);
+    list_readers(&m->layers[i], readers);
+    count_sums(&m->hparams, widths);
+    for (int k = 0; k < MOST_MATRICES && !status; k++) {
+        const Reader *r = &readers[k];
+        bool of_experts = r->inputs == INPUT_EXPERT_GATE_UP || r->inputs == INPUT_EXPERT_DOWN;
+        const int64_t *counts = of_experts ? s->expert_rows + (int64_t)i * m->hparams.n_expert : &s->n_rows;
+        if (r->matrix)
+            status = add_matrix(w, r->matrix, s->sums[r->inputs] + i * widths[r->inputs], counts, &entries[k], err);
     }
     return status;
 }
 
 static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSquares *s, fr_error *err) {
     const Model *m = a->model.model;
-    size_t n_entries = (size_t)m->hparams.n_layer * MATRICES;
+    size_t n_entries = (size_t)m->hparams.n_layer * MOST_MATRICES;
     Entry *entries = calloc(n_entries, sizeof *entries);
     GgufWriter *w = gguf_writer_new();
     int status = entries && w ? FR_OK : (int)error_memory(err, "an importance matrix", n_entries * sizeof *entries);
@@ -163,25 +196,41 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
         gguf_set_u32(w, "imatrix.chunk_size", (uint32_t)t->n_ctx);
     }
     for (int32_t i = 0; i < m->hparams.n_layer && !status; i++)
-        status = add_layer(w, m, i, s, entries + (size_t)i * MATRICES, err);
+        status = add_layer(w, m, i, s, entries + (size_t)i * MOST_MATRICES, err);
     if (!status) status = gguf_writer_finish(w, a->out, err);
     gguf_writer_free(w);
-    for (size_t i = 0; entries && i < n_entries; i++) free(entries[i].sums);
+    for (size_t i = 0; entries && i < n_entries; i++) free(entries[i].sums), free(entries[i].counts);
     free(entries);
     return status;
 }
 
-/* Matrices of experts read a part of the rows each, which one sum for all of them cannot tell. */
 static int check_layers(const Model *m, fr_error *err) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++)
-        if (m->layers[i].ffn != FFN_DENSE)
-            return error_set(err, FR_ERR_UNSUPPORTED, "%s: importance matrices of experts are not supported",
-                             gguf_path(m->gguf));
-        else if (m->layers[i].mixer == MIXER_DELTA_NET)
+        if (m->layers[i].mixer == MIXER_DELTA_NET)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "%s: importance matrices of layers with a recurrent state are not supported",
                              gguf_path(m->gguf));
     return FR_OK;
+}
+
+static void print_result(const ImatrixArgs *a, const InputSquares *s) {
+    const Model *m = a->model.model;
+    int n_matrices = 0, n_experts = 0, n_unread = 0;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) {
+        Reader readers[MOST_MATRICES];
+        list_readers(&m->layers[i], readers);
+        for (int k = 0; k < MOST_MATRICES; k++) n_matrices += readers[k].matrix != NULL;
+        for (int32_t e = 0; m->layers[i].ffn == FFN_EXPERTS && e < m->hparams.n_expert; e++, n_experts++)
+            n_unread += s->expert_rows[(int64_t)i * m->hparams.n_expert + e] == 0;
+    }
+    printf("%s: the inputs of %d matrices over %lld tokens; use it with forerun quantize --imatrix %s\n", a->out,
+           n_matrices, (long long)s->n_rows, a->out);
+    if (n_unread)
+        fprintf(
+            stderr,
+            "forerun imatrix: no token of the text reached %d of %d experts, whose inputs will all count the same; a "
+            "longer text may reach them\n",
+            n_unread, n_experts);
 }
 
 static int run(int argc, char **argv) {
@@ -199,9 +248,7 @@ static int run(int argc, char **argv) {
     if (!status) status = take_sums(&arena, &squares, &a->model.model->hparams, &err);
     if (!status) status = run_windows(&a->model, &text, &squares, &err);
     if (!status) status = write_file(a, &text, &squares, &err);
-    if (!status)
-        printf("%s: the inputs of %d matrices over %lld tokens; use it with forerun quantize --imatrix %s\n", a->out,
-               a->model.model->hparams.n_layer * MATRICES, (long long)squares.n_rows, a->out);
+    if (!status) print_result(a, &squares);
     text_windows_close(&text);
     arena_free(&arena);
     cli_model_close(&a->model);
@@ -212,7 +259,8 @@ const Command command_imatrix = {
     .name = "imatrix",
     .summary = "how much each input of each matrix matters, for quantize --imatrix",
     .about =
-        "Run a model over a text and write the mean squares of the inputs of each matrix, an importance matrix. "
+        "Run a model over a text and write the mean squares of the inputs of each matrix, an importance matrix; of "
+        "experts those of each one, over the tokens that reach it. "
         "'forerun quantize --imatrix' weights errors by them, which helps most at 4 bits and below. The file is GGUF "
         "with llama.cpp's names, so that either program reads the other's.",
     .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},

@@ -109,6 +109,11 @@ static int quantize(const QuantizeArgs *a, const Gguf *in, const Importance *imp
     if (importance && result.n_importances == 0)
         fprintf(stderr, "forerun quantize: %s has no entry for any quantised matrix of this model, and was not used\n",
                 a->importance);
+    if (result.n_unread)
+        fprintf(stderr,
+                "forerun quantize: no token of the text of %s reached %lld matrices of experts, whose inputs count the "
+                "same\n",
+                a->importance, (long long)result.n_unread);
     return FR_OK;
 }
 

@@ -189,8 +189,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are
- * split, two where what is added has a norm or a factor, 7 for experts, four if the squares of inputs are summed. */
-enum { OPS_PER_LAYER = 24, OPS_AROUND = 3 };
+ * split, two where what is added has a norm or a factor, 7 for experts, six if the squares of inputs are summed. */
+enum { OPS_PER_LAYER = 26, OPS_AROUND = 3 };
 
 /* A choice of a row, and where its activations lie among those of all choices. */
 typedef struct ExpertChoice {
@@ -333,6 +333,8 @@ void cpu_time_parts(Context *c, double *seconds);
 void cpu_sum_inputs(Context *c, InputSquares *to);
 /* The operation that adds the squares of x [n_rows][n], inputs of a kind, if they are summed (input_squares.c). */
 Op *input_squares_op(CpuContext *c, int32_t layer, InputKind kind, const float *x, int64_t n, Op *at);
+/* Those that add the squares of what each chosen expert read, once its places are known and c->gate has its products. */
+Op *expert_squares_ops(CpuContext *c, int32_t layer, Op *at);
 /* Adds the seconds of the stages of a forward of n operations to the parts (forward.c calls it). */
 void cpu_note_times(CpuContext *c, int n);
 int cpu_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);

@@ -234,6 +234,7 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     router.products[1] = (Product){&any->gate, NULL}, router.products[2] = (Product){&any->up, NULL};
     router.products[3] = (Product){&l->gate, NULL}, router.products[4] = (Product){&l->up, NULL};
     at = put_op(at, router, FORWARD_NORM, norm_rows, rows, 0);
+    at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, any->gate.n_in, at);
     if (l->spec->shared_gate) at = shared_expert_ops(c, layer, at);
     router.n_products = 1;
     at = put_op(at, router, FORWARD_GATE_UP, router_tiles, packed_n_tiles(&l->router), rows);
@@ -249,5 +250,6 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     Op down = base;
     down.n_products = 1, down.n_items_of_group = tiles, down.products[0] = (Product){&any->down, c->expert_out};
     at = put_op(at, down, FORWARD_DOWN, down_items, most * tiles, 0);
+    at = expert_squares_ops(c, layer, at);
     return put_op(at, base, FORWARD_DOWN, sum_rows, rows, 0);
 }

@@ -257,6 +257,7 @@ Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     Op down = {.c = c, .layer = layer, .l = l, .n_products = 1, .products = {{&l->down, c->shared_out}}};
     at = put_op(at, gate_up_op(c, layer), FORWARD_GATE_UP, gate_up_units, ff_units(l), c->n_rows);
+    at = input_squares_op(c, layer, INPUT_SHARED_DOWN, c->gate, l->down.n_in, at);
     return put_op(at, down, FORWARD_DOWN, down_tiles_only, packed_n_tiles(&l->down), c->n_rows);
 }
 

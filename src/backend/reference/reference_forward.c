@@ -71,6 +71,18 @@ static void square_inputs(const RefContext *c, const LayerSpec *l, InputKind kin
     for (int64_t i = 0; i < n_rows * n; i++) sums[i % n] += x[i] * x[i];
 }
 
+/* The same of one row that chose an expert: x [n]. */
+static void square_expert_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, int32_t expert,
+                                 const double *x, int64_t n) {
+    if (!c->squares) return;
+    double *sums = c->squares->sums[kind] + ((l - c->model->layers) * l->router->dims[1] + expert) * n;
+    for (int64_t i = 0; i < n; i++) sums[i] += x[i] * x[i];
+}
+
+static void count_choice(const RefContext *c, const LayerSpec *l, int32_t expert) {
+    if (c->squares) c->squares->expert_rows[(l - c->model->layers) * l->router->dims[1] + expert]++;
+}
+
 /* x += scale * norm(delta), the norm and the scale where the layer has them. */
 static void add_to_residual(const RefContext *c, const LayerSpec *l, const float *norm, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
@@ -279,6 +291,9 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     for (int32_t k = 0; k < l->n_expert_used; k++) {
         Network net = expert_network(l, best[k]);
         feed_forward_of(c, l->activation, &net, normed, 1, out);
+        count_choice(c, l, best[k]);
+        square_expert_inputs(c, l, INPUT_EXPERT_GATE_UP, best[k], normed, n_embd);
+        square_expert_inputs(c, l, INPUT_EXPERT_DOWN, best[k], c->gate, net.gate.dims[1]);
         double weight = c->experts[best[k]] / (l->keeps_probabilities ? 1 : chosen);
         for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
     }
@@ -287,6 +302,7 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
     Network shared = {.gate = *l->shared_gate, .up = *l->shared_up, .down = *l->shared_down};
     feed_forward_of(c, l->activation, &shared, normed, 1, out);
+    square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, shared.gate.dims[1], 1);
     double weight = l->shared_router ? 1 / (1 + exp(-logit)) : 1;
     for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
 }
@@ -294,8 +310,8 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
 static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
     int64_t n_embd = c->model->hparams.n_embd;
     norm_rows(c, l->ffn_norm, n_rows);
+    square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
     if (l->ffn == FFN_DENSE) {
-        square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
         Network net = {.gate = *l->gate, .up = *l->up, .down = *l->down};
         feed_forward_of(c, l->activation, &net, c->normed, n_rows, c->delta);
         square_inputs(c, l, INPUT_DOWN, c->gate, l->gate->dims[1], n_rows);
