@@ -19,12 +19,12 @@ static int refuse(const HubFolder *c, const char *what, fr_error *err) {
     return error_set(err, FR_ERR_FORMAT, "%s/tokenizer.model: %s", c->folder, what);
 }
 
-/* Symbols that the model's maker defined are looked for in the text itself, where the mark is a space. */
+/* Symbols that the model's maker defined are looked for in the text itself, where the mark is a space. NULL: no memory. */
 static const char *unescaped(ConvertVocab *v, const char *piece, size_t *n) {
     static const char mark[] = "\xe2\x96\x81";
     char *text = convert_vocab_memory(v, *n + 1);
     size_t to = 0;
-    if (!text) return piece;
+    if (!text) return NULL;
     for (size_t at = 0; at < *n; to++) {
         bool is_mark = *n - at >= 3 && memcmp(piece + at, mark, 3) == 0;
         text[to] = is_mark ? ' ' : piece[at];
@@ -48,6 +48,7 @@ static int read_piece(ConvertVocab *v, const HubFolder *c, const WireField *mess
     if (w.broken || piece.n == 0 || type < TOKEN_NORMAL || type > TOKEN_BYTE || isnan(score_of))
         return refuse(c, "a piece is damaged", err);
     if (type == TOKEN_USER_DEFINED) piece.data = unescaped(v, piece.data, &piece.n);
+    if (!piece.data) return error_memory(err, "a vocabulary", piece.n);
     int status = convert_vocab_set(v, c, id, piece.data, piece.n, (TokenType)type, err);
     if (!status) v->scores[id] = score_of;
     return status;
@@ -95,6 +96,7 @@ static int read_added(ConvertVocab *v, const HubFolder *c, fr_error *err) {
         if (!content || *end || end == key) return refuse(c, "an added token must have an id and a content", err);
         size_t n = strlen(content);
         const char *text = unescaped(v, content, &n);
+        if (!text) return error_memory(err, "a vocabulary", n);
         bool is_special = json_is_true(json_object_get(token, "special")),
              is_piece = convert_vocab_find(v, content, strlen(content)) == id || convert_vocab_find(v, text, n) == id;
         if (is_piece && is_special && v->types[id] == TOKEN_USER_DEFINED) v->types[id] = TOKEN_CONTROL;

@@ -1,6 +1,7 @@
 /* test_convert.c - src/convert and `forerun convert`: a model that is taken apart and converted is the same model, for every
- * architecture, type and vocabulary; folders that are incomplete, damaged or of another kind are refused. */
+ * type and vocabulary (test_convert_arch: every architecture); folders that are incomplete, damaged or of another kind are refused. */
 #include "cli_rig.h"
+#include "convert_rig.h"
 #include "hub_build.h"
 #include "model_rig.h"
 
@@ -41,72 +42,6 @@ static void convert_or_fail(TensorType type) {
 
 /* ---- the same model ------------------------------------------------------------------------------------ */
 
-/* Each tensor has the bytes that its numbers have in the wanted type. */
-static void compare_tensors(const Gguf *a, const Gguf *b, TensorType type, TensorType between) {
-    assert_int_equal(gguf_n_tensors(a), gguf_n_tensors(b));
-    for (int64_t i = 0; i < gguf_n_tensors(a); i++) {
-        const GgufTensor *t = gguf_tensor(a, i), *u = gguf_find_tensor(b, t->name);
-        int64_t n = t->dims[0] * t->dims[1] * t->dims[2];
-        size_t bytes;
-        if (!u) fail_msg("%s is missing", t->name);
-        TensorType wanted = t->n_dims == 1 ? TYPE_F32 : type;
-        assert_int_equal(u->type, wanted);
-        assert_memory_equal(t->dims, u->dims, sizeof t->dims);
-        assert_true(tensor_type_row_bytes(wanted, n, &bytes));
-        char *expected = malloc(bytes), *stored = malloc((size_t)n * 4);
-        float *x = malloc((size_t)n * sizeof *x);
-        blocks_quantize(between, t->data, n, stored); /* as the safetensors have them */
-        blocks_dequantize(between, stored, n, x);
-        blocks_quantize(wanted, x, n, expected);
-        if (memcmp(expected, u->data, bytes) != 0) fail_msg("%s differs", t->name);
-        free(expected);
-        free(stored);
-        free(x);
-    }
-}
-
-/* A key must be the same in both, except for scores, which only need the same order. */
-static void compare_vocabularies(const Gguf *a, const Gguf *b, bool same_scores) {
-    static const char *const ids[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
-                                      "tokenizer.ggml.unknown_token_id"};
-    int64_t tokens[2] = {gguf_find_key(a, "tokenizer.ggml.tokens"), gguf_find_key(b, "tokenizer.ggml.tokens")},
-            types[2] = {gguf_find_key(a, "tokenizer.ggml.token_type"), gguf_find_key(b, "tokenizer.ggml.token_type")},
-            scores[2] = {gguf_find_key(a, "tokenizer.ggml.scores"), gguf_find_key(b, "tokenizer.ggml.scores")};
-    assert_int_equal(gguf_kv_count(a, tokens[0]), gguf_kv_count(b, tokens[1]));
-    for (int64_t i = 0; i < gguf_kv_count(a, tokens[0]); i++) {
-        GgufString x, y;
-        int64_t type_x = 0, type_y = 0;
-        float score_x, score_y;
-        assert_true(gguf_array_string(a, tokens[0], i, &x) && gguf_array_string(b, tokens[1], i, &y));
-        assert_true(gguf_array_i64(a, types[0], i, &type_x) && gguf_array_i64(b, types[1], i, &type_y));
-        assert_true(gguf_array_f32(a, scores[0], i, &score_x) && gguf_array_f32(b, scores[1], i, &score_y));
-        assert_int_equal(x.n, y.n);
-        assert_memory_equal(x.data, y.data, x.n);
-        assert_int_equal(type_x, type_y);
-        if (same_scores) assert_true(score_x == score_y);
-    }
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
-        int64_t x = -1, y = -2;
-        assert_true(gguf_get_i64(a, ids[i], &x) && gguf_get_i64(b, ids[i], &y));
-        assert_int_equal(x, y);
-    }
-    GgufString template;
-    bool adds_bos;
-    assert_true(gguf_get_bool(b, "tokenizer.ggml.add_bos_token", &adds_bos) && adds_bos);
-    assert_true(gguf_get_string(b, "tokenizer.chat_template", &template));
-    assert_memory_equal(template.data, "{{ messages }}", template.n);
-}
-
-static void same_output(const char *command) {
-    char line[400], a[20000], b[20000];
-    snprintf(line, sizeof line, command, MODEL);
-    assert_int_equal(cli_run(line, a, sizeof a), 0);
-    snprintf(line, sizeof line, command, OUT);
-    assert_int_equal(cli_run(line, b, sizeof b), 0);
-    assert_string_equal(a, b);
-    assert_null(strstr(a, "4294967295 0\n")); /* the sum of no output: the program failed on both */
-}
-
 static void converted_models_are_the_same(void **state) {
     (void)state;
     static const struct {
@@ -127,141 +62,12 @@ static void converted_models_are_the_same(void **state) {
                         &(HubBuild){.type = TYPE_F32, .n_parts = cases[i].n_parts, .vocab = cases[i].vocab});
         convert_or_fail(TYPE_F32);
         Gguf *out = rig_gguf(OUT);
-        compare_tensors(model, out, TYPE_F32, TYPE_F32);
-        compare_vocabularies(model, out, cases[i].vocab == HUB_SPM);
-        same_output("logits -m %s --tokens 1,30,40,500,7 -o - | cksum");
-        same_output("tokenize -m %s -p 'the inner toad reads an old thesis, \xc3\xa9t\xc3\xa9'");
+        convert_rig_compare_tensors(model, out, TYPE_F32, TYPE_F32);
+        convert_rig_compare_vocabularies(model, out, cases[i].vocab == HUB_SPM);
+        convert_rig_same_output("logits -m %s --tokens 1,30,40,500,7 -o - | cksum", MODEL, OUT);
+        convert_rig_same_output("tokenize -m %s -p 'the inner toad reads an old thesis, \xc3\xa9t\xc3\xa9'", MODEL,
+                                OUT);
         gguf_close(out);
-        gguf_close(model);
-    }
-}
-
-/* What config.json says beside the shape of the other tests. */
-static void experts_and_factors_are_converted(void **state) {
-    (void)state;
-    static const struct {
-        const char *arch, *config;
-        int32_t n_expert, n_ff_expert, n_ff_shared;
-        const char *wrong; /* in place of `config`; NULL: there is none */
-        const char *why;
-    } cases[] = {
-        {"llama", ", \"num_local_experts\": 4, \"num_experts_per_tok\": 2", 4, 64, 0,
-         ", \"num_local_experts\": 4, \"num_experts_per_tok\": 5",
-         "num_experts_per_tok must be an integer from 1 to 4"},
-        {"qwen3moe",
-         ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, \"norm_topk_prob\": true", 4,
-         32, 0, ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32",
-         "norm_topk_prob must be true"},
-        {"qwen2moe",
-         ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, "
-         "\"shared_expert_intermediate_size\": 48",
-         4, 32, 48, ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_only_layers\": [0]",
-         "leave layers without experts"},
-        {"qwen3moe", NULL, 4, 32, 0,
-         ", \"num_experts\": 5, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, \"norm_topk_prob\": true",
-         "tensor model.layers.0.mlp.gate.weight is 4 x 32"},
-        {"smollm3", ", \"no_rope_layers\": [1, 1]", 0, 0, 0, ", \"no_rope_layers\": [1, 0]", "no_rope_layers"},
-        {"granite", "", 0, 0, 0, "", "embedding_multiplier must be a number"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        RandomModel m = small;
-        fr_error err = {0};
-        float scale[4] = {0};
-        char config[300];
-        clear();
-        m.arch = cases[i].arch, m.n_expert = cases[i].n_expert, m.n_expert_used = cases[i].n_expert ? 2 : 0;
-        m.n_ff_expert = cases[i].n_ff_expert, m.n_ff_shared = cases[i].n_ff_shared;
-        if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
-        Gguf *model = rig_gguf(MODEL);
-        snprintf(config, sizeof config, "%s", cases[i].config ? cases[i].config : "");
-        if (gguf_get_f32(model, "granite.embedding_scale", &scale[0])) {
-            gguf_get_f32(model, "granite.residual_scale", &scale[1]);
-            gguf_get_f32(model, "granite.logit_scale", &scale[2]);
-            gguf_get_f32(model, "granite.attention.scale", &scale[3]);
-            snprintf(config, sizeof config,
-                     ", \"embedding_multiplier\": %.9g, \"residual_multiplier\": %.9g, \"logits_scaling\": %.9g, "
-                     "\"attention_multiplier\": %.9g",
-                     (double)scale[0], (double)scale[1], (double)scale[2], (double)scale[3]);
-        }
-        if (cases[i].config) {
-            hub_build_write(model, FOLDER,
-                            &(HubBuild){.type = TYPE_F32, .n_parts = 2, .vocab = HUB_SPM, .config = config});
-            convert_or_fail(TYPE_F32);
-            Gguf *out = rig_gguf(OUT);
-            compare_tensors(model, out, TYPE_F32, TYPE_F32);
-            same_output("logits -m %s --tokens 1,30,40,500,7 -o - | cksum");
-            gguf_close(out);
-            clear();
-        }
-        hub_build_write(model, FOLDER,
-                        &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = cases[i].wrong});
-        assert_true(convert_folder(FOLDER, OUT, &(ConvertOptions){.type = TYPE_F32}, &err) != 0);
-        if (!strstr(err.message, cases[i].why)) fail_msg("%s: %s", cases[i].arch, err.message);
-        assert_true(access(OUT, F_OK) != 0);
-        gguf_close(model);
-    }
-}
-
-/* Windows, caps, bases and fused matrices; a config.json that GGUF files of the architecture cannot express is refused. */
-static void windows_and_caps_are_converted(void **state) {
-    (void)state;
-    static const struct {
-        const char *arch, *config, *wrong, *why;
-    } cases[] = {
-        {"gemma2",
-         ", \"sliding_window\": 3, \"attn_logit_softcapping\": 2.5, \"final_logit_softcapping\": 7.0, "
-         "\"query_pre_attn_scalar\": 16",
-         ", \"query_pre_attn_scalar\": 16, \"attn_logit_softcapping\": null",
-         "attn_logit_softcapping must be a number"},
-        {"gemma2",
-         ", \"sliding_window\": 3, \"attn_logit_softcapping\": 2.5, \"final_logit_softcapping\": 7.0, "
-         "\"query_pre_attn_scalar\": 16, \"hidden_activation\": \"gelu_pytorch_tanh\", \"layer_types\": "
-         "[\"sliding_attention\", \"full_attention\"]",
-         ", \"query_pre_attn_scalar\": 16, \"layer_types\": [\"full_attention\", \"full_attention\"]",
-         "layer_types are others"},
-        {"gemma2", NULL, "", "query_pre_attn_scalar is 256, but GGUF files of this architecture mean 16"},
-        {"gemma3",
-         ", \"sliding_window\": 3, \"rope_local_base_freq\": 10000, \"query_pre_attn_scalar\": 16, \"rope_scaling\": "
-         "{\"rope_type\": \"linear\", \"factor\": 8.0}, \"sliding_window_pattern\": 6",
-         ", \"query_pre_attn_scalar\": 16, \"sliding_window_pattern\": 3", "sliding_window_pattern is another"},
-        {"gemma3",
-         ", \"sliding_window\": 3, \"query_pre_attn_scalar\": 16, \"rope_parameters\": {\"full_attention\": "
-         "{\"rope_type\": \"linear\", \"factor\": 8.0, \"rope_theta\": 5e4}, \"sliding_attention\": "
-         "{\"rope_type\": \"default\", \"rope_theta\": 10000}}",
-         ", \"query_pre_attn_scalar\": 16, \"use_bidirectional_attention\": true", "makes an embedding model"},
-        {"gemma3", NULL, ", \"hidden_activation\": \"silu\"", "hidden_activation is 'silu'; only gelu_pytorch_tanh"},
-        {"phi3", ", \"sliding_window\": 3", ", \"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1.0]}",
-         "rope scaling 'longrope' is not supported"},
-        {"phi3", NULL, ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.75}",
-         "partial_rotary_factor below 1"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        RandomModel m = small;
-        fr_error err = {0};
-        bool is_gemma3 = strcmp(cases[i].arch, "gemma3") == 0, is_phi3 = strcmp(cases[i].arch, "phi3") == 0;
-        clear();
-        m.arch = cases[i].arch, m.window = 3, m.tied = !is_phi3, m.rope_base = 5e4;
-        if (is_gemma3) m.n_layer = 7, m.rope_scaling = "linear", m.rope_factor = 8;
-        if (random_model_write(&m, MODEL, &err)) fail_msg("%s", err.message);
-        Gguf *model = rig_gguf(MODEL);
-        if (cases[i].config) {
-            hub_build_write(model, FOLDER,
-                            &(HubBuild){.type = TYPE_F32, .n_parts = 2, .vocab = HUB_SPM, .config = cases[i].config});
-            convert_or_fail(TYPE_F32);
-            Gguf *out = rig_gguf(OUT);
-            float base = 0;
-            compare_tensors(model, out, TYPE_F32, TYPE_F32);
-            compare_vocabularies(model, out, true);
-            same_output("logits -m %s --tokens 1,30,40,500,7,8,9 -o - | cksum");
-            if (is_gemma3) assert_true(gguf_get_f32(out, "gemma3.rope.freq_base_swa", &base) && base == 10000);
-            gguf_close(out);
-            clear();
-        }
-        hub_build_write(model, FOLDER,
-                        &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_SPM, .config = cases[i].wrong});
-        assert_true(convert_folder(FOLDER, OUT, &(ConvertOptions){.type = TYPE_F32}, &err) != 0);
-        if (!strstr(err.message, cases[i].why)) fail_msg("%s: %s", cases[i].arch, err.message);
-        assert_true(access(OUT, F_OK) != 0);
         gguf_close(model);
     }
 }
@@ -299,7 +105,7 @@ static void types_round_once(void **state) {
         for (size_t w = 0; w < 4; w++) {
             convert_or_fail(wanted[w]);
             Gguf *out = rig_gguf(OUT);
-            compare_tensors(model, out, wanted[w], stored[s]);
+            convert_rig_compare_tensors(model, out, wanted[w], stored[s]);
             gguf_close(out);
         }
     }
@@ -333,6 +139,37 @@ static void llama_3_scaling_becomes_factors(void **state) {
     int64_t eot = 0, eom = 0;
     assert_true(gguf_get_i64(out, "tokenizer.ggml.eot_token_id", &eot) && eot == 5);
     assert_true(gguf_get_i64(out, "tokenizer.ggml.eom_token_id", &eom) && eom == 9);
+    gguf_close(out);
+    gguf_close(model);
+}
+
+/* Gemma's vocabulary has symbols of several spaces, and the ends of turns, as pieces that its maker defined. */
+static void defined_pieces_are_found_in_the_text(void **state) {
+    (void)state;
+    static const char pieces[] = "\\012\\012\\012\\006\\342\\226\\201\\342\\226\\201\\030\\004"
+                                 "\\012\\011\\012\\005<eot>\\030\\004";
+    char command[300];
+    int64_t types[2] = {0};
+    GgufString spaces, turn;
+    clear();
+    Gguf *model = make_model("llama", false, false);
+    hub_build_write(model, FOLDER, &(HubBuild){.type = TYPE_F32, .n_parts = 1, .vocab = HUB_NOTHING});
+    snprintf(command, sizeof command, "printf '%s\\022\\002\\030\\002' > " FOLDER "/tokenizer.model", pieces);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(
+        system("echo '{\"added_tokens_decoder\": {\"0\": {\"content\": \"\xe2\x96\x81\xe2\x96\x81\"}, \"1\": "
+               "{\"content\": \"<eot>\", \"special\": true}}}' > " FOLDER "/tokenizer_config.json"),
+        0);
+    convert_or_fail(TYPE_F32);
+    Gguf *out = rig_gguf(OUT);
+    int64_t tokens = gguf_find_key(out, "tokenizer.ggml.tokens"),
+            kinds = gguf_find_key(out, "tokenizer.ggml.token_type");
+    assert_true(gguf_array_string(out, tokens, 0, &spaces) && gguf_array_string(out, tokens, 1, &turn));
+    assert_true(gguf_array_i64(out, kinds, 0, &types[0]) && gguf_array_i64(out, kinds, 1, &types[1]));
+    assert_true(spaces.n == 2 && memcmp(spaces.data, "  ", 2) == 0);
+    assert_true(turn.n == 5 && memcmp(turn.data, "<eot>", 5) == 0);
+    assert_int_equal(types[0], 4);
+    assert_int_equal(types[1], 3);
     gguf_close(out);
     gguf_close(model);
 }
@@ -547,11 +384,10 @@ int main(int argc, char **argv) {
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(converted_models_are_the_same),
-        cmocka_unit_test(experts_and_factors_are_converted),
-        cmocka_unit_test(windows_and_caps_are_converted),
         cmocka_unit_test(recommended_sampling_is_taken_over),
         cmocka_unit_test(types_round_once),
         cmocka_unit_test(llama_3_scaling_becomes_factors),
+        cmocka_unit_test(defined_pieces_are_found_in_the_text),
         cmocka_unit_test(bad_configs_are_refused),
         cmocka_unit_test(spoiled_folders_are_refused),
         cmocka_unit_test(bad_numbers_are_refused),

@@ -1,0 +1,75 @@
+/* convert_rig.c - compares a model with what `convert` made of its parts. */
+#include "convert_rig.h"
+
+#include "cli_rig.h"
+#include "format/blocks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Each tensor has the bytes that its numbers have in the wanted type. */
+void convert_rig_compare_tensors(const Gguf *a, const Gguf *b, TensorType type, TensorType between) {
+    assert_int_equal(gguf_n_tensors(a), gguf_n_tensors(b));
+    for (int64_t i = 0; i < gguf_n_tensors(a); i++) {
+        const GgufTensor *t = gguf_tensor(a, i), *u = gguf_find_tensor(b, t->name);
+        int64_t n = t->dims[0] * t->dims[1] * t->dims[2];
+        size_t bytes;
+        if (!u) fail_msg("%s is missing", t->name);
+        TensorType wanted = t->n_dims == 1 ? TYPE_F32 : type;
+        assert_int_equal(u->type, wanted);
+        assert_memory_equal(t->dims, u->dims, sizeof t->dims);
+        assert_true(tensor_type_row_bytes(wanted, n, &bytes));
+        char *expected = malloc(bytes), *stored = malloc((size_t)n * 4);
+        float *x = malloc((size_t)n * sizeof *x);
+        blocks_quantize(between, t->data, n, stored); /* as the safetensors have them */
+        blocks_dequantize(between, stored, n, x);
+        blocks_quantize(wanted, x, n, expected);
+        if (memcmp(expected, u->data, bytes) != 0) fail_msg("%s differs", t->name);
+        free(expected);
+        free(stored);
+        free(x);
+    }
+}
+
+/* A key must be the same in both, except for scores, which only need the same order. */
+void convert_rig_compare_vocabularies(const Gguf *a, const Gguf *b, bool same_scores) {
+    static const char *const ids[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                                      "tokenizer.ggml.unknown_token_id"};
+    int64_t tokens[2] = {gguf_find_key(a, "tokenizer.ggml.tokens"), gguf_find_key(b, "tokenizer.ggml.tokens")},
+            types[2] = {gguf_find_key(a, "tokenizer.ggml.token_type"), gguf_find_key(b, "tokenizer.ggml.token_type")},
+            scores[2] = {gguf_find_key(a, "tokenizer.ggml.scores"), gguf_find_key(b, "tokenizer.ggml.scores")};
+    assert_int_equal(gguf_kv_count(a, tokens[0]), gguf_kv_count(b, tokens[1]));
+    for (int64_t i = 0; i < gguf_kv_count(a, tokens[0]); i++) {
+        GgufString x, y;
+        int64_t type_x = 0, type_y = 0;
+        float score_x, score_y;
+        assert_true(gguf_array_string(a, tokens[0], i, &x) && gguf_array_string(b, tokens[1], i, &y));
+        assert_true(gguf_array_i64(a, types[0], i, &type_x) && gguf_array_i64(b, types[1], i, &type_y));
+        assert_true(gguf_array_f32(a, scores[0], i, &score_x) && gguf_array_f32(b, scores[1], i, &score_y));
+        assert_int_equal(x.n, y.n);
+        assert_memory_equal(x.data, y.data, x.n);
+        assert_int_equal(type_x, type_y);
+        if (same_scores) assert_true(score_x == score_y);
+    }
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        int64_t x = -1, y = -2;
+        assert_true(gguf_get_i64(a, ids[i], &x) && gguf_get_i64(b, ids[i], &y));
+        assert_int_equal(x, y);
+    }
+    GgufString template;
+    bool adds_bos;
+    assert_true(gguf_get_bool(b, "tokenizer.ggml.add_bos_token", &adds_bos) && adds_bos);
+    assert_true(gguf_get_string(b, "tokenizer.chat_template", &template));
+    assert_memory_equal(template.data, "{{ messages }}", template.n);
+}
+
+void convert_rig_same_output(const char *command, const char *model, const char *converted) {
+    char line[400], a[20000], b[20000];
+    snprintf(line, sizeof line, command, model);
+    assert_int_equal(cli_run(line, a, sizeof a), 0);
+    snprintf(line, sizeof line, command, converted);
+    assert_int_equal(cli_run(line, b, sizeof b), 0);
+    assert_string_equal(a, b);
+    assert_null(strstr(a, "4294967295 0\n")); /* the sum of no output: the program failed on both */
+}
