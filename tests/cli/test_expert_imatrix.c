@@ -239,6 +239,21 @@ static void quantize_weights_each_expert_by_its_own_rows(void **state) {
     importance_close(&im);
 }
 
+/* ---- other shapes ------------------------------------------------------------------------------------- */
+
+static void a_matrix_of_several_products_has_one_entry(void **state) {
+    (void)state;
+    static const RandomModel fused = {SHAPE("phi3"), .seed = 303};
+    Importance im;
+    make_model(&fused);
+    make_matrix(MATRIX, "");
+    assert_int_equal(importance_open(&im, MATRIX, NULL), 0);
+    assert_true(numbers(&im, 1, "attn_qkv", IMPORTANCE_SUMS, N_EMBD, 1)[0] > 0);
+    assert_true(numbers(&im, 0, "ffn_up", IMPORTANCE_SUMS, N_EMBD, 1)[0] > 0);
+    importance_close(&im);
+    cli_expect("quantize " MODEL " " OUT " --type Q4_0 --imatrix " MATRIX, 0, "Q4_0");
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
@@ -248,6 +263,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(threads_make_no_difference),
         cmocka_unit_test(batches_make_no_difference),
         cmocka_unit_test(quantize_weights_each_expert_by_its_own_rows),
+        cmocka_unit_test(a_matrix_of_several_products_has_one_entry),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

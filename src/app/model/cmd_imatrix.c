@@ -165,6 +165,9 @@ static void list_readers(const LayerSpec *l, Reader out[MOST_MATRICES]) {
         {dense ? NULL : l->shared_down, INPUT_SHARED_DOWN},
     };
     memcpy(out, all, sizeof all);
+    for (int k = 1; k < MOST_MATRICES; k++) /* of phi3, rows of one matrix, which has one entry */
+        for (int i = 0; i < k && out[k].matrix; i++)
+            if (out[i].matrix && strcmp(out[i].matrix->name, out[k].matrix->name) == 0) out[k].matrix = NULL;
 }
 
 static int add_layer(GgufWriter *w, const Model *m, int32_t i, const InputSquares *s, Entry *entries, fr_error *err) {
