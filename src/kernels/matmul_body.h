@@ -36,7 +36,7 @@ enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
     FAR_AHEAD = 16 << 10,    /* bytes from what is computed to what is prefetched from memory into the second cache */
     NEAR_AHEAD = 2 << 10,    /* ... and from there into the first */
-    UNAIDED = 8,             /* of so many lines one is prefetched where the CPU prefetches the others by itself */
+    UNAIDED = 8,             /* of so many lines one is prefetched where the CPU prefetches the others well by itself */
     GROUP_BYTES = 256 << 10, /* of weights that several passes share ... */
     ACTS_BYTES = 256 << 10,  /* ... with the activations of one of them: both stay in a 1 MB L2 cache */
     BLOCK_ROWS_MAX = 64,     /* in one pass over a block type */
@@ -56,6 +56,16 @@ typedef struct Pass {
     int64_t y_stride;
     int64_t n_valid; /* outputs from y on that exist; fewer than the columns hold at the end of a matrix */
 } Pass;
+
+/* Whether the CPU's own prefetching of one row's bytes is better than asking for every line. Measured (bench/DIARY.md): on AMD's
+ * Zen 4 it is; on Intel's Sapphire Rapids one row takes 1.4 to 1.7 times as long without being asked for. */
+static inline bool foresees_streams(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amd") != 0;
+#else
+    return true;
+#endif
+}
 
 /* Prefetches what comes after the line at p. Addresses beyond the end of a matrix do no harm. */
 INLINE void ask_far(const unsigned char *p) { __builtin_prefetch(p + FAR_AHEAD, 0, 2); }
@@ -126,7 +136,7 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     const SliceForm *f = &slice_forms[type];
     const int record_slices = (int)f->record_slices, n_lines = (int)record_bytes(type) / 64;
-    const bool is_foreseen = type == TYPE_Q8_0 && p->n_rows == 1;
+    const bool is_foreseen = type == TYPE_Q8_0 && p->n_rows == 1 && foresees_streams();
     const unsigned char *record = p->tile, *x = p->x;
     int64_t n_slices = tile_n_slices(type, p->n_in), n_rows = p->n_rows;
     Vf acc[BLOCK_ROWS_MAX];
