@@ -188,6 +188,7 @@ $(BUILD)/tests/test_line_history: $(BUILD)/src/app/chat/line_history.o
 # A client of `serve`, by libevent.
 $(BUILD)/bench/bench_serve.o: PKG_CFLAGS += $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(CLI_PKGS) 2>/dev/null))
 $(BUILD)/bench/bench_serve: LDLIBS += $(CLI_LIBS)
+$(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
@@ -449,4 +450,4 @@ benches: $(BENCHES)
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(BENCH_SRCS) $(FUZZ_SRCS) $(TORTURE_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))
+-include $(patsubst %.o,%.d,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS) $(AUX_OBJS) $(call obj,$(TEST_SRCS) $(TOOL_SRCS) $(wildcard bench/*.c) $(FUZZ_SRCS) $(TORTURE_SRCS) $(wildcard tools/*/*.c) tests/fuzz/replay_main.c))

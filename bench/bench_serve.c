@@ -6,6 +6,7 @@
  * the server's event loop adds to each token of a stream.
  *
  * Exit status 1: an answer was wrong or missing. */
+#include "load_figures.h"
 #include "load_requests.h"
 
 #include "base/clock.h"
@@ -17,7 +18,6 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/util.h>
-#include <math.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -101,41 +101,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-/* ---- figures ----------------------------------------------------------------------------------------------- */
-
-typedef struct Series {
-    double *values;
-    size_t n, capacity;
-} Series;
-
-static void series_add(Series *s, double value) {
-    if (s->n == s->capacity) {
-        s->capacity = s->capacity ? 2 * s->capacity : 1024;
-        s->values = realloc(s->values, s->capacity * sizeof *s->values);
-        if (!s->values) abort();
-    }
-    s->values[s->n++] = value;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts the series. */
-static double percentile(Series *s, double part) {
-    if (s->n == 0) return NAN;
-    qsort(s->values, s->n, sizeof *s->values, by_value);
-    size_t i = (size_t)ceil(part * (double)s->n);
-    return s->values[i > 0 ? i - 1 : 0];
-}
-
-static struct {
-    int64_t n_answered, n_wrong, n_failed, n_retried, n_hung_up, n_refused, n_not_refused, n_busy, n_tokens;
-    double begin_s, end_s;
-    Series first_s, gap_s, whole_s, health_s, rss_mib;
-} figures;
-
 /* ---- clients ----------------------------------------------------------------------------------------------- */
 
 typedef enum Purpose { ANSWER, HANG_UP, MALFORMED, HEALTH } Purpose;
@@ -159,6 +124,7 @@ static struct event_base *base;
 static struct sockaddr_in server;
 static Client clients[MAX_CLIENTS], probe;
 static char *plain[LOAD_KINDS_MAX];
+static LoadFigures figures;
 static bool is_plain; /* the answers to compare with are being made */
 static int n_left, n_next, n_active;
 static uint64_t random_state;
@@ -440,59 +406,6 @@ static void run_alone(void) {
     o.hang_up = hang_ups, o.malformed = malformed;
 }
 
-/* The mean of the first tenth that counts, and of the last one: what comes before the first fifth is warming up. */
-static double tenth(size_t from, size_t n) {
-    double sum = 0;
-    for (size_t i = from; i < from + n; i++) sum += figures.rss_mib.values[i];
-    return sum / (double)n;
-}
-
-static json_t *percentiles(Series *s) {
-    return json_pack("{s:f, s:f, s:f, s:f}", "p50_ms", percentile(s, 0.5) * 1e3, "p90_ms", percentile(s, 0.9) * 1e3,
-                     "p99_ms", percentile(s, 0.99) * 1e3, "max_ms", percentile(s, 1) * 1e3);
-}
-
-static void print_times(const char *name, Series *s) {
-    if (s->n)
-        printf("%-22s p50 %8.1f  p90 %8.1f  p99 %8.1f  max %8.1f ms  (%zu)\n", name, percentile(s, 0.5) * 1e3,
-               percentile(s, 0.9) * 1e3, percentile(s, 0.99) * 1e3, percentile(s, 1) * 1e3, s->n);
-}
-
-static void report(void) {
-    double s = figures.end_s - figures.begin_s;
-    const Series *rss = &figures.rss_mib;
-    size_t n = rss->n / 10;
-    double early = n ? tenth(rss->n / 5, n) : NAN, late = n ? tenth(rss->n - n, n) : NAN;
-    printf("%d clients, %.1f s: %lld answered (%.1f/s), %lld wrong, %lld failed, %lld sent again; %lld hung up; "
-           "%lld malformed refused, %lld not; %lld times status 429\n",
-           o.n_clients, s, (long long)figures.n_answered, (double)figures.n_answered / s, (long long)figures.n_wrong,
-           (long long)figures.n_failed, (long long)figures.n_retried, (long long)figures.n_hung_up,
-           (long long)figures.n_refused, (long long)figures.n_not_refused, (long long)figures.n_busy);
-    printf("%-22s %.1f of complete answers\n", "tokens/s", (double)figures.n_tokens / s);
-    print_times("time to first token", &figures.first_s);
-    print_times("between two events", &figures.gap_s);
-    print_times("whole answer", &figures.whole_s);
-    print_times("/health meanwhile", &figures.health_s);
-    if (n)
-        printf("%-22s %.1f MiB after a fifth of the time, %.1f MiB at the end: %+.2f %%\n", "memory (VmRSS)", early,
-               late, 100 * (late / early - 1));
-    if (!o.json) return;
-    json_t *j = json_pack("{s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "clients", o.n_clients, "seconds",
-                          s, "answered", (json_int_t)figures.n_answered, "wrong", (json_int_t)figures.n_wrong, "failed",
-                          (json_int_t)figures.n_failed, "retried", (json_int_t)figures.n_retried, "hung_up",
-                          (json_int_t)figures.n_hung_up, "malformed_refused", (json_int_t)figures.n_refused,
-                          "malformed_not_refused", (json_int_t)figures.n_not_refused, "status_429",
-                          (json_int_t)figures.n_busy, "tokens_per_s", (double)figures.n_tokens / s);
-    json_object_set_new(j, "first_token", percentiles(&figures.first_s));
-    json_object_set_new(j, "between_events", percentiles(&figures.gap_s));
-    json_object_set_new(j, "whole_answer", percentiles(&figures.whole_s));
-    json_object_set_new(j, "health", percentiles(&figures.health_s));
-    if (n) json_object_set_new(j, "rss_mib", json_pack("[f, f]", early, late));
-    if (json_dump_file(j, o.json, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))
-        fprintf(stderr, "bench_serve: %s cannot be written\n", o.json);
-    json_decref(j);
-}
-
 int main(int argc, char **argv) {
     static const char about[] =
         "Sends `forerun serve` mixed requests from many clients at once, compares each answer with "
@@ -516,6 +429,6 @@ int main(int argc, char **argv) {
     probe.timer = evtimer_new(base, on_timer, &probe);
     send_request(&probe);
     run(o.n_clients, o.n_requests);
-    report();
+    load_report(&figures, o.n_clients, o.json);
     return figures.n_wrong || figures.n_failed || figures.n_not_refused;
 }

@@ -432,7 +432,7 @@ FR_API const char *fr_request_text(const fr_request *request, size_t *n_bytes);
 FR_API void fr_request_get_stats(const fr_request *request, fr_stats *out);
 
 /* Of a request with want_embedding, from its first token on: the mean, over the tokens of the prompt, of the hidden states
- * behind the model's final norm, into out [n_embd] (fr_model_info). It depends on the prompt alone. Not normalised. */
+ * behind the model's final norm, scaled to length 1, into out [n_embd] (fr_model_info). It depends on the prompt alone. */
 FR_API int fr_request_embedding(const fr_request *request, float *out, fr_error *err);
 
 /* A token that a draft proposed for one step. Siblings differ, except under a ratio rule: the tokens that the step added to

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 int request_embedding_begin(fr_request *r, const fr_request_options *o, fr_error *err) {
@@ -40,7 +41,10 @@ int fr_request_embedding(const fr_request *r, float *out, fr_error *err) {
     if (r->embedding.n < r->stats.n_prompt)
         return error_set(err, FR_ERR_ARGUMENT, "the prompt has not been read yet: %lld of %lld tokens",
                          (long long)r->embedding.n, (long long)r->stats.n_prompt);
-    for (int32_t i = 0; i < r->engine->model->model->hparams.n_embd; i++)
-        out[i] = (float)(r->embedding.sum[i] / (double)r->embedding.n);
+    int32_t n = r->engine->model->model->hparams.n_embd;
+    double squares = 0;
+    for (int32_t i = 0; i < n; i++) squares += r->embedding.sum[i] * r->embedding.sum[i];
+    double length = squares > 0 ? sqrt(squares) : 1;
+    for (int32_t i = 0; i < n; i++) out[i] = (float)(r->embedding.sum[i] / length);
     return FR_OK;
 }

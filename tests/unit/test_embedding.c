@@ -6,6 +6,7 @@
 #include "model_rig.h"
 #include "random_model.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { N_CTX = 96, N_VOCAB = 300, N_EMBD = 64, N_PROMPTS = 6 };
@@ -31,7 +32,9 @@ static void naive(const Weights *w, const int32_t *tokens, int64_t n, float *out
         for (int k = 0; k < N_EMBD; k++) sum[k] += (double)executor_hidden(e, 0)[k];
         executor_commit(e, sequence, &kept, 1);
     }
-    for (int k = 0; k < N_EMBD; k++) out[k] = (float)(sum[k] / (double)n);
+    double squares = 0;
+    for (int k = 0; k < N_EMBD; k++) squares += sum[k] * sum[k];
+    for (int k = 0; k < N_EMBD; k++) out[k] = (float)(sum[k] / sqrt(squares));
     rig_executor_close(e);
 }
 

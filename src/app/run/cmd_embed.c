@@ -5,7 +5,6 @@
 #include "base/threads.h"
 #include "forerun.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,10 +82,7 @@ static int read_prompt(Embedder *m, const int32_t *tokens, int64_t n, fr_error *
 
 /* A JSON array on one line. */
 static void print_embedding(const Embedder *m) {
-    double squares = 0;
-    for (int32_t i = 0; i < m->n_embd; i++) squares += (double)m->embedding[i] * (double)m->embedding[i];
-    double scale = squares > 0 ? 1 / sqrt(squares) : 1;
-    for (int32_t i = 0; i < m->n_embd; i++) printf("%s%.9g", i ? ", " : "[", (double)m->embedding[i] * scale);
+    for (int32_t i = 0; i < m->n_embd; i++) printf("%s%.9g", i ? ", " : "[", (double)m->embedding[i]);
     puts("]");
 }
 

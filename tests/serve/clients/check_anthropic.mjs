@@ -7,6 +7,7 @@ import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import assert from 'node:assert/strict';
+import { runChecks } from './run_checks.mjs';
 
 const base = resolve(process.argv[3] ?? process.env.FORERUN_NODE_MODULES ?? process.cwd());
 const require = createRequire(pathToFileURL(base + '/'));
@@ -70,14 +71,4 @@ const checks = {
   },
 };
 
-let failed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  try {
-    await check();
-    console.log('ok', name);
-  } catch (error) {
-    failed++;
-    console.log('FAILED', name, error);
-  }
-}
-process.exit(failed ? 1 : 0);
+await runChecks(checks);

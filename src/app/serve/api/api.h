@@ -90,6 +90,7 @@ typedef struct Plan {
     bool wants_logprobs;       /* log-probabilities of the tokens are part of the answer */
     bool ignore_eos;
     bool wants_embeddings;     /* of the prompts, instead of text */
+    bool wants_base64;         /* ... written so */
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
     bool has_seed;             /* given by the client */
     bool returns_tokens;       /* ids of the generated tokens are part of the answer */

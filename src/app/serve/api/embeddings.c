@@ -5,7 +5,6 @@
 #include "app/serve/api/openai_format.h"
 #include "app/serve/api/plan.h"
 
-#include <math.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,9 +25,6 @@ static const Field embedding_fields[] = {
     {.name = NULL},
 };
 static const Field *const tables[] = {embedding_fields, plan_ignored_fields, NULL};
-
-/* ApiCall.own where base64 is wanted. */
-static char wants_base64;
 
 static int32_t n_embd_of(const ServedModel *m) {
     fr_model_info info;
@@ -59,16 +55,9 @@ static int prepare(ApiCall *call, const json_t *body) {
     if (!status) status = plan_add_prompts(&call->plan, f.input, "input", false, FR_TOKENIZE_PROMPT, &call->error);
     call->plan.wants_embeddings = true;
     call->plan.n_drafts = 0;
-    call->own = field_is_text(f.encoding_format, "base64") ? &wants_base64 : NULL;
+    call->plan.wants_base64 = field_is_text(f.encoding_format, "base64");
     api_call_name(call, "embd-");
     return status;
-}
-
-/* Of length 1; a zero vector stays. */
-static void normalise(float *x, int32_t n) {
-    double squares = 0;
-    for (int32_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
-    for (int32_t i = 0; i < n && squares > 0; i++) x[i] = (float)((double)x[i] / sqrt(squares));
 }
 
 /* The floats as they lie in memory of little-endian machines, which is what clients expect. */
@@ -93,12 +82,11 @@ static void write_number(JsonOut *out, float x) {
 
 static void write_embedding(JsonOut *out, const ApiCall *call, const Choice *c) {
     int32_t n = n_embd_of(call->plan.model);
-    normalise(c->embedding, n);
     json_out_mark(out, '{');
     json_out_key_text(out, "object", "embedding");
     json_out_key_int(out, "index", c->index);
     json_out_key(out, "embedding");
-    if (call->own == &wants_base64) write_base64(out, c->embedding, n);
+    if (call->plan.wants_base64) write_base64(out, c->embedding, n);
     else {
         json_out_mark(out, '[');
         for (int32_t i = 0; i < n; i++) write_number(out, c->embedding[i]);
