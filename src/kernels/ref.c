@@ -240,6 +240,7 @@ const Kernels kernels_ref = {
     .softmax = ref_softmax,
     .attn_mix = ref_attn_mix,
     .delta_rule = ref_delta_rule,
+    .ssm_update = ref_ssm_update,
     .peak_loop = ref_peak_loop,
     .read_loop = ref_read_loop,
     .rows = &row_kernels_plain,

@@ -209,7 +209,7 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
 
 static int check_layers(const Model *m, fr_error *err) {
     for (int32_t i = 0; i < m->hparams.n_layer; i++)
-        if (m->layers[i].mixer == MIXER_DELTA_NET)
+        if (layer_has_state(&m->layers[i]))
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "%s: importance matrices of layers with a recurrent state are not supported",
                              gguf_path(m->gguf));
