@@ -240,15 +240,23 @@ void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
 
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
-    for (int32_t k = 0; k < i; k++)
-        n += (m->layers[k].mixer == MIXER_DELTA_NET) == (m->layers[i].mixer == MIXER_DELTA_NET);
+    for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer;
     return n;
 }
 
-int32_t model_n_states(const Model *m) {
+int32_t model_n_mixers(const Model *m, MixerKind kind) {
     int32_t n = 0;
-    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == MIXER_DELTA_NET;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == kind;
     return n;
+}
+
+int32_t model_n_states(const Model *m) { return model_n_mixers(m, MIXER_DELTA_NET); }
+
+int32_t model_window(const Model *m) {
+    int32_t widest = 0;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        if (m->layers[i].mixer == MIXER_WINDOW && m->layers[i].window > widest) widest = m->layers[i].window;
+    return widest;
 }
 
 int32_t model_n_attention(const Model *m) { return m->hparams.n_layer - model_n_states(m); }
