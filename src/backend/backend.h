@@ -164,8 +164,8 @@ struct Backend {
     bool reads_file;       /* each forward reads weights from the model's file, which is checked before and after */
     bool computes_exactly; /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
-    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and LM
-     * head they share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending
+    /* Weights. submodel: layers of a drafter (model_of_layers) in the precision of the target, whose embedding and, unless
+     * Model.output is another, LM head they share; the Model must outlive them. kernel_names: the kernel tables that this machine can run, ending
      * with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);

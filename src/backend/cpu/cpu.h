@@ -54,7 +54,7 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel the target's */
+    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel mostly the target's */
     CpuLayer *layers;     /* [n_layer] */
     size_t block_bytes;   /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
     void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
