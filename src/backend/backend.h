@@ -135,8 +135,9 @@ typedef struct CostWork {
 
 /* The inputs of the matrices of each layer. */
 typedef enum InputKind {
-    INPUT_QKV,
-    INPUT_O,
+    INPUT_QKV,     /* likewise of the matrices in a layer with a recurrent state */
+    INPUT_O,       /* of a layer with attention */
+    INPUT_DELTA_O, /* of one with a recurrent state */
     INPUT_GATE_UP, /* likewise of a router, and of the expert that every row passes */
     INPUT_DOWN,
     INPUT_SHARED_DOWN,    /* of the expert that every row passes */

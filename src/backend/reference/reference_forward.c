@@ -214,8 +214,12 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     norm_rows(c, l->attn_norm, n_rows);
     square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
-    if (l->mixer == MIXER_DELTA_NET) reference_delta_net(c, layer, rows, n_rows);
-    else attention(c, l, layer, rows, n_rows);
+    if (l->mixer == MIXER_DELTA_NET) {
+        reference_delta_net(c, layer, rows, n_rows);
+        square_inputs(c, l, INPUT_DELTA_O, c->attended, delta_n_values(&l->delta.shape), n_rows);
+    } else {
+        attention(c, l, layer, rows, n_rows);
+    }
     add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
 
