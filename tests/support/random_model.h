@@ -29,6 +29,8 @@ typedef struct RandomModel {
     int32_t n_ssm_state;        /* granitehybrid, mamba2: numbers that B and C have */
     int32_t n_conv;             /* positions that the convolution sees */
     int32_t attention_interval; /* likewise: every so many-th layer has attention; 0: none */
+    int32_t n_nextn;            /* qwen35, qwen35moe, qwen3next: layers for multi-token prediction, behind the others */
+    bool nextn_head;            /* these with an embedding and an LM head of their own */
     uint64_t seed;
 } RandomModel;
 

@@ -237,8 +237,10 @@ Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at) {
     else at = put_op(at, op, FORWARD_QKV, product_tiles, n_tiles, c->n_rows);
     Op read = {.c = c, .layer = layer, .l = l, .x = s->z, .n_products = 1, .products = {{&l->o, c->delta}}};
     at = put_op(at, read, FORWARD_ATTENTION, recurrence, (int64_t)s->walk.n_trees * s->shape.n_heads, 0);
-    if (s->cell->finish_row) return put_op(at, read, FORWARD_ATTENTION, finish_rows, c->n_rows, 0);
-    return converts_heads(s) ? at : put_op(at, read, FORWARD_ATTENTION, convert_rows, c->n_rows, 0);
+    if (s->cell->finish_row) at = put_op(at, read, FORWARD_ATTENTION, finish_rows, c->n_rows, 0);
+    at = input_squares_op(c, layer, INPUT_STATE_O, s->z, s->shape.n_values, at);
+    return s->cell->finish_row || converts_heads(s) ? at
+                                                    : put_op(at, read, FORWARD_ATTENTION, convert_rows, c->n_rows, 0);
 }
 
 /* ---- committed rows ----------------------------------------------------------------------------------------- */
