@@ -25,7 +25,10 @@ static int allocate(RefContext *c, fr_error *err) {
         int64_t n;
         size_t each;
     } wants[] = {
-        {&c->kv, 2 * model_n_attention(c->model) * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
+        {&c->kv[KV_ALL], 2 * reference_n_layers(c, KV_ALL) * (int64_t)c->options.n_slots[KV_ALL] * kv_dim,
+         sizeof(double)},
+        {&c->kv[KV_WINDOW], 2 * reference_n_layers(c, KV_WINDOW) * (int64_t)c->options.n_slots[KV_WINDOW] * kv_dim,
+         sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
         {&c->q, 2 * rows * q_dim, sizeof(double)}, /* with gates, before they are taken out */
@@ -44,7 +47,7 @@ static int allocate(RefContext *c, fr_error *err) {
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
-        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
+        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes ? bytes : 1) : NULL;
         if (!p) return error_memory(err, "a context of the reference backend", bytes);
         memcpy(wants[i].out, &p, sizeof p);
     }
@@ -70,9 +73,24 @@ int reference_context_open(Context **out, Device *d, const Weights *w, const Con
 void reference_context_close(Context *context) {
     RefContext *c = (RefContext *)context;
     reference_states_close(c);
-    void *const all[] = {
-        c->output_gates, c->kv,    c->x,      c->normed,  c->q,          c->attended,   c->k,      c->v,     c->gate,
-        c->up,           c->delta, c->scores, c->experts, c->expert_out, c->weight_row, c->logits, c->hidden};
+    void *const all[] = {c->output_gates,
+                         c->kv[KV_ALL],
+                         c->kv[KV_WINDOW],
+                         c->x,
+                         c->normed,
+                         c->q,
+                         c->attended,
+                         c->k,
+                         c->v,
+                         c->gate,
+                         c->up,
+                         c->delta,
+                         c->scores,
+                         c->experts,
+                         c->expert_out,
+                         c->weight_row,
+                         c->logits,
+                         c->hidden};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }
@@ -96,18 +114,18 @@ const float *reference_read(Context *context, ResultKind kind, int32_t i) {
     return kind == RESULT_LOGITS ? c->logits + (int64_t)i * h->n_vocab : c->hidden + (int64_t)i * h->n_embd;
 }
 
-void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n) {
+void reference_copy_slots(Context *context, KvGroup group, int32_t from, int32_t to, int32_t n) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++) {
-        double *slots = reference_kv(c, i / 2, i % 2);
+    for (int32_t i = 0; i < 2 * reference_n_layers(c, group); i++) {
+        double *slots = reference_kv(c, group, i / 2, i % 2);
         memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
     }
 }
 
-void reference_fill_slot(Context *context, int32_t slot) {
+void reference_fill_slot(Context *context, KvGroup group, int32_t slot) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++)
-        for (int64_t k = 0; k < kv_dim; k++) reference_kv(c, i / 2, i % 2)[slot * kv_dim + k] = 1;
+    for (int32_t i = 0; i < 2 * reference_n_layers(c, group); i++)
+        for (int64_t k = 0; k < kv_dim; k++) reference_kv(c, group, i / 2, i % 2)[slot * kv_dim + k] = 1;
 }
