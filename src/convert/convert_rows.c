@@ -27,7 +27,7 @@ bool convert_form_has_experts(ConvertForm form) {
 }
 bool convert_form_is_decay(ConvertForm form) { return form == FORM_DECAY || form == FORM_HEADS_DECAY; }
 bool convert_form_is_table(ConvertForm form) {
-    return form == FORM_CONV || form == FORM_QKV_CONV || form == FORM_EVEN || form == FORM_ODD;
+    return form == FORM_TABLE || form == FORM_CONV || form == FORM_QKV_CONV || form == FORM_EVEN || form == FORM_ODD;
 }
 
 /* ---- value heads ------------------------------------------------------------------------------------ */

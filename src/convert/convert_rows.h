@@ -8,13 +8,14 @@
 /* How a published tensor has the rows of a tensor [n_out][n_in], or of one for each of E experts. nk, nv: key and value heads of a
  * recurrent layer, d: their width. */
 typedef enum ConvertForm {
-    FORM_SAME,         /* [n_out][n_in] */
-    FORM_ROTATED,      /* queries and keys: where the architecture rotates neighbours, rows are put together in pairs */
-    FORM_CONV,         /* [n_out][1][n_in] */
-    FORM_DECAY,        /* a vector a as log(-a) */
-    FORM_QKV_OF_QKVZ,  /* by key head its queries and keys [d], then of its value heads all values, then all z */
+    FORM_SAME,        /* [n_out][n_in] */
+    FORM_ROTATED,     /* queries and keys: where the architecture rotates neighbours, rows are put together in pairs */
+    FORM_CONV,        /* [n_out][1][n_in] */
+    FORM_TABLE,       /* as FORM_SAME; the tensor stays F32 */
+    FORM_DECAY,       /* a vector a as log(-a) */
+    FORM_QKV_OF_QKVZ, /* by key head its queries and keys [d], then of its value heads all values, then all z */
     FORM_Z_OF_QKVZ,
-    FORM_HEADS,        /* a number of each value head, a row or an element; here and below the value heads of a key head stand side
+    FORM_HEADS, /* a number of each value head, a row or an element; here and below the value heads of a key head stand side
                         * by side, in the GGUF file the first ones of all key heads, then the second ones, ... */
     FORM_HEADS_DECAY,  /* likewise, as FORM_DECAY */
     FORM_VALUES,       /* d rows of each value head */
@@ -27,10 +28,10 @@ typedef enum ConvertForm {
     FORM_TRANSPOSED,   /* [E][n_in][n_out] */
     FORM_EVEN_COLUMNS, /* of [E][n_in][2 n_out] */
     FORM_ODD_COLUMNS,
-    FORM_EVEN,         /* of [n_out][2 n_in] */
+    FORM_EVEN, /* of [n_out][2 n_in] */
     FORM_ODD,
-    FORM_PACKED,       /* MXFP4: NAME_blocks [E][n_out][n_in / 32][16] and NAME_scales [E][n_out][n_in / 32] */
-    FORM_PACKED_EVEN,  /* the same with [E][2 n_out] rows */
+    FORM_PACKED,      /* MXFP4: NAME_blocks [E][n_out][n_in / 32][16] and NAME_scales [E][n_out][n_in / 32] */
+    FORM_PACKED_EVEN, /* the same with [E][2 n_out] rows */
     FORM_PACKED_ODD,
 } ConvertForm;
 
