@@ -90,8 +90,9 @@ static void commit_prompt(fr_request *r) {
     for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
     executor_commit(e->executor, r->sequence, rows, r->n_step_rows);
     done += r->n_step_rows;
-    if (done == r->n_context - 1)
-        executor_sequence_mark(e->executor, r->sequence, done - done % e->options.kv_page_size);
+    if (done < r->n_context - 1) return;
+    int32_t most = done - r->needs_hidden; /* the same request again reads one token for its hidden state */
+    executor_sequence_mark(e->executor, r->sequence, most - most % e->options.kv_page_size);
 }
 
 /* Counts, for each depth that the path reached: was there a child to accept, and was one accepted? */
