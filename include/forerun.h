@@ -254,6 +254,10 @@ typedef struct fr_engine_stats {
     int64_t kv_tokens;                             /* room of the KV cache, in whole pages */
     int64_t kv_tokens_running, kv_tokens_prefixes; /* of it: pages of running requests; pages that only the prefix
                                                      * cache holds, which gives them back where they are wanted */
+    /* Room, in whole pages, of the layers that see a sliding window only, where their pages are given back as soon as windows
+     * have passed; and what is held of it. Room 0: there are no such layers, or they hold what the others hold. */
+    int64_t kv_window_tokens, kv_window_tokens_held;
+    int64_t kv_bytes; /* memory of the KV cache, all layers together; only what was used has become real memory */
 } fr_engine_stats;
 
 /* Fills *out; also within a callback. */

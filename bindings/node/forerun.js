@@ -63,6 +63,7 @@ struct('fr_engine_options', {
 });
 struct('fr_engine_stats', {
     n_running: 'int', n_queued: 'int', kv_tokens: 'int64_t', kv_tokens_running: 'int64_t', kv_tokens_prefixes: 'int64_t',
+    kv_window_tokens: 'int64_t', kv_window_tokens_held: 'int64_t', kv_bytes: 'int64_t',
     spare: spare(),
 });
 struct('fr_sampling', {

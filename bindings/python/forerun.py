@@ -126,6 +126,9 @@ class fr_engine_stats(ctypes.Structure):
         ("kv_tokens", c_int64),
         ("kv_tokens_running", c_int64),
         ("kv_tokens_prefixes", c_int64),
+        ("kv_window_tokens", c_int64),
+        ("kv_window_tokens_held", c_int64),
+        ("kv_bytes", c_int64),
         _SPARE,
     ]
 

@@ -131,6 +131,8 @@ typedef struct CostWork {
     double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
     double attention_ops;           /* of one row and one earlier token, in float */
+    double window_share;            /* of both: layers with a window */
+    int32_t window;                 /* tokens that these see at most */
 } CostWork;
 
 /* The inputs of the matrices of each layer. */
