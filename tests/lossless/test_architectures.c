@@ -34,6 +34,11 @@ static const RandomModel models[] = {
     {SHAPE("qwen35moe", 3, 64, 4, 2, 96), HYBRID(2, 2, 32, 3, 3), EXPERTS(6, 2, 32), .n_ff_shared = 64,
      .types = {TYPE_Q8_0}, .n_types = 1, .seed = 33},
     {SHAPE("qwen3next", 4, 48, 4, 2, 70), HYBRID(1, 3, 20, 2, 4), EXPERTS(5, 2, 24), .n_ff_shared = 40, .seed = 38},
+    {SHAPE("lfm2", 4, 48, 4, 2, 70), .n_conv = 3, .attention_interval = 3, .seed = 44},
+    {SHAPE("granitehybrid", 3, 48, 4, 2, 70), HYBRID(1, 6, 16, 4, 3), .n_ssm_state = 12, .seed = 45},
+    {SHAPE("granitehybrid", 2, 64, 4, 2, 96), HYBRID(2, 4, 32, 3, 2), .n_ssm_state = 16, EXPERTS(6, 2, 32),
+     .n_ff_shared = 64, .rope_base = 1e4, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 46},
+    {SHAPE("mamba2", 3, 48, 0, 0, 0), HYBRID(2, 6, 16, 4, 0), .n_ssm_state = 12, .seed = 47},
     {SHAPE("gpt-oss", 3, 64, 4, 2, 96), EXPERTS(7, 3, 32), .head_dim = 24, .window = 7, .types = {TYPE_MXFP4},
      .n_types = 1, .seed = 12},
 };
