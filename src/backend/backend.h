@@ -242,6 +242,9 @@ int backend_find(const char *name, const Backend **out, fr_error *err);
 /* To what the inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
 const char *weights_activations(const Weights *w);
 
+/* For backends whose logits are floats in memory: *logits has room for n rows from now on, of which *max_logits is the most so far. */
+int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err);
+
 /* NULL is fine for each. */
 void weights_close(Weights *w);
 void device_close(Device *d);

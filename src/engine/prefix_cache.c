@@ -88,11 +88,12 @@ static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) 
 static void replace(const fr_request *r, CachedPrefix *c, int32_t n) {
     fr_engine *e = r->engine;
     if (executor_sequence_reach(e->executor, r->sequence, n) < n) return;
-    if (count_common(c->tokens, c->n_tokens, r->context, n) < c->n_tokens) drop(e, c);
-    int32_t *tokens = realloc(c->tokens, (size_t)n * sizeof *tokens);
+    int32_t n_known = n < r->n_context ? n + 1 : n;
+    if (count_common(c->tokens, c->n_known, r->context, n_known) < c->n_known) drop(e, c);
+    int32_t *tokens = realloc(c->tokens, (size_t)n_known * sizeof *tokens);
     if (!tokens) return; /* the cache is an optimisation: failing to keep it is no error */
-    memcpy(tokens, r->context, (size_t)n * sizeof *tokens);
-    *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n};
+    memcpy(tokens, r->context, (size_t)n_known * sizeof *tokens);
+    *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n, .n_known = n_known};
     executor_sequence_share(e->executor, r->sequence, c->sequence, n);
 }
 
@@ -105,7 +106,7 @@ void prefix_cache_keep(const fr_request *r) {
     int32_t n_common = count_common(c->tokens, c->n_tokens, r->context, n);
     if (n_common < n) replace(r, c, n);
     if (c->n_tokens < n) return;
-    request_drafts_keep(r, c->sequence, n);
+    request_drafts_keep(r, c->sequence, n, n < r->n_context && n < c->n_known && c->tokens[n] == r->context[n]);
     c->last_use = ++e->prefixes.n_uses;
 }
 
@@ -150,7 +151,7 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32
         if (usable > *n) *n = usable, found = s->sequence;
     }
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
-        usable = count_usable(r, c->sequence, c->tokens, c->n_tokens, c->n_tokens, most);
+        usable = count_usable(r, c->sequence, c->tokens, c->n_known, c->n_tokens, most);
         if (usable > *n) *n = usable, found = c->sequence, used = c;
     }
     if (used) used->last_use = ++e->prefixes.n_uses;

@@ -6,7 +6,8 @@
  *
  * Marks are set at borders of pages, so that no page is copied:
  *
- *     the end     the last border of the prompt: for the same prompt, and for a request whose pages are taken
+ *     the end     the last border of the prompt: for the same prompt, and for a request whose pages are taken; where a drafter
+ *                 reads hidden states, before the last token, because the same request again reads one
  *     the branch  where another context turned out to differ, although this one had to begin earlier for want of a mark
  *     the grid    every quarter of the prompt, but no more often than once a chunk of the prefill
  *
@@ -35,7 +36,8 @@ static int32_t grid_of(const fr_request *r) {
 
 void prompt_marks_set(const fr_request *r, int32_t from, int32_t to) {
     const fr_engine *e = r->engine;
-    int32_t end = (int32_t)r->n_context - 1, grid = grid_of(r), last = end - end % e->options.kv_page_size;
+    int32_t end = (int32_t)r->n_context - 1 - r->needs_hidden, grid = grid_of(r),
+            last = end - end % e->options.kv_page_size;
     bool shares = e->prefixes.n > 0;
     for (int32_t n = round_up(from + 1, grid); shares && n <= to && n < last; n += grid)
         executor_sequence_mark(e->executor, r->sequence, n);
