@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     int status = work_run(&w, compile, &c, &err);
     if (status) fr_assert(err.message[0] != '\0');
     else {
-        Automaton *a = automaton_copy(c.built), *after = a ? automaton_after(a, "</t>", 4) : NULL;
+        Automaton *a = automaton_copy(c.built), *after = a ? automaton_after(a, "", 0, "</t>", 4) : NULL;
         if (a) read_with(a, end ? end + 1 : bytes, end ? n - n_text - 2 : n);
         if (after) read_with(after, bytes, n);
         free(after);

@@ -1,7 +1,7 @@
 /* test_serve_shapes.c - the Messages and Responses APIs, tools and reasoning, against a running server.
  *
- * Besides the shipped model there are `thinker` and `caller`, the same weights with templates that list tools; that of
- * `thinker` begins reasoning. */
+ * Besides the shipped model there are the same weights with other templates: `thinker` and `caller` list tools, `thinker` begins
+ * reasoning, and `ponderer` leaves that to the model. */
 #include "serve_rig.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static ServeRig server;
 
 static int start(void **state) {
     (void)state;
-    char thinker[700], caller[700], args[2000];
+    char thinker[700], caller[700], ponderer[700], args[3000];
     snprintf(thinker, sizeof thinker, "%s/thinker.gguf", serve_rig_folder());
     snprintf(caller, sizeof caller, "%s/caller.gguf", serve_rig_folder());
     serve_write_model(thinker, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
@@ -20,9 +20,12 @@ static int start(void **state) {
     serve_write_model(
         caller, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}<|im_start|>{{ m.role }} "
                 "{{ m.content }}<|im_end|>{% endfor %}");
+    snprintf(ponderer, sizeof ponderer, "%s/ponderer.gguf", serve_rig_folder());
+    serve_write_model(ponderer, "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
+                                "{% if thought is defined %}<think>{{ thought }}</think>{% endif %}");
     snprintf(args, sizeof args,
-             "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s -m caller=%s", thinker,
-             caller);
+             "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s -m caller=%s -m ponderer=%s",
+             thinker, caller, ponderer);
     serve_start(&server, args);
     return 0;
 }
@@ -416,6 +419,36 @@ static void reasoning_comes_before_the_schema(void **state) {
     json_decref(thinking), json_decref(direct);
 }
 
+/* A model whose template knows reasoning may begin it by itself: then the schema holds behind it, else at once. "<" is the first
+ * byte of the opening; a bias makes the model write it, and go on with it in its reasoning. */
+static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"model\": \"ponderer\", \"max_tokens\": 20, \"temperature\": 0, \"draft\": \"%s\", %s\"response_format\": "
+        "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"const\": \"done\"}}}, " HI "}";
+    static const struct {
+        const char *fields, *content, *reasoning;
+    } cases[] = {
+        {"", "\"done\"", NULL},
+        {"\"logit_bias\": [[\"<\", 60]], ", "", "<<<"},
+        /* where the prompt has reasoned already, nothing comes before the schema */
+        {"\"chat_template_kwargs\": {\"thought\": \"x\"}, \"logit_bias\": [[\"<\", 60]], ", "\"done\"", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[700];
+        snprintf(body, sizeof body, format, "none", cases[i].fields);
+        json_t *plain = serve_json(&server, "/v1/chat/completions", 200, body);
+        snprintf(body, sizeof body, format, "ngram-trie", cases[i].fields);
+        json_t *drafted = serve_json(&server, "/v1/chat/completions", 200, body);
+        const char *reasoning = json_text_at(plain, "choices.0.message.reasoning_content");
+        assert_string_equal(json_text_at(plain, "choices.0.message.content"), cases[i].content);
+        if (cases[i].reasoning) assert_ptr_equal(strstr(reasoning, cases[i].reasoning), reasoning);
+        else assert_null(json_at(plain, "choices.0.message.reasoning_content"));
+        assert_true(json_equal(json_at(plain, "choices"), json_at(drafted, "choices")));
+        json_decref(plain), json_decref(drafted);
+    }
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -435,6 +468,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(choices_of_tools_that_cannot_be),
         cmocka_unit_test(a_message_has_the_format_of_its_schema),
         cmocka_unit_test(reasoning_comes_before_the_schema),
+        cmocka_unit_test(a_model_that_reasons_by_itself_has_a_schema_too),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -175,7 +175,7 @@ static void a_grammar_after_a_text(void **state) {
     };
     GrammarRig r;
     assert_true(grammar_rig_open(&r, GRAMMAR_REGEX, "[0-9]+"));
-    Automaton *a = automaton_after(r.automaton, "</t>", 4);
+    Automaton *a = automaton_after(r.automaton, "", 0, "</t>", 4);
     GrammarStates *s = states_new(a);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const GrammarState *at = states_start(s);
@@ -189,6 +189,47 @@ static void a_grammar_after_a_text(void **state) {
     grammar_rig_close(&r);
 }
 
+/* Every text over a few bytes, with the definition read literally. */
+static bool is_opened_match(GrammarRig *r, const char *text, const char *opening, const char *after) {
+    if (grammar_rig_matches(r, text)) return true;
+    if (strncmp(text, opening, strlen(opening)) != 0) return false;
+    const char *end = strstr(text + strlen(opening), after);
+    return end && grammar_rig_matches(r, end + strlen(after));
+}
+
+static void a_grammar_behind_an_optional_opening(void **state) {
+    (void)state;
+    static const char *const grammars[] = {"b+", "[ab]*", "a?b|(ab)*a", "(b|ab){1,3}"};
+    static const char bytes[] = "abx";
+    enum { LONGEST = 8 };
+    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++) {
+        GrammarRig r;
+        assert_true(grammar_rig_open(&r, GRAMMAR_REGEX, grammars[i]));
+        Automaton *a = automaton_after(r.automaton, "ab", 2, "aab", 3);
+        GrammarStates *s = states_new(a);
+        int n_matches = 0;
+        for (int code = 0; code < 6561; code++) { /* 3^8 texts, of which shorter ones are beginnings */
+            char text[LONGEST + 1] = "";
+            for (int k = 0, rest = code; k < LONGEST; k++, rest /= 3) text[k] = bytes[rest % 3];
+            const GrammarState *at = states_start(s);
+            for (int n = 0; n <= LONGEST; n++) {
+                char last = text[n];
+                text[n] = '\0';
+                bool wanted = is_opened_match(&r, text, "ab", "aab");
+                n_matches += wanted;
+                if (at->accepts != wanted)
+                    fail_msg("%s: '%s' %s", grammars[i], text, wanted ? "is refused" : "is accepted");
+                text[n] = last;
+                if (n < LONGEST) at = states_next(s, at, (uint8_t)text[n], &r.err);
+            }
+        }
+        assert_true(n_matches > 10);
+        states_free(s);
+        free(a);
+        grammar_rig_close(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_grammars_match_what_trying_everything_does),
@@ -197,6 +238,7 @@ int main(void) {
         cmocka_unit_test(ambiguous_grammars_stay_small),
         cmocka_unit_test(deep_nesting_is_read_and_moved),
         cmocka_unit_test(a_grammar_after_a_text),
+        cmocka_unit_test(a_grammar_behind_an_optional_opening),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,6 +38,7 @@ typedef struct AnswerForm {
     const ToolForm *tools; /* NULL: calls stay text */
     bool reasons;          /* "<think>" at the beginning begins reasoning */
     bool is_reasoning;     /* the prompt contains the "<think>" already */
+    bool has_reasoned;     /* the prompt ends with "</think>" */
 } AnswerForm;
 
 typedef enum AnswerState {

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char think_begin[] = "<think>", think_end[] = "</think>";
+
 static void free_answers(void *own) {
     Answers *a = own;
     for (int i = 0; i < a->n_readers; i++) answer_reader_free(&a->readers[i]);
@@ -43,19 +45,19 @@ static bool add_mark(Answers *a, const ServedModel *m, const char *mark) {
     return token >= 0;
 }
 
-static bool ends_with_think(const fr_chat_result *prompt) {
-    static const char mark[] = "<think>";
-    size_t n = prompt->n_bytes;
+static bool ends_with(const fr_chat_result *prompt, const char *mark) {
+    size_t n = prompt->n_bytes, n_mark = strlen(mark);
     while (n > 0 && strchr(" \n\r\t", prompt->text[n - 1])) n--;
-    return n >= sizeof mark - 1 && memcmp(prompt->text + n - (sizeof mark - 1), mark, sizeof mark - 1) == 0;
+    return n >= n_mark && memcmp(prompt->text + n - n_mark, mark, n_mark) == 0;
 }
 
-/* A family reasons where the vocabulary has a token for it, or where the template has begun it. */
+/* A family reasons where the vocabulary has a token for it, or its template a mark. */
 static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, const fr_chat_result *prompt) {
     a->form.tools = chat_messages_has_tools(f) ? tool_form_of(m->info.chat_family) : NULL;
-    a->form.is_reasoning = ends_with_think(prompt);
-    a->form.reasons = add_mark(a, m, "<think>");
-    (void)add_mark(a, m, "</think>");
+    a->form.is_reasoning = ends_with(prompt, think_begin);
+    a->form.has_reasoned = ends_with(prompt, think_end);
+    a->form.reasons = add_mark(a, m, think_begin) || m->info.chat_reasons;
+    (void)add_mark(a, m, think_end);
     if (!a->form.tools) return;
     (void)add_mark(a, m, a->form.tools->begin);
     (void)add_mark(a, m, a->form.tools->end);
@@ -78,6 +80,14 @@ static int make_readers(Answers *a, const Plan *plan, const char *mark) {
     return fits ? 0 : -1;
 }
 
+/* The grammar holds behind the reasoning, where the template has begun it; where the model may begin it by itself, behind it or
+ * at once. */
+static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
+    bool may_begin = plan->model->info.chat_reasons && !form->has_reasoned;
+    if (form->is_reasoning || may_begin) plan->grammar_after = think_end;
+    if (!form->is_reasoning && may_begin) plan->grammar_opening = think_begin;
+}
+
 int answers_prepare(ApiCall *call, const ChatMessages *f) {
     fr_chat_result result;
     Answers *a = calloc(1, sizeof *a);
@@ -91,7 +101,7 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     result.tokens = NULL;
     fr_chat_result_free(&result);
     if (plan_add_prompt(&call->plan, &prompt, &call->error) || forced_call_prepare(call, a, f, &mark)) return -1;
-    if (call->plan.grammar && a->form.is_reasoning) call->plan.grammar_after = "</think>";
+    if (call->plan.grammar) put_reasoning_first(&call->plan, &a->form);
     return make_readers(a, &call->plan, mark) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
 }
 
