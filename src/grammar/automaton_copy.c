@@ -101,14 +101,14 @@ static int32_t add_opening(Automaton *a, const Automaton *from, const char *text
 
 Automaton *automaton_after(const Automaton *from, const char *opening, size_t n_opening, const char *after,
                            size_t n_after) {
-    int32_t n = (int32_t)n_after;
+    int32_t n = (int32_t)n_after, *border = malloc((n_after + 1) * sizeof *border);
+    Automaton *a = border ? copy_with_room(from, n + 2 + (int32_t)n_opening, 256 * n + (int32_t)n_opening) : NULL;
     TextMatcher m;
-    if (!text_matcher_open(&m, after, n)) return NULL;
-    Automaton *a = copy_with_room(from, n + 2 + (int32_t)n_opening, 256 * n + (int32_t)n_opening);
     if (!a) {
-        text_matcher_close(&m);
+        free(border);
         return NULL;
     }
+    text_matcher_init(&m, after, n, border);
     int32_t first = a->n_nodes, call = first + n, end = call + 1, begin = first;
     for (int32_t k = 0; k < n; k++) add_matcher_node(a, &m, k, first);
     a->n_nodes += n;
@@ -119,7 +119,7 @@ Automaton *automaton_after(const Automaton *from, const char *opening, size_t n_
     a->root = a->n_rules++;
     a->rules[a->root] = (GrammarRule){.start = begin, .rank = n_opening > 0 ? -1 : from->n_rules};
     a->root_is_optional = n_opening > 0 && from->root_is_optional;
-    text_matcher_close(&m);
+    free(border);
     automaton_set_classes(a);
     return a;
 }

@@ -53,7 +53,7 @@ typedef struct Compile {
 static void compile(void *subject) {
     Compile *c = subject;
     if (c->kind == GRAMMAR_JSON_SCHEMA) schema_read(&c->g, c->text, c->n, c->notice, GRAMMAR_NOTICE);
-    else if (c->kind == GRAMMAR_GBNF) gbnf_read(&c->g, c->text, c->n);
+    else if (c->kind == GRAMMAR_GBNF) gbnf_read(&c->g, c->text, c->n, c->notice, GRAMMAR_NOTICE);
     else regex_read(&c->g, c->text, c->n);
     c->built = automaton_build(&c->g);
 }

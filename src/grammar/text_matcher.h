@@ -4,17 +4,15 @@
 #ifndef GRAMMAR_TEXT_MATCHER_H
 #define GRAMMAR_TEXT_MATCHER_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct TextMatcher {
     const char *text; /* [n] borrowed */
     int32_t n;
-    int32_t *border; /* [n + 1] of the first k bytes, the longest proper beginning that is also their end */
+    int32_t *border; /* [n + 1] borrowed; of the first k bytes, the longest proper beginning that is also their end */
 } TextMatcher;
 
-bool text_matcher_open(TextMatcher *m, const char *text, int32_t n); /* n > 0. False: no memory */
-void text_matcher_close(TextMatcher *m);
+void text_matcher_init(TextMatcher *m, const char *text, int32_t n, int32_t *border); /* n > 0 */
 /* The state after one more byte; from a state k < n. */
 int32_t text_matcher_next(const TextMatcher *m, int32_t k, uint8_t byte);
 

@@ -20,7 +20,7 @@ typedef struct Compile {
 
 static void compile(void *subject) {
     Compile *c = subject;
-    if (c->kind % 3 == 0) gbnf_read(&c->g, c->text, c->n);
+    if (c->kind % 3 == 0) gbnf_read(&c->g, c->text, c->n, c->notice, sizeof c->notice);
     else if (c->kind % 3 == 1) regex_read(&c->g, c->text, c->n);
     else schema_read(&c->g, c->text, c->n, c->notice, sizeof c->notice);
     c->built = automaton_build(&c->g);

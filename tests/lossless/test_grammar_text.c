@@ -28,6 +28,11 @@ static const struct {
      .after = NULL},
     {FR_GRAMMAR_REGEX, "(yes|no|maybe), [0-9]{2}(\\.[0-9]+)? because [a-z ]{5,40}\\.", .after = NULL},
     {FR_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"maxItems\":3}", .after = "a"},
+    /* free text in which each "the" is followed by what the grammar wants */
+    {FR_GRAMMAR_GBNF,
+     "root ::= %text \" the\" (%mark \" the\" [a-z]{0,3} %json {\"enum\": [\"red one\", \"green one\", 17]} %text \" "
+     "the\")*",
+     .after = NULL},
     /* `<s>` is a control token of this vocabulary */
     {FR_GRAMMAR_REGEX, "Q[0-9]{2,5} (is|was) [a-z]{3,9}\\.", .after = "a", .opening = "<s>", .opens = true},
     {FR_GRAMMAR_REGEX, "Q[0-9]{2,5} (is|was) [a-z]{3,9}\\.", .after = "a", .opening = "<s>"},

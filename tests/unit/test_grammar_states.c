@@ -41,12 +41,20 @@ static const Expr *random_repeat(ExprGrammar *g, int depth) {
 
 static const Expr *random_expr(ExprGrammar *g, int depth) {
     static const char *const literals[] = {"a", "b", "ab", "", "c\xC3\xA9", "\xC3\xA9", "ba"};
-    switch (depth > 0 ? below(7) : below(2)) {
+    switch (depth > 0 ? below(9) : below(2)) {
     case 0: return random_class(g);
     case 1: return expr_literal(g->w, literals[below(7)]);
     case 2: return random_list(g, expr_alt(g->w), depth);
     case 3: return random_repeat(g, depth);
     case 4: return expr_rule(g->w, (int32_t)below((uint32_t)g->n_rules));
+    case 5: return expr_mark(g->w, below(2) ? "ab" : "b", 1);
+    case 6: {
+        static const char *const marks[] = {"ab", "c", "aab", "\xC3\xA9"}, *const beginnings[] = {"", "ba", "aa",
+                                                                                                  "bbc"};
+        const char *mark = marks[below(4)], *beginning = beginnings[below(4)];
+        if (strstr(beginning, mark)) beginning = "";
+        return expr_text(g->w, mark, strlen(mark), beginning, strlen(beginning));
+    }
     default: return random_list(g, expr_seq(g->w), depth);
     }
 }

@@ -30,6 +30,8 @@ static const struct {
     {GRAMMAR_REGEX, "(\\w+|[ ,.]){1,30}", NULL, NULL},
     {GRAMMAR_GBNF, "root ::= [^\"x]* \"\\\"\" | \"<\" root \">\"", NULL, NULL},
     {GRAMMAR_GBNF, "root ::= .{0,12}", NULL, NULL},
+    {GRAMMAR_GBNF, "root ::= %text \" the\" \"One\" (%mark \" the\" [a-z]{0,9} %mark \"<s>\" %text \" the\")*", NULL,
+     NULL},
     {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\"}", ". ", "<s>"}, /* a control token */
     {GRAMMAR_REGEX, "(<[a-z])?", "a", "<"},
 };

@@ -31,7 +31,6 @@ typedef struct ToolForm {
     bool has_names;        /* NAME[ARGS]{...} is a call */
     bool is_list;          /* calls are elements of an array */
     const char *arguments; /* the key of a call's arguments */
-    const char *opening;   /* what a family writes before a call; NULL: nothing */
 } ToolForm;
 
 typedef struct AnswerForm {
