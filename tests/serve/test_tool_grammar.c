@@ -34,7 +34,7 @@ static int close_model(void **state) {
 #define NOW "{\"type\": \"function\", \"function\": {\"name\": \"now-2\"}}"
 #define ODD(strict) \
     "{\"type\": \"function\", \"function\": {\"name\": \"odd\", \"strict\": " strict ", \"parameters\": {\"not\": " \
-                                                                                     "{}}}}"
+    "{}}}}"
 #define VAGUE \
     "{\"type\": \"function\", \"function\": {\"name\": \"vague\", \"strict\": true, \"parameters\": {\"type\": " \
     "\"object\", " \
