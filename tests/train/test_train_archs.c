@@ -18,6 +18,8 @@ static const RandomModel targets[] = {
     {SHAPE("qwen35", 4), HYBRID(2, 4, 16, 2), .n_rot = 8, .seed = 1},
     {SHAPE("qwen3next", 3), HYBRID(1, 3, 20, 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24,
      .n_ff_shared = 40, .seed = 2},
+    {SHAPE("lfm2", 4), .n_conv = 3, .attention_interval = 3, .seed = 7},
+    {SHAPE("granitehybrid", 3), HYBRID(1, 6, 16, 3), .n_ssm_state = 12, .seed = 8},
     {SHAPE("qwen3", 2), .seed = 3},
     {SHAPE("gemma3", 3), .window = 9, .tied = true, .seed = 4},
     {SHAPE("granite", 2), .tied = true, .seed = 5},
