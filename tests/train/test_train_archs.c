@@ -20,6 +20,7 @@ static const RandomModel targets[] = {
      .n_ff_shared = 40, .seed = 2},
     {SHAPE("lfm2", 4), .n_conv = 3, .attention_interval = 3, .seed = 7},
     {SHAPE("granitehybrid", 3), HYBRID(1, 6, 16, 3), .n_ssm_state = 12, .seed = 8},
+    {.arch = "mamba2", .n_layer = 3, .n_embd = 64, .n_vocab = 300, HYBRID(2, 6, 16, 0), .n_ssm_state = 12, .seed = 9},
     {SHAPE("qwen3", 2), .seed = 3},
     {SHAPE("gemma3", 3), .window = 9, .tied = true, .seed = 4},
     {SHAPE("granite", 2), .tied = true, .seed = 5},
