@@ -95,6 +95,7 @@ typedef struct fr_model_info {
     size_t weight_bytes;             /* read by one forward */
     const char *packed_error;        /* why packed_file exists and was not used; NULL otherwise */
     const char *chat_template_error; /* why the file's chat template cannot be run; NULL: it can, or there is none */
+    int chat_reasons; /* not 0: the chat template has a mark of <think>...</think>, so that answers may begin with reasoning */
 } fr_model_info;
 
 /* Maps a GGUF file and prepares its weights for the CPU, which takes seconds for a large model. The path is copied;
@@ -359,6 +360,9 @@ typedef struct fr_request_options {
     /* not 0: the mean of the final hidden states over the prompt is kept (fr_request_embedding). The whole prompt is then read
      * for this request, and none of it taken over from others. */
     int want_embedding;
+    /* With grammar_after: the text that begins the part before the grammar, such as "<think>". A text that begins otherwise is held
+     * to the grammar at once. NULL or "": every text has that part. Not kept. */
+    const char *grammar_opening;
 } fr_request_options;
 
 enum {

@@ -96,8 +96,8 @@ static void types_of_three_bits_and_less(void **state) {
         const char *type;
         bool needs_importance;
         double kl;
-    } cases[] = {{"IQ3_M", false, 0.04}, {"IQ3_XXS", false, 0.08}, {"IQ2_M", false, 0.2},
-                 {"IQ2_XXS", true, 0.7}, {"IQ1_S", true, 3},       {"IQ2_S", true, 0.3}};
+    } cases[] = {{"IQ3_M", false, 0.02},  {"IQ3_XXS", false, 0.04}, {"IQ2_M", false, 0.06},
+                 {"IQ2_XXS", true, 0.17}, {"IQ1_S", true, 0.4},     {"IQ2_S", true, 0.09}};
     cli_expect("imatrix -m " F16 " " TEXT " -o " MATRIX " -c 64 --windows 3", 0, "56 matrices");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char args[300];
