@@ -364,7 +364,7 @@ static void set_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_f32(w, arch_key(p, "attention.layer_norm_rms_epsilon", key),
                  strcmp(p->arch, "llama") == 0 ? 1e-5f : 1e-6f);
     gguf_set_u32(w, arch_key(p, "vocab_size", key), (uint32_t)p->n_vocab);
-    set_rope(w, p);
+    if (!plan_is(p, "mamba2")) set_rope(w, p);
     set_arch_keys(w, p);
 }
 

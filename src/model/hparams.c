@@ -170,7 +170,9 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     h->rms_eps = (float)key_float(&r, "attention.layer_norm_rms_epsilon", NAN, 0, 1);
     h->embedding_scale = h->logit_scale = 1;
     h->rope.style = arch->rope;
-    read_rope(&r, &h->rope, h->head_dim, h->n_ctx_train);
+    if (arch->has_no_attention)
+        h->rope = (RopeParams){.style = arch->rope, .n_rot = h->head_dim, .base = 1e4, .factor = 1};
+    else read_rope(&r, &h->rope, h->head_dim, h->n_ctx_train);
     if (arch->keys) arch->keys(&r, h);
     else if (key_int(&r, "expert_count", 0, 0, 1 << 20) > 0 && !r.status)
         r.status = error_set(err, FR_ERR_UNSUPPORTED, "%s: experts are not part of architecture %s as forerun knows it",

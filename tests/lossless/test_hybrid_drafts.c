@@ -334,6 +334,8 @@ static void every_drafter_on_other_architectures(void **state) {
         {SHAPE("qwen35", 4), HYBRID(2, 4, 16, 4, 2), .n_rot = 8, .seed = 11},
         {SHAPE("qwen3next", 3), HYBRID(1, 3, 20, 3, 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24,
          .n_ff_shared = 40, .seed = 12},
+        {SHAPE("lfm2", 3), .n_conv = 3, .attention_interval = 3, .seed = 16},
+        {SHAPE("granitehybrid", 2), HYBRID(2, 4, 16, 4, 2), .n_ssm_state = 12, .seed = 17},
         {SHAPE("qwen3", 2), .seed = 13},
         {SHAPE("gemma3", 3), .window = 9, .seed = 14},
         {SHAPE("gpt-oss", 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 32, .window = 7, .seed = 15},

@@ -198,13 +198,15 @@ static void unfit_files_are_refused_by_name(void **state) {
 
 #define SMALL(a) .arch = a, .n_embd = 24, .n_head = 4, .n_head_kv = 2, .n_ff = 40, .n_vocab = 33, .seed = 1
 
-enum { QWEN, LFM2, GRANITE, N_RECURRENT };
+enum { QWEN, LFM2, GRANITE, MAMBA2, N_RECURRENT };
 static const RandomModel recurrent[] = {{SMALL("qwen35moe"), .n_layer = 4, .n_expert = 3, .n_expert_used = 2,
                                          .n_ff_expert = 8, .n_ff_shared = 10, .n_key_heads = 2, .n_value_heads = 4,
                                          .delta_dim = 6, .n_conv = 3, .attention_interval = 2},
                                         {SMALL("lfm2"), .n_layer = 3, .n_conv = 3, .attention_interval = 3},
                                         {SMALL("granitehybrid"), .n_layer = 3, .n_key_heads = 1, .n_value_heads = 4,
-                                         .delta_dim = 6, .n_ssm_state = 5, .n_conv = 3, .attention_interval = 3}};
+                                         .delta_dim = 6, .n_ssm_state = 5, .n_conv = 3, .attention_interval = 3},
+                                        {SMALL("mamba2"), .n_layer = 2, .n_key_heads = 2, .n_value_heads = 4,
+                                         .delta_dim = 6, .n_ssm_state = 5, .n_conv = 3}};
 
 /* Of a model with recurrent layers; code 0: it is opened, with so many layers (n0). */
 static const struct {
@@ -249,6 +251,8 @@ static const struct {
     {U32("granitehybrid.ssm.group_count", 3), FR_ERR_FORMAT, "time_step_rank is 4, but must lie", 0, GRANITE},
     {U32("granitehybrid.rope.scaling.finetuned", 1), FR_ERR_FORMAT, "finetuned is neither true nor", 0, GRANITE},
     {NO_TENSOR("blk.1.ssm_d"), FR_ERR_FORMAT, "tensor blk.1.ssm_d is missing", 0, GRANITE},
+    {U32("mamba2.rope.dimension_count", 64), FR_OK, "", 2, MAMBA2}, /* of heads that it does not have */
+    {U32("mamba2.ssm.group_count", 0), FR_ERR_FORMAT, "group_count is 0, but", 0, MAMBA2},
 };
 
 static void recurrent_layers_are_read_or_refused(void **state) {
