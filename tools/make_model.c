@@ -40,13 +40,17 @@ enum {
     OPT_DELTA_DIM,
     OPT_ATTENTION_EVERY,
     OPT_MTP,
+    OPT_SSM_HEADS,
+    OPT_SSM_GROUPS,
+    OPT_SSM_DIM,
+    OPT_SSM_STATE,
 };
 
 static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
      "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss, qwen35, "
-     "qwen35moe, qwen3next",
+     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2",
      0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
@@ -54,18 +58,24 @@ static const struct argp_option options[] = {
     {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads (as many)", 0},
     {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
     {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
-    {"experts", OPT_EXPERTS, "N", 0, "Experts of each layer (8 where the architecture has them; llama: none)", 0},
+    {"experts", OPT_EXPERTS, "N", 0,
+     "Experts of each layer (8 where the architecture has them; llama, granitehybrid: none)", 0},
     {"experts-used", OPT_EXPERTS_USED, "N", 0, "of which a token uses N (2)", 0},
     {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
     {"shared-ffn", OPT_SHARED_FFN, "N", 0,
-     "qwen2moe, qwen35moe, qwen3next: inner width of the expert that every token passes (--ffn)", 0},
+     "qwen2moe, qwen35moe, qwen3next, granitehybrid: inner width of the expert that every token passes (--ffn)", 0},
     {"window", OPT_WINDOW, "N", 0,
      "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128)", 0},
     {"delta-heads", OPT_DELTA_HEADS, "N", 0,
      "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
     {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half of --delta-heads)", 0},
     {"delta-dim", OPT_DELTA_DIM, "N", 0, "Width of these heads (128, at most dim)", 0},
-    {"attention-every", OPT_ATTENTION_EVERY, "N", 0, "Every so many-th layer has attention instead (4)", 0},
+    {"ssm-heads", OPT_SSM_HEADS, "N", 0, "granitehybrid, mamba2: heads of a Mamba-2 layer (2 dim / --ssm-dim)", 0},
+    {"ssm-groups", OPT_SSM_GROUPS, "N", 0, "that share B and C in so many groups (1)", 0},
+    {"ssm-dim", OPT_SSM_DIM, "N", 0, "Width of these heads (64, at most dim)", 0},
+    {"ssm-state", OPT_SSM_STATE, "N", 0, "Numbers of B and C (128)", 0},
+    {"attention-every", OPT_ATTENTION_EVERY, "N", 0,
+     "Every so many-th layer of a model with recurrent layers has attention (4; mamba2: none)", 0},
     {"mtp", OPT_MTP, "N", 0,
      "qwen35, qwen35moe, qwen3next: layers for multi-token prediction behind the others, for the drafter mtp (0)", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
@@ -167,6 +177,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_DELTA_HEADS: p->delta_heads = whole_number(state, arg, 1024); return 0;
     case OPT_DELTA_KEY_HEADS: p->delta_key_heads = whole_number(state, arg, 1024); return 0;
     case OPT_DELTA_DIM: p->delta_dim = whole_number(state, arg, 512); return 0;
+    case OPT_SSM_HEADS: p->ssm_heads = whole_number(state, arg, 4096); return 0;
+    case OPT_SSM_GROUPS: p->ssm_groups = whole_number(state, arg, 4096); return 0;
+    case OPT_SSM_DIM: p->ssm_dim = whole_number(state, arg, 512); return 0;
+    case OPT_SSM_STATE: p->ssm_state = whole_number(state, arg, 512); return 0;
     case OPT_ATTENTION_EVERY: p->attention_interval = whole_number(state, arg, 1000); return 0;
     case OPT_MTP: p->n_nextn = whole_number(state, arg, 8); return 0;
     case 'o': p->out = arg; return 0;
@@ -181,14 +195,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static int complete_experts(ModelPlan *p, fr_error *err) {
     if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next") && !p->n_experts) p->n_experts = 8;
-    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next"))
-        return error_set(
-            err, FR_ERR_ARGUMENT,
-            "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe and qwen3next do", p->arch);
+    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid"))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe, qwen3next "
+                         "and granitehybrid do",
+                         p->arch);
     if (!p->n_experts) return FR_OK;
     if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
     if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
-    if (plan_is(p, "qwen2moe qwen35moe qwen3next") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
+    if (plan_is(p, "qwen2moe qwen35moe qwen3next granitehybrid") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
     if (p->n_experts_used > p->n_experts)
         return error_set(err, FR_ERR_ARGUMENT, "a token cannot use %lld of %lld experts", (long long)p->n_experts_used,
                          (long long)p->n_experts);
@@ -197,8 +212,11 @@ static int complete_experts(ModelPlan *p, fr_error *err) {
 
 static int complete_delta_net(ModelPlan *p, fr_error *err) {
     bool is_hybrid = plan_is(p, HYBRIDS);
-    if (!is_hybrid && (p->delta_heads || p->delta_key_heads || p->delta_dim || p->attention_interval))
-        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no recurrent layers; " HYBRIDS " do", p->arch);
+    if (!is_hybrid && (p->delta_heads || p->delta_key_heads || p->delta_dim))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no Gated DeltaNet; " HYBRIDS " do", p->arch);
+    if (p->attention_interval && (!plan_is(p, RECURRENT) || plan_is(p, "mamba2")))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s does not mix attention and recurrent layers", p->arch);
+    if (!p->attention_interval && plan_is(p, RECURRENT) && !plan_is(p, "mamba2")) p->attention_interval = 4;
     if (!is_hybrid && p->n_nextn)
         return error_set(err, FR_ERR_ARGUMENT,
                          "architecture %s has no layers for multi-token prediction; " HYBRIDS " do", p->arch);
@@ -206,15 +224,28 @@ static int complete_delta_net(ModelPlan *p, fr_error *err) {
     if (!p->delta_dim) p->delta_dim = p->dim < 128 ? p->dim : 128;
     if (!p->delta_heads) p->delta_heads = 2 * p->dim / p->delta_dim;
     if (!p->delta_key_heads) p->delta_key_heads = p->delta_heads % 2 ? p->delta_heads : p->delta_heads / 2;
-    if (!p->attention_interval) p->attention_interval = 4;
     if (p->delta_heads % p->delta_key_heads == 0) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "%lld value heads cannot share %lld key heads evenly",
                      (long long)p->delta_heads, (long long)p->delta_key_heads);
 }
 
+static int complete_mamba2(ModelPlan *p, fr_error *err) {
+    bool is_mamba = plan_is(p, MAMBAS);
+    if (!is_mamba && (p->ssm_heads || p->ssm_groups || p->ssm_dim || p->ssm_state))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no Mamba-2; " MAMBAS " do", p->arch);
+    if (!is_mamba) return FR_OK;
+    if (!p->ssm_dim) p->ssm_dim = p->dim < 64 ? p->dim : 64;
+    if (!p->ssm_heads) p->ssm_heads = 2 * p->dim / p->ssm_dim;
+    if (!p->ssm_groups) p->ssm_groups = 1;
+    if (!p->ssm_state) p->ssm_state = 128;
+    if (p->ssm_heads % p->ssm_groups == 0) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%lld heads cannot be %lld groups of equal size", (long long)p->ssm_heads,
+                     (long long)p->ssm_groups);
+}
+
 /* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
-    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 " HYBRIDS);
+    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 lfm2 " HYBRIDS);
     uint32_t file_type;
     if (!p->n_layers) p->n_layers = 4;
     if (!p->dim) p->dim = 256;
@@ -226,7 +257,7 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
     if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
     if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
-    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss " HYBRIDS))
+    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss " RECURRENT))
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
@@ -237,6 +268,7 @@ static int complete(ModelPlan *p, fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
     int status = complete_delta_net(p, err);
+    if (!status) status = complete_mamba2(p, err);
     return status ? status : complete_experts(p, err);
 }
 
@@ -271,7 +303,15 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
     }
     if (p->shared_ffn) gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
     if (p->window) gguf_set_u32(w, arch_key(p, "attention.sliding_window", key), (uint32_t)p->window);
-    if (p->attention_interval) {
+    if (plan_is(p, "lfm2")) gguf_set_u32(w, arch_key(p, "shortconv.l_cache", key), PLAN_SHORT_CONV);
+    if (plan_is(p, MAMBAS)) {
+        gguf_set_u32(w, arch_key(p, "ssm.conv_kernel", key), PLAN_CONV);
+        gguf_set_u32(w, arch_key(p, "ssm.state_size", key), (uint32_t)p->ssm_state);
+        gguf_set_u32(w, arch_key(p, "ssm.group_count", key), (uint32_t)p->ssm_groups);
+        gguf_set_u32(w, arch_key(p, "ssm.time_step_rank", key), (uint32_t)p->ssm_heads);
+        gguf_set_u32(w, arch_key(p, "ssm.inner_size", key), (uint32_t)(p->ssm_heads * p->ssm_dim));
+    }
+    if (plan_is(p, HYBRIDS)) {
         gguf_set_u32(w, arch_key(p, "ssm.conv_kernel", key), PLAN_CONV);
         gguf_set_u32(w, arch_key(p, "ssm.state_size", key), (uint32_t)p->delta_dim);
         gguf_set_u32(w, arch_key(p, "ssm.group_count", key), (uint32_t)p->delta_key_heads);
@@ -283,11 +323,22 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
         gguf_set_f32(w, arch_key(p, "attn_logit_softcapping", key), 50);
         gguf_set_f32(w, arch_key(p, "final_logit_softcapping", key), 30);
     }
-    if (!plan_is(p, "granite")) return;
+    if (plan_is(p, "granitehybrid")) gguf_set_bool(w, arch_key(p, "rope.scaling.finetuned", key), false);
+    if (!plan_is(p, "granite granitehybrid")) return;
     gguf_set_f32(w, arch_key(p, "embedding_scale", key), 6);
     gguf_set_f32(w, arch_key(p, "residual_scale", key), 0.5f);
     gguf_set_f32(w, arch_key(p, "attention.scale", key), 1.0f / 64);
     gguf_set_f32(w, arch_key(p, "logit_scale", key), 2);
+}
+
+/* A list where some layers have a recurrent state, but for the architectures that name an interval. */
+static void set_kv_heads(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
+    int32_t heads[1024];
+    arch_key(p, "attention.head_count_kv", key);
+    for (int64_t i = 0; i < p->n_layers; i++) heads[i] = plan_has_attention(p, i) ? (int32_t)p->n_kv_heads : 0;
+    if (plan_is(p, "lfm2 granitehybrid")) gguf_set_i32s(w, key, heads, p->n_layers);
+    else if (!plan_is(p, "mamba2")) gguf_set_u32(w, key, (uint32_t)p->n_kv_heads);
 }
 
 static void set_keys(GgufWriter *w, const ModelPlan *p) {
@@ -304,9 +355,10 @@ static void set_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_u32(w, arch_key(p, "embedding_length", key), (uint32_t)p->dim);
     gguf_set_u32(w, arch_key(p, "block_count", key), (uint32_t)(p->n_layers + p->n_nextn));
     if (p->n_nextn) gguf_set_u32(w, arch_key(p, "nextn_predict_layers", key), (uint32_t)p->n_nextn);
-    gguf_set_u32(w, arch_key(p, "feed_forward_length", key), (uint32_t)p->ffn_dim);
-    gguf_set_u32(w, arch_key(p, "attention.head_count", key), (uint32_t)p->n_heads);
-    gguf_set_u32(w, arch_key(p, "attention.head_count_kv", key), (uint32_t)p->n_kv_heads);
+    bool is_mamba2 = plan_is(p, "mamba2"); /* whose files say that it has neither */
+    gguf_set_u32(w, arch_key(p, "feed_forward_length", key), is_mamba2 ? 0 : (uint32_t)p->ffn_dim);
+    gguf_set_u32(w, arch_key(p, "attention.head_count", key), is_mamba2 ? 0 : (uint32_t)p->n_heads);
+    set_kv_heads(w, p);
     gguf_set_u32(w, arch_key(p, "attention.key_length", key), (uint32_t)p->head_dim);
     gguf_set_u32(w, arch_key(p, "attention.value_length", key), (uint32_t)p->head_dim);
     gguf_set_f32(w, arch_key(p, "attention.layer_norm_rms_epsilon", key),

@@ -81,6 +81,22 @@ static const struct Case {
      BLOCKS,
      2e-1,
      {SHAPE("llama", 2, 64, 4, 2, 96), .types = {TYPE_IQ4_NL, TYPE_MXFP4, TYPE_Q8_0}, .n_types = 3, .seed = 141}},
+    {"llama-lattices-2",
+     BLOCKS,
+     4e-1,
+     {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_IQ2_XXS, TYPE_IQ2_XS, TYPE_IQ2_S}, .n_types = 3, .seed = 160}},
+    {"llama-lattices-3",
+     BLOCKS,
+     4e-1,
+     {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_IQ3_XXS, TYPE_IQ3_S}, .n_types = 2, .seed = 161}},
+    {"llama-lattices-1",
+     BLOCKS,
+     4e-1,
+     {SHAPE("llama", 1, 256, 4, 2, 256), .types = {TYPE_IQ1_S, TYPE_IQ1_M}, .n_types = 2, .seed = 162}},
+    {"llama-nvfp4",
+     BLOCKS,
+     2e-1,
+     {SHAPE("llama", 2, 64, 4, 2, 128), .types = {TYPE_NVFP4, TYPE_Q8_0}, .n_types = 2, .seed = 163}},
     {"llama-rope-linear",
      TIGHT,
      2e-5,
@@ -136,6 +152,24 @@ static const struct Case {
      2e-1,
      {SHAPE("gpt-oss", 2, 96, 4, 2, 96), .head_dim = 24, .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 64,
       .window = 9, .rope_base = 1.5e5, .types = {TYPE_MXFP4, TYPE_Q8_0}, .n_types = 2, .seed = 143}},
+    {"lfm2-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("lfm2", 4, 72, 4, 2, 96), .head_dim = 18, .n_conv = 3, .attention_interval = 3, .tied = true,
+      .rope_base = 1e6, .seed = 161}},
+    {"granitehybrid-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("granitehybrid", 4, 48, 4, 2, 96), HYBRID(2, 6, 16, 4, 3), .n_ssm_state = 12, .seed = 162}},
+    {"granitehybrid-experts-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("granitehybrid", 3, 48, 4, 2, 32), HYBRID(1, 4, 24, 4, 2), .n_ssm_state = 16, .n_expert = 6,
+      .n_expert_used = 3, .n_ff_expert = 32, .n_ff_shared = 40, .rope_base = 1e4, .tied = true, .seed = 163}},
+    {"mamba2-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("mamba2", 4, 48, 0, 0, 0), HYBRID(3, 6, 16, 4, 0), .n_ssm_state = 12, .tied = true, .seed = 164}},
     {"granite-f32", TIGHT, 2e-5, {SHAPE("granite", 2, 64, 4, 2, 96), .seed = 128}},
     {"qwen35-f32",
      TIGHT,
@@ -304,38 +338,68 @@ static void expect_caught(const char *model, const Golden *g, const char *what) 
     if (!(error > 10 * TIGHT)) fail_msg("%s: nobody would notice; the error is %.3e", what, error);
 }
 
-/* Each tensor of a layer that only gpt-oss has, and one of the experts' matrices, with its halves exchanged. */
-static void swapped_halves_are_caught(const struct Case *c, const Golden *g) {
-    static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
-                                          "ffn_gate_inp.bias",  "ffn_gate_exps.bias", "ffn_up_exps.bias",
-                                          "ffn_down_exps.bias", "ffn_up_exps.weight", "ffn_down_exps.weight"};
-    char path[600], bad[600];
-    model_path(c, path, sizeof path);
-    snprintf(bad, sizeof bad, "%s/swapped.gguf", cli_rig_folder());
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
-        ModelPatch p;
-        char name[64], kept[4];
-        model_patch_open(&p, path);
-        snprintf(name, sizeof name, "blk.1.%s", tensors[i]);
-        char *at = model_patch_tensor(&p, name);
-        size_t half = gguf_find_tensor(p.gguf, name)->bytes / 2 / sizeof kept * sizeof kept;
-        for (size_t k = 0; k < half; k += sizeof kept) {
-            memcpy(kept, at + k, sizeof kept);
-            memcpy(at + k, at + half + k, sizeof kept);
-            memcpy(at + half + k, kept, sizeof kept);
-        }
-        model_patch_write(&p, bad);
-        model_patch_close(&p);
-        expect_caught(bad, g, name);
+static void swap_halves(char *at, const GgufTensor *t) {
+    char kept[4];
+    size_t half = t->bytes / 2 / sizeof kept * sizeof kept;
+    for (size_t k = 0; k < half; k += sizeof kept) {
+        memcpy(kept, at + k, sizeof kept);
+        memcpy(at + k, at + half + k, sizeof kept);
+        memcpy(at + half + k, kept, sizeof kept);
     }
 }
 
+/* A convolution that is off by one position: each tap in the place of the next. */
+static void shift_taps(char *at, const GgufTensor *t) {
+    size_t row = (size_t)t->dims[0] * sizeof(float);
+    for (int64_t i = 0; i < t->dims[1]; i++, at += row) {
+        memmove(at + sizeof(float), at, row - sizeof(float));
+        memset(at, 0, sizeof(float));
+    }
+}
+
+static void change_is_caught(const struct Case *c, const Golden *g, const char *tensor,
+                             void (*change)(char *at, const GgufTensor *t)) {
+    char path[600], bad[600], name[64];
+    ModelPatch p;
+    model_path(c, path, sizeof path);
+    snprintf(bad, sizeof bad, "%s/changed.gguf", cli_rig_folder());
+    snprintf(name, sizeof name, "blk.1.%s", tensor);
+    model_patch_open(&p, path);
+    change(model_patch_tensor(&p, name), gguf_find_tensor(p.gguf, name));
+    model_patch_write(&p, bad);
+    model_patch_close(&p);
+    expect_caught(bad, g, name);
+}
+
+/* Each tensor of a layer that only such models have, with its halves exchanged. */
+static void a_wrong_recurrent_layer_is_caught(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *taps, *others[8];
+    } models[] = {
+        {"lfm2-f32", "shortconv.conv.weight", {"shortconv.in_proj.weight", "shortconv.out_proj.weight"}},
+        {"granitehybrid-f32",
+         "ssm_conv1d.weight",
+         {"ssm_in.weight", "ssm_conv1d.bias", "ssm_dt.bias", "ssm_a", "ssm_d", "ssm_norm.weight", "ssm_out.weight"}}};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        const struct Case *c = case_named(models[m].name);
+        Golden g = read_golden(c->name);
+        change_is_caught(c, &g, models[m].taps, shift_taps);
+        for (int i = 0; models[m].others[i]; i++) change_is_caught(c, &g, models[m].others[i], swap_halves);
+        json_decref(g.file);
+    }
+}
+
+/* Likewise, and one of the experts' matrices. */
 static void a_wrong_gpt_oss_is_caught(void **state) {
     (void)state;
+    static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
+                                          "ffn_gate_inp.bias",  "ffn_gate_exps.bias", "ffn_up_exps.bias",
+                                          "ffn_down_exps.bias", "ffn_up_exps.weight", "ffn_down_exps.weight"};
     struct Case c = *case_named("gpt-oss-f32");
     Golden g = read_golden(c.name);
     char path[600];
-    swapped_halves_are_caught(&c, &g);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) change_is_caught(&c, &g, tensors[i], swap_halves);
     for (int by = -1; by <= 1; by += 2) {
         c.m.window = case_named("gpt-oss-f32")->m.window + by;
         model_path(&c, path, sizeof path);
@@ -400,6 +464,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(logits_are_the_stored_ones),
         cmocka_unit_test(greedy_texts_are_the_stored_ones),
         cmocka_unit_test(a_wrong_gpt_oss_is_caught),
+        cmocka_unit_test(a_wrong_recurrent_layer_is_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,13 +165,6 @@ static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-bool plan_is(const ModelPlan *plan, const char *list) {
-    size_t n = strlen(plan->arch);
-    for (const char *at = list; (at = strstr(at, plan->arch)); at += n)
-        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
-    return false;
-}
-
 /* n_rows rows in all, of n matrices one behind the other. */
 static Filler *add_pile(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows,
                         int64_t n) {
@@ -230,6 +223,33 @@ static void add_delta_net(Weights *all, GgufWriter *w, int64_t l) {
     add_matrix(all, w, in_layer(name, l, "ssm_out.weight"), values, p->dim, 2, false);
 }
 
+static void add_mamba2(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    int64_t n = p->ssm_heads * p->ssm_dim, channels = n + 2 * p->ssm_groups * p->ssm_state;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "ssm_in.weight"), p->dim, n + channels + p->ssm_heads, 1.4, false);
+    add(all, w, in_layer(name, l, "ssm_conv1d.weight"), TYPE_F32, PLAN_CONV, channels)->std = 0.7f;
+    add_vector(all, w, in_layer(name, l, "ssm_conv1d.bias"), channels, 0, 0.3);
+    add_vector(all, w, in_layer(name, l, "ssm_dt.bias"), p->ssm_heads, 0, 0.5);
+    Filler *a = add(all, w, in_layer(name, l, "ssm_a"), TYPE_F32, 1, p->ssm_heads);
+    a->mean = -0.15f, a->std = 0.03f;
+    Filler *d = add(all, w, in_layer(name, l, "ssm_d"), TYPE_F32, 1, p->ssm_heads);
+    d->mean = 1, d->std = 0.2f;
+    Filler *norm = add(all, w, in_layer(name, l, "ssm_norm.weight"), TYPE_F32, n / p->ssm_groups, p->ssm_groups);
+    norm->mean = 1, norm->std = 0.1f;
+    add_matrix(all, w, in_layer(name, l, "ssm_out.weight"), n, p->dim, 2, false);
+}
+
+static void add_short_conv(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    add_matrix(all, w, in_layer(name, l, "shortconv.in_proj.weight"), p->dim, 3 * p->dim, 1.4, false);
+    add(all, w, in_layer(name, l, "shortconv.conv.weight"), TYPE_F32, PLAN_SHORT_CONV, p->dim)->std = 0.7f;
+    add_matrix(all, w, in_layer(name, l, "shortconv.out_proj.weight"), p->dim, p->dim, 1, false);
+}
+
 static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
@@ -256,7 +276,7 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
     }
     if (plan_is(
             p,
-            "qwen3 qwen3moe gemma3 " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
+            "qwen3 qwen3moe gemma3 lfm2 " HYBRIDS)) { /* these norms undo the gain of queries and keys, so they carry it */
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
@@ -290,6 +310,7 @@ static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) 
     add_matrix(all, w, in_layer(name, l, "ffn_gate_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_up_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_down_shexp.weight"), p->shared_ffn, p->dim, 1, more_bits);
+    if (plan_is(p, "granitehybrid")) return;
     add_vector(all, w, in_layer(name, l, "ffn_gate_inp_shexp.weight"), p->dim, 0, 1 / sqrt((double)p->dim));
 }
 
@@ -334,6 +355,14 @@ static void make_rope_factors(const ModelPlan *p, float *out) {
     }
 }
 
+static void add_mixer(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
+    const ModelPlan *p = all->plan;
+    if (plan_has_attention(p, l)) add_attention(all, w, l, more_bits);
+    else if (plan_is(p, HYBRIDS)) add_delta_net(all, w, l);
+    else if (plan_is(p, MAMBAS)) add_mamba2(all, w, l);
+    else add_short_conv(all, w, l);
+}
+
 static void add_all(Weights *all, GgufWriter *w) {
     const ModelPlan *p = all->plan;
     add_matrix(all, w, "token_embd.weight", p->dim, p->n_vocab, 2.5, p->tied);
@@ -341,11 +370,10 @@ static void add_all(Weights *all, GgufWriter *w) {
         add(all, w, "rope_freqs.weight", TYPE_F32, p->head_dim / 2, 1)->given = all->rope_factors;
     for (int64_t l = 0; l < p->n_layers; l++) {
         bool more_bits = use_more_bits(l, p->n_layers);
-        if (p->attention_interval && (l + 1) % p->attention_interval) add_delta_net(all, w, l);
-        else add_attention(all, w, l, more_bits);
-        add_ffn(all, w, l, more_bits);
+        add_mixer(all, w, l, more_bits);
+        if (!plan_is(p, "mamba2")) add_ffn(all, w, l, more_bits);
     }
-    add_vector(all, w, "output_norm.weight", p->dim, 1, 0.1);
+    add_vector(all, w, plan_is(p, "lfm2") ? "token_embd_norm.weight" : "output_norm.weight", p->dim, 1, 0.1);
     if (!p->tied) add_matrix(all, w, "output.weight", p->dim, p->n_vocab, 2.5, true);
     for (int64_t l = p->n_layers; l < p->n_layers + p->n_nextn; l++)
         add_nextn(all, w, l); /* the others stay the same */

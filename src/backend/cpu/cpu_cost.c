@@ -10,12 +10,17 @@
 #include <string.h>
 
 /* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. A layer may lack some: they are empty. */
-static const size_t kinds[] = {offsetof(CpuLayer, q),           offsetof(CpuLayer, k),
-                               offsetof(CpuLayer, v),           offsetof(CpuLayer, delta_qkv),
-                               offsetof(CpuLayer, delta_z),     offsetof(CpuLayer, delta_beta),
-                               offsetof(CpuLayer, delta_alpha), offsetof(CpuLayer, delta_beta_alpha),
-                               offsetof(CpuLayer, o),           offsetof(CpuLayer, router),
-                               offsetof(CpuLayer, gate),        offsetof(CpuLayer, up),
+static const size_t kinds[] = {offsetof(CpuLayer, q),
+                               offsetof(CpuLayer, k),
+                               offsetof(CpuLayer, v),
+                               offsetof(CpuLayer, state_matrices[0]),
+                               offsetof(CpuLayer, state_matrices[1]),
+                               offsetof(CpuLayer, state_matrices[2]),
+                               offsetof(CpuLayer, state_matrices[3]),
+                               offsetof(CpuLayer, o),
+                               offsetof(CpuLayer, router),
+                               offsetof(CpuLayer, gate),
+                               offsetof(CpuLayer, up),
                                offsetof(CpuLayer, down)};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -58,8 +63,8 @@ static void add_experts(CostWork *out, const CpuLayer *l) {
 
 /* The recurrent state of a sequence. */
 static double state_bytes(const Model *m) {
-    const DeltaNetShape *d = &m->hparams.delta;
-    return (double)model_n_states(m) * (double)delta_n_values(d) * d->dim * sizeof(float);
+    const StateShape *d = &m->hparams.state;
+    return (double)model_n_states(m) * d->n_heads * (double)d->head_floats * sizeof(float);
 }
 
 void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
@@ -70,6 +75,9 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     out->kv_bytes_per_key = 2.0 * model_n_attention(weights->model) * h->n_head_kv *
                             (double)kv_row_bytes(kv_type, h->head_dim);
     out->attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(weights->model);
+    out->window = model_window(weights->model);
+    out->window_share = (double)model_n_mixers(weights->model, MIXER_WINDOW) /
+                        fmax(1, model_n_attention(weights->model));
     out->ops_per_row[PEAK_F32] += 2 * state_bytes(weights->model); /* 8 for each of its floats */
     for (int32_t i = 0; i < h->n_layer; i++)
         for (int kind = 0; kind < N_KINDS + (i == 0); kind++) {
@@ -86,10 +94,10 @@ static const struct {
     const char *name;
     ForwardKind kind;
     int first, last;
-} products[] = {{"attn_qkv", FORWARD_QKV, 0, 7},
-                {"attn_output", FORWARD_O, 8, 8},
-                {"ffn_gate_up", FORWARD_GATE_UP, 9, 11},
-                {"ffn_down", FORWARD_DOWN, 12, 12},
+} products[] = {{"attn_qkv", FORWARD_QKV, 0, 6},
+                {"attn_output", FORWARD_O, 7, 7},
+                {"ffn_gate_up", FORWARD_GATE_UP, 8, 10},
+                {"ffn_down", FORWARD_DOWN, 11, 11},
                 {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
 enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
 _Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");
@@ -139,8 +147,8 @@ static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const Ma
     cpu_work(&w->base, kv_type, &work);
     CostPart p = {.name = "attention",
                   .n_layers = w->base.model->hparams.n_layer,
-                  .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
-                  .ops = work.attention_ops * n_rows * cost_keys_of_row(n_rows, n_context)};
+                  .bytes = cost_keys_seen(&work, n_context + n_rows) * work.kv_bytes_per_key,
+                  .ops = work.attention_ops * n_rows * cost_keys_seen(&work, cost_keys_of_row(n_rows, n_context))};
     p.bytes += state_bytes(w->base.model), p.ops += 2 * state_bytes(w->base.model) * n_rows;
     p.floor_s = floor_of(speed, p.bytes, p.ops, PEAK_F32);
     return p;
