@@ -84,17 +84,18 @@ static CachedPrefix *find_place(fr_engine *e, const int32_t *tokens, int32_t n) 
 }
 
 /* Makes c hold the request's first n tokens, which are more than it holds of them, or others. What drafters keep of a
- * beginning of them stays. */
-static void replace(const fr_request *r, CachedPrefix *c, int32_t n) {
+ * beginning of them stays. False: it does not hold them. */
+static bool replace(const fr_request *r, CachedPrefix *c, int32_t n) {
     fr_engine *e = r->engine;
-    if (executor_sequence_reach(e->executor, r->sequence, n) < n) return;
+    if (executor_sequence_reach(e->executor, r->sequence, n) < n) return false;
     int32_t n_known = n < r->n_context ? n + 1 : n;
     if (count_common(c->tokens, c->n_known, r->context, n_known) < c->n_known) drop(e, c);
     int32_t *tokens = realloc(c->tokens, (size_t)n_known * sizeof *tokens);
-    if (!tokens) return; /* the cache is an optimisation: failing to keep it is no error */
+    if (!tokens) return false; /* the cache is an optimisation: failing to keep it is no error */
     memcpy(tokens, r->context, (size_t)n_known * sizeof *tokens);
-    *c = (CachedPrefix){.sequence = c->sequence, .tokens = tokens, .n_tokens = n, .n_known = n_known};
+    c->tokens = tokens, c->n_tokens = n, c->n_known = n_known;
     executor_sequence_share(e->executor, r->sequence, c->sequence, n);
+    return true;
 }
 
 void prefix_cache_keep(const fr_request *r) {
@@ -104,8 +105,7 @@ void prefix_cache_keep(const fr_request *r) {
     CachedPrefix *c = n ? find_place(e, r->context, n) : NULL;
     if (!c) return;
     int32_t n_common = count_common(c->tokens, c->n_tokens, r->context, n);
-    if (n_common < n) replace(r, c, n);
-    if (c->n_tokens < n) return;
+    if (n_common < n && !replace(r, c, n)) return;
     request_drafts_keep(r, c->sequence, n, n < r->n_context && n < c->n_known && c->tokens[n] == r->context[n]);
     c->last_use = ++e->prefixes.n_uses;
 }

@@ -6,7 +6,7 @@
  *     logits = head h'
  *
  * h is the model's hidden state after its final norm: so Qwen 3.5 and Qwen3-Next were trained (llama.cpp's pull request
- * 24025 found it by acceptance, vLLM's and SGLang's forwards return that state). DeepSeek and GLM have the same tensors and
+ * 24025 found it by acceptance, and vLLM's forward returns that state). DeepSeek and GLM have the same tensors and
  * take h before the norm; no architecture here is one of theirs.
  *
  * Names in the file, after "blk.N.", N the number of layers that the model runs: nextn.eh_proj.weight, nextn.enorm.weight,

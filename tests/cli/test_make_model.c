@@ -96,6 +96,13 @@ static void shapes_are_as_asked(void **state) {
     assert_tensor(g, "blk.1.attn_q.weight", TYPE_F16, 64, 128);
     assert_true(gguf_get_u32(g, "qwen3next.ssm.time_step_rank", &v) && v == 6);
     gguf_close(g);
+    g = made("--arch qwen35 --layers 2 --dim 64 --attention-every 2 --mtp 1 --type F16");
+    assert_true(gguf_get_u32(g, "qwen35.block_count", &v) && v == 3);
+    assert_true(gguf_get_u32(g, "qwen35.nextn_predict_layers", &v) && v == 1);
+    assert_tensor(g, "blk.2.nextn.eh_proj.weight", TYPE_F16, 128, 64);
+    assert_tensor(g, "blk.2.nextn.hnorm.weight", TYPE_F32, 64, 1);
+    assert_tensor(g, "blk.2.attn_q.weight", TYPE_F16, 64, 128);
+    gguf_close(g);
 }
 
 static void recurrent_layers_are_as_asked(void **state) {
@@ -262,6 +269,7 @@ static void nonsense_is_refused(void **state) {
         {"--arch bert", 2, "unknown architecture 'bert'"},
         {"--type IQ2_XS", 2, "unknown type or mix 'IQ2_XS'"},
         {"--delta-dim 16", 2, "architecture llama has no Gated DeltaNet"},
+        {"--mtp 1", 2, "architecture llama has no layers for multi-token prediction"},
         {"--arch qwen35 --ssm-dim 16", 2, "architecture qwen35 has no Mamba-2"},
         {"--arch mamba2 --attention-every 2", 2, "mamba2 does not mix attention and recurrent layers"},
         {"--arch mamba2 --ssm-heads 6 --ssm-groups 4", 2, "6 heads cannot be 4 groups of equal size"},
