@@ -58,6 +58,14 @@ double key_float(KeyReader *r, const char *what, double fallback, double min, do
     return (double)v;
 }
 
+bool key_bool(KeyReader *r, const char *what, bool fallback) {
+    bool v = fallback;
+    const char *key = full_key(r, what);
+    if (!gguf_get_bool(r->g, key, &v) && gguf_find_key(r->g, key) >= 0 && !r->status)
+        r->status = error_set(r->err, FR_ERR_FORMAT, "%s: key %s must be true or false", gguf_path(r->g), key);
+    return v;
+}
+
 static int find_arch(Arch *out, const Gguf *g, fr_error *err) {
     GgufString name;
     if (!gguf_get_string(g, "general.architecture", &name))
@@ -135,7 +143,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     if (h->n_head % h->n_head_kv)
         return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
                          h->n_head_kv);
-    if (value_dim != h->head_dim)
+    if (value_dim != h->head_dim && !h->latent.rank)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: value heads of %d beside key heads of %d are not supported",
                          path, value_dim, h->head_dim);
     const GgufTensor *embd = gguf_find_tensor(g, "token_embd.weight");

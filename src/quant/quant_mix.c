@@ -167,7 +167,7 @@ TensorType quant_mix_type(const QuantMix *mix, const QuantShape *shape, const Gg
     const char *name;
     if (is_small && is_head(shape, t)) return TYPE_Q6_K;
     if (!split_name(t->name, &layer, &name)) return mix->type;
-    if (strcmp(mix->name, "MXFP4_MOE") == 0) return t->dims[2] > 1 ? TYPE_MXFP4 : mix->type;
+    if (strcmp(mix->name, "MXFP4_MOE") == 0) return strstr(t->name, "_exps.") ? TYPE_MXFP4 : mix->type;
     TensorType type = mix->type;
     for (size_t i = 0; i < sizeof rules / sizeof *rules && type == mix->type; i++)
         if (strcmp(rules[i].mix, mix->name) == 0 && strcmp(rules[i].matrix, name) == 0 &&

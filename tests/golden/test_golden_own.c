@@ -40,6 +40,9 @@ enum { N_VOCAB = 320, MAX_TOKENS = 128 };
 #define HYBRID(keys, values, dim, conv, interval) \
     .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
 
+#define LATENT(q, kv, plain, rot, value) \
+    .q_rank = q, .kv_rank = kv, .plain_dim = plain, .n_rot = rot, .value_dim = value
+
 #define TIGHT 1e-5
 #define BLOCKS 5e-4
 #define ROUNDED_BF16 2e-2
@@ -152,6 +155,30 @@ static const struct Case {
      2e-5,
      {SHAPE("qwen3next", 4, 48, 3, 1, 64), HYBRID(2, 4, 10, 4, 4), .head_dim = 24, .n_rot = 8, .n_expert = 5,
       .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 24, .seed = 153}},
+    {"deepseek2-lite-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("deepseek2", 3, 64, 5, 1, 96), LATENT(0, 36, 10, 6, 14), .n_dense = 1, .n_expert = 7, .n_expert_used = 3,
+      .n_ff_expert = 24, .n_ff_shared = 48, .rope_scaling = "yarn", .rope_factor = 40, .rope_n_ctx_orig = 64,
+      .yarn_log_multiplier = 0.0707, .seed = 160}},
+    {"deepseek2-joined-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("deepseek2", 2, 64, 3, 1, 96), LATENT(20, 28, 18, 8, 12), .joins_kv_b = true, .n_dense = 1, .n_expert = 5,
+      .n_expert_used = 2, .n_ff_expert = 40, .n_ff_shared = 40, .expert_scale = 3, .seed = 161}},
+    {"deepseek2-groups-f32",
+     TIGHT,
+     2e-5,
+     {SHAPE("deepseek2", 3, 64, 6, 1, 96), LATENT(30, 44, 20, 10, 16), .n_dense = 1, .n_expert = 12, .n_expert_used = 3,
+      .n_ff_expert = 24, .n_ff_shared = 24, .n_groups = 4, .n_groups_used = 2, .has_sigmoid_router = true,
+      .divides_by_chosen = true, .expert_scale = 2.5, .rope_scaling = "yarn", .rope_factor = 40, .rope_n_ctx_orig = 64,
+      .yarn_log_multiplier = 0.1, .seed = 162}},
+    {"deepseek2-q8_0",
+     BLOCKS,
+     2e-1,
+     {SHAPE("deepseek2", 2, 64, 4, 1, 96), LATENT(32, 64, 32, 16, 32), .n_dense = 1, .n_expert = 8, .n_expert_used = 2,
+      .n_ff_expert = 32, .n_ff_shared = 64, .n_groups = 2, .n_groups_used = 1, .has_sigmoid_router = true,
+      .divides_by_chosen = true, .expert_scale = 1.8, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 163}},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

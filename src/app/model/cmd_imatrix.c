@@ -208,6 +208,10 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
 }
 
 static int check_layers(const Model *m, fr_error *err) {
+    if (m->hparams.latent.rank)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: importance matrices of models with latent attention (MLA) are not supported",
+                         gguf_path(m->gguf));
     for (int32_t i = 0; i < m->hparams.n_layer; i++)
         if (m->layers[i].mixer == MIXER_DELTA_NET)
             return error_set(err, FR_ERR_UNSUPPORTED,

@@ -22,7 +22,7 @@ typedef struct RefContext {
     const Model *model;
     ContextOptions options;
     bool rounds_bf16;     /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
-    double *kv;           /* [layers with attention][keys | values][n_slots][kv_dim] */
+    double *kv;           /* [layers with attention][keys | values][n_slots][kv_dim]; of MIXER_LATENT keys alone */
     double *x, *normed;   /* [max_rows][n_embd] residual stream, and its norm */
     double *q, *attended; /* [max_rows][q_dim] */
     double *k, *v;        /* [max_rows][kv_dim] */
@@ -30,6 +30,9 @@ typedef struct RefContext {
     double *delta;        /* [max_rows][n_embd] what a block adds to x */
     double *scores;       /* [n_ctx] */
     double *output_gates; /* [max_rows][q_dim], of LayerSpec.gates_output */
+    double *queries;      /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */
+    double *q_latent;     /* [max_rows][q_rank] */
+    double *head_values;  /* [max_rows][heads of value_dim] */
     RefStates states;
     double *experts;        /* [n_expert] router probabilities */
     double *expert_out;     /* [n_embd] of one expert and one row */
@@ -39,9 +42,15 @@ typedef struct RefContext {
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
-/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those with attention; slot s follows s * kv_dim further. */
+/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those with attention; slot s follows s * kv_dim
+ * further. What is cached of latent attention is both. */
 static inline double *reference_kv(const RefContext *c, int32_t layer, int which) {
-    return c->kv + ((int64_t)layer * 2 + which) * c->options.n_slots * hparams_kv_dim(&c->model->hparams);
+    const Hparams *h = &c->model->hparams;
+    int64_t plane = h->latent.rank ? layer : (int64_t)layer * 2 + which;
+    return c->kv + plane * c->options.n_slots * hparams_kv_dim(h);
+}
+static inline int64_t reference_n_planes(const Model *m) {
+    return (m->hparams.latent.rank ? 1 : 2) * (int64_t)model_n_attention(m);
 }
 
 int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
@@ -56,6 +65,17 @@ int reference_states_open(RefContext *c, fr_error *err);
 void reference_states_close(RefContext *c);
 void reference_delta_net(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
 void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
+/* Attention by latents (reference_latent.c), from c->normed into c->delta; and parts of the ordinary one
+ * (reference_forward.c). attend: of one query head of one row, q [head_dim], out [value_dim]; layer: its place in the cache. */
+void reference_latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
+                                int32_t n_rows);
+void reference_rotate(const Rope *rope, int32_t position, double *x);
+void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads);
+void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
+                      const double *q, double *out);
+/* The experts of a row, by the logits in c->experts, which become probabilities; returns what weights are divided by
+ * (reference_router.c). */
+double reference_choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best);
 void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y);
 void reference_sum_inputs(Context *c, InputSquares *to);
 

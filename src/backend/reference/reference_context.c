@@ -12,6 +12,7 @@ static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
     *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), delta_n_values(&h->delta)));
+    *widest = max_of(*widest, max_of(h->latent.q_rank, max_of(h->latent.plain_dim, latent_values_dim(h))));
     for (int32_t i = 0; i < h->n_layer; i++)
         if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
 }
@@ -25,7 +26,7 @@ static int allocate(RefContext *c, fr_error *err) {
         int64_t n;
         size_t each;
     } wants[] = {
-        {&c->kv, 2 * model_n_attention(c->model) * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
+        {&c->kv, reference_n_planes(c->model) * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
         {&c->q, 2 * rows * q_dim, sizeof(double)}, /* with gates, before they are taken out */
@@ -33,6 +34,9 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->attended, rows * max_of(q_dim, delta_n_values(&h->delta)), sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
         {&c->v, rows * kv_dim, sizeof(double)},
+        {&c->queries, rows * latent_query_dim(h), sizeof(double)},
+        {&c->q_latent, rows * h->latent.q_rank, sizeof(double)},
+        {&c->head_values, rows * latent_values_dim(h), sizeof(double)},
         {&c->gate, max_of(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
         {&c->up, rows * hparams_max_ff(h), sizeof(double)},
         {&c->delta, rows * h->n_embd, sizeof(double)},
@@ -44,6 +48,7 @@ static int allocate(RefContext *c, fr_error *err) {
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
+        if (wants[i].n == 0) continue;
         void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
         if (!p) return error_memory(err, "a context of the reference backend", bytes);
         memcpy(wants[i].out, &p, sizeof p);
@@ -70,9 +75,10 @@ int reference_context_open(Context **out, Device *d, const Weights *w, const Con
 void reference_context_close(Context *context) {
     RefContext *c = (RefContext *)context;
     reference_states_close(c);
-    void *const all[] = {
-        c->output_gates, c->kv,    c->x,      c->normed,  c->q,          c->attended,   c->k,      c->v,     c->gate,
-        c->up,           c->delta, c->scores, c->experts, c->expert_out, c->weight_row, c->logits, c->hidden};
+    void *const all[] = {c->output_gates, c->kv,     c->x,       c->normed,     c->q,
+                         c->attended,     c->k,      c->v,       c->gate,       c->up,
+                         c->delta,        c->scores, c->experts, c->expert_out, c->weight_row,
+                         c->logits,       c->hidden, c->queries, c->q_latent,   c->head_values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }
@@ -99,8 +105,8 @@ const float *reference_read(Context *context, ResultKind kind, int32_t i) {
 void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++) {
-        double *slots = reference_kv(c, i / 2, i % 2);
+    for (int32_t i = 0; i < reference_n_planes(c->model); i++) {
+        double *slots = c->kv + i * c->options.n_slots * kv_dim;
         memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
     }
 }
@@ -108,6 +114,6 @@ void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n)
 void reference_fill_slot(Context *context, int32_t slot) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * model_n_attention(c->model); i++)
-        for (int64_t k = 0; k < kv_dim; k++) reference_kv(c, i / 2, i % 2)[slot * kv_dim + k] = 1;
+    for (int32_t i = 0; i < reference_n_planes(c->model); i++)
+        for (int64_t k = 0; k < kv_dim; k++) c->kv[((int64_t)i * c->options.n_slots + slot) * kv_dim + k] = 1;
 }
