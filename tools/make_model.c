@@ -39,6 +39,7 @@ enum {
     OPT_DELTA_KEY_HEADS,
     OPT_DELTA_DIM,
     OPT_ATTENTION_EVERY,
+    OPT_MTP,
 };
 
 static const struct argp_option options[] = {
@@ -65,6 +66,8 @@ static const struct argp_option options[] = {
     {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half of --delta-heads)", 0},
     {"delta-dim", OPT_DELTA_DIM, "N", 0, "Width of these heads (128, at most dim)", 0},
     {"attention-every", OPT_ATTENTION_EVERY, "N", 0, "Every so many-th layer has attention instead (4)", 0},
+    {"mtp", OPT_MTP, "N", 0,
+     "qwen35, qwen35moe, qwen3next: layers for multi-token prediction behind the others, for the drafter mtp (0)", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
@@ -165,6 +168,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_DELTA_KEY_HEADS: p->delta_key_heads = whole_number(state, arg, 1024); return 0;
     case OPT_DELTA_DIM: p->delta_dim = whole_number(state, arg, 512); return 0;
     case OPT_ATTENTION_EVERY: p->attention_interval = whole_number(state, arg, 1000); return 0;
+    case OPT_MTP: p->n_nextn = whole_number(state, arg, 8); return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
@@ -195,6 +199,9 @@ static int complete_delta_net(ModelPlan *p, fr_error *err) {
     bool is_hybrid = plan_is(p, HYBRIDS);
     if (!is_hybrid && (p->delta_heads || p->delta_key_heads || p->delta_dim || p->attention_interval))
         return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no recurrent layers; " HYBRIDS " do", p->arch);
+    if (!is_hybrid && p->n_nextn)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "architecture %s has no layers for multi-token prediction; " HYBRIDS " do", p->arch);
     if (!is_hybrid) return FR_OK;
     if (!p->delta_dim) p->delta_dim = p->dim < 128 ? p->dim : 128;
     if (!p->delta_heads) p->delta_heads = 2 * p->dim / p->delta_dim;
@@ -295,7 +302,8 @@ static void set_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_u32(w, "general.quantization_version", 2);
     gguf_set_u32(w, arch_key(p, "context_length", key), (uint32_t)p->n_context);
     gguf_set_u32(w, arch_key(p, "embedding_length", key), (uint32_t)p->dim);
-    gguf_set_u32(w, arch_key(p, "block_count", key), (uint32_t)p->n_layers);
+    gguf_set_u32(w, arch_key(p, "block_count", key), (uint32_t)(p->n_layers + p->n_nextn));
+    if (p->n_nextn) gguf_set_u32(w, arch_key(p, "nextn_predict_layers", key), (uint32_t)p->n_nextn);
     gguf_set_u32(w, arch_key(p, "feed_forward_length", key), (uint32_t)p->ffn_dim);
     gguf_set_u32(w, arch_key(p, "attention.head_count", key), (uint32_t)p->n_heads);
     gguf_set_u32(w, arch_key(p, "attention.head_count_kv", key), (uint32_t)p->n_kv_heads);

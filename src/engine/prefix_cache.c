@@ -108,12 +108,10 @@ void prefix_cache_keep(const fr_request *r) {
     c->last_use = ++e->prefixes.n_uses;
 }
 
-/* How many tokens r can take over from a sequence that holds the first n_held of n_tokens, of which its drafters allow
- * for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
-static int32_t count_common_usable(const fr_request *r, const int32_t *tokens, int64_t n_tokens, int32_t n_held,
-                                   int32_t limit) {
-    int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), most = (int32_t)r->n_context - 1,
-            n = n_common < n_held ? n_common : n_held,
+/* How many tokens r can take over from a sequence that holds n_held tokens, the first n_common those of r, of which its
+ * drafters allow for `limit` (request_prefix.c). What r has read before, its drafters have seen. */
+static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_t n_held, int32_t limit) {
+    int32_t most = (int32_t)r->n_context - 1, n = n_common < n_held ? n_common : n_held,
             n_seen = executor_sequence_length(r->engine->executor, r->sequence);
     if (n > most) n = most;
     if (n_seen < r->n_read) n_seen = r->n_read;
@@ -128,9 +126,10 @@ static int32_t count_common_usable(const fr_request *r, const int32_t *tokens, i
 
 /* The same of a sequence of the target, whose recurrent state, if the model has one, may be known for some lengths only. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
-                            int32_t n_held, int32_t limit) {
-    return executor_sequence_reach(r->engine->executor, sequence,
-                                   count_common_usable(r, tokens, n_tokens, n_held, limit));
+                            int32_t n_held) {
+    int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), most = (int32_t)r->n_context - 1,
+            limit = request_drafts_limit(r, sequence, n_common < most ? n_common : most);
+    return executor_sequence_reach(r->engine->executor, sequence, count_common_usable(r, n_common, n_held, limit));
 }
 
 /* The sequence from which r can take over the most tokens, and their number in *n; -1: none gives more than r holds
@@ -143,12 +142,11 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n) {
         const fr_request *s = e->step.by_age[i];
         if (s == r) continue;
         usable = count_usable(r, s->sequence, s->context, s->n_context,
-                              executor_sequence_length(e->executor, s->sequence), request_drafts_limit(r, s->sequence));
+                              executor_sequence_length(e->executor, s->sequence));
         if (usable > *n) *n = usable, found = s->sequence;
     }
     for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
-        usable = count_usable(r, c->sequence, c->tokens, c->n_tokens, c->n_tokens,
-                              request_drafts_limit(r, c->sequence));
+        usable = count_usable(r, c->sequence, c->tokens, c->n_tokens, c->n_tokens);
         if (usable > *n) *n = usable, found = c->sequence, used = c;
     }
     if (used) used->last_use = ++e->prefixes.n_uses;
@@ -179,7 +177,8 @@ bool prefix_cache_is_filling(const fr_request *r, int32_t n) {
         const fr_request *s = e->step.by_age[i];
         if (s->finish || !s->is_prefill_step || !s->n_step_rows) continue;
         int32_t end = executor_sequence_length(e->executor, s->sequence) + s->n_step_rows;
-        int32_t usable = count_common_usable(r, s->context, s->n_context, end, request_drafts_limit_behind(r, s));
+        int32_t n_common = count_common(s->context, s->n_context, r->context, r->n_context),
+                usable = count_common_usable(r, n_common, end, request_drafts_limit_behind(r, s));
         /* by then the state of s is known from its present length on */
         if (usable < executor_sequence_length(e->executor, s->sequence))
             usable = executor_sequence_reach(e->executor, s->sequence, usable);

@@ -30,9 +30,9 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict);
  * are in step.row_hidden from r->first_row on, if one needs them. */
 void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n);
 /* What drafters keep of the tokens of a prompt (DrafterClass.take_over), for prefix_cache.c. How many first tokens r may
- * take over from a sequence of the executor, as far as its drafters are concerned; and from a request that is about to
+ * take over from a sequence of the executor that begins with its first n, as far as its drafters are concerned; and from a request that is about to
  * read on, with all that it will have read. */
-int32_t request_drafts_limit(const fr_request *r, int32_t sequence);
+int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n);
 int32_t request_drafts_limit_behind(const fr_request *r, const fr_request *reader);
 /* The drafters take over what a sequence holds of r's first n tokens. */
 void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n);

@@ -43,7 +43,7 @@ static void pack_prompt(fr_request *r) {
             n = r->is_prefill_step ? r->n_step_rows : 0; /* it may have lost pages since, and was not planned for */
     r->is_prefill_step = true;
     r->n_step_rows = 0;
-    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || !kv_policy_claim(r, whole, whole)) return;
+    if (n < 1 || e->step.n_rows + n > e->step.n_rows_max || !kv_policy_claim(r, n, n, whole - n)) return;
     Row *rows = append_rows(r, n);
     for (int32_t i = 0; i < n; i++)
         rows[i] = (Row){.token = r->context[done + i],
@@ -59,7 +59,7 @@ static void pack_tree(fr_request *r) {
     r->n_step_rows = 0;
     int32_t n_wanted = r->tree.n + request_drafts_extra_room(r);
     if (e->step.n_rows + n_wanted > e->step.n_rows_max) return;
-    int32_t n = kv_policy_claim(r, n_wanted, verify_rule_needs_its_trees(r->rule) ? n_wanted : 1);
+    int32_t n = kv_policy_claim(r, n_wanted, verify_rule_needs_its_trees(r->rule) ? n_wanted : 1, 0);
     if (n < 1) return;
     if (n < r->tree.n) union_prune(&r->tree, n - 1);
     Row *rows = append_rows(r, r->tree.n);

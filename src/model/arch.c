@@ -89,6 +89,11 @@ void arch_expert_keys(KeyReader *r, Hparams *h) {
     h->n_ff_shared = key_int(r, "expert_shared_feed_forward_length", 0, 0, 1 << 20);
 }
 
+void arch_nextn_keys(KeyReader *r, Hparams *h) {
+    h->n_nextn = key_int(r, "nextn_predict_layers", 0, 0, h->n_layer - 1);
+    h->n_layer -= h->n_nextn;
+}
+
 static int shared_expert(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int64_t n = h->n_ff_shared;

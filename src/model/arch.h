@@ -79,5 +79,17 @@ void arch_delta_keys(KeyReader *r, Hparams *h);
 int arch_delta_mixer(ArchReader *r, int32_t i_layer, bool beta_alpha, LayerSpec *out);
 /* The layer sees a window, if hparams.window is not 0, and has the rope of such layers. */
 void arch_window(const ArchReader *r, LayerSpec *out);
+/* Of files with layers for multi-token prediction (nextn.h) behind the others, after the other keys: hparams.n_layer counts
+ * them no longer. `layer` is then asked for these layers as well. */
+void arch_nextn_keys(KeyReader *r, Hparams *h);
+
+/* ---- for a layer that is read later, or not at all (nextn.c) -------------------------------------------- */
+
+/* Calls `read` for layer i_layer of the file of an open model. `out` becomes a copy of that model without layers, and owns
+ * what was read until arch_close_layer; a tensor of the layer that was not read is an error. After an error nothing is to
+ * be closed. */
+typedef int ArchReadFn(ArchReader *r, int32_t i_layer, void *user);
+int arch_open_layer(Model *out, const Model *of, int32_t i_layer, ArchReadFn *read, void *user, fr_error *err);
+void arch_close_layer(Model *m);
 
 #endif

@@ -70,8 +70,7 @@ static void expert_keys(KeyReader *r, Hparams *h) {
 }
 
 static void keys(KeyReader *r, Hparams *h) {
-    h->n_nextn = key_int(r, "nextn_predict_layers", 0, 0, h->n_layer - 1);
-    h->n_layer -= h->n_nextn;
+    arch_nextn_keys(r, h);
     latent_keys(r, h);
     yarn_keys(r, h);
     expert_keys(r, h);

@@ -1,5 +1,5 @@
 /* arch_delta_net.c - what "qwen35", "qwen35moe" and "qwen3next" share: every full_attention_interval-th layer has gated
- * attention, the others have a recurrent state. The norm before the feed-forward part is called post_attention_norm.
+ * attention, as layers for multi-token prediction do, and the others have a recurrent state. The norm before the feed-forward part is called post_attention_norm.
  *
  * Positions. These models rotate parts of a head by the time, height and width of a position; of text the three are the same
  * number, and the rotation is the ordinary one. */
@@ -18,8 +18,7 @@ void arch_delta_keys(KeyReader *r, Hparams *h) {
     int64_t n_values = delta_n_values(d);
     (void)key_int(r, "ssm.inner_size", n_values, n_values, n_values); /* other value heads are not known */
     h->attention_interval = key_int(r, "full_attention_interval", 4, 1, 1024);
-    h->n_nextn = key_int(r, "nextn_predict_layers", 0, 0, h->n_layer - 1);
-    h->n_layer -= h->n_nextn;
+    arch_nextn_keys(r, h);
     arch_expert_keys(r, h);
 }
 
@@ -45,7 +44,7 @@ static int delta_net(ArchReader *r, int32_t i, bool beta_alpha, LayerSpec *out) 
 
 int arch_delta_mixer(ArchReader *r, int32_t i_layer, bool beta_alpha, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
-    bool is_attention = (i_layer + 1) % h->attention_interval == 0;
+    bool is_attention = i_layer >= h->n_layer || (i_layer + 1) % h->attention_interval == 0;
     int status = is_attention ? arch_gated_attention(r, i_layer, out) : delta_net(r, i_layer, beta_alpha, out);
     if (!status && is_attention) status = arch_head_norms(r, i_layer, false, out);
     return status ? status : arch_vector(r, i_layer, "post_attention_norm.weight", h->n_embd, false, &out->ffn_norm);

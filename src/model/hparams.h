@@ -82,7 +82,7 @@ typedef struct Hparams {
     LatentShape latent;
     DeltaNetShape delta;
     int32_t attention_interval; /* of models with a delta.n_conv: every so many-th layer has attention */
-    int32_t n_nextn;            /* layers behind the others, for drafting, which are not run */
+    int32_t n_nextn;            /* layers behind the others, which only a drafter runs (nextn.h) */
 } Hparams;
 
 /* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the

@@ -195,16 +195,18 @@ static bool is_of_nextn(const ArchReader *r, const char *name) {
     return h->n_nextn && sscanf(name, "blk.%d.", &layer) == 1 && layer >= h->n_layer && layer < h->n_layer + h->n_nextn;
 }
 
+static int refuse_tensor(const ArchReader *r, const GgufTensor *t) {
+    Printable safe;
+    return error_set(r->err, FR_ERR_UNSUPPORTED,
+                     "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be run wrongly",
+                     gguf_path(r->m->gguf), printable(&safe, t->name, strlen(t->name)), arch_name(r->m->hparams.arch));
+}
+
 static int refuse_unknown_tensors(const ArchReader *r) {
     const Gguf *g = r->m->gguf;
     for (int64_t i = 0; r->n_taken < gguf_n_tensors(g) && i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
-        Printable safe;
-        if (!r->taken[i] && !is_of_nextn(r, t->name))
-            return error_set(r->err, FR_ERR_UNSUPPORTED,
-                             "%s: tensor %s is not part of architecture %s as forerun knows it; the model would be "
-                             "run wrongly",
-                             gguf_path(g), printable(&safe, t->name, strlen(t->name)), arch_name(r->m->hparams.arch));
+        if (!r->taken[i] && !is_of_nextn(r, t->name)) return refuse_tensor(r, t);
     }
     return FR_OK;
 }
@@ -247,13 +249,55 @@ int model_open(Model **out, const Gguf *g, fr_error *err) {
     return FR_OK;
 }
 
+static void free_memory(struct ModelMemory *memory) {
+    if (!memory) return;
+    for (int64_t i = 0; memory->vectors && i < memory->n_vectors; i++) mem_free(memory->vectors[i]);
+    mem_free(memory->vectors);
+    mem_free(memory->layers);
+    mem_free(memory->views);
+    mem_free(memory);
+}
+
 void model_close(Model *m) {
     if (!m) return;
-    for (int64_t i = 0; m->memory && i < m->memory->n_vectors; i++) mem_free(m->memory->vectors[i]);
-    if (m->memory) mem_free(m->memory->vectors), mem_free(m->memory->layers), mem_free(m->memory->views);
-    mem_free(m->memory);
+    free_memory(m->memory);
     for (int i = 0; i < m->n_ropes; i++) rope_free(&m->ropes[i]);
     mem_free(m);
+}
+
+/* ---- a layer that is read apart from the others ------------------------------------------------------ */
+
+/* Every tensor of the layer was taken, and is finite: nobody looks at them later. */
+static int check_layer(const ArchReader *r, int32_t i_layer) {
+    TensorName prefix = name_in_layer(i_layer, "");
+    for (int64_t i = 0; i < gguf_n_tensors(r->m->gguf); i++) {
+        const GgufTensor *t = gguf_tensor(r->m->gguf, i);
+        if (strncmp(t->name, prefix.text, strlen(prefix.text)) != 0) continue;
+        if (!r->taken[i]) return refuse_tensor(r, t);
+        int64_t n = t->dims[0] * t->dims[1] * t->dims[2];
+        if (!finite_weights(t->type, t->data, n)) return model_refuse_not_finite(r->m, t, r->err);
+    }
+    return FR_OK;
+}
+
+int arch_open_layer(Model *out, const Model *of, int32_t i_layer, ArchReadFn *read, void *user, fr_error *err) {
+    size_t n = (size_t)gguf_n_tensors(of->gguf);
+    *out = *of;
+    out->layers = NULL;
+    ArchReader r = {.m = out, .err = err, .taken = mem_calloc(n, sizeof *r.taken)};
+    out->memory = mem_calloc(1, sizeof *out->memory);
+    if (out->memory) out->memory->vectors = mem_calloc(n, sizeof *out->memory->vectors);
+    bool has_memory = r.taken && out->memory && out->memory->vectors;
+    int status = has_memory ? read(&r, i_layer, user) : error_memory(err, "a list of tensors", n * sizeof *r.taken);
+    if (!status) status = check_layer(&r, i_layer);
+    mem_free(r.taken);
+    if (status) arch_close_layer(out);
+    return status;
+}
+
+void arch_close_layer(Model *m) {
+    free_memory(m->memory);
+    m->memory = NULL;
 }
 
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff) {
@@ -273,15 +317,23 @@ void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
 
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
-    for (int32_t k = 0; k < i; k++)
-        n += (m->layers[k].mixer == MIXER_DELTA_NET) == (m->layers[i].mixer == MIXER_DELTA_NET);
+    for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer;
     return n;
 }
 
-int32_t model_n_states(const Model *m) {
+int32_t model_n_mixers(const Model *m, MixerKind kind) {
     int32_t n = 0;
-    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == MIXER_DELTA_NET;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == kind;
     return n;
+}
+
+int32_t model_n_states(const Model *m) { return model_n_mixers(m, MIXER_DELTA_NET); }
+
+int32_t model_window(const Model *m) {
+    int32_t widest = 0;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        if (m->layers[i].mixer == MIXER_WINDOW && m->layers[i].window > widest) widest = m->layers[i].window;
+    return widest;
 }
 
 int32_t model_n_attention(const Model *m) { return m->hparams.n_layer - model_n_states(m); }

@@ -157,10 +157,13 @@ typedef struct Model {
     struct ModelMemory *memory;   /* vectors and specs; NULL in a model_of_layers */
 } Model;
 
-/* Layers with a recurrent state, and with keys and values; and how many of the same kind are before layer i. */
+/* Layers of a kind; with a recurrent state, and with keys and values; and how many of the same kind are before layer i. */
+int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);
 int32_t model_mixer_place(const Model *m, int32_t i);
+/* The widest window of a layer; 0: no layer has one. */
+int32_t model_window(const Model *m);
 
 /* Reads the description. The Gguf must outlive the model. Refuses missing, unknown or misshapen tensors by name. */
 int model_open(Model **out, const Gguf *g, fr_error *err);

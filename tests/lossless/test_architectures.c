@@ -183,31 +183,9 @@ static void what_is_special_matters(void **state) {
     }
 }
 
-/* A draft model takes tokens back whenever a draft is rejected. */
-static void a_model_with_recurrent_layers_is_no_draft_model(void **state) {
-    (void)state;
-    fr_error err = {0};
-    fr_model *target = open_random(&models[0]);
-    fr_engine *e = rig_open_engine(target, &(fr_engine_options){.n_ctx = 64, .n_threads = 1});
-    for (int m = 0; m < N_MODELS; m++) {
-        if (!models[m].n_conv) continue;
-        char path[] = "build/draft-XXXXXX", spec[64];
-        int fd = mkstemp(path);
-        assert_true(fd >= 0);
-        close(fd);
-        if (random_model_write(&models[m], path, &err)) fail_msg("%s", err.message);
-        snprintf(spec, sizeof spec, "sps:model=%s", path);
-        assert_int_equal(fr_engine_open_draft(e, spec, &err), FR_ERR_UNSUPPORTED);
-        assert_non_null(strstr(err.message, "recurrent layers cannot be draft models"));
-        unlink(path);
-    }
-    fr_engine_close(e);
-    fr_model_close(target);
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(drafts_and_company_change_nothing), cmocka_unit_test(a_second_turn_takes_over_the_first),
-        cmocka_unit_test(a_model_with_recurrent_layers_is_no_draft_model), cmocka_unit_test(what_is_special_matters)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(drafts_and_company_change_nothing),
+                                       cmocka_unit_test(a_second_turn_takes_over_the_first),
+                                       cmocka_unit_test(what_is_special_matters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,9 +117,10 @@ static void add_layer(Maker *k, int32_t i) {
     bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe"),
          norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
-    bool experts = m->n_expert > 0 && i >= m->n_dense, shared = experts && m->n_ff_shared > 0, hybrid = m->n_conv > 0;
-    bool latent = m->kv_rank > 0;
-    bool delta = hybrid && (i + 1) % m->attention_interval != 0, fused_gates = is_one_of(m->arch, "qwen3next");
+    bool latent = m->kv_rank > 0, hybrid = m->n_conv > 0;
+    bool experts = m->n_expert > 0 && i >= m->n_dense, shared = experts && m->n_ff_shared > 0;
+    bool nextn = i >= m->n_layer, delta = hybrid && !nextn && (i + 1) % m->attention_interval != 0,
+         fused_gates = is_one_of(m->arch, "qwen3next");
     int64_t n_values = (int64_t)m->n_value_heads * m->delta_dim,
             n_channels = n_values + 2 * (int64_t)m->n_key_heads * m->delta_dim;
     double in = gain / sqrt(m->n_embd);
@@ -174,6 +175,12 @@ static void add_layer(Maker *k, int32_t i) {
         {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
         {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared && !latent, 0},
+        {"nextn.eh_proj.weight", 2 * (int64_t)m->n_embd, m->n_embd, 0, 0.7 * in, nextn, 0},
+        {"nextn.enorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
+        {"nextn.hnorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
+        {"nextn.shared_head_norm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
+        {"nextn.embed_tokens.weight", m->n_embd, m->n_vocab, 0, 0.5, nextn && m->nextn_head, 0},
+        {"nextn.shared_head_head.weight", m->n_embd, m->n_vocab, 0, 2.8 / sqrt(m->n_embd), nextn && m->nextn_head, 0},
         {"exp_probs_b.bias", m->n_expert, 0, 0, 0.2, experts && m->has_sigmoid_router, 0},
     };
     if (latent) add_latent(k, i);
@@ -275,7 +282,8 @@ static void set_arch_keys(Maker *k) {
 static void set_hparams(Maker *k) {
     const RandomModel *m = k->m;
     gguf_set_string(k->w, "general.architecture", m->arch, strlen(m->arch));
-    set_key_u32(k, "block_count", m->n_layer);
+    set_key_u32(k, "block_count", m->n_layer + m->n_nextn);
+    if (m->n_nextn) set_key_u32(k, "nextn_predict_layers", m->n_nextn);
     set_key_u32(k, "context_length", 2048);
     set_key_u32(k, "embedding_length", m->n_embd);
     set_key_u32(k, "feed_forward_length", m->n_ff);
@@ -354,6 +362,7 @@ int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
     for (int32_t i = 0; i < m->n_layer; i++) add_layer(k, i);
     add_vector(k, "output_norm.weight", m->n_embd, 1, 0.1);
     if (!m->tied) add_matrix(k, "output.weight", m->n_embd, m->n_vocab, output_std);
+    for (int32_t i = 0; i < m->n_nextn; i++) add_layer(k, m->n_layer + i); /* without them all others are the same */
     if (m->rope_factors) add_rope_factors(k);
     int status = gguf_writer_finish(k->w, path, err);
     gguf_writer_free(k->w);

@@ -27,6 +27,8 @@ typedef struct RandomModel {
     int32_t n_key_heads, n_value_heads, delta_dim; /* qwen35, qwen35moe, qwen3next: of layers with a recurrent state */
     int32_t n_conv;
     int32_t attention_interval;   /* likewise: every so many-th layer has attention */
+    int32_t n_nextn;              /* likewise: layers for multi-token prediction, behind the n_layer others */
+    bool nextn_head;              /* these with an embedding and an LM head of their own */
     int32_t kv_rank, q_rank;      /* deepseek2: of latents; q_rank 0: queries are made of the input */
     int32_t plain_dim, value_dim; /* of a head: components that are not rotated (n_rot more are); of values */
     bool joins_kv_b;              /* attn_kv_b and lengths of heads, as in older files */

@@ -11,6 +11,7 @@ typedef struct ModelPlan {
     int64_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab, n_context; /* 0: not given yet */
     int64_t n_experts, n_experts_used, expert_ffn, shared_ffn, window;                 /* 0: none */
     int64_t delta_key_heads, delta_heads, delta_dim, attention_interval; /* of recurrent layers; 0: there are none */
+    int64_t n_nextn;  /* layers for multi-token prediction, behind the n_layers others */
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;        /* the output matrix is the embedding */
     double rope_base, bias_std;

@@ -310,6 +310,18 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     if (plan_is(p, "gemma2 gemma3")) add_vector(all, w, in_layer(name, l, "post_ffw_norm.weight"), p->dim, 4, 0.3);
 }
 
+/* A layer for multi-token prediction. */
+static void add_nextn(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    char name[64];
+    add_attention(all, w, l, true);
+    add_ffn(all, w, l, true);
+    add_matrix(all, w, in_layer(name, l, "nextn.eh_proj.weight"), 2 * p->dim, p->dim, 1, false);
+    add_vector(all, w, in_layer(name, l, "nextn.enorm.weight"), p->dim, 1, 0.1);
+    add_vector(all, w, in_layer(name, l, "nextn.hnorm.weight"), p->dim, 1, 0.1);
+    add_vector(all, w, in_layer(name, l, "nextn.shared_head_norm.weight"), p->dim, 1, 0.1);
+}
+
 /* What each rotation frequency is divided by: Llama 3.1's rule. Fast rotations stay, slow ones are stretched
  * by the whole factor, and those between get a part of it. */
 static void make_rope_factors(const ModelPlan *p, float *out) {
@@ -335,6 +347,8 @@ static void add_all(Weights *all, GgufWriter *w) {
     }
     add_vector(all, w, "output_norm.weight", p->dim, 1, 0.1);
     if (!p->tied) add_matrix(all, w, "output.weight", p->dim, p->n_vocab, 2.5, true);
+    for (int64_t l = p->n_layers; l < p->n_layers + p->n_nextn; l++)
+        add_nextn(all, w, l); /* the others stay the same */
 }
 
 int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *err) {
@@ -342,7 +356,7 @@ int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *e
     *out = all;
     if (!all) return error_memory(err, "weights", sizeof *all);
     all->plan = plan;
-    all->capacity = plan->n_layers * 24 + 8;
+    all->capacity = (plan->n_layers + plan->n_nextn) * 24 + 8;
     all->n_threads = threads_n_cores();
     all->fillers = mem_calloc((size_t)all->capacity, sizeof *all->fillers);
     all->rope_factors = mem_calloc((size_t)plan->head_dim / 2 + 1, sizeof(float));

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 64, MOST_MATRICES = 11 /* of a layer */ };
+enum { CHUNK = 64, MOST_MATRICES = 16 /* of a layer */ };
 
 typedef struct ImatrixArgs {
     CliModel model;
@@ -60,6 +60,7 @@ static void set_defaults(void) {
 static void count_sums(const Hparams *h, int64_t n[INPUT_KINDS]) {
     n[INPUT_QKV] = n[INPUT_GATE_UP] = h->n_embd;
     n[INPUT_O] = hparams_q_dim(h);
+    n[INPUT_DELTA_O] = delta_n_values(&h->delta);
     n[INPUT_DOWN] = h->n_ff;
     n[INPUT_SHARED_DOWN] = h->n_ff_shared;
     n[INPUT_EXPERT_GATE_UP] = (int64_t)h->n_expert * h->n_embd;
@@ -150,12 +151,18 @@ typedef struct Reader {
 
 static void list_readers(const LayerSpec *l, Reader out[MOST_MATRICES]) {
     bool dense = l->ffn == FFN_DENSE;
+    const DeltaNetSpec *delta = &l->delta;
     InputKind gate_up = dense ? INPUT_GATE_UP : INPUT_EXPERT_GATE_UP, down = dense ? INPUT_DOWN : INPUT_EXPERT_DOWN;
     const Reader all[MOST_MATRICES] = {
         {l->q, INPUT_QKV},
         {l->k, INPUT_QKV},
         {l->v, INPUT_QKV},
-        {l->o, INPUT_O},
+        {l->o, l->mixer == MIXER_DELTA_NET ? INPUT_DELTA_O : INPUT_O},
+        {delta->qkv, INPUT_QKV},
+        {delta->z, INPUT_QKV},
+        {delta->beta, INPUT_QKV},
+        {delta->alpha, INPUT_QKV},
+        {delta->beta_alpha, INPUT_QKV},
         {dense ? NULL : l->router, INPUT_GATE_UP},
         {l->gate, gate_up},
         {l->up, gate_up},
@@ -208,16 +215,10 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
 }
 
 static int check_layers(const Model *m, fr_error *err) {
-    if (m->hparams.latent.rank)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s: importance matrices of models with latent attention (MLA) are not supported",
-                         gguf_path(m->gguf));
-    for (int32_t i = 0; i < m->hparams.n_layer; i++)
-        if (m->layers[i].mixer == MIXER_DELTA_NET)
-            return error_set(err, FR_ERR_UNSUPPORTED,
-                             "%s: importance matrices of layers with a recurrent state are not supported",
-                             gguf_path(m->gguf));
-    return FR_OK;
+    if (!m->hparams.latent.rank) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: importance matrices of models with latent attention (MLA) are not supported",
+                     gguf_path(m->gguf));
 }
 
 static void print_result(const ImatrixArgs *a, const InputSquares *s) {

@@ -46,7 +46,8 @@ typedef struct Attention {
     CpuContext *c;
     const Kernels *kn;
     const Hparams *h;
-    int32_t place; /* of the layer's keys and values */
+    const CpuKv *kv;
+    int32_t place; /* of the layer's keys and values in it */
     const LayerSpec *spec;
     const PackedMatrix *o; /* reads what comes out */
     int64_t group;         /* query heads of a unit: those of a KV head, or some of those that share a latent */
@@ -58,6 +59,7 @@ typedef struct Attention {
 /* The query heads of one row that share a KV head, and a place in the scratch. */
 typedef struct Pair {
     const RowPlace *row;
+    const RowSlots *slots;
     const char *keys, *values;
     const float *q;   /* [group][head_dim] */
     float *out;       /* [group][value_dim] */
@@ -81,8 +83,9 @@ static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
     int64_t row = i % c->n_rows, unit = i / c->n_rows, width = a->group * a->value_dim;
     int32_t head = a->h->latent.rank ? 0 : (int32_t)unit;
     return (Pair){.row = &c->rows[row],
-                  .keys = cpu_kv_keys(&c->kv, a->place, head),
-                  .values = cpu_kv_values(&c->kv, a->place, head),
+                  .slots = &c->rows[row].slots[kv_group_of(a->spec)],
+                  .keys = cpu_kv_keys(a->kv, a->place, head),
+                  .values = cpu_kv_values(a->kv, a->place, head),
                   .q = c->q + row * hparams_q_dim(a->h) + unit * a->group * a->h->head_dim,
                   .out = c->attended + row * a->h->n_head * a->value_dim + unit * width,
                   .scores = c->scores + place * a->group * c->score_stride,
@@ -108,16 +111,16 @@ static Range range_of(const Pair *p, int64_t begin, int64_t end) {
 
 static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end) {
     int64_t dim = a->h->head_dim, stride = a->c->score_stride;
-    size_t bytes = a->c->kv.slot_bytes;
-    KvType type = a->c->kv.type;
+    size_t bytes = a->kv->slot_bytes;
+    KvType type = a->kv->type;
     float scale = a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)dim);
     if (begin < first_key(a, p)) begin = first_key(a, p);
     Range r = range_of(p, begin, end);
     if (r.begin < r.split)
-        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->prefix_slots + r.begin, r.split - r.begin,
+        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->slots->prefix + r.begin, r.split - r.begin,
                            scale, p->scores + r.begin, stride);
     if (r.split < r.end)
-        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->row->path_slots + (r.split - p->row->n_prefix),
+        a->kn->attn_scores(type, p->q, a->group, dim, p->keys, bytes, p->slots->path + (r.split - p->row->n_prefix),
                            r.end - r.split, scale, p->scores + r.split, stride);
     for (int64_t k = 0; a->spec->soft_cap > 0 && begin < end && k < a->group; k++)
         a->kn->soft_cap(p->scores + k * stride + begin, end - begin, a->spec->soft_cap);
@@ -140,16 +143,16 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
     int64_t begin = tile * ATTN_TILE, first = first_key(a, p);
     Range r = range_of(p, begin < first ? first : begin, least(begin + ATTN_TILE, n_keys(p)));
     int64_t dim = a->value_dim, stride = a->c->score_stride;
-    size_t bytes = a->c->kv.slot_bytes;
-    KvType type = a->c->kv.type;
+    size_t bytes = a->kv->slot_bytes;
+    KvType type = a->kv->type;
     float *out = tile_out(a, p, tile);
     memset(out, 0, (size_t)(a->group * dim) * sizeof *out);
     if (r.begin < r.split)
-        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes,
-                        p->row->prefix_slots + r.begin, r.split - r.begin, out);
+        a->kn->attn_mix(type, p->scores + r.begin, stride, a->group, dim, p->values, bytes, p->slots->prefix + r.begin,
+                        r.split - r.begin, out);
     if (r.split < r.end)
         a->kn->attn_mix(type, p->scores + r.split, stride, a->group, dim, p->values, bytes,
-                        p->row->path_slots + (r.split - p->row->n_prefix), r.end - r.split, out);
+                        p->slots->path + (r.split - p->row->n_prefix), r.end - r.split, out);
 }
 
 /* Outputs of a pair become activations at once where they are whole blocks. */
@@ -178,6 +181,7 @@ static Attention attention_of(const Op *op) {
     return (Attention){.c = c,
                        .kn = c->kernels,
                        .h = h,
+                       .kv = &c->kv[kv_group_of(op->l->spec)],
                        .place = op->l->place,
                        .spec = op->l->spec,
                        .o = &op->l->o,

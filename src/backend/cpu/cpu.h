@@ -40,8 +40,8 @@ typedef struct CpuExpert {
 } CpuExpert;
 
 typedef struct CpuLayer {
-    const LayerSpec *spec;  /* its vectors */
-    int32_t place;          /* among the layers that have keys and values, or a recurrent state, as it has */
+    const LayerSpec *spec; /* its vectors */
+    int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
     PackedMatrix q, k, v;   /* [q_dim | kv_dim | kv_dim][n_embd]; q [2 q_dim] with gates of the output */
     PackedMatrix o;         /* [n_embd][q_dim], or of MIXER_DELTA_NET [n_embd][values] */
     PackedMatrix q_a, kv_a; /* LatentSpec; its queries are q, its values' way out o */
@@ -57,7 +57,7 @@ typedef struct CpuLayer {
 typedef struct CpuWeights {
     Weights base;
     const Kernels *kernels;
-    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel the target's */
+    PackedMatrix output;  /* [n_vocab][n_embd]; of a submodel mostly the target's */
     CpuLayer *layers;     /* [n_layer] */
     size_t block_bytes;   /* of all matrices; base.bytes counts of a layer's experts those that one row uses */
     void *block;          /* where all matrices lie, in the order in which a forward reads them; NULL: mapped */
@@ -73,8 +73,8 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
-/* Keys of one head lie together: [layer with attention][keys | values][head][slot][head_dim]. The latents that attention by
- * latents keeps are both keys and values: [layer][slot][head_dim]. */
+/* Of the layers of a group. Keys of one head lie together: [layer][keys | values][head][slot][head_dim]. The latents that
+ * attention by latents keeps are both keys and values: [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
     bool is_latent;
@@ -218,7 +218,7 @@ struct CpuContext {
     const Kernels *kernels;
     ThreadPool *threads; /* the device's */
     ContextOptions options;
-    CpuKv kv;
+    CpuKv kv[KV_GROUPS];
     CpuStates states;
     const RowPlace *rows; /* [n_rows] of the forward that runs */
     int32_t n_rows, n_logits;
@@ -326,8 +326,8 @@ int cpu_context_open(Context **out, Device *d, const Weights *w, const ContextOp
 void cpu_context_close(Context *c);
 const float *cpu_read(Context *c, ResultKind kind, int32_t i);
 int cpu_reserve_logits(Context *c, int32_t n, fr_error *err);
-void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
-void cpu_fill_slot(Context *c, int32_t slot);
+void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
+void cpu_fill_slot(Context *c, KvGroup group, int32_t slot);
 
 int cpu_linear_open(Linear **out, Device *d, const Weights *target, const GgufTensor *w, const float *bias,
                     int32_t max_rows, fr_error *err);

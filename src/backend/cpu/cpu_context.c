@@ -45,23 +45,24 @@ static Widths find_widths(const CpuWeights *weights) {
     return w;
 }
 
-static int allocate_kv(CpuContext *c, fr_error *err) {
+static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
     const Hparams *h = &c->model->hparams;
-    c->kv = (CpuKv){.type = c->options.kv_type,
-                    .is_latent = h->latent.rank > 0,
-                    .n_layer = model_n_attention(c->model),
-                    .n_head_kv = h->n_head_kv,
-                    .n_slots = c->options.n_slots,
-                    .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
-    size_t bytes = c->kv.slot_bytes;
-    bool fits = size_mul(bytes, (size_t)c->kv.n_slots, &bytes) &&
-                size_mul(bytes, (size_t)cpu_kv_n_planes(&c->kv), &bytes);
-    if (fits) c->kv.data = mem_alloc(bytes ? bytes : 1);
-    if (c->kv.data) return FR_OK;
+    int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
+    CpuKv *kv = &c->kv[group];
+    *kv = (CpuKv){.type = c->options.kv_type,
+                  .is_latent = h->latent.rank > 0,
+                  .n_layer = group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window,
+                  .n_head_kv = h->n_head_kv,
+                  .n_slots = c->options.n_slots[group],
+                  .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
+    size_t bytes = kv->slot_bytes;
+    bool fits = size_mul(bytes, (size_t)kv->n_slots, &bytes) && size_mul(bytes, (size_t)cpu_kv_n_planes(kv), &bytes);
+    if (fits) kv->data = mem_alloc(bytes ? bytes : 1);
+    if (kv->data) return FR_OK;
     return error_set(err, FR_ERR_MEMORY,
-                     "out of memory: the KV cache of %d tokens needs %zu bytes; ask for a smaller context or "
+                     "out of memory: the KV cache of %lld tokens needs %zu bytes; ask for a smaller context or "
                      "fewer sequences",
-                     c->options.n_slots, fits ? bytes : SIZE_MAX);
+                     (long long)kv->n_slots, fits ? bytes : SIZE_MAX);
 }
 
 /* Large blocks are taken one by one: only what a forward touches becomes real memory. */
@@ -137,7 +138,8 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->options = *options;
     c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
                       16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
-    int status = allocate_kv(c, err);
+    int status = allocate_kv(c, KV_ALL, err);
+    if (!status) status = allocate_kv(c, KV_WINDOW, err);
     if (!status) status = allocate(c, err);
     if (!status) status = cpu_states_open(c, err);
     if (status) {
@@ -151,12 +153,39 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
 void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
     cpu_states_close(c);
-    void *const all[] = {c->q_gated,     c->kv.data,    c->cos_sin,        c->x,          c->normed,      c->q,
-                         c->k,           c->v,          c->attended,       c->gate,       c->up,          c->delta,
-                         c->hidden,      c->logits,     c->scores,         c->tile_sums,  c->ff_acts,     c->ops,
-                         c->stages,      c->stage_s,    c->router,         c->choices,    c->n_of_expert, c->groups,
-                         c->place_rows,  c->expert_out, c->shared_weights, c->shared_out, c->queries,     c->q_latent,
-                         c->head_values, c->head_acts};
+    void *const all[] = {c->q_gated,
+                         c->kv[KV_ALL].data,
+                         c->kv[KV_WINDOW].data,
+                         c->cos_sin,
+                         c->x,
+                         c->normed,
+                         c->q,
+                         c->k,
+                         c->v,
+                         c->attended,
+                         c->gate,
+                         c->up,
+                         c->delta,
+                         c->hidden,
+                         c->logits,
+                         c->scores,
+                         c->tile_sums,
+                         c->ff_acts,
+                         c->ops,
+                         c->stages,
+                         c->stage_s,
+                         c->router,
+                         c->choices,
+                         c->n_of_expert,
+                         c->groups,
+                         c->place_rows,
+                         c->expert_out,
+                         c->shared_weights,
+                         c->shared_out,
+                         c->queries,
+                         c->q_latent,
+                         c->head_values,
+                         c->head_acts};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
     mem_free(c);
@@ -183,17 +212,17 @@ const float *cpu_read(Context *context, ResultKind kind, int32_t i) {
 
 /* ---- slots ---------------------------------------------------------------------------------------- */
 
-void cpu_copy_slots(Context *c, int32_t from, int32_t to, int32_t n) {
-    const CpuKv *kv = &((CpuContext *)c)->kv;
+void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n) {
+    const CpuKv *kv = &((CpuContext *)c)->kv[group];
     for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++) {
         char *p = cpu_kv_plane(kv, i);
         memmove(p + (size_t)to * kv->slot_bytes, p + (size_t)from * kv->slot_bytes, (size_t)n * kv->slot_bytes);
     }
 }
 
-void cpu_fill_slot(Context *c, int32_t slot) {
+void cpu_fill_slot(Context *c, KvGroup group, int32_t slot) {
     enum { PATTERN = 0x3c }; /* 0x3c3c is 1.06 in half precision, 0x3c3c3c3c is 0.011 in single; 60 times 1.06 as Q8 */
-    const CpuKv *kv = &((CpuContext *)c)->kv;
+    const CpuKv *kv = &((CpuContext *)c)->kv[group];
     for (int64_t i = 0; i < cpu_kv_n_planes(kv); i++)
         memset(cpu_kv_plane(kv, i) + (size_t)slot * kv->slot_bytes, PATTERN, kv->slot_bytes);
 }

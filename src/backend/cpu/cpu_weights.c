@@ -284,7 +284,7 @@ static int pack_and_copy(Loader *l, const CpuWeights *target) {
     return status;
 }
 
-/* target: NULL, or whose LM head these layers share. */
+/* target: NULL, or whose LM head these layers share unless they have their own. */
 static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
                         fr_error *err) {
     *out = NULL;
@@ -298,7 +298,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
                                          : error_memory(err, "layers", n_layer * sizeof *w->layers);
     if (!status) w->base.options.kernels = w->kernels->name;
     if (!status) status = load_layers(&l);
-    if (target) w->output = target->output;
+    if (target && model->output == target->base.model->output) w->output = target->output;
     else if (!status && !(status = will_pack(&l, model->output, &w->output))) w->base.bytes += packed_bytes(&w->output);
     if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
     if (!status) status = gguf_check(model->gguf, err);

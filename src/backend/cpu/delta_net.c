@@ -259,6 +259,7 @@ Op *delta_net_ops(CpuContext *c, int32_t layer, Op *at) {
     at = put_op(at, op, FORWARD_QKV, product_tiles, n_tiles, c->n_rows);
     Op read = {.c = c, .layer = layer, .l = l, .x = s->z, .n_products = 1, .products = {{&l->o, c->delta}}};
     at = put_op(at, read, FORWARD_ATTENTION, recurrence, (int64_t)s->walk.n_trees * s->shape.n_value_heads, 0);
+    at = input_squares_op(c, layer, INPUT_DELTA_O, s->z, delta_n_values(&s->shape), at);
     return delta_converts(c) ? at : put_op(at, read, FORWARD_ATTENTION, convert_rows, c->n_rows, 0);
 }
 

@@ -62,13 +62,14 @@ static void latent_rows(const Op *op, int64_t begin, int64_t end, int i_thread) 
     CpuContext *c = op->c;
     const Hparams *h = &c->model->hparams;
     const LatentSpec *l = &op->l->spec->latent;
+    const CpuKv *kv = &c->kv[KV_ALL];
     const int64_t rank = h->latent.rank, n_rot = h->rope.n_rot, n_q = h->latent.q_rank;
     for (int64_t i = begin; i < end; i++) {
         float *k = c->k + row_at(i, h->head_dim), *q = c->q_latent + row_at(i, n_q);
         c->kernels->rmsnorm(k, k, l->kv_a_norm, rank, h->rms_eps);
         c->kernels->rope(h->rope.style, k + rank, 1, n_rot, n_rot, cpu_angles(c, op->l, i));
-        c->kernels->kv_store(c->kv.type, k, h->head_dim,
-                             cpu_kv_keys(&c->kv, op->l->place, 0) + (size_t)c->rows[i].slot * c->kv.slot_bytes);
+        c->kernels->kv_store(kv->type, k, h->head_dim,
+                             cpu_kv_keys(kv, op->l->place, 0) + (size_t)c->rows[i].slots[KV_ALL].own * kv->slot_bytes);
         if (!l->q_a) continue;
         c->kernels->rmsnorm(q, q, l->q_a_norm, n_q, h->rms_eps);
         convert_row(op, q, i);

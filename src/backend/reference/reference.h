@@ -21,18 +21,18 @@ typedef struct RefContext {
     Context base;
     const Model *model;
     ContextOptions options;
-    bool rounds_bf16;     /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
-    double *kv;           /* [layers with attention][keys | values][n_slots][kv_dim]; of MIXER_LATENT keys alone */
-    double *x, *normed;   /* [max_rows][n_embd] residual stream, and its norm */
-    double *q, *attended; /* [max_rows][q_dim] */
-    double *k, *v;        /* [max_rows][kv_dim] */
-    double *gate, *up;    /* [max_rows][widest inner row] */
-    double *delta;        /* [max_rows][n_embd] what a block adds to x */
-    double *scores;       /* [n_ctx] */
-    double *output_gates; /* [max_rows][q_dim], of LayerSpec.gates_output */
-    double *queries;      /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */
-    double *q_latent;     /* [max_rows][q_rank] */
-    double *head_values;  /* [max_rows][heads of value_dim] */
+    bool rounds_bf16;      /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
+    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][kv_dim]; of MIXER_LATENT keys alone */
+    double *x, *normed;    /* [max_rows][n_embd] residual stream, and its norm */
+    double *q, *attended;  /* [max_rows][q_dim] */
+    double *k, *v;         /* [max_rows][kv_dim] */
+    double *gate, *up;     /* [max_rows][widest inner row] */
+    double *delta;         /* [max_rows][n_embd] what a block adds to x */
+    double *scores;        /* [n_ctx] */
+    double *output_gates;  /* [max_rows][q_dim], of LayerSpec.gates_output */
+    double *queries;       /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */
+    double *q_latent;      /* [max_rows][q_rank] */
+    double *head_values;   /* [max_rows][heads of value_dim] */
     RefStates states;
     double *experts;        /* [n_expert] router probabilities */
     double *expert_out;     /* [n_embd] of one expert and one row */
@@ -42,23 +42,28 @@ typedef struct RefContext {
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
-/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those with attention; slot s follows s * kv_dim
- * further. What is cached of latent attention is both. */
-static inline double *reference_kv(const RefContext *c, int32_t layer, int which) {
+/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those of its group; slot s follows s * kv_dim further.
+ * What is cached of latent attention is both. */
+static inline double *reference_kv(const RefContext *c, KvGroup group, int32_t layer, int which) {
     const Hparams *h = &c->model->hparams;
     int64_t plane = h->latent.rank ? layer : (int64_t)layer * 2 + which;
-    return c->kv + plane * c->options.n_slots * hparams_kv_dim(h);
+    return c->kv[group] + plane * c->options.n_slots[group] * hparams_kv_dim(h);
 }
-static inline int64_t reference_n_planes(const Model *m) {
-    return (m->hparams.latent.rank ? 1 : 2) * (int64_t)model_n_attention(m);
+static inline int32_t reference_n_layers(const RefContext *c, KvGroup group) {
+    int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
+    return group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window;
+}
+/* Keys, and values where they are something else, of the layers of a group. */
+static inline int32_t reference_n_planes(const RefContext *c, KvGroup group) {
+    return (c->model->hparams.latent.rank ? 1 : 2) * reference_n_layers(c, group);
 }
 
 int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void reference_context_close(Context *c);
 const float *reference_read(Context *c, ResultKind kind, int32_t i);
 int reference_reserve_logits(Context *c, int32_t n, fr_error *err);
-void reference_copy_slots(Context *c, int32_t from, int32_t to, int32_t n);
-void reference_fill_slot(Context *c, int32_t slot);
+void reference_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t n);
+void reference_fill_slot(Context *c, KvGroup group, int32_t slot);
 void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 /* Recurrent layers (reference_states.c): the memory; and of a layer that has c->normed: its output into c->delta. */
 int reference_states_open(RefContext *c, fr_error *err);

@@ -26,7 +26,9 @@ static int allocate(RefContext *c, fr_error *err) {
         int64_t n;
         size_t each;
     } wants[] = {
-        {&c->kv, reference_n_planes(c->model) * (int64_t)c->options.n_slots * kv_dim, sizeof(double)},
+        {&c->kv[KV_ALL], reference_n_planes(c, KV_ALL) * (int64_t)c->options.n_slots[KV_ALL] * kv_dim, sizeof(double)},
+        {&c->kv[KV_WINDOW], reference_n_planes(c, KV_WINDOW) * (int64_t)c->options.n_slots[KV_WINDOW] * kv_dim,
+         sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
         {&c->q, 2 * rows * q_dim, sizeof(double)}, /* with gates, before they are taken out */
@@ -48,8 +50,7 @@ static int allocate(RefContext *c, fr_error *err) {
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
         size_t bytes;
-        if (wants[i].n == 0) continue;
-        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes) : NULL;
+        void *p = size_mul((size_t)wants[i].n, wants[i].each, &bytes) ? mem_alloc(bytes ? bytes : 1) : NULL;
         if (!p) return error_memory(err, "a context of the reference backend", bytes);
         memcpy(wants[i].out, &p, sizeof p);
     }
@@ -75,10 +76,27 @@ int reference_context_open(Context **out, Device *d, const Weights *w, const Con
 void reference_context_close(Context *context) {
     RefContext *c = (RefContext *)context;
     reference_states_close(c);
-    void *const all[] = {c->output_gates, c->kv,     c->x,       c->normed,     c->q,
-                         c->attended,     c->k,      c->v,       c->gate,       c->up,
-                         c->delta,        c->scores, c->experts, c->expert_out, c->weight_row,
-                         c->logits,       c->hidden, c->queries, c->q_latent,   c->head_values};
+    void *const all[] = {c->output_gates,
+                         c->kv[KV_ALL],
+                         c->kv[KV_WINDOW],
+                         c->x,
+                         c->normed,
+                         c->q,
+                         c->attended,
+                         c->k,
+                         c->v,
+                         c->gate,
+                         c->up,
+                         c->delta,
+                         c->scores,
+                         c->experts,
+                         c->expert_out,
+                         c->weight_row,
+                         c->logits,
+                         c->hidden,
+                         c->queries,
+                         c->q_latent,
+                         c->head_values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }
@@ -102,18 +120,19 @@ const float *reference_read(Context *context, ResultKind kind, int32_t i) {
     return kind == RESULT_LOGITS ? c->logits + (int64_t)i * h->n_vocab : c->hidden + (int64_t)i * h->n_embd;
 }
 
-void reference_copy_slots(Context *context, int32_t from, int32_t to, int32_t n) {
+void reference_copy_slots(Context *context, KvGroup group, int32_t from, int32_t to, int32_t n) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < reference_n_planes(c->model); i++) {
-        double *slots = c->kv + i * c->options.n_slots * kv_dim;
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++) {
+        double *slots = c->kv[group] + i * (int64_t)c->options.n_slots[group] * kv_dim;
         memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
     }
 }
 
-void reference_fill_slot(Context *context, int32_t slot) {
+void reference_fill_slot(Context *context, KvGroup group, int32_t slot) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < reference_n_planes(c->model); i++)
-        for (int64_t k = 0; k < kv_dim; k++) c->kv[((int64_t)i * c->options.n_slots + slot) * kv_dim + k] = 1;
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++)
+        for (int64_t k = 0; k < kv_dim; k++)
+            c->kv[group][((int64_t)i * c->options.n_slots[group] + slot) * kv_dim + k] = 1;
 }

@@ -140,8 +140,9 @@ void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
 }
 
 /* The slot of the key at a logical position that the row sees. */
-static int32_t slot_at(const RowPlace *r, int32_t position) {
-    return position < r->n_prefix ? r->prefix_slots[position] : r->path_slots[position - r->n_prefix];
+static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
+    const RowSlots *s = &r->slots[group];
+    return position < r->n_prefix ? s->prefix[position] : s->path[position - r->n_prefix];
 }
 
 void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
@@ -149,12 +150,13 @@ void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, co
     const Hparams *h = &c->model->hparams;
     int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, n_values = hparams_value_dim(h);
     int64_t at = head / (h->n_head / h->n_head_kv) * dim;
-    const double *keys = reference_kv(c, layer, 0) + at, *values = reference_kv(c, layer, 1) + at;
+    KvGroup group = kv_group_of(l);
+    const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
     int32_t n = r->n_prefix + r->n_path, first = l->mixer == MIXER_WINDOW && n > l->window ? n - l->window : 0;
     double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
     for (int32_t t = first; t < n; t++) {
         double score = 0;
-        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, t) * kv_dim + d];
+        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, group, t) * kv_dim + d];
         score *= l->attn_scale > 0 ? (double)l->attn_scale : 1 / sqrt((double)dim);
         if (l->soft_cap > 0) score = (double)l->soft_cap * tanh(score / (double)l->soft_cap);
         c->scores[t] = score;
@@ -164,7 +166,8 @@ void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, co
     for (int32_t t = first; t < n; t++) total += c->scores[t] = exp(c->scores[t] - largest);
     memset(out, 0, (size_t)n_values * sizeof *out);
     for (int32_t t = first; t < n; t++)
-        for (int64_t d = 0; d < n_values; d++) out[d] += c->scores[t] / total * values[slot_at(r, t) * kv_dim + d];
+        for (int64_t d = 0; d < n_values; d++)
+            out[d] += c->scores[t] / total * values[slot_at(r, group, t) * kv_dim + d];
 }
 
 /* Parts rows of queries and gates, by head, into the two. */
@@ -183,6 +186,7 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
     const Rope *rope = l->i_rope < 0 ? NULL : &c->model->ropes[l->i_rope];
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     int32_t place = model_mixer_place(c->model, layer);
+    KvGroup group = kv_group_of(l);
     reference_product_of(c, l->q, c->normed, n_rows, c->q);
     if (l->gates_output) take_gates(c, n_rows);
     reference_product_of(c, l->k, c->normed, n_rows, c->k);
@@ -194,8 +198,9 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
         finish_heads(c, v, h->n_head_kv, l->v_bias, NULL, NULL, 0);
         reference_round_to_cache(c, k, h->n_head_kv);
         reference_round_to_cache(c, v, h->n_head_kv);
-        memcpy(reference_kv(c, place, 0) + rows[i].slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
-        memcpy(reference_kv(c, place, 1) + rows[i].slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
+        int64_t slot = rows[i].slots[group].own;
+        memcpy(reference_kv(c, group, place, 0) + slot * kv_dim, k, (size_t)kv_dim * sizeof *k);
+        memcpy(reference_kv(c, group, place, 1) + slot * kv_dim, v, (size_t)kv_dim * sizeof *v);
     }
     for (int32_t i = 0; i < n_rows; i++)
         for (int32_t head = 0; head < h->n_head; head++) {
@@ -211,9 +216,14 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     norm_rows(c, l->attn_norm, n_rows);
     square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
-    if (l->mixer == MIXER_DELTA_NET) reference_delta_net(c, layer, rows, n_rows);
-    else if (l->mixer == MIXER_LATENT) reference_latent_attention(c, l, layer, rows, n_rows);
-    else attention(c, l, layer, rows, n_rows);
+    if (l->mixer == MIXER_DELTA_NET) {
+        reference_delta_net(c, layer, rows, n_rows);
+        square_inputs(c, l, INPUT_DELTA_O, c->attended, delta_n_values(&l->delta.shape), n_rows);
+    } else if (l->mixer == MIXER_LATENT) {
+        reference_latent_attention(c, l, layer, rows, n_rows);
+    } else {
+        attention(c, l, layer, rows, n_rows);
+    }
     add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
 

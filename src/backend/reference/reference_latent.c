@@ -18,7 +18,7 @@ static void store_latents(const RefContext *c, const LatentSpec *l, int32_t plac
         reference_rmsnorm(k, l->kv_a_norm, rank, (double)h->rms_eps, k);
         reference_rotate(rope, rows[i].position, k + rank);
         reference_round_to_cache(c, k, 1);
-        memcpy(reference_kv(c, place, 0) + rows[i].slot * dim, k, (size_t)dim * sizeof *k);
+        memcpy(reference_kv(c, KV_ALL, place, 0) + rows[i].slots[KV_ALL].own * dim, k, (size_t)dim * sizeof *k);
     }
 }
 
