@@ -137,7 +137,7 @@ typedef struct CostWork {
 typedef enum InputKind {
     INPUT_QKV,     /* likewise of the matrices in a layer with a recurrent state */
     INPUT_O,       /* of a layer with attention */
-    INPUT_DELTA_O, /* of one with a recurrent state */
+    INPUT_STATE_O, /* of one with a recurrent state */
     INPUT_GATE_UP, /* likewise of a router, and of the expert that every row passes */
     INPUT_DOWN,
     INPUT_SHARED_DOWN,    /* of the expert that every row passes */

@@ -28,6 +28,7 @@ const Kernels TABLE = {
     .softmax = softmax,
     .attn_mix = attn_mix,
     .delta_rule = delta_rule,
+    .ssm_update = ssm_update,
     .peak_loop = peak_loop,
 #if defined(TABLE_HAS_TILES)
     .tile_peak_loop = tile_peak_loop,

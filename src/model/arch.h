@@ -16,6 +16,9 @@ typedef struct KeyReader KeyReader;   /* its keys (hparams.c) */
 typedef struct Architecture {
     const char *name; /* as in general.architecture */
     RopeStyle rope;
+    const char *output_norm; /* the tensor; NULL: output_norm.weight */
+    bool kv_heads_by_layer;  /* attention.head_count_kv may be a list with 0 for layers with a recurrent state */
+    bool has_no_attention, has_no_ffn; /* in no layer: what describes them is not read */
     /* Reads the keys that only this architecture has, after those that all have; NULL: there are none. */
     void (*keys)(KeyReader *r, Hparams *h);
     /* Fills in a zeroed spec. Negative: an error. */
@@ -27,12 +30,13 @@ const Architecture *arch_find(Arch arch);
 bool arch_from_name(const char *name, size_t n, Arch *out);
 /* All names, for messages: "llama, qwen2, ... and qwen3". Returns text. */
 typedef struct ArchNames {
-    char text[256];
+    char text[320];
 } ArchNames;
 const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
-    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss, arch_deepseek2;
+    arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss, arch_lfm2,
+    arch_granitehybrid, arch_mamba2, arch_deepseek2;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 
@@ -43,6 +47,8 @@ double key_float(KeyReader *r, const char *what, double fallback, double min, do
 bool key_bool(KeyReader *r, const char *what, bool fallback);
 
 const Hparams *arch_hparams(const ArchReader *r);
+/* Whether the list of key-value heads gives none to a layer (kv_heads_by_layer). */
+bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
 /* Tensor "blk.<i_layer>.<name>", [n_out][n_in], or vector [n] as floats. A missing one is an error unless optional:
  * NULL then. */
 int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, bool optional,
@@ -77,6 +83,12 @@ int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t 
  * (arch_delta_net.c). beta_alpha: the two are one matrix. */
 void arch_delta_keys(KeyReader *r, Hparams *h);
 int arch_delta_mixer(ArchReader *r, int32_t i_layer, bool beta_alpha, LayerSpec *out);
+/* The keys of Mamba-2, and its layer without a feed-forward part (arch_mamba2.c). */
+void arch_mamba2_keys(KeyReader *r, Hparams *h);
+int arch_mamba2_mixer(ArchReader *r, int32_t i_layer, LayerSpec *out);
+/* The factors of Granite (arch_granite.c): its keys, and those of a layer. */
+void arch_granite_keys(KeyReader *r, Hparams *h);
+void arch_granite_factors(const ArchReader *r, LayerSpec *out);
 /* The layer sees a window, if hparams.window is not 0, and has the rope of such layers. */
 void arch_window(const ArchReader *r, LayerSpec *out);
 /* Of files with layers for multi-token prediction (nextn.h) behind the others, after the other keys: hparams.n_layer counts

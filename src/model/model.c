@@ -31,6 +31,16 @@ struct ArchReader {
 
 const Hparams *arch_hparams(const ArchReader *r) { return &r->m->hparams; }
 
+bool arch_has_no_keys(const ArchReader *r, int32_t i_layer) {
+    const Gguf *g = r->m->gguf;
+    char key[64];
+    int64_t n = 1;
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", arch_name(r->m->hparams.arch));
+    int64_t kv = gguf_find_key(g, key);
+    if (kv >= 0 && gguf_kv_type(g, kv) == GGUF_ARRAY) (void)gguf_array_i64(g, kv, i_layer, &n);
+    return n == 0;
+}
+
 /* The tensor with exactly that shape (n_out 0: a vector; n 0: not a pile of matrices). A missing one is an error unless
  * optional. */
 static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool optional,
@@ -40,7 +50,7 @@ static int take_shaped(ArchReader *r, const char *name, int64_t n_in, int64_t n_
     int n_dims = n ? 3 : n_out ? 2 : 1;
     *out = t;
     if (!t) return optional ? FR_OK : error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is missing", path, name);
-    if ((int)t->n_dims != n_dims || t->dims[0] != n_in || (n_out && t->dims[1] != n_out) || (n && t->dims[2] != n))
+    if ((int)t->n_dims > n_dims || t->dims[0] != n_in || (n_out && t->dims[1] != n_out) || (n && t->dims[2] != n))
         return error_set(r->err, FR_ERR_FORMAT,
                          "%s: tensor %s has the wrong shape: %lld x %lld%s where %lld x %lld%s fits", path, name,
                          (long long)t->dims[0], (long long)t->dims[1], t->n_dims > 2 ? " x ..." : "", (long long)n_in,
@@ -218,14 +228,16 @@ static int load(ArchReader *r) {
     const Hparams *h = &m->hparams;
     if ((status = load_rope(r))) return status;
     if ((status = take(r, "token_embd.weight", h->n_embd, h->n_vocab, false, &m->token_embd))) return status;
-    if ((status = take_vector(r, "output_norm.weight", h->n_embd, false, &m->output_norm))) return status;
+    const Architecture *arch = arch_find(h->arch);
+    const char *norm = arch->output_norm ? arch->output_norm : "output_norm.weight";
+    if ((status = take_vector(r, norm, h->n_embd, false, &m->output_norm))) return status;
     if ((status = take(r, "output.weight", h->n_embd, h->n_vocab, true, &m->output))) return status;
     if (!m->output) m->output = m->token_embd;
     LayerSpec *layers = mem_calloc((size_t)h->n_layer, sizeof *layers);
     if (!layers) return error_memory(r->err, "layers", (size_t)h->n_layer * sizeof *layers);
     m->layers = m->memory->layers = layers;
     for (int32_t i = 0; i < h->n_layer; i++)
-        if ((status = arch_find(h->arch)->layer(r, i, &layers[i]))) return status;
+        if ((status = arch->layer(r, i, &layers[i]))) return status;
     return refuse_unknown_tensors(r);
 }
 
@@ -315,6 +327,24 @@ void embedding_row(const GgufTensor *embd, int32_t token, float *out) {
     blocks_dequantize(embd->type, (const char *)embd->data + (size_t)token * row_bytes, embd->dims[0], out);
 }
 
+bool layer_has_state(const LayerSpec *l) {
+    return l->mixer == MIXER_DELTA_NET || l->mixer == MIXER_MAMBA2 || l->mixer == MIXER_SHORT_CONV;
+}
+
+int layer_state_products(const LayerSpec *l, StateProduct out[STATE_PRODUCTS_MAX]) {
+    const DeltaNetSpec *d = &l->delta;
+    const StateProduct all[] = {{d->qkv, STATE_INPUTS, 0},          {d->z, STATE_Z, 0},
+                                {d->beta, STATE_GATES, 0},          {d->alpha, STATE_GATES, d->shape.n_value_heads},
+                                {d->beta_alpha, STATE_GATES, 0},    {l->mamba.xbc, STATE_INPUTS, 0},
+                                {l->mamba.z, STATE_Z, 0},           {l->mamba.dt, STATE_GATES, 0},
+                                {l->short_conv.x, STATE_INPUTS, 0}, {l->short_conv.b, STATE_FACTOR, 0},
+                                {l->short_conv.c, STATE_Z, 0}};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].m) out[n++] = all[i];
+    return n;
+}
+
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
     for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer;
@@ -327,7 +357,11 @@ int32_t model_n_mixers(const Model *m, MixerKind kind) {
     return n;
 }
 
-int32_t model_n_states(const Model *m) { return model_n_mixers(m, MIXER_DELTA_NET); }
+int32_t model_n_states(const Model *m) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += layer_has_state(&m->layers[i]);
+    return n;
+}
 
 int32_t model_window(const Model *m) {
     int32_t widest = 0;

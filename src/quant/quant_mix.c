@@ -150,7 +150,8 @@ static bool ends_with(const char *name, const char *end) {
 
 bool quant_is_matrix(const GgufTensor *t) {
     return t->n_dims >= 2 && t->dims[1] > 1 && ends_with(t->name, ".weight") && !ends_with(t->name, "_norm.weight") &&
-           !ends_with(t->name, "ffn_gate_inp.weight") && !ends_with(t->name, "ssm_conv1d.weight");
+           !ends_with(t->name, "ffn_gate_inp.weight") && !ends_with(t->name, "ssm_conv1d.weight") &&
+           !ends_with(t->name, "shortconv.conv.weight");
 }
 
 static bool is_head(const QuantShape *shape, const GgufTensor *t) {

@@ -254,7 +254,7 @@ class Rope:
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
@@ -376,13 +376,66 @@ class LatentAttention:
         return product(self.out, out)
 
 
+class Mamba2:
+    """Mamba-2 (Dao, Gu 2024) as its reference implementation has it: S = exp(A dt) S + dt x B', y = S C + D x; the norm of a group
+    of heads follows the gate."""
+
+    def __init__(self, g, arch, i, eps):
+        key = lambda name: g.keys[f"{arch}.ssm.{name}"]
+        rows = lambda name: g.rows(f"blk.{i}.{name}")
+        self.n_heads, self.n_groups, self.n_state, self.n = key("time_step_rank"), key("group_count"), key("state_size"), key("inner_size")
+        self.eps, self.dim = eps, self.n // self.n_heads
+        self.ssm_in, self.out = rows("ssm_in.weight"), rows("ssm_out.weight")
+        self.conv, self.conv_bias, self.dt = rows("ssm_conv1d.weight"), rows("ssm_conv1d.bias")[0], rows("ssm_dt.bias")[0]
+        self.a, self.d, self.norm = [r[0] for r in rows("ssm_a")], [r[0] for r in rows("ssm_d")], rows("ssm_norm.weight")
+        self.past = [[0.0] * len(self.conv)] * (len(self.conv[0]) - 1)
+        self.state = [[[0.0] * self.n_state for _ in range(self.dim)] for _ in range(self.n_heads)]
+
+    def run(self, x):
+        silu = lambda v: v / (1 + math.exp(-v))
+        y = product(self.ssm_in, x)
+        z, u, dts = y[: self.n], y[self.n : -self.n_heads], y[-self.n_heads :]
+        window = self.past + [u]
+        self.past = window[1:]
+        u = [silu(b + dot(taps, [w[c] for w in window])) for c, (taps, b) in enumerate(zip(self.conv, self.conv_bias))]
+        xs, bc = u[: self.n], [u[i : i + self.n_state] for i in range(self.n, len(u), self.n_state)]
+        out = []
+        for h in range(self.n_heads):
+            group = h * self.n_groups // self.n_heads
+            b, c = bc[group], bc[self.n_groups + group]
+            dt = math.log1p(math.exp(dts[h] + self.dt[h]))
+            decay = math.exp(self.a[h] * dt)
+            for i, value in enumerate(xs[h * self.dim : (h + 1) * self.dim]):
+                self.state[h][i] = [decay * s + dt * value * k for s, k in zip(self.state[h][i], b)]
+                out.append((dot(self.state[h][i], c) + self.d[h] * value) * silu(z[h * self.dim + i]))
+        n = self.n // self.n_groups
+        return product(self.out, [v for g in range(self.n_groups) for v in rms_norm(out[g * n : (g + 1) * n], self.norm[g], self.eps)])
+
+
+class ShortConv:
+    """LFM2 (Liquid AI 2025): out(c * conv(b * x)), where b, c and x are thirds of in(input)."""
+
+    def __init__(self, g, i):
+        rows = lambda name: g.rows(f"blk.{i}.shortconv.{name}.weight")
+        self.bcx, self.conv, self.out = rows("in_proj"), rows("conv"), rows("out_proj")
+        self.past = [[0.0] * len(self.conv)] * (len(self.conv[0]) - 1)
+
+    def run(self, x):
+        y, n = product(self.bcx, x), len(self.conv)
+        window = self.past + [[b * v for b, v in zip(y[:n], y[2 * n :])]]
+        self.past = window[1:]
+        return product(self.out, [c * dot(taps, [w[k] for w in window]) for k, (c, taps) in enumerate(zip(y[n : 2 * n], self.conv))])
+
+
 class Model:
     def __init__(self, path):
         g = Gguf(path)
         self.g, self.arch = g, g.keys["general.architecture"]
         key = lambda name: g.keys[f"{self.arch}.{name}"]
-        self.n_head, self.n_head_kv, n_embd = key("attention.head_count"), key("attention.head_count_kv"), key("embedding_length")
-        self.head_dim = g.keys.get(f"{self.arch}.attention.key_length", n_embd // self.n_head)
+        self.n_head, n_embd = key("attention.head_count"), key("embedding_length")
+        kv = g.keys.get(f"{self.arch}.attention.head_count_kv", 0)
+        self.n_head_kv = max(kv) if isinstance(kv, list) else kv
+        self.head_dim = g.keys.get(f"{self.arch}.attention.key_length", n_embd // (self.n_head or 1))
         self.eps = key("attention.layer_norm_rms_epsilon")
         self.rope = Rope(g, self.arch, self.head_dim)
         extra = lambda name, default: g.keys.get(f"{self.arch}.{name}", default)
@@ -403,19 +456,25 @@ class Model:
         local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
         self.embedding = g.rows("token_embd.weight")
         self.output = g.rows("output.weight") or self.embedding
-        self.output_norm = self.vector("output_norm.weight")
+        self.output_norm = self.vector("token_embd_norm.weight" if self.arch == "lfm2" else "output_norm.weight")
         names = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
         self.layers = []
         for i in range(key("block_count")):
             layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
             layer["window"] = window if has_window(i) and window else None
             layer["rope"] = None if self.arch == "smollm3" and i % 4 == 3 else local_rope if layer["window"] else self.rope
-            if g.rows(f"blk.{i}.ssm_a"):
-                layer["delta_net"] = DeltaNet(g, self.arch, i, self.eps)
+            if not extra("rope.scaling.finetuned", True):
+                layer["rope"] = None
+            if g.rows(f"blk.{i}.ssm_in.weight"):
+                layer["recurrent"] = Mamba2(g, self.arch, i, self.eps)
+            elif g.rows(f"blk.{i}.ssm_a"):
+                layer["recurrent"] = DeltaNet(g, self.arch, i, self.eps)
+            elif g.rows(f"blk.{i}.shortconv.conv.weight"):
+                layer["recurrent"] = ShortConv(g, i)
             if self.arch == "deepseek2":
                 layer["latent"] = LatentAttention(g, self.arch, i, self.eps)
                 layer["choice_bias"] = self.vector(f"blk.{i}.exp_probs_b.bias")
-            fused = None if "delta_net" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
+            fused = None if "recurrent" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
             if fused:  # Phi-3: queries, keys and values; gate and up
                 n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
                 layer["attn_q"], layer["attn_k"], layer["attn_v"] = fused[:n_q], fused[n_q : n_q + n_kv], fused[n_q + n_kv :]
@@ -528,7 +587,7 @@ class Model:
             out = [a + p[e] / total * b for a, b in zip(out, y)]
         if layer["gate_shexp"]:
             y = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)
-            weight = 1 / (1 + math.exp(-dot(layer["shared_router"], x)))
+            weight = 1 / (1 + math.exp(-dot(layer["shared_router"], x))) if layer["shared_router"] else 1
             out = [a + weight * b for a, b in zip(out, y)]
         return out
 
@@ -546,13 +605,15 @@ class Model:
         x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
             normed = rms_norm(x, layer["attn_norm.weight"], self.eps)
-            if "delta_net" in layer:
-                y = layer["delta_net"].run(normed)
+            if "recurrent" in layer:
+                y = layer["recurrent"].run(normed)
             elif "latent" in layer:
                 y = layer["latent"].run(normed, self.n_past)
             else:
                 y = self.attention(layer, normed, self.n_past)
             x = self.add(x, y, layer["post_attention_norm.weight"])
+            if not layer["ffn_norm.weight"]:
+                continue
             y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
             x = self.add(x, y, layer["post_ffw_norm.weight"])
         self.n_past += 1

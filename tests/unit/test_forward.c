@@ -75,6 +75,15 @@ static const struct {
     {"qwen3next, f16",
      {SHAPE("qwen3next", 4, 48, 4, 2, 50, 61), HYBRID(1, 3, 20, 2, 4), .n_rot = 8, .n_expert = 5, .n_expert_used = 2,
       .n_ff_expert = 30, .n_ff_shared = 22, .types = {TYPE_F16}, .n_types = 1, .seed = 18}},
+    {"lfm2", {SHAPE("lfm2", 3, 40, 5, 1, 50, 61), .n_conv = 3, .attention_interval = 3, .seed = 19}},
+    {"lfm2, two blocks of channels, q8_0",
+     {SHAPE("lfm2", 2, 160, 5, 5, 64, 61), .n_conv = 4, .attention_interval = 2, .types = {TYPE_Q8_0}, .n_types = 1,
+      .seed = 20}},
+    {"granitehybrid, q8_0 and f16",
+     {SHAPE("granitehybrid", 3, 64, 4, 2, 96, 61), HYBRID(2, 4, 32, 4, 3), .n_ssm_state = 10, .n_expert = 6,
+      .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 64, .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2,
+      .seed = 21}},
+    {"mamba2", {SHAPE("mamba2", 2, 40, 0, 0, 0, 61), HYBRID(1, 5, 14, 4, 0), .n_ssm_state = 18, .seed = 22}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CTX = 160 };
 

@@ -31,9 +31,10 @@ static Widths find_widths(const CpuWeights *weights) {
     Widths w = {.act = act_row_bytes(weights->output.act, weights->output.n_in)};
     for (int32_t i = 0; i < weights->base.model->hparams.n_layer; i++) {
         const CpuLayer *l = &weights->layers[i];
-        const PackedMatrix *all[17] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->router};
-        (void)delta_net_matrices(l, all + 11);
-        all[15] = &l->q_a, all[16] = &l->kv_a;
+        const PackedMatrix *all[13 + STATE_PRODUCTS_MAX] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                                            &l->gate, &l->up, &l->down, &l->router};
+        for (int k = 0; k < l->n_state_in; k++) all[13 + k] = &l->state_matrices[k];
+        all[11] = &l->q_a, all[12] = &l->kv_a;
         if (l->experts) all[8] = &l->experts[0].gate, all[9] = &l->experts[0].up, all[10] = &l->experts[0].down;
         for (size_t k = 0; k < sizeof all / sizeof *all; k++)
             if (all[k]) w.act = max_size(w.act, act_row_bytes(all[k]->act, all[k]->n_in));

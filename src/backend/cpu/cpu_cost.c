@@ -10,13 +10,19 @@
 #include <string.h>
 
 /* The matrices of a layer, in the order of a forward; N_KINDS stands for the output. A layer may lack some: they are empty. */
-static const size_t kinds[] = {offsetof(CpuLayer, q_a),         offsetof(CpuLayer, kv_a),
-                               offsetof(CpuLayer, q),           offsetof(CpuLayer, k),
-                               offsetof(CpuLayer, v),           offsetof(CpuLayer, delta_qkv),
-                               offsetof(CpuLayer, delta_z),     offsetof(CpuLayer, delta_beta),
-                               offsetof(CpuLayer, delta_alpha), offsetof(CpuLayer, delta_beta_alpha),
-                               offsetof(CpuLayer, o),           offsetof(CpuLayer, router),
-                               offsetof(CpuLayer, gate),        offsetof(CpuLayer, up),
+static const size_t kinds[] = {offsetof(CpuLayer, q_a),
+                               offsetof(CpuLayer, kv_a),
+                               offsetof(CpuLayer, q),
+                               offsetof(CpuLayer, k),
+                               offsetof(CpuLayer, v),
+                               offsetof(CpuLayer, state_matrices[0]),
+                               offsetof(CpuLayer, state_matrices[1]),
+                               offsetof(CpuLayer, state_matrices[2]),
+                               offsetof(CpuLayer, state_matrices[3]),
+                               offsetof(CpuLayer, o),
+                               offsetof(CpuLayer, router),
+                               offsetof(CpuLayer, gate),
+                               offsetof(CpuLayer, up),
                                offsetof(CpuLayer, down)};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -78,8 +84,8 @@ static double head_ops(const CpuLayer *l, PeakKind peak) {
 
 /* The recurrent state of a sequence. */
 static double state_bytes(const Model *m) {
-    const DeltaNetShape *d = &m->hparams.delta;
-    return (double)model_n_states(m) * (double)delta_n_values(d) * d->dim * sizeof(float);
+    const StateShape *d = &m->hparams.state;
+    return (double)model_n_states(m) * d->n_heads * (double)d->head_floats * sizeof(float);
 }
 
 void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
@@ -109,10 +115,10 @@ static const struct {
     const char *name;
     ForwardKind kind;
     int first, last;
-} products[] = {{"attn_qkv", FORWARD_QKV, 0, 9},
-                {"attn_output", FORWARD_O, 10, 10},
-                {"ffn_gate_up", FORWARD_GATE_UP, 11, 13},
-                {"ffn_down", FORWARD_DOWN, 14, 14},
+} products[] = {{"attn_qkv", FORWARD_QKV, 0, 8},
+                {"attn_output", FORWARD_O, 9, 9},
+                {"ffn_gate_up", FORWARD_GATE_UP, 10, 12},
+                {"ffn_down", FORWARD_DOWN, 13, 13},
                 {"output", FORWARD_OUTPUT, N_KINDS, N_KINDS}};
 enum { N_PRODUCTS = sizeof products / sizeof *products, PART_ATTENTION = N_PRODUCTS, PART_NORMS, N_PARTS };
 _Static_assert((int)N_PARTS == CPU_N_PARTS && (int)CPU_N_PARTS <= (int)COST_PARTS_MAX, "the parts of a forward");

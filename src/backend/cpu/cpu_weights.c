@@ -170,7 +170,7 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     return FR_OK;
 }
 
-enum { MATRICES_OF_LAYER = 15, MATRICES_OF_EXPERT = 3 };
+enum { MATRICES_OF_LAYER = 10 + STATE_PRODUCTS_MAX, MATRICES_OF_EXPERT = 3 };
 
 static int64_t n_experts(const LayerSpec *s) { return s->ffn == FFN_EXPERTS ? s->router->dims[1] : 0; }
 
@@ -217,6 +217,7 @@ static int load_heads(Loader *l, const LatentSpec *s, CpuLayer *layer) {
 /* Matrices in the order in which a forward reads them. */
 static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     bool has_experts = n_experts(s) > 0;
+    layer->n_state_in = layer_state_products(s, layer->state_in);
     const struct {
         const GgufTensor *from;
         PackedMatrix *to;
@@ -225,11 +226,10 @@ static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
                     {s->q, &layer->q},
                     {s->k, &layer->k},
                     {s->v, &layer->v},
-                    {s->delta.qkv, &layer->delta_qkv},
-                    {s->delta.z, &layer->delta_z},
-                    {s->delta.beta, &layer->delta_beta},
-                    {s->delta.alpha, &layer->delta_alpha},
-                    {s->delta.beta_alpha, &layer->delta_beta_alpha},
+                    {layer->state_in[0].m, &layer->state_matrices[0]},
+                    {layer->state_in[1].m, &layer->state_matrices[1]},
+                    {layer->state_in[2].m, &layer->state_matrices[2]},
+                    {layer->state_in[3].m, &layer->state_matrices[3]},
                     {s->o, &layer->o},
                     {has_experts ? s->shared_gate : s->gate, &layer->gate},
                     {has_experts ? s->shared_up : s->up, &layer->up},
@@ -246,11 +246,12 @@ static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
 }
 
 /* The taps of a convolution, each of all channels. */
-static int copy_conv(Loader *l, const DeltaNetSpec *d, CpuLayer *layer) {
-    int64_t n = delta_n_channels(&d->shape), n_conv = d->shape.n_conv;
+static int copy_conv(Loader *l, const float *conv, CpuLayer *layer) {
+    const StateShape *d = &l->w->base.model->hparams.state;
+    int64_t n = d->n_channels, n_conv = d->n_conv;
     layer->conv = mem_alloc((size_t)(n * n_conv) * sizeof *layer->conv);
     if (!layer->conv) return error_memory(l->err, "a convolution", (size_t)(n * n_conv) * sizeof *layer->conv);
-    for (int64_t i = 0; i < n * n_conv; i++) layer->conv[i % n_conv * n + i / n_conv] = d->conv[i];
+    for (int64_t i = 0; i < n * n_conv; i++) layer->conv[i % n_conv * n + i / n_conv] = conv[i];
     return FR_OK;
 }
 
@@ -261,8 +262,7 @@ static int load_layers(Loader *l) {
         l->w->layers[i].spec = &m->layers[i];
         l->w->layers[i].place = model_mixer_place(m, i);
         status = check_experts(m, i, l->err);
-        if (!status && m->layers[i].mixer == MIXER_DELTA_NET)
-            status = copy_conv(l, &m->layers[i].delta, &l->w->layers[i]);
+        if (!status && layer_has_state(&m->layers[i])) status = copy_conv(l, m->layers[i].conv, &l->w->layers[i]);
         if (!status) status = load_layer(l, &m->layers[i], &l->w->layers[i]);
     }
     return status;

@@ -6,16 +6,21 @@
 
 /* Recurrent states, and what a forward keeps of its rows for them (reference_states.c). */
 typedef struct RefStates {
-    DeltaNetShape shape;
-    int32_t n_layer;  /* that have a state; 0: all of the following is NULL */
-    double *conv;     /* [n_layer][n_states][n_conv - 1][channels] inputs of the last positions, the latest last */
-    double *matrices; /* [n_layer][n_states][n_value_heads][dim][dim] */
-    double *inputs;   /* [n_layer][max_rows][channels] of the rows since executor_forward */
-    double *gates;    /* [n_layer][max_rows][2 n_value_heads] beta and alpha, as their products give them */
-    double *z;        /* [max_rows][values] */
-    double *of_rows;  /* [max_rows][dim][dim] the state of one head after each row */
-    int32_t *path;    /* [max_rows] scratch */
+    StateShape shape;
+    int32_t n_layer; /* that have a state; 0: all of the following is NULL */
+    double *conv;    /* [n_layer][n_states][n_conv - 1][n_channels] inputs of the last positions, the latest last */
+    double *heads;   /* [n_layer][n_states][n_heads][head_floats] */
+    double *inputs;  /* [n_layer][max_rows][n_channels] of the rows since executor_forward */
+    double *gates;   /* [n_layer][max_rows][n_gates] as their products give them */
+    double *z;       /* [max_rows][n_values] */
+    double *of_rows; /* [max_rows][head_floats] the state of one head after each row */
+    int32_t *path;   /* [max_rows] scratch */
 } RefStates;
+
+/* Where the inputs of a row's convolution lie: its own last. NULL: before the first token. */
+typedef struct RefWindow {
+    const double *x[MODEL_MAX_CONV];
+} RefWindow;
 
 typedef struct RefContext {
     Context base;
@@ -68,7 +73,12 @@ void reference_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 /* Recurrent layers (reference_states.c): the memory; and of a layer that has c->normed: its output into c->delta. */
 int reference_states_open(RefContext *c, fr_error *err);
 void reference_states_close(RefContext *c);
-void reference_delta_net(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
+void reference_recurrent(const RefContext *c, int32_t layer, const RowPlace *rows, int32_t n_rows);
+/* What is special in the kinds of recurrent layers (reference_cells.c). The state of head h: to = from, moved on by one position;
+ * and what it reads, unless out is NULL. Then the values of a row [n_values], from what the heads read and the product z. */
+void reference_step(const StateShape *s, const LayerSpec *l, int32_t h, const RefWindow *w, const double *gates,
+                    const double *from, double *to, double *out);
+void reference_finish_values(const StateShape *s, const LayerSpec *l, double eps, const double *z, double *values);
 void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
 /* Attention by latents (reference_latent.c), from c->normed into c->delta; and parts of the ordinary one
  * (reference_forward.c). attend: of one query head of one row, q [head_dim], out [value_dim]; layer: its place in the cache. */

@@ -7,15 +7,16 @@
 
 #include <string.h>
 
-enum { LAYER_MATRICES = 16 };
+enum { LAYER_MATRICES = 11 + STATE_PRODUCTS_MAX };
 
 /* All matrices that a layer may have; NULL: it has none. */
 static void layer_matrices(const LayerSpec *l, const GgufTensor *out[LAYER_MATRICES]) {
-    const DeltaNetSpec *d = &l->delta;
-    const GgufTensor *const all[LAYER_MATRICES] = {
-        l->q,          l->k,    l->v,  l->o,    d->qkv,    d->z,           d->beta,      d->alpha,
-        d->beta_alpha, l->gate, l->up, l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
+    StateProduct of_state[STATE_PRODUCTS_MAX] = {0};
+    const GgufTensor *const all[] = {l->q,    l->k,      l->v,           l->o,         l->gate,       l->up,
+                                     l->down, l->router, l->shared_gate, l->shared_up, l->shared_down};
     memcpy(out, all, sizeof all);
+    (void)layer_state_products(l, of_state);
+    for (int k = 0; k < STATE_PRODUCTS_MAX; k++) out[11 + k] = of_state[k].m;
 }
 
 /* Bytes of all matrices of the layers, and of the LM head. */

@@ -11,7 +11,7 @@ static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
-    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), delta_n_values(&h->delta)));
+    *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), h->state.n_values));
     *widest = max_of(*widest, max_of(h->latent.q_rank, max_of(h->latent.plain_dim, latent_values_dim(h))));
     for (int32_t i = 0; i < h->n_layer; i++)
         if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
@@ -33,7 +33,7 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->normed, rows * h->n_embd, sizeof(double)},
         {&c->q, 2 * rows * q_dim, sizeof(double)}, /* with gates, before they are taken out */
         {&c->output_gates, rows * q_dim, sizeof(double)},
-        {&c->attended, rows * max_of(q_dim, delta_n_values(&h->delta)), sizeof(double)},
+        {&c->attended, rows * max_of(q_dim, h->state.n_values), sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
         {&c->v, rows * kv_dim, sizeof(double)},
         {&c->queries, rows * latent_query_dim(h), sizeof(double)},

@@ -216,9 +216,9 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     norm_rows(c, l->attn_norm, n_rows);
     square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
-    if (l->mixer == MIXER_DELTA_NET) {
-        reference_delta_net(c, layer, rows, n_rows);
-        square_inputs(c, l, INPUT_DELTA_O, c->attended, delta_n_values(&l->delta.shape), n_rows);
+    if (layer_has_state(l)) {
+        reference_recurrent(c, layer, rows, n_rows);
+        square_inputs(c, l, INPUT_STATE_O, c->attended, c->model->hparams.state.n_values, n_rows);
     } else if (l->mixer == MIXER_LATENT) {
         reference_latent_attention(c, l, layer, rows, n_rows);
     } else {
@@ -351,7 +351,7 @@ void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
         const LayerSpec *l = &c->model->layers[layer];
         mix(c, l, layer, rows, n_rows);
-        feed_forward(c, l, n_rows);
+        if (l->ffn != FFN_NONE) feed_forward(c, l, n_rows);
     }
     if (c->squares) c->squares->n_rows += n_rows;
     write_results(c, rows, n_rows);
