@@ -349,15 +349,12 @@ static void expect_caught(const char *model, const Golden *g, const char *what) 
     if (!(error > 10 * TIGHT)) fail_msg("%s: nobody would notice; the error is %.3e", what, error);
 }
 
-/* Each tensor of a layer that only gpt-oss has, and one of the experts' matrices, with its halves exchanged. */
-static void swapped_halves_are_caught(const struct Case *c, const Golden *g) {
-    static const char *const tensors[] = {"attn_q.bias",        "attn_output.bias",   "attn_sinks.weight",
-                                          "ffn_gate_inp.bias",  "ffn_gate_exps.bias", "ffn_up_exps.bias",
-                                          "ffn_down_exps.bias", "ffn_up_exps.weight", "ffn_down_exps.weight"};
+/* Each tensor, of layer 1, with its halves exchanged. */
+static void swapped_halves_are_caught(const struct Case *c, const Golden *g, const char *const *tensors) {
     char path[600], bad[600];
     model_path(c, path, sizeof path);
     snprintf(bad, sizeof bad, "%s/swapped.gguf", cli_rig_folder());
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+    for (size_t i = 0; tensors[i]; i++) {
         ModelPatch p;
         char name[64], kept[4];
         model_patch_open(&p, path);
@@ -380,13 +377,61 @@ static void a_wrong_gpt_oss_is_caught(void **state) {
     struct Case c = *case_named("gpt-oss-f32");
     Golden g = read_golden(c.name);
     char path[600];
-    swapped_halves_are_caught(&c, &g);
+    /* What only gpt-oss has, and some of the experts' matrices. */
+    static const char *const tensors[] = {
+        "attn_q.bias",      "attn_output.bias",   "attn_sinks.weight",  "ffn_gate_inp.bias",    "ffn_gate_exps.bias",
+        "ffn_up_exps.bias", "ffn_down_exps.bias", "ffn_up_exps.weight", "ffn_down_exps.weight", NULL};
+    swapped_halves_are_caught(&c, &g, tensors);
     for (int by = -1; by <= 1; by += 2) {
         c.m.window = case_named("gpt-oss-f32")->m.window + by;
         model_path(&c, path, sizeof path);
         expect_caught(path, &g, by < 0 ? "a window of one token less" : "a window of one token more");
     }
     json_decref(g.file);
+}
+
+/* The rotated part of the keys, its components moved on by one: the first pair then is made of the first and the last. */
+static void a_moved_rotation_is_caught(const struct Case *c, const Golden *g) {
+    char path[600], bad[600];
+    model_path(c, path, sizeof path);
+    snprintf(bad, sizeof bad, "%s/moved.gguf", cli_rig_folder());
+    ModelPatch p;
+    model_patch_open(&p, path);
+    size_t row = (size_t)c->m.n_embd * sizeof(float), n = (size_t)c->m.n_rot;
+    char *at = (char *)model_patch_tensor(&p, "blk.1.attn_kv_a_mqa.weight") + (size_t)c->m.kv_rank * row,
+         *kept = malloc(row);
+    assert_non_null(kept);
+    memcpy(kept, at, row);
+    memmove(at, at + row, (n - 1) * row);
+    memcpy(at + (n - 1) * row, kept, row);
+    free(kept);
+    model_patch_write(&p, bad);
+    model_patch_close(&p);
+    expect_caught(bad, g, "rotated components off by one");
+}
+
+static void a_wrong_deepseek2_is_caught(void **state) {
+    (void)state;
+    static const char *const tensors[] = {"attn_q_a_norm.weight",  "attn_q_b.weight",     "attn_kv_a_mqa.weight",
+                                          "attn_kv_a_norm.weight", "attn_k_b.weight",     "attn_v_b.weight",
+                                          "exp_probs_b.bias",      "ffn_up_shexp.weight", NULL},
+                             *const both[] = {"attn_kv_b.weight", NULL};
+    const struct Case *grouped = case_named("deepseek2-groups-f32"), *joined = case_named("deepseek2-joined-f32");
+    struct Case wrong[4] = {*grouped, *grouped, *grouped, *grouped};
+    static const char *const what[4] = {"groups ignored", "one group more", "another YaRN factor of scores",
+                                        "weights of experts not divided"};
+    Golden g = read_golden(grouped->name), g_joined = read_golden(joined->name);
+    swapped_halves_are_caught(grouped, &g, tensors);
+    swapped_halves_are_caught(joined, &g_joined, both);
+    a_moved_rotation_is_caught(grouped, &g);
+    wrong[0].m.n_groups = 0, wrong[1].m.n_groups_used++, wrong[2].m.yarn_log_multiplier = 0.0707;
+    wrong[3].m.divides_by_chosen = false;
+    for (int i = 0; i < 4; i++) {
+        char path[600];
+        model_path(&wrong[i], path, sizeof path);
+        expect_caught(path, &g, what[i]);
+    }
+    json_decref(g.file), json_decref(g_joined.file);
 }
 
 /* ---- greedy texts --------------------------------------------------------------------------------------- */
@@ -445,6 +490,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(logits_are_the_stored_ones),
         cmocka_unit_test(greedy_texts_are_the_stored_ones),
         cmocka_unit_test(a_wrong_gpt_oss_is_caught),
+        cmocka_unit_test(a_wrong_deepseek2_is_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
