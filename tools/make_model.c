@@ -410,11 +410,6 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_f32(w, arch_key(p, "logit_scale", key), 2);
 }
 
-bool plan_has_attention(const ModelPlan *p, int64_t layer) {
-    if (!plan_is(p, RECURRENT)) return true;
-    return p->attention_interval && (layer + 1) % p->attention_interval == 0;
-}
-
 /* A list where some layers have a recurrent state, but for the architectures that name an interval. */
 static void set_kv_heads(GgufWriter *w, const ModelPlan *p) {
     char key[96];

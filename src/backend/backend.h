@@ -131,6 +131,8 @@ typedef struct CostWork {
     double kv_bytes_per_key;        /* of one earlier token; read once where rows share their sequence */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
     double attention_ops;           /* of one row and one earlier token, in float */
+    double window_share;            /* of both: layers with a window */
+    int32_t window;                 /* tokens that these see at most */
 } CostWork;
 
 /* The inputs of the matrices of each layer. */
@@ -239,6 +241,9 @@ int backend_find(const char *name, const Backend **out, fr_error *err);
 
 /* To what the inputs of matrices of block types are rounded: "q16", "q8", or "exact". */
 const char *weights_activations(const Weights *w);
+
+/* For backends whose logits are floats in memory: *logits has room for n rows from now on, of which *max_logits is the most so far. */
+int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err);
 
 /* NULL is fine for each. */
 void weights_close(Weights *w);

@@ -36,8 +36,9 @@ int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n);
 int32_t request_drafts_limit_behind(const fr_request *r, const fr_request *reader);
 /* The drafters take over what a sequence holds of r's first n tokens. */
 void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n);
-/* The sequence of an entry of the prefix cache holds what the drafters keep of r's first n tokens. */
-void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n);
+/* The sequence of an entry of the prefix cache holds what the drafters keep of r's first n tokens. same_behind: of the token
+ * behind them the entry knows that it is r's. */
+void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool same_behind);
 /* Counts the nodes of r->tree by their tags (fr_stats.counters). The first n_emitted nodes of the accepted path became
  * part of the text. */
 void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64_t n_emitted);

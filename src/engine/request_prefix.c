@@ -73,11 +73,12 @@ void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n) {
     }
 }
 
-void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n) {
+void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool same_behind) {
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         Drafter *drafter = d->shared->drafter;
         if (!d->is_active || !drafter->class->n_held || d->shared == &d->own) continue;
-        int32_t n_held = n_held_of(d, d->sequence, n);
+        int32_t most = drafter->class->needs_hidden && !same_behind ? n - 1 : n,
+                n_held = n_held_of(d, d->sequence, most);
         if (n_held > n_held_of(d, sequence, INT32_MAX))
             drafter->class->take_over(drafter, d->sequence, sequence, n_held);
     }

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/kv_policy.h"
+#include "engine/prompt_marks.h"
 #include "engine/prompt_plan.h"
 #include "engine/request.h"
 #include "engine/request_drafts.h"
@@ -89,9 +90,7 @@ static void commit_prompt(fr_request *r) {
         request_embedding_add(r, executor_hidden(e->executor, r->first_row + i));
     for (int32_t i = 0; i < r->n_step_rows; i++) rows[i] = r->first_row + i;
     executor_commit(e->executor, r->sequence, rows, r->n_step_rows);
-    done += r->n_step_rows;
-    if (done == r->n_context - 1)
-        executor_sequence_mark(e->executor, r->sequence, done - done % e->options.kv_page_size);
+    prompt_marks_set(r, done, done + r->n_step_rows);
 }
 
 /* Counts, for each depth that the path reached: was there a child to accept, and was one accepted? */

@@ -10,9 +10,11 @@
 NODE is a folder where `npm install node-llama-cpp` was run: llama.cpp, through llama_cpp.mjs.
 
 The forward below is written from the papers and the GGUF specification, in double precision and as plainly as can be, and shares
-nothing with forerun. It reads weights exactly as they are stored and rounds nothing on the way. Before its values are stored, they
+nothing with forerun. It reads weights exactly as they are stored (those of the types with lists of points by ggml's own
+dequantisation) and rounds nothing on the way. Before its values are stored, they
 are held against llama.cpp's.
 """
+import ctypes
 import json
 import math
 import os
@@ -209,7 +211,33 @@ def mxfp4(b):
     return [2.0 ** (b[0] - 127) * FP4[q] for q in nibbles(b[1:17])]
 
 
+def nvfp4(b):
+    out = []
+    for i, e in enumerate(b[:4]):
+        scale = (e & 7) / 8 * 2.0**-6 if e < 8 else (1 + (e & 7) / 8) * 2.0 ** ((e >> 3) - 7)
+        q = b[4 + 8 * i : 12 + 8 * i]
+        out += [scale * FP4[x & 15] for x in q] + [scale * FP4[x >> 4] for x in q]
+    return out
+
+
+def by_ggml(name):
+    def decode(b):
+        numbers = (ctypes.c_float * 256)()
+        getattr(by_ggml.library, "dequantize_row_" + name)(bytes(b), numbers, ctypes.c_int64(256))
+        return list(numbers)
+
+    return decode
+
+
 TYPES = {
+    16: (256, 66, by_ggml("iq2_xxs")),
+    17: (256, 74, by_ggml("iq2_xs")),
+    18: (256, 98, by_ggml("iq3_xxs")),
+    19: (256, 50, by_ggml("iq1_s")),
+    21: (256, 110, by_ggml("iq3_s")),
+    22: (256, 82, by_ggml("iq2_s")),
+    29: (256, 56, by_ggml("iq1_m")),
+    40: (64, 36, nvfp4),
     10: (256, 84, q2_k),
     11: (256, 110, q3_k),
     20: (32, 18, iq4_nl),
@@ -652,6 +680,7 @@ def prompt_of(name, n_vocab):
 
 
 def make_logits(folder, node):
+    by_ggml.library = ctypes.CDLL(os.path.join(node, "node_modules/@node-llama-cpp/linux-x64/bins/linux-x64/libggml-base.so"))
     for file in sorted(f for f in os.listdir(folder) if f.endswith(".gguf") and not f.startswith("bpe-")):
         name, path = file[: -len(".gguf")], os.path.join(folder, file)
         model = Model(path)

@@ -198,7 +198,7 @@ static void unfit_files_are_refused_by_name(void **state) {
 
 #define SMALL(a) .arch = a, .n_embd = 24, .n_head = 4, .n_head_kv = 2, .n_ff = 40, .n_vocab = 33, .seed = 1
 
-enum { QWEN35MOE, LFM2, GRANITE };
+enum { QWEN, LFM2, GRANITE, N_RECURRENT };
 static const RandomModel recurrent[] = {{SMALL("qwen35moe"), .n_layer = 4, .n_expert = 3, .n_expert_used = 2,
                                          .n_ff_expert = 8, .n_ff_shared = 10, .n_key_heads = 2, .n_value_heads = 4,
                                          .delta_dim = 6, .n_conv = 3, .attention_interval = 2},
@@ -213,23 +213,25 @@ static const struct {
     const char *says;
     int n_layer, of; /* of: `recurrent` */
 } hybrid_changes[] = {
-    {{.what = NOTHING}, FR_OK, "", 4},
-    {U32("qwen35moe.nextn_predict_layers", 1), FR_OK, "", 3}, /* the last has attention, as such layers have */
-    {U32("qwen35moe.nextn_predict_layers", 4), FR_ERR_FORMAT, "nextn_predict_layers is 4, but", 0},
-    {NO_KEY("qwen35moe.feed_forward_length"), FR_OK, "", 4},
-    {U32("qwen35moe.full_attention_interval", 4), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0},
-    {NO_KEY("qwen35moe.full_attention_interval"), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0},
-    {U32("qwen35moe.ssm.conv_kernel", 4), FR_ERR_FORMAT, "ssm_conv1d.weight has the wrong shape", 0},
-    {U32("qwen35moe.ssm.conv_kernel", 17), FR_ERR_FORMAT, "ssm.conv_kernel is 17, but", 0},
-    {U32("qwen35moe.ssm.state_size", 513), FR_ERR_FORMAT, "ssm.state_size is 513, but", 0},
-    {U32("qwen35moe.ssm.group_count", 3), FR_ERR_FORMAT, "ssm.time_step_rank is 4, but must lie between 3 and 3", 0},
-    {U32("qwen35moe.ssm.inner_size", 25), FR_ERR_FORMAT, "ssm.inner_size is 25, but must lie between 24 and 24", 0},
-    {NO_KEY("qwen35moe.ssm.group_count"), FR_ERR_FORMAT, "ssm.group_count is missing", 0},
-    {NO_TENSOR("blk.0.ssm_a"), FR_ERR_FORMAT, "tensor blk.0.ssm_a is missing", 0},
-    {NO_TENSOR("blk.2.post_attention_norm.weight"), FR_ERR_FORMAT, "post_attention_norm.weight is missing", 0},
+    {{.what = NOTHING}, FR_OK, "", 4, QWEN},
+    {U32("qwen35moe.nextn_predict_layers", 1), FR_OK, "", 3, QWEN}, /* the last has attention, as such layers have */
+    {U32("qwen35moe.nextn_predict_layers", 4), FR_ERR_FORMAT, "nextn_predict_layers is 4, but", 0, QWEN},
+    {NO_KEY("qwen35moe.feed_forward_length"), FR_OK, "", 4, QWEN},
+    {U32("qwen35moe.full_attention_interval", 4), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0, QWEN},
+    {NO_KEY("qwen35moe.full_attention_interval"), FR_ERR_FORMAT, "tensor blk.1.attn_qkv.weight is missing", 0, QWEN},
+    {U32("qwen35moe.ssm.conv_kernel", 4), FR_ERR_FORMAT, "ssm_conv1d.weight has the wrong shape", 0, QWEN},
+    {U32("qwen35moe.ssm.conv_kernel", 17), FR_ERR_FORMAT, "ssm.conv_kernel is 17, but", 0, QWEN},
+    {U32("qwen35moe.ssm.state_size", 513), FR_ERR_FORMAT, "ssm.state_size is 513, but", 0, QWEN},
+    {U32("qwen35moe.ssm.group_count", 3), FR_ERR_FORMAT, "ssm.time_step_rank is 4, but must lie between 3 and 3", 0,
+     QWEN},
+    {U32("qwen35moe.ssm.inner_size", 25), FR_ERR_FORMAT, "ssm.inner_size is 25, but must lie between 24 and 24", 0,
+     QWEN},
+    {NO_KEY("qwen35moe.ssm.group_count"), FR_ERR_FORMAT, "ssm.group_count is missing", 0, QWEN},
+    {NO_TENSOR("blk.0.ssm_a"), FR_ERR_FORMAT, "tensor blk.0.ssm_a is missing", 0, QWEN},
+    {NO_TENSOR("blk.2.post_attention_norm.weight"), FR_ERR_FORMAT, "post_attention_norm.weight is missing", 0, QWEN},
     {SHAPE("blk.1.attn_q.weight", 24, 24, 0), FR_ERR_FORMAT, "attn_q.weight has the wrong shape: 24 x 24 where 24 x 48",
-     0},
-    {SHAPE("blk.0.ssm_dt.bias", 5, 0, 0), FR_ERR_FORMAT, "ssm_dt.bias has the wrong shape", 0},
+     0, QWEN},
+    {SHAPE("blk.0.ssm_dt.bias", 5, 0, 0), FR_ERR_FORMAT, "ssm_dt.bias has the wrong shape", 0, QWEN},
     {{.what = NOTHING}, FR_OK, "", 3, LFM2},
     {U32("lfm2.shortconv.l_cache", 1), FR_ERR_FORMAT, "shortconv.l_cache is 1, but", 0, LFM2},
     {NO_KEY("lfm2.shortconv.l_cache"), FR_ERR_FORMAT, "shortconv.l_cache is missing", 0, LFM2},
@@ -423,8 +425,8 @@ static void refused_memory_is_an_error_and_no_leak(void **state) {
     rich.rope_factors = rich.biases = true;
     rich.arch = "qwen3";
     refuse_memory(&rich, &backend_cpu);
-    refuse_memory(&recurrent[QWEN35MOE], &backend_cpu);
-    refuse_memory(&recurrent[QWEN35MOE], &backend_reference);
+    for (int i = 0; i < N_RECURRENT; i++) refuse_memory(&recurrent[i], &backend_cpu);
+    refuse_memory(&recurrent[QWEN], &backend_reference);
 }
 
 /* The forward takes no memory: with every allocation refused it runs as before. */
@@ -453,7 +455,7 @@ static void run_without_memory(const RandomModel *of) {
 static void a_forward_allocates_nothing(void **state) {
     (void)state;
     run_without_memory(&sound);
-    run_without_memory(&recurrent[QWEN35MOE]);
+    for (int i = 0; i < N_RECURRENT; i++) run_without_memory(&recurrent[i]);
 }
 
 static void too_many_slots_are_refused(void **state) {

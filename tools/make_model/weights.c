@@ -165,13 +165,6 @@ static TensorType matrix_type(const ModelPlan *p, bool more_bits, int64_t row_n)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-bool plan_is(const ModelPlan *plan, const char *list) {
-    size_t n = strlen(plan->arch);
-    for (const char *at = list; (at = strstr(at, plan->arch)); at += n)
-        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0')) return true;
-    return false;
-}
-
 /* n_rows rows in all, of n matrices one behind the other. */
 static Filler *add_pile(Weights *all, GgufWriter *w, const char *name, TensorType type, int64_t row_n, int64_t n_rows,
                         int64_t n) {

@@ -194,15 +194,7 @@ void cpu_context_close(Context *context) {
 
 int cpu_reserve_logits(Context *context, int32_t n, fr_error *err) {
     CpuContext *c = (CpuContext *)context;
-    size_t bytes = SIZE_MAX;
-    if (n <= c->max_logits) return FR_OK;
-    float *logits = size_mul((size_t)n * sizeof *logits, (size_t)c->model->hparams.n_vocab, &bytes) ? mem_alloc(bytes)
-                                                                                                    : NULL;
-    if (!logits) return error_memory(err, "the logits of a forward", bytes);
-    mem_free(c->logits);
-    c->logits = logits;
-    c->max_logits = n;
-    return FR_OK;
+    return backend_reserve_logits(&c->logits, &c->max_logits, c->model->hparams.n_vocab, n, err);
 }
 
 const float *cpu_read(Context *context, ResultKind kind, int32_t i) {

@@ -97,6 +97,9 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
                             (double)kv_row_bytes(kv_type, h->head_dim);
     out->attention_ops = 2.0 * h->n_head * (double)(h->head_dim + hparams_value_dim(h)) *
                          model_n_attention(weights->model);
+    out->window = model_window(weights->model);
+    out->window_share = (double)model_n_mixers(weights->model, MIXER_WINDOW) /
+                        fmax(1, model_n_attention(weights->model));
     out->ops_per_row[PEAK_F32] += 2 * state_bytes(weights->model); /* 8 for each of its floats */
     for (int32_t i = 0; i < h->n_layer; i++)
         for (int kind = 0; kind < N_KINDS + (i == 0); kind++) {
@@ -179,8 +182,8 @@ static CostPart describe_attention(const CpuWeights *w, KvType kv_type, const Ma
     cpu_work(&w->base, kv_type, &work);
     CostPart p = {.name = "attention",
                   .n_layers = w->base.model->hparams.n_layer,
-                  .bytes = (n_context + n_rows) * work.kv_bytes_per_key,
-                  .ops = work.attention_ops * n_rows * cost_keys_of_row(n_rows, n_context)};
+                  .bytes = cost_keys_seen(&work, n_context + n_rows) * work.kv_bytes_per_key,
+                  .ops = work.attention_ops * n_rows * cost_keys_seen(&work, cost_keys_of_row(n_rows, n_context))};
     p.bytes += state_bytes(w->base.model), p.ops += 2 * state_bytes(w->base.model) * n_rows;
     p.floor_s = floor_of(speed, p.bytes, p.ops, PEAK_F32);
     return p;

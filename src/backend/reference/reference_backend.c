@@ -121,7 +121,10 @@ static void work(const Weights *w, KvType kv_type, CostWork *out) {
     *out = (CostWork){.weight_bytes = (double)w->bytes,
                       .kv_bytes_per_key = 2.0 * model_n_attention(w->model) * (double)hparams_kv_dim(h) *
                                           sizeof(double),
-                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(w->model)};
+                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(w->model),
+                      .window = model_window(w->model),
+                      .window_share = (double)model_n_mixers(w->model, MIXER_WINDOW) /
+                                      (model_n_attention(w->model) ? model_n_attention(w->model) : 1)};
 }
 
 static int parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,
