@@ -14,6 +14,14 @@
 
 enum {
     OPT_ARCH = 256,
+    OPT_KV_RANK,
+    OPT_Q_RANK,
+    OPT_ROPE_DIM,
+    OPT_VALUE_DIM,
+    OPT_DENSE_LAYERS,
+    OPT_EXPERT_GROUPS,
+    OPT_EXPERT_GROUPS_USED,
+    OPT_SIGMOID_ROUTER,
     OPT_LAYERS,
     OPT_DIM,
     OPT_HEADS,
@@ -50,7 +58,7 @@ static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
      "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss, qwen35, "
-     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2",
+     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2",
      0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
     {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
@@ -78,6 +86,14 @@ static const struct argp_option options[] = {
      "Every so many-th layer of a model with recurrent layers has attention (4; mamba2: none)", 0},
     {"mtp", OPT_MTP, "N", 0,
      "qwen35, qwen35moe, qwen3next: layers for multi-token prediction behind the others, for the drafter mtp (0)", 0},
+    {"kv-rank", OPT_KV_RANK, "N", 0, "deepseek2: width of the latent that is cached (dim / 4)", 0},
+    {"q-rank", OPT_Q_RANK, "N", 0, "and of the one that queries are made of (none)", 0},
+    {"rope-dim", OPT_ROPE_DIM, "N", 0, "and of the part of a head that is rotated (--head-dim / 3, even)", 0},
+    {"value-dim", OPT_VALUE_DIM, "N", 0, "and of a value head (--head-dim less --rope-dim)", 0},
+    {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2: leading layers without experts (1)", 0},
+    {"expert-groups", OPT_EXPERT_GROUPS, "N", 0, "deepseek2: groups of experts (none)", 0},
+    {"expert-groups-used", OPT_EXPERT_GROUPS_USED, "N", 0, "of which a token uses N (half)", 0},
+    {"sigmoid-router", OPT_SIGMOID_ROUTER, NULL, 0, "deepseek2: sigmoids with a bias choose experts, as in V3", 0},
     {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
@@ -183,6 +199,14 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_SSM_STATE: p->ssm_state = whole_number(state, arg, 512); return 0;
     case OPT_ATTENTION_EVERY: p->attention_interval = whole_number(state, arg, 1000); return 0;
     case OPT_MTP: p->n_nextn = whole_number(state, arg, 8); return 0;
+    case OPT_KV_RANK: p->kv_rank = whole_number(state, arg, 4096); return 0;
+    case OPT_Q_RANK: p->q_rank = whole_number(state, arg, 4096); return 0;
+    case OPT_ROPE_DIM: p->rope_dim = whole_number(state, arg, 4096); return 0;
+    case OPT_VALUE_DIM: p->value_dim = whole_number(state, arg, 4096); return 0;
+    case OPT_DENSE_LAYERS: p->n_dense = whole_number(state, arg, 1000); return 0;
+    case OPT_EXPERT_GROUPS: p->n_groups = whole_number(state, arg, 512); return 0;
+    case OPT_EXPERT_GROUPS_USED: p->n_groups_used = whole_number(state, arg, 512); return 0;
+    case OPT_SIGMOID_ROUTER: p->has_sigmoid_router = true; return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
@@ -194,15 +218,16 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 static int complete_experts(ModelPlan *p, fr_error *err) {
-    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next") && !p->n_experts) p->n_experts = 8;
-    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid"))
+    if (plan_is(p, "qwen2moe qwen3moe gpt-oss qwen35moe qwen3next deepseek2") && !p->n_experts) p->n_experts = 8;
+    if (p->n_experts && !plan_is(p, "llama qwen2moe qwen3moe gpt-oss qwen35moe qwen3next granitehybrid deepseek2"))
         return error_set(err, FR_ERR_ARGUMENT,
-                         "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe, qwen3next "
-                         "and granitehybrid do",
+                         "architecture %s has no experts; llama, qwen2moe, qwen3moe, gpt-oss, qwen35moe, qwen3next, "
+                         "granitehybrid and deepseek2 do",
                          p->arch);
     if (!p->n_experts) return FR_OK;
     if (!p->n_experts_used) p->n_experts_used = p->n_experts > 1 ? 2 : 1;
     if (!p->expert_ffn) p->expert_ffn = p->ffn_dim;
+    if (plan_is(p, "deepseek2") && !p->shared_ffn) p->shared_ffn = p->expert_ffn;
     if (plan_is(p, "qwen2moe qwen35moe qwen3next granitehybrid") && !p->shared_ffn) p->shared_ffn = p->ffn_dim;
     if (p->n_experts_used > p->n_experts)
         return error_set(err, FR_ERR_ARGUMENT, "a token cannot use %lld of %lld experts", (long long)p->n_experts_used,
@@ -243,6 +268,38 @@ static int complete_mamba2(ModelPlan *p, fr_error *err) {
                      (long long)p->ssm_groups);
 }
 
+static int complete_latent(ModelPlan *p, fr_error *err) {
+    bool is_latent = plan_is(p, "deepseek2");
+    if (!is_latent && (p->kv_rank || p->q_rank || p->rope_dim || p->value_dim || p->n_dense || p->n_groups ||
+                       p->n_groups_used || p->has_sigmoid_router))
+        return error_set(err, FR_ERR_ARGUMENT, "architecture %s has no latent attention; deepseek2 does", p->arch);
+    if (!is_latent) return FR_OK;
+    if (!p->kv_rank) p->kv_rank = p->dim >= 8 ? p->dim / 4 : 1;
+    if (!p->rope_dim) p->rope_dim = p->head_dim < 6 ? 2 : p->head_dim / 6 * 2;
+    if (p->rope_dim % 2 || p->rope_dim >= p->head_dim)
+        return error_set(err, FR_ERR_ARGUMENT, "--rope-dim must be even and less than --head-dim, which is %lld",
+                         (long long)p->head_dim);
+    if (!p->value_dim) p->value_dim = p->head_dim - p->rope_dim;
+    if (!p->n_dense) p->n_dense = 1;
+    if (p->n_groups && !p->n_groups_used) p->n_groups_used = (p->n_groups + 1) / 2;
+    p->n_kv_heads = 1;
+    return FR_OK;
+}
+
+/* What was completed by then are the experts. */
+static int check_groups(const ModelPlan *p, fr_error *err) {
+    if (p->shared_ffn && plan_is(p, "deepseek2") && p->shared_ffn % p->expert_ffn)
+        return error_set(err, FR_ERR_ARGUMENT, "--shared-ffn must be a multiple of --expert-ffn, which is %lld",
+                         (long long)p->expert_ffn);
+    if (!p->n_groups) return FR_OK;
+    bool fits = p->n_experts % p->n_groups == 0 && p->n_groups_used <= p->n_groups &&
+                p->n_groups_used * (p->n_experts / p->n_groups) >= p->n_experts_used;
+    if (fits) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "%lld of %lld groups of %lld experts do not hold the %lld that a token uses",
+                     (long long)p->n_groups_used, (long long)p->n_groups, (long long)p->n_experts,
+                     (long long)p->n_experts_used);
+}
+
 /* What was not given gets its default; then the whole shape is checked. */
 static int complete(ModelPlan *p, fr_error *err) {
     bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 lfm2 " HYBRIDS);
@@ -257,7 +314,8 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
     if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
     if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
-    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss " RECURRENT))
+    if (!plan_is(p,
+                 "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss deepseek2 " RECURRENT))
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
@@ -269,7 +327,9 @@ static int complete(ModelPlan *p, fr_error *err) {
                          (long long)p->head_dim);
     int status = complete_delta_net(p, err);
     if (!status) status = complete_mamba2(p, err);
-    return status ? status : complete_experts(p, err);
+    if (!status) status = complete_latent(p, err);
+    if (!status) status = complete_experts(p, err);
+    return status ? status : check_groups(p, err);
 }
 
 static void set_string(GgufWriter *w, const char *key, const char *v) { gguf_set_string(w, key, v, strlen(v)); }
@@ -282,7 +342,7 @@ static const char *arch_key(const ModelPlan *p, const char *name, char key[96]) 
 static void set_rope(GgufWriter *w, const ModelPlan *p) {
     char key[96];
     gguf_set_f32(w, arch_key(p, "rope.freq_base", key), (float)p->rope_base);
-    uint32_t n_rot = (uint32_t)p->head_dim;
+    uint32_t n_rot = (uint32_t)(p->rope_dim ? p->rope_dim : p->head_dim);
     if (plan_is(p, HYBRIDS) && n_rot % 8 == 0) n_rot /= 4;
     gguf_set_u32(w, arch_key(p, "rope.dimension_count", key), n_rot);
     const int32_t pairs = (int32_t)n_rot / 2, sections[4] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
@@ -294,6 +354,23 @@ static void set_rope(GgufWriter *w, const ModelPlan *p) {
         gguf_set_u32(w, arch_key(p, "rope.scaling.original_context_length", key), (uint32_t)p->rope_original);
 }
 
+static void set_latent_keys(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
+    gguf_set_u32(w, arch_key(p, "attention.q_lora_rank", key), (uint32_t)p->q_rank);
+    gguf_set_u32(w, arch_key(p, "attention.kv_lora_rank", key), (uint32_t)p->kv_rank);
+    gguf_set_u32(w, arch_key(p, "attention.key_length_mla", key), (uint32_t)p->head_dim);
+    gguf_set_u32(w, arch_key(p, "attention.value_length_mla", key), (uint32_t)p->value_dim);
+    gguf_set_u32(w, arch_key(p, "leading_dense_block_count", key), (uint32_t)p->n_dense);
+    gguf_set_u32(w, arch_key(p, "expert_shared_count", key), (uint32_t)(p->shared_ffn / p->expert_ffn));
+    gguf_set_u32(w, arch_key(p, "expert_gating_func", key), p->has_sigmoid_router ? 2 : 1);
+    gguf_set_f32(w, arch_key(p, "expert_weights_scale", key), p->has_sigmoid_router ? 2.5f : 1.0f);
+    gguf_set_bool(w, arch_key(p, "expert_weights_norm", key), p->has_sigmoid_router);
+    if (p->rope_scaling == ROPE_YARN) gguf_set_f32(w, arch_key(p, "rope.scaling.yarn_log_multiplier", key), 0.1f);
+    if (!p->n_groups) return;
+    gguf_set_u32(w, arch_key(p, "expert_group_count", key), (uint32_t)p->n_groups);
+    gguf_set_u32(w, arch_key(p, "expert_group_used_count", key), (uint32_t)p->n_groups_used);
+}
+
 static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
     char key[96];
     if (p->n_experts) {
@@ -301,7 +378,9 @@ static void set_arch_keys(GgufWriter *w, const ModelPlan *p) {
         gguf_set_u32(w, arch_key(p, "expert_used_count", key), (uint32_t)p->n_experts_used);
         gguf_set_u32(w, arch_key(p, "expert_feed_forward_length", key), (uint32_t)p->expert_ffn);
     }
-    if (p->shared_ffn) gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
+    if (p->kv_rank) set_latent_keys(w, p);
+    if (p->shared_ffn && !p->kv_rank)
+        gguf_set_u32(w, arch_key(p, "expert_shared_feed_forward_length", key), (uint32_t)p->shared_ffn);
     if (p->window) gguf_set_u32(w, arch_key(p, "attention.sliding_window", key), (uint32_t)p->window);
     if (plan_is(p, "lfm2")) gguf_set_u32(w, arch_key(p, "shortconv.l_cache", key), PLAN_SHORT_CONV);
     if (plan_is(p, MAMBAS)) {
@@ -359,8 +438,9 @@ static void set_keys(GgufWriter *w, const ModelPlan *p) {
     gguf_set_u32(w, arch_key(p, "feed_forward_length", key), is_mamba2 ? 0 : (uint32_t)p->ffn_dim);
     gguf_set_u32(w, arch_key(p, "attention.head_count", key), is_mamba2 ? 0 : (uint32_t)p->n_heads);
     set_kv_heads(w, p);
-    gguf_set_u32(w, arch_key(p, "attention.key_length", key), (uint32_t)p->head_dim);
-    gguf_set_u32(w, arch_key(p, "attention.value_length", key), (uint32_t)p->head_dim);
+    int64_t key_dim = p->kv_rank ? p->kv_rank + p->rope_dim : p->head_dim;
+    gguf_set_u32(w, arch_key(p, "attention.key_length", key), (uint32_t)key_dim);
+    gguf_set_u32(w, arch_key(p, "attention.value_length", key), (uint32_t)(p->kv_rank ? p->kv_rank : p->head_dim));
     gguf_set_f32(w, arch_key(p, "attention.layer_norm_rms_epsilon", key),
                  strcmp(p->arch, "llama") == 0 ? 1e-5f : 1e-6f);
     gguf_set_u32(w, arch_key(p, "vocab_size", key), (uint32_t)p->n_vocab);

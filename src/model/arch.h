@@ -36,7 +36,7 @@ const char *arch_names(ArchNames *out);
 
 extern const Architecture arch_llama, arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe, arch_gemma2, arch_gemma3,
     arch_phi3, arch_smollm3, arch_granite, arch_qwen35, arch_qwen35moe, arch_qwen3next, arch_gpt_oss, arch_lfm2,
-    arch_granitehybrid, arch_mamba2;
+    arch_granitehybrid, arch_mamba2, arch_deepseek2;
 
 /* ---- for arch_NAME.c ------------------------------------------------------------------------------ */
 
@@ -55,6 +55,9 @@ int arch_matrix(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, 
                 const GgufTensor **out);
 int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                          const GgufTensor **out); /* [n_expert][n_out][n_in] */
+int arch_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, int64_t n,
+                  const GgufTensor **out); /* [n][n_out][n_in] */
+bool arch_has(const ArchReader *r, int32_t i_layer, const char *name);
 int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                const float **out); /* [n_out][n_in] as floats */
 int arch_vector(ArchReader *r, int32_t i_layer, const char *name, int64_t n, bool optional, const float **out);
@@ -73,6 +76,9 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
 void arch_expert_keys(KeyReader *r, Hparams *h);
 /* Rows [first, first + n) of a matrix, as a matrix of its own. */
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out);
+/* Matrices of the model's own, [n][n_out][n_in], to be filled by the caller; `name` is for messages. */
+int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
+                      const GgufTensor **out, void **data);
 /* Models some of whose layers have a recurrent state: their keys, the layers without a feed-forward part but its norm
  * (arch_delta_net.c). beta_alpha: the two are one matrix. */
 void arch_delta_keys(KeyReader *r, Hparams *h);

@@ -182,7 +182,7 @@ int hparams_read(Hparams *h, const Gguf *g, fr_error *err) {
     if (h->n_head % h->n_head_kv)
         return error_set(err, FR_ERR_FORMAT, "%s: %d heads cannot share %d key-value heads evenly", path, h->n_head,
                          h->n_head_kv);
-    if (value_dim != h->head_dim)
+    if (value_dim != h->head_dim && !h->latent.rank)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: value heads of %d beside key heads of %d are not supported",
                          path, value_dim, h->head_dim);
     const GgufTensor *embd = gguf_find_tensor(g, "token_embd.weight");

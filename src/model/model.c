@@ -120,19 +120,52 @@ int arch_table(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, i
     return take_floats(r, full.text, n_in, n_out, false, out);
 }
 
+int arch_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out, int64_t n,
+                  const GgufTensor **out) {
+    TensorName full = name_in_layer(i_layer, name);
+    return take_shaped(r, full.text, n_in, n_out, n, false, out);
+}
+
 int arch_expert_matrices(ArchReader *r, int32_t i_layer, const char *name, int64_t n_in, int64_t n_out,
                          const GgufTensor **out) {
+    return arch_matrices(r, i_layer, name, n_in, n_out, r->m->hparams.n_expert, out);
+}
+
+bool arch_has(const ArchReader *r, int32_t i_layer, const char *name) {
     TensorName full = name_in_layer(i_layer, name);
-    return take_shaped(r, full.text, n_in, n_out, r->m->hparams.n_expert, false, out);
+    return gguf_find_tensor(r->m->gguf, full.text) != NULL;
+}
+
+/* NULL: there is no memory. */
+static GgufTensor *new_view(ArchReader *r) {
+    struct ModelMemory *memory = r->m->memory;
+    fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS);
+    if (!memory->views) memory->views = mem_calloc((size_t)r->m->hparams.n_layer * MAX_VIEWS, sizeof *memory->views);
+    return memory->views ? &memory->views[memory->n_views++] : NULL;
+}
+
+int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
+                      const GgufTensor **out, void **data) {
+    struct ModelMemory *memory = r->m->memory;
+    GgufTensor *view = new_view(r);
+    size_t row_bytes;
+    if (!tensor_type_row_bytes(type, n_in, &row_bytes))
+        return error_set(r->err, FR_ERR_FORMAT, "%s: tensor %s is not whole blocks", gguf_path(r->m->gguf), name);
+    fr_assert(memory->n_vectors < gguf_n_tensors(r->m->gguf)); /* a file has more tensors than become vectors */
+    float *own = view ? mem_calloc((size_t)(n_out * n), row_bytes) : NULL;
+    if (!own) return error_memory(r->err, name, (size_t)(n_out * n) * row_bytes);
+    memory->vectors[memory->n_vectors++] = own;
+    *view = (GgufTensor){.name = name, .type = type, .n_dims = 3, .dims = {n_in, n_out, n, 1}, .data = own};
+    view->bytes = (size_t)(n_out * n) * row_bytes;
+    *out = view, *data = own;
+    return FR_OK;
 }
 
 int arch_matrix_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {
-    struct ModelMemory *memory = r->m->memory;
     size_t row_bytes = t->bytes / (size_t)t->dims[1];
-    fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS && first + n <= t->dims[1]);
-    if (!memory->views) memory->views = mem_calloc((size_t)r->m->hparams.n_layer * MAX_VIEWS, sizeof *memory->views);
-    if (!memory->views) return error_memory(r->err, "parts of matrices", sizeof *memory->views);
-    GgufTensor *view = &memory->views[memory->n_views++];
+    GgufTensor *view = new_view(r);
+    fr_assert(first + n <= t->dims[1]);
+    if (!view) return error_memory(r->err, "parts of matrices", sizeof *view);
     *view = *t;
     view->dims[1] = n, view->bytes = (size_t)n * row_bytes;
     view->data = (const char *)t->data + (size_t)first * row_bytes;

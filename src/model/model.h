@@ -19,6 +19,7 @@
 typedef enum MixerKind {
     MIXER_ATTENTION, /* every earlier position is visible */
     MIXER_WINDOW,    /* the last `window` positions are, the row's own included */
+    MIXER_LATENT,    /* every earlier position is, by a latent that all heads share (LatentSpec) */
     /* None is: a state sums them up. */
     MIXER_DELTA_NET,  /* DeltaNetSpec */
     MIXER_MAMBA2,     /* Mamba2Spec */
@@ -53,6 +54,25 @@ typedef struct DeltaNetSpec {
     const float *dt, *a;            /* [n_value_heads] */
     const float *norm;              /* [dim] of each value head */
 } DeltaNetSpec;
+
+/* Multi-head latent attention (arXiv 2405.04434). What is cached of a position is c = norm(latent), of which every head has
+ * its keys and values, and one rotated key for all heads:
+ *
+ *     [latent, r]   = Wkv_a n                            n = norm(input)
+ *     [q_h, p_h]    = Wq n, or Wq norm(Wq_a n)           of each head: plain_dim components, then n_rot that are rotated
+ *     score_h       = (Wk_b_h q_h)' c_t + rope(p_h)' rope(r_t)
+ *     output        = Wo [Wv_b_h sum over t of softmax(score_h)_t c_t]
+ *
+ * The key of head h would be Wk_b_h' c and its value Wv_b_h c; multiplied with the query and with what was read instead
+ * ("absorbed"), neither is ever computed for an earlier position. */
+typedef struct LatentSpec {
+    const GgufTensor *q_a;  /* [q_rank][n_embd]; NULL: queries are made of the input itself */
+    const float *q_a_norm;  /* [q_rank] */
+    const GgufTensor *kv_a; /* [rank + n_rot][n_embd] */
+    const float *kv_a_norm; /* [rank] */
+    const GgufTensor *k_b;  /* [n_head][rank][plain_dim] */
+    const GgufTensor *v_b;  /* [n_head][value_dim][rank] */
+} LatentSpec;
 
 /* Of value head h: the head of its queries and keys, and its places in the rows of beta_alpha. */
 static inline int32_t delta_key_head(const DeltaNetSpec *d, int32_t h) {
@@ -126,6 +146,7 @@ typedef struct LayerSpec {
     const float *q_norm, *k_norm;          /* [head_dim], of each head */
     const float *sinks;                    /* [n_head] a logit that joins each head's softmax and carries no value */
     const float *post_attn_norm;           /* [n_embd] of what attention adds to the residual stream */
+    LatentSpec latent; /* MIXER_LATENT: of what stands above it, attn_norm, attn_scale, o and q of plain_dim + n_rot */
     /* Of layers with a recurrent state, which of what stands above have attn_norm and o alone: */
     const float *conv; /* [channels][n_conv], the row's own position last */
     DeltaNetSpec delta;
@@ -146,6 +167,13 @@ typedef struct LayerSpec {
     const float *gate_bias, *up_bias, *down_bias; /* [n_expert] of n_ff, n_ff and n_embd */
     int32_t n_expert_used;
     bool keeps_probabilities; /* the weights of the chosen are their probabilities among all; false: they sum to 1 */
+    RouterGate router_gate;   /* probabilities are a softmax over all experts, or a sigmoid of each */
+    const float
+        *choice_bias; /* [n_expert] added to probabilities where experts are chosen, not where they are weighted */
+    /* Experts are chosen in the best groups alone, by their two greatest (probability + bias), or by the greatest probability
+     * of a softmax; 0: among all. */
+    int32_t n_groups, n_groups_used;
+    float expert_scale;                                      /* of the weights; 0: 1 */
     const GgufTensor *shared_gate, *shared_up, *shared_down; /* an expert that every row passes */
     const float *shared_router; /* [n_embd] its weight is 1 / (1 + exp(-router . x)); NULL: 1 */
 } LayerSpec;

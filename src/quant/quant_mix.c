@@ -239,7 +239,7 @@ TensorType quant_mix_type(const QuantMix *mix, const QuantShape *shape, const Gg
     const char *name;
     if (is_small && is_head(shape, t)) return type_of_head(mix->type);
     if (!split_name(t->name, &layer, &name)) layer = 0, name = t->name;
-    if (strcmp(mix->name, "MXFP4_MOE") == 0) return t->dims[2] > 1 ? TYPE_MXFP4 : mix->type;
+    if (strcmp(mix->name, "MXFP4_MOE") == 0) return strstr(t->name, "_exps.") ? TYPE_MXFP4 : mix->type;
     TensorType type = mix->type;
     for (size_t i = 0; i < sizeof rules / sizeof *rules && type == mix->type; i++)
         if (strcmp(rules[i].mix, mix->name) == 0 && is_matrix(name, rules[i].matrix) && is_for(rules[i].only, shape) &&

@@ -358,6 +358,52 @@ class DeltaNet:
         return product(self.out, out)
 
 
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, equations 37 to 47) as written: keys and values of every head are
+    made of the latents of all positions; nothing is absorbed."""
+
+    def __init__(self, g, arch, i, eps):
+        key = lambda name, default=None: g.keys.get(f"{arch}.{name}", default)
+        rows = lambda name: g.rows(f"blk.{i}.{name}.weight")
+        self.eps, self.n_head, self.rank = eps, key("attention.head_count"), key("attention.kv_lora_rank")
+        self.rope = Rope(g, arch, None)
+        self.n_rot = self.rope.n
+        self.n_key = key("attention.key_length_mla") or key("attention.key_length")
+        self.n_value = key("attention.value_length_mla") or key("attention.value_length")
+        self.n_plain = self.n_key - self.n_rot
+        self.q, self.q_a, self.kv_a, self.out = rows("attn_q_b") or rows("attn_q"), rows("attn_q_a"), rows("attn_kv_a_mqa"), rows("attn_output")
+        self.q_norm, self.kv_norm = rows("attn_q_a_norm"), rows("attn_kv_a_norm")[0]
+        both, n = rows("attn_kv_b"), self.n_plain + self.n_value
+        if both:
+            self.make_key = [both[h * n : h * n + self.n_plain] for h in range(self.n_head)]  # [plain][rank] of each head
+            self.make_value = [both[h * n + self.n_plain : (h + 1) * n] for h in range(self.n_head)]
+        else:
+            k, v, r = rows("attn_k_b"), rows("attn_v_b"), self.rank
+            self.make_key = [[list(column) for column in zip(*k[h * r : (h + 1) * r])] for h in range(self.n_head)]
+            self.make_value = [v[h * self.n_value : (h + 1) * self.n_value] for h in range(self.n_head)]
+        self.scale = 1 / math.sqrt(self.n_key)
+        m = key("rope.scaling.yarn_log_multiplier")
+        if m:  # mscale_all_dim of the models' config: rotation without a factor, scores with one
+            self.rope.magnitude = 1.0
+            self.scale *= (1 + m * math.log(key("rope.scaling.factor"))) ** 2
+        self.past = []  # by position: the keys of all heads, the values of all heads
+
+    def run(self, x, position):
+        latent = product(self.kv_a, x)
+        c, rotated = rms_norm(latent[: self.rank], self.kv_norm, self.eps), self.rope.turn(latent[self.rank :], position)
+        self.past.append(([product(w, c) + rotated for w in self.make_key], [product(w, c) for w in self.make_value]))
+        q = product(self.q, rms_norm(product(self.q_a, x), self.q_norm[0], self.eps) if self.q_a else x)
+        out = []
+        for h in range(self.n_head):
+            query = q[h * self.n_key : (h + 1) * self.n_key]
+            query = query[: self.n_plain] + self.rope.turn(query[self.n_plain :], position)
+            scores = [self.scale * dot(query, keys[h]) for keys, _ in self.past]
+            weights = [math.exp(s - max(scores)) for s in scores]
+            total = math.fsum(weights)
+            out += [dot(weights, [values[h][d] for _, values in self.past]) / total for d in range(self.n_value)]
+        return product(self.out, out)
+
+
 class Mamba2:
     """Mamba-2 (Dao, Gu 2024) as its reference implementation has it: S = exp(A dt) S + dt x B', y = S C + D x; the norm of a group
     of heads follows the gate."""
@@ -430,6 +476,9 @@ class Model:
         self.attn_cap = extra("attn_logit_softcapping", 0)
         self.attn_scale = extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
         self.n_expert_used = extra("expert_used_count", 0)
+        self.expert_scale, self.expert_norm = extra("expert_weights_scale", 1.0), extra("expert_weights_norm", False)
+        self.n_groups, self.n_groups_used = extra("expert_group_count", 1), extra("expert_group_used_count", 1)
+        self.has_sigmoid_router = extra("expert_gating_func", 1) == 2
         window, n_layer = extra("attention.sliding_window", 0), key("block_count")
         has_window = {"gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True}.get(self.arch, lambda i: False)
         local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
@@ -450,6 +499,9 @@ class Model:
                 layer["recurrent"] = DeltaNet(g, self.arch, i, self.eps)
             elif g.rows(f"blk.{i}.shortconv.conv.weight"):
                 layer["recurrent"] = ShortConv(g, i)
+            if self.arch == "deepseek2":
+                layer["latent"] = LatentAttention(g, self.arch, i, self.eps)
+                layer["choice_bias"] = self.vector(f"blk.{i}.exp_probs_b.bias")
             fused = None if "recurrent" in layer else g.rows(f"blk.{i}.attn_qkv.weight")
             if fused:  # Phi-3: queries, keys and values; gate and up
                 n_q, n_kv = self.n_head * self.head_dim, self.n_head_kv * self.head_dim
@@ -529,6 +581,25 @@ class Model:
         gate, up = [min(v, 7.0) for v in part("gate", x)], [max(-7.0, min(v, 7.0)) for v in part("up", x)]
         return part("down", [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in zip(gate, up)])
 
+    def deepseek_experts(self, layer, x):
+        """DeepSeek-V2 (softmax; the groups with the greatest expert) and V3 (sigmoid and bias; the groups whose two greatest are)."""
+        logits = product(layer["router"], x)
+        if self.has_sigmoid_router:
+            p = [1 / (1 + math.exp(-v)) for v in logits]
+        else:
+            p = [math.exp(v - max(logits)) for v in logits]
+            p = [v / math.fsum(p) for v in p]
+        score = [a + b for a, b in zip(p, layer["choice_bias"] or [0.0] * len(p))]
+        n = len(p) // self.n_groups
+        groups = [sorted(score[g * n : (g + 1) * n], reverse=True)[: 2 if self.has_sigmoid_router else 1] for g in range(self.n_groups)]
+        best = sorted(range(self.n_groups), key=lambda g: -sum(groups[g]))[: self.n_groups_used]
+        chosen = sorted((e for e in range(len(p)) if e // n in best), key=lambda e: -score[e])[: self.n_expert_used]
+        total = math.fsum(p[e] for e in chosen) if self.expert_norm else 1
+        out = self.gated(layer["gate_shexp"], layer["up_shexp"], layer["down_shexp"], x)
+        for e in chosen:
+            out = [a + self.expert_scale * p[e] / total * b for a, b in zip(out, self.gated_expert(layer, e, x))]
+        return out
+
     def experts(self, layer, x):
         """Qwen2-MoE weights the chosen by their probabilities among all experts, the others by those among the chosen."""
         logits = product(layer["router"], x)
@@ -549,6 +620,8 @@ class Model:
         return out
 
     def feed_forward(self, layer, x):
+        if layer["router"] and self.arch == "deepseek2":
+            return self.deepseek_experts(layer, x)
         return self.experts(layer, x) if layer["router"] else self.gated(layer["ffn_gate"], layer["ffn_up"], layer["ffn_down"], x)
 
     def add(self, x, y, norm):
@@ -560,7 +633,12 @@ class Model:
         x = [self.embedding_scale * v for v in self.embedding[token]]
         for layer in self.layers:
             normed = rms_norm(x, layer["attn_norm.weight"], self.eps)
-            y = layer["recurrent"].run(normed) if "recurrent" in layer else self.attention(layer, normed, self.n_past)
+            if "recurrent" in layer:
+                y = layer["recurrent"].run(normed)
+            elif "latent" in layer:
+                y = layer["latent"].run(normed, self.n_past)
+            else:
+                y = self.attention(layer, normed, self.n_past)
             x = self.add(x, y, layer["post_attention_norm.weight"])
             if not layer["ffn_norm.weight"]:
                 continue

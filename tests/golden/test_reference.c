@@ -35,6 +35,9 @@ typedef struct Case {
 #define HYBRID(keys, values, dim, conv, interval) \
     .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
 
+#define LATENT(q, kv, plain, rot, value) \
+    .q_rank = q, .kv_rank = kv, .plain_dim = plain, .n_rot = rot, .value_dim = value
+
 static const Case cases[] = {
     {"one head, tiny", {SHAPE("llama", 1, 8, 1, 1, 7, 33), .seed = 1}},
     {"head_dim 8", {SHAPE("llama", 2, 64, 8, 2, 100, 301), .seed = 2}},
@@ -101,6 +104,24 @@ static const Case cases[] = {
     {"gpt-oss, mxfp4",
      {SHAPE("gpt-oss", 2, 64, 4, 2, 96, 300), .n_expert = 8, .n_expert_used = 2, .n_ff_expert = 96, .window = 7,
       TYPE(TYPE_MXFP4), .seed = 51}},
+    {"deepseek2, lite",
+     {SHAPE("deepseek2", 3, 64, 5, 1, 90, 300), LATENT(0, 36, 10, 6, 14), .n_dense = 1, .n_expert = 7,
+      .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 48, .rope_scaling = "yarn", .rope_factor = 40,
+      .rope_n_ctx_orig = 64, .yarn_log_multiplier = 0.0707, .seed = 60}},
+    {"deepseek2, groups",
+     {SHAPE("deepseek2", 3, 64, 11, 1, 90, 300), LATENT(30, 44, 20, 10, 16), .n_dense = 1, .n_expert = 12,
+      .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 24, .n_groups = 4, .n_groups_used = 2,
+      .has_sigmoid_router = true, .divides_by_chosen = true, .expert_scale = 2.5, .seed = 61}},
+    {"deepseek2, groups of a softmax",
+     {SHAPE("deepseek2", 2, 64, 4, 1, 90, 300), LATENT(12, 20, 7, 2, 5), .n_expert = 12, .n_expert_used = 4,
+      .n_ff_expert = 24, .n_ff_shared = 24, .n_groups = 6, .n_groups_used = 3, .expert_scale = 2, .seed = 62}},
+    {"deepseek2, dense, joined, q8_0",
+     {SHAPE("deepseek2", 2, 64, 12, 1, 96, 300), LATENT(0, 64, 24, 8, 8), .joins_kv_b = true, TYPE(TYPE_Q8_0),
+      .seed = 63}},
+    {"deepseek2, q8_0 and f16",
+     {SHAPE("deepseek2", 2, 64, 4, 1, 96, 300), LATENT(32, 64, 32, 16, 32), .n_dense = 1, .n_expert = 8,
+      .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 64, .has_sigmoid_router = true, .expert_scale = 0.5,
+      .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 64}},
     {"q2_k", {SHAPE("llama", 2, 256, 8, 2, 512, 301), TYPE(TYPE_Q2_K), .seed = 52}},
     {"q3_k", {SHAPE("qwen2", 2, 256, 8, 4, 256, 301), TYPE(TYPE_Q3_K), .seed = 53}},
     {"iq4_nl", {SHAPE("llama", 2, 64, 8, 2, 96, 301), TYPE(TYPE_IQ4_NL), .seed = 54}},

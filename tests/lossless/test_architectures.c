@@ -15,6 +15,8 @@
     .arch = a, .n_layer = layers, .n_embd = embd, .n_head = heads, .n_head_kv = kv, .n_ff = ff, .n_vocab = 300
 #define HYBRID(keys, values, dim, conv, interval) \
     .n_key_heads = keys, .n_value_heads = values, .delta_dim = dim, .n_conv = conv, .attention_interval = interval
+#define LATENT(q, kv, plain, rot, value) \
+    .q_rank = q, .kv_rank = kv, .plain_dim = plain, .n_rot = rot, .value_dim = value
 #define EXPERTS(n, used, ff) .n_expert = n, .n_expert_used = used, .n_ff_expert = ff
 
 static const RandomModel models[] = {
@@ -42,6 +44,11 @@ static const RandomModel models[] = {
     {SHAPE("mamba2", 3, 48, 0, 0, 0), HYBRID(2, 6, 16, 4, 0), .n_ssm_state = 12, .seed = 47},
     {SHAPE("gpt-oss", 3, 64, 4, 2, 96), EXPERTS(7, 3, 32), .head_dim = 24, .window = 7, .types = {TYPE_MXFP4},
      .n_types = 1, .seed = 12},
+    {SHAPE("deepseek2", 3, 48, 5, 1, 70), LATENT(0, 36, 10, 6, 14), .n_dense = 1, EXPERTS(7, 3, 22), .n_ff_shared = 44,
+     .seed = 14},
+    {SHAPE("deepseek2", 2, 64, 4, 1, 96), LATENT(32, 64, 32, 16, 32), .n_dense = 1, EXPERTS(8, 2, 32),
+     .n_ff_shared = 64, .n_groups = 4, .n_groups_used = 2, .has_sigmoid_router = true, .divides_by_chosen = true,
+     .expert_scale = 2.5, .types = {TYPE_Q8_0}, .n_types = 1, .seed = 15},
 };
 enum { N_MODELS = sizeof models / sizeof *models, N_TOKENS = 40, N_PROMPT = 24 };
 

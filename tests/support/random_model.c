@@ -77,6 +77,38 @@ static bool is_one_of(const char *name, const char *list) {
     return false;
 }
 
+/* Latent attention: what its essay in model.h calls by these names. */
+static void add_latent(Maker *k, int32_t i) {
+    const RandomModel *m = k->m;
+    const int64_t key_dim = m->plain_dim + m->n_rot, values = (int64_t)m->n_head * m->value_dim;
+    const double gain = m->tied ? 1.6 : 1.0, in = gain / sqrt(m->n_embd), of_latent = gain / sqrt(m->kv_rank);
+    const struct {
+        const char *name;
+        int64_t n_in, n_out, n; /* n_out 0: a vector */
+        double std;
+        bool wanted;
+    } tensors[] = {
+        {"attn_q_a.weight", m->n_embd, m->q_rank, 1, in, m->q_rank > 0},
+        {"attn_q_a_norm.weight", m->q_rank, 0, 1, 0.1, m->q_rank > 0},
+        {"attn_q_b.weight", m->q_rank, m->n_head * key_dim, 1, 2 * gain / sqrt(m->q_rank), m->q_rank > 0},
+        {"attn_q.weight", m->n_embd, m->n_head * key_dim, 1, 2 * in, m->q_rank == 0},
+        {"attn_kv_a_mqa.weight", m->n_embd, m->kv_rank + m->n_rot, 1, in, true},
+        {"attn_kv_a_norm.weight", m->kv_rank, 0, 1, 0.1, true},
+        {"attn_k_b.weight", m->plain_dim, m->kv_rank, m->n_head, of_latent, !m->joins_kv_b},
+        {"attn_v_b.weight", m->kv_rank, m->value_dim, m->n_head, of_latent, !m->joins_kv_b},
+        {"attn_kv_b.weight", m->kv_rank, (int64_t)m->n_head * (m->plain_dim + m->value_dim), 1, of_latent,
+         m->joins_kv_b},
+        {"attn_output.weight", values, m->n_embd, 1, 2 * gain / sqrt((double)values), true},
+    };
+    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
+        if (!tensors[t].wanted) continue;
+        if (tensors[t].n_out) add_matrices(k, name, tensors[t].n_in, tensors[t].n_out, tensors[t].n, tensors[t].std);
+        else add_vector(k, name, tensors[t].n_in, 1, tensors[t].std);
+    }
+}
+
 static bool has_attention(const RandomModel *m, int32_t i_layer) {
     return m->n_conv == 0 || (m->attention_interval && (i_layer + 1) % m->attention_interval == 0);
 }
@@ -91,7 +123,8 @@ static void add_layer(Maker *k, int32_t i) {
     bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe"),
          norms = is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2");
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
-    bool experts = m->n_expert > 0, shared = m->n_ff_shared > 0, nextn = i >= m->n_layer;
+    bool latent = m->kv_rank > 0, experts = m->n_expert > 0 && i >= m->n_dense;
+    bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0, nextn = i >= m->n_layer;
     bool hybrid = is_one_of(m->arch, "qwen35 qwen35moe qwen3next"), attention = nextn || has_attention(m, i);
     bool delta = hybrid && !attention, fused_gates = is_one_of(m->arch, "qwen3next"),
          mamba = !attention && is_one_of(m->arch, "granitehybrid mamba2"),
@@ -108,16 +141,17 @@ static void add_layer(Maker *k, int32_t i) {
         int64_t n; /* matrices; 0: one; -1: a table, always F32 */
     } tensors[] = {
         {"attn_norm.weight", m->n_embd, 0, 1, 0.1, true, 0},
-        {"attn_q.weight", m->n_embd, hybrid ? 2 * q_dim : q_dim, 0, in, !fused && attention, 0},
-        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused && attention, 0},
-        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused && attention, 0},
+        {"attn_q.weight", m->n_embd, hybrid ? 2 * q_dim : q_dim, 0, in, !fused && attention && !latent, 0},
+        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent, 0},
+        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent, 0},
         {"attn_qkv.weight", m->n_embd, q_dim + 2 * kv_dim, 0, in, fused, 0},
         {"attn_q.bias", q_dim, 0, 0, 0.3, biases, 0},
         {"attn_k.bias", kv_dim, 0, 0, 0.3, biases, 0},
         {"attn_v.bias", kv_dim, 0, 0, 0.3, biases, 0},
         {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && attention, 0},
         {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && attention, 0},
-        {"attn_output.weight", q_dim, m->n_embd, 0, (hybrid ? 2 : 1) * gain / sqrt((double)q_dim), attention, 0},
+        {"attn_output.weight", q_dim, m->n_embd, 0, (hybrid ? 2 : 1) * gain / sqrt((double)q_dim), attention && !latent,
+         0},
         {"attn_qkv.weight", m->n_embd, n_channels, 0, in, delta, 0},
         {"attn_gate.weight", m->n_embd, n_values, 0, in, delta, 0},
         {"ssm_beta.weight", m->n_embd, m->n_value_heads, 0, in, delta && !fused_gates, 0},
@@ -160,14 +194,17 @@ static void add_layer(Maker *k, int32_t i) {
         {"ffn_gate_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_up_shexp.weight", m->n_embd, m->n_ff_shared, 0, in, shared, 0},
         {"ffn_down_shexp.weight", m->n_ff_shared, m->n_embd, 0, gain / sqrt(m->n_ff_shared), shared, 0},
-        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared && !is_one_of(m->arch, "granitehybrid"), 0},
+        {"ffn_gate_inp_shexp.weight", m->n_embd, 0, 0, in, shared && !latent && !is_one_of(m->arch, "granitehybrid"),
+         0},
         {"nextn.eh_proj.weight", 2 * (int64_t)m->n_embd, m->n_embd, 0, 0.7 * in, nextn, 0},
         {"nextn.enorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
         {"nextn.hnorm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
         {"nextn.shared_head_norm.weight", m->n_embd, 0, 1, 0.2, nextn, 0},
         {"nextn.embed_tokens.weight", m->n_embd, m->n_vocab, 0, 0.5, nextn && m->nextn_head, 0},
         {"nextn.shared_head_head.weight", m->n_embd, m->n_vocab, 0, 2.8 / sqrt(m->n_embd), nextn && m->nextn_head, 0},
+        {"exp_probs_b.bias", m->n_expert, 0, 0, 0.2, experts && m->has_sigmoid_router, 0},
     };
+    if (latent) add_latent(k, i);
     for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.%s", i, tensors[t].name);
@@ -209,6 +246,27 @@ static void set_sections(Maker *k, int32_t n_pairs) {
     gguf_set_i32s(k->w, key, sections, 4);
 }
 
+static void set_latent_keys(Maker *k) {
+    const RandomModel *m = k->m;
+    char key[128];
+    set_key_u32(k, "attention.q_lora_rank", m->q_rank);
+    set_key_u32(k, "attention.kv_lora_rank", m->kv_rank);
+    set_key_u32(k, "attention.key_length", m->joins_kv_b ? m->plain_dim + m->n_rot : m->kv_rank + m->n_rot);
+    set_key_u32(k, "attention.value_length", m->joins_kv_b ? m->value_dim : m->kv_rank);
+    if (!m->joins_kv_b) set_key_u32(k, "attention.key_length_mla", m->plain_dim + m->n_rot);
+    if (!m->joins_kv_b) set_key_u32(k, "attention.value_length_mla", m->value_dim);
+    if (m->yarn_log_multiplier > 0) set_key_f32(k, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier);
+    set_key_u32(k, "leading_dense_block_count", m->n_expert ? m->n_dense : m->n_layer);
+    if (!m->n_expert) return;
+    set_key_u32(k, "expert_shared_count", m->n_ff_shared / m->n_ff_expert);
+    set_key_u32(k, "expert_gating_func", m->has_sigmoid_router ? 2 : 1);
+    if (m->expert_scale > 0) set_key_f32(k, "expert_weights_scale", m->expert_scale);
+    snprintf(key, sizeof key, "%s.expert_weights_norm", m->arch);
+    gguf_set_bool(k->w, key, m->divides_by_chosen);
+    if (m->n_groups) set_key_u32(k, "expert_group_count", m->n_groups);
+    if (m->n_groups) set_key_u32(k, "expert_group_used_count", m->n_groups_used);
+}
+
 /* Odd values, so that one that is not read is noticed. */
 static void set_arch_keys(Maker *k) {
     const RandomModel *m = k->m;
@@ -217,7 +275,8 @@ static void set_arch_keys(Maker *k) {
         set_key_u32(k, "expert_used_count", m->n_expert_used);
         set_key_u32(k, "expert_feed_forward_length", m->n_ff_expert);
     }
-    if (m->n_ff_shared) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
+    if (m->n_ff_shared && !m->kv_rank) set_key_u32(k, "expert_shared_feed_forward_length", m->n_ff_shared);
+    if (m->kv_rank) set_latent_keys(k);
     if (m->window) set_key_u32(k, "attention.sliding_window", m->window);
     if (m->n_conv && is_one_of(m->arch, "lfm2")) set_key_u32(k, "shortconv.l_cache", m->n_conv);
     if (m->n_conv && is_one_of(m->arch, "granitehybrid mamba2")) {
@@ -260,7 +319,7 @@ static void set_kv_heads(Maker *k) {
     char key[64];
     int32_t *heads = keep(k, calloc((size_t)m->n_layer, sizeof *heads));
     if (!is_one_of(m->arch, "lfm2 granitehybrid")) {
-        if (m->n_head) set_key_u32(k, "attention.head_count_kv", m->n_head_kv);
+        if (m->n_head) set_key_u32(k, "attention.head_count_kv", m->joins_kv_b ? m->n_head : m->n_head_kv);
         return;
     }
     for (int32_t i = 0; i < m->n_layer; i++) heads[i] = has_attention(m, i) ? m->n_head_kv : 0;

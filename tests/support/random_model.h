@@ -31,6 +31,15 @@ typedef struct RandomModel {
     int32_t attention_interval; /* likewise: every so many-th layer has attention; 0: none */
     int32_t n_nextn;            /* qwen35, qwen35moe, qwen3next: layers for multi-token prediction, behind the others */
     bool nextn_head;            /* these with an embedding and an LM head of their own */
+    int32_t kv_rank, q_rank;    /* deepseek2: of latents; q_rank 0: queries are made of the input */
+    int32_t plain_dim, value_dim; /* of a head: components that are not rotated (n_rot more are); of values */
+    bool joins_kv_b;              /* attn_kv_b and lengths of heads, as in older files */
+    double yarn_log_multiplier;   /* 0: not in the file */
+    int32_t n_dense;              /* leading layers without experts */
+    bool has_sigmoid_router;      /* with a bias of choices; false: a softmax */
+    bool divides_by_chosen;       /* weights of experts sum to 1 before expert_scale */
+    double expert_scale;          /* 0: not in the file */
+    int32_t n_groups, n_groups_used;
     uint64_t seed;
 } RandomModel;
 

@@ -12,6 +12,10 @@ typedef struct ModelPlan {
     int64_t n_experts, n_experts_used, expert_ffn, shared_ffn, window;                 /* 0: none */
     int64_t delta_key_heads, delta_heads, delta_dim, attention_interval; /* of recurrent layers; 0: there are none */
     int64_t ssm_heads, ssm_groups, ssm_dim, ssm_state;                   /* of Mamba-2 */
+    int64_t kv_rank, q_rank, rope_dim,
+        value_dim; /* of latent attention; head_dim has both parts of a key; q_rank 0: none */
+    int64_t n_dense, n_groups, n_groups_used; /* likewise: leading layers without experts; groups of experts, 0: none */
+    bool has_sigmoid_router;
     int64_t n_nextn;  /* layers for multi-token prediction, behind the n_layers others */
     const char *type; /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
     bool tied;        /* the output matrix is the embedding */

@@ -250,6 +250,33 @@ static void add_short_conv(Weights *all, GgufWriter *w, int64_t l) {
     add_matrix(all, w, in_layer(name, l, "shortconv.out_proj.weight"), p->dim, p->dim, 1, false);
 }
 
+static void add_head_matrices(Weights *all, GgufWriter *w, const char *name, int64_t columns, int64_t rows,
+                              double std) {
+    int64_t n = all->plan->n_heads;
+    Filler *f = add_pile(all, w, name, matrix_type(all->plan, false, columns), columns, rows * n, n);
+    f->std = (float)std;
+}
+
+/* A key is attn_k_b' times a latent, whose numbers are of size 1: so its deviation is 1.7 over the root of their number. */
+static void add_latent_attention(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    int64_t plain = p->head_dim - p->rope_dim, q = p->n_heads * p->head_dim, values = p->n_heads * p->value_dim;
+    char name[64];
+    add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
+    if (p->q_rank) {
+        add_matrix(all, w, in_layer(name, l, "attn_q_a.weight"), p->dim, p->q_rank, 1, false);
+        add_vector(all, w, in_layer(name, l, "attn_q_a_norm.weight"), p->q_rank, 1, 0.1);
+    }
+    add_matrix(all, w, in_layer(name, l, p->q_rank ? "attn_q_b.weight" : "attn_q.weight"),
+               p->q_rank ? p->q_rank : p->dim, q, 1.7, false);
+    add_matrix(all, w, in_layer(name, l, "attn_kv_a_mqa.weight"), p->dim, p->kv_rank + p->rope_dim, 1.7, false);
+    add_vector(all, w, in_layer(name, l, "attn_kv_a_norm.weight"), p->kv_rank, 1, 0.1);
+    add_head_matrices(all, w, in_layer(name, l, "attn_k_b.weight"), plain, p->kv_rank, 1.7 / sqrt((double)p->kv_rank));
+    add_head_matrices(all, w, in_layer(name, l, "attn_v_b.weight"), p->kv_rank, p->value_dim,
+                      1 / sqrt((double)p->kv_rank));
+    add_matrix(all, w, in_layer(name, l, "attn_output.weight"), values, p->dim, 2, false);
+}
+
 static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
     int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
@@ -306,11 +333,12 @@ static void add_experts(Weights *all, GgufWriter *w, int64_t l, bool more_bits) 
     add_experts_matrix(all, w, in_layer(name, l, "ffn_up_exps.weight"), p->dim, p->expert_ffn, 1.4, false);
     add_experts_matrix(all, w, in_layer(name, l, "ffn_down_exps.weight"), p->expert_ffn, p->dim, 2, more_bits);
     if (plan_is(p, "gpt-oss")) add_expert_biases(all, w, l);
+    if (p->has_sigmoid_router) add_vector(all, w, in_layer(name, l, "exp_probs_b.bias"), p->n_experts, 0, 0.1);
     if (!p->shared_ffn) return;
     add_matrix(all, w, in_layer(name, l, "ffn_gate_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_up_shexp.weight"), p->dim, p->shared_ffn, 1.4, false);
     add_matrix(all, w, in_layer(name, l, "ffn_down_shexp.weight"), p->shared_ffn, p->dim, 1, more_bits);
-    if (plan_is(p, "granitehybrid")) return;
+    if (plan_is(p, "granitehybrid deepseek2")) return;
     add_vector(all, w, in_layer(name, l, "ffn_gate_inp_shexp.weight"), p->dim, 0, 1 / sqrt((double)p->dim));
 }
 
@@ -321,7 +349,7 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     bool has_post_name = plan_is(p, "gpt-oss " HYBRIDS);
     add_vector(all, w, in_layer(name, l, has_post_name ? "post_attention_norm.weight" : "ffn_norm.weight"), p->dim, 1,
                0.1);
-    if (p->n_experts) {
+    if (p->n_experts && l >= p->n_dense) {
         add_experts(all, w, l, more_bits);
     } else {
         if (!is_fused) add_matrix(all, w, in_layer(name, l, "ffn_gate.weight"), p->dim, p->ffn_dim, 1.4, false);
@@ -357,7 +385,8 @@ static void make_rope_factors(const ModelPlan *p, float *out) {
 
 static void add_mixer(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
-    if (plan_has_attention(p, l)) add_attention(all, w, l, more_bits);
+    if (p->kv_rank) add_latent_attention(all, w, l);
+    else if (plan_has_attention(p, l)) add_attention(all, w, l, more_bits);
     else if (plan_is(p, HYBRIDS)) add_delta_net(all, w, l);
     else if (plan_is(p, MAMBAS)) add_mamba2(all, w, l);
     else add_short_conv(all, w, l);

@@ -214,6 +214,13 @@ static int write_file(const ImatrixArgs *a, const TextWindows *t, const InputSqu
     return status;
 }
 
+static int check_layers(const Model *m, fr_error *err) {
+    if (!m->hparams.latent.rank) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: importance matrices of models with latent attention (MLA) are not supported",
+                     gguf_path(m->gguf));
+}
+
 static void print_result(const ImatrixArgs *a, const InputSquares *s) {
     const Model *m = a->model.model;
     int n_matrices = 0, n_experts = 0, n_unread = 0;
@@ -242,6 +249,7 @@ static int run(int argc, char **argv) {
     InputSquares squares = {.n_rows = 0};
     TextWindows text = {.tokens = NULL};
     int status = cli_model_open(&a->model, &err);
+    if (!status) status = check_layers(a->model.model, &err);
     if (!status)
         status = text_windows_open(&text, a->model.gguf, a->text,
                                    text_windows_ctx(a->n_ctx, a->model.model->hparams.n_ctx_train), a->n_windows, &err);

@@ -24,6 +24,9 @@
  * that in `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a
  * softmax for each query head, three tiles of values, one addition.
  *
+ * Heads that share a latent (latent_attention.c) would be one unit for each row; they are cut into units of a few, each of which
+ * reads the latents for itself. A head's numbers do not depend on that.
+ *
  * Invariants. Both ways call the same function over the same ranges of keys. A tile may begin among the committed
  * keys and end on the row's path: two calls of a kernel over adjacent ranges equal one call over both.
  *
@@ -47,8 +50,9 @@ typedef struct Attention {
     int32_t place; /* of the layer's keys and values in it */
     const LayerSpec *spec;
     const PackedMatrix *o; /* reads what comes out */
-    int64_t group;         /* query heads of a KV head */
-    int64_t n_pairs;       /* of row and KV head */
+    int64_t group;         /* query heads of a unit: those of a KV head, or some of those that share a latent */
+    int64_t n_pairs;       /* of row and unit */
+    int64_t value_dim;     /* of what a query head reads: head_dim, or the rank of the latents */
     int64_t n_tiles;       /* of the longest context */
 } Attention;
 
@@ -58,23 +62,32 @@ typedef struct Pair {
     const RowSlots *slots;
     const char *keys, *values;
     const float *q;   /* [group][head_dim] */
-    float *out;       /* [group][head_dim] */
+    float *out;       /* [group][value_dim] */
     float *scores;    /* [group][score_stride] */
-    float *tile_sums; /* [tiles of n_ctx][group][head_dim]; the first tile's go to out */
+    float *tile_sums; /* [tiles of n_ctx][group][value_dim]; the first tile's go to out */
 } Pair;
+
+int64_t attention_group(const Hparams *h) {
+    enum {
+        MOST_OF_LATENT = 8
+    }; /* enough that a key is worth reading, and few enough that one row has work for all threads */
+    if (!h->latent.rank) return h->n_head / h->n_head_kv;
+    int64_t n = MOST_OF_LATENT;
+    while (h->n_head % n) n--;
+    return n;
+}
 
 /* Rows of a head after each other: they share most of their keys, which then stay in the cache. */
 static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
     const CpuContext *c = a->c;
-    int64_t row = i % c->n_rows, width = a->group * a->h->head_dim;
-    int32_t head = (int32_t)(i / c->n_rows);
-    int64_t at = row * hparams_q_dim(a->h) + head * width;
+    int64_t row = i % c->n_rows, unit = i / c->n_rows, width = a->group * a->value_dim;
+    int32_t head = a->h->latent.rank ? 0 : (int32_t)unit;
     return (Pair){.row = &c->rows[row],
                   .slots = &c->rows[row].slots[kv_group_of(a->spec)],
                   .keys = cpu_kv_keys(a->kv, a->place, head),
                   .values = cpu_kv_values(a->kv, a->place, head),
-                  .q = c->q + at,
-                  .out = c->attended + at,
+                  .q = c->q + row * hparams_q_dim(a->h) + unit * a->group * a->h->head_dim,
+                  .out = c->attended + row * a->h->n_head * a->value_dim + unit * width,
                   .scores = c->scores + place * a->group * c->score_stride,
                   .tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * width};
 }
@@ -123,13 +136,13 @@ static void softmax_of(const Attention *a, const Pair *p, int64_t k) {
 }
 
 static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
-    return tile > first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->h->head_dim : p->out;
+    return tile > first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
 }
 
 static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
     int64_t begin = tile * ATTN_TILE, first = first_key(a, p);
     Range r = range_of(p, begin < first ? first : begin, least(begin + ATTN_TILE, n_keys(p)));
-    int64_t dim = a->h->head_dim, stride = a->c->score_stride;
+    int64_t dim = a->value_dim, stride = a->c->score_stride;
     size_t bytes = a->kv->slot_bytes;
     KvType type = a->kv->type;
     float *out = tile_out(a, p, tile);
@@ -145,11 +158,11 @@ static void mix_tile(const Attention *a, const Pair *p, int64_t tile) {
 /* Outputs of a pair become activations at once where they are whole blocks. */
 bool attention_converts(const CpuContext *c) {
     const Hparams *h = &c->model->hparams;
-    return h->n_head / h->n_head_kv * h->head_dim % ACT_BLOCK == 0;
+    return !h->latent.rank && attention_group(h) * h->head_dim % ACT_BLOCK == 0;
 }
 
 static void finish(const Attention *a, const Pair *p) {
-    int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->h->head_dim;
+    int64_t n = attn_n_tiles(n_keys(p)), width = a->group * a->value_dim;
     for (int64_t tile = first_key(a, p) / ATTN_TILE + 1; tile < n; tile++)
         a->kn->add(p->out, tile_out(a, p, tile), width);
     int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->h->head_dim;
@@ -172,8 +185,9 @@ static Attention attention_of(const Op *op) {
                        .place = op->l->place,
                        .spec = op->l->spec,
                        .o = &op->l->o,
-                       .group = h->n_head / h->n_head_kv,
-                       .n_pairs = (int64_t)c->n_rows * h->n_head_kv,
+                       .group = attention_group(h),
+                       .n_pairs = c->n_rows * (h->n_head / attention_group(h)),
+                       .value_dim = hparams_value_dim(h),
                        .n_tiles = attn_n_tiles(c->longest)};
 }
 

@@ -5,6 +5,7 @@
  *                                          cpu_lookup.c   drafters' tables of rows
  *   cpu_device.c    threads                cpu_cost.c     the work of a forward, and its parts
  *   cpu_context.c   memory of a forward    forward.c, layer.c, attention.c, experts.c   a forward
+ *                                          latent_attention.c   attention by latents
  *   input_squares.c   the inputs of its matrices           recurrent.c, state_walk.c   recurrent layers, of the kinds
  *                                                          delta_net.c, mamba2.c, short_conv.c
  */
@@ -42,8 +43,10 @@ typedef struct CpuExpert {
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
     int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
-    PackedMatrix q, k, v; /* [q_dim | kv_dim | kv_dim][n_embd]; q [2 q_dim] with gates of the output */
-    PackedMatrix o;       /* [n_embd][q_dim], or of layers with a state [n_embd][values] */
+    PackedMatrix q, k, v;   /* [q_dim | kv_dim | kv_dim][n_embd]; q [2 q_dim] with gates of the output */
+    PackedMatrix o;         /* [n_embd][q_dim], or of layers with a state [n_embd][values] */
+    PackedMatrix q_a, kv_a; /* LatentSpec; its queries are q, its values' way out o */
+    PackedMatrix *k_b;      /* [n_head], then as many of v_b; NULL: none */
     PackedMatrix state_matrices[STATE_PRODUCTS_MAX]; /* that read the input of a layer with a state */
     StateProduct state_in[STATE_PRODUCTS_MAX];       /* where their outputs belong */
     int n_state_in;
@@ -73,9 +76,11 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
-/* Of the layers of a group. Keys of one head lie together: [layer][keys | values][head][slot][head_dim]. */
+/* Of the layers of a group. Keys of one head lie together: [layer][keys | values][head][slot][head_dim]. The latents that
+ * attention by latents keeps are both keys and values: [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
+    bool is_latent;
     int32_t n_layer, n_head_kv;
     int64_t n_slots;
     size_t slot_bytes;
@@ -87,10 +92,13 @@ static inline char *cpu_kv_plane(const CpuKv *kv, int64_t i) {
 }
 /* Slot 0 of the keys (or values) of one layer and head; slot s follows s * slot_bytes further. */
 static inline char *cpu_kv_keys(const CpuKv *kv, int32_t layer, int32_t head) {
-    return cpu_kv_plane(kv, (int64_t)layer * 2 * kv->n_head_kv + head);
+    return cpu_kv_plane(kv, kv->is_latent ? layer : (int64_t)layer * 2 * kv->n_head_kv + head);
 }
 static inline char *cpu_kv_values(const CpuKv *kv, int32_t layer, int32_t head) {
-    return cpu_kv_plane(kv, ((int64_t)layer * 2 + 1) * kv->n_head_kv + head);
+    return cpu_kv_plane(kv, kv->is_latent ? layer : ((int64_t)layer * 2 + 1) * kv->n_head_kv + head);
+}
+static inline int64_t cpu_kv_n_planes(const CpuKv *kv) {
+    return (kv->is_latent ? 1 : 2) * (int64_t)kv->n_layer * kv->n_head_kv;
 }
 
 /* ---- recurrent states ------------------------------------------------------------------------------ */
@@ -212,8 +220,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* A layer is so many operations at most: 7, one if outputs of heads are not whole blocks of activations, three if keys are
- * split, two where what is added has a norm or a factor, 7 for experts, six if the squares of inputs are summed. */
-enum { OPS_PER_LAYER = 26, OPS_AROUND = 3 };
+ * split, two where what is added has a norm or a factor, 7 for experts, 4 for latents, six if the squares of inputs are summed. */
+enum { OPS_PER_LAYER = 30, OPS_AROUND = 3 };
 
 /* A choice of a row, and where its activations lie among those of all choices. */
 typedef struct ExpertChoice {
@@ -244,6 +252,10 @@ struct CpuContext {
     float *q, *attended;       /* [max_rows][q_dim] */
     float *q_gated;            /* [max_rows][2 q_dim] by head queries and gates of the output, where layers have such */
     float *k, *v;              /* [max_rows][kv_dim] */
+    float *queries;            /* of latent attention: [max_rows][heads of plain_dim + n_rot] */
+    float *q_latent;           /* [max_rows][q_rank] */
+    float *head_values;        /* [max_rows][heads of value_dim] */
+    void *head_acts;           /* [n_head][max_rows] activations of the widest row of a head */
     float *gate, *up;          /* [max_rows][n_ff]; of experts [max_rows * n_expert_used][n_ff_expert] */
     float *router;             /* [max_rows][n_expert] router logits */
     ExpertChoice *choices;     /* [max_rows][n_expert_used] */
@@ -282,6 +294,12 @@ void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
 /* The operations of a layer, from the residual stream back into it (layer.c): writes them from `at` on, returns the
  * place behind. */
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
+/* Of these: attention by latents, from normed inputs to what o reads (latent_attention.c). */
+Op *latent_ops(CpuContext *c, int32_t layer, Op *at);
+/* Bytes of a row of c->head_acts. */
+size_t latent_act_bytes(const CpuLayer *l);
+/* The query heads that are one unit of work with a row: those that share a KV head; all share a latent, and a few are a unit. */
+int64_t attention_group(const Hparams *h);
 /* Of these: c->attended from c->q and the cache, which holds the rows' own keys and values (attention.c). It is left
  * in the form that the output projection wants, where attention_converts. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);

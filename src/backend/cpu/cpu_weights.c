@@ -170,7 +170,7 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     return FR_OK;
 }
 
-enum { MATRICES_OF_LAYER = 8 + STATE_PRODUCTS_MAX, MATRICES_OF_EXPERT = 3 };
+enum { MATRICES_OF_LAYER = 10 + STATE_PRODUCTS_MAX, MATRICES_OF_EXPERT = 3 };
 
 static int64_t n_experts(const LayerSpec *s) { return s->ffn == FFN_EXPERTS ? s->router->dims[1] : 0; }
 
@@ -201,6 +201,19 @@ static int load_experts(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     return status;
 }
 
+/* Of latent attention: of each head what makes a query fit latents, then of each what makes its values of them. */
+static int load_heads(Loader *l, const LatentSpec *s, CpuLayer *layer) {
+    int64_t n = s->k_b->dims[2];
+    size_t before = l->w->block_bytes;
+    if (!(layer->k_b = mem_calloc((size_t)(2 * n), sizeof *layer->k_b)))
+        return error_memory(l->err, "heads", (size_t)(2 * n) * sizeof *layer->k_b);
+    int status = FR_OK;
+    for (int64_t k = 0; k < 2 * n && !status; k++)
+        status = will_pack_expert(l, k < n ? s->k_b : s->v_b, k % n, &layer->k_b[k]);
+    l->w->base.bytes += l->w->block_bytes - before;
+    return status;
+}
+
 /* Matrices in the order in which a forward reads them. */
 static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     bool has_experts = n_experts(s) > 0;
@@ -208,7 +221,9 @@ static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     const struct {
         const GgufTensor *from;
         PackedMatrix *to;
-    } matrices[] = {{s->q, &layer->q},
+    } matrices[] = {{s->latent.q_a, &layer->q_a},
+                    {s->latent.kv_a, &layer->kv_a},
+                    {s->q, &layer->q},
                     {s->k, &layer->k},
                     {s->v, &layer->v},
                     {layer->state_in[0].m, &layer->state_matrices[0]},
@@ -226,6 +241,7 @@ static int load_layer(Loader *l, const LayerSpec *s, CpuLayer *layer) {
     for (size_t k = 0; k < MATRICES_OF_LAYER && !status; k++)
         if (matrices[k].from) status = will_pack(l, matrices[k].from, matrices[k].to);
     l->w->base.bytes += l->w->block_bytes - before;
+    if (!status && s->latent.k_b) status = load_heads(l, &s->latent, layer);
     return status || !has_experts ? status : load_experts(l, s, layer);
 }
 
@@ -255,7 +271,8 @@ static int load_layers(Loader *l) {
 static size_t count_matrices(const Model *m) {
     size_t n = 1;
     for (int32_t i = 0; i < m->hparams.n_layer; i++)
-        n += MATRICES_OF_LAYER + (size_t)n_experts(&m->layers[i]) * MATRICES_OF_EXPERT;
+        n += MATRICES_OF_LAYER + (size_t)n_experts(&m->layers[i]) * MATRICES_OF_EXPERT +
+             (m->layers[i].latent.k_b ? 2 * (size_t)m->hparams.n_head : 0);
     return n;
 }
 
@@ -309,7 +326,7 @@ void cpu_weights_close(Weights *weights) {
     CpuWeights *w = (CpuWeights *)weights;
     mapped_file_close(w->base.mapped);
     for (int32_t i = 0; w->layers && i < weights->model->hparams.n_layer; i++)
-        mem_free(w->layers[i].experts), mem_free(w->layers[i].conv);
+        mem_free(w->layers[i].experts), mem_free(w->layers[i].conv), mem_free(w->layers[i].k_b);
     mem_free(w->layers);
     mem_free(w->block);
     mem_free(w->embedding_memory);

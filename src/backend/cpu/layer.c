@@ -20,7 +20,7 @@
  *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
  *     down        tiles of 16 outputs       x +=
  *
- * Layers with a recurrent state: recurrent.c.
+ * Layers with a recurrent state: recurrent.c; with attention by latents: latent_attention.c.
  *
  * Where what a part adds has a norm or a factor of its own, o and down only multiply, and one stage more adds. Experts:
  * experts.c.
@@ -296,7 +296,9 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
 static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     Op o = {.c = c, .layer = layer, .l = l, .bias = l->spec->o_bias, .n_products = 1, .products = {{&l->o, c->delta}}};
-    at = layer_has_state(l->spec) ? recurrent_ops(c, layer, at) : read_ops(c, layer, at);
+    at = layer_has_state(l->spec)         ? recurrent_ops(c, layer, at)
+         : l->spec->mixer == MIXER_LATENT ? latent_ops(c, layer, at)
+                                          : read_ops(c, layer, at);
     return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, l->spec->post_attn_norm);
 }
 

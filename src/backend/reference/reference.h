@@ -27,7 +27,7 @@ typedef struct RefContext {
     const Model *model;
     ContextOptions options;
     bool rounds_bf16;      /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
-    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][kv_dim] */
+    double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][kv_dim]; of MIXER_LATENT keys alone */
     double *x, *normed;    /* [max_rows][n_embd] residual stream, and its norm */
     double *q, *attended;  /* [max_rows][q_dim] */
     double *k, *v;         /* [max_rows][kv_dim] */
@@ -35,6 +35,9 @@ typedef struct RefContext {
     double *delta;         /* [max_rows][n_embd] what a block adds to x */
     double *scores;        /* [n_ctx] */
     double *output_gates;  /* [max_rows][q_dim], of LayerSpec.gates_output */
+    double *queries;       /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */
+    double *q_latent;      /* [max_rows][q_rank] */
+    double *head_values;   /* [max_rows][heads of value_dim] */
     RefStates states;
     double *experts;        /* [n_expert] router probabilities */
     double *expert_out;     /* [n_embd] of one expert and one row */
@@ -44,13 +47,20 @@ typedef struct RefContext {
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
-/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those of its group; slot s follows s * kv_dim further. */
+/* Slot 0 of the keys (which = 0) or values (1) of a layer, counted among those of its group; slot s follows s * kv_dim further.
+ * What is cached of latent attention is both. */
 static inline double *reference_kv(const RefContext *c, KvGroup group, int32_t layer, int which) {
-    return c->kv[group] + ((int64_t)layer * 2 + which) * c->options.n_slots[group] * hparams_kv_dim(&c->model->hparams);
+    const Hparams *h = &c->model->hparams;
+    int64_t plane = h->latent.rank ? layer : (int64_t)layer * 2 + which;
+    return c->kv[group] + plane * c->options.n_slots[group] * hparams_kv_dim(h);
 }
 static inline int32_t reference_n_layers(const RefContext *c, KvGroup group) {
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
     return group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window;
+}
+/* Keys, and values where they are something else, of the layers of a group. */
+static inline int32_t reference_n_planes(const RefContext *c, KvGroup group) {
+    return (c->model->hparams.latent.rank ? 1 : 2) * reference_n_layers(c, group);
 }
 
 int reference_context_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
@@ -70,6 +80,17 @@ void reference_step(const StateShape *s, const LayerSpec *l, int32_t h, const Re
                     const double *from, double *to, double *out);
 void reference_finish_values(const StateShape *s, const LayerSpec *l, double eps, const double *z, double *values);
 void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
+/* Attention by latents (reference_latent.c), from c->normed into c->delta; and parts of the ordinary one
+ * (reference_forward.c). attend: of one query head of one row, q [head_dim], out [value_dim]; layer: its place in the cache. */
+void reference_latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
+                                int32_t n_rows);
+void reference_rotate(const Rope *rope, int32_t position, double *x);
+void reference_round_to_cache(const RefContext *c, double *x, int32_t n_heads);
+void reference_attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
+                      const double *q, double *out);
+/* The experts of a row, by the logits in c->experts, which become probabilities; returns what weights are divided by
+ * (reference_router.c). */
+double reference_choose_experts(const RefContext *c, const LayerSpec *l, int32_t *best);
 void reference_product_of(const RefContext *c, const GgufTensor *w, const double *x, int32_t n_rows, double *y);
 void reference_sum_inputs(Context *c, InputSquares *to);
 

@@ -12,6 +12,7 @@ static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
     const Hparams *h = &m->hparams;
     *n_expert = 1;
     *widest = max_of(max_of(h->n_embd, hparams_max_ff(h)), max_of(hparams_q_dim(h), h->state.n_values));
+    *widest = max_of(*widest, max_of(h->latent.q_rank, max_of(h->latent.plain_dim, latent_values_dim(h))));
     for (int32_t i = 0; i < h->n_layer; i++)
         if (m->layers[i].router) *n_expert = max_of(*n_expert, m->layers[i].router->dims[1]);
 }
@@ -25,9 +26,8 @@ static int allocate(RefContext *c, fr_error *err) {
         int64_t n;
         size_t each;
     } wants[] = {
-        {&c->kv[KV_ALL], 2 * reference_n_layers(c, KV_ALL) * (int64_t)c->options.n_slots[KV_ALL] * kv_dim,
-         sizeof(double)},
-        {&c->kv[KV_WINDOW], 2 * reference_n_layers(c, KV_WINDOW) * (int64_t)c->options.n_slots[KV_WINDOW] * kv_dim,
+        {&c->kv[KV_ALL], reference_n_planes(c, KV_ALL) * (int64_t)c->options.n_slots[KV_ALL] * kv_dim, sizeof(double)},
+        {&c->kv[KV_WINDOW], reference_n_planes(c, KV_WINDOW) * (int64_t)c->options.n_slots[KV_WINDOW] * kv_dim,
          sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * h->n_embd, sizeof(double)},
@@ -36,6 +36,9 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->attended, rows * max_of(q_dim, h->state.n_values), sizeof(double)},
         {&c->k, rows * kv_dim, sizeof(double)},
         {&c->v, rows * kv_dim, sizeof(double)},
+        {&c->queries, rows * latent_query_dim(h), sizeof(double)},
+        {&c->q_latent, rows * h->latent.q_rank, sizeof(double)},
+        {&c->head_values, rows * latent_values_dim(h), sizeof(double)},
         {&c->gate, max_of(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
         {&c->up, rows * hparams_max_ff(h), sizeof(double)},
         {&c->delta, rows * h->n_embd, sizeof(double)},
@@ -90,7 +93,10 @@ void reference_context_close(Context *context) {
                          c->expert_out,
                          c->weight_row,
                          c->logits,
-                         c->hidden};
+                         c->hidden,
+                         c->queries,
+                         c->q_latent,
+                         c->head_values};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     mem_free(c);
 }
@@ -109,8 +115,8 @@ const float *reference_read(Context *context, ResultKind kind, int32_t i) {
 void reference_copy_slots(Context *context, KvGroup group, int32_t from, int32_t to, int32_t n) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * reference_n_layers(c, group); i++) {
-        double *slots = reference_kv(c, group, i / 2, i % 2);
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++) {
+        double *slots = c->kv[group] + i * (int64_t)c->options.n_slots[group] * kv_dim;
         memmove(slots + to * kv_dim, slots + from * kv_dim, (size_t)(n * kv_dim) * sizeof *slots);
     }
 }
@@ -118,6 +124,7 @@ void reference_copy_slots(Context *context, KvGroup group, int32_t from, int32_t
 void reference_fill_slot(Context *context, KvGroup group, int32_t slot) {
     const RefContext *c = (const RefContext *)context;
     int64_t kv_dim = hparams_kv_dim(&c->model->hparams);
-    for (int32_t i = 0; i < 2 * reference_n_layers(c, group); i++)
-        for (int64_t k = 0; k < kv_dim; k++) reference_kv(c, group, i / 2, i % 2)[slot * kv_dim + k] = 1;
+    for (int32_t i = 0; i < reference_n_planes(c, group); i++)
+        for (int64_t k = 0; k < kv_dim; k++)
+            c->kv[group][((int64_t)i * c->options.n_slots[group] + slot) * kv_dim + k] = 1;
 }
