@@ -22,6 +22,9 @@ enum { V = ALL_DRAFTERS_VOCAB, N_PROMPT = 30, N_TOKENS = 30, N_CTX = 160, PAGE =
 #define DENSE "build/hybrid-dense.gguf"
 #define QWEN35 "build/hybrid-qwen35.gguf"
 #define NEXT "build/hybrid-next.gguf"
+#define LFM2 "build/hybrid-lfm2.gguf"
+#define GRANITE "build/hybrid-granite.gguf"
+#define MAMBA2 "build/hybrid-mamba2.gguf"
 
 static const struct {
     const char *path;
@@ -32,6 +35,10 @@ static const struct {
     {NEXT,
      {SHAPE("qwen3next", 3), HYBRID(1, 3, 20, 3, 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 24,
       .n_ff_shared = 40, .seed = 7}},
+    {LFM2, {SHAPE("lfm2", 4), .n_conv = 3, .attention_interval = 3, .seed = 8}},
+    {GRANITE, {SHAPE("granitehybrid", 3), HYBRID(1, 6, 16, 4, 3), .n_ssm_state = 12, .seed = 9}},
+    {MAMBA2,
+     {.arch = "mamba2", .n_layer = 3, .n_embd = 64, .n_vocab = V, HYBRID(2, 6, 16, 4, 0), .n_ssm_state = 12, .seed = 10}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
@@ -40,7 +47,10 @@ static const char *const specs[] = {"sps:model=" QWEN35,
                                     "rsd-c:branch=2-2-1,model=" NEXT,
                                     "rsd-s:width=3,depth=4,model=" QWEN35,
                                     "spectr:paths=3,length=3,model=" QWEN35,
-                                    "specinfer:length=3,models=" QWEN35 "+" DENSE "+" NEXT};
+                                    "specinfer:length=3,models=" QWEN35 "+" DENSE "+" NEXT,
+                                    "sps:length=4,model=" LFM2,
+                                    "rsd-c:branch=3-1,coupled=0,model=" GRANITE,
+                                    "rsd-s:width=2,depth=3,model=" MAMBA2};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 static int write_files(void **state) {
@@ -292,7 +302,7 @@ static void turns_of_a_conversation(void **state) {
             fr_request_options o = request_of(talk, 1);
             o.drafts = &specs[k], o.n_drafts = 1, o.tree_budget = 12;
             for (int turn = 0; turn < 5; turn++) {
-                if (turn == 4) talk[40] = 222;
+                if (turn == 4) talk[20] = 222; /* in front of what was kept */
                 rig_run_request(apart, &o, &want);
                 rig_run_request(sharing, &o, &got);
                 rig_assert_same(&want, &got, specs[k]);

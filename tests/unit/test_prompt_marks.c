@@ -149,6 +149,31 @@ static void windows_hold_few_pages(void **state) {
     }
 }
 
+/* Keys and values of Gemma 3 1B (26 layers, of which 22 have a window of 512; one KV head of 256) for one context of 8192. */
+static void memory_of_gemma3_1b(void **state) {
+    (void)state;
+    const RandomModel m = {.arch = "gemma3",
+                           .n_layer = 26,
+                           .n_embd = 16,
+                           .n_head = 1,
+                           .n_head_kv = 1,
+                           .head_dim = 256,
+                           .n_ff = 16,
+                           .n_vocab = N_VOCAB,
+                           .window = 512,
+                           .seed = 7};
+    fr_model *model = open_random(&m);
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.n_threads = 1, .n_ctx = 8192});
+    fr_engine_stats s;
+    fr_engine_get_stats(e, &s);
+    int64_t bytes_of_token = 26 * 2 * 256 * 2, kept = s.kv_tokens * bytes_of_token;
+    print_message("%lld tokens, %lld with windows: %.1f MB, %.1f MB if all pages were kept\n", (long long)s.kv_tokens,
+                  (long long)s.kv_window_tokens, (double)s.kv_bytes / 1e6, (double)kept / 1e6);
+    assert_true(s.kv_tokens >= 8192 && s.kv_bytes < 0.4 * (double)kept);
+    fr_engine_close(e);
+    fr_model_close(model);
+}
+
 /* All at once; n_window_pages > 0: as if the cache had no more of them. */
 static int run_together(const fr_model *model, const Stream *alone, int64_t kv_tokens, int prefix_cache,
                         int32_t n_window_pages, const char *what) {
@@ -197,7 +222,7 @@ static void shortage_changes_no_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prompts_read_only_what_differs),
-                                       cmocka_unit_test(windows_hold_few_pages),
+                                       cmocka_unit_test(windows_hold_few_pages), cmocka_unit_test(memory_of_gemma3_1b),
                                        cmocka_unit_test(shortage_changes_no_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
