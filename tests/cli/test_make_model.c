@@ -236,7 +236,7 @@ static void nonsense_is_refused(void **state) {
         const char *says;
     } cases[] = {
         {"--arch bert", 2, "unknown architecture 'bert'"},
-        {"--type IQ2_XS", 2, "unknown type or mix 'IQ2_XS'"},
+        {"--type TQ2_0", 2, "unknown type or mix 'TQ2_0'"},
         {"--delta-dim 16", 2, "architecture llama has no recurrent layers"},
         {"--arch qwen35 --delta-heads 5 --delta-key-heads 2", 2, "5 value heads cannot share 2 key heads evenly"},
         {"--heads 4 --kv-heads 3", 2, "cannot share"},
