@@ -98,8 +98,8 @@ static const struct argp_option options[] = {
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
     {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
     {"type", OPT_TYPE, "TYPE", 0,
-     "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, Q4_K_M, "
-     "Q5_K_M",
+     "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, IQ3_S "
+     "... IQ1_S, NVFP4, Q4_K_M, Q5_K_M",
      0},
     {"tie", OPT_TIE, NULL, 0, "The output matrix is the embedding", 0},
     {"rope-base", OPT_ROPE_BASE, "F", 0, "Base of the rotary frequencies (10000; qwen: 1000000)", 0},

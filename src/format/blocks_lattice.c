@@ -12,8 +12,10 @@ static void decode(TensorType type, const uint8_t *src, float *dst) {
     LatticeBlock b;
     lattice_read(type, src, &b);
     float d = half_to_float(b.d);
-    for (int i = 0; i < LATTICE_N; i++)
-        dst[i] = d * (float)(2 * b.scale[i / l->sub] + 1) * l->unit * (float)l->values[lattice_code(l, &b, i)];
+    for (int i = 0; i < LATTICE_N; i++) {
+        int sub = i / l->sub, odd = 2 * b.scale[sub] + 1;
+        dst[i] = d * (float)odd * l->unit * (float)l->values[lattice_code(l, &b, i)];
+    }
 }
 
 /* The best scale of a sub-block. */

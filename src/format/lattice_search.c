@@ -18,6 +18,8 @@
  * Proof: tests/unit/test_lattice.c compares with all points one by one. */
 #include "format/lattice.h"
 
+#include "base/error.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -99,6 +101,7 @@ static double choose(const Lattice *l, const float *x, const float *w, int begin
                      LatticeBlock *b) {
     float inverse = scale != 0 && isfinite(1 / scale) ? 1 / scale : 0, shift = l->values[0] - l->values[1 << l->bits];
     double sum = 0;
+    fr_assert(l->dim > 0);
     for (int i = begin; i < end; i += l->dim) {
         float t[DIM_MAX], error;
         for (int j = 0; j < l->dim; j++) {

@@ -51,6 +51,7 @@ void lattice_pack(TensorType type, const unsigned char *block, int row, unsigned
 /* The points and signs of a slice. */
 static void find_points(const Lattice *l, const unsigned char bytes[ACT_BLOCK], int slice, LatticeBlock *b) {
     unsigned mask = (1u << l->bits) - 1;
+    fr_assert(l->dim > 0);
     for (int i = 0; i < ACT_BLOCK; i += l->dim) {
         uint32_t key = 0;
         for (int j = 0; j < l->dim; j++) key |= (bytes[i + j] & mask) << l->bits * j;

@@ -106,7 +106,7 @@ static float solve(const Search *s) {
 static void encode(TensorType type, const float *x, const float *w, uint8_t *dst) {
     Search s = {.type = type, .l = lattice_of(type), .x = x, .w = w};
     LatticeBlock best = {.d = 0};
-    float wanted[LATTICE_SCALES_MAX], most = 0;
+    float wanted[LATTICE_SCALES_MAX] = {0}, most = 0;
     double least = INFINITY;
     lattice_choose_signs(s.l, x, w, &s.b);
     for (int i = 0; i < LATTICE_N / s.l->sub; i++) {

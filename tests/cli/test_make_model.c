@@ -267,7 +267,7 @@ static void nonsense_is_refused(void **state) {
         const char *says;
     } cases[] = {
         {"--arch bert", 2, "unknown architecture 'bert'"},
-        {"--type IQ2_XS", 2, "unknown type or mix 'IQ2_XS'"},
+        {"--type TQ2_0", 2, "unknown type or mix 'TQ2_0'"},
         {"--delta-dim 16", 2, "architecture llama has no Gated DeltaNet"},
         {"--mtp 1", 2, "architecture llama has no layers for multi-token prediction"},
         {"--arch qwen35 --ssm-dim 16", 2, "architecture qwen35 has no Mamba-2"},

@@ -126,9 +126,11 @@ bool plan_file_type(const char *type, uint32_t *out) {
     static const struct {
         const char *type;
         uint32_t id;
-    } ids[] = {{"F32", 0},   {"F16", 1},   {"Q4_0", 2},    {"Q4_1", 3},    {"Q8_0", 7},    {"Q5_0", 8},
-               {"Q5_1", 9},  {"Q4_K", 14}, {"Q4_K_M", 15}, {"Q5_K", 16},   {"Q5_K_M", 17}, {"Q6_K", 18},
-               {"BF16", 32}, {"Q2_K", 10}, {"Q3_K", 11},   {"IQ4_NL", 25}, {"IQ4_XS", 30}, {"MXFP4", 38}};
+    } ids[] = {{"F32", 0},      {"F16", 1},     {"Q4_0", 2},     {"Q4_1", 3},    {"Q8_0", 7},    {"Q5_0", 8},
+               {"Q5_1", 9},     {"Q4_K", 14},   {"Q4_K_M", 15},  {"Q5_K", 16},   {"Q5_K_M", 17}, {"Q6_K", 18},
+               {"BF16", 32},    {"Q2_K", 10},   {"Q3_K", 11},    {"IQ4_NL", 25}, {"IQ4_XS", 30}, {"MXFP4", 38},
+               {"IQ2_XXS", 19}, {"IQ2_XS", 20}, {"IQ3_XXS", 23}, {"IQ1_S", 24},  {"IQ3_S", 26},  {"IQ2_S", 28},
+               {"IQ1_M", 31},   {"NVFP4", 39}};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         if (strcmp(ids[i].type, type) == 0) {
             *out = ids[i].id;
@@ -146,11 +148,11 @@ static bool use_more_bits(int64_t layer, int64_t n) {
 static TensorType fitting(TensorType type, int64_t row_n) {
     size_t bytes;
     if (tensor_type_row_bytes(type, row_n, &bytes)) return type;
-    TensorType next = type == TYPE_Q4_K                                               ? TYPE_Q5_0
-                      : type == TYPE_Q5_K                                             ? TYPE_Q5_1
-                      : type == TYPE_Q6_K                                             ? TYPE_Q8_0
-                      : type == TYPE_Q2_K || type == TYPE_Q3_K || type == TYPE_IQ4_XS ? TYPE_IQ4_NL
-                                                                                      : TYPE_F16;
+    TensorType next = type == TYPE_Q4_K                        ? TYPE_Q5_0
+                      : type == TYPE_Q5_K                      ? TYPE_Q5_1
+                      : type == TYPE_Q6_K                      ? TYPE_Q8_0
+                      : tensor_type_info(type)->block_n == 256 ? TYPE_IQ4_NL
+                                                               : TYPE_F16;
     return fitting(next, row_n);
 }
 
