@@ -85,6 +85,8 @@ static void read_rope(KeyReader *r, RopeParams *p, int32_t head_dim, int32_t n_c
                               gguf_path(r->g), p->n_rot);
     p->base = key_float(r, "rope.freq_base", 10000.0, 1.0, 1e12);
     p->factor = 1;
+    p->n_ctx_orig = key_int(r, "rope.scaling.original_context_length", n_ctx_train, 1, 1 << 28);
+    p->attn_factor = key_float(r, "rope.scaling.attn_factor", 1, 1e-3, 1e3);
     GgufString type = {"none", 4};
     bool named = gguf_get_string(r->g, full_key(r, "rope.scaling.type"), &type);
     static const char *const linear_keys[] = {"rope.scaling.factor", "rope.scale_linear"};
@@ -95,21 +97,20 @@ static void read_rope(KeyReader *r, RopeParams *p, int32_t head_dim, int32_t n_c
             return;
         }
     if (type.n == 4 && memcmp(type.data, "none", 4) == 0) return;
+    if (type.n == 8 && memcmp(type.data, "longrope", 8) == 0) return; /* its factors are tensors */
     p->factor = key_float(r, "rope.scaling.factor", 1, 1e-3, 1e6);
     if (type.n == 6 && memcmp(type.data, "linear", 6) == 0) {
         p->scaling = ROPE_SCALING_LINEAR;
     } else if (type.n == 4 && memcmp(type.data, "yarn", 4) == 0) {
         p->scaling = ROPE_SCALING_YARN;
-        p->n_ctx_orig = key_int(r, "rope.scaling.original_context_length", n_ctx_train, 1, 1 << 28);
         p->ext_factor = key_float(r, "rope.scaling.yarn_ext_factor", 1, 0, 1e3);
-        p->attn_factor = key_float(r, "rope.scaling.attn_factor", 1, 1e-3, 1e3);
         p->attn_factor = key_float(r, "rope.scaling.yarn_attn_factor", p->attn_factor, 1e-3, 1e3);
         p->beta_fast = key_float(r, "rope.scaling.yarn_beta_fast", 32, 1e-3, 1e6);
         p->beta_slow = key_float(r, "rope.scaling.yarn_beta_slow", 1, 1e-3, 1e6);
     } else if (!r->status) {
         Printable safe;
         r->status = error_set(r->err, FR_ERR_UNSUPPORTED,
-                              "%s: rope scaling '%s' is not supported; forerun knows none, linear and yarn",
+                              "%s: rope scaling '%s' is not supported; forerun knows none, linear, yarn and longrope",
                               gguf_path(r->g), printable(&safe, type.data, type.n));
     }
 }

@@ -36,9 +36,10 @@ typedef struct RopeParams {
     int32_t n_rot; /* components of a head that are rotated; even */
     double base;
     RopeScaling scaling;
-    double factor;                                        /* context extension, 1 without scaling */
-    int32_t n_ctx_orig;                                   /* YaRN: the context before extension */
-    double ext_factor, attn_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
+    double factor;                           /* context extension, 1 without scaling */
+    int32_t n_ctx_orig;                      /* the context before extension */
+    double attn_factor;                      /* of cos and sin; 0: 1 */
+    double ext_factor, beta_fast, beta_slow; /* YaRN (arXiv 2309.00071) */
 } RopeParams;
 
 /* Of layers of MIXER_DELTA_NET (DeltaNetSpec). */

@@ -183,18 +183,34 @@ static int load_local_rope(ArchReader *r) {
     return status;
 }
 
+/* Divisors of the frequencies; NULL: the file has none. */
+static int take_rope_factors(ArchReader *r, const char *name, const float **out) {
+    int32_t n = r->m->hparams.rope.n_rot / 2;
+    int status = take_vector(r, name, n, true, out);
+    for (int32_t i = 0; !status && *out && i < n; i++)
+        if (!((*out)[i] > 0))
+            status = error_set(r->err, FR_ERR_FORMAT, "%s: %s holds %g where only positive factors make sense",
+                               gguf_path(r->m->gguf), name, (double)(*out)[i]);
+    return status;
+}
+
+/* One set of factors, or two of LongRoPE. */
 static int load_rope(ArchReader *r) {
-    const RopeParams *p = &r->m->hparams.rope;
-    const float *factors = NULL;
-    int status = take_vector(r, "rope_freqs.weight", p->n_rot / 2, true, &factors);
-    for (int32_t i = 0; !status && factors && i < p->n_rot / 2; i++)
-        if (!(factors[i] > 0))
-            status = error_set(r->err, FR_ERR_FORMAT,
-                               "%s: rope_freqs.weight holds %g where only positive factors "
-                               "make sense",
-                               gguf_path(r->m->gguf), (double)factors[i]);
-    if (!status) status = rope_init(&r->m->ropes[0], p, factors, r->err);
-    if (!status) r->m->n_ropes = 1;
+    Model *m = r->m;
+    const RopeParams *p = &m->hparams.rope;
+    const float *factors = NULL, *short_factors = NULL, *long_factors = NULL;
+    int status = take_rope_factors(r, "rope_freqs.weight", &factors);
+    if (!status) status = take_rope_factors(r, "rope_factors_short.weight", &short_factors);
+    if (!status) status = take_rope_factors(r, "rope_factors_long.weight", &long_factors);
+    if (!status && (!short_factors != !long_factors || (factors && short_factors)))
+        status = error_set(
+            r->err, FR_ERR_FORMAT,
+            "%s: LongRoPE has the tensors rope_factors_short.weight and rope_factors_long.weight, and no "
+            "other factors",
+            gguf_path(m->gguf));
+    if (!status) status = rope_init(&m->ropes[0], p, short_factors ? short_factors : factors, r->err);
+    if (!status) m->n_ropes = 1;
+    if (!status && long_factors) status = rope_init(&m->long_rope, p, long_factors, r->err);
     return status ? status : load_local_rope(r);
 }
 
@@ -274,6 +290,7 @@ void model_close(Model *m) {
     if (!m) return;
     free_memory(m->memory);
     for (int i = 0; i < m->n_ropes; i++) rope_free(&m->ropes[i]);
+    rope_free(&m->long_rope);
     mem_free(m);
 }
 

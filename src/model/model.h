@@ -194,6 +194,7 @@ typedef struct Model {
     Hparams hparams;
     Rope ropes[MODEL_MAX_ROPES];
     int n_ropes;
+    Rope long_rope; /* in the place of the first for contexts beyond its n_ctx_orig (LongRoPE); freqs NULL: none */
     const GgufTensor *token_embd; /* [n_vocab][n_embd] */
     const float *output_norm;     /* [n_embd]; NULL in a drafter's layers: none */
     const GgufTensor *output;     /* [n_vocab][n_embd]; token_embd where the two are tied */
@@ -206,6 +207,10 @@ int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);
 int32_t model_mixer_place(const Model *m, int32_t i);
+/* Rope number i where sequences have up to n_ctx tokens. */
+static inline const Rope *model_rope(const Model *m, int32_t i, int32_t n_ctx) {
+    return i == 0 && m->long_rope.freqs && n_ctx > m->long_rope.params.n_ctx_orig ? &m->long_rope : &m->ropes[i];
+}
 /* The widest window of a layer; 0: no layer has one. */
 int32_t model_window(const Model *m);
 

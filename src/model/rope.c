@@ -7,6 +7,9 @@
  *   YaRN     blends freq_i (fast pairs, which turn more than beta_fast times over the original context)
  *            with freq_i / factor (slow pairs, fewer than beta_slow turns), linearly in i between them,
  *            and scales cos and sin by attn_factor * (1 + 0.1 ln factor)   (arXiv 2309.00071, eq. 23)
+ *   LongRoPE freq_i / factor_i with two sets of factors (arXiv 2402.13753): the long ones where the context of a sequence may
+ *            exceed the original one, whether it does or not, so that no key must be rotated again (model_rope); cos and
+ *            sin times attn_factor
  */
 #include "model/rope.h"
 
@@ -29,7 +32,7 @@ static double yarn_share_of_fast(const RopeParams *p, int32_t i) {
 
 int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_error *err) {
     const RopeParams *p = params;
-    *rope = (Rope){.params = *p, .magnitude = 1};
+    *rope = (Rope){.params = *p, .magnitude = p->attn_factor > 0 ? p->attn_factor : 1};
     rope->freqs = mem_calloc((size_t)p->n_rot / 2, sizeof *rope->freqs);
     if (!rope->freqs) return error_memory(err, "rope frequencies", (size_t)p->n_rot / 2 * sizeof *rope->freqs);
     for (int32_t i = 0; i < p->n_rot / 2; i++) {

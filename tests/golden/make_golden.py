@@ -273,6 +273,7 @@ def rms_norm(x, weight, eps):
     return [v * scale * w for v, w in zip(x, weight)]
 
 
+N_CTX = 256  # of llama_cpp.mjs
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
 
 
@@ -301,6 +302,10 @@ class Rope:
                 self.frequency[i] *= keep + (1 - keep) / factor
             self.magnitude = 1 + 0.1 * math.log(factor)
         factors = g.rows("rope_freqs.weight")
+        if g.rows("rope_factors_long.weight"):  # LongRoPE (Ding et al. 2024), for a context of N_CTX
+            kind = "long" if N_CTX > key("scaling.original_context_length", 0) else "short"
+            factors = g.rows(f"rope_factors_{kind}.weight")
+            self.magnitude = key("scaling.attn_factor", 1.0)
         if factors:
             self.frequency = [f / by for f, by in zip(self.frequency, factors[0])]
 

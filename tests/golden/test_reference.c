@@ -77,6 +77,8 @@ static const Case cases[] = {
      {SHAPE("gemma3", 7, 64, 4, 1, 90, 300), .head_dim = 24, .window = 6, .tied = true, .rope_base = 1e6,
       .rope_scaling = "linear", .rope_factor = 8, .seed = 45}},
     {"phi3", {SHAPE("phi3", 2, 64, 4, 2, 90, 300), .window = 9, .seed = 46}},
+    {"phi3, long rope",
+     {SHAPE("phi3", 2, 64, 4, 2, 90, 300), .window = 9, .long_rope = true, .rope_n_ctx_orig = 4, .seed = 48}},
     {"phi3, mixed types",
      {SHAPE("phi3", 2, 64, 4, 2, 96, 300), .types = {TYPE_Q8_0, TYPE_F16, TYPE_BF16}, .n_types = 3, .seed = 47}},
     {"smollm3", {SHAPE("smollm3", 5, 64, 4, 2, 90, 300), .tied = true, .rope_base = 5e6, .seed = 48}},

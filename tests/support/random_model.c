@@ -226,6 +226,15 @@ static void add_rope_factors(Maker *k) {
     gguf_add_tensor(k->w, "rope_freqs.weight", TYPE_F32, 1, &n, f);
 }
 
+static void add_long_rope(Maker *k) {
+    int64_t n = (k->m->n_rot ? k->m->n_rot : head_dim_of(k->m)) / 2;
+    for (int is_long = 0; is_long < 2; is_long++) {
+        float *f = keep(k, malloc((size_t)n * sizeof *f));
+        for (int64_t i = 0; i < n; i++) f[i] = (float)(1 + (is_long ? 9.0 : 0.3) * (double)(i + 1) / (double)n);
+        gguf_add_tensor(k->w, is_long ? "rope_factors_long.weight" : "rope_factors_short.weight", TYPE_F32, 1, &n, f);
+    }
+}
+
 static void set_key_u32(Maker *k, const char *what, int64_t v) {
     char key[128];
     snprintf(key, sizeof key, "%s.%s", k->m->arch, what);
@@ -350,6 +359,7 @@ static void set_hparams(Maker *k) {
         gguf_set_string(k->w, key, m->rope_scaling, strlen(m->rope_scaling));
         set_key_f32(k, "rope.scaling.factor", m->rope_factor);
     }
+    if (m->long_rope) set_key_f32(k, "rope.scaling.attn_factor", 1.19);
     if (m->rope_n_ctx_orig) set_key_u32(k, "rope.scaling.original_context_length", m->rope_n_ctx_orig);
     set_arch_keys(k);
 }
@@ -412,6 +422,7 @@ int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
     if (!m->tied) add_matrix(k, "output.weight", m->n_embd, m->n_vocab, output_std);
     for (int32_t i = 0; i < m->n_nextn; i++) add_layer(k, m->n_layer + i); /* without them all others are the same */
     if (m->rope_factors) add_rope_factors(k);
+    if (m->long_rope) add_long_rope(k);
     int status = gguf_writer_finish(k->w, path, err);
     gguf_writer_free(k->w);
     for (int i = 0; i < k->n_kept; i++) free(k->kept[i]);

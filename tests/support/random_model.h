@@ -20,6 +20,7 @@ typedef struct RandomModel {
     const char *rope_scaling; /* NULL (not in the file), "none", "linear", "yarn" */
     double rope_factor;
     int32_t rope_n_ctx_orig;                      /* yarn */
+    bool long_rope;                               /* tensors rope_factors_short.weight and rope_factors_long.weight */
     bool rope_factors;                            /* a tensor rope_freqs.weight as Llama 3.1 has it */
     int32_t n_expert, n_expert_used, n_ff_expert; /* 0: no experts */
     int32_t n_ff_shared;                          /* qwen2moe; 0: no expert that every row passes */

@@ -44,7 +44,7 @@ static void embed_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
         float scale = c->rows[i].input ? 1 : h->embedding_scale;
         for (int64_t k = 0; scale != 1 && k < h->n_embd; k++) x[k] *= scale;
         for (int k = 0; k < c->model->n_ropes; k++)
-            rope_angles(&c->model->ropes[k], c->rows[i].position,
+            rope_angles(model_rope(c->model, k, c->options.n_ctx), c->rows[i].position,
                         c->cos_sin + row_at((int64_t)k * c->options.max_rows + i, h->rope.n_rot));
     }
 }

@@ -183,7 +183,7 @@ static void take_gates(const RefContext *c, int32_t n_rows) {
 
 static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
-    const Rope *rope = l->i_rope < 0 ? NULL : &c->model->ropes[l->i_rope];
+    const Rope *rope = l->i_rope < 0 ? NULL : model_rope(c->model, l->i_rope, c->options.n_ctx);
     int64_t q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     int32_t place = model_mixer_place(c->model, layer);
     KvGroup group = kv_group_of(l);
