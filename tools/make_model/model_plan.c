@@ -1,4 +1,4 @@
-/* plan.c - what an architecture of make_model's has: questions to its plan. */
+/* model_plan.c - what an architecture of make_model's has: questions to its plan. */
 #include "make_model.h"
 
 #include <string.h>
