@@ -15,6 +15,7 @@ enum {
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
     MIX_COLUMNS = 4,          /* vectors of a value row that attn_mix holds for four heads */
+    KEY_VECTORS = 4,          /* vectors of packed keys that packed_scores holds for four queries */
     BYTE_CODES_LOSE_BIAS = 0, /* v_dot_4_groups multiplies 8-bit codes as they are, not less 128 */
 };
 
@@ -79,6 +80,27 @@ INLINE Vf v_fold_all(const Vf a[16]) {
     Vf e = v_add(_mm512_shuffle_ps(d[0], d[1], 0x88), _mm512_shuffle_ps(d[0], d[1], 0xdd));
     /* quarters hold a[0 2 1 3], a[8..], a[4..], a[12..] */
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), e);
+}
+/* Element j of vector i goes to element i of vector j. */
+INLINE void v_transpose(Vf a[16]) {
+    Vf b[16], c[16];
+    UNROLL for (int i = 0; i < 16; i += 2) { /* in each quarter: pairs of two rows */
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4)
+        UNROLL for (int k = 0; k < 2; k++) { /* c[i + j]: column j of the quarter, four rows */
+        c[i + 2 * k] = _mm512_shuffle_ps(b[i + k], b[i + 2 + k], 0x44);
+        c[i + 2 * k + 1] = _mm512_shuffle_ps(b[i + k], b[i + 2 + k], 0xee);
+    }
+    UNROLL for (int j = 0; j < 4; j++) UNROLL for (int k = 0; k < 2; k++) {            /* quarters 0 and 1, 2 and 3 */
+        b[j + 8 * k] = _mm512_shuffle_f32x4(c[j + 8 * k], c[j + 8 * k + 4], 0x88);     /* quarters 0, 2 of eight rows */
+        b[j + 8 * k + 4] = _mm512_shuffle_f32x4(c[j + 8 * k], c[j + 8 * k + 4], 0xdd); /* 1, 3 */
+    }
+    UNROLL for (int j = 0; j < 8; j++) {
+        a[j] = _mm512_shuffle_f32x4(b[j], b[j + 8], 0x88);
+        a[j + 8] = _mm512_shuffle_f32x4(b[j], b[j + 8], 0xdd);
+    }
 }
 INLINE float v_max_all(Vf a) { return _mm512_reduce_max_ps(a); }
 

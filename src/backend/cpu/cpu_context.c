@@ -68,7 +68,7 @@ static int allocate(CpuContext *c, fr_error *err) {
     size_t embd = (size_t)h->n_embd, places = rows * w.places, ff_rows = rows * max_size(w.places, 1),
            n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
     size_t group = (size_t)(h->n_head / h->n_head_kv), n_threads = (size_t)threads_count(c->threads);
-    size_t scores = group * (size_t)c->score_stride;
+    size_t queries = (size_t)c->max_queries, scores = queries * (size_t)c->score_stride;
     size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)h->head_dim;
     const struct {
         void *out;
@@ -88,6 +88,9 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->hidden, rows * embd, sizeof(float)},
         {&c->scores, scores * n_threads, sizeof(float)},
         {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
+        {&c->key_floats, n_threads * KEYS_PACKED * (size_t)h->head_dim, sizeof(float)},
+        {&c->row_sums, n_threads * queries * (size_t)h->head_dim, sizeof(float)},
+        {&c->row_groups, rows, sizeof *c->row_groups},
         {&c->ff_acts, ff_rows, w.act},
         {&c->router, rows * w.n_expert, sizeof(float)},
         {&c->choices, places, sizeof *c->choices},
@@ -129,6 +132,8 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->options = *options;
     c->score_stride = ((options->n_ctx + 1 + 15) / 16 | 1) *
                       16; /* room for a sink; an odd number of cache lines: heads in different sets of the cache */
+    int64_t group = c->model->hparams.n_head / c->model->hparams.n_head_kv, all = group * options->max_rows;
+    c->max_queries = all < ATTN_QUERIES ? all : group > ATTN_QUERIES ? group : ATTN_QUERIES;
     int status = allocate_kv(c, err);
     if (!status) status = allocate(c, err);
     if (!status) status = cpu_states_open(c, err);
@@ -143,11 +148,12 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
 void cpu_context_close(Context *context) {
     CpuContext *c = (CpuContext *)context;
     cpu_states_close(c);
-    void *const all[] = {c->q_gated,    c->kv.data,    c->cos_sin,        c->x,         c->normed,      c->q,
-                         c->k,          c->v,          c->attended,       c->gate,      c->up,          c->delta,
-                         c->hidden,     c->logits,     c->scores,         c->tile_sums, c->ff_acts,     c->ops,
-                         c->stages,     c->stage_s,    c->router,         c->choices,   c->n_of_expert, c->groups,
-                         c->place_rows, c->expert_out, c->shared_weights, c->shared_out};
+    void *const all[] = {c->q_gated,    c->kv.data,    c->cos_sin,        c->x,          c->normed,      c->q,
+                         c->k,          c->v,          c->attended,       c->gate,       c->up,          c->delta,
+                         c->hidden,     c->logits,     c->scores,         c->tile_sums,  c->ff_acts,     c->ops,
+                         c->stages,     c->stage_s,    c->router,         c->choices,    c->n_of_expert, c->groups,
+                         c->place_rows, c->expert_out, c->shared_weights, c->shared_out, c->key_floats,  c->row_sums,
+                         c->row_groups};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) mem_free(all[i]);
     for (int i = 0; i < ACT_FORM_COUNT; i++) mem_free(c->acts[i]), mem_free(c->expert_acts[i]);
     mem_free(c);
