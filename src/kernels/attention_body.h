@@ -66,8 +66,8 @@ INLINE void packed_scores_of(int n_q, int n_vectors, const float *const *q, int6
                              int64_t n, float scale, float *const *scores, int64_t at) {
     enum { N = ROWS_AT_ONCE * KEY_VECTORS };
     static const uint8_t order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-    Vf waiting[5][N], sum[N];
-    for (int k = 0; k < 16; k++) {
+    Vf waiting[4][N], sum[N];
+    UNROLL for (int k = 0; k < 16; k++) {
         UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_zero();
         for (int64_t d = order[k]; d < head_dim; d += 16) {
             Vf key[KEY_VECTORS];
@@ -78,10 +78,14 @@ INLINE void packed_scores_of(int n_q, int n_vectors, const float *const *q, int6
                     sum[h * n_vectors + v] = v_fma(x, key[v], sum[h * n_vectors + v]);
             }
         }
-        int level = 0;
-        for (; k >> level & 1; level++)
-            UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_add(waiting[level][i], sum[i]);
-        UNROLL for (int i = 0; i < n_q * n_vectors; i++) waiting[level][i] = sum[i];
+        UNROLL for (int level = 0; level < 4; level++) {
+            int below = (1 << level) - 1;
+            if ((k & below) != below) continue;
+            UNROLL for (int i = 0; i < n_q * n_vectors; i++) {
+                if (k >> level & 1) sum[i] = v_add(waiting[level][i], sum[i]);
+                else waiting[level][i] = sum[i];
+            }
+        }
     }
     UNROLL for (int h = 0; h < n_q; h++) UNROLL for (int v = 0; v < n_vectors; v++) {
         Vf s = v_mul(sum[h * n_vectors + v], v_set(scale));

@@ -50,6 +50,8 @@ static inline void rope_rotate(RopeStyle style, float *x, int64_t n_heads, int64
 /* No term of a softmax exceeds 1 but exp(NaN), which is exp(EXP_HIGH): so a sum beyond this shows that a score is NaN,
  * or that the greatest is infinite. */
 #define SOFTMAX_SUM_MAX 1e30f
+/* From here on the rest of a division by such a sum is exact: 2^-64. */
+#define SOFTMAX_TINY 0x1p-64f
 
 /* What a block becomes that holds NaN or infinity: zeros of scale NaN, so that every output it takes part in is NaN. */
 static inline void act_block_not_finite(ActForm form, ActBlock *b) {

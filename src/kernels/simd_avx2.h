@@ -78,6 +78,10 @@ INLINE Vf v_abs(Vf a) { return _mm256_andnot_ps(v_set(-0.0f), a); }
 /* a where x >= limit, else 0 */
 INLINE Vf v_where_ge(Vf x, float limit, Vf a) { return _mm256_and_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ), a); }
 
+INLINE bool v_all_ge(Vf x, float limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_GE_OQ)) == 0xff;
+}
+
 /* 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
 INLINE float v_fold(Vf a) {
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

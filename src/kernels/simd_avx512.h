@@ -59,6 +59,8 @@ INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, v_set(limit), _CMP_GE_OQ), a);
 }
 
+INLINE bool v_all_ge(Vf x, float limit) { return _mm512_cmp_ps_mask(x, v_set(limit), _CMP_GE_OQ) == 0xffff; }
+
 /* 16 -> 8 -> 4 -> 2 -> 1, the upper half added to the lower. */
 INLINE float v_fold(Vf a) {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -134,8 +136,8 @@ INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
 
-/* BF16, see ref.c. This header serves two tables: with the instruction and without. */
-#if defined(__AVX512BF16__)
+/* BF16, see ref.c. This header serves tables with the instruction and without. */
+#if defined(__AVX512BF16__) && !defined(BF16_BY_FMA)
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     __m256bh h = _mm512_cvtneps_pbh(a);
     __builtin_memcpy(p, &h, sizeof h);
@@ -182,5 +184,9 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
         UNROLL for (int r = 0; r < n_rows; r++) /* one instruction, which compilers make two of */
         __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(t[r]) : "v"(w[g]), "m"(*(const int8_t(*)[4])(q[r] + at + 4 * g)));
 }
+
+/* t + the products of four codes with four activations in each lane, exactly. */
+#define TILES_IN_PAIRS 1
+INLINE Vi v_dot_bytes(Vi w, Vi q, Vi t) { return _mm512_dpbusd_epi32(t, w, q); }
 
 #endif

@@ -146,6 +146,10 @@ INLINE int16x8_t low_16(Vi a) { return vmovn_high_s32(vmovn_s32(a.lo), a.hi); }
 INLINE void v_store_i8(int8_t *p, Vi a) { vst1_s8(p, vmovn_s16(low_16(a))); }
 INLINE int32_t v_sum_int(Vi a) { return vaddvq_s32(vaddq_s32(a.lo, a.hi)); }
 
+INLINE bool v_all_ge(Vf x, float limit) {
+    float32x4_t l = vdupq_n_f32(limit);
+    return vminvq_u32(vandq_u32(vcgeq_f32(x.lo, l), vcgeq_f32(x.hi, l))) != 0;
+}
 /* a where x >= limit, else 0 */
 INLINE Vf v_where_ge(Vf x, float limit, Vf a) {
     Vf l = v_set(limit);

@@ -146,7 +146,7 @@ static void rope_rotates_the_right_pairs(void **state) {
 
 /* ---- attention ---------------------------------------------------------------------------------- */
 
-enum { N_SLOTS = 50, SLOT_PAD = 8 }; /* bytes between two slots */
+enum { N_SLOTS = 80, SLOT_PAD = 8 }; /* bytes between two slots */
 
 typedef struct Attention {
     KvType type;
